@@ -16,6 +16,7 @@ WORKDIR /src
 # The modules change less often than the source: a layer of their own.
 COPY go.mod go.sum ./
 COPY sdk/go/go.mod sdk/go/go.sum sdk/go/
+COPY sdk/go/servicebus/go.mod sdk/go/servicebus/go.sum sdk/go/servicebus/
 RUN go mod download
 
 COPY . .

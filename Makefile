@@ -19,7 +19,7 @@ ROUNDS        ?= 10
 TIME          ?= 30s
 # The modules with code, and all. The tests of bench/compare are no part of `make test`:
 # they start a PostgreSQL.
-SDK           := sdk/go sdk/go/luciustest
+SDK           := sdk/go sdk/go/luciustest sdk/go/servicebus
 CODE          := . $(SDK) bench/compare deploy/observability deploy/packaging
 MODULES       := $(CODE) tools/golangci-lint tools/oapi-codegen
 

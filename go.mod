@@ -24,6 +24,7 @@ require (
 	github.com/jackc/pgx/v5 v5.11.0
 	github.com/klauspost/compress v1.20.1
 	github.com/lucius-project/lucius/sdk/go v0.0.0
+	github.com/lucius-project/lucius/sdk/go/servicebus v0.0.0
 	github.com/oapi-codegen/runtime v1.8.0
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
@@ -108,5 +109,8 @@ require (
 	google.golang.org/grpc v1.83.2 // indirect
 )
 
-// Both are of one commit, always.
-replace github.com/lucius-project/lucius/sdk/go => ./sdk/go
+// All are of one commit, always.
+replace (
+	github.com/lucius-project/lucius/sdk/go => ./sdk/go
+	github.com/lucius-project/lucius/sdk/go/servicebus => ./sdk/go/servicebus
+)

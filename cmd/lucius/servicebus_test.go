@@ -13,11 +13,11 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/busworker"
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	lucius "github.com/lucius-project/lucius/sdk/go"
+	"github.com/lucius-project/lucius/sdk/go/servicebus"
 )
 
 // busLanes is the number of lanes that the tests' namespaces have.
@@ -96,14 +96,12 @@ func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle lucius.Han
 	for _, service := range busServices {
 		worker := lucius.NewWorker(lucius.WorkerConfig{Log: slog.New(slog.DiscardHandler)})
 		worker.Handle(lucius.AnyStep, handle)
-		w, err := busworker.New(busworker.Config{
-			Connection: namespace.ConnectionString(), Lanes: busLanes, Subscription: service, Worker: worker,
-			Heartbeat: 500 * time.Millisecond, Parallel: 16, Traceparent: workerSpan,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		go func() { done <- w.Run(ctx) }()
+		go func() {
+			done <- servicebus.Run(ctx, worker, servicebus.Config{
+				Connection: namespace.ConnectionString(), Lanes: busLanes, Service: service,
+				Heartbeat: 500 * time.Millisecond, Parallel: 16, Traceparent: workerSpan, Log: slog.New(slog.DiscardHandler),
+			})
+		}()
 	}
 	stopped := false
 	rest = func() {

@@ -22,10 +22,10 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
-	"github.com/lucius-project/lucius/internal/busworker"
 	"github.com/lucius-project/lucius/internal/docpipeline"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	lucius "github.com/lucius-project/lucius/sdk/go"
+	"github.com/lucius-project/lucius/sdk/go/servicebus"
 )
 
 func main() {
@@ -169,15 +169,11 @@ func work(ctx context.Context, o *options, connection string, workspace docpipel
 	slices.Sort(names)
 	var group errgroup.Group
 	for _, name := range names {
-		handlers := lucius.NewWorker(lucius.WorkerConfig{Log: log.With("service", name)})
+		handlers := lucius.NewWorker(lucius.WorkerConfig{Log: log})
 		handlers.Handle(lucius.AnyStep, services[name])
-		worker, err := busworker.New(busworker.Config{
-			Connection: connection, Lanes: o.lanes, Subscription: name, Worker: handlers, Log: log.With("service", name),
+		group.Go(func() error {
+			return servicebus.Run(ctx, handlers, servicebus.Config{Connection: connection, Service: name, Lanes: o.lanes, Log: log})
 		})
-		if err != nil {
-			return err
-		}
-		group.Go(func() error { return worker.Run(ctx) })
 	}
 	return group.Wait()
 }

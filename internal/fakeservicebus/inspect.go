@@ -27,8 +27,9 @@ type Message struct {
 	TimeToLive time.Duration
 	// Deliveries is how many deliveries have failed.
 	Deliveries int
-	// Locked is true while a receiver has it.
-	Locked bool
+	// Locked is true while a receiver has it, until LockedUntil unless it renews the lock.
+	Locked      bool
+	LockedUntil time.Time
 }
 
 // Accepted returns how many messages have been stored, each counted once however
@@ -68,9 +69,9 @@ func (s *Server) Messages(path string) []Message {
 	if !ok {
 		return nil
 	}
-	locked := map[*stored]bool{}
+	locked := map[*stored]time.Time{}
 	for _, k := range q.locked {
-		locked[k.message] = true
+		locked[k.message] = k.until
 	}
 	var found []Message
 	for _, m := range q.all() {
@@ -95,7 +96,7 @@ func (s *Server) ExpireLocks(path string) int {
 }
 
 // show decodes a message for Messages.
-func (c *stored) show(locked bool) Message {
+func (c *stored) show(lockedUntil time.Time) Message {
 	shown := Message{
 		ID:             c.content.id,
 		Properties:     map[string]any{},
@@ -103,7 +104,8 @@ func (c *stored) show(locked bool) Message {
 		EnqueuedAt:     c.enqueued,
 		TimeToLive:     c.content.timeToLive,
 		Deliveries:     int(c.failures),
-		Locked:         locked,
+		Locked:         !lockedUntil.IsZero(),
+		LockedUntil:    lockedUntil,
 	}
 	for _, p := range c.content.application {
 		shown.Properties[textOf(p.key)] = p.value

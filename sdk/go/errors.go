@@ -94,6 +94,11 @@ func (f *StepError) Error() string {
 // Unwrap returns the reason.
 func (f *StepError) Unwrap() error { return f.Err }
 
+// Reported returns what is reported of the failure, cut to the lengths that the server takes.
+func (f *StepError) Reported() ReportedError {
+	return ReportedError{Code: cut(f.Code, maxCode), Message: cut(f.Error(), maxMessage)}
+}
+
 // Final returns the error of work that no further attempt can do: the job fails.
 func Final(code, format string, args ...any) error {
 	return &StepError{Code: code, Err: fmt.Errorf(format, args...)}

@@ -47,7 +47,7 @@ func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError) {
 			body: WorkFailure{
 				Owner: r.Owner, ExpectedRev: rev, RequestID: requestID,
 				Retryable: failure.Retryable, RetryAfterSeconds: failure.After.Seconds(),
-				Error: ReportedError{Code: cut(failure.Code, maxCode), Message: cut(failure.Error(), maxMessage)},
+				Error: failure.Reported(),
 			},
 		})
 	})

@@ -22,6 +22,12 @@ type Task struct {
 	paused   chan struct{}
 }
 
+// NewTask returns the task of a directive that came another way than by [Worker.Run], for
+// [Worker.Do]. Its progress goes to the function, which must be safe for concurrent use.
+func NewTask(directive Directive, progress func(Progress)) *Task {
+	return &Task{Directive: directive, progress: progress}
+}
+
 // PauseRequested returns a channel that is closed when the job is being paused: no further
 // step starts. The handler may go on, or, if a later attempt can continue its work, return
 // an error of [Retry], with which the step waits for the job to be resumed.

@@ -356,6 +356,27 @@ func (e RerunFrom) Valid() bool {
 	}
 }
 
+// Defines values for ResultStatus.
+const (
+	ResultStatusFailedFinal ResultStatus = "FAILED_FINAL"
+	ResultStatusFailedRetry ResultStatus = "FAILED_RETRY"
+	ResultStatusSucceeded   ResultStatus = "SUCCEEDED"
+)
+
+// Valid indicates whether the value is a known member of the ResultStatus enum.
+func (e ResultStatus) Valid() bool {
+	switch e {
+	case ResultStatusFailedFinal:
+		return true
+	case ResultStatusFailedRetry:
+		return true
+	case ResultStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for StepDecisionSource.
 const (
 	StepDecisionSourceDefault  StepDecisionSource = "default"
@@ -579,6 +600,44 @@ type Blocker struct {
 //
 // Example: pause
 type BlockerType string
+
+// CallbackIdentity Which attempt of which step reports.
+type CallbackIdentity struct {
+	// AttemptNo The directive's `attempt_no`.
+	//
+	// Example: 1
+	AttemptNo int32 `json:"attempt_no"`
+
+	// CorrelationID The directive's `correlation_id`.
+	//
+	// Example: corr-123
+	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
+
+	// JobID The directive's `jobId`.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
+	//
+	// Example: 9a7c1f0e5d3b4a29
+	LeaseID string `json:"lease_id"`
+
+	// StepID The directive's `stepId`.
+	//
+	// Example: ocr
+	StepID string `json:"stepId"`
+
+	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id"`
+
+	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	Timestamp time.Time `json:"timestamp"`
+}
 
 // Caller The name of the caller: that of its token or certificate in the token file,
 // `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
@@ -1379,6 +1438,11 @@ type RerunRequest struct {
 	// Example: The service is fixed.
 	Reason string `json:"reason,omitempty,omitzero"`
 }
+
+// ResultStatus How the attempt ended.
+//
+// Example: SUCCEEDED
+type ResultStatus string
 
 // Step A step of a job.
 type Step struct {

@@ -1,0 +1,334 @@
+package fakeservicebus_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	lucius "github.com/lucius-project/lucius/sdk/go"
+	"github.com/lucius-project/lucius/sdk/go/servicebus"
+)
+
+// The tests of sdk/go/servicebus, which is a module without this fake.
+
+const (
+	directives = "global-bus-p0/Subscriptions/ocr"
+	replies    = "global-bus-replies-p0/Subscriptions/lucius"
+)
+
+// bus is a namespace with one lane.
+type bus struct {
+	*fakeservicebus.Server
+	t *testing.T
+}
+
+func newBus(t *testing.T) *bus {
+	t.Helper()
+	peer, err := fakeservicebus.Start(fakeservicebus.Config{Topics: []fakeservicebus.Topic{
+		{Name: "global-bus-p0", Subscriptions: []fakeservicebus.Subscription{{Name: "ocr", LockDuration: 5 * time.Minute}}},
+		{Name: "global-bus-replies-p0", Subscriptions: []fakeservicebus.Subscription{{Name: "lucius"}}},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(peer.Close)
+	return &bus{peer, t}
+}
+
+// handlerOf returns a worker with the handler.
+func handlerOf(handler lucius.Handler) *lucius.Worker {
+	w := lucius.NewWorker(lucius.WorkerConfig{Log: slog.New(slog.DiscardHandler)})
+	w.Handle(lucius.AnyStep, handler)
+	return w
+}
+
+// work runs a worker with the handler until stop is called.
+func (b *bus) work(handler lucius.Handler, change func(*servicebus.Config)) (stop func()) {
+	b.t.Helper()
+	cfg := servicebus.Config{Connection: b.ConnectionString(), Service: "ocr", Lanes: 1, Log: slog.New(slog.DiscardHandler)}
+	if change != nil {
+		change(&cfg)
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(b.t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- servicebus.Run(ctx, handlerOf(handler), cfg) }()
+	return func() {
+		b.t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Errorf("worker: %v", err)
+		}
+	}
+}
+
+// stores is a handler that succeeds.
+func stores(context.Context, *lucius.Task) (any, error) { return lucius.URI("s3://out"), nil }
+
+// send sends a directive, or whatever it is.
+func (b *bus) send(body string) {
+	b.t.Helper()
+	client, err := azservicebus.NewClientFromConnectionString(b.ConnectionString(), nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer func() { _ = client.Close(b.t.Context()) }() // The message is there.
+	sender, err := client.NewSender("global-bus-p0", nil)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	if err := sender.SendMessage(b.t.Context(), &azservicebus.Message{Body: []byte(body)}, nil); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// replied waits for so many replies and returns their types and the last one.
+func (b *bus) replied(n int) (types string, last api.ResultCallback) {
+	b.t.Helper()
+	b.until(func() bool { return b.Depth(replies) >= n })
+	for _, m := range b.Messages(replies) {
+		last = api.ResultCallback{}
+		if err := json.Unmarshal(m.Body, &last); err != nil {
+			b.t.Fatalf("reply %s: %v", m.Body, err)
+		}
+		types += last.Type + " "
+	}
+	return strings.TrimSpace(types), last
+}
+
+// until waits until something is so.
+func (b *bus) until(so func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatal("it does not come to that")
+		}
+	}
+}
+
+// directive is one as the server sends it.
+const directive = `{"type":"DIRECTIVE","jobId":"j","stepId":"s","tenant_id":"t","attempt_no":2,"lease_id":"l",
+	"correlation_id":"c","traceparent":"00-a","payload":{}}`
+
+func TestWorker_AnswersADirectiveAndCompletesItLast(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	stop := b.work(stores, nil)
+	b.send(directive)
+	types, last := b.replied(2)
+	if types != "ACK RESULT" || last.Status != api.ResultStatusSucceeded || string(last.ResultRef) != `{"uri":"s3://out"}` ||
+		last.JobID != "j" || last.StepID != "s" || last.TenantID != "t" || last.AttemptNo != 2 || last.LeaseID != "l" ||
+		last.CorrelationID != "c" || last.Timestamp.IsZero() {
+		t.Errorf("%s: %+v", types, last)
+	}
+	for _, m := range b.Messages(replies) {
+		if m.Properties["traceparent"] != "00-a" {
+			t.Errorf("the properties of %s are %v", m.Body, m.Properties)
+		}
+	}
+	stop()
+	if b.Depth(directives) != 0 {
+		t.Error("the directive is still there")
+	}
+}
+
+func TestWorker_ReportsWhatFailed(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("é", 2000)
+	for name, test := range map[string]struct {
+		handler lucius.Handler
+		status  api.ResultStatus
+		want    api.ReportedError
+		after   float64
+	}{
+		"once": {
+			func(context.Context, *lucius.Task) (any, error) {
+				return nil, lucius.RetryAfter(time.Minute, "blank", "the page is blank")
+			},
+			api.ResultStatusFailedRetry, api.ReportedError{Code: "blank", Message: "the page is blank"}, 60,
+		},
+		"for good": {
+			func(context.Context, *lucius.Task) (any, error) {
+				return nil, lucius.Final("blank", "the page is blank")
+			},
+			api.ResultStatusFailedFinal, api.ReportedError{Code: "blank", Message: "the page is blank"}, 0,
+		},
+		"at length": {
+			func(context.Context, *lucius.Task) (any, error) { return nil, lucius.Final(long, "%s", long) },
+			api.ResultStatusFailedFinal, api.ReportedError{Code: long[:128], Message: long[:1000]}, 0,
+		},
+		"panicked": {
+			func(context.Context, *lucius.Task) (any, error) { panic("at the page") },
+			api.ResultStatusFailedRetry, api.ReportedError{Code: "handler_panicked", Message: "the handler panicked: at the page"}, 0,
+		},
+		"too large": {
+			func(context.Context, *lucius.Task) (any, error) { return lucius.URI(strings.Repeat("x", 9000)), nil },
+			api.ResultStatusFailedFinal, api.ReportedError{
+				Code: "result_too_large", Message: "the result has 9010 bytes, and a reference at most 8192: store the data, and return its URI",
+			}, 0,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBus(t)
+			defer b.work(test.handler, nil)()
+			b.send(directive)
+			_, last := b.replied(2)
+			if last.Status != test.status || last.Error != test.want || last.RetryAfterSeconds != test.after {
+				t.Errorf("%+v", last)
+			}
+		})
+	}
+}
+
+// Heartbeats keep a long step alive, even across an outage of the bus, and show its
+// progress.
+func TestWorker_BeatsWhileItWorks(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	release := make(chan struct{})
+	stop := b.work(func(_ context.Context, task *lucius.Task) (any, error) {
+		task.Progress(0.5, "half")
+		<-release
+		return nil, nil
+	}, func(cfg *servicebus.Config) { cfg.Heartbeat = 10 * time.Millisecond })
+	b.send(directive)
+	b.replied(3)
+	b.Stop()
+	if err := b.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	b.replied(b.Depth(replies) + 2)
+	close(release)
+	stop()
+	types, last := b.replied(5)
+	if !strings.HasPrefix(types, "ACK HEARTBEAT HEARTBEAT") || last.Type != "RESULT" {
+		t.Errorf("%s", types)
+	}
+	var shown []string
+	for _, m := range b.Messages(replies) {
+		if strings.Contains(string(m.Body), "progress") {
+			shown = append(shown, string(m.Body))
+		}
+	}
+	if len(shown) != 1 || !strings.Contains(shown[0], `"progress":{"fraction":0.5,"message":"half"}`) {
+		t.Errorf("the progress is shown by %s", shown)
+	}
+}
+
+// Heartbeats renew the lock, so that no copy of the directive is delivered.
+func TestWorker_KeepsTheLockWhileItWorks(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	release := make(chan struct{})
+	stop := b.work(func(context.Context, *lucius.Task) (any, error) { <-release; return nil, nil },
+		func(cfg *servicebus.Config) { cfg.Heartbeat = 10 * time.Millisecond })
+	b.send(directive)
+	b.replied(1)
+	locked := b.Messages(directives)[0].LockedUntil
+	b.until(func() bool { return b.Messages(directives)[0].LockedUntil.After(locked) })
+	close(release)
+	stop()
+}
+
+// When the lock is lost, the bus redelivers a directive whose handler is still at it. The
+// worker goes on with the copy's lock, and does the work once.
+func TestWorker_AdoptsACopyOfWhatItIsAt(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	release := make(chan struct{})
+	var calls atomic.Int64
+	stop := b.work(func(context.Context, *lucius.Task) (any, error) {
+		calls.Add(1)
+		<-release
+		return nil, nil
+	}, func(cfg *servicebus.Config) { cfg.Heartbeat = 10 * time.Millisecond })
+	b.send(directive)
+	b.replied(1)
+	b.ExpireLocks(directives)
+	var copied fakeservicebus.Message
+	b.until(func() bool { copied = b.Messages(directives)[0]; return copied.Deliveries == 1 && copied.Locked })
+	b.until(func() bool { return b.Messages(directives)[0].LockedUntil.After(copied.LockedUntil) }) // A heartbeat renewed it.
+	close(release)
+	stop()
+	if types, last := b.replied(2); last.Type != "RESULT" || strings.Count(types, "ACK") != 1 || calls.Load() != 1 || b.Depth(directives) != 0 {
+		t.Errorf("%s after %d calls, %d directives are left", types, calls.Load(), b.Depth(directives))
+	}
+}
+
+// A directive whose connection was cut is completed by its lock, which lasts for long.
+func TestWorker_CompletesAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	release := make(chan struct{})
+	stop := b.work(func(context.Context, *lucius.Task) (any, error) { <-release; return nil, nil }, nil)
+	b.send(directive)
+	b.replied(1)
+	b.Stop()
+	if err := b.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	close(release)
+	b.until(func() bool { return b.Depth(directives) == 0 })
+	stop()
+	if types, _ := b.replied(2); types != "ACK RESULT" {
+		t.Errorf("%s", types)
+	}
+}
+
+// What is no directive is put aside, and does not keep the worker from the next.
+func TestWorker_PutsAsideWhatIsNoDirective(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	defer b.work(stores, nil)()
+	b.send("not json")
+	b.send(`{"type":"ACK"}`)
+	b.send(directive)
+	b.replied(2)
+	b.until(func() bool { return b.Depth(directives+"/$DeadLetterQueue") == 2 })
+	for _, m := range b.Messages(directives + "/$DeadLetterQueue") {
+		if m.Properties["DeadLetterReason"] != "not_a_directive" {
+			t.Errorf("%s: %v", m.Body, m.Properties)
+		}
+	}
+}
+
+// A worker that stops gives back the directives that take longer than its grace, without
+// a report: another worker may do them, in the same attempt.
+func TestWorker_GivesBackWhatOutlastsItsGrace(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	stop := b.work(func(ctx context.Context, _ *lucius.Task) (any, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}, func(cfg *servicebus.Config) { cfg.Grace = 10 * time.Millisecond })
+	b.send(directive)
+	b.replied(1)
+	stop()
+	if left := b.Messages(directives); len(left) != 1 || left[0].Locked || b.Depth(replies) != 1 {
+		t.Errorf("%+v is left, after %d replies", left, b.Depth(replies))
+	}
+}
+
+// What ends within the grace is reported.
+func TestWorker_FinishesWithinItsGrace(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	release := make(chan struct{})
+	stop := b.work(func(context.Context, *lucius.Task) (any, error) { <-release; return nil, nil },
+		func(cfg *servicebus.Config) { cfg.Grace = time.Minute })
+	b.send(directive)
+	b.replied(1)
+	time.AfterFunc(50*time.Millisecond, func() { close(release) })
+	stop()
+	if types, _ := b.replied(2); types != "ACK RESULT" || b.Depth(directives) != 0 {
+		t.Errorf("%s, %d directives are left", types, b.Depth(directives))
+	}
+}

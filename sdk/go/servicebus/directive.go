@@ -1,0 +1,158 @@
+package servicebus
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	lucius "github.com/lucius-project/lucius/sdk/go"
+)
+
+// attend answers one directive, and completes it last: until then the bus redelivers it.
+func (l *lane) attend(handling, replying context.Context, m *azservicebus.ReceivedMessage) {
+	var what lucius.Directive
+	err := json.Unmarshal(m.Body, &what)
+	if err == nil && (what.JobID == "" || what.StepID == "" || what.LeaseID == "") {
+		err = errors.New("it names no attempt")
+	}
+	if err != nil {
+		l.cfg.Log.WarnContext(replying, "not a directive", "message_id", m.MessageID, "error", err)
+		why := &azservicebus.DeadLetterOptions{Reason: new("not_a_directive"), ErrorDescription: new(err.Error())}
+		l.settle(replying, "dead-letter", m, func(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+			return from.DeadLetterMessage(ctx, m, why)
+		})
+		return
+	}
+	d := l.take(m, &what)
+	if d == nil {
+		return
+	}
+	name, call := "abandon", settlement(func(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+		return from.AbandonMessage(ctx, m, nil)
+	})
+	if d.do(handling, replying) {
+		name, call = "complete", func(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+			return from.CompleteMessage(ctx, m, nil)
+		}
+	}
+	l.settle(replying, name, d.release(), call)
+}
+
+// do has the handler do the directive, and reports whether its RESULT is on the bus. It is
+// not if the handler failed because the worker has stopped: another worker may do it.
+func (d *directive) do(handling, replying context.Context) bool {
+	if !d.reply(replying, reply{Type: "ACK"}) {
+		return false
+	}
+	quiet := d.beat(replying)
+	result, failure := d.lane.worker.Do(handling, lucius.NewTask(d.Directive, d.setProgress))
+	quiet()
+	if failure == nil {
+		return d.reply(replying, reply{
+			Type: "RESULT", Status: lucius.ResultStatusSucceeded, OutputRef: result.Output, ResultRef: result.Ref,
+		})
+	}
+	if errors.Is(context.Cause(handling), lucius.ErrStopped) {
+		return false
+	}
+	answer := reply{Type: "RESULT", Status: lucius.ResultStatusFailedFinal, Error: failure.Reported()}
+	if failure.Retryable {
+		answer.Status, answer.RetryAfterSeconds = lucius.ResultStatusFailedRetry, failure.After.Seconds()
+	}
+	return d.reply(replying, answer)
+}
+
+// beat extends the message's lock and the attempt's lease until quiet is called. The two do
+// not wait for each other.
+func (d *directive) beat(ctx context.Context) (quiet func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var beating sync.WaitGroup
+	beating.Go(func() {
+		for pause(ctx, d.lane.cfg.Heartbeat) {
+			d.reply(ctx, reply{Type: "HEARTBEAT", Progress: d.takeProgress()})
+		}
+	})
+	beating.Go(func() {
+		renew := func(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+			return from.RenewMessageLock(ctx, m, nil)
+		}
+		for pause(ctx, d.lane.cfg.Heartbeat) {
+			d.lane.settle(ctx, "renew", d.held(), renew)
+		}
+	})
+	return func() {
+		cancel()
+		beating.Wait()
+	}
+}
+
+// setProgress has the next heartbeat show the progress.
+func (d *directive) setProgress(progress lucius.Progress) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.progress = &progress
+}
+
+// takeProgress returns the progress that no heartbeat has shown yet, nil if there is none.
+func (d *directive) takeProgress() *lucius.Progress {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	progress := d.progress
+	d.progress = nil
+	return progress
+}
+
+// reply is the body of a message on a reply topic.
+type reply struct {
+	lucius.CallbackIdentity
+
+	Type string `json:"type"`
+	// Progress is a HEARTBEAT's, the rest a RESULT's.
+	Progress          *lucius.Progress     `json:"progress,omitzero"`
+	Status            lucius.ResultStatus  `json:"status,omitzero"`
+	Error             lucius.ReportedError `json:"error,omitzero"`
+	OutputRef         lucius.Reference     `json:"output_ref,omitzero"`
+	ResultRef         lucius.Reference     `json:"result_ref,omitzero"`
+	RetryAfterSeconds float64              `json:"retry_after_seconds,omitzero"`
+}
+
+// reply sends a reply to the directive, and repeats it until the bus has it. It reports
+// false if the context ends first.
+func (d *directive) reply(ctx context.Context, answer reply) bool {
+	log := d.lane.cfg.Log.With("type", answer.Type, "job_id", d.JobID, "step_id", d.StepID)
+	answer.CallbackIdentity = lucius.CallbackIdentity{
+		JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID, Timestamp: time.Now().UTC(),
+	}
+	if d.CorrelationID != nil {
+		answer.CorrelationID = *d.CorrelationID
+	}
+	body, err := json.Marshal(answer)
+	if err != nil {
+		log.ErrorContext(ctx, "reply not encoded", "error", err)
+		return false
+	}
+	message := &azservicebus.Message{
+		MessageID: new(rand.Text()), Subject: &answer.Type, ContentType: new("application/json"), Body: body,
+	}
+	if traceparent := d.lane.cfg.Traceparent(&d.Directive); traceparent != "" {
+		message.ApplicationProperties = map[string]any{"traceparent": traceparent}
+	}
+	for failures := 1; ; failures++ {
+		once, cancel := context.WithTimeout(ctx, callTimeout)
+		err := d.lane.replies.SendMessage(once, message, nil)
+		cancel()
+		if err == nil {
+			return true
+		}
+		if ctx.Err() == nil && sparse(failures) {
+			log.WarnContext(ctx, "the reply is not on the bus, and is sent again", "tries", failures, "error", err)
+		}
+		if !pause(ctx, delay(failures)) {
+			return false
+		}
+	}
+}

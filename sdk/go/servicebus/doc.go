@@ -1,0 +1,13 @@
+// Package servicebus runs a [lucius.Worker] on Azure Service Bus, for servers that send
+// their directives by it: [Run] receives the directives of a service on every lane, has the
+// worker's handlers do them, and answers by the reply topics.
+//
+//	topic of a lane ──▶ subscription ──▶ handler
+//	                                        │ ACK, HEARTBEAT, RESULT
+//	reply topic of that lane ◀──────────────┘
+//
+// A directive is completed once its RESULT is on the bus, so the bus redelivers the
+// directive of a worker that died. That attempt may be superseded by then: the server
+// rejects its replies, but a reply topic gives no answer, so at worst the work is wasted.
+// For the same reason a handler is not told that its job is cancelled or paused.
+package servicebus

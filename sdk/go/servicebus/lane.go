@@ -1,0 +1,191 @@
+package servicebus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	lucius "github.com/lucius-project/lucius/sdk/go"
+)
+
+// lane is one lane's receiver and the sender of its replies.
+type lane struct {
+	cfg     *Config
+	worker  *lucius.Worker
+	open    func() (*azservicebus.Receiver, error)
+	replies *azservicebus.Sender
+
+	// receiving is held for reading during each call of from.
+	receiving sync.RWMutex
+	from      *azservicebus.Receiver
+
+	mu     sync.Mutex
+	inHand map[attempt]*directive
+}
+
+// openLane returns the nth lane. It does not connect yet.
+func openLane(receiving, sending *azservicebus.Client, cfg *Config, n int) (*lane, error) {
+	topic := cfg.TopicPrefix + strconv.Itoa(n)
+	open := func() (*azservicebus.Receiver, error) {
+		return receiving.NewReceiverForSubscription(topic, cfg.Subscription, nil)
+	}
+	from, err := open()
+	if err != nil {
+		return nil, fmt.Errorf("subscription %s of %s: %w", cfg.Subscription, topic, err)
+	}
+	replies, err := sending.NewSender(cfg.ReplyPrefix+strconv.Itoa(n), nil)
+	if err != nil {
+		return nil, fmt.Errorf("replies of lane %d: %w", n, err)
+	}
+	return &lane{cfg: cfg, open: open, from: from, replies: replies, inHand: map[attempt]*directive{}}, nil
+}
+
+// run reads the lane until the context ends, and waits for the directives in hand.
+func (l *lane) run(ctx, handling, replying context.Context) {
+	var inHand sync.WaitGroup
+	defer inHand.Wait()
+	defer l.receiveNoMore(replying)
+	slots := make(chan struct{}, l.cfg.Parallel)
+	for failures := 0; ; {
+		select {
+		case slots <- struct{}{}: // Wait until a slot is free.
+		case <-ctx.Done():
+			return
+		}
+		<-slots
+		messages, err := l.from.ReceiveMessages(ctx, cap(slots)-len(slots), nil)
+		for _, m := range messages {
+			slots <- struct{}{}
+			inHand.Go(func() {
+				defer func() { <-slots }()
+				l.attend(handling, replying, m)
+			})
+		}
+		if len(messages) > 0 {
+			failures = 0
+			continue
+		}
+		// A broken connection may show as no messages and no error.
+		failures++
+		if err != nil && ctx.Err() == nil && sparse(failures) {
+			l.cfg.Log.WarnContext(ctx, "the lane is not read, which is tried again", "tries", failures, "error", err)
+		}
+		if !pause(ctx, delay(failures)) {
+			return
+		}
+	}
+}
+
+// receiveNoMore replaces the receiver by one that only settles: the bus may still deliver
+// to the old one what it asked for, even what this worker gives back.
+func (l *lane) receiveNoMore(ctx context.Context) {
+	l.receiving.Lock()
+	defer l.receiving.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, lastCalls)
+	defer cancel()
+	if err := l.from.Close(ctx); err != nil {
+		l.cfg.Log.WarnContext(ctx, "lane not closed cleanly", "error", err)
+	}
+	if settling, err := l.open(); err == nil { // It opened before.
+		l.from = settling
+	}
+}
+
+// attempt identifies what a directive asks for: redelivered copies have the same.
+type attempt struct {
+	jobID, stepID, leaseID string
+	no                     int32
+}
+
+// directive is a directive in hand.
+type directive struct {
+	lane *lane
+	lucius.Directive
+
+	mu sync.Mutex
+	// message is the newest copy, whose lock is held.
+	message  *azservicebus.ReceivedMessage
+	progress *lucius.Progress // as the handler said it last
+}
+
+// take takes the directive of a message in hand. It returns nil if it is so already: after
+// an outage that outlasts the lock, the bus redelivers what a handler is still at. The
+// copy's lock replaces the one that was lost.
+func (l *lane) take(m *azservicebus.ReceivedMessage, what *lucius.Directive) *directive {
+	key := attempt{what.JobID, what.StepID, what.LeaseID, what.AttemptNo}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if d := l.inHand[key]; d != nil {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		d.message = m
+		return nil
+	}
+	d := &directive{lane: l, Directive: *what, message: m}
+	l.inHand[key] = d
+	return d
+}
+
+// release returns the message of a directive, which is in hand no longer.
+func (d *directive) release() *azservicebus.ReceivedMessage {
+	d.lane.mu.Lock()
+	defer d.lane.mu.Unlock()
+	delete(d.lane.inHand, attempt{d.JobID, d.StepID, d.LeaseID, d.AttemptNo})
+	return d.held()
+}
+
+// held returns the message whose lock is held.
+func (d *directive) held() *azservicebus.ReceivedMessage {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.message
+}
+
+// settlement is a call that settles a message, or renews its lock.
+type settlement func(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error
+
+// settle settles a message. If that fails, the bus redelivers the directive.
+func (l *lane) settle(ctx context.Context, name string, m *azservicebus.ReceivedMessage, call settlement) {
+	l.receiving.RLock()
+	defer l.receiving.RUnlock()
+	once, cancel := context.WithTimeout(ctx, linkTimeout)
+	err := call(once, l.from, m)
+	cancel()
+	if err != nil && ctx.Err() == nil && !lockLost(err) {
+		// The link that delivered the message is gone. Its lock holds, and has a token.
+		again, cancel := context.WithTimeout(ctx, callTimeout)
+		err = call(again, l.from, &azservicebus.ReceivedMessage{LockToken: m.LockToken})
+		cancel()
+	}
+	if err != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
+		l.cfg.Log.WarnContext(ctx, "a call about a directive failed: the bus may redeliver it", "call", name, "error", err)
+	}
+}
+
+// lockLost reports whether the bus answered that the message's lock is lost.
+func lockLost(err error) bool {
+	coded, ok := errors.AsType[*azservicebus.Error](err)
+	return ok && coded.Code == azservicebus.CodeLockLost
+}
+
+// linkTimeout is how long a message may take to be settled on the link that delivered it.
+// If that link's connection is gone, the SDK would try the same link again after 3 to 5
+// seconds, and close the connection that all others use by then.
+const linkTimeout = 2 * time.Second
+
+// callTimeout is how long one call of the bus may take, with the links that it opens again
+// after an outage. A broker that says nothing would be waited for without end.
+const callTimeout = 20 * time.Second
+
+// delay returns the delay before the next try after that many failures.
+func delay(failures int) time.Duration {
+	return min(50*time.Millisecond<<min(failures, 10), 2*time.Second)
+}
+
+// sparse reports whether a failure is worth a line of the log: the first, and then ever
+// fewer.
+func sparse(failures int) bool { return failures&(failures-1) == 0 }

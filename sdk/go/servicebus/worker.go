@@ -1,0 +1,205 @@
+package servicebus
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	lucius "github.com/lucius-project/lucius/sdk/go"
+)
+
+// Config configures [Run].
+type Config struct {
+	// Connection is a connection string of the namespace. Required, unless Namespace is set.
+	Connection string
+	// Namespace is the host name of the namespace, such as example.servicebus.windows.net,
+	// and Credential signs in to it, such as the DefaultAzureCredential of azidentity.
+	// Required, unless Connection is set.
+	Namespace  string
+	Credential azcore.TokenCredential
+	// Client has further options of the Azure SDK, such as proxies. Optional. Defaults to
+	// none, and its RetryOptions to short delays: a reply is sent until the bus has it anyway.
+	Client *azservicebus.ClientOptions
+	// Service is the service whose directives the worker does. Required, unless
+	// Subscription is set.
+	Service string
+	// Subscription is the subscription to read on each lane. Optional. Defaults to the
+	// service.
+	Subscription string
+	// Lanes is the number of lanes; the worker reads all of them. Optional. Defaults to 16.
+	Lanes int
+	// TopicPrefix and ReplyPrefix are the topics of a lane without its number. Optional.
+	// Default to global-bus-p and global-bus-replies-p.
+	TopicPrefix, ReplyPrefix string
+	// Parallel limits the directives of one lane that are in hand at once. Optional.
+	// Defaults to 4.
+	Parallel int
+	// Heartbeat is the time between two heartbeats of one attempt; each also renews the
+	// message's lock. It must be well within the lease and the lock duration of the
+	// subscription. Optional. Defaults to 10s.
+	Heartbeat time.Duration
+	// Grace is how long handlers may still run after a stop, before their contexts end.
+	// Optional. Defaults to 10s.
+	Grace time.Duration
+	// Traceparent returns the traceparent of the worker's span for a directive, which its
+	// replies name. Optional. Defaults to the directive's own.
+	Traceparent func(directive *lucius.Directive) string
+	// Log receives what fails. Optional. Defaults to [slog.Default].
+	Log *slog.Logger
+}
+
+// validate returns an error that names the first invalid field.
+func (c *Config) validate() error {
+	switch {
+	case c.Connection == "" && c.Namespace == "":
+		return errors.New("Connection is required, unless Namespace is set")
+	case c.Connection != "" && (c.Namespace != "" || c.Credential != nil):
+		return errors.New("Connection cannot be used with Namespace and Credential")
+	case c.Connection == "" && c.Credential == nil:
+		return errors.New("Credential is required with Namespace")
+	case c.Service == "" && c.Subscription == "":
+		return errors.New("Service is required")
+	case c.Lanes < 0:
+		return fmt.Errorf("Lanes is %d, it must not be negative", c.Lanes)
+	case c.Parallel < 0:
+		return fmt.Errorf("Parallel is %d, it must not be negative", c.Parallel)
+	case c.Heartbeat < 0:
+		return fmt.Errorf("Heartbeat is %s, it must not be negative", c.Heartbeat)
+	case c.Grace < 0:
+		return fmt.Errorf("Grace is %s, it must not be negative", c.Grace)
+	}
+	return nil
+}
+
+// withDefaults returns the Config with the defaults filled in.
+func (c *Config) withDefaults() *Config {
+	filled := *c
+	c = &filled
+	var options azservicebus.ClientOptions
+	if c.Client != nil {
+		options = *c.Client
+	}
+	if options.RetryOptions == (azservicebus.RetryOptions{}) {
+		// At least one: a sender of the SDK recovers only between two tries.
+		options.RetryOptions = azservicebus.RetryOptions{MaxRetries: 2, RetryDelay: 50 * time.Millisecond, MaxRetryDelay: time.Second}
+	}
+	c.Client = &options
+	c.Subscription = cmp.Or(c.Subscription, c.Service)
+	c.Lanes = cmp.Or(c.Lanes, 16)
+	c.TopicPrefix = cmp.Or(c.TopicPrefix, "global-bus-p")
+	c.ReplyPrefix = cmp.Or(c.ReplyPrefix, "global-bus-replies-p")
+	c.Parallel = cmp.Or(c.Parallel, 4)
+	c.Heartbeat = cmp.Or(c.Heartbeat, 10*time.Second)
+	c.Grace = cmp.Or(c.Grace, 10*time.Second)
+	if c.Traceparent == nil {
+		c.Traceparent = func(directive *lucius.Directive) string {
+			if directive.Traceparent == nil {
+				return ""
+			}
+			return *directive.Traceparent
+		}
+	}
+	c.Log = cmp.Or(c.Log, slog.Default()).With("subscription", c.Subscription)
+	return c
+}
+
+// open returns a client of the namespace. It does not connect yet.
+func (c *Config) open() (*azservicebus.Client, error) {
+	if c.Namespace != "" {
+		return azservicebus.NewClient(c.Namespace, c.Credential, c.Client)
+	}
+	client, err := azservicebus.NewClientFromConnectionString(c.Connection, c.Client)
+	if err != nil {
+		return nil, errors.New("Connection cannot be used") // The SDK's text may hold the key.
+	}
+	return client, nil
+}
+
+// lastCalls is how long the calls after the grace may take: those that give unfinished
+// work to other workers.
+const lastCalls = 2 * time.Second
+
+// Run has the worker's handlers do directives until the context ends. Then it receives no
+// more, lets handlers finish within the grace, and returns nil. Of the worker's own
+// configuration only the Log counts. While the bus is away Run tries again; it returns an
+// error only for a configuration that cannot be used.
+func Run(ctx context.Context, worker *lucius.Worker, cfg Config) error {
+	if err := cfg.validate(); err != nil {
+		return fmt.Errorf("lucius servicebus: %w", err)
+	}
+	if err := run(ctx, worker, cfg.withDefaults()); err != nil {
+		return fmt.Errorf("lucius servicebus: %w", err)
+	}
+	return nil
+}
+
+func run(ctx context.Context, worker *lucius.Worker, cfg *Config) error {
+	// Each client is one connection, and while one is opened again everything on it waits:
+	// replies must not wait for receivers.
+	receiving, err := cfg.open()
+	if err != nil {
+		return err
+	}
+	sending, err := cfg.open()
+	if err != nil {
+		return err
+	}
+	lanes := make([]*lane, cfg.Lanes)
+	for n := range lanes {
+		if lanes[n], err = openLane(receiving, sending, cfg, n); err != nil {
+			return err
+		}
+	}
+	// Handlers run within handling, and replies are sent within replying.
+	replying, stopReplying := afterwards(ctx, cfg.Grace+lastCalls)
+	defer stopReplying()
+	handling, stopHandling := afterwards(ctx, cfg.Grace)
+	defer stopHandling()
+	var reading sync.WaitGroup
+	for _, l := range lanes {
+		l.worker = worker
+		reading.Go(func() { l.run(ctx, handling, replying) })
+	}
+	reading.Wait()
+	for _, client := range []*azservicebus.Client{receiving, sending} {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		if err := client.Close(closing); err != nil {
+			cfg.Log.WarnContext(ctx, "connection not closed cleanly", "error", err)
+		}
+		cancel()
+	}
+	return nil
+}
+
+// afterwards returns a context that ends with [lucius.ErrStopped] when the time after the
+// given context's end is over.
+func afterwards(ctx context.Context, grace time.Duration) (context.Context, context.CancelFunc) {
+	later, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		if pause(later, grace) {
+			cancel(lucius.ErrStopped)
+		}
+	})
+	return later, func() {
+		stop()
+		cancel(lucius.ErrStopped)
+	}
+}
+
+// pause waits, and reports false if the context ends first.
+func pause(ctx context.Context, delay time.Duration) bool {
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
