@@ -53,9 +53,9 @@ type slot struct {
 	caller   string
 	weight   int64
 	cut      func()        // Called once the slot is preempted, without the lock; nil for none.
-	granted  chan struct{} // Closed when a slot that waits is held.
-	ended    chan struct{} // Closed when the slot is preempted, or the limiter ends.
-	released chan struct{} // Closed when the holder has released it.
+	granted  chan struct{} // Closed when a slot that waits is held; nil for one that does not wait.
+	ended    chan struct{} // Closed when the slot is preempted, or the limiter ends; nil in a limiter that queues.
+	released chan struct{} // Closed when the holder has released it; nil until it is preempted.
 }
 
 // newFairLimiter returns a limiter of that much.
@@ -68,16 +68,14 @@ func newFairLimiter(limit int64, full whenFull, refusal *problem.Error) *fairLim
 // until preempted requests have released their slots: there is never more held than the
 // limit, but for a single slot that is larger. Its other errors are those of ctx.
 func (l *fairLimiter) acquire(ctx context.Context, caller string, weight int64, cut func()) (*slot, error) {
-	acquired := &slot{
-		limiter: l, caller: caller, weight: weight, cut: cut,
-		granted: make(chan struct{}), ended: make(chan struct{}), released: make(chan struct{}),
-	}
+	acquired := &slot{limiter: l, caller: caller, weight: weight, cut: cut}
 	if l.full == queues {
 		if err := acquired.await(ctx); err != nil {
 			return nil, err
 		}
 		return acquired, nil
 	}
+	acquired.ended = make(chan struct{})
 	l.mu.Lock()
 	var preempted []*slot
 	for l.taken > 0 && l.taken+weight > l.limit {
@@ -94,8 +92,10 @@ func (l *fairLimiter) acquire(ctx context.Context, caller string, weight int64, 
 	}
 	if l.ended {
 		close(acquired.ended)
-	} else {
-		for _, s := range preempted {
+	}
+	for _, s := range preempted {
+		s.released = make(chan struct{})
+		if !l.ended {
 			close(s.ended)
 		}
 	}
@@ -130,6 +130,12 @@ func (s *slot) await(ctx context.Context) error {
 	}
 	l := s.limiter
 	l.mu.Lock()
+	if len(l.waiting) == 0 && (l.taken == 0 || l.taken+s.weight <= l.limit) {
+		l.insert(s, newest)
+		l.mu.Unlock()
+		return nil
+	}
+	s.granted = make(chan struct{})
 	own := l.waiting[s.caller]
 	after, _ := slices.BinarySearchFunc(own, s.weight+1, func(other *slot, weight int64) int {
 		return cmp.Compare(other.weight, weight)
@@ -241,7 +247,9 @@ func (s *slot) release() {
 	defer s.limiter.mu.Unlock()
 	s.limiter.remove(s)
 	s.limiter.grant()
-	close(s.released)
+	if s.released != nil {
+		close(s.released)
+	}
 }
 
 // end ends all slots, also those yet to be acquired. It may be called again.
