@@ -256,7 +256,13 @@ func (c *Census) End(ctx context.Context) error {
 	c.mu.Unlock()
 	err := tablestore.Update(ctx, c.cfg.Store, c.key(rowBase), c.cfg.Random, func(row *tablestore.Row) (tablestore.Properties, error) {
 		base := newSheet(tablestore.Now())
-		if row.ETag != "" {
+		c.mu.Lock()
+		known := c.known[row.Key].at(row.ETag)
+		c.mu.Unlock()
+		switch {
+		case known != nil:
+			*base = *known
+		case row.ETag != "":
 			stored, err := decode(row)
 			if err != nil {
 				return nil, err
