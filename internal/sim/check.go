@@ -78,6 +78,7 @@ type job struct {
 	items      map[string]audit.ItemRow     // open and ended, by row key
 	moves      map[string][]lifecycle.Event // of each work item
 	rejected   audit.RejectedRow            // the callbacks that were refused
+	seen       *audit.Evidence              // of these rows; nil until it is asked for
 	// phase is what it waits for by its rows, since phaseAt; heard is when the attempt
 	// that runs was last reported on.
 	phase          string
@@ -113,8 +114,12 @@ func (c *checker) job(id string) *job {
 	return j
 }
 
-// evidence returns the job as the audit sees it, without its history.
+// evidence returns the job as the audit sees it, without its history. It is not to be
+// changed.
 func (j *job) evidence() *audit.Evidence {
+	if j.seen != nil {
+		return j.seen
+	}
 	e := &audit.Evidence{JobID: j.id, Job: &j.row, Steps: j.steps}
 	for _, row := range slices.Sorted(maps.Keys(j.outbox)) {
 		e.Outbox = append(e.Outbox, j.outbox[row])
@@ -122,6 +127,7 @@ func (j *job) evidence() *audit.Evidence {
 	for _, row := range slices.Sorted(maps.Keys(j.items)) {
 		e.Items = append(e.Items, j.items[row])
 	}
+	j.seen = e
 	return e
 }
 

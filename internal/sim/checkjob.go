@@ -13,6 +13,7 @@ import (
 
 // checkJob checks a batch on a job's partition.
 func (c *checker) checkJob(who actor, j *job, writes []write) {
+	j.seen = nil
 	was := *j
 	was.steps, was.outbox, was.items = slices.Clone(j.steps), maps.Clone(j.outbox), maps.Clone(j.items)
 	var head, journal *write

@@ -62,6 +62,7 @@ type gate struct {
 	parked  []*call // sorted by actor, verb and detail; equal calls by arrival
 	stopped bool
 	bell    chan struct{} // rung by each arrival
+	answers []chan reply  // of answered calls, to be used again
 }
 
 func newGate() *gate { return &gate{bell: make(chan struct{}, 1)} }
@@ -73,7 +74,11 @@ func (g *gate) park(c *call) reply {
 		g.mu.Unlock()
 		return reply{err: errDead}
 	}
-	c.done = make(chan reply, 1)
+	if last := len(g.answers) - 1; last >= 0 {
+		c.done, g.answers = g.answers[last], g.answers[:last]
+	} else {
+		c.done = make(chan reply, 1)
+	}
 	c.arrived = -1
 	g.parked = slices.Insert(g.parked, g.rank(c), c)
 	g.mu.Unlock()
@@ -81,7 +86,11 @@ func (g *gate) park(c *call) reply {
 	case g.bell <- struct{}{}:
 	default:
 	}
-	return <-c.done
+	r := <-c.done
+	g.mu.Lock()
+	g.answers = append(g.answers, c.done)
+	g.mu.Unlock()
+	return r
 }
 
 // rank returns the index of a new call in parked: after the equal ones.

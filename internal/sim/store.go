@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -109,20 +108,20 @@ func (w *world) commit(who actor, batch tablestore.Batch) ([]tablestore.ETag, er
 
 // describe describes a batch, with a digest of its content.
 func describe(batch tablestore.Batch) string {
-	var b strings.Builder
+	text, data := make([]byte, 0, 128*len(batch)), []byte(nil)
 	h := fnv.New32a()
 	for i := range batch {
 		op := &batch[i]
 		if i == 0 {
-			b.WriteString(op.Key.Table + "/" + op.Key.Partition)
+			text = append(append(append(text, op.Key.Table...), '/'), op.Key.Partition...)
 		}
-		_, _ = h.Write([]byte(op.ETag))
-		data, _ := tablestore.EncodeProperties(nil, op.Properties, nil)
+		data = append(data[:0], op.ETag...)
+		data, _ = tablestore.EncodeProperties(data, op.Properties, nil)
 		_, _ = h.Write(data)
-		b.WriteString(" " + op.Verb.String() + " " + op.Key.Row)
+		text = append(append(append(append(text, ' '), op.Verb.String()...), ' '), op.Key.Row...)
 		if state := op.Properties.Get("state").String(); state != "" {
-			b.WriteString("=" + state)
+			text = append(append(text, '='), state...)
 		}
 	}
-	return fmt.Sprintf("%s #%08x", b.String(), h.Sum32())
+	return string(fmt.Appendf(text, " #%08x", h.Sum32()))
 }

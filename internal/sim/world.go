@@ -113,7 +113,7 @@ func newWorld(seed uint64) *world {
 			w.scenario.replicas = 1
 		}
 	}
-	w.store = memstore.New(memstore.Options{Split: !w.scenario.atomic})
+	w.store = memstore.New(memstore.Options{Split: !w.scenario.atomic, Shared: true}) // The checker holds the rows of batches, too.
 	w.check = newChecker(w)
 	w.bus = newBus(w)
 	return w

@@ -29,11 +29,15 @@ type Options struct {
 	// one by one. Optional. Defaults to false: the store is a
 	// [tablestore.AtomicStore].
 	Split bool
+	// Shared has callers and the store share the properties of rows, instead of
+	// copying them: no one may change those of a batch or of a row that was read,
+	// which the port allows. Optional. Defaults to false.
+	Shared bool
 }
 
 // New returns an empty store.
 func New(options Options) tablestore.Store {
-	mem := &store{rows: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
+	mem := &store{shared: options.Shared, rows: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
 	if options.Split {
 		return split{mem, mem}
 	}
@@ -49,6 +53,7 @@ type split struct {
 type store struct {
 	mu     sync.RWMutex
 	rows   *btree.BTreeG[*row]
+	shared bool
 	etags  uint64
 	closed bool
 }
@@ -58,8 +63,7 @@ var (
 	_ tablestore.Walker      = (*store)(nil)
 )
 
-// row is a stored row, which never changes. No caller shares its properties;
-// values cannot change.
+// row is a stored row, which never changes. Values cannot change.
 type row struct {
 	key        tablestore.Key
 	etag       tablestore.ETag
@@ -76,9 +80,17 @@ func less(a, b *row) bool {
 	return a.key.Row < b.key.Row
 }
 
-// copy returns a copy of the row that the caller owns.
-func (r *row) copy() tablestore.Row {
-	return tablestore.Row{Key: r.key, ETag: r.etag, Properties: slices.Clone(r.properties)}
+// give returns a row for a caller.
+func (s *store) give(r *row) tablestore.Row {
+	return tablestore.Row{Key: r.key, ETag: r.etag, Properties: s.own(r.properties)}
+}
+
+// own returns a copy of the properties, unless callers and the store share them.
+func (s *store) own(properties tablestore.Properties) tablestore.Properties {
+	if s.shared {
+		return slices.Clip(properties)
+	}
+	return slices.Clone(properties)
 }
 
 // usable returns why the store must refuse a request, or nil. The caller holds
@@ -106,7 +118,7 @@ func (s *store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 	if !ok {
 		return tablestore.Row{}, fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
 	}
-	return stored.copy(), nil
+	return s.give(stored), nil
 }
 
 func (s *store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
@@ -160,7 +172,7 @@ func (s *store) collect(
 		if more = len(rows) == limit; more {
 			return false
 		}
-		rows = append(rows, r.copy())
+		rows = append(rows, s.give(r))
 		return true
 	})
 	return rows, more, nil
@@ -203,7 +215,7 @@ func (s *store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 			s.rows.Delete(&row{key: write.Key})
 			continue
 		}
-		s.rows.Set(&row{key: write.Key, etag: write.ETag, properties: slices.Clone(write.Properties)})
+		s.rows.Set(&row{key: write.Key, etag: write.ETag, properties: s.own(write.Properties)})
 	}
 	return etags, nil
 }

@@ -73,3 +73,28 @@ func TestPagesContinueAfterTheirLastRow(t *testing.T) {
 		t.Errorf("second page: %+v, %v, want row b", page, err)
 	}
 }
+
+// TestSharedRowsAreNotCopied checks that a caller of a store that shares its rows gets the
+// properties of the batch that wrote them, and cannot append to them.
+func TestSharedRowsAreNotCopied(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{Shared: true})
+	op := tablestore.Op{Verb: tablestore.Insert, Key: tablestore.Key{Table: "table", Partition: "p", Row: "r"}}
+	op.Properties = append(make(tablestore.Properties, 0, 2), tablestore.Property{Name: "a", Value: tablestore.Int(1)})
+	if _, err := store.Commit(t.Context(), tablestore.Batch{op}); err != nil {
+		t.Fatal(err)
+	}
+	page, err := store.Scan(t.Context(), tablestore.Query{Table: op.Key.Table, Partition: op.Key.Partition})
+	if err != nil || len(page.Rows) != 1 {
+		t.Fatalf("%+v, %v", page, err)
+	}
+	row, err := store.Get(t.Context(), op.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, properties := range []tablestore.Properties{page.Rows[0].Properties, row.Properties} {
+		if &properties[0] != &op.Properties[0] || cap(properties) != 1 {
+			t.Error("the properties are a copy, or have room for more")
+		}
+	}
+}
