@@ -14,8 +14,12 @@
 //		Store: store, Protocols: protocol.NewHolder(registry),
 //		HTTP: httpapi.Config{Auth: auth.New(auth.Config{})},
 //	})
-//	go http.Serve(listener, s)
+//	front := httpapi.NewHTTPServer(s, logger)
+//	go front.Serve(listener)
 //	err = s.Run(ctx)
+//	front.Close()
+//
+// The example has a worker in the same process.
 //
 // An authenticator without callers lets everyone in who calls by a loopback address, so
 // such a server must listen on one: see package auth. Requests may be served before Run

@@ -1,0 +1,152 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/webhook"
+)
+
+const command = `{"tenant_id":"t","request_type":"greeting","schema_version":"1","payload":{},"idempotency_key":"k",` +
+	`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"callback_urls":["https://example.com/hook"]}`
+
+// minimal is the smallest configuration.
+func minimal(t *testing.T) Config {
+	t.Helper()
+	registry, err := protocol.LoadFS(fstest.MapFS{"greeting.yaml": {Data: []byte(
+		"protocol_id: greeting_v1\nrequest_types: [greeting]\nsteps:\n  - {step_id: greet, step_type: GREET, service: greeter}\n")}})
+	must(t, err)
+	return Config{
+		Store: memstore.New(memstore.Options{}), Protocols: protocol.NewHolder(registry),
+		HTTP: httpapi.Config{Auth: auth.New(auth.Config{Hosts: []string{"example.com"}})},
+	}
+}
+
+func TestOpen_SaysWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	for field, remove := range map[string]func(*Config){
+		"Store": func(c *Config) { c.Store = nil }, "Protocols": func(c *Config) { c.Protocols = nil },
+		"HTTP.Auth": func(c *Config) { c.HTTP.Auth = nil },
+		"Publisher": func(c *Config) { c.OpenBus = func(Apply) (*Bus, error) { return new(Bus), nil } },
+	} {
+		cfg := minimal(t)
+		remove(&cfg)
+		if _, err := Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("without %s: %v", field, err)
+		}
+	}
+}
+
+// opened is a server that runs.
+type opened struct {
+	*Server
+
+	stop  context.CancelFunc
+	ended chan error
+}
+
+func runs(t *testing.T, cfg Config) *opened {
+	t.Helper()
+	s, err := Open(t.Context(), cfg)
+	must(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	o := &opened{Server: s, stop: stop, ended: make(chan error, 1)}
+	go func() { o.ended <- s.Run(ctx) }()
+	return o
+}
+
+// sends a request.
+func (o *opened) sends(t *testing.T, target string, body io.Reader) chan *httptest.ResponseRecorder {
+	t.Helper()
+	method, path, _ := strings.Cut(target, " ")
+	request, answer := httptest.NewRequestWithContext(t.Context(), method, path, body), make(chan *httptest.ResponseRecorder, 1)
+	request.Header.Set("Content-Type", "application/json")
+	go func() {
+		recorder := httptest.NewRecorder()
+		o.ServeHTTP(recorder, request)
+		answer <- recorder
+	}()
+	return answer
+}
+
+// A request under way is answered, new ones are refused, and then Run returns.
+func TestRun_LetsRequestsUnderWayEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := runs(t, minimal(t))
+		body, rest := io.Pipe()
+		slow := s.sends(t, "POST /v1/commands", body)
+		synctest.Wait()
+		s.stop()
+		time.Sleep(time.Second)
+		if got := <-s.sends(t, "POST /v1/commands", strings.NewReader(command)); got.Code != http.StatusServiceUnavailable {
+			t.Errorf("a new request: %d", got.Code)
+		}
+		select {
+		case err := <-s.ended:
+			t.Errorf("it ended before the request: %v", err)
+		default:
+		}
+		_, err := io.WriteString(rest, command)
+		must(t, err)
+		must(t, rest.Close())
+		if got := <-slow; got.Code != http.StatusAccepted {
+			t.Errorf("the request under way: %d", got.Code)
+		}
+		must(t, <-s.ended)
+	})
+}
+
+func TestRun_SaysThatRequestsDidNotEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := minimal(t)
+		cfg.Grace = time.Second
+		s := runs(t, cfg)
+		body, rest := io.Pipe()
+		slow := s.sends(t, "POST /v1/commands", body)
+		synctest.Wait()
+		s.stop()
+		if err := <-s.ended; err == nil || err.Error() != "requests did not end in 1s" {
+			t.Errorf("it ended with %v", err)
+		}
+		must(t, rest.Close())
+		<-slow
+	})
+}
+
+// Webhooks go where the program says.
+func TestRun_HandsWebhooksToTheProgram(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, sent := minimal(t), make(chan webhook.Message, 1)
+		cfg.SendWebhook = func(_ context.Context, message webhook.Message) webhook.Result {
+			sent <- message
+			return webhook.Result{Outcome: webhook.Delivered, Status: http.StatusNoContent}
+		}
+		s := runs(t, cfg)
+		var accepted api.CommandAccepted
+		must(t, json.Unmarshal((<-s.sends(t, "POST /v1/commands", strings.NewReader(command))).Body.Bytes(), &accepted))
+		if got := <-s.sends(t, "POST /v1/jobs/"+accepted.JobID+":cancel", http.NoBody); got.Code != http.StatusAccepted {
+			t.Errorf("cancel: %d", got.Code)
+		}
+		if message := <-sent; message.URL != "https://example.com/hook" || message.TenantID != "t" {
+			t.Errorf("sent is %+v", message)
+		}
+		s.stop()
+		must(t, <-s.ended)
+	})
+}
