@@ -48,16 +48,18 @@ func cut(line string, columns int) string {
 		return line
 	}
 	var out strings.Builder
-	for i, used := 0, 0; i < len(line) && used < columns; {
+	for i, used := 0, 0; i < len(line); {
 		if mark := styled.FindStringIndex(line[i:]); mark != nil && mark[0] == 0 {
 			out.WriteString(line[i : i+mark[1]])
 			i += mark[1]
 			continue
 		}
-		_, size := utf8.DecodeRuneInString(line[i:])
+		r, size := utf8.DecodeRuneInString(line[i:])
+		if used += cells(r); used > columns {
+			break
+		}
 		out.WriteString(line[i : i+size])
 		i += size
-		used++
 	}
 	return out.String() + "\x1b[0m"
 }

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 	"unicode"
-	"unicode/utf8"
 
 	"github.com/goccy/go-yaml"
+	eastasian "golang.org/x/text/width"
 )
 
 // checkOutput returns an error if there is no such form of output.
@@ -165,7 +165,29 @@ func (p *page) state(state string) string {
 var styled = regexp.MustCompile("\x1b\\[[0-9]+m")
 
 // width returns how many columns of a terminal the text takes.
-func width(text string) int { return utf8.RuneCountInString(styled.ReplaceAllString(text, "")) }
+func width(text string) (columns int) {
+	for _, r := range styled.ReplaceAllString(text, "") {
+		columns += cells(r)
+	}
+	return columns
+}
+
+// cells returns how many columns of a terminal a character takes: none if it changes the one
+// before it, and two if it is one of East Asia or an emoji.
+func cells(r rune) int {
+	switch {
+	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
+		return 0
+	case r >= minWide:
+		if kind := eastasian.LookupRune(r).Kind(); kind == eastasian.EastAsianWide || kind == eastasian.EastAsianFullwidth {
+			return 2
+		}
+	}
+	return 1
+}
+
+// minWide is the first character that takes two columns.
+const minWide = 0x1100
 
 // ago returns how long ago a time was, "" for none.
 func (p *page) ago(at time.Time) string {

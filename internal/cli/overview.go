@@ -16,6 +16,7 @@ import (
 type state struct {
 	Overview api.Overview
 	Services []api.Service
+	fault    string // why it is not that of now
 }
 
 // overview returns lucius overview, which shows how the whole server does.
@@ -39,15 +40,21 @@ func (t *tool) overview() *cobra.Command {
 			return s.encode(all)
 		}
 		view := s.live()
+		var last *state
 		for {
 			now, err := s.state(ctx)
 			switch {
 			case view != nil && ExitCode(err) == ExitInterrupted:
 				return nil // Ctrl-C is the way to end it.
+			case last != nil && ExitCode(err) == ExitUnavailable: // It restarts, or will be back.
+				now = *last
+				now.fault = err.Error()
 			case err != nil:
 				return err
 			case once || view == nil:
 				return show(s, now, showState)
+			default:
+				last = &now
 			}
 			view.draw(render(s, now, showState))
 			if err := s.pause(ctx, interval); err != nil {
@@ -78,6 +85,9 @@ func showState(p *page, now state) {
 		exact = "estimated"
 	}
 	p.line("%s  %s, as of %s", p.style(bold, "Lucius"), exact, p.ago(all.AsOf.Time))
+	if now.fault != "" {
+		p.line("%s", p.style(red, "Not current, trying again: "+plain(now.fault)))
+	}
 	p.line("")
 	var live []string
 	for _, name := range jobStates {

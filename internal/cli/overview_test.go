@@ -80,3 +80,83 @@ func TestOverview_IsLive(t *testing.T) {
 		t.Errorf("%v\n%q", err, out)
 	}
 }
+
+// A server that restarts does not end the overview: it shows the last state, and says so.
+func TestOverview_OutlivesARestart(t *testing.T) {
+	t.Parallel()
+	all, services := busy()
+	ctx, cancel := context.WithCancel(t.Context())
+	looks := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/admin/services" {
+			_, _ = w.Write([]byte(encode(t, services)))
+			return
+		}
+		switch looks++; looks {
+		case 2, 3, 4, 5, 6, 7:
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		case 9:
+			cancel()
+		}
+		_, _ = w.Write([]byte(encode(t, all)))
+	}))
+	t.Cleanup(server.Close)
+	l := newLine(t, server.URL)
+	l.Terminal = true
+	err := cli.Run(ctx, cli.Root(&l.Env), []string{"overview", "--interval", "100ms"})
+	drawn := strings.Split(l.out.String(), "\x1b[J")
+	if err != nil || len(drawn) < 4 {
+		t.Fatalf("%v\n%q", err, drawn)
+	}
+	drawn = drawn[:len(drawn)-1] // The rest is empty.
+	for i, one := range drawn {
+		if stale := i > 0 && i < len(drawn)-1; strings.Contains(one, "Not current, trying again: ") != stale || !strings.Contains(one, "embed") {
+			t.Errorf("look %d: %q", i+1, one)
+		}
+	}
+
+	if _, err := newLine(t, "http://127.0.0.1:1").run(t, "overview"); cli.ExitCode(err) != cli.ExitUnavailable {
+		t.Errorf("a server that was never there: %v", err)
+	}
+}
+
+// Columns are those of the terminal: a character of East Asia takes two, an accent of its own
+// none.
+func TestOverview_CountsColumns(t *testing.T) {
+	t.Parallel()
+	all, services := busy()
+	services.Services[0].Service, services.Services[1].Service = "文書処理", "cafe\u0301"
+	l := newLine(t, answers(t, map[string]any{"GET /v1/admin/overview": all, "GET /v1/admin/services": services}))
+	out, err := l.run(t, "overview")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"\nSERVICE   STEP TYPE", "\n文書処理  EMBED", "\ncafe\u0301      EXTRACT"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing in\n%s", want, out)
+		}
+	}
+
+	ctx, cancel := context.WithCancel(t.Context())
+	looks := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/admin/services" {
+			_, _ = w.Write([]byte(encode(t, services)))
+			return
+		}
+		if looks++; looks == 2 {
+			cancel()
+		}
+		_, _ = w.Write([]byte(encode(t, all)))
+	}))
+	t.Cleanup(server.Close)
+	l = newLine(t, server.URL)
+	l.Terminal, l.Size, l.Environment = true, func() (columns, rows int) { return 7, 50 }, append(l.Environment, "NO_COLOR=1")
+	if err := cli.Run(ctx, cli.Root(&l.Env), []string{"overview", "--interval", "100ms"}); err != nil {
+		t.Fatal(err)
+	}
+	if out := l.out.String(); !strings.Contains(out, "\n文書処\x1b[0m\x1b[K\n") {
+		t.Errorf("cut at 7 columns: %q", out)
+	}
+}
