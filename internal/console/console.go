@@ -133,19 +133,12 @@ type view struct {
 type request struct {
 	*http.Request
 
-	api  *api.Client
-	Who  api.Identity
-	now  time.Time
-	live bool // It is rendered for a stream.
-	memo *memo
-}
-
-// Origin is the server's URL as the browser knows it.
-func (r *request) Origin() string {
-	if secure(r.Request) {
-		return "https://" + r.Host
-	}
-	return "http://" + r.Host
+	api    *api.Client
+	Who    api.Identity
+	Origin string // the server's URL as the browser knows it
+	now    time.Time
+	live   bool // It is rendered for a stream.
+	memo   *memo
 }
 
 // May reports whether the user has the role for the tenant; the empty tenant means all.
@@ -185,7 +178,7 @@ func (c *Console) request(r *http.Request) (*request, error) {
 		return nil, err
 	}
 	who, err := call[api.Identity](client.GetIdentity(r.Context()))
-	return &request{Request: r, api: client, Who: who, now: c.config.Now(), memo: c.memo}, err
+	return &request{Request: r, api: client, Who: who, Origin: c.origin(r), now: c.config.Now(), memo: c.memo}, err
 }
 
 // serve returns the handler of a page.
@@ -194,7 +187,7 @@ func (c *Console) serve(p *page) http.Handler {
 		user, err := c.request(r)
 		if hasStatus(err, http.StatusUnauthorized) {
 			if token(r) != "" {
-				setToken(w, r, "")
+				c.setToken(w, r, "")
 			}
 			redirect(w, r, Path+"sign-in?"+url.Values{"next": {r.URL.RequestURI()}}.Encode())
 			return

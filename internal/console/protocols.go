@@ -59,5 +59,5 @@ func submitting(r *request, p *api.Protocol, tenant string) string {
 	if err != nil {
 		panic(err) // They are strings.
 	}
-	return "curl " + quoted(r.Origin()+"/v1/commands") + " -H 'Content-Type: application/json' -d " + quoted(string(text))
+	return "curl " + quoted(r.Origin+"/v1/commands") + " -H 'Content-Type: application/json' -d " + quoted(string(text))
 }

@@ -1,7 +1,9 @@
 package console
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -14,7 +16,8 @@ import (
 // knows the user without keeping sessions, and a revoked token ends at once.
 const cookieName = "lucius_console"
 
-// maxCookie is the longest token that fits into a cookie, in bytes.
+// maxCookie is the longest token that fits into a cookie, in bytes: browsers drop a cookie
+// of more than 4,096 with its name and attributes.
 const maxCookie = 3800
 
 // token returns the browser's token, empty without one.
@@ -27,9 +30,9 @@ func token(r *http.Request) string {
 }
 
 // setToken sets or, if it is empty, removes the browser's token.
-func setToken(w http.ResponseWriter, r *http.Request, token string) {
+func (c *Console) setToken(w http.ResponseWriter, r *http.Request, token string) {
 	cookie := &http.Cookie{ //nolint:gosec // On loopback there is no TLS.
-		Name: cookieName, Value: token, Path: Path, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure(r),
+		Name: cookieName, Value: token, Path: Path, HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: c.secure(r),
 	}
 	if token == "" {
 		cookie.MaxAge = -1
@@ -38,8 +41,17 @@ func setToken(w http.ResponseWriter, r *http.Request, token string) {
 }
 
 // secure reports whether the browser speaks TLS, to this server or to a proxy before it.
-func secure(r *http.Request) bool {
-	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https"
+func (c *Console) secure(r *http.Request) bool {
+	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" || strings.HasPrefix(c.config.PublicURL, "https://")
+}
+
+// origin is the server's URL as the browser knows it.
+func (c *Console) origin(r *http.Request) string {
+	scheme := "http://"
+	if c.secure(r) {
+		scheme = "https://"
+	}
+	return cmp.Or(c.config.PublicURL, scheme+r.Host)
 }
 
 // signInForm is what the page of the sign-in shows.
@@ -70,7 +82,9 @@ func (c *Console) tryToken(w http.ResponseWriter, r *http.Request, token string)
 	case token == "":
 		return errors.New("Enter a token.") //nolint:revive,staticcheck // It is a sentence for the page.
 	case len(token) > maxCookie:
-		return errors.New("This token does not fit into a cookie.") //nolint:revive,staticcheck // The same.
+		const sentence = "This token has %s bytes, and the console takes %s at most, which fit into a cookie. " +
+			"Have the identity provider put less into it, such as fewer groups, or enter another token."
+		return fmt.Errorf(sentence, number(len(token)), number(maxCookie)) //nolint:staticcheck // The same.
 	}
 	client, err := c.client(r, token)
 	if err != nil {
@@ -82,13 +96,13 @@ func (c *Console) tryToken(w http.ResponseWriter, r *http.Request, token string)
 		}
 		return err
 	}
-	setToken(w, r, token)
+	c.setToken(w, r, token)
 	return nil
 }
 
 // signOut removes the token.
 func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
-	setToken(w, r, "")
+	c.setToken(w, r, "")
 	http.Redirect(w, r, Path+"sign-in", http.StatusSeeOther)
 }
 

@@ -39,18 +39,14 @@ type pendingSignIn struct {
 
 // callbackURL is where the identity provider sends the browser back to.
 func (c *Console) callbackURL(r *http.Request) string {
-	scheme := "http://"
-	if secure(r) {
-		scheme = "https://"
-	}
-	return cmp.Or(c.config.PublicURL, scheme+r.Host) + signInPath + "/callback"
+	return c.origin(r) + signInPath + "/callback"
 }
 
 // setPending keeps what a sign-in needs when the browser comes back, or forgets it.
-func setPending(w http.ResponseWriter, r *http.Request, value string) {
+func (c *Console) setPending(w http.ResponseWriter, r *http.Request, value string) {
 	cookie := &http.Cookie{ //nolint:gosec // On loopback there is no TLS.
 		Name: signInCookie, Value: value, Path: signInPath, MaxAge: int(signInTime.Seconds()),
-		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: secure(r),
+		HttpOnly: true, SameSite: http.SameSiteLaxMode, Secure: c.secure(r),
 	}
 	if value == "" {
 		cookie.MaxAge = -1
@@ -71,7 +67,7 @@ func (c *Console) signInAtIssuer(w http.ResponseWriter, r *http.Request) {
 		pending.Next = Path // The browser would drop the whole cookie.
 	}
 	text, _ := json.Marshal(pending) // Texts: it cannot fail.
-	setPending(w, r, base64.RawURLEncoding.EncodeToString(text))
+	c.setPending(w, r, base64.RawURLEncoding.EncodeToString(text))
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
@@ -83,7 +79,7 @@ func (c *Console) signedInAtIssuer(w http.ResponseWriter, r *http.Request) {
 		text, _ := base64.RawURLEncoding.DecodeString(cookie.Value)
 		_ = json.Unmarshal(text, &pending) // What is not one of ours has no state.
 	}
-	setPending(w, r, "")
+	c.setPending(w, r, "")
 	next := local(pending.Next)
 	query := r.URL.Query()
 	if pending.State == "" || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(pending.State)) != 1 {

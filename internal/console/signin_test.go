@@ -149,3 +149,33 @@ func TestSignIn_ComesBackToThePublicURL(t *testing.T) {
 		t.Errorf("without a provider it is answered %d", w.Code)
 	}
 }
+
+// Behind a proxy that does not tell the browser's scheme the public URL says it.
+func TestSignIn_CookiesAreForTheSchemeOfThePublicURL(t *testing.T) {
+	t.Parallel()
+	for public, secure := range map[string]bool{"": false, "http://lucius.example": false, "https://lucius.example": true} {
+		b := signingIn(t, &provider{}, func(config *Config) { config.PublicURL = public })
+		w := b.send(http.MethodPost, "/ui/sign-in", url.Values{"token": {"good"}})
+		if cookie := cookieOf(t, w, cookieName); cookie.Secure != secure {
+			t.Errorf("with the public URL %q the session's cookie is %+v", public, cookie)
+		}
+		w = b.send(http.MethodGet, "/ui/sign-in/issuer", nil)
+		if cookie := cookieOf(t, w, signInCookie); cookie.Secure != secure {
+			t.Errorf("with the public URL %q the sign-in's cookie is %+v", public, cookie)
+		}
+	}
+}
+
+func TestSignIn_RefusesATokenThatNoCookieHolds(t *testing.T) {
+	t.Parallel()
+	b := signingIn(t, &provider{tokens: []string{strings.Repeat("x", 5000)}})
+	pending := cookieOf(t, b.send(http.MethodGet, "/ui/sign-in/issuer", nil), signInCookie)
+	w := b.comesBack("/ui/sign-in/callback?code=the+code&state="+b.console.config.Issuer.(*provider).state, pending)
+	if w.Code != http.StatusUnauthorized {
+		t.Errorf("it is answered %d", w.Code)
+	}
+	has(t, w.Body.String(), "This token has 5,000 bytes, and the console takes 3,800 at most", "fewer groups")
+	if len(w.Result().Cookies()) != 1 {
+		t.Errorf("it sets %v", w.Result().Cookies())
+	}
+}
