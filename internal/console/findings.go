@@ -296,6 +296,7 @@ func (s *situation) serverFindings() (found []finding) {
 			Level: levelBad, Weight: 1000 * n,
 			Subject: counted(n, "job stands still", "jobs stand still"), Text: "and will not move without help",
 			Notes: []note{{Text: "found by the reconciler among " + counted(o.Stuck.Checked, "live job", "live jobs")}},
+			Links: []helpful{{Text: "Show them", URL: link("stuck")}},
 		}
 		for _, job := range s.stuck[:min(len(s.stuck), mostStuck)] {
 			f.Links = append(f.Links, helpful{Text: shortID(job.JobID), URL: pathOf("jobs", job.JobID)})

@@ -83,7 +83,7 @@ func TestLists_OfAUserOfOneTenant(t *testing.T) {
 			}
 		}
 	}
-	has(t, b.get(t, "/ui/outbox"), "this takes the role <code>admin</code> for all of them")
+	has(t, b.get(t, "/ui/stuck"), "this takes the role <code>admin</code> for all of them")
 	has(t, b.get(t, "/ui/dead-letters"), "belong to no tenant")
 	has(t, b.get(t, "/ui/pauses"), "tenant tenant_a")
 	form := b.get(t, "/ui/do/dispatch-pause")
@@ -239,20 +239,19 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 	has(t, b.send(http.MethodPost, "/ui/do/dispatch-resume", url.Values{"service": {"ocr"}, "ramp": {"soon"}}).Body.String(), "a number of seconds")
 }
 
-func TestOutbox_ShowsWhatWaitsAndWhatIsStuck(t *testing.T) {
+func TestOutbox_ShowsWhatWaits(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{
 		"GET /v1/admin/outbox": api.OutboxPage{NextPageToken: "n1", Outbox: []api.OutboxRow{{
 			OutboxID: "j1.0.2", JobID: "j1", TenantID: "acme", StepID: "ocr", State: api.OutboxStatePending, AttemptNo: 2, Lane: 7,
 			LastErrorCode: "rejected", LastErrorMessage: hostile, CreatedAt: ago(time.Hour), NextAttemptAt: api.NewTime(now.Add(time.Minute)),
 		}}},
-		"GET /v1/admin/stuck": api.StuckList{Stuck: []api.StuckJob{{JobID: "j2", State: api.JobStateInProgress, Reason: "no timer", FoundAt: ago(time.Minute)}}},
 	})
 	page := b.get(t, "/ui/outbox?lane=7")
 	if asked := b.requests()[0]; asked != "GET /v1/admin/outbox?state=PENDING&lane=7" {
 		t.Errorf("the API was asked %s", asked)
 	}
-	has(t, page, "1 h</time>", "1 min</time>", "&lt;script&gt;", "/ui/do/outbox-retry?job=j1&amp;tenant_id=acme", "no timer", "/ui/jobs/j2",
+	has(t, page, "1 h</time>", "1 min</time>", "&lt;script&gt;", "/ui/do/outbox-retry?job=j1&amp;tenant_id=acme", `href="/ui/stuck"`,
 		"/ui/outbox?lane=7&amp;page_token=n1", "/ui/do/outbox-retry?lane=7")
 	hasNot(t, page, hostile, "dead-letters") // The API has none.
 	b.set("GET /v1/admin/dead-letters", api.DeadLetterPage{})
@@ -261,8 +260,22 @@ func TestOutbox_ShowsWhatWaitsAndWhatIsStuck(t *testing.T) {
 		t.Errorf("a lane that is none is answered %d", w.Code)
 	}
 	b.set("GET /v1/admin/outbox", api.OutboxPage{})
-	b.set("GET /v1/admin/stuck", api.StuckList{Checked: 1204, RoundEndedAt: ago(time.Minute), Repaired: 2})
-	has(t, b.get(t, "/ui/outbox"), "Nothing waits to be published", "looked at 1,204 jobs", "repaired 2")
+	has(t, b.get(t, "/ui/outbox"), "Nothing waits to be published")
+}
+
+func TestStuck(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"GET /v1/admin/stuck": api.StuckList{
+		Checked: 1204, RoundEndedAt: ago(time.Minute), Repaired: 2,
+		Stuck: []api.StuckJob{{JobID: "j2", State: api.JobStateInProgress, Reason: "no timer", FoundAt: ago(time.Hour)}},
+	}})
+	has(t, b.get(t, "/ui/stuck"), "no timer", "/ui/jobs/j2", "1 h</time> ago", "looked at 1,204 live jobs", "repaired 2 defects", "lucius stuck")
+	b.set("GET /v1/admin/stuck", api.StuckList{})
+	has(t, b.get(t, "/ui/stuck"), "No job is stuck.", "has not ended its first round")
+	b.token = "bound"
+	page := b.get(t, "/ui/stuck")
+	has(t, page, "the role <code>admin</code> for all of them")
+	hasNot(t, page, "No job is stuck")
 }
 
 func TestOutbox_ActsOnRowsAndWork(t *testing.T) {

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// outboxPage is the directives on their way to the bus, and jobs without a way forward.
+// outboxPage is the directives on their way to the bus.
 type outboxPage struct {
 	Tenant tenantFilter
 	State  string
@@ -20,7 +20,6 @@ type outboxPage struct {
 	More   string
 	// Everywhere says that the user may see what belongs to no tenant.
 	Everywhere bool
-	Stuck      api.StuckList
 	// DeadLetters says that replies come over topics.
 	DeadLetters bool
 	// Inbox says that applications can submit in their own transactions.
@@ -49,9 +48,6 @@ func outbox(r *request) (view, error) {
 	}
 	data.Rows, data.More = list.Outbox, r.more(list.NextPageToken)
 	if data.Everywhere {
-		if data.Stuck, err = call[api.StuckList](r.api.ListStuck(r.Context())); err != nil {
-			return view{}, err
-		}
 		_, err = call[api.DeadLetterPage](r.api.ListDeadLetters(r.Context(), &api.ListDeadLettersParams{Limit: new(api.Limit(1))}))
 		data.DeadLetters = !isMissing(err) // Their page shows any other fault.
 		_, err = call[api.InboxPage](r.api.ListInbox(r.Context(), &api.ListInboxParams{Limit: new(api.Limit(1))}))

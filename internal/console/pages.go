@@ -18,6 +18,7 @@ func pages() []page {
 		{pattern: "services", title: "Services", live: true, show: services},
 		{pattern: "services/{service}", live: true, show: service},
 		{pattern: "outbox", title: "Outbox", role: api.GrantRoleAdmin, show: outbox},
+		{pattern: "stuck", role: api.GrantRoleAdmin, live: true, show: stuck},
 		{pattern: "dead-letters", role: api.GrantRoleAdmin, show: deadLetters},
 		{pattern: "inbox", role: api.GrantRoleAdmin, show: inbox},
 		{pattern: "pauses", title: "Pauses", role: api.GrantRoleAdmin, live: true, show: pauses},
