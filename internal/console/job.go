@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 
@@ -64,7 +63,7 @@ func job(r *request) (view, error) {
 		}
 		data.Webhooks = hooks.Webhooks
 	}
-	if at := &found.Steps[found.CurrentStepIndex]; at.WorkID != "" {
+	if at := currentStep(&found); at != nil && at.WorkID != "" {
 		item, err := call[api.WorkItem](r.api.GetWork(r.Context(), at.WorkID))
 		if err != nil && !isMissing(err) {
 			return view{}, err
@@ -168,8 +167,8 @@ func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []hel
 			do = append(do, act("pause", "Pause…"), act("cancel", "Cancel…"))
 		}
 	}
-	if i := found.CurrentStepIndex; i < len(found.Steps) && found.Steps[i].WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
-		step := &found.Steps[i]
+	step := currentStep(found)
+	if step != nil && step.WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
 		work := func(verb, text string) {
 			do = append(do, helpful{Text: text, URL: link("do/work-"+verb, "work", step.WorkID, "job", found.JobID), Action: true})
 		}
@@ -193,9 +192,8 @@ func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []hel
 			first = &helpful{Text: "Resume the dispatch…", URL: link("do/dispatch-resume", "pause", by.ID), Action: true}
 		}
 	case explain.StartWorker, explain.SeeWorker:
-		if r.May(api.GrantRoleRead, "") {
-			of := found.Steps[found.CurrentStepIndex].Service // It waits at its current step.
-			first = &helpful{Text: "See the workers", URL: link("services/" + url.PathEscape(of))}
+		if step != nil && r.May(api.GrantRoleRead, "") { // It waits at its current step.
+			first = &helpful{Text: "See the workers", URL: pathOf("services", step.Service)}
 		}
 	}
 	return first, do

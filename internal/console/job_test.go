@@ -236,3 +236,18 @@ func TestJobActions_AskAndThenDo(t *testing.T) {
 	w := b.send(http.MethodPost, "/ui/do/job-rerun", url.Values{"job": {"j1"}, "reason": {"it's off"}})
 	has(t, w.Body.String(), "The job has not ended.", `lucius jobs rerun j1 --from failed --reason &#39;it&#39;\&#39;&#39;s off&#39;`)
 }
+
+// A job whose current step the server does not tell is shown without it.
+func TestJob_WithoutItsCurrentStep(t *testing.T) {
+	t.Parallel()
+	for _, index := range []int{-1, 2} {
+		one := runningJob()
+		one.CurrentStepIndex = index
+		b := newBrowser(t, map[string]any{
+			"GET /v1/jobs/j1": one, "GET /v1/jobs/j1/events": api.EventPage{}, "GET /v1/jobs/j1/rejected": api.RejectedCallbacks{},
+		})
+		page := b.get(t, "/ui/jobs/j1")
+		has(t, page, "IN_PROGRESS", "/ui/do/job-cancel?job=j1")
+		hasNot(t, page, "/ui/do/work-stall")
+	}
+}

@@ -127,12 +127,17 @@ func (r *request) find(sought string) (view, error) {
 	return view{Location: link("jobs", "correlation_id", sought)}, nil
 }
 
+// currentStep returns the step that a job is at, nil if the server tells none.
+func currentStep(found *api.Job) *api.Step {
+	if i := found.CurrentStepIndex; i >= 0 && i < len(found.Steps) {
+		return &found.Steps[i]
+	}
+	return nil
+}
+
 // listed says in a few words what a job waits for, or how it failed.
 func listed(found *api.Job, now time.Time) listedJob {
-	one := listedJob{Job: *found}
-	if i := found.CurrentStepIndex; i >= 0 && i < len(found.Steps) {
-		one.Step = &found.Steps[i]
-	}
+	one := listedJob{Job: *found, Step: currentStep(found)}
 	switch {
 	case found.Waiting != nil:
 		one.About = explain.Relative(found.Waiting.Detail, now)
