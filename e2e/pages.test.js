@@ -45,3 +45,16 @@ test("each page suits a phone, a screen reader and either colour scheme", async 
   }
   assert.deepEqual(faults, []);
 });
+
+test("the list of jobs fits a phone", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  await api.submit();
+  const page = await openPage(server, { viewport: phone });
+  await page.goto("/ui/jobs");
+  const row = page.getByRole("row").filter({ hasText: "DISPATCHING" });
+  await row.getByText("DISPATCHING").waitFor();
+  const [shown, wide] = await page.getByRole("region", { name: "Jobs" }).evaluate((list) => [list.clientWidth, list.scrollWidth]);
+  assert.ok(wide <= shown, `the list is ${wide} px wide, and ${shown} px of it are shown`);
+  assert.ok(await row.getByRole("cell").last().isVisible(), "what the job waits for is shown");
+});
