@@ -44,3 +44,41 @@ test("a job is watched from its command to its end", async (t) => {
   await main.getByText("SUCCEEDED").first().waitFor();
   assert.ok(await page.evaluate(() => globalThis.sameDocument), "the page was not loaded again");
 });
+
+test("a live page says since when it is not current", async (t) => {
+  const server = await serve(t);
+  const page = await openPage(server);
+  await page.addInitScript(() => {
+    globalThis.said = [];
+    addEventListener("DOMContentLoaded", () => {
+      const sign = document.getElementById("live");
+      new MutationObserver(() => globalThis.said.push(sign.textContent)).observe(sign, { childList: true });
+    });
+  });
+  // The server's own streams are those of a server whose store answers.
+  await page.route("**/ui/pauses", (route) => route.request().headers().accept === "text/event-stream"
+    ? route.fulfill({ contentType: "text/event-stream", body: "event: stale\ndata: 2026-01-27T10:02:30Z\n\nevent: stale\ndata:\n\n" })
+    : route.continue());
+  await page.goto("/ui/pauses");
+  await page.waitForFunction(() => globalThis.said.some((text) => text.startsWith("not current since ")));
+  const said = await page.evaluate(() => globalThis.said);
+  const at = said.findIndex((text) => text.startsWith("not current since "));
+  assert.match(said[at], /^not current since \d+:02:30/);
+  await page.waitForFunction((after) => globalThis.said[after] === "live", at + 1);
+});
+
+test("a chart takes the colours of the scheme", async (t) => {
+  const server = await serve(t);
+  await server.client().submit();
+  const page = await openPage(server);
+  await page.emulateMedia({ colorScheme: "light" });
+  await page.goto("/ui/services");
+  const charts = page.locator("figure.chart canvas");
+  await charts.first().waitFor();
+  const drawn = () => charts.first().evaluate((canvas) => canvas.toDataURL());
+  const light = await drawn();
+  await page.emulateMedia({ colorScheme: "dark" });
+  await page.waitForFunction((before) => document.querySelector("figure.chart canvas").toDataURL() !== before, light);
+  const count = await charts.count();
+  assert.equal(count, await page.locator("figure.chart").count(), "each chart is drawn once");
+});

@@ -63,3 +63,17 @@ test("a service is paused with a reason, and resumed", async (t) => {
   await pause.getByText("is paused").waitFor({ state: "hidden" });
   await api.work("extract");
 });
+
+test("the command of a form quotes what a terminal would act on", async (t) => {
+  const server = await serve(t);
+  const page = await openPage(server);
+  await page.goto("/ui/do/dispatch-pause?service=ocr");
+  const command = page.locator("form.action .command code");
+  const reason = page.getByLabel("Reason");
+  for (const [entered, line] of [
+    ["it's down", "--reason 'it'\\''s down'"], ["a\u001b[2J'b\\c ü", "--reason $'a\\x1b[2J\\x27b\\x5cc \\xc3\\xbc'"], ["down", "--reason down"],
+  ]) {
+    await reason.fill(entered);
+    assert.equal(await command.textContent(), `lucius pause --service ocr ${line}`);
+  }
+});

@@ -44,6 +44,8 @@ type feed struct {
 	changed chan struct{} // Closed and replaced when latest changes.
 	latest  []byte
 	still   bool // Latest will not change.
+	// stale is since when the page could not be rendered, empty if latest is current.
+	stale string
 }
 
 func newFeeds() *feeds { return &feeds{open: map[feedKey]*feed{}} }
@@ -62,9 +64,10 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 	w.WriteHeader(http.StatusOK)
 	control := http.NewResponseController(w)
 	var sent []byte
+	said := ""
 	for {
 		c.feeds.mu.Lock()
-		latest, changed, still := f.latest, f.changed, f.still
+		latest, changed, still, stale := f.latest, f.changed, f.still, f.stale
 		c.feeds.mu.Unlock()
 		// A writer without a connection has no deadlines, and needs none.
 		_ = control.SetWriteDeadline(time.Now().Add(liveWrite))
@@ -74,6 +77,10 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 		} else {
 			sent = latest
 			_, err = fmt.Fprintf(w, "event: view\ndata: %s\n\n", bytes.ReplaceAll(latest, []byte("\n"), []byte("\ndata: ")))
+		}
+		if err == nil && stale != said {
+			said = stale
+			_, err = fmt.Fprintf(w, "event: stale\ndata: %s\n\n", stale)
 		}
 		if err == nil && still {
 			_, err = w.Write([]byte("event: end\ndata:\n\n"))
@@ -123,6 +130,12 @@ func (c *Console) join(key feedKey, r *request, p *page) *feed {
 	return f
 }
 
+// tell wakes the viewers. The lock is held.
+func (f *feed) tell() {
+	close(f.changed)
+	f.changed = make(chan struct{})
+}
+
 // leave ends the feed with its last viewer.
 func (c *Console) leave(key feedKey, f *feed) {
 	c.feeds.mu.Lock()
@@ -147,18 +160,20 @@ func (c *Console) feed(ctx context.Context, f *feed, r *http.Request, p *page) {
 	changes := c.changes(r, p)
 	var last []byte
 	for {
-		if out, still, ok := c.renderLive(r, p); ok {
-			if bare := times.ReplaceAll(out, []byte("$1")); still || !bytes.Equal(bare, last) {
-				last = bare
-				c.feeds.mu.Lock()
-				f.latest, f.still = out, still
-				close(f.changed)
-				f.changed = make(chan struct{})
-				c.feeds.mu.Unlock()
-			}
-			if still {
-				return
-			}
+		out, still, ok := c.renderLive(r, p)
+		bare := times.ReplaceAll(out, []byte("$1"))
+		c.feeds.mu.Lock()
+		switch {
+		case !ok && f.stale == "":
+			f.stale = c.config.Now().UTC().Format(time.RFC3339)
+			f.tell()
+		case ok && (still || f.stale != "" || !bytes.Equal(bare, last)):
+			last, f.latest, f.still, f.stale = bare, out, still, ""
+			f.tell()
+		}
+		c.feeds.mu.Unlock()
+		if still {
+			return
 		}
 		select {
 		case <-ticker.C:

@@ -128,3 +128,27 @@ func TestLive_IsLimited(t *testing.T) {
 		t.Errorf("%d feeds stay open", open)
 	}
 }
+
+// While the API cannot answer, the page stays as it is, and its viewers learn since when.
+func TestLive_SaysThatItIsNotCurrent(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, quiet())
+	server := httptest.NewServer(b.console)
+	t.Cleanup(server.Close)
+	defer close(b.ended)
+	stream := opens(t, server, "/ui/", "good")
+	reads(t, stream, "All is well: ")
+	b.set("GET /v1/admin/overview", refuse(http.StatusServiceUnavailable, "The store does not answer."))
+	reads(t, stream, "event: stale")
+	reads(t, stream, "data: 2026-01-27T10:02:30Z")
+	late := opens(t, server, "/ui/", "good") // It gets what was shown last as well.
+	reads(t, late, "All is well: ")
+	reads(t, late, "data: 2026-01-27T10:02:30Z")
+	b.set("GET /v1/admin/overview", quiet()["GET /v1/admin/overview"])
+	for _, viewer := range []*bufio.Scanner{stream, late} {
+		reads(t, viewer, "event: stale")
+		if !viewer.Scan() || viewer.Text() != "data: " {
+			t.Errorf("a page that is current again sends %q", viewer.Text())
+		}
+	}
+}

@@ -53,7 +53,15 @@
       event.detail.isError = false;
     }
   });
-  document.addEventListener("htmx:sseOpen", () => live("live", false));
+  // The server says since when it cannot render the page, and nothing when it can again.
+  const stale = (event) => {
+    if (event.data) live("not current since " + new Date(event.data).toLocaleTimeString(), true);
+    else live("live", false);
+  };
+  document.addEventListener("htmx:sseOpen", (event) => {
+    live("live", false);
+    event.detail.source.addEventListener("stale", stale);
+  });
   document.addEventListener("htmx:sseError", () => live("not connected", true));
   // What has ended changes no more.
   document.addEventListener("htmx:sseClose", (event) => {
@@ -78,14 +86,21 @@
     }
   });
   // The command of a form has what the user enters. It is quoted as by quoted() in actions.go.
-  const quoted = (word) => (/^[\p{L}\p{Nd}_.:/,@-]+$/u.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'");
+  const quoted = (word) => {
+    if (/\p{Cc}/u.test(word)) {
+      const escaped = Array.from(new TextEncoder().encode(word), (c) =>
+        c < 0x20 || c > 0x7e || c === 0x27 || c === 0x5c ? "\\x" + c.toString(16).padStart(2, "0") : String.fromCharCode(c));
+      return "$'" + escaped.join("") + "'";
+    }
+    return /^[\p{L}\p{Nd}_.:/,@-]+$/u.test(word) ? word : "'" + word.replaceAll("'", "'\\''") + "'";
+  };
   document.addEventListener("input", (event) => {
     const form = event.target.closest("form.action");
     const copy = form && form.querySelector(".command [data-copy]");
     if (!copy) return;
     let line = copy.dataset.copy;
     for (const input of form.querySelectorAll("[data-flag]")) {
-      line = line.replace(new RegExp(` --${input.dataset.flag} ('[^']*'(\\\\''[^']*')*|[^' ]+)`), "");
+      line = line.replace(new RegExp(` --${input.dataset.flag} (\\$?'[^']*'(\\\\''[^']*')*|[^' ]+)`), "");
       const value = input.value.trim();
       if (value) line += ` --${input.dataset.flag} ${quoted(value)}`;
     }
@@ -128,12 +143,21 @@
       axes: [{ ...axis, values: "{HH}:{mm}", space: 60 }, { ...axis, size: 60 }],
       scales: { y: { range: (_, min, max) => [0, Math.max(max * 1.1, 1)] } },
     }, data, plot);
-    charts.set(figure, made);
-    new ResizeObserver(() => { if (plot.clientWidth !== made.width) made.setSize(size()); }).observe(plot);
+    const resized = new ResizeObserver(() => { if (plot.clientWidth !== made.width) made.setSize(size()); });
+    resized.observe(plot);
+    charts.set(figure, { setData: (fresh) => made.setData(fresh), end: () => { resized.disconnect(); made.destroy(); } });
   };
   const drawCharts = () => {
     if (window.uPlot) for (const figure of document.querySelectorAll("figure.chart")) chart(figure);
   };
+  // The colours of a chart are those of the scheme in which it was drawn.
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const figure of document.querySelectorAll("figure.chart")) {
+      charts.get(figure)?.end();
+      charts.delete(figure);
+    }
+    drawCharts();
+  });
   // A chart stays when a live page changes, and gets the new data.
   const keepChart = (old, fresh) => {
     if (!charts.has(old) || !fresh.dataset?.chart) return true;
