@@ -23,7 +23,7 @@ type sdk struct {
 	built sync.Once
 	// command runs the worker.
 	command []string
-	// client tells the story of the client. Empty if the SDK's own tests hold its client.
+	// client tells the story of the client.
 	client []string
 }
 
@@ -33,6 +33,7 @@ var sdks = []*sdk{
 		check:   []string{"go", "version"},
 		build:   []string{"go", "build", "-o", "../../bin/conformance-go", "./internal/conformance"},
 		command: []string{"../../bin/conformance-go"},
+		client:  []string{"../../bin/conformance-go", "client"},
 	},
 	{
 		name: "python", dir: "../python",

@@ -203,15 +203,15 @@ func TestListReadsPageAfterPage(t *testing.T) {
 	}}
 	c := client(t, s)
 	var ids []string
-	for job, err := range c.List(t.Context(), lucius.JobFilter{TenantID: "a", State: lucius.JobStatePaused, CreatedAfter: time.Unix(0, 0)}) {
+	for job, err := range c.List(t.Context(), lucius.JobFilter{TenantID: "a", State: lucius.JobStatePaused, CreatedAfter: time.Unix(0, 0), PageSize: 2}) {
 		if err != nil {
 			t.Fatal(err)
 		}
 		ids = append(ids, job.JobID)
 	}
 	const query = "GET /v1/jobs?created_after=1970-01-01T00%3A00%3A00.000Z"
-	if fmt.Sprint(ids) != "[j3 j2 j1]" || s.seen[0].Request != query+"&state=PAUSED&tenant_id=a" ||
-		s.seen[1].Request != query+"&page_token=t2&state=PAUSED&tenant_id=a" {
+	if fmt.Sprint(ids) != "[j3 j2 j1]" || s.seen[0].Request != query+"&limit=2&state=PAUSED&tenant_id=a" ||
+		s.seen[1].Request != query+"&limit=2&page_token=t2&state=PAUSED&tenant_id=a" {
 		t.Errorf("%s by %+v", ids, s.seen)
 	}
 	for _, err := range c.List(t.Context(), lucius.JobFilter{}) {
@@ -219,6 +219,39 @@ func TestListReadsPageAfterPage(t *testing.T) {
 			t.Error(err)
 		}
 		break // Nothing more is read.
+	}
+}
+
+func TestHistoryReadsPageAfterPage(t *testing.T) {
+	t.Parallel()
+	s := &scripted{t: t, answers: []answer{
+		{status: 200, body: `{"events":[{"event_id":"e1"},{"event_id":"e2"}],"next_page_token":"t2"}`},
+		{status: 200, body: `{"events":[{"event_id":"e3"}]}`},
+		{status: 200, body: `{"events":[{"event_id":"e1"}],"next_page_token":"t2"}`},
+		{status: 404, body: `{"status":404,"code":"job_not_found"}`},
+	}}
+	c := client(t, s)
+	var ids []string
+	for event, err := range c.History(t.Context(), "j/1") {
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, event.EventID)
+	}
+	if fmt.Sprint(ids) != "[e1 e2 e3]" || s.seen[0].Request != "GET /v1/jobs/j%2F1/events?limit=1000" ||
+		s.seen[1].Request != "GET /v1/jobs/j%2F1/events?limit=1000&page_token=t2" {
+		t.Errorf("%s by %+v", ids, s.seen)
+	}
+	for _, err := range c.History(t.Context(), "j1") {
+		if err != nil {
+			t.Error(err)
+		}
+		break // Nothing more is read.
+	}
+	for _, err := range c.History(t.Context(), "gone") {
+		if !lucius.HasCode(err, lucius.ProblemCodeJobNotFound) {
+			t.Errorf("error %v", err)
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -135,6 +136,8 @@ type JobFilter struct {
 	// CreatedAfter and CreatedBefore bound the time of acceptance. Without the former,
 	// jobs that have ended are listed for the last three months.
 	CreatedAfter, CreatedBefore time.Time
+	// PageSize is how many jobs are read at once, up to 1000. 0 leaves it to the server.
+	PageSize int
 }
 
 // query returns the filter as the parameters of a list.
@@ -152,6 +155,9 @@ func (f JobFilter) query() url.Values {
 			query.Set(name, at.UTC().Format("2006-01-02T15:04:05.000Z"))
 		}
 	}
+	if f.PageSize != 0 {
+		query.Set("limit", strconv.Itoa(f.PageSize))
+	}
 	return query
 }
 
@@ -159,24 +165,50 @@ func (f JobFilter) query() url.Values {
 // after page while the loop goes on. An error is the last that it yields.
 func (c *Client) List(ctx context.Context, filter JobFilter) iter.Seq2[*Job, error] {
 	return func(yield func(*Job, error) bool) {
-		query := filter.query()
-		for {
-			var page JobPage
-			err := c.do(ctx, call{method: http.MethodGet, path: "/v1/jobs?" + query.Encode(), answer: &page})
-			if err != nil {
-				yield(nil, fmt.Errorf("list jobs: %w", err))
-				return
-			}
+		err := eachPage(ctx, c, "/v1/jobs", filter.query(), func(page *JobPage) (next string, more bool) {
 			for i := range page.Jobs {
 				if !yield(&page.Jobs[i], nil) {
-					return
+					return "", false
 				}
 			}
-			if page.NextPageToken == "" {
-				return
-			}
-			query.Set("page_token", page.NextPageToken)
+			return page.NextPageToken, true
+		})
+		if err != nil {
+			yield(nil, fmt.Errorf("list jobs: %w", err))
 		}
+	}
+}
+
+// History yields what has happened to a job so far. An error is the last that it yields.
+func (c *Client) History(ctx context.Context, jobID string) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
+		query := url.Values{"limit": {"1000"}}
+		err := eachPage(ctx, c, jobPath(jobID, "/events"), query, func(page *EventPage) (next string, more bool) {
+			for _, event := range page.Events {
+				if !yield(event, nil) {
+					return "", false
+				}
+			}
+			return page.NextPageToken, true
+		})
+		if err != nil {
+			yield(Event{}, fmt.Errorf("history of job %s: %w", jobID, err))
+		}
+	}
+}
+
+// eachPage reads the pages of a list until show, which gets each, wants no more.
+func eachPage[P any](ctx context.Context, c *Client, path string, query url.Values, show func(*P) (next string, more bool)) error {
+	for {
+		var page P
+		if err := c.do(ctx, call{method: http.MethodGet, path: path + "?" + query.Encode(), answer: &page}); err != nil {
+			return err
+		}
+		next, more := show(&page)
+		if !more || next == "" {
+			return nil
+		}
+		query.Set("page_token", next)
 	}
 }
 

@@ -1042,6 +1042,17 @@ type EventObject string
 // Example: step.in_progress
 type EventType string
 
+// EventPage One page of a job's history.
+type EventPage struct {
+	// Events In the order in which it happened.
+	Events []Event `json:"events"`
+
+	// NextPageToken For the next page; absent on the last one.
+	//
+	// Example: AAAAAAAAAAc
+	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
+}
+
 // ItemCompletion The worker is done with an item.
 type ItemCompletion struct {
 	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409

@@ -1,5 +1,5 @@
-// Command conformance is the conformance worker of the Go SDK: sdk/conformance/README.md
-// says what it does.
+// Command conformance is the conformance worker of the Go SDK, and with the argument client
+// its conformance client: sdk/conformance/README.md says what they do.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,14 +23,18 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Stdout, os.Getenv); err != nil {
+	run := func() error { return work(ctx, os.Stdout, os.Getenv) }
+	if slices.Equal(os.Args[1:], []string{"client"}) {
+		run = func() error { return tell(ctx) }
+	}
+	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 }
 
-// run works until the context ends.
-func run(ctx context.Context, out io.Writer, variable func(string) string) error {
+// work works until the context ends.
+func work(ctx context.Context, out io.Writer, variable func(string) string) error {
 	parallel, err := strconv.Atoi(variable("CONFORMANCE_PARALLEL"))
 	if err != nil {
 		return fmt.Errorf("CONFORMANCE_PARALLEL: %w", err)

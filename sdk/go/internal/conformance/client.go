@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"time"
+
+	lucius "github.com/lucius-project/lucius/sdk/go"
+)
+
+// story is the story of the conformance client.
+type story struct {
+	*lucius.Client
+	tenant string
+	asked  chan struct{} // gets one from each handler that waits
+}
+
+// tell tells the story, with a worker in the same process.
+func tell(ctx context.Context) error {
+	client, err := lucius.NewClient(lucius.ClientConfig{})
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	s := &story{Client: client, tenant: "tenant_" + rand.Text()[:8], asked: make(chan struct{}, 8)}
+	w := lucius.NewWorker(lucius.WorkerConfig{Client: client, Service: "conformance", ClaimWait: time.Second})
+	w.Handle("CONFORM", s.conform)
+	working, stop := context.WithCancel(ctx)
+	worked := make(chan error, 1)
+	go func() { worked <- w.Run(working) }()
+	telling, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	waiting := ""
+	first, err := s.submits(telling)
+	if err == nil {
+		waiting, err = s.controls(telling)
+	}
+	if err == nil {
+		err = s.reruns(telling, first, waiting)
+	}
+	stop()
+	return errors.Join(err, <-worked)
+}
+
+// conform does a task at once, or waits until it is cancelled.
+func (s *story) conform(ctx context.Context, task *lucius.Task) (any, error) {
+	var p payload
+	if err := task.Decode(&p); err != nil {
+		return nil, err
+	}
+	if p.Do == "wait" {
+		s.asked <- struct{}{}
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}
+	return lucius.URI(fmt.Sprintf("conformance://%s/%d", task.JobID, task.AttemptNo)), nil
+}
+
+func (s *story) command(requestType string, payload map[string]any) lucius.Command {
+	return lucius.Command{
+		TenantID: s.tenant, RequestType: requestType, SchemaVersion: "1", Payload: payload,
+		InputRef: lucius.URI("conformance://in"), OutputRef: lucius.URI("conformance://out"),
+	}
+}
+
+// submits tells the parts 1 and 2. It returns the jobs, the newest first.
+func (s *story) submits(ctx context.Context) (jobs []string, err error) {
+	succeed := s.command("sdk.conform", map[string]any{"do": "succeed"})
+	first, err := s.Submit(ctx, succeed)
+	if err != nil {
+		return nil, err
+	}
+	second, err := s.Submit(ctx, succeed)
+	if err != nil || !second.Replayed || second.JobID != first.JobID {
+		return nil, fmt.Errorf("the second receipt is %+v, the first %+v: %w", second, first, err)
+	}
+	job, err := s.Wait(ctx, first.JobID)
+	if err != nil || job.Err() != nil || job.FinalOutput.URI() != fmt.Sprintf("conformance://%s/1", job.JobID) {
+		return nil, fmt.Errorf("the job ended as %+v: %w", job, err)
+	}
+	history, ended, err := read(s.History(ctx, job.JobID))
+	if err != nil {
+		return nil, err
+	}
+	watched, _, err := read(s.Watch(ctx, job.JobID))
+	if err != nil || !slices.Equal(history, watched) || ended != string(lucius.JobStateSucceeded) {
+		return nil, fmt.Errorf("the history is %s and ends %s, and the watch saw %s: %w", history, ended, watched, err)
+	}
+	results, err := s.SubmitBatch(ctx, []lucius.Command{
+		s.command("sdk.conform", map[string]any{"do": "succeed", "n": 2}), s.command("unknown", map[string]any{"do": "succeed"}),
+	})
+	if err != nil {
+		return nil, err
+	}
+	good, bad := results[0], results[1].Error
+	if good.Error != nil || bad == nil || bad.Code != lucius.ProblemCodeUnknownRequestType {
+		return nil, fmt.Errorf("the batch was answered with %+v", results)
+	}
+	if job, err = s.Wait(ctx, good.JobID); err != nil || job.Err() != nil {
+		return nil, fmt.Errorf("the job of the batch ended as %+v: %w", job, err)
+	}
+	return []string{good.JobID, first.JobID}, nil
+}
+
+// read returns the ids of the entries, and the last state of the job that they name.
+func read(entries iter.Seq2[lucius.Event, error]) (ids []string, state string, err error) {
+	for event, err := range entries {
+		if err != nil {
+			return ids, state, err
+		}
+		ids = append(ids, event.EventID)
+		if event.Object == lucius.EventObjectJob {
+			state = event.To
+		}
+	}
+	return ids, state, nil
+}
+
+// controls tells the part 3, and returns its job.
+func (s *story) controls(ctx context.Context) (jobID string, err error) {
+	receipt, err := s.Submit(ctx, s.command("sdk.conform", map[string]any{"do": "wait"}))
+	if err != nil {
+		return "", err
+	}
+	jobID = receipt.JobID
+	next, stop := iter.Pull2(s.Watch(ctx, jobID))
+	defer stop()
+	if event, err, _ := next(); err != nil || event.Type != lucius.EventTypeJobAccepted {
+		return "", fmt.Errorf("the watch begins with %+v: %w", event, err)
+	}
+	if err := s.await(ctx); err != nil {
+		return "", err
+	}
+	soon, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if job, err := s.Wait(soon, jobID); !errors.Is(err, context.DeadlineExceeded) {
+		return "", fmt.Errorf("the wait for a job that does not end returned %+v, %w", job, err)
+	}
+	for _, step := range []struct {
+		verb func(context.Context, string, string) (*lucius.Job, error)
+		want lucius.JobState
+	}{{s.Pause, lucius.JobStatePausing}, {s.Resume, lucius.JobStateInProgress}, {s.Cancel, lucius.JobStateCancelling}} {
+		if job, err := step.verb(ctx, jobID, "to see"); err != nil || job.State != step.want {
+			return "", fmt.Errorf("the job is %+v, want %s: %w", job, step.want, err)
+		}
+	}
+	rest := func(yield func(lucius.Event, error) bool) {
+		for {
+			if event, err, more := next(); !more || !yield(event, err) {
+				return
+			}
+		}
+	}
+	if _, ended, err := read(rest); err != nil || ended != string(lucius.JobStateCancelled) {
+		return "", fmt.Errorf("the watch ends with %s: %w", ended, err)
+	}
+	if job, err := s.Get(ctx, jobID); err != nil || job.State != lucius.JobStateCancelled {
+		return "", fmt.Errorf("the job is %+v: %w", job, err)
+	}
+	return jobID, nil
+}
+
+// await waits until a handler waits.
+func (s *story) await(ctx context.Context) error {
+	select {
+	case <-s.asked:
+		return nil
+	case <-ctx.Done():
+		return errors.New("the handler was not called")
+	}
+}
+
+// reruns tells the parts 4 to 6.
+func (s *story) reruns(ctx context.Context, submitted []string, cancelled string) error {
+	again, err := s.Rerun(ctx, cancelled, lucius.RerunRequest{From: lucius.RerunFromStart, Reason: "once more"})
+	if err != nil || again.JobID == cancelled {
+		return fmt.Errorf("the rerun is %+v: %w", again, err)
+	}
+	if err := s.await(ctx); err != nil {
+		return err
+	}
+	if _, err := s.Cancel(ctx, again.JobID, ""); err != nil {
+		return err
+	}
+	if job, err := s.Wait(ctx, again.JobID); err != nil || job.State != lucius.JobStateCancelled {
+		return fmt.Errorf("the rerun ended as %+v: %w", job, err)
+	}
+	var listed []string
+	for job, err := range s.List(ctx, lucius.JobFilter{TenantID: s.tenant, PageSize: 2}) {
+		if err != nil {
+			return err
+		}
+		listed = append(listed, job.JobID)
+	}
+	if want := append([]string{again.JobID, cancelled}, submitted...); !slices.Equal(listed, want) {
+		return fmt.Errorf("the list is %s, want %s", listed, want)
+	}
+	_, err = s.Get(ctx, "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77")
+	if refused, ok := errors.AsType[*lucius.Error](err); !ok || refused.Status != 404 || refused.Code != lucius.ProblemCodeJobNotFound {
+		return fmt.Errorf("a job that does not exist: %w", err)
+	}
+	return nil
+}
