@@ -140,7 +140,7 @@ sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs pytho
 	$(GO) test -tags sdk -count=1 -timeout 10m ./sdk/conformance)
 
 .PHONY: guides
-guides: ## Run what the documents tell their readers to, and say how long a first worker takes
+guides: ## Run what the documents tell their readers to, and say how long a first worker takes (Linux on x86-64)
 	$(call stage,$(GO) test -tags sdk -count=1 -timeout 20m -v ./internal/guides -run '^TestGuides$$' | grep -vE '^ *=== ')
 
 .PHONY: site

@@ -32,11 +32,16 @@ type Block struct {
 	Text     string
 }
 
-// inAClone is the first line of a document that is run in a copy of the repository.
-const inAClone = "<!-- in a clone -->"
+// Database is the URL that stands for the database of a document.
+const Database = "postgres://lucius:password@db:5432/lucius?sslmode=verify-full" //nolint:gosec // It is an example.
 
 // InAClone reports whether the document is run in a copy of the repository.
-func InAClone(document string) bool { return strings.HasPrefix(document, inAClone+"\n") }
+func InAClone(document string) bool { return strings.HasPrefix(document, "<!-- in a clone -->\n") }
+
+// WithPostgreSQL reports whether the document needs a database.
+func WithPostgreSQL(document string) bool {
+	return strings.HasPrefix(document, "<!-- with PostgreSQL -->\n")
+}
 
 var (
 	directive = regexp.MustCompile(`^<!-- (run|serve|file|part of|prints|not run|stop)(?:: (\S.*))? -->$`)
@@ -90,12 +95,13 @@ func Parse(document string) ([]Block, error) {
 // done.
 func (b *Block) complete(told bool) error {
 	shell := b.Language == "sh"
+	runs := shell || b.Language == "sql"
 	switch {
-	case !told && shell:
+	case !told && runs:
 		b.Verb = Run
 	case !told && !slices.Contains(proseLanguages, b.Language):
 		return fmt.Errorf("say in a comment before the block of %s how it is checked, as internal/guides/doc.go describes", b.Language)
-	case (b.Verb == Run || b.Verb == Serve) && !shell:
+	case b.Verb == Run && !runs, b.Verb == Serve && !shell:
 		return fmt.Errorf("a block of %s cannot be run: write it to a file", b.Language)
 	case b.Argument == "" && slices.Contains([]Verb{File, PartOf, NotRun}, b.Verb):
 		return fmt.Errorf("the comment %q needs an argument", b.Verb)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -20,11 +21,50 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/lucius-project/lucius/internal/guides"
+	"github.com/lucius-project/lucius/internal/postgres"
 )
 
 // patience is how long a block may take on a slow and busy machine.
 const patience = 5 * time.Minute
+
+// root is the top of the repository.
+const root = "../.."
+
+// document is a document of the project with its blocks.
+type document struct {
+	path, text string // The path is relative to the root.
+	blocks     []guides.Block
+}
+
+// documents returns all documents of the project.
+func documents(t *testing.T) (found []document) {
+	t.Helper()
+	tree := os.DirFS(root)
+	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && slices.Contains([]string{".git", "bin", "node_modules"}, entry.Name()):
+			return fs.SkipDir
+		case entry.IsDir() || filepath.Ext(name) != ".md":
+			return nil
+		}
+		text, err := fs.ReadFile(tree, name)
+		if err != nil {
+			return err
+		}
+		blocks, err := guides.Parse(string(text))
+		found = append(found, document{path: name, text: string(text), blocks: blocks})
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return found
+}
 
 // TestGuides runs each document as a reader would. With -v it says how long each block
 // took that has a title.
@@ -38,6 +78,9 @@ func TestGuides(t *testing.T) {
 		t.Run(d.path, func(t *testing.T) {
 			t.Parallel()
 			r := newReader(t, programs, guides.InAClone(d.text))
+			if guides.WithPostgreSQL(d.text) {
+				r.connect()
+			}
 			for i := range d.blocks {
 				r.follow(&d.blocks[i])
 				if t.Failed() {
@@ -70,6 +113,7 @@ type reader struct {
 	dir, state string // The state is what the blocks leave: variables, and the folder that they are in.
 	env        []string
 	ports      func(string) string // replaces the ports of the document by free ones
+	database   *pgx.Conn           // that of a document with PostgreSQL
 	begun      time.Time           // when the last title was reached
 	last       *process
 	served     []*process // those that were started and not stopped
@@ -120,7 +164,11 @@ func (r *reader) follow(block *guides.Block) {
 	r.t.Helper()
 	switch block.Verb {
 	case guides.Run:
-		r.run(block)
+		if block.Language == "sql" {
+			r.query(block)
+		} else {
+			r.run(block)
+		}
 		if block.Argument != "" {
 			r.t.Logf("%6.1fs %s", time.Since(r.begun).Seconds(), block.Argument)
 			r.begun = time.Now()
@@ -165,6 +213,50 @@ func (r *reader) run(block *guides.Block) {
 	}
 	if r.last.err != nil {
 		r.t.Errorf("%v:\n%s\n%s", r.last.err, block.Text, r.last.output())
+	}
+}
+
+// connect starts a PostgreSQL with a database for the document.
+func (r *reader) connect() {
+	r.t.Helper()
+	dir, err := os.MkdirTemp("", "guides-") // Another user than root has to enter it.
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	server, err := postgres.Open(r.t.Context(), dir, "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx := context.WithoutCancel(r.t.Context())
+	url, drop, err := server.CreateDatabase(ctx)
+	if err == nil {
+		r.database, err = pgx.Connect(ctx, url)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() {
+		if err := errors.Join(r.database.Close(ctx), drop(ctx), server.Stop(), os.RemoveAll(dir)); err != nil {
+			r.t.Error(err)
+		}
+	})
+	ports := r.ports
+	r.ports = func(text string) string { return strings.ReplaceAll(ports(text), guides.Database, url) }
+}
+
+// query runs the block in the database. It prints the rows, with blanks between columns.
+func (r *reader) query(block *guides.Block) {
+	r.t.Helper()
+	results, err := r.database.PgConn().Exec(r.t.Context(), block.Text).ReadAll()
+	if err != nil {
+		r.t.Errorf("%v:\n%s", err, block.Text)
+	}
+	r.last = &process{ended: make(chan struct{})}
+	close(r.last.ended)
+	for _, result := range results {
+		for _, row := range result.Rows {
+			_, _ = fmt.Fprintf(r.last, "%s\n", bytes.Join(row, []byte(" "))) // It is a buffer.
+		}
 	}
 }
 

@@ -1,55 +1,21 @@
-package guides_test
+package repocheck_test
 
 import (
-	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/lucius-project/lucius/internal/guides"
 )
 
-// root is the top of the repository.
-const root = "../.."
-
-// document is a document of the project with its blocks.
-type document struct {
-	path, text string // The path is relative to the root.
-	blocks     []guides.Block
-}
-
-// documents returns all documents of the project.
-func documents(t *testing.T) (found []document) {
+// documents returns the documents of the repository.
+func documents(t *testing.T) []file {
 	t.Helper()
-	tree := os.DirFS(root)
-	err := fs.WalkDir(tree, ".", func(name string, entry fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case entry.IsDir() && (entry.Name() == ".git" || entry.Name() == "node_modules" || entry.Name() == "bin"):
-			return fs.SkipDir
-		case entry.IsDir() || filepath.Ext(name) != ".md":
-			return nil
-		}
-		text, err := fs.ReadFile(tree, name)
-		if err != nil {
-			return err
-		}
-		blocks, err := guides.Parse(string(text))
-		if err != nil {
-			err = fmt.Errorf("%s: %w", name, err)
-		}
-		found = append(found, document{path: name, text: string(text), blocks: blocks})
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return found
+	return slices.DeleteFunc(readTree(t), func(f file) bool { return path.Ext(f.path) != ".md" })
 }
 
 // Each block of a document runs, is a part of a file that is tested, or says why not.
@@ -57,7 +23,11 @@ func TestDocuments_SayHowTheirBlocksAreChecked(t *testing.T) {
 	t.Parallel()
 	ran := 0
 	for _, d := range documents(t) {
-		for _, block := range d.blocks {
+		blocks, err := guides.Parse(string(d.text))
+		if err != nil {
+			t.Errorf("%s: %v", d.path, err)
+		}
+		for _, block := range blocks {
 			if block.Verb == guides.Run || block.Verb == guides.Serve {
 				ran++
 			}
@@ -89,12 +59,12 @@ func TestDocuments_LinkToWhatIsThere(t *testing.T) {
 	anchors := map[string]bool{} // path#anchor
 	all := documents(t)
 	for _, d := range all {
-		for _, found := range heading.FindAllStringSubmatch(codeBlock.ReplaceAllString(d.text, ""), -1) {
+		for _, found := range heading.FindAllStringSubmatch(codeBlock.ReplaceAllString(string(d.text), ""), -1) {
 			anchors[d.path+"#"+strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(found[1]), ""), " ", "-")] = true
 		}
 	}
 	for _, d := range all {
-		for _, found := range link.FindAllStringSubmatch(codeBlock.ReplaceAllString(d.text, ""), -1) {
+		for _, found := range link.FindAllStringSubmatch(codeBlock.ReplaceAllString(string(d.text), ""), -1) {
 			name, anchor, _ := strings.Cut(found[1], "#")
 			if strings.Contains(name, "://") {
 				continue
