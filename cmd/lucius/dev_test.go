@@ -173,8 +173,8 @@ func TestInit_OverwritesNothing(t *testing.T) {
 	if err := os.WriteFile(worker, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"README.md", "compose.yaml", "commands/summarize.json", "protocols/summarize.yaml"} {
-		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+	for _, name := range []string{"README.md", "compose.yaml", "commands/summarize.json", "protocols/summarize.yaml", "lucius"} {
+		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -1,17 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/sdk/python"
 )
 
 // projectFiles are what lucius init writes. A name loses the ending .txt.
@@ -24,8 +28,8 @@ func (p *program) initialize() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
 		Use: "init [DIR]", GroupID: cli.GroupSetUp, Short: "Write a folder to begin with", Args: cli.Takes(0, 1),
-		Long: "Writes a protocol, a command, a worker in Python, a compose file and a README into the folder, by\n" +
-			"default the present one. It overwrites no file, unless with --force.",
+		Long: "Writes a protocol, a command, a worker in Python with its SDK, a compose file and a README into the\n" +
+			"folder, by default the present one. It overwrites no file, unless with --force.",
 		Example: "  lucius init && lucius dev\n  lucius init pipeline",
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir := "."
@@ -56,24 +60,26 @@ func writeProject(dir string, force bool) (written []string, err error) {
 		return nil, err
 	}
 	contents := map[string][]byte{}
-	err = fs.WalkDir(root, ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
+	for _, files := range []fs.FS{root, python.Files} {
+		err = fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
+			if err != nil || entry.IsDir() {
+				return err
+			}
+			path := filepath.Join(dir, filepath.FromSlash(strings.TrimSuffix(name, ".txt")))
+			if _, err := os.Lstat(path); !force && !errors.Is(err, fs.ErrNotExist) {
+				return &cli.Error{Code: cli.ExitRefused, Err: fmt.Errorf("%s exists: nothing was written. --force overwrites it", path)}
+			}
+			contents[path], err = fs.ReadFile(files, name)
 			return err
+		})
+		if err != nil {
+			return nil, err
 		}
-		path := filepath.Join(dir, filepath.FromSlash(strings.TrimSuffix(name, ".txt")))
-		if _, err := os.Lstat(path); !force && !errors.Is(err, fs.ErrNotExist) {
-			return &cli.Error{Code: cli.ExitRefused, Err: fmt.Errorf("%s exists: nothing was written. --force overwrites it", path)}
-		}
-		written = append(written, path)
-		contents[path], err = fs.ReadFile(root, name)
-		return err
-	})
-	if err != nil {
-		return nil, err
 	}
+	written = slices.Sorted(maps.Keys(contents))
 	for _, path := range written {
 		mode := fs.FileMode(0o644)
-		if filepath.Ext(path) == ".py" {
+		if bytes.HasPrefix(contents[path], []byte("#!")) {
 			mode = 0o755
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
