@@ -87,3 +87,22 @@ func TestDocs_ShowRepliesThatAreTaken(t *testing.T) {
 		}
 	}
 }
+
+// The worker in C# is not compiled here, but it knows no field that the page does not have.
+func TestDocs_HaveTheFieldsOfTheWorkerInCSharp(t *testing.T) {
+	t.Parallel()
+	page, _ := documented(t)
+	source, err := os.ReadFile("../../examples/dotnet/Worker.cs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	fields := regexp.MustCompile(`(?:JsonPropertyName\(|\[)"(\w+)"`).FindAllStringSubmatch(string(source), -1)
+	if len(fields) < 20 {
+		t.Fatalf("the worker has %d fields", len(fields))
+	}
+	for _, field := range fields {
+		if !strings.Contains(page, `"`+field[1]+`"`) && !strings.Contains(page, "`"+field[1]+"`") {
+			t.Errorf("docs/servicebus.md has no field %s", field[1])
+		}
+	}
+}
