@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 )
 
 // invariants say which parts an item must have in each status; it must have no
@@ -27,19 +28,20 @@ var invariants = map[Status]struct {
 // violations collects what is wrong.
 type violations []Violation
 
-func (v *violations) require(holds bool, field, rule string) {
+// require adds a violation of the rule, formatted with args, unless it holds.
+func (v *violations) require(holds bool, field, rule string, args ...any) {
 	if !holds {
-		*v = append(*v, Violation{Field: field, Rule: rule})
+		*v = append(*v, Violation{Field: field, Rule: fmt.Sprintf(rule, args...)})
 	}
 }
 
 // exactly requires the field to be present if want says so, and else to be absent.
 func (v *violations) exactly(want, got bool, field string, status Status) {
-	rule := "must be absent when " + string(status)
+	rule := "must be absent when %s"
 	if want {
-		rule = "must be present when " + string(status)
+		rule = "must be present when %s"
 	}
-	v.require(want == got, field, rule)
+	v.require(want == got, field, rule, status)
 }
 
 // err returns the violations as an error, nil if there are none.
@@ -68,22 +70,21 @@ func Validate(item Item) error {
 	v.require(item.Rev > int64(item.Attempt), "rev", "must be above attempt, for each claim raises both")
 
 	must, known := invariants[item.Status]
-	v.require(known, "status", fmt.Sprintf("must be one of %v", statuses))
+	v.require(known, "status", "must be one of %v", statuses)
 	if known {
-		status := string(item.Status)
 		v.exactly(must.owner, item.Owner != "", "owner", item.Status)
 		v.exactly(must.lease, !item.LeaseExpiresAt.IsZero(), "lease", item.Status)
-		v.require(item.ClaimLease == 0 || item.Status == StatusClaimed, "claim_lease", "must be absent when "+status)
+		v.require(item.ClaimLease == 0 || item.Status == StatusClaimed, "claim_lease", "must be absent when %s", item.Status)
 		v.exactly(must.result, len(item.Result) > 0, "result", item.Status)
 		v.exactly(must.failure, item.Error != nil, "error", item.Status)
 		v.require(len(item.Result) == 0 || isObject(item.Result), "result", "must be a JSON object")
 		v.require(item.Error == nil || item.Error.Code != "", "error.code", "must be present")
-		v.require(item.Attempt >= must.minAttempt, "attempt", fmt.Sprintf("must be at least %d when %s", must.minAttempt, status))
+		v.require(item.Attempt >= must.minAttempt, "attempt", "must be at least %d when %s", must.minAttempt, item.Status)
 	}
 
-	v.require(len(item.Requests) <= MaxRemembered, "requests", fmt.Sprintf("must be at most %d", MaxRemembered))
+	v.require(len(item.Requests) <= MaxRemembered, "requests", "must be at most %d", MaxRemembered)
 	for n, request := range item.Requests {
-		field := fmt.Sprintf("requests[%d]", n)
+		field := "requests[" + strconv.Itoa(n) + "]"
 		v.require(request.Actor != "", field, "must name its actor")
 		v.require(request.RequestID != "", field, "must have a request_id")
 		v.require(slices.Contains(operations[:], request.Operation), field, "must name an operation")
@@ -113,15 +114,15 @@ func ValidateHistory(item Item, events []Event) error {
 	before := Event{WorkID: item.WorkID, To: StatusNone}
 	last := before // but for a removal
 	for n, event := range events {
-		field, attempt := fmt.Sprintf("events[%d]", n), before.Attempt
+		field, attempt := "events["+strconv.Itoa(n)+"]", before.Attempt
 		if event.Type == EventClaimed {
 			attempt++
 		}
 		v.require(event.WorkID == before.WorkID, field, "must be of the item")
-		v.require(event.Rev == before.Rev+1, field, fmt.Sprintf("must have rev %d, not %d", before.Rev+1, event.Rev))
-		v.require(event.From == before.To, field, fmt.Sprintf("must leave from %q, not %q", before.To, event.From))
-		v.require(event.allowed(), field, fmt.Sprintf("%s from %q to %q must be in the table", event.Type, event.From, event.To))
-		v.require(event.Attempt == attempt, field, fmt.Sprintf("must be of attempt %d, not %d", attempt, event.Attempt))
+		v.require(event.Rev == before.Rev+1, field, "must have rev %d, not %d", before.Rev+1, event.Rev)
+		v.require(event.From == before.To, field, "must leave from %q, not %q", before.To, event.From)
+		v.require(event.allowed(), field, "%s from %q to %q must be in the table", event.Type, event.From, event.To)
+		v.require(event.Attempt == attempt, field, "must be of attempt %d, not %d", attempt, event.Attempt)
 		v.require(!event.At.IsZero(), field, "must say when")
 		v.require(event.Actor != "", field, "must say who")
 		v.require(event.RequestID != "" || event.Type == EventEnqueued, field, "must name its request")
@@ -132,10 +133,10 @@ func ValidateHistory(item Item, events []Event) error {
 			last = event
 		}
 	}
-	v.require(last.Rev == item.Rev, "rev", fmt.Sprintf("must be that of the last event, %d, not %d", last.Rev, item.Rev))
-	v.require(last.To == item.Status, "status", fmt.Sprintf("must be where the last event leads, %q", last.To))
+	v.require(last.Rev == item.Rev, "rev", "must be that of the last event, %d, not %d", last.Rev, item.Rev)
+	v.require(last.To == item.Status, "status", "must be where the last event leads, %q", last.To)
 	v.require(last.Attempt == item.Attempt, "attempt",
-		fmt.Sprintf("must be that of the last event, %d, not %d", last.Attempt, item.Attempt))
+		"must be that of the last event, %d, not %d", last.Attempt, item.Attempt)
 	return v.err(&item)
 }
 
