@@ -49,7 +49,7 @@ func (e Accept) decide(c *change) {
 func (c *change) dispatch(step *Step, cause string) {
 	job := &c.agg.Job
 	c.newPair(step)
-	step.OutboxID = fmt.Sprintf("%s.%d.%d", job.ID, step.Index, step.AttemptNo)
+	step.OutboxID = nameAttempt(job.ID, step.Index, step.AttemptNo)
 	step.NextAttemptAt = time.Time{}
 	step.InputRef = job.InputRef
 	if step.Input == InputPrevious && step.Index > 0 {

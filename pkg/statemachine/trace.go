@@ -3,7 +3,7 @@ package statemachine
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"fmt"
+	"strconv"
 	"strings"
 )
 
@@ -52,7 +52,12 @@ func (t Trace) OfJob(jobID string) Trace { return t.at(jobID) }
 
 // OfAttempt returns the place of an attempt of a step.
 func (t Trace) OfAttempt(jobID string, stepIndex, attemptNo int) Trace {
-	return t.at(fmt.Sprintf("%s.%d.%d", jobID, stepIndex, attemptNo))
+	return t.at(nameAttempt(jobID, stepIndex, attemptNo))
+}
+
+// nameAttempt names an attempt of a step of a job.
+func nameAttempt(jobID string, stepIndex, attemptNo int) string {
+	return jobID + "." + strconv.Itoa(stepIndex) + "." + strconv.Itoa(attemptNo)
 }
 
 func (t Trace) at(name string) Trace {
@@ -64,9 +69,11 @@ func (t Trace) at(name string) Trace {
 
 // String returns the traceparent.
 func (t Trace) String() string {
-	flags := 0
+	text := make([]byte, 0, len("00-")+2*len(t.ID)+len("-")+2*len(t.Span)+len("-00"))
+	text = hex.AppendEncode(append(text, "00-"...), t.ID[:])
+	text = hex.AppendEncode(append(text, '-'), t.Span[:])
 	if t.Sampled {
-		flags = 1
+		return string(append(text, "-01"...))
 	}
-	return fmt.Sprintf("00-%x-%x-%02x", t.ID, t.Span, flags)
+	return string(append(text, "-00"...))
 }
