@@ -2944,6 +2944,13 @@ type Pause struct {
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id,omitempty,omitzero"`
+
+	// Waiting How many directives in its scope wait to be published, or for a worker. Only from a
+	// server whose store is its own, once it has seen each live job.
+	//
+	//
+	// Example: 42
+	Waiting *int `json:"waiting,omitempty"`
 }
 
 // PauseState PAUSED dispatches nothing, RAMPING dispatches more every second.

@@ -340,12 +340,18 @@ func (s *situation) pauseFindings() (found []finding) {
 			Notes: []note{{Text: "by " + p.Actor + ": “" + p.Reason + "”"}},
 			Links: []helpful{{Text: "Resume…", URL: link("do/dispatch-resume", "pause", p.PauseID), Action: true}},
 		}
-		if p.Service != "" || p.PauseID == "all" { // Of the others the counts are not divided so.
+		known := p.Waiting != nil
+		if known {
+			f.Weight = *p.Waiting
+		} else if p.Service != "" || p.PauseID == "all" { // Of the others the counts are not divided so.
+			known = true
 			for j := range s.services {
 				if of := &s.services[j]; p.Service == "" || p.Service == of.Service {
 					f.Weight += of.Backlog + of.Dispatching
 				}
 			}
+		}
+		if known {
 			f.Notes = append([]note{{Text: counted(f.Weight, "directive waits", "directives wait")}}, f.Notes...)
 		}
 		if p.TenantID != "" {

@@ -105,6 +105,13 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				"warn Tenant acme is paused for 2 h 10 min · by ops-1: “dispute” [Resume…] [Show the jobs]",
 			},
 		},
+		"pauses of a server that knows what they hold back": {
+			of: situation{pauses: []api.Pause{
+				{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, CreatedAt: ago(time.Hour), Waiting: new(1)},
+				{PauseID: "lane:3", Lane: new(int32(3)), State: api.PauseStatePaused, CreatedAt: ago(time.Hour), Waiting: new(40)},
+			}},
+			want: []string{"warn Lane 3 is paused for 1 h · 40 directives wait · by", "warn Tenant acme is paused for 1 h · 1 directive waits · by"},
+		},
 		"the server": {
 			of: situation{unready: "The store does not answer.", warnings: []string{"dispatch of all is PAUSED: x", "2 replies are dead letters", "1 command of the inbox was refused"}, overview: &api.Overview{
 				Jobs: map[string]int{"PAUSED": 3, "PAUSING": 1}, Stuck: api.StuckCount{Count: 1, Checked: 50}, OldestPendingSeconds: &late,

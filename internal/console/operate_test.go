@@ -191,6 +191,13 @@ func TestPauses_SaysWhoAndWhyAndWhatWaits(t *testing.T) {
 	has(t, page, "<b>service ocr</b> is paused: 1,214 directives wait", "2 h</time>", "&lt;script&gt;", "/ui/do/dispatch-resume?pause=service%3Aocr",
 		"<b>lane 7</b> is resumed and ramps up")
 	hasNot(t, page, hostile, "lane 7</b> is resumed and ramps up:")
+	b.set("GET /v1/admin/pauses", api.PauseList{Pauses: []api.Pause{
+		{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, Waiting: new(7)},
+		{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, Waiting: new(1)},
+		{PauseID: "lane:7", Lane: &lane, State: api.PauseStatePaused, Waiting: new(0)},
+	}})
+	has(t, b.get(t, "/ui/pauses"), "<b>service ocr</b> is paused: 7 directives wait", "<b>tenant acme</b> is paused: 1 directive waits",
+		"<b>lane 7</b> is paused: 0 directives wait")
 	b.set("GET /v1/admin/pauses", api.PauseList{})
 	has(t, b.get(t, "/ui/pauses"), "Nothing is paused.")
 }

@@ -40,8 +40,11 @@ func pauses(r *request) (view, error) {
 	for i := range list.Pauses {
 		p := &list.Pauses[i]
 		row := pauseRow{Pause: *p, What: pausedScope(p)}
-		if known && (p.Service != "" || p.PauseID == "all") {
-			waiting := 0
+		waiting := 0
+		switch {
+		case p.Waiting != nil:
+			row.Waiting = counted(*p.Waiting, "directive waits", "directives wait")
+		case known && (p.Service != "" || p.PauseID == "all"):
 			for j := range services.Services {
 				if s := &services.Services[j]; p.Service == "" || s.Service == p.Service {
 					waiting += s.Backlog + s.Dispatching

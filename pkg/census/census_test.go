@@ -23,9 +23,18 @@ func same(t *testing.T, p *process, when string) {
 		t.Fatalf("%s (-rows +report):\n%s", when, diff)
 	}
 	if known, ok := p.known(); ok {
+		live := map[string]census.Traits{}
 		for _, job := range p.live() {
-			if traits := census.TraitsOf(job); known[job.Job.ID] != traits {
-				t.Fatalf("%s: job %s is known as %+v, and is %+v", when, job.Job.ID, known[job.Job.ID], traits)
+			live[job.Job.ID] = census.TraitsOf(job)
+		}
+		if diff := cmp.Diff(live, known); diff != "" {
+			t.Fatalf("%s (-live +known):\n%s", when, diff)
+		}
+		truth := p.truth()
+		for _, service := range services {
+			want := truth.Queued[service] + truth.Dispatching[service]
+			if got, known := p.Waiting(statemachine.Scope{Service: service}); !known || got != want {
+				t.Fatalf("%s: %d directives wait for %s, want %d", when, got, service, want)
 			}
 		}
 	}

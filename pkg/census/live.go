@@ -10,23 +10,47 @@ import (
 
 // Traits are what lists select live jobs by.
 type Traits struct {
-	TenantID    string
+	statemachine.Target // of the current step
+
 	State       statemachine.JobState
 	RequestType string
-	// Of the current step, ErrorCode that of its last failure:
-	Service, StepType, ErrorCode string
+	StepType    string // of the current step
+	ErrorCode   string // of its last failure
+	// Waits says that the directive waits to be published, or for a worker.
+	Waits bool
 }
 
 // TraitsOf returns the traits of a live job.
 func TraitsOf(agg *statemachine.Aggregate) Traits {
 	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
-	return Traits{job.TenantID, job.State, job.RequestType, step.Service, step.Type, step.LastErrorCode}
+	phase := standingOf(agg).phase
+	return Traits{
+		Target: statemachine.TargetOf(job, step), State: job.State, RequestType: job.RequestType, StepType: step.Type,
+		ErrorCode: step.LastErrorCode, Waits: phase == phaseDispatching || phase == phaseQueued,
+	}
 }
 
+// clone returns the traits with texts of their own: those of a job are parts of rows, which
+// are larger.
+func (t Traits) clone() Traits {
+	for _, text := range []*string{&t.TenantID, &t.ProtocolID, &t.Service, &t.RequestType, &t.StepType, &t.ErrorCode} {
+		*text = strings.Clone(*text)
+	}
+	return t
+}
+
+// keepEnded is how many jobs that ended last are remembered, so that what the walk read of
+// them before, or what is told late of an earlier commit, does not bring them back.
+const keepEnded = 4096
+
 // liveJobs finds the live jobs of an exclusive store by their traits, in memory. A job that
-// ends while the walk reads it may stay in it until the end of the next walk.
+// more than keepEnded others followed to their end before it is told late stays in it until
+// the end of the next walk.
 type liveJobs struct {
 	jobs   map[uuid.UUID]liveJob
+	ended  map[uuid.UUID]struct{}
+	order  []uuid.UUID // those of ended, as a ring from oldest on
+	oldest int
 	alike  map[Traits]*alike
 	walk   uint32 // the number of the walk under way, or of the last one
 	whole  bool   // Each live job is in jobs, with the traits that it has.
@@ -50,7 +74,7 @@ type liveJob struct {
 }
 
 func newLiveJobs() liveJobs {
-	return liveJobs{jobs: map[uuid.UUID]liveJob{}, alike: map[Traits]*alike{}}
+	return liveJobs{jobs: map[uuid.UUID]liveJob{}, ended: map[uuid.UUID]struct{}{}, alike: map[Traits]*alike{}}
 }
 
 // saw notes the traits of a job, unless they are known as of a later revision.
@@ -67,6 +91,10 @@ func (l *liveJobs) saw(agg *statemachine.Aggregate) {
 		if ok {
 			l.forget(id, known)
 		}
+		l.remember(id)
+		return
+	}
+	if _, over := l.ended[id]; over {
 		return
 	}
 	traits := TraitsOf(agg)
@@ -80,14 +108,25 @@ func (l *liveJobs) saw(agg *statemachine.Aggregate) {
 	}
 	of := l.alike[traits]
 	if of == nil {
-		of = &alike{traits: Traits{ // The texts are parts of rows, which are larger.
-			strings.Clone(traits.TenantID), traits.State, strings.Clone(traits.RequestType), strings.Clone(traits.Service),
-			strings.Clone(traits.StepType), strings.Clone(traits.ErrorCode),
-		}}
+		of = &alike{traits: traits.clone()}
 		l.alike[of.traits] = of
 	}
 	l.jobs[id] = liveJob{of: of, at: len(of.ids), rev: agg.Job.Rev, walk: l.walk}
 	of.ids = append(of.ids, id)
+}
+
+// remember notes that a job has ended.
+func (l *liveJobs) remember(id uuid.UUID) {
+	if _, known := l.ended[id]; known {
+		return
+	}
+	l.ended[id] = struct{}{}
+	if len(l.order) < keepEnded {
+		l.order = append(l.order, id)
+		return
+	}
+	delete(l.ended, l.order[l.oldest])
+	l.order[l.oldest], l.oldest = id, (l.oldest+1)%keepEnded
 }
 
 // forget removes a job.
@@ -138,4 +177,17 @@ func (c *Census) Live(wanted func(*Traits) bool) (ids []string, known bool) {
 		ids[i] = found[i].String()
 	}
 	return ids, true
+}
+
+// Waiting returns how many live jobs have a directive in the scope that waits to be
+// published, or for a worker. It reports false if it does not know all live jobs.
+func (c *Census) Waiting(scope statemachine.Scope) (n int, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range c.live.alike {
+		if of.traits.Waits && scope.Covers(of.traits.Target) {
+			n += len(of.ids)
+		}
+	}
+	return n, c.live.whole
 }

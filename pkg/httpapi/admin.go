@@ -238,7 +238,7 @@ func (e *endpoints) ListPauses(w http.ResponseWriter, r *http.Request) {
 	found := api.PauseList{Pauses: []api.Pause{}}
 	for i := range all {
 		if e.guard.allows(r.Context(), all[i].TenantID) {
-			found.Pauses = append(found.Pauses, pauseOf(&all[i]))
+			found.Pauses = append(found.Pauses, e.pauseOf(&all[i]))
 		}
 	}
 	e.respond.answer(w, r, http.StatusOK, found, ledger.Problem(err))
@@ -317,15 +317,18 @@ func (e *endpoints) pauseChanged(ctx context.Context, pause *pauses.Pause, reaso
 	e.Gate.Apply(*pause)
 	e.config.Log.InfoContext(ctx, "dispatch changed", "pause_id", pause.ID(), "state", string(pause.State), "reason", reason,
 		"request_id", state.id)
-	return pauseOf(pause), nil
+	return e.pauseOf(pause), nil
 }
 
 // pauseOf encodes a pause.
-func pauseOf(p *pauses.Pause) api.Pause {
+func (e *endpoints) pauseOf(p *pauses.Pause) api.Pause {
 	out := api.Pause{
 		PauseID: p.ID(), State: api.PauseState(p.State), Reason: p.Reason, Actor: p.Actor,
 		CreatedAt: api.NewTime(p.CreatedAt), ResumedAt: api.NewTime(p.ResumedAt),
 	}
 	out.SetScope(p.Scope)
+	if n, known := e.Census.Waiting(p.Scope); known {
+		out.Waiting = &n
+	}
 	return out
 }

@@ -125,7 +125,7 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 	active := e.Gate.Active()
 	slices.SortFunc(active, func(a, b pauses.Pause) int { return strings.Compare(a.ID(), b.ID()) })
 	for i := range active {
-		out.Pauses = append(out.Pauses, pauseOf(&active[i]))
+		out.Pauses = append(out.Pauses, e.pauseOf(&active[i]))
 	}
 	if e.Circuits != nil {
 		circuits, err := e.Circuits(r.Context())

@@ -291,7 +291,7 @@ func (f *Filter) matches(agg *statemachine.Aggregate) bool {
 		code = ""
 	}
 	return f.fits(&census.Traits{
-		TenantID: job.TenantID, State: job.State, RequestType: job.RequestType, Service: step.Service, ErrorCode: code,
+		Target: statemachine.TargetOf(job, step), State: job.State, RequestType: job.RequestType, ErrorCode: code,
 	}) && (f.CorrelationID == "" || job.CorrelationID == f.CorrelationID) &&
 		(f.CreatedAfter.IsZero() || !job.CreatedAt.Before(f.CreatedAfter)) &&
 		(f.CreatedBefore.IsZero() || job.CreatedAt.Before(f.CreatedBefore))

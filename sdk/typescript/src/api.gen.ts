@@ -3615,6 +3615,12 @@ export interface components {
              * @example 2026-01-27T12:30:00.000Z
              */
             resumed_at?: string;
+            /**
+             * @description How many directives in its scope wait to be published, or for a worker. Only from a
+             *     server whose store is its own, once it has seen each live job.
+             * @example 42
+             */
+            waiting?: number;
         };
         /** @description All pauses. */
         PauseList: {
