@@ -1,11 +1,13 @@
 // Package pgstore is a table store on PostgreSQL. It is a [tablestore.AtomicStore], so a
 // change of a job is one transaction, and any number of processes may share it.
 //
-//	Commit ──► one call of lucius.write(...) ──► all rows, or a conflict
-//	             │                                  │
-//	             │ rows in the order of their keys,  └ the first row whose precondition
-//	             │ so that changes do not deadlock      did not hold
-//	             ▼
+//	Commit ──► group ──► one call of lucius.apply(...) ──► all rows, or the conflicts
+//	            │           │                                 │
+//	            │           │ rows in the order of their      └ those changes have their
+//	            │           │ keys                              outcome, the others are
+//	            │           ▼                                   sent again
+//	            └ changes that were made while others were under way
+//
 //	lucius.rows (tbl, part, row) ── etag, props (jsonb)
 //
 // Rows are readable: their properties are an object of JSON, with texts, numbers and
@@ -13,7 +15,7 @@
 //
 // # Outcomes
 //
-// A commit is a statement of its own, outside of a transaction block, so the server commits
+// A group is a statement of its own, outside of a transaction block, so the server commits
 // before it answers. An answer of severity ERROR means that nothing was written. If there is
 // no answer, or the session was ended by force, nothing was written only if nothing had been
 // sent; otherwise the outcome is [tablestore.ErrUnknown], and the caller reads a row of the

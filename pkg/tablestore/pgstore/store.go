@@ -8,13 +8,11 @@ import (
 	"fmt"
 	"math"
 	mathrand "math/rand/v2"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -42,6 +40,7 @@ type Store struct {
 	writes  atomic.Uint64
 	closed  atomic.Bool
 	signals *signals
+	writer  *writer
 }
 
 var (
@@ -73,7 +72,8 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}
 	timeout := cmp.Or(options.Timeout, 30*time.Second)
 	return &Store{
-		pool: pool, timeout: timeout, epoch: strings.ToLower(rand.Text()[:10]), signals: newSignals(config.ConnConfig),
+		pool: pool, timeout: timeout, epoch: strings.ToLower(rand.Text()[:10]),
+		signals: newSignals(config.ConnConfig), writer: newWriter(pool, timeout),
 	}, nil
 }
 
@@ -251,147 +251,14 @@ func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 	if err := s.usable(ctx); err != nil {
 		return nil, err
 	}
-	c, etags, err := s.change(batches)
+	c, etags, err := newChange(batches, s.nextETag)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.write(ctx, c); err != nil {
+	if err := s.writer.write(ctx, c); err != nil {
 		return nil, err
 	}
 	return etags, nil
-}
-
-// change is the rows of one change, in the order of their keys, as lucius.write takes them.
-type change struct {
-	first                []*tablestore.Op // the first op of each row, by its place in the change
-	tables, parts, names []string
-	places               []int32
-	expects, etags       []*string // nil for any version, and for a row that is removed
-	props                []*string
-}
-
-// change folds the batches to one write for each row. The version that a row has now is
-// what its first op expects: the server compares.
-func (s *Store) change(batches []tablestore.Batch) (*change, [][]tablestore.ETag, error) {
-	c := &change{}
-	places := map[tablestore.Key]int{}
-	for _, batch := range batches {
-		for i := range batch {
-			if _, seen := places[batch[i].Key]; !seen {
-				places[batch[i].Key] = len(c.first)
-				c.first = append(c.first, &batch[i])
-			}
-		}
-	}
-	writes, etags, err := tablestore.Fold(batches, func(key tablestore.Key) (tablestore.ETag, error) {
-		if op := c.first[places[key]]; op.ETag != tablestore.Own {
-			return op.ETag, nil // That of an insert is empty.
-		}
-		return "", nil
-	}, s.nextETag)
-	if err != nil {
-		return nil, nil, err
-	}
-	final := make(map[tablestore.Key]*tablestore.RowWrite, len(writes))
-	for i := range writes {
-		final[writes[i].Key] = &writes[i]
-	}
-	ordered := slices.Clone(c.first)
-	slices.SortFunc(ordered, func(a, b *tablestore.Op) int {
-		return cmp.Or(strings.Compare(a.Key.Table, b.Key.Table), strings.Compare(a.Key.Partition, b.Key.Partition),
-			strings.Compare(a.Key.Row, b.Key.Row))
-	})
-	for _, op := range ordered {
-		c.tables, c.parts, c.names = append(c.tables, op.Key.Table), append(c.parts, op.Key.Partition), append(c.names, op.Key.Row)
-		c.places = append(c.places, int32(places[op.Key]))
-		var expect, etag, props *string
-		if op.Verb != tablestore.Put && op.Verb != tablestore.Discard {
-			expect = (*string)(&op.ETag)
-		}
-		if write := final[op.Key]; write != nil && !write.Removed() {
-			text, err := encode(write.Properties)
-			if err != nil {
-				return nil, nil, err
-			}
-			etag, props = (*string)(&write.ETag), &text
-		}
-		c.expects, c.etags, c.props = append(c.expects, expect), append(c.etags, etag), append(c.props, props)
-	}
-	return c, etags, nil
-}
-
-// The codes of PostgreSQL that are told apart.
-const (
-	codeConflict  = "LC001" // of lucius.write
-	codeDiskFull  = "53100"
-	classRollback = "40" // a deadlock, or a conflict with recovery
-	maxRetries    = 8
-	retryDelay    = 5 * time.Millisecond
-)
-
-// write sends the change. It sends it again if nothing had been sent, and after an answer
-// that says that the transaction was rolled back for no fault of its own.
-func (s *Store) write(ctx context.Context, c *change) error {
-	for try := 1; ; try++ {
-		unsent, err := s.writeOnce(ctx, c)
-		if err == nil {
-			return nil
-		}
-		answer, undone := &pgconn.PgError{}, rolledBack(err)
-		if undone {
-			answer, _ = errors.AsType[*pgconn.PgError](err)
-		}
-		again := unsent && pgconn.SafeToRetry(err) && !isConnect(err)
-		switch {
-		case answer.Code == codeConflict:
-			return c.conflict(answer.Detail)
-		case (again || strings.HasPrefix(answer.Code, classRollback)) && try < maxRetries && sleep(ctx, time.Duration(try)*retryDelay):
-		case answer.Code == codeDiskFull:
-			return fmt.Errorf("%w: %w: PostgreSQL: %w", tablestore.ErrUnavailable, tablestore.ErrNoSpace, err)
-		case undone, unsent:
-			return unavailable(ctx, err)
-		default: // The answer was lost, or the session was ended while it was under way.
-			return fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnknown, err)
-		}
-	}
-}
-
-// writeOnce sends the change over a connection of the pool. It reports whether nothing was
-// sent.
-func (s *Store) writeOnce(ctx context.Context, c *change) (unsent bool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	connection, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return true, err
-	}
-	defer connection.Release()
-	_, err = connection.Exec(ctx, "SELECT lucius.write($1, $2, $3, $4, $5, $6, $7)",
-		c.tables, c.parts, c.names, c.places, c.expects, c.etags, c.props)
-	return pgconn.SafeToRetry(err), err
-}
-
-// rolledBack reports whether the server answered that the statement did nothing. A session
-// that is ended by force says so with another severity, whatever it had done. Severity
-// itself is in the language of the server's messages.
-func rolledBack(err error) bool {
-	answer, answered := errors.AsType[*pgconn.PgError](err)
-	return answered && answer.SeverityUnlocalized == "ERROR"
-}
-
-// isConnect reports whether there was no connection, so that nothing was sent.
-func isConnect(err error) bool {
-	_, failed := errors.AsType[*pgconn.ConnectError](err)
-	return failed
-}
-
-// conflict returns the conflict on the row at that place.
-func (c *change) conflict(place string) error {
-	at, err := strconv.Atoi(place)
-	if err != nil || at < 0 || at >= len(c.first) {
-		return &tablestore.ConflictError{}
-	}
-	return &tablestore.ConflictError{Key: c.first[at].Key, Verb: c.first[at].Verb}
 }
 
 // sleep waits about that long. It reports false if the context ends first.
@@ -410,6 +277,7 @@ func sleep(ctx context.Context, d time.Duration) bool {
 func (s *Store) Close() error {
 	if !s.closed.Swap(true) {
 		s.signals.close()
+		s.writer.close()
 		s.pool.Close()
 	}
 	return nil

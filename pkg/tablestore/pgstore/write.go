@@ -1,0 +1,343 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+const (
+	// maxSenders is how many transactions write at the same time: with more, fewer changes
+	// would share one.
+	maxSenders = 4
+	// maxGroup and maxGroupRows bound the changes of one transaction.
+	maxGroup, maxGroupRows = 64, 1000
+)
+
+// change is a change on its way to the server.
+type change struct {
+	first []*tablestore.Op // the first op of each row, by its place in the change
+	rows  []write
+	done  chan error // receives the outcome; it has room for it
+}
+
+// write is the write of one row, as lucius.apply takes it.
+type write struct {
+	key          tablestore.Key
+	place        int
+	expect, etag *string // nil for any version, and for a row that is removed
+	props        *string
+}
+
+// newChange folds the batches to one write for each row. The version that a row has now is
+// what its first op expects: the server compares.
+func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change, [][]tablestore.ETag, error) {
+	c := &change{done: make(chan error, 1)}
+	places := map[tablestore.Key]int{}
+	for _, batch := range batches {
+		for i := range batch {
+			if _, seen := places[batch[i].Key]; !seen {
+				places[batch[i].Key] = len(c.first)
+				c.first = append(c.first, &batch[i])
+			}
+		}
+	}
+	writes, etags, err := tablestore.Fold(batches, func(key tablestore.Key) (tablestore.ETag, error) {
+		if op := c.first[places[key]]; op.ETag != tablestore.Own {
+			return op.ETag, nil // That of an insert is empty.
+		}
+		return "", nil
+	}, next)
+	if err != nil {
+		return nil, nil, err
+	}
+	final := make(map[tablestore.Key]*tablestore.RowWrite, len(writes))
+	for i := range writes {
+		final[writes[i].Key] = &writes[i]
+	}
+	for place, op := range c.first {
+		row := write{key: op.Key, place: place}
+		if op.Verb != tablestore.Put && op.Verb != tablestore.Discard {
+			row.expect = (*string)(&op.ETag)
+		}
+		if last := final[op.Key]; last != nil && !last.Removed() {
+			text, err := encode(last.Properties)
+			if err != nil {
+				return nil, nil, err
+			}
+			row.etag, row.props = (*string)(&last.ETag), &text
+		} else if row.expect != nil && *row.expect == "" { // It must be absent, and stays so.
+			etag, none := string(next()), "{}"
+			c.rows = append(c.rows, write{key: row.key, place: place, expect: row.expect, etag: &etag, props: &none})
+			row.expect = &etag
+		}
+		c.rows = append(c.rows, row)
+	}
+	return c, etags, nil
+}
+
+// writer sends changes to the server. Changes that are made while others are under way
+// share the next transaction: its round trip, its plan and its flush of the log.
+//
+//	write ──▶ waiting ──take──▶ group ──▶ one call of lucius.apply ──▶ an outcome for each
+//
+// A group in which a condition does not hold is sent again without the changes concerned.
+// After another error that wrote nothing, each of its changes is sent alone.
+type writer struct {
+	pool    *pgxpool.Pool
+	timeout time.Duration
+	ctx     context.Context //nolint:containedctx // It ends with the store: a group outlives a caller.
+	end     context.CancelFunc
+	sending sync.WaitGroup
+
+	mu      sync.Mutex
+	waiting []*change
+	senders int // invariant: len(waiting) > 0 ⇒ senders > 0
+	most    int // of senders
+}
+
+func newWriter(pool *pgxpool.Pool, timeout time.Duration) *writer {
+	w := &writer{pool: pool, timeout: timeout, most: min(maxSenders, int(pool.Config().MaxConns))}
+	w.ctx, w.end = context.WithCancel(context.Background())
+	return w
+}
+
+func (w *writer) close() {
+	w.end()
+	w.sending.Wait()
+}
+
+// write sends the change and returns its outcome.
+func (w *writer) write(ctx context.Context, c *change) error {
+	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	defer cancel()
+	w.mu.Lock()
+	w.waiting = append(w.waiting, c)
+	if w.senders < w.most {
+		w.senders++
+		w.sending.Go(w.send)
+	}
+	w.mu.Unlock()
+	select {
+	case err := <-c.done:
+		return err
+	case <-ctx.Done():
+	}
+	if w.withdraw(c) {
+		return unavailable(ctx, ctx.Err())
+	}
+	select {
+	case err := <-c.done:
+		return err
+	default:
+		return fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnknown, ctx.Err())
+	}
+}
+
+// withdraw reports whether the change was not sent, and will not be.
+func (w *writer) withdraw(c *change) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	before := len(w.waiting)
+	w.waiting = slices.DeleteFunc(w.waiting, func(other *change) bool { return other == c })
+	return len(w.waiting) < before
+}
+
+// send sends groups until nothing waits.
+func (w *writer) send() {
+	for group := w.take(); group != nil; group = w.take() {
+		w.commit(group)
+	}
+}
+
+// take returns the changes of the next transaction, of which no two write the same row. If
+// there are none, the sender ends.
+func (w *writer) take() []*change {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var group, rest []*change
+	rows, keys := 0, map[tablestore.Key]struct{}{}
+	for i, c := range w.waiting {
+		if len(group) == maxGroup {
+			rest = append(rest, w.waiting[i:]...)
+			break
+		}
+		fits := len(group) == 0 || rows+len(c.rows) <= maxGroupRows && !slices.ContainsFunc(c.first, func(op *tablestore.Op) bool {
+			_, taken := keys[op.Key]
+			return taken
+		})
+		if !fits {
+			rest = append(rest, c)
+			continue
+		}
+		group, rows = append(group, c), rows+len(c.rows)
+		for _, op := range c.first {
+			keys[op.Key] = struct{}{}
+		}
+	}
+	if w.waiting = rest; group == nil {
+		w.senders--
+	}
+	return group
+}
+
+// The codes of PostgreSQL that are told apart.
+const (
+	codeConflict  = "LC001" // of lucius.apply
+	codeDiskFull  = "53100"
+	classRollback = "40" // a deadlock, or a conflict with recovery
+	maxRetries    = 8
+	retryDelay    = 5 * time.Millisecond
+)
+
+// commit sends the group until each change has an outcome. It sends it again if nothing had
+// been sent, and after an answer that says that the transaction was rolled back for no fault
+// of its own.
+func (w *writer) commit(group []*change) {
+	for try := 1; len(group) > 0; try++ {
+		rows := ordered(group)
+		unsent, err := w.commitOnce(len(group), rows)
+		answer, undone := &pgconn.PgError{}, rolledBack(err)
+		if undone {
+			answer, _ = errors.AsType[*pgconn.PgError](err)
+		}
+		again := unsent && pgconn.SafeToRetry(err) && !isConnect(err)
+		switch {
+		case err == nil:
+			finish(group, nil)
+			return
+		case answer.Code == codeConflict:
+			group, try = withoutConflicts(group, rows, answer.Detail), 0 // There are fewer each time.
+		case (again || strings.HasPrefix(answer.Code, classRollback)) && try < maxRetries && sleep(w.ctx, time.Duration(try)*retryDelay):
+		case undone && len(group) > 1:
+			for _, c := range group {
+				w.sending.Go(func() { w.commit([]*change{c}) })
+			}
+			return
+		case answer.Code == codeDiskFull:
+			finish(group, fmt.Errorf("%w: %w: PostgreSQL: %w", tablestore.ErrUnavailable, tablestore.ErrNoSpace, err))
+			return
+		case undone, unsent:
+			finish(group, unavailable(w.ctx, err))
+			return
+		default: // The answer was lost, or the session was ended while it was under way.
+			finish(group, fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnknown, err))
+			return
+		}
+	}
+}
+
+// finish gives all changes of the group that outcome.
+func finish(group []*change, err error) {
+	for _, c := range group {
+		c.done <- err
+	}
+}
+
+// placed is a row with its change.
+type placed struct {
+	*write
+	of *change
+}
+
+// ordered returns the rows of the group in the order of their keys.
+func ordered(group []*change) []placed {
+	var rows []placed
+	for _, c := range group {
+		for i := range c.rows {
+			rows = append(rows, placed{&c.rows[i], c})
+		}
+	}
+	slices.SortFunc(rows, func(a, b placed) int {
+		if order := strings.Compare(a.key.Table, b.key.Table); order != 0 {
+			return order
+		}
+		if order := strings.Compare(a.key.Partition, b.key.Partition); order != 0 {
+			return order
+		}
+		return strings.Compare(a.key.Row, b.key.Row)
+	})
+	return rows
+}
+
+// commitOnce sends the rows over a connection of the pool. It reports whether nothing was
+// sent.
+func (w *writer) commitOnce(changes int, rows []placed) (unsent bool, err error) {
+	tables, parts, names := make([]string, len(rows)), make([]string, len(rows)), make([]string, len(rows))
+	expects, etags, props := make([]*string, len(rows)), make([]*string, len(rows)), make([]*string, len(rows))
+	var writes, removals, puts, discards int
+	for i, row := range rows {
+		tables[i], parts[i], names[i] = row.key.Table, row.key.Partition, row.key.Row
+		expects[i], etags[i], props[i] = row.expect, row.etag, row.props
+		switch {
+		case row.expect != nil && row.etag != nil:
+			writes++
+		case row.expect != nil:
+			removals++
+		case row.etag != nil:
+			puts++
+		default:
+			discards++
+		}
+	}
+	ctx, cancel := context.WithTimeout(w.ctx, w.timeout)
+	defer cancel()
+	connection, err := w.pool.Acquire(ctx)
+	if err != nil {
+		return true, err
+	}
+	defer connection.Release()
+	_, err = connection.Exec(ctx, "SELECT lucius.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
+		tables, parts, names, expects, etags, props, writes, removals, puts, discards, changes)
+	return pgconn.SafeToRetry(err), err
+}
+
+// withoutConflicts gives the changes that have one of the rows their conflict, and returns
+// the others. places counts rows from 1.
+func withoutConflicts(group []*change, rows []placed, places string) (others []*change) {
+	first := map[*change]int{}
+	for place := range strings.SplitSeq(places, ",") {
+		if at, err := strconv.Atoi(place); err == nil && at >= 1 && at <= len(rows) {
+			row := rows[at-1]
+			if known, ok := first[row.of]; !ok || row.place < known {
+				first[row.of] = row.place
+			}
+		}
+	}
+	for _, c := range group {
+		place, conflicts := first[c]
+		switch {
+		case conflicts:
+			c.done <- &tablestore.ConflictError{Key: c.first[place].Key, Verb: c.first[place].Verb}
+		case len(first) == 0: // It cannot be.
+			c.done <- &tablestore.ConflictError{}
+		default:
+			others = append(others, c)
+		}
+	}
+	return others
+}
+
+// rolledBack reports whether the server answered that the statement did nothing. A session
+// that is ended by force says so with another severity, whatever it had done. Severity
+// itself is in the language of the server's messages.
+func rolledBack(err error) bool {
+	answer, answered := errors.AsType[*pgconn.PgError](err)
+	return answered && answer.SeverityUnlocalized == "ERROR"
+}
+
+// isConnect reports whether there was no connection, so that nothing was sent.
+func isConnect(err error) bool {
+	_, failed := errors.AsType[*pgconn.ConnectError](err)
+	return failed
+}
