@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -145,6 +146,13 @@ func (s *session) backupFile(name string, force bool) (*backupFile, error) {
 		return nil, usagef("%s is there already: name another file, or replace it with --force", name)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, usagef("the backup cannot be written: %w", err)
+	}
+	left, _ := os.ReadDir(filepath.Dir(name)) // CreateTemp says what is wrong with the folder.
+	for _, file := range left {
+		if strings.HasPrefix(file.Name(), filepath.Base(name)+".") && strings.HasSuffix(file.Name(), partial) {
+			fmt.Fprintf(s.Stderr, "%s is the beginning of another backup: remove it, unless that one is under way\n",
+				filepath.Join(filepath.Dir(name), file.Name()))
+		}
 	}
 	// With a name of its own: another backup to the same file would write into it.
 	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*"+partial)

@@ -93,6 +93,29 @@ func TestBackup_IsKeptOnceItIsWhole(t *testing.T) {
 	}
 }
 
+// What a backup left that was killed is named, and left to the operator: its command may
+// still run.
+func TestBackup_NamesTheBeginningOfAnother(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "[lucius].backup")
+	begun, other := file+".123.partial", filepath.Join(filepath.Dir(file), "other.backup.1.partial")
+	for _, name := range []string{begun, other} {
+		if err := os.WriteFile(name, []byte("this is"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l := backupLine(t, sends(t, "this is whole"))
+	if _, err := l.run(t, "backup", "--to", file); err != nil {
+		t.Fatal(err)
+	}
+	if want := begun + " is the beginning of another backup: remove it, unless that one is under way\n"; l.notes.String() != want {
+		t.Errorf("it says %q, want %q", l.notes.String(), want)
+	}
+	if _, err := os.Stat(begun); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestBackup_ThatFailsLeavesNothing(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
