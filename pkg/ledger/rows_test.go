@@ -10,6 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // rewrite changes a stored row without the ledger.
@@ -63,6 +64,28 @@ func TestRows_AVersionTooNewIsRefused(t *testing.T) {
 	})
 	if _, err := b.Job(t.Context(), id); err == nil || !strings.Contains(err.Error(), "schema version 99") {
 		t.Errorf("answered %v", err)
+	}
+}
+
+// The settings are the first row of a store that a ledger reads.
+func TestOpen_RefusesASchemaTooNew(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{})
+	cfg := ledger.Config{Store: store, Bus: statemachine.BusQueue}
+	if _, err := ledger.Open(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	key := tablestore.Key{Table: "luciusschedule", Partition: "meta", Row: "settings"}
+	row, err := store.Get(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	later := append(tablestore.Properties{{Name: "v", Value: tablestore.Int(99)}}, row.Properties[1:]...)
+	if _, err := store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Replace, Key: key, ETag: row.ETag, Properties: later}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := ledger.Open(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "schema version 99 is newer") {
+		t.Errorf("opened with %v", err)
 	}
 }
 

@@ -359,7 +359,9 @@ func countOpening(db *pebble.DB, fresh bool, options Options) (header, error) {
 	case err != nil:
 		return h, err
 	default:
-		if h, err = decodeHeader(data); err != nil {
+		if h, err = decodeHeader(data); errors.Is(err, ErrLayout) {
+			err = fmt.Errorf("data directory %q cannot be opened: %w", options.Dir, err)
+		} else if err != nil {
 			err = fmt.Errorf("%w: %q: %w", tablestore.ErrDamaged, options.Dir, err)
 		}
 		if err = errors.Join(err, closer.Close()); err != nil {
@@ -393,7 +395,7 @@ func openingError(dir, reading string, err error) error {
 	var errno syscall.Errno
 	var path *fs.PathError
 	switch {
-	case errors.Is(err, tablestore.ErrDamaged):
+	case errors.Is(err, tablestore.ErrDamaged), errors.Is(err, ErrLayout):
 		return err
 	case errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT):
 		return fmt.Errorf("%w: data directory %q: %w; remove other files from the disk, or enlarge it", tablestore.ErrNoSpace, dir, err)

@@ -155,10 +155,30 @@ func TestOpenRefusesADirectoryOfAnotherProcess(t *testing.T) {
 	closeStore(t, open(t, pebblestore.Options{Dir: dir}))
 }
 
+// A store of another version is not damaged.
 func TestOpenRefusesAnotherLayout(t *testing.T) {
 	t.Parallel()
+	for layout, want := range map[byte]string{
+		3: "its rows have layout 3, and this program reads 4: use the version that wrote them",
+		5: "its rows have layout 5, and this program reads 4: use the version that wrote them",
+	} {
+		options := pebblestore.Options{Dir: "data", FS: vfs.NewMem()}
+		store := open(t, options)
+		if err := store.SetHeader([]byte{layout, 1, 1}); err != nil {
+			t.Fatal(err)
+		}
+		closeStore(t, store)
+		expectOpenError(t, options, pebblestore.ErrLayout, want)
+		if _, err := pebblestore.Open(options); errors.Is(err, tablestore.ErrDamaged) {
+			t.Errorf("%v, which is no damage", err)
+		}
+	}
+}
+
+func TestOpenRefusesADamagedHeader(t *testing.T) {
+	t.Parallel()
 	for what, header := range map[string][]byte{
-		"newer": {5, 1, 1}, "malformed": {4, 0x80}, "without a time": {4, 1}, "name cut short": {4, 1, 1, 2, 'n'},
+		"malformed": {4, 0x80}, "without a time": {4, 1}, "name cut short": {4, 1, 1, 2, 'n'},
 		"name twice": {4, 1, 1, 1, 'n', 1, 'n'}, "empty": {},
 	} {
 		t.Run(what, func(t *testing.T) {

@@ -21,6 +21,9 @@ const rowVersion = 1
 // layoutVersion is the version of the layout of keys and rows.
 const layoutVersion = 4
 
+// ErrLayout is wrapped in the error for a store with rows of another layout.
+var ErrLayout = errors.New("the store is of another version")
+
 // headerKey is the key of the header row. It sorts before every table.
 var headerKey = []byte{divider, 'h'}
 
@@ -42,8 +45,12 @@ func encodeHeader(h header) []byte {
 }
 
 func decodeHeader(data []byte) (h header, err error) {
-	if len(data) == 0 || data[0] != layoutVersion {
-		return header{}, errors.New("unknown layout in its header, written by another version of this program")
+	if len(data) == 0 {
+		return header{}, errors.New("malformed header")
+	}
+	if data[0] != layoutVersion {
+		return header{}, fmt.Errorf("%w: its rows have layout %d, and this program reads %d: use the version that wrote them",
+			ErrLayout, data[0], layoutVersion)
 	}
 	data = data[1:]
 	number := func() (n uint64) {
