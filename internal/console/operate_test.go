@@ -268,6 +268,10 @@ func TestOutbox_ShowsWhatWaits(t *testing.T) {
 	}
 	b.set("GET /v1/admin/outbox", api.OutboxPage{})
 	has(t, b.get(t, "/ui/outbox"), "Nothing waits to be published")
+	b.set("GET /v1/admin/outbox", api.OutboxPage{NextPageToken: "n2"})
+	page = b.get(t, "/ui/outbox")
+	has(t, page, "among those of the jobs that were looked at", "page_token=n2")
+	hasNot(t, page, "Nothing waits to be published")
 }
 
 func TestStuck(t *testing.T) {
