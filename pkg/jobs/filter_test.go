@@ -1,6 +1,8 @@
 package jobs_test
 
 import (
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -8,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -149,5 +152,39 @@ func TestList_IndexRowsOfAPageAreBounded(t *testing.T) {
 	}
 	if scans := store.scans.Load(); store.jobs.Load() > 0 || scans > 60 {
 		t.Errorf("read %d jobs in %d scans", store.jobs.Load(), scans)
+	}
+}
+
+// Of many live jobs a page reads the newest ones, in whatever order they are known.
+func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
+	t.Parallel()
+	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, known []string
+	for range 5 {
+		for range 1400 { // They have been purged since.
+			known = append(known, uuid.Must(uuid.NewV7()).String())
+		}
+		id := accept(t, l, len(want), 1)[0]
+		want, known = append([]string{id}, want...), append(known, id)
+	}
+	for name, order := range map[string]func(){
+		"the oldest first": func() { slices.Sort(known) }, "the newest first": func() { slices.Reverse(known) },
+		"any order": func() { rand.Shuffle(len(known), func(i, j int) { known[i], known[j] = known[j], known[i] }) },
+	} {
+		order()
+		s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{
+			Live: func(func(*census.Traits) bool) ([]string, bool) { return known, true },
+		})
+		store.jobs.Store(0)
+		if diff := cmp.Diff(want, pages(t, s, jobs.Filter{State: statemachine.JobDispatching}, 10)); diff != "" {
+			t.Errorf("known %s (-want +got):\n%s", name, diff)
+		}
+		if reads := int(store.jobs.Load()); reads != len(known) {
+			t.Errorf("known %s: %d reads of %d jobs", name, reads, len(known))
+		}
 	}
 }

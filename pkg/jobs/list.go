@@ -198,7 +198,7 @@ func (s *Service) live(ctx context.Context, f *Filter, after string) (found []pl
 	if f.State == "" && f.Service == "" && f.RequestType == "" && f.ErrorCode == "" || f.State.Terminal() || f.CorrelationID != "" {
 		return nil, false, nil
 	}
-	last := ""
+	last, worst := "", maxPlace
 	if after != "" {
 		last = ledger.ListOrder(after)
 	}
@@ -209,15 +209,17 @@ func (s *Service) live(ctx context.Context, f *Filter, after string) (found []pl
 		if err != nil {
 			return nil, false, err
 		}
-		for _, id := range ids {
+		for _, id := range slices.Backward(ids) { // The last ones are the newest, as a rule.
 			place, made := ledger.ListOrder(id), ledger.IDTime(id) // It was accepted within idLead.
-			if place > last && (f.CreatedAfter.IsZero() || !made.Add(idLead).Before(f.CreatedAfter)) &&
+			if place > last && place <= worst && (f.CreatedAfter.IsZero() || !made.Add(idLead).Before(f.CreatedAfter)) &&
 				(f.CreatedBefore.IsZero() || made.Before(f.CreatedBefore)) {
 				found = append(found, placed{place, id})
 			}
-		}
-		if len(found) >= 3*maxRead {
-			found = newest(found)
+			if len(found) == 3*maxRead {
+				if found = newest(found); len(found) == maxRead {
+					worst = found[maxRead-1].place
+				}
+			}
 		}
 	}
 	return newest(found), true, nil
