@@ -1,4 +1,4 @@
-// Package postgres starts the pinned PostgreSQL of npm for tests and comparisons, in a
+// Package postgres starts a pinned PostgreSQL of npm for tests and comparisons, in a
 // folder of its own on a free loopback port, or uses an installed one.
 //
 //	npm package ──► folder/node_modules ──► initdb ──► postgres, as "nobody" under root
@@ -10,7 +10,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	_ "embed"
+	"embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -19,6 +19,7 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -44,14 +45,30 @@ type Server struct {
 // Open connects to the PostgreSQL of the URL, or starts one in the folder if the URL is
 // empty. It returns an error if PostgreSQL is not on this machine, or would lose commits
 // in a crash. Stop it.
-func Open(ctx context.Context, dir, text string) (_ *Server, err error) {
-	s := &Server{dir: filepath.Join(dir, "postgres")}
+func Open(ctx context.Context, dir, text string) (*Server, error) {
 	if text == "" {
-		if err = s.install(ctx); err == nil {
-			err = s.Start(ctx)
-		}
-	} else if s.URL, err = url.Parse(text); err != nil || s.URL.Host == "" {
-		err = errors.New("the URL of PostgreSQL must be one like postgres://user:password@127.0.0.1:5432/postgres")
+		return start(ctx, dir, newest)
+	}
+	at, err := url.Parse(text)
+	if err != nil || at.Host == "" {
+		return nil, errors.New("PostgreSQL: the URL must be one like postgres://user:password@127.0.0.1:5432/postgres")
+	}
+	s := &Server{URL: at}
+	if err := s.check(ctx); err != nil {
+		return nil, fmt.Errorf("PostgreSQL: %w", err)
+	}
+	return s, nil
+}
+
+// OpenOldest starts the oldest PostgreSQL that Lucius runs on in the folder. Stop it.
+func OpenOldest(ctx context.Context, dir string) (*Server, error) { return start(ctx, dir, oldest) }
+
+// start starts a pinned PostgreSQL.
+func start(ctx context.Context, dir, version string) (*Server, error) {
+	s := &Server{dir: filepath.Join(dir, "postgres")}
+	err := s.install(ctx, version)
+	if err == nil {
+		err = s.Start(ctx)
 	}
 	if err == nil {
 		err = s.check(ctx)
@@ -160,13 +177,13 @@ func (s *Server) end(signal syscall.Signal) error {
 	}
 }
 
-// The package of npm that holds PostgreSQL, pinned with its hash.
-var (
-	//go:embed npm/package.json
-	packageJSON []byte
-	//go:embed npm/package-lock.json
-	packageLock []byte
-)
+// packages are the packages of npm that hold PostgreSQL, pinned with their hashes, in a
+// folder for each version.
+//
+//go:embed npm
+var packages embed.FS
+
+const newest, oldest = "newest", "oldest"
 
 // Start starts the installed server on the port that it had, or at first on a free one, with
 // a password that only this program knows. Its settings are the defaults, but for rarer
@@ -280,7 +297,7 @@ func (s *Server) await(ctx context.Context) error {
 // install installs the package of npm into the folder. A package of npm cannot hold
 // symbolic links; those of the libraries are listed in a file, and its script for them is
 // not run.
-func (s *Server) install(ctx context.Context) (err error) {
+func (s *Server) install(ctx context.Context, version string) (err error) {
 	if s.as, err = unprivileged(); err != nil {
 		return err
 	}
@@ -289,8 +306,12 @@ func (s *Server) install(ctx context.Context) (err error) {
 	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711), os.Mkdir(dir, 0o755)); err != nil { //nolint:gosec // As said.
 		return err
 	}
-	for name, text := range map[string][]byte{"package.json": packageJSON, "package-lock.json": packageLock} {
-		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+	for _, name := range []string{"package.json", "package-lock.json"} {
+		text, err := packages.ReadFile(path.Join("npm", version, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,6 +48,11 @@ func TestMain(m *testing.M) {
 // database returns the URL of a database with the schema, for this test alone.
 func database(t testing.TB) string {
 	t.Helper()
+	return databaseOn(t, server)
+}
+
+func databaseOn(t testing.TB, server *postgres.Server) string {
+	t.Helper()
 	url, drop, err := server.CreateDatabase(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -74,14 +80,44 @@ func open(t testing.TB, url string) *pgstore.Store {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	features := storetest.Features{Atomic: true, Durable: true, Walks: true, Notifies: true, Effort: 20}
+	conform(t, server, 20)
+}
+
+// conform runs the suite on one database of the server: its checks have tables of their own.
+func conform(t *testing.T, server *postgres.Server, effort int) {
+	t.Helper()
+	url := databaseOn(t, server)
+	var checks atomic.Int64
+	features := storetest.Features{Atomic: true, Durable: true, Walks: true, Notifies: true, Effort: effort}
 	storetest.Run(t, features, func(t testing.TB) storetest.Harness {
-		url := database(t)
+		n := checks.Add(1)
 		return storetest.Harness{
 			Store:  open(t, url),
+			Tables: [2]string{fmt.Sprintf("one%d", n), fmt.Sprintf("two%d", n)},
 			Reopen: func(t testing.TB) tablestore.Store { return open(t, url) },
 		}
 	})
+}
+
+func TestStore_OnTheOldestPostgreSQL(t *testing.T) {
+	t.Parallel()
+	dir, err := os.MkdirTemp("", "pgstore-oldest-") //nolint:usetesting // Another user than root has to enter it.
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := postgres.OpenOldest(t.Context(), dir)
+	if err != nil {
+		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(old.Stop(), os.RemoveAll(dir)); err != nil {
+			t.Error(err)
+		}
+	})
+	if !strings.HasPrefix(old.Version, "15.") {
+		t.Errorf("it is PostgreSQL %s", old.Version)
+	}
+	conform(t, old, 5)
 }
 
 func TestStore_IsLinearizable(t *testing.T) {
