@@ -300,6 +300,21 @@ func TestOpen_RefusesADatabaseThatCannotHoldEveryText(t *testing.T) {
 	}
 }
 
+// A standby says of its transactions what this database does.
+func TestOpen_RefusesAServerThatTakesNoWrites(t *testing.T) {
+	t.Parallel()
+	at := database(t)
+	execute(t, at, "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET default_transaction_read_only = on'; END $$")
+	if _, err := pgstore.Open(t.Context(), pgstore.Options{URL: at}); err == nil || !strings.Contains(err.Error(), "name the primary") {
+		t.Errorf("a read-only server: %v", err)
+	}
+	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: at, ReadOnly: true})
+	if err != nil {
+		t.Fatalf("to read only: %v", err)
+	}
+	_ = store.Close() // It never fails.
+}
+
 func TestViews_ShowADocumentThatIsNoJSONB(t *testing.T) {
 	t.Parallel()
 	url := database(t)

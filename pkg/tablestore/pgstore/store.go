@@ -30,6 +30,8 @@ type Options struct {
 	// Timeout bounds each request, with the wait for a connection: after a failover the old
 	// server may be silent for longer than TCP takes to notice. Optional. Defaults to 30 s.
 	Timeout time.Duration
+	// ReadOnly says that nothing will be written, so that a standby will do.
+	ReadOnly bool
 }
 
 // Store is a table store on PostgreSQL. It is safe for concurrent use.
@@ -66,7 +68,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err != nil {
 		return nil, hideURL(err)
 	}
-	if err := check(ctx, pool); err != nil {
+	if err := check(ctx, pool, options.ReadOnly); err != nil {
 		pool.Close()
 		return nil, err
 	}
@@ -77,9 +79,9 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}, nil
 }
 
-// check refuses a server that could lose commits or cannot hold every text, and a schema
-// of another version. A connection pooler may have dropped the setting of the session.
-func check(ctx context.Context, pool *pgxpool.Pool) error {
+// check refuses a server that could lose commits, takes none or cannot hold every text, and
+// a schema of another version. A connection pooler may have dropped the setting of the session.
+func check(ctx context.Context, pool *pgxpool.Pool, readOnly bool) error {
 	for _, setting := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
 		var value string
 		if err := pool.QueryRow(ctx, "SELECT current_setting($1)", setting).Scan(&value); err != nil {
@@ -88,6 +90,14 @@ func check(ctx context.Context, pool *pgxpool.Pool) error {
 		if value != "on" {
 			return fmt.Errorf("%s of the server is %s: it must be on, or a crash loses what was acknowledged", setting, value)
 		}
+	}
+	var standby string
+	if err := pool.QueryRow(ctx, "SELECT current_setting('transaction_read_only')").Scan(&standby); err != nil {
+		return hideURL(err)
+	}
+	if standby == "on" && !readOnly {
+		return errors.New("the server is a standby, or read-only: name the primary, " +
+			"or all hosts of the cluster with target_session_attrs=read-write")
 	}
 	var encoding string
 	if err := pool.QueryRow(ctx, "SELECT current_setting('server_encoding')").Scan(&encoding); err != nil {
