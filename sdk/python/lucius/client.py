@@ -190,12 +190,18 @@ def _when(when: When) -> Optional[str]:
     return when.isoformat() if isinstance(when, datetime) else when
 
 
-def _encoded(command: Command) -> Dict[str, Any]:
-    """The command as the server takes it, with its key."""
+def _body(command: Command) -> Dict[str, Any]:
+    """The command as the server takes it."""
     body = {name: value for name, value in vars(command).items() if value is not None and name != "key"}
     if command.key is not None:
         body["idempotency_key"] = command.key
-    else:
+    return body
+
+
+def _encoded(command: Command) -> Dict[str, Any]:
+    """The command as the server takes it, with a key."""
+    body = _body(command)
+    if command.key is None:
         # Ids of the sender's logs and traces do not make it another command.
         content = {name: value for name, value in body.items() if name not in ("correlation_id", "traceparent")}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))

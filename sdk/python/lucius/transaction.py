@@ -1,0 +1,61 @@
+"""Submit commands in a transaction of the application's own PostgreSQL, in which Lucius has its jobs."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, List, Mapping, Optional, Protocol, Sequence
+
+from .client import _body
+from .errors import Violation
+from .model import Command
+
+
+class Cursor(Protocol):
+    """A cursor of the DB-API whose parameters are %s, such as one of psycopg."""
+
+    def execute(self, query: Any, params: Sequence[Any], /) -> Any: ...
+
+    def fetchone(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A command that was submitted in a transaction.
+
+    ``state`` is ``waiting``, ``refused`` (until an operator retries or discards it),
+    ``accepted``, or ``discarded``. ``code``, ``detail`` and ``violations`` say why it was
+    refused or has to wait. The rest is that of the job of an accepted command.
+    """
+
+    state: str
+    code: str
+    detail: str
+    violations: List[Violation]
+    job_id: Optional[str]
+    job_state: Optional[str]
+    final_output: Any
+    error_code: Optional[str]
+    error_message: Optional[str]
+
+
+def submit_in(cursor: Cursor, command: Command) -> str:
+    """Submit a command in the cursor's transaction, and return the command's id.
+
+    There will be one job if the transaction is committed, and none if it is not. Without a
+    ``key`` each call is a job of its own, also if the contents are equal. The server checks
+    the command after the commit: :func:`submission_of` tells whether it was refused.
+    """
+    cursor.execute("SELECT lucius.submit(%s::text::jsonb)::text", (json.dumps(_body(command)),))
+    return str(cursor.fetchone()[0])
+
+
+def submission_of(cursor: Cursor, command_id: str) -> Optional[Submission]:
+    """What became of a command. None if there is none, or none any more: it is deleted with its job."""
+    cursor.execute("SELECT (SELECT to_json(r)::text FROM lucius.result(%s::text::uuid) r)", (command_id,))
+    text = cursor.fetchone()[0]
+    if text is None:
+        return None
+    raw: Mapping[str, Any] = json.loads(text)
+    fault = raw["problem"] or {}
+    return Submission(raw["state"], fault.get("code", ""), fault.get("detail", ""),
+                      [Violation(v["pointer"], v["message"]) for v in fault.get("errors", [])],
+                      raw["job_id"], raw["job_state"], raw["final_output"], raw["error_code"], raw["error_message"])

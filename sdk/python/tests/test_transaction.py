@@ -1,0 +1,48 @@
+import json
+import unittest
+
+from lucius import Command, Submission, Violation, submission_of, submit_in
+
+COMMAND = Command(tenant_id="tenant_a", request_type="doc.ingest", payload={"language": "en"},
+                  input_ref={"uri": "s3://bucket/in.pdf"}, output_ref={"uri": "s3://bucket/out.json"})
+
+
+class Cursor:
+    """A cursor that gives one answer, and notes what it is asked."""
+
+    def __init__(self, answer):
+        self.answer, self.asked = answer, None
+
+    def execute(self, query, params):
+        self.asked = query, params
+
+    def fetchone(self):
+        return (self.answer,)
+
+
+class Transactions(unittest.TestCase):
+    def test_a_command_is_submitted(self):
+        cursor = Cursor("c-1")
+        self.assertEqual(submit_in(cursor, COMMAND), "c-1")
+        query, (body,) = cursor.asked
+        self.assertIn("lucius.submit(%s", query)
+        self.assertEqual(json.loads(body), {
+            "tenant_id": "tenant_a", "request_type": "doc.ingest", "schema_version": "1", "payload": {"language": "en"},
+            "input_ref": {"uri": "s3://bucket/in.pdf"}, "output_ref": {"uri": "s3://bucket/out.json"}})
+
+    def test_its_key_is_kept(self):
+        cursor = Cursor("c-1")
+        submit_in(cursor, Command(**{**vars(COMMAND), "key": "order-7"}))
+        self.assertEqual(json.loads(cursor.asked[1][0])["idempotency_key"], "order-7")
+
+    def test_what_became_of_it(self):
+        raw = {"state": "refused", "problem": {"code": "payload_invalid", "detail": "No.", "errors": [{"pointer": "/p", "message": "m"}]},
+               "job_id": None, "job_state": None, "final_output": None, "error_code": None, "error_message": None}
+        cursor = Cursor(json.dumps(raw))
+        self.assertEqual(submission_of(cursor, "c-1"), Submission(
+            "refused", "payload_invalid", "No.", [Violation("/p", "m")], None, None, None, None, None))
+        self.assertEqual(cursor.asked[1], ("c-1",))
+        raw.update(state="accepted", problem=None, job_id="j", job_state="SUCCEEDED", final_output={"uri": "x"})
+        self.assertEqual(submission_of(Cursor(json.dumps(raw)), "c-1"), Submission(
+            "accepted", "", "", [], "j", "SUCCEEDED", {"uri": "x"}, None, None))
+        self.assertIsNone(submission_of(Cursor(None), "c-1"))
