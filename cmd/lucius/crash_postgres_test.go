@@ -156,7 +156,7 @@ func endSessions(t *testing.T, at *url.URL) {
 	}
 	defer func() { _ = connection.Close(t.Context()) }() // Nothing is lost with it.
 	if _, err := connection.Exec(t.Context(),
-		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lucius'"); err != nil {
+		"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name LIKE 'lucius%'"); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"github.com/lucius-project/lucius/internal/console"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/inbox"
+	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/routing"
@@ -43,6 +45,10 @@ type host struct {
 	tenants   *config.Tenants
 	tracer    *tracing.Tracer // nil unless the environment names a place to report to
 	bus       bus
+	inbox     inbox.Source  // nil but on PostgreSQL
+	submitted chan struct{} // tells of commands in the inbox
+
+	closeInbox func()
 
 	server      *server.Server
 	connections int // how many connections may be open
@@ -107,6 +113,12 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 	if cfg.Bus == config.BusServiceBus {
 		settings.OpenBus = h.openBus
 	}
+	if cfg.StorageBackend == config.BackendPostgres {
+		if err := h.openInbox(ctx, stored.Tables.Ledger); err != nil {
+			return nil, err
+		}
+	}
+	settings.Inbox, settings.InboxWake = h.inbox, h.submitted
 	if cfg.StartPaused {
 		settings.StartPaused = "started with LUCIUS_START_PAUSED"
 	}
@@ -114,6 +126,24 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 		settings.Tracer = h.tracer
 	}
 	return settings, nil
+}
+
+// openInbox opens the inbox of PostgreSQL, and listens for new commands.
+func (h *host) openInbox(ctx context.Context, table string) error {
+	opened, err := pginbox.Open(ctx, pginbox.Options{URL: h.cfg.PostgresURL, Table: table})
+	if err != nil {
+		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
+	}
+	h.inbox, h.closeInbox, h.submitted = opened, opened.Close, make(chan struct{}, 1)
+	if notifier, ok := h.store.(tablestore.Notifier); ok {
+		notifier.Listen(pginbox.Channel, func(string) {
+			select {
+			case h.submitted <- struct{}{}:
+			default: // It is told already.
+			}
+		})
+	}
+	return nil
 }
 
 // ledgerSettings returns how and for how long jobs are stored.
@@ -242,6 +272,9 @@ const tracesGrace = 5 * time.Second
 // close closes the bus, and reports the last spans.
 func (h *host) close() {
 	h.bus.close(h.log)
+	if h.closeInbox != nil {
+		h.closeInbox()
+	}
 	if h.tracer == nil {
 		return
 	}

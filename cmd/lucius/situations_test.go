@@ -25,6 +25,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
@@ -116,7 +117,27 @@ type situation struct {
 	store     *meddled
 	serial    atomic.Int64
 	workers   atomic.Pointer[workers]
+	inbox     refusing
 	idle      bool // no jobs are submitted
+}
+
+// refusing is an inbox in which that many commands were refused.
+type refusing struct {
+	inbox.Operator
+
+	refused atomic.Int64
+}
+
+func (*refusing) Take(context.Context, int, func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
+	return 0, nil
+}
+
+func (*refusing) Forget(context.Context, string, time.Duration) (next string, deleted int, err error) {
+	return "", 0, nil
+}
+
+func (r *refusing) Survey(context.Context) (inbox.Survey, error) {
+	return inbox.Survey{Refused: int(r.refused.Load())}, nil
 }
 
 // workers is how the three workers behave. A nil one asks for no work.
@@ -171,7 +192,7 @@ func inSituation(t *testing.T, roles []string, script func(*situation), flags ..
 	}
 	h := newHost(cfg, log, m, local, access, protocol.NewHolder(registry))
 	s.store = &meddled{Store: local}
-	h.store = s.store
+	h.store, h.inbox = s.store, &s.inbox
 	if err := h.open(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -72,6 +72,7 @@ var situations = map[string][]string{
 	"StuckJob":       {"LuciusJobStuck"},
 	"RepairedJob":    {"LuciusDefectRepaired"},
 	"BadProtocol":    {"LuciusFilesRefused"},
+	"RefusedCommand": {"LuciusInboxRefused"},
 	"ShortLivedTLS":  {"LuciusCertificateExpires"},
 }
 

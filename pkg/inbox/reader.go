@@ -30,10 +30,19 @@ type Config struct {
 	Retention time.Duration
 	// Logger logs refused commands. Optional.
 	Logger *slog.Logger
-	// Observe is called with the outcome of each command: accepted, refused or waits.
-	// Optional.
-	Observe func(outcome string)
+	// Observe is called with what was decided of each command. Optional.
+	Observe func(decision Decision)
 }
+
+// Decision is what was decided of a command.
+type Decision string
+
+// The decisions. A command that waits is decided on again.
+const (
+	Accepts Decision = "accepted"
+	Refuses Decision = "refused"
+	Waits   Decision = "waits"
+)
 
 // Reader takes commands from the inbox. It is safe for concurrent use, but a process needs
 // one pass at a time.
@@ -50,7 +59,7 @@ func NewReader(cfg Config) (*Reader, error) {
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
-		cfg.Observe = func(string) {}
+		cfg.Observe = func(Decision) {}
 	}
 	r := &Reader{cfg: cfg}
 	r.survey.Store(&Survey{})
@@ -82,7 +91,7 @@ func (r *Reader) acceptAll(ctx context.Context, taken []Command) []Outcome {
 func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 	jobID, err := r.cfg.Accept(ctx, command)
 	if err == nil {
-		r.cfg.Observe("accepted")
+		r.cfg.Observe(Accepts)
 		return Outcome{JobID: jobID}
 	}
 	fault := problem.From(err)
@@ -95,11 +104,11 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 		outcome.Wait = waitOf(fault, command.Tries)
 		r.cfg.Logger.ErrorContext(ctx, "submitted command could not be accepted", log...)
 	default:
-		r.cfg.Observe("refused")
+		r.cfg.Observe(Refuses)
 		r.cfg.Logger.WarnContext(ctx, "submitted command refused", log...)
 		return outcome
 	}
-	r.cfg.Observe("waits")
+	r.cfg.Observe(Waits)
 	return outcome
 }
 
@@ -123,5 +132,10 @@ func (r *Reader) Maintain(ctx context.Context) error {
 	return err
 }
 
-// Survey returns the counts of the last [Reader.Maintain].
-func (r *Reader) Survey() Survey { return *r.survey.Load() }
+// Survey returns the counts of the last [Reader.Maintain]. A nil reader has no commands.
+func (r *Reader) Survey() Survey {
+	if r == nil {
+		return Survey{}
+	}
+	return *r.survey.Load()
+}

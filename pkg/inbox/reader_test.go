@@ -61,7 +61,7 @@ func TestReader_TellsWhatIsRefusedFromWhatHasToWait(t *testing.T) {
 			inbox.Outcome{Problem: &problem.Error{Code: problem.UnknownRequestType}}},
 	}
 	from := &source{outcomes: map[string]inbox.Outcome{}}
-	want, observed := map[string]inbox.Outcome{}, make(chan string, len(cases))
+	want, observed := map[string]inbox.Outcome{}, make(chan inbox.Decision, len(cases))
 	for id, c := range cases {
 		from.waiting = append(from.waiting, inbox.Command{ID: id, Tries: c.tries})
 		want[id] = c.want
@@ -69,7 +69,7 @@ func TestReader_TellsWhatIsRefusedFromWhatHasToWait(t *testing.T) {
 	reader := newReader(t, inbox.Config{
 		Source:  from,
 		Accept:  func(_ context.Context, c *inbox.Command) (string, error) { return "job of " + c.ID, cases[c.ID].err },
-		Observe: func(outcome string) { observed <- outcome },
+		Observe: func(decision inbox.Decision) { observed <- decision },
 	})
 	if err := reader.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
@@ -80,11 +80,11 @@ func TestReader_TellsWhatIsRefusedFromWhatHasToWait(t *testing.T) {
 	if diff := cmp.Diff(want, from.outcomes, same); diff != "" {
 		t.Error(diff)
 	}
-	counts := map[string]int{}
+	counts := map[inbox.Decision]int{}
 	for range cases {
 		counts[<-observed]++
 	}
-	if diff := cmp.Diff(map[string]int{"accepted": 1, "refused": 1, "waits": 5}, counts); diff != "" {
+	if diff := cmp.Diff(map[inbox.Decision]int{inbox.Accepts: 1, inbox.Refuses: 1, inbox.Waits: 5}, counts); diff != "" {
 		t.Error(diff)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/protocol"
@@ -67,6 +68,12 @@ type Config struct {
 	// the callbacks that come over the bus. Optional. Defaults to the pull queue, from
 	// which workers claim over HTTP.
 	OpenBus func(apply Apply) (*Bus, error)
+	// Inbox has the commands that applications submit in their own transactions, which a
+	// process with the role api accepts. Who opens it closes it, after [Server.Run] has
+	// returned. Optional.
+	Inbox inbox.Source
+	// InboxWake has the inbox looked at at once. Optional. Without it that happens each second.
+	InboxWake <-chan struct{}
 	// PublishTimeout is how long the publish of one directive may take. Optional.
 	// Defaults to 10 s.
 	PublishTimeout time.Duration

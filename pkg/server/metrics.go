@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -21,6 +22,7 @@ type meters struct {
 	jobMetrics
 
 	relayed, fired, purged *prometheus.CounterVec
+	submitted              *prometheus.CounterVec
 	bulkJobs, webhooks     *prometheus.CounterVec
 	rejected               *prometheus.CounterVec
 	unrecorded             prometheus.Counter
@@ -37,6 +39,9 @@ func newMeters(registry *prometheus.Registry) *meters {
 	m.relayed = m.Counter("lucius_relay_rows_total", "Outbox rows that the relay handled, by outcome.", "outcome")
 	metrics.Create(m.relayed, metrics.Names(outbox.Marked, outbox.Settled, outbox.Rejected, outbox.Uncertain, outbox.Outage,
 		outbox.Overload, outbox.Gated, outbox.Held, outbox.Skipped, outbox.Unmarked))
+	m.submitted = m.Counter("lucius_inbox_commands_total",
+		"Commands of applications' transactions that were decided on, by outcome; one that waits is decided on again.", "outcome")
+	metrics.Create(m.submitted, metrics.Names(inbox.Accepts, inbox.Refuses, inbox.Waits))
 	m.fired = m.Counter("lucius_sweeper_entries_total", "Due schedule entries, by their standing to their job.", "standing")
 	for standing := ledger.Acted; standing <= ledger.Orphaned; standing++ {
 		metrics.Create(m.fired, []string{standing.String()})

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/outbox"
 )
 
@@ -14,6 +15,7 @@ func (m *meters) watch(s *Server) {
 	if s.bus.DeadLetters != nil {
 		m.watchDeadLetters(s.bus.DeadLetters)
 	}
+	m.watchInbox(s.submitted)
 	if s.bus.Replies != nil {
 		m.Gauge("lucius_bus_reply_topics_down", "Reply topics that cannot be read.",
 			func() float64 { return float64(len(s.bus.down())) })
@@ -49,6 +51,20 @@ func (m *meters) watchDeadLetters(letters DeadLetters) {
 		func() float64 { return float64(letters.Survey().Count) })
 	m.Gauge("lucius_bus_dead_letters_oldest_seconds", "Time since the oldest of these replies was sent, or 0.", func() float64 {
 		if oldest := letters.Survey().Oldest; !oldest.IsZero() {
+			return time.Since(oldest).Seconds()
+		}
+		return 0
+	})
+}
+
+// watchInbox registers the gauges of the commands of applications' transactions.
+func (m *meters) watchInbox(submitted *inbox.Reader) {
+	m.Gauge("lucius_inbox_waiting", "Commands of applications' transactions that wait to be accepted, at most 10,000.",
+		func() float64 { return float64(submitted.Survey().Waiting) })
+	m.Gauge("lucius_inbox_refused", "Commands of applications' transactions that were refused, at most 10,000.",
+		func() float64 { return float64(submitted.Survey().Refused) })
+	m.Gauge("lucius_inbox_oldest_seconds", "Time since the oldest waiting command of these was submitted, or 0.", func() float64 {
+		if oldest := submitted.Survey().OldestWaiting; !oldest.IsZero() {
 			return time.Since(oldest).Seconds()
 		}
 		return 0

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sync/singleflight"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -37,6 +38,7 @@ type readiness struct {
 	reconciler *upkeep.Reconciler
 	clock      *clockCheck
 	watchers   []*upkeep.Watcher
+	submitted  *inbox.Reader // nil without an inbox
 	answer     cachedAnswer
 }
 
@@ -95,6 +97,10 @@ func (r *readiness) warnings(now time.Time) []string {
 		found := letters.Survey()
 		warnings = append(warnings, fmt.Sprintf("%d replies are dead letters, the oldest since %s: see /v1/admin/dead-letters",
 			found.Count, found.Oldest.UTC().Format(time.RFC3339)))
+	}
+	if found := r.submitted.Survey(); found.Refused > 0 {
+		warnings = append(warnings, fmt.Sprintf("commands of the inbox were refused: %d, the oldest submitted at %s: see /v1/admin/inbox",
+			found.Refused, found.OldestRefused.UTC().Format(time.RFC3339)))
 	}
 	if warning := r.clock.warning(); warning != "" {
 		warnings = append(warnings, warning)

@@ -41,6 +41,12 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.bus.Replies != nil && s.cfg.has(RoleAPI) { // Replies are callbacks over the bus.
 		replies.Go(func() { _ = s.bus.Replies.Run(reading) }) // It logs topics that it cannot read.
 	}
+	if s.submitted != nil && s.cfg.has(RoleAPI) {
+		take, maintain := s.inboxLoops()
+		for _, loop := range []upkeep.Loop{s.equipped(take), s.equipped(maintain)} {
+			replies.Go(func() { _ = loop.Run(reading) }) // It never fails.
+		}
+	}
 
 	var cause error
 	select {
@@ -53,7 +59,7 @@ func (s *Server) Run(ctx context.Context) error {
 		"grace", s.cfg.Grace.String())
 	s.api.Drain()
 	cause = errors.Join(cause, s.requestsEnd())
-	stopReplies() // Before the relay, which publishes what they commit.
+	stopReplies() // And the inbox, before the relay, which publishes what they commit.
 	replies.Wait()
 	stop()
 	cause = errors.Join(cause, group.Wait())
@@ -85,8 +91,8 @@ func (s *Server) closeCensus(orderly bool) {
 func (s *Server) loops() []func(context.Context) error {
 	var loops []func(context.Context) error
 	every := func(interval time.Duration, loop upkeep.Loop) {
-		loop.Interval, loop.Jitter, loop.Logger, loop.Observe = interval, loopJitter, s.log, s.meters.observeLoop(loop.Name)
-		loops = append(loops, loop.Run)
+		loop.Interval = interval
+		loops = append(loops, s.equipped(loop).Run)
 	}
 	every(time.Second, upkeep.Loop{Name: "pauses", Pass: s.uses.Gate.Refresh})
 	every(censusInterval, upkeep.Loop{Name: "census", Pass: s.uses.Census.RunOnce})
@@ -125,6 +131,12 @@ func (s *Server) loops() []func(context.Context) error {
 		every(s.cfg.SweepInterval, s.webhooks.Loop())
 	}
 	return loops
+}
+
+// equipped returns the loop with jitter, log and metrics.
+func (s *Server) equipped(loop upkeep.Loop) upkeep.Loop {
+	loop.Jitter, loop.Logger, loop.Observe = loopJitter, s.log, s.meters.observeLoop(loop.Name)
+	return loop
 }
 
 // watched returns the loop of a watcher, after whose passes the protocols in use have

@@ -15,6 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -40,6 +41,8 @@ type Server struct {
 	uses   httpapi.UseCases
 	bus    *bus
 	relay  *outbox.Relay
+	// submitted takes commands from applications' transactions; nil without an inbox.
+	submitted *inbox.Reader
 	// illegal gets the first defect of the relay.
 	illegal chan *seqledger.IllegalTransitionError
 
@@ -67,7 +70,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
 	for _, open := range []func(context.Context) error{
-		s.openLedger, s.openPauses, s.openCensus, s.openBus, s.openUpkeep, s.openWebhooks, s.openRelay, s.openAPI,
+		s.openLedger, s.openPauses, s.openCensus, s.openBus, s.openUpkeep, s.openWebhooks, s.openRelay, s.openInbox, s.openAPI,
 	} {
 		if err := open(ctx); err != nil {
 			return nil, err
@@ -305,7 +308,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 	settings.Lanes, settings.ProbesOnly = s.cfg.Routing.Lanes, !s.cfg.has(RoleAPI)
 	settings.Ready = (&readiness{
 		ledger: s.uses.Ledger, store: s.cfg.Store, clock: s.clock, bus: s.bus, gate: s.uses.Gate,
-		reconciler: s.uses.Reconciler, watchers: s.cfg.Watchers,
+		reconciler: s.uses.Reconciler, watchers: s.cfg.Watchers, submitted: s.submitted,
 	}).Ready
 	if s.api, err = httpapi.New(settings); err != nil {
 		return err

@@ -47,6 +47,9 @@ type Inbox struct {
 
 var _ inbox.Source = (*Inbox)(nil)
 
+// Channel is the channel of PostgreSQL on which commits of commands are notified.
+const Channel = "lucius_inbox"
+
 // maxConnections are one for commands in hand, and two for operators and upkeep.
 const maxConnections = 3
 

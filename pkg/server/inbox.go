@@ -1,0 +1,57 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/inbox"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+const (
+	// inboxInterval is the time between two looks at the inbox that nothing asked for.
+	inboxInterval = time.Second
+	// surveyInterval is the time between two counts of the inbox.
+	surveyInterval = 10 * time.Second
+)
+
+// openInbox opens what accepts the commands that applications submit in their own
+// transactions, if the store has them.
+func (s *Server) openInbox(context.Context) (err error) {
+	if s.cfg.Inbox == nil {
+		return nil
+	}
+	s.submitted, err = inbox.NewReader(inbox.Config{
+		Source: s.cfg.Inbox, Accept: s.acceptSubmitted, Retention: s.cfg.Ledger.Retention, Logger: s.log,
+		Observe: func(outcome inbox.Decision) { s.meters.submitted.WithLabelValues(string(outcome)).Inc() },
+	})
+	s.uses.Inbox = s.cfg.Inbox
+	return err
+}
+
+// acceptSubmitted accepts a command of the inbox as POST /v1/commands does.
+func (s *Server) acceptSubmitted(ctx context.Context, command *inbox.Command) (jobID string, err error) {
+	var body bytes.Buffer // Without the blanks of the database, which count towards the limits.
+	if err := json.Compact(&body, command.Body); err != nil {
+		return "", problem.NotJSON(command.Body, err)
+	}
+	submission, err := s.uses.Commands.Prepare(body.Bytes(), commands.Headers{}, func(tenantID string) error {
+		return s.cfg.HTTP.TenantLimit.Check("tenant", tenantID, time.Now())
+	})
+	if err != nil {
+		return "", err
+	}
+	accepted, err := submission.Accept(ledger.WithCaller(ctx, "inbox:"+command.SubmittedBy))
+	return accepted.Job.ID, err
+}
+
+// inboxLoops returns what takes the commands, and what counts and forgets them.
+func (s *Server) inboxLoops() (take, maintain upkeep.Loop) {
+	return upkeep.Loop{Name: "inbox", Interval: inboxInterval, Pass: s.submitted.RunOnce, Wake: s.cfg.InboxWake},
+		upkeep.Loop{Name: "inbox survey", Interval: surveyInterval, Pass: s.submitted.Maintain}
+}

@@ -1,0 +1,151 @@
+package server_test
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/inbox"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/server"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// submitted is an inbox in memory. It forgets a command once that is decided on.
+type submitted struct {
+	inbox.Operator
+
+	waiting  chan inbox.Command
+	outcomes chan inbox.Outcome
+	refused  atomic.Int64
+}
+
+func (s *submitted) Take(ctx context.Context, _ int, accept func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
+	select {
+	case command := <-s.waiting:
+		outcome := accept(ctx, []inbox.Command{command})[0]
+		if outcome.JobID == "" && outcome.Wait == 0 {
+			s.refused.Add(1)
+		}
+		s.outcomes <- outcome
+		return 1, nil
+	default:
+		return 0, nil
+	}
+}
+
+func (s *submitted) Survey(context.Context) (inbox.Survey, error) {
+	return inbox.Survey{Refused: int(s.refused.Load()), OldestRefused: time.Now()}, nil
+}
+
+func (*submitted) Forget(context.Context, string, time.Duration) (string, int, error) {
+	return "", 0, nil
+}
+
+const oneStep = `protocol_id: p
+request_types: [t]
+steps: [{step_id: s, step_type: S, service: svc}]
+`
+
+// TestInbox_IsAcceptedAsOverHTTP submits commands by an inbox: they become jobs, are refused,
+// or wait at the tenant's limit.
+func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		source := &submitted{waiting: make(chan inbox.Command, 9), outcomes: make(chan inbox.Outcome, 9)}
+		wake := make(chan struct{})
+		s, stop := serve(t, server.Config{
+			Inbox: source, InboxWake: wake, Ledger: ledger.Config{Limit: func(string) int { return 1 }},
+		})
+		defer stop()
+		submit := func(body string) inbox.Outcome {
+			synctest.Wait() // The loop waits.
+			source.waiting <- inbox.Command{ID: "c", TenantID: "acme", SubmittedBy: "shop", Body: []byte(body)}
+			began := time.Now()
+			wake <- struct{}{}
+			outcome := <-source.outcomes
+			if took := time.Since(began); took > 100*time.Millisecond {
+				t.Errorf("it was taken after %s", took)
+			}
+			return outcome
+		}
+		const command = `{"tenant_id": "acme", "request_type": "t", "schema_version": "1", "payload": {"n": 1.50},
+			"input_ref": {"uri": "s3://in"}, "output_ref": {"uri": "s3://out"}, "idempotency_key": "`
+		first := submit(command + `a"}`)
+		if again := submit(command + `a"}`); first.JobID == "" || again.JobID != first.JobID {
+			t.Errorf("%+v, and again %+v", first, again)
+		}
+		history := get[api.EventPage](t, s, "/v1/jobs/"+first.JobID+"/events")
+		if history.Events[0].Caller != "inbox:shop" {
+			t.Errorf("%+v", history.Events[0])
+		}
+		if full := submit(command + `b"}`); full.Wait == 0 || full.Problem.Code != problem.TenantLimit {
+			t.Errorf("beyond the limit: %+v", full)
+		}
+		if bad := submit(`{"tenant_id":"acme"}`); bad.Wait != 0 || bad.Problem.Code != problem.InvalidEnvelope {
+			t.Errorf("half a command: %+v", bad)
+		}
+		if bad := submit("{"); bad.Wait != 0 || bad.Problem.Code != problem.InvalidJSON {
+			t.Errorf("half a document: %+v", bad)
+		}
+		// What the database added to the text does not count.
+		long := strings.Replace(command, "1.50", "["+strings.Repeat("1,"+strings.Repeat(" ", 5000), 100)+"1]", 1)
+		if full := submit(long + `c"}`); full.Problem.Code != problem.TenantLimit {
+			t.Errorf("a payload with many blanks: %+v", full)
+		}
+		time.Sleep(time.Minute)
+		if got := get[api.Readiness](t, s, "/readyz"); !strings.Contains(strings.Join(got.Warnings, "\n"), "commands of the inbox were refused: 2") {
+			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// serve runs a server in memory, which stop ends.
+func serve(t *testing.T, cfg server.Config) (_ *server.Server, stop func()) {
+	t.Helper()
+	registry, err := protocol.LoadFS(fstest.MapFS{"p.yaml": {Data: []byte(oneStep)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := memstore.New(memstore.Options{})
+	cfg.Store, cfg.Protocols, cfg.HTTP = store, protocol.NewHolder(registry), httpapi.Config{Auth: auth.New(auth.Config{})}
+	cfg.Logger = slog.New(slog.DiscardHandler)
+	s, err := server.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	return s, func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		_ = store.Close() // It never fails.
+	}
+}
+
+// get asks the server, and decodes the answer.
+func get[T any](t *testing.T, s *server.Server, path string) (answer T) {
+	t.Helper()
+	recorder := httptest.NewRecorder()
+	s.ServeHTTP(recorder, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost"+path, nil))
+	if err := json.Unmarshal(recorder.Body.Bytes(), &answer); err != nil || recorder.Code != http.StatusOK {
+		t.Fatalf("%s: %d %s", path, recorder.Code, recorder.Body)
+	}
+	return answer
+}
