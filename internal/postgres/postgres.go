@@ -51,7 +51,7 @@ func Open(ctx context.Context, dir, text string) (*Server, error) {
 	}
 	at, err := url.Parse(text)
 	if err != nil || at.Host == "" {
-		return nil, errors.New("PostgreSQL: the URL must be one like postgres://user:password@127.0.0.1:5432/postgres")
+		return nil, errors.New("the URL of PostgreSQL must be one like postgres://user:password@127.0.0.1:5432/postgres")
 	}
 	s := &Server{URL: at}
 	if err := s.check(ctx); err != nil {
