@@ -27,8 +27,12 @@ const helpEnv = "LUCIUS_TEST_HELP"
 var builds string
 
 func TestMain(m *testing.M) {
-	if os.Getenv(helpEnv) == "worker" {
+	switch os.Getenv(helpEnv) {
+	case "worker":
 		helpWork()
+		return
+	case "shop":
+		helpSell()
 		return
 	}
 	os.Exit(runTests(m))
