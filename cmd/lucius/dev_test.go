@@ -168,6 +168,22 @@ func TestInit_OverwritesNothing(t *testing.T) {
 	t.Parallel()
 	c := terminalOf(t, "", "")
 	dir := filepath.Join(t.TempDir(), "pipeline")
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(dir, "lucius") // As of go build in the same folder.
+	if err := os.WriteFile(binary, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, force := range []string{"--force=false", "--force"} {
+		c.want(cli.ExitRefused, binary+" is a file, and the project has a folder of that name", "init", dir, force)
+		if found, err := os.ReadDir(dir); err != nil || len(found) > 1 {
+			t.Fatalf("it wrote %v, %v", found, err)
+		}
+	}
+	if err := os.Remove(binary); err != nil {
+		t.Fatal(err)
+	}
 	c.want(0, filepath.Join(dir, "protocols", "summarize.yaml"), "init", dir)
 	worker := filepath.Join(dir, "worker.py")
 	if err := os.WriteFile(worker, []byte("mine"), 0o600); err != nil {

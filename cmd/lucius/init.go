@@ -66,8 +66,8 @@ func writeProject(dir string, force bool) (written []string, err error) {
 				return err
 			}
 			path := filepath.Join(dir, filepath.FromSlash(strings.TrimSuffix(name, ".txt")))
-			if _, err := os.Lstat(path); !force && !errors.Is(err, fs.ErrNotExist) {
-				return &cli.Error{Code: cli.ExitRefused, Err: fmt.Errorf("%s exists: nothing was written. --force overwrites it", path)}
+			if err := checkFree(path, force); err != nil {
+				return err
 			}
 			contents[path], err = fs.ReadFile(files, name)
 			return err
@@ -90,4 +90,20 @@ func writeProject(dir string, force bool) (written []string, err error) {
 		}
 	}
 	return written, nil
+}
+
+// checkFree refuses a path that holds a file, unless by force, and one in a folder that
+// cannot be made.
+func checkFree(path string, force bool) error {
+	folder := filepath.Dir(path)
+	if info, err := os.Stat(folder); err == nil && !info.IsDir() {
+		return &cli.Error{Code: cli.ExitRefused, Err: fmt.Errorf(
+			"%s is a file, and the project has a folder of that name: nothing was written. Name another folder: lucius init DIR", folder)}
+	}
+	if _, err := os.Lstat(path); force || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("look for %s: %w", path, err)
+	}
+	return &cli.Error{Code: cli.ExitRefused, Err: fmt.Errorf("%s exists: nothing was written. --force overwrites it", path)}
 }
