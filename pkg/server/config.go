@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -46,12 +47,13 @@ type Config struct {
 	// Backup, and Ready, Registry, Log, Lanes and ProbesOnly.
 	HTTP httpapi.Config
 	// Ledger says how and for how long jobs are stored. Open sets Store, Bus, Hold,
-	// Handoff, Held, Ready, Taker, Observe, Unsure, Ended and Sample. Optional.
+	// Handoff, Held, Ready, Taker, Observe, Unsure, Ended and Sample, and Shared if the
+	// store is a [tablestore.Notifier]. Optional.
 	Ledger ledger.Config
 	// Policy limits what commands may hold. Open sets CheckCallbackURL. Optional.
 	Policy commands.Policy
 	// Defaults are the timeouts and budgets that a protocol does not set. Optional.
-	// Defaults to [DefaultPolicy].
+	// Defaults to [DefaultPolicy]; a policy of your own begins with that.
 	Defaults statemachine.Policy
 	// Routing says how many lanes there are, and the names of their topics. Optional.
 	Routing routing.Config
@@ -173,11 +175,21 @@ func (c *Config) withDefaults() error {
 	case c.HTTP.Auth == nil:
 		return errors.New("server: HTTP.Auth is required: it says who may call")
 	}
-	if c.Defaults.MaxAttempts == 0 {
-		c.Defaults = DefaultPolicy()
+	all := []Role{RoleAPI, RoleRelay, RoleSweeper}
+	for _, role := range c.Roles {
+		if !slices.Contains(all, role) {
+			return fmt.Errorf("server: Roles has %q: there are %q", role, all)
+		}
 	}
 	if len(c.Roles) == 0 {
-		c.Roles = []Role{RoleAPI, RoleRelay, RoleSweeper}
+		c.Roles = all
+	}
+	switch d := &c.Defaults; {
+	case d.AckTimeout > 0 && d.Lease > 0:
+	case d.AckTimeout == 0 && d.Lease == 0 && d.MaxAttempts == 0 && len(d.Dispatch)+len(d.Ack)+len(d.Execution) == 0:
+		*d = DefaultPolicy()
+	default:
+		return fmt.Errorf("server: Defaults has AckTimeout %s and Lease %s: change what DefaultPolicy returns", d.AckTimeout, d.Lease)
 	}
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, 10*time.Second)
 	c.RelayInterval = cmp.Or(c.RelayInterval, time.Second)

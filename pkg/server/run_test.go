@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
@@ -40,6 +41,8 @@ func TestOpen_SaysWhatIsMissing(t *testing.T) {
 	for field, remove := range map[string]func(*Config){
 		"Store": func(c *Config) { c.Store = nil }, "Protocols": func(c *Config) { c.Protocols = nil },
 		"HTTP.Auth": func(c *Config) { c.HTTP.Auth = nil },
+		"Defaults":  func(c *Config) { c.Defaults = statemachine.Policy{Lease: time.Hour} },
+		"Roles":     func(c *Config) { c.Roles = []Role{"sweper"} },
 		"Publisher": func(c *Config) { c.OpenBus = func(Apply) (*Bus, error) { return new(Bus), nil } },
 	} {
 		cfg := minimal(t)

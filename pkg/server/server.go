@@ -23,6 +23,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -58,7 +59,8 @@ type Server struct {
 }
 
 // Open puts a server together on an open store. The error names the part or the field at
-// fault. Nothing is in progress before [Server.Run].
+// fault; to try again, set another [Config.Registry]. Nothing is in progress before
+// [Server.Run].
 func Open(ctx context.Context, cfg Config) (*Server, error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, err
@@ -79,7 +81,8 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// UseCases returns the use cases that the API calls.
+// UseCases returns the use cases that the API calls. Run does not wait for calls of them that
+// are under way when it ends, so end those before.
 func (s *Server) UseCases() httpapi.UseCases { return s.uses }
 
 // Relay returns the relay.
@@ -101,6 +104,9 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 	settings.Store, settings.Hold, settings.Bus = s.cfg.Store, s.cfg.PublishTimeout*3/2, statemachine.BusQueue
 	if s.cfg.OpenBus != nil {
 		settings.Bus = statemachine.BusServiceBus
+	}
+	if _, several := s.cfg.Store.(tablestore.Notifier); several { // It tells other processes what it writes.
+		settings.Shared = true
 	}
 	if s.cfg.has(RoleRelay) {
 		settings.Handoff = s.inbox // Without it the relays of other processes find the row at once.
