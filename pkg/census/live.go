@@ -1,6 +1,8 @@
 package census
 
 import (
+	"iter"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -53,6 +55,7 @@ type liveJobs struct {
 	oldest int
 	alike  map[Traits]*alike
 	walk   uint32 // the number of the walk under way, or of the last one
+	seen   int    // how many of jobs were seen since it began
 	whole  bool   // Each live job is in jobs, with the traits that it has.
 	unsure bool   // since the walk began: a commit may be missing
 }
@@ -99,6 +102,9 @@ func (l *liveJobs) saw(agg *statemachine.Aggregate) {
 	}
 	traits := TraitsOf(agg)
 	if ok && known.of.traits == traits {
+		if known.walk != l.walk {
+			l.seen++
+		}
 		known.rev, known.walk = agg.Job.Rev, l.walk
 		l.jobs[id] = known
 		return
@@ -106,6 +112,7 @@ func (l *liveJobs) saw(agg *statemachine.Aggregate) {
 	if ok {
 		l.forget(id, known)
 	}
+	l.seen++
 	of := l.alike[traits]
 	if of == nil {
 		of = &alike{traits: traits.clone()}
@@ -132,6 +139,9 @@ func (l *liveJobs) remember(id uuid.UUID) {
 // forget removes a job.
 func (l *liveJobs) forget(id uuid.UUID, job liveJob) {
 	delete(l.jobs, id)
+	if job.walk == l.walk {
+		l.seen--
+	}
 	last := len(job.of.ids) - 1
 	if moved := job.of.ids[last]; moved != id {
 		other := l.jobs[moved]
@@ -144,11 +154,14 @@ func (l *liveJobs) forget(id uuid.UUID, job liveJob) {
 }
 
 // begin notes that a walk begins.
-func (l *liveJobs) begin() { l.walk, l.unsure = l.walk+1, false }
+func (l *liveJobs) begin() { l.walk, l.seen, l.unsure = l.walk+1, 0, false }
 
 // end notes that a walk has seen every live job that no change was made to.
 func (l *liveJobs) end() {
 	l.whole = !l.unsure
+	if l.seen == len(l.jobs) {
+		return // Commits wait meanwhile, and a million jobs take a while to look through.
+	}
 	for id, job := range l.jobs {
 		if job.walk < l.walk {
 			l.forget(id, job)
@@ -156,27 +169,34 @@ func (l *liveJobs) end() {
 	}
 }
 
-// Live returns the ids of the live jobs whose traits are wanted, in no particular order.
-// Some of them may have ended. It reports false if it does not know them all: other
-// processes write the store, or no walk has ended yet.
-func (c *Census) Live(wanted func(*Traits) bool) (ids []string, known bool) {
+// livePart is how many ids a part of [Census.Live] has.
+const livePart = 128
+
+// Live yields the ids of the live jobs whose traits are wanted, in parts and in no
+// particular order. Some of them may have ended. It reports false if it does not know them
+// all: other processes write the store, or no walk has ended yet.
+func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool) {
 	c.mu.Lock()
-	if known = c.live.whole; !known {
-		c.mu.Unlock()
-		return nil, false
-	}
 	var found []uuid.UUID
-	for _, of := range c.live.alike {
-		if wanted(&of.traits) {
-			found = append(found, of.ids...)
+	if known = c.live.whole; known {
+		for _, of := range c.live.alike {
+			if wanted(&of.traits) {
+				found = append(found, of.ids...)
+			}
 		}
 	}
 	c.mu.Unlock()
-	ids = make([]string, len(found))
-	for i := range found {
-		ids[i] = found[i].String()
-	}
-	return ids, true
+	return func(yield func([]string) bool) {
+		for part := range slices.Chunk(found, livePart) {
+			ids := make([]string, len(part))
+			for i := range part {
+				ids[i] = part[i].String()
+			}
+			if !yield(ids) {
+				return
+			}
+		}
+	}, known
 }
 
 // Waiting returns how many live jobs have a directive in the scope that waits to be

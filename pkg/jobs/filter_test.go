@@ -1,6 +1,7 @@
 package jobs_test
 
 import (
+	"iter"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -177,7 +178,7 @@ func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 	} {
 		order()
 		s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{
-			Live: func(func(*census.Traits) bool) ([]string, bool) { return known, true },
+			Live: func(func(*census.Traits) bool) (iter.Seq[[]string], bool) { return slices.Chunk(known, 7), true },
 		})
 		store.jobs.Store(0)
 		if diff := cmp.Diff(want, pages(t, s, jobs.Filter{State: statemachine.JobDispatching}, 10)); diff != "" {

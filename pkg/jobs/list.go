@@ -231,13 +231,14 @@ var errTooManyLive = errors.New("too many live jobs")
 // liveIDs yields the ids of the live jobs that may match, in parts and in no order. The
 // error is [errTooManyLive] or that of the store.
 func (s *Service) liveIDs(ctx context.Context, f *Filter) iter.Seq2[[]string, error] {
-	return func(yield func([]string, error) bool) {
-		if s.around.Live != nil {
-			if ids, known := s.around.Live(f.fits); known {
-				yield(ids, nil)
-				return
+	if s.around.Live != nil {
+		if parts, known := s.around.Live(f.fits); known {
+			return func(yield func([]string, error) bool) {
+				parts(func(ids []string) bool { return yield(ids, nil) })
 			}
 		}
+	}
+	return func(yield func([]string, error) bool) {
 		total := 0
 		for shard := range s.ledger.Shards() {
 			for from, more := "", true; more; more = from != "" {

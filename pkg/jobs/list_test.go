@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -156,13 +157,14 @@ func knowing(t *testing.T, l *ledger.Ledger, ids ...string) jobs.Surroundings {
 			known[id] = census.TraitsOf(agg)
 		}
 	}
-	return jobs.Surroundings{Live: func(wanted func(*census.Traits) bool) (found []string, all bool) {
+	return jobs.Surroundings{Live: func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], all bool) {
+		var found []string
 		for id, traits := range known {
 			if wanted(&traits) {
 				found = append(found, id)
 			}
 		}
-		return found, true
+		return slices.Values([][]string{found}), true
 	}}
 }
 

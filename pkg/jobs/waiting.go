@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/census"
@@ -20,10 +21,10 @@ type Surroundings struct {
 	// LastPoll returns when a worker last asked for such work; if none has, the time
 	// since which that is known.
 	LastPoll func(kind ledger.WorkKind, tenantID string) (at time.Time, polled bool)
-	// Live returns the ids of the live jobs whose traits are wanted, in any order and some of
-	// ended ones among them, or false if it does not know all. Without it lists find live
-	// jobs by reading them.
-	Live func(wanted func(*census.Traits) bool) (ids []string, known bool)
+	// Live yields the ids of the live jobs whose traits are wanted, in parts and in any order,
+	// or returns false if it does not know all. Some of the jobs may have ended. Without it
+	// lists find live jobs by reading them.
+	Live func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], known bool)
 	// EndRate returns how many attempts of such work have ended per second of late.
 	EndRate func(kind ledger.WorkKind) float64
 }

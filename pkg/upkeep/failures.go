@@ -40,9 +40,9 @@ type OperationsConfig struct {
 	Store tablestore.Store
 	// Table is the table of the operations. Required.
 	Table string
-	// Live returns the ids of the live jobs whose traits are wanted, or false if it does not
-	// know them all. Optional: without it all live jobs are read to find them.
-	Live func(wanted func(*census.Traits) bool) (ids []string, known bool)
+	// Live yields the ids of the live jobs whose traits are wanted, in parts, or returns false
+	// if it does not know them all. Optional: without it all live jobs are read to find them.
+	Live func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], known bool)
 	// Random returns numbers in [0, 1), for the delays after lost races. Optional.
 	// Defaults to math/rand/v2. It must be safe for concurrent use.
 	Random func() float64

@@ -261,7 +261,7 @@ func (s *selection) failed(ctx context.Context, yield func(candidate, error) boo
 // live yields the live jobs that the operation would change, in no particular order.
 func (s *selection) live(ctx context.Context, yield func(candidate, error) bool) {
 	read, seen := 0, map[string]bool{} // A job may hold two slots.
-	for ids, err := range s.slots(ctx) {
+	for ids, err := range s.liveIDs(ctx) {
 		if over := read + len(ids) - maxLiveRead; over > 0 {
 			ids, s.truncated = ids[:len(ids)-over], true
 		}
@@ -289,15 +289,15 @@ func (s *selection) live(ctx context.Context, yield func(candidate, error) bool)
 	}
 }
 
-// slots yields the ids of the live jobs that the request may select, page by page.
-func (s *selection) slots(ctx context.Context) iter.Seq2[[]string, error] {
+// liveIDs yields the ids of the live jobs that the request may select, page by page.
+func (s *selection) liveIDs(ctx context.Context) iter.Seq2[[]string, error] {
 	return func(yield func([]string, error) bool) {
 		if s.Live != nil {
-			if ids, known := s.Live(func(t *census.Traits) bool {
+			if parts, known := s.Live(func(t *census.Traits) bool {
 				return s.request.Kind.applies(t.State, false) && s.request.Filter.matchesTraits(t)
 			}); known {
-				for page := range slices.Chunk(ids, readPage) {
-					if !yield(page, nil) {
+				for ids := range parts {
+					if !yield(ids, nil) {
 						return
 					}
 				}

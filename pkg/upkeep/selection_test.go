@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync"
 	"testing"
@@ -379,13 +380,14 @@ func TestPreview_OfKnownLiveJobs(t *testing.T) {
 	}
 	s, err := upkeep.NewOperations(upkeep.OperationsConfig{
 		Ledger: blind{w.Ledger}, Store: w.store, Table: table,
-		Live: func(wanted func(*census.Traits) bool) (ids []string, all bool) {
+		Live: func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], all bool) {
+			var ids []string
 			for id, traits := range known {
 				if wanted(&traits) {
 					ids = append(ids, id)
 				}
 			}
-			return ids, true
+			return slices.Values([][]string{ids}), true
 		},
 	})
 	if err != nil {
