@@ -61,6 +61,8 @@ func Open(ctx context.Context, options Options) (*Inbox, error) {
 	}
 	config.MaxConns = maxConnections
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
+	config.ConnConfig.RuntimeParams["search_path"] = "pg_catalog, pg_temp" // No function of another role runs.
+	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on"           // An operator's decision is kept.
 	config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(config.ConnConfig.RuntimeParams["application_name"], "lucius") + " inbox"
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

@@ -122,7 +122,12 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 
 // connect opens one connection, for administration.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	connection, err := pgx.Connect(ctx, url)
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, hideURL(err)
+	}
+	config.RuntimeParams["search_path"] = searchPath
+	connection, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, hideURL(err)
 	}

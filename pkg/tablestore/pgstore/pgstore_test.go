@@ -315,6 +315,32 @@ func TestOpen_RefusesAServerThatTakesNoWrites(t *testing.T) {
 	_ = store.Close() // It never fails.
 }
 
+// TestCommit_RunsNoFunctionOfAnotherRole creates functions that fit better than those of
+// PostgreSQL, as a role can that may create in the schema public. It also calls lucius.apply
+// in a session in which that schema comes first.
+func TestCommit_RunsNoFunctionOfAnotherRole(t *testing.T) {
+	t.Parallel()
+	url := database(t)
+	execute(t, url, `
+		CREATE FUNCTION public.cardinality(integer[]) RETURNS integer LANGUAGE plpgsql AS
+			$$ BEGIN RAISE EXCEPTION 'public.cardinality ran as %', current_user; END $$;
+		CREATE FUNCTION public.array_to_string(integer[], text) RETURNS text LANGUAGE plpgsql AS
+			$$ BEGIN RAISE EXCEPTION 'public.array_to_string ran as %', current_user; END $$`)
+	store := groups(t, url, "there")
+	outcomes := commits(t, store, tablestore.Insert, "there")
+	if err := <-outcomes["there"]; !errors.Is(err, tablestore.ErrConflict) {
+		t.Errorf("an insert of a row that exists: %v", err)
+	}
+	execute(t, url, `SET search_path = public, pg_catalog; SELECT lucius.apply('{one}', '{p}', '{new}', '{""}', '{e}', '{"{}"}', 1, 0, 0, 0, 1)`)
+	var unsafe string
+	query(t, url, `SELECT coalesce(string_agg(p.proname, ', '), '') FROM pg_proc p
+		WHERE p.pronamespace = 'lucius'::regnamespace AND p.prosqlbody IS NULL
+		AND NOT coalesce(p.proconfig @> '{"search_path=pg_catalog, pg_temp"}', false)`, &unsafe)
+	if unsafe != "" {
+		t.Errorf("functions without a search_path: %s", unsafe)
+	}
+}
+
 func TestViews_ShowADocumentThatIsNoJSONB(t *testing.T) {
 	t.Parallel()
 	url := database(t)

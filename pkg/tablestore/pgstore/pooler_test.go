@@ -21,10 +21,15 @@ func TestOpen_RefusesAPoolerThatDropsItsSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at.Host = newPooler(t, at.Host, "synchronous_commit\x00on\x00", "synchronous_commit\x00off\x00")
-	_, err = pgstore.Open(t.Context(), pgstore.Options{URL: at.String()})
-	if err == nil || !strings.Contains(err.Error(), "synchronous_commit of the server is off: it must be on") {
-		t.Errorf("a session that does not wait for the disk: %v", err)
+	server := at.Host
+	for _, lost := range []struct{ from, to, want string }{
+		{"synchronous_commit\x00on\x00", "synchronous_commit\x00off\x00", "synchronous_commit of the server is off: it must be on"},
+		{"search_path\x00pg_catalog, pg_temp\x00", "search_path\x00public\x00", `search_path of the session is "public"`},
+	} {
+		at.Host = newPooler(t, server, lost.from, lost.to)
+		if _, err = pgstore.Open(t.Context(), pgstore.Options{URL: at.String()}); err == nil || !strings.Contains(err.Error(), lost.want) {
+			t.Errorf("a session without a setting: %v, want %q", err, lost.want)
+		}
 	}
 }
 

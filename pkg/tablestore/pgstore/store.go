@@ -18,6 +18,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
+// searchPath has no schema in which another role of the database may create a function: one
+// that fits the arguments better than PostgreSQL's own would run with the rights of Lucius.
+const searchPath = "pg_catalog, pg_temp"
+
 // maxPage is the greatest number of rows on one page.
 const maxPage = 1000
 
@@ -60,6 +64,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}
 	config.MaxConns = int32(min(cmp.Or(options.Connections, 32), math.MaxInt32))
 	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on"
+	config.ConnConfig.RuntimeParams["search_path"] = searchPath
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "lucius"
@@ -90,6 +95,14 @@ func check(ctx context.Context, pool *pgxpool.Pool, readOnly bool) error {
 		if value != "on" {
 			return fmt.Errorf("%s of the server is %s: it must be on, or a crash loses what was acknowledged", setting, value)
 		}
+	}
+	var path string
+	if err := pool.QueryRow(ctx, "SELECT current_setting('search_path')").Scan(&path); err != nil {
+		return hideURL(err)
+	}
+	if path != searchPath {
+		return fmt.Errorf("search_path of the session is %q: it must be %q, or functions of other roles could run "+
+			"with the rights of Lucius: a connection pooler has to keep it", path, searchPath)
 	}
 	var standby string
 	if err := pool.QueryRow(ctx, "SELECT current_setting('transaction_read_only')").Scan(&standby); err != nil {

@@ -10,7 +10,7 @@
 CREATE FUNCTION lucius.apply(
     p_tbls text[], p_parts text[], p_rows text[], p_expects text[], p_etags text[], p_props text[],
     p_writes integer, p_removals integer, p_puts integer, p_discards integer, p_changes integer)
-RETURNS void LANGUAGE plpgsql
+RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
 SET plan_cache_mode = force_generic_plan SET random_page_cost = 0
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
