@@ -7,5 +7,5 @@ var RolledBack = rolledBack
 func (s *Store) Waiting() int {
 	s.writer.mu.Lock()
 	defer s.writer.mu.Unlock()
-	return len(s.writer.waiting)
+	return len(s.writer.shared.waiting)
 }

@@ -183,33 +183,26 @@ func execute(t *testing.T, url, statement string) {
 	}
 }
 
-// TestCommit_SaysWhatIsKnownOfASessionThatEnds holds a row in another transaction, so that
-// a commit waits, and ends the commit's session: the outcome is unknown. One that has no
-// server to be sent to was not written, and reads take another session.
+// TestCommit_SaysWhatIsKnownOfASessionThatEnds ends the session of a commit under way: the
+// outcome is unknown. Reads take another session.
 func TestCommit_SaysWhatIsKnownOfASessionThatEnds(t *testing.T) {
 	t.Parallel()
 	url := database(t)
 	store := open(t, url)
 	defer func() { _ = store.Close() }() // It never fails.
-	key := tablestore.Key{Table: "one", Partition: "p", Row: "r"}
+	key := tablestore.Key{Table: "one", Partition: "p", Row: "held"}
 	put := tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: tablestore.Properties{{Name: "n", Value: tablestore.Int(1)}}}}
 	if _, err := store.Commit(t.Context(), put); err != nil {
 		t.Fatal(err)
 	}
-	holder, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = holder.Close(t.Context()) }() // Nothing is lost with it.
-	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT 1 FROM lucius.rows FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	gate(t, url)
 	done := make(chan error, 1)
 	go func() {
 		_, err := store.Commit(t.Context(), put)
 		done <- err
 	}()
-	awaitLocked(t, holder, "pg_terminate_backend(pid)")
+	awaitUnderWay(t, url, 1)
+	execute(t, url, endUnderWay)
 	if err := <-done; !errors.Is(err, tablestore.ErrUnknown) {
 		t.Errorf("a session that is ended: %v", err)
 	}
@@ -219,19 +212,7 @@ func TestCommit_SaysWhatIsKnownOfASessionThatEnds(t *testing.T) {
 	}
 }
 
-// awaitLocked waits until a session of the database waits for a lock, and evaluates the
-// expression for it.
-func awaitLocked(t *testing.T, connection *pgx.Conn, expression string) {
-	t.Helper()
-	for found := 0; found == 0; {
-		if err := connection.QueryRow(t.Context(), "SELECT count("+expression+") FROM pg_stat_activity WHERE wait_event_type = 'Lock' "+
-			"AND datname = current_database()").Scan(&found); err != nil {
-			t.Fatal(err)
-		}
-	}
-}
-
-// TestCommit_WaitsNoLongerThanItsTimeout has a commit that waits for a row, and another that
+// TestCommit_WaitsNoLongerThanItsTimeout has a commit under way, and another that
 // waits for the only connection: nothing is known of the first, and the second was not sent.
 func TestCommit_WaitsNoLongerThanItsTimeout(t *testing.T) {
 	t.Parallel()
@@ -241,31 +222,24 @@ func TestCommit_WaitsNoLongerThanItsTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = store.Close() }() // It never fails.
-	put := tablestore.Batch{{Verb: tablestore.Put, Key: tablestore.Key{Table: "one", Partition: "p", Row: "r"}}}
+	put := tablestore.Batch{{Verb: tablestore.Put, Key: tablestore.Key{Table: "one", Partition: "p", Row: "held"}}}
 	if _, err := store.Commit(t.Context(), put); err != nil {
 		t.Fatal(err)
 	}
-	holder, err := pgx.Connect(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = holder.Close(t.Context()) }() // Nothing is lost with it.
-	if _, err := holder.Exec(t.Context(), "BEGIN; SELECT 1 FROM lucius.rows FOR UPDATE"); err != nil {
-		t.Fatal(err)
-	}
+	gate(t, url)
 	done := make(chan error, 1)
 	go func() {
 		_, err := store.Commit(t.Context(), put)
 		done <- err
 	}()
-	awaitLocked(t, holder, "pid")
+	awaitUnderWay(t, url, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := store.Commit(ctx, put); !errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) {
 		t.Errorf("without a connection: %v", err)
 	}
 	if err := <-done; !errors.Is(err, tablestore.ErrUnknown) {
-		t.Errorf("a commit that waits for a row: %v", err)
+		t.Errorf("a commit under way: %v", err)
 	}
 }
 
@@ -331,7 +305,7 @@ func TestCommit_RunsNoFunctionOfAnotherRole(t *testing.T) {
 	if err := <-outcomes["there"]; !errors.Is(err, tablestore.ErrConflict) {
 		t.Errorf("an insert of a row that exists: %v", err)
 	}
-	execute(t, url, `SET search_path = public, pg_catalog; SELECT lucius.apply('{one}', '{p}', '{new}', '{""}', '{e}', '{"{}"}', 1, 0, 0, 0, 1)`)
+	execute(t, url, `SET search_path = public, pg_catalog; SELECT lucius.apply('{one}', '{p}', '{new}', '{""}', '{e}', '{"{}"}', 1, 0, 0, 0)`)
 	var unsafe string
 	query(t, url, `SELECT coalesce(string_agg(p.proname, ', '), '') FROM pg_proc p
 		WHERE p.pronamespace = 'lucius'::regnamespace AND p.prosqlbody IS NULL

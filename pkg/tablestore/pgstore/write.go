@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxSenders is how many transactions write at the same time: with more, fewer changes
-	// would share one.
+	// maxSenders is how many shared transactions write at the same time: with more, fewer
+	// changes would share one.
 	maxSenders = 4
 	// maxGroup and maxGroupRows bound the changes of one transaction.
 	maxGroup, maxGroupRows = 64, 1000
@@ -29,6 +29,7 @@ type change struct {
 	first []*tablestore.Op // the first op of each row, by its place in the change
 	rows  []write
 	done  chan error // receives the outcome; it has room for it
+	late  bool       // its time is over: it is not sent again; writer.mu guards it
 }
 
 // write is the write of one row, as lucius.apply takes it.
@@ -89,10 +90,12 @@ func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change
 // writer sends changes to the server. Changes that are made while others are under way
 // share the next transaction: its round trip, its plan and its flush of the log.
 //
-//	write ──▶ waiting ──take──▶ group ──▶ one call of lucius.apply ──▶ an outcome for each
+//	write ──▶ shared ──take──▶ group ──▶ one call of lucius.apply ──▶ an outcome for each
+//	                                       └ the fault of one ──▶ alone ──▶ a call for each
 //
 // A group in which a condition does not hold is sent again without the changes concerned.
-// After another error that wrote nothing, each of its changes is sent alone.
+// After an error that may be the fault of one change, such as a row that another transaction
+// keeps, each is sent alone. Other errors, such as a full disk, are the outcome of all.
 type writer struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration
@@ -100,14 +103,26 @@ type writer struct {
 	end     context.CancelFunc
 	sending sync.WaitGroup
 
-	mu      sync.Mutex
+	mu            sync.Mutex
+	shared, alone line
+}
+
+// line is changes that wait for senders.
+type line struct {
 	waiting []*change
 	senders int // invariant: len(waiting) > 0 ⇒ senders > 0
 	most    int // of senders
+	group   int // changes of a transaction at most
 }
 
+// newWriter returns a writer that leaves half of the connections to reads.
 func newWriter(pool *pgxpool.Pool, timeout time.Duration) *writer {
-	w := &writer{pool: pool, timeout: timeout, most: min(maxSenders, int(pool.Config().MaxConns))}
+	quarter := max(1, int(pool.Config().MaxConns)/4)
+	w := &writer{
+		pool: pool, timeout: timeout,
+		shared: line{most: min(maxSenders, quarter), group: maxGroup},
+		alone:  line{most: quarter, group: 1},
+	}
 	w.ctx, w.end = context.WithCancel(context.Background())
 	return w
 }
@@ -121,13 +136,7 @@ func (w *writer) close() {
 func (w *writer) write(ctx context.Context, c *change) error {
 	ctx, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
-	w.mu.Lock()
-	w.waiting = append(w.waiting, c)
-	if w.senders < w.most {
-		w.senders++
-		w.sending.Go(w.send)
-	}
-	w.mu.Unlock()
+	w.enqueue(&w.shared, c)
 	select {
 	case err := <-c.done:
 		return err
@@ -144,32 +153,54 @@ func (w *writer) write(ctx context.Context, c *change) error {
 	}
 }
 
-// withdraw reports whether the change was not sent, and will not be.
+// enqueue has the changes sent, of which nothing is written. One that is late is given up.
+func (w *writer) enqueue(l *line, changes ...*change) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range changes {
+		if c.late {
+			c.done <- unavailable(w.ctx, context.DeadlineExceeded)
+			continue
+		}
+		l.waiting = append(l.waiting, c)
+		if l.senders < l.most {
+			l.senders++
+			w.sending.Go(func() { w.send(l) })
+		}
+	}
+}
+
+// withdraw reports whether the change is not under way, and will not be.
 func (w *writer) withdraw(c *change) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	before := len(w.waiting)
-	w.waiting = slices.DeleteFunc(w.waiting, func(other *change) bool { return other == c })
-	return len(w.waiting) < before
+	c.late = true
+	for _, l := range []*line{&w.shared, &w.alone} {
+		if at := slices.Index(l.waiting, c); at >= 0 {
+			l.waiting = slices.Delete(l.waiting, at, at+1)
+			return true
+		}
+	}
+	return false
 }
 
 // send sends groups until nothing waits.
-func (w *writer) send() {
-	for group := w.take(); group != nil; group = w.take() {
+func (w *writer) send(l *line) {
+	for group := w.take(l); group != nil; group = w.take(l) {
 		w.commit(group)
 	}
 }
 
 // take returns the changes of the next transaction, of which no two write the same row. If
 // there are none, the sender ends.
-func (w *writer) take() []*change {
+func (w *writer) take(l *line) []*change {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var group, rest []*change
 	rows, keys := 0, map[tablestore.Key]struct{}{}
-	for i, c := range w.waiting {
-		if len(group) == maxGroup {
-			rest = append(rest, w.waiting[i:]...)
+	for i, c := range l.waiting {
+		if len(group) == l.group {
+			rest = append(rest, l.waiting[i:]...)
 			break
 		}
 		fits := len(group) == 0 || rows+len(c.rows) <= maxGroupRows && !slices.ContainsFunc(c.first, func(op *tablestore.Op) bool {
@@ -185,8 +216,8 @@ func (w *writer) take() []*change {
 			keys[op.Key] = struct{}{}
 		}
 	}
-	if w.waiting = rest; group == nil {
-		w.senders--
+	if l.waiting = rest; group == nil {
+		l.senders--
 	}
 	return group
 }
@@ -194,6 +225,7 @@ func (w *writer) take() []*change {
 // The codes of PostgreSQL that are told apart.
 const (
 	codeConflict  = "LC001" // of lucius.apply
+	codeLocked    = "55P03" // another transaction keeps a row
 	codeDiskFull  = "53100"
 	classRollback = "40" // a deadlock, or a conflict with recovery
 	maxRetries    = 8
@@ -206,7 +238,7 @@ const (
 func (w *writer) commit(group []*change) {
 	for try := 1; len(group) > 0; try++ {
 		rows := ordered(group)
-		unsent, err := w.commitOnce(len(group), rows)
+		unsent, err := w.commitOnce(rows)
 		answer, undone := &pgconn.PgError{}, rolledBack(err)
 		if undone {
 			answer, _ = errors.AsType[*pgconn.PgError](err)
@@ -219,10 +251,8 @@ func (w *writer) commit(group []*change) {
 		case answer.Code == codeConflict:
 			group, try = withoutConflicts(group, rows, answer.Detail), 0 // There are fewer each time.
 		case (again || strings.HasPrefix(answer.Code, classRollback)) && try < maxRetries && sleep(w.ctx, time.Duration(try)*retryDelay):
-		case undone && len(group) > 1:
-			for _, c := range group {
-				w.sending.Go(func() { w.commit([]*change{c}) })
-			}
+		case answer.Code == codeLocked, undone && len(group) > 1 && ofOne(answer.Code):
+			w.enqueue(&w.alone, group...)
 			return
 		case answer.Code == codeDiskFull:
 			finish(group, fmt.Errorf("%w: %w: PostgreSQL: %w", tablestore.ErrUnavailable, tablestore.ErrNoSpace, err))
@@ -235,6 +265,15 @@ func (w *writer) commit(group []*change) {
 			return
 		}
 	}
+}
+
+// ofOne reports whether an error of a group may be the fault of one of its changes.
+func ofOne(code string) bool {
+	switch code[:min(2, len(code))] {
+	case "22", "23", classRollback, "54", "XX": // Values, constraints, sizes, and damaged rows.
+		return true
+	}
+	return code == codeLocked
 }
 
 // finish gives all changes of the group that outcome.
@@ -272,7 +311,7 @@ func ordered(group []*change) []placed {
 
 // commitOnce sends the rows over a connection of the pool. It reports whether nothing was
 // sent.
-func (w *writer) commitOnce(changes int, rows []placed) (unsent bool, err error) {
+func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
 	tables, parts, names := make([]string, len(rows)), make([]string, len(rows)), make([]string, len(rows))
 	expects, etags, props := make([]*string, len(rows)), make([]*string, len(rows)), make([]*string, len(rows))
 	var writes, removals, puts, discards int
@@ -297,8 +336,8 @@ func (w *writer) commitOnce(changes int, rows []placed) (unsent bool, err error)
 		return true, err
 	}
 	defer connection.Release()
-	_, err = connection.Exec(ctx, "SELECT lucius.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
-		tables, parts, names, expects, etags, props, writes, removals, puts, discards, changes)
+	_, err = connection.Exec(ctx, "SELECT lucius.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+		tables, parts, names, expects, etags, props, writes, removals, puts, discards)
 	return pgconn.SafeToRetry(err), err
 }
 

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/url"
 	"slices"
@@ -72,7 +71,7 @@ func hold(t *testing.T, url string, rows ...string) (release func()) {
 // groups opens a store of two senders with some rows.
 func groups(t *testing.T, url string, rows ...string) *pgstore.Store {
 	t.Helper()
-	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 2})
+	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 8})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,14 +93,13 @@ func expectDone(t *testing.T, outcomes map[string]chan error, rows ...string) {
 	}
 }
 
-// Both senders wait for rows while changes come in, of which two have no effect: the others
+// Both senders are occupied while changes come in, of which two have no effect: the others
 // are one transaction.
 func TestCommit_ChangesThatWaitTravelTogether(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	store := groups(t, url, "held1", "held2", "there")
-	release := hold(t, url, "held1", "held2")
-	held := occupy(t, url, store)
+	store := groups(t, url, "there")
+	held, release := occupy(t, url, store)
 	var rows []string
 	for n := range 20 {
 		rows = append(rows, fmt.Sprintf("new%d", n))
@@ -146,26 +144,13 @@ func query(t *testing.T, url, sql string, into ...any) {
 	}
 }
 
-// occupy makes both senders wait for a row, one after the other, or one would send both.
-func occupy(t *testing.T, url string, store *pgstore.Store) (held map[string]chan error) {
-	t.Helper()
-	held = map[string]chan error{}
-	for i, row := range []string{"held1", "held2"} {
-		maps.Copy(held, commits(t, store, tablestore.Put, row))
-		for found := 0; found <= i; {
-			query(t, url, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()", &found)
-		}
-	}
-	return held
-}
-
 // A change of a group waits for a row that another transaction keeps: the others do not.
 func TestCommit_OneThatWaitsForARowHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	store := groups(t, url, "held1", "held2", "kept")
-	release, free := hold(t, url, "held1", "held2"), hold(t, url, "kept")
-	held := occupy(t, url, store)
+	store := groups(t, url, "kept")
+	free := hold(t, url, "kept")
+	held, release := occupy(t, url, store)
 	others := commits(t, store, tablestore.Put, "kept", "a", "b", "z")
 	awaitWaiting(store, 4)
 	release()

@@ -5,12 +5,15 @@
 -- rows of each sort there are: writes and removals under a condition, and both without. If a
 -- condition does not hold, the detail of the error has the places of all such rows, from 1.
 --
--- The settings make every plan look up the given rows in the primary key, in their order,
+-- A call that waits for a row for longer than a second fails: it would hold up others.
+--
+-- The other settings make every plan look up the given rows in the primary key, in their order,
 -- whatever the planner believes of a table that has just grown.
 CREATE FUNCTION lucius.apply(
     p_tbls text[], p_parts text[], p_rows text[], p_expects text[], p_etags text[], p_props text[],
-    p_writes integer, p_removals integer, p_puts integer, p_discards integer, p_changes integer)
-RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp
+    p_writes integer, p_removals integer, p_puts integer, p_discards integer)
+RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET lock_timeout = '1s'
 SET plan_cache_mode = force_generic_plan SET random_page_cost = 0
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 AS $$
@@ -20,9 +23,6 @@ DECLARE
     places   integer[];
     bad      integer[] := '{}';
 BEGIN
-    IF p_changes > 1 THEN -- Else one that waits for a row would hold up the others.
-        PERFORM set_config('lock_timeout', '1s', true);
-    END IF;
     IF p_writes > 0 THEN
         INSERT INTO lucius.rows
             SELECT v.tbl, v.part, v.row, v.etag, v.props::jsonb
