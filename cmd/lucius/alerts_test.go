@@ -58,6 +58,8 @@ var virtually = map[string]struct {
 		},
 		shows: `lucius_step_failures_total{cause="reported",retried="no",service="extract"} [34]\d\n`,
 	},
+	"WaitingCommand": {begin: func(s *situation) { s.inbox.waits.Store(true) }, shows: `lucius_inbox_oldest_seconds 1[0-5]\d\d`},
+	"InboxThatHangs": {begin: func(s *situation) { s.inbox.hangs.Store(true) }, shows: `lucius_loop_pass_seconds_count{loop="inbox"} `},
 	"RefusedCommand": {begin: func(s *situation) { s.inbox.refused.Store(3) }, shows: `lucius_inbox_refused 3\n`},
 	"DiskNearlyFull": {
 		begin: func(s *situation) { s.leave(3 * pebblestore.DefaultReserve) }, shows: `lucius_store_free_bytes 8.05306368e\+08\n`,

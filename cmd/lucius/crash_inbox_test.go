@@ -66,7 +66,8 @@ func TestCrash_CommandsInTransactions(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = connection.Close(context.WithoutCancel(t.Context())) }() // Nothing is lost with it.
-	if _, err := connection.Exec(t.Context(), "CREATE TABLE orders (command_id uuid PRIMARY KEY)"); err != nil {
+	if _, err := connection.Exec(t.Context(), "CREATE TABLE orders (command_id uuid PRIMARY KEY); "+
+		"INSERT INTO lucius.inbox_rights VALUES (session_user, 'shop')"); err != nil {
 		t.Fatal(err)
 	}
 	flags := []string{"--storage-backend", config.BackendPostgres, "--postgres-url", server.URL.String()}

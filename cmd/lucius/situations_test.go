@@ -121,15 +121,21 @@ type situation struct {
 	idle      bool // no jobs are submitted
 }
 
-// refusing is an inbox in which that many commands were refused.
+// refusing is an inbox whose commands are refused or wait.
 type refusing struct {
 	inbox.Operator
 
 	refused atomic.Int64
+	waits   atomic.Bool // one command does, from now on
+	hangs   atomic.Bool // it answers nothing
+	since   time.Time
 }
 
-func (*refusing) Take(context.Context, int, func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
-	return 0, nil
+func (r *refusing) Take(ctx context.Context, _ int, _ []string, _ func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
+	if r.hangs.Load() {
+		<-ctx.Done()
+	}
+	return 0, ctx.Err()
 }
 
 func (*refusing) Forget(context.Context, string, time.Duration) (next string, deleted int, err error) {
@@ -137,7 +143,14 @@ func (*refusing) Forget(context.Context, string, time.Duration) (next string, de
 }
 
 func (r *refusing) Survey(context.Context) (inbox.Survey, error) {
-	return inbox.Survey{Refused: int(r.refused.Load())}, nil
+	survey := inbox.Survey{Refused: int(r.refused.Load())}
+	if r.waits.Load() {
+		if r.since.IsZero() {
+			r.since = time.Now()
+		}
+		survey.Waiting, survey.OldestWaiting = 1, r.since
+	}
+	return survey, nil
 }
 
 // workers is how the three workers behave. A nil one asks for no work.

@@ -73,6 +73,8 @@ var situations = map[string][]string{
 	"RepairedJob":    {"LuciusDefectRepaired"},
 	"BadProtocol":    {"LuciusFilesRefused"},
 	"RefusedCommand": {"LuciusInboxRefused"},
+	"WaitingCommand": {"LuciusInboxWaits"},
+	"InboxThatHangs": {"LuciusLoopStandsStill"},
 	"ShortLivedTLS":  {"LuciusCertificateExpires"},
 }
 

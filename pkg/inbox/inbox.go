@@ -3,15 +3,16 @@
 //
 //	application: BEGIN … INSERT order … submit(command) … COMMIT
 //	                                        │
-//	               Source.Take ◄────────────┘ rows that no other process has in hand
+//	               Source.Take ◄────────────┘ leases rows, each tenant in turn
 //	                    │
 //	                 Accept ── as POST /v1/commands, with the command's id as its key
 //	                    │
 //	   accepted, with its job · refused, with its problem · waits, and is tried again
 //
-// A crash after the accept and before its outcome is stored repeats the accept, which finds
-// the job by its idempotency key. So a committed command becomes one job, and one that was
-// rolled back none. A refused command stays until an operator retries or discards it.
+// The commands of a process that ended are due again once their lease ends. A crash after the
+// accept and before its outcome is stored repeats the accept, which finds the job by its
+// idempotency key. So a committed command becomes one job, and one that was rolled back none.
+// A refused command stays until an operator retries or discards it.
 package inbox
 
 import (
@@ -31,7 +32,7 @@ type Command struct {
 	// SubmittedBy is the database role of the application.
 	SubmittedBy string
 	SubmittedAt time.Time
-	// Tries is how often it had to wait before.
+	// Tries is how often it was tried before, also by processes that ended meanwhile.
 	Tries int
 }
 
@@ -43,6 +44,9 @@ type Outcome struct {
 	Problem *problem.Error
 	// Wait is when it is tried again; 0 if it was refused.
 	Wait time.Duration
+	// PutBack has it keep its place among its tenant's commands, and does not count the try.
+	// It may come with a problem, but not with Wait.
+	PutBack bool
 }
 
 // Refused is a command that was refused.
@@ -99,14 +103,15 @@ type Operator interface {
 // Source is where the commands are.
 type Source interface {
 	Operator
-	// Take calls accept with at most that many commands that are due, and stores the outcome of
-	// each. While accept runs, no other process takes them; if this one ends, they are due
-	// again. It returns how many it took.
-	Take(ctx context.Context, limit int, accept func(ctx context.Context, taken []Command) []Outcome) (int, error)
+	// Take leases at most that many commands that are due, and fewer if they are large; it calls
+	// accept with them, and stores the outcome of each. It takes the tenants in turn but for
+	// those to skip, and the commands of each in the order in which they are due. If this
+	// process ends, they are due again after the lease. It returns how many it took.
+	Take(ctx context.Context, limit int, skip []string, accept func(ctx context.Context, taken []Command) []Outcome) (int, error)
 	// Survey counts the commands that wait and that are refused.
 	Survey(ctx context.Context) (Survey, error)
-	// Forget deletes accepted commands whose job was purged, and commands that were discarded
-	// longer ago than retention. It looks at a bounded number after the cursor, and returns
-	// the next one.
+	// Forget deletes accepted commands whose job was purged, and discarded ones, of those that
+	// were decided on longer ago than retention. It looks at a bounded number after the cursor,
+	// and returns the next one, empty at the end.
 	Forget(ctx context.Context, after string, retention time.Duration) (next string, deleted int, err error)
 }

@@ -4,7 +4,12 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -14,9 +19,13 @@ import (
 
 const (
 	batchSize = 64
+	// concurrency is how many commands are decoded and accepted at once.
+	concurrency = 16
 	// leastWait and mostWait bound how long a command waits that could not be accepted now.
 	leastWait = time.Second
 	mostWait  = 30 * time.Second
+	// passTime bounds a pass, so that one that always has work is seen to go on.
+	passTime = 30 * time.Second
 )
 
 // Config configures a [Reader].
@@ -26,8 +35,11 @@ type Config struct {
 	// Accept accepts a command, and returns its job. Its errors are [*problem.Error]s. It is
 	// called from several goroutines. Required.
 	Accept func(ctx context.Context, command *Command) (jobID string, err error)
-	// Retention is how long a discarded command is kept; 0 is for ever.
+	// Retention is how long a job and a discarded command are kept; 0 is for ever.
 	Retention time.Duration
+	// Grace is how long a command waits that this replica's protocols do not take: during a
+	// deployment, the application may know a protocol before the replica does. Optional.
+	Grace time.Duration
 	// Logger logs refused commands. Optional.
 	Logger *slog.Logger
 	// Observe is called with what was decided of each command. Optional.
@@ -49,7 +61,11 @@ const (
 type Reader struct {
 	cfg    Config
 	survey atomic.Pointer[Survey]
-	cursor string // of Forget; used by one goroutine
+
+	mu sync.Mutex
+	// limited are the tenants that are at a limit, and until when none of their commands are
+	// taken, so that those of other tenants are.
+	limited map[string]time.Time
 }
 
 // NewReader returns a reader. The error names the missing field.
@@ -61,27 +77,63 @@ func NewReader(cfg Config) (*Reader, error) {
 	if cfg.Observe == nil {
 		cfg.Observe = func(Decision) {}
 	}
-	r := &Reader{cfg: cfg}
+	r := &Reader{cfg: cfg, limited: map[string]time.Time{}}
 	r.survey.Store(&Survey{})
 	return r, nil
 }
 
-// RunOnce takes commands until none is due.
+// RunOnce takes commands until none is due, for a bounded time.
 func (r *Reader) RunOnce(ctx context.Context) error {
-	for {
-		taken, err := r.cfg.Source.Take(ctx, batchSize, r.acceptAll)
-		if err != nil || taken < batchSize || ctx.Err() != nil {
+	for began := time.Now(); time.Since(began) < passTime; {
+		taken, err := r.cfg.Source.Take(ctx, batchSize, r.tenantsAtLimit(), r.acceptAll)
+		if err != nil || taken == 0 || ctx.Err() != nil {
 			return err
 		}
 	}
+	return nil
 }
 
-// acceptAll accepts the commands at the same time, so that they share the store's syncs.
+// tenantsAtLimit returns the tenants whose commands are left alone now.
+func (r *Reader) tenantsAtLimit() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	maps.DeleteFunc(r.limited, func(_ string, until time.Time) bool { return !time.Now().Before(until) })
+	return slices.Collect(maps.Keys(r.limited))
+}
+
+// atLimit reports whether the tenant's commands are left alone now.
+func (r *Reader) atLimit(tenantID string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Now().Before(r.limited[tenantID])
+}
+
+// limit leaves the tenant's commands alone until the fault may be over. Replicas that met it
+// at the same time try again at different times.
+func (r *Reader) limit(tenantID string, fault *problem.Error) {
+	pause := max(leastWait, fault.RetryAfter)
+	pause += rand.N(pause / 4) //nolint:gosec // It is no secret.
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.limited[tenantID] = time.Now().Add(pause)
+}
+
+// acceptAll accepts some commands at the same time, so that they share the store's syncs. The
+// rest of a tenant's are put back once it is at its limit.
 func (r *Reader) acceptAll(ctx context.Context, taken []Command) []Outcome {
 	outcomes := make([]Outcome, len(taken))
+	var next atomic.Int64
 	var group sync.WaitGroup
-	for i := range taken {
-		group.Go(func() { outcomes[i] = r.accept(ctx, &taken[i]) })
+	for range min(concurrency, len(taken)) {
+		group.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(taken)); i = next.Add(1) - 1 {
+				if r.atLimit(taken[i].TenantID) {
+					outcomes[i] = Outcome{PutBack: true}
+					continue
+				}
+				outcomes[i] = r.accept(ctx, &taken[i])
+			}
+		})
 	}
 	group.Wait()
 	return outcomes
@@ -89,20 +141,29 @@ func (r *Reader) acceptAll(ctx context.Context, taken []Command) []Outcome {
 
 // accept accepts one command.
 func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
-	jobID, err := r.cfg.Accept(ctx, command)
+	jobID, err := r.callAccept(ctx, command)
 	if err == nil {
 		r.cfg.Observe(Accepts)
 		return Outcome{JobID: jobID}
 	}
 	fault := problem.From(err)
 	outcome := Outcome{Problem: fault}
-	log := []any{"command_id", command.ID, "tenant_id", command.TenantID, "error", err}
+	log := []any{"command_id", command.ID, "tenant_id", command.TenantID, "tries", command.Tries, "error", err}
 	switch fault.Code {
-	case problem.TenantLimit, problem.RateLimited, problem.Conflict, problem.StoreUnavailable, problem.ShuttingDown:
+	case problem.TenantLimit, problem.RateLimited:
+		r.limit(command.TenantID, fault)
+		outcome.PutBack = true
+	case problem.Conflict, problem.StoreUnavailable, problem.ShuttingDown:
 		outcome.Wait = waitOf(fault, command.Tries)
 	case problem.Internal:
 		outcome.Wait = waitOf(fault, command.Tries)
 		r.cfg.Logger.ErrorContext(ctx, "submitted command could not be accepted", log...)
+	case problem.UnknownRequestType, problem.SchemaVersionUnsupported, problem.PayloadInvalid:
+		if time.Since(command.SubmittedAt) < r.cfg.Grace {
+			outcome.Wait = waitOf(fault, command.Tries)
+			break
+		}
+		fallthrough
 	default:
 		r.cfg.Observe(Refuses)
 		r.cfg.Logger.WarnContext(ctx, "submitted command refused", log...)
@@ -110,6 +171,18 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 	}
 	r.cfg.Observe(Waits)
 	return outcome
+}
+
+// callAccept accepts the command. A panic is an error, so that one command does not end each
+// process that takes it.
+func (r *Reader) callAccept(ctx context.Context, command *Command) (jobID string, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			r.cfg.Logger.ErrorContext(ctx, "panic", "command_id", command.ID, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+			err = &problem.Error{Code: problem.Internal, Err: fmt.Errorf("panic: %v", cause)}
+		}
+	}()
+	return r.cfg.Accept(ctx, command)
 }
 
 // waitOf returns how long a command waits that had to wait that often before.
@@ -121,15 +194,23 @@ func waitOf(fault *problem.Error, tries int) time.Duration {
 	return max(wait, fault.RetryAfter)
 }
 
-// Maintain counts the commands, and forgets those whose job was purged.
+// Maintain counts the commands, and forgets those whose job was purged, for a bounded time.
 func (r *Reader) Maintain(ctx context.Context) error {
 	survey, err := r.cfg.Source.Survey(ctx)
 	if err != nil {
 		return err
 	}
 	r.survey.Store(&survey)
-	r.cursor, _, err = r.cfg.Source.Forget(ctx, r.cursor, r.cfg.Retention)
-	return err
+	if r.cfg.Retention == 0 {
+		return nil
+	}
+	cursor := ""
+	for began := time.Now(); time.Since(began) < passTime && ctx.Err() == nil; {
+		if cursor, _, err = r.cfg.Source.Forget(ctx, cursor, r.cfg.Retention); err != nil || cursor == "" {
+			return err
+		}
+	}
+	return nil
 }
 
 // Survey returns the counts of the last [Reader.Maintain]. A nil reader has no commands.

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -21,11 +24,15 @@ type source struct {
 	inbox.Operator
 	waiting  []inbox.Command
 	outcomes map[string]inbox.Outcome
+	skipped  []string
+	pages    int // of commands to forget
 	cursors  []string
 	err      error
 }
 
-func (s *source) Take(ctx context.Context, limit int, accept func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
+func (s *source) Take(ctx context.Context, limit int, skip []string, accept func(context.Context, []inbox.Command) []inbox.Outcome,
+) (int, error) {
+	s.skipped = append(s.skipped, strings.Join(skip, ","))
 	taken := s.waiting[:min(limit, len(s.waiting))]
 	s.waiting = s.waiting[len(taken):]
 	for i, outcome := range accept(ctx, taken) {
@@ -40,6 +47,9 @@ func (s *source) Survey(context.Context) (inbox.Survey, error) {
 
 func (s *source) Forget(_ context.Context, after string, _ time.Duration) (string, int, error) {
 	s.cursors = append(s.cursors, after)
+	if len(after) == s.pages {
+		return "", 0, s.err
+	}
 	return after + "x", 0, s.err
 }
 
@@ -51,24 +61,31 @@ func TestReader_TellsWhatIsRefusedFromWhatHasToWait(t *testing.T) {
 		want  inbox.Outcome
 	}{
 		"accepted":    {nil, 0, inbox.Outcome{JobID: "job of accepted"}},
-		"at a limit":  {&problem.Error{Code: problem.TenantLimit}, 2, inbox.Outcome{Problem: &problem.Error{Code: problem.TenantLimit}, Wait: 4 * time.Second}},
+		"at a limit":  {&problem.Error{Code: problem.TenantLimit}, 2, inbox.Outcome{Problem: &problem.Error{Code: problem.TenantLimit}, PutBack: true}},
 		"no store":    {&problem.Error{Code: problem.StoreUnavailable}, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.StoreUnavailable}, Wait: time.Second}},
 		"often tried": {&problem.Error{Code: problem.Conflict}, 90, inbox.Outcome{Problem: &problem.Error{Code: problem.Conflict}, Wait: 30 * time.Second}},
-		"at a rate": {&problem.Error{Code: problem.RateLimited, RetryAfter: time.Hour}, 0,
-			inbox.Outcome{Problem: &problem.Error{Code: problem.RateLimited, RetryAfter: time.Hour}, Wait: time.Hour}},
+		"at a rate":   {&problem.Error{Code: problem.RateLimited}, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.RateLimited}, PutBack: true}},
+		"told when": {&problem.Error{Code: problem.ShuttingDown, RetryAfter: time.Hour}, 0,
+			inbox.Outcome{Problem: &problem.Error{Code: problem.ShuttingDown, RetryAfter: time.Hour}, Wait: time.Hour}},
 		"a defect": {errUnforeseen, 5, inbox.Outcome{Problem: problem.From(errUnforeseen), Wait: 30 * time.Second}},
 		"refused": {&problem.Error{Code: problem.UnknownRequestType}, 3,
 			inbox.Outcome{Problem: &problem.Error{Code: problem.UnknownRequestType}}},
+		"a panic": {nil, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.Internal, Err: errors.New("panic: a defect")}, Wait: time.Second}},
 	}
 	from := &source{outcomes: map[string]inbox.Outcome{}}
 	want, observed := map[string]inbox.Outcome{}, make(chan inbox.Decision, len(cases))
 	for id, c := range cases {
-		from.waiting = append(from.waiting, inbox.Command{ID: id, Tries: c.tries})
+		from.waiting = append(from.waiting, inbox.Command{ID: id, TenantID: "tenant of " + id, Tries: c.tries})
 		want[id] = c.want
 	}
 	reader := newReader(t, inbox.Config{
-		Source:  from,
-		Accept:  func(_ context.Context, c *inbox.Command) (string, error) { return "job of " + c.ID, cases[c.ID].err },
+		Source: from,
+		Accept: func(_ context.Context, c *inbox.Command) (string, error) {
+			if c.ID == "a panic" {
+				panic("a defect")
+			}
+			return "job of " + c.ID, cases[c.ID].err
+		},
 		Observe: func(decision inbox.Decision) { observed <- decision },
 	})
 	if err := reader.RunOnce(t.Context()); err != nil {
@@ -84,7 +101,7 @@ func TestReader_TellsWhatIsRefusedFromWhatHasToWait(t *testing.T) {
 	for range cases {
 		counts[<-observed]++
 	}
-	if diff := cmp.Diff(map[inbox.Decision]int{inbox.Accepts: 1, inbox.Refuses: 1, inbox.Waits: 5}, counts); diff != "" {
+	if diff := cmp.Diff(map[inbox.Decision]int{inbox.Accepts: 1, inbox.Refuses: 1, inbox.Waits: 7}, counts); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -118,19 +135,89 @@ func TestReader_TakesAllThatIsDue(t *testing.T) {
 	}
 }
 
+// TestReader_LeavesATenantAtItsLimitAlone has one tenant at its limit: its other commands keep
+// their place, those of another tenant are accepted, and it is tried again a second later.
+func TestReader_LeavesATenantAtItsLimitAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from, tried := &source{outcomes: map[string]inbox.Outcome{}}, atomic.Int64{}
+		for i := range 64 {
+			from.waiting = append(from.waiting, inbox.Command{ID: fmt.Sprint(i), TenantID: "full"})
+		}
+		from.waiting = append(from.waiting, inbox.Command{ID: "other", TenantID: "free"})
+		reader := newReader(t, inbox.Config{Source: from, Accept: func(_ context.Context, c *inbox.Command) (string, error) {
+			if c.TenantID == "free" {
+				return "j", nil
+			}
+			tried.Add(1)
+			return "", &problem.Error{Code: problem.TenantLimit}
+		}})
+		if err := reader.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if n := tried.Load(); n < 1 || n > 16 || !from.outcomes["63"].PutBack || from.outcomes["63"].Problem != nil ||
+			from.outcomes["other"].JobID != "j" {
+			t.Errorf("%d were tried: %+v", n, from.outcomes)
+		}
+		time.Sleep(2 * time.Second)
+		if err := reader.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff([]string{"", "full", "full", ""}, from.skipped); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// TestReader_WaitsForProtocols has commands that no protocol of this replica takes yet.
+func TestReader_WaitsForProtocols(t *testing.T) {
+	t.Parallel()
+	for _, code := range []problem.Code{problem.UnknownRequestType, problem.SchemaVersionUnsupported, problem.PayloadInvalid} {
+		synctest.Test(t, func(t *testing.T) {
+			from := &source{outcomes: map[string]inbox.Outcome{}}
+			submitted := time.Now()
+			reader := newReader(t, inbox.Config{Source: from, Grace: time.Minute, Accept: func(context.Context, *inbox.Command) (string, error) {
+				return "", &problem.Error{Code: code}
+			}})
+			for _, wait := range []time.Duration{2 * time.Second, 0} {
+				from.waiting = []inbox.Command{{ID: "c", SubmittedAt: submitted, Tries: 1}}
+				if err := reader.RunOnce(t.Context()); err != nil || from.outcomes["c"].Wait != wait || from.outcomes["c"].Problem.Code != code {
+					t.Errorf("%s: %+v, %v", code, from.outcomes["c"], err)
+				}
+				time.Sleep(time.Minute)
+			}
+		})
+	}
+}
+
+// TestReader_BoundsAPass has more commands than are accepted in a pass.
+func TestReader_BoundsAPass(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := &source{outcomes: map[string]inbox.Outcome{}, waiting: make([]inbox.Command, 10_000)}
+		reader := newReader(t, inbox.Config{Source: from, Accept: func(context.Context, *inbox.Command) (string, error) {
+			time.Sleep(time.Second)
+			return "j", nil
+		}})
+		if err := reader.RunOnce(t.Context()); err != nil || len(from.waiting) == 0 || len(from.waiting) == 10_000 {
+			t.Errorf("%d are left: %v", len(from.waiting), err)
+		}
+	})
+}
+
 func TestReader_Maintain(t *testing.T) {
 	t.Parallel()
-	from := &source{}
-	reader := newReader(t, inbox.Config{Source: from, Accept: accept})
+	from := &source{pages: 2}
+	reader := newReader(t, inbox.Config{Source: from, Accept: accept, Retention: time.Hour})
 	if got := reader.Survey(); got != (inbox.Survey{}) {
 		t.Errorf("before the first count: %+v", got)
 	}
-	for range 3 {
+	for range 2 {
 		if err := reader.Maintain(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if diff := cmp.Diff([]string{"", "x", "xx"}, from.cursors); diff != "" {
+	if diff := cmp.Diff([]string{"", "x", "xx", "", "x", "xx"}, from.cursors); diff != "" {
 		t.Error(diff)
 	}
 	from.err = errUnforeseen
@@ -139,6 +226,10 @@ func TestReader_Maintain(t *testing.T) {
 	}
 	if got := reader.Survey(); got != (inbox.Survey{Refused: 2}) {
 		t.Errorf("%+v", got)
+	}
+	keeping := &source{}
+	if err := newReader(t, inbox.Config{Source: keeping, Accept: accept}).Maintain(t.Context()); err != nil || keeping.cursors != nil {
+		t.Errorf("it forgets %v though jobs are kept for ever: %v", keeping.cursors, err)
 	}
 }
 

@@ -18,6 +18,8 @@ const (
 	inboxInterval = time.Second
 	// surveyInterval is the time between two counts of the inbox.
 	surveyInterval = 10 * time.Second
+	// inboxGrace is how long a deployment may take until all replicas have a new protocol.
+	inboxGrace = 5 * time.Minute
 )
 
 // openInbox opens what accepts the commands that applications submit in their own
@@ -27,7 +29,8 @@ func (s *Server) openInbox(context.Context) (err error) {
 		return nil
 	}
 	s.submitted, err = inbox.NewReader(inbox.Config{
-		Source: s.cfg.Inbox, Accept: s.acceptSubmitted, Retention: s.cfg.Ledger.Retention, Logger: s.log,
+		Source: s.cfg.Inbox, Accept: s.acceptSubmitted, Retention: s.cfg.Ledger.Retention,
+		Grace: inboxGrace, Logger: s.log,
 		Observe: func(outcome inbox.Decision) { s.meters.submitted.WithLabelValues(string(outcome)).Inc() },
 	})
 	s.uses.Inbox = s.cfg.Inbox

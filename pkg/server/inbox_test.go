@@ -33,11 +33,11 @@ type submitted struct {
 	refused  atomic.Int64
 }
 
-func (s *submitted) Take(ctx context.Context, _ int, accept func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
+func (s *submitted) Take(ctx context.Context, _ int, _ []string, accept func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
 	select {
 	case command := <-s.waiting:
 		outcome := accept(ctx, []inbox.Command{command})[0]
-		if outcome.JobID == "" && outcome.Wait == 0 {
+		if outcome.JobID == "" && outcome.Wait == 0 && !outcome.PutBack {
 			s.refused.Add(1)
 		}
 		s.outcomes <- outcome
@@ -72,8 +72,9 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 		})
 		defer stop()
 		submit := func(body string) inbox.Outcome {
-			synctest.Wait() // The loop waits.
-			source.waiting <- inbox.Command{ID: "c", TenantID: "acme", SubmittedBy: "shop", Body: []byte(body)}
+			time.Sleep(2 * time.Second) // A tenant that was at its limit is left alone that long.
+			synctest.Wait()             // The loop waits.
+			source.waiting <- inbox.Command{ID: "c", TenantID: "acme", SubmittedBy: "shop", SubmittedAt: time.Now(), Body: []byte(body)}
 			began := time.Now()
 			wake <- struct{}{}
 			outcome := <-source.outcomes
@@ -92,8 +93,11 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 		if history.Events[0].Caller != "inbox:shop" {
 			t.Errorf("%+v", history.Events[0])
 		}
-		if full := submit(command + `b"}`); full.Wait == 0 || full.Problem.Code != problem.TenantLimit {
+		if full := submit(command + `b"}`); !full.PutBack || full.Problem.Code != problem.TenantLimit {
 			t.Errorf("beyond the limit: %+v", full)
+		}
+		if early := submit(strings.Replace(command, `"t"`, `"new"`, 1) + `d"}`); early.Wait == 0 || early.Problem.Code != problem.UnknownRequestType {
+			t.Errorf("before its protocol: %+v", early)
 		}
 		if bad := submit(`{"tenant_id":"acme"}`); bad.Wait != 0 || bad.Problem.Code != problem.InvalidEnvelope {
 			t.Errorf("half a command: %+v", bad)

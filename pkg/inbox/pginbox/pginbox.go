@@ -1,12 +1,10 @@
 // Package pginbox is the [inbox.Source] in PostgreSQL, the table lucius.inbox. The schema is
 // that of package pgstore, and so are the functions by which applications submit.
 //
-//	BEGIN
-//	  SELECT … FOR UPDATE SKIP LOCKED ──► accept ──► UPDATE state, job_id or problem
-//	COMMIT
+//	UPDATE lease, tries, due_at ──► accept ──► UPDATE state, job_id or problem WHERE lease is ours
 //
-// The locks hold other processes off. They end with the session, so the commands of a process
-// that was killed are due again at once.
+// Each is a transaction of one round trip, so that none is open during the accepts. The lease
+// holds other processes off, and ends by due_at if its process does.
 package pginbox
 
 import (
@@ -32,17 +30,19 @@ type Options struct {
 	URL string
 	// Table is the ledger's table of jobs among lucius.rows. Required.
 	Table string
-	// Timeout bounds each request but the accepts of [Inbox.Take]. Optional. Defaults to 30 s.
+	// Timeout bounds each request. Optional. Defaults to 30 s.
 	Timeout time.Duration
+	// Lease is how long commands in hand are kept from other processes, and bounds their
+	// accepts. Optional. Defaults to 30 s.
+	Lease time.Duration
 }
 
 // Inbox is the commands that applications submitted. It is safe for concurrent use. It has
-// connections of its own: a transaction that holds commands waits for accepts, which need
-// the store's.
+// connections of its own, so that a busy store does not delay operators.
 type Inbox struct {
-	pool    *pgxpool.Pool
-	table   string
-	timeout time.Duration
+	pool           *pgxpool.Pool
+	table          string
+	timeout, lease time.Duration
 }
 
 var _ inbox.Source = (*Inbox)(nil)
@@ -50,8 +50,14 @@ var _ inbox.Source = (*Inbox)(nil)
 // Channel is the channel of PostgreSQL on which commits of commands are notified.
 const Channel = "lucius_inbox"
 
-// maxConnections are one for commands in hand, and two for operators and upkeep.
-const maxConnections = 3
+const (
+	// maxConnections are one for commands in hand, and two for operators and upkeep.
+	maxConnections = 3
+	// pingTimeout bounds the check of an idle connection, whose server may be gone silently.
+	pingTimeout = 5 * time.Second
+	// maxTakenBytes is the text of commands in hand at once, but for the last of them.
+	maxTakenBytes = 4 << 20
+)
 
 // Open returns the inbox of a database. It does not connect.
 func Open(ctx context.Context, options Options) (*Inbox, error) {
@@ -59,7 +65,7 @@ func Open(ctx context.Context, options Options) (*Inbox, error) {
 	if err != nil {
 		return nil, errors.New("the URL of PostgreSQL is not valid") // The cause may quote a password.
 	}
-	config.MaxConns = maxConnections
+	config.MaxConns, config.PingTimeout = maxConnections, pingTimeout
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
 	config.ConnConfig.RuntimeParams["search_path"] = "pg_catalog, pg_temp" // No function of another role runs.
 	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on"           // An operator's decision is kept.
@@ -68,7 +74,10 @@ func Open(ctx context.Context, options Options) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("inbox: %w", err)
 	}
-	return &Inbox{pool: pool, table: options.Table, timeout: cmp.Or(options.Timeout, 30*time.Second)}, nil
+	return &Inbox{
+		pool: pool, table: options.Table,
+		timeout: cmp.Or(options.Timeout, 30*time.Second), lease: cmp.Or(options.Lease, 30*time.Second),
+	}, nil
 }
 
 // Close closes the connections.
@@ -79,42 +88,79 @@ func unavailable(err error) error {
 	return &problem.Error{Code: problem.StoreUnavailable, Detail: "The inbox cannot be read.", Err: fmt.Errorf("PostgreSQL: %w", err)}
 }
 
+// takeCommands leases commands. Candidates are chosen without locks, from all tenants with
+// commands that wait, found one after the other in the index: the first command of each tenant,
+// then the second of each. There are more than are taken, since other processes may lock some.
+const takeCommands = `WITH RECURSIVE tenants (id) AS (
+		(SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' ORDER BY tenant_id LIMIT 1)
+		UNION ALL
+		SELECT (SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' AND tenant_id > t.id ORDER BY tenant_id LIMIT 1)
+			FROM tenants t WHERE t.id IS NOT NULL
+	), candidates AS MATERIALIZED (
+		SELECT due.id, due.due_at, due.turn FROM tenants t CROSS JOIN LATERAL (
+			SELECT id, due_at, row_number() OVER (ORDER BY due_at) AS turn FROM lucius.inbox
+			WHERE state = 'waiting' AND tenant_id = t.id AND due_at <= now() ORDER BY due_at LIMIT $1
+		) due WHERE t.id <> ALL ($2::text[]) ORDER BY due.turn, due.due_at LIMIT 4 * $1
+	), locked AS MATERIALIZED (
+		SELECT i.id, c.due_at, c.turn, octet_length(i.command) AS size FROM candidates c JOIN lucius.inbox i ON i.id = c.id
+		WHERE i.state = 'waiting' AND i.due_at = c.due_at ORDER BY c.turn, c.due_at LIMIT $1 FOR UPDATE OF i SKIP LOCKED
+	), taken AS MATERIALIZED (
+		SELECT id, due_at, turn, sum(size) OVER (ORDER BY turn, due_at, id) - size AS bytes_before FROM locked
+	), leased AS (
+		UPDATE lucius.inbox i SET lease = $3, tries = i.tries + 1, due_at = clock_timestamp() + make_interval(secs => $4)
+		FROM taken t WHERE i.id = t.id AND t.bytes_before < $5
+		RETURNING i.id, i.tenant_id, i.command, i.submitted_by, i.submitted_at, i.tries - 1 AS tries, t.due_at, t.turn
+	) SELECT id, tenant_id, command, submitted_by, submitted_at, tries, due_at FROM leased ORDER BY turn, due_at, id`
+
 // Take implements [inbox.Source].
-func (i *Inbox) Take(ctx context.Context, limit int, accept func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
-	var taken []inbox.Command
-	err := pgx.BeginFunc(ctx, i.pool, func(tx pgx.Tx) error {
-		var err error
-		if taken, err = i.lock(ctx, tx, limit); err != nil || len(taken) == 0 {
-			return err
-		}
-		return i.store(ctx, tx, taken, accept(ctx, taken))
-	})
+func (i *Inbox) Take(ctx context.Context, limit int, skip []string, accept func(context.Context, []inbox.Command) []inbox.Outcome,
+) (int, error) {
+	lease := uuid.NewString()
+	taken, places, err := i.take(ctx, lease, limit, skip)
 	if err != nil {
+		return 0, unavailable(err)
+	}
+	if len(taken) == 0 {
+		return 0, nil
+	}
+	accepting, cancel := context.WithTimeout(ctx, i.lease)
+	defer cancel()
+	outcomes := accept(accepting, taken)
+	// What is decided is stored during a shutdown too.
+	if err := i.store(context.WithoutCancel(ctx), lease, taken, places, outcomes); err != nil {
 		return 0, unavailable(err)
 	}
 	return len(taken), nil
 }
 
-// lock returns commands that are due, which are this transaction's until it ends.
-func (i *Inbox) lock(ctx context.Context, tx pgx.Tx, limit int) ([]inbox.Command, error) {
+// take leases commands, and returns them with their places, the times when they were due.
+func (i *Inbox) take(ctx context.Context, lease string, limit int, skip []string) ([]inbox.Command, []time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
-	rows, err := tx.Query(ctx, `SELECT id, tenant_id, command, submitted_by, submitted_at, tries FROM lucius.inbox
-		WHERE state = 'waiting' AND due_at <= now() ORDER BY due_at LIMIT $1 FOR UPDATE SKIP LOCKED`, limit)
-	if err != nil {
-		return nil, err
+	if skip == nil {
+		skip = []string{}
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (c inbox.Command, err error) {
-		return c, row.Scan(&c.ID, &c.TenantID, &c.Body, &c.SubmittedBy, &c.SubmittedAt, &c.Tries)
+	rows, err := i.pool.Query(ctx, takeCommands, limit, skip, lease, i.lease.Seconds(), maxTakenBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	var places []time.Time
+	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c inbox.Command, err error) {
+		var place time.Time
+		err = row.Scan(&c.ID, &c.TenantID, &c.Body, &c.SubmittedBy, &c.SubmittedAt, &c.Tries, &place)
+		places = append(places, place)
+		return c, err
 	})
+	return taken, places, err
 }
 
-// store stores the outcomes of the commands.
-func (i *Inbox) store(ctx context.Context, tx pgx.Tx, taken []inbox.Command, outcomes []inbox.Outcome) error {
+// store stores the outcomes of the commands that this lease still has.
+func (i *Inbox) store(ctx context.Context, lease string, taken []inbox.Command, places []time.Time, outcomes []inbox.Outcome) error {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
 	var ids, states []string
 	var jobs, problems []*string
+	var due []*time.Time
 	var waits []float64
 	for at := range taken {
 		outcome := &outcomes[at]
@@ -127,18 +173,25 @@ func (i *Inbox) store(ctx context.Context, tx pgx.Tx, taken []inbox.Command, out
 			}
 			state, job, fault = "refused", nil, &text
 		}
-		if outcome.Wait > 0 {
-			state = "waiting"
+		var place *time.Time
+		if outcome.PutBack {
+			place = &places[at]
+		}
+		if outcome.Wait > 0 || outcome.PutBack {
+			state, job = "waiting", nil
 		}
 		ids, states, jobs, problems = append(ids, taken[at].ID), append(states, state), append(jobs, job), append(problems, fault)
-		waits = append(waits, outcome.Wait.Seconds())
+		due, waits = append(due, place), append(waits, outcome.Wait.Seconds())
 	}
-	_, err := tx.Exec(ctx, `UPDATE lucius.inbox i SET state = o.state, job_id = o.job, problem = o.problem::jsonb,
+	_, err := i.pool.Exec(ctx, `UPDATE lucius.inbox i SET state = o.state, job_id = o.job, lease = NULL,
+			problem = CASE WHEN o.state = 'waiting' THEN coalesce(o.problem::jsonb, i.problem) ELSE o.problem::jsonb END,
 			command = CASE WHEN o.state <> 'accepted' THEN i.command END,
 			decided_at = CASE WHEN o.state <> 'waiting' THEN clock_timestamp() END,
-			due_at = clock_timestamp() + make_interval(secs => o.wait), tries = i.tries + 1
-		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::float8[]) AS o(id, state, job, problem, wait)
-		WHERE i.id = o.id`, ids, states, jobs, problems, waits)
+			due_at = coalesce(o.place, clock_timestamp() + make_interval(secs => o.wait)),
+			tries = CASE WHEN o.place IS NULL THEN i.tries ELSE i.tries - 1 END
+		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::float8[])
+			AS o(id, state, job, problem, place, wait)
+		WHERE i.id = o.id AND i.lease = $7`, ids, states, jobs, problems, due, waits, lease)
 	return err
 }
 
@@ -165,7 +218,7 @@ func (i *Inbox) Survey(ctx context.Context) (s inbox.Survey, err error) {
 	err = i.pool.QueryRow(ctx, `SELECT
 		(SELECT count(*) FROM (SELECT FROM lucius.inbox WHERE state = 'waiting' LIMIT $1) w),
 		(SELECT count(*) FROM (SELECT FROM lucius.inbox WHERE state = 'refused' LIMIT $1) r),
-		(SELECT min(submitted_at) FROM (SELECT submitted_at FROM lucius.inbox WHERE state = 'waiting' LIMIT $1) w),
+		(SELECT submitted_at FROM lucius.inbox WHERE state = 'waiting' ORDER BY submitted_at, id LIMIT 1),
 		(SELECT submitted_at FROM lucius.inbox WHERE state = 'refused' ORDER BY submitted_at, id LIMIT 1)`,
 		inbox.MaxSurveyed).Scan(&s.Waiting, &s.Refused, &waiting, &refused)
 	if err != nil {
@@ -183,26 +236,33 @@ func (i *Inbox) Survey(ctx context.Context) (s inbox.Survey, err error) {
 // maxForget is how many commands one call of Forget looks at.
 const maxForget = 1000
 
-// Forget implements [inbox.Source].
+// Forget implements [inbox.Source]. It passes over commands that another process deletes.
 func (i *Inbox) Forget(ctx context.Context, after string, retention time.Duration) (next string, deleted int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
-	var last *string
+	from, id, err := parseCursor(after)
+	if err != nil {
+		return "", 0, err
+	}
+	var seen int
+	var last *time.Time
+	var lastID *string
 	err = i.pool.QueryRow(ctx, `WITH seen AS MATERIALIZED (
-			SELECT id, state, job_id, decided_at FROM lucius.inbox WHERE id > $1 ORDER BY id LIMIT $2
+			SELECT id, state, job_id, decided_at FROM lucius.inbox WHERE state IN ('accepted', 'discarded')
+				AND (decided_at, id) > ($1, $2) AND decided_at < now() - make_interval(secs => $3)
+			ORDER BY decided_at, id LIMIT $4 FOR UPDATE SKIP LOCKED
 		), gone AS (
-			DELETE FROM lucius.inbox i USING seen s WHERE i.id = s.id AND i.state = s.state AND (
-				s.state = 'discarded' AND $3::float8 > 0 AND s.decided_at < now() - make_interval(secs => $3)
-				OR s.state = 'accepted' AND NOT EXISTS (
-					SELECT FROM lucius.rows r WHERE r.tbl = $4 AND r.part = s.job_id AND r.row = 'JOB'))
+			DELETE FROM lucius.inbox i USING seen s WHERE i.id = s.id AND (s.state = 'discarded' OR NOT EXISTS (
+				SELECT FROM lucius.rows r WHERE r.tbl = $5 AND r.part = s.job_id AND r.row = 'JOB' AND r.props ? 'state'))
 			RETURNING i.id
-		) SELECT (SELECT count(*) FROM gone), CASE WHEN count(*) = $2 THEN max(id::text) END FROM seen`,
-		cmp.Or(after, uuid.Nil.String()), maxForget, retention.Seconds(), i.table).Scan(&deleted, &last)
+		), latest AS (SELECT decided_at, id FROM seen ORDER BY decided_at DESC, id DESC LIMIT 1)
+		SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM seen), (SELECT decided_at FROM latest), (SELECT id FROM latest)`,
+		from, id, retention.Seconds(), maxForget, i.table).Scan(&deleted, &seen, &last, &lastID)
 	if err != nil {
 		return after, 0, unavailable(err)
 	}
-	if last != nil {
-		next = *last
+	if seen == maxForget {
+		next = cursorAfter(*last, *lastID)
 	}
 	return next, deleted, nil
 }
@@ -210,17 +270,28 @@ func (i *Inbox) Forget(ctx context.Context, after string, retention time.Duratio
 // cursorTime is how a cursor has the time of its command, which is exact to the microsecond.
 const cursorTime = time.RFC3339Nano
 
+// cursorAfter returns the cursor after a command.
+func cursorAfter(at time.Time, id string) string { return at.Format(cursorTime) + " " + id }
+
+// parseCursor returns the command after which a list continues, or what precedes all.
+func parseCursor(after string) (at time.Time, id string, err error) {
+	if after == "" {
+		return time.Time{}, uuid.Nil.String(), nil
+	}
+	text, id, _ := strings.Cut(after, " ")
+	if at, err = time.Parse(cursorTime, text); err != nil || !isUUID(id) {
+		return at, "", problem.Newf(problem.InvalidEnvelope, "The cursor is not one of this list.")
+	}
+	return at, id, nil
+}
+
 // List implements [inbox.Operator].
 func (i *Inbox) List(ctx context.Context, limit int, after string) (page []inbox.Refused, next string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
-	from, id := time.Time{}, uuid.Nil.String()
-	if after != "" {
-		text, last, _ := strings.Cut(after, " ")
-		if from, err = time.Parse(cursorTime, text); err != nil || !isUUID(last) {
-			return nil, "", problem.Newf(problem.InvalidEnvelope, "The cursor is not one of this list.")
-		}
-		id = last
+	from, id, err := parseCursor(after)
+	if err != nil {
+		return nil, "", err
 	}
 	rows, err := i.pool.Query(ctx, `SELECT id, tenant_id, command, submitted_by, submitted_at, tries, decided_at, problem
 		FROM lucius.inbox WHERE state = 'refused' AND (submitted_at, id) > ($1, $2) ORDER BY submitted_at, id LIMIT $3`,
@@ -239,7 +310,7 @@ func (i *Inbox) List(ctx context.Context, limit int, after string) (page []inbox
 	}
 	if len(page) > limit {
 		page = page[:limit]
-		next = page[limit-1].SubmittedAt.Format(cursorTime) + " " + page[limit-1].ID
+		next = cursorAfter(page[limit-1].SubmittedAt, page[limit-1].ID)
 	}
 	return page, next, nil
 }
@@ -306,9 +377,10 @@ func isUUID(text string) bool {
 	return len(text) == len(uuid.Nil.String()) && uuid.Validate(text) == nil
 }
 
-// first returns the ids of the oldest refused commands.
+// first returns the ids of the commands that were refused first. A command that is refused
+// again comes after the others, so that repeated calls reach all.
 func first(ctx context.Context, tx pgx.Tx, limit int) ([]string, error) {
-	rows, err := tx.Query(ctx, "SELECT id::text FROM lucius.inbox WHERE state = 'refused' ORDER BY submitted_at, id LIMIT $1", limit)
+	rows, err := tx.Query(ctx, "SELECT id::text FROM lucius.inbox WHERE state = 'refused' ORDER BY decided_at, id LIMIT $1", limit)
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os"
 	"slices"
@@ -69,13 +70,15 @@ func newFixture(t *testing.T) *fixture {
 	if _, _, err := pgstore.Migrate(t.Context(), at); err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{Inbox: openInbox(t, at), url: at, app: connect(t, at)}
+	f := &fixture{Inbox: openInbox(t, pginbox.Options{URL: at}), url: at, app: connect(t, at)}
+	execute(t, f.app, "INSERT INTO lucius.inbox_rights VALUES (session_user, '*')")
 	return f
 }
 
-func openInbox(t *testing.T, at string) *pginbox.Inbox {
+func openInbox(t *testing.T, options pginbox.Options) *pginbox.Inbox {
 	t.Helper()
-	opened, err := pginbox.Open(t.Context(), pginbox.Options{URL: at, Table: table})
+	options.Table = table
+	opened, err := pginbox.Open(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +120,7 @@ func execute(t *testing.T, in submitter, sql string, args ...any) {
 // take takes what is due and gives each command the outcome; it returns their ids.
 func (f *fixture) take(t *testing.T, outcome inbox.Outcome) (ids []string) {
 	t.Helper()
-	_, err := f.Take(t.Context(), 100, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
+	_, err := f.Take(t.Context(), 100, nil, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
 		for i := range taken {
 			ids = append(ids, taken[i].ID)
 		}
@@ -167,7 +170,7 @@ func TestSubmit_IsPartOfTheTransaction(t *testing.T) {
 		if err := tx.Commit(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := f.Take(t.Context(), 100, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
+		if _, err := f.Take(t.Context(), 100, nil, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
 			want := []inbox.Command{{
 				ID: id, TenantID: "acme", SubmittedBy: "postgres", SubmittedAt: taken[0].SubmittedAt,
 				Body: fmt.Appendf(nil, `{"payload": {"i": %d, "n": 1.50}, "tenant_id": "acme", "idempotency_key": %q}`, i, id),
@@ -186,7 +189,7 @@ func TestSubmit_KeepsTheKeyOfTheCommand(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	submit(t, f.app, `{"tenant_id":"acme","idempotency_key":"order-7"}`)
-	if _, err := f.Take(t.Context(), 1, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
+	if _, err := f.Take(t.Context(), 1, nil, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
 		if !strings.Contains(string(taken[0].Body), `"idempotency_key": "order-7"`) {
 			t.Errorf("%s", taken[0].Body)
 		}
@@ -242,6 +245,10 @@ func TestRights(t *testing.T) {
 		}
 	}
 	execute(t, f.app, "GRANT EXECUTE ON FUNCTION lucius.submit(jsonb), lucius.result(uuid) TO "+role)
+	if _, err := app.Exec(t.Context(), "SELECT lucius.submit($1)", command); codeOf(err) != "42501" {
+		t.Errorf("a role that is bound to no tenant: %v", err)
+	}
+	execute(t, f.app, "INSERT INTO lucius.inbox_rights VALUES ($1, '*')", role)
 	id := submit(t, app, command)
 	if got := f.result(t, app, id); !strings.Contains(got, `"state":"waiting"`) {
 		t.Error(got)
@@ -256,7 +263,7 @@ func TestRights(t *testing.T) {
 	}
 	// A temporary table of the same name does not stand in for that of the schema.
 	execute(t, app, "CREATE TEMP TABLE inbox_rights (role name, tenant_id text); SET search_path = pg_temp, lucius")
-	execute(t, f.app, "INSERT INTO lucius.inbox_rights VALUES ($1, 'globex')", role)
+	execute(t, f.app, "UPDATE lucius.inbox_rights SET tenant_id = 'globex' WHERE role = $1", role)
 	if _, err := app.Exec(t.Context(), "SELECT lucius.submit($1)", command); codeOf(err) != "42501" {
 		t.Errorf("a command of a foreign tenant: %v", err)
 	}
@@ -264,37 +271,152 @@ func TestRights(t *testing.T) {
 		t.Errorf("the result of a foreign tenant: %s", got)
 	}
 	submit(t, app, `{"tenant_id":"globex"}`)
-	submit(t, f.app, command) // Another role is not bound.
 }
 
-func TestTake_HidesCommandsFromOtherProcesses(t *testing.T) {
+// TestTake_LeasesCommands has two processes take commands. No transaction is open meanwhile.
+// Once the lease of the first ends, the other has the command, with the try counted, and what
+// the first decides no longer counts.
+func TestTake_LeasesCommands(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	id := submit(t, f.app, `{"tenant_id":"acme"}`)
-	other := openInbox(t, f.url)
-	if _, err := f.Take(t.Context(), 100, func(ctx context.Context, taken []inbox.Command) []inbox.Outcome {
-		second := submit(t, f.app, `{"tenant_id":"acme"}`)
-		if _, err := other.Take(ctx, 100, func(_ context.Context, others []inbox.Command) []inbox.Outcome {
-			if len(taken) != 1 || taken[0].ID != id || len(others) != 1 || others[0].ID != second {
-				t.Errorf("took %+v and %+v", taken, others)
-			}
+	other := openInbox(t, pginbox.Options{URL: f.url})
+	takeOther := func(ctx context.Context) (got []inbox.Command) {
+		if _, err := other.Take(ctx, 100, nil, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
+			got = taken
 			return []inbox.Outcome{{JobID: "j-2"}}
 		}); err != nil {
 			t.Error(err)
 		}
-		// This process ends before it stores the outcome.
-		execute(t, f.app, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "+
-			"AND state = 'idle in transaction' AND pid <> pg_backend_pid()")
+		return got
+	}
+	if _, err := f.Take(t.Context(), 100, nil, func(ctx context.Context, _ []inbox.Command) []inbox.Outcome {
+		second := submit(t, f.app, `{"tenant_id":"acme"}`)
+		if got := takeOther(ctx); len(got) != 1 || got[0].ID != second {
+			t.Errorf("took %+v, want %s", got, second)
+		}
+		var open int
+		if err := f.app.QueryRow(ctx, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "+
+			"AND state LIKE 'idle in transaction%'").Scan(&open); err != nil || open != 0 {
+			t.Errorf("%d transactions are open: %v", open, err)
+		}
+		execute(t, f.app, "UPDATE lucius.inbox SET due_at = now() WHERE id = $1", id)
+		if got := takeOther(ctx); len(got) != 1 || got[0].ID != id || got[0].Tries != 1 {
+			t.Errorf("took %+v, want %s again", got, id)
+		}
+		return []inbox.Outcome{{JobID: "j-1"}}
+	}); err != nil {
+		t.Error(err)
+	}
+	var job string
+	if err := f.app.QueryRow(t.Context(), "SELECT job_id FROM lucius.inbox WHERE id = $1", id).Scan(&job); err != nil || job != "j-2" {
+		t.Errorf("it is job %q: %v", job, err)
+	}
+}
+
+// TestTake_EndsWithItsLease has a process that ends while it has a command in hand.
+func TestTake_EndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := submit(t, f.app, `{"tenant_id":"acme"}`)
+	dying := openInbox(t, pginbox.Options{URL: f.url, Lease: time.Millisecond})
+	if _, err := dying.Take(t.Context(), 100, nil, func(ctx context.Context, _ []inbox.Command) []inbox.Outcome {
+		<-ctx.Done() // Its accepts end with the lease too.
+		dying.Close()
 		return []inbox.Outcome{{JobID: "j-1"}}
 	}); err == nil || problem.From(err).Code != problem.StoreUnavailable {
-		t.Errorf("a session that was ended: %v", err)
+		t.Errorf("a process that ended: %v", err)
 	}
 	var again []string
-	for len(again) == 0 { // The locks of a session end shortly after it.
+	for len(again) == 0 {
 		again = f.take(t, inbox.Outcome{JobID: "j-1"})
 	}
 	if !slices.Equal(again, []string{id}) {
 		t.Errorf("took %v, want %s again", again, id)
+	}
+}
+
+// TestTake_StoresDuringAShutdown ends the context while a command is in hand.
+func TestTake_StoresDuringAShutdown(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	id := submit(t, f.app, `{"tenant_id":"acme"}`)
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := f.Take(ctx, 1, nil, func(context.Context, []inbox.Command) []inbox.Outcome {
+		cancel()
+		return []inbox.Outcome{{Problem: problem.Newf(problem.UnknownRequestType, "No.")}}
+	}); err != nil {
+		t.Error(err)
+	}
+	if got := f.result(t, f.app, id); !strings.Contains(got, `"state":"refused"`) {
+		t.Error(got)
+	}
+}
+
+// TestTake_GivesUpOnAServerThatIsSilent has a server that takes connections and never answers.
+func TestTake_GivesUpOnAServerThatIsSilent(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }() // Nothing is lost with it.
+	away := openInbox(t, pginbox.Options{
+		URL: "postgres://u:p@" + listener.Addr().String() + "/x?sslmode=disable", Timeout: 10 * time.Millisecond,
+	})
+	if _, err := away.Take(t.Context(), 1, nil, nil); problem.From(err).Code != problem.StoreUnavailable {
+		t.Error(err)
+	}
+}
+
+// TestTake_TakesTenantsInTurn has a tenant with many commands that are older than those of
+// two others, of which one is to be skipped.
+func TestTake_TakesTenantsInTurn(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	execute(t, f.app, `SELECT lucius.submit('{"tenant_id":"many"}') FROM generate_series(1, 500);
+		SELECT lucius.submit('{"tenant_id":"skipped"}'); SELECT lucius.submit('{"tenant_id":"zeta"}')`)
+	rows, err := f.app.Query(t.Context(), "SELECT id::text FROM lucius.inbox WHERE tenant_id = 'many' ORDER BY due_at")
+	if err != nil {
+		t.Fatal(err)
+	}
+	many, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // What is put back keeps its place, and its try is not counted.
+		if _, err := f.Take(t.Context(), 10, []string{"skipped"}, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
+			var got []string
+			for i := range taken {
+				if got = append(got, taken[i].ID); taken[i].TenantID == "zeta" {
+					got[i] = "zeta"
+				}
+				if taken[i].Tries != 0 {
+					t.Errorf("%+v", taken[i])
+				}
+			}
+			if want := slices.Insert(slices.Clone(many[:9]), 1, "zeta"); !slices.Equal(got, want) {
+				t.Errorf("took %v, want %v", got, want)
+			}
+			return slices.Repeat([]inbox.Outcome{{PutBack: true, Problem: problem.Newf(problem.TenantLimit, "Later.")}}, len(taken))
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := f.result(t, f.app, many[0]); !strings.Contains(got, `"state":"waiting","problem":{"code": "tenant_limit"`) {
+		t.Error(got)
+	}
+}
+
+// TestTake_TakesFewLargeCommands has commands of which not all fit into memory at once.
+func TestTake_TakesFewLargeCommands(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	execute(t, f.app, `SELECT lucius.submit(jsonb_build_object('tenant_id', 'acme', 'payload', repeat('x', 1000000))) FROM generate_series(1, 8)`)
+	for _, want := range []int{5, 3, 0} {
+		if got := f.take(t, inbox.Outcome{JobID: "j"}); len(got) != want {
+			t.Errorf("took %d, want %d", len(got), want)
+		}
 	}
 }
 
@@ -348,6 +470,10 @@ func TestTake_StoresWhatBecameOfACommand(t *testing.T) {
 	if got := f.result(t, f.app, id); got != `{"state":"accepted","problem":null,"job_id":"j","job_state":"SUCCEEDED",`+
 		`"final_output":{"n":1},"error_code":null,"error_message":null}` {
 		t.Error(got)
+	}
+	execute(t, f.app, `UPDATE lucius.rows SET props = '{"tombstone":true}' WHERE part = 'j'`)
+	if got := f.result(t, f.app, id); got != "nothing" {
+		t.Errorf("the job was purged: %s", got)
 	}
 }
 
@@ -404,15 +530,16 @@ func TestOperator_RetriesAndDiscards(t *testing.T) {
 	}
 }
 
-// TestForget has commands whose job is there, commands whose job was purged, and discarded
-// ones, more of each than one call looks at.
+// TestForget has commands whose job is there, commands whose job was purged, some with a
+// tombstone, and discarded ones, more of each than one call looks at.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	execute(t, f.app, `INSERT INTO lucius.rows VALUES ($1, 'kept', 'JOB', '1', '{"state":"SUCCEEDED"}')`, table)
+	execute(t, f.app, `INSERT INTO lucius.rows VALUES
+		('luciusledger', 'kept', 'JOB', '1', '{"state":"SUCCEEDED"}'), ('luciusledger', 'buried', 'JOB', '1', '{"tombstone":true}')`)
 	execute(t, f.app, `INSERT INTO lucius.inbox (id, tenant_id, submitted_by, submitted_at, due_at, state, job_id, decided_at)
-		SELECT gen_random_uuid(), 'acme', 'shop', now(), now(), CASE WHEN n % 4 < 2 THEN 'accepted' ELSE 'discarded' END,
-			(ARRAY['kept', 'purged'])[n % 4 + 1], now() - make_interval(hours => n % 4) FROM generate_series(0, 3999) n`)
+		SELECT gen_random_uuid(), 'acme', 'shop', now(), now(), CASE WHEN n % 4 < 3 THEN 'accepted' ELSE 'discarded' END,
+			(ARRAY['kept', 'purged', 'buried'])[n % 4 + 1], now() - make_interval(hours => n % 4) FROM generate_series(0, 3999) n`)
 	submit(t, f.app, `{"tenant_id":"acme"}`)
 	forget := func(retention time.Duration) (deleted int) {
 		for cursor := ""; ; {
@@ -429,7 +556,7 @@ func TestForget(t *testing.T) {
 	for _, c := range []struct {
 		retention time.Duration
 		deleted   int
-	}{{0, 1000}, {150 * time.Minute, 1000}, {time.Hour, 1000}, {time.Minute, 0}} {
+	}{{4 * time.Hour, 0}, {150 * time.Minute, 1000}, {30 * time.Minute, 2000}, {0, 0}} {
 		if got := forget(c.retention); got != c.deleted {
 			t.Errorf("forgot %d with a retention of %s, want %d", got, c.retention, c.deleted)
 		}
@@ -440,14 +567,39 @@ func TestForget(t *testing.T) {
 	}
 }
 
+// TestForget_PassesOverWhatAnotherProcessDeletes has the rows locked by another process.
+func TestForget_PassesOverWhatAnotherProcessDeletes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	execute(t, f.app, `INSERT INTO lucius.inbox (id, tenant_id, submitted_by, submitted_at, due_at, state, decided_at)
+		VALUES (gen_random_uuid(), 'acme', 'shop', now(), now(), 'discarded', now() - interval '1 hour')`)
+	tx, err := f.app.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	execute(t, tx, "SELECT FROM lucius.inbox FOR UPDATE")
+	if _, deleted, err := f.Forget(t.Context(), "", time.Minute); deleted != 0 || err != nil {
+		t.Errorf("%d, %v", deleted, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, deleted, err := f.Forget(t.Context(), "", time.Minute); deleted != 1 || err != nil {
+		t.Errorf("%d, %v", deleted, err)
+	}
+	if _, _, err := f.Forget(t.Context(), "x", time.Minute); problem.From(err).Code != problem.InvalidEnvelope {
+		t.Errorf("a cursor that is none: %v", err)
+	}
+}
+
 func TestWithoutAServer(t *testing.T) {
 	t.Parallel()
 	if _, err := pginbox.Open(t.Context(), pginbox.Options{URL: "postgres://u:secret@[", Table: table}); err == nil ||
 		strings.Contains(err.Error(), "secret") {
 		t.Errorf("a URL that is none: %v", err)
 	}
-	away := openInbox(t, "postgres://u:p@127.0.0.1:1/x?sslmode=disable")
-	_, taking := away.Take(t.Context(), 1, nil)
+	away := openInbox(t, pginbox.Options{URL: "postgres://u:p@127.0.0.1:1/x?sslmode=disable"})
+	_, taking := away.Take(t.Context(), 1, nil, nil)
 	_, counting := away.Survey(t.Context())
 	_, _, forgetting := away.Forget(t.Context(), "", 0)
 	_, _, listing := away.List(t.Context(), 1, "")

@@ -7,20 +7,24 @@ CREATE TABLE lucius.inbox (
     submitted_by name NOT NULL,
     submitted_at timestamptz NOT NULL,
     state        text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'refused', 'accepted', 'discarded')),
-    due_at       timestamptz NOT NULL, -- When a replica tries it, or tries it again.
+    due_at       timestamptz NOT NULL, -- When a replica tries it, or tries it again if a lease of it ended so.
     tries        integer NOT NULL DEFAULT 0,
+    lease        uuid, -- Fences the replica that has it in hand until due_at.
     problem      jsonb, -- Why it was refused, or has to wait: code, detail, errors, and the reason of a discard.
     job_id       text COLLATE "C",
     decided_at   timestamptz,
     CHECK ((state IN ('waiting', 'refused')) = (command IS NOT NULL)),
     CHECK ((state = 'accepted') = (job_id IS NOT NULL)),
-    CHECK ((state = 'waiting') = (decided_at IS NULL))
+    CHECK ((state = 'waiting') = (decided_at IS NULL)),
+    CHECK (state = 'waiting' OR lease IS NULL)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
 
-CREATE INDEX inbox_waiting ON lucius.inbox (due_at) WHERE state = 'waiting';
-CREATE INDEX inbox_refused ON lucius.inbox (submitted_at, id) WHERE state = 'refused';
+CREATE INDEX inbox_waiting ON lucius.inbox (tenant_id, due_at) WHERE state = 'waiting';
+CREATE INDEX inbox_open ON lucius.inbox (state, submitted_at, id) WHERE state IN ('waiting', 'refused');
+CREATE INDEX inbox_decided ON lucius.inbox (decided_at, id) WHERE state IN ('accepted', 'discarded');
 
--- The tenants for which a login role may submit. A role without a row may submit for any.
+-- The tenants for which a login role may submit; '*' is all. A role without a row may submit
+-- for none, also if it owns the schema.
 CREATE TABLE lucius.inbox_rights (
     role      name NOT NULL,
     tenant_id text COLLATE "C" NOT NULL,
@@ -30,8 +34,7 @@ CREATE TABLE lucius.inbox_rights (
 -- Whether the session's role may submit commands of a tenant and see what became of them.
 CREATE FUNCTION lucius.inbox_allows(tenant text) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
-RETURN NOT EXISTS (SELECT FROM lucius.inbox_rights r WHERE r.role = session_user)
-    OR EXISTS (SELECT FROM lucius.inbox_rights r WHERE r.role = session_user AND r.tenant_id = tenant);
+RETURN EXISTS (SELECT FROM lucius.inbox_rights r WHERE r.role = session_user AND r.tenant_id IN (tenant, '*'));
 
 -- Submits a command in the caller's transaction, and returns its id. The role of the session
 -- needs EXECUTE on this function and USAGE on the schema, and no right on any table.
@@ -52,7 +55,8 @@ BEGIN
         RAISE EXCEPTION 'the command has % bytes: at most 1048576 are allowed', octet_length(body) USING ERRCODE = '22023';
     ELSIF NOT lucius.inbox_allows(tenant) THEN
         RAISE EXCEPTION 'role % may not submit commands for tenant %', session_user, tenant
-            USING ERRCODE = '42501', HINT = 'Its tenants are in lucius.inbox_rights.';
+            USING ERRCODE = '42501', HINT = format(
+                'If it may: INSERT INTO lucius.inbox_rights (role, tenant_id) VALUES (%L, %L)', session_user, tenant);
     END IF;
     INSERT INTO lucius.inbox (id, tenant_id, command, submitted_by, submitted_at, due_at)
         VALUES (new_id, tenant, body, session_user, clock_timestamp(), clock_timestamp());
@@ -71,7 +75,8 @@ BEGIN ATOMIC
            r.props->>'error_code', r.props->>'error_message'
       FROM lucius.inbox i
       LEFT JOIN lucius.rows r ON r.tbl = 'luciusledger' AND r.part = i.job_id AND r.row = 'JOB'
-     WHERE i.id = command_id AND lucius.inbox_allows(i.tenant_id);
+       AND r.props ? 'state' -- A purged job has a tombstone for a while.
+     WHERE i.id = command_id AND (i.state <> 'accepted' OR r.part IS NOT NULL) AND lucius.inbox_allows(i.tenant_id);
 END;
 
 REVOKE ALL ON FUNCTION lucius.inbox_allows(text), lucius.submit(jsonb), lucius.result(uuid) FROM PUBLIC;
