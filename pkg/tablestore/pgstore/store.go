@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -21,6 +22,12 @@ import (
 // searchPath has no schema in which another role of the database may create a function: one
 // that fits the arguments better than PostgreSQL's own would run with the rights of Lucius.
 const searchPath = "pg_catalog, pg_temp"
+
+// awaitStandby begins each session with a commit that writes to the log and nothing else. It
+// is answered when the standbys that PostgreSQL waits for have it, and so all that was
+// committed before: a commit whose wait was ended by a crash or a timeout is visible without
+// having been replicated, and a failover would lose it.
+const awaitStandby = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(true, 'lucius', '') END"
 
 // maxPage is the greatest number of rows on one page.
 const maxPage = 1000
@@ -69,6 +76,13 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if config.ConnConfig.RuntimeParams["application_name"] == "" {
 		config.ConnConfig.RuntimeParams["application_name"] = "lucius"
 	}
+	timeout := cmp.Or(options.Timeout, 30*time.Second)
+	config.AfterConnect = func(ctx context.Context, connection *pgx.Conn) error {
+		ctx, cancel := context.WithTimeout(ctx, timeout)
+		defer cancel()
+		_, err := connection.Exec(ctx, awaitStandby)
+		return err
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, hideURL(err)
@@ -77,7 +91,6 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		pool.Close()
 		return nil, err
 	}
-	timeout := cmp.Or(options.Timeout, 30*time.Second)
 	return &Store{
 		pool: pool, timeout: timeout, epoch: strings.ToLower(rand.Text()[:10]),
 		signals: newSignals(config.ConnConfig), writer: newWriter(pool, timeout),

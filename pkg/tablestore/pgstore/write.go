@@ -134,21 +134,21 @@ func (w *writer) close() {
 
 // write sends the change and returns its outcome.
 func (w *writer) write(ctx context.Context, c *change) error {
-	ctx, cancel := context.WithTimeout(ctx, w.timeout)
+	waiting, cancel := context.WithTimeout(ctx, w.timeout)
 	defer cancel()
 	w.enqueue(&w.shared, c)
 	select {
 	case err := <-c.done:
 		return err
-	case <-ctx.Done():
+	case <-waiting.Done():
 	}
 	if w.withdraw(c) {
-		return unavailable(ctx, ctx.Err())
+		return unavailable(waiting, waiting.Err())
 	}
-	select {
+	select { // It is under way, for as long as that takes: commitOnce has a timeout too.
 	case err := <-c.done:
 		return err
-	default:
+	case <-ctx.Done():
 		return fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnknown, ctx.Err())
 	}
 }
@@ -336,9 +336,24 @@ func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
 		return true, err
 	}
 	defer connection.Release()
+	defer func() {
+		if err != nil && !unsent && !rolledBack(err) {
+			w.forget(connection)
+		}
+	}()
 	_, err = connection.Exec(ctx, "SELECT lucius.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 		tables, parts, names, expects, etags, props, writes, removals, puts, discards)
 	return pgconn.SafeToRetry(err), err
+}
+
+// forget makes reads after a commit with an unknown outcome begin with [awaitStandby]. It
+// returns when the commit's session has ended on the server, if the server answers: before
+// that, the commit may still become visible.
+func (w *writer) forget(connection *pgxpool.Conn) {
+	if closed := connection.Conn().PgConn(); closed.IsClosed() {
+		<-closed.CleanupDone()
+	}
+	w.pool.Reset()
 }
 
 // withoutConflicts gives the changes that have one of the rows their conflict, and returns
