@@ -135,6 +135,9 @@ func (h *host) openInbox(ctx context.Context, table string) error {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}
 	h.inbox, h.closeInbox, h.submitted = opened, opened.Close, make(chan struct{}, 1)
+	if err := opened.Check(ctx); err != nil {
+		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
+	}
 	if notifier, ok := h.store.(tablestore.Notifier); ok {
 		notifier.Listen(pginbox.Channel, func(string) {
 			select {

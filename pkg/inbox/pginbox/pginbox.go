@@ -83,6 +83,23 @@ func Open(ctx context.Context, options Options) (*Inbox, error) {
 // Close closes the connections.
 func (i *Inbox) Close() { i.pool.Close() }
 
+// Check returns an error that names the rights on lucius.inbox that the role lacks.
+func (i *Inbox) Check(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, i.timeout)
+	defer cancel()
+	var role, missing string
+	err := i.pool.QueryRow(ctx, `SELECT current_user, coalesce(string_agg(needed, ', '), '')
+		FROM unnest(ARRAY['SELECT', 'UPDATE', 'DELETE']) needed
+		WHERE NOT has_table_privilege('lucius.inbox', needed)`).Scan(&role, &missing)
+	if err != nil {
+		return unavailable(err)
+	}
+	if missing != "" {
+		return fmt.Errorf("the role %s lacks rights: GRANT %s ON lucius.inbox TO %s", role, missing, pgx.Identifier{role}.Sanitize())
+	}
+	return nil
+}
+
 // unavailable is the problem of a request that PostgreSQL did not answer.
 func unavailable(err error) error {
 	return &problem.Error{Code: problem.StoreUnavailable, Detail: "The inbox cannot be read.", Err: fmt.Errorf("PostgreSQL: %w", err)}

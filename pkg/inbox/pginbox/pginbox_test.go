@@ -261,6 +261,16 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
+	server := openInbox(t, pginbox.Options{URL: at.String()})
+	if err := server.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO ") {
+		t.Errorf("a server without rights: %v", err)
+	}
+	execute(t, f.app, "GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO "+role)
+	if err := server.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	execute(t, f.app, "REVOKE ALL ON lucius.inbox FROM "+role)
+	server.Close()
 	// A temporary table of the same name does not stand in for that of the schema.
 	execute(t, app, "CREATE TEMP TABLE inbox_rights (role name, tenant_id text); SET search_path = pg_temp, lucius")
 	execute(t, f.app, "UPDATE lucius.inbox_rights SET tenant_id = 'globex' WHERE role = $1", role)
@@ -604,7 +614,7 @@ func TestWithoutAServer(t *testing.T) {
 	_, _, forgetting := away.Forget(t.Context(), "", 0)
 	_, _, listing := away.List(t.Context(), 1, "")
 	_, _, retrying := away.Retry(t.Context(), nil)
-	for i, err := range []error{taking, counting, forgetting, listing, retrying} {
+	for i, err := range []error{away.Check(t.Context()), taking, counting, forgetting, listing, retrying} {
 		if problem.From(err).Code != problem.StoreUnavailable {
 			t.Errorf("%d: %v", i, err)
 		}
