@@ -51,6 +51,16 @@ func TestRun_NamesTheField(t *testing.T) {
 
 const connection = "Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey=k;UseDevelopmentEmulator=true"
 
+func TestRun_NeedsAWorker(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	err := servicebus.Run(ctx, nil, servicebus.Config{Connection: connection, Service: "s"})
+	if err == nil || !strings.Contains(err.Error(), "Worker is required") {
+		t.Errorf("%v", err)
+	}
+}
+
 // A stop ends a worker that has not reached the bus yet.
 func TestRun_StopsWithoutABus(t *testing.T) {
 	t.Parallel()

@@ -130,6 +130,9 @@ const lastCalls = 2 * time.Second
 // configuration only the Log counts. While the bus is away Run tries again; it returns an
 // error only for a configuration that cannot be used.
 func Run(ctx context.Context, worker *lucius.Worker, cfg Config) error {
+	if worker == nil {
+		return errors.New("lucius servicebus: Worker is required")
+	}
 	if err := cfg.validate(); err != nil {
 		return fmt.Errorf("lucius servicebus: %w", err)
 	}
