@@ -95,6 +95,9 @@ type Hooks struct {
 	// OnSettle is called before a message of a subscription or a dead-letter queue, which
 	// is named by its path, is completed. Nil completes it.
 	OnSettle func(queue string) *Refusal
+	// OnRequest is called before a request on a $management link, which is named by its
+	// address, is executed. If it returns true, the request is neither executed nor answered.
+	OnRequest func(address, operation string) (silent bool)
 	// OnAttach is called before a link to an address is attached, including
 	// $management links. Nil accepts the link.
 	OnAttach func(address string) *Refusal
@@ -113,6 +116,9 @@ func (s *Server) SetHooks(h Hooks) {
 	}
 	if h.OnSettle == nil {
 		h.OnSettle = func(string) *Refusal { return nil }
+	}
+	if h.OnRequest == nil {
+		h.OnRequest = func(string, string) bool { return false }
 	}
 	if h.OnAttach == nil {
 		h.OnAttach = func(string) *Refusal { return nil }

@@ -63,14 +63,22 @@ func (c *connection) request(t *incoming) error {
 	if err != nil {
 		return err
 	}
-	answer := c.server.answer
+	answer, silent := c.server.answer, false
 	if asked := t.link.requests; asked.topic == nil && asked.queue == nil {
 		answer = c.server.answerToken
+	} else {
+		silent = c.server.hooks.Load().OnRequest(t.link.address, r.operation)
 	}
-	reply := answer(t.link.requests, r)
+	var reply response
+	if !silent {
+		reply = answer(t.link.requests, r)
+	}
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()
 	t.settle(outcome(outcomeAccepted))
+	if silent {
+		return nil
+	}
 	for _, l := range t.link.session.links {
 		if l.replyTo != "" && l.replyTo == r.replyTo {
 			l.replies = append(l.replies, reply.encode(r))

@@ -283,6 +283,39 @@ func TestWorker_CompletesAfterAnOutage(t *testing.T) {
 	}
 }
 
+// After a stop, a call that the bus does not answer holds up no other directive.
+func TestWorker_CompletesBesideACallThatHangs(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	var renewals atomic.Int64
+	b.SetHooks(fakeservicebus.Hooks{OnRequest: func(_, operation string) bool {
+		return operation == "com.microsoft:renew-lock" && renewals.Add(1) <= 2
+	}})
+	finish := map[string]chan struct{}{"quick": make(chan struct{}), "j": make(chan struct{})}
+	stop := b.work(func(ctx context.Context, task *lucius.Task) (any, error) {
+		select {
+		case <-finish[task.JobID]:
+			return nil, nil
+		case <-ctx.Done(): // The grace is over.
+			return nil, ctx.Err()
+		}
+	}, func(cfg *servicebus.Config) { cfg.Heartbeat, cfg.Grace = 10*time.Millisecond, 15*time.Second })
+	b.send(directive)
+	b.until(func() bool { return renewals.Load() == 2 }) // The second try waits for long.
+	b.send(strings.Replace(directive, `"jobId":"j"`, `"jobId":"quick"`, 1))
+	b.until(func() bool { types, _ := b.replied(2); return strings.Count(types, "ACK") == 2 })
+	time.AfterFunc(50*time.Millisecond, func() { // The worker has stopped reading.
+		close(finish["quick"])
+		b.until(func() bool { return b.Depth(directives) == 1 })
+		close(finish["j"])
+	})
+	stop()
+	b.until(func() bool { types, _ := b.replied(4); return strings.Count(types, "RESULT") == 2 })
+	if b.Depth(directives) != 0 {
+		t.Errorf("%+v is left", b.Messages(directives))
+	}
+}
+
 // What is no directive is put aside, and does not keep the worker from the next.
 func TestWorker_PutsAsideWhatIsNoDirective(t *testing.T) {
 	t.Parallel()
@@ -314,6 +347,26 @@ func TestWorker_GivesBackWhatOutlastsItsGrace(t *testing.T) {
 	stop()
 	if left := b.Messages(directives); len(left) != 1 || left[0].Locked || b.Depth(replies) != 1 {
 		t.Errorf("%+v is left, after %d replies", left, b.Depth(replies))
+	}
+}
+
+// So it does if the connection that delivered them is gone: by their locks.
+func TestWorker_GivesBackAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	stop := b.work(func(ctx context.Context, _ *lucius.Task) (any, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}, func(cfg *servicebus.Config) { cfg.Grace = 10 * time.Millisecond })
+	b.send(directive)
+	b.replied(1)
+	b.Stop()
+	if err := b.Restart(); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if left := b.Messages(directives); len(left) != 1 || left[0].Locked {
+		t.Errorf("%+v is left", left)
 	}
 }
 

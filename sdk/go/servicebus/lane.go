@@ -1,11 +1,13 @@
 package servicebus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
@@ -19,9 +21,11 @@ type lane struct {
 	open    func() (*azservicebus.Receiver, error)
 	replies *azservicebus.Sender
 
-	// receiving is held for reading during each call of from.
-	receiving sync.RWMutex
-	from      *azservicebus.Receiver
+	from *azservicebus.Receiver
+	// settling is nil until the lane is no longer read; then it replaces from, and closed is
+	// closed once from is.
+	settling atomic.Pointer[azservicebus.Receiver]
+	closed   chan struct{}
 
 	mu     sync.Mutex
 	inHand map[attempt]*directive
@@ -41,7 +45,7 @@ func openLane(receiving, sending *azservicebus.Client, cfg *Config, n int) (*lan
 	if err != nil {
 		return nil, fmt.Errorf("replies of lane %d: %w", n, err)
 	}
-	return &lane{cfg: cfg, open: open, from: from, replies: replies, inHand: map[attempt]*directive{}}, nil
+	return &lane{cfg: cfg, open: open, from: from, closed: make(chan struct{}), replies: replies, inHand: map[attempt]*directive{}}, nil
 }
 
 // run reads the lane until the context ends, and waits for the directives in hand.
@@ -81,17 +85,19 @@ func (l *lane) run(ctx, handling, replying context.Context) {
 }
 
 // receiveNoMore replaces the receiver by one that only settles: the bus may still deliver
-// to the old one what it asked for, even what this worker gives back.
+// to the old one what it asked for, even what this worker gives back. It does not wait for
+// calls in progress: those of the old receiver fail, and are repeated.
 func (l *lane) receiveNoMore(ctx context.Context) {
-	l.receiving.Lock()
-	defer l.receiving.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, lastCalls)
-	defer cancel()
-	if err := l.from.Close(ctx); err != nil {
-		l.cfg.Log.WarnContext(ctx, "lane not closed cleanly", "error", err)
+	defer close(l.closed)
+	settling, err := l.open()
+	if err == nil {
+		l.settling.Store(settling)
+		ctx, cancel := context.WithTimeout(ctx, linkTimeout)
+		defer cancel()
+		err = l.from.Close(ctx)
 	}
-	if settling, err := l.open(); err == nil { // It opened before.
-		l.from = settling
+	if err != nil {
+		l.cfg.Log.WarnContext(ctx, "lane not closed cleanly", "error", err)
 	}
 }
 
@@ -150,21 +156,39 @@ type settlement func(ctx context.Context, from *azservicebus.Receiver, m *azserv
 
 // settle settles a message. If that fails, the bus redelivers the directive.
 func (l *lane) settle(ctx context.Context, name string, m *azservicebus.ReceivedMessage, call settlement) {
-	l.receiving.RLock()
-	defer l.receiving.RUnlock()
-	once, cancel := context.WithTimeout(ctx, linkTimeout)
-	err := call(once, l.from, m)
-	cancel()
+	err := l.settleOnLink(ctx, m, call)
 	if err != nil && ctx.Err() == nil && !lockLost(err) {
 		// The link that delivered the message is gone. Its lock holds, and has a token.
 		again, cancel := context.WithTimeout(ctx, callTimeout)
-		err = call(again, l.from, &azservicebus.ReceivedMessage{LockToken: m.LockToken})
+		from, held := cmp.Or(l.settling.Load(), l.from), &azservicebus.ReceivedMessage{LockToken: m.LockToken}
+		// A renewal opens a lost connection again at once, a settlement after 3 to 5 seconds.
+		if err = from.RenewMessageLock(again, held, nil); err == nil {
+			err = call(again, from, held)
+		}
 		cancel()
 	}
 	if err != nil && !errors.Is(context.Cause(ctx), context.Canceled) {
 		l.cfg.Log.WarnContext(ctx, "a call about a directive failed: the bus may redeliver it", "call", name, "error", err)
 	}
 }
+
+// settleOnLink settles a message on the link that delivered it. Once the lane is no longer
+// read, it waits until that link is closed, and returns an error.
+func (l *lane) settleOnLink(ctx context.Context, m *azservicebus.ReceivedMessage, call settlement) error {
+	ctx, cancel := context.WithTimeout(ctx, linkTimeout)
+	defer cancel()
+	if l.settling.Load() == nil {
+		return call(ctx, l.from, m)
+	}
+	select {
+	case <-l.closed:
+	case <-ctx.Done():
+	}
+	return errLinkClosed
+}
+
+// errLinkClosed says that the lane is no longer read.
+var errLinkClosed = errors.New("the link that delivered the message is closed")
 
 // lockLost reports whether the bus answered that the message's lock is lost.
 func lockLost(err error) bool {

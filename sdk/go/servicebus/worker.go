@@ -122,8 +122,8 @@ func (c *Config) open() (*azservicebus.Client, error) {
 }
 
 // lastCalls is how long the calls after the grace may take: those that give unfinished
-// work to other workers.
-const lastCalls = 2 * time.Second
+// work to other workers. It leaves time for a second try after linkTimeout.
+const lastCalls = 5 * time.Second
 
 // Run has the worker's handlers do directives until the context ends. Then it receives no
 // more, lets handlers finish within the grace, and returns nil. Of the worker's own
