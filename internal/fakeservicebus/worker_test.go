@@ -73,7 +73,10 @@ func (b *bus) work(handler lucius.Handler, change func(*servicebus.Config)) (sto
 func stores(context.Context, *lucius.Task) (any, error) { return lucius.URI("s3://out"), nil }
 
 // send sends a directive, or whatever it is.
-func (b *bus) send(body string) {
+func (b *bus) send(body string) { b.t.Helper(); b.sendFor(body, nil) }
+
+// sendFor sends a message that lives so long, or for ever.
+func (b *bus) sendFor(body string, timeToLive *time.Duration) {
 	b.t.Helper()
 	client, err := azservicebus.NewClientFromConnectionString(b.ConnectionString(), nil)
 	if err != nil {
@@ -84,7 +87,7 @@ func (b *bus) send(body string) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	if err := sender.SendMessage(b.t.Context(), &azservicebus.Message{Body: []byte(body)}, nil); err != nil {
+	if err := sender.SendMessage(b.t.Context(), &azservicebus.Message{Body: []byte(body), TimeToLive: timeToLive}, nil); err != nil {
 		b.t.Fatal(err)
 	}
 }
@@ -342,7 +345,7 @@ func TestWorker_GivesBackWhatOutlastsItsGrace(t *testing.T) {
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}, func(cfg *servicebus.Config) { cfg.Grace = 10 * time.Millisecond })
-	b.send(directive)
+	b.sendFor(directive, new(time.Hour))
 	b.replied(1)
 	stop()
 	if left := b.Messages(directives); len(left) != 1 || left[0].Locked || b.Depth(replies) != 1 {
@@ -367,6 +370,27 @@ func TestWorker_GivesBackAfterAnOutage(t *testing.T) {
 	stop()
 	if left := b.Messages(directives); len(left) != 1 || left[0].Locked {
 		t.Errorf("%+v is left", left)
+	}
+}
+
+// The bus would drop an expired message instead of delivering it again, and the step would
+// wait for the end of its lease. So its failure is reported.
+func TestWorker_ReportsWhatItCannotGiveBack(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	stop := b.work(func(ctx context.Context, _ *lucius.Task) (any, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}, func(cfg *servicebus.Config) { cfg.Grace = 10 * time.Millisecond })
+	b.send("not json")
+	b.until(func() bool { return b.Depth(directives+"/$DeadLetterQueue") == 1 }) // It reads the lane.
+	b.sendFor(directive, new(4*time.Second))
+	b.replied(1)
+	stop()
+	types, last := b.replied(2)
+	if types != "ACK RESULT" || last.Status != api.ResultStatusFailedRetry || last.Error.Code != "worker_stopped" ||
+		last.RetryAfterSeconds != 1 || b.Depth(directives) != 0 {
+		t.Errorf("%s: %+v, %d directives are left", types, last, b.Depth(directives))
 	}
 }
 

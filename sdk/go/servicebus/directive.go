@@ -43,7 +43,8 @@ func (l *lane) attend(handling, replying context.Context, m *azservicebus.Receiv
 }
 
 // do has the handler do the directive, and reports whether its RESULT is on the bus. It is
-// not if the handler failed because the worker has stopped: another worker may do it.
+// not if the handler failed because the worker has stopped and the message can be given
+// back to the bus, for another worker.
 func (d *directive) do(handling, replying context.Context) bool {
 	if !d.reply(replying, reply{Type: "ACK"}) {
 		return false
@@ -56,7 +57,7 @@ func (d *directive) do(handling, replying context.Context) bool {
 			Type: "RESULT", Status: lucius.ResultStatusSucceeded, OutputRef: result.Output, ResultRef: result.Ref,
 		})
 	}
-	if errors.Is(context.Cause(handling), lucius.ErrStopped) {
+	if errors.Is(context.Cause(handling), lucius.ErrStopped) && !d.expired() {
 		return false
 	}
 	answer := reply{Type: "RESULT", Status: lucius.ResultStatusFailedFinal, Error: failure.Reported()}
@@ -64,6 +65,14 @@ func (d *directive) do(handling, replying context.Context) bool {
 		answer.Status, answer.RetryAfterSeconds = lucius.ResultStatusFailedRetry, failure.After.Seconds()
 	}
 	return d.reply(replying, answer)
+}
+
+// expired reports whether the message's time to live is over, or almost: it exists only
+// while it is locked, and the bus would drop it if the worker gave it back.
+func (d *directive) expired() bool {
+	m := d.held()
+	// The SDK shows no time to live as one of 0, and an ExpiresAt that has passed.
+	return m.ExpiresAt != nil && *m.TimeToLive > 0 && time.Until(*m.ExpiresAt) < lastCalls
 }
 
 // beat extends the message's lock and the attempt's lease until quiet is called. The two do

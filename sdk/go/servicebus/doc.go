@@ -6,8 +6,12 @@
 //	                                        │ ACK, HEARTBEAT, RESULT
 //	reply topic of that lane ◀──────────────┘
 //
-// A directive is completed once its RESULT is on the bus, so the bus redelivers the
-// directive of a worker that died. That attempt may be superseded by then: the server
-// rejects its replies, but a reply topic gives no answer, so at worst the work is wasted.
-// For the same reason a handler is not told that its job is cancelled or paused.
+// A directive is completed once its RESULT is on the bus. If the worker dies before that,
+// the bus redelivers the directive when the lock ends, unless its time to live is over,
+// which the server sets to the ACK timeout and 30 s. Then the bus drops it, and the server
+// sends a new attempt when the lease ends.
+//
+// A redelivered attempt may be superseded: the server rejects its replies, but a reply
+// topic gives no answer, so at worst the work is wasted. For the same reason a handler is
+// not told that its job is cancelled or paused.
 package servicebus
