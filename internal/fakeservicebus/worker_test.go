@@ -266,6 +266,29 @@ func TestWorker_AdoptsACopyOfWhatItIsAt(t *testing.T) {
 	}
 }
 
+// If the lock is lost and no slot is free, the copy arrives after the RESULT was sent. The
+// worker completes it, and does the work once.
+func TestWorker_CompletesACopyOfWhatItAnswered(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	release := make(chan struct{})
+	var calls atomic.Int64
+	stop := b.work(func(context.Context, *lucius.Task) (any, error) {
+		calls.Add(1)
+		<-release
+		return nil, nil
+	}, func(cfg *servicebus.Config) { cfg.Parallel = 1 })
+	b.send(directive)
+	b.replied(1)
+	b.ExpireLocks(directives)
+	close(release)
+	b.until(func() bool { return b.Depth(directives) == 0 })
+	stop()
+	if types, _ := b.replied(2); types != "ACK RESULT" || calls.Load() != 1 {
+		t.Errorf("%s after %d calls", types, calls.Load())
+	}
+}
+
 // A directive whose connection was cut is completed by its lock, which lasts for long.
 func TestWorker_CompletesAfterAnOutage(t *testing.T) {
 	t.Parallel()

@@ -27,19 +27,26 @@ func (l *lane) attend(handling, replying context.Context, m *azservicebus.Receiv
 		})
 		return
 	}
-	d := l.take(m, &what)
-	if d == nil {
-		return
+	d, answered := l.take(m, &what)
+	switch {
+	case answered:
+		l.settle(replying, "complete", m, complete)
+	case d == nil: // A handler is at it.
+	case d.do(handling, replying):
+		l.settle(replying, "complete", d.release(true), complete)
+	default:
+		l.settle(replying, "abandon", d.release(false), abandon)
 	}
-	name, call := "abandon", settlement(func(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
-		return from.AbandonMessage(ctx, m, nil)
-	})
-	if d.do(handling, replying) {
-		name, call = "complete", func(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
-			return from.CompleteMessage(ctx, m, nil)
-		}
-	}
-	l.settle(replying, name, d.release(), call)
+}
+
+// complete has the bus delete a message.
+func complete(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+	return from.CompleteMessage(ctx, m, nil)
+}
+
+// abandon gives a message back to the bus, which delivers it again.
+func abandon(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+	return from.AbandonMessage(ctx, m, nil)
 }
 
 // do has the handler do the directive, and reports whether its RESULT is on the bus. It is

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -29,7 +30,12 @@ type lane struct {
 
 	mu     sync.Mutex
 	inHand map[attempt]*directive
+	// answered holds the last attempts whose RESULT is on the bus.
+	answered []attempt
 }
+
+// maxAnswered limits the attempts that a lane remembers as answered.
+const maxAnswered = 1000
 
 // openLane returns the nth lane. It does not connect yet.
 func openLane(receiving, sending *azservicebus.Client, cfg *Config, n int) (*lane, error) {
@@ -118,10 +124,10 @@ type directive struct {
 	progress *lucius.Progress // as the handler said it last
 }
 
-// take takes the directive of a message in hand. It returns nil if it is so already: after
-// an outage that outlasts the lock, the bus redelivers what a handler is still at. The
-// copy's lock replaces the one that was lost.
-func (l *lane) take(m *azservicebus.ReceivedMessage, what *lucius.Directive) *directive {
+// take takes the directive of a message in hand, unless the message is a copy: if a lock is
+// lost, the bus redelivers what a handler is still at, or what was answered but not yet
+// completed. It returns nil then; a handler's directive takes over the copy's lock.
+func (l *lane) take(m *azservicebus.ReceivedMessage, what *lucius.Directive) (_ *directive, answered bool) {
 	key := attempt{what.JobID, what.StepID, what.LeaseID, what.AttemptNo}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -129,18 +135,26 @@ func (l *lane) take(m *azservicebus.ReceivedMessage, what *lucius.Directive) *di
 		d.mu.Lock()
 		defer d.mu.Unlock()
 		d.message = m
-		return nil
+		return nil, false
+	}
+	if slices.Contains(l.answered, key) {
+		return nil, true
 	}
 	d := &directive{lane: l, Directive: *what, message: m}
 	l.inHand[key] = d
-	return d
+	return d, false
 }
 
-// release returns the message of a directive, which is in hand no longer.
-func (d *directive) release() *azservicebus.ReceivedMessage {
-	d.lane.mu.Lock()
-	defer d.lane.mu.Unlock()
-	delete(d.lane.inHand, attempt{d.JobID, d.StepID, d.LeaseID, d.AttemptNo})
+// release returns the message of a directive, which is in hand no longer, and remembers
+// whether its RESULT is on the bus.
+func (d *directive) release(answered bool) *azservicebus.ReceivedMessage {
+	l, key := d.lane, attempt{d.JobID, d.StepID, d.LeaseID, d.AttemptNo}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if answered {
+		l.answered = append(l.answered[max(0, len(l.answered)+1-maxAnswered):], key)
+	}
+	delete(l.inHand, key)
 	return d.held()
 }
 
