@@ -226,19 +226,44 @@ func TestWorker_BeatsWhileItWorks(t *testing.T) {
 	}
 }
 
-// Heartbeats renew the lock, so that no copy of the directive is delivered.
-func TestWorker_KeepsTheLockWhileItWorks(t *testing.T) {
+// The lock is renewed from before the ACK until the RESULT is on the bus, so that no copy of
+// the directive is delivered.
+func TestWorker_KeepsTheLockUntilItHasAnswered(t *testing.T) {
 	t.Parallel()
 	b := newBus(t)
+	var refusing atomic.Bool
+	refusing.Store(true)
+	b.SetHooks(fakeservicebus.Hooks{OnSend: func(topic string, _ []string) fakeservicebus.Fault {
+		if topic == "global-bus-replies-p0" && refusing.Load() {
+			return fakeservicebus.Fault{Effect: fakeservicebus.Reject, Condition: fakeservicebus.ServerBusy}
+		}
+		return fakeservicebus.Fault{}
+	}})
 	release := make(chan struct{})
 	stop := b.work(func(context.Context, *lucius.Task) (any, error) { <-release; return nil, nil },
 		func(cfg *servicebus.Config) { cfg.Heartbeat = 10 * time.Millisecond })
+	renewed := func() {
+		t.Helper()
+		locked := b.Messages(directives)[0].LockedUntil
+		b.until(func() bool { return b.Messages(directives)[0].LockedUntil.After(locked) })
+	}
 	b.send(directive)
+	b.until(func() bool { return b.Messages(directives)[0].Locked })
+	renewed()
+	refusing.Store(false)
 	b.replied(1)
-	locked := b.Messages(directives)[0].LockedUntil
-	b.until(func() bool { return b.Messages(directives)[0].LockedUntil.After(locked) })
+	renewed()
+	refusing.Store(true)
 	close(release)
+	for range 5 { // One renewal may have been on its way when the handler returned.
+		renewed()
+	}
+	refusing.Store(false)
+	b.until(func() bool { return b.Depth(directives) == 0 })
 	stop()
+	if types, last := b.replied(2); strings.Count(types, "ACK") != 1 || last.Type != "RESULT" {
+		t.Errorf("%s", types)
+	}
 }
 
 // When the lock is lost, the bus redelivers a directive whose handler is still at it. The

@@ -49,14 +49,21 @@ func abandon(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.R
 	return from.AbandonMessage(ctx, m, nil)
 }
 
+// renew extends a message's lock.
+func renew(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
+	return from.RenewMessageLock(ctx, m, nil)
+}
+
 // do has the handler do the directive, and reports whether its RESULT is on the bus. It is
 // not if the handler failed because the worker has stopped and the message can be given
-// back to the bus, for another worker.
+// back to the bus, for another worker. The message's lock is renewed all the while, the
+// attempt's lease between ACK and RESULT.
 func (d *directive) do(handling, replying context.Context) bool {
+	defer d.every(replying, func(ctx context.Context) { d.lane.settle(ctx, "renew", d.held(), renew) })()
 	if !d.reply(replying, reply{Type: "ACK"}) {
 		return false
 	}
-	quiet := d.beat(replying)
+	quiet := d.every(replying, func(ctx context.Context) { d.reply(ctx, reply{Type: "HEARTBEAT", Progress: d.takeProgress()}) })
 	result, failure := d.lane.worker.Do(handling, lucius.NewTask(d.Directive, d.setProgress))
 	quiet()
 	if failure == nil {
@@ -82,27 +89,18 @@ func (d *directive) expired() bool {
 	return m.ExpiresAt != nil && *m.TimeToLive > 0 && time.Until(*m.ExpiresAt) < lastCalls
 }
 
-// beat extends the message's lock and the attempt's lease until quiet is called. The two do
-// not wait for each other.
-func (d *directive) beat(ctx context.Context) (quiet func()) {
+// every makes the call each Heartbeat until quiet is called.
+func (d *directive) every(ctx context.Context, call func(context.Context)) (quiet func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	var beating sync.WaitGroup
-	beating.Go(func() {
+	var calling sync.WaitGroup
+	calling.Go(func() {
 		for pause(ctx, d.lane.cfg.Heartbeat) {
-			d.reply(ctx, reply{Type: "HEARTBEAT", Progress: d.takeProgress()})
-		}
-	})
-	beating.Go(func() {
-		renew := func(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
-			return from.RenewMessageLock(ctx, m, nil)
-		}
-		for pause(ctx, d.lane.cfg.Heartbeat) {
-			d.lane.settle(ctx, "renew", d.held(), renew)
+			call(ctx)
 		}
 	})
 	return func() {
 		cancel()
-		beating.Wait()
+		calling.Wait()
 	}
 }
 

@@ -40,8 +40,8 @@ type Config struct {
 	// Parallel limits the directives of one lane that are in hand at once. Optional.
 	// Defaults to 4.
 	Parallel int
-	// Heartbeat is the time between two heartbeats of one attempt; each also renews the
-	// message's lock. It must be well within the lease and the lock duration of the
+	// Heartbeat is the time between two heartbeats of one attempt, and between two renewals
+	// of its message's lock. It must be well within the lease and the lock duration of the
 	// subscription. Optional. Defaults to 10s.
 	Heartbeat time.Duration
 	// Grace is how long handlers may still run after a stop, before their contexts end.
