@@ -43,23 +43,24 @@ func newBus(t *testing.T) *bus {
 	return &bus{peer, t}
 }
 
-// handlerOf returns a worker with the handler.
-func handlerOf(handler lucius.Handler) *lucius.Worker {
-	w := lucius.NewWorker(lucius.WorkerConfig{Log: slog.New(slog.DiscardHandler)})
-	w.Handle(lucius.AnyStep, handler)
-	return w
-}
-
 // work runs a worker with the handler until stop is called.
 func (b *bus) work(handler lucius.Handler, change func(*servicebus.Config)) (stop func()) {
 	b.t.Helper()
+	return b.workOn(lucius.AnyStep, handler, change)
+}
+
+// workOn runs a worker with the handler for a step type until stop is called.
+func (b *bus) workOn(stepType string, handler lucius.Handler, change func(*servicebus.Config)) (stop func()) {
+	b.t.Helper()
+	w := lucius.NewWorker(lucius.WorkerConfig{Log: slog.New(slog.DiscardHandler)})
+	w.Handle(stepType, handler)
 	cfg := servicebus.Config{Connection: b.ConnectionString(), Service: "ocr", Lanes: 1, Log: slog.New(slog.DiscardHandler)}
 	if change != nil {
 		change(&cfg)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(b.t.Context()))
 	done := make(chan error, 1)
-	go func() { done <- servicebus.Run(ctx, handlerOf(handler), cfg) }()
+	go func() { done <- servicebus.Run(ctx, w, cfg) }()
 	return func() {
 		b.t.Helper()
 		cancel()
@@ -381,6 +382,20 @@ func TestWorker_PutsAsideWhatIsNoDirective(t *testing.T) {
 		if m.Properties["DeadLetterReason"] != "not_a_directive" {
 			t.Errorf("%s: %v", m.Body, m.Properties)
 		}
+	}
+}
+
+// A directive that the worker has no handler for is not acknowledged: another worker of the
+// service may have one.
+func TestWorker_GivesBackWhatItDoesNotHandle(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	defer b.workOn("OCR", stores, nil)()
+	b.send(strings.Replace(directive, `{`, `{"step_type":"SCAN",`, 1))
+	b.until(func() bool { left := b.Messages(directives); return len(left) == 0 || left[0].Deliveries > 0 })
+	defer b.workOn("SCAN", stores, nil)()
+	if types, last := b.replied(2); types != "ACK RESULT" || last.Status != api.ResultStatusSucceeded {
+		t.Errorf("%s: %+v", types, last)
 	}
 }
 

@@ -106,10 +106,7 @@ func (w *Worker) Do(ctx context.Context, task *Task) (result Result, failure *St
 	if task.Traceparent != nil {
 		ctx = WithTraceparent(ctx, *task.Traceparent)
 	}
-	handler := w.handlers[task.StepType]
-	if handler == nil {
-		handler = w.handlers[AnyStep]
-	}
+	handler := w.handler(task.StepType)
 	if handler == nil { // Run claims none of these.
 		err := fmt.Errorf("this worker has no handler for %s", task.StepType)
 		return Result{}, &StepError{Code: codeUnknownStep, Retryable: true, Err: err}

@@ -99,6 +99,18 @@ func (w *Worker) Handle(stepType string, handler Handler) {
 	w.handlers[stepType] = handler
 }
 
+// Handles reports whether a handler does the steps of the type. It is for other ways to get
+// work than [Worker.Run], which claims only such steps.
+func (w *Worker) Handles(stepType string) bool { return w.handler(stepType) != nil }
+
+// handler returns the handler of a step type, nil if there is none.
+func (w *Worker) handler(stepType string) Handler {
+	if handler := w.handlers[stepType]; handler != nil {
+		return handler
+	}
+	return w.handlers[AnyStep]
+}
+
 // Use puts the middleware around all handlers, the first one outermost. It must not be
 // called after Run.
 func (w *Worker) Use(middleware ...func(Handler) Handler) {

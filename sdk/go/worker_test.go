@@ -464,4 +464,10 @@ func TestDoRunsTheHandlerAsRunDoes(t *testing.T) {
 	if _, failure := w.Do(t.Context(), task); failure == nil || failure.Code != "step_type_unknown" || !failure.Retryable {
 		t.Errorf("a step without a handler: %+v", failure)
 	}
+	if !w.Handles("OCR") || w.Handles("SCAN") {
+		t.Error("it does not say what it handles")
+	}
+	if w.Handle(lucius.AnyStep, succeed); !w.Handles("SCAN") {
+		t.Error("it does not say that it handles any step")
+	}
 }

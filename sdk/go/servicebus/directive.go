@@ -27,6 +27,13 @@ func (l *lane) attend(handling, replying context.Context, m *azservicebus.Receiv
 		})
 		return
 	}
+	if !l.worker.Handles(what.StepType) {
+		l.cfg.Log.WarnContext(replying, "no handler for the step type: the directive is given back",
+			"step_type", what.StepType, "job_id", what.JobID, "step_id", what.StepID, "deliveries", m.DeliveryCount)
+		pause(handling, unknownDelay)
+		l.settle(replying, "abandon", m, abandon)
+		return
+	}
 	d, answered := l.take(m, &what)
 	switch {
 	case answered:
@@ -38,6 +45,11 @@ func (l *lane) attend(handling, replying context.Context, m *azservicebus.Receiv
 		l.settle(replying, "abandon", d.release(false), abandon)
 	}
 }
+
+// unknownDelay is how long a directive without a handler is held: the bus delivers what is
+// given back at once, perhaps to the same worker, and only as often as the subscription
+// allows.
+const unknownDelay = time.Second
 
 // complete has the bus delete a message.
 func complete(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage) error {
