@@ -38,7 +38,7 @@ type host struct {
 	cfg       *config.Config
 	log       *slog.Logger
 	metrics   *programMetrics
-	store     tablestore.Store
+	store     tablestore.Store   // with the points at which tests kill the process
 	local     *pebblestore.Store // nil without a data directory
 	access    *access
 	protocols *protocol.Holder

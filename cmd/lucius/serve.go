@@ -81,12 +81,12 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	if err != nil {
 		return err
 	}
+	h := newHost(cfg, log, m, store, access, protocol.NewHolder(registry))
 	defer func() {
-		if closing := store.Close(); closing != nil {
+		if closing := h.store.Close(); closing != nil {
 			err = errors.Join(err, fmt.Errorf("close the store: %w", closing))
 		}
 	}()
-	h := newHost(cfg, log, m, store, access, protocol.NewHolder(registry))
 	defer h.close()
 	_, stopProfiles, err := serveProfiles(ctx, cfg.DebugAddr)
 	if err != nil {
