@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // onAzure starts a replica on the account, in that layout.
@@ -89,7 +91,7 @@ func TestServe_RolesApart(t *testing.T) {
 
 	namespace := newNamespace(t)
 	front, stop = serve(append(onBus(namespace), patient...)...)
-	workOnBus(t, namespace, handle)
+	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	job = front.wait(t, front.submitAs(t, "on the bus")) // The relay publishes each step.
 	if job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
 		t.Errorf("on the bus the job is %s after %d attempts", job.State, job.AttemptsTotal)
