@@ -5294,8 +5294,8 @@ type ClientInterface interface {
 
 	// RetryInboxWithBody Try refused commands again
 	//
-	// Has a replica accept or refuse the commands anew, once what they were refused for is
-	// mended: a protocol was added, say.
+	// Puts refused commands back, so that a replica tries them again: after the missing
+	// protocol was added, for example.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5304,8 +5304,8 @@ type ClientInterface interface {
 
 	// RetryInbox Try refused commands again
 	//
-	// Has a replica accept or refuse the commands anew, once what they were refused for is
-	// mended: a protocol was added, say.
+	// Puts refused commands back, so that a replica tries them again: after the missing
+	// protocol was added, for example.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6442,8 +6442,8 @@ func (c *Client) DiscardInbox(ctx context.Context, body DiscardInboxJSONRequestB
 
 // RetryInboxWithBody Try refused commands again
 //
-// Has a replica accept or refuse the commands anew, once what they were refused for is
-// mended: a protocol was added, say.
+// Puts refused commands back, so that a replica tries them again: after the missing
+// protocol was added, for example.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6462,8 +6462,8 @@ func (c *Client) RetryInboxWithBody(ctx context.Context, contentType string, bod
 
 // RetryInbox Try refused commands again
 //
-// Has a replica accept or refuse the commands anew, once what they were refused for is
-// mended: a protocol was added, say.
+// Puts refused commands back, so that a replica tries them again: after the missing
+// protocol was added, for example.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -11639,8 +11639,8 @@ type ClientWithResponsesInterface interface {
 
 	// RetryInboxWithBodyWithResponse Try refused commands again
 	//
-	// Has a replica accept or refuse the commands anew, once what they were refused for is
-	// mended: a protocol was added, say.
+	// Puts refused commands back, so that a replica tries them again: after the missing
+	// protocol was added, for example.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11649,8 +11649,8 @@ type ClientWithResponsesInterface interface {
 
 	// RetryInboxWithResponse Try refused commands again
 	//
-	// Has a replica accept or refuse the commands anew, once what they were refused for is
-	// mended: a protocol was added, say.
+	// Puts refused commands back, so that a replica tries them again: after the missing
+	// protocol was added, for example.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -16470,8 +16470,8 @@ func (c *ClientWithResponses) DiscardInboxWithResponse(ctx context.Context, body
 
 // RetryInboxWithBodyWithResponse Try refused commands again
 //
-// Has a replica accept or refuse the commands anew, once what they were refused for is
-// mended: a protocol was added, say.
+// Puts refused commands back, so that a replica tries them again: after the missing
+// protocol was added, for example.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16486,8 +16486,8 @@ func (c *ClientWithResponses) RetryInboxWithBodyWithResponse(ctx context.Context
 
 // RetryInboxWithResponse Try refused commands again
 //
-// Has a replica accept or refuse the commands anew, once what they were refused for is
-// mended: a protocol was added, say.
+// Puts refused commands back, so that a replica tries them again: after the missing
+// protocol was added, for example.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

@@ -33,7 +33,7 @@ func retryInbox(r *request) (deed, error) {
 	ids, what, args := inboxOf(r)
 	return deed{
 		Title: "Try " + what + " again?", Button: "Try again",
-		Text: "Each is accepted or refused anew, by the protocols and settings of now. An accepted command is one job, " +
+		Text: "A replica tries each again, with the current protocols and settings. An accepted command is one job, " +
 			"however often it is tried.",
 		Command: command("inbox retry", args...),
 		do: func(ctx context.Context, reason string) (string, error) {

@@ -93,8 +93,8 @@ type Operator interface {
 	// List returns at most that many refused commands after a cursor, by age, and the cursor
 	// to continue after, empty at the end.
 	List(ctx context.Context, limit int, after string) (page []Refused, next string, err error)
-	// Retry has refused commands accepted or refused anew. Without ids it takes the first
-	// [MaxHandled]; more says that there are others.
+	// Retry puts refused commands back, so that a replica tries them again. Without ids it
+	// takes the first [MaxHandled]; more says that there are others.
 	Retry(ctx context.Context, ids []string) (handled []Handled, more bool, err error)
 	// Discard ends refused commands for the reason, chosen as for Retry.
 	Discard(ctx context.Context, ids []string, reason string) (handled []Handled, more bool, err error)

@@ -1165,8 +1165,8 @@ export interface paths {
         put?: never;
         /**
          * Try refused commands again
-         * @description Has a replica accept or refuse the commands anew, once what they were refused for is
-         *     mended: a protocol was added, say.
+         * @description Puts refused commands back, so that a replica tries them again: after the missing
+         *     protocol was added, for example.
          */
         post: operations["retryInbox"];
         delete?: never;
