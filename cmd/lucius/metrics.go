@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
@@ -61,6 +62,14 @@ func (m *programMetrics) watchStore(store tablestore.Store) {
 			func() float64 { return store.Skew().Seconds() })
 	case *pebblestore.Store:
 		m.watchDisk(store)
+	case *pgstore.Store:
+		m.Gauge("lucius_store_notifications_up", "1 while this process hears the notifications of others on PostgreSQL, else 0.", func() float64 {
+			if store.Notified() {
+				return 1
+			}
+			return 0
+		})
+		return // Its requests are not counted.
 	default:
 		return // In memory.
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// allMetrics returns the metric families of a local server, and of one that has all that
-// is optional.
+// allMetrics returns the metric families of a local server, of one on PostgreSQL, and of one
+// that has all else that is optional.
 func allMetrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	dir := t.TempDir()
@@ -40,13 +40,14 @@ func allMetrics(t *testing.T) map[string]*dto.MetricFamily {
 		"--storage-backend", config.BackendLedger, "--table-connection", account.ConnectionString(), "--tenants-file", tenants,
 		"--tls-cert", filepath.Join(dir, "cert.pem"), "--tls-key", filepath.Join(dir, "key.pem"),
 	}, onBus(newNamespace(t))...)...)
+	shared := serveOn(t, t.TempDir(), "--storage-backend", config.BackendPostgres, "--postgres-url", onPostgres(t).URL.String())
 	local := serveOn(t, t.TempDir())
 	local.submit(t)
 	local.claim(t, "c", false) // It waits.
 	plain := &caller{url: local.url, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	plain.do(t, http.MethodPost, "/v1/work:claim", `{"owner":"w","request_id":"r","max":1,"unknown":1}`)
 	families := map[string]*dto.MetricFamily{}
-	for _, s := range []*caller{plain, {url: optional.url, http: ca.client()}} {
+	for _, s := range []*caller{plain, {url: shared.url, http: plain.http}, {url: optional.url, http: ca.client()}} {
 		s.want(t, http.StatusOK, http.MethodGet, "/metrics", "") // The first counts no request.
 		text := s.want(t, http.StatusOK, http.MethodGet, "/metrics", "").body
 		parser := expfmt.NewTextParser(model.UTF8Validation)

@@ -31,7 +31,7 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pro
 	case config.BackendMemory:
 		return memstore.New(memstore.Options{}), nil
 	case config.BackendPostgres:
-		store, err := pgstore.Open(ctx, pgstore.Options{URL: cfg.PostgresURL, ReadOnly: m == nil})
+		store, err := pgstore.Open(ctx, pgstore.Options{URL: cfg.PostgresURL, ReadOnly: m == nil, Logger: log})
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 		}

@@ -3,9 +3,11 @@ package pgstore
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -37,6 +39,9 @@ type signals struct {
 	ctx    context.Context //nolint:containedctx // It ends with the store.
 	end    context.CancelFunc
 	done   sync.WaitGroup
+	log    *slog.Logger
+	up     atomic.Bool // whether there is a session that listens
+	failed bool        // whether the failure was logged; only run uses it
 
 	mu        sync.Mutex
 	heard     map[string][]func(payload string)
@@ -48,11 +53,11 @@ type signals struct {
 // signal is one notification.
 type signal struct{ channel, payload string }
 
-func newSignals(config *pgx.ConnConfig) *signals {
+func newSignals(config *pgx.ConnConfig, log *slog.Logger) *signals {
 	config = config.Copy()
 	// It writes nothing: a commit need not wait for the disk.
 	config.RuntimeParams["synchronous_commit"] = "off"
-	s := &signals{config: config, heard: map[string][]func(string){}, waiting: map[signal]struct{}{}}
+	s := &signals{config: config, log: log, heard: map[string][]func(string){}, waiting: map[signal]struct{}{}}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -69,6 +74,10 @@ func (s *Store) Notify(channel, payload string) { s.signals.notify(signal{channe
 
 // Listen implements [tablestore.Notifier].
 func (s *Store) Listen(channel string, heard func(payload string)) { s.signals.listen(channel, heard) }
+
+// Notified reports whether the process has a session that listens, so that others can wake
+// it; its begin is the first call of Listen or Notify.
+func (s *Store) Notified() bool { return s.signals.up.Load() }
 
 func (s *signals) notify(one signal) {
 	s.start()
@@ -101,7 +110,8 @@ func (s *signals) wake() {
 // run holds a session until the store is closed.
 func (s *signals) run() {
 	for pause := firstReconnect; s.ctx.Err() == nil; pause = min(2*pause, lastReconnect) {
-		connected, _ := s.session() // Callers poll: they need no error.
+		connected, err := s.session() // Callers poll: they need no error.
+		s.report(err)
 		if connected {
 			pause = firstReconnect
 		}
@@ -109,6 +119,20 @@ func (s *signals) run() {
 			return
 		}
 	}
+}
+
+// report notes whether the session listens, and logs what is new.
+func (s *signals) report(err error) {
+	s.up.Store(err == nil)
+	switch failed := err != nil; {
+	case s.ctx.Err() != nil || failed == s.failed:
+		return
+	case failed:
+		s.log.WarnContext(s.ctx, "replicas do not wake each other: notifications of PostgreSQL fail", "error", err)
+	default:
+		s.log.InfoContext(s.ctx, "replicas wake each other again: notifications of PostgreSQL work")
+	}
+	s.failed = !s.failed
 }
 
 // session is one connection, which listens on some channels.
@@ -131,6 +155,7 @@ func (s *signals) session() (connected bool, err error) {
 		if err = s.listenAll(session); err != nil {
 			break
 		}
+		s.report(nil)
 		if batch := s.take(next); len(batch) > 0 {
 			if err = s.send(session, batch); err != nil {
 				break

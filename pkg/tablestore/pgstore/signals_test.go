@@ -2,7 +2,9 @@ package pgstore_test
 
 import (
 	"encoding/json"
+	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,6 +29,24 @@ func awaitHeard(t *testing.T, from *pgstore.Store, payload string, heard <-chan 
 	}
 }
 
+// lockedBuffer is a log.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(line []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(line)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
 // listening returns what the store hears on the channel "test".
 func listening(store *pgstore.Store) chan string {
 	heard := make(chan string, 1000)
@@ -39,10 +59,21 @@ func listening(store *pgstore.Store) chan string {
 func TestListen_SurvivesTheEndOfItsSession(t *testing.T) {
 	t.Parallel()
 	url := database(t)
-	one, other := open(t, url), open(t, url)
+	var logged lockedBuffer
+	one := open(t, url)
+	other, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer func() { _, _ = one.Close(), other.Close() }() // They never fail.
+	if other.Notified() {
+		t.Error("it listens before the first listener")
+	}
 	heard := listening(other)
 	awaitHeard(t, one, "before", heard)
+	if log := logged.String(); !other.Notified() || log != "" {
+		t.Errorf("it listens: %t, and logged %s", other.Notified(), log)
+	}
 	execute(t, url, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'lucius' AND datname = current_database()")
 	for got := range heard {
 		if got == "" {
@@ -50,6 +81,14 @@ func TestListen_SurvivesTheEndOfItsSession(t *testing.T) {
 		}
 	}
 	awaitHeard(t, one, "after", heard)
+	log := logged.String()
+	if strings.Count(log, "level=WARN") != 1 || strings.Count(log, "level=INFO") != 1 || !strings.Contains(log, "terminating connection") {
+		t.Errorf("it logged %s", log)
+	}
+	_ = other.Close() // It never fails.
+	if other.Notified() {
+		t.Error("it listens after its end")
+	}
 }
 
 func TestNotify_TakesWhatPostgreSQLDoesNot(t *testing.T) {

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	mathrand "math/rand/v2"
 	"strconv"
@@ -43,6 +44,8 @@ type Options struct {
 	Timeout time.Duration
 	// ReadOnly says that nothing will be written, so that a standby will do.
 	ReadOnly bool
+	// Logger is told when notifications begin to fail, and when they work again. Optional.
+	Logger *slog.Logger
 }
 
 // Store is a table store on PostgreSQL. It is safe for concurrent use.
@@ -93,7 +96,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}
 	return &Store{
 		pool: pool, timeout: timeout, epoch: strings.ToLower(rand.Text()[:10]),
-		signals: newSignals(config.ConnConfig), writer: newWriter(pool, timeout),
+		signals: newSignals(config.ConnConfig, cmp.Or(options.Logger, slog.New(slog.DiscardHandler))), writer: newWriter(pool, timeout),
 	}, nil
 }
 
