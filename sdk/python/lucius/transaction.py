@@ -17,13 +17,20 @@ class Cursor(Protocol):
     def fetchone(self) -> Any: ...
 
 
+def _only(cursor: Cursor) -> Any:
+    """The one column of the one row, which is a mapping in some applications."""
+    row = cursor.fetchone()
+    return next(iter(row.values())) if isinstance(row, Mapping) else row[0]
+
+
 @dataclass(frozen=True)
 class Submission:
     """A command that was submitted in a transaction.
 
     ``state`` is ``waiting``, ``refused`` (until an operator retries or discards it),
     ``accepted``, or ``discarded``. ``code``, ``detail`` and ``violations`` say why it was
-    refused or has to wait. The rest is that of the job of an accepted command.
+    refused or has to wait, and ``discarded`` why an operator discarded it. The rest is that
+    of the job of an accepted command.
     """
 
     state: str
@@ -35,6 +42,7 @@ class Submission:
     final_output: Any
     error_code: Optional[str]
     error_message: Optional[str]
+    discarded: str = ""
 
 
 def submit_in(cursor: Cursor, command: Command) -> str:
@@ -45,17 +53,18 @@ def submit_in(cursor: Cursor, command: Command) -> str:
     the command after the commit: :func:`submission_of` tells whether it was refused.
     """
     cursor.execute("SELECT lucius.submit(%s::text::jsonb)::text", (json.dumps(_body(command)),))
-    return str(cursor.fetchone()[0])
+    return str(_only(cursor))
 
 
 def submission_of(cursor: Cursor, command_id: str) -> Optional[Submission]:
     """What became of a command. None if there is none, or none any more: it is deleted with its job."""
     cursor.execute("SELECT (SELECT to_json(r)::text FROM lucius.result(%s::text::uuid) r)", (command_id,))
-    text = cursor.fetchone()[0]
+    text = _only(cursor)
     if text is None:
         return None
     raw: Mapping[str, Any] = json.loads(text)
     fault = raw["problem"] or {}
     return Submission(raw["state"], fault.get("code", ""), fault.get("detail", ""),
                       [Violation(v["pointer"], v["message"]) for v in fault.get("errors", [])],
-                      raw["job_id"], raw["job_state"], raw["final_output"], raw["error_code"], raw["error_message"])
+                      raw["job_id"], raw["job_state"], raw["final_output"], raw["error_code"], raw["error_message"],
+                      fault.get("discarded", ""))

@@ -20,6 +20,13 @@ class Cursor:
         return (self.answer,)
 
 
+class MappingCursor(Cursor):
+    """One whose rows are mappings, as an application may have set it."""
+
+    def fetchone(self):
+        return {"submit": self.answer}
+
+
 class Transactions(unittest.TestCase):
     def test_a_command_is_submitted(self):
         cursor = Cursor("c-1")
@@ -45,4 +52,7 @@ class Transactions(unittest.TestCase):
         raw.update(state="accepted", problem=None, job_id="j", job_state="SUCCEEDED", final_output={"uri": "x"})
         self.assertEqual(submission_of(Cursor(json.dumps(raw)), "c-1"), Submission(
             "accepted", "", "", [], "j", "SUCCEEDED", {"uri": "x"}, None, None))
+        raw.update(state="discarded", problem={"code": "payload_invalid", "detail": "No.", "discarded": "sent twice"}, job_id=None)
+        self.assertEqual(submission_of(MappingCursor(json.dumps(raw)), "c-1").discarded, "sent twice")
         self.assertIsNone(submission_of(Cursor(None), "c-1"))
+        self.assertEqual(submit_in(MappingCursor("c-1"), COMMAND), "c-1")
