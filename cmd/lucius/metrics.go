@@ -63,12 +63,13 @@ func (m *programMetrics) watchStore(store tablestore.Store) {
 	case *pebblestore.Store:
 		m.watchDisk(store)
 	case *pgstore.Store:
-		m.Gauge("lucius_store_notifications_up", "1 while this process hears the notifications of others on PostgreSQL, else 0.", func() float64 {
-			if store.Notified() {
-				return 1
-			}
-			return 0
-		})
+		m.Gauge("lucius_store_notifications_up", "1 while this process hears the notifications of others on PostgreSQL, else 0.",
+			func() float64 {
+				if store.Notified() {
+					return 1
+				}
+				return 0
+			})
 		return // Its requests are not counted.
 	default:
 		return // In memory.
