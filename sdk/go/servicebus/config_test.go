@@ -2,8 +2,6 @@ package servicebus_test
 
 import (
 	"context"
-	"os"
-	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -72,29 +70,6 @@ func TestRun_StopsWithoutABus(t *testing.T) {
 		defer cancel()
 		if err := servicebus.Run(ctx, lucius.NewWorker(lucius.WorkerConfig{}), cfg); err != nil {
 			t.Errorf("%v", err)
-		}
-	}
-}
-
-// What a reader copies from the README compiles: it stands in the examples.
-func TestTheReadmeShowsTheExamples(t *testing.T) {
-	t.Parallel()
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	code, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(readme, -1)
-	if len(blocks) == 0 {
-		t.Fatal("the README shows no Go")
-	}
-	unindented := regexp.MustCompile(`(?m)^\t+`).ReplaceAllString
-	for _, block := range blocks {
-		if !strings.Contains(unindented(string(code), ""), unindented(string(block[1]), "")) {
-			t.Errorf("no example has this:\n%s", block[1])
 		}
 	}
 }
