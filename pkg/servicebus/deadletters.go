@@ -381,9 +381,10 @@ func handleLetter(ctx context.Context, from *azservicebus.Receiver, topic string
 	if letter.Outcome == callbacks.DeadLetterKept {
 		return letter
 	}
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout) // Also for a caller who has gone.
-	defer cancel()
-	if err := from.CompleteMessage(work, m, nil); err != nil {
+	err := settle(ctx, from, m, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
+		return from.CompleteMessage(ctx, m, nil)
+	})
+	if err != nil {
 		letter.Outcome, letter.Cause = callbacks.DeadLetterKept, &problem.Error{
 			Code: problem.BusUnavailable, Detail: "It could not be deleted. Ask again: no reply is applied twice.", Err: err,
 		}

@@ -333,3 +333,21 @@ func TestDeadLetters_Refuse(t *testing.T) {
 		}
 	}
 }
+
+// A dead letter that was applied is deleted although the connection that delivered it was
+// cut in the meantime.
+func TestDeadLetters_AreDeletedAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	m.bury(t, 0, replyBody("ACK", "s"))
+	m.answer = func(callbacks.Callback) (callbacks.Answer, error) {
+		m.peer.Stop()
+		return callbacks.Answer{Outcome: statemachine.Applied}, m.peer.Restart()
+	}
+	ids := m.ids(t, 10)
+	handled, _, err := m.Replay(t.Context(), ids)
+	m.expect(t, "a replay", handled, err, ids[0]+" applied")
+	if left := m.peer.Depth(wireInvoker + "/$DeadLetterQueue"); left != 0 {
+		t.Errorf("%d dead letters are left", left)
+	}
+}

@@ -24,8 +24,8 @@ var (
 	errLockLost = errors.New("the lock is lost")
 )
 
-// stepTimeout bounds one call of Apply, one renewal and one settlement: well below
-// the lock duration of a subscription.
+// stepTimeout bounds one call of Apply, one renewal and one settlement by a lock's token:
+// well below the lock duration of a subscription.
 const stepTimeout = 10 * time.Second
 
 // receiver is the part of the SDK's receiver that this package uses.
@@ -163,7 +163,9 @@ func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebu
 		// The bus redelivers it, and dead-letters it after a number of deliveries.
 		s.cfg.Logger.WarnContext(ctx, "reply not handled, the bus will redeliver it",
 			"topic", s.name, "message_id", m.MessageID, "deliveries", m.DeliveryCount, "error", err)
-		d.Outcome = s.settle(ctx, ReplyAbandoned, func(ctx context.Context) error { return from.AbandonMessage(ctx, m, nil) })
+		d.Outcome = s.settle(ctx, from, m, ReplyAbandoned, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
+			return from.AbandonMessage(ctx, m, nil)
+		})
 	case refused(known.Code):
 		// The use case has recorded the reply that it refused.
 		s.cfg.Logger.InfoContext(ctx, "reply refused",
@@ -222,9 +224,7 @@ func (s *subscription) renew(ctx context.Context, from receiver, m *azservicebus
 	if held(m, duration/2) {
 		return nil
 	}
-	renewal, cancel := context.WithTimeout(ctx, stepTimeout)
-	defer cancel()
-	err := from.RenewMessageLock(renewal, m, nil)
+	_, err := renewByToken(ctx, from, m)
 	if err == nil || !lockLost(err) && held(m, 0) {
 		return nil
 	}
@@ -244,7 +244,9 @@ func lockLost(err error) bool {
 
 // complete removes a handled reply from the subscription.
 func (s *subscription) complete(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, as DeliveryOutcome) DeliveryOutcome {
-	return s.settle(ctx, as, func(ctx context.Context) error { return from.CompleteMessage(ctx, m, nil) })
+	return s.settle(ctx, from, m, as, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
+		return from.CompleteMessage(ctx, m, nil)
+	})
 }
 
 // maxDescription is the longest description that the bus accepts, in bytes.
@@ -257,15 +259,20 @@ func (s *subscription) deadLetter(ctx context.Context, from receiver, m *azservi
 		"topic", s.name, "message_id", m.MessageID, "reason", why.Code, "description", description)
 	description = strings.ToValidUTF8(description[:min(len(description), maxDescription)], "") // Not half a character.
 	options := &azservicebus.DeadLetterOptions{Reason: new(string(why.Code)), ErrorDescription: &description}
-	return s.settle(ctx, ReplyDeadLettered, func(ctx context.Context) error { return from.DeadLetterMessage(ctx, m, options) })
+	return s.settle(ctx, from, m, ReplyDeadLettered, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
+		return from.DeadLetterMessage(ctx, m, options)
+	})
 }
+
+// settlement is a call of the receiver that settles a message.
+type settlement func(ctx context.Context, m *azservicebus.ReceivedMessage) error
 
 // settle settles a reply, even during a stop. If that fails, the bus redelivers the
 // reply, which is then a duplicate.
-func (s *subscription) settle(ctx context.Context, as DeliveryOutcome, how func(context.Context) error) DeliveryOutcome {
-	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-	defer cancel()
-	err := how(work)
+func (s *subscription) settle(
+	ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, as DeliveryOutcome, how settlement,
+) DeliveryOutcome {
+	err := settle(ctx, from, m, how)
 	if lockLost(err) {
 		return ReplyLockLost
 	}
@@ -274,4 +281,45 @@ func (s *subscription) settle(ctx context.Context, as DeliveryOutcome, how func(
 		return ReplyUnsettled
 	}
 	return as
+}
+
+// linkTimeout is how long a message may take to be settled on the link that delivered it.
+// If that link's connection is gone, the SDK would try the same link again after 3 to 5
+// seconds, and close the connection that all others use by then.
+const linkTimeout = 2 * time.Second
+
+// settle settles a message, even if the context has ended: on the link that delivered it
+// or, if that link is gone, by the lock's token, since locks outlive connections.
+//
+// The workers of sdk/go/servicebus do the same. It is written twice, since neither module
+// may depend on the other for it: a function that both call would be part of the SDK's API.
+func settle(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, how settlement) error {
+	ctx = context.WithoutCancel(ctx)
+	onLink, cancel := context.WithTimeout(ctx, linkTimeout)
+	defer cancel()
+	err := how(onLink, m)
+	if err == nil || lockLost(err) {
+		return err
+	}
+	// A renewal opens a lost connection again at once, a settlement after 3 to 5 seconds.
+	held, err := renewByToken(ctx, from, m)
+	if err != nil {
+		return err
+	}
+	byToken, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	return how(byToken, held)
+}
+
+// renewByToken renews the lock of a message by the lock's token alone. It returns a copy of
+// the message that does not name the link that delivered it, which may be gone.
+func renewByToken(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage) (*azservicebus.ReceivedMessage, error) {
+	renewal, cancel := context.WithTimeout(ctx, stepTimeout)
+	defer cancel()
+	held := &azservicebus.ReceivedMessage{MessageID: m.MessageID, LockToken: m.LockToken}
+	err := from.RenewMessageLock(renewal, held, nil)
+	if err == nil {
+		m.LockedUntil = held.LockedUntil
+	}
+	return held, err
 }

@@ -564,6 +564,41 @@ func TestSettle_AFailedSettlement(t *testing.T) {
 	}
 }
 
+// If the link that delivered a reply is gone, the reply is settled by its lock's token, and
+// its lock is renewed first. It fails only if that does.
+func TestSettle_WithoutTheLinkThatDeliveredIt(t *testing.T) {
+	t.Parallel()
+	gone := coded(azservicebus.CodeConnectionLost)
+	for _, test := range []struct {
+		name  string
+		first map[string]error // The errors of the first calls.
+		want  servicebus.DeliveryOutcome
+		verbs string
+	}{
+		{"by its token", map[string]error{"complete": gone}, servicebus.ReplyApplied, "complete m0, renew m0, complete m0"},
+		{"the lock is lost", map[string]error{"complete": gone, "renew": coded(azservicebus.CodeLockLost)}, servicebus.ReplyLockLost, "complete m0, renew m0"},
+		{"no connection", map[string]error{"complete": gone, "renew": gone}, servicebus.ReplyUnsettled, "complete m0, renew m0"},
+		{"the bus says no", map[string]error{"complete": coded(azservicebus.CodeLockLost)}, servicebus.ReplyLockLost, "complete m0"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				from := newTopic(ack(nil))
+				from.fail = func(_ context.Context, verb string) error {
+					err := test.first[verb]
+					delete(test.first, verb)
+					return err
+				}
+				c := consume(t, from, &useCase{})
+				pass(time.Minute)
+				if got := c.deliveries(); len(got) != 1 || got[0].Outcome != test.want || strings.Join(from.log, ", ") != test.verbs {
+					t.Errorf("%v by %q, want %s by %q", got, from.log, test.want, test.verbs)
+				}
+			})
+		})
+	}
+}
+
 // A reply is settled even during a stop.
 func TestSettle_IsNotInterruptedByAStop(t *testing.T) {
 	t.Parallel()

@@ -245,3 +245,37 @@ func TestWire_RepliesAfterARestart(t *testing.T) {
 		t.Errorf("%d calls", w.ledger.calls())
 	}
 }
+
+// A reply whose connection was cut while the ledger worked is settled by its lock, which
+// lasts for long.
+func TestWire_RepliesAreSettledAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[problem.Code]servicebus.DeliveryOutcome{
+		"": servicebus.ReplyApplied, problem.StaleAttempt: servicebus.ReplyRefused, problem.JobNotFound: servicebus.ReplyDeadLettered,
+	} {
+		t.Run(string(want), func(t *testing.T) {
+			t.Parallel()
+			w := replies(t, namespaceOnWire(t, func(cfg *fakeservicebus.Config) { cfg.LockDuration = time.Hour }))
+			reached, release := make(chan struct{}, 10), make(chan struct{})
+			w.ledger.answers(func(callbacks.Callback) error {
+				reached <- struct{}{}
+				<-release
+				if kind != "" {
+					return &problem.Error{Code: kind}
+				}
+				return nil
+			})
+			w.send(replyBody("ACK", "s"))
+			<-reached
+			w.peer.Stop()
+			if err := w.peer.Restart(); err != nil {
+				t.Fatal(err)
+			}
+			close(release)
+			w.expect(servicebus.ReplyAck, want)
+			if left := w.peer.Messages(wireInvoker); len(left) > 0 {
+				t.Errorf("it is left in the subscription: %+v", left)
+			}
+		})
+	}
+}
