@@ -138,7 +138,7 @@ func (h *host) openInbox(ctx context.Context, table string) error {
 	if err := opened.Check(ctx); err != nil {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}
-	if notifier, ok := h.store.(tablestore.Notifier); ok {
+	if notifier, ok := tablestore.As[tablestore.Notifier](h.store); ok {
 		notifier.Listen(pginbox.Channel, func(string) {
 			select {
 			case h.submitted <- struct{}{}:
@@ -152,7 +152,7 @@ func (h *host) openInbox(ctx context.Context, table string) error {
 // ledgerSettings returns how and for how long jobs are stored.
 func (h *host) ledgerSettings() (*ledger.Config, error) {
 	settings := &ledger.Config{
-		Shared: h.cfg.StorageBackend == config.BackendPostgres, Tables: ledgerTables(h.cfg), SpreadIDs: h.cfg.OnAzure(),
+		Tables: ledgerTables(h.cfg), SpreadIDs: h.cfg.OnAzure(),
 		Jitter: h.cfg.Jitter, Retention: h.cfg.Retention, KeyTTL: h.cfg.KeyTTL, Limit: h.tenants.MaxInflight,
 	}
 	if h.cfg.StorageBackend == config.BackendTable {

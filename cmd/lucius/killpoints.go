@@ -95,6 +95,11 @@ type splitStore struct {
 	trap *trap
 }
 
+var _ tablestore.Wrapper = (*splitStore)(nil)
+
+// Unwrap implements [tablestore.Wrapper].
+func (s *splitStore) Unwrap() tablestore.Store { return s.Store }
+
 // Commit implements [tablestore.Store].
 func (s *splitStore) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	point := pointOf(batch)

@@ -25,7 +25,7 @@ type clockCheck struct {
 // clock of its own.
 func newClockCheck(store tablestore.Store, tolerance time.Duration, log *slog.Logger) *clockCheck {
 	c := &clockCheck{tolerance: tolerance, log: log}
-	if remote, ok := store.(interface{ Skew() time.Duration }); ok {
+	if remote, ok := tablestore.As[interface{ Skew() time.Duration }](store); ok {
 		c.skew = remote.Skew
 	}
 	return c

@@ -60,7 +60,7 @@ func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 // writable returns why the store takes no writes at the moment, as far as it knows
 // before a write. Remote stores do not.
 func writable(store tablestore.Store) error {
-	if local, ok := store.(interface{ Writable() error }); ok {
+	if local, ok := tablestore.As[interface{ Writable() error }](store); ok {
 		return local.Writable()
 	}
 	return nil
@@ -125,7 +125,7 @@ func (r *readiness) warnings(now time.Time) []string {
 
 // spaceWarnings warns of a disk that is about to be full.
 func (r *readiness) spaceWarnings() []string {
-	local, ok := r.store.(interface{ Space() (free, reserve uint64) })
+	local, ok := tablestore.As[interface{ Space() (free, reserve uint64) }](r.store)
 	if !ok {
 		return nil
 	}

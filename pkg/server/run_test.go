@@ -17,6 +17,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
@@ -52,6 +53,32 @@ func TestOpen_SaysWhatIsMissing(t *testing.T) {
 		}
 	}
 }
+
+// TestOpen_SharesTheStoreOfNotifiers has a store that tells other processes what it writes,
+// and a wrapper around it.
+func TestOpen_SharesTheStoreOfNotifiers(t *testing.T) {
+	t.Parallel()
+	plain := minimal(t)
+	shared := &telling{AtomicStore: memstore.New(memstore.Options{}).(tablestore.AtomicStore)}
+	for name, store := range map[string]tablestore.Store{"in memory": plain.Store, "a notifier": shared, "wrapped": wrapping{shared}} {
+		cfg := minimal(t)
+		cfg.Store = store
+		s, err := Open(t.Context(), cfg)
+		must(t, err)
+		if got, want := s.UseCases().Ledger.Exclusive(), name == "in memory"; got != want {
+			t.Errorf("%s: exclusive %t, want %t", name, got, want)
+		}
+	}
+}
+
+type (
+	telling  struct{ tablestore.AtomicStore }
+	wrapping struct{ tablestore.AtomicStore }
+)
+
+func (*telling) Notify(string, string)       {}
+func (*telling) Listen(string, func(string)) {}
+func (w wrapping) Unwrap() tablestore.Store  { return w.AtomicStore }
 
 // opened is a server that runs.
 type opened struct {

@@ -105,7 +105,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 	if s.cfg.OpenBus != nil {
 		settings.Bus = statemachine.BusServiceBus
 	}
-	if _, several := s.cfg.Store.(tablestore.Notifier); several { // It tells other processes what it writes.
+	if _, several := tablestore.As[tablestore.Notifier](s.cfg.Store); several { // It tells other processes what it writes.
 		settings.Shared = true
 	}
 	if s.cfg.has(RoleRelay) {

@@ -19,7 +19,7 @@ const maxTold = 1024
 // connect makes processes on the store wake each other's claims, if it can carry hints.
 // Claims poll nevertheless.
 func (m *Mirror) connect(store tablestore.Store) {
-	notifier, ok := store.(tablestore.Notifier)
+	notifier, ok := tablestore.As[tablestore.Notifier](store)
 	if !ok {
 		return
 	}
