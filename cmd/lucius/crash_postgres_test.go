@@ -17,24 +17,13 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/postgres"
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 )
 
 // onPostgres starts a PostgreSQL that ends with the test, with the schema in it.
 func onPostgres(t *testing.T) *postgres.Server {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "lucius-postgres-") //nolint:usetesting // Another user than root has to enter it.
-	if err != nil {
-		t.Fatal(err)
-	}
-	server, err := postgres.Open(t.Context(), dir, "")
-	if err != nil {
-		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(server.Stop(), os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
-	})
+	server := postgrestest.Start(t)
 	runPlain(t, server.URL.String(), "postgres", "migrate")
 	return server
 }

@@ -24,7 +24,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lucius-project/lucius/internal/guides"
-	"github.com/lucius-project/lucius/internal/postgres"
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 )
 
 // patience is how long a block may take on a slow and busy machine.
@@ -219,14 +219,7 @@ func (r *reader) run(block *guides.Block) {
 // connect starts a PostgreSQL with a database for the document.
 func (r *reader) connect() {
 	r.t.Helper()
-	dir, err := os.MkdirTemp("", "guides-") // Another user than root has to enter it.
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	server, err := postgres.Open(r.t.Context(), dir, "")
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	server := postgrestest.Start(r.t)
 	ctx := context.WithoutCancel(r.t.Context())
 	url, drop, err := server.CreateDatabase(ctx)
 	if err == nil {
@@ -236,7 +229,7 @@ func (r *reader) connect() {
 		r.t.Fatal(err)
 	}
 	r.t.Cleanup(func() {
-		if err := errors.Join(r.database.Close(ctx), drop(ctx), server.Stop(), os.RemoveAll(dir)); err != nil {
+		if err := errors.Join(r.database.Close(ctx), drop(ctx)); err != nil {
 			r.t.Error(err)
 		}
 	})

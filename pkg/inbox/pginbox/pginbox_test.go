@@ -16,36 +16,14 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.uber.org/goleak"
 
-	"github.com/lucius-project/lucius/internal/postgres"
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
 
-// server is the PostgreSQL of these tests: that of LUCIUS_TEST_POSTGRES_URL, or one of
-// their own.
-var server *postgres.Server
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "pginbox-test-") // Another user than root has to enter it.
-	if err == nil {
-		server, err = postgres.Open(context.Background(), dir, os.Getenv("LUCIUS_TEST_POSTGRES_URL"))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	err = errors.Join(server.Stop(), os.RemoveAll(dir), goleak.Find())
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(postgrestest.Main(m)) }
 
 const table = "luciusledger"
 
@@ -58,18 +36,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	at, drop, err := server.CreateDatabase(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := drop(context.Background()); err != nil { //nolint:usetesting // That of the test has ended.
-			t.Error(err)
-		}
-	})
-	if _, _, err := pgstore.Migrate(t.Context(), at); err != nil {
-		t.Fatal(err)
-	}
+	at := postgrestest.Database(t)
 	f := &fixture{Inbox: openInbox(t, pginbox.Options{URL: at}), url: at, app: connect(t, at)}
 	execute(t, f.app, "INSERT INTO lucius.inbox_rights VALUES (session_user, '*')")
 	return f

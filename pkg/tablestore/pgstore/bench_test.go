@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
@@ -22,7 +23,7 @@ import (
 func BenchmarkCommit(b *testing.B) {
 	for _, writers := range []int{1, 16, 64} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
-			url := database(b)
+			url := postgrestest.Database(b)
 			store := open(b, url)
 			defer func() { _ = store.Close() }() // It never fails.
 			connection, err := pgx.Connect(b.Context(), url)
@@ -100,7 +101,7 @@ func serverCost(b *testing.B, connection *pgx.Conn) (log, flushes, cpu float64) 
 			continue // It has ended.
 		}
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-		if string(fields[1]) == strconv.Itoa(server.Owned().Pid) {
+		if string(fields[1]) == strconv.Itoa(postgrestest.Server.Owned().Pid) {
 			user, _ := strconv.Atoi(string(fields[11]))
 			system, _ := strconv.Atoi(string(fields[12]))
 			cpu += float64(user+system) * 10_000 // A tick is 10 ms.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
@@ -75,7 +76,7 @@ func TestCommit_AGroupFailsAsItsErrorSays(t *testing.T) {
 	} {
 		t.Run(code, func(t *testing.T) {
 			t.Parallel()
-			url := database(t)
+			url := postgrestest.Database(t)
 			store := groups(t, url)
 			held, release := occupy(t, url, store)
 			group := commits(t, store, tablestore.Put, "fail"+code, "a", "b")
@@ -99,7 +100,7 @@ func TestCommit_AGroupFailsAsItsErrorSays(t *testing.T) {
 // its changes.
 func TestCommit_NothingIsKnownOfAGroupWhoseSessionEnds(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	store := groups(t, url)
 	outcomes, _ := occupy(t, url, store)
 	group := commits(t, store, tablestore.Put, "held3", "a", "b")
@@ -123,7 +124,7 @@ func TestCommit_NothingIsKnownOfAGroupWhoseSessionEnds(t *testing.T) {
 
 func TestClose_WithGroupsUnderWay(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	store := groups(t, url)
 	held, _ := occupy(t, url, store)
 	waiting := commits(t, store, tablestore.Put, "a", "b")
@@ -146,7 +147,7 @@ func TestClose_WithGroupsUnderWay(t *testing.T) {
 // Changes that wait for rows one by one occupy neither the senders nor the connections.
 func TestCommit_RowsThatAreKeptOccupyNoSender(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	var rows []string
 	for n := range 10 {
 		rows = append(rows, fmt.Sprintf("kept%d", n))

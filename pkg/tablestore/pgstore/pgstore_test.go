@@ -13,60 +13,17 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/internal/postgres"
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest/linearizability"
 )
 
-// server is the PostgreSQL of these tests: that of LUCIUS_TEST_POSTGRES_URL, or one of
-// their own.
-var server *postgres.Server
-
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "pgstore-test-") // Another user than root has to enter it.
-	if err == nil {
-		server, err = postgres.Open(context.Background(), dir, os.Getenv("LUCIUS_TEST_POSTGRES_URL"))
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	err = errors.Join(server.Stop(), os.RemoveAll(dir), goleak.Find())
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = max(code, 1)
-	}
-	os.Exit(code)
-}
-
-// database returns the URL of a database with the schema, for this test alone.
-func database(t testing.TB) string {
-	t.Helper()
-	return databaseOn(t, server)
-}
-
-func databaseOn(t testing.TB, server *postgres.Server) string {
-	t.Helper()
-	url, drop, err := server.CreateDatabase(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := drop(context.Background()); err != nil { //nolint:usetesting // That of the test has ended.
-			t.Error(err)
-		}
-	})
-	if _, _, err := pgstore.Migrate(t.Context(), url); err != nil {
-		t.Fatal(err)
-	}
-	return url
-}
+func TestMain(m *testing.M) { os.Exit(postgrestest.Main(m)) }
 
 // open opens a store that must open.
 func open(t testing.TB, url string) *pgstore.Store {
@@ -80,13 +37,13 @@ func open(t testing.TB, url string) *pgstore.Store {
 
 func TestStore(t *testing.T) {
 	t.Parallel()
-	conform(t, server, 20)
+	conform(t, postgrestest.Server, 20)
 }
 
 // conform runs the suite on one database of the server: its checks have tables of their own.
 func conform(t *testing.T, server *postgres.Server, effort int) {
 	t.Helper()
-	url := databaseOn(t, server)
+	url := postgrestest.DatabaseOn(t, server)
 	var checks atomic.Int64
 	features := storetest.Features{Atomic: true, Durable: true, Walks: true, Notifies: true, Effort: effort}
 	storetest.Run(t, features, func(t testing.TB) storetest.Harness {
@@ -101,19 +58,7 @@ func conform(t *testing.T, server *postgres.Server, effort int) {
 
 func TestStore_OnTheOldestPostgreSQL(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "pgstore-oldest-") //nolint:usetesting // Another user than root has to enter it.
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := postgres.OpenOldest(t.Context(), dir)
-	if err != nil {
-		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(old.Stop(), os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
-	})
+	old := postgrestest.StartOldest(t)
 	if !strings.HasPrefix(old.Version, "15.") {
 		t.Errorf("it is PostgreSQL %s", old.Version)
 	}
@@ -126,7 +71,7 @@ func TestStore_IsLinearizable(t *testing.T) {
 		for _, flaky := range []bool{false, true} {
 			t.Run(fmt.Sprintf("seed %d, flaky %t", seed, flaky), func(t *testing.T) {
 				t.Parallel()
-				store := tablestore.Store(open(t, database(t)))
+				store := tablestore.Store(open(t, postgrestest.Database(t)))
 				if flaky {
 					store = linearizability.Flaky(store, seed)
 				}
@@ -141,7 +86,7 @@ func TestStore_IsLinearizable(t *testing.T) {
 
 func TestMigrate_OneProcessAtATime(t *testing.T) {
 	t.Parallel()
-	url, drop, err := server.CreateDatabase(t.Context())
+	url, drop, err := postgrestest.Server.CreateDatabase(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,7 +132,7 @@ func execute(t *testing.T, url, statement string) {
 // outcome is unknown. Reads take another session.
 func TestCommit_SaysWhatIsKnownOfASessionThatEnds(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	store := open(t, url)
 	defer func() { _ = store.Close() }() // It never fails.
 	key := tablestore.Key{Table: "one", Partition: "p", Row: "held"}
@@ -216,7 +161,7 @@ func TestCommit_SaysWhatIsKnownOfASessionThatEnds(t *testing.T) {
 // waits for the only connection: nothing is known of the first, and the second was not sent.
 func TestCommit_WaitsNoLongerThanItsTimeout(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 1, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
@@ -256,7 +201,7 @@ func TestAnAnswerIsUnderstoodInEveryLanguage(t *testing.T) {
 
 func TestOpen_RefusesADatabaseThatCannotHoldEveryText(t *testing.T) {
 	t.Parallel()
-	base := database(t)
+	base := postgrestest.Database(t)
 	at, err := url.Parse(base)
 	if err != nil {
 		t.Fatal(err)
@@ -277,7 +222,7 @@ func TestOpen_RefusesADatabaseThatCannotHoldEveryText(t *testing.T) {
 // A standby says of its transactions what this database does.
 func TestOpen_RefusesAServerThatTakesNoWrites(t *testing.T) {
 	t.Parallel()
-	at := database(t)
+	at := postgrestest.Database(t)
 	execute(t, at, "DO $$ BEGIN EXECUTE 'ALTER DATABASE ' || current_database() || ' SET default_transaction_read_only = on'; END $$")
 	if _, err := pgstore.Open(t.Context(), pgstore.Options{URL: at}); err == nil || !strings.Contains(err.Error(), "name the primary") {
 		t.Errorf("a read-only server: %v", err)
@@ -294,7 +239,7 @@ func TestOpen_RefusesAServerThatTakesNoWrites(t *testing.T) {
 // in a session in which that schema comes first.
 func TestCommit_RunsNoFunctionOfAnotherRole(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	execute(t, url, `
 		CREATE FUNCTION public.cardinality(integer[]) RETURNS integer LANGUAGE plpgsql AS
 			$$ BEGIN RAISE EXCEPTION 'public.cardinality ran as %', current_user; END $$;
@@ -317,7 +262,7 @@ func TestCommit_RunsNoFunctionOfAnotherRole(t *testing.T) {
 
 func TestViews_ShowADocumentThatIsNoJSONB(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	store := open(t, url)
 	defer func() { _ = store.Close() }()               // It never fails.
 	document := `{"uri":"a\u0000\ud800","n":1e999999}` // Valid JSON.

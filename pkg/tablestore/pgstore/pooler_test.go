@@ -10,6 +10,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
 
@@ -17,7 +18,7 @@ import (
 // settings of its own.
 func TestOpen_RefusesAPoolerThatDropsItsSettings(t *testing.T) {
 	t.Parallel()
-	at, err := url.Parse(database(t))
+	at, err := url.Parse(postgrestest.Database(t))
 	if err != nil {
 		t.Fatal(err)
 	}

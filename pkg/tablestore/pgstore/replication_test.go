@@ -2,11 +2,10 @@ package pgstore_test
 
 import (
 	"errors"
-	"os"
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/internal/postgres"
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
@@ -16,20 +15,8 @@ import (
 // has it.
 func TestGet_ShowsNoCommitThatOnlyThePrimaryHas(t *testing.T) {
 	t.Parallel()
-	dir, err := os.MkdirTemp("", "pgstore-standby-") //nolint:usetesting // Another user than root has to enter it.
-	if err != nil {
-		t.Fatal(err)
-	}
-	primary, err := postgres.Open(t.Context(), dir, "")
-	if err != nil {
-		t.Fatal(errors.Join(err, os.RemoveAll(dir)))
-	}
-	t.Cleanup(func() {
-		if err := errors.Join(primary.Stop(), os.RemoveAll(dir)); err != nil {
-			t.Error(err)
-		}
-	})
-	url := databaseOn(t, primary)
+	primary := postgrestest.Start(t)
+	url := postgrestest.DatabaseOn(t, primary)
 	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
@@ -58,7 +59,7 @@ func listening(store *pgstore.Store) chan string {
 // that it may have missed something.
 func TestListen_SurvivesTheEndOfItsSession(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	var logged lockedBuffer
 	one := open(t, url)
 	other, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Logger: slog.New(slog.NewTextHandler(&logged, nil))})
@@ -93,7 +94,7 @@ func TestListen_SurvivesTheEndOfItsSession(t *testing.T) {
 
 func TestNotify_TakesWhatPostgreSQLDoesNot(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	one, other := open(t, url), open(t, url)
 	defer func() { _, _ = one.Close(), other.Close() }() // They never fail.
 	heard := listening(other)
@@ -136,7 +137,7 @@ func command(key string) ledger.Command {
 // another, until such a claim is answered: a notification may be lost while they connect.
 func TestReplicas_WakeEachOthersClaims(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	here, _ := replica(t, url)
 	_, there := replica(t, url)
 	claimed := make(chan int, 1)

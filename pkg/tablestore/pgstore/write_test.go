@@ -15,6 +15,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -97,7 +98,7 @@ func expectDone(t *testing.T, outcomes map[string]chan error, rows ...string) {
 // are one transaction.
 func TestCommit_ChangesThatWaitTravelTogether(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	store := groups(t, url, "there")
 	held, release := occupy(t, url, store)
 	var rows []string
@@ -147,7 +148,7 @@ func query(t *testing.T, url, sql string, into ...any) {
 // A change of a group waits for a row that another transaction keeps: the others do not.
 func TestCommit_OneThatWaitsForARowHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
-	url := database(t)
+	url := postgrestest.Database(t)
 	store := groups(t, url, "kept")
 	free := hold(t, url, "kept")
 	held, release := occupy(t, url, store)
@@ -169,7 +170,7 @@ func TestCommit_OneThatWaitsForARowHoldsUpNoOther(t *testing.T) {
 // first whether it was made before.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
-	trips, over := counted(t, database(t))
+	trips, over := counted(t, postgrestest.Database(t))
 	ledger, queue := replica(t, over)
 	var claimed []workqueue.View
 	verbs := []struct {
