@@ -2670,8 +2670,15 @@ type OutboxPage struct {
 	// Example: MTc2OTUwNzIw
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
 
-	// Outbox The rows.
+	// Outbox The rows, those of the newest jobs first.
 	Outbox []OutboxRow `json:"outbox"`
+
+	// SearchedTo With `next_page_token`: of the jobs accepted after about this time, all rows that match are
+	// on this page or on earlier ones.
+	//
+	//
+	// Example: 2026-01-27T10:00:00.000Z
+	SearchedTo Time `json:"searched_to,omitempty,omitzero"`
 }
 
 // OutboxRetryRequest Which rows: either `outbox_ids`, or filters that must all match. Both
@@ -5347,10 +5354,12 @@ type ClientInterface interface {
 
 	// ListOutbox List outbox rows
 	//
-	// The rows of the latest attempts: of live jobs first, then of jobs that have
-	// ended and were accepted in the last three months. A page may hold fewer rows
-	// than asked for and still have a next one, and a job that ends in between may
-	// come twice.
+	// The rows of the latest attempts of the jobs that were accepted in the last three
+	// months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
+	// also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
+	// next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
+	// If several processes share the store, PENDING rows may be missing in the first seconds, while
+	// the process that made them publishes them.
 	//
 	// Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
 	ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -6555,10 +6564,12 @@ func (c *Client) CancelOperation(ctx context.Context, operationID OperationID, b
 
 // ListOutbox List outbox rows
 //
-// The rows of the latest attempts: of live jobs first, then of jobs that have
-// ended and were accepted in the last three months. A page may hold fewer rows
-// than asked for and still have a next one, and a job that ends in between may
-// come twice.
+// The rows of the latest attempts of the jobs that were accepted in the last three
+// months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
+// also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
+// next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
+// If several processes share the store, PENDING rows may be missing in the first seconds, while
+// the process that made them publishes them.
 //
 // Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
 func (c *Client) ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -11696,10 +11707,12 @@ type ClientWithResponsesInterface interface {
 
 	// ListOutboxWithResponse List outbox rows
 	//
-	// The rows of the latest attempts: of live jobs first, then of jobs that have
-	// ended and were accepted in the last three months. A page may hold fewer rows
-	// than asked for and still have a next one, and a job that ends in between may
-	// come twice.
+	// The rows of the latest attempts of the jobs that were accepted in the last three
+	// months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
+	// also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
+	// next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
+	// If several processes share the store, PENDING rows may be missing in the first seconds, while
+	// the process that made them publishes them.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -16563,10 +16576,12 @@ func (c *ClientWithResponses) CancelOperationWithResponse(ctx context.Context, o
 
 // ListOutboxWithResponse List outbox rows
 //
-// The rows of the latest attempts: of live jobs first, then of jobs that have
-// ended and were accepted in the last three months. A page may hold fewer rows
-// than asked for and still have a next one, and a job that ends in between may
-// come twice.
+// The rows of the latest attempts of the jobs that were accepted in the last three
+// months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
+// also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
+// next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
+// If several processes share the store, PENDING rows may be missing in the first seconds, while
+// the process that made them publishes them.
 //
 // Returns a wrapper object for the known response body format(s).
 //

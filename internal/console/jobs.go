@@ -41,8 +41,8 @@ type listedJob struct {
 	About explain.Sentence
 }
 
-// jobsPageSize is how many jobs a page has.
-const jobsPageSize = 50
+// pageSize is how many jobs or rows a page has.
+const pageSize = 50
 
 // jobStates are those that the page offers.
 var jobStates = []api.JobState{
@@ -75,7 +75,7 @@ func jobs(r *request) (view, error) {
 		TenantID: optional(f.TenantID), State: optional(f.State), RequestType: optional(f.RequestType),
 		CorrelationID: optional(data.CorrelationID), Service: optional(f.Service), ErrorCode: optional(f.ErrorCode),
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
-		Limit: new(api.Limit(jobsPageSize)), PageToken: r.pageToken(),
+		Limit: new(api.Limit(pageSize)), PageToken: r.pageToken(),
 	}))
 	if err != nil {
 		return view{}, err
@@ -90,7 +90,7 @@ func jobs(r *request) (view, error) {
 		query.Set("created_after", stamp(f.CreatedAfter))
 	}
 	data.Newer, data.Older = neighbours(r.URL.Path, query, list.NextPageToken)
-	if len(list.Jobs) < jobsPageSize {
+	if len(list.Jobs) < pageSize {
 		data.SearchedTo = list.SearchedTo
 	}
 	data.More = f.RequestType != "" || f.ErrorCode != "" || data.CorrelationID != "" || !f.CreatedBefore.IsZero() ||

@@ -249,17 +249,17 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 func TestOutbox_ShowsWhatWaits(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{
-		"GET /v1/admin/outbox": api.OutboxPage{NextPageToken: "n1", Outbox: []api.OutboxRow{{
+		"GET /v1/admin/outbox": api.OutboxPage{NextPageToken: "n1", SearchedTo: ago(3 * time.Hour), Outbox: []api.OutboxRow{{
 			OutboxID: "j1.0.2", JobID: "j1", TenantID: "acme", StepID: "ocr", State: api.OutboxStatePending, AttemptNo: 2, Lane: 7,
 			LastErrorCode: "rejected", LastErrorMessage: hostile, CreatedAt: ago(time.Hour), NextAttemptAt: api.NewTime(now.Add(time.Minute)),
 		}}},
 	})
 	page := b.get(t, "/ui/outbox?lane=7")
-	if asked := b.requests()[0]; asked != "GET /v1/admin/outbox?state=PENDING&lane=7" {
+	if asked := b.requests()[0]; asked != "GET /v1/admin/outbox?state=PENDING&lane=7&limit=50" {
 		t.Errorf("the API was asked %s", asked)
 	}
 	has(t, page, "1 h</time>", "1 min</time>", "&lt;script&gt;", "/ui/do/outbox-retry?job=j1&amp;tenant_id=acme", `href="/ui/stuck"`,
-		"/ui/outbox?lane=7&amp;page_token=n1", "/ui/do/outbox-retry?lane=7")
+		"/ui/outbox?lane=7&amp;page_token=n1", "/ui/do/outbox-retry?lane=7", "matches among the jobs accepted within", "3 h</time>")
 	hasNot(t, page, hostile, "dead-letters") // The API has none.
 	b.set("GET /v1/admin/dead-letters", api.DeadLetterPage{})
 	has(t, b.get(t, "/ui/outbox?state=ALL"), "/ui/dead-letters", "<option selected>ALL</option>")
@@ -268,9 +268,9 @@ func TestOutbox_ShowsWhatWaits(t *testing.T) {
 	}
 	b.set("GET /v1/admin/outbox", api.OutboxPage{})
 	has(t, b.get(t, "/ui/outbox"), "Nothing waits to be published")
-	b.set("GET /v1/admin/outbox", api.OutboxPage{NextPageToken: "n2"})
+	b.set("GET /v1/admin/outbox", api.OutboxPage{NextPageToken: "n2", SearchedTo: ago(2 * time.Hour)})
 	page = b.get(t, "/ui/outbox")
-	has(t, page, "among those of the jobs that were looked at", "page_token=n2")
+	has(t, page, "No match among the jobs accepted within", "2 h</time>", "page_token=n2")
 	hasNot(t, page, "Nothing waits to be published")
 }
 

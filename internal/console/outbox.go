@@ -18,6 +18,8 @@ type outboxPage struct {
 	Lane   string
 	Rows   []api.OutboxRow
 	More   string
+	// SearchedTo is how far a page has looked that is not full and has older rows.
+	SearchedTo api.Time
 	// Everywhere says that the user may see what belongs to no tenant.
 	Everywhere bool
 	// DeadLetters says that replies come over topics.
@@ -34,7 +36,9 @@ func outbox(r *request) (view, error) {
 		Tenant: r.tenant(api.GrantRoleAdmin), State: cmp.Or(r.FormValue("state"), string(api.OutboxStatePending)),
 		Lane: r.FormValue("lane"), Everywhere: r.May(api.GrantRoleAdmin, ""),
 	}
-	params := &api.ListOutboxParams{TenantID: optional(data.Tenant.Value), PageToken: r.pageToken()}
+	params := &api.ListOutboxParams{
+		TenantID: optional(data.Tenant.Value), Limit: new(api.Limit(pageSize)), PageToken: r.pageToken(),
+	}
 	if data.State != everyState {
 		params.State = new(api.OutboxState(data.State))
 	}
@@ -47,6 +51,9 @@ func outbox(r *request) (view, error) {
 		return view{}, err
 	}
 	data.Rows, data.More = list.Outbox, r.more(list.NextPageToken)
+	if len(list.Outbox) < pageSize {
+		data.SearchedTo = list.SearchedTo
+	}
 	if data.Everywhere {
 		_, err = call[api.DeadLetterPage](r.api.ListDeadLetters(r.Context(), &api.ListDeadLettersParams{Limit: new(api.Limit(1))}))
 		data.DeadLetters = !isMissing(err) // Their page shows any other fault.

@@ -155,12 +155,18 @@ func (p *process) live() []*statemachine.Aggregate {
 	p.t.Helper()
 	var all []*statemachine.Aggregate
 	for shard := range p.ledger.Shards() {
-		page, next, err := p.ledger.LiveJobs(p.t.Context(), "", shard, 1000, "")
+		ids, next, err := p.ledger.Live(p.t.Context(), "", shard, 1000, "")
 		must(p.t, err)
 		if next != "" {
 			p.t.Fatal("the live set has more than a page")
 		}
-		all = append(all, page...)
+		for _, id := range ids {
+			agg, err := p.ledger.Job(p.t.Context(), id)
+			must(p.t, err)
+			if !agg.Job.State.Terminal() {
+				all = append(all, agg)
+			}
+		}
 	}
 	return all
 }

@@ -18,18 +18,28 @@ type Traits struct {
 	RequestType string
 	StepType    string // of the current step
 	ErrorCode   string // of its last failure
+	// Outbox is the state of the row of its latest attempt, empty if there is none.
+	Outbox statemachine.OutboxState
 	// Waits says that the directive waits to be published, or for a worker.
 	Waits bool
 }
 
-// TraitsOf returns the traits of a live job.
+// TraitsOf returns the traits of a job.
 func TraitsOf(agg *statemachine.Aggregate) Traits {
 	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
 	phase := standingOf(agg).phase
-	return Traits{
+	t := Traits{
 		Target: statemachine.TargetOf(job, step), State: job.State, RequestType: job.RequestType, StepType: step.Type,
 		ErrorCode: step.LastErrorCode, Waits: phase == phaseDispatching || phase == phaseQueued,
 	}
+	i, live := agg.Active()
+	if !live {
+		i = job.CurrentStepIndex
+	}
+	if row := agg.Outbox; row != nil && row.ID == agg.Steps[i].OutboxID { // Else the row is of the step before.
+		t.Outbox = row.State
+	}
+	return t
 }
 
 // clone returns the traits with texts of their own: those of a job are parts of rows, which

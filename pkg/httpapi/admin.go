@@ -11,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
@@ -61,17 +62,15 @@ func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params ap
 		e.respond.problem(w, r, invalid("parameter lane "+mustBeLane, nil))
 		return
 	}
-	filter := outbox.ListFilter{
-		State: statemachine.OutboxState(orZero(params.State)), TenantID: orZero(params.TenantID), Lane: laneOf(params.Lane),
-	}
+	filter := jobs.OutboxFilter{State: statemachine.OutboxState(orZero(params.State)), Lane: laneOf(params.Lane)}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, at cursor) (any, error) {
-			rows, next, err := e.Operator.List(ctx, filter, limit, at.after)
-			found := api.OutboxPage{Outbox: make([]api.OutboxRow, len(rows)), NextPageToken: at.token(next)}
-			for i := range rows {
-				row, out := &rows[i], &found.Outbox[i]
+			listed, next, err := e.Jobs.ListOutbox(ctx, orZero(params.TenantID), filter, limit, at.after)
+			found := api.OutboxPage{Outbox: make([]api.OutboxRow, len(listed)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
+			for i, agg := range listed {
+				row, out := agg.Outbox, &found.Outbox[i]
 				*out = api.OutboxRow{
-					OutboxID: row.ID, JobID: row.JobID, StepID: row.StepID, TenantID: row.TenantID,
+					OutboxID: row.ID, JobID: agg.Job.ID, StepID: row.StepID, TenantID: agg.Job.TenantID,
 					State: api.OutboxState(row.State), AttemptNo: row.AttemptNo, Topic: row.Routing.Topic, Lane: row.Routing.Lane,
 					LastErrorMessage: row.LastError, CreatedAt: api.NewTime(row.CreatedAt), UpdatedAt: api.NewTime(row.UpdatedAt),
 				}

@@ -95,15 +95,21 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, at cursor) (any, error) {
 			found, next, err := e.jobsFor(ctx).List(ctx, filter, limit, at.after)
-			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next)}
-			if next != "" {
-				list.SearchedTo = api.NewTime(ledger.IDTime(next))
-			}
+			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
 			for i := range found {
 				list.Jobs[i] = JobOf(&found[i])
 			}
 			return list, err
 		})
+}
+
+// searchedTo says how far a page of a list of jobs came that ends at that job, zero if it is
+// the last.
+func searchedTo(next string) api.Time {
+	if next == "" {
+		return api.Time{}
+	}
+	return api.NewTime(ledger.IDTime(next))
 }
 
 // ListJobEvents is GET /v1/jobs/{jobId}/events.

@@ -25,6 +25,8 @@ type Filter struct {
 	ErrorCode string
 	// CorrelationID selects jobs however old they are.
 	CorrelationID string
+	// Outbox, if not nil, selects jobs by the outbox row of their latest attempt.
+	Outbox *OutboxFilter
 	// CreatedAfter and CreatedBefore, if not zero, bound the time of acceptance:
 	// CreatedAfter ≤ accepted < CreatedBefore.
 	CreatedAfter  time.Time
@@ -80,39 +82,61 @@ func encodedSize(agg *Shown) int {
 // before the position have been looked at. Each job is read from its own rows. The errors
 // are [*problem.Error]s.
 func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, string, error) {
-	if err := f.check(after); err != nil {
+	var found []Shown
+	size := 0
+	next, err := s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (full bool, err error) {
+		shown, err := s.listed(ctx, agg)
+		if err != nil {
+			return false, err
+		}
+		found = append(found, shown)
+		size += encodedSize(&shown)
+		return len(found) == limit || size >= PageBytes(limit), nil
+	})
+	if err != nil {
 		return nil, "", err
 	}
-	var found []Shown
-	begun, searched, read, size, last := time.Now(), 0, 0, 0, ""
-	for hint, err := range s.candidates(ctx, &f, limit, after) {
+	return found, next, nil
+}
+
+// search adds the jobs that match to a page, the newest first, until it is full or has read
+// as much as a page may. It returns the position to continue after, empty at the end.
+func (s *Service) search(ctx context.Context, f *Filter, limit int, after string, add func(*statemachine.Aggregate) (full bool, err error),
+) (next string, err error) {
+	if err := f.check(after); err != nil {
+		return "", err
+	}
+	begun, searched, read, last, full := time.Now(), 0, 0, "", false
+	for hint, err := range s.candidates(ctx, f, limit, after) {
 		if err != nil {
-			return nil, "", ledger.Problem(err)
+			return "", ledger.Problem(err)
 		}
 		searched++
 		// A job that has just ended is live as well, and one that nearly ended otherwise has two index rows.
 		if f.mayMatch(&hint.IndexRow) && hint.JobID != last {
 			read, last = read+1, hint.JobID
-			shown, err := s.match(ctx, &f, hint.JobID)
-			if err != nil {
-				return nil, "", err
+			agg, err := s.match(ctx, f, hint.JobID)
+			if err == nil && agg != nil {
+				full, err = add(agg)
 			}
-			if shown != nil {
-				found = append(found, *shown)
-				size += encodedSize(shown)
+			if err != nil {
+				return "", err
 			}
 		}
-		full := len(found) == limit || size >= PageBytes(limit)
 		if full || searched >= s.maxSearched || read >= maxRead || time.Since(begun) >= searchTime {
-			return found, hint.JobID, nil
+			return hint.JobID, nil
 		}
 	}
-	return found, "", nil
+	return "", nil
 }
 
 // match returns the job if it exists and matches the filter, else nil.
-func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*Shown, error) {
-	agg, err := s.ledger.Job(ctx, jobID)
+func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*statemachine.Aggregate, error) {
+	read := s.ledger.Job
+	if f.Outbox != nil {
+		read = s.ledger.JobWithOutbox
+	}
+	agg, err := read(ctx, jobID)
 	switch {
 	case errors.Is(err, ledger.ErrJobNotFound): // Its accept never committed, or it is purged.
 		return nil, nil
@@ -121,8 +145,7 @@ func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*Shown, e
 	case !f.matches(agg):
 		return nil, nil
 	}
-	shown, err := s.listed(ctx, agg)
-	return &shown, err
+	return agg, nil
 }
 
 // candidates yields all jobs that may match the filter, the newest first, some of them
@@ -162,8 +185,10 @@ func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q Hin
 	return func(yield func(Hint, error) bool) {
 		switch {
 		case !liveListed:
-		case f.State != "":
+		case f.State != "" || f.Outbox.is(statemachine.OutboxPending): // No job ends with a row to publish.
 			return
+		case f.Outbox.is(statemachine.OutboxFailedFinal):
+			q.States = []statemachine.JobState{statemachine.JobFailedFinal, statemachine.JobCancelled}
 		case f.ErrorCode != "":
 			q.States = []statemachine.JobState{statemachine.JobFailedFinal}
 		default:
@@ -195,7 +220,8 @@ const maxPlace = "~"
 // many as one page may read. If the index has to be read for them, since they are too many
 // or all jobs may match, listed is false.
 func (s *Service) live(ctx context.Context, f *Filter, after string) (found []placed, listed bool, err error) {
-	if f.State == "" && f.Service == "" && f.RequestType == "" && f.ErrorCode == "" || f.State.Terminal() || f.CorrelationID != "" {
+	if f.State == "" && f.Service == "" && f.RequestType == "" && f.ErrorCode == "" && !f.Outbox.narrow() ||
+		f.State.Terminal() || f.CorrelationID != "" {
 		return nil, false, nil
 	}
 	last, worst := "", maxPlace
@@ -238,12 +264,16 @@ func (s *Service) liveIDs(ctx context.Context, f *Filter) iter.Seq2[[]string, er
 			}
 		}
 	}
+	page := s.slotted
+	if f.Outbox.is(statemachine.OutboxPending) {
+		page = s.pending
+	}
 	return func(yield func([]string, error) bool) {
 		total := 0
 		for shard := range s.ledger.Shards() {
 			for from, more := "", true; more; more = from != "" {
-				ids, next, err := s.ledger.Live(ctx, f.TenantID, shard, 0, from)
-				if total += len(ids); err == nil && total > s.maxLive {
+				ids, read, next, err := page(ctx, f, shard, from)
+				if total += read; err == nil && total > s.maxLive {
 					err = errTooManyLive
 				}
 				if from = next; !yield(ids, err) || err != nil {
@@ -252,6 +282,12 @@ func (s *Service) liveIDs(ctx context.Context, f *Filter) iter.Seq2[[]string, er
 			}
 		}
 	}
+}
+
+// slotted returns a page of the ids of live jobs, and how many rows it read for them.
+func (s *Service) slotted(ctx context.Context, f *Filter, shard int, from string) (ids []string, read int, next string, err error) {
+	ids, next, err = s.ledger.Live(ctx, f.TenantID, shard, 0, from)
+	return ids, len(ids), next, err
 }
 
 // newest returns the jobs in order, the newest first, as many as one page may read.
@@ -278,24 +314,20 @@ func (f *Filter) check(after string) error {
 // mayMatch reports whether the filter may select the job of an index row. Only the rows of
 // ended jobs say more than its id.
 func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
-	return row.EndedAt.IsZero() || (f.RequestType == "" || row.RequestType == f.RequestType) &&
+	return row.EndedAt.IsZero() || f.Outbox.mayMatch(row) && (f.RequestType == "" || row.RequestType == f.RequestType) &&
 		(f.Service == "" || row.Service == f.Service) &&
 		(f.ErrorCode == "" || row.ErrorCode == f.ErrorCode)
 }
 
 // matches applies the filter to the job itself.
 func (f *Filter) matches(agg *statemachine.Aggregate) bool {
-	job := &agg.Job
-	step := &agg.Steps[job.CurrentStepIndex]
-	code := step.LastErrorCode
+	job, traits := &agg.Job, census.TraitsOf(agg)
 	if job.State == statemachine.JobFailedFinal {
-		code = job.ErrorCode
+		traits.ErrorCode = job.ErrorCode
 	} else if job.State.Terminal() {
-		code = ""
+		traits.ErrorCode = ""
 	}
-	return f.fits(&census.Traits{
-		Target: statemachine.TargetOf(job, step), State: job.State, RequestType: job.RequestType, ErrorCode: code,
-	}) && (f.CorrelationID == "" || job.CorrelationID == f.CorrelationID) &&
+	return f.fits(&traits) && (f.CorrelationID == "" || job.CorrelationID == f.CorrelationID) &&
 		(f.CreatedAfter.IsZero() || !job.CreatedAt.Before(f.CreatedAfter)) &&
 		(f.CreatedBefore.IsZero() || job.CreatedAt.Before(f.CreatedBefore))
 }
@@ -306,7 +338,8 @@ func (f *Filter) fits(t *census.Traits) bool {
 		(f.State == "" || t.State == f.State) &&
 		(f.RequestType == "" || t.RequestType == f.RequestType) &&
 		(f.Service == "" || t.Service == f.Service) &&
-		(f.ErrorCode == "" || t.ErrorCode == f.ErrorCode)
+		(f.ErrorCode == "" || t.ErrorCode == f.ErrorCode) &&
+		f.Outbox.fits(t)
 }
 
 // Index is the index that lists of jobs are read from.

@@ -20,7 +20,6 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them calls
 		"Schedule_EveryJobHasAWayForward":                     TestSchedule_EveryJobHasAWayForward,
 		"Index_ListsJobsNewestFirst":                          TestIndex_ListsJobsNewestFirst,
 		"Index_AnEndedJobIsListedByItsEnd":                    TestIndex_AnEndedJobIsListedByItsEnd,
-		"LiveJobs_LeavesOutTheEnded":                          TestLiveJobs_LeavesOutTheEnded,
 		"Inspect_AJobWithAWayForwardIsFine":                   TestInspect_AJobWithAWayForwardIsFine,
 		"Inspect_AMissingEntryIsWrittenAgain":                 TestInspect_AMissingEntryIsWrittenAgain,
 		"Inspect_FinishesTheEndOfAJob":                        TestInspect_FinishesTheEndOfAJob,
@@ -58,7 +57,7 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them calls
 		"TakeWebhook_OfAProcessThatDied":                      TestTakeWebhook_OfAProcessThatDied,
 		"ReplayWebhook":                                       TestReplayWebhook,
 		"Undelivered_OfATenantTellsNothingOfOthers":           TestUndelivered_OfATenantTellsNothingOfOthers,
-		"LiveJobs_OfATenantTellsNothingOfOthers":              TestLiveJobs_OfATenantTellsNothingOfOthers,
+		"Live_OfATenantTellsNothingOfOthers":                  TestLive_OfATenantTellsNothingOfOthers,
 	} {
 		t.Run(name, test)
 	}

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -238,26 +237,4 @@ func (l *Ledger) Live(ctx context.Context, tenantID string, shard, limit int, fr
 		jobs[i] = page.Rows[i].Properties.Get(columnJob).String()
 	}
 	return jobs, page.Next, nil
-}
-
-// LiveJobs is [Ledger.Live] with the jobs themselves, without ended and missing
-// ones.
-func (l *Ledger) LiveJobs(ctx context.Context, tenantID string, shard, limit int, from string,
-) ([]*statemachine.Aggregate, string, error) {
-	ids, next, err := l.Live(ctx, tenantID, shard, limit, from)
-	if err != nil {
-		return nil, "", err
-	}
-	found := make([]*statemachine.Aggregate, 0, len(ids))
-	for _, id := range ids {
-		agg, err := l.Job(ctx, id)
-		if errors.Is(err, ErrJobNotFound) || err == nil && agg.Job.State.Terminal() {
-			continue
-		}
-		if err != nil {
-			return nil, "", err
-		}
-		found = append(found, agg)
-	}
-	return found, next, nil
 }

@@ -68,17 +68,14 @@ func (l *Ledger) loadExisting(ctx context.Context, jobID string) (*snapshot, err
 	return s, err
 }
 
-// EndedJob returns a job that has ended with the outbox row of its last attempt, which
-// [Ledger.Job] leaves out. It returns [ErrJobNotFound] for a live job too.
-func (l *Ledger) EndedJob(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
+// JobWithOutbox returns a job with the outbox row of its latest attempt, which
+// [Ledger.Job] leaves out of one that has ended. It returns [ErrJobNotFound].
+func (l *Ledger) JobWithOutbox(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
 	s, err := l.loadExisting(ctx, jobID)
 	if err != nil {
 		return nil, err
 	}
-	if !s.agg.Job.State.Terminal() {
-		return nil, ErrJobNotFound
-	}
-	for i := range s.outboxes {
+	for i := 0; s.agg.Outbox == nil && i < len(s.outboxes); i++ {
 		var row statemachine.Outbox
 		if err := outboxCodec.decode(&s.outboxes[i], &row); err != nil {
 			return nil, err

@@ -7,7 +7,6 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says 
 	for name, test := range map[string]func(*testing.T){
 		"Relay_LeavesWhatIsPaused":                               TestRelay_LeavesWhatIsPaused,
 		"Relay_ABacklogThatIsHeldBackHidesNothing":               TestRelay_ABacklogThatIsHeldBackHidesNothing,
-		"Operator_List":                                          TestOperator_List,
 		"Relay_PublishesWhatIsCommittedAndMarksIt":               TestRelay_PublishesWhatIsCommittedAndMarksIt,
 		"Relay_ACrashBetweenPublishAndMarkPublishesTheSameAgain": TestRelay_ACrashBetweenPublishAndMarkPublishesTheSameAgain,
 		"Relay_ARejectedMessageComesBackWithANewPair":            TestRelay_ARejectedMessageComesBackWithANewPair,

@@ -638,10 +638,12 @@ export interface paths {
         };
         /**
          * List outbox rows
-         * @description The rows of the latest attempts: of live jobs first, then of jobs that have
-         *     ended and were accepted in the last three months. A page may hold fewer rows
-         *     than asked for and still have a next one, and a job that ends in between may
-         *     come twice.
+         * @description The rows of the latest attempts of the jobs that were accepted in the last three
+         *     months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
+         *     also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
+         *     next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
+         *     If several processes share the store, PENDING rows may be missing in the first seconds, while
+         *     the process that made them publishes them.
          */
         get: operations["listOutbox"];
         put?: never;
@@ -2929,13 +2931,20 @@ export interface components {
         };
         /** @description One page of outbox rows. */
         OutboxPage: {
-            /** @description The rows. */
+            /** @description The rows, those of the newest jobs first. */
             outbox: components["schemas"]["OutboxRow"][];
             /**
              * @description For the next page; absent on the last.
              * @example MTc2OTUwNzIw
              */
             next_page_token?: string;
+            /**
+             * Format: date-time
+             * @description With `next_page_token`: of the jobs accepted after about this time, all rows that match are
+             *     on this page or on earlier ones.
+             * @example 2026-01-27T10:00:00.000Z
+             */
+            searched_to?: string;
         };
         /** @description Failed jobs of one step type, service and error code. */
         FailureGroup: {

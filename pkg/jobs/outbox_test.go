@@ -1,0 +1,158 @@
+package jobs_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+)
+
+// Rows are listed by the acceptance of their jobs, and only the jobs are read whose rows may
+// match.
+func TestListOutbox(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, in := &lossy{Store: memstore.New(memstore.Options{Split: true})}, &inbox{}
+		l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
+		if err != nil {
+			t.Fatal(err)
+		}
+		published, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Handoff: in})
+		if err != nil {
+			t.Fatal(err)
+		}
+		accept := func(tenantID string, lane int) string {
+			accepted, err := l.Accept(t.Context(), ledger.Command{
+				Job:     statemachine.Job{TenantID: tenantID, IdempotencyHash: uuid.NewString()},
+				Steps:   []statemachine.Step{{ID: "one", Service: "ocr", Routing: statemachine.Routing{Lane: lane}}},
+				Payload: []byte(`{}`),
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return accepted.Job.ID
+		}
+		row := func(id string) string {
+			agg, err := l.Job(t.Context(), id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return agg.Outbox.ID
+		}
+		withdrawn := accept("t", 1)
+		change(t, l, []string{withdrawn}, statemachine.Pause{})
+		rejected := accept("t", 1)
+		change(t, l, []string{rejected}, statemachine.PublishRejected{OutboxID: row(rejected), AttemptNo: 1, Permanent: true, Reason: "too large"})
+		cancelled := accept("t", 2)
+		change(t, l, []string{cancelled}, statemachine.Cancel{})
+		time.Sleep(time.Millisecond) // Ids of two processes are in order if their times are.
+		done := reported(t, published, in, "ocr", statemachine.ResultSucceeded, "")
+		bad := reported(t, published, in, "ocr", statemachine.ResultFailedFinal, "bad")
+		time.Sleep(time.Millisecond)
+		sent := accept("t", 1)
+		change(t, l, []string{sent}, statemachine.Published{OutboxID: row(sent), AttemptNo: 1})
+		first, other, second := accept("t", 1), accept("u", 1), accept("t", 2)
+
+		type filter = jobs.OutboxFilter
+		const pending, final = statemachine.OutboxPending, statemachine.OutboxFailedFinal
+		known := knowing(t, l, withdrawn, sent, first, other, second)
+		for name, test := range map[string]struct {
+			tenant string
+			filter filter
+			want   []string
+			reads  int // How many jobs are read at most, if the live ones are listed.
+			least  int // If their traits are known.
+		}{
+			"all":                 {"", filter{}, []string{second, other, first, sent, bad, done, cancelled, rejected, withdrawn}, 9, 9},
+			"of a tenant":         {"u", filter{}, []string{other}, 1, 1},
+			"of no tenant":        {"v", filter{}, nil, 0, 0},
+			"pending":             {"", filter{State: pending}, []string{second, other, first}, 3, 3},
+			"pending of a tenant": {"t", filter{State: pending}, []string{second, first}, 2, 2},
+			"pending in a lane":   {"", filter{State: pending, Lane: new(2)}, []string{second}, 1, 1},
+			"failed for good":     {"", filter{State: final}, []string{cancelled, rejected, withdrawn}, 7, 3},
+			"failed in a lane":    {"t", filter{State: final, Lane: new(2)}, []string{cancelled}, 6, 2},
+			"sent":                {"", filter{State: statemachine.OutboxSent}, []string{sent, bad, done}, 9, 9},
+			"of a lane":           {"", filter{Lane: new(1)}, []string{other, first, sent, rejected, withdrawn}, 9, 8},
+			"of an unknown lane":  {"", filter{State: pending, Lane: new(7)}, nil, 0, 0},
+		} {
+			for how, s := range map[string]struct {
+				around  jobs.Surroundings
+				maxLive int
+				reads   int
+			}{
+				"listed": {jobs.Surroundings{}, 1000, test.reads},
+				// As if there were too many live jobs to be listed: all jobs are read.
+				"too many": {jobs.Surroundings{}, 0, 9},
+				"known":    {known, 0, test.least},
+			} {
+				service := jobs.New(l, &jobs.Ended{}, s.around)
+				service.SetMaxLive(s.maxLive)
+				for _, limit := range []int{1, 2, 100} {
+					store.jobs.Store(0)
+					var got []string
+					for after, more := "", true; more; more = after != "" {
+						page, next, err := service.ListOutbox(t.Context(), test.tenant, test.filter, limit, after)
+						if err != nil || len(page) > limit {
+							t.Fatalf("rows %s, the live jobs are %s: %d on a page of %d, %v", name, how, len(page), limit, err)
+						}
+						for _, agg := range page {
+							if agg.Outbox == nil || test.filter.State != "" && agg.Outbox.State != test.filter.State {
+								t.Errorf("rows %s: listed %+v", name, agg.Outbox)
+							}
+							got = append(got, agg.Job.ID)
+						}
+						after = next
+					}
+					if diff := cmp.Diff(test.want, got); diff != "" {
+						t.Errorf("rows %s, the live jobs are %s, %d a page (-want +got):\n%s", name, how, limit, diff)
+					}
+					if reads := int(store.jobs.Load()); limit == 100 && reads > s.reads {
+						t.Errorf("rows %s, the live jobs are %s: read %d jobs, want %d", name, how, reads, s.reads)
+					}
+				}
+			}
+		}
+	})
+}
+
+// A page of the few rows that wait reads only those, however many live jobs there are, and
+// one that has to search says how far it came.
+func TestListOutbox_OfManyLiveJobs(t *testing.T) {
+	t.Parallel()
+	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := accept(t, l, 0, 3)
+	for _, id := range accept(t, l, 3, 2100) {
+		agg, err := l.Job(t.Context(), id)
+		if err != nil {
+			t.Fatal(err)
+		}
+		change(t, l, []string{id}, statemachine.Published{OutboxID: agg.Outbox.ID, AttemptNo: 1})
+	}
+	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
+	s.SetMaxLive(100)
+	store.jobs.Store(0)
+	page, next, err := s.ListOutbox(t.Context(), "", jobs.OutboxFilter{State: statemachine.OutboxPending}, 10, "")
+	if reads := store.jobs.Load(); err != nil || next != "" || len(page) != 3 || page[0].Job.ID != waits[0] || reads != 3 {
+		t.Errorf("%d rows wait, next %q, %d reads, %v", len(page), next, reads, err)
+	}
+	store.jobs.Store(0)
+	page, next, err = s.ListOutbox(t.Context(), "", jobs.OutboxFilter{State: statemachine.OutboxFailedFinal}, 10, "")
+	if reads := store.jobs.Load(); err != nil || next == "" || len(page) != 0 || reads != 2000 {
+		t.Errorf("%d rows failed, next %q, %d reads, %v", len(page), next, reads, err)
+	}
+	if slices.Contains(waits, next) {
+		t.Errorf("the search came to %q", next)
+	}
+}
