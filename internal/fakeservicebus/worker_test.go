@@ -3,6 +3,7 @@ package fakeservicebus_test
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
@@ -24,18 +25,26 @@ const (
 	replies    = "global-bus-replies-p0/Subscriptions/lucius"
 )
 
-// bus is a namespace with one lane.
+// bus is a namespace.
 type bus struct {
 	*fakeservicebus.Server
 	t *testing.T
 }
 
-func newBus(t *testing.T) *bus {
+func newBus(t *testing.T) *bus { t.Helper(); return newLanes(t, 1) }
+
+// newLanes starts a namespace with so many lanes.
+func newLanes(t *testing.T, lanes int) *bus {
 	t.Helper()
-	peer, err := fakeservicebus.Start(fakeservicebus.Config{Topics: []fakeservicebus.Topic{
-		{Name: "global-bus-p0", Subscriptions: []fakeservicebus.Subscription{{Name: "ocr", LockDuration: 5 * time.Minute}}},
-		{Name: "global-bus-replies-p0", Subscriptions: []fakeservicebus.Subscription{{Name: "lucius"}}},
-	}})
+	var cfg fakeservicebus.Config
+	for n := range lanes {
+		cfg.Topics = append(cfg.Topics,
+			fakeservicebus.Topic{
+				Name: fmt.Sprint("global-bus-p", n), Subscriptions: []fakeservicebus.Subscription{{Name: "ocr", LockDuration: 5 * time.Minute}},
+			},
+			fakeservicebus.Topic{Name: fmt.Sprint("global-bus-replies-p", n), Subscriptions: []fakeservicebus.Subscription{{Name: "lucius"}}})
+	}
+	peer, err := fakeservicebus.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +365,7 @@ func TestWorker_CompletesBesideACallThatHangs(t *testing.T) {
 	b.until(func() bool { return renewals.Load() == 2 }) // The second try waits for long.
 	b.send(strings.Replace(directive, `"jobId":"j"`, `"jobId":"quick"`, 1))
 	b.until(func() bool { types, _ := b.replied(2); return strings.Count(types, "ACK") == 2 })
-	time.AfterFunc(50*time.Millisecond, func() { // The worker has stopped reading.
+	time.AfterFunc(1500*time.Millisecond, func() { // The worker has closed its receiver.
 		close(finish["quick"])
 		b.until(func() bool { return b.Depth(directives) == 1 })
 		close(finish["j"])
@@ -416,7 +425,50 @@ func TestWorker_GivesBackWhatOutlastsItsGrace(t *testing.T) {
 	}
 }
 
-// So it does if the connection that delivered them is gone: by their locks.
+// What the bus delivers to a worker that stops, because the worker had asked for it, is
+// given back at once: otherwise it would stay locked.
+func TestWorker_GivesBackWhatItDoesNotTake(t *testing.T) {
+	t.Parallel()
+	for range 3 { // Each lane hits the moment by chance.
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			const lanes, each = 8, 40
+			b := newLanes(t, lanes)
+			client, err := azservicebus.NewClientFromConnectionString(b.ConnectionString(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = client.Close(t.Context()) }() // The messages are there.
+			for n := range lanes {
+				sender, err := client.NewSender(fmt.Sprint("global-bus-p", n), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for i := range each {
+					body := strings.Replace(directive, `"jobId":"j"`, fmt.Sprintf(`"jobId":"j%d"`, i), 1)
+					if err := sender.SendMessage(t.Context(), &azservicebus.Message{Body: []byte(body)}, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			stop := b.work(stores, func(cfg *servicebus.Config) { cfg.Lanes, cfg.Parallel, cfg.Grace = lanes, 8, time.Minute })
+			for n := range lanes {
+				b.until(func() bool { return b.Depth(fmt.Sprintf("global-bus-replies-p%d/Subscriptions/lucius", n)) >= each/4 })
+			}
+			stop()
+			for n := range lanes {
+				for _, m := range b.Messages(fmt.Sprintf("global-bus-p%d/Subscriptions/ocr", n)) {
+					if m.Locked {
+						t.Errorf("%s of lane %d is locked", m.Body, n)
+					}
+				}
+			}
+		})
+	}
+}
+
+// A worker gives back its directives even if the connection that delivered them is gone, by
+// their locks.
 func TestWorker_GivesBackAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	b := newBus(t)

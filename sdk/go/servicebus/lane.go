@@ -90,11 +90,12 @@ func (l *lane) run(ctx, handling, replying context.Context) {
 	}
 }
 
-// receiveNoMore replaces the receiver by one that only settles: the bus may still deliver
-// to the old one what it asked for, even what this worker gives back. It does not wait for
-// calls in progress: those of the old receiver fail, and are repeated.
+// receiveNoMore replaces the receiver, after the drainTime, by one that only settles: the bus
+// may still deliver to the old one what it asked for, even what this worker gives back. It
+// does not wait for calls in progress: those of the old receiver fail, and are repeated.
 func (l *lane) receiveNoMore(ctx context.Context) {
 	defer close(l.closed)
+	pause(ctx, drainTime)
 	settling, err := l.open()
 	if err == nil {
 		l.settling.Store(settling)
@@ -209,6 +210,11 @@ func lockLost(err error) bool {
 	coded, ok := errors.AsType[*azservicebus.Error](err)
 	return ok && coded.Code == azservicebus.CodeLockLost
 }
+
+// drainTime is how long a lane stays open after a stop. The bus may still deliver what the
+// lane asked for, which the SDK cannot withdraw, but gives back at once while the lane is
+// open. Afterwards it would stay locked.
+const drainTime = time.Second
 
 // linkTimeout is how long a message may take to be settled on the link that delivered it.
 // If that link's connection is gone, the SDK would try the same link again after 3 to 5
