@@ -45,7 +45,7 @@ type host struct {
 	tenants   *config.Tenants
 	tracer    *tracing.Tracer // nil unless the environment names a place to report to
 	bus       bus
-	inbox     inbox.Source  // nil but on PostgreSQL
+	inbox     inbox.Source  // nil but on PostgreSQL, with the role api
 	submitted chan struct{} // tells of commands in the inbox
 
 	closeInbox func()
@@ -113,7 +113,7 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 	if cfg.Bus == config.BusServiceBus {
 		settings.OpenBus = h.openBus
 	}
-	if cfg.StorageBackend == config.BackendPostgres {
+	if cfg.StorageBackend == config.BackendPostgres && cfg.Has(config.RoleAPI) {
 		if err := h.openInbox(ctx, stored.Tables.Ledger); err != nil {
 			return nil, err
 		}
@@ -135,7 +135,7 @@ func (h *host) openInbox(ctx context.Context, table string) error {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}
 	h.inbox, h.closeInbox, h.submitted = opened, opened.Close, make(chan struct{}, 1)
-	if err := opened.Check(ctx); err != nil {
+	if err := opened.Claim(ctx); err != nil {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}
 	if notifier, ok := tablestore.As[tablestore.Notifier](h.store); ok {

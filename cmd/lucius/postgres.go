@@ -9,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
 
@@ -19,7 +20,7 @@ func (p *program) postgres() *cobra.Command {
 		Example: "  lucius postgres migrate\n  lucius postgres check",
 	}
 	config.Flags(cmd.PersistentFlags())
-	verb := func(use, short, long string, run func(ctx context.Context, url string) error) *cobra.Command {
+	verb := func(use, short, long string, run func(ctx context.Context, cfg *config.Config) error) *cobra.Command {
 		sub := &cobra.Command{Use: use, Short: short, Long: long, Example: "  lucius postgres " + use, Args: cli.Takes(0, 0)}
 		sub.RunE = func(sub *cobra.Command, _ []string) error {
 			loaded, err := config.Load(sub.Flags(), p.Environment)
@@ -29,7 +30,7 @@ func (p *program) postgres() *cobra.Command {
 			if loaded.PostgresURL == "" {
 				return checkError(errors.New("LUCIUS_POSTGRES_URL is not set"))
 			}
-			return checkError(run(sub.Context(), loaded.PostgresURL))
+			return checkError(run(sub.Context(), &loaded.Config))
 		}
 		return sub
 	}
@@ -37,8 +38,8 @@ func (p *program) postgres() *cobra.Command {
 		verb("migrate", "Bring the schema to the version of this program",
 			"Brings the schema to the version of this program, by the rights of LUCIUS_POSTGRES_URL, which has to own it\n"+
 				"or to be allowed to create it. One process migrates at a time; a migration is applied whole or not at all.",
-			func(ctx context.Context, url string) error {
-				from, to, err := pgstore.Migrate(ctx, url)
+			func(ctx context.Context, cfg *config.Config) error {
+				from, to, err := pgstore.Migrate(ctx, cfg.PostgresURL)
 				if err != nil {
 					return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 				}
@@ -47,20 +48,36 @@ func (p *program) postgres() *cobra.Command {
 				}
 				return p.say("migrated the schema from version %d to %d\n", from, to)
 			}),
-		verb("check", "Check whether the schema is that of this program",
-			"Checks whether the schema is that of this program. The exit code is 1 if it is not.",
-			func(ctx context.Context, url string) error {
-				current, _, err := pgstore.CheckSchema(ctx, url)
-				if errors.Is(err, pgstore.ErrOlderSchema) || errors.Is(err, pgstore.ErrNewerSchema) {
-					return found("%w", err)
-				}
-				if err != nil {
-					return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
-				}
-				return p.say("the schema has version %d, as this program needs\n", current)
-			}),
+		verb("check", "Check whether this program can serve on the database",
+			"Checks whether the schema is that of this program, and, for the role api, whether the inbox belongs to this ledger\n"+
+				"and the role of LUCIUS_POSTGRES_URL has the rights on it. The exit code is 1 if not.", p.checkPostgres),
 	)
 	return cmd
+}
+
+// checkPostgres checks the schema, and the inbox if a process with these settings takes from it.
+func (p *program) checkPostgres(ctx context.Context, cfg *config.Config) error {
+	current, _, err := pgstore.CheckSchema(ctx, cfg.PostgresURL)
+	if errors.Is(err, pgstore.ErrOlderSchema) || errors.Is(err, pgstore.ErrNewerSchema) {
+		return found("%w", err)
+	}
+	if err != nil {
+		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
+	}
+	if err := p.say("the schema has version %d, as this program needs\n", current); err != nil || !cfg.Has(config.RoleAPI) {
+		return err
+	}
+	inbox, err := pginbox.Open(ctx, pginbox.Options{URL: cfg.PostgresURL, Table: ledgerTables(cfg).Ledger})
+	if err != nil {
+		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
+	}
+	defer inbox.Close()
+	if err := inbox.Check(ctx); errors.Is(err, pginbox.ErrUnusable) {
+		return found("%w", err)
+	} else if err != nil {
+		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
+	}
+	return p.say("the inbox can be used\n")
 }
 
 // say prints a line to the standard output.

@@ -91,6 +91,9 @@ func (c *Config) OnAzure() bool {
 	return c.StorageBackend == BackendLedger || c.StorageBackend == BackendTable
 }
 
+// Shared reports whether several processes can use the store.
+func (c *Config) Shared() bool { return c.OnAzure() || c.StorageBackend == BackendPostgres }
+
 // ServiceBus configures the namespace, and whether replies use it too.
 type ServiceBus struct {
 	Connection string

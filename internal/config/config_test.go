@@ -126,6 +126,15 @@ func TestLoad_TakesBothLayouts(t *testing.T) {
 	}
 }
 
+func TestLoad_LetsProcessesShareTheRolesOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	if _, err := load(t, nil, map[string]string{
+		"LUCIUS_STORAGE_BACKEND": config.BackendPostgres, "LUCIUS_POSTGRES_URL": "postgres://db", "LUCIUS_ROLES": "relay",
+	}); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestLoad_NamesEveryProblemAtOnce(t *testing.T) {
 	t.Parallel()
 	_, err := load(t, []string{"--log-level", "loud"}, map[string]string{"LUCIUS_BUS": "bicycle"})

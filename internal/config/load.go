@@ -130,7 +130,7 @@ func (c *Config) crossCheck() []error {
 		refuse(tables[i] == tables[i-1], "LUCIUS_…_TABLE: two tables are called %q", tables[i])
 	}
 	for _, role := range []string{RoleAPI, RoleRelay, RoleSweeper} {
-		refuse(!c.OnAzure() && !c.Has(role),
+		refuse(!c.Shared() && !c.Has(role),
 			"LUCIUS_ROLES leaves out %q, but only one process can use LUCIUS_STORAGE_BACKEND %s", role, c.StorageBackend)
 	}
 	return problems

@@ -71,8 +71,8 @@ type Config struct {
 	// which workers claim over HTTP.
 	OpenBus func(apply Apply) (*Bus, error)
 	// Inbox has the commands that applications submit in their own transactions, which a
-	// process with the role api accepts. Who opens it closes it, after [Server.Run] has
-	// returned. Optional.
+	// process with the role api accepts, and no other looks at. Who opens it closes it, after
+	// [Server.Run] has returned. Optional.
 	Inbox inbox.Source
 	// InboxWake has the inbox looked at at once. Optional. Without it that happens each second.
 	InboxWake <-chan struct{}

@@ -23,9 +23,9 @@ const (
 )
 
 // openInbox opens what accepts the commands that applications submit in their own
-// transactions, if the store has them.
+// transactions, if the store has them and this process takes them.
 func (s *Server) openInbox(context.Context) (err error) {
-	if s.cfg.Inbox == nil {
+	if s.cfg.Inbox == nil || !s.cfg.has(RoleAPI) {
 		return nil
 	}
 	s.submitted, err = inbox.NewReader(inbox.Config{

@@ -117,6 +117,36 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 	})
 }
 
+// TestInbox_IsLeftAloneWithoutTheRoleAPI has a process that could not read the inbox.
+func TestInbox_IsLeftAloneWithoutTheRoleAPI(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, stop := serve(t, server.Config{Inbox: forbidden{t: t}, Roles: []server.Role{server.RoleRelay, server.RoleSweeper}})
+		defer stop()
+		time.Sleep(time.Minute)
+		if s.UseCases().Inbox != nil {
+			t.Error("the API would show the inbox")
+		}
+	})
+}
+
+// forbidden is an inbox that must not be looked at.
+type forbidden struct {
+	inbox.Source
+
+	t *testing.T
+}
+
+func (f forbidden) Take(context.Context, int, []string, func(context.Context, []inbox.Command) []inbox.Outcome) (int, error) {
+	f.t.Error("commands were taken")
+	return 0, nil
+}
+
+func (f forbidden) Survey(context.Context) (s inbox.Survey, err error) {
+	f.t.Error("commands were counted")
+	return s, nil
+}
+
 // serve runs a server in memory, which stop ends.
 func serve(t *testing.T, cfg server.Config) (_ *server.Server, stop func()) {
 	t.Helper()

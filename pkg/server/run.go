@@ -41,7 +41,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.bus.Replies != nil && s.cfg.has(RoleAPI) { // Replies are callbacks over the bus.
 		replies.Go(func() { _ = s.bus.Replies.Run(reading) }) // It logs topics that it cannot read.
 	}
-	if s.submitted != nil && s.cfg.has(RoleAPI) {
+	if s.submitted != nil {
 		take, maintain := s.inboxLoops()
 		for _, loop := range []upkeep.Loop{s.equipped(take), s.equipped(maintain)} {
 			replies.Go(func() { _ = loop.Run(reading) }) // It never fails.

@@ -83,22 +83,54 @@ func Open(ctx context.Context, options Options) (*Inbox, error) {
 // Close closes the connections.
 func (i *Inbox) Close() { i.pool.Close() }
 
-// Check returns an error that names the rights on lucius.inbox that the role lacks.
+// ErrUnusable is wrapped in the error for an inbox from which this process must not take.
+var ErrUnusable = errors.New("the inbox cannot be used")
+
+// Claim makes the inbox that of this ledger if it has no owner yet. Its errors are those of
+// [Inbox.Check].
+func (i *Inbox) Claim(ctx context.Context) error {
+	if err := i.Check(ctx); err != nil {
+		return err
+	}
+	claiming, cancel := context.WithTimeout(ctx, i.timeout)
+	defer cancel()
+	if _, err := i.pool.Exec(claiming, "INSERT INTO lucius.inbox_owner (ledger) VALUES ($1) ON CONFLICT DO NOTHING", i.table); err != nil {
+		return unavailable(err)
+	}
+	return i.Check(ctx) // Another ledger may have been first.
+}
+
+// Check returns an error that wraps [ErrUnusable] if the role lacks rights, which it names, or
+// if the inbox belongs to another ledger, which would have no jobs of these commands.
 func (i *Inbox) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
-	var role, missing string
-	err := i.pool.QueryRow(ctx, `SELECT current_user, coalesce(string_agg(needed, ', '), '')
-		FROM unnest(ARRAY['SELECT', 'UPDATE', 'DELETE']) needed
-		WHERE NOT has_table_privilege('lucius.inbox', needed)`).Scan(&role, &missing)
+	var role, grants, owner string
+	if err := i.pool.QueryRow(ctx, missingRights).Scan(&role, &grants); err != nil {
+		return unavailable(err)
+	}
+	if grants != "" {
+		return fmt.Errorf("%w: the role %s lacks rights: %s", ErrUnusable, role, grants)
+	}
+	err := i.pool.QueryRow(ctx, "SELECT coalesce((SELECT ledger FROM lucius.inbox_owner), '')").Scan(&owner)
 	if err != nil {
 		return unavailable(err)
 	}
-	if missing != "" {
-		return fmt.Errorf("the role %s lacks rights: GRANT %s ON lucius.inbox TO %s", role, missing, pgx.Identifier{role}.Sanitize())
+	if owner != "" && owner != i.table {
+		return fmt.Errorf("%w: it belongs to the ledger %s, and LUCIUS_LEDGER_TABLE is %s: give this one a database of its own, "+
+			"or DELETE FROM lucius.inbox_owner if the other is never served again", ErrUnusable, owner, i.table)
 	}
 	return nil
 }
+
+// missingRights returns the role, and the statements that give it the rights that it lacks.
+const missingRights = `SELECT current_user, coalesce(string_agg(format('GRANT %s ON %s TO %I', rights, target, current_user), '; '), '')
+	FROM (
+		SELECT target, string_agg(needed, ', ' ORDER BY place) AS rights
+		FROM unnest(ARRAY['lucius.inbox', 'lucius.inbox', 'lucius.inbox', 'lucius.inbox_owner', 'lucius.inbox_owner'],
+			ARRAY['SELECT', 'UPDATE', 'DELETE', 'SELECT', 'INSERT']) WITH ORDINALITY AS r(target, needed, place)
+		WHERE NOT has_table_privilege(target, needed) GROUP BY target ORDER BY target
+	) missing`
 
 // unavailable is the problem of a request that PostgreSQL did not answer.
 func unavailable(err error) error {

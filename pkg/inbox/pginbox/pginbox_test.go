@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,13 +39,18 @@ func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	at := postgrestest.Database(t)
 	f := &fixture{Inbox: openInbox(t, pginbox.Options{URL: at}), url: at, app: connect(t, at)}
+	if err := f.Claim(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	execute(t, f.app, "INSERT INTO lucius.inbox_rights VALUES (session_user, '*')")
 	return f
 }
 
 func openInbox(t *testing.T, options pginbox.Options) *pginbox.Inbox {
 	t.Helper()
-	options.Table = table
+	if options.Table == "" {
+		options.Table = table
+	}
 	opened, err := pginbox.Open(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -187,20 +193,33 @@ func codeOf(err error) string {
 	return answer.Code
 }
 
+// newRole makes a login role without rights, and returns the URL with which it connects. A role
+// is there for all databases of the server.
+func newRole(t *testing.T, f *fixture) (role, at string) {
+	t.Helper()
+	role = "app_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	execute(t, f.app, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
+	t.Cleanup(func() {
+		_, err := f.app.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+role+"; DROP ROLE "+role)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	own, err := url.Parse(f.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own.User = url.UserPassword(role, "secret")
+	return role, own.String()
+}
+
 // TestRights has an application whose role may submit and ask for results, and nothing else,
 // of the tenants that it is bound to.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	role := "app_" + strings.ReplaceAll(uuid.NewString(), "-", "")
-	execute(t, f.app, "CREATE ROLE "+role+" LOGIN PASSWORD 'secret'")
-	at, err := url.Parse(f.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at.User = url.UserPassword(role, "secret")
-	app := connect(t, at.String())
-	defer execute(t, f.app, "DROP OWNED BY "+role+"; DROP ROLE "+role)
+	role, at := newRole(t, f)
+	app := connect(t, at)
 	const command = `{"tenant_id":"acme"}`
 	if _, err := app.Exec(t.Context(), "SELECT lucius.submit($1)", command); codeOf(err) != "42501" {
 		t.Errorf("a role without rights: %v", err)
@@ -228,16 +247,6 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	server := openInbox(t, pginbox.Options{URL: at.String()})
-	if err := server.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO ") {
-		t.Errorf("a server without rights: %v", err)
-	}
-	execute(t, f.app, "GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO "+role)
-	if err := server.Check(t.Context()); err != nil {
-		t.Error(err)
-	}
-	execute(t, f.app, "REVOKE ALL ON lucius.inbox FROM "+role)
-	server.Close()
 	// A temporary table of the same name does not stand in for that of the schema.
 	execute(t, app, "CREATE TEMP TABLE inbox_rights (role name, tenant_id text); SET search_path = pg_temp, lucius")
 	execute(t, f.app, "UPDATE lucius.inbox_rights SET tenant_id = 'globex' WHERE role = $1", role)
@@ -248,6 +257,56 @@ func TestRights(t *testing.T) {
 		t.Errorf("the result of a foreign tenant: %s", got)
 	}
 	submit(t, app, `{"tenant_id":"globex"}`)
+}
+
+// TestCheck_NamesTheRightsThatAreMissing grants what the check says, and nothing else.
+func TestCheck_NamesTheRightsThatAreMissing(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	role, at := newRole(t, f)
+	execute(t, f.app, "GRANT USAGE ON SCHEMA lucius TO "+role)
+	server := openInbox(t, pginbox.Options{URL: at})
+	want := "the role " + role + " lacks rights: GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO " + role +
+		"; GRANT SELECT, INSERT ON lucius.inbox_owner TO " + role
+	err := server.Claim(t.Context())
+	if !errors.Is(err, pginbox.ErrUnusable) || !strings.HasSuffix(err.Error(), want) {
+		t.Fatalf("a server without rights: %v, want %s", err, want)
+	}
+	_, grants, _ := strings.Cut(err.Error(), "lacks rights: ")
+	execute(t, f.app, grants)
+	if err := server.Claim(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestClaim_LetsOneLedgerTakeFromTheInbox has two ledgers in one database serve at once.
+func TestClaim_LetsOneLedgerTakeFromTheInbox(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	execute(t, f.app, "DELETE FROM lucius.inbox_owner")
+	ledgers := []string{"luciusledger", "other"}
+	var claims [2]error
+	var group sync.WaitGroup
+	for i, ledger := range ledgers {
+		opened := openInbox(t, pginbox.Options{URL: f.url, Table: ledger})
+		group.Go(func() { claims[i] = opened.Claim(t.Context()) })
+	}
+	group.Wait()
+	loser := 0
+	if claims[0] == nil {
+		loser = 1
+	}
+	if err := claims[1-loser]; err != nil {
+		t.Errorf("the first ledger: %v", err)
+	}
+	want := "it belongs to the ledger " + ledgers[1-loser] + ", and LUCIUS_LEDGER_TABLE is " + ledgers[loser] + ": give this one a database of its own"
+	if err := claims[loser]; !errors.Is(err, pginbox.ErrUnusable) || !strings.Contains(err.Error(), want) {
+		t.Errorf("the second ledger: %v, want %s", err, want)
+	}
+	execute(t, f.app, "DELETE FROM lucius.inbox_owner") // As the error says.
+	if err := openInbox(t, pginbox.Options{URL: f.url, Table: ledgers[loser]}).Claim(t.Context()); err != nil {
+		t.Errorf("an inbox that was released: %v", err)
+	}
 }
 
 // TestTake_LeasesCommands has two processes take commands. No transaction is open meanwhile.

@@ -23,6 +23,12 @@ CREATE INDEX inbox_waiting ON lucius.inbox (tenant_id, due_at) WHERE state = 'wa
 CREATE INDEX inbox_open ON lucius.inbox (state, submitted_at, id) WHERE state IN ('waiting', 'refused');
 CREATE INDEX inbox_decided ON lucius.inbox (decided_at, id) WHERE state IN ('accepted', 'discarded');
 
+-- The ledger that takes the commands, as its table of jobs: the first that served took this row.
+CREATE TABLE lucius.inbox_owner (
+    single boolean PRIMARY KEY DEFAULT true CHECK (single),
+    ledger text COLLATE "C" NOT NULL
+);
+
 -- The tenants for which a login role may submit; '*' is all. A role without a row may submit
 -- for none, also if it owns the schema.
 CREATE TABLE lucius.inbox_rights (
@@ -66,7 +72,7 @@ END $$;
 
 -- What became of a command: one row, or none if there is no such command, if the caller may
 -- not see it, or once its job was purged. state is that of the command, job_state and the rest
--- those of its job. It shows jobs of the table luciusledger, the default of LUCIUS_LEDGER_TABLE.
+-- those of its job.
 CREATE FUNCTION lucius.result(command_id uuid) RETURNS TABLE (
     state text, problem jsonb, job_id text, job_state text, final_output json, error_code text, error_message text)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
@@ -74,7 +80,7 @@ BEGIN ATOMIC
     SELECT i.state, i.problem, i.job_id, r.props->>'state', lucius.document(r.props->'final_output'),
            r.props->>'error_code', r.props->>'error_message'
       FROM lucius.inbox i
-      LEFT JOIN lucius.rows r ON r.tbl = 'luciusledger' AND r.part = i.job_id AND r.row = 'JOB'
+      LEFT JOIN lucius.rows r ON r.tbl = (SELECT o.ledger FROM lucius.inbox_owner o) AND r.part = i.job_id AND r.row = 'JOB'
        AND r.props ? 'state' -- A purged job has a tombstone for a while.
      WHERE i.id = command_id AND (i.state <> 'accepted' OR r.part IS NOT NULL) AND lucius.inbox_allows(i.tenant_id);
 END;
