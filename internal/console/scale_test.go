@@ -54,6 +54,7 @@ type crowded struct {
 
 	url             string
 	client          *api.Client
+	browser         *http.Client
 	live, ended     string // one job of each
 	requests, fails atomic.Int64
 }
@@ -61,7 +62,7 @@ type crowded struct {
 // TestScale asks a real server with many jobs for each page. It prints how long that takes
 // and what the server reads for it, and fails if that is more than a constant: `make
 // console-scale`.
-func TestScale(t *testing.T) {
+func TestScale(t *testing.T) { //nolint:paralleltest // It measures.
 	s := startCrowded(t)
 	s.fill()
 	pages := []string{
@@ -114,7 +115,7 @@ func startCrowded(t *testing.T) *crowded {
 			t.Fatal(err)
 		}
 	}
-	server := exec.CommandContext(context.WithoutCancel(t.Context()), program, "serve", "--listen-addr", "127.0.0.1:0", //nolint:gosec // It is ours.
+	server := exec.CommandContext(context.WithoutCancel(t.Context()), program, "serve", "--listen-addr", "127.0.0.1:0",
 		"--data-dir", dir, "--protocols-dir", protocols, "--log-level", "error")
 	server.Stderr = os.Stderr
 	out, err := server.StdoutPipe()
@@ -124,23 +125,24 @@ func startCrowded(t *testing.T) *crowded {
 	if err != nil {
 		t.Fatal(err)
 	}
+	browser := &http.Client{}
 	t.Cleanup(func() {
 		_ = server.Process.Signal(syscall.SIGTERM)
 		if err := server.Wait(); err != nil {
 			t.Error(err)
 		}
-		http.DefaultClient.CloseIdleConnections()
+		browser.CloseIdleConnections()
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), "lucius serves ")
 	if err != nil || !ok {
 		t.Fatalf("the server did not come up: %q, %v", line, err)
 	}
-	client, err := api.NewClient(url)
+	client, err := api.NewClient(url, api.WithHTTPClient(browser))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &crowded{T: t, url: url, client: client}
+	return &crowded{T: t, url: url, client: client, browser: browser}
 }
 
 // fill makes the jobs, unless the folder has some.
@@ -303,7 +305,7 @@ func (s *crowded) get(path string) string {
 	if err != nil {
 		s.Fatal(err)
 	}
-	response, err := http.DefaultClient.Do(request)
+	response, err := s.browser.Do(request)
 	if err != nil {
 		s.Fatal(err)
 	}

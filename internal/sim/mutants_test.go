@@ -51,7 +51,7 @@ func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is
 
 // TestMutantsBuild checks that each patch fits the present code, and that the code
 // builds with it. It is quick, so it runs with every change.
-func TestMutantsBuild(t *testing.T) {
+func TestMutantsBuild(t *testing.T) { //nolint:tparallel // Each build takes all cores.
 	t.Parallel()
 	root, err := filepath.Abs("../..")
 	if err != nil {

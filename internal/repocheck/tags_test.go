@@ -1,0 +1,42 @@
+package repocheck_test
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var (
+	buildConstraint = regexp.MustCompile(`(?m)^//go:build (.+)$`)
+	buildTag        = regexp.MustCompile(`!?\w+`)
+	lintedTags      = regexp.MustCompile(`(?m)^  build-tags: \[(.+)\]$`)
+)
+
+// platformTags are set by the compiler.
+var platformTags = []string{"linux", "race", "unix"}
+
+// The linter sees every file that is built with a tag of the project's own.
+func TestEveryBuildTagIsLinted(t *testing.T) {
+	t.Parallel()
+	var linted, used []string
+	for _, f := range readTree(t) {
+		if f.path == ".golangci.yml" {
+			linted = strings.Split(string(lintedTags.FindSubmatch(f.text)[1]), ", ")
+		}
+		if !strings.HasSuffix(f.path, ".go") {
+			continue
+		}
+		for _, constraint := range buildConstraint.FindAllSubmatch(f.text, -1) {
+			for _, tag := range buildTag.FindAllString(string(constraint[1]), -1) {
+				if !strings.HasPrefix(tag, "!") && !slices.Contains(platformTags, tag) {
+					used = append(used, tag)
+				}
+			}
+		}
+	}
+	slices.Sort(used)
+	if used = slices.Compact(used); !slices.Equal(used, linted) {
+		t.Errorf("the files use the build tags %q, and .golangci.yml has %q", used, linted)
+	}
+}
