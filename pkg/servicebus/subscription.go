@@ -49,10 +49,21 @@ type subscription struct {
 	inHand sync.WaitGroup
 }
 
-// run consumes until the context ends and returns when no reply is in hand.
+// drainTime is how long a topic stays open after a stop. The bus may still deliver what was
+// asked for, which the SDK cannot withdraw, but gives back at once while the receiver is open.
+// Afterwards it would stay locked, and other replicas would wait for it.
+const drainTime = time.Second
+
+// run consumes until the context ends and returns when the topic is drained and no reply is
+// in hand.
 func (s *subscription) run(ctx context.Context) {
-	defer s.inHand.Wait()
 	var from receiver // nil until it could be made
+	defer func() {
+		if from != nil {
+			time.Sleep(drainTime)
+		}
+		s.inHand.Wait()
+	}()
 	failures := 0
 	for ctx.Err() == nil {
 		var err error

@@ -279,3 +279,55 @@ func TestWire_RepliesAreSettledAfterAnOutage(t *testing.T) {
 		})
 	}
 }
+
+// What the bus delivers to a consumer that stops, because the consumer had asked for it, is
+// given back at once: otherwise it would stay locked.
+func TestWire_RepliesThatAStopDoesNotTakeAreGivenBack(t *testing.T) {
+	t.Parallel()
+	for range 3 { // Each lane hits the moment by chance.
+		t.Run("", func(t *testing.T) {
+			t.Parallel()
+			const lanes, each = 8, 200
+			peer := namespaceOnWire(t, func(cfg *fakeservicebus.Config) {
+				cfg.Topics, cfg.LockDuration = nil, time.Hour
+				for n := range lanes {
+					cfg.Topics = append(cfg.Topics, fakeservicebus.Topic{
+						Name: fmt.Sprint("replies-", n), Subscriptions: []fakeservicebus.Subscription{{Name: "lucius"}},
+					})
+				}
+			})
+			w := &wire{t: t, peer: peer}
+			for n := range lanes {
+				w.connect(peer.ConnectionString(), fmt.Sprint("replies-", n))
+				for range each {
+					w.send(replyBody("ACK", "s"))
+				}
+			}
+			applied := make(chan struct{}, lanes*each)
+			consumer, err := servicebus.NewReplies(servicebus.RepliesConfig{
+				Namespace: servicebus.Namespace{Connection: peer.ConnectionString()}, Apply: (&wireLedger{}).apply,
+				Lanes: lanes, Prefix: "replies-", Subscription: "lucius", Observe: func(servicebus.Delivery) { applied <- struct{}{} },
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, stop := context.WithCancel(t.Context())
+			stopped := make(chan error, 1)
+			go func() { stopped <- consumer.Run(ctx) }()
+			for range lanes * each / 4 {
+				<-applied
+			}
+			stop()
+			if err := <-stopped; err != nil {
+				t.Error(err)
+			}
+			for n := range lanes {
+				for _, m := range peer.Messages(fmt.Sprintf("replies-%d/Subscriptions/lucius", n)) {
+					if m.Locked {
+						t.Errorf("reply %d of lane %d is locked", m.SequenceNumber, n)
+					}
+				}
+			}
+		})
+	}
+}
