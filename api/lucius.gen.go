@@ -5742,7 +5742,9 @@ type ClientInterface interface {
 	// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
 	// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
 	// reads only those that match. So does a server whose store is its own with live jobs, from
-	// when it has seen each of them once; others read live jobs to compare them.
+	// when it has seen each of them once. Until then, with more than 50,000 of them, a page that would be
+	// empty takes up to 5 seconds, and may show jobs that a later page repeats. Other servers read
+	// live jobs to compare them.
 	// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
 	// given; otherwise the last three months are listed unless `created_after` says otherwise.
 	//
@@ -7322,7 +7324,9 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
 // ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
 // reads only those that match. So does a server whose store is its own with live jobs, from
-// when it has seen each of them once; others read live jobs to compare them.
+// when it has seen each of them once. Until then, with more than 50,000 of them, a page that would be
+// empty takes up to 5 seconds, and may show jobs that a later page repeats. Other servers read
+// live jobs to compare them.
 // Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
 // given; otherwise the last three months are listed unless `created_after` says otherwise.
 //
@@ -12113,7 +12117,9 @@ type ClientWithResponsesInterface interface {
 	// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
 	// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
 	// reads only those that match. So does a server whose store is its own with live jobs, from
-	// when it has seen each of them once; others read live jobs to compare them.
+	// when it has seen each of them once. Until then, with more than 50,000 of them, a page that would be
+	// empty takes up to 5 seconds, and may show jobs that a later page repeats. Other servers read
+	// live jobs to compare them.
 	// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
 	// given; otherwise the last three months are listed unless `created_after` says otherwise.
 	//
@@ -17204,7 +17210,9 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
 // ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
 // reads only those that match. So does a server whose store is its own with live jobs, from
-// when it has seen each of them once; others read live jobs to compare them.
+// when it has seen each of them once. Until then, with more than 50,000 of them, a page that would be
+// empty takes up to 5 seconds, and may show jobs that a later page repeats. Other servers read
+// live jobs to compare them.
 // Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
 // given; otherwise the last three months are listed unless `created_after` says otherwise.
 //

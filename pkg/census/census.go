@@ -52,6 +52,7 @@ type Census struct {
 	mu    sync.Mutex
 	own   *sheet
 	dirty bool // own has changed since it was stored
+	busy  bool // A change was committed since Spare was called.
 	// stored is own's row as it is known to be stored, nil before the first time.
 	stored *tablestore.Row
 	// exact says that own has counted every live job; only if the store is exclusive.
@@ -217,7 +218,7 @@ func (c *Census) Observe(before, after *statemachine.Aggregate, history []statem
 	was, is := standingOf(before), standingOf(after)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.dirty = true
+	c.dirty, c.busy = true, true
 	if c.cfg.Exclusive {
 		c.live.saw(after)
 	}

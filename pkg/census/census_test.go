@@ -313,6 +313,32 @@ func TestUnsure_TheNextWalkCountsAgain(t *testing.T) {
 }
 
 // It is called with every commit, so it makes no garbage.
+// A walk in haste takes what time there is while nothing is committed, or if a reader waits
+// for its end.
+func TestSpare(t *testing.T) {
+	t.Parallel()
+	p := start(t, memstore.New(memstore.Options{}), "")
+	p.submit("ocr")
+	want := func(want bool, when string) {
+		t.Helper()
+		if p.Spare() != want {
+			t.Errorf("%s the walk has all the time: %t", when, !want)
+		}
+	}
+	want(false, "after a commit")
+	want(true, "without one")
+	p.submit("ocr")
+	if _, known := p.known(); known {
+		t.Error("all live jobs are known before a walk")
+	}
+	want(true, "with a reader that waits")
+	p.submit("ocr")
+	want(true, "with a reader that still waits")
+	p.walk(nil)
+	p.submit("ocr")
+	want(false, "after the walk and a commit")
+}
+
 func TestObserve_DoesNotAllocate(t *testing.T) { //nolint:paralleltest // It counts all allocations of the process.
 	p := start(t, memstore.New(memstore.Options{}), "")
 	p.walk(nil)

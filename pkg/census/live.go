@@ -68,6 +68,7 @@ type liveJobs struct {
 	seen   int    // how many of jobs were seen since it began
 	whole  bool   // Each live job is in jobs, with the traits that it has.
 	unsure bool   // since the walk began: a commit may be missing
+	asked  bool   // A caller of Live waits for the end of the walk.
 }
 
 // alike are the jobs with the same traits.
@@ -169,6 +170,7 @@ func (l *liveJobs) begin() { l.walk, l.seen, l.unsure = l.walk+1, 0, false }
 // end notes that a walk has seen every live job that no change was made to.
 func (l *liveJobs) end() {
 	l.whole = !l.unsure
+	l.asked = l.asked && l.unsure
 	if l.seen == len(l.jobs) {
 		return // Commits wait meanwhile, and a million jobs take a while to look through.
 	}
@@ -179,22 +181,32 @@ func (l *liveJobs) end() {
 	}
 }
 
+// Spare reports whether a walk in haste may take what time there is: a caller of
+// [Census.Live] waits for its end, or nothing was committed since the last call.
+func (c *Census) Spare() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	idle := !c.busy
+	c.busy = false
+	return idle || c.live.asked
+}
+
 // livePart is how many ids a part of [Census.Live] has.
 const livePart = 128
 
 // Live yields the ids of the live jobs whose traits are wanted, in parts and in no
 // particular order. Some of them may have ended. It reports false if it does not know them
-// all: other processes write the store, or no walk has ended yet.
+// all: other processes write the store, or no walk has ended yet, which then makes haste.
 func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool) {
 	c.mu.Lock()
 	var found []uuid.UUID
-	if known = c.live.whole; known {
-		for _, of := range c.live.alike {
-			if wanted(&of.traits) {
-				found = append(found, of.ids...)
-			}
+	for _, of := range c.live.alike {
+		if wanted(&of.traits) {
+			found = append(found, of.ids...)
 		}
 	}
+	known = c.live.whole
+	c.live.asked = c.live.asked || !known
 	c.mu.Unlock()
 	return func(yield func([]string) bool) {
 		for part := range slices.Chunk(found, livePart) {

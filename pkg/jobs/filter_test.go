@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -187,5 +188,54 @@ func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 		if reads := int(store.jobs.Load()); reads != len(known) {
 			t.Errorf("known %s: %d reads of %d jobs", name, reads, len(known))
 		}
+	}
+}
+
+// A process that does not know its live jobs yet waits for that a while, rather than showing
+// an empty page, and then shows those that it knows.
+func TestList_AwaitsTheLiveJobs(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		takes time.Duration // until all live jobs are known
+		next  bool          // The page says that there may be more.
+	}{
+		"soon": {2 * time.Second, false},
+		"late": {time.Minute, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
+				if err != nil {
+					t.Fatal(err)
+				}
+				paused := accept(t, l, 0, 5)
+				change(t, l, paused, statemachine.Pause{})
+				newer := accept(t, l, 5, 300)
+				begun, known := time.Now(), knowing(t, l, append(newer, paused...)...)
+				s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{
+					Live: func(wanted func(*census.Traits) bool) (iter.Seq[[]string], bool) {
+						parts, _ := known.Live(wanted)
+						return parts, time.Since(begun) >= test.takes
+					},
+				})
+				s.SetMaxLive(100)
+				s.SetMaxSearched(100)
+				page, next, err := s.List(t.Context(), jobs.Filter{State: statemachine.JobPaused}, 10, "")
+				var got []string
+				for i := range page {
+					got = append(got, page[i].Job.ID)
+				}
+				if diff := cmp.Diff(paused, got); diff != "" || err != nil || (next != "") != test.next {
+					t.Errorf("next %q, %v (-want +got):\n%s", next, err, diff)
+				}
+				if test.next && !slices.Contains(newer, next) {
+					t.Errorf("the next page begins after %s", next)
+				}
+				if took := time.Since(begun); took < min(test.takes, 5*time.Second) || took > 6*time.Second {
+					t.Errorf("the page took %s", took)
+				}
+			})
+		})
 	}
 }

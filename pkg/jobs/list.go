@@ -106,7 +106,7 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 	if err := f.check(after); err != nil {
 		return "", err
 	}
-	begun, searched, read, last, full := time.Now(), 0, 0, "", false
+	begun, searched, read, added, last, full := time.Now(), 0, 0, 0, "", false
 	for hint, err := range s.candidates(ctx, f, limit, after) {
 		if err != nil {
 			return "", ledger.Problem(err)
@@ -117,6 +117,7 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 			read, last = read+1, hint.JobID
 			agg, err := s.match(ctx, f, hint.JobID)
 			if err == nil && agg != nil {
+				added++
 				full, err = add(agg)
 			}
 			if err != nil {
@@ -124,10 +125,43 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 			}
 		}
 		if full || searched >= s.maxSearched || read >= maxRead || time.Since(begun) >= searchTime {
+			if added == 0 && f.ofLive() && s.around.Live != nil {
+				return s.await(ctx, f, limit, hint.JobID, begun.Add(searchTime), add)
+			}
 			return hint.JobID, nil
 		}
 	}
 	return "", nil
+}
+
+// await goes on with a search that came to after, and found nothing, in a process that does
+// not know all live jobs yet: from there when it does, else, when the time is up, with those
+// that it knows by then, which a later page finds again.
+func (s *Service) await(ctx context.Context, f *Filter, limit int, after string, until time.Time,
+	add func(*statemachine.Aggregate) (full bool, err error),
+) (next string, err error) {
+	const poll = 50 * time.Millisecond
+	for time.Now().Before(until) {
+		if _, known := s.around.Live(func(*census.Traits) bool { return false }); known {
+			return s.search(ctx, f, limit, after, add)
+		}
+		select {
+		case <-time.After(poll):
+		case <-ctx.Done():
+			return "", ledger.Problem(ctx.Err())
+		}
+	}
+	parts, _ := s.around.Live(f.fits)
+	found, err := f.newest(after, func(yield func([]string, error) bool) {
+		parts(func(ids []string) bool { return yield(ids, nil) })
+	})
+	for full := false; err == nil && !full && len(found) > 0; found = found[1:] {
+		var agg *statemachine.Aggregate
+		if agg, err = s.match(ctx, f, found[0].id); agg != nil {
+			full, err = add(agg)
+		}
+	}
+	return after, err
 }
 
 // match returns the job if it exists and matches the filter, else nil.
@@ -216,24 +250,37 @@ type placed struct{ place, id string }
 // maxPlace is after all places.
 const maxPlace = "~"
 
+// ofLive reports whether live jobs are looked for that match, however old they are: all may
+// match otherwise, and those of the index are enough.
+func (f *Filter) ofLive() bool {
+	return (f.State != "" || f.Service != "" || f.RequestType != "" || f.ErrorCode != "" || f.Outbox.narrow()) &&
+		!f.State.Terminal() && f.CorrelationID == ""
+}
+
 // live returns the live jobs that may match, the newest first, however old they are: as
 // many as one page may read. If the index has to be read for them, since they are too many
 // or all jobs may match, listed is false.
 func (s *Service) live(ctx context.Context, f *Filter, after string) (found []placed, listed bool, err error) {
-	if f.State == "" && f.Service == "" && f.RequestType == "" && f.ErrorCode == "" && !f.Outbox.narrow() ||
-		f.State.Terminal() || f.CorrelationID != "" {
+	if !f.ofLive() {
 		return nil, false, nil
 	}
+	found, err = f.newest(after, s.liveIDs(ctx, f))
+	if errors.Is(err, errTooManyLive) {
+		return nil, false, nil
+	}
+	return found, err == nil, err
+}
+
+// newest returns the newest of the jobs after that one, as many as one page may read, the
+// newest first. It leaves out those that were not accepted within the filter's times.
+func (f *Filter) newest(after string, all iter.Seq2[[]string, error]) (found []placed, err error) {
 	last, worst := "", maxPlace
 	if after != "" {
 		last = ledger.ListOrder(after)
 	}
-	for ids, err := range s.liveIDs(ctx, f) {
-		if errors.Is(err, errTooManyLive) {
-			return nil, false, nil
-		}
+	for ids, err := range all {
 		if err != nil {
-			return nil, false, err
+			return nil, err
 		}
 		for _, id := range slices.Backward(ids) { // The last ones are the newest, as a rule.
 			place, made := ledger.ListOrder(id), ledger.IDTime(id) // It was accepted within idLead.
@@ -242,13 +289,13 @@ func (s *Service) live(ctx context.Context, f *Filter, after string) (found []pl
 				found = append(found, placed{place, id})
 			}
 			if len(found) == 3*maxRead {
-				if found = newest(found); len(found) == maxRead {
+				if found = sorted(found); len(found) == maxRead {
 					worst = found[maxRead-1].place
 				}
 			}
 		}
 	}
-	return newest(found), true, nil
+	return sorted(found), nil
 }
 
 // errTooManyLive says that there are more than maxLive live jobs.
@@ -290,8 +337,8 @@ func (s *Service) slotted(ctx context.Context, f *Filter, shard int, from string
 	return ids, len(ids), next, err
 }
 
-// newest returns the jobs in order, the newest first, as many as one page may read.
-func newest(found []placed) []placed {
+// sorted returns the jobs in order, the newest first, as many as one page may read.
+func sorted(found []placed) []placed {
 	slices.SortFunc(found, func(a, b placed) int { return strings.Compare(a.place, b.place) })
 	found = slices.Compact(found) // A job may hold two slots.
 	return found[:min(len(found), maxRead)]
@@ -340,152 +387,4 @@ func (f *Filter) fits(t *census.Traits) bool {
 		(f.Service == "" || t.Service == f.Service) &&
 		(f.ErrorCode == "" || t.ErrorCode == f.ErrorCode) &&
 		f.Outbox.fits(t)
-}
-
-// Index is the index that lists of jobs are read from.
-type Index interface {
-	Index(ctx context.Context, query ledger.IndexQuery) ([]ledger.IndexEntry, bool, error)
-}
-
-// Hint is an index entry with its tenant. It is written before the job's commit, so
-// only the job itself shows whether the commit happened.
-type Hint struct {
-	TenantID string
-	ledger.IndexEntry
-}
-
-// HintQuery selects the part of a filter's jobs to read.
-type HintQuery struct {
-	// Tenants are the tenants whose jobs are merged. Each has a page in memory.
-	Tenants []string
-	// States are the terminal states whose jobs are merged. Without one they are those of
-	// the filter's state.
-	States []statemachine.JobState
-	// After is the job after which the list begins, or empty.
-	After string
-	// Page is about how many entries are wanted.
-	Page int
-}
-
-// Hints yields a hint of each job that may match the filter, the newest first. It
-// applies the filter's terminal state, correlation id and, by months and to a day's
-// precision, times: it may yield too much, never too little. If CreatedAfter is zero,
-// it goes three months back. An error of the store is yielded last.
-func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
-	return func(yield func(Hint, error) bool) {
-		if f.CorrelationID != "" {
-			f.walk(ctx, index, &q, time.Time{}, yield)
-			return
-		}
-		oldest, newest := f.months(q.After)
-		for month := newest; !month.Before(oldest); month = month.AddDate(0, -1, 0) {
-			if !f.walk(ctx, index, &q, month, yield) {
-				return
-			}
-		}
-	}
-}
-
-// months returns the first days of the oldest and of the newest month to read.
-func (f *Filter) months(after string) (oldest, newest time.Time) {
-	end := time.Now()
-	if !f.CreatedBefore.IsZero() {
-		end = f.CreatedBefore
-	}
-	if after != "" {
-		end = ledger.IDTime(after)
-	}
-	newest = firstOfMonth(end)
-	oldest = firstOfMonth(f.CreatedAfter)
-	switch {
-	case f.CreatedAfter.IsZero():
-		oldest = firstOfMonth(time.Now()).AddDate(0, 1-defaultMonths, 0)
-	case oldest.Before(newest.AddDate(0, -maxMonths, 0)):
-		oldest = newest.AddDate(0, -maxMonths, 0)
-	}
-	return oldest, newest
-}
-
-func firstOfMonth(t time.Time) time.Time {
-	t = t.UTC()
-	return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, time.UTC)
-}
-
-// idLead is how much older a job's id may be than the job: an accept that was
-// rolled forward has the id of the first try.
-const idLead = 24 * time.Hour
-
-// walk yields the hints of one month, of all tenants merged in the order of the index,
-// newest first. It reports whether more are wanted.
-func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint, error) bool) bool {
-	states := q.States
-	switch {
-	case len(states) > 0:
-	case f.State.Terminal():
-		states = []statemachine.JobState{f.State}
-	default:
-		states = []statemachine.JobState{""} // All jobs.
-	}
-	lists := len(q.Tenants) * len(states)
-	sources := make([]*source, 0, lists)
-	for _, tenant := range q.Tenants {
-		for _, state := range states {
-			sources = append(sources, &source{more: true, most: min(max(minFill, maxFilled/lists), maxFill), query: ledger.IndexQuery{
-				TenantID: tenant, Month: month, State: state, CorrelationID: f.CorrelationID, After: q.After,
-				Limit: min(max(minFill, q.Page/lists), maxFill),
-			}})
-		}
-	}
-	for {
-		var err error
-		sources = slices.DeleteFunc(sources, func(s *source) bool {
-			if err == nil {
-				err = s.fill(ctx, index)
-			}
-			return err == nil && len(s.entries) == 0
-		})
-		if err != nil {
-			yield(Hint{}, err)
-			return false
-		}
-		if len(sources) == 0 {
-			return true
-		}
-		best := slices.MinFunc(sources, func(a, b *source) int { return strings.Compare(a.head, b.head) })
-		if !f.CreatedAfter.IsZero() && ledger.IDTime(best.entries[0].JobID).Add(idLead).Before(f.CreatedAfter) {
-			return false // This job, and so every later one in the list, was accepted before the filter's range.
-		}
-		hint := Hint{TenantID: best.query.TenantID, IndexEntry: best.entries[0]}
-		if best.entries = best.entries[1:]; len(best.entries) > 0 {
-			best.head = ledger.ListOrder(best.entries[0].JobID)
-		}
-		if !yield(hint, nil) {
-			return false
-		}
-	}
-}
-
-// source reads one tenant's part of a month.
-type source struct {
-	query   ledger.IndexQuery
-	most    int // That its limit may become.
-	entries []ledger.IndexEntry
-	more    bool
-	head    string // The place of the first entry in the list.
-}
-
-// fill reads the next entries if none are left.
-func (s *source) fill(ctx context.Context, index Index) error {
-	if len(s.entries) > 0 || !s.more {
-		return nil
-	}
-	var err error
-	if s.entries, s.more, err = index.Index(ctx, s.query); err != nil {
-		return err
-	}
-	if n := len(s.entries); n > 0 {
-		s.query.After, s.query.Limit = s.entries[n-1].JobID, min(2*s.query.Limit, max(s.query.Limit, s.most))
-		s.head = ledger.ListOrder(s.entries[0].JobID)
-	}
-	return nil
 }

@@ -21,9 +21,9 @@ type Surroundings struct {
 	// LastPoll returns when a worker last asked for such work; if none has, the time
 	// since which that is known.
 	LastPoll func(kind ledger.WorkKind, tenantID string) (at time.Time, polled bool)
-	// Live yields the ids of the live jobs whose traits are wanted, in parts and in any order,
-	// or returns false if it does not know all. Some of the jobs may have ended. Without it
-	// lists find live jobs by reading them.
+	// Live yields the ids of the live jobs whose traits are wanted, in parts and in any order. It
+	// returns false if it will know all of them only in a while. Some of the jobs may have
+	// ended. Without it lists find live jobs by reading them.
 	Live func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], known bool)
 	// EndRate returns how many attempts of such work have ended per second of late.
 	EndRate func(kind ledger.WorkKind) float64

@@ -299,7 +299,10 @@ func (s *Server) openAPI(context.Context) (err error) {
 		return err
 	}
 	around := jobs.Surroundings{
-		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Census.EndRate, Live: s.uses.Census.Live,
+		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Census.EndRate,
+	}
+	if s.uses.Ledger.Exclusive() { // Else the census never knows the live jobs.
+		around.Live = s.uses.Census.Live
 	}
 	if s.bus.outages != nil {
 		around.Circuit = s.bus.outages.Circuit

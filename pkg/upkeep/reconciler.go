@@ -28,6 +28,8 @@ type ReconcilerLedger interface {
 type Census interface {
 	// Begin reports whether the round should make haste.
 	Begin() (haste bool)
+	// Spare reports whether a pass of a round in haste may take hastyTime.
+	Spare() bool
 	Walked(job *statemachine.Aggregate)
 	End(ctx context.Context) error
 }
@@ -35,9 +37,10 @@ type Census interface {
 const (
 	// maxStuck bounds the stuck jobs of a report.
 	maxStuck = 1000
-	// hastyPage is how many jobs a pass checks of a round in haste, at a twentieth of a
-	// core.
+	// hastyPage is how many jobs a pass of a round in haste checks at least: a twentieth of a
+	// core. hastyTime is for how long it goes on while the process has nothing else to do.
 	hastyPage = 1000
+	hastyTime = 900 * time.Millisecond
 )
 
 // ReconcilerConfig configures a [Reconciler].
@@ -146,12 +149,13 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	if err != nil {
 		return Pass{More: true}, fmt.Errorf("reconcile: %w", err)
 	}
-	inReady, check := r.inReady, r.checkJobs
+	begun, inReady, check := time.Now(), r.inReady, r.checkJobs
 	if inReady {
 		check = r.checkReady
 	}
 	pass, repaired, err := check(ctx)
-	for err == nil && r.haste && !inReady && !r.inReady && pass.Done < hastyPage {
+	for err == nil && ctx.Err() == nil && r.haste && !inReady && !r.inReady &&
+		(pass.Done < hastyPage || time.Since(begun) < hastyTime && r.cfg.Census.Spare()) {
 		var more Pass
 		var fixed int
 		more, fixed, err = check(ctx)

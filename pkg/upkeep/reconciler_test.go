@@ -119,6 +119,8 @@ func (c *counting) Begin() bool {
 	return c.haste
 }
 
+func (c *counting) Spare() bool { return false }
+
 func (c *counting) Walked(job *statemachine.Aggregate) { c.told = append(c.told, job.Job.ID) }
 
 func (c *counting) End(context.Context) error {
@@ -157,6 +159,43 @@ func TestReconciler_TellsTheCensusOfEachRound(t *testing.T) {
 			t.Errorf("of two rounds the census was told %q", told.told)
 		}
 	}
+}
+
+// crowd is a ledger with ten pages of live jobs, each of which takes a while.
+type crowd struct {
+	ward
+	pages int
+}
+
+func (c *crowd) Inspect(_ context.Context, _, limit int, _ string) ([]ledger.Finding, string, error) {
+	time.Sleep(100 * time.Millisecond)
+	if c.pages++; c.pages%10 == 0 {
+		return make([]ledger.Finding, limit), "", nil
+	}
+	return make([]ledger.Finding, limit), "more", nil
+}
+
+// sparing is a census whose walk may take what time there is.
+type sparing struct{ counting }
+
+func (*sparing) Spare() bool { return true }
+
+// A pass in haste checks a thousand jobs, and more of them if nothing else is to be done.
+func TestReconciler_TakesTheTimeThatThereIs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for want, census := range map[int]upkeep.Census{
+			400: &counting{}, 1200: &counting{haste: true}, 3600: &sparing{counting{haste: true}},
+		} {
+			c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &crowd{}, Census: census, Page: 400})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if pass, err := c.RunOnce(t.Context()); err != nil || pass.Done != want {
+				t.Errorf("%T: a pass checks %d jobs, want %d: %v", census, pass.Done, want, err)
+			}
+		}
+	})
 }
 
 func TestReconciler_ChecksThePageAgainAfterAnError(t *testing.T) {
