@@ -793,7 +793,7 @@ func (e ListFailuresParamsInclude) Valid() bool {
 	}
 }
 
-// AckCallback A platform service has taken a directive.
+// AckCallback A platform service has received a directive.
 type AckCallback struct {
 	// AttemptNo The directive's `attempt_no`.
 	//
@@ -810,7 +810,9 @@ type AckCallback struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
+	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
+	// current: 409 `stale_attempt`.
+	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
@@ -820,12 +822,14 @@ type AckCallback struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
+	// TenantID The directive's `tenant_id`. If it is not the job's: 404.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
+	// Timestamp When it was sent, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses
+	// it.
+	//
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -850,8 +854,8 @@ type Actor string
 
 // AdminWorkRequest An operator's change of an item; every field is optional.
 type AdminWorkRequest struct {
-	// ExpectedRev The item's `rev` as last seen; a different one is 409 `rev_conflict`;
-	// absent or 0 accepts any.
+	// ExpectedRev The item's `rev` as last seen; any other value gets 409 `rev_conflict`. Absent or 0
+	// accepts any.
 	//
 	//
 	// Example: 2
@@ -862,7 +866,7 @@ type AdminWorkRequest struct {
 	// Example: The worker hangs.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// RequestID The operator's name for this request. A repeat gets the first answer.
+	// RequestID The operator's name for this request. A repeat gets the first response.
 	//
 	// Example: 3f1d2c
 	RequestID string `json:"request_id,omitempty,omitzero"`
@@ -896,7 +900,7 @@ type AuditRecord struct {
 	// Example: 192.0.2.7
 	From string `json:"from"`
 
-	// Object What it was done to, or what was made.
+	// Object The object of the action, or the object that it created.
 	//
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	Object string `json:"object,omitempty,omitzero"`
@@ -913,7 +917,7 @@ type AuditRecord struct {
 	// Example: done
 	Outcome AuditOutcome `json:"outcome"`
 
-	// TenantID The object's tenant, if it has one and that is known.
+	// TenantID The object's tenant, if it has one and it is known.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id,omitempty,omitzero"`
@@ -929,7 +933,7 @@ type AuditTrail struct {
 	// Records The records, the newest first.
 	Records []AuditRecord `json:"records"`
 
-	// Since When the process that answers began to keep records.
+	// Since When the process that answers started keeping records.
 	//
 	// Example: 2026-01-27T08:00:00.000Z
 	Since Time `json:"since"`
@@ -950,8 +954,8 @@ type BatchItem struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId,omitempty,omitzero"`
 
-	// Replayed The command was accepted before. Present only if the command was
-	// accepted, now or before.
+	// Replayed The command was accepted before. Present only if the command was accepted, now or
+	// earlier.
 	//
 	//
 	// Example: false
@@ -962,8 +966,8 @@ type BatchItem struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -971,7 +975,7 @@ type BatchItem struct {
 	// Example: IN_PROGRESS
 	State JobState `json:"state,omitempty,omitzero"`
 
-	// Status The HTTP status that `POST /v1/commands` would have given.
+	// Status The HTTP status that `POST /v1/commands` would have returned.
 	//
 	// Example: 202
 	Status int32 `json:"status"`
@@ -979,7 +983,7 @@ type BatchItem struct {
 
 // BatchRequest Many commands.
 type BatchRequest struct {
-	// Commands The commands, each as `POST /v1/commands` takes it.
+	// Commands The commands, each as for `POST /v1/commands`.
 	Commands []Command `json:"commands"`
 }
 
@@ -1014,7 +1018,7 @@ type BlockerType string
 
 // BulkRequest Selects live jobs, either by `job_ids` or by filters that must all match.
 type BulkRequest struct {
-	// All Select all jobs. Required if nothing else selects some.
+	// All Select all jobs. Required if nothing else selects any.
 	//
 	// Example: false
 	All bool `json:"all,omitempty,omitzero"`
@@ -1029,7 +1033,7 @@ type BulkRequest struct {
 	// Example: 2026-01-28T00:00:00.000Z
 	CreatedBefore Time `json:"created_before,omitempty,omitzero"`
 
-	// DryRun Answer what the operation would do, and do nothing.
+	// DryRun Return what the operation would do, without doing it.
 	//
 	// Example: false
 	DryRun bool `json:"dry_run,omitempty,omitzero"`
@@ -1044,12 +1048,14 @@ type BulkRequest struct {
 	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
 	JobIDs []string `json:"job_ids,omitempty,omitzero"`
 
-	// Limit The most jobs that the filters select; absent or 0 is 10,000.
+	// Limit The maximum number of jobs that the filters select; absent or 0 means 10,000.
 	//
 	// Example: 100
 	Limit int32 `json:"limit,omitempty,omitzero"`
 
-	// RatePerSecond The most jobs a second, from 0.01; absent or 0 is 200, and 20 to resume.
+	// RatePerSecond The maximum number of jobs per second, at least 0.01; absent or 0 means 200, or 20
+	// to resume.
+	//
 	//
 	// Example: 20
 	RatePerSecond float64 `json:"rate_per_second,omitempty,omitzero"`
@@ -1085,8 +1091,8 @@ type BulkRequest struct {
 	TenantID *string `json:"tenant_id,omitempty"`
 }
 
-// Bus How directives reach the workers: `queue` is the pull queue, which knows who asks it for
-// work; on `servicebus` workers are not known before they report.
+// Bus How directives reach the workers: `queue` is the pull queue, which knows the workers
+// that ask for work; on `servicebus` workers are unknown until they report.
 //
 // Example: queue
 type Bus string
@@ -1108,7 +1114,9 @@ type CallbackIdentity struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
+	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
+	// current: 409 `stale_attempt`.
+	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
@@ -1118,18 +1126,20 @@ type CallbackIdentity struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
+	// TenantID The directive's `tenant_id`. If it is not the job's: 404.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
+	// Timestamp When it was sent, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses
+	// it.
+	//
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
 }
 
-// CallbackOutcome The outcome of a callback and the state of the step now.
+// CallbackOutcome The outcome of a callback and the current state of the step.
 type CallbackOutcome struct {
 	// CancelRequested The job is being cancelled; stop if you can.
 	//
@@ -1141,8 +1151,8 @@ type CallbackOutcome struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -1150,7 +1160,9 @@ type CallbackOutcome struct {
 	// Example: IN_PROGRESS
 	JobState JobState `json:"job_state"`
 
-	// LeaseExpiresAt By when to send the next heartbeat or the result; absent if the step has ended.
+	// LeaseExpiresAt When the next heartbeat or the result is due at the latest; absent if the step has
+	// ended.
+	//
 	//
 	// Example: 2026-01-27T10:17:01.250Z
 	LeaseExpiresAt Time `json:"lease_expires_at,omitempty,omitzero"`
@@ -1171,8 +1183,8 @@ type CallbackOutcome struct {
 	// never change.
 	//
 	// - PENDING: an earlier step has not ended.
-	// - DISPATCHING: the directive is to be published.
-	// - AWAITING_ACK: published, no worker has acknowledged it yet.
+	// - DISPATCHING: the directive is waiting to be published.
+	// - AWAITING_ACK: published; no worker has acknowledged it yet.
 	// - IN_PROGRESS: a worker holds the attempt.
 	// - FAILED_RETRY: the next attempt starts at `next_attempt_at`.
 	//
@@ -1181,16 +1193,16 @@ type CallbackOutcome struct {
 	StepState StepState `json:"step_state"`
 }
 
-// Caller The name of the caller: that of its token or certificate in the token file,
-// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
-// topic. Absent if the server did it by itself.
+// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
+// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+// the server acted by itself.
 //
 // Example: ops-1
 type Caller = string
 
 // Circuit A circuit that is not closed.
 type Circuit struct {
-	// Name The topic, or `bus` for all of them.
+	// Name The topic, or `bus` for the whole bus.
 	//
 	// Example: global-bus-p3
 	Name string `json:"name"`
@@ -1225,15 +1237,15 @@ type CircuitState string
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
 type ClaimRequest struct {
-	// LeaseSeconds Time within which the claim must be started or extended; absent or 0 is the
+	// LeaseSeconds The time within which the claim must be started or extended; absent or 0 means the
 	// step's ACK timeout.
 	//
 	//
 	// Example: 900
 	LeaseSeconds float64 `json:"lease_seconds,omitempty,omitzero"`
 
-	// Max The most items to claim; absent or 0 is 1. Once their directives have 4 MiB
-	// together, fewer are claimed than there are.
+	// Max The maximum number of items to claim; absent or 0 means 1. Claiming stops early once
+	// the directives total 4 MiB.
 	//
 	//
 	// Example: 10
@@ -1245,10 +1257,10 @@ type ClaimRequest struct {
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -1259,7 +1271,7 @@ type ClaimRequest struct {
 	// Example: ["ocr"]
 	Services []string `json:"services,omitempty,omitzero"`
 
-	// Start Start the items as well.
+	// Start Also start the items.
 	//
 	// Example: false
 	Start bool `json:"start,omitempty,omitzero"`
@@ -1301,8 +1313,8 @@ type Command struct {
 	// Example: doc_1
 	DocID string `json:"doc_id,omitempty,omitzero"`
 
-	// IdempotencyKey The client's name for this command, unique in the tenant. Used for
-	// another command: 422 `idempotency_mismatch`.
+	// IdempotencyKey The client's name for this command, unique in the tenant. If it belongs to another
+	// command: 422 `idempotency_mismatch`.
 	//
 	//
 	// Example: order-4711
@@ -1316,7 +1328,7 @@ type Command struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	InputRef Ref `json:"input_ref"`
 
-	// Mode What the routing key is made from: the tenant or, with BURST, tenant and
+	// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
 	//
@@ -1391,8 +1403,8 @@ type CommandAccepted struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -1423,7 +1435,7 @@ type DeadLetter struct {
 	// Example: false
 	BodyTruncated bool `json:"body_truncated"`
 
-	// DeadLetterID Its lane and its number on the topic.
+	// DeadLetterID Its lane and its sequence number on the topic.
 	//
 	// Example: 3-1742
 	DeadLetterID string `json:"dead_letter_id"`
@@ -1443,12 +1455,12 @@ type DeadLetter struct {
 	// Example: ocr-7-42
 	MessageID string `json:"message_id"`
 
-	// Reason Why it could not be handled; a problem's code, or the bus's own word.
+	// Reason Why it could not be handled; a problem's code, or the bus's own reason.
 	//
 	// Example: job_not_found
 	Reason string `json:"reason"`
 
-	// SentAt When its topic got it.
+	// SentAt When the topic received it.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	SentAt Time `json:"sent_at"`
@@ -1459,10 +1471,10 @@ type DeadLetter struct {
 	Topic string `json:"topic"`
 }
 
-// DeadLetterOutcome What became of a dead letter. `applied`: the ledger has it now; `duplicate`: it
-// had it already; `refused`: it is stale, contradictory or too late, and was deleted
-// without effect; `purged`: it was deleted; `kept`: it is still there, or was not
-// reached; `absent`: it is not there, or another process has it in hand.
+// DeadLetterOutcome The outcome of a dead letter. `applied`: the ledger has it now; `duplicate`: the ledger
+// already had it; `refused`: it was stale, contradictory or too late, and was deleted
+// without effect; `purged`: it was deleted; `kept`: it is still there, or was not reached;
+// `absent`: it is not there, or another process is handling it.
 //
 // Example: applied
 type DeadLetterOutcome string
@@ -1478,9 +1490,8 @@ type DeadLetterPage struct {
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
 }
 
-// DeadLetterRequest Which dead letters: either `dead_letter_ids`, or `all`, which takes the first
-// 100. To go on after those that stay, name the ids. Neither or both are 400
-// `invalid_envelope`.
+// DeadLetterRequest Which dead letters: either `dead_letter_ids`, or `all` for the first 100. To continue
+// past those that stay, name the ids. Neither or both get 400 `invalid_envelope`.
 //
 // Example: {"dead_letter_ids":["3-1742"]}
 type DeadLetterRequest struct {
@@ -1500,25 +1511,25 @@ type DeadLetterRequest struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 }
 
-// DeadLetterResult What became of dead letters.
+// DeadLetterResult The outcomes of dead letters.
 type DeadLetterResult struct {
-	// Error Why not all were handled. Those that are not in `handled` are as before.
+	// Error Why not all were handled. Those not in `handled` are unchanged.
 	Error *Problem `json:"error,omitempty"`
 
-	// Handled The dead letters asked for.
+	// Handled The requested dead letters.
 	Handled []HandledDeadLetter `json:"handled"`
 
-	// More Whether there are others, with `all` or because of an `error`.
+	// More Whether there are more, with `all` or because of an `error`.
 	//
 	// Example: false
 	More bool `json:"more"`
 }
 
-// Directive What a platform service is told to do. Every field is present, null if unset.
+// Directive Tells a platform service what to do. Every field is present, null if unset.
 //
 // Example: {"attempt_no":1,"correlation_id":"corr-123","input_ref":{"uri":"s3://bucket/input.pdf"},"jobId":"0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77","lane":15,"lease_expires_at":null,"lease_id":"9a7c1f0e5d3b4a29","mode":"DEFAULT","output_ref":{"uri":"s3://bucket/output.json"},"payload":{"language":"en"},"protocol_id":"doc_ingest_v1","routing_key_used":"tenant_a","service":"ocr","stepId":"ocr","step_type":"OCR","tenant_id":"tenant_a","traceparent":null,"type":"DIRECTIVE","workspace_ref":null}
 type Directive struct {
-	// AttemptNo The attempt; callbacks must carry it.
+	// AttemptNo The attempt; callbacks must include it.
 	//
 	// Example: 1
 	AttemptNo int32 `json:"attempt_no"`
@@ -1541,23 +1552,22 @@ type Directive struct {
 	// Example: 15
 	Lane int `json:"lane"`
 
-	// LeaseExpiresAt The earliest time at which the lease can end: an ACK before it is in time.
-	// A directive that had to wait for the bus has until its ACK timeout after
-	// the publish. Null with the pull queue, where the item's `lease.expires_at`
-	// says it.
+	// LeaseExpiresAt The earliest time at which the lease can end: an ACK before then is in time. A
+	// directive that had to wait for the bus has its full ACK timeout after the publish.
+	// Null with the pull queue, where the item's `lease.expires_at` applies.
 	//
 	//
 	// Example: 2026-01-27T10:02:30.000Z
 	LeaseExpiresAt *Time `json:"lease_expires_at"`
 
-	// LeaseID The capability to report on the attempt; callbacks must carry it.
-	// Left out if a directive is only shown.
+	// LeaseID The capability to report on the attempt; callbacks must include it. Left out if the
+	// directive is only shown.
 	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id,omitempty,omitzero"`
 
-	// Mode What the routing key is made from: the tenant or, with BURST, tenant and
+	// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
 	//
@@ -1602,8 +1612,8 @@ type Directive struct {
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Traceparent W3C trace context. The parent of the worker's spans: this attempt, if the
-	// server reports traces, else the command's.
+	// Traceparent W3C trace context. The parent for the worker's spans: this attempt, if the server
+	// exports traces, otherwise the command's.
 	//
 	// Example: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 	Traceparent *string `json:"traceparent"`
@@ -1617,13 +1627,13 @@ type Directive struct {
 	WorkspaceRef NullableRef `json:"workspace_ref"`
 }
 
-// DirectiveBytes The directive as it was created, see `Directive`. Only answers to a claim
-// hold its `lease_id`.
+// DirectiveBytes The directive as it was created, see `Directive`. Only responses to a claim have its
+// `lease_id`.
 type DirectiveBytes = json.RawMessage
 
-// Event One entry of a job's history. All entries of one `rev` belong to one
-// change, but for those of type `step.callback_rejected`, which changed nothing:
-// they have the `rev` of the job at that time, and follow its change.
+// Event One entry of a job's history. All entries with the same `rev` belong to one change,
+// except those of type `step.callback_rejected`, which changed nothing: they have the
+// job's `rev` at that time, and follow its change.
 type Event struct {
 	// Actor Who caused it.
 	//
@@ -1648,14 +1658,14 @@ type Event struct {
 	// Example: 1
 	AttemptNo int `json:"attempt_no,omitempty,omitzero"`
 
-	// Callback What the sender of a callback says of its sending, by its own clock. It is
-	// recorded, and no decision uses it. On an event it is that of the callback that
-	// caused it, on a step that of the newest callback that counted.
+	// Callback What the sender says about sending the callback, by its own clock. It is recorded, but
+	// no decision uses it. On an event, it is from the callback that caused the event; on a
+	// step, from the latest callback that counted.
 	Callback ReportedSending `json:"callback,omitempty,omitzero"`
 
-	// Caller The name of the caller: that of its token or certificate in the token file,
-	// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
-	// topic. Absent if the server did it by itself.
+	// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
+	// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+	// the server acted by itself.
 	//
 	//
 	// Example: ops-1
@@ -1762,7 +1772,7 @@ type FailureGroup struct {
 	// Example: 2026-01-27T11:40:00.000Z
 	LastAt Time `json:"last_at"`
 
-	// Resolved All of them were rerun: each rerun is under way, or shows how it ended.
+	// Resolved All of them were rerun: each rerun is under way, or has its own outcome.
 	//
 	//
 	// Example: false
@@ -1783,7 +1793,7 @@ type FailureGroup struct {
 	// Example: OCR
 	StepType string `json:"step_type"`
 
-	// TenantCount How many tenants have some of them.
+	// TenantCount How many tenants have such jobs.
 	//
 	// Example: 1
 	TenantCount int `json:"tenant_count"`
@@ -1816,7 +1826,7 @@ type FailureList struct {
 	Truncated bool `json:"truncated"`
 }
 
-// FailureTenant How many jobs of a group are of one tenant.
+// FailureTenant How many jobs of a group belong to one tenant.
 type FailureTenant struct {
 	// Count How many jobs.
 	//
@@ -1841,7 +1851,7 @@ type Grant struct {
 	// Example: ["ocr"]
 	Services []string `json:"services,omitempty,omitzero"`
 
-	// Tenants The tenants; `*` stands for all.
+	// Tenants The tenants; `*` means all.
 	//
 	// Example: ["*"]
 	Tenants []string `json:"tenants"`
@@ -1869,10 +1879,10 @@ type HandledDeadLetter struct {
 	// Example: The attempt is not the current one.
 	Detail string `json:"detail,omitempty,omitzero"`
 
-	// Outcome What became of a dead letter. `applied`: the ledger has it now; `duplicate`: it
-	// had it already; `refused`: it is stale, contradictory or too late, and was deleted
-	// without effect; `purged`: it was deleted; `kept`: it is still there, or was not
-	// reached; `absent`: it is not there, or another process has it in hand.
+	// Outcome The outcome of a dead letter. `applied`: the ledger has it now; `duplicate`: the ledger
+	// already had it; `refused`: it was stale, contradictory or too late, and was deleted
+	// without effect; `purged`: it was deleted; `kept`: it is still there, or was not reached;
+	// `absent`: it is not there, or another process is handling it.
 	//
 	//
 	// Example: applied
@@ -1886,8 +1896,8 @@ type HandledInboxCommand struct {
 	// Example: 5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59
 	CommandID string `json:"command_id"`
 
-	// Outcome What became of a command. `retried`: it waits for a replica again; `discarded`: it will
-	// never be a job; `absent`: it is not there, or is not refused.
+	// Outcome The outcome of a command. `retried`: it waits for a replica again; `discarded`: it will
+	// never become a job; `absent`: it does not exist, or is not refused.
 	//
 	//
 	// Example: retried
@@ -1919,12 +1929,14 @@ type HeartbeatCallback struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
+	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
+	// current: 409 `stale_attempt`.
+	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
 
-	// Progress How far it is.
+	// Progress Its progress.
 	Progress *Progress `json:"progress,omitempty"`
 
 	// StepID The directive's `stepId`.
@@ -1932,12 +1944,14 @@ type HeartbeatCallback struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
+	// TenantID The directive's `tenant_id`. If it is not the job's: 404.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
+	// Timestamp When it was sent, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses
+	// it.
+	//
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -1958,18 +1972,19 @@ type Identity struct {
 	// Example: ops-1
 	Name string `json:"name"`
 
-	// Origin How the caller proved its identity; `loopback` is a server that asks for no proof.
+	// Origin How the caller was authenticated; `loopback` on a server without access control.
+	//
 	//
 	// Example: token
 	Origin IdentityOrigin `json:"origin"`
 }
 
-// IdentityOrigin How the caller proved its identity; `loopback` is a server that asks for no proof.
+// IdentityOrigin How the caller was authenticated; `loopback` on a server without access control.
 //
 // Example: token
 type IdentityOrigin string
 
-// InboxCommand A command that was submitted in an application's transaction, and refused.
+// InboxCommand A refused command that was submitted in an application's transaction.
 type InboxCommand struct {
 	// Body At most 16 KiB of the command, as text.
 	//
@@ -2020,8 +2035,8 @@ type InboxCommand struct {
 	TenantID string `json:"tenant_id"`
 }
 
-// InboxDiscardRequest Which commands: either `command_ids`, or `all`, which takes the first 100. Neither or
-// both are 400 `invalid_envelope`.
+// InboxDiscardRequest Which commands: either `command_ids`, or `all` for the first 100. Neither or both get
+// 400 `invalid_envelope`.
 //
 // Example: {"command_ids":["5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"],"reason":"sent by mistake"}
 type InboxDiscardRequest struct {
@@ -2041,8 +2056,8 @@ type InboxDiscardRequest struct {
 	Reason string `json:"reason"`
 }
 
-// InboxOutcome What became of a command. `retried`: it waits for a replica again; `discarded`: it will
-// never be a job; `absent`: it is not there, or is not refused.
+// InboxOutcome The outcome of a command. `retried`: it waits for a replica again; `discarded`: it will
+// never become a job; `absent`: it does not exist, or is not refused.
 //
 // Example: retried
 type InboxOutcome string
@@ -2058,19 +2073,19 @@ type InboxPage struct {
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
 }
 
-// InboxResult What became of commands.
+// InboxResult The outcomes of commands.
 type InboxResult struct {
-	// Handled The commands asked for.
+	// Handled The requested commands.
 	Handled []HandledInboxCommand `json:"handled"`
 
-	// More Whether there are others, with `all`.
+	// More Whether there are more, with `all`.
 	//
 	// Example: false
 	More bool `json:"more"`
 }
 
-// InboxRetryRequest Which commands: either `command_ids`, or `all`, which takes the first 100. Neither or
-// both are 400 `invalid_envelope`.
+// InboxRetryRequest Which commands: either `command_ids`, or `all` for the first 100. Neither or both get
+// 400 `invalid_envelope`.
 //
 // Example: {"all":true,"reason":"the protocol was added"}
 type InboxRetryRequest struct {
@@ -2092,8 +2107,8 @@ type InboxRetryRequest struct {
 
 // ItemCompletion The worker is done with an item.
 type ItemCompletion struct {
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
@@ -2107,16 +2122,16 @@ type ItemCompletion struct {
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	OutputRef ReportedRef `json:"output_ref,omitempty,omitzero"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -2216,7 +2231,7 @@ type Job struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// Mode What the routing key is made from: the tenant or, with BURST, tenant and
+	// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
 	//
@@ -2231,7 +2246,7 @@ type Job struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	OutputRef Ref `json:"output_ref"`
 
-	// ProtocolID The protocol that names the steps.
+	// ProtocolID The protocol that defines the steps.
 	//
 	// Example: doc_ingest_v1
 	ProtocolID string `json:"protocol_id"`
@@ -2266,8 +2281,8 @@ type Job struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -2278,10 +2293,10 @@ type Job struct {
 	// Steps The steps, by index.
 	Steps []Step `json:"steps"`
 
-	// SupersededBy The job that reruns this one, which FAILED_FINAL or was CANCELLED. This one is then
-	// no longer an open failure: its rerun is under way, or shows how it ended. A rerun
-	// that was cancelled is left out, and its own rerun takes its place. Several
-	// reruns form a chain, in which each names the next and only the last can be open.
+	// SupersededBy The job that reruns this one, which was FAILED_FINAL or CANCELLED. This job is then
+	// no longer an open failure: its rerun is under way, or has its own outcome. A
+	// cancelled rerun is left out; its own rerun takes its place. Several reruns form a
+	// chain: each names the next, and only the last can be open.
 	//
 	//
 	// Example: 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
@@ -2307,7 +2322,7 @@ type Job struct {
 	// Example: 2026-01-27T10:02:01.250Z
 	UpdatedAt Time `json:"updated_at"`
 
-	// Waiting What the job waits for, until it has ended.
+	// Waiting What the job waits for; absent once it has ended.
 	Waiting *Waiting `json:"waiting,omitempty"`
 }
 
@@ -2321,8 +2336,8 @@ type JobPage struct {
 	// Example: MTc2OTUwNzIw
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
 
-	// SearchedTo With `next_page_token`: of the jobs accepted after about this time, all that match are on
-	// this page or on earlier ones.
+	// SearchedTo With `next_page_token`: all matching jobs accepted after about this time are on this
+	// page or on earlier ones.
 	//
 	//
 	// Example: 2026-01-27T10:00:00.000Z
@@ -2334,15 +2349,15 @@ type JobPage struct {
 //
 // - QUEUED: accepted, the first step has no attempt yet.
 // - DISPATCHING: the first step has not been acknowledged yet.
-// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-// - PAUSING: a worker may finish its attempt, nothing new starts.
+// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+// - PAUSING: a worker may finish its attempt; nothing new starts.
 // - PAUSED: no worker holds an attempt; resume or cancel.
 // - CANCELLING: a worker still has an attempt; nothing new starts.
 //
 // Example: IN_PROGRESS
 type JobState string
 
-// MinuteCounts How often something happened in each of the last minutes, the present one last.
+// MinuteCounts How often something happened in each of the last minutes, the current one last.
 type MinuteCounts struct {
 	// Counts How often it happened.
 	//
@@ -2355,7 +2370,7 @@ type MinuteCounts struct {
 	Failed []int `json:"failed"`
 }
 
-// Mode What the routing key is made from: the tenant or, with BURST, tenant and
+// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 // document.
 //
 // Example: DEFAULT
@@ -2389,14 +2404,14 @@ type OldestWaiting struct {
 
 // Operation An operation on many jobs.
 type Operation struct {
-	// Applied How many are as requested.
+	// Applied How many are now as requested.
 	//
 	// Example: 4
 	Applied int `json:"applied"`
 
-	// Caller The name of the caller: that of its token or certificate in the token file,
-	// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
-	// topic. Absent if the server did it by itself.
+	// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
+	// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+	// the server acted by itself.
 	//
 	//
 	// Example: ops-1
@@ -2417,7 +2432,7 @@ type Operation struct {
 	// Example: 0
 	Failed int `json:"failed"`
 
-	// Filter The filters of the request; none if it named the jobs, or asked for all.
+	// Filter The filters of the request; absent if it named the jobs, or selected all.
 	Filter OperationFilter `json:"filter"`
 
 	// From Where a rerun starts, from the failed step or from the first one.
@@ -2425,7 +2440,7 @@ type Operation struct {
 	// Example: failed
 	From RerunFrom `json:"from,omitempty,omitzero"`
 
-	// Items One page of its jobs; empty in lists and in answers to a POST.
+	// Items One page of its jobs; empty in lists and in responses to a POST.
 	Items []OperationItem `json:"items"`
 
 	// Kind What an operation does to its jobs.
@@ -2433,7 +2448,7 @@ type Operation struct {
 	// Example: retry
 	Kind OperationKind `json:"kind"`
 
-	// Matched How many jobs it is for.
+	// Matched How many jobs it covers.
 	//
 	// Example: 12
 	Matched int `json:"matched"`
@@ -2453,7 +2468,7 @@ type Operation struct {
 	// Example: 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
 	OperationID string `json:"operation_id"`
 
-	// RatePerSecond The most jobs a second.
+	// RatePerSecond The maximum number of jobs per second.
 	//
 	// Example: 20
 	RatePerSecond float64 `json:"rate_per_second"`
@@ -2463,17 +2478,20 @@ type Operation struct {
 	// Example: The service is fixed.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// Skipped How many cannot be changed so, or no longer matched.
+	// Skipped How many cannot be changed this way, or no longer matched.
 	//
 	// Example: 1
 	Skipped int `json:"skipped"`
 
-	// State RUNNING, DONE when every job was tried, CANCELLED when it was stopped before.
+	// State RUNNING; DONE once every job was tried; CANCELLED if it was stopped before that.
+	//
 	//
 	// Example: RUNNING
 	State OperationState `json:"state"`
 
-	// Truncated There may be more jobs than it is for, because of `limit`, or because not all were examined.
+	// Truncated There may be more jobs than it covers, because of `limit`, or because not all were
+	// examined.
+	//
 	//
 	// Example: false
 	Truncated bool `json:"truncated"`
@@ -2484,12 +2502,12 @@ type Operation struct {
 	UpdatedAt Time `json:"updated_at"`
 }
 
-// OperationState RUNNING, DONE when every job was tried, CANCELLED when it was stopped before.
+// OperationState RUNNING; DONE once every job was tried; CANCELLED if it was stopped before that.
 //
 // Example: RUNNING
 type OperationState string
 
-// OperationFilter The filters of the request; none if it named the jobs, or asked for all.
+// OperationFilter The filters of the request; absent if it named the jobs, or selected all.
 type OperationFilter struct {
 	// CreatedAfter Jobs accepted at this time or later.
 	//
@@ -2531,8 +2549,8 @@ type OperationFilter struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -2568,18 +2586,18 @@ type OperationItem struct {
 	// Example: 0197f0c5-77aa-7b60-9e2f-5a6b7c8d9e0f
 	NewJobID string `json:"new_job_id,omitempty,omitzero"`
 
-	// Outcome `waiting`; `applied` by this operation, a retry with the rerun `new_job_id`;
-	// `repeated` if that rerun existed already, or the job was as requested;
-	// `skipped` or `failed` for the reason in `detail`.
+	// Outcome `waiting`; `applied` by this operation, a retry with the rerun `new_job_id`; `repeated`
+	// if that rerun already existed, or the job already was as requested; `skipped` or
+	// `failed` for the reason in `detail`.
 	//
 	//
 	// Example: applied
 	Outcome OperationItemOutcome `json:"outcome"`
 }
 
-// OperationItemOutcome `waiting`; `applied` by this operation, a retry with the rerun `new_job_id`;
-// `repeated` if that rerun existed already, or the job was as requested;
-// `skipped` or `failed` for the reason in `detail`.
+// OperationItemOutcome `waiting`; `applied` by this operation, a retry with the rerun `new_job_id`; `repeated`
+// if that rerun already existed, or the job already was as requested; `skipped` or
+// `failed` for the reason in `detail`.
 //
 // Example: applied
 type OperationItemOutcome string
@@ -2612,7 +2630,7 @@ type OperationPreview struct {
 	// Example: retry
 	Kind OperationKind `json:"kind"`
 
-	// Matched How many jobs are selected; an operation takes at most `limit` of them.
+	// Matched How many jobs are selected; an operation changes at most `limit` of them.
 	//
 	// Example: 12
 	Matched int `json:"matched"`
@@ -2648,8 +2666,8 @@ type OperationSample struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -2673,7 +2691,7 @@ type OutboxPage struct {
 	// Outbox The rows, those of the newest jobs first.
 	Outbox []OutboxRow `json:"outbox"`
 
-	// SearchedTo With `next_page_token`: of the jobs accepted after about this time, all rows that match are
+	// SearchedTo With `next_page_token`: all matching rows of jobs accepted after about this time are
 	// on this page or on earlier ones.
 	//
 	//
@@ -2681,8 +2699,8 @@ type OutboxPage struct {
 	SearchedTo Time `json:"searched_to,omitempty,omitzero"`
 }
 
-// OutboxRetryRequest Which rows: either `outbox_ids`, or filters that must all match. Both
-// together are 400 `invalid_envelope`.
+// OutboxRetryRequest Which rows: either `outbox_ids`, or filters that must all match. Both together get 400
+// `invalid_envelope`.
 //
 // Example: {"older_than_seconds":60,"tenant_id":"tenant_a"}
 type OutboxRetryRequest struct {
@@ -2696,7 +2714,7 @@ type OutboxRetryRequest struct {
 	// Example: 15
 	Lane *int32 `json:"lane,omitempty"`
 
-	// Limit The most rows to retry; absent or 0 is all.
+	// Limit The maximum number of rows to retry; absent or 0 means all.
 	//
 	// Example: 100
 	Limit int32 `json:"limit,omitempty,omitzero"`
@@ -2775,8 +2793,8 @@ type OutboxRow struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
 	OutboxID string `json:"outbox_id"`
 
-	// State State of an outbox row: PENDING is to be published, SENT was published,
-	// FAILED_FINAL was abandoned or withdrawn.
+	// State State of an outbox row: PENDING will be published, SENT was published, FAILED_FINAL was
+	// abandoned or withdrawn.
 	//
 	//
 	// Example: PENDING
@@ -2810,14 +2828,14 @@ type OutboxSkip struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
 	OutboxID string `json:"outbox_id"`
 
-	// Reason Why not, for people.
+	// Reason The reason, for people.
 	//
 	// Example: The row is SENT.
 	Reason string `json:"reason"`
 }
 
-// OutboxState State of an outbox row: PENDING is to be published, SENT was published,
-// FAILED_FINAL was abandoned or withdrawn.
+// OutboxState State of an outbox row: PENDING will be published, SENT was published, FAILED_FINAL was
+// abandoned or withdrawn.
 //
 // Example: PENDING
 type OutboxState string
@@ -2827,12 +2845,14 @@ type OutboxState string
 // Example: applied
 type Outcome string
 
-// Overview How the whole server does.
+// Overview An overview of the server.
 type Overview struct {
 	// Accepted Accepted jobs.
 	Accepted Rates `json:"accepted"`
 
-	// AsOf The time of the oldest count in this answer, but for those of processes that have counted nothing since.
+	// AsOf The time of the oldest count in this response, ignoring processes that have counted
+	// nothing since.
+	//
 	//
 	// Example: 2026-01-27T10:02:30.000Z
 	AsOf Time `json:"as_of"`
@@ -2842,8 +2862,8 @@ type Overview struct {
 	// Example: 3000
 	Backlog int `json:"backlog"`
 
-	// Bus How directives reach the workers: `queue` is the pull queue, which knows who asks it for
-	// work; on `servicebus` workers are not known before they report.
+	// Bus How directives reach the workers: `queue` is the pull queue, which knows the workers
+	// that ask for work; on `servicebus` workers are unknown until they report.
 	//
 	//
 	// Example: queue
@@ -2857,10 +2877,9 @@ type Overview struct {
 	// Example: {"SUCCEEDED":{"last_hour":{"count":73,"error_rate":0,"failed":0,"over_seconds":3640,"per_second":0.02},"last_minute":{"count":2,"error_rate":0,"failed":0,"over_seconds":100,"per_second":0.02},"total":4711}}
 	Ended map[string]Rates `json:"ended"`
 
-	// Exact Whether the numbers of jobs and steps are those of `as_of` to the last one.
-	// That is so if one process serves the store; not right after a crash, until
-	// it has counted once. Of several processes each knows what the others stored
-	// up to ten seconds ago.
+	// Exact Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
+	// process uses the store, except after a crash until it has counted once. With several
+	// processes, each knows what the others had counted up to ten seconds ago.
 	//
 	//
 	// Example: true
@@ -2872,14 +2891,13 @@ type Overview struct {
 	Jobs map[string]int `json:"jobs"`
 
 	// OldestPendingSeconds How long the oldest due outbox row has waited to be published. Absent until this
-	// process has ended a round of the reconciler: one without the role `sweeper` never
-	// does.
+	// process has completed a reconciler round; without the role `sweeper` it never does.
 	//
 	//
 	// Example: 0.2
 	OldestPendingSeconds *float64 `json:"oldest_pending_seconds,omitempty"`
 
-	// OldestWaiting The service whose directive has waited the longest for a worker.
+	// OldestWaiting The directive that has waited longest for a worker.
 	OldestWaiting OldestWaiting `json:"oldest_waiting,omitempty,omitzero"`
 
 	// Pauses The pauses that hold back or slow down dispatch, by id.
@@ -2890,19 +2908,21 @@ type Overview struct {
 	// Example: 8
 	Running int `json:"running"`
 
-	// Since When the counting began. An orderly restart keeps the counts; a crash loses those of up to ten seconds.
+	// Since When counting began. An orderly restart keeps the counts; a crash loses those of up
+	// to ten seconds.
+	//
 	//
 	// Example: 2026-01-20T08:00:00.000Z
 	Since Time `json:"since"`
 
-	// Stuck What the last round of the reconciler found. Absent until this process has ended
-	// one: one without the role `sweeper` never does.
+	// Stuck The findings of the reconciler's last round. Absent until this process has completed
+	// one; without the role `sweeper` it never does.
 	Stuck StuckCount `json:"stuck,omitempty,omitzero"`
 }
 
 // Pause A pause of one scope.
 type Pause struct {
-	// Actor The name of the caller who paused it; `system` if it was the setting at the start.
+	// Actor The name of the caller who created it; `system` if the server started paused.
 	//
 	// Example: alice
 	Actor string `json:"actor"`
@@ -2942,7 +2962,7 @@ type Pause struct {
 	// Example: ocr
 	Service string `json:"service,omitempty,omitzero"`
 
-	// State PAUSED dispatches nothing, RAMPING dispatches more every second.
+	// State PAUSED dispatches nothing; RAMPING dispatches more every second.
 	//
 	// Example: PAUSED
 	State PauseState `json:"state"`
@@ -2953,14 +2973,14 @@ type Pause struct {
 	TenantID string `json:"tenant_id,omitempty,omitzero"`
 
 	// Waiting How many directives in its scope wait to be published, or for a worker. Only from a
-	// server whose store is its own, once it has seen each live job.
+	// server that is the only one on its store, once it has seen each live job.
 	//
 	//
 	// Example: 42
 	Waiting *int `json:"waiting,omitempty"`
 }
 
-// PauseState PAUSED dispatches nothing, RAMPING dispatches more every second.
+// PauseState PAUSED dispatches nothing; RAMPING dispatches more every second.
 //
 // Example: PAUSED
 type PauseState string
@@ -2978,9 +2998,9 @@ type PauseRequest struct {
 	// Example: true
 	All bool `json:"all,omitempty,omitzero"`
 
-	// AllowUnknown Also accept a `protocol_id` that this process has no file of, such as that of
-	// a removed protocol whose jobs are in flight, a `lane` that it does not use,
-	// and a `service` that no protocol names. Otherwise each is 400
+	// AllowUnknown Also accept a `protocol_id` that this process has no file for (such as a removed
+	// protocol that still has jobs in flight), a `lane` that it does not use, or a
+	// `service` that no protocol names. Otherwise each of these gets 400
 	// `invalid_envelope`.
 	//
 	//
@@ -3018,7 +3038,7 @@ type PauseRequest struct {
 // Example: {"language":"en"}
 type Payload = json.RawMessage
 
-// Percentiles Percentiles of the durations in the last hour, each to a tenth of itself.
+// Percentiles Percentiles of the durations in the last hour, each accurate to a tenth of its value.
 type Percentiles struct {
 	// Count How many durations.
 	//
@@ -3045,12 +3065,12 @@ type Percentiles struct {
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type Problem struct {
-	// Code The stable reason. Codes may be added.
+	// Code The stable code. Codes may be added.
 	//
 	// Example: invalid_envelope
 	Code ProblemCode `json:"code"`
 
-	// CurrentRev For `rev_conflict`, the `rev` at which the item is.
+	// CurrentRev For `rev_conflict`, the item's current `rev`.
 	//
 	// Example: 4
 	CurrentRev int64 `json:"current_rev,omitempty,omitzero"`
@@ -3084,20 +3104,20 @@ type Problem struct {
 	Type string `json:"type"`
 }
 
-// ProblemCode The stable reason. Codes may be added.
+// ProblemCode The stable code. Codes may be added.
 //
 // Example: invalid_envelope
 type ProblemCode = problem.Code
 
-// Progress How far the attempt is, as its newest heartbeat that had it says. It is shown on
-// the step while the attempt runs, and no decision uses it.
+// Progress The attempt's progress, from its latest heartbeat that reported any. It is shown on the
+// step while the attempt runs; no decision uses it.
 type Progress struct {
 	// Fraction The part of the work that is done; absent is 0.
 	//
 	// Example: 0.4
 	Fraction float64 `json:"fraction,omitempty,omitzero"`
 
-	// Message For people. A text of more than 256 bytes is cut before it is stored.
+	// Message For people. Truncated to 256 bytes when it is stored.
 	//
 	// Example: Page 4 of 10.
 	Message string `json:"message,omitempty,omitzero"`
@@ -3198,16 +3218,16 @@ type Rate struct {
 
 // Rates How often something happened.
 type Rates struct {
-	// ByMinute Minute by minute, if `minutes` asks for them.
+	// ByMinute Minute by minute, if `minutes` is given.
 	ByMinute *MinuteCounts `json:"by_minute,omitempty"`
 
-	// LastHour In the present minute and the 60 before.
+	// LastHour In the current minute and the 60 before.
 	LastHour Rate `json:"last_hour"`
 
-	// LastMinute In the present minute and the one before.
+	// LastMinute In the current minute and the one before.
 	LastMinute Rate `json:"last_minute"`
 
-	// Total How often since the counting began.
+	// Total How often since counting began.
 	//
 	// Example: 4711
 	Total int `json:"total"`
@@ -3215,12 +3235,12 @@ type Rates struct {
 
 // Readiness The process is ready for requests.
 type Readiness struct {
-	// Status Always ready; a process that is not answers 503.
+	// Status Always ready; a process that is not ready answers 503.
 	//
 	// Example: ready
 	Status string `json:"status"`
 
-	// Warnings What is degraded, as sentences.
+	// Warnings What is degraded, in sentences.
 	//
 	// Example: ["The circuit to the bus is open."]
 	Warnings []string `json:"warnings"`
@@ -3233,21 +3253,21 @@ type Readiness struct {
 // Example: {"uri":"s3://bucket/input.pdf"}
 type Ref = json.RawMessage
 
-// RejectedCallback A callback that was refused, with its repeats.
+// RejectedCallback A refused callback, with its repeats.
 type RejectedCallback struct {
 	// AttemptNo The attempt that it named, which may never have existed.
 	//
 	// Example: 1
 	AttemptNo int `json:"attempt_no"`
 
-	// Callback What the sender of a callback says of its sending, by its own clock. It is
-	// recorded, and no decision uses it. On an event it is that of the callback that
-	// caused it, on a step that of the newest callback that counted.
+	// Callback What the sender says about sending the callback, by its own clock. It is recorded, but
+	// no decision uses it. On an event, it is from the callback that caused the event; on a
+	// step, from the latest callback that counted.
 	Callback ReportedSending `json:"callback,omitempty,omitzero"`
 
-	// Caller The name of the caller: that of its token or certificate in the token file,
-	// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
-	// topic. Absent if the server did it by itself.
+	// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
+	// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+	// the server acted by itself.
 	//
 	//
 	// Example: ops-1
@@ -3258,22 +3278,22 @@ type RejectedCallback struct {
 	// Example: stale_attempt
 	Cause string `json:"cause"`
 
-	// Count How often it came.
+	// Count How often it arrived.
 	//
 	// Example: 3
 	Count int64 `json:"count"`
 
-	// FirstAt When the first came, by the clock of the server.
+	// FirstAt When the first arrived, by the server's clock.
 	//
 	// Example: 2026-01-27T10:17:01.250Z
 	FirstAt Time `json:"first_at"`
 
-	// LastAt When the newest came.
+	// LastAt When the latest arrived.
 	//
 	// Example: 2026-01-27T10:17:04.250Z
 	LastAt Time `json:"last_at"`
 
-	// LeaseDigest Stands for the `lease_id` that it carried; it authorizes nothing.
+	// LeaseDigest A digest of its `lease_id`; it authorizes nothing.
 	//
 	// Example: 2c26b46b68ffc68ff99b453c
 	LeaseDigest string `json:"lease_digest"`
@@ -3306,7 +3326,7 @@ type RejectedCallback struct {
 
 // RejectedCallbacks The callbacks of a job that were refused.
 type RejectedCallbacks struct {
-	// More Callbacks that were refused beyond the bounds of this list.
+	// More The number of refused callbacks beyond the limits of this list.
 	//
 	// Example: 0
 	More int64 `json:"more"`
@@ -3322,7 +3342,7 @@ type ReportedError struct {
 	// Example: corrupt_pdf
 	Code string `json:"code,omitempty,omitzero"`
 
-	// Message For people. A long text is cut before it is stored.
+	// Message For people. Long text is truncated when it is stored.
 	//
 	// Example: Page 3 can not be read.
 	Message string `json:"message,omitempty,omitzero"`
@@ -3335,9 +3355,9 @@ type ReportedError struct {
 // Example: {"uri":"s3://bucket/ocr.json"}
 type ReportedRef = json.RawMessage
 
-// ReportedSending What the sender of a callback says of its sending, by its own clock. It is
-// recorded, and no decision uses it. On an event it is that of the callback that
-// caused it, on a step that of the newest callback that counted.
+// ReportedSending What the sender says about sending the callback, by its own clock. It is recorded, but
+// no decision uses it. On an event, it is from the callback that caused the event; on a
+// step, from the latest callback that counted.
 type ReportedSending struct {
 	// CorrelationID The callback's `correlation_id`.
 	//
@@ -3351,10 +3371,10 @@ type ReportedSending struct {
 }
 
 // RequestID The worker's name for this request, a new one for each request, without control
-// characters and without blanks at the ends. A repeat gets the first answer; a claim
-// under the name of another one, with other filters or rights or another `start`, is
-// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-// least as long as the lease.
+// characters and without blanks at the ends. A repeat gets the first response; a claim
+// that reuses the name with different filters, rights or `start` gets 400
+// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+// as long as the lease.
 //
 // Example: 3f1d2c
 type RequestID = string
@@ -3364,7 +3384,7 @@ type RequestID = string
 // Example: failed
 type RerunFrom string
 
-// RerunRequest Where to start again, and why.
+// RerunRequest Where to restart, and why.
 type RerunRequest struct {
 	// From Where a rerun starts, from the failed step or from the first one.
 	//
@@ -3397,7 +3417,9 @@ type ResultCallback struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
+	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
+	// current: 409 `stale_attempt`.
+	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
@@ -3418,7 +3440,8 @@ type ResultCallback struct {
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	ResultRef ReportedRef `json:"result_ref,omitempty,omitzero"`
 
-	// RetryAfterSeconds With FAILED_RETRY, replaces the delay before the next attempt, unless it is 0.
+	// RetryAfterSeconds With FAILED_RETRY, overrides the delay before the next attempt, unless it is 0.
+	//
 	//
 	// Example: 30
 	RetryAfterSeconds float64 `json:"retry_after_seconds,omitempty,omitzero"`
@@ -3433,12 +3456,14 @@ type ResultCallback struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
+	// TenantID The directive's `tenant_id`. If it is not the job's: 404.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
+	// Timestamp When it was sent, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses
+	// it.
+	//
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp Time `json:"timestamp"`
@@ -3456,7 +3481,7 @@ type ResultStatus string
 
 // ResumeRequest How to resume.
 type ResumeRequest struct {
-	// RampSeconds How long the ramp takes; absent is 15, 0 means no ramp.
+	// RampSeconds How long the ramp takes; absent means 15, 0 means no ramp.
 	//
 	// Example: 15
 	RampSeconds *float64 `json:"ramp_seconds,omitempty"`
@@ -3469,7 +3494,7 @@ type ResumeRequest struct {
 
 // RetryRequest Selects jobs to rerun, either by `job_ids` or by filters that must all match.
 type RetryRequest struct {
-	// All Select all jobs. Required if nothing else selects some.
+	// All Select all jobs. Required if nothing else selects any.
 	//
 	// Example: false
 	All bool `json:"all,omitempty,omitzero"`
@@ -3484,7 +3509,7 @@ type RetryRequest struct {
 	// Example: 2026-01-28T00:00:00.000Z
 	CreatedBefore Time `json:"created_before,omitempty,omitzero"`
 
-	// DryRun Answer what the operation would do, and do nothing.
+	// DryRun Return what the operation would do, without doing it.
 	//
 	// Example: false
 	DryRun bool `json:"dry_run,omitempty,omitzero"`
@@ -3514,12 +3539,12 @@ type RetryRequest struct {
 	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
 	JobIDs []string `json:"job_ids,omitempty,omitzero"`
 
-	// Limit The most jobs that the filters select; absent or 0 is 10,000.
+	// Limit The maximum number of jobs that the filters select; absent or 0 means 10,000.
 	//
 	// Example: 100
 	Limit int32 `json:"limit,omitempty,omitzero"`
 
-	// RatePerSecond The most reruns a second, from 0.01; absent or 0 is 20.
+	// RatePerSecond The maximum number of reruns per second, at least 0.01; absent or 0 means 20.
 	//
 	// Example: 20
 	RatePerSecond float64 `json:"rate_per_second,omitempty,omitzero"`
@@ -3550,7 +3575,7 @@ type RetryRequest struct {
 	TenantID *string `json:"tenant_id,omitempty"`
 }
 
-// Root Where the documentation is.
+// Root The location of the documentation.
 type Root struct {
 	// Docs The path of the page for people.
 	//
@@ -3565,16 +3590,18 @@ type Root struct {
 
 // Service The work of one service and step type.
 type Service struct {
-	// Attempts Attempts that ended with a RESULT or a deadline. What was withdrawn or cancelled does not count.
+	// Attempts Attempts that ended with a RESULT or a deadline. Withdrawn or cancelled attempts do
+	// not count.
 	Attempts Rates `json:"attempts"`
 
-	// Backlog Steps whose directive waits for a worker; on Service Bus, for its ACK.
+	// Backlog The number of steps whose directive waits for a worker; on Service Bus, for its ACK.
+	//
 	//
 	// Example: 3000
 	Backlog int `json:"backlog"`
 
-	// BacklogByMinute `backlog` at the end of each of the last minutes, the present one last, if
-	// `minutes` asks for them.
+	// BacklogByMinute `backlog` at the end of each of the last minutes, the current one last, if `minutes`
+	// is given.
 	//
 	//
 	// Example: [0,1200,3000]
@@ -3603,7 +3630,7 @@ type Service struct {
 	// Example: 2026-01-27T10:02:30.000Z
 	OldestWaitingAt Time `json:"oldest_waiting_at,omitempty,omitzero"`
 
-	// OldestWaitingSeconds How long that one has waited.
+	// OldestWaitingSeconds How long that directive has waited.
 	//
 	// Example: 251
 	OldestWaitingSeconds float64 `json:"oldest_waiting_seconds,omitempty,omitzero"`
@@ -3626,33 +3653,34 @@ type Service struct {
 	// Example: OCR
 	StepType string `json:"step_type"`
 
-	// Workers The workers that asked for such work in the last hour, the latest first.
+	// Workers The workers that asked for such work in the last hour, most recent first.
 	Workers []ServiceWorker `json:"workers"`
 
-	// WorkersTotal How many workers that is.
+	// WorkersTotal The number of these workers.
 	//
 	// Example: 4
 	WorkersTotal int `json:"workers_total"`
 }
 
-// ServiceList What each service has to do, and how it does it.
+// ServiceList The backlog and performance of each service.
 type ServiceList struct {
-	// AsOf The time of the oldest count in this answer, but for those of processes that have counted nothing since.
+	// AsOf The time of the oldest count in this response, ignoring processes that have counted
+	// nothing since.
+	//
 	//
 	// Example: 2026-01-27T10:02:30.000Z
 	AsOf Time `json:"as_of"`
 
-	// Bus How directives reach the workers: `queue` is the pull queue, which knows who asks it for
-	// work; on `servicebus` workers are not known before they report.
+	// Bus How directives reach the workers: `queue` is the pull queue, which knows the workers
+	// that ask for work; on `servicebus` workers are unknown until they report.
 	//
 	//
 	// Example: queue
 	Bus Bus `json:"bus"`
 
-	// Exact Whether the numbers of jobs and steps are those of `as_of` to the last one.
-	// That is so if one process serves the store; not right after a crash, until
-	// it has counted once. Of several processes each knows what the others stored
-	// up to ten seconds ago.
+	// Exact Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
+	// process uses the store, except after a crash until it has counted once. With several
+	// processes, each knows what the others had counted up to ten seconds ago.
 	//
 	//
 	// Example: true
@@ -3661,15 +3689,17 @@ type ServiceList struct {
 	// Services The services.
 	Services []Service `json:"services"`
 
-	// Since When the counting began. An orderly restart keeps the counts; a crash loses those of up to ten seconds.
+	// Since When counting began. An orderly restart keeps the counts; a crash loses those of up
+	// to ten seconds.
+	//
 	//
 	// Example: 2026-01-20T08:00:00.000Z
 	Since Time `json:"since"`
 }
 
-// ServiceWorker A worker that asked for work.
+// ServiceWorker A worker that has asked for work.
 type ServiceWorker struct {
-	// LastPollAt When its last claim ended; the present if one waits.
+	// LastPollAt When its last claim ended; now, if a claim is waiting.
 	//
 	// Example: 2026-01-27T10:02:30.000Z
 	LastPollAt Time `json:"last_poll_at"`
@@ -3679,7 +3709,7 @@ type ServiceWorker struct {
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// Polling Whether a claim of it waits for work.
+	// Polling Whether one of its claims is waiting for work.
 	//
 	// Example: true
 	Polling bool `json:"polling"`
@@ -3725,9 +3755,9 @@ type Step struct {
 	// Example: 15
 	Lane int `json:"lane"`
 
-	// LastCallback What the sender of a callback says of its sending, by its own clock. It is
-	// recorded, and no decision uses it. On an event it is that of the callback that
-	// caused it, on a step that of the newest callback that counted.
+	// LastCallback What the sender says about sending the callback, by its own clock. It is recorded, but
+	// no decision uses it. On an event, it is from the callback that caused the event; on a
+	// step, from the latest callback that counted.
 	LastCallback ReportedSending `json:"last_callback,omitempty,omitzero"`
 
 	// LastErrorCode Why the latest failed attempt failed.
@@ -3748,7 +3778,7 @@ type Step struct {
 	// Example: 2026-01-27T10:17:01.250Z
 	LeaseExpiresAt Time `json:"lease_expires_at,omitempty,omitzero"`
 
-	// NextAttemptAt When the next attempt starts, in FAILED_RETRY.
+	// NextAttemptAt When the next attempt starts; present in FAILED_RETRY.
 	//
 	// Example: 2026-01-27T10:17:31.250Z
 	NextAttemptAt Time `json:"next_attempt_at,omitempty,omitzero"`
@@ -3771,10 +3801,10 @@ type Step struct {
 	// Example: {"language":"en"}
 	Payload StepPayload `json:"payload,omitempty,omitzero"`
 
-	// Progress How far the attempt is, while it runs.
+	// Progress The attempt's progress, while it runs.
 	Progress *Progress `json:"progress,omitempty"`
 
-	// ResolvedMode What the routing key is made from: the tenant or, with BURST, tenant and
+	// ResolvedMode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
 	//
@@ -3799,7 +3829,7 @@ type Step struct {
 	// Example: ocr
 	Service string `json:"service"`
 
-	// StartedAt When a worker started the latest attempt that was started.
+	// StartedAt When a worker last started an attempt.
 	//
 	// Example: 2026-01-27T10:02:04.000Z
 	StartedAt Time `json:"started_at,omitempty,omitzero"`
@@ -3808,8 +3838,8 @@ type Step struct {
 	// never change.
 	//
 	// - PENDING: an earlier step has not ended.
-	// - DISPATCHING: the directive is to be published.
-	// - AWAITING_ACK: published, no worker has acknowledged it yet.
+	// - DISPATCHING: the directive is waiting to be published.
+	// - AWAITING_ACK: published; no worker has acknowledged it yet.
 	// - IN_PROGRESS: a worker holds the attempt.
 	// - FAILED_RETRY: the next attempt starts at `next_attempt_at`.
 	//
@@ -3837,10 +3867,11 @@ type Step struct {
 	// Example: 2026-01-27T10:02:01.250Z
 	UpdatedAt Time `json:"updated_at"`
 
-	// Waiting What the job waits for, in its first step that has not ended.
+	// Waiting What the job waits for; present in its first step that has not ended.
 	Waiting *Waiting `json:"waiting,omitempty"`
 
-	// WorkID The work item of the latest attempt, if that is or was in the pull queue.
+	// WorkID The work item of the latest attempt, if the attempt is or was in the pull queue.
+	//
 	//
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
 	WorkID string `json:"work_id,omitempty,omitzero"`
@@ -3874,22 +3905,22 @@ type StepPayload = json.RawMessage
 // never change.
 //
 // - PENDING: an earlier step has not ended.
-// - DISPATCHING: the directive is to be published.
-// - AWAITING_ACK: published, no worker has acknowledged it yet.
+// - DISPATCHING: the directive is waiting to be published.
+// - AWAITING_ACK: published; no worker has acknowledged it yet.
 // - IN_PROGRESS: a worker holds the attempt.
 // - FAILED_RETRY: the next attempt starts at `next_attempt_at`.
 //
 // Example: IN_PROGRESS
 type StepState string
 
-// StuckCount What the last round of the reconciler found. `/v1/admin/stuck` lists the jobs.
+// StuckCount The findings of the reconciler's last round. `/v1/admin/stuck` lists the jobs.
 type StuckCount struct {
 	// Checked Live jobs that it checked.
 	//
 	// Example: 4711
 	Checked int `json:"checked"`
 
-	// Count Live jobs without a way forward, at most 1000.
+	// Count Live jobs that cannot make progress, at most 1000.
 	//
 	// Example: 0
 	Count int `json:"count"`
@@ -3905,7 +3936,7 @@ type StuckCount struct {
 	RoundEndedAt Time `json:"round_ended_at,omitempty,omitzero"`
 }
 
-// StuckJob A live job without a way forward.
+// StuckJob A live job that cannot make progress.
 type StuckJob struct {
 	// FoundAt When it was found.
 	//
@@ -3927,8 +3958,8 @@ type StuckJob struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -3970,7 +4001,7 @@ type Violation = problem.Violation
 //
 // Example: {"blocked_by":{"id":"service:ocr","type":"pause"},"detail":"paused by ops-1: OCR is down","reason":"scope_paused","since":"2026-01-27T10:02:00.000Z"}
 type Waiting struct {
-	// BlockedBy What has to end first, if it has an id.
+	// BlockedBy What must end first, if it has an id.
 	BlockedBy *Blocker `json:"blocked_by,omitempty"`
 
 	// Detail A sentence for people. Its text may change.
@@ -3978,58 +4009,58 @@ type Waiting struct {
 	// Example: paused by ops-1: OCR is down
 	Detail string `json:"detail"`
 
-	// Reason Why a live job waits, or who works on it. Exactly one reason holds at any moment:
-	// the first thing that has to end before the job goes on.
+	// Reason Why a live job waits, or who works on it. Exactly one reason applies at any moment: the
+	// first thing that must end before the job can continue.
 	//
 	// - job_paused: the job is PAUSED; resume it.
 	// - scope_paused: a pause of dispatch covers the step, and no worker has it.
-	// - circuit_open: the step's topic, or the whole bus, is out of service.
-	// - publishing: the directive is to be published, usually within a second.
-	// - no_worker: the directive waits in the pull queue, and for more than a minute no
-	//   worker has asked for work of its service and step type. Never on Service Bus.
+	// - circuit_open: the step's topic, or the whole bus, is unavailable.
+	// - publishing: the directive is about to be published, usually within a second.
+	// - no_worker: the directive waits in the pull queue, but for more than a minute no worker
+	//   has asked for its service and step type. Never on Service Bus.
 	// - queued: the directive waits in the pull queue for a worker.
 	// - delivered: a worker has claimed the directive, or it was sent on Service Bus; no
 	//   ACK yet.
 	// - running: a worker runs the attempt.
-	// - silent: a worker runs the attempt, and has not reported for half of its lease.
+	// - silent: a worker runs the attempt, but has not reported for half of its lease.
 	// - backoff: the delay before the next attempt.
-	// - cancelling: a worker still has an attempt; then the job is CANCELLED.
-	// - pausing: a worker still has an attempt; then the job is PAUSED.
+	// - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
+	// - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 	//
 	//
 	// Example: scope_paused
 	Reason WaitingReason `json:"reason"`
 
-	// Since When the reason began to hold.
+	// Since When the reason began to apply.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Since Time `json:"since"`
 
-	// Until When Lucius goes on by itself if nothing happens before: the end of a delay, of
-	// a ramp, of a lease, or the next try at a circuit.
+	// Until When Lucius continues by itself if nothing happens sooner: the end of a delay, a
+	// ramp or a lease, or the next try of a circuit.
 	//
 	//
 	// Example: 2026-01-27T10:17:01.250Z
 	Until Time `json:"until,omitempty,omitzero"`
 }
 
-// WaitingReason Why a live job waits, or who works on it. Exactly one reason holds at any moment:
-// the first thing that has to end before the job goes on.
+// WaitingReason Why a live job waits, or who works on it. Exactly one reason applies at any moment: the
+// first thing that must end before the job can continue.
 //
 //   - job_paused: the job is PAUSED; resume it.
 //   - scope_paused: a pause of dispatch covers the step, and no worker has it.
-//   - circuit_open: the step's topic, or the whole bus, is out of service.
-//   - publishing: the directive is to be published, usually within a second.
-//   - no_worker: the directive waits in the pull queue, and for more than a minute no
-//     worker has asked for work of its service and step type. Never on Service Bus.
+//   - circuit_open: the step's topic, or the whole bus, is unavailable.
+//   - publishing: the directive is about to be published, usually within a second.
+//   - no_worker: the directive waits in the pull queue, but for more than a minute no worker
+//     has asked for its service and step type. Never on Service Bus.
 //   - queued: the directive waits in the pull queue for a worker.
 //   - delivered: a worker has claimed the directive, or it was sent on Service Bus; no
 //     ACK yet.
 //   - running: a worker runs the attempt.
-//   - silent: a worker runs the attempt, and has not reported for half of its lease.
+//   - silent: a worker runs the attempt, but has not reported for half of its lease.
 //   - backoff: the delay before the next attempt.
-//   - cancelling: a worker still has an attempt; then the job is CANCELLED.
-//   - pausing: a worker still has an attempt; then the job is PAUSED.
+//   - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
+//   - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 //
 // Example: scope_paused
 type WaitingReason string
@@ -4056,9 +4087,9 @@ type Webhook struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LastError Why the last attempt failed, or why a due one is put off without being counted,
-	// such as `circuit open` with what opened it. Circuits and the number of attempts
-	// under way are those of one tenant and one host.
+	// LastError Why the last attempt failed, or why a due attempt is postponed without counting,
+	// such as `circuit open` with its cause. Circuits and the number of attempts under way
+	// are tracked per tenant and host.
 	//
 	//
 	// Example: the receiver answered 503
@@ -4074,8 +4105,8 @@ type Webhook struct {
 	// Example: 2026-01-27T10:07:30.000Z
 	NextAttemptAt Time `json:"next_attempt_at,omitempty,omitzero"`
 
-	// State PENDING until it is DELIVERED, EXHAUSTED when every attempt failed, GONE
-	// when the receiver answered 410, REFUSED when its address is not allowed.
+	// State PENDING; then DELIVERED, EXHAUSTED if every attempt failed, GONE if the receiver
+	// answered 410, or REFUSED if its address is not allowed.
 	//
 	//
 	// Example: PENDING
@@ -4102,8 +4133,8 @@ type Webhook struct {
 	WebhookID string `json:"webhook_id"`
 }
 
-// WebhookState PENDING until it is DELIVERED, EXHAUSTED when every attempt failed, GONE
-// when the receiver answered 410, REFUSED when its address is not allowed.
+// WebhookState PENDING; then DELIVERED, EXHAUSTED if every attempt failed, GONE if the receiver
+// answered 410, or REFUSED if its address is not allowed.
 //
 // Example: PENDING
 type WebhookState string
@@ -4121,8 +4152,8 @@ type WebhookPage struct {
 
 // WorkCompletion The worker is done.
 type WorkCompletion struct {
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
@@ -4136,16 +4167,16 @@ type WorkCompletion struct {
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	OutputRef ReportedRef `json:"output_ref,omitempty,omitzero"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -4171,12 +4202,14 @@ type WorkCompletionResult struct {
 	// Error Why the completion was refused.
 	Error *Problem `json:"error,omitempty"`
 
-	// Rev The item's revision after its completion. Present only if it is completed, now or before.
+	// Rev The item's revision after its completion. Present only if it was completed, now or
+	// earlier.
+	//
 	//
 	// Example: 4
 	Rev int64 `json:"rev,omitempty,omitzero"`
 
-	// Status The HTTP status that `POST /v1/work/{workId}:complete` would have given.
+	// Status The HTTP status that `POST /v1/work/{workId}:complete` would have returned.
 	//
 	// Example: 200
 	Status int32 `json:"status"`
@@ -4187,7 +4220,7 @@ type WorkCompletionResult struct {
 	WorkID string `json:"work_id"`
 }
 
-// WorkCompletionResults What became of the completions.
+// WorkCompletionResults The outcomes of the completions.
 type WorkCompletionResults struct {
 	// Results One result for each item, in the same order.
 	Results []WorkCompletionResult `json:"results"`
@@ -4288,29 +4321,30 @@ type WorkFailure struct {
 	// Error Why an attempt failed, kept as given.
 	Error ReportedError `json:"error,omitempty,omitzero"`
 
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
 	RequestID RequestID `json:"request_id"`
 
-	// RetryAfterSeconds If retryable, replaces the delay before the next attempt, unless it is 0.
+	// RetryAfterSeconds If retryable, overrides the delay before the next attempt, unless it is 0.
+	//
 	//
 	// Example: 30
 	RetryAfterSeconds float64 `json:"retry_after_seconds,omitempty,omitzero"`
@@ -4323,26 +4357,26 @@ type WorkFailure struct {
 
 // WorkHeartbeat The worker is still working on its item.
 type WorkHeartbeat struct {
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// Progress How far it is.
+	// Progress Its progress.
 	Progress *Progress `json:"progress,omitempty"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -4356,7 +4390,9 @@ type WorkItem struct {
 	// Example: 1
 	Attempt int `json:"attempt"`
 
-	// CancelRequested In answers to `:start` and `:heartbeat`, the job is being cancelled; stop if you can.
+	// CancelRequested In responses to `:start` and `:heartbeat`: the job is being cancelled; stop if you
+	// can.
+	//
 	//
 	// Example: false
 	CancelRequested *bool `json:"cancel_requested,omitempty"`
@@ -4366,29 +4402,29 @@ type WorkItem struct {
 	// Example: 2026-01-27T10:02:00.000Z
 	CreatedAt Time `json:"created_at"`
 
-	// Directive The directive as it was created, see `Directive`. Only answers to a claim
-	// hold its `lease_id`.
+	// Directive The directive as it was created, see `Directive`. Only responses to a claim have its
+	// `lease_id`.
 	Directive DirectiveBytes `json:"directive"`
 
 	// Error Why its attempt failed.
 	Error *ReportedError `json:"error,omitempty"`
 
-	// Lease How long its worker may keep it, in claimed and running.
+	// Lease How long its worker may keep it; present in claimed and running.
 	Lease *WorkLease `json:"lease,omitempty"`
 
-	// Owner The worker that holds it, in claimed and running.
+	// Owner The worker that holds it; present in claimed and running.
 	//
 	// Example: worker-7
 	Owner string `json:"owner,omitempty,omitzero"`
 
-	// PauseRequested In answers to `:start` and `:heartbeat`, the job is being paused: no further step
-	// starts. Finish this one, or stop it if a later attempt can continue it.
+	// PauseRequested In responses to `:start` and `:heartbeat`: the job is being paused, so no further
+	// step starts. Finish this one, or stop it if a later attempt can continue it.
 	//
 	//
 	// Example: false
 	PauseRequested *bool `json:"pause_requested,omitempty"`
 
-	// Result What its worker reported, in succeeded.
+	// Result What its worker reported; present in succeeded.
 	Result *WorkResult `json:"result,omitempty"`
 
 	// Rev Counts its changes; goes into the next request's `expected_rev`.
@@ -4461,23 +4497,23 @@ type WorkStatus string
 //
 // Example: {"expected_rev":2,"owner":"worker-7","request_id":"3f1d2c"}
 type WorkVerb struct {
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -4522,7 +4558,7 @@ type WorkID = string
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type BadRequest = Problem
 
-// CallbackHandled The outcome of a callback and the state of the step now.
+// CallbackHandled The outcome of a callback and the current state of the step.
 type CallbackHandled = CallbackOutcome
 
 // Conflict Why a request failed (RFC 9457).
@@ -4601,12 +4637,12 @@ type ListAuditTrailParams struct {
 	// Outcome Only records with this outcome.
 	Outcome *AuditOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -4615,33 +4651,33 @@ type ListCancellationsParams struct {
 	// TenantID Only operations whose filter names this tenant.
 	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // CreateCancellationParams defines parameters for CreateCancellation.
 type CreateCancellationParams struct {
-	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
-	// quotation marks, which are removed together with its escaping backslashes.
-	// Longer than 255 bytes is 413 `too_large`, malformed 400
-	// `invalid_envelope`. For a command it replaces the body's
-	// `idempotency_key`; if both are present and differ, that is 400 as well.
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
+	// marks, which are removed together with its escaping backslashes. If it is longer than
+	// 255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+	// command it replaces the body's `idempotency_key`; if both are present and differ, the
+	// response is also 400.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListDeadLettersParams defines parameters for ListDeadLetters.
 type ListDeadLettersParams struct {
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -4674,7 +4710,7 @@ type ListFailuresParams struct {
 	// FailedBefore Only jobs that failed before this time.
 	FailedBefore *Time `form:"failed_before,omitempty" json:"failed_before,omitempty"`
 
-	// Include `resolved` shows also the jobs that were rerun, in groups of their own.
+	// Include `resolved` also shows the jobs that were rerun, in separate groups.
 	Include *ListFailuresParamsInclude `form:"include,omitempty" json:"include,omitempty"`
 }
 
@@ -4683,12 +4719,12 @@ type ListFailuresParamsInclude string
 
 // ListInboxParams defines parameters for ListInbox.
 type ListInboxParams struct {
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -4697,12 +4733,12 @@ type ListOperationsParams struct {
 	// TenantID Only operations whose filter names this tenant.
 	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -4711,12 +4747,12 @@ type GetOperationParams struct {
 	// Outcome Only the items with this outcome.
 	Outcome *OperationItemOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -4731,18 +4767,18 @@ type ListOutboxParams struct {
 	// Lane Only rows of this lane.
 	Lane *int32 `form:"lane,omitempty" json:"lane,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // GetOverviewParams defines parameters for GetOverview.
 type GetOverviewParams struct {
-	// Minutes How many of the last minutes to show one by one, the present one included.
+	// Minutes How many of the last minutes to show one by one, including the current minute.
 	Minutes *Minutes `form:"minutes,omitempty" json:"minutes,omitempty"`
 }
 
@@ -4751,22 +4787,22 @@ type ListPausingsParams struct {
 	// TenantID Only operations whose filter names this tenant.
 	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // CreatePausingParams defines parameters for CreatePausing.
 type CreatePausingParams struct {
-	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
-	// quotation marks, which are removed together with its escaping backslashes.
-	// Longer than 255 bytes is 413 `too_large`, malformed 400
-	// `invalid_envelope`. For a command it replaces the body's
-	// `idempotency_key`; if both are present and differ, that is 400 as well.
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
+	// marks, which are removed together with its escaping backslashes. If it is longer than
+	// 255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+	// command it replaces the body's `idempotency_key`; if both are present and differ, the
+	// response is also 400.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4775,22 +4811,22 @@ type ListResumptionsParams struct {
 	// TenantID Only operations whose filter names this tenant.
 	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // CreateResumptionParams defines parameters for CreateResumption.
 type CreateResumptionParams struct {
-	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
-	// quotation marks, which are removed together with its escaping backslashes.
-	// Longer than 255 bytes is 413 `too_large`, malformed 400
-	// `invalid_envelope`. For a command it replaces the body's
-	// `idempotency_key`; if both are present and differ, that is 400 as well.
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
+	// marks, which are removed together with its escaping backslashes. If it is longer than
+	// 255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+	// command it replaces the body's `idempotency_key`; if both are present and differ, the
+	// response is also 400.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
@@ -4799,28 +4835,28 @@ type ListRetriesParams struct {
 	// TenantID Only operations whose filter names this tenant.
 	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // CreateRetryParams defines parameters for CreateRetry.
 type CreateRetryParams struct {
-	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
-	// quotation marks, which are removed together with its escaping backslashes.
-	// Longer than 255 bytes is 413 `too_large`, malformed 400
-	// `invalid_envelope`. For a command it replaces the body's
-	// `idempotency_key`; if both are present and differ, that is 400 as well.
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
+	// marks, which are removed together with its escaping backslashes. If it is longer than
+	// 255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+	// command it replaces the body's `idempotency_key`; if both are present and differ, the
+	// response is also 400.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 }
 
 // ListServicesParams defines parameters for ListServices.
 type ListServicesParams struct {
-	// Minutes How many of the last minutes to show one by one, the present one included.
+	// Minutes How many of the last minutes to show one by one, including the current minute.
 	Minutes *Minutes `form:"minutes,omitempty" json:"minutes,omitempty"`
 }
 
@@ -4829,22 +4865,22 @@ type ListWebhooksParams struct {
 	// TenantID Only webhooks of this tenant.
 	TenantID *string `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // SubmitCommandParams defines parameters for SubmitCommand.
 type SubmitCommandParams struct {
-	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
-	// quotation marks, which are removed together with its escaping backslashes.
-	// Longer than 255 bytes is 413 `too_large`, malformed 400
-	// `invalid_envelope`. For a command it replaces the body's
-	// `idempotency_key`; if both are present and differ, that is 400 as well.
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
+	// marks, which are removed together with its escaping backslashes. If it is longer than
+	// 255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+	// command it replaces the body's `idempotency_key`; if both are present and differ, the
+	// response is also 400.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
 	// Traceparent W3C trace context; used if the body has no `traceparent`, ignored if
@@ -4863,14 +4899,16 @@ type ListJobsParams struct {
 	// RequestType Only jobs of this request type.
 	RequestType *string `form:"request_type,omitempty" json:"request_type,omitempty"`
 
-	// CorrelationID Only jobs with this correlation id, however old they are. Without `tenant_id` those
-	// of all tenants, for a caller who may read all.
+	// CorrelationID Only jobs with this correlation id, of any age. Without `tenant_id`, those of all
+	// tenants, for a caller who may read all tenants.
 	CorrelationID *string `form:"correlation_id,omitempty" json:"correlation_id,omitempty"`
 
-	// Service Only jobs whose failed or current step is of this service, the last one of a job that succeeded.
+	// Service Only jobs whose failed or current step belongs to this service; for a job that
+	// succeeded, its last step counts.
 	Service *string `form:"service,omitempty" json:"service,omitempty"`
 
-	// ErrorCode Only jobs that failed with this code, and live ones whose current step last failed with it.
+	// ErrorCode Only jobs that failed with this code, and live jobs whose current step last failed
+	// with it.
 	ErrorCode *string `form:"error_code,omitempty" json:"error_code,omitempty"`
 
 	// CreatedAfter Only jobs accepted at this time or later.
@@ -4879,30 +4917,30 @@ type ListJobsParams struct {
 	// CreatedBefore Only jobs accepted before this time.
 	CreatedBefore *Time `form:"created_before,omitempty" json:"created_before,omitempty"`
 
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // GetJobParams defines parameters for GetJob.
 type GetJobParams struct {
-	// Wait Answer when the job is terminal, or after this time: a Go duration
-	// such as `30s` or `1m`. More than `60s` is cut to `60s`.
+	// Wait Wait until the job is terminal, or for this long: a Go duration such as `30s` or
+	// `1m`. Values above `60s` count as `60s`.
 	Wait *string `form:"wait,omitempty" json:"wait,omitempty"`
 }
 
 // ListJobEventsParams defines parameters for ListJobEvents.
 type ListJobEventsParams struct {
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 
 	// LastEventID The last entry that the client received from a stream.
@@ -4911,11 +4949,11 @@ type ListJobEventsParams struct {
 
 // OrchestrateParams defines parameters for Orchestrate.
 type OrchestrateParams struct {
-	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in
-	// quotation marks, which are removed together with its escaping backslashes.
-	// Longer than 255 bytes is 413 `too_large`, malformed 400
-	// `invalid_envelope`. For a command it replaces the body's
-	// `idempotency_key`; if both are present and differ, that is 400 as well.
+	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
+	// marks, which are removed together with its escaping backslashes. If it is longer than
+	// 255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+	// command it replaces the body's `idempotency_key`; if both are present and differ, the
+	// response is also 400.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
 
 	// Traceparent W3C trace context; used if the body has no `traceparent`, ignored if
@@ -4925,12 +4963,12 @@ type OrchestrateParams struct {
 
 // ListWorkEventsParams defines parameters for ListWorkEvents.
 type ListWorkEventsParams struct {
-	// Limit How many entries a page holds. Entries of one change are never split, so
-	// a page of a job's history may hold a few more.
+	// Limit The number of entries per page. Entries of one change are never split, so a page of a
+	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// PageToken The `next_page_token` of the previous page, whose other parameters, but for
-	// `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
+	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
@@ -5106,7 +5144,7 @@ type ClientInterface interface {
 
 	// GetRoot Find the documentation
 	//
-	// Sends a browser, which accepts HTML, to the console at `/ui/`.
+	// Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
 	//
 	// Corresponds with GET / (the `GetRoot` operationId).
 	GetRoot(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5121,7 +5159,7 @@ type ClientInterface interface {
 
 	// GetHealth Check that the process is alive
 	//
-	// Answers 200 as long as the process serves, also while it shuts down.
+	// Answers 200 as long as the process serves, even while it shuts down.
 	//
 	// Corresponds with GET /healthz (the `GetHealth` operationId).
 	GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5145,10 +5183,10 @@ type ClientInterface interface {
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListAuditTrail Read who did what of late
+	// ListAuditTrail Read who did what recently
 	//
-	// The newest audit records of the process that answers, newest first: at most 1,000
-	// since its start. Other replicas have their own. All records are in the audit log.
+	// The latest audit records of the process that answers, newest first: at most 1,000 since
+	// it started. Other replicas have their own. The audit log has all records.
 	//
 	// Corresponds with GET /v1/admin/audit-trail (the `ListAuditTrail` operationId).
 	ListAuditTrail(ctx context.Context, params *ListAuditTrailParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5156,11 +5194,11 @@ type ClientInterface interface {
 	// CreateBackupWithBody Take a backup of the store
 	//
 	// A consistent copy of the store in the server's data folder, with everything that was
-	// acknowledged before the request. Writes go on. `lucius backup` checks what it
-	// receives, and `lucius restore` makes a store of it. An answer that cannot be completed
-	// ends with its connection, as does one that the client does not read for 15 s. One
-	// backup is taken at a time: 429 `rate_limited`. 404 `not_found` if the store is not in
-	// a data folder.
+	// acknowledged before the request. Writes continue. `lucius backup` verifies the copy as
+	// it arrives, and `lucius restore` turns it into a store. If the response cannot be
+	// completed, or the client does not read for 15 s, the connection is closed. Only one
+	// backup runs at a time; others get 429 `rate_limited`. 404 `not_found` if the store is
+	// not in a data folder.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5170,29 +5208,29 @@ type ClientInterface interface {
 	// CreateBackup Take a backup of the store
 	//
 	// A consistent copy of the store in the server's data folder, with everything that was
-	// acknowledged before the request. Writes go on. `lucius backup` checks what it
-	// receives, and `lucius restore` makes a store of it. An answer that cannot be completed
-	// ends with its connection, as does one that the client does not read for 15 s. One
-	// backup is taken at a time: 429 `rate_limited`. 404 `not_found` if the store is not in
-	// a data folder.
+	// acknowledged before the request. Writes continue. `lucius backup` verifies the copy as
+	// it arrives, and `lucius restore` turns it into a store. If the response cannot be
+	// completed, or the client does not read for 15 s, the connection is closed. Only one
+	// backup runs at a time; others get 429 `rate_limited`. 404 `not_found` if the store is
+	// not in a data folder.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/backup (the `CreateBackup` operationId).
 	CreateBackup(ctx context.Context, body CreateBackupJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListCancellations Read the cancel operations
+	// ListCancellations List cancel operations
 	//
-	// With their progress, the newest first, without their items.
+	// Newest first, with their progress but without their items.
 	//
 	// Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
 	ListCancellations(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateCancellationWithBody Cancel live jobs
 	//
-	// Cancels the named jobs, or the live ones that the filters select, in the background
-	// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
-	// longer matches at its turn is skipped. `reason` is required.
+	// Cancels the named jobs, or the live jobs that the filters select, in the background and
+	// no faster than `rate_per_second`. The set of jobs is fixed when the operation is
+	// created; a job that no longer matches at its turn is skipped. `reason` is required.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5201,9 +5239,9 @@ type ClientInterface interface {
 
 	// CreateCancellation Cancel live jobs
 	//
-	// Cancels the named jobs, or the live ones that the filters select, in the background
-	// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
-	// longer matches at its turn is skipped. `reason` is required.
+	// Cancels the named jobs, or the live jobs that the filters select, in the background and
+	// no faster than `rate_per_second`. The set of jobs is fixed when the operation is
+	// created; a job that no longer matches at its turn is skipped. `reason` is required.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5212,8 +5250,8 @@ type ClientInterface interface {
 
 	// ListDeadLetters List replies that could not be handled
 	//
-	// The dead letters of the reply topics, by lane and age, with their bodies. They
-	// stay as they are. 404 `not_found` if replies do not come over topics.
+	// The dead letters of the reply topics, by lane and age, with their bodies. Listing does
+	// not change them. 404 `not_found` if the server does not read replies from topics.
 	//
 	// Corresponds with GET /v1/admin/dead-letters (the `ListDeadLetters` operationId).
 	ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5238,8 +5276,8 @@ type ClientInterface interface {
 
 	// ReplayDeadLettersWithBody Handle dead letters again
 	//
-	// Applies each reply as if it came now. One that the ledger has or will never take
-	// is deleted; another stays, with the cause. A callback counts at most once, so
+	// Applies each reply as if it arrived now. A reply that the ledger has, or will never
+	// accept, is deleted; any other stays, with the cause. A callback counts at most once, so
 	// repeating the request is safe.
 	//
 	// Takes any type of body and a specified content type.
@@ -5249,8 +5287,8 @@ type ClientInterface interface {
 
 	// ReplayDeadLetters Handle dead letters again
 	//
-	// Applies each reply as if it came now. One that the ledger has or will never take
-	// is deleted; another stays, with the cause. A callback counts at most once, so
+	// Applies each reply as if it arrived now. A reply that the ledger has, or will never
+	// accept, is deleted; any other stays, with the cause. A callback counts at most once, so
 	// repeating the request is safe.
 	//
 	// Takes a body of the `application/json` content type.
@@ -5258,22 +5296,21 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
 	ReplayDeadLetters(ctx context.Context, body ReplayDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListFailures Read the failed jobs in groups
+	// ListFailures Group the failed jobs
 	//
-	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
-	// largest group first. A job that was rerun is left out: its rerun is under way, has
-	// succeeded, or failed and is counted itself. After the cancellation of its rerun it
-	// is counted again. Without `created_after` these are the
-	// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
-	// `truncated` is true if there are more.
+	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, largest
+	// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
+	// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
+	// `created_after` these are the jobs accepted in this month or the two before it. At most
+	// 100,000 jobs are counted; `truncated` is true if there are more.
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListInbox List refused commands of the inbox
+	// ListInbox List refused commands in the inbox
 	//
-	// Commands that applications submitted in their own transactions, by `lucius.submit` in
-	// PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+	// Refused commands that applications submitted in their own transactions, with
+	// `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
 	// unless the server's store is PostgreSQL.
 	//
 	// Corresponds with GET /v1/admin/inbox (the `ListInbox` operationId).
@@ -5281,8 +5318,7 @@ type ClientInterface interface {
 
 	// DiscardInboxWithBody Discard refused commands
 	//
-	// Ends the commands without a job. The application that asks for the result is told the
-	// reason.
+	// Ends the commands without a job. An application that queries the result gets the reason.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5291,8 +5327,7 @@ type ClientInterface interface {
 
 	// DiscardInbox Discard refused commands
 	//
-	// Ends the commands without a job. The application that asks for the result is told the
-	// reason.
+	// Ends the commands without a job. An application that queries the result gets the reason.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5301,8 +5336,8 @@ type ClientInterface interface {
 
 	// RetryInboxWithBody Try refused commands again
 	//
-	// Puts refused commands back, so that a replica tries them again: after the missing
-	// protocol was added, for example.
+	// Puts refused commands back, so that a replica tries them again, for example after a
+	// missing protocol was added.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5311,18 +5346,18 @@ type ClientInterface interface {
 
 	// RetryInbox Try refused commands again
 	//
-	// Puts refused commands back, so that a replica tries them again: after the missing
-	// protocol was added, for example.
+	// Puts refused commands back, so that a replica tries them again, for example after a
+	// missing protocol was added.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 	RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListOperations Read the operations of all kinds
+	// ListOperations List operations of all kinds
 	//
-	// With their progress, the newest first, without their items. They are kept for
-	// seven days after their end.
+	// Newest first, with their progress but without their items. They are kept for seven days
+	// after their end.
 	//
 	// Corresponds with GET /v1/admin/operations (the `ListOperations` operationId).
 	ListOperations(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5336,7 +5371,7 @@ type ClientInterface interface {
 
 	// CancelOperationWithBody Stop an operation
 	//
-	// Begins no further job. Jobs that were already changed stay so.
+	// The operation changes no further jobs. Jobs already changed stay changed.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5345,7 +5380,7 @@ type ClientInterface interface {
 
 	// CancelOperation Stop an operation
 	//
-	// Begins no further job. Jobs that were already changed stay so.
+	// The operation changes no further jobs. Jobs already changed stay changed.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5354,23 +5389,22 @@ type ClientInterface interface {
 
 	// ListOutbox List outbox rows
 	//
-	// The rows of the latest attempts of the jobs that were accepted in the last three
-	// months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
-	// also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
-	// next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
-	// If several processes share the store, PENDING rows may be missing in the first seconds, while
-	// the process that made them publishes them.
+	// The outbox rows of the latest attempts of jobs accepted in the last three months, newest
+	// jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL, also those of older
+	// live jobs. A page may have fewer rows than requested, or none, and still have a next
+	// page: the limits of `GET /v1/jobs` apply, and `searched_to` says how far it got. If
+	// several processes share the store, PENDING rows may be missing in the first seconds,
+	// while the process that created them publishes them.
 	//
 	// Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
 	ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// RetryOutboxWithBody Publish waiting directives now
 	//
-	// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
-	// for their next dispatch. It spends no budget. Select rows either by
-	// `outbox_ids` or by filters, all of which must match; the empty object
-	// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
-	// skipped with its reason.
+	// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
+	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
+	// all of which must match; the empty object selects all rows that are due or waiting. A
+	// row that is SENT or FAILED_FINAL is skipped, with the reason.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5379,18 +5413,17 @@ type ClientInterface interface {
 
 	// RetryOutbox Publish waiting directives now
 	//
-	// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
-	// for their next dispatch. It spends no budget. Select rows either by
-	// `outbox_ids` or by filters, all of which must match; the empty object
-	// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
-	// skipped with its reason.
+	// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
+	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
+	// all of which must match; the empty object selects all rows that are due or waiting. A
+	// row that is SENT or FAILED_FINAL is skipped, with the reason.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/outbox/retry (the `RetryOutbox` operationId).
 	RetryOutbox(ctx context.Context, body RetryOutboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// GetOverview Read how the whole server does
+	// GetOverview Read an overview of the server
 	//
 	// Live jobs by state, how often jobs are accepted and end, how many directives wait
 	// for workers, pauses, open circuits, and stuck jobs. The counts are those of
@@ -5408,10 +5441,9 @@ type ClientInterface interface {
 
 	// CreatePauseWithBody Pause dispatch
 	//
-	// Dispatches nothing new within the scope until it is resumed. The scope is
-	// one tenant, one protocol, one lane, one service, or everything. Commands are
-	// still accepted, and workers finish the attempts that they hold. Pausing the same
-	// scope again gives the same pause.
+	// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
+	// protocol, one lane, one service, or everything. Commands are still accepted, and workers
+	// finish the attempts that they hold. Pausing the same scope again returns the same pause.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5420,10 +5452,9 @@ type ClientInterface interface {
 
 	// CreatePause Pause dispatch
 	//
-	// Dispatches nothing new within the scope until it is resumed. The scope is
-	// one tenant, one protocol, one lane, one service, or everything. Commands are
-	// still accepted, and workers finish the attempts that they hold. Pausing the same
-	// scope again gives the same pause.
+	// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
+	// protocol, one lane, one service, or everything. Commands are still accepted, and workers
+	// finish the attempts that they hold. Pausing the same scope again returns the same pause.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5450,17 +5481,17 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
 	ResumePause(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListPausings Read the pause operations
+	// ListPausings List pause operations
 	//
-	// With their progress, the newest first, without their items.
+	// Newest first, with their progress but without their items.
 	//
 	// Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
 	ListPausings(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreatePausingWithBody Pause live jobs
 	//
-	// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
-	// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+	// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
+	// existing jobs; a pause created with `/v1/admin/pauses` also covers future ones.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5469,24 +5500,24 @@ type ClientInterface interface {
 
 	// CreatePausing Pause live jobs
 	//
-	// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
-	// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+	// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
+	// existing jobs; a pause created with `/v1/admin/pauses` also covers future ones.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
 	CreatePausing(ctx context.Context, params *CreatePausingParams, body CreatePausingJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListResumptions Read the resume operations
+	// ListResumptions List resume operations
 	//
-	// With their progress, the newest first, without their items.
+	// Newest first, with their progress but without their items.
 	//
 	// Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
 	ListResumptions(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateResumptionWithBody Resume paused jobs
 	//
-	// As for cancellations, with jobs that are PAUSED or PAUSING.
+	// Like a cancellation, for jobs that are PAUSED or PAUSING.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5495,28 +5526,28 @@ type ClientInterface interface {
 
 	// CreateResumption Resume paused jobs
 	//
-	// As for cancellations, with jobs that are PAUSED or PAUSING.
+	// Like a cancellation, for jobs that are PAUSED or PAUSING.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
 	CreateResumption(ctx context.Context, params *CreateResumptionParams, body CreateResumptionJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListRetries Read the retry operations
+	// ListRetries List retry operations
 	//
-	// With their progress, the newest first, without their items.
+	// Newest first, with their progress but without their items.
 	//
 	// Corresponds with GET /v1/admin/retries (the `ListRetries` operationId).
 	ListRetries(ctx context.Context, params *ListRetriesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateRetryWithBody Rerun failed jobs
 	//
-	// Reruns the named jobs, or those that the filters select, in the background and
-	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-	// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
-	// with the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point however often it is requested. A job
-	// that the filters selected and that was rerun since is skipped.
+	// Reruns the named jobs, or those that the filters select, in the background and no faster
+	// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
+	// than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
+	// gets at most one rerun per starting point, however often it is requested. A selected job
+	// that has been rerun in the meantime is skipped.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5525,49 +5556,49 @@ type ClientInterface interface {
 
 	// CreateRetry Rerun failed jobs
 	//
-	// Reruns the named jobs, or those that the filters select, in the background and
-	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-	// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
-	// with the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point however often it is requested. A job
-	// that the filters selected and that was rerun since is skipped.
+	// Reruns the named jobs, or those that the filters select, in the background and no faster
+	// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
+	// than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
+	// gets at most one rerun per starting point, however often it is requested. A selected job
+	// that has been rerun in the meantime is skipped.
 	//
 	// Takes a body of the `application/json` content type.
 	//
 	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 	CreateRetry(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListServices Read what each service has to do, and how it does it
+	// ListServices Read the backlog and performance of each service
 	//
-	// For each service and step type: how many steps wait and since when, how many are
-	// under way, how often attempts end and fail, how long they take, and which workers
-	// ask for work. Also those of loaded protocols that never had a step. The counts are
-	// maintained, never made by a scan: see `exact` and `as_of`. They are not divided by
-	// tenant, so this takes the role for all tenants. At most 100 kinds of work are counted
-	// apart; further ones count as service `other`.
+	// For each service and step type: how many steps wait and since when, how many are under
+	// way, how often attempts end and fail, how long they take, and which workers ask for
+	// work. Services of loaded protocols are listed even if they never had a step. The counts
+	// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+	// not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
+	// are counted separately; the rest count as service `other`.
 	//
 	// Corresponds with GET /v1/admin/services (the `ListServices` operationId).
 	ListServices(ctx context.Context, params *ListServicesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListStuck Read stuck jobs
 	//
-	// Live jobs without a way forward that the reconciler's last round found and
-	// could not repair, and how many defects it repaired.
+	// Live jobs that cannot make progress, found by the reconciler's last round and not
+	// repairable, and how many defects it repaired.
 	//
 	// Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
 	ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListWebhooks List webhooks that were not delivered
 	//
-	// Webhooks whose attempts are exhausted, that were refused, or whose receiver
-	// answered 410, newest first.
+	// Webhooks that ran out of attempts, were refused, or got 410 from the receiver, newest
+	// first.
 	//
 	// Corresponds with GET /v1/admin/webhooks (the `ListWebhooks` operationId).
 	ListWebhooks(ctx context.Context, params *ListWebhooksParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ReplayWebhookWithBody Send a webhook again
 	//
-	// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
+	// Restarts the attempts of a webhook immediately, with the same `webhook-id`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5576,7 +5607,7 @@ type ClientInterface interface {
 
 	// ReplayWebhook Send a webhook again
 	//
-	// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
+	// Restarts the attempts of a webhook immediately, with the same `webhook-id`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5585,7 +5616,7 @@ type ClientInterface interface {
 
 	// RequeueWorkWithBody Offer a stalled item again, now
 	//
-	// stalled to queued, with the directive of a new attempt; no budget is
+	// Moves the item from stalled to queued, with the directive of a new attempt; no budget is
 	// spent.
 	//
 	// Takes any type of body and a specified content type.
@@ -5595,7 +5626,7 @@ type ClientInterface interface {
 
 	// RequeueWork Offer a stalled item again, now
 	//
-	// stalled to queued, with the directive of a new attempt; no budget is
+	// Moves the item from stalled to queued, with the directive of a new attempt; no budget is
 	// spent.
 	//
 	// Takes a body of the `application/json` content type.
@@ -5605,8 +5636,8 @@ type ClientInterface interface {
 
 	// StallWorkWithBody Take an item from its worker
 	//
-	// claimed or running to stalled. The step waits for its next attempt; no
-	// budget is spent.
+	// Moves the item from claimed or running to stalled. The step waits for its next attempt;
+	// no budget is spent.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5615,8 +5646,8 @@ type ClientInterface interface {
 
 	// StallWork Take an item from its worker
 	//
-	// claimed or running to stalled. The step waits for its next attempt; no
-	// budget is spent.
+	// Moves the item from claimed or running to stalled. The step waits for its next attempt;
+	// no budget is spent.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5625,8 +5656,8 @@ type ClientInterface interface {
 
 	// CallbackAckWithBody Acknowledge a directive
 	//
-	// The platform service has taken the directive and works on it. The step
-	// becomes IN_PROGRESS under a lease that heartbeats extend.
+	// The platform service has received the directive and is working on it. The step becomes
+	// IN_PROGRESS under a lease that heartbeats extend.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5635,8 +5666,8 @@ type ClientInterface interface {
 
 	// CallbackAck Acknowledge a directive
 	//
-	// The platform service has taken the directive and works on it. The step
-	// becomes IN_PROGRESS under a lease that heartbeats extend.
+	// The platform service has received the directive and is working on it. The step becomes
+	// IN_PROGRESS under a lease that heartbeats extend.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5645,7 +5676,7 @@ type ClientInterface interface {
 
 	// CallbackHeartbeatWithBody Extend the lease of a step
 	//
-	// The platform service is still working. Answers with the new deadline,
+	// The platform service is still working. The response has the new deadline,
 	// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes any type of body and a specified content type.
@@ -5655,7 +5686,7 @@ type ClientInterface interface {
 
 	// CallbackHeartbeat Extend the lease of a step
 	//
-	// The platform service is still working. Answers with the new deadline,
+	// The platform service is still working. The response has the new deadline,
 	// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes a body of the `application/json` content type.
@@ -5687,10 +5718,10 @@ type ClientInterface interface {
 
 	// SubmitCommandWithBody Submit a command
 	//
-	// Accepts a command and answers 202 as soon as its job is durable. The
-	// same command again answers with the first job and `replayed` true. Commands
-	// are the same if they have the same `idempotency_key` or, without a key, the
-	// same tenant, request type, schema version, references and payload.
+	// Accepts a command and answers 202 as soon as its job is durable. A repeated command
+	// returns the first job, with `replayed` true. Commands are the same if they have the same
+	// `idempotency_key` or, without a key, the same tenant, request type, schema version,
+	// references and payload.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5699,10 +5730,10 @@ type ClientInterface interface {
 
 	// SubmitCommand Submit a command
 	//
-	// Accepts a command and answers 202 as soon as its job is durable. The
-	// same command again answers with the first job and `replayed` true. Commands
-	// are the same if they have the same `idempotency_key` or, without a key, the
-	// same tenant, request type, schema version, references and payload.
+	// Accepts a command and answers 202 as soon as its job is durable. A repeated command
+	// returns the first job, with `replayed` true. Commands are the same if they have the same
+	// `idempotency_key` or, without a key, the same tenant, request type, schema version,
+	// references and payload.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5711,10 +5742,9 @@ type ClientInterface interface {
 
 	// SubmitBatchWithBody Submit many commands
 	//
-	// Each command is accepted or refused independently, in any order. Its result,
-	// at the same index, has the status and the body that `POST /v1/commands`
-	// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
-	// `invalid_envelope`.
+	// Each command is accepted or refused independently, in any order. Its result, at the same
+	// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
+	// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5723,10 +5753,9 @@ type ClientInterface interface {
 
 	// SubmitBatch Submit many commands
 	//
-	// Each command is accepted or refused independently, in any order. Its result,
-	// at the same index, has the status and the body that `POST /v1/commands`
-	// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
-	// `invalid_envelope`.
+	// Each command is accepted or refused independently, in any order. Its result, at the same
+	// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
+	// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5735,18 +5764,18 @@ type ClientInterface interface {
 
 	// ListJobs List jobs
 	//
-	// Newest first, by the time of acceptance. Each job is read when it is listed, so
-	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-	// few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
-	// still have a next one: continue until there is no `next_page_token`. For one page
-	// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
-	// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
-	// reads only those that match. So does a server whose store is its own with live jobs, from
-	// when it has seen each of them once. Until then, with more than 50,000 of them, a page that would be
-	// empty takes up to 5 seconds, and may show jobs that a later page repeats. Other servers read
-	// live jobs to compare them.
-	// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
-	// given; otherwise the last three months are listed unless `created_after` says otherwise.
+	// Newest first, by the time of acceptance. Each job is read when it is listed, so it
+	// agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If few jobs
+	// match, or if they are large, a page may have fewer jobs than requested, or none, and
+	// still have a next page: continue until there is no `next_page_token`. For one page the
+	// server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
+	// entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+	// that match. A server that is the only one on its store also reads only live jobs that
+	// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
+	// page that would be empty takes up to 5 seconds, and may show jobs that a later page
+	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
+	// found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+	// three months are listed, unless `created_after` says otherwise.
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5758,23 +5787,22 @@ type ClientInterface interface {
 
 	// ListJobEvents Read the history of a job
 	//
-	// With `Accept: text/event-stream`, sends the history so far and then each entry
-	// as it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-	// its `type`, `data` the entry. The stream ends when the job ends, the server
-	// shuts down, or another caller gets its slot; a comment about every 15 s
-	// keeps it open, also while the store is unavailable. A client that reconnects
-	// with `Last-Event-ID` continues after that entry; an id that the history does
-	// not have is 400 `invalid_envelope`.
+	// With `Accept: text/event-stream`, sends the history so far and then each entry as it
+	// happens, as server-sent events: `id` is the entry's `event_id`, `event` its `type`,
+	// `data` the entry. The stream ends when the job ends, the server shuts down, or another
+	// caller gets its slot. A comment about every 15 s keeps it open, even while the store is
+	// unavailable. A client that reconnects with `Last-Event-ID` continues after that entry;
+	// an id that is not in the history gets 400 `invalid_envelope`.
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 	ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListRejectedCallbacks List the callbacks of a job that were refused
+	// ListRejectedCallbacks List the refused callbacks of a job
 	//
-	// Callbacks that came late, carried a pair that was not current, or contradicted
-	// an earlier RESULT. They changed nothing. Repeats are one entry with a count. At
-	// most 16 of a step and 64 of a job are kept; `more` counts those beyond. A count
-	// may lack what came in the second before a crash of the server.
+	// Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
+	// RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
+	// and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
+	// of its last second may be missing from a count.
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/rejected (the `ListRejectedCallbacks` operationId).
 	ListRejectedCallbacks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5786,16 +5814,16 @@ type ClientInterface interface {
 
 	// ListJobWebhooks Read the webhooks of a job
 	//
-	// One for each of the command's `callback_urls`, written when the job ends.
+	// There is one for each of the command's `callback_urls`, created when the job ends.
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/webhooks (the `ListJobWebhooks` operationId).
 	ListJobWebhooks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CancelJobWithBody Cancel a job
 	//
-	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-	// until that attempt ends. CANCELLED means that the job no longer changes; a
-	// worker may still be working on it.
+	// The job is CANCELLED immediately if no worker holds an attempt, otherwise CANCELLING
+	// until that attempt ends. CANCELLED means that the job no longer changes; a worker may
+	// still be working on it.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5804,9 +5832,9 @@ type ClientInterface interface {
 
 	// CancelJob Cancel a job
 	//
-	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-	// until that attempt ends. CANCELLED means that the job no longer changes; a
-	// worker may still be working on it.
+	// The job is CANCELLED immediately if no worker holds an attempt, otherwise CANCELLING
+	// until that attempt ends. CANCELLED means that the job no longer changes; a worker may
+	// still be working on it.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5815,8 +5843,8 @@ type ClientInterface interface {
 
 	// PauseJobWithBody Pause a job
 	//
-	// PAUSED immediately if no worker holds an attempt, else PAUSING until that
-	// attempt ends. In both states nothing new is dispatched, retries included.
+	// The job is PAUSED immediately if no worker holds an attempt, otherwise PAUSING until
+	// that attempt ends. In both states nothing new is dispatched, retries included.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5825,8 +5853,8 @@ type ClientInterface interface {
 
 	// PauseJob Pause a job
 	//
-	// PAUSED immediately if no worker holds an attempt, else PAUSING until that
-	// attempt ends. In both states nothing new is dispatched, retries included.
+	// The job is PAUSED immediately if no worker holds an attempt, otherwise PAUSING until
+	// that attempt ends. In both states nothing new is dispatched, retries included.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5835,10 +5863,10 @@ type ClientInterface interface {
 
 	// RerunJobWithBody Rerun a job
 	//
-	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-	// steps: from the failed step, keeping the results before it, or from the start.
-	// There is one rerun for each job and starting point; a repeated request answers
-	// with the same job and `replayed` true.
+	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
+	// from the failed step, keeping the results before it, or from the start. There is one
+	// rerun for each job and starting point; a repeated request returns the same job with
+	// `replayed` true.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5847,10 +5875,10 @@ type ClientInterface interface {
 
 	// RerunJob Rerun a job
 	//
-	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-	// steps: from the failed step, keeping the results before it, or from the start.
-	// There is one rerun for each job and starting point; a repeated request answers
-	// with the same job and `replayed` true.
+	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
+	// from the failed step, keeping the results before it, or from the start. There is one
+	// rerun for each job and starting point; a repeated request returns the same job with
+	// `replayed` true.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5875,7 +5903,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/jobs/{jobId}:resume (the `ResumeJob` operationId).
 	ResumeJob(ctx context.Context, jobID JobID, body ResumeJobJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// OrchestrateWithBody Submit a command (other name)
+	// OrchestrateWithBody Submit a command (alias)
 	//
 	// The same as `POST /v1/commands`.
 	//
@@ -5884,7 +5912,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/orchestrate (the `Orchestrate` operationId).
 	OrchestrateWithBody(ctx context.Context, params *OrchestrateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// Orchestrate Submit a command (other name)
+	// Orchestrate Submit a command (alias)
 	//
 	// The same as `POST /v1/commands`.
 	//
@@ -5903,8 +5931,8 @@ type ClientInterface interface {
 
 	// GetIdentity Read who you are
 	//
-	// The caller that the server sees behind the credential, and what it may do. A server
-	// that asks for no credential lets everybody do everything.
+	// The caller that the credential identifies, and what it may do. A server without access
+	// control lets every caller do everything.
 	//
 	// Corresponds with GET /v1/whoami (the `GetIdentity` operationId).
 	GetIdentity(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -5921,7 +5949,8 @@ type ClientInterface interface {
 
 	// CompleteWorkWithBody Complete a running item
 	//
-	// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
+	// Moves the item from running to succeeded. For the job this counts as a RESULT with
+	// SUCCEEDED.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5930,7 +5959,8 @@ type ClientInterface interface {
 
 	// CompleteWork Complete a running item
 	//
-	// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
+	// Moves the item from running to succeeded. For the job this counts as a RESULT with
+	// SUCCEEDED.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5939,9 +5969,9 @@ type ClientInterface interface {
 
 	// FailWorkWithBody Fail a running item
 	//
-	// running to failed, which is final for the item. For the job this counts as a
-	// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
-	// item; otherwise with FAILED_FINAL.
+	// Moves the item from running to failed, which is final for the item. For the job this
+	// counts as a RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a
+	// new item; otherwise with FAILED_FINAL.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5950,9 +5980,9 @@ type ClientInterface interface {
 
 	// FailWork Fail a running item
 	//
-	// running to failed, which is final for the item. For the job this counts as a
-	// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
-	// item; otherwise with FAILED_FINAL.
+	// Moves the item from running to failed, which is final for the item. For the job this
+	// counts as a RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a
+	// new item; otherwise with FAILED_FINAL.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5961,8 +5991,8 @@ type ClientInterface interface {
 
 	// HeartbeatWorkWithBody Extend the lease of an item
 	//
-	// Extends the claim of a claimed item, and the step's lease of a running
-	// one. The item in the answer holds `cancel_requested` and `pause_requested`.
+	// Extends the claim of a claimed item, or the step's lease of a running one. The item in
+	// the response has `cancel_requested` and `pause_requested`.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5971,8 +6001,8 @@ type ClientInterface interface {
 
 	// HeartbeatWork Extend the lease of an item
 	//
-	// Extends the claim of a claimed item, and the step's lease of a running
-	// one. The item in the answer holds `cancel_requested` and `pause_requested`.
+	// Extends the claim of a claimed item, or the step's lease of a running one. The item in
+	// the response has `cancel_requested` and `pause_requested`.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -5981,8 +6011,8 @@ type ClientInterface interface {
 
 	// StartWorkWithBody Start a claimed item
 	//
-	// claimed to running. For the job this counts as the step's ACK. From now on the
-	// item's lease is the step's lease.
+	// Moves the item from claimed to running. For the job this counts as the step's ACK. From
+	// now on the item's lease is the step's lease.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5991,8 +6021,8 @@ type ClientInterface interface {
 
 	// StartWork Start a claimed item
 	//
-	// claimed to running. For the job this counts as the step's ACK. From now on the
-	// item's lease is the step's lease.
+	// Moves the item from claimed to running. For the job this counts as the step's ACK. From
+	// now on the item's lease is the step's lease.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6001,11 +6031,10 @@ type ClientInterface interface {
 
 	// ClaimWorkWithBody Claim work items
 	//
-	// A long poll: answers as soon as there is work, else with no items after
-	// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
-	// A repeat with the same `request_id` answers with those items of the first
-	// answer that still have the same attempt and lease; an empty answer is not
-	// remembered.
+	// A long poll: it returns as soon as there is work, or with no items after `wait_seconds`.
+	// A claim delivers the directive and starts its ACK deadline. A repeat with the same
+	// `request_id` returns those items of the first response that still have the same attempt
+	// and lease; an empty response is not remembered.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -6014,11 +6043,10 @@ type ClientInterface interface {
 
 	// ClaimWork Claim work items
 	//
-	// A long poll: answers as soon as there is work, else with no items after
-	// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
-	// A repeat with the same `request_id` answers with those items of the first
-	// answer that still have the same attempt and lease; an empty answer is not
-	// remembered.
+	// A long poll: it returns as soon as there is work, or with no items after `wait_seconds`.
+	// A claim delivers the directive and starts its ACK deadline. A repeat with the same
+	// `request_id` returns those items of the first response that still have the same attempt
+	// and lease; an empty response is not remembered.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6027,8 +6055,8 @@ type ClientInterface interface {
 
 	// CompleteWorkBatchWithBody Complete many running items
 	//
-	// Each item is completed or refused independently, in any order, as
-	// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+	// Each item is completed or refused independently, in any order, as by
+	// `POST /v1/work/{workId}:complete`. Its result is at the same index.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -6037,8 +6065,8 @@ type ClientInterface interface {
 
 	// CompleteWorkBatch Complete many running items
 	//
-	// Each item is completed or refused independently, in any order, as
-	// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+	// Each item is completed or refused independently, in any order, as by
+	// `POST /v1/work/{workId}:complete`. Its result is at the same index.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6048,7 +6076,7 @@ type ClientInterface interface {
 
 // GetRoot Find the documentation
 //
-// Sends a browser, which accepts HTML, to the console at `/ui/`.
+// Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
 //
 // Corresponds with GET / (the `GetRoot` operationId).
 func (c *Client) GetRoot(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6083,7 +6111,7 @@ func (c *Client) GetDocs(ctx context.Context, reqEditors ...RequestEditorFn) (*h
 
 // GetHealth Check that the process is alive
 //
-// Answers 200 as long as the process serves, also while it shuts down.
+// Answers 200 as long as the process serves, even while it shuts down.
 //
 // Corresponds with GET /healthz (the `GetHealth` operationId).
 func (c *Client) GetHealth(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6147,10 +6175,10 @@ func (c *Client) GetReadiness(ctx context.Context, reqEditors ...RequestEditorFn
 	return c.Client.Do(req)
 }
 
-// ListAuditTrail Read who did what of late
+// ListAuditTrail Read who did what recently
 //
-// The newest audit records of the process that answers, newest first: at most 1,000
-// since its start. Other replicas have their own. All records are in the audit log.
+// The latest audit records of the process that answers, newest first: at most 1,000 since
+// it started. Other replicas have their own. The audit log has all records.
 //
 // Corresponds with GET /v1/admin/audit-trail (the `ListAuditTrail` operationId).
 func (c *Client) ListAuditTrail(ctx context.Context, params *ListAuditTrailParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6168,11 +6196,11 @@ func (c *Client) ListAuditTrail(ctx context.Context, params *ListAuditTrailParam
 // CreateBackupWithBody Take a backup of the store
 //
 // A consistent copy of the store in the server's data folder, with everything that was
-// acknowledged before the request. Writes go on. `lucius backup` checks what it
-// receives, and `lucius restore` makes a store of it. An answer that cannot be completed
-// ends with its connection, as does one that the client does not read for 15 s. One
-// backup is taken at a time: 429 `rate_limited`. 404 `not_found` if the store is not in
-// a data folder.
+// acknowledged before the request. Writes continue. `lucius backup` verifies the copy as
+// it arrives, and `lucius restore` turns it into a store. If the response cannot be
+// completed, or the client does not read for 15 s, the connection is closed. Only one
+// backup runs at a time; others get 429 `rate_limited`. 404 `not_found` if the store is
+// not in a data folder.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6192,11 +6220,11 @@ func (c *Client) CreateBackupWithBody(ctx context.Context, contentType string, b
 // CreateBackup Take a backup of the store
 //
 // A consistent copy of the store in the server's data folder, with everything that was
-// acknowledged before the request. Writes go on. `lucius backup` checks what it
-// receives, and `lucius restore` makes a store of it. An answer that cannot be completed
-// ends with its connection, as does one that the client does not read for 15 s. One
-// backup is taken at a time: 429 `rate_limited`. 404 `not_found` if the store is not in
-// a data folder.
+// acknowledged before the request. Writes continue. `lucius backup` verifies the copy as
+// it arrives, and `lucius restore` turns it into a store. If the response cannot be
+// completed, or the client does not read for 15 s, the connection is closed. Only one
+// backup runs at a time; others get 429 `rate_limited`. 404 `not_found` if the store is
+// not in a data folder.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6213,9 +6241,9 @@ func (c *Client) CreateBackup(ctx context.Context, body CreateBackupJSONRequestB
 	return c.Client.Do(req)
 }
 
-// ListCancellations Read the cancel operations
+// ListCancellations List cancel operations
 //
-// With their progress, the newest first, without their items.
+// Newest first, with their progress but without their items.
 //
 // Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
 func (c *Client) ListCancellations(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6232,9 +6260,9 @@ func (c *Client) ListCancellations(ctx context.Context, params *ListCancellation
 
 // CreateCancellationWithBody Cancel live jobs
 //
-// Cancels the named jobs, or the live ones that the filters select, in the background
-// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
-// longer matches at its turn is skipped. `reason` is required.
+// Cancels the named jobs, or the live jobs that the filters select, in the background and
+// no faster than `rate_per_second`. The set of jobs is fixed when the operation is
+// created; a job that no longer matches at its turn is skipped. `reason` is required.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6253,9 +6281,9 @@ func (c *Client) CreateCancellationWithBody(ctx context.Context, params *CreateC
 
 // CreateCancellation Cancel live jobs
 //
-// Cancels the named jobs, or the live ones that the filters select, in the background
-// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
-// longer matches at its turn is skipped. `reason` is required.
+// Cancels the named jobs, or the live jobs that the filters select, in the background and
+// no faster than `rate_per_second`. The set of jobs is fixed when the operation is
+// created; a job that no longer matches at its turn is skipped. `reason` is required.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6274,8 +6302,8 @@ func (c *Client) CreateCancellation(ctx context.Context, params *CreateCancellat
 
 // ListDeadLetters List replies that could not be handled
 //
-// The dead letters of the reply topics, by lane and age, with their bodies. They
-// stay as they are. 404 `not_found` if replies do not come over topics.
+// The dead letters of the reply topics, by lane and age, with their bodies. Listing does
+// not change them. 404 `not_found` if the server does not read replies from topics.
 //
 // Corresponds with GET /v1/admin/dead-letters (the `ListDeadLetters` operationId).
 func (c *Client) ListDeadLetters(ctx context.Context, params *ListDeadLettersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6330,8 +6358,8 @@ func (c *Client) PurgeDeadLetters(ctx context.Context, body PurgeDeadLettersJSON
 
 // ReplayDeadLettersWithBody Handle dead letters again
 //
-// Applies each reply as if it came now. One that the ledger has or will never take
-// is deleted; another stays, with the cause. A callback counts at most once, so
+// Applies each reply as if it arrived now. A reply that the ledger has, or will never
+// accept, is deleted; any other stays, with the cause. A callback counts at most once, so
 // repeating the request is safe.
 //
 // Takes any type of body and a specified content type.
@@ -6351,8 +6379,8 @@ func (c *Client) ReplayDeadLettersWithBody(ctx context.Context, contentType stri
 
 // ReplayDeadLetters Handle dead letters again
 //
-// Applies each reply as if it came now. One that the ledger has or will never take
-// is deleted; another stays, with the cause. A callback counts at most once, so
+// Applies each reply as if it arrived now. A reply that the ledger has, or will never
+// accept, is deleted; any other stays, with the cause. A callback counts at most once, so
 // repeating the request is safe.
 //
 // Takes a body of the `application/json` content type.
@@ -6370,14 +6398,13 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, body ReplayDeadLettersJS
 	return c.Client.Do(req)
 }
 
-// ListFailures Read the failed jobs in groups
+// ListFailures Group the failed jobs
 //
-// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
-// largest group first. A job that was rerun is left out: its rerun is under way, has
-// succeeded, or failed and is counted itself. After the cancellation of its rerun it
-// is counted again. Without `created_after` these are the
-// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
-// `truncated` is true if there are more.
+// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, largest
+// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
+// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
+// `created_after` these are the jobs accepted in this month or the two before it. At most
+// 100,000 jobs are counted; `truncated` is true if there are more.
 //
 // Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6392,10 +6419,10 @@ func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, r
 	return c.Client.Do(req)
 }
 
-// ListInbox List refused commands of the inbox
+// ListInbox List refused commands in the inbox
 //
-// Commands that applications submitted in their own transactions, by `lucius.submit` in
-// PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+// Refused commands that applications submitted in their own transactions, with
+// `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
 // unless the server's store is PostgreSQL.
 //
 // Corresponds with GET /v1/admin/inbox (the `ListInbox` operationId).
@@ -6413,8 +6440,7 @@ func (c *Client) ListInbox(ctx context.Context, params *ListInboxParams, reqEdit
 
 // DiscardInboxWithBody Discard refused commands
 //
-// Ends the commands without a job. The application that asks for the result is told the
-// reason.
+// Ends the commands without a job. An application that queries the result gets the reason.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6433,8 +6459,7 @@ func (c *Client) DiscardInboxWithBody(ctx context.Context, contentType string, b
 
 // DiscardInbox Discard refused commands
 //
-// Ends the commands without a job. The application that asks for the result is told the
-// reason.
+// Ends the commands without a job. An application that queries the result gets the reason.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6453,8 +6478,8 @@ func (c *Client) DiscardInbox(ctx context.Context, body DiscardInboxJSONRequestB
 
 // RetryInboxWithBody Try refused commands again
 //
-// Puts refused commands back, so that a replica tries them again: after the missing
-// protocol was added, for example.
+// Puts refused commands back, so that a replica tries them again, for example after a
+// missing protocol was added.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6473,8 +6498,8 @@ func (c *Client) RetryInboxWithBody(ctx context.Context, contentType string, bod
 
 // RetryInbox Try refused commands again
 //
-// Puts refused commands back, so that a replica tries them again: after the missing
-// protocol was added, for example.
+// Puts refused commands back, so that a replica tries them again, for example after a
+// missing protocol was added.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6491,10 +6516,10 @@ func (c *Client) RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody,
 	return c.Client.Do(req)
 }
 
-// ListOperations Read the operations of all kinds
+// ListOperations List operations of all kinds
 //
-// With their progress, the newest first, without their items. They are kept for
-// seven days after their end.
+// Newest first, with their progress but without their items. They are kept for seven days
+// after their end.
 //
 // Corresponds with GET /v1/admin/operations (the `ListOperations` operationId).
 func (c *Client) ListOperations(ctx context.Context, params *ListOperationsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6528,7 +6553,7 @@ func (c *Client) GetOperation(ctx context.Context, operationID OperationID, para
 
 // CancelOperationWithBody Stop an operation
 //
-// Begins no further job. Jobs that were already changed stay so.
+// The operation changes no further jobs. Jobs already changed stay changed.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6547,7 +6572,7 @@ func (c *Client) CancelOperationWithBody(ctx context.Context, operationID Operat
 
 // CancelOperation Stop an operation
 //
-// Begins no further job. Jobs that were already changed stay so.
+// The operation changes no further jobs. Jobs already changed stay changed.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6566,12 +6591,12 @@ func (c *Client) CancelOperation(ctx context.Context, operationID OperationID, b
 
 // ListOutbox List outbox rows
 //
-// The rows of the latest attempts of the jobs that were accepted in the last three
-// months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
-// also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
-// next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
-// If several processes share the store, PENDING rows may be missing in the first seconds, while
-// the process that made them publishes them.
+// The outbox rows of the latest attempts of jobs accepted in the last three months, newest
+// jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL, also those of older
+// live jobs. A page may have fewer rows than requested, or none, and still have a next
+// page: the limits of `GET /v1/jobs` apply, and `searched_to` says how far it got. If
+// several processes share the store, PENDING rows may be missing in the first seconds,
+// while the process that created them publishes them.
 //
 // Corresponds with GET /v1/admin/outbox (the `ListOutbox` operationId).
 func (c *Client) ListOutbox(ctx context.Context, params *ListOutboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6588,11 +6613,10 @@ func (c *Client) ListOutbox(ctx context.Context, params *ListOutboxParams, reqEd
 
 // RetryOutboxWithBody Publish waiting directives now
 //
-// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
-// for their next dispatch. It spends no budget. Select rows either by
-// `outbox_ids` or by filters, all of which must match; the empty object
-// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
-// skipped with its reason.
+// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
+// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
+// all of which must match; the empty object selects all rows that are due or waiting. A
+// row that is SENT or FAILED_FINAL is skipped, with the reason.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6611,11 +6635,10 @@ func (c *Client) RetryOutboxWithBody(ctx context.Context, contentType string, bo
 
 // RetryOutbox Publish waiting directives now
 //
-// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
-// for their next dispatch. It spends no budget. Select rows either by
-// `outbox_ids` or by filters, all of which must match; the empty object
-// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
-// skipped with its reason.
+// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
+// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
+// all of which must match; the empty object selects all rows that are due or waiting. A
+// row that is SENT or FAILED_FINAL is skipped, with the reason.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6632,7 +6655,7 @@ func (c *Client) RetryOutbox(ctx context.Context, body RetryOutboxJSONRequestBod
 	return c.Client.Do(req)
 }
 
-// GetOverview Read how the whole server does
+// GetOverview Read an overview of the server
 //
 // Live jobs by state, how often jobs are accepted and end, how many directives wait
 // for workers, pauses, open circuits, and stuck jobs. The counts are those of
@@ -6670,10 +6693,9 @@ func (c *Client) ListPauses(ctx context.Context, reqEditors ...RequestEditorFn) 
 
 // CreatePauseWithBody Pause dispatch
 //
-// Dispatches nothing new within the scope until it is resumed. The scope is
-// one tenant, one protocol, one lane, one service, or everything. Commands are
-// still accepted, and workers finish the attempts that they hold. Pausing the same
-// scope again gives the same pause.
+// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
+// protocol, one lane, one service, or everything. Commands are still accepted, and workers
+// finish the attempts that they hold. Pausing the same scope again returns the same pause.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6692,10 +6714,9 @@ func (c *Client) CreatePauseWithBody(ctx context.Context, contentType string, bo
 
 // CreatePause Pause dispatch
 //
-// Dispatches nothing new within the scope until it is resumed. The scope is
-// one tenant, one protocol, one lane, one service, or everything. Commands are
-// still accepted, and workers finish the attempts that they hold. Pausing the same
-// scope again gives the same pause.
+// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
+// protocol, one lane, one service, or everything. Commands are still accepted, and workers
+// finish the attempts that they hold. Pausing the same scope again returns the same pause.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6752,9 +6773,9 @@ func (c *Client) ResumePause(ctx context.Context, pauseID PauseID, body ResumePa
 	return c.Client.Do(req)
 }
 
-// ListPausings Read the pause operations
+// ListPausings List pause operations
 //
-// With their progress, the newest first, without their items.
+// Newest first, with their progress but without their items.
 //
 // Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
 func (c *Client) ListPausings(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6771,8 +6792,8 @@ func (c *Client) ListPausings(ctx context.Context, params *ListPausingsParams, r
 
 // CreatePausingWithBody Pause live jobs
 //
-// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
-// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
+// existing jobs; a pause created with `/v1/admin/pauses` also covers future ones.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6791,8 +6812,8 @@ func (c *Client) CreatePausingWithBody(ctx context.Context, params *CreatePausin
 
 // CreatePausing Pause live jobs
 //
-// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
-// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
+// existing jobs; a pause created with `/v1/admin/pauses` also covers future ones.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6809,9 +6830,9 @@ func (c *Client) CreatePausing(ctx context.Context, params *CreatePausingParams,
 	return c.Client.Do(req)
 }
 
-// ListResumptions Read the resume operations
+// ListResumptions List resume operations
 //
-// With their progress, the newest first, without their items.
+// Newest first, with their progress but without their items.
 //
 // Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
 func (c *Client) ListResumptions(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6828,7 +6849,7 @@ func (c *Client) ListResumptions(ctx context.Context, params *ListResumptionsPar
 
 // CreateResumptionWithBody Resume paused jobs
 //
-// As for cancellations, with jobs that are PAUSED or PAUSING.
+// Like a cancellation, for jobs that are PAUSED or PAUSING.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6847,7 +6868,7 @@ func (c *Client) CreateResumptionWithBody(ctx context.Context, params *CreateRes
 
 // CreateResumption Resume paused jobs
 //
-// As for cancellations, with jobs that are PAUSED or PAUSING.
+// Like a cancellation, for jobs that are PAUSED or PAUSING.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6864,9 +6885,9 @@ func (c *Client) CreateResumption(ctx context.Context, params *CreateResumptionP
 	return c.Client.Do(req)
 }
 
-// ListRetries Read the retry operations
+// ListRetries List retry operations
 //
-// With their progress, the newest first, without their items.
+// Newest first, with their progress but without their items.
 //
 // Corresponds with GET /v1/admin/retries (the `ListRetries` operationId).
 func (c *Client) ListRetries(ctx context.Context, params *ListRetriesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6883,12 +6904,12 @@ func (c *Client) ListRetries(ctx context.Context, params *ListRetriesParams, req
 
 // CreateRetryWithBody Rerun failed jobs
 //
-// Reruns the named jobs, or those that the filters select, in the background and
-// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
-// with the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point however often it is requested. A job
-// that the filters selected and that was rerun since is skipped.
+// Reruns the named jobs, or those that the filters select, in the background and no faster
+// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
+// than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
+// gets at most one rerun per starting point, however often it is requested. A selected job
+// that has been rerun in the meantime is skipped.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6907,12 +6928,12 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 
 // CreateRetry Rerun failed jobs
 //
-// Reruns the named jobs, or those that the filters select, in the background and
-// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
-// with the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point however often it is requested. A job
-// that the filters selected and that was rerun since is skipped.
+// Reruns the named jobs, or those that the filters select, in the background and no faster
+// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
+// than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
+// gets at most one rerun per starting point, however often it is requested. A selected job
+// that has been rerun in the meantime is skipped.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -6929,14 +6950,14 @@ func (c *Client) CreateRetry(ctx context.Context, params *CreateRetryParams, bod
 	return c.Client.Do(req)
 }
 
-// ListServices Read what each service has to do, and how it does it
+// ListServices Read the backlog and performance of each service
 //
-// For each service and step type: how many steps wait and since when, how many are
-// under way, how often attempts end and fail, how long they take, and which workers
-// ask for work. Also those of loaded protocols that never had a step. The counts are
-// maintained, never made by a scan: see `exact` and `as_of`. They are not divided by
-// tenant, so this takes the role for all tenants. At most 100 kinds of work are counted
-// apart; further ones count as service `other`.
+// For each service and step type: how many steps wait and since when, how many are under
+// way, how often attempts end and fail, how long they take, and which workers ask for
+// work. Services of loaded protocols are listed even if they never had a step. The counts
+// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+// not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
+// are counted separately; the rest count as service `other`.
 //
 // Corresponds with GET /v1/admin/services (the `ListServices` operationId).
 func (c *Client) ListServices(ctx context.Context, params *ListServicesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6953,8 +6974,8 @@ func (c *Client) ListServices(ctx context.Context, params *ListServicesParams, r
 
 // ListStuck Read stuck jobs
 //
-// Live jobs without a way forward that the reconciler's last round found and
-// could not repair, and how many defects it repaired.
+// Live jobs that cannot make progress, found by the reconciler's last round and not
+// repairable, and how many defects it repaired.
 //
 // Corresponds with GET /v1/admin/stuck (the `ListStuck` operationId).
 func (c *Client) ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6971,8 +6992,8 @@ func (c *Client) ListStuck(ctx context.Context, reqEditors ...RequestEditorFn) (
 
 // ListWebhooks List webhooks that were not delivered
 //
-// Webhooks whose attempts are exhausted, that were refused, or whose receiver
-// answered 410, newest first.
+// Webhooks that ran out of attempts, were refused, or got 410 from the receiver, newest
+// first.
 //
 // Corresponds with GET /v1/admin/webhooks (the `ListWebhooks` operationId).
 func (c *Client) ListWebhooks(ctx context.Context, params *ListWebhooksParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6989,7 +7010,7 @@ func (c *Client) ListWebhooks(ctx context.Context, params *ListWebhooksParams, r
 
 // ReplayWebhookWithBody Send a webhook again
 //
-// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
+// Restarts the attempts of a webhook immediately, with the same `webhook-id`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7008,7 +7029,7 @@ func (c *Client) ReplayWebhookWithBody(ctx context.Context, webhookID WebhookID,
 
 // ReplayWebhook Send a webhook again
 //
-// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
+// Restarts the attempts of a webhook immediately, with the same `webhook-id`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7027,7 +7048,7 @@ func (c *Client) ReplayWebhook(ctx context.Context, webhookID WebhookID, body Re
 
 // RequeueWorkWithBody Offer a stalled item again, now
 //
-// stalled to queued, with the directive of a new attempt; no budget is
+// Moves the item from stalled to queued, with the directive of a new attempt; no budget is
 // spent.
 //
 // Takes any type of body and a specified content type.
@@ -7047,7 +7068,7 @@ func (c *Client) RequeueWorkWithBody(ctx context.Context, workID WorkID, content
 
 // RequeueWork Offer a stalled item again, now
 //
-// stalled to queued, with the directive of a new attempt; no budget is
+// Moves the item from stalled to queued, with the directive of a new attempt; no budget is
 // spent.
 //
 // Takes a body of the `application/json` content type.
@@ -7067,8 +7088,8 @@ func (c *Client) RequeueWork(ctx context.Context, workID WorkID, body RequeueWor
 
 // StallWorkWithBody Take an item from its worker
 //
-// claimed or running to stalled. The step waits for its next attempt; no
-// budget is spent.
+// Moves the item from claimed or running to stalled. The step waits for its next attempt;
+// no budget is spent.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7087,8 +7108,8 @@ func (c *Client) StallWorkWithBody(ctx context.Context, workID WorkID, contentTy
 
 // StallWork Take an item from its worker
 //
-// claimed or running to stalled. The step waits for its next attempt; no
-// budget is spent.
+// Moves the item from claimed or running to stalled. The step waits for its next attempt;
+// no budget is spent.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7107,8 +7128,8 @@ func (c *Client) StallWork(ctx context.Context, workID WorkID, body StallWorkJSO
 
 // CallbackAckWithBody Acknowledge a directive
 //
-// The platform service has taken the directive and works on it. The step
-// becomes IN_PROGRESS under a lease that heartbeats extend.
+// The platform service has received the directive and is working on it. The step becomes
+// IN_PROGRESS under a lease that heartbeats extend.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7127,8 +7148,8 @@ func (c *Client) CallbackAckWithBody(ctx context.Context, contentType string, bo
 
 // CallbackAck Acknowledge a directive
 //
-// The platform service has taken the directive and works on it. The step
-// becomes IN_PROGRESS under a lease that heartbeats extend.
+// The platform service has received the directive and is working on it. The step becomes
+// IN_PROGRESS under a lease that heartbeats extend.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7147,7 +7168,7 @@ func (c *Client) CallbackAck(ctx context.Context, body CallbackAckJSONRequestBod
 
 // CallbackHeartbeatWithBody Extend the lease of a step
 //
-// The platform service is still working. Answers with the new deadline,
+// The platform service is still working. The response has the new deadline,
 // `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes any type of body and a specified content type.
@@ -7167,7 +7188,7 @@ func (c *Client) CallbackHeartbeatWithBody(ctx context.Context, contentType stri
 
 // CallbackHeartbeat Extend the lease of a step
 //
-// The platform service is still working. Answers with the new deadline,
+// The platform service is still working. The response has the new deadline,
 // `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes a body of the `application/json` content type.
@@ -7229,10 +7250,10 @@ func (c *Client) CallbackResult(ctx context.Context, body CallbackResultJSONRequ
 
 // SubmitCommandWithBody Submit a command
 //
-// Accepts a command and answers 202 as soon as its job is durable. The
-// same command again answers with the first job and `replayed` true. Commands
-// are the same if they have the same `idempotency_key` or, without a key, the
-// same tenant, request type, schema version, references and payload.
+// Accepts a command and answers 202 as soon as its job is durable. A repeated command
+// returns the first job, with `replayed` true. Commands are the same if they have the same
+// `idempotency_key` or, without a key, the same tenant, request type, schema version,
+// references and payload.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7251,10 +7272,10 @@ func (c *Client) SubmitCommandWithBody(ctx context.Context, params *SubmitComman
 
 // SubmitCommand Submit a command
 //
-// Accepts a command and answers 202 as soon as its job is durable. The
-// same command again answers with the first job and `replayed` true. Commands
-// are the same if they have the same `idempotency_key` or, without a key, the
-// same tenant, request type, schema version, references and payload.
+// Accepts a command and answers 202 as soon as its job is durable. A repeated command
+// returns the first job, with `replayed` true. Commands are the same if they have the same
+// `idempotency_key` or, without a key, the same tenant, request type, schema version,
+// references and payload.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7273,10 +7294,9 @@ func (c *Client) SubmitCommand(ctx context.Context, params *SubmitCommandParams,
 
 // SubmitBatchWithBody Submit many commands
 //
-// Each command is accepted or refused independently, in any order. Its result,
-// at the same index, has the status and the body that `POST /v1/commands`
-// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
-// `invalid_envelope`.
+// Each command is accepted or refused independently, in any order. Its result, at the same
+// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
+// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7295,10 +7315,9 @@ func (c *Client) SubmitBatchWithBody(ctx context.Context, contentType string, bo
 
 // SubmitBatch Submit many commands
 //
-// Each command is accepted or refused independently, in any order. Its result,
-// at the same index, has the status and the body that `POST /v1/commands`
-// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
-// `invalid_envelope`.
+// Each command is accepted or refused independently, in any order. Its result, at the same
+// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
+// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7317,18 +7336,18 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 
 // ListJobs List jobs
 //
-// Newest first, by the time of acceptance. Each job is read when it is listed, so
-// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-// few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
-// still have a next one: continue until there is no `next_page_token`. For one page
-// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
-// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
-// reads only those that match. So does a server whose store is its own with live jobs, from
-// when it has seen each of them once. Until then, with more than 50,000 of them, a page that would be
-// empty takes up to 5 seconds, and may show jobs that a later page repeats. Other servers read
-// live jobs to compare them.
-// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
-// given; otherwise the last three months are listed unless `created_after` says otherwise.
+// Newest first, by the time of acceptance. Each job is read when it is listed, so it
+// agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If few jobs
+// match, or if they are large, a page may have fewer jobs than requested, or none, and
+// still have a next page: continue until there is no `next_page_token`. For one page the
+// server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
+// entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+// that match. A server that is the only one on its store also reads only live jobs that
+// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
+// page that would be empty takes up to 5 seconds, and may show jobs that a later page
+// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
+// found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+// three months are listed, unless `created_after` says otherwise.
 //
 // Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7360,13 +7379,12 @@ func (c *Client) GetJob(ctx context.Context, jobID JobID, params *GetJobParams, 
 
 // ListJobEvents Read the history of a job
 //
-// With `Accept: text/event-stream`, sends the history so far and then each entry
-// as it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-// its `type`, `data` the entry. The stream ends when the job ends, the server
-// shuts down, or another caller gets its slot; a comment about every 15 s
-// keeps it open, also while the store is unavailable. A client that reconnects
-// with `Last-Event-ID` continues after that entry; an id that the history does
-// not have is 400 `invalid_envelope`.
+// With `Accept: text/event-stream`, sends the history so far and then each entry as it
+// happens, as server-sent events: `id` is the entry's `event_id`, `event` its `type`,
+// `data` the entry. The stream ends when the job ends, the server shuts down, or another
+// caller gets its slot. A comment about every 15 s keeps it open, even while the store is
+// unavailable. A client that reconnects with `Last-Event-ID` continues after that entry;
+// an id that is not in the history gets 400 `invalid_envelope`.
 //
 // Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 func (c *Client) ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7381,12 +7399,12 @@ func (c *Client) ListJobEvents(ctx context.Context, jobID JobID, params *ListJob
 	return c.Client.Do(req)
 }
 
-// ListRejectedCallbacks List the callbacks of a job that were refused
+// ListRejectedCallbacks List the refused callbacks of a job
 //
-// Callbacks that came late, carried a pair that was not current, or contradicted
-// an earlier RESULT. They changed nothing. Repeats are one entry with a count. At
-// most 16 of a step and 64 of a job are kept; `more` counts those beyond. A count
-// may lack what came in the second before a crash of the server.
+// Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
+// RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
+// and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
+// of its last second may be missing from a count.
 //
 // Corresponds with GET /v1/jobs/{jobId}/rejected (the `ListRejectedCallbacks` operationId).
 func (c *Client) ListRejectedCallbacks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7418,7 +7436,7 @@ func (c *Client) ListJobSteps(ctx context.Context, jobID JobID, reqEditors ...Re
 
 // ListJobWebhooks Read the webhooks of a job
 //
-// One for each of the command's `callback_urls`, written when the job ends.
+// There is one for each of the command's `callback_urls`, created when the job ends.
 //
 // Corresponds with GET /v1/jobs/{jobId}/webhooks (the `ListJobWebhooks` operationId).
 func (c *Client) ListJobWebhooks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7435,9 +7453,9 @@ func (c *Client) ListJobWebhooks(ctx context.Context, jobID JobID, reqEditors ..
 
 // CancelJobWithBody Cancel a job
 //
-// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-// until that attempt ends. CANCELLED means that the job no longer changes; a
-// worker may still be working on it.
+// The job is CANCELLED immediately if no worker holds an attempt, otherwise CANCELLING
+// until that attempt ends. CANCELLED means that the job no longer changes; a worker may
+// still be working on it.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7456,9 +7474,9 @@ func (c *Client) CancelJobWithBody(ctx context.Context, jobID JobID, contentType
 
 // CancelJob Cancel a job
 //
-// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-// until that attempt ends. CANCELLED means that the job no longer changes; a
-// worker may still be working on it.
+// The job is CANCELLED immediately if no worker holds an attempt, otherwise CANCELLING
+// until that attempt ends. CANCELLED means that the job no longer changes; a worker may
+// still be working on it.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7477,8 +7495,8 @@ func (c *Client) CancelJob(ctx context.Context, jobID JobID, body CancelJobJSONR
 
 // PauseJobWithBody Pause a job
 //
-// PAUSED immediately if no worker holds an attempt, else PAUSING until that
-// attempt ends. In both states nothing new is dispatched, retries included.
+// The job is PAUSED immediately if no worker holds an attempt, otherwise PAUSING until
+// that attempt ends. In both states nothing new is dispatched, retries included.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7497,8 +7515,8 @@ func (c *Client) PauseJobWithBody(ctx context.Context, jobID JobID, contentType 
 
 // PauseJob Pause a job
 //
-// PAUSED immediately if no worker holds an attempt, else PAUSING until that
-// attempt ends. In both states nothing new is dispatched, retries included.
+// The job is PAUSED immediately if no worker holds an attempt, otherwise PAUSING until
+// that attempt ends. In both states nothing new is dispatched, retries included.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7517,10 +7535,10 @@ func (c *Client) PauseJob(ctx context.Context, jobID JobID, body PauseJobJSONReq
 
 // RerunJobWithBody Rerun a job
 //
-// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-// steps: from the failed step, keeping the results before it, or from the start.
-// There is one rerun for each job and starting point; a repeated request answers
-// with the same job and `replayed` true.
+// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
+// from the failed step, keeping the results before it, or from the start. There is one
+// rerun for each job and starting point; a repeated request returns the same job with
+// `replayed` true.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7539,10 +7557,10 @@ func (c *Client) RerunJobWithBody(ctx context.Context, jobID JobID, contentType 
 
 // RerunJob Rerun a job
 //
-// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-// steps: from the failed step, keeping the results before it, or from the start.
-// There is one rerun for each job and starting point; a repeated request answers
-// with the same job and `replayed` true.
+// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
+// from the failed step, keeping the results before it, or from the start. There is one
+// rerun for each job and starting point; a repeated request returns the same job with
+// `replayed` true.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7597,7 +7615,7 @@ func (c *Client) ResumeJob(ctx context.Context, jobID JobID, body ResumeJobJSONR
 	return c.Client.Do(req)
 }
 
-// OrchestrateWithBody Submit a command (other name)
+// OrchestrateWithBody Submit a command (alias)
 //
 // The same as `POST /v1/commands`.
 //
@@ -7616,7 +7634,7 @@ func (c *Client) OrchestrateWithBody(ctx context.Context, params *OrchestratePar
 	return c.Client.Do(req)
 }
 
-// Orchestrate Submit a command (other name)
+// Orchestrate Submit a command (alias)
 //
 // The same as `POST /v1/commands`.
 //
@@ -7655,8 +7673,8 @@ func (c *Client) ListProtocols(ctx context.Context, reqEditors ...RequestEditorF
 
 // GetIdentity Read who you are
 //
-// The caller that the server sees behind the credential, and what it may do. A server
-// that asks for no credential lets everybody do everything.
+// The caller that the credential identifies, and what it may do. A server without access
+// control lets every caller do everything.
 //
 // Corresponds with GET /v1/whoami (the `GetIdentity` operationId).
 func (c *Client) GetIdentity(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -7703,7 +7721,8 @@ func (c *Client) ListWorkEvents(ctx context.Context, workID WorkID, params *List
 
 // CompleteWorkWithBody Complete a running item
 //
-// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
+// Moves the item from running to succeeded. For the job this counts as a RESULT with
+// SUCCEEDED.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7722,7 +7741,8 @@ func (c *Client) CompleteWorkWithBody(ctx context.Context, workID WorkID, conten
 
 // CompleteWork Complete a running item
 //
-// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
+// Moves the item from running to succeeded. For the job this counts as a RESULT with
+// SUCCEEDED.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7741,9 +7761,9 @@ func (c *Client) CompleteWork(ctx context.Context, workID WorkID, body CompleteW
 
 // FailWorkWithBody Fail a running item
 //
-// running to failed, which is final for the item. For the job this counts as a
-// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
-// item; otherwise with FAILED_FINAL.
+// Moves the item from running to failed, which is final for the item. For the job this
+// counts as a RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a
+// new item; otherwise with FAILED_FINAL.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7762,9 +7782,9 @@ func (c *Client) FailWorkWithBody(ctx context.Context, workID WorkID, contentTyp
 
 // FailWork Fail a running item
 //
-// running to failed, which is final for the item. For the job this counts as a
-// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
-// item; otherwise with FAILED_FINAL.
+// Moves the item from running to failed, which is final for the item. For the job this
+// counts as a RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a
+// new item; otherwise with FAILED_FINAL.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7783,8 +7803,8 @@ func (c *Client) FailWork(ctx context.Context, workID WorkID, body FailWorkJSONR
 
 // HeartbeatWorkWithBody Extend the lease of an item
 //
-// Extends the claim of a claimed item, and the step's lease of a running
-// one. The item in the answer holds `cancel_requested` and `pause_requested`.
+// Extends the claim of a claimed item, or the step's lease of a running one. The item in
+// the response has `cancel_requested` and `pause_requested`.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7803,8 +7823,8 @@ func (c *Client) HeartbeatWorkWithBody(ctx context.Context, workID WorkID, conte
 
 // HeartbeatWork Extend the lease of an item
 //
-// Extends the claim of a claimed item, and the step's lease of a running
-// one. The item in the answer holds `cancel_requested` and `pause_requested`.
+// Extends the claim of a claimed item, or the step's lease of a running one. The item in
+// the response has `cancel_requested` and `pause_requested`.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7823,8 +7843,8 @@ func (c *Client) HeartbeatWork(ctx context.Context, workID WorkID, body Heartbea
 
 // StartWorkWithBody Start a claimed item
 //
-// claimed to running. For the job this counts as the step's ACK. From now on the
-// item's lease is the step's lease.
+// Moves the item from claimed to running. For the job this counts as the step's ACK. From
+// now on the item's lease is the step's lease.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7843,8 +7863,8 @@ func (c *Client) StartWorkWithBody(ctx context.Context, workID WorkID, contentTy
 
 // StartWork Start a claimed item
 //
-// claimed to running. For the job this counts as the step's ACK. From now on the
-// item's lease is the step's lease.
+// Moves the item from claimed to running. For the job this counts as the step's ACK. From
+// now on the item's lease is the step's lease.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7863,11 +7883,10 @@ func (c *Client) StartWork(ctx context.Context, workID WorkID, body StartWorkJSO
 
 // ClaimWorkWithBody Claim work items
 //
-// A long poll: answers as soon as there is work, else with no items after
-// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
-// A repeat with the same `request_id` answers with those items of the first
-// answer that still have the same attempt and lease; an empty answer is not
-// remembered.
+// A long poll: it returns as soon as there is work, or with no items after `wait_seconds`.
+// A claim delivers the directive and starts its ACK deadline. A repeat with the same
+// `request_id` returns those items of the first response that still have the same attempt
+// and lease; an empty response is not remembered.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7886,11 +7905,10 @@ func (c *Client) ClaimWorkWithBody(ctx context.Context, contentType string, body
 
 // ClaimWork Claim work items
 //
-// A long poll: answers as soon as there is work, else with no items after
-// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
-// A repeat with the same `request_id` answers with those items of the first
-// answer that still have the same attempt and lease; an empty answer is not
-// remembered.
+// A long poll: it returns as soon as there is work, or with no items after `wait_seconds`.
+// A claim delivers the directive and starts its ACK deadline. A repeat with the same
+// `request_id` returns those items of the first response that still have the same attempt
+// and lease; an empty response is not remembered.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7909,8 +7927,8 @@ func (c *Client) ClaimWork(ctx context.Context, body ClaimWorkJSONRequestBody, r
 
 // CompleteWorkBatchWithBody Complete many running items
 //
-// Each item is completed or refused independently, in any order, as
-// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+// Each item is completed or refused independently, in any order, as by
+// `POST /v1/work/{workId}:complete`. Its result is at the same index.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7929,8 +7947,8 @@ func (c *Client) CompleteWorkBatchWithBody(ctx context.Context, contentType stri
 
 // CompleteWorkBatch Complete many running items
 //
-// Each item is completed or refused independently, in any order, as
-// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+// Each item is completed or refused independently, in any order, as by
+// `POST /v1/work/{workId}:complete`. Its result is at the same index.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -11437,7 +11455,7 @@ type ClientWithResponsesInterface interface {
 
 	// GetRootWithResponse Find the documentation
 	//
-	// Sends a browser, which accepts HTML, to the console at `/ui/`.
+	// Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11456,7 +11474,7 @@ type ClientWithResponsesInterface interface {
 
 	// GetHealthWithResponse Check that the process is alive
 	//
-	// Answers 200 as long as the process serves, also while it shuts down.
+	// Answers 200 as long as the process serves, even while it shuts down.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11488,10 +11506,10 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /readyz (the `GetReadiness` operationId).
 	GetReadinessWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*GetReadinessResponse, error)
 
-	// ListAuditTrailWithResponse Read who did what of late
+	// ListAuditTrailWithResponse Read who did what recently
 	//
-	// The newest audit records of the process that answers, newest first: at most 1,000
-	// since its start. Other replicas have their own. All records are in the audit log.
+	// The latest audit records of the process that answers, newest first: at most 1,000 since
+	// it started. Other replicas have their own. The audit log has all records.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11501,11 +11519,11 @@ type ClientWithResponsesInterface interface {
 	// CreateBackupWithBodyWithResponse Take a backup of the store
 	//
 	// A consistent copy of the store in the server's data folder, with everything that was
-	// acknowledged before the request. Writes go on. `lucius backup` checks what it
-	// receives, and `lucius restore` makes a store of it. An answer that cannot be completed
-	// ends with its connection, as does one that the client does not read for 15 s. One
-	// backup is taken at a time: 429 `rate_limited`. 404 `not_found` if the store is not in
-	// a data folder.
+	// acknowledged before the request. Writes continue. `lucius backup` verifies the copy as
+	// it arrives, and `lucius restore` turns it into a store. If the response cannot be
+	// completed, or the client does not read for 15 s, the connection is closed. Only one
+	// backup runs at a time; others get 429 `rate_limited`. 404 `not_found` if the store is
+	// not in a data folder.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11515,20 +11533,20 @@ type ClientWithResponsesInterface interface {
 	// CreateBackupWithResponse Take a backup of the store
 	//
 	// A consistent copy of the store in the server's data folder, with everything that was
-	// acknowledged before the request. Writes go on. `lucius backup` checks what it
-	// receives, and `lucius restore` makes a store of it. An answer that cannot be completed
-	// ends with its connection, as does one that the client does not read for 15 s. One
-	// backup is taken at a time: 429 `rate_limited`. 404 `not_found` if the store is not in
-	// a data folder.
+	// acknowledged before the request. Writes continue. `lucius backup` verifies the copy as
+	// it arrives, and `lucius restore` turns it into a store. If the response cannot be
+	// completed, or the client does not read for 15 s, the connection is closed. Only one
+	// backup runs at a time; others get 429 `rate_limited`. 404 `not_found` if the store is
+	// not in a data folder.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/backup (the `CreateBackup` operationId).
 	CreateBackupWithResponse(ctx context.Context, body CreateBackupJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateBackupResponse, error)
 
-	// ListCancellationsWithResponse Read the cancel operations
+	// ListCancellationsWithResponse List cancel operations
 	//
-	// With their progress, the newest first, without their items.
+	// Newest first, with their progress but without their items.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11537,9 +11555,9 @@ type ClientWithResponsesInterface interface {
 
 	// CreateCancellationWithBodyWithResponse Cancel live jobs
 	//
-	// Cancels the named jobs, or the live ones that the filters select, in the background
-	// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
-	// longer matches at its turn is skipped. `reason` is required.
+	// Cancels the named jobs, or the live jobs that the filters select, in the background and
+	// no faster than `rate_per_second`. The set of jobs is fixed when the operation is
+	// created; a job that no longer matches at its turn is skipped. `reason` is required.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11548,9 +11566,9 @@ type ClientWithResponsesInterface interface {
 
 	// CreateCancellationWithResponse Cancel live jobs
 	//
-	// Cancels the named jobs, or the live ones that the filters select, in the background
-	// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
-	// longer matches at its turn is skipped. `reason` is required.
+	// Cancels the named jobs, or the live jobs that the filters select, in the background and
+	// no faster than `rate_per_second`. The set of jobs is fixed when the operation is
+	// created; a job that no longer matches at its turn is skipped. `reason` is required.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11559,8 +11577,8 @@ type ClientWithResponsesInterface interface {
 
 	// ListDeadLettersWithResponse List replies that could not be handled
 	//
-	// The dead letters of the reply topics, by lane and age, with their bodies. They
-	// stay as they are. 404 `not_found` if replies do not come over topics.
+	// The dead letters of the reply topics, by lane and age, with their bodies. Listing does
+	// not change them. 404 `not_found` if the server does not read replies from topics.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11587,8 +11605,8 @@ type ClientWithResponsesInterface interface {
 
 	// ReplayDeadLettersWithBodyWithResponse Handle dead letters again
 	//
-	// Applies each reply as if it came now. One that the ledger has or will never take
-	// is deleted; another stays, with the cause. A callback counts at most once, so
+	// Applies each reply as if it arrived now. A reply that the ledger has, or will never
+	// accept, is deleted; any other stays, with the cause. A callback counts at most once, so
 	// repeating the request is safe.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -11598,8 +11616,8 @@ type ClientWithResponsesInterface interface {
 
 	// ReplayDeadLettersWithResponse Handle dead letters again
 	//
-	// Applies each reply as if it came now. One that the ledger has or will never take
-	// is deleted; another stays, with the cause. A callback counts at most once, so
+	// Applies each reply as if it arrived now. A reply that the ledger has, or will never
+	// accept, is deleted; any other stays, with the cause. A callback counts at most once, so
 	// repeating the request is safe.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -11607,24 +11625,23 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/dead-letters:replay (the `ReplayDeadLetters` operationId).
 	ReplayDeadLettersWithResponse(ctx context.Context, body ReplayDeadLettersJSONRequestBody, reqEditors ...RequestEditorFn) (*ReplayDeadLettersResponse, error)
 
-	// ListFailuresWithResponse Read the failed jobs in groups
+	// ListFailuresWithResponse Group the failed jobs
 	//
-	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
-	// largest group first. A job that was rerun is left out: its rerun is under way, has
-	// succeeded, or failed and is counted itself. After the cancellation of its rerun it
-	// is counted again. Without `created_after` these are the
-	// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
-	// `truncated` is true if there are more.
+	// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, largest
+	// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
+	// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
+	// `created_after` these are the jobs accepted in this month or the two before it. At most
+	// 100,000 jobs are counted; `truncated` is true if there are more.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailuresWithResponse(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*ListFailuresResponse, error)
 
-	// ListInboxWithResponse List refused commands of the inbox
+	// ListInboxWithResponse List refused commands in the inbox
 	//
-	// Commands that applications submitted in their own transactions, by `lucius.submit` in
-	// PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+	// Refused commands that applications submitted in their own transactions, with
+	// `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
 	// unless the server's store is PostgreSQL.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -11634,8 +11651,7 @@ type ClientWithResponsesInterface interface {
 
 	// DiscardInboxWithBodyWithResponse Discard refused commands
 	//
-	// Ends the commands without a job. The application that asks for the result is told the
-	// reason.
+	// Ends the commands without a job. An application that queries the result gets the reason.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11644,8 +11660,7 @@ type ClientWithResponsesInterface interface {
 
 	// DiscardInboxWithResponse Discard refused commands
 	//
-	// Ends the commands without a job. The application that asks for the result is told the
-	// reason.
+	// Ends the commands without a job. An application that queries the result gets the reason.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11654,8 +11669,8 @@ type ClientWithResponsesInterface interface {
 
 	// RetryInboxWithBodyWithResponse Try refused commands again
 	//
-	// Puts refused commands back, so that a replica tries them again: after the missing
-	// protocol was added, for example.
+	// Puts refused commands back, so that a replica tries them again, for example after a
+	// missing protocol was added.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11664,18 +11679,18 @@ type ClientWithResponsesInterface interface {
 
 	// RetryInboxWithResponse Try refused commands again
 	//
-	// Puts refused commands back, so that a replica tries them again: after the missing
-	// protocol was added, for example.
+	// Puts refused commands back, so that a replica tries them again, for example after a
+	// missing protocol was added.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 	RetryInboxWithResponse(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryInboxResponse, error)
 
-	// ListOperationsWithResponse Read the operations of all kinds
+	// ListOperationsWithResponse List operations of all kinds
 	//
-	// With their progress, the newest first, without their items. They are kept for
-	// seven days after their end.
+	// Newest first, with their progress but without their items. They are kept for seven days
+	// after their end.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11693,7 +11708,7 @@ type ClientWithResponsesInterface interface {
 
 	// CancelOperationWithBodyWithResponse Stop an operation
 	//
-	// Begins no further job. Jobs that were already changed stay so.
+	// The operation changes no further jobs. Jobs already changed stay changed.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11702,7 +11717,7 @@ type ClientWithResponsesInterface interface {
 
 	// CancelOperationWithResponse Stop an operation
 	//
-	// Begins no further job. Jobs that were already changed stay so.
+	// The operation changes no further jobs. Jobs already changed stay changed.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11711,12 +11726,12 @@ type ClientWithResponsesInterface interface {
 
 	// ListOutboxWithResponse List outbox rows
 	//
-	// The rows of the latest attempts of the jobs that were accepted in the last three
-	// months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
-	// also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
-	// next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
-	// If several processes share the store, PENDING rows may be missing in the first seconds, while
-	// the process that made them publishes them.
+	// The outbox rows of the latest attempts of jobs accepted in the last three months, newest
+	// jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL, also those of older
+	// live jobs. A page may have fewer rows than requested, or none, and still have a next
+	// page: the limits of `GET /v1/jobs` apply, and `searched_to` says how far it got. If
+	// several processes share the store, PENDING rows may be missing in the first seconds,
+	// while the process that created them publishes them.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11725,11 +11740,10 @@ type ClientWithResponsesInterface interface {
 
 	// RetryOutboxWithBodyWithResponse Publish waiting directives now
 	//
-	// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
-	// for their next dispatch. It spends no budget. Select rows either by
-	// `outbox_ids` or by filters, all of which must match; the empty object
-	// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
-	// skipped with its reason.
+	// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
+	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
+	// all of which must match; the empty object selects all rows that are due or waiting. A
+	// row that is SENT or FAILED_FINAL is skipped, with the reason.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11738,18 +11752,17 @@ type ClientWithResponsesInterface interface {
 
 	// RetryOutboxWithResponse Publish waiting directives now
 	//
-	// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
-	// for their next dispatch. It spends no budget. Select rows either by
-	// `outbox_ids` or by filters, all of which must match; the empty object
-	// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
-	// skipped with its reason.
+	// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
+	// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
+	// all of which must match; the empty object selects all rows that are due or waiting. A
+	// row that is SENT or FAILED_FINAL is skipped, with the reason.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/outbox/retry (the `RetryOutbox` operationId).
 	RetryOutboxWithResponse(ctx context.Context, body RetryOutboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryOutboxResponse, error)
 
-	// GetOverviewWithResponse Read how the whole server does
+	// GetOverviewWithResponse Read an overview of the server
 	//
 	// Live jobs by state, how often jobs are accepted and end, how many directives wait
 	// for workers, pauses, open circuits, and stuck jobs. The counts are those of
@@ -11771,10 +11784,9 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePauseWithBodyWithResponse Pause dispatch
 	//
-	// Dispatches nothing new within the scope until it is resumed. The scope is
-	// one tenant, one protocol, one lane, one service, or everything. Commands are
-	// still accepted, and workers finish the attempts that they hold. Pausing the same
-	// scope again gives the same pause.
+	// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
+	// protocol, one lane, one service, or everything. Commands are still accepted, and workers
+	// finish the attempts that they hold. Pausing the same scope again returns the same pause.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11783,10 +11795,9 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePauseWithResponse Pause dispatch
 	//
-	// Dispatches nothing new within the scope until it is resumed. The scope is
-	// one tenant, one protocol, one lane, one service, or everything. Commands are
-	// still accepted, and workers finish the attempts that they hold. Pausing the same
-	// scope again gives the same pause.
+	// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
+	// protocol, one lane, one service, or everything. Commands are still accepted, and workers
+	// finish the attempts that they hold. Pausing the same scope again returns the same pause.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11813,9 +11824,9 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
 	ResumePauseWithResponse(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*ResumePauseResponse, error)
 
-	// ListPausingsWithResponse Read the pause operations
+	// ListPausingsWithResponse List pause operations
 	//
-	// With their progress, the newest first, without their items.
+	// Newest first, with their progress but without their items.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11824,8 +11835,8 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePausingWithBodyWithResponse Pause live jobs
 	//
-	// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
-	// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+	// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
+	// existing jobs; a pause created with `/v1/admin/pauses` also covers future ones.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11834,17 +11845,17 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePausingWithResponse Pause live jobs
 	//
-	// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
-	// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+	// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
+	// existing jobs; a pause created with `/v1/admin/pauses` also covers future ones.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
 	CreatePausingWithResponse(ctx context.Context, params *CreatePausingParams, body CreatePausingJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePausingResponse, error)
 
-	// ListResumptionsWithResponse Read the resume operations
+	// ListResumptionsWithResponse List resume operations
 	//
-	// With their progress, the newest first, without their items.
+	// Newest first, with their progress but without their items.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11853,7 +11864,7 @@ type ClientWithResponsesInterface interface {
 
 	// CreateResumptionWithBodyWithResponse Resume paused jobs
 	//
-	// As for cancellations, with jobs that are PAUSED or PAUSING.
+	// Like a cancellation, for jobs that are PAUSED or PAUSING.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11862,16 +11873,16 @@ type ClientWithResponsesInterface interface {
 
 	// CreateResumptionWithResponse Resume paused jobs
 	//
-	// As for cancellations, with jobs that are PAUSED or PAUSING.
+	// Like a cancellation, for jobs that are PAUSED or PAUSING.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/resumptions (the `CreateResumption` operationId).
 	CreateResumptionWithResponse(ctx context.Context, params *CreateResumptionParams, body CreateResumptionJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateResumptionResponse, error)
 
-	// ListRetriesWithResponse Read the retry operations
+	// ListRetriesWithResponse List retry operations
 	//
-	// With their progress, the newest first, without their items.
+	// Newest first, with their progress but without their items.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11880,12 +11891,12 @@ type ClientWithResponsesInterface interface {
 
 	// CreateRetryWithBodyWithResponse Rerun failed jobs
 	//
-	// Reruns the named jobs, or those that the filters select, in the background and
-	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-	// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
-	// with the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point however often it is requested. A job
-	// that the filters selected and that was rerun since is skipped.
+	// Reruns the named jobs, or those that the filters select, in the background and no faster
+	// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
+	// than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
+	// gets at most one rerun per starting point, however often it is requested. A selected job
+	// that has been rerun in the meantime is skipped.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11894,26 +11905,26 @@ type ClientWithResponsesInterface interface {
 
 	// CreateRetryWithResponse Rerun failed jobs
 	//
-	// Reruns the named jobs, or those that the filters select, in the background and
-	// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-	// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
-	// with the same `Idempotency-Key` answers with the same operation, and no job
-	// gets more than one rerun from one starting point however often it is requested. A job
-	// that the filters selected and that was rerun since is skipped.
+	// Reruns the named jobs, or those that the filters select, in the background and no faster
+	// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
+	// than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
+	// gets at most one rerun per starting point, however often it is requested. A selected job
+	// that has been rerun in the meantime is skipped.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 	CreateRetryWithResponse(ctx context.Context, params *CreateRetryParams, body CreateRetryJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateRetryResponse, error)
 
-	// ListServicesWithResponse Read what each service has to do, and how it does it
+	// ListServicesWithResponse Read the backlog and performance of each service
 	//
-	// For each service and step type: how many steps wait and since when, how many are
-	// under way, how often attempts end and fail, how long they take, and which workers
-	// ask for work. Also those of loaded protocols that never had a step. The counts are
-	// maintained, never made by a scan: see `exact` and `as_of`. They are not divided by
-	// tenant, so this takes the role for all tenants. At most 100 kinds of work are counted
-	// apart; further ones count as service `other`.
+	// For each service and step type: how many steps wait and since when, how many are under
+	// way, how often attempts end and fail, how long they take, and which workers ask for
+	// work. Services of loaded protocols are listed even if they never had a step. The counts
+	// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+	// not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
+	// are counted separately; the rest count as service `other`.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11922,8 +11933,8 @@ type ClientWithResponsesInterface interface {
 
 	// ListStuckWithResponse Read stuck jobs
 	//
-	// Live jobs without a way forward that the reconciler's last round found and
-	// could not repair, and how many defects it repaired.
+	// Live jobs that cannot make progress, found by the reconciler's last round and not
+	// repairable, and how many defects it repaired.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11932,8 +11943,8 @@ type ClientWithResponsesInterface interface {
 
 	// ListWebhooksWithResponse List webhooks that were not delivered
 	//
-	// Webhooks whose attempts are exhausted, that were refused, or whose receiver
-	// answered 410, newest first.
+	// Webhooks that ran out of attempts, were refused, or got 410 from the receiver, newest
+	// first.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -11942,7 +11953,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReplayWebhookWithBodyWithResponse Send a webhook again
 	//
-	// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
+	// Restarts the attempts of a webhook immediately, with the same `webhook-id`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11951,7 +11962,7 @@ type ClientWithResponsesInterface interface {
 
 	// ReplayWebhookWithResponse Send a webhook again
 	//
-	// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
+	// Restarts the attempts of a webhook immediately, with the same `webhook-id`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11960,7 +11971,7 @@ type ClientWithResponsesInterface interface {
 
 	// RequeueWorkWithBodyWithResponse Offer a stalled item again, now
 	//
-	// stalled to queued, with the directive of a new attempt; no budget is
+	// Moves the item from stalled to queued, with the directive of a new attempt; no budget is
 	// spent.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -11970,7 +11981,7 @@ type ClientWithResponsesInterface interface {
 
 	// RequeueWorkWithResponse Offer a stalled item again, now
 	//
-	// stalled to queued, with the directive of a new attempt; no budget is
+	// Moves the item from stalled to queued, with the directive of a new attempt; no budget is
 	// spent.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -11980,8 +11991,8 @@ type ClientWithResponsesInterface interface {
 
 	// StallWorkWithBodyWithResponse Take an item from its worker
 	//
-	// claimed or running to stalled. The step waits for its next attempt; no
-	// budget is spent.
+	// Moves the item from claimed or running to stalled. The step waits for its next attempt;
+	// no budget is spent.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11990,8 +12001,8 @@ type ClientWithResponsesInterface interface {
 
 	// StallWorkWithResponse Take an item from its worker
 	//
-	// claimed or running to stalled. The step waits for its next attempt; no
-	// budget is spent.
+	// Moves the item from claimed or running to stalled. The step waits for its next attempt;
+	// no budget is spent.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12000,8 +12011,8 @@ type ClientWithResponsesInterface interface {
 
 	// CallbackAckWithBodyWithResponse Acknowledge a directive
 	//
-	// The platform service has taken the directive and works on it. The step
-	// becomes IN_PROGRESS under a lease that heartbeats extend.
+	// The platform service has received the directive and is working on it. The step becomes
+	// IN_PROGRESS under a lease that heartbeats extend.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12010,8 +12021,8 @@ type ClientWithResponsesInterface interface {
 
 	// CallbackAckWithResponse Acknowledge a directive
 	//
-	// The platform service has taken the directive and works on it. The step
-	// becomes IN_PROGRESS under a lease that heartbeats extend.
+	// The platform service has received the directive and is working on it. The step becomes
+	// IN_PROGRESS under a lease that heartbeats extend.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12020,7 +12031,7 @@ type ClientWithResponsesInterface interface {
 
 	// CallbackHeartbeatWithBodyWithResponse Extend the lease of a step
 	//
-	// The platform service is still working. Answers with the new deadline,
+	// The platform service is still working. The response has the new deadline,
 	// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -12030,7 +12041,7 @@ type ClientWithResponsesInterface interface {
 
 	// CallbackHeartbeatWithResponse Extend the lease of a step
 	//
-	// The platform service is still working. Answers with the new deadline,
+	// The platform service is still working. The response has the new deadline,
 	// `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -12062,10 +12073,10 @@ type ClientWithResponsesInterface interface {
 
 	// SubmitCommandWithBodyWithResponse Submit a command
 	//
-	// Accepts a command and answers 202 as soon as its job is durable. The
-	// same command again answers with the first job and `replayed` true. Commands
-	// are the same if they have the same `idempotency_key` or, without a key, the
-	// same tenant, request type, schema version, references and payload.
+	// Accepts a command and answers 202 as soon as its job is durable. A repeated command
+	// returns the first job, with `replayed` true. Commands are the same if they have the same
+	// `idempotency_key` or, without a key, the same tenant, request type, schema version,
+	// references and payload.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12074,10 +12085,10 @@ type ClientWithResponsesInterface interface {
 
 	// SubmitCommandWithResponse Submit a command
 	//
-	// Accepts a command and answers 202 as soon as its job is durable. The
-	// same command again answers with the first job and `replayed` true. Commands
-	// are the same if they have the same `idempotency_key` or, without a key, the
-	// same tenant, request type, schema version, references and payload.
+	// Accepts a command and answers 202 as soon as its job is durable. A repeated command
+	// returns the first job, with `replayed` true. Commands are the same if they have the same
+	// `idempotency_key` or, without a key, the same tenant, request type, schema version,
+	// references and payload.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12086,10 +12097,9 @@ type ClientWithResponsesInterface interface {
 
 	// SubmitBatchWithBodyWithResponse Submit many commands
 	//
-	// Each command is accepted or refused independently, in any order. Its result,
-	// at the same index, has the status and the body that `POST /v1/commands`
-	// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
-	// `invalid_envelope`.
+	// Each command is accepted or refused independently, in any order. Its result, at the same
+	// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
+	// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12098,10 +12108,9 @@ type ClientWithResponsesInterface interface {
 
 	// SubmitBatchWithResponse Submit many commands
 	//
-	// Each command is accepted or refused independently, in any order. Its result,
-	// at the same index, has the status and the body that `POST /v1/commands`
-	// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
-	// `invalid_envelope`.
+	// Each command is accepted or refused independently, in any order. Its result, at the same
+	// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
+	// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12110,18 +12119,18 @@ type ClientWithResponsesInterface interface {
 
 	// ListJobsWithResponse List jobs
 	//
-	// Newest first, by the time of acceptance. Each job is read when it is listed, so
-	// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-	// few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
-	// still have a next one: continue until there is no `next_page_token`. For one page
-	// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
-	// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
-	// reads only those that match. So does a server whose store is its own with live jobs, from
-	// when it has seen each of them once. Until then, with more than 50,000 of them, a page that would be
-	// empty takes up to 5 seconds, and may show jobs that a later page repeats. Other servers read
-	// live jobs to compare them.
-	// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
-	// given; otherwise the last three months are listed unless `created_after` says otherwise.
+	// Newest first, by the time of acceptance. Each job is read when it is listed, so it
+	// agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If few jobs
+	// match, or if they are large, a page may have fewer jobs than requested, or none, and
+	// still have a next page: continue until there is no `next_page_token`. For one page the
+	// server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
+	// entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+	// that match. A server that is the only one on its store also reads only live jobs that
+	// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
+	// page that would be empty takes up to 5 seconds, and may show jobs that a later page
+	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
+	// found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+	// three months are listed, unless `created_after` says otherwise.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -12137,25 +12146,24 @@ type ClientWithResponsesInterface interface {
 
 	// ListJobEventsWithResponse Read the history of a job
 	//
-	// With `Accept: text/event-stream`, sends the history so far and then each entry
-	// as it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-	// its `type`, `data` the entry. The stream ends when the job ends, the server
-	// shuts down, or another caller gets its slot; a comment about every 15 s
-	// keeps it open, also while the store is unavailable. A client that reconnects
-	// with `Last-Event-ID` continues after that entry; an id that the history does
-	// not have is 400 `invalid_envelope`.
+	// With `Accept: text/event-stream`, sends the history so far and then each entry as it
+	// happens, as server-sent events: `id` is the entry's `event_id`, `event` its `type`,
+	// `data` the entry. The stream ends when the job ends, the server shuts down, or another
+	// caller gets its slot. A comment about every 15 s keeps it open, even while the store is
+	// unavailable. A client that reconnects with `Last-Event-ID` continues after that entry;
+	// an id that is not in the history gets 400 `invalid_envelope`.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 	ListJobEventsWithResponse(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*ListJobEventsResponse, error)
 
-	// ListRejectedCallbacksWithResponse List the callbacks of a job that were refused
+	// ListRejectedCallbacksWithResponse List the refused callbacks of a job
 	//
-	// Callbacks that came late, carried a pair that was not current, or contradicted
-	// an earlier RESULT. They changed nothing. Repeats are one entry with a count. At
-	// most 16 of a step and 64 of a job are kept; `more` counts those beyond. A count
-	// may lack what came in the second before a crash of the server.
+	// Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
+	// RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
+	// and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
+	// of its last second may be missing from a count.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -12171,7 +12179,7 @@ type ClientWithResponsesInterface interface {
 
 	// ListJobWebhooksWithResponse Read the webhooks of a job
 	//
-	// One for each of the command's `callback_urls`, written when the job ends.
+	// There is one for each of the command's `callback_urls`, created when the job ends.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -12180,9 +12188,9 @@ type ClientWithResponsesInterface interface {
 
 	// CancelJobWithBodyWithResponse Cancel a job
 	//
-	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-	// until that attempt ends. CANCELLED means that the job no longer changes; a
-	// worker may still be working on it.
+	// The job is CANCELLED immediately if no worker holds an attempt, otherwise CANCELLING
+	// until that attempt ends. CANCELLED means that the job no longer changes; a worker may
+	// still be working on it.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12191,9 +12199,9 @@ type ClientWithResponsesInterface interface {
 
 	// CancelJobWithResponse Cancel a job
 	//
-	// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-	// until that attempt ends. CANCELLED means that the job no longer changes; a
-	// worker may still be working on it.
+	// The job is CANCELLED immediately if no worker holds an attempt, otherwise CANCELLING
+	// until that attempt ends. CANCELLED means that the job no longer changes; a worker may
+	// still be working on it.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12202,8 +12210,8 @@ type ClientWithResponsesInterface interface {
 
 	// PauseJobWithBodyWithResponse Pause a job
 	//
-	// PAUSED immediately if no worker holds an attempt, else PAUSING until that
-	// attempt ends. In both states nothing new is dispatched, retries included.
+	// The job is PAUSED immediately if no worker holds an attempt, otherwise PAUSING until
+	// that attempt ends. In both states nothing new is dispatched, retries included.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12212,8 +12220,8 @@ type ClientWithResponsesInterface interface {
 
 	// PauseJobWithResponse Pause a job
 	//
-	// PAUSED immediately if no worker holds an attempt, else PAUSING until that
-	// attempt ends. In both states nothing new is dispatched, retries included.
+	// The job is PAUSED immediately if no worker holds an attempt, otherwise PAUSING until
+	// that attempt ends. In both states nothing new is dispatched, retries included.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12222,10 +12230,10 @@ type ClientWithResponsesInterface interface {
 
 	// RerunJobWithBodyWithResponse Rerun a job
 	//
-	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-	// steps: from the failed step, keeping the results before it, or from the start.
-	// There is one rerun for each job and starting point; a repeated request answers
-	// with the same job and `replayed` true.
+	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
+	// from the failed step, keeping the results before it, or from the start. There is one
+	// rerun for each job and starting point; a repeated request returns the same job with
+	// `replayed` true.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12234,10 +12242,10 @@ type ClientWithResponsesInterface interface {
 
 	// RerunJobWithResponse Rerun a job
 	//
-	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-	// steps: from the failed step, keeping the results before it, or from the start.
-	// There is one rerun for each job and starting point; a repeated request answers
-	// with the same job and `replayed` true.
+	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
+	// from the failed step, keeping the results before it, or from the start. There is one
+	// rerun for each job and starting point; a repeated request returns the same job with
+	// `replayed` true.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12262,7 +12270,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/jobs/{jobId}:resume (the `ResumeJob` operationId).
 	ResumeJobWithResponse(ctx context.Context, jobID JobID, body ResumeJobJSONRequestBody, reqEditors ...RequestEditorFn) (*ResumeJobResponse, error)
 
-	// OrchestrateWithBodyWithResponse Submit a command (other name)
+	// OrchestrateWithBodyWithResponse Submit a command (alias)
 	//
 	// The same as `POST /v1/commands`.
 	//
@@ -12271,7 +12279,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/orchestrate (the `Orchestrate` operationId).
 	OrchestrateWithBodyWithResponse(ctx context.Context, params *OrchestrateParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*OrchestrateResponse, error)
 
-	// OrchestrateWithResponse Submit a command (other name)
+	// OrchestrateWithResponse Submit a command (alias)
 	//
 	// The same as `POST /v1/commands`.
 	//
@@ -12292,8 +12300,8 @@ type ClientWithResponsesInterface interface {
 
 	// GetIdentityWithResponse Read who you are
 	//
-	// The caller that the server sees behind the credential, and what it may do. A server
-	// that asks for no credential lets everybody do everything.
+	// The caller that the credential identifies, and what it may do. A server without access
+	// control lets every caller do everything.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -12316,7 +12324,8 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteWorkWithBodyWithResponse Complete a running item
 	//
-	// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
+	// Moves the item from running to succeeded. For the job this counts as a RESULT with
+	// SUCCEEDED.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12325,7 +12334,8 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteWorkWithResponse Complete a running item
 	//
-	// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
+	// Moves the item from running to succeeded. For the job this counts as a RESULT with
+	// SUCCEEDED.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12334,9 +12344,9 @@ type ClientWithResponsesInterface interface {
 
 	// FailWorkWithBodyWithResponse Fail a running item
 	//
-	// running to failed, which is final for the item. For the job this counts as a
-	// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
-	// item; otherwise with FAILED_FINAL.
+	// Moves the item from running to failed, which is final for the item. For the job this
+	// counts as a RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a
+	// new item; otherwise with FAILED_FINAL.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12345,9 +12355,9 @@ type ClientWithResponsesInterface interface {
 
 	// FailWorkWithResponse Fail a running item
 	//
-	// running to failed, which is final for the item. For the job this counts as a
-	// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
-	// item; otherwise with FAILED_FINAL.
+	// Moves the item from running to failed, which is final for the item. For the job this
+	// counts as a RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a
+	// new item; otherwise with FAILED_FINAL.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12356,8 +12366,8 @@ type ClientWithResponsesInterface interface {
 
 	// HeartbeatWorkWithBodyWithResponse Extend the lease of an item
 	//
-	// Extends the claim of a claimed item, and the step's lease of a running
-	// one. The item in the answer holds `cancel_requested` and `pause_requested`.
+	// Extends the claim of a claimed item, or the step's lease of a running one. The item in
+	// the response has `cancel_requested` and `pause_requested`.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12366,8 +12376,8 @@ type ClientWithResponsesInterface interface {
 
 	// HeartbeatWorkWithResponse Extend the lease of an item
 	//
-	// Extends the claim of a claimed item, and the step's lease of a running
-	// one. The item in the answer holds `cancel_requested` and `pause_requested`.
+	// Extends the claim of a claimed item, or the step's lease of a running one. The item in
+	// the response has `cancel_requested` and `pause_requested`.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12376,8 +12386,8 @@ type ClientWithResponsesInterface interface {
 
 	// StartWorkWithBodyWithResponse Start a claimed item
 	//
-	// claimed to running. For the job this counts as the step's ACK. From now on the
-	// item's lease is the step's lease.
+	// Moves the item from claimed to running. For the job this counts as the step's ACK. From
+	// now on the item's lease is the step's lease.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12386,8 +12396,8 @@ type ClientWithResponsesInterface interface {
 
 	// StartWorkWithResponse Start a claimed item
 	//
-	// claimed to running. For the job this counts as the step's ACK. From now on the
-	// item's lease is the step's lease.
+	// Moves the item from claimed to running. For the job this counts as the step's ACK. From
+	// now on the item's lease is the step's lease.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12396,11 +12406,10 @@ type ClientWithResponsesInterface interface {
 
 	// ClaimWorkWithBodyWithResponse Claim work items
 	//
-	// A long poll: answers as soon as there is work, else with no items after
-	// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
-	// A repeat with the same `request_id` answers with those items of the first
-	// answer that still have the same attempt and lease; an empty answer is not
-	// remembered.
+	// A long poll: it returns as soon as there is work, or with no items after `wait_seconds`.
+	// A claim delivers the directive and starts its ACK deadline. A repeat with the same
+	// `request_id` returns those items of the first response that still have the same attempt
+	// and lease; an empty response is not remembered.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12409,11 +12418,10 @@ type ClientWithResponsesInterface interface {
 
 	// ClaimWorkWithResponse Claim work items
 	//
-	// A long poll: answers as soon as there is work, else with no items after
-	// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
-	// A repeat with the same `request_id` answers with those items of the first
-	// answer that still have the same attempt and lease; an empty answer is not
-	// remembered.
+	// A long poll: it returns as soon as there is work, or with no items after `wait_seconds`.
+	// A claim delivers the directive and starts its ACK deadline. A repeat with the same
+	// `request_id` returns those items of the first response that still have the same attempt
+	// and lease; an empty response is not remembered.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12422,8 +12430,8 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteWorkBatchWithBodyWithResponse Complete many running items
 	//
-	// Each item is completed or refused independently, in any order, as
-	// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+	// Each item is completed or refused independently, in any order, as by
+	// `POST /v1/work/{workId}:complete`. Its result is at the same index.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12432,8 +12440,8 @@ type ClientWithResponsesInterface interface {
 
 	// CompleteWorkBatchWithResponse Complete many running items
 	//
-	// Each item is completed or refused independently, in any order, as
-	// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+	// Each item is completed or refused independently, in any order, as by
+	// `POST /v1/work/{workId}:complete`. Its result is at the same index.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -16146,7 +16154,7 @@ func (r CompleteWorkBatchResponse) StatusCode() int {
 
 // GetRootWithResponse Find the documentation
 //
-// Sends a browser, which accepts HTML, to the console at `/ui/`.
+// Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16177,7 +16185,7 @@ func (c *ClientWithResponses) GetDocsWithResponse(ctx context.Context, reqEditor
 
 // GetHealthWithResponse Check that the process is alive
 //
-// Answers 200 as long as the process serves, also while it shuts down.
+// Answers 200 as long as the process serves, even while it shuts down.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16233,10 +16241,10 @@ func (c *ClientWithResponses) GetReadinessWithResponse(ctx context.Context, reqE
 	return ParseGetReadinessResponse(rsp)
 }
 
-// ListAuditTrailWithResponse Read who did what of late
+// ListAuditTrailWithResponse Read who did what recently
 //
-// The newest audit records of the process that answers, newest first: at most 1,000
-// since its start. Other replicas have their own. All records are in the audit log.
+// The latest audit records of the process that answers, newest first: at most 1,000 since
+// it started. Other replicas have their own. The audit log has all records.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16252,11 +16260,11 @@ func (c *ClientWithResponses) ListAuditTrailWithResponse(ctx context.Context, pa
 // CreateBackupWithBodyWithResponse Take a backup of the store
 //
 // A consistent copy of the store in the server's data folder, with everything that was
-// acknowledged before the request. Writes go on. `lucius backup` checks what it
-// receives, and `lucius restore` makes a store of it. An answer that cannot be completed
-// ends with its connection, as does one that the client does not read for 15 s. One
-// backup is taken at a time: 429 `rate_limited`. 404 `not_found` if the store is not in
-// a data folder.
+// acknowledged before the request. Writes continue. `lucius backup` verifies the copy as
+// it arrives, and `lucius restore` turns it into a store. If the response cannot be
+// completed, or the client does not read for 15 s, the connection is closed. Only one
+// backup runs at a time; others get 429 `rate_limited`. 404 `not_found` if the store is
+// not in a data folder.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16272,11 +16280,11 @@ func (c *ClientWithResponses) CreateBackupWithBodyWithResponse(ctx context.Conte
 // CreateBackupWithResponse Take a backup of the store
 //
 // A consistent copy of the store in the server's data folder, with everything that was
-// acknowledged before the request. Writes go on. `lucius backup` checks what it
-// receives, and `lucius restore` makes a store of it. An answer that cannot be completed
-// ends with its connection, as does one that the client does not read for 15 s. One
-// backup is taken at a time: 429 `rate_limited`. 404 `not_found` if the store is not in
-// a data folder.
+// acknowledged before the request. Writes continue. `lucius backup` verifies the copy as
+// it arrives, and `lucius restore` turns it into a store. If the response cannot be
+// completed, or the client does not read for 15 s, the connection is closed. Only one
+// backup runs at a time; others get 429 `rate_limited`. 404 `not_found` if the store is
+// not in a data folder.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16289,9 +16297,9 @@ func (c *ClientWithResponses) CreateBackupWithResponse(ctx context.Context, body
 	return ParseCreateBackupResponse(rsp)
 }
 
-// ListCancellationsWithResponse Read the cancel operations
+// ListCancellationsWithResponse List cancel operations
 //
-// With their progress, the newest first, without their items.
+// Newest first, with their progress but without their items.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16306,9 +16314,9 @@ func (c *ClientWithResponses) ListCancellationsWithResponse(ctx context.Context,
 
 // CreateCancellationWithBodyWithResponse Cancel live jobs
 //
-// Cancels the named jobs, or the live ones that the filters select, in the background
-// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
-// longer matches at its turn is skipped. `reason` is required.
+// Cancels the named jobs, or the live jobs that the filters select, in the background and
+// no faster than `rate_per_second`. The set of jobs is fixed when the operation is
+// created; a job that no longer matches at its turn is skipped. `reason` is required.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16323,9 +16331,9 @@ func (c *ClientWithResponses) CreateCancellationWithBodyWithResponse(ctx context
 
 // CreateCancellationWithResponse Cancel live jobs
 //
-// Cancels the named jobs, or the live ones that the filters select, in the background
-// and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
-// longer matches at its turn is skipped. `reason` is required.
+// Cancels the named jobs, or the live jobs that the filters select, in the background and
+// no faster than `rate_per_second`. The set of jobs is fixed when the operation is
+// created; a job that no longer matches at its turn is skipped. `reason` is required.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16340,8 +16348,8 @@ func (c *ClientWithResponses) CreateCancellationWithResponse(ctx context.Context
 
 // ListDeadLettersWithResponse List replies that could not be handled
 //
-// The dead letters of the reply topics, by lane and age, with their bodies. They
-// stay as they are. 404 `not_found` if replies do not come over topics.
+// The dead letters of the reply topics, by lane and age, with their bodies. Listing does
+// not change them. 404 `not_found` if the server does not read replies from topics.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16386,8 +16394,8 @@ func (c *ClientWithResponses) PurgeDeadLettersWithResponse(ctx context.Context, 
 
 // ReplayDeadLettersWithBodyWithResponse Handle dead letters again
 //
-// Applies each reply as if it came now. One that the ledger has or will never take
-// is deleted; another stays, with the cause. A callback counts at most once, so
+// Applies each reply as if it arrived now. A reply that the ledger has, or will never
+// accept, is deleted; any other stays, with the cause. A callback counts at most once, so
 // repeating the request is safe.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -16403,8 +16411,8 @@ func (c *ClientWithResponses) ReplayDeadLettersWithBodyWithResponse(ctx context.
 
 // ReplayDeadLettersWithResponse Handle dead letters again
 //
-// Applies each reply as if it came now. One that the ledger has or will never take
-// is deleted; another stays, with the cause. A callback counts at most once, so
+// Applies each reply as if it arrived now. A reply that the ledger has, or will never
+// accept, is deleted; any other stays, with the cause. A callback counts at most once, so
 // repeating the request is safe.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -16418,14 +16426,13 @@ func (c *ClientWithResponses) ReplayDeadLettersWithResponse(ctx context.Context,
 	return ParseReplayDeadLettersResponse(rsp)
 }
 
-// ListFailuresWithResponse Read the failed jobs in groups
+// ListFailuresWithResponse Group the failed jobs
 //
-// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
-// largest group first. A job that was rerun is left out: its rerun is under way, has
-// succeeded, or failed and is counted itself. After the cancellation of its rerun it
-// is counted again. Without `created_after` these are the
-// jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
-// `truncated` is true if there are more.
+// Jobs that ended FAILED_FINAL, grouped by step type, service and error code, largest
+// group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
+// has failed and counts itself. If its rerun is cancelled, the job counts again. Without
+// `created_after` these are the jobs accepted in this month or the two before it. At most
+// 100,000 jobs are counted; `truncated` is true if there are more.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16438,10 +16445,10 @@ func (c *ClientWithResponses) ListFailuresWithResponse(ctx context.Context, para
 	return ParseListFailuresResponse(rsp)
 }
 
-// ListInboxWithResponse List refused commands of the inbox
+// ListInboxWithResponse List refused commands in the inbox
 //
-// Commands that applications submitted in their own transactions, by `lucius.submit` in
-// PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+// Refused commands that applications submitted in their own transactions, with
+// `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
 // unless the server's store is PostgreSQL.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -16457,8 +16464,7 @@ func (c *ClientWithResponses) ListInboxWithResponse(ctx context.Context, params 
 
 // DiscardInboxWithBodyWithResponse Discard refused commands
 //
-// Ends the commands without a job. The application that asks for the result is told the
-// reason.
+// Ends the commands without a job. An application that queries the result gets the reason.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16473,8 +16479,7 @@ func (c *ClientWithResponses) DiscardInboxWithBodyWithResponse(ctx context.Conte
 
 // DiscardInboxWithResponse Discard refused commands
 //
-// Ends the commands without a job. The application that asks for the result is told the
-// reason.
+// Ends the commands without a job. An application that queries the result gets the reason.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16489,8 +16494,8 @@ func (c *ClientWithResponses) DiscardInboxWithResponse(ctx context.Context, body
 
 // RetryInboxWithBodyWithResponse Try refused commands again
 //
-// Puts refused commands back, so that a replica tries them again: after the missing
-// protocol was added, for example.
+// Puts refused commands back, so that a replica tries them again, for example after a
+// missing protocol was added.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16505,8 +16510,8 @@ func (c *ClientWithResponses) RetryInboxWithBodyWithResponse(ctx context.Context
 
 // RetryInboxWithResponse Try refused commands again
 //
-// Puts refused commands back, so that a replica tries them again: after the missing
-// protocol was added, for example.
+// Puts refused commands back, so that a replica tries them again, for example after a
+// missing protocol was added.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16519,10 +16524,10 @@ func (c *ClientWithResponses) RetryInboxWithResponse(ctx context.Context, body R
 	return ParseRetryInboxResponse(rsp)
 }
 
-// ListOperationsWithResponse Read the operations of all kinds
+// ListOperationsWithResponse List operations of all kinds
 //
-// With their progress, the newest first, without their items. They are kept for
-// seven days after their end.
+// Newest first, with their progress but without their items. They are kept for seven days
+// after their end.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16552,7 +16557,7 @@ func (c *ClientWithResponses) GetOperationWithResponse(ctx context.Context, oper
 
 // CancelOperationWithBodyWithResponse Stop an operation
 //
-// Begins no further job. Jobs that were already changed stay so.
+// The operation changes no further jobs. Jobs already changed stay changed.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16567,7 +16572,7 @@ func (c *ClientWithResponses) CancelOperationWithBodyWithResponse(ctx context.Co
 
 // CancelOperationWithResponse Stop an operation
 //
-// Begins no further job. Jobs that were already changed stay so.
+// The operation changes no further jobs. Jobs already changed stay changed.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16582,12 +16587,12 @@ func (c *ClientWithResponses) CancelOperationWithResponse(ctx context.Context, o
 
 // ListOutboxWithResponse List outbox rows
 //
-// The rows of the latest attempts of the jobs that were accepted in the last three
-// months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
-// also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
-// next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
-// If several processes share the store, PENDING rows may be missing in the first seconds, while
-// the process that made them publishes them.
+// The outbox rows of the latest attempts of jobs accepted in the last three months, newest
+// jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL, also those of older
+// live jobs. A page may have fewer rows than requested, or none, and still have a next
+// page: the limits of `GET /v1/jobs` apply, and `searched_to` says how far it got. If
+// several processes share the store, PENDING rows may be missing in the first seconds,
+// while the process that created them publishes them.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16602,11 +16607,10 @@ func (c *ClientWithResponses) ListOutboxWithResponse(ctx context.Context, params
 
 // RetryOutboxWithBodyWithResponse Publish waiting directives now
 //
-// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
-// for their next dispatch. It spends no budget. Select rows either by
-// `outbox_ids` or by filters, all of which must match; the empty object
-// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
-// skipped with its reason.
+// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
+// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
+// all of which must match; the empty object selects all rows that are due or waiting. A
+// row that is SENT or FAILED_FINAL is skipped, with the reason.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16621,11 +16625,10 @@ func (c *ClientWithResponses) RetryOutboxWithBodyWithResponse(ctx context.Contex
 
 // RetryOutboxWithResponse Publish waiting directives now
 //
-// Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
-// for their next dispatch. It spends no budget. Select rows either by
-// `outbox_ids` or by filters, all of which must match; the empty object
-// selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
-// skipped with its reason.
+// Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
+// next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
+// all of which must match; the empty object selects all rows that are due or waiting. A
+// row that is SENT or FAILED_FINAL is skipped, with the reason.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16638,7 +16641,7 @@ func (c *ClientWithResponses) RetryOutboxWithResponse(ctx context.Context, body 
 	return ParseRetryOutboxResponse(rsp)
 }
 
-// GetOverviewWithResponse Read how the whole server does
+// GetOverviewWithResponse Read an overview of the server
 //
 // Live jobs by state, how often jobs are accepted and end, how many directives wait
 // for workers, pauses, open circuits, and stuck jobs. The counts are those of
@@ -16672,10 +16675,9 @@ func (c *ClientWithResponses) ListPausesWithResponse(ctx context.Context, reqEdi
 
 // CreatePauseWithBodyWithResponse Pause dispatch
 //
-// Dispatches nothing new within the scope until it is resumed. The scope is
-// one tenant, one protocol, one lane, one service, or everything. Commands are
-// still accepted, and workers finish the attempts that they hold. Pausing the same
-// scope again gives the same pause.
+// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
+// protocol, one lane, one service, or everything. Commands are still accepted, and workers
+// finish the attempts that they hold. Pausing the same scope again returns the same pause.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16690,10 +16692,9 @@ func (c *ClientWithResponses) CreatePauseWithBodyWithResponse(ctx context.Contex
 
 // CreatePauseWithResponse Pause dispatch
 //
-// Dispatches nothing new within the scope until it is resumed. The scope is
-// one tenant, one protocol, one lane, one service, or everything. Commands are
-// still accepted, and workers finish the attempts that they hold. Pausing the same
-// scope again gives the same pause.
+// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
+// protocol, one lane, one service, or everything. Commands are still accepted, and workers
+// finish the attempts that they hold. Pausing the same scope again returns the same pause.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16738,9 +16739,9 @@ func (c *ClientWithResponses) ResumePauseWithResponse(ctx context.Context, pause
 	return ParseResumePauseResponse(rsp)
 }
 
-// ListPausingsWithResponse Read the pause operations
+// ListPausingsWithResponse List pause operations
 //
-// With their progress, the newest first, without their items.
+// Newest first, with their progress but without their items.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16755,8 +16756,8 @@ func (c *ClientWithResponses) ListPausingsWithResponse(ctx context.Context, para
 
 // CreatePausingWithBodyWithResponse Pause live jobs
 //
-// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
-// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
+// existing jobs; a pause created with `/v1/admin/pauses` also covers future ones.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16771,8 +16772,8 @@ func (c *ClientWithResponses) CreatePausingWithBodyWithResponse(ctx context.Cont
 
 // CreatePausingWithResponse Pause live jobs
 //
-// As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
-// the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
+// existing jobs; a pause created with `/v1/admin/pauses` also covers future ones.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16785,9 +16786,9 @@ func (c *ClientWithResponses) CreatePausingWithResponse(ctx context.Context, par
 	return ParseCreatePausingResponse(rsp)
 }
 
-// ListResumptionsWithResponse Read the resume operations
+// ListResumptionsWithResponse List resume operations
 //
-// With their progress, the newest first, without their items.
+// Newest first, with their progress but without their items.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16802,7 +16803,7 @@ func (c *ClientWithResponses) ListResumptionsWithResponse(ctx context.Context, p
 
 // CreateResumptionWithBodyWithResponse Resume paused jobs
 //
-// As for cancellations, with jobs that are PAUSED or PAUSING.
+// Like a cancellation, for jobs that are PAUSED or PAUSING.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16817,7 +16818,7 @@ func (c *ClientWithResponses) CreateResumptionWithBodyWithResponse(ctx context.C
 
 // CreateResumptionWithResponse Resume paused jobs
 //
-// As for cancellations, with jobs that are PAUSED or PAUSING.
+// Like a cancellation, for jobs that are PAUSED or PAUSING.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16830,9 +16831,9 @@ func (c *ClientWithResponses) CreateResumptionWithResponse(ctx context.Context, 
 	return ParseCreateResumptionResponse(rsp)
 }
 
-// ListRetriesWithResponse Read the retry operations
+// ListRetriesWithResponse List retry operations
 //
-// With their progress, the newest first, without their items.
+// Newest first, with their progress but without their items.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16847,12 +16848,12 @@ func (c *ClientWithResponses) ListRetriesWithResponse(ctx context.Context, param
 
 // CreateRetryWithBodyWithResponse Rerun failed jobs
 //
-// Reruns the named jobs, or those that the filters select, in the background and
-// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
-// with the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point however often it is requested. A job
-// that the filters selected and that was rerun since is skipped.
+// Reruns the named jobs, or those that the filters select, in the background and no faster
+// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
+// than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
+// gets at most one rerun per starting point, however often it is requested. A selected job
+// that has been rerun in the meantime is skipped.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16867,12 +16868,12 @@ func (c *ClientWithResponses) CreateRetryWithBodyWithResponse(ctx context.Contex
 
 // CreateRetryWithResponse Rerun failed jobs
 //
-// Reruns the named jobs, or those that the filters select, in the background and
-// no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-// have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
-// with the same `Idempotency-Key` answers with the same operation, and no job
-// gets more than one rerun from one starting point however often it is requested. A job
-// that the filters selected and that was rerun since is skipped.
+// Reruns the named jobs, or those that the filters select, in the background and no faster
+// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
+// than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
+// gets at most one rerun per starting point, however often it is requested. A selected job
+// that has been rerun in the meantime is skipped.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16885,14 +16886,14 @@ func (c *ClientWithResponses) CreateRetryWithResponse(ctx context.Context, param
 	return ParseCreateRetryResponse(rsp)
 }
 
-// ListServicesWithResponse Read what each service has to do, and how it does it
+// ListServicesWithResponse Read the backlog and performance of each service
 //
-// For each service and step type: how many steps wait and since when, how many are
-// under way, how often attempts end and fail, how long they take, and which workers
-// ask for work. Also those of loaded protocols that never had a step. The counts are
-// maintained, never made by a scan: see `exact` and `as_of`. They are not divided by
-// tenant, so this takes the role for all tenants. At most 100 kinds of work are counted
-// apart; further ones count as service `other`.
+// For each service and step type: how many steps wait and since when, how many are under
+// way, how often attempts end and fail, how long they take, and which workers ask for
+// work. Services of loaded protocols are listed even if they never had a step. The counts
+// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+// not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
+// are counted separately; the rest count as service `other`.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16907,8 +16908,8 @@ func (c *ClientWithResponses) ListServicesWithResponse(ctx context.Context, para
 
 // ListStuckWithResponse Read stuck jobs
 //
-// Live jobs without a way forward that the reconciler's last round found and
-// could not repair, and how many defects it repaired.
+// Live jobs that cannot make progress, found by the reconciler's last round and not
+// repairable, and how many defects it repaired.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16923,8 +16924,8 @@ func (c *ClientWithResponses) ListStuckWithResponse(ctx context.Context, reqEdit
 
 // ListWebhooksWithResponse List webhooks that were not delivered
 //
-// Webhooks whose attempts are exhausted, that were refused, or whose receiver
-// answered 410, newest first.
+// Webhooks that ran out of attempts, were refused, or got 410 from the receiver, newest
+// first.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16939,7 +16940,7 @@ func (c *ClientWithResponses) ListWebhooksWithResponse(ctx context.Context, para
 
 // ReplayWebhookWithBodyWithResponse Send a webhook again
 //
-// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
+// Restarts the attempts of a webhook immediately, with the same `webhook-id`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16954,7 +16955,7 @@ func (c *ClientWithResponses) ReplayWebhookWithBodyWithResponse(ctx context.Cont
 
 // ReplayWebhookWithResponse Send a webhook again
 //
-// Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
+// Restarts the attempts of a webhook immediately, with the same `webhook-id`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16969,7 +16970,7 @@ func (c *ClientWithResponses) ReplayWebhookWithResponse(ctx context.Context, web
 
 // RequeueWorkWithBodyWithResponse Offer a stalled item again, now
 //
-// stalled to queued, with the directive of a new attempt; no budget is
+// Moves the item from stalled to queued, with the directive of a new attempt; no budget is
 // spent.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -16985,7 +16986,7 @@ func (c *ClientWithResponses) RequeueWorkWithBodyWithResponse(ctx context.Contex
 
 // RequeueWorkWithResponse Offer a stalled item again, now
 //
-// stalled to queued, with the directive of a new attempt; no budget is
+// Moves the item from stalled to queued, with the directive of a new attempt; no budget is
 // spent.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -17001,8 +17002,8 @@ func (c *ClientWithResponses) RequeueWorkWithResponse(ctx context.Context, workI
 
 // StallWorkWithBodyWithResponse Take an item from its worker
 //
-// claimed or running to stalled. The step waits for its next attempt; no
-// budget is spent.
+// Moves the item from claimed or running to stalled. The step waits for its next attempt;
+// no budget is spent.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17017,8 +17018,8 @@ func (c *ClientWithResponses) StallWorkWithBodyWithResponse(ctx context.Context,
 
 // StallWorkWithResponse Take an item from its worker
 //
-// claimed or running to stalled. The step waits for its next attempt; no
-// budget is spent.
+// Moves the item from claimed or running to stalled. The step waits for its next attempt;
+// no budget is spent.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17033,8 +17034,8 @@ func (c *ClientWithResponses) StallWorkWithResponse(ctx context.Context, workID 
 
 // CallbackAckWithBodyWithResponse Acknowledge a directive
 //
-// The platform service has taken the directive and works on it. The step
-// becomes IN_PROGRESS under a lease that heartbeats extend.
+// The platform service has received the directive and is working on it. The step becomes
+// IN_PROGRESS under a lease that heartbeats extend.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17049,8 +17050,8 @@ func (c *ClientWithResponses) CallbackAckWithBodyWithResponse(ctx context.Contex
 
 // CallbackAckWithResponse Acknowledge a directive
 //
-// The platform service has taken the directive and works on it. The step
-// becomes IN_PROGRESS under a lease that heartbeats extend.
+// The platform service has received the directive and is working on it. The step becomes
+// IN_PROGRESS under a lease that heartbeats extend.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17065,7 +17066,7 @@ func (c *ClientWithResponses) CallbackAckWithResponse(ctx context.Context, body 
 
 // CallbackHeartbeatWithBodyWithResponse Extend the lease of a step
 //
-// The platform service is still working. Answers with the new deadline,
+// The platform service is still working. The response has the new deadline,
 // `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
@@ -17081,7 +17082,7 @@ func (c *ClientWithResponses) CallbackHeartbeatWithBodyWithResponse(ctx context.
 
 // CallbackHeartbeatWithResponse Extend the lease of a step
 //
-// The platform service is still working. Answers with the new deadline,
+// The platform service is still working. The response has the new deadline,
 // `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
@@ -17131,10 +17132,10 @@ func (c *ClientWithResponses) CallbackResultWithResponse(ctx context.Context, bo
 
 // SubmitCommandWithBodyWithResponse Submit a command
 //
-// Accepts a command and answers 202 as soon as its job is durable. The
-// same command again answers with the first job and `replayed` true. Commands
-// are the same if they have the same `idempotency_key` or, without a key, the
-// same tenant, request type, schema version, references and payload.
+// Accepts a command and answers 202 as soon as its job is durable. A repeated command
+// returns the first job, with `replayed` true. Commands are the same if they have the same
+// `idempotency_key` or, without a key, the same tenant, request type, schema version,
+// references and payload.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17149,10 +17150,10 @@ func (c *ClientWithResponses) SubmitCommandWithBodyWithResponse(ctx context.Cont
 
 // SubmitCommandWithResponse Submit a command
 //
-// Accepts a command and answers 202 as soon as its job is durable. The
-// same command again answers with the first job and `replayed` true. Commands
-// are the same if they have the same `idempotency_key` or, without a key, the
-// same tenant, request type, schema version, references and payload.
+// Accepts a command and answers 202 as soon as its job is durable. A repeated command
+// returns the first job, with `replayed` true. Commands are the same if they have the same
+// `idempotency_key` or, without a key, the same tenant, request type, schema version,
+// references and payload.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17167,10 +17168,9 @@ func (c *ClientWithResponses) SubmitCommandWithResponse(ctx context.Context, par
 
 // SubmitBatchWithBodyWithResponse Submit many commands
 //
-// Each command is accepted or refused independently, in any order. Its result,
-// at the same index, has the status and the body that `POST /v1/commands`
-// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
-// `invalid_envelope`.
+// Each command is accepted or refused independently, in any order. Its result, at the same
+// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
+// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17185,10 +17185,9 @@ func (c *ClientWithResponses) SubmitBatchWithBodyWithResponse(ctx context.Contex
 
 // SubmitBatchWithResponse Submit many commands
 //
-// Each command is accepted or refused independently, in any order. Its result,
-// at the same index, has the status and the body that `POST /v1/commands`
-// would have given. Keys are in the commands: an `Idempotency-Key` header is 400
-// `invalid_envelope`.
+// Each command is accepted or refused independently, in any order. Its result, at the same
+// index, has the status and body that `POST /v1/commands` would have returned. Keys belong
+// in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17203,18 +17202,18 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 
 // ListJobsWithResponse List jobs
 //
-// Newest first, by the time of acceptance. Each job is read when it is listed, so
-// it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-// few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
-// still have a next one: continue until there is no `next_page_token`. For one page
-// the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
-// ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
-// reads only those that match. So does a server whose store is its own with live jobs, from
-// when it has seen each of them once. Until then, with more than 50,000 of them, a page that would be
-// empty takes up to 5 seconds, and may show jobs that a later page repeats. Other servers read
-// live jobs to compare them.
-// Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
-// given; otherwise the last three months are listed unless `created_after` says otherwise.
+// Newest first, by the time of acceptance. Each job is read when it is listed, so it
+// agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If few jobs
+// match, or if they are large, a page may have fewer jobs than requested, or none, and
+// still have a next page: continue until there is no `next_page_token`. For one page the
+// server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
+// entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+// that match. A server that is the only one on its store also reads only live jobs that
+// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
+// page that would be empty takes up to 5 seconds, and may show jobs that a later page
+// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
+// found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+// three months are listed, unless `created_after` says otherwise.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -17242,13 +17241,12 @@ func (c *ClientWithResponses) GetJobWithResponse(ctx context.Context, jobID JobI
 
 // ListJobEventsWithResponse Read the history of a job
 //
-// With `Accept: text/event-stream`, sends the history so far and then each entry
-// as it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-// its `type`, `data` the entry. The stream ends when the job ends, the server
-// shuts down, or another caller gets its slot; a comment about every 15 s
-// keeps it open, also while the store is unavailable. A client that reconnects
-// with `Last-Event-ID` continues after that entry; an id that the history does
-// not have is 400 `invalid_envelope`.
+// With `Accept: text/event-stream`, sends the history so far and then each entry as it
+// happens, as server-sent events: `id` is the entry's `event_id`, `event` its `type`,
+// `data` the entry. The stream ends when the job ends, the server shuts down, or another
+// caller gets its slot. A comment about every 15 s keeps it open, even while the store is
+// unavailable. A client that reconnects with `Last-Event-ID` continues after that entry;
+// an id that is not in the history gets 400 `invalid_envelope`.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -17261,12 +17259,12 @@ func (c *ClientWithResponses) ListJobEventsWithResponse(ctx context.Context, job
 	return ParseListJobEventsResponse(rsp)
 }
 
-// ListRejectedCallbacksWithResponse List the callbacks of a job that were refused
+// ListRejectedCallbacksWithResponse List the refused callbacks of a job
 //
-// Callbacks that came late, carried a pair that was not current, or contradicted
-// an earlier RESULT. They changed nothing. Repeats are one entry with a count. At
-// most 16 of a step and 64 of a job are kept; `more` counts those beyond. A count
-// may lack what came in the second before a crash of the server.
+// Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
+// RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
+// and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
+// of its last second may be missing from a count.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -17294,7 +17292,7 @@ func (c *ClientWithResponses) ListJobStepsWithResponse(ctx context.Context, jobI
 
 // ListJobWebhooksWithResponse Read the webhooks of a job
 //
-// One for each of the command's `callback_urls`, written when the job ends.
+// There is one for each of the command's `callback_urls`, created when the job ends.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -17309,9 +17307,9 @@ func (c *ClientWithResponses) ListJobWebhooksWithResponse(ctx context.Context, j
 
 // CancelJobWithBodyWithResponse Cancel a job
 //
-// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-// until that attempt ends. CANCELLED means that the job no longer changes; a
-// worker may still be working on it.
+// The job is CANCELLED immediately if no worker holds an attempt, otherwise CANCELLING
+// until that attempt ends. CANCELLED means that the job no longer changes; a worker may
+// still be working on it.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17326,9 +17324,9 @@ func (c *ClientWithResponses) CancelJobWithBodyWithResponse(ctx context.Context,
 
 // CancelJobWithResponse Cancel a job
 //
-// CANCELLED immediately if no worker holds an attempt, else CANCELLING
-// until that attempt ends. CANCELLED means that the job no longer changes; a
-// worker may still be working on it.
+// The job is CANCELLED immediately if no worker holds an attempt, otherwise CANCELLING
+// until that attempt ends. CANCELLED means that the job no longer changes; a worker may
+// still be working on it.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17343,8 +17341,8 @@ func (c *ClientWithResponses) CancelJobWithResponse(ctx context.Context, jobID J
 
 // PauseJobWithBodyWithResponse Pause a job
 //
-// PAUSED immediately if no worker holds an attempt, else PAUSING until that
-// attempt ends. In both states nothing new is dispatched, retries included.
+// The job is PAUSED immediately if no worker holds an attempt, otherwise PAUSING until
+// that attempt ends. In both states nothing new is dispatched, retries included.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17359,8 +17357,8 @@ func (c *ClientWithResponses) PauseJobWithBodyWithResponse(ctx context.Context, 
 
 // PauseJobWithResponse Pause a job
 //
-// PAUSED immediately if no worker holds an attempt, else PAUSING until that
-// attempt ends. In both states nothing new is dispatched, retries included.
+// The job is PAUSED immediately if no worker holds an attempt, otherwise PAUSING until
+// that attempt ends. In both states nothing new is dispatched, retries included.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17375,10 +17373,10 @@ func (c *ClientWithResponses) PauseJobWithResponse(ctx context.Context, jobID Jo
 
 // RerunJobWithBodyWithResponse Rerun a job
 //
-// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-// steps: from the failed step, keeping the results before it, or from the start.
-// There is one rerun for each job and starting point; a repeated request answers
-// with the same job and `replayed` true.
+// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
+// from the failed step, keeping the results before it, or from the start. There is one
+// rerun for each job and starting point; a repeated request returns the same job with
+// `replayed` true.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17393,10 +17391,10 @@ func (c *ClientWithResponses) RerunJobWithBodyWithResponse(ctx context.Context, 
 
 // RerunJobWithResponse Rerun a job
 //
-// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-// steps: from the failed step, keeping the results before it, or from the start.
-// There is one rerun for each job and starting point; a repeated request answers
-// with the same job and `replayed` true.
+// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
+// from the failed step, keeping the results before it, or from the start. There is one
+// rerun for each job and starting point; a repeated request returns the same job with
+// `replayed` true.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17439,7 +17437,7 @@ func (c *ClientWithResponses) ResumeJobWithResponse(ctx context.Context, jobID J
 	return ParseResumeJobResponse(rsp)
 }
 
-// OrchestrateWithBodyWithResponse Submit a command (other name)
+// OrchestrateWithBodyWithResponse Submit a command (alias)
 //
 // The same as `POST /v1/commands`.
 //
@@ -17454,7 +17452,7 @@ func (c *ClientWithResponses) OrchestrateWithBodyWithResponse(ctx context.Contex
 	return ParseOrchestrateResponse(rsp)
 }
 
-// OrchestrateWithResponse Submit a command (other name)
+// OrchestrateWithResponse Submit a command (alias)
 //
 // The same as `POST /v1/commands`.
 //
@@ -17487,8 +17485,8 @@ func (c *ClientWithResponses) ListProtocolsWithResponse(ctx context.Context, req
 
 // GetIdentityWithResponse Read who you are
 //
-// The caller that the server sees behind the credential, and what it may do. A server
-// that asks for no credential lets everybody do everything.
+// The caller that the credential identifies, and what it may do. A server without access
+// control lets every caller do everything.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -17529,7 +17527,8 @@ func (c *ClientWithResponses) ListWorkEventsWithResponse(ctx context.Context, wo
 
 // CompleteWorkWithBodyWithResponse Complete a running item
 //
-// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
+// Moves the item from running to succeeded. For the job this counts as a RESULT with
+// SUCCEEDED.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17544,7 +17543,8 @@ func (c *ClientWithResponses) CompleteWorkWithBodyWithResponse(ctx context.Conte
 
 // CompleteWorkWithResponse Complete a running item
 //
-// running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
+// Moves the item from running to succeeded. For the job this counts as a RESULT with
+// SUCCEEDED.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17559,9 +17559,9 @@ func (c *ClientWithResponses) CompleteWorkWithResponse(ctx context.Context, work
 
 // FailWorkWithBodyWithResponse Fail a running item
 //
-// running to failed, which is final for the item. For the job this counts as a
-// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
-// item; otherwise with FAILED_FINAL.
+// Moves the item from running to failed, which is final for the item. For the job this
+// counts as a RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a
+// new item; otherwise with FAILED_FINAL.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17576,9 +17576,9 @@ func (c *ClientWithResponses) FailWorkWithBodyWithResponse(ctx context.Context, 
 
 // FailWorkWithResponse Fail a running item
 //
-// running to failed, which is final for the item. For the job this counts as a
-// RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
-// item; otherwise with FAILED_FINAL.
+// Moves the item from running to failed, which is final for the item. For the job this
+// counts as a RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a
+// new item; otherwise with FAILED_FINAL.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17593,8 +17593,8 @@ func (c *ClientWithResponses) FailWorkWithResponse(ctx context.Context, workID W
 
 // HeartbeatWorkWithBodyWithResponse Extend the lease of an item
 //
-// Extends the claim of a claimed item, and the step's lease of a running
-// one. The item in the answer holds `cancel_requested` and `pause_requested`.
+// Extends the claim of a claimed item, or the step's lease of a running one. The item in
+// the response has `cancel_requested` and `pause_requested`.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17609,8 +17609,8 @@ func (c *ClientWithResponses) HeartbeatWorkWithBodyWithResponse(ctx context.Cont
 
 // HeartbeatWorkWithResponse Extend the lease of an item
 //
-// Extends the claim of a claimed item, and the step's lease of a running
-// one. The item in the answer holds `cancel_requested` and `pause_requested`.
+// Extends the claim of a claimed item, or the step's lease of a running one. The item in
+// the response has `cancel_requested` and `pause_requested`.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17625,8 +17625,8 @@ func (c *ClientWithResponses) HeartbeatWorkWithResponse(ctx context.Context, wor
 
 // StartWorkWithBodyWithResponse Start a claimed item
 //
-// claimed to running. For the job this counts as the step's ACK. From now on the
-// item's lease is the step's lease.
+// Moves the item from claimed to running. For the job this counts as the step's ACK. From
+// now on the item's lease is the step's lease.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17641,8 +17641,8 @@ func (c *ClientWithResponses) StartWorkWithBodyWithResponse(ctx context.Context,
 
 // StartWorkWithResponse Start a claimed item
 //
-// claimed to running. For the job this counts as the step's ACK. From now on the
-// item's lease is the step's lease.
+// Moves the item from claimed to running. For the job this counts as the step's ACK. From
+// now on the item's lease is the step's lease.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17657,11 +17657,10 @@ func (c *ClientWithResponses) StartWorkWithResponse(ctx context.Context, workID 
 
 // ClaimWorkWithBodyWithResponse Claim work items
 //
-// A long poll: answers as soon as there is work, else with no items after
-// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
-// A repeat with the same `request_id` answers with those items of the first
-// answer that still have the same attempt and lease; an empty answer is not
-// remembered.
+// A long poll: it returns as soon as there is work, or with no items after `wait_seconds`.
+// A claim delivers the directive and starts its ACK deadline. A repeat with the same
+// `request_id` returns those items of the first response that still have the same attempt
+// and lease; an empty response is not remembered.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17676,11 +17675,10 @@ func (c *ClientWithResponses) ClaimWorkWithBodyWithResponse(ctx context.Context,
 
 // ClaimWorkWithResponse Claim work items
 //
-// A long poll: answers as soon as there is work, else with no items after
-// `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
-// A repeat with the same `request_id` answers with those items of the first
-// answer that still have the same attempt and lease; an empty answer is not
-// remembered.
+// A long poll: it returns as soon as there is work, or with no items after `wait_seconds`.
+// A claim delivers the directive and starts its ACK deadline. A repeat with the same
+// `request_id` returns those items of the first response that still have the same attempt
+// and lease; an empty response is not remembered.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17695,8 +17693,8 @@ func (c *ClientWithResponses) ClaimWorkWithResponse(ctx context.Context, body Cl
 
 // CompleteWorkBatchWithBodyWithResponse Complete many running items
 //
-// Each item is completed or refused independently, in any order, as
-// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+// Each item is completed or refused independently, in any order, as by
+// `POST /v1/work/{workId}:complete`. Its result is at the same index.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17711,8 +17709,8 @@ func (c *ClientWithResponses) CompleteWorkBatchWithBodyWithResponse(ctx context.
 
 // CompleteWorkBatchWithResponse Complete many running items
 //
-// Each item is completed or refused independently, in any order, as
-// `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+// Each item is completed or refused independently, in any order, as by
+// `POST /v1/work/{workId}:complete`. Its result is at the same index.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -24750,13 +24748,13 @@ type ServerInterface interface {
 	// GetReadiness Check that the process is ready for requests
 	// (GET /readyz)
 	GetReadiness(w http.ResponseWriter, r *http.Request)
-	// ListAuditTrail Read who did what of late
+	// ListAuditTrail Read who did what recently
 	// (GET /v1/admin/audit-trail)
 	ListAuditTrail(w http.ResponseWriter, r *http.Request, params ListAuditTrailParams)
 	// CreateBackup Take a backup of the store
 	// (POST /v1/admin/backup)
 	CreateBackup(w http.ResponseWriter, r *http.Request)
-	// ListCancellations Read the cancel operations
+	// ListCancellations List cancel operations
 	// (GET /v1/admin/cancellations)
 	ListCancellations(w http.ResponseWriter, r *http.Request, params ListCancellationsParams)
 	// CreateCancellation Cancel live jobs
@@ -24771,10 +24769,10 @@ type ServerInterface interface {
 	// ReplayDeadLetters Handle dead letters again
 	// (POST /v1/admin/dead-letters:replay)
 	ReplayDeadLetters(w http.ResponseWriter, r *http.Request)
-	// ListFailures Read the failed jobs in groups
+	// ListFailures Group the failed jobs
 	// (GET /v1/admin/failures)
 	ListFailures(w http.ResponseWriter, r *http.Request, params ListFailuresParams)
-	// ListInbox List refused commands of the inbox
+	// ListInbox List refused commands in the inbox
 	// (GET /v1/admin/inbox)
 	ListInbox(w http.ResponseWriter, r *http.Request, params ListInboxParams)
 	// DiscardInbox Discard refused commands
@@ -24783,7 +24781,7 @@ type ServerInterface interface {
 	// RetryInbox Try refused commands again
 	// (POST /v1/admin/inbox:retry)
 	RetryInbox(w http.ResponseWriter, r *http.Request)
-	// ListOperations Read the operations of all kinds
+	// ListOperations List operations of all kinds
 	// (GET /v1/admin/operations)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
 	// GetOperation Read an operation
@@ -24798,7 +24796,7 @@ type ServerInterface interface {
 	// RetryOutbox Publish waiting directives now
 	// (POST /v1/admin/outbox/retry)
 	RetryOutbox(w http.ResponseWriter, r *http.Request)
-	// GetOverview Read how the whole server does
+	// GetOverview Read an overview of the server
 	// (GET /v1/admin/overview)
 	GetOverview(w http.ResponseWriter, r *http.Request, params GetOverviewParams)
 	// ListPauses Read the pauses
@@ -24810,25 +24808,25 @@ type ServerInterface interface {
 	// ResumePause Resume dispatch
 	// (POST /v1/admin/pauses/{pauseId}:resume)
 	ResumePause(w http.ResponseWriter, r *http.Request, pauseID PauseID)
-	// ListPausings Read the pause operations
+	// ListPausings List pause operations
 	// (GET /v1/admin/pausings)
 	ListPausings(w http.ResponseWriter, r *http.Request, params ListPausingsParams)
 	// CreatePausing Pause live jobs
 	// (POST /v1/admin/pausings)
 	CreatePausing(w http.ResponseWriter, r *http.Request, params CreatePausingParams)
-	// ListResumptions Read the resume operations
+	// ListResumptions List resume operations
 	// (GET /v1/admin/resumptions)
 	ListResumptions(w http.ResponseWriter, r *http.Request, params ListResumptionsParams)
 	// CreateResumption Resume paused jobs
 	// (POST /v1/admin/resumptions)
 	CreateResumption(w http.ResponseWriter, r *http.Request, params CreateResumptionParams)
-	// ListRetries Read the retry operations
+	// ListRetries List retry operations
 	// (GET /v1/admin/retries)
 	ListRetries(w http.ResponseWriter, r *http.Request, params ListRetriesParams)
 	// CreateRetry Rerun failed jobs
 	// (POST /v1/admin/retries)
 	CreateRetry(w http.ResponseWriter, r *http.Request, params CreateRetryParams)
-	// ListServices Read what each service has to do, and how it does it
+	// ListServices Read the backlog and performance of each service
 	// (GET /v1/admin/services)
 	ListServices(w http.ResponseWriter, r *http.Request, params ListServicesParams)
 	// ListStuck Read stuck jobs
@@ -24870,7 +24868,7 @@ type ServerInterface interface {
 	// ListJobEvents Read the history of a job
 	// (GET /v1/jobs/{jobId}/events)
 	ListJobEvents(w http.ResponseWriter, r *http.Request, jobID JobID, params ListJobEventsParams)
-	// ListRejectedCallbacks List the callbacks of a job that were refused
+	// ListRejectedCallbacks List the refused callbacks of a job
 	// (GET /v1/jobs/{jobId}/rejected)
 	ListRejectedCallbacks(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// ListJobSteps Read the steps of a job
@@ -24891,7 +24889,7 @@ type ServerInterface interface {
 	// ResumeJob Resume a paused job
 	// (POST /v1/jobs/{jobId}:resume)
 	ResumeJob(w http.ResponseWriter, r *http.Request, jobID JobID)
-	// Orchestrate Submit a command (other name)
+	// Orchestrate Submit a command (alias)
 	// (POST /v1/orchestrate)
 	Orchestrate(w http.ResponseWriter, r *http.Request, params OrchestrateParams)
 	// ListProtocols Read the protocols

@@ -539,8 +539,8 @@ type BatchItem struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId,omitempty,omitzero"`
 
-	// Replayed The command was accepted before. Present only if the command was
-	// accepted, now or before.
+	// Replayed The command was accepted before. Present only if the command was accepted, now or
+	// earlier.
 	//
 	//
 	// Example: false
@@ -551,8 +551,8 @@ type BatchItem struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -560,7 +560,7 @@ type BatchItem struct {
 	// Example: IN_PROGRESS
 	State JobState `json:"state,omitempty,omitzero"`
 
-	// Status The HTTP status that `POST /v1/commands` would have given.
+	// Status The HTTP status that `POST /v1/commands` would have returned.
 	//
 	// Example: 202
 	Status int32 `json:"status"`
@@ -568,7 +568,7 @@ type BatchItem struct {
 
 // BatchRequest Many commands.
 type BatchRequest struct {
-	// Commands The commands, each as `POST /v1/commands` takes it.
+	// Commands The commands, each as for `POST /v1/commands`.
 	Commands []Command `json:"commands"`
 }
 
@@ -618,7 +618,9 @@ type CallbackIdentity struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// LeaseID The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
+	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
+	// current: 409 `stale_attempt`.
+	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
@@ -628,20 +630,22 @@ type CallbackIdentity struct {
 	// Example: ocr
 	StepID string `json:"stepId"`
 
-	// TenantID The directive's `tenant_id`. One that is not the job's is 404.
+	// TenantID The directive's `tenant_id`. If it is not the job's: 404.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Timestamp When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
+	// Timestamp When it was sent, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses
+	// it.
+	//
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Timestamp time.Time `json:"timestamp"`
 }
 
-// Caller The name of the caller: that of its token or certificate in the token file,
-// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
-// topic. Absent if the server did it by itself.
+// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
+// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+// the server acted by itself.
 //
 // Example: ops-1
 type Caller = string
@@ -650,15 +654,15 @@ type Caller = string
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
 type ClaimRequest struct {
-	// LeaseSeconds Time within which the claim must be started or extended; absent or 0 is the
+	// LeaseSeconds The time within which the claim must be started or extended; absent or 0 means the
 	// step's ACK timeout.
 	//
 	//
 	// Example: 900
 	LeaseSeconds float64 `json:"lease_seconds,omitempty,omitzero"`
 
-	// Max The most items to claim; absent or 0 is 1. Once their directives have 4 MiB
-	// together, fewer are claimed than there are.
+	// Max The maximum number of items to claim; absent or 0 means 1. Claiming stops early once
+	// the directives total 4 MiB.
 	//
 	//
 	// Example: 10
@@ -670,10 +674,10 @@ type ClaimRequest struct {
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -684,7 +688,7 @@ type ClaimRequest struct {
 	// Example: ["ocr"]
 	Services []string `json:"services,omitempty,omitzero"`
 
-	// Start Start the items as well.
+	// Start Also start the items.
 	//
 	// Example: false
 	Start bool `json:"start,omitempty,omitzero"`
@@ -726,8 +730,8 @@ type Command struct {
 	// Example: doc_1
 	DocID string `json:"doc_id,omitempty,omitzero"`
 
-	// IdempotencyKey The client's name for this command, unique in the tenant. Used for
-	// another command: 422 `idempotency_mismatch`.
+	// IdempotencyKey The client's name for this command, unique in the tenant. If it belongs to another
+	// command: 422 `idempotency_mismatch`.
 	//
 	//
 	// Example: order-4711
@@ -741,7 +745,7 @@ type Command struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	InputRef Ref `json:"input_ref"`
 
-	// Mode What the routing key is made from: the tenant or, with BURST, tenant and
+	// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
 	//
@@ -816,8 +820,8 @@ type CommandAccepted struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -834,11 +838,11 @@ type ControlRequest struct {
 	Reason string `json:"reason,omitempty,omitzero"`
 }
 
-// Directive What a platform service is told to do. Every field is present, null if unset.
+// Directive Tells a platform service what to do. Every field is present, null if unset.
 //
 // Example: {"attempt_no":1,"correlation_id":"corr-123","input_ref":{"uri":"s3://bucket/input.pdf"},"jobId":"0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77","lane":15,"lease_expires_at":null,"lease_id":"9a7c1f0e5d3b4a29","mode":"DEFAULT","output_ref":{"uri":"s3://bucket/output.json"},"payload":{"language":"en"},"protocol_id":"doc_ingest_v1","routing_key_used":"tenant_a","service":"ocr","stepId":"ocr","step_type":"OCR","tenant_id":"tenant_a","traceparent":null,"type":"DIRECTIVE","workspace_ref":null}
 type Directive struct {
-	// AttemptNo The attempt; callbacks must carry it.
+	// AttemptNo The attempt; callbacks must include it.
 	//
 	// Example: 1
 	AttemptNo int32 `json:"attempt_no"`
@@ -861,23 +865,22 @@ type Directive struct {
 	// Example: 15
 	Lane int `json:"lane"`
 
-	// LeaseExpiresAt The earliest time at which the lease can end: an ACK before it is in time.
-	// A directive that had to wait for the bus has until its ACK timeout after
-	// the publish. Null with the pull queue, where the item's `lease.expires_at`
-	// says it.
+	// LeaseExpiresAt The earliest time at which the lease can end: an ACK before then is in time. A
+	// directive that had to wait for the bus has its full ACK timeout after the publish.
+	// Null with the pull queue, where the item's `lease.expires_at` applies.
 	//
 	//
 	// Example: 2026-01-27T10:02:30.000Z
 	LeaseExpiresAt *time.Time `json:"lease_expires_at"`
 
-	// LeaseID The capability to report on the attempt; callbacks must carry it.
-	// Left out if a directive is only shown.
+	// LeaseID The capability to report on the attempt; callbacks must include it. Left out if the
+	// directive is only shown.
 	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id,omitempty,omitzero"`
 
-	// Mode What the routing key is made from: the tenant or, with BURST, tenant and
+	// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
 	//
@@ -922,8 +925,8 @@ type Directive struct {
 	// Example: tenant_a
 	TenantID string `json:"tenant_id"`
 
-	// Traceparent W3C trace context. The parent of the worker's spans: this attempt, if the
-	// server reports traces, else the command's.
+	// Traceparent W3C trace context. The parent for the worker's spans: this attempt, if the server
+	// exports traces, otherwise the command's.
 	//
 	// Example: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
 	Traceparent *string `json:"traceparent"`
@@ -937,13 +940,13 @@ type Directive struct {
 	WorkspaceRef NullableRef `json:"workspace_ref"`
 }
 
-// DirectiveBytes The directive as it was created, see `Directive`. Only answers to a claim
-// hold its `lease_id`.
+// DirectiveBytes The directive as it was created, see `Directive`. Only responses to a claim have its
+// `lease_id`.
 type DirectiveBytes = json.RawMessage
 
-// Event One entry of a job's history. All entries of one `rev` belong to one
-// change, but for those of type `step.callback_rejected`, which changed nothing:
-// they have the `rev` of the job at that time, and follow its change.
+// Event One entry of a job's history. All entries with the same `rev` belong to one change,
+// except those of type `step.callback_rejected`, which changed nothing: they have the
+// job's `rev` at that time, and follow its change.
 type Event struct {
 	// Actor Who caused it.
 	//
@@ -968,14 +971,14 @@ type Event struct {
 	// Example: 1
 	AttemptNo int `json:"attempt_no,omitempty,omitzero"`
 
-	// Callback What the sender of a callback says of its sending, by its own clock. It is
-	// recorded, and no decision uses it. On an event it is that of the callback that
-	// caused it, on a step that of the newest callback that counted.
+	// Callback What the sender says about sending the callback, by its own clock. It is recorded, but
+	// no decision uses it. On an event, it is from the callback that caused the event; on a
+	// step, from the latest callback that counted.
 	Callback ReportedSending `json:"callback,omitempty,omitzero"`
 
-	// Caller The name of the caller: that of its token or certificate in the token file,
-	// `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
-	// topic. Absent if the server did it by itself.
+	// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
+	// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+	// the server acted by itself.
 	//
 	//
 	// Example: ops-1
@@ -1055,8 +1058,8 @@ type EventPage struct {
 
 // ItemCompletion The worker is done with an item.
 type ItemCompletion struct {
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
@@ -1070,16 +1073,16 @@ type ItemCompletion struct {
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	OutputRef ReportedRef `json:"output_ref,omitempty,omitzero"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -1179,7 +1182,7 @@ type Job struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
 
-	// Mode What the routing key is made from: the tenant or, with BURST, tenant and
+	// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
 	//
@@ -1194,7 +1197,7 @@ type Job struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	OutputRef Ref `json:"output_ref"`
 
-	// ProtocolID The protocol that names the steps.
+	// ProtocolID The protocol that defines the steps.
 	//
 	// Example: doc_ingest_v1
 	ProtocolID string `json:"protocol_id"`
@@ -1229,8 +1232,8 @@ type Job struct {
 	//
 	// - QUEUED: accepted, the first step has no attempt yet.
 	// - DISPATCHING: the first step has not been acknowledged yet.
-	// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-	// - PAUSING: a worker may finish its attempt, nothing new starts.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
 	// - PAUSED: no worker holds an attempt; resume or cancel.
 	// - CANCELLING: a worker still has an attempt; nothing new starts.
 	//
@@ -1241,10 +1244,10 @@ type Job struct {
 	// Steps The steps, by index.
 	Steps []Step `json:"steps"`
 
-	// SupersededBy The job that reruns this one, which FAILED_FINAL or was CANCELLED. This one is then
-	// no longer an open failure: its rerun is under way, or shows how it ended. A rerun
-	// that was cancelled is left out, and its own rerun takes its place. Several
-	// reruns form a chain, in which each names the next and only the last can be open.
+	// SupersededBy The job that reruns this one, which was FAILED_FINAL or CANCELLED. This job is then
+	// no longer an open failure: its rerun is under way, or has its own outcome. A
+	// cancelled rerun is left out; its own rerun takes its place. Several reruns form a
+	// chain: each names the next, and only the last can be open.
 	//
 	//
 	// Example: 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
@@ -1270,7 +1273,7 @@ type Job struct {
 	// Example: 2026-01-27T10:02:01.250Z
 	UpdatedAt time.Time `json:"updated_at"`
 
-	// Waiting What the job waits for, until it has ended.
+	// Waiting What the job waits for; absent once it has ended.
 	Waiting *Waiting `json:"waiting,omitempty"`
 }
 
@@ -1284,8 +1287,8 @@ type JobPage struct {
 	// Example: MTc2OTUwNzIw
 	NextPageToken string `json:"next_page_token,omitempty,omitzero"`
 
-	// SearchedTo With `next_page_token`: of the jobs accepted after about this time, all that match are on
-	// this page or on earlier ones.
+	// SearchedTo With `next_page_token`: all matching jobs accepted after about this time are on this
+	// page or on earlier ones.
 	//
 	//
 	// Example: 2026-01-27T10:00:00.000Z
@@ -1297,15 +1300,15 @@ type JobPage struct {
 //
 // - QUEUED: accepted, the first step has no attempt yet.
 // - DISPATCHING: the first step has not been acknowledged yet.
-// - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-// - PAUSING: a worker may finish its attempt, nothing new starts.
+// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+// - PAUSING: a worker may finish its attempt; nothing new starts.
 // - PAUSED: no worker holds an attempt; resume or cancel.
 // - CANCELLING: a worker still has an attempt; nothing new starts.
 //
 // Example: IN_PROGRESS
 type JobState string
 
-// Mode What the routing key is made from: the tenant or, with BURST, tenant and
+// Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 // document.
 //
 // Example: DEFAULT
@@ -1323,12 +1326,12 @@ type Payload = any
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type Problem struct {
-	// Code The stable reason. Codes may be added.
+	// Code The stable code. Codes may be added.
 	//
 	// Example: invalid_envelope
 	Code ProblemCode `json:"code"`
 
-	// CurrentRev For `rev_conflict`, the `rev` at which the item is.
+	// CurrentRev For `rev_conflict`, the item's current `rev`.
 	//
 	// Example: 4
 	CurrentRev int64 `json:"current_rev,omitempty,omitzero"`
@@ -1362,20 +1365,20 @@ type Problem struct {
 	Type string `json:"type"`
 }
 
-// ProblemCode The stable reason. Codes may be added.
+// ProblemCode The stable code. Codes may be added.
 //
 // Example: invalid_envelope
 type ProblemCode string
 
-// Progress How far the attempt is, as its newest heartbeat that had it says. It is shown on
-// the step while the attempt runs, and no decision uses it.
+// Progress The attempt's progress, from its latest heartbeat that reported any. It is shown on the
+// step while the attempt runs; no decision uses it.
 type Progress struct {
 	// Fraction The part of the work that is done; absent is 0.
 	//
 	// Example: 0.4
 	Fraction float64 `json:"fraction,omitempty,omitzero"`
 
-	// Message For people. A text of more than 256 bytes is cut before it is stored.
+	// Message For people. Truncated to 256 bytes when it is stored.
 	//
 	// Example: Page 4 of 10.
 	Message string `json:"message,omitempty,omitzero"`
@@ -1395,7 +1398,7 @@ type ReportedError struct {
 	// Example: corrupt_pdf
 	Code string `json:"code,omitempty,omitzero"`
 
-	// Message For people. A long text is cut before it is stored.
+	// Message For people. Long text is truncated when it is stored.
 	//
 	// Example: Page 3 can not be read.
 	Message string `json:"message,omitempty,omitzero"`
@@ -1408,9 +1411,9 @@ type ReportedError struct {
 // Example: {"uri":"s3://bucket/ocr.json"}
 type ReportedRef = Reference
 
-// ReportedSending What the sender of a callback says of its sending, by its own clock. It is
-// recorded, and no decision uses it. On an event it is that of the callback that
-// caused it, on a step that of the newest callback that counted.
+// ReportedSending What the sender says about sending the callback, by its own clock. It is recorded, but
+// no decision uses it. On an event, it is from the callback that caused the event; on a
+// step, from the latest callback that counted.
 type ReportedSending struct {
 	// CorrelationID The callback's `correlation_id`.
 	//
@@ -1424,10 +1427,10 @@ type ReportedSending struct {
 }
 
 // RequestID The worker's name for this request, a new one for each request, without control
-// characters and without blanks at the ends. A repeat gets the first answer; a claim
-// under the name of another one, with other filters or rights or another `start`, is
-// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-// least as long as the lease.
+// characters and without blanks at the ends. A repeat gets the first response; a claim
+// that reuses the name with different filters, rights or `start` gets 400
+// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+// as long as the lease.
 //
 // Example: 3f1d2c
 type RequestID = string
@@ -1437,7 +1440,7 @@ type RequestID = string
 // Example: failed
 type RerunFrom string
 
-// RerunRequest Where to start again, and why.
+// RerunRequest Where to restart, and why.
 type RerunRequest struct {
 	// From Where a rerun starts, from the failed step or from the first one.
 	//
@@ -1495,9 +1498,9 @@ type Step struct {
 	// Example: 15
 	Lane int `json:"lane"`
 
-	// LastCallback What the sender of a callback says of its sending, by its own clock. It is
-	// recorded, and no decision uses it. On an event it is that of the callback that
-	// caused it, on a step that of the newest callback that counted.
+	// LastCallback What the sender says about sending the callback, by its own clock. It is recorded, but
+	// no decision uses it. On an event, it is from the callback that caused the event; on a
+	// step, from the latest callback that counted.
 	LastCallback ReportedSending `json:"last_callback,omitempty,omitzero"`
 
 	// LastErrorCode Why the latest failed attempt failed.
@@ -1518,7 +1521,7 @@ type Step struct {
 	// Example: 2026-01-27T10:17:01.250Z
 	LeaseExpiresAt time.Time `json:"lease_expires_at,omitempty,omitzero"`
 
-	// NextAttemptAt When the next attempt starts, in FAILED_RETRY.
+	// NextAttemptAt When the next attempt starts; present in FAILED_RETRY.
 	//
 	// Example: 2026-01-27T10:17:31.250Z
 	NextAttemptAt time.Time `json:"next_attempt_at,omitempty,omitzero"`
@@ -1541,10 +1544,10 @@ type Step struct {
 	// Example: {"language":"en"}
 	Payload StepPayload `json:"payload,omitempty,omitzero"`
 
-	// Progress How far the attempt is, while it runs.
+	// Progress The attempt's progress, while it runs.
 	Progress *Progress `json:"progress,omitempty"`
 
-	// ResolvedMode What the routing key is made from: the tenant or, with BURST, tenant and
+	// ResolvedMode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 	// document.
 	//
 	//
@@ -1569,7 +1572,7 @@ type Step struct {
 	// Example: ocr
 	Service string `json:"service"`
 
-	// StartedAt When a worker started the latest attempt that was started.
+	// StartedAt When a worker last started an attempt.
 	//
 	// Example: 2026-01-27T10:02:04.000Z
 	StartedAt time.Time `json:"started_at,omitempty,omitzero"`
@@ -1578,8 +1581,8 @@ type Step struct {
 	// never change.
 	//
 	// - PENDING: an earlier step has not ended.
-	// - DISPATCHING: the directive is to be published.
-	// - AWAITING_ACK: published, no worker has acknowledged it yet.
+	// - DISPATCHING: the directive is waiting to be published.
+	// - AWAITING_ACK: published; no worker has acknowledged it yet.
 	// - IN_PROGRESS: a worker holds the attempt.
 	// - FAILED_RETRY: the next attempt starts at `next_attempt_at`.
 	//
@@ -1607,10 +1610,11 @@ type Step struct {
 	// Example: 2026-01-27T10:02:01.250Z
 	UpdatedAt time.Time `json:"updated_at"`
 
-	// Waiting What the job waits for, in its first step that has not ended.
+	// Waiting What the job waits for; present in its first step that has not ended.
 	Waiting *Waiting `json:"waiting,omitempty"`
 
-	// WorkID The work item of the latest attempt, if that is or was in the pull queue.
+	// WorkID The work item of the latest attempt, if the attempt is or was in the pull queue.
+	//
 	//
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
 	WorkID string `json:"work_id,omitempty,omitzero"`
@@ -1638,8 +1642,8 @@ type StepPayload = json.RawMessage
 // never change.
 //
 // - PENDING: an earlier step has not ended.
-// - DISPATCHING: the directive is to be published.
-// - AWAITING_ACK: published, no worker has acknowledged it yet.
+// - DISPATCHING: the directive is waiting to be published.
+// - AWAITING_ACK: published; no worker has acknowledged it yet.
 // - IN_PROGRESS: a worker holds the attempt.
 // - FAILED_RETRY: the next attempt starts at `next_attempt_at`.
 //
@@ -1665,7 +1669,7 @@ type Violation struct {
 //
 // Example: {"blocked_by":{"id":"service:ocr","type":"pause"},"detail":"paused by ops-1: OCR is down","reason":"scope_paused","since":"2026-01-27T10:02:00.000Z"}
 type Waiting struct {
-	// BlockedBy What has to end first, if it has an id.
+	// BlockedBy What must end first, if it has an id.
 	BlockedBy *Blocker `json:"blocked_by,omitempty"`
 
 	// Detail A sentence for people. Its text may change.
@@ -1673,66 +1677,66 @@ type Waiting struct {
 	// Example: paused by ops-1: OCR is down
 	Detail string `json:"detail"`
 
-	// Reason Why a live job waits, or who works on it. Exactly one reason holds at any moment:
-	// the first thing that has to end before the job goes on.
+	// Reason Why a live job waits, or who works on it. Exactly one reason applies at any moment: the
+	// first thing that must end before the job can continue.
 	//
 	// - job_paused: the job is PAUSED; resume it.
 	// - scope_paused: a pause of dispatch covers the step, and no worker has it.
-	// - circuit_open: the step's topic, or the whole bus, is out of service.
-	// - publishing: the directive is to be published, usually within a second.
-	// - no_worker: the directive waits in the pull queue, and for more than a minute no
-	//   worker has asked for work of its service and step type. Never on Service Bus.
+	// - circuit_open: the step's topic, or the whole bus, is unavailable.
+	// - publishing: the directive is about to be published, usually within a second.
+	// - no_worker: the directive waits in the pull queue, but for more than a minute no worker
+	//   has asked for its service and step type. Never on Service Bus.
 	// - queued: the directive waits in the pull queue for a worker.
 	// - delivered: a worker has claimed the directive, or it was sent on Service Bus; no
 	//   ACK yet.
 	// - running: a worker runs the attempt.
-	// - silent: a worker runs the attempt, and has not reported for half of its lease.
+	// - silent: a worker runs the attempt, but has not reported for half of its lease.
 	// - backoff: the delay before the next attempt.
-	// - cancelling: a worker still has an attempt; then the job is CANCELLED.
-	// - pausing: a worker still has an attempt; then the job is PAUSED.
+	// - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
+	// - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 	//
 	//
 	// Example: scope_paused
 	Reason WaitingReason `json:"reason"`
 
-	// Since When the reason began to hold.
+	// Since When the reason began to apply.
 	//
 	// Example: 2026-01-27T10:02:00.000Z
 	Since time.Time `json:"since"`
 
-	// Until When Lucius goes on by itself if nothing happens before: the end of a delay, of
-	// a ramp, of a lease, or the next try at a circuit.
+	// Until When Lucius continues by itself if nothing happens sooner: the end of a delay, a
+	// ramp or a lease, or the next try of a circuit.
 	//
 	//
 	// Example: 2026-01-27T10:17:01.250Z
 	Until time.Time `json:"until,omitempty,omitzero"`
 }
 
-// WaitingReason Why a live job waits, or who works on it. Exactly one reason holds at any moment:
-// the first thing that has to end before the job goes on.
+// WaitingReason Why a live job waits, or who works on it. Exactly one reason applies at any moment: the
+// first thing that must end before the job can continue.
 //
 //   - job_paused: the job is PAUSED; resume it.
 //   - scope_paused: a pause of dispatch covers the step, and no worker has it.
-//   - circuit_open: the step's topic, or the whole bus, is out of service.
-//   - publishing: the directive is to be published, usually within a second.
-//   - no_worker: the directive waits in the pull queue, and for more than a minute no
-//     worker has asked for work of its service and step type. Never on Service Bus.
+//   - circuit_open: the step's topic, or the whole bus, is unavailable.
+//   - publishing: the directive is about to be published, usually within a second.
+//   - no_worker: the directive waits in the pull queue, but for more than a minute no worker
+//     has asked for its service and step type. Never on Service Bus.
 //   - queued: the directive waits in the pull queue for a worker.
 //   - delivered: a worker has claimed the directive, or it was sent on Service Bus; no
 //     ACK yet.
 //   - running: a worker runs the attempt.
-//   - silent: a worker runs the attempt, and has not reported for half of its lease.
+//   - silent: a worker runs the attempt, but has not reported for half of its lease.
 //   - backoff: the delay before the next attempt.
-//   - cancelling: a worker still has an attempt; then the job is CANCELLED.
-//   - pausing: a worker still has an attempt; then the job is PAUSED.
+//   - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
+//   - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
 //
 // Example: scope_paused
 type WaitingReason string
 
 // WorkCompletion The worker is done.
 type WorkCompletion struct {
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
@@ -1746,16 +1750,16 @@ type WorkCompletion struct {
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	OutputRef ReportedRef `json:"output_ref,omitempty,omitzero"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -1781,12 +1785,14 @@ type WorkCompletionResult struct {
 	// Error Why the completion was refused.
 	Error *Problem `json:"error,omitempty"`
 
-	// Rev The item's revision after its completion. Present only if it is completed, now or before.
+	// Rev The item's revision after its completion. Present only if it was completed, now or
+	// earlier.
+	//
 	//
 	// Example: 4
 	Rev int64 `json:"rev,omitempty,omitzero"`
 
-	// Status The HTTP status that `POST /v1/work/{workId}:complete` would have given.
+	// Status The HTTP status that `POST /v1/work/{workId}:complete` would have returned.
 	//
 	// Example: 200
 	Status int32 `json:"status"`
@@ -1797,7 +1803,7 @@ type WorkCompletionResult struct {
 	WorkID string `json:"work_id"`
 }
 
-// WorkCompletionResults What became of the completions.
+// WorkCompletionResults The outcomes of the completions.
 type WorkCompletionResults struct {
 	// Results One result for each item, in the same order.
 	Results []WorkCompletionResult `json:"results"`
@@ -1808,29 +1814,30 @@ type WorkFailure struct {
 	// Error Why an attempt failed, kept as given.
 	Error ReportedError `json:"error,omitempty,omitzero"`
 
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
 	RequestID RequestID `json:"request_id"`
 
-	// RetryAfterSeconds If retryable, replaces the delay before the next attempt, unless it is 0.
+	// RetryAfterSeconds If retryable, overrides the delay before the next attempt, unless it is 0.
+	//
 	//
 	// Example: 30
 	RetryAfterSeconds float64 `json:"retry_after_seconds,omitempty,omitzero"`
@@ -1843,26 +1850,26 @@ type WorkFailure struct {
 
 // WorkHeartbeat The worker is still working on its item.
 type WorkHeartbeat struct {
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
-	// Progress How far it is.
+	// Progress Its progress.
 	Progress *Progress `json:"progress,omitempty"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -1876,7 +1883,9 @@ type WorkItem struct {
 	// Example: 1
 	Attempt int `json:"attempt"`
 
-	// CancelRequested In answers to `:start` and `:heartbeat`, the job is being cancelled; stop if you can.
+	// CancelRequested In responses to `:start` and `:heartbeat`: the job is being cancelled; stop if you
+	// can.
+	//
 	//
 	// Example: false
 	CancelRequested *bool `json:"cancel_requested,omitempty"`
@@ -1886,29 +1895,29 @@ type WorkItem struct {
 	// Example: 2026-01-27T10:02:00.000Z
 	CreatedAt time.Time `json:"created_at"`
 
-	// Directive The directive as it was created, see `Directive`. Only answers to a claim
-	// hold its `lease_id`.
+	// Directive The directive as it was created, see `Directive`. Only responses to a claim have its
+	// `lease_id`.
 	Directive DirectiveBytes `json:"directive"`
 
 	// Error Why its attempt failed.
 	Error *ReportedError `json:"error,omitempty"`
 
-	// Lease How long its worker may keep it, in claimed and running.
+	// Lease How long its worker may keep it; present in claimed and running.
 	Lease *WorkLease `json:"lease,omitempty"`
 
-	// Owner The worker that holds it, in claimed and running.
+	// Owner The worker that holds it; present in claimed and running.
 	//
 	// Example: worker-7
 	Owner string `json:"owner,omitempty,omitzero"`
 
-	// PauseRequested In answers to `:start` and `:heartbeat`, the job is being paused: no further step
-	// starts. Finish this one, or stop it if a later attempt can continue it.
+	// PauseRequested In responses to `:start` and `:heartbeat`: the job is being paused, so no further
+	// step starts. Finish this one, or stop it if a later attempt can continue it.
 	//
 	//
 	// Example: false
 	PauseRequested *bool `json:"pause_requested,omitempty"`
 
-	// Result What its worker reported, in succeeded.
+	// Result What its worker reported; present in succeeded.
 	Result *WorkResult `json:"result,omitempty"`
 
 	// Rev Counts its changes; goes into the next request's `expected_rev`.
@@ -1981,23 +1990,23 @@ type WorkStatus string
 //
 // Example: {"expected_rev":2,"owner":"worker-7","request_id":"3f1d2c"}
 type WorkVerb struct {
-	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-	// `rev_conflict`, whose `current_rev` is the one to send instead.
+	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+	// `rev_conflict`, whose `current_rev` is the value to send instead.
 	//
 	//
 	// Example: 2
 	ExpectedRev int64 `json:"expected_rev"`
 
-	// Owner The worker that claimed it; another one is 409 `not_owner`.
+	// Owner The worker that claimed it; any other gets 409 `not_owner`.
 	//
 	// Example: worker-7
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first answer; a claim
-	// under the name of another one, with other filters or rights or another `start`, is
-	// 400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-	// least as long as the lease.
+	// characters and without blanks at the ends. A repeat gets the first response; a claim
+	// that reuses the name with different filters, rights or `start` gets 400
+	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+	// as long as the lease.
 	//
 	//
 	// Example: 3f1d2c

@@ -15,10 +15,10 @@ export interface paths {
         put?: never;
         /**
          * Submit a command
-         * @description Accepts a command and answers 202 as soon as its job is durable. The
-         *     same command again answers with the first job and `replayed` true. Commands
-         *     are the same if they have the same `idempotency_key` or, without a key, the
-         *     same tenant, request type, schema version, references and payload.
+         * @description Accepts a command and answers 202 as soon as its job is durable. A repeated command
+         *     returns the first job, with `replayed` true. Commands are the same if they have the same
+         *     `idempotency_key` or, without a key, the same tenant, request type, schema version,
+         *     references and payload.
          */
         post: operations["submitCommand"];
         delete?: never;
@@ -37,7 +37,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Submit a command (other name)
+         * Submit a command (alias)
          * @description The same as `POST /v1/commands`.
          */
         post: operations["orchestrate"];
@@ -58,10 +58,9 @@ export interface paths {
         put?: never;
         /**
          * Submit many commands
-         * @description Each command is accepted or refused independently, in any order. Its result,
-         *     at the same index, has the status and the body that `POST /v1/commands`
-         *     would have given. Keys are in the commands: an `Idempotency-Key` header is 400
-         *     `invalid_envelope`.
+         * @description Each command is accepted or refused independently, in any order. Its result, at the same
+         *     index, has the status and body that `POST /v1/commands` would have returned. Keys belong
+         *     in the commands: an `Idempotency-Key` header gets 400 `invalid_envelope`.
          */
         post: operations["submitBatch"];
         delete?: never;
@@ -81,8 +80,8 @@ export interface paths {
         put?: never;
         /**
          * Acknowledge a directive
-         * @description The platform service has taken the directive and works on it. The step
-         *     becomes IN_PROGRESS under a lease that heartbeats extend.
+         * @description The platform service has received the directive and is working on it. The step becomes
+         *     IN_PROGRESS under a lease that heartbeats extend.
          */
         post: operations["callbackAck"];
         delete?: never;
@@ -124,7 +123,7 @@ export interface paths {
         put?: never;
         /**
          * Extend the lease of a step
-         * @description The platform service is still working. Answers with the new deadline,
+         * @description The platform service is still working. The response has the new deadline,
          *     `cancel_requested` and `pause_requested`. A heartbeat before its ACK implies the ACK.
          */
         post: operations["callbackHeartbeat"];
@@ -145,11 +144,10 @@ export interface paths {
         put?: never;
         /**
          * Claim work items
-         * @description A long poll: answers as soon as there is work, else with no items after
-         *     `wait_seconds`. A claim delivers the directive and starts its ACK deadline.
-         *     A repeat with the same `request_id` answers with those items of the first
-         *     answer that still have the same attempt and lease; an empty answer is not
-         *     remembered.
+         * @description A long poll: it returns as soon as there is work, or with no items after `wait_seconds`.
+         *     A claim delivers the directive and starts its ACK deadline. A repeat with the same
+         *     `request_id` returns those items of the first response that still have the same attempt
+         *     and lease; an empty response is not remembered.
          */
         post: operations["claimWork"];
         delete?: never;
@@ -175,8 +173,8 @@ export interface paths {
         put?: never;
         /**
          * Start a claimed item
-         * @description claimed to running. For the job this counts as the step's ACK. From now on the
-         *     item's lease is the step's lease.
+         * @description Moves the item from claimed to running. For the job this counts as the step's ACK. From
+         *     now on the item's lease is the step's lease.
          */
         post: operations["startWork"];
         delete?: never;
@@ -202,8 +200,8 @@ export interface paths {
         put?: never;
         /**
          * Extend the lease of an item
-         * @description Extends the claim of a claimed item, and the step's lease of a running
-         *     one. The item in the answer holds `cancel_requested` and `pause_requested`.
+         * @description Extends the claim of a claimed item, or the step's lease of a running one. The item in
+         *     the response has `cancel_requested` and `pause_requested`.
          */
         post: operations["heartbeatWork"];
         delete?: never;
@@ -229,7 +227,8 @@ export interface paths {
         put?: never;
         /**
          * Complete a running item
-         * @description running to succeeded. For the job this counts as a RESULT with SUCCEEDED.
+         * @description Moves the item from running to succeeded. For the job this counts as a RESULT with
+         *     SUCCEEDED.
          */
         post: operations["completeWork"];
         delete?: never;
@@ -249,8 +248,8 @@ export interface paths {
         put?: never;
         /**
          * Complete many running items
-         * @description Each item is completed or refused independently, in any order, as
-         *     `POST /v1/work/{workId}:complete` would have done. Its result is at the same index.
+         * @description Each item is completed or refused independently, in any order, as by
+         *     `POST /v1/work/{workId}:complete`. Its result is at the same index.
          */
         post: operations["completeWorkBatch"];
         delete?: never;
@@ -276,9 +275,9 @@ export interface paths {
         put?: never;
         /**
          * Fail a running item
-         * @description running to failed, which is final for the item. For the job this counts as a
-         *     RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a new
-         *     item; otherwise with FAILED_FINAL.
+         * @description Moves the item from running to failed, which is final for the item. For the job this
+         *     counts as a RESULT with FAILED_RETRY if `retryable` is true, and the next attempt is a
+         *     new item; otherwise with FAILED_FINAL.
          */
         post: operations["failWork"];
         delete?: never;
@@ -342,18 +341,18 @@ export interface paths {
         };
         /**
          * List jobs
-         * @description Newest first, by the time of acceptance. Each job is read when it is listed, so
-         *     it agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If
-         *     few jobs match, or if they are large, a page may hold fewer than asked for, or none, and
-         *     still have a next one: continue until there is no `next_page_token`. For one page
-         *     the server reads at most 2,000 jobs, and examines at most 20,000 entries of the lists of
-         *     ended jobs or those of 5 seconds; `searched_to` says how far it came. Of the ended jobs it
-         *     reads only those that match. So does a server whose store is its own with live jobs, from
-         *     when it has seen each of them once. Until then, with more than 50,000 of them, a page that would be
-         *     empty takes up to 5 seconds, and may show jobs that a later page repeats. Other servers read
-         *     live jobs to compare them.
-         *     Live jobs are found however old they are if `state`, `service`, `request_type` or `error_code` is
-         *     given; otherwise the last three months are listed unless `created_after` says otherwise.
+         * @description Newest first, by the time of acceptance. Each job is read when it is listed, so it
+         *     agrees with `GET /v1/jobs/{jobId}`; only the steps' payloads are left out. If few jobs
+         *     match, or if they are large, a page may have fewer jobs than requested, or none, and
+         *     still have a next page: continue until there is no `next_page_token`. For one page the
+         *     server reads at most 2,000 jobs, and examines the lists of ended jobs for at most 20,000
+         *     entries or 5 seconds; `searched_to` says how far it got. It reads only those ended jobs
+         *     that match. A server that is the only one on its store also reads only live jobs that
+         *     match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
+         *     page that would be empty takes up to 5 seconds, and may show jobs that a later page
+         *     repeats. Other servers read all live jobs to compare them. Live jobs of any age are
+         *     found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+         *     three months are listed, unless `created_after` says otherwise.
          */
         get: operations["listJobs"];
         put?: never;
@@ -381,9 +380,9 @@ export interface paths {
         put?: never;
         /**
          * Cancel a job
-         * @description CANCELLED immediately if no worker holds an attempt, else CANCELLING
-         *     until that attempt ends. CANCELLED means that the job no longer changes; a
-         *     worker may still be working on it.
+         * @description The job is CANCELLED immediately if no worker holds an attempt, otherwise CANCELLING
+         *     until that attempt ends. CANCELLED means that the job no longer changes; a worker may
+         *     still be working on it.
          */
         post: operations["cancelJob"];
         delete?: never;
@@ -409,8 +408,8 @@ export interface paths {
         put?: never;
         /**
          * Pause a job
-         * @description PAUSED immediately if no worker holds an attempt, else PAUSING until that
-         *     attempt ends. In both states nothing new is dispatched, retries included.
+         * @description The job is PAUSED immediately if no worker holds an attempt, otherwise PAUSING until
+         *     that attempt ends. In both states nothing new is dispatched, retries included.
          */
         post: operations["pauseJob"];
         delete?: never;
@@ -462,10 +461,10 @@ export interface paths {
         put?: never;
         /**
          * Rerun a job
-         * @description Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-         *     steps: from the failed step, keeping the results before it, or from the start.
-         *     There is one rerun for each job and starting point; a repeated request answers
-         *     with the same job and `replayed` true.
+         * @description Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
+         *     from the failed step, keeping the results before it, or from the start. There is one
+         *     rerun for each job and starting point; a repeated request returns the same job with
+         *     `replayed` true.
          */
         post: operations["rerunJob"];
         delete?: never;
@@ -512,13 +511,12 @@ export interface paths {
         };
         /**
          * Read the history of a job
-         * @description With `Accept: text/event-stream`, sends the history so far and then each entry
-         *     as it happens, as server-sent events: `id` is the entry's `event_id`, `event`
-         *     its `type`, `data` the entry. The stream ends when the job ends, the server
-         *     shuts down, or another caller gets its slot; a comment about every 15 s
-         *     keeps it open, also while the store is unavailable. A client that reconnects
-         *     with `Last-Event-ID` continues after that entry; an id that the history does
-         *     not have is 400 `invalid_envelope`.
+         * @description With `Accept: text/event-stream`, sends the history so far and then each entry as it
+         *     happens, as server-sent events: `id` is the entry's `event_id`, `event` its `type`,
+         *     `data` the entry. The stream ends when the job ends, the server shuts down, or another
+         *     caller gets its slot. A comment about every 15 s keeps it open, even while the store is
+         *     unavailable. A client that reconnects with `Last-Event-ID` continues after that entry;
+         *     an id that is not in the history gets 400 `invalid_envelope`.
          */
         get: operations["listJobEvents"];
         put?: never;
@@ -543,11 +541,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List the callbacks of a job that were refused
-         * @description Callbacks that came late, carried a pair that was not current, or contradicted
-         *     an earlier RESULT. They changed nothing. Repeats are one entry with a count. At
-         *     most 16 of a step and 64 of a job are kept; `more` counts those beyond. A count
-         *     may lack what came in the second before a crash of the server.
+         * List the refused callbacks of a job
+         * @description Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
+         *     RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
+         *     and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
+         *     of its last second may be missing from a count.
          */
         get: operations["listRejectedCallbacks"];
         put?: never;
@@ -573,7 +571,7 @@ export interface paths {
         };
         /**
          * Read the webhooks of a job
-         * @description One for each of the command's `callback_urls`, written when the job ends.
+         * @description There is one for each of the command's `callback_urls`, created when the job ends.
          */
         get: operations["listJobWebhooks"];
         put?: never;
@@ -618,11 +616,10 @@ export interface paths {
         put?: never;
         /**
          * Publish waiting directives now
-         * @description Makes PENDING outbox rows due now, and also steps that wait in FAILED_RETRY
-         *     for their next dispatch. It spends no budget. Select rows either by
-         *     `outbox_ids` or by filters, all of which must match; the empty object
-         *     selects all that are due or waiting. A row that is SENT or FAILED_FINAL is
-         *     skipped with its reason.
+         * @description Makes PENDING outbox rows due now, and also steps in FAILED_RETRY that wait for their
+         *     next dispatch. This spends no budget. Select rows either by `outbox_ids` or by filters,
+         *     all of which must match; the empty object selects all rows that are due or waiting. A
+         *     row that is SENT or FAILED_FINAL is skipped, with the reason.
          */
         post: operations["retryOutbox"];
         delete?: never;
@@ -640,12 +637,12 @@ export interface paths {
         };
         /**
          * List outbox rows
-         * @description The rows of the latest attempts of the jobs that were accepted in the last three
-         *     months, those of the newest jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL,
-         *     also of older live jobs. A page may hold fewer rows than asked for, or none, and still have a
-         *     next one: it ends where that of `GET /v1/jobs` does, and `searched_to` says how far it came.
-         *     If several processes share the store, PENDING rows may be missing in the first seconds, while
-         *     the process that made them publishes them.
+         * @description The outbox rows of the latest attempts of jobs accepted in the last three months, newest
+         *     jobs first; with `lane`, or with `state` PENDING or FAILED_FINAL, also those of older
+         *     live jobs. A page may have fewer rows than requested, or none, and still have a next
+         *     page: the limits of `GET /v1/jobs` apply, and `searched_to` says how far it got. If
+         *     several processes share the store, PENDING rows may be missing in the first seconds,
+         *     while the process that created them publishes them.
          */
         get: operations["listOutbox"];
         put?: never;
@@ -664,13 +661,12 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the failed jobs in groups
-         * @description Jobs that ended FAILED_FINAL, grouped by step type, service and error code, the
-         *     largest group first. A job that was rerun is left out: its rerun is under way, has
-         *     succeeded, or failed and is counted itself. After the cancellation of its rerun it
-         *     is counted again. Without `created_after` these are the
-         *     jobs accepted in this month or the two before it. At most 100,000 jobs are counted;
-         *     `truncated` is true if there are more.
+         * Group the failed jobs
+         * @description Jobs that ended FAILED_FINAL, grouped by step type, service and error code, largest
+         *     group first. A job that was rerun is left out: its rerun is under way, has succeeded, or
+         *     has failed and counts itself. If its rerun is cancelled, the job counts again. Without
+         *     `created_after` these are the jobs accepted in this month or the two before it. At most
+         *     100,000 jobs are counted; `truncated` is true if there are more.
          */
         get: operations["listFailures"];
         put?: never;
@@ -689,19 +685,19 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the retry operations
-         * @description With their progress, the newest first, without their items.
+         * List retry operations
+         * @description Newest first, with their progress but without their items.
          */
         get: operations["listRetries"];
         put?: never;
         /**
          * Rerun failed jobs
-         * @description Reruns the named jobs, or those that the filters select, in the background and
-         *     no faster than `rate_per_second`. The filters select jobs that are FAILED_FINAL and
-         *     have no rerun but cancelled ones, the newest first. The request fixes the set of jobs. A repeat
-         *     with the same `Idempotency-Key` answers with the same operation, and no job
-         *     gets more than one rerun from one starting point however often it is requested. A job
-         *     that the filters selected and that was rerun since is skipped.
+         * @description Reruns the named jobs, or those that the filters select, in the background and no faster
+         *     than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
+         *     than cancelled ones, newest first. The set of jobs is fixed when the operation is
+         *     created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
+         *     gets at most one rerun per starting point, however often it is requested. A selected job
+         *     that has been rerun in the meantime is skipped.
          */
         post: operations["createRetry"];
         delete?: never;
@@ -718,16 +714,16 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the cancel operations
-         * @description With their progress, the newest first, without their items.
+         * List cancel operations
+         * @description Newest first, with their progress but without their items.
          */
         get: operations["listCancellations"];
         put?: never;
         /**
          * Cancel live jobs
-         * @description Cancels the named jobs, or the live ones that the filters select, in the background
-         *     and no faster than `rate_per_second`. The request fixes the set of jobs; one that no
-         *     longer matches at its turn is skipped. `reason` is required.
+         * @description Cancels the named jobs, or the live jobs that the filters select, in the background and
+         *     no faster than `rate_per_second`. The set of jobs is fixed when the operation is
+         *     created; a job that no longer matches at its turn is skipped. `reason` is required.
          */
         post: operations["createCancellation"];
         delete?: never;
@@ -744,15 +740,15 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the pause operations
-         * @description With their progress, the newest first, without their items.
+         * List pause operations
+         * @description Newest first, with their progress but without their items.
          */
         get: operations["listPausings"];
         put?: never;
         /**
          * Pause live jobs
-         * @description As for cancellations, with jobs that are neither paused nor being cancelled. It pauses
-         *     the jobs that are there; a pause of `/v1/admin/pauses` also covers those to come.
+         * @description Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
+         *     existing jobs; a pause created with `/v1/admin/pauses` also covers future ones.
          */
         post: operations["createPausing"];
         delete?: never;
@@ -769,14 +765,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the resume operations
-         * @description With their progress, the newest first, without their items.
+         * List resume operations
+         * @description Newest first, with their progress but without their items.
          */
         get: operations["listResumptions"];
         put?: never;
         /**
          * Resume paused jobs
-         * @description As for cancellations, with jobs that are PAUSED or PAUSING.
+         * @description Like a cancellation, for jobs that are PAUSED or PAUSING.
          */
         post: operations["createResumption"];
         delete?: never;
@@ -793,9 +789,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read the operations of all kinds
-         * @description With their progress, the newest first, without their items. They are kept for
-         *     seven days after their end.
+         * List operations of all kinds
+         * @description Newest first, with their progress but without their items. They are kept for seven days
+         *     after their end.
          */
         get: operations["listOperations"];
         put?: never;
@@ -823,7 +819,7 @@ export interface paths {
         put?: never;
         /**
          * Stop an operation
-         * @description Begins no further job. Jobs that were already changed stay so.
+         * @description The operation changes no further jobs. Jobs already changed stay changed.
          */
         post: operations["cancelOperation"];
         delete?: never;
@@ -873,10 +869,9 @@ export interface paths {
         put?: never;
         /**
          * Pause dispatch
-         * @description Dispatches nothing new within the scope until it is resumed. The scope is
-         *     one tenant, one protocol, one lane, one service, or everything. Commands are
-         *     still accepted, and workers finish the attempts that they hold. Pausing the same
-         *     scope again gives the same pause.
+         * @description Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
+         *     protocol, one lane, one service, or everything. Commands are still accepted, and workers
+         *     finish the attempts that they hold. Pausing the same scope again returns the same pause.
          */
         post: operations["createPause"];
         delete?: never;
@@ -921,8 +916,8 @@ export interface paths {
         };
         /**
          * List webhooks that were not delivered
-         * @description Webhooks whose attempts are exhausted, that were refused, or whose receiver
-         *     answered 410, newest first.
+         * @description Webhooks that ran out of attempts, were refused, or got 410 from the receiver, newest
+         *     first.
          */
         get: operations["listWebhooks"];
         put?: never;
@@ -950,7 +945,7 @@ export interface paths {
         put?: never;
         /**
          * Send a webhook again
-         * @description Starts the attempts of a webhook again, immediately, with the same `webhook-id`.
+         * @description Restarts the attempts of a webhook immediately, with the same `webhook-id`.
          */
         post: operations["replayWebhook"];
         delete?: never;
@@ -967,13 +962,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read what each service has to do, and how it does it
-         * @description For each service and step type: how many steps wait and since when, how many are
-         *     under way, how often attempts end and fail, how long they take, and which workers
-         *     ask for work. Also those of loaded protocols that never had a step. The counts are
-         *     maintained, never made by a scan: see `exact` and `as_of`. They are not divided by
-         *     tenant, so this takes the role for all tenants. At most 100 kinds of work are counted
-         *     apart; further ones count as service `other`.
+         * Read the backlog and performance of each service
+         * @description For each service and step type: how many steps wait and since when, how many are under
+         *     way, how often attempts end and fail, how long they take, and which workers ask for
+         *     work. Services of loaded protocols are listed even if they never had a step. The counts
+         *     are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+         *     not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
+         *     are counted separately; the rest count as service `other`.
          */
         get: operations["listServices"];
         put?: never;
@@ -992,7 +987,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read how the whole server does
+         * Read an overview of the server
          * @description Live jobs by state, how often jobs are accepted and end, how many directives wait
          *     for workers, pauses, open circuits, and stuck jobs. The counts are those of
          *     `/v1/admin/services`.
@@ -1018,11 +1013,11 @@ export interface paths {
         /**
          * Take a backup of the store
          * @description A consistent copy of the store in the server's data folder, with everything that was
-         *     acknowledged before the request. Writes go on. `lucius backup` checks what it
-         *     receives, and `lucius restore` makes a store of it. An answer that cannot be completed
-         *     ends with its connection, as does one that the client does not read for 15 s. One
-         *     backup is taken at a time: 429 `rate_limited`. 404 `not_found` if the store is not in
-         *     a data folder.
+         *     acknowledged before the request. Writes continue. `lucius backup` verifies the copy as
+         *     it arrives, and `lucius restore` turns it into a store. If the response cannot be
+         *     completed, or the client does not read for 15 s, the connection is closed. Only one
+         *     backup runs at a time; others get 429 `rate_limited`. 404 `not_found` if the store is
+         *     not in a data folder.
          */
         post: operations["createBackup"];
         delete?: never;
@@ -1040,8 +1035,8 @@ export interface paths {
         };
         /**
          * Read stuck jobs
-         * @description Live jobs without a way forward that the reconciler's last round found and
-         *     could not repair, and how many defects it repaired.
+         * @description Live jobs that cannot make progress, found by the reconciler's last round and not
+         *     repairable, and how many defects it repaired.
          */
         get: operations["listStuck"];
         put?: never;
@@ -1060,9 +1055,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read who did what of late
-         * @description The newest audit records of the process that answers, newest first: at most 1,000
-         *     since its start. Other replicas have their own. All records are in the audit log.
+         * Read who did what recently
+         * @description The latest audit records of the process that answers, newest first: at most 1,000 since
+         *     it started. Other replicas have their own. The audit log has all records.
          */
         get: operations["listAuditTrail"];
         put?: never;
@@ -1082,8 +1077,8 @@ export interface paths {
         };
         /**
          * List replies that could not be handled
-         * @description The dead letters of the reply topics, by lane and age, with their bodies. They
-         *     stay as they are. 404 `not_found` if replies do not come over topics.
+         * @description The dead letters of the reply topics, by lane and age, with their bodies. Listing does
+         *     not change them. 404 `not_found` if the server does not read replies from topics.
          */
         get: operations["listDeadLetters"];
         put?: never;
@@ -1105,8 +1100,8 @@ export interface paths {
         put?: never;
         /**
          * Handle dead letters again
-         * @description Applies each reply as if it came now. One that the ledger has or will never take
-         *     is deleted; another stays, with the cause. A callback counts at most once, so
+         * @description Applies each reply as if it arrived now. A reply that the ledger has, or will never
+         *     accept, is deleted; any other stays, with the cause. A callback counts at most once, so
          *     repeating the request is safe.
          */
         post: operations["replayDeadLetters"];
@@ -1144,9 +1139,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List refused commands of the inbox
-         * @description Commands that applications submitted in their own transactions, by `lucius.submit` in
-         *     PostgreSQL, and that were refused, by age. They stay as they are. 404 `not_found`
+         * List refused commands in the inbox
+         * @description Refused commands that applications submitted in their own transactions, with
+         *     `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
          *     unless the server's store is PostgreSQL.
          */
         get: operations["listInbox"];
@@ -1169,8 +1164,8 @@ export interface paths {
         put?: never;
         /**
          * Try refused commands again
-         * @description Puts refused commands back, so that a replica tries them again: after the missing
-         *     protocol was added, for example.
+         * @description Puts refused commands back, so that a replica tries them again, for example after a
+         *     missing protocol was added.
          */
         post: operations["retryInbox"];
         delete?: never;
@@ -1190,8 +1185,7 @@ export interface paths {
         put?: never;
         /**
          * Discard refused commands
-         * @description Ends the commands without a job. The application that asks for the result is told the
-         *     reason.
+         * @description Ends the commands without a job. An application that queries the result gets the reason.
          */
         post: operations["discardInbox"];
         delete?: never;
@@ -1217,8 +1211,8 @@ export interface paths {
         put?: never;
         /**
          * Take an item from its worker
-         * @description claimed or running to stalled. The step waits for its next attempt; no
-         *     budget is spent.
+         * @description Moves the item from claimed or running to stalled. The step waits for its next attempt;
+         *     no budget is spent.
          */
         post: operations["stallWork"];
         delete?: never;
@@ -1244,7 +1238,7 @@ export interface paths {
         put?: never;
         /**
          * Offer a stalled item again, now
-         * @description stalled to queued, with the directive of a new attempt; no budget is
+         * @description Moves the item from stalled to queued, with the directive of a new attempt; no budget is
          *     spent.
          */
         post: operations["requeueWork"];
@@ -1284,8 +1278,8 @@ export interface paths {
         };
         /**
          * Read who you are
-         * @description The caller that the server sees behind the credential, and what it may do. A server
-         *     that asks for no credential lets everybody do everything.
+         * @description The caller that the credential identifies, and what it may do. A server without access
+         *     control lets every caller do everything.
          */
         get: operations["getIdentity"];
         put?: never;
@@ -1305,7 +1299,7 @@ export interface paths {
         };
         /**
          * Find the documentation
-         * @description Sends a browser, which accepts HTML, to the console at `/ui/`.
+         * @description Redirects a browser (any client that accepts HTML) to the console at `/ui/`.
          */
         get: operations["getRoot"];
         put?: never;
@@ -1325,7 +1319,7 @@ export interface paths {
         };
         /**
          * Check that the process is alive
-         * @description Answers 200 as long as the process serves, also while it shuts down.
+         * @description Answers 200 as long as the process serves, even while it shuts down.
          */
         get: operations["getHealth"];
         put?: never;
@@ -1468,7 +1462,7 @@ export interface components {
          */
         StepPayload: unknown;
         /**
-         * @description What the routing key is made from: the tenant or, with BURST, tenant and
+         * @description What the routing key is derived from: the tenant or, with BURST, the tenant and the
          *     document.
          * @example DEFAULT
          * @enum {string}
@@ -1480,8 +1474,8 @@ export interface components {
          *
          *     - QUEUED: accepted, the first step has no attempt yet.
          *     - DISPATCHING: the first step has not been acknowledged yet.
-         *     - IN_PROGRESS: a worker holds an attempt, or another attempt is to come.
-         *     - PAUSING: a worker may finish its attempt, nothing new starts.
+         *     - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+         *     - PAUSING: a worker may finish its attempt; nothing new starts.
          *     - PAUSED: no worker holds an attempt; resume or cancel.
          *     - CANCELLING: a worker still has an attempt; nothing new starts.
          * @example IN_PROGRESS
@@ -1493,8 +1487,8 @@ export interface components {
          *     never change.
          *
          *     - PENDING: an earlier step has not ended.
-         *     - DISPATCHING: the directive is to be published.
-         *     - AWAITING_ACK: published, no worker has acknowledged it yet.
+         *     - DISPATCHING: the directive is waiting to be published.
+         *     - AWAITING_ACK: published; no worker has acknowledged it yet.
          *     - IN_PROGRESS: a worker holds the attempt.
          *     - FAILED_RETRY: the next attempt starts at `next_attempt_at`.
          * @example IN_PROGRESS
@@ -1546,8 +1540,8 @@ export interface components {
              */
             doc_id?: string;
             /**
-             * @description The client's name for this command, unique in the tenant. Used for
-             *     another command: 422 `idempotency_mismatch`.
+             * @description The client's name for this command, unique in the tenant. If it belongs to another
+             *     command: 422 `idempotency_mismatch`.
              * @example order-4711
              */
             idempotency_key?: string;
@@ -1615,7 +1609,7 @@ export interface components {
              */
             request_type: string;
             /**
-             * @description The protocol that names the steps.
+             * @description The protocol that defines the steps.
              * @example doc_ingest_v1
              */
             protocol_id: string;
@@ -1728,36 +1722,36 @@ export interface components {
              */
             rerun_of?: string;
             /**
-             * @description The job that reruns this one, which FAILED_FINAL or was CANCELLED. This one is then
-             *     no longer an open failure: its rerun is under way, or shows how it ended. A rerun
-             *     that was cancelled is left out, and its own rerun takes its place. Several
-             *     reruns form a chain, in which each names the next and only the last can be open.
+             * @description The job that reruns this one, which was FAILED_FINAL or CANCELLED. This job is then
+             *     no longer an open failure: its rerun is under way, or has its own outcome. A
+             *     cancelled rerun is left out; its own rerun takes its place. Several reruns form a
+             *     chain: each names the next, and only the last can be open.
              * @example 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
              */
             superseded_by?: string;
-            /** @description What the job waits for, until it has ended. */
+            /** @description What the job waits for; absent once it has ended. */
             waiting?: components["schemas"]["Waiting"];
             /** @description The steps, by index. */
             steps: components["schemas"]["Step"][];
         };
         /**
-         * @description Why a live job waits, or who works on it. Exactly one reason holds at any moment:
-         *     the first thing that has to end before the job goes on.
+         * @description Why a live job waits, or who works on it. Exactly one reason applies at any moment: the
+         *     first thing that must end before the job can continue.
          *
          *     - job_paused: the job is PAUSED; resume it.
          *     - scope_paused: a pause of dispatch covers the step, and no worker has it.
-         *     - circuit_open: the step's topic, or the whole bus, is out of service.
-         *     - publishing: the directive is to be published, usually within a second.
-         *     - no_worker: the directive waits in the pull queue, and for more than a minute no
-         *       worker has asked for work of its service and step type. Never on Service Bus.
+         *     - circuit_open: the step's topic, or the whole bus, is unavailable.
+         *     - publishing: the directive is about to be published, usually within a second.
+         *     - no_worker: the directive waits in the pull queue, but for more than a minute no worker
+         *       has asked for its service and step type. Never on Service Bus.
          *     - queued: the directive waits in the pull queue for a worker.
          *     - delivered: a worker has claimed the directive, or it was sent on Service Bus; no
          *       ACK yet.
          *     - running: a worker runs the attempt.
-         *     - silent: a worker runs the attempt, and has not reported for half of its lease.
+         *     - silent: a worker runs the attempt, but has not reported for half of its lease.
          *     - backoff: the delay before the next attempt.
-         *     - cancelling: a worker still has an attempt; then the job is CANCELLED.
-         *     - pausing: a worker still has an attempt; then the job is PAUSED.
+         *     - cancelling: a worker still has an attempt; when it ends, the job is CANCELLED.
+         *     - pausing: a worker still has an attempt; when it ends, the job is PAUSED.
          * @example scope_paused
          * @enum {string}
          */
@@ -1778,14 +1772,14 @@ export interface components {
             reason: components["schemas"]["WaitingReason"];
             /**
              * Format: date-time
-             * @description When the reason began to hold.
+             * @description When the reason began to apply.
              * @example 2026-01-27T10:02:00.000Z
              */
             since: string;
             /**
              * Format: date-time
-             * @description When Lucius goes on by itself if nothing happens before: the end of a delay, of
-             *     a ramp, of a lease, or the next try at a circuit.
+             * @description When Lucius continues by itself if nothing happens sooner: the end of a delay, a
+             *     ramp or a lease, or the next try of a circuit.
              * @example 2026-01-27T10:17:01.250Z
              */
             until?: string;
@@ -1794,7 +1788,7 @@ export interface components {
              * @example paused by ops-1: OCR is down
              */
             detail: string;
-            /** @description What has to end first, if it has an id. */
+            /** @description What must end first, if it has an id. */
             blocked_by?: components["schemas"]["Blocker"];
         };
         /** @description What a job waits for. */
@@ -1843,7 +1837,7 @@ export interface components {
             attempt_no: number;
             /**
              * Format: date-time
-             * @description When a worker started the latest attempt that was started.
+             * @description When a worker last started an attempt.
              * @example 2026-01-27T10:02:04.000Z
              */
             started_at?: string;
@@ -1892,11 +1886,11 @@ export interface components {
              * @example attempt 1 sent no heartbeat or RESULT by 2026-01-27T10:17:01.250Z
              */
             last_error_message?: string;
-            /** @description What the job waits for, in its first step that has not ended. */
+            /** @description What the job waits for; present in its first step that has not ended. */
             waiting?: components["schemas"]["Waiting"];
             last_callback?: components["schemas"]["ReportedSending"];
             /**
-             * @description The work item of the latest attempt, if that is or was in the pull queue.
+             * @description The work item of the latest attempt, if the attempt is or was in the pull queue.
              * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1
              */
             work_id?: string;
@@ -1905,11 +1899,11 @@ export interface components {
              * @example worker-7
              */
             owner?: string;
-            /** @description How far the attempt is, while it runs. */
+            /** @description The attempt's progress, while it runs. */
             progress?: components["schemas"]["Progress"];
             /**
              * Format: date-time
-             * @description When the next attempt starts, in FAILED_RETRY.
+             * @description When the next attempt starts; present in FAILED_RETRY.
              * @example 2026-01-27T10:17:31.250Z
              */
             next_attempt_at?: string;
@@ -1946,9 +1940,9 @@ export interface components {
             reason?: string;
         };
         /**
-         * @description One entry of a job's history. All entries of one `rev` belong to one
-         *     change, but for those of type `step.callback_rejected`, which changed nothing:
-         *     they have the `rev` of the job at that time, and follow its change.
+         * @description One entry of a job's history. All entries with the same `rev` belong to one change,
+         *     except those of type `step.callback_rejected`, which changed nothing: they have the
+         *     job's `rev` at that time, and follow its change.
          */
         Event: {
             /**
@@ -2025,12 +2019,12 @@ export interface components {
             rejected: components["schemas"]["RejectedCallback"][];
             /**
              * Format: int64
-             * @description Callbacks that were refused beyond the bounds of this list.
+             * @description The number of refused callbacks beyond the limits of this list.
              * @example 0
              */
             more: number;
         };
-        /** @description A callback that was refused, with its repeats. */
+        /** @description A refused callback, with its repeats. */
         RejectedCallback: {
             /**
              * @description The step that it named.
@@ -2049,7 +2043,7 @@ export interface components {
              */
             attempt_no: number;
             /**
-             * @description Stands for the `lease_id` that it carried; it authorizes nothing.
+             * @description A digest of its `lease_id`; it authorizes nothing.
              * @example 2c26b46b68ffc68ff99b453c
              */
             lease_digest: string;
@@ -2075,27 +2069,27 @@ export interface components {
             rev: number;
             /**
              * Format: date-time
-             * @description When the first came, by the clock of the server.
+             * @description When the first arrived, by the server's clock.
              * @example 2026-01-27T10:17:01.250Z
              */
             first_at: string;
             /**
              * Format: date-time
-             * @description When the newest came.
+             * @description When the latest arrived.
              * @example 2026-01-27T10:17:04.250Z
              */
             last_at: string;
             /**
              * Format: int64
-             * @description How often it came.
+             * @description How often it arrived.
              * @example 3
              */
             count: number;
         };
         /**
-         * @description What the sender of a callback says of its sending, by its own clock. It is
-         *     recorded, and no decision uses it. On an event it is that of the callback that
-         *     caused it, on a step that of the newest callback that counted.
+         * @description What the sender says about sending the callback, by its own clock. It is recorded, but
+         *     no decision uses it. On an event, it is from the callback that caused the event; on a
+         *     step, from the latest callback that counted.
          */
         ReportedSending: {
             /**
@@ -2124,9 +2118,9 @@ export interface components {
          */
         Actor: "client" | "platform" | "worker" | "operator" | "relay" | "sweeper";
         /**
-         * @description The name of the caller: that of its token or certificate in the token file,
-         *     `oidc:` and the subject of its JWT, `loopback` without a credential, or the reply
-         *     topic. Absent if the server did it by itself.
+         * @description The caller's name: the one in the token file for its token or certificate, `oidc:` and
+         *     the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+         *     the server acted by itself.
          * @example ops-1
          */
         Caller: string;
@@ -2153,7 +2147,7 @@ export interface components {
              */
             stepId: string;
             /**
-             * @description The directive's `tenant_id`. One that is not the job's is 404.
+             * @description The directive's `tenant_id`. If it is not the job's: 404.
              * @example tenant_a
              */
             tenant_id: string;
@@ -2164,13 +2158,15 @@ export interface components {
              */
             attempt_no: number;
             /**
-             * @description The directive's `lease_id`, a capability. A pair of attempt and lease that is not current is 409 `stale_attempt`.
+             * @description The directive's `lease_id`, a capability. If the pair of attempt and lease is not
+             *     current: 409 `stale_attempt`.
              * @example 9a7c1f0e5d3b4a29
              */
             lease_id: string;
             /**
              * Format: date-time
-             * @description When the sender sent it, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses it.
+             * @description When it was sent, in a year from 0000 to 9999 in UTC. Recorded, but no decision uses
+             *     it.
              * @example 2026-01-27T10:02:00.000Z
              */
             timestamp: string;
@@ -2181,7 +2177,7 @@ export interface components {
             correlation_id?: string;
         };
         /**
-         * @description A platform service has taken a directive.
+         * @description A platform service has received a directive.
          * @example {
          *       "jobId": "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77",
          *       "stepId": "ocr",
@@ -2217,12 +2213,12 @@ export interface components {
              * @enum {string}
              */
             type?: "HEARTBEAT";
-            /** @description How far it is. */
+            /** @description Its progress. */
             progress?: components["schemas"]["Progress"];
         };
         /**
-         * @description How far the attempt is, as its newest heartbeat that had it says. It is shown on
-         *     the step while the attempt runs, and no decision uses it.
+         * @description The attempt's progress, from its latest heartbeat that reported any. It is shown on the
+         *     step while the attempt runs; no decision uses it.
          */
         Progress: {
             /**
@@ -2232,7 +2228,7 @@ export interface components {
              */
             fraction?: number;
             /**
-             * @description For people. A text of more than 256 bytes is cut before it is stored.
+             * @description For people. Truncated to 256 bytes when it is stored.
              * @example Page 4 of 10.
              */
             message?: string;
@@ -2271,7 +2267,7 @@ export interface components {
             result_ref?: components["schemas"]["ReportedRef"];
             /**
              * Format: double
-             * @description With FAILED_RETRY, replaces the delay before the next attempt, unless it is 0.
+             * @description With FAILED_RETRY, overrides the delay before the next attempt, unless it is 0.
              * @example 30
              */
             retry_after_seconds?: number;
@@ -2284,7 +2280,7 @@ export interface components {
              */
             code?: string;
             /**
-             * @description For people. A long text is cut before it is stored.
+             * @description For people. Long text is truncated when it is stored.
              * @example Page 3 can not be read.
              */
             message?: string;
@@ -2295,14 +2291,15 @@ export interface components {
          * @enum {string}
          */
         Outcome: "applied" | "duplicate";
-        /** @description The outcome of a callback and the state of the step now. */
+        /** @description The outcome of a callback and the current state of the step. */
         CallbackOutcome: {
             outcome: components["schemas"]["Outcome"];
             job_state: components["schemas"]["JobState"];
             step_state: components["schemas"]["StepState"];
             /**
              * Format: date-time
-             * @description By when to send the next heartbeat or the result; absent if the step has ended.
+             * @description When the next heartbeat or the result is due at the latest; absent if the step has
+             *     ended.
              * @example 2026-01-27T10:17:01.250Z
              */
             lease_expires_at?: string;
@@ -2352,8 +2349,8 @@ export interface components {
             step_types?: string[];
             /**
              * Format: int32
-             * @description The most items to claim; absent or 0 is 1. Once their directives have 4 MiB
-             *     together, fewer are claimed than there are.
+             * @description The maximum number of items to claim; absent or 0 means 1. Claiming stops early once
+             *     the directives total 4 MiB.
              * @example 10
              */
             max?: number;
@@ -2365,13 +2362,13 @@ export interface components {
             wait_seconds?: number;
             /**
              * Format: double
-             * @description Time within which the claim must be started or extended; absent or 0 is the
+             * @description The time within which the claim must be started or extended; absent or 0 means the
              *     step's ACK timeout.
              * @example 900
              */
             lease_seconds?: number;
             /**
-             * @description Start the items as well.
+             * @description Also start the items.
              * @example false
              */
             start?: boolean;
@@ -2379,10 +2376,10 @@ export interface components {
         };
         /**
          * @description The worker's name for this request, a new one for each request, without control
-         *     characters and without blanks at the ends. A repeat gets the first answer; a claim
-         *     under the name of another one, with other filters or rights or another `start`, is
-         *     400 `invalid_envelope`. Remembered for each item (for claims, for each owner) for at
-         *     least as long as the lease.
+         *     characters and without blanks at the ends. A repeat gets the first response; a claim
+         *     that reuses the name with different filters, rights or `start` gets 400
+         *     `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
+         *     as long as the lease.
          * @example 3f1d2c
          */
         RequestId: string;
@@ -2401,14 +2398,14 @@ export interface components {
          */
         WorkVerb: {
             /**
-             * @description The worker that claimed it; another one is 409 `not_owner`.
+             * @description The worker that claimed it; any other gets 409 `not_owner`.
              * @example worker-7
              */
             owner: string;
             /**
              * Format: int64
-             * @description The item's `rev` as last seen; each heartbeat raises it. Another one is 409
-             *     `rev_conflict`, whose `current_rev` is the one to send instead.
+             * @description The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
+             *     `rev_conflict`, whose `current_rev` is the value to send instead.
              * @example 2
              */
             expected_rev: number;
@@ -2427,7 +2424,7 @@ export interface components {
          *     }
          */
         WorkHeartbeat: components["schemas"]["WorkVerb"] & {
-            /** @description How far it is. */
+            /** @description Its progress. */
             progress?: components["schemas"]["Progress"];
         };
         /**
@@ -2458,7 +2455,7 @@ export interface components {
              */
             work_id: string;
         };
-        /** @description What became of the completions. */
+        /** @description The outcomes of the completions. */
         WorkCompletionResults: {
             /** @description One result for each item, in the same order. */
             results: components["schemas"]["WorkCompletionResult"][];
@@ -2472,13 +2469,14 @@ export interface components {
             work_id: string;
             /**
              * Format: int32
-             * @description The HTTP status that `POST /v1/work/{workId}:complete` would have given.
+             * @description The HTTP status that `POST /v1/work/{workId}:complete` would have returned.
              * @example 200
              */
             status: number;
             /**
              * Format: int64
-             * @description The item's revision after its completion. Present only if it is completed, now or before.
+             * @description The item's revision after its completion. Present only if it was completed, now or
+             *     earlier.
              * @example 4
              */
             rev?: number;
@@ -2507,7 +2505,7 @@ export interface components {
             error?: components["schemas"]["ReportedError"];
             /**
              * Format: double
-             * @description If retryable, replaces the delay before the next attempt, unless it is 0.
+             * @description If retryable, overrides the delay before the next attempt, unless it is 0.
              * @example 30
              */
             retry_after_seconds?: number;
@@ -2544,25 +2542,26 @@ export interface components {
              */
             rev: number;
             /**
-             * @description The worker that holds it, in claimed and running.
+             * @description The worker that holds it; present in claimed and running.
              * @example worker-7
              */
             owner?: string;
-            /** @description How long its worker may keep it, in claimed and running. */
+            /** @description How long its worker may keep it; present in claimed and running. */
             lease?: components["schemas"]["WorkLease"];
             directive: components["schemas"]["DirectiveBytes"];
-            /** @description What its worker reported, in succeeded. */
+            /** @description What its worker reported; present in succeeded. */
             result?: components["schemas"]["WorkResult"];
             /** @description Why its attempt failed. */
             error?: components["schemas"]["ReportedError"];
             /**
-             * @description In answers to `:start` and `:heartbeat`, the job is being cancelled; stop if you can.
+             * @description In responses to `:start` and `:heartbeat`: the job is being cancelled; stop if you
+             *     can.
              * @example false
              */
             cancel_requested?: boolean;
             /**
-             * @description In answers to `:start` and `:heartbeat`, the job is being paused: no further step
-             *     starts. Finish this one, or stop it if a later attempt can continue it.
+             * @description In responses to `:start` and `:heartbeat`: the job is being paused, so no further
+             *     step starts. Finish this one, or stop it if a later attempt can continue it.
              * @example false
              */
             pause_requested?: boolean;
@@ -2594,12 +2593,12 @@ export interface components {
             result_ref?: components["schemas"]["ReportedRef"];
         };
         /**
-         * @description The directive as it was created, see `Directive`. Only answers to a claim
-         *     hold its `lease_id`.
+         * @description The directive as it was created, see `Directive`. Only responses to a claim have its
+         *     `lease_id`.
          */
         DirectiveBytes: components["schemas"]["Directive"];
         /**
-         * @description What a platform service is told to do. Every field is present, null if unset.
+         * @description Tells a platform service what to do. Every field is present, null if unset.
          * @example {
          *       "type": "DIRECTIVE",
          *       "jobId": "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77",
@@ -2667,22 +2666,21 @@ export interface components {
             service: string;
             /**
              * Format: int32
-             * @description The attempt; callbacks must carry it.
+             * @description The attempt; callbacks must include it.
              * @example 1
              */
             attempt_no: number;
             /**
-             * @description The capability to report on the attempt; callbacks must carry it.
-             *     Left out if a directive is only shown.
+             * @description The capability to report on the attempt; callbacks must include it. Left out if the
+             *     directive is only shown.
              * @example 9a7c1f0e5d3b4a29
              */
             lease_id?: string;
             /**
              * Format: date-time
-             * @description The earliest time at which the lease can end: an ACK before it is in time.
-             *     A directive that had to wait for the bus has until its ACK timeout after
-             *     the publish. Null with the pull queue, where the item's `lease.expires_at`
-             *     says it.
+             * @description The earliest time at which the lease can end: an ACK before then is in time. A
+             *     directive that had to wait for the bus has its full ACK timeout after the publish.
+             *     Null with the pull queue, where the item's `lease.expires_at` applies.
              * @example 2026-01-27T10:02:30.000Z
              */
             lease_expires_at: string | null;
@@ -2707,8 +2705,8 @@ export interface components {
              */
             correlation_id: string | null;
             /**
-             * @description W3C trace context. The parent of the worker's spans: this attempt, if the
-             *     server reports traces, else the command's.
+             * @description W3C trace context. The parent for the worker's spans: this attempt, if the server
+             *     exports traces, otherwise the command's.
              * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
              */
             traceparent: string | null;
@@ -2789,14 +2787,14 @@ export interface components {
         };
         /** @description Many commands. */
         BatchRequest: {
-            /** @description The commands, each as `POST /v1/commands` takes it. */
+            /** @description The commands, each as for `POST /v1/commands`. */
             commands: components["schemas"]["Command"][];
         };
         /** @description The result of one command. */
         BatchItem: {
             /**
              * Format: int32
-             * @description The HTTP status that `POST /v1/commands` would have given.
+             * @description The HTTP status that `POST /v1/commands` would have returned.
              * @example 202
              */
             status: number;
@@ -2807,8 +2805,8 @@ export interface components {
             jobId?: string;
             state?: components["schemas"]["JobState"];
             /**
-             * @description The command was accepted before. Present only if the command was
-             *     accepted, now or before.
+             * @description The command was accepted before. Present only if the command was accepted, now or
+             *     earlier.
              * @example false
              */
             replayed?: boolean;
@@ -2836,8 +2834,8 @@ export interface components {
             next_page_token?: string;
             /**
              * Format: date-time
-             * @description With `next_page_token`: of the jobs accepted after about this time, all that match are on
-             *     this page or on earlier ones.
+             * @description With `next_page_token`: all matching jobs accepted after about this time are on this
+             *     page or on earlier ones.
              * @example 2026-01-27T10:00:00.000Z
              */
             searched_to?: string;
@@ -2848,7 +2846,7 @@ export interface components {
          * @enum {string}
          */
         RerunFrom: "failed" | "start";
-        /** @description Where to start again, and why. */
+        /** @description Where to restart, and why. */
         RerunRequest: {
             from?: components["schemas"]["RerunFrom"];
             /**
@@ -2858,8 +2856,8 @@ export interface components {
             reason?: string;
         };
         /**
-         * @description State of an outbox row: PENDING is to be published, SENT was published,
-         *     FAILED_FINAL was abandoned or withdrawn.
+         * @description State of an outbox row: PENDING will be published, SENT was published, FAILED_FINAL was
+         *     abandoned or withdrawn.
          * @example PENDING
          * @enum {string}
          */
@@ -2942,7 +2940,7 @@ export interface components {
             next_page_token?: string;
             /**
              * Format: date-time
-             * @description With `next_page_token`: of the jobs accepted after about this time, all rows that match are
+             * @description With `next_page_token`: all matching rows of jobs accepted after about this time are
              *     on this page or on earlier ones.
              * @example 2026-01-27T10:00:00.000Z
              */
@@ -2966,7 +2964,7 @@ export interface components {
              */
             error_code: string;
             /**
-             * @description All of them were rerun: each rerun is under way, or shows how it ended.
+             * @description All of them were rerun: each rerun is under way, or has its own outcome.
              * @example false
              */
             resolved: boolean;
@@ -2997,7 +2995,7 @@ export interface components {
             /** @description The tenants with the most of them. */
             tenants: components["schemas"]["FailureTenant"][];
             /**
-             * @description How many tenants have some of them.
+             * @description How many tenants have such jobs.
              * @example 1
              */
             tenant_count: number;
@@ -3075,12 +3073,12 @@ export interface components {
              */
             action: string;
             /**
-             * @description What it was done to, or what was made.
+             * @description The object of the action, or the object that it created.
              * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
              */
             object?: string;
             /**
-             * @description The object's tenant, if it has one and that is known.
+             * @description The object's tenant, if it has one and it is known.
              * @example tenant_a
              */
             tenant_id?: string;
@@ -3092,7 +3090,7 @@ export interface components {
             records: components["schemas"]["AuditRecord"][];
             /**
              * Format: date-time
-             * @description When the process that answers began to keep records.
+             * @description When the process that answers started keeping records.
              * @example 2026-01-27T08:00:00.000Z
              */
             since: string;
@@ -3102,7 +3100,7 @@ export interface components {
              */
             next_page_token?: string;
         };
-        /** @description How many jobs of a group are of one tenant. */
+        /** @description How many jobs of a group belong to one tenant. */
         FailureTenant: {
             /**
              * @description The tenant.
@@ -3148,7 +3146,7 @@ export interface components {
              */
             job_ids?: string[];
             /**
-             * @description Select all jobs. Required if nothing else selects some.
+             * @description Select all jobs. Required if nothing else selects any.
              * @example false
              */
             all?: boolean;
@@ -3204,13 +3202,13 @@ export interface components {
             from?: components["schemas"]["RerunFrom"];
             /**
              * Format: int32
-             * @description The most jobs that the filters select; absent or 0 is 10,000.
+             * @description The maximum number of jobs that the filters select; absent or 0 means 10,000.
              * @example 100
              */
             limit?: number;
             /**
              * Format: double
-             * @description The most reruns a second, from 0.01; absent or 0 is 20.
+             * @description The maximum number of reruns per second, at least 0.01; absent or 0 means 20.
              * @example 20
              */
             rate_per_second?: number;
@@ -3220,7 +3218,7 @@ export interface components {
              */
             reason?: string;
             /**
-             * @description Answer what the operation would do, and do nothing.
+             * @description Return what the operation would do, without doing it.
              * @example false
              */
             dry_run?: boolean;
@@ -3235,7 +3233,7 @@ export interface components {
              */
             job_ids?: string[];
             /**
-             * @description Select all jobs. Required if nothing else selects some.
+             * @description Select all jobs. Required if nothing else selects any.
              * @example false
              */
             all?: boolean;
@@ -3283,13 +3281,14 @@ export interface components {
             created_before?: string;
             /**
              * Format: int32
-             * @description The most jobs that the filters select; absent or 0 is 10,000.
+             * @description The maximum number of jobs that the filters select; absent or 0 means 10,000.
              * @example 100
              */
             limit?: number;
             /**
              * Format: double
-             * @description The most jobs a second, from 0.01; absent or 0 is 200, and 20 to resume.
+             * @description The maximum number of jobs per second, at least 0.01; absent or 0 means 200, or 20
+             *     to resume.
              * @example 20
              */
             rate_per_second?: number;
@@ -3299,7 +3298,7 @@ export interface components {
              */
             reason?: string;
             /**
-             * @description Answer what the operation would do, and do nothing.
+             * @description Return what the operation would do, without doing it.
              * @example false
              */
             dry_run?: boolean;
@@ -3330,14 +3329,14 @@ export interface components {
             detail?: string;
         };
         /**
-         * @description `waiting`; `applied` by this operation, a retry with the rerun `new_job_id`;
-         *     `repeated` if that rerun existed already, or the job was as requested;
-         *     `skipped` or `failed` for the reason in `detail`.
+         * @description `waiting`; `applied` by this operation, a retry with the rerun `new_job_id`; `repeated`
+         *     if that rerun already existed, or the job already was as requested; `skipped` or
+         *     `failed` for the reason in `detail`.
          * @example applied
          * @enum {string}
          */
         OperationItemOutcome: "waiting" | "applied" | "repeated" | "skipped" | "failed";
-        /** @description The filters of the request; none if it named the jobs, or asked for all. */
+        /** @description The filters of the request; absent if it named the jobs, or selected all. */
         OperationFilter: {
             /**
              * @description Jobs of this tenant.
@@ -3399,7 +3398,7 @@ export interface components {
             operation_id: string;
             kind: components["schemas"]["OperationKind"];
             /**
-             * @description RUNNING, DONE when every job was tried, CANCELLED when it was stopped before.
+             * @description RUNNING; DONE once every job was tried; CANCELLED if it was stopped before that.
              * @example RUNNING
              * @enum {string}
              */
@@ -3412,12 +3411,13 @@ export interface components {
             filter: components["schemas"]["OperationFilter"];
             from?: components["schemas"]["RerunFrom"];
             /**
-             * @description How many jobs it is for.
+             * @description How many jobs it covers.
              * @example 12
              */
             matched: number;
             /**
-             * @description There may be more jobs than it is for, because of `limit`, or because not all were examined.
+             * @description There may be more jobs than it covers, because of `limit`, or because not all were
+             *     examined.
              * @example false
              */
             truncated: boolean;
@@ -3427,12 +3427,12 @@ export interface components {
              */
             done: number;
             /**
-             * @description How many are as requested.
+             * @description How many are now as requested.
              * @example 4
              */
             applied: number;
             /**
-             * @description How many cannot be changed so, or no longer matched.
+             * @description How many cannot be changed this way, or no longer matched.
              * @example 1
              */
             skipped: number;
@@ -3443,7 +3443,7 @@ export interface components {
             failed: number;
             /**
              * Format: double
-             * @description The most jobs a second.
+             * @description The maximum number of jobs per second.
              * @example 20
              */
             rate_per_second: number;
@@ -3465,7 +3465,7 @@ export interface components {
              * @example 2026-01-27T12:00:01.000Z
              */
             updated_at: string;
-            /** @description One page of its jobs; empty in lists and in answers to a POST. */
+            /** @description One page of its jobs; empty in lists and in responses to a POST. */
             items: components["schemas"]["OperationItem"][];
             /**
              * @description For the next page; absent on the last.
@@ -3492,7 +3492,7 @@ export interface components {
             dry_run: boolean;
             kind: components["schemas"]["OperationKind"];
             /**
-             * @description How many jobs are selected; an operation takes at most `limit` of them.
+             * @description How many jobs are selected; an operation changes at most `limit` of them.
              * @example 12
              */
             matched: number;
@@ -3557,9 +3557,9 @@ export interface components {
              */
             all?: boolean;
             /**
-             * @description Also accept a `protocol_id` that this process has no file of, such as that of
-             *     a removed protocol whose jobs are in flight, a `lane` that it does not use,
-             *     and a `service` that no protocol names. Otherwise each is 400
+             * @description Also accept a `protocol_id` that this process has no file for (such as a removed
+             *     protocol that still has jobs in flight), a `lane` that it does not use, or a
+             *     `service` that no protocol names. Otherwise each of these gets 400
              *     `invalid_envelope`.
              * @example false
              */
@@ -3578,7 +3578,7 @@ export interface components {
              */
             pause_id: string;
             /**
-             * @description PAUSED dispatches nothing, RAMPING dispatches more every second.
+             * @description PAUSED dispatches nothing; RAMPING dispatches more every second.
              * @example PAUSED
              * @enum {string}
              */
@@ -3610,7 +3610,7 @@ export interface components {
              */
             reason: string;
             /**
-             * @description The name of the caller who paused it; `system` if it was the setting at the start.
+             * @description The name of the caller who created it; `system` if the server started paused.
              * @example alice
              */
             actor: string;
@@ -3628,7 +3628,7 @@ export interface components {
             resumed_at?: string;
             /**
              * @description How many directives in its scope wait to be published, or for a worker. Only from a
-             *     server whose store is its own, once it has seen each live job.
+             *     server that is the only one on its store, once it has seen each live job.
              * @example 42
              */
             waiting?: number;
@@ -3642,7 +3642,7 @@ export interface components {
         ResumeRequest: {
             /**
              * Format: double
-             * @description How long the ramp takes; absent is 15, 0 means no ramp.
+             * @description How long the ramp takes; absent means 15, 0 means no ramp.
              * @example 15
              */
             ramp_seconds?: number;
@@ -3680,8 +3680,8 @@ export interface components {
              */
             event: string;
             /**
-             * @description PENDING until it is DELIVERED, EXHAUSTED when every attempt failed, GONE
-             *     when the receiver answered 410, REFUSED when its address is not allowed.
+             * @description PENDING; then DELIVERED, EXHAUSTED if every attempt failed, GONE if the receiver
+             *     answered 410, or REFUSED if its address is not allowed.
              * @example PENDING
              * @enum {string}
              */
@@ -3704,9 +3704,9 @@ export interface components {
              */
             last_status?: number;
             /**
-             * @description Why the last attempt failed, or why a due one is put off without being counted,
-             *     such as `circuit open` with what opened it. Circuits and the number of attempts
-             *     under way are those of one tenant and one host.
+             * @description Why the last attempt failed, or why a due attempt is postponed without counting,
+             *     such as `circuit open` with its cause. Circuits and the number of attempts under way
+             *     are tracked per tenant and host.
              * @example the receiver answered 503
              */
             last_error?: string;
@@ -3834,19 +3834,19 @@ export interface components {
         };
         /** @description How often something happened. */
         Rates: {
-            /** @description In the present minute and the one before. */
+            /** @description In the current minute and the one before. */
             last_minute: components["schemas"]["Rate"];
-            /** @description In the present minute and the 60 before. */
+            /** @description In the current minute and the 60 before. */
             last_hour: components["schemas"]["Rate"];
             /**
-             * @description How often since the counting began.
+             * @description How often since counting began.
              * @example 4711
              */
             total: number;
-            /** @description Minute by minute, if `minutes` asks for them. */
+            /** @description Minute by minute, if `minutes` is given. */
             by_minute?: components["schemas"]["MinuteCounts"];
         };
-        /** @description How often something happened in each of the last minutes, the present one last. */
+        /** @description How often something happened in each of the last minutes, the current one last. */
         MinuteCounts: {
             /**
              * @description How often it happened.
@@ -3867,7 +3867,7 @@ export interface components {
              */
             failed: number[];
         };
-        /** @description Percentiles of the durations in the last hour, each to a tenth of itself. */
+        /** @description Percentiles of the durations in the last hour, each accurate to a tenth of its value. */
         Percentiles: {
             /**
              * @description How many durations.
@@ -3893,7 +3893,7 @@ export interface components {
              */
             p99: number;
         };
-        /** @description A worker that asked for work. */
+        /** @description A worker that has asked for work. */
         ServiceWorker: {
             /**
              * @description The name that it claims with.
@@ -3902,12 +3902,12 @@ export interface components {
             owner: string;
             /**
              * Format: date-time
-             * @description When its last claim ended; the present if one waits.
+             * @description When its last claim ended; now, if a claim is waiting.
              * @example 2026-01-27T10:02:30.000Z
              */
             last_poll_at: string;
             /**
-             * @description Whether a claim of it waits for work.
+             * @description Whether one of its claims is waiting for work.
              * @example true
              */
             polling: boolean;
@@ -3925,7 +3925,7 @@ export interface components {
              */
             step_type: string;
             /**
-             * @description Steps whose directive waits for a worker; on Service Bus, for its ACK.
+             * @description The number of steps whose directive waits for a worker; on Service Bus, for its ACK.
              * @example 3000
              */
             backlog: number;
@@ -3937,13 +3937,13 @@ export interface components {
             oldest_waiting_at?: string;
             /**
              * Format: double
-             * @description How long that one has waited.
+             * @description How long that directive has waited.
              * @example 251
              */
             oldest_waiting_seconds?: number;
             /**
-             * @description `backlog` at the end of each of the last minutes, the present one last, if
-             *     `minutes` asks for them.
+             * @description `backlog` at the end of each of the last minutes, the current one last, if `minutes`
+             *     is given.
              * @example [
              *       0,
              *       1200,
@@ -3971,16 +3971,19 @@ export interface components {
              * @example 2
              */
             backoff: number;
-            /** @description Attempts that ended with a RESULT or a deadline. What was withdrawn or cancelled does not count. */
+            /**
+             * @description Attempts that ended with a RESULT or a deadline. Withdrawn or cancelled attempts do
+             *     not count.
+             */
             attempts: components["schemas"]["Rates"];
             /** @description From the start of an attempt to its RESULT. */
             duration_seconds: components["schemas"]["Percentiles"];
             /** @description From the publish of a directive to its claim; on Service Bus, to its ACK. */
             queue_wait_seconds: components["schemas"]["Percentiles"];
-            /** @description The workers that asked for such work in the last hour, the latest first. */
+            /** @description The workers that asked for such work in the last hour, most recent first. */
             workers: components["schemas"]["ServiceWorker"][];
             /**
-             * @description How many workers that is.
+             * @description The number of these workers.
              * @example 4
              */
             workers_total: number;
@@ -3993,7 +3996,7 @@ export interface components {
              */
             name: string;
             /**
-             * @description How the caller proved its identity; `loopback` is a server that asks for no proof.
+             * @description How the caller was authenticated; `loopback` on a server without access control.
              * @example token
              * @enum {string}
              */
@@ -4010,7 +4013,7 @@ export interface components {
              */
             role: "submit" | "read" | "platform" | "admin";
             /**
-             * @description The tenants; `*` stands for all.
+             * @description The tenants; `*` means all.
              * @example [
              *       "*"
              *     ]
@@ -4025,32 +4028,33 @@ export interface components {
             services?: string[];
         };
         /**
-         * @description How directives reach the workers: `queue` is the pull queue, which knows who asks it for
-         *     work; on `servicebus` workers are not known before they report.
+         * @description How directives reach the workers: `queue` is the pull queue, which knows the workers
+         *     that ask for work; on `servicebus` workers are unknown until they report.
          * @example queue
          * @enum {string}
          */
         Bus: "queue" | "servicebus";
-        /** @description What each service has to do, and how it does it. */
+        /** @description The backlog and performance of each service. */
         ServiceList: {
             bus: components["schemas"]["Bus"];
             /**
-             * @description Whether the numbers of jobs and steps are those of `as_of` to the last one.
-             *     That is so if one process serves the store; not right after a crash, until
-             *     it has counted once. Of several processes each knows what the others stored
-             *     up to ten seconds ago.
+             * @description Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
+             *     process uses the store, except after a crash until it has counted once. With several
+             *     processes, each knows what the others had counted up to ten seconds ago.
              * @example true
              */
             exact: boolean;
             /**
              * Format: date-time
-             * @description The time of the oldest count in this answer, but for those of processes that have counted nothing since.
+             * @description The time of the oldest count in this response, ignoring processes that have counted
+             *     nothing since.
              * @example 2026-01-27T10:02:30.000Z
              */
             as_of: string;
             /**
              * Format: date-time
-             * @description When the counting began. An orderly restart keeps the counts; a crash loses those of up to ten seconds.
+             * @description When counting began. An orderly restart keeps the counts; a crash loses those of up
+             *     to ten seconds.
              * @example 2026-01-20T08:00:00.000Z
              */
             since: string;
@@ -4060,7 +4064,7 @@ export interface components {
         /** @description A circuit that is not closed. */
         Circuit: {
             /**
-             * @description The topic, or `bus` for all of them.
+             * @description The topic, or `bus` for the whole bus.
              * @example global-bus-p3
              */
             name: string;
@@ -4088,10 +4092,10 @@ export interface components {
              */
             reason: string;
         };
-        /** @description What the last round of the reconciler found. `/v1/admin/stuck` lists the jobs. */
+        /** @description The findings of the reconciler's last round. `/v1/admin/stuck` lists the jobs. */
         StuckCount: {
             /**
-             * @description Live jobs without a way forward, at most 1000.
+             * @description Live jobs that cannot make progress, at most 1000.
              * @example 0
              */
             count: number;
@@ -4112,26 +4116,27 @@ export interface components {
              */
             round_ended_at?: string;
         };
-        /** @description How the whole server does. */
+        /** @description An overview of the server. */
         Overview: {
             bus: components["schemas"]["Bus"];
             /**
-             * @description Whether the numbers of jobs and steps are those of `as_of` to the last one.
-             *     That is so if one process serves the store; not right after a crash, until
-             *     it has counted once. Of several processes each knows what the others stored
-             *     up to ten seconds ago.
+             * @description Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
+             *     process uses the store, except after a crash until it has counted once. With several
+             *     processes, each knows what the others had counted up to ten seconds ago.
              * @example true
              */
             exact: boolean;
             /**
              * Format: date-time
-             * @description The time of the oldest count in this answer, but for those of processes that have counted nothing since.
+             * @description The time of the oldest count in this response, ignoring processes that have counted
+             *     nothing since.
              * @example 2026-01-27T10:02:30.000Z
              */
             as_of: string;
             /**
              * Format: date-time
-             * @description When the counting began. An orderly restart keeps the counts; a crash loses those of up to ten seconds.
+             * @description When counting began. An orderly restart keeps the counts; a crash loses those of up
+             *     to ten seconds.
              * @example 2026-01-20T08:00:00.000Z
              */
             since: string;
@@ -4186,13 +4191,12 @@ export interface components {
              * @example 8
              */
             running: number;
-            /** @description The service whose directive has waited the longest for a worker. */
+            /** @description The directive that has waited longest for a worker. */
             oldest_waiting?: components["schemas"]["OldestWaiting"];
             /**
              * Format: double
              * @description How long the oldest due outbox row has waited to be published. Absent until this
-             *     process has ended a round of the reconciler: one without the role `sweeper` never
-             *     does.
+             *     process has completed a reconciler round; without the role `sweeper` it never does.
              * @example 0.2
              */
             oldest_pending_seconds?: number;
@@ -4201,8 +4205,8 @@ export interface components {
             /** @description The open circuits of all processes, and those of this process that are half-open. The pull queue has none. */
             circuits: components["schemas"]["Circuit"][];
             /**
-             * @description What the last round of the reconciler found. Absent until this process has ended
-             *     one: one without the role `sweeper` never does.
+             * @description The findings of the reconciler's last round. Absent until this process has completed
+             *     one; without the role `sweeper` it never does.
              */
             stuck?: components["schemas"]["StuckCount"];
         };
@@ -4231,7 +4235,7 @@ export interface components {
              */
             seconds: number;
         };
-        /** @description A live job without a way forward. */
+        /** @description A live job that cannot make progress. */
         StuckJob: {
             /**
              * @description The job.
@@ -4281,7 +4285,7 @@ export interface components {
         /** @description A reply that could not be handled. */
         DeadLetter: {
             /**
-             * @description Its lane and its number on the topic.
+             * @description Its lane and its sequence number on the topic.
              * @example 3-1742
              */
             dead_letter_id: string;
@@ -4301,7 +4305,7 @@ export interface components {
              */
             message_id: string;
             /**
-             * @description Why it could not be handled; a problem's code, or the bus's own word.
+             * @description Why it could not be handled; a problem's code, or the bus's own reason.
              * @example job_not_found
              */
             reason: string;
@@ -4312,7 +4316,7 @@ export interface components {
             description: string;
             /**
              * Format: date-time
-             * @description When its topic got it.
+             * @description When the topic received it.
              * @example 2026-01-27T10:02:00.000Z
              */
             sent_at: string;
@@ -4339,9 +4343,8 @@ export interface components {
             next_page_token?: string;
         };
         /**
-         * @description Which dead letters: either `dead_letter_ids`, or `all`, which takes the first
-         *     100. To go on after those that stay, name the ids. Neither or both are 400
-         *     `invalid_envelope`.
+         * @description Which dead letters: either `dead_letter_ids`, or `all` for the first 100. To continue
+         *     past those that stay, name the ids. Neither or both get 400 `invalid_envelope`.
          * @example {
          *       "dead_letter_ids": [
          *         "3-1742"
@@ -4368,10 +4371,10 @@ export interface components {
             reason?: string;
         };
         /**
-         * @description What became of a dead letter. `applied`: the ledger has it now; `duplicate`: it
-         *     had it already; `refused`: it is stale, contradictory or too late, and was deleted
-         *     without effect; `purged`: it was deleted; `kept`: it is still there, or was not
-         *     reached; `absent`: it is not there, or another process has it in hand.
+         * @description The outcome of a dead letter. `applied`: the ledger has it now; `duplicate`: the ledger
+         *     already had it; `refused`: it was stale, contradictory or too late, and was deleted
+         *     without effect; `purged`: it was deleted; `kept`: it is still there, or was not reached;
+         *     `absent`: it is not there, or another process is handling it.
          * @example applied
          * @enum {string}
          */
@@ -4395,19 +4398,19 @@ export interface components {
              */
             detail?: string;
         };
-        /** @description What became of dead letters. */
+        /** @description The outcomes of dead letters. */
         DeadLetterResult: {
-            /** @description The dead letters asked for. */
+            /** @description The requested dead letters. */
             handled: components["schemas"]["HandledDeadLetter"][];
             /**
-             * @description Whether there are others, with `all` or because of an `error`.
+             * @description Whether there are more, with `all` or because of an `error`.
              * @example false
              */
             more: boolean;
-            /** @description Why not all were handled. Those that are not in `handled` are as before. */
+            /** @description Why not all were handled. Those not in `handled` are unchanged. */
             error?: components["schemas"]["Problem"];
         };
-        /** @description A command that was submitted in an application's transaction, and refused. */
+        /** @description A refused command that was submitted in an application's transaction. */
         InboxCommand: {
             /**
              * @description The id that the application got.
@@ -4470,8 +4473,8 @@ export interface components {
             next_page_token?: string;
         };
         /**
-         * @description Which commands: either `command_ids`, or `all`, which takes the first 100. Neither or
-         *     both are 400 `invalid_envelope`.
+         * @description Which commands: either `command_ids`, or `all` for the first 100. Neither or both get
+         *     400 `invalid_envelope`.
          * @example {
          *       "all": true,
          *       "reason": "the protocol was added"
@@ -4497,8 +4500,8 @@ export interface components {
             reason?: string;
         };
         /**
-         * @description Which commands: either `command_ids`, or `all`, which takes the first 100. Neither or
-         *     both are 400 `invalid_envelope`.
+         * @description Which commands: either `command_ids`, or `all` for the first 100. Neither or both get
+         *     400 `invalid_envelope`.
          * @example {
          *       "command_ids": [
          *         "5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"
@@ -4526,8 +4529,8 @@ export interface components {
             reason: string;
         };
         /**
-         * @description What became of a command. `retried`: it waits for a replica again; `discarded`: it will
-         *     never be a job; `absent`: it is not there, or is not refused.
+         * @description The outcome of a command. `retried`: it waits for a replica again; `discarded`: it will
+         *     never become a job; `absent`: it does not exist, or is not refused.
          * @example retried
          * @enum {string}
          */
@@ -4541,19 +4544,19 @@ export interface components {
             command_id: string;
             outcome: components["schemas"]["InboxOutcome"];
         };
-        /** @description What became of commands. */
+        /** @description The outcomes of commands. */
         InboxResult: {
-            /** @description The commands asked for. */
+            /** @description The requested commands. */
             handled: components["schemas"]["HandledInboxCommand"][];
             /**
-             * @description Whether there are others, with `all`.
+             * @description Whether there are more, with `all`.
              * @example false
              */
             more: boolean;
         };
         /**
-         * @description Which rows: either `outbox_ids`, or filters that must all match. Both
-         *     together are 400 `invalid_envelope`.
+         * @description Which rows: either `outbox_ids`, or filters that must all match. Both together get 400
+         *     `invalid_envelope`.
          * @example {
          *       "tenant_id": "tenant_a",
          *       "older_than_seconds": 60
@@ -4591,7 +4594,7 @@ export interface components {
             older_than_seconds?: number;
             /**
              * Format: int32
-             * @description The most rows to retry; absent or 0 is all.
+             * @description The maximum number of rows to retry; absent or 0 means all.
              * @example 100
              */
             limit?: number;
@@ -4619,7 +4622,7 @@ export interface components {
              */
             outbox_id: string;
             /**
-             * @description Why not, for people.
+             * @description The reason, for people.
              * @example The row is SENT.
              */
             reason: string;
@@ -4628,13 +4631,13 @@ export interface components {
         AdminWorkRequest: {
             /**
              * Format: int64
-             * @description The item's `rev` as last seen; a different one is 409 `rev_conflict`;
-             *     absent or 0 accepts any.
+             * @description The item's `rev` as last seen; any other value gets 409 `rev_conflict`. Absent or 0
+             *     accepts any.
              * @example 2
              */
             expected_rev?: number;
             /**
-             * @description The operator's name for this request. A repeat gets the first answer.
+             * @description The operator's name for this request. A repeat gets the first response.
              * @example 3f1d2c
              */
             request_id?: string;
@@ -4644,7 +4647,7 @@ export interface components {
              */
             reason?: string;
         };
-        /** @description Where the documentation is. */
+        /** @description The location of the documentation. */
         Root: {
             /**
              * @description The path of the page for people.
@@ -4669,13 +4672,13 @@ export interface components {
         /** @description The process is ready for requests. */
         Readiness: {
             /**
-             * @description Always ready; a process that is not answers 503.
+             * @description Always ready; a process that is not ready answers 503.
              * @example ready
              * @enum {string}
              */
             status: "ready";
             /**
-             * @description What is degraded, as sentences.
+             * @description What is degraded, in sentences.
              * @example [
              *       "The circuit to the bus is open."
              *     ]
@@ -4733,13 +4736,13 @@ export interface components {
             errors?: components["schemas"]["Violation"][];
             /**
              * Format: int64
-             * @description For `rev_conflict`, the `rev` at which the item is.
+             * @description For `rev_conflict`, the item's current `rev`.
              * @example 4
              */
             current_rev?: number;
         };
         /**
-         * @description The stable reason. Codes may be added.
+         * @description The stable code. Codes may be added.
          * @example invalid_envelope
          * @enum {string}
          */
@@ -4792,7 +4795,7 @@ export interface components {
                 "application/json": components["schemas"]["Job"];
             };
         };
-        /** @description The job, which was in that state already. */
+        /** @description The job, which was already in that state. */
         ControlRepeated: {
             headers: {
                 [name: string]: unknown;
@@ -4889,9 +4892,9 @@ export interface components {
             };
         };
         /**
-         * @description `tenant_limit`: the tenant's limit of jobs in flight is reached.
-         *     `rate_limited`: the caller or the tenant sends too many requests, or the
-         *     caller has its share of waiting requests or of streams. Nothing was done.
+         * @description `tenant_limit`: the tenant's limit of jobs in flight is reached. `rate_limited`: the
+         *     caller or the tenant sends too many requests, or the caller already has its share of
+         *     waiting requests or streams. Nothing was done.
          */
         TooManyRequests: {
             headers: {
@@ -4903,7 +4906,7 @@ export interface components {
             };
         };
         /**
-         * @description `unauthenticated`: no credential, or an invalid one. The answer does not say
+         * @description `unauthenticated`: there is no credential, or an invalid one. The response does not say
          *     what is wrong with it.
          */
         Unauthenticated: {
@@ -4916,8 +4919,8 @@ export interface components {
             };
         };
         /**
-         * @description `forbidden`: the caller lacks the role, or the role for the tenant that the
-         *     request names; or a web page of another origin made a browser send the request.
+         * @description `forbidden`: the caller lacks the role, or the role for the tenant that the request
+         *     names; or a web page of another origin sent the request.
          */
         Forbidden: {
             headers: {
@@ -4937,9 +4940,10 @@ export interface components {
             };
         };
         /**
-         * @description `store_unavailable` or `shutting_down`: the change may or may not have been
-         *     made. `issuer_unavailable`: a JWT cannot be checked at the moment, and nothing
-         *     was done. `bus_unavailable`: the dead letters cannot be read. Every request may be repeated unchanged.
+         * @description `store_unavailable` or `shutting_down`: the change may or may not have been made.
+         *     `issuer_unavailable`: the JWT cannot be verified at the moment; nothing was done.
+         *     `bus_unavailable`: the dead letters cannot be read. Every request may be repeated
+         *     unchanged.
          */
         Unavailable: {
             headers: {
@@ -4953,11 +4957,11 @@ export interface components {
     };
     parameters: {
         /**
-         * @description The client's name for this request: bare text, or a String of RFC 9651 in
-         *     quotation marks, which are removed together with its escaping backslashes.
-         *     Longer than 255 bytes is 413 `too_large`, malformed 400
-         *     `invalid_envelope`. For a command it replaces the body's
-         *     `idempotency_key`; if both are present and differ, that is 400 as well.
+         * @description The client's name for this request: bare text, or a String of RFC 9651 in quotation
+         *     marks, which are removed together with its escaping backslashes. If it is longer than
+         *     255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+         *     command it replaces the body's `idempotency_key`; if both are present and differ, the
+         *     response is also 400.
          * @example order-4711
          */
         IdempotencyKey: string;
@@ -4998,19 +5002,19 @@ export interface components {
          */
         WebhookId: string;
         /**
-         * @description How many of the last minutes to show one by one, the present one included.
+         * @description How many of the last minutes to show one by one, including the current minute.
          * @example 60
          */
         Minutes: number;
         /**
-         * @description How many entries a page holds. Entries of one change are never split, so
-         *     a page of a job's history may hold a few more.
+         * @description The number of entries per page. Entries of one change are never split, so a page of a
+         *     job's history may have a few more.
          * @example 100
          */
         Limit: number;
         /**
-         * @description The `next_page_token` of the previous page, whose other parameters, but for
-         *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+         * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+         *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
          * @example AAAAAAAAAAc
          */
         PageToken: string;
@@ -5064,11 +5068,11 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's name for this request: bare text, or a String of RFC 9651 in
-                 *     quotation marks, which are removed together with its escaping backslashes.
-                 *     Longer than 255 bytes is 413 `too_large`, malformed 400
-                 *     `invalid_envelope`. For a command it replaces the body's
-                 *     `idempotency_key`; if both are present and differ, that is 400 as well.
+                 * @description The client's name for this request: bare text, or a String of RFC 9651 in quotation
+                 *     marks, which are removed together with its escaping backslashes. If it is longer than
+                 *     255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+                 *     command it replaces the body's `idempotency_key`; if both are present and differ, the
+                 *     response is also 400.
                  * @example order-4711
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
@@ -5101,11 +5105,11 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's name for this request: bare text, or a String of RFC 9651 in
-                 *     quotation marks, which are removed together with its escaping backslashes.
-                 *     Longer than 255 bytes is 413 `too_large`, malformed 400
-                 *     `invalid_envelope`. For a command it replaces the body's
-                 *     `idempotency_key`; if both are present and differ, that is 400 as well.
+                 * @description The client's name for this request: bare text, or a String of RFC 9651 in quotation
+                 *     marks, which are removed together with its escaping backslashes. If it is longer than
+                 *     255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+                 *     command it replaces the body's `idempotency_key`; if both are present and differ, the
+                 *     response is also 400.
                  * @example order-4711
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
@@ -5433,14 +5437,14 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -5516,18 +5520,20 @@ export interface operations {
                  */
                 request_type?: string;
                 /**
-                 * @description Only jobs with this correlation id, however old they are. Without `tenant_id` those
-                 *     of all tenants, for a caller who may read all.
+                 * @description Only jobs with this correlation id, of any age. Without `tenant_id`, those of all
+                 *     tenants, for a caller who may read all tenants.
                  * @example corr-123
                  */
                 correlation_id?: string;
                 /**
-                 * @description Only jobs whose failed or current step is of this service, the last one of a job that succeeded.
+                 * @description Only jobs whose failed or current step belongs to this service; for a job that
+                 *     succeeded, its last step counts.
                  * @example ocr
                  */
                 service?: string;
                 /**
-                 * @description Only jobs that failed with this code, and live ones whose current step last failed with it.
+                 * @description Only jobs that failed with this code, and live jobs whose current step last failed
+                 *     with it.
                  * @example ack_timeout
                  */
                 error_code?: string;
@@ -5542,14 +5548,14 @@ export interface operations {
                  */
                 created_before?: string;
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -5733,14 +5739,14 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -5830,7 +5836,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All of them, by index. */
+            /** @description The webhooks, by index. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5852,8 +5858,8 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description Answer when the job is terminal, or after this time: a Go duration
-                 *     such as `30s` or `1m`. More than `60s` is cut to `60s`.
+                 * @description Wait until the job is terminal, or for this long: a Go duration such as `30s` or
+                 *     `1m`. Values above `60s` count as `60s`.
                  * @example 30s
                  */
                 wait?: string;
@@ -5929,14 +5935,14 @@ export interface operations {
                  */
                 lane?: number;
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6013,7 +6019,7 @@ export interface operations {
                  */
                 failed_before?: string;
                 /**
-                 * @description `resolved` shows also the jobs that were rerun, in groups of their own.
+                 * @description `resolved` also shows the jobs that were rerun, in separate groups.
                  * @example resolved
                  */
                 include?: "resolved";
@@ -6050,14 +6056,14 @@ export interface operations {
                  */
                 tenant_id?: components["parameters"]["OperationTenant"];
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6090,11 +6096,11 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's name for this request: bare text, or a String of RFC 9651 in
-                 *     quotation marks, which are removed together with its escaping backslashes.
-                 *     Longer than 255 bytes is 413 `too_large`, malformed 400
-                 *     `invalid_envelope`. For a command it replaces the body's
-                 *     `idempotency_key`; if both are present and differ, that is 400 as well.
+                 * @description The client's name for this request: bare text, or a String of RFC 9651 in quotation
+                 *     marks, which are removed together with its escaping backslashes. If it is longer than
+                 *     255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+                 *     command it replaces the body's `idempotency_key`; if both are present and differ, the
+                 *     response is also 400.
                  * @example order-4711
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
@@ -6117,7 +6123,7 @@ export interface operations {
                     "application/json": components["schemas"]["OperationPreview"];
                 };
             };
-            /** @description The operation has begun. */
+            /** @description The operation has started. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -6146,14 +6152,14 @@ export interface operations {
                  */
                 tenant_id?: components["parameters"]["OperationTenant"];
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6186,11 +6192,11 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's name for this request: bare text, or a String of RFC 9651 in
-                 *     quotation marks, which are removed together with its escaping backslashes.
-                 *     Longer than 255 bytes is 413 `too_large`, malformed 400
-                 *     `invalid_envelope`. For a command it replaces the body's
-                 *     `idempotency_key`; if both are present and differ, that is 400 as well.
+                 * @description The client's name for this request: bare text, or a String of RFC 9651 in quotation
+                 *     marks, which are removed together with its escaping backslashes. If it is longer than
+                 *     255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+                 *     command it replaces the body's `idempotency_key`; if both are present and differ, the
+                 *     response is also 400.
                  * @example order-4711
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
@@ -6213,7 +6219,7 @@ export interface operations {
                     "application/json": components["schemas"]["OperationPreview"];
                 };
             };
-            /** @description The operation has begun. */
+            /** @description The operation has started. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -6242,14 +6248,14 @@ export interface operations {
                  */
                 tenant_id?: components["parameters"]["OperationTenant"];
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6282,11 +6288,11 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's name for this request: bare text, or a String of RFC 9651 in
-                 *     quotation marks, which are removed together with its escaping backslashes.
-                 *     Longer than 255 bytes is 413 `too_large`, malformed 400
-                 *     `invalid_envelope`. For a command it replaces the body's
-                 *     `idempotency_key`; if both are present and differ, that is 400 as well.
+                 * @description The client's name for this request: bare text, or a String of RFC 9651 in quotation
+                 *     marks, which are removed together with its escaping backslashes. If it is longer than
+                 *     255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+                 *     command it replaces the body's `idempotency_key`; if both are present and differ, the
+                 *     response is also 400.
                  * @example order-4711
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
@@ -6309,7 +6315,7 @@ export interface operations {
                     "application/json": components["schemas"]["OperationPreview"];
                 };
             };
-            /** @description The operation has begun. */
+            /** @description The operation has started. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -6338,14 +6344,14 @@ export interface operations {
                  */
                 tenant_id?: components["parameters"]["OperationTenant"];
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6378,11 +6384,11 @@ export interface operations {
             query?: never;
             header?: {
                 /**
-                 * @description The client's name for this request: bare text, or a String of RFC 9651 in
-                 *     quotation marks, which are removed together with its escaping backslashes.
-                 *     Longer than 255 bytes is 413 `too_large`, malformed 400
-                 *     `invalid_envelope`. For a command it replaces the body's
-                 *     `idempotency_key`; if both are present and differ, that is 400 as well.
+                 * @description The client's name for this request: bare text, or a String of RFC 9651 in quotation
+                 *     marks, which are removed together with its escaping backslashes. If it is longer than
+                 *     255 bytes, the response is 413 `too_large`; if malformed, 400 `invalid_envelope`. For a
+                 *     command it replaces the body's `idempotency_key`; if both are present and differ, the
+                 *     response is also 400.
                  * @example order-4711
                  */
                 "Idempotency-Key"?: components["parameters"]["IdempotencyKey"];
@@ -6405,7 +6411,7 @@ export interface operations {
                     "application/json": components["schemas"]["OperationPreview"];
                 };
             };
-            /** @description The operation has begun. */
+            /** @description The operation has started. */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -6434,14 +6440,14 @@ export interface operations {
                  */
                 tenant_id?: components["parameters"]["OperationTenant"];
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6510,14 +6516,14 @@ export interface operations {
                 /** @description Only the items with this outcome. */
                 outcome?: components["schemas"]["OperationItemOutcome"];
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6658,14 +6664,14 @@ export interface operations {
                  */
                 tenant_id?: string;
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6733,7 +6739,7 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description How many of the last minutes to show one by one, the present one included.
+                 * @description How many of the last minutes to show one by one, including the current minute.
                  * @example 60
                  */
                 minutes?: components["parameters"]["Minutes"];
@@ -6765,7 +6771,7 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description How many of the last minutes to show one by one, the present one included.
+                 * @description How many of the last minutes to show one by one, including the current minute.
                  * @example 60
                  */
                 minutes?: components["parameters"]["Minutes"];
@@ -6804,7 +6810,7 @@ export interface operations {
         responses: {
             /**
              * @description A tar file, compressed with Zstandard: `manifest.json`, the files of the store, and
-             *     `checksums.json`. Without its end it is no backup.
+             *     `checksums.json`. Without its end it is not a valid backup.
              */
             200: {
                 headers: {
@@ -6872,14 +6878,14 @@ export interface operations {
                 /** @description Only records with this outcome. */
                 outcome?: components["schemas"]["AuditOutcome"];
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6911,14 +6917,14 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -6960,7 +6966,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What became of each. */
+            /** @description The outcome of each. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6993,7 +6999,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What became of each. */
+            /** @description The outcome of each. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7017,14 +7023,14 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description How many entries a page holds. Entries of one change are never split, so
-                 *     a page of a job's history may hold a few more.
+                 * @description The number of entries per page. Entries of one change are never split, so a page of a
+                 *     job's history may have a few more.
                  * @example 100
                  */
                 limit?: components["parameters"]["Limit"];
                 /**
-                 * @description The `next_page_token` of the previous page, whose other parameters, but for
-                 *     `limit`, are repeated. Opaque; any other value is 400 `invalid_envelope`.
+                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
+                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
                  * @example AAAAAAAAAAc
                  */
                 page_token?: components["parameters"]["PageToken"];
@@ -7066,7 +7072,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What became of each. */
+            /** @description The outcome of each. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7099,7 +7105,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What became of each. */
+            /** @description The outcome of each. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7236,7 +7242,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Where the documentation is. */
+            /** @description The location of the documentation. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7311,8 +7317,8 @@ export interface operations {
         requestBody?: never;
         responses: {
             /**
-             * @description All metrics of the process in the Prometheus text format, or in
-             *     OpenMetrics if the request asks for it.
+             * @description All metrics of the process in the Prometheus text format, or in OpenMetrics if the
+             *     request accepts it.
              */
             200: {
                 headers: {
