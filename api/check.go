@@ -171,10 +171,17 @@ func (c *InboxRetryRequest) Check() []problem.Violation {
 
 // Check returns what is wrong with the request by itself.
 func (c *InboxDiscardRequest) Check() []problem.Violation {
-	return checkInbox(c.CommandIDs, c.All, c.Reason, 1)
+	v := checkInbox(c.CommandIDs, c.All, c.Reason, 1)
+	switch {
+	case c.State != nil && !c.All:
+		v.add("/state", "must be absent unless all is true")
+	case c.State != nil && !c.State.Valid():
+		v.add("/state", "must be waiting or refused")
+	}
+	return v
 }
 
-func checkInbox(ids []string, all bool, reason string, shortest int) []problem.Violation {
+func checkInbox(ids []string, all bool, reason string, shortest int) violations {
 	var v violations
 	v.list("/command_ids", ids, "name no ids", MaxInbox, MaxName)
 	if all == (len(ids) > 0) {

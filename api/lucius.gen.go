@@ -330,9 +330,10 @@ func (e IdentityOrigin) Valid() bool {
 
 // Defines values for InboxOutcome.
 const (
-	InboxOutcomeAbsent    InboxOutcome = "absent"
-	InboxOutcomeDiscarded InboxOutcome = "discarded"
-	InboxOutcomeRetried   InboxOutcome = "retried"
+	InboxOutcomeAbsent     InboxOutcome = "absent"
+	InboxOutcomeDiscarded  InboxOutcome = "discarded"
+	InboxOutcomeDiscarding InboxOutcome = "discarding"
+	InboxOutcomeRetried    InboxOutcome = "retried"
 )
 
 // Valid indicates whether the value is a known member of the InboxOutcome enum.
@@ -342,7 +343,27 @@ func (e InboxOutcome) Valid() bool {
 		return true
 	case InboxOutcomeDiscarded:
 		return true
+	case InboxOutcomeDiscarding:
+		return true
 	case InboxOutcomeRetried:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for InboxState.
+const (
+	InboxStateRefused InboxState = "refused"
+	InboxStateWaiting InboxState = "waiting"
+)
+
+// Valid indicates whether the value is a known member of the InboxState enum.
+func (e InboxState) Valid() bool {
+	switch e {
+	case InboxStateRefused:
+		return true
+	case InboxStateWaiting:
 		return true
 	default:
 		return false
@@ -1897,7 +1918,8 @@ type HandledInboxCommand struct {
 	CommandID string `json:"command_id"`
 
 	// Outcome The outcome of a command. `retried`: it waits for a replica again; `discarded`: it will
-	// never become a job; `absent`: it does not exist, or is not refused.
+	// never become a job; `discarding`: a replica tries or tried it, and it is discarded
+	// unless that made a job of it; `absent`: it does not exist, or has another state.
 	//
 	//
 	// Example: retried
@@ -1984,7 +2006,7 @@ type Identity struct {
 // Example: token
 type IdentityOrigin string
 
-// InboxCommand A refused command that was submitted in an application's transaction.
+// InboxCommand A command that was submitted in an application's transaction.
 type InboxCommand struct {
 	// Body At most 16 KiB of the command, as text.
 	//
@@ -1996,10 +2018,10 @@ type InboxCommand struct {
 	// Example: false
 	BodyTruncated bool `json:"body_truncated"`
 
-	// Code Why it was refused; a problem's code.
+	// Code Why it was refused, or was not accepted at its last try; a problem's code.
 	//
 	// Example: unknown_request_type
-	Code string `json:"code"`
+	Code string `json:"code,omitempty,omitzero"`
 
 	// CommandID The id that the application got.
 	//
@@ -2009,7 +2031,19 @@ type InboxCommand struct {
 	// Detail The same in a sentence.
 	//
 	// Example: /request_type "DocIngset" belongs to no protocol.
-	Detail string `json:"detail"`
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// DiscardReason The reason of an operator who discards a waiting command. It is discarded once a
+	// replica knows that it is no job.
+	//
+	//
+	// Example: sent by mistake
+	DiscardReason string `json:"discard_reason,omitempty,omitzero"`
+
+	// DueAt When a waiting command is tried; if a replica has it in hand, by another replica.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	DueAt Time `json:"due_at,omitempty,omitzero"`
 
 	// Errors All violations.
 	Errors []Violation `json:"errors,omitempty,omitzero"`
@@ -2017,7 +2051,14 @@ type InboxCommand struct {
 	// RefusedAt When it was refused.
 	//
 	// Example: 2026-01-27T10:02:00.012Z
-	RefusedAt Time `json:"refused_at"`
+	RefusedAt Time `json:"refused_at,omitempty,omitzero"`
+
+	// State Where a command of the inbox is. `waiting`: a replica tries it, again or for the first
+	// time; `refused`: it is not tried again, unless an operator retries it.
+	//
+	//
+	// Example: refused
+	State InboxState `json:"state"`
 
 	// SubmittedAt When it was submitted; its transaction ended later.
 	//
@@ -2033,14 +2074,42 @@ type InboxCommand struct {
 	//
 	// Example: acme
 	TenantID string `json:"tenant_id"`
+
+	// Tries How often it was tried. What a limit of its tenant held back does not count.
+	//
+	// Example: 1
+	Tries int `json:"tries"`
 }
 
-// InboxDiscardRequest Which commands: either `command_ids`, or `all` for the first 100. Neither or both get
-// 400 `invalid_envelope`.
+// InboxCounts How many commands are in the inbox, of each state at most 10,000.
+type InboxCounts struct {
+	// OldestRefusedAt When the oldest refused command was submitted.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	OldestRefusedAt Time `json:"oldest_refused_at,omitempty,omitzero"`
+
+	// OldestWaitingAt When the oldest waiting command was submitted.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	OldestWaitingAt Time `json:"oldest_waiting_at,omitempty,omitzero"`
+
+	// Refused Commands that were refused.
+	//
+	// Example: 1
+	Refused int `json:"refused"`
+
+	// Waiting Commands that a replica will try.
+	//
+	// Example: 2
+	Waiting int `json:"waiting"`
+}
+
+// InboxDiscardRequest Which commands: either `command_ids`, or `all` for the first 100 in the state. Neither or
+// both get 400 `invalid_envelope`.
 //
 // Example: {"command_ids":["5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"],"reason":"sent by mistake"}
 type InboxDiscardRequest struct {
-	// All The first 100.
+	// All The first 100 of the state.
 	//
 	// Example: true
 	All bool `json:"all,omitempty,omitzero"`
@@ -2054,18 +2123,25 @@ type InboxDiscardRequest struct {
 	//
 	// Example: sent by mistake
 	Reason string `json:"reason"`
+
+	// State Only with `all`; absent is `refused`.
+	State *InboxState `json:"state,omitempty"`
 }
 
 // InboxOutcome The outcome of a command. `retried`: it waits for a replica again; `discarded`: it will
-// never become a job; `absent`: it does not exist, or is not refused.
+// never become a job; `discarding`: a replica tries or tried it, and it is discarded
+// unless that made a job of it; `absent`: it does not exist, or has another state.
 //
 // Example: retried
 type InboxOutcome string
 
-// InboxPage Refused commands of the inbox.
+// InboxPage Commands of the inbox.
 type InboxPage struct {
 	// Commands The commands.
 	Commands []InboxCommand `json:"commands"`
+
+	// Counts How many commands are in the inbox, of each state at most 10,000.
+	Counts InboxCounts `json:"counts"`
 
 	// NextPageToken For the next page; absent on the last.
 	//
@@ -2104,6 +2180,12 @@ type InboxRetryRequest struct {
 	// Example: the protocol was added
 	Reason string `json:"reason,omitempty,omitzero"`
 }
+
+// InboxState Where a command of the inbox is. `waiting`: a replica tries it, again or for the first
+// time; `refused`: it is not tried again, unless an operator retries it.
+//
+// Example: refused
+type InboxState string
 
 // ItemCompletion The worker is done with an item.
 type ItemCompletion struct {
@@ -2884,6 +2966,10 @@ type Overview struct {
 	//
 	// Example: true
 	Exact bool `json:"exact"`
+
+	// Inbox The commands of applications' transactions, counted every ten seconds. Absent unless
+	// the store is PostgreSQL.
+	Inbox *InboxCounts `json:"inbox,omitempty"`
 
 	// Jobs Live jobs by state.
 	//
@@ -4719,6 +4805,9 @@ type ListFailuresParamsInclude string
 
 // ListInboxParams defines parameters for ListInbox.
 type ListInboxParams struct {
+	// State Only commands in this state; absent is `refused`.
+	State *InboxState `form:"state,omitempty" json:"state,omitempty"`
+
 	// Limit The number of entries per page. Entries of one change are never split, so a page of a
 	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -5307,27 +5396,33 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailures(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListInbox List refused commands in the inbox
+	// ListInbox List commands in the inbox
 	//
-	// Refused commands that applications submitted in their own transactions, with
-	// `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
-	// unless the server's store is PostgreSQL.
+	// Refused or waiting commands that applications submitted in their own transactions, with
+	// `lucius.submit` in PostgreSQL, by age, and how many there are of both. Listing does not
+	// change them. 404 `not_found` unless the server's store is PostgreSQL.
 	//
 	// Corresponds with GET /v1/admin/inbox (the `ListInbox` operationId).
 	ListInbox(ctx context.Context, params *ListInboxParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DiscardInboxWithBody Discard refused commands
+	// DiscardInboxWithBody Discard commands
 	//
-	// Ends the commands without a job. An application that queries the result gets the reason.
+	// Ends refused or waiting commands without a job. An application that queries the result
+	// gets the reason. If a replica is trying the command, or was killed while it did, a
+	// replica first finds out whether there is a job: the command then ends as that job, or as
+	// discarded, never as both.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
 	DiscardInboxWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// DiscardInbox Discard refused commands
+	// DiscardInbox Discard commands
 	//
-	// Ends the commands without a job. An application that queries the result gets the reason.
+	// Ends refused or waiting commands without a job. An application that queries the result
+	// gets the reason. If a replica is trying the command, or was killed while it did, a
+	// replica first finds out whether there is a job: the command then ends as that job, or as
+	// discarded, never as both.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6419,11 +6514,11 @@ func (c *Client) ListFailures(ctx context.Context, params *ListFailuresParams, r
 	return c.Client.Do(req)
 }
 
-// ListInbox List refused commands in the inbox
+// ListInbox List commands in the inbox
 //
-// Refused commands that applications submitted in their own transactions, with
-// `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
-// unless the server's store is PostgreSQL.
+// Refused or waiting commands that applications submitted in their own transactions, with
+// `lucius.submit` in PostgreSQL, by age, and how many there are of both. Listing does not
+// change them. 404 `not_found` unless the server's store is PostgreSQL.
 //
 // Corresponds with GET /v1/admin/inbox (the `ListInbox` operationId).
 func (c *Client) ListInbox(ctx context.Context, params *ListInboxParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6438,9 +6533,12 @@ func (c *Client) ListInbox(ctx context.Context, params *ListInboxParams, reqEdit
 	return c.Client.Do(req)
 }
 
-// DiscardInboxWithBody Discard refused commands
+// DiscardInboxWithBody Discard commands
 //
-// Ends the commands without a job. An application that queries the result gets the reason.
+// Ends refused or waiting commands without a job. An application that queries the result
+// gets the reason. If a replica is trying the command, or was killed while it did, a
+// replica first finds out whether there is a job: the command then ends as that job, or as
+// discarded, never as both.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6457,9 +6555,12 @@ func (c *Client) DiscardInboxWithBody(ctx context.Context, contentType string, b
 	return c.Client.Do(req)
 }
 
-// DiscardInbox Discard refused commands
+// DiscardInbox Discard commands
 //
-// Ends the commands without a job. An application that queries the result gets the reason.
+// Ends refused or waiting commands without a job. An application that queries the result
+// gets the reason. If a replica is trying the command, or was killed while it did, a
+// replica first finds out whether there is a job: the command then ends as that job, or as
+// discarded, never as both.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -8749,6 +8850,18 @@ func NewListInboxRequest(server string, params *ListInboxParams) (*http.Request,
 		// styled parameters, preserving literal commas as delimiters
 		// per the OpenAPI spec (e.g. "color=blue,black,brown").
 		var rawQueryFragments []string
+
+		if params.State != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "state", *params.State, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
 
 		if params.Limit != nil {
 
@@ -11638,29 +11751,35 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/admin/failures (the `ListFailures` operationId).
 	ListFailuresWithResponse(ctx context.Context, params *ListFailuresParams, reqEditors ...RequestEditorFn) (*ListFailuresResponse, error)
 
-	// ListInboxWithResponse List refused commands in the inbox
+	// ListInboxWithResponse List commands in the inbox
 	//
-	// Refused commands that applications submitted in their own transactions, with
-	// `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
-	// unless the server's store is PostgreSQL.
+	// Refused or waiting commands that applications submitted in their own transactions, with
+	// `lucius.submit` in PostgreSQL, by age, and how many there are of both. Listing does not
+	// change them. 404 `not_found` unless the server's store is PostgreSQL.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with GET /v1/admin/inbox (the `ListInbox` operationId).
 	ListInboxWithResponse(ctx context.Context, params *ListInboxParams, reqEditors ...RequestEditorFn) (*ListInboxResponse, error)
 
-	// DiscardInboxWithBodyWithResponse Discard refused commands
+	// DiscardInboxWithBodyWithResponse Discard commands
 	//
-	// Ends the commands without a job. An application that queries the result gets the reason.
+	// Ends refused or waiting commands without a job. An application that queries the result
+	// gets the reason. If a replica is trying the command, or was killed while it did, a
+	// replica first finds out whether there is a job: the command then ends as that job, or as
+	// discarded, never as both.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/inbox:discard (the `DiscardInbox` operationId).
 	DiscardInboxWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*DiscardInboxResponse, error)
 
-	// DiscardInboxWithResponse Discard refused commands
+	// DiscardInboxWithResponse Discard commands
 	//
-	// Ends the commands without a job. An application that queries the result gets the reason.
+	// Ends refused or waiting commands without a job. An application that queries the result
+	// gets the reason. If a replica is trying the command, or was killed while it did, a
+	// replica first finds out whether there is a job: the command then ends as that job, or as
+	// discarded, never as both.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -16445,11 +16564,11 @@ func (c *ClientWithResponses) ListFailuresWithResponse(ctx context.Context, para
 	return ParseListFailuresResponse(rsp)
 }
 
-// ListInboxWithResponse List refused commands in the inbox
+// ListInboxWithResponse List commands in the inbox
 //
-// Refused commands that applications submitted in their own transactions, with
-// `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
-// unless the server's store is PostgreSQL.
+// Refused or waiting commands that applications submitted in their own transactions, with
+// `lucius.submit` in PostgreSQL, by age, and how many there are of both. Listing does not
+// change them. 404 `not_found` unless the server's store is PostgreSQL.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16462,9 +16581,12 @@ func (c *ClientWithResponses) ListInboxWithResponse(ctx context.Context, params 
 	return ParseListInboxResponse(rsp)
 }
 
-// DiscardInboxWithBodyWithResponse Discard refused commands
+// DiscardInboxWithBodyWithResponse Discard commands
 //
-// Ends the commands without a job. An application that queries the result gets the reason.
+// Ends refused or waiting commands without a job. An application that queries the result
+// gets the reason. If a replica is trying the command, or was killed while it did, a
+// replica first finds out whether there is a job: the command then ends as that job, or as
+// discarded, never as both.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16477,9 +16599,12 @@ func (c *ClientWithResponses) DiscardInboxWithBodyWithResponse(ctx context.Conte
 	return ParseDiscardInboxResponse(rsp)
 }
 
-// DiscardInboxWithResponse Discard refused commands
+// DiscardInboxWithResponse Discard commands
 //
-// Ends the commands without a job. An application that queries the result gets the reason.
+// Ends refused or waiting commands without a job. An application that queries the result
+// gets the reason. If a replica is trying the command, or was killed while it did, a
+// replica first finds out whether there is a job: the command then ends as that job, or as
+// discarded, never as both.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -24772,10 +24897,10 @@ type ServerInterface interface {
 	// ListFailures Group the failed jobs
 	// (GET /v1/admin/failures)
 	ListFailures(w http.ResponseWriter, r *http.Request, params ListFailuresParams)
-	// ListInbox List refused commands in the inbox
+	// ListInbox List commands in the inbox
 	// (GET /v1/admin/inbox)
 	ListInbox(w http.ResponseWriter, r *http.Request, params ListInboxParams)
-	// DiscardInbox Discard refused commands
+	// DiscardInbox Discard commands
 	// (POST /v1/admin/inbox:discard)
 	DiscardInbox(w http.ResponseWriter, r *http.Request)
 	// RetryInbox Try refused commands again
@@ -25461,6 +25586,19 @@ func (siw *ServerInterfaceWrapper) ListInbox(w http.ResponseWriter, r *http.Requ
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListInboxParams
+
+	// ------------- Optional query parameter "state" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "state", r.URL.Query(), &params.State, runtime.BindQueryParameterOptions{Type: "", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "state"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "state", Err: err})
+		}
+		return
+	}
 
 	// ------------- Optional query parameter "limit" -------------
 

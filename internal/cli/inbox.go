@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -18,9 +19,9 @@ import (
 // inbox returns lucius inbox.
 func (t *tool) inbox() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "inbox", GroupID: GroupOperate, Short: "Look at commands of applications' transactions that were refused",
+		Use: "inbox", GroupID: GroupOperate, Short: "Look at commands of applications' transactions",
 		Long: "Lists, retries and discards commands that applications submitted in their own transactions, in PostgreSQL,\n" +
-			"and that were refused.",
+			"and that were refused or wait.",
 		Example: "  lucius inbox list\n  lucius inbox retry --all",
 	}
 	cmd.AddCommand(t.inboxList(),
@@ -28,7 +29,7 @@ func (t *tool) inbox() *cobra.Command {
 			func(ctx context.Context, s *session, ids []string, reason string) (*http.Response, error) {
 				return s.RetryInbox(ctx, api.InboxRetryRequest{CommandIDs: ids, Reason: reason})
 			}),
-		t.inboxHandle("discard", "Discard refused commands", true,
+		t.inboxHandle("discard", "Discard refused or waiting commands", true,
 			func(ctx context.Context, s *session, ids []string, reason string) (*http.Response, error) {
 				return s.DiscardInbox(ctx, api.InboxDiscardRequest{CommandIDs: ids, Reason: reason})
 			}),
@@ -36,42 +37,90 @@ func (t *tool) inbox() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// readInbox reads at most limit refused commands.
-func (s *session) readInbox(ctx context.Context, limit int) (api.InboxPage, error) {
+// inboxState adds the flag --state, and returns what it sets, nil if it is not given.
+func inboxState(cmd *cobra.Command, usage string) func() (*api.InboxState, error) {
+	text := cmd.Flags().String("state", "", usage)
+	return func() (*api.InboxState, error) {
+		state := api.InboxState(strings.ToLower(*text))
+		switch {
+		case state == "":
+			return nil, nil //nolint:nilnil // There is no state, and nothing is wrong.
+		case !state.Valid():
+			return nil, usagef("--state is %q, it must be waiting or refused", *text)
+		}
+		return &state, nil
+	}
+}
+
+// readInbox reads at most limit commands of the state, refused ones if that is nil.
+func (s *session) readInbox(ctx context.Context, state *api.InboxState, limit int) (api.InboxPage, error) {
 	return pages(limit, func(size api.Limit, token *api.PageToken) (api.InboxPage, []api.InboxCommand, string, error) {
 		size = min(size, api.MaxInbox)
-		page, err := call[api.InboxPage](s.ListInbox(ctx, &api.ListInboxParams{Limit: &size, PageToken: token}))
+		page, err := call[api.InboxPage](s.ListInbox(ctx, &api.ListInboxParams{State: state, Limit: &size, PageToken: token}))
 		return page, page.Commands, page.NextPageToken, err
 	}, func(page *api.InboxPage, all []api.InboxCommand) { page.Commands = all })
 }
 
 func (t *tool) inboxList() *cobra.Command {
 	var limit int
+	var ofState func() (*api.InboxState, error)
 	cmd := t.command(spec{
-		use: "list", short: "List refused commands, and why", example: "  lucius inbox list",
+		use: "list", short: "List refused or waiting commands, and why",
+		example: "  lucius inbox list\n  lucius inbox list --state waiting",
 	}, func(ctx context.Context, s *session, _ []string) error {
-		list, err := s.readInbox(ctx, limit)
+		state, err := ofState()
 		if err != nil {
 			return err
 		}
-		return show(s, list, func(p *page, list api.InboxPage) {
-			if len(list.Commands) == 0 {
-				p.line("No command in the inbox was refused.")
-				return
-			}
-			rows := make([][]string, len(list.Commands))
-			for i := range list.Commands {
-				one := &list.Commands[i]
-				rows[i] = []string{
-					one.CommandID, one.TenantID, one.SubmittedBy, p.ago(one.SubmittedAt.Time), explain.Fault(one.Code, one.Detail),
-				}
-			}
-			p.table([]string{"COMMAND", "TENANT", "SUBMITTED BY", "SUBMITTED", "WHY"}, rows)
-			p.more(list.NextPageToken != "", len(rows))
-		})
+		list, err := s.readInbox(ctx, state, limit)
+		if err != nil {
+			return err
+		}
+		return show(s, list, func(p *page, list api.InboxPage) { showInbox(p, list, state != nil && *state == api.InboxStateWaiting) })
 	})
+	ofState = inboxState(cmd, "waiting or refused; refused without it")
 	cmd.Flags().IntVar(&limit, "limit", 100, "the most commands to list; they are shown whole with -o json")
 	return cmd
+}
+
+// showInbox writes the commands of one state, and how many there are of both.
+func showInbox(p *page, list api.InboxPage, waiting bool) {
+	header, none := []string{"COMMAND", "TENANT", "SUBMITTED BY", "SUBMITTED", "WHY"}, "No command in the inbox was refused."
+	if waiting {
+		header, none = slices.Insert(header, 4, "TRIED"), "No command in the inbox waits."
+	}
+	rows := make([][]string, len(list.Commands))
+	for i := range list.Commands {
+		one := &list.Commands[i]
+		why := explain.Fault(one.Code, one.Detail)
+		if one.DiscardReason != "" {
+			why = "to be discarded: " + one.DiscardReason
+		}
+		rows[i] = []string{one.CommandID, one.TenantID, one.SubmittedBy, p.ago(one.SubmittedAt.Time), why}
+		if waiting {
+			rows[i] = slices.Insert(rows[i], 4, p.until(one.DueAt.Time))
+		}
+	}
+	if len(rows) == 0 {
+		p.line("%s", none)
+	} else {
+		p.table(header, rows)
+	}
+	p.more(list.NextPageToken != "", len(rows))
+	if counts := &list.Counts; waiting && counts.Refused > 0 {
+		p.line("%s", inboxCount(p, counts.Refused, " refused", counts.OldestRefusedAt)+": lucius inbox list")
+	} else if !waiting && counts.Waiting > 0 {
+		p.line("%s", inboxCount(p, counts.Waiting, " waiting", counts.OldestWaitingAt)+": lucius inbox list --state waiting")
+	}
+}
+
+// inboxCount says how many commands there are, and how old the oldest is.
+func inboxCount(p *page, count int, what string, oldest api.Time) string {
+	text := strconv.Itoa(count) + what
+	if !oldest.IsZero() {
+		text += ", the oldest submitted " + p.ago(oldest.Time)
+	}
+	return text
 }
 
 // inboxHandle returns a command that retries or discards refused commands.
@@ -80,6 +129,7 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 ) *cobra.Command {
 	var all bool
 	var reason string
+	ofState := func() (*api.InboxState, error) { return nil, nil } //nolint:nilnil // As in inboxState.
 	cmd := t.command(spec{
 		use: verb + " [ID...]", short: short + ": the named ones, or --all that are there now", more: true,
 		example: "  lucius inbox " + verb + " 5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59 --reason mended\n" +
@@ -92,7 +142,11 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 			return usagef("give a --reason: the application that submitted a command is told it")
 		}
 		if all {
-			list, err := s.readInbox(ctx, math.MaxInt32)
+			state, err := ofState()
+			if err != nil {
+				return err
+			}
+			list, err := s.readInbox(ctx, state, math.MaxInt32)
 			if err != nil {
 				return err
 			}
@@ -108,6 +162,9 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 		return s.handleInbox(ids, func(some []string) (*http.Response, error) { return handle(ctx, s, some, reason) })
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all refused commands that are there now")
+	if ends {
+		ofState = inboxState(cmd, "with --all: waiting or refused; refused without it")
+	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the log; with discard for the application too")
 	return asks(cmd)
 }

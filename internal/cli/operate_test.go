@@ -179,6 +179,7 @@ func TestPauses(t *testing.T) {
 		"inbox retry a --all":                        cli.ExitUsage,
 		"inbox discard a --reason x":                 cli.ExitUsage, // There is no terminal.
 		"inbox discard --all --yes":                  cli.ExitUsage, // There is no reason.
+		"inbox list --state accepted":                cli.ExitUsage,
 		"inbox retry a b --reason corrected":         cli.ExitUsage,
 	} {
 		if _, err := l.run(t, strings.Split(line, " ")...); cli.ExitCode(err) != code {
@@ -375,12 +376,25 @@ func TestInbox(t *testing.T) {
 	t.Parallel()
 	refused := func(id string) api.InboxCommand {
 		return api.InboxCommand{
-			CommandID: id, TenantID: "acme", SubmittedBy: "shop\x1b[2J", SubmittedAt: at(time.Hour), RefusedAt: at(time.Hour),
-			Code: "unknown_request_type", Detail: `/request_type "x" belongs to no protocol.`, Body: "{}",
+			CommandID: id, TenantID: "acme", State: api.InboxStateRefused, SubmittedBy: "shop\x1b[2J", SubmittedAt: at(time.Hour),
+			RefusedAt: at(time.Hour),
+			Code:      "unknown_request_type", Detail: `/request_type "x" belongs to no protocol.`, Body: "{}",
 		}
 	}
 	shows(t, "inbox", "GET /v1/admin/inbox?limit=100", api.InboxPage{Commands: []api.InboxCommand{refused("c-1"), refused("c-2")}}, "inbox list")
-	shows(t, "inbox-none", "GET /v1/admin/inbox?limit=5", api.InboxPage{Commands: []api.InboxCommand{}}, "inbox list --limit 5")
+	shows(t, "inbox-none", "GET /v1/admin/inbox?limit=5", api.InboxPage{
+		Commands: []api.InboxCommand{}, Counts: api.InboxCounts{Waiting: 3, OldestWaitingAt: at(time.Minute)},
+	}, "inbox list --limit 5")
+	waiting := func(id, reason string) api.InboxCommand {
+		return api.InboxCommand{
+			CommandID: id, TenantID: "acme", State: api.InboxStateWaiting, SubmittedBy: "shop", SubmittedAt: at(time.Hour),
+			DueAt: at(-20 * time.Second), Code: "tenant_limit", Detail: "The tenant's limit is reached.", DiscardReason: reason, Body: "{}",
+		}
+	}
+	shows(t, "inbox-waiting", "GET /v1/admin/inbox?state=waiting&limit=100", api.InboxPage{
+		Commands: []api.InboxCommand{waiting("c-1", ""), waiting("c-2", "sent by mistake")},
+		Counts:   api.InboxCounts{Waiting: 2, OldestWaitingAt: at(time.Hour), Refused: 1, OldestRefusedAt: at(24 * time.Hour)},
+	}, "inbox list --state waiting")
 	result := api.InboxResult{Handled: []api.HandledInboxCommand{
 		{CommandID: "c-1", Outcome: api.InboxOutcomeRetried}, {CommandID: "c-2", Outcome: api.InboxOutcomeAbsent},
 	}}
@@ -406,6 +420,13 @@ func TestInbox(t *testing.T) {
 	}
 	server.wantAsked(t, list+" limit=100", list+" limit=100&page_token=next",
 		retry+` {"command_ids":`+encode(t, ids[:100])+`}`, retry+` {"command_ids":["100"]}`)
+	const discard = "POST /v1/admin/inbox:discard"
+	server.answers[list] = []any{api.InboxPage{Commands: []api.InboxCommand{waiting("c-1", "")}}}
+	server.answers[discard] = []any{result}
+	if _, err := l.run(t, "inbox", "discard", "--all", "--state", "waiting", "--reason", "x", "--yes"); err != nil {
+		t.Error(err)
+	}
+	server.wantAsked(t, list+" state=waiting&limit=100", discard+` {"command_ids":["c-1"],"reason":"x"}`)
 	server.answers[list], server.answers[retry] = []any{problem.NotFound}, []any{problem.StoreUnavailable}
 	if _, err := l.run(t, "inbox", "list"); cli.ExitCode(err) != cli.ExitNotFound {
 		t.Errorf("without PostgreSQL: %v", err)

@@ -110,8 +110,9 @@ func showState(p *page, now state) {
 	if late := all.OldestPendingSeconds; late != nil && *late >= 1 {
 		pending = "the oldest due directive for " + short(seconds(*late))
 	}
+	refused, commands := openCommands(p, all.Inbox)
 	p.fields("live jobs", strings.Join(live, ", "), "waiting", strconv.Itoa(all.Backlog)+oldest, "running", strconv.Itoa(all.Running),
-		"unpublished", pending, "stuck", stuck)
+		"unpublished", pending, "stuck", stuck, "inbox refused", refused, "inbox waiting", commands)
 	p.line("")
 	rows := [][]string{rateRow("accepted", &all.Accepted)}
 	for _, name := range []string{"SUCCEEDED", "FAILED_FINAL", "CANCELLED"} {
@@ -136,6 +137,24 @@ func showState(p *page, now state) {
 		c := &all.Circuits[i]
 		p.line("%s", p.style(red, fmt.Sprintf("circuit %s is %s, next try %s: %s", c.Name, c.State, p.until(c.Until.Time), c.Reason)))
 	}
+}
+
+// inboxWait is how long a command of an application's transaction may wait without being noted.
+const inboxWait = time.Minute
+
+// openCommands says how many commands of the inbox were refused, and how many wait if one does
+// for too long.
+func openCommands(p *page, counts *api.InboxCounts) (refused, waiting string) {
+	if counts == nil {
+		return "", ""
+	}
+	if counts.Refused > 0 {
+		refused = p.style(red, inboxCount(p, counts.Refused, "", counts.OldestRefusedAt)+": lucius inbox list")
+	}
+	if counts.Waiting > 0 && p.now.Sub(counts.OldestWaitingAt.Time) > inboxWait {
+		waiting = p.style(yellow, inboxCount(p, counts.Waiting, "", counts.OldestWaitingAt)+": lucius inbox list --state waiting")
+	}
+	return refused, waiting
 }
 
 func rateRow(name string, r *api.Rates) []string {

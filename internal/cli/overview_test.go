@@ -23,6 +23,7 @@ func busy() (api.Overview, api.ServiceList) {
 		Exact: true, AsOf: at(2 * time.Second), Since: at(time.Hour), Jobs: map[string]int{"DISPATCHING": 12, "PAUSED": 1}, Backlog: 11, Running: 2,
 		Accepted: rates(30, 400, 5000), Ended: map[string]api.Rates{"SUCCEEDED": rates(28, 390, 4900), "FAILED_FINAL": rates(1, 3, 9)},
 		OldestWaiting: api.OldestWaiting{Service: "embed", StepType: "EMBED", At: at(90 * time.Second), Seconds: 90}, OldestPendingSeconds: new(4.2),
+		Inbox:    &api.InboxCounts{Refused: 2, OldestRefusedAt: at(time.Hour), Waiting: 14, OldestWaitingAt: at(12 * time.Minute)},
 		Stuck:    api.StuckCount{Count: 1, RoundEndedAt: at(time.Minute)},
 		Pauses:   []api.Pause{{PauseID: "service:ocr", Actor: "ops-1", CreatedAt: at(time.Hour), Reason: "OCR is down", State: "active", Service: "ocr"}},
 		Circuits: []api.Circuit{{Name: "global-bus-p1", State: "open", Since: at(time.Minute), Until: api.NewTime(now.Add(9 * time.Second)), Reason: "timeout"}},
@@ -76,7 +77,7 @@ func TestOverview_IsLive(t *testing.T) {
 	l := newLine(t, server.URL)
 	l.Terminal = true
 	err := cli.Run(ctx, cli.Root(&l.Env), []string{"overview", "--interval", "100ms"})
-	if out := l.out.String(); err != nil || strings.Count(out, "Lucius") < 2 || !strings.Contains(out, "\x1b[19F\x1b[1mLucius") {
+	if out := l.out.String(); err != nil || strings.Count(out, "Lucius") < 2 || !strings.Contains(out, "\x1b[21F\x1b[1mLucius") {
 		t.Errorf("%v\n%q", err, out)
 	}
 }

@@ -1,14 +1,17 @@
 package console
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/lucius-project/lucius/api"
 )
 
-// inboxPage is the commands of applications' transactions that were refused.
+// inboxPage is the commands of applications' transactions in one state.
 type inboxPage struct {
+	State    api.InboxState
 	Commands []api.InboxCommand
+	Counts   api.InboxCounts
 	More     string
 	// None says that this server has no inbox, and Everywhere that the user may see it.
 	None, Everywhere bool
@@ -19,18 +22,19 @@ func inbox(r *request) (view, error) {
 	if !r.May(api.GrantRoleAdmin, "") {
 		return v, nil
 	}
-	list, err := call[api.InboxPage](r.api.ListInbox(r.Context(), &api.ListInboxParams{PageToken: r.pageToken()}))
+	state := cmp.Or(api.InboxState(r.FormValue("state")), api.InboxStateRefused)
+	list, err := call[api.InboxPage](r.api.ListInbox(r.Context(), &api.ListInboxParams{State: &state, PageToken: r.pageToken()}))
 	if isMissing(err) {
 		v.Data = inboxPage{Everywhere: true, None: true}
 		return v, nil
 	}
-	v.Data = inboxPage{Everywhere: true, Commands: list.Commands, More: r.more(list.NextPageToken)}
+	v.Data = inboxPage{Everywhere: true, State: state, Commands: list.Commands, Counts: list.Counts, More: r.more(list.NextPageToken)}
 	return v, err
 }
 
-// retryInbox tries refused commands again, and discardInbox ends them.
+// retryInbox tries refused commands again.
 func retryInbox(r *request) (deed, error) {
-	ids, what, args := inboxOf(r)
+	ids, what, args := inboxOf(r, "refused")
 	return deed{
 		Title: "Try " + what + " again?", Button: "Try again",
 		Text: "A replica tries each again, with the current protocols and settings. An accepted command is one job, " +
@@ -44,25 +48,34 @@ func retryInbox(r *request) (deed, error) {
 	}, nil
 }
 
+// discardInbox ends refused or waiting commands.
 func discardInbox(r *request) (deed, error) {
-	ids, what, args := inboxOf(r)
+	state := cmp.Or(api.InboxState(r.FormValue("state")), api.InboxStateRefused)
+	ids, what, args := inboxOf(r, string(state))
+	request := api.InboxDiscardRequest{CommandIDs: ids, All: ids == nil}
+	text := "It ends without a job. The application that asks for the result is told the reason."
+	if state != api.InboxStateRefused {
+		text += " A command that a replica is trying right now becomes a job, or is discarded after that."
+		if ids == nil {
+			request.State, args = &state, append(args, "--state", string(state))
+		}
+	}
 	return deed{
 		Title: "Discard " + what + "?", Button: "Discard", Danger: true, NeedsReason: true,
-		Text:    "It ends without a job. The application that asks for the result is told the reason.",
-		Command: command("inbox discard", args...),
+		Text: text, Command: command("inbox discard", args...),
 		do: func(ctx context.Context, reason string) (string, error) {
-			request := api.InboxDiscardRequest{CommandIDs: ids, All: ids == nil, Reason: reason}
+			request.Reason = reason
 			_, err := call[api.InboxResult](r.api.DiscardInbox(ctx, request))
-			return link("inbox"), err
+			return link("inbox", "state", r.FormValue("state")), err
 		},
 	}, nil
 }
 
 // inboxOf returns what the request selects, in words and as arguments as well; nil ids are
-// all commands.
-func inboxOf(r *request) (ids []string, what string, args []string) {
+// all commands of the state.
+func inboxOf(r *request, state string) (ids []string, what string, args []string) {
 	if id := r.FormValue("command"); id != "" {
 		return []string{id}, "command " + shortID(id), []string{id}
 	}
-	return nil, "all refused commands", []string{"--all"}
+	return nil, "all " + state + " commands", []string{"--all"}
 }

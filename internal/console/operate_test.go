@@ -356,6 +356,25 @@ func TestInbox_IsTriedAgainOrDiscarded(t *testing.T) {
 	b.set("POST /v1/admin/inbox:discard", api.InboxResult{})
 	b.submits(t, "inbox-discard", url.Values{"reason": {"old"}})
 	b.asks(t, `POST /v1/admin/inbox:discard {"all":true,"reason":"old"}`)
+
+	b.set("GET /v1/admin/inbox", api.InboxPage{
+		Commands: []api.InboxCommand{
+			{CommandID: "w/1", State: api.InboxStateWaiting, SubmittedAt: ago(time.Hour), Code: "tenant_limit", DueAt: ago(-time.Minute)},
+			{CommandID: "w/2", State: api.InboxStateWaiting, SubmittedAt: ago(time.Hour), DiscardReason: hostile},
+		},
+		Counts: api.InboxCounts{Waiting: 2, OldestWaitingAt: ago(time.Hour), Refused: 1, OldestRefusedAt: ago(time.Hour)},
+	})
+	has(t, b.get(t, "/ui/inbox"), "2 commands wait", "/ui/inbox?state=waiting")
+	page = b.get(t, "/ui/inbox?state=waiting")
+	b.asks(t, "GET /v1/admin/inbox?state=waiting")
+	has(t, page, "1 command was", "tenant_limit", "command=w%2F1", "once a replica knows that it is no job")
+	hasNot(t, page, hostile, "inbox-retry", "command=w%2F2")
+	if to := b.submits(t, "inbox-discard", url.Values{"state": {"waiting"}, "reason": {"old"}}); to != "/ui/inbox?state=waiting" {
+		t.Errorf("it leads to %s", to)
+	}
+	b.asks(t, `POST /v1/admin/inbox:discard {"all":true,"reason":"old","state":"waiting"}`)
+	b.submits(t, "inbox-discard", url.Values{"state": {"waiting"}, "command": {"w/1"}, "reason": {"old"}})
+	b.asks(t, `POST /v1/admin/inbox:discard {"command_ids":["w/1"],"reason":"old"}`)
 	b.token = "bound"
 	has(t, b.get(t, "/ui/inbox"), "admin</code> for all of them")
 }
@@ -407,7 +426,7 @@ func TestCommands_OfOperators(t *testing.T) {
 		"do/dispatch-pause?protocol=p", "do/dispatch-resume?pause=tenant:a", "do/dispatch-resume?pause=all&ramp=30", "do/operation-cancel?operation=o",
 		"do/outbox-retry", "do/outbox-retry?job=j&tenant_id=a+b&lane=7", "do/webhook-replay?webhook=w", "do/work-stall?work=w", "do/work-requeue?work=w",
 		"do/dead-letters-replay", "do/dead-letters-replay?letter=7%2F1", "do/dead-letters-purge",
-		"do/inbox-retry", "do/inbox-discard?command=c%2F1",
+		"do/inbox-retry", "do/inbox-discard?command=c%2F1", "do/inbox-discard?state=waiting",
 	} {
 		if commandsParse(t, b.get(t, "/ui/"+target)) == 0 {
 			t.Errorf("%s shows no command", target)

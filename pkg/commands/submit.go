@@ -84,11 +84,21 @@ func (s *Submission) Accept(ctx context.Context) (ledger.Accepted, error) {
 	}
 	// The command may have been accepted before: protocols may have changed since, and a
 	// replay is never refused.
-	accepted, found, err := s.ledger.Replay(ctx, s.command)
-	if errors.Is(err, ledger.ErrIdempotencyMismatch) || err == nil && !found {
-		return ledger.Accepted{}, s.refused
+	accepted, found, err := s.Find(ctx)
+	if err == nil && !found {
+		err = s.refused
 	}
-	return accepted, ledger.Problem(err)
+	return accepted, err
+}
+
+// Find returns the job that the command made when it was accepted before. Its errors are those
+// of [Submission.Accept].
+func (s *Submission) Find(ctx context.Context) (ledger.Accepted, bool, error) {
+	accepted, found, err := s.ledger.Replay(ctx, s.command)
+	if errors.Is(err, ledger.ErrIdempotencyMismatch) {
+		return ledger.Accepted{}, false, nil // The key is another command's.
+	}
+	return accepted, found, ledger.Problem(err)
 }
 
 // job checks the command against its protocol, and returns the ledger's command: the

@@ -105,6 +105,9 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 			Count: len(found.Stuck), Checked: found.Checked, Repaired: found.Repaired, RoundEndedAt: api.NewTime(found.RoundEnded),
 		}
 	}
+	if e.InboxSurvey != nil {
+		out.Inbox = new(inboxCounts(e.InboxSurvey()))
+	}
 	for state, n := range report.Jobs {
 		out.Jobs[string(state)] = n
 	}

@@ -57,6 +57,8 @@ type UseCases struct {
 	// Inbox is the commands that were submitted in applications' transactions. It is nil if
 	// the store is not theirs.
 	Inbox inbox.Operator
+	// InboxSurvey returns the latest counts of the inbox. It is nil if Inbox is.
+	InboxSurvey func() inbox.Survey
 	// Backup takes a backup of the store. It must be safe for concurrent use. It is nil if
 	// the store has none.
 	Backup func(ctx context.Context) (Backup, error)

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strings"
@@ -15,26 +16,52 @@ var errNoInbox = problem.Newf(problem.NotFound, "There is no inbox: this server'
 
 // ListInbox is GET /v1/admin/inbox.
 func (e *endpoints) ListInbox(w http.ResponseWriter, r *http.Request, params api.ListInboxParams) {
+	state := cmp.Or(orZero(params.State), api.InboxStateRefused)
+	if !state.Valid() {
+		e.respond.problem(w, r, invalid("parameter state must be waiting or refused", nil))
+		return
+	}
 	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
 		if e.Inbox == nil {
 			return nil, errNoInbox
 		}
-		refused, next, err := e.Inbox.List(ctx, min(limit, inbox.MaxHandled), at.after) // Bodies may be large.
+		listed, next, err := e.Inbox.List(ctx, inbox.State(state), min(limit, inbox.MaxHandled), at.after) // Bodies may be large.
 		if at.after != "" && err != nil && problem.From(err).Code == problem.InvalidEnvelope {
 			return nil, invalid(invalidPageToken, err)
 		}
-		found := api.InboxPage{Commands: make([]api.InboxCommand, len(refused)), NextPageToken: at.token(next)}
-		for i := range refused {
-			c := &refused[i]
-			found.Commands[i] = api.InboxCommand{
-				CommandID: c.ID, TenantID: c.TenantID, SubmittedBy: c.SubmittedBy, SubmittedAt: api.NewTime(c.SubmittedAt),
-				RefusedAt: api.NewTime(c.RefusedAt), Code: string(c.Code), Detail: c.Detail, Errors: c.Errors,
-				BodyTruncated: len(c.Body) > maxShownBody,
-				Body:          strings.ToValidUTF8(string(c.Body[:min(len(c.Body), maxShownBody)]), ""), // Not half a character.
-			}
+		if err != nil {
+			return nil, err
+		}
+		survey, err := e.Inbox.Survey(ctx)
+		found := api.InboxPage{
+			Commands: make([]api.InboxCommand, len(listed)), Counts: inboxCounts(survey), NextPageToken: at.token(next),
+		}
+		for i := range listed {
+			found.Commands[i] = inboxCommandOf(&listed[i])
 		}
 		return found, err
 	})
+}
+
+func inboxCommandOf(c *inbox.Listed) api.InboxCommand {
+	shown := api.InboxCommand{
+		CommandID: c.ID, TenantID: c.TenantID, State: api.InboxState(c.State), SubmittedBy: c.SubmittedBy,
+		SubmittedAt: api.NewTime(c.SubmittedAt), RefusedAt: api.NewTime(c.RefusedAt), Tries: c.Tries,
+		Code: string(c.Code), Detail: c.Detail, Errors: c.Errors, DiscardReason: c.DiscardReason,
+		BodyTruncated: len(c.Body) > maxShownBody,
+		Body:          strings.ToValidUTF8(string(c.Body[:min(len(c.Body), maxShownBody)]), ""), // Not half a character.
+	}
+	if c.State == inbox.Waiting {
+		shown.DueAt = api.NewTime(c.DueAt)
+	}
+	return shown
+}
+
+func inboxCounts(s inbox.Survey) api.InboxCounts {
+	return api.InboxCounts{
+		Waiting: s.Waiting, OldestWaitingAt: api.NewTime(s.OldestWaiting),
+		Refused: s.Refused, OldestRefusedAt: api.NewTime(s.OldestRefused),
+	}
 }
 
 // RetryInbox is POST /v1/admin/inbox:retry.
@@ -50,7 +77,8 @@ func (e *endpoints) RetryInbox(w http.ResponseWriter, r *http.Request) {
 func (e *endpoints) DiscardInbox(w http.ResponseWriter, r *http.Request) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.InboxDiscardRequest) (any, error) {
 		return e.handleInbox(ctx, "discard", request.CommandIDs, request.Reason, func() ([]inbox.Handled, bool, error) {
-			return e.Inbox.Discard(ctx, request.CommandIDs, request.Reason)
+			state := cmp.Or(orZero(request.State), api.InboxStateRefused)
+			return e.Inbox.Discard(ctx, request.CommandIDs, inbox.State(state), request.Reason)
 		})
 	})
 }

@@ -34,6 +34,10 @@ type Command struct {
 	SubmittedAt time.Time
 	// Tries is how often it was tried before, also by processes that ended meanwhile.
 	Tries int
+	// Unsure says that an earlier try may have made a job of it.
+	Unsure bool
+	// Discard says that an operator discards it unless it is a job already.
+	Discard bool
 }
 
 // Outcome is what became of a command.
@@ -47,15 +51,34 @@ type Outcome struct {
 	// PutBack has it keep its place among its tenant's commands, and does not count the try.
 	// It may come with a problem, but not with Wait.
 	PutBack bool
+	// Unsure says of a command that waits that it may be a job. Otherwise it is discarded if an
+	// operator asked for that.
+	Unsure bool
 }
 
-// Refused is a command that was refused.
-type Refused struct {
+// State is whether a command that is neither a job nor discarded is tried again.
+type State string
+
+// The states.
+const (
+	Waiting State = "waiting" // a replica tries it, again or for the first time
+	Refused State = "refused" // it is not tried again, unless an operator retries it
+)
+
+// Listed is a command as operators see it.
+type Listed struct {
 	Command
+	State State
+	// DueAt is when a waiting command is tried: if a replica has it in hand, by another one.
+	DueAt time.Time
+	// RefusedAt is when it was refused, or zero.
 	RefusedAt time.Time
-	Code      problem.Code
-	Detail    string
-	Errors    []problem.Violation
+	// Code, Detail and Errors say why it was refused, or could not be accepted at its last try.
+	Code   problem.Code
+	Detail string
+	Errors []problem.Violation
+	// DiscardReason is why an operator discards it unless it is a job already, or empty.
+	DiscardReason string
 }
 
 // HandledOutcome is what an operator's request did to a command.
@@ -63,9 +86,10 @@ type HandledOutcome string
 
 // The outcomes of requests.
 const (
-	Retried   HandledOutcome = "retried"   // it waits for a replica again
-	Discarded HandledOutcome = "discarded" // it will never be a job
-	Absent    HandledOutcome = "absent"    // it is not there, or is not refused
+	Retried    HandledOutcome = "retried"    // it waits for a replica again
+	Discarded  HandledOutcome = "discarded"  // it will never be a job
+	Discarding HandledOutcome = "discarding" // a replica tries it or ended with it: it is discarded unless it is a job
+	Absent     HandledOutcome = "absent"     // it is not there, or not in a state in which this can be done
 )
 
 // Handled is a command with what was done to it.
@@ -87,17 +111,21 @@ type Survey struct {
 	OldestWaiting, OldestRefused time.Time
 }
 
-// Operator is what an operator may do about refused commands. Its errors are
-// [*problem.Error]s of code store_unavailable, or invalid_envelope for an id that is none.
+// Operator is what an operator may do about commands. Its errors are [*problem.Error]s of code
+// store_unavailable, or invalid_envelope for an id that is none.
 type Operator interface {
-	// List returns at most that many refused commands after a cursor, by age, and the cursor
-	// to continue after, empty at the end.
-	List(ctx context.Context, limit int, after string) (page []Refused, next string, err error)
+	// List returns at most that many commands of the state after a cursor, by age, and the
+	// cursor to continue after, empty at the end.
+	List(ctx context.Context, state State, limit int, after string) (page []Listed, next string, err error)
+	// Survey counts the commands that wait and that are refused.
+	Survey(ctx context.Context) (Survey, error)
 	// Retry puts refused commands back, so that a replica tries them again. Without ids it
 	// takes the first [MaxHandled]; more says that there are others.
 	Retry(ctx context.Context, ids []string) (handled []Handled, more bool, err error)
-	// Discard ends refused commands for the reason, chosen as for Retry.
-	Discard(ctx context.Context, ids []string, reason string) (handled []Handled, more bool, err error)
+	// Discard ends commands for the reason: those with the ids in either state, or without ids
+	// the first [MaxHandled] of the state. A command that a replica has in hand is the replica's
+	// to decide on; what the replica finds to be no job is discarded.
+	Discard(ctx context.Context, ids []string, state State, reason string) (handled []Handled, more bool, err error)
 }
 
 // Source is where the commands are.
@@ -108,8 +136,6 @@ type Source interface {
 	// those to skip, and the commands of each in the order in which they are due. If this
 	// process ends, they are due again after the lease. It returns how many it took.
 	Take(ctx context.Context, limit int, skip []string, accept func(ctx context.Context, taken []Command) []Outcome) (int, error)
-	// Survey counts the commands that wait and that are refused.
-	Survey(ctx context.Context) (Survey, error)
 	// Forget deletes accepted commands whose job was purged, and discarded ones, of those that
 	// were decided on longer ago than retention. It looks at a bounded number after the cursor,
 	// and returns the next one, empty at the end.

@@ -35,6 +35,9 @@ type Config struct {
 	// Accept accepts a command, and returns its job. Its errors are [*problem.Error]s. It is
 	// called from several goroutines. Required.
 	Accept func(ctx context.Context, command *Command) (jobID string, err error)
+	// Find returns the job that an earlier try made of a command, or "". It is called as Accept
+	// is. Required.
+	Find func(ctx context.Context, command *Command) (jobID string, err error)
 	// Retention is how long a job and a discarded command are kept; 0 is for ever.
 	Retention time.Duration
 	// Grace is how long a command waits that this replica's protocols do not take: during a
@@ -70,8 +73,8 @@ type Reader struct {
 
 // NewReader returns a reader. The error names the missing field.
 func NewReader(cfg Config) (*Reader, error) {
-	if cfg.Source == nil || cfg.Accept == nil {
-		return nil, errors.New("inbox: Source and Accept are required")
+	if cfg.Source == nil || cfg.Accept == nil || cfg.Find == nil {
+		return nil, errors.New("inbox: Source, Accept and Find are required")
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
@@ -127,11 +130,14 @@ func (r *Reader) acceptAll(ctx context.Context, taken []Command) []Outcome {
 	for range min(concurrency, len(taken)) {
 		group.Go(func() {
 			for i := next.Add(1) - 1; i < int64(len(taken)); i = next.Add(1) - 1 {
-				if r.atLimit(taken[i].TenantID) {
-					outcomes[i] = Outcome{PutBack: true}
-					continue
+				switch command := &taken[i]; {
+				case command.Discard:
+					outcomes[i] = r.discard(ctx, command)
+				case r.atLimit(command.TenantID):
+					outcomes[i] = Outcome{PutBack: true, Unsure: command.Unsure}
+				default:
+					outcomes[i] = r.accept(ctx, command)
 				}
-				outcomes[i] = r.accept(ctx, &taken[i])
 			}
 		})
 	}
@@ -141,7 +147,7 @@ func (r *Reader) acceptAll(ctx context.Context, taken []Command) []Outcome {
 
 // accept accepts one command.
 func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
-	jobID, err := r.callAccept(ctx, command)
+	jobID, err := r.call(ctx, r.cfg.Accept, command)
 	if err == nil {
 		r.cfg.Observe(Accepts)
 		return Outcome{JobID: jobID}
@@ -150,13 +156,16 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 	outcome := Outcome{Problem: fault}
 	log := []any{"command_id", command.ID, "tenant_id", command.TenantID, "tries", command.Tries, "error", err}
 	switch fault.Code {
-	case problem.TenantLimit, problem.RateLimited:
+	case problem.TenantLimit:
 		r.limit(command.TenantID, fault)
 		outcome.PutBack = true
+	case problem.RateLimited: // The ledger was not asked.
+		r.limit(command.TenantID, fault)
+		outcome.PutBack, outcome.Unsure = true, command.Unsure
 	case problem.Conflict, problem.StoreUnavailable, problem.ShuttingDown:
-		outcome.Wait = waitOf(fault, command.Tries)
+		outcome.Wait, outcome.Unsure = waitOf(fault, command.Tries), true
 	case problem.Internal:
-		outcome.Wait = waitOf(fault, command.Tries)
+		outcome.Wait, outcome.Unsure = waitOf(fault, command.Tries), true
 		r.cfg.Logger.ErrorContext(ctx, "submitted command could not be accepted", log...)
 	case problem.UnknownRequestType, problem.SchemaVersionUnsupported, problem.PayloadInvalid:
 		if time.Since(command.SubmittedAt) < r.cfg.Grace {
@@ -173,16 +182,30 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 	return outcome
 }
 
-// callAccept accepts the command. A panic is an error, so that one command does not end each
-// process that takes it.
-func (r *Reader) callAccept(ctx context.Context, command *Command) (jobID string, err error) {
+// discard finds out whether a command that is to be discarded is a job.
+func (r *Reader) discard(ctx context.Context, command *Command) Outcome {
+	jobID, err := r.call(ctx, r.cfg.Find, command)
+	switch {
+	case err != nil:
+		fault := problem.From(err)
+		return Outcome{Problem: fault, Wait: waitOf(fault, command.Tries), Unsure: true}
+	case jobID != "":
+		return Outcome{JobID: jobID}
+	}
+	return Outcome{PutBack: true}
+}
+
+// call calls Accept or Find. A panic is an error, so that one command does not end each process
+// that takes it.
+func (r *Reader) call(ctx context.Context, verb func(context.Context, *Command) (string, error), command *Command,
+) (jobID string, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
 			r.cfg.Logger.ErrorContext(ctx, "panic", "command_id", command.ID, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 			err = &problem.Error{Code: problem.Internal, Err: fmt.Errorf("panic: %v", cause)}
 		}
 	}()
-	return r.cfg.Accept(ctx, command)
+	return verb(ctx, command)
 }
 
 // waitOf returns how long a command waits that had to wait that often before.

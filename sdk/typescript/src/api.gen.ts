@@ -1139,10 +1139,10 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List refused commands in the inbox
-         * @description Refused commands that applications submitted in their own transactions, with
-         *     `lucius.submit` in PostgreSQL, by age. Listing does not change them. 404 `not_found`
-         *     unless the server's store is PostgreSQL.
+         * List commands in the inbox
+         * @description Refused or waiting commands that applications submitted in their own transactions, with
+         *     `lucius.submit` in PostgreSQL, by age, and how many there are of both. Listing does not
+         *     change them. 404 `not_found` unless the server's store is PostgreSQL.
          */
         get: operations["listInbox"];
         put?: never;
@@ -1184,8 +1184,11 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Discard refused commands
-         * @description Ends the commands without a job. An application that queries the result gets the reason.
+         * Discard commands
+         * @description Ends refused or waiting commands without a job. An application that queries the result
+         *     gets the reason. If a replica is trying the command, or was killed while it did, a
+         *     replica first finds out whether there is a job: the command then ends as that job, or as
+         *     discarded, never as both.
          */
         post: operations["discardInbox"];
         delete?: never;
@@ -4209,6 +4212,11 @@ export interface components {
              *     one; without the role `sweeper` it never does.
              */
             stuck?: components["schemas"]["StuckCount"];
+            /**
+             * @description The commands of applications' transactions, counted every ten seconds. Absent unless
+             *     the store is PostgreSQL.
+             */
+            inbox?: components["schemas"]["InboxCounts"];
         };
         /** @description A directive that waits. */
         OldestWaiting: {
@@ -4410,7 +4418,14 @@ export interface components {
             /** @description Why not all were handled. Those not in `handled` are unchanged. */
             error?: components["schemas"]["Problem"];
         };
-        /** @description A refused command that was submitted in an application's transaction. */
+        /**
+         * @description Where a command of the inbox is. `waiting`: a replica tries it, again or for the first
+         *     time; `refused`: it is not tried again, unless an operator retries it.
+         * @example refused
+         * @enum {string}
+         */
+        InboxState: "waiting" | "refused";
+        /** @description A command that was submitted in an application's transaction. */
         InboxCommand: {
             /**
              * @description The id that the application got.
@@ -4422,6 +4437,7 @@ export interface components {
              * @example acme
              */
             tenant_id: string;
+            state: components["schemas"]["InboxState"];
             /**
              * @description The database role of the application.
              * @example shop
@@ -4434,23 +4450,40 @@ export interface components {
              */
             submitted_at: string;
             /**
+             * @description How often it was tried. What a limit of its tenant held back does not count.
+             * @example 1
+             */
+            tries: number;
+            /**
+             * Format: date-time
+             * @description When a waiting command is tried; if a replica has it in hand, by another replica.
+             * @example 2026-01-27T10:02:30.000Z
+             */
+            due_at?: string;
+            /**
              * Format: date-time
              * @description When it was refused.
              * @example 2026-01-27T10:02:00.012Z
              */
-            refused_at: string;
+            refused_at?: string;
             /**
-             * @description Why it was refused; a problem's code.
+             * @description Why it was refused, or was not accepted at its last try; a problem's code.
              * @example unknown_request_type
              */
-            code: string;
+            code?: string;
             /**
              * @description The same in a sentence.
              * @example /request_type "DocIngset" belongs to no protocol.
              */
-            detail: string;
+            detail?: string;
             /** @description All violations. */
             errors?: components["schemas"]["Violation"][];
+            /**
+             * @description The reason of an operator who discards a waiting command. It is discarded once a
+             *     replica knows that it is no job.
+             * @example sent by mistake
+             */
+            discard_reason?: string;
             /**
              * @description At most 16 KiB of the command, as text.
              * @example {"tenant_id": "acme", "request_type": "DocIngset"}
@@ -4462,10 +4495,36 @@ export interface components {
              */
             body_truncated: boolean;
         };
-        /** @description Refused commands of the inbox. */
+        /** @description How many commands are in the inbox, of each state at most 10,000. */
+        InboxCounts: {
+            /**
+             * @description Commands that a replica will try.
+             * @example 2
+             */
+            waiting: number;
+            /**
+             * @description Commands that were refused.
+             * @example 1
+             */
+            refused: number;
+            /**
+             * Format: date-time
+             * @description When the oldest waiting command was submitted.
+             * @example 2026-01-27T10:02:00.000Z
+             */
+            oldest_waiting_at?: string;
+            /**
+             * Format: date-time
+             * @description When the oldest refused command was submitted.
+             * @example 2026-01-27T10:02:00.000Z
+             */
+            oldest_refused_at?: string;
+        };
+        /** @description Commands of the inbox. */
         InboxPage: {
             /** @description The commands. */
             commands: components["schemas"]["InboxCommand"][];
+            counts: components["schemas"]["InboxCounts"];
             /**
              * @description For the next page; absent on the last.
              * @example MC0xNzQy
@@ -4500,8 +4559,8 @@ export interface components {
             reason?: string;
         };
         /**
-         * @description Which commands: either `command_ids`, or `all` for the first 100. Neither or both get
-         *     400 `invalid_envelope`.
+         * @description Which commands: either `command_ids`, or `all` for the first 100 in the state. Neither or
+         *     both get 400 `invalid_envelope`.
          * @example {
          *       "command_ids": [
          *         "5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59"
@@ -4518,10 +4577,12 @@ export interface components {
              */
             command_ids?: string[];
             /**
-             * @description The first 100.
+             * @description The first 100 of the state.
              * @example true
              */
             all?: boolean;
+            /** @description Only with `all`; absent is `refused`. */
+            state?: components["schemas"]["InboxState"];
             /**
              * @description Why, for the log and for the application.
              * @example sent by mistake
@@ -4530,11 +4591,12 @@ export interface components {
         };
         /**
          * @description The outcome of a command. `retried`: it waits for a replica again; `discarded`: it will
-         *     never become a job; `absent`: it does not exist, or is not refused.
+         *     never become a job; `discarding`: a replica tries or tried it, and it is discarded
+         *     unless that made a job of it; `absent`: it does not exist, or has another state.
          * @example retried
          * @enum {string}
          */
-        InboxOutcome: "retried" | "discarded" | "absent";
+        InboxOutcome: "retried" | "discarded" | "discarding" | "absent";
         /** @description A command with its outcome. */
         HandledInboxCommand: {
             /**
@@ -7023,6 +7085,11 @@ export interface operations {
         parameters: {
             query?: {
                 /**
+                 * @description Only commands in this state; absent is `refused`.
+                 * @example waiting
+                 */
+                state?: components["schemas"]["InboxState"];
+                /**
                  * @description The number of entries per page. Entries of one change are never split, so a page of a
                  *     job's history may have a few more.
                  * @example 100
@@ -7041,7 +7108,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description One page of refused commands. */
+            /** @description One page of commands. */
             200: {
                 headers: {
                     [name: string]: unknown;

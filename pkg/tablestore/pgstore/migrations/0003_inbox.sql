@@ -9,7 +9,8 @@ CREATE TABLE lucius.inbox (
     state        text NOT NULL DEFAULT 'waiting' CHECK (state IN ('waiting', 'refused', 'accepted', 'discarded')),
     due_at       timestamptz NOT NULL, -- When a replica tries it, or tries it again if a lease of it ended so.
     tries        integer NOT NULL DEFAULT 0,
-    lease        uuid, -- Fences the replica that has it in hand until due_at.
+    lease        uuid, -- Fences the replica that has it in hand until due_at; kept until it is known whether there is a job.
+    discard      text, -- Why an operator discards it: once it is known that there is no job, it is discarded.
     problem      jsonb, -- Why it was refused, or has to wait: code, detail, errors, and the reason of a discard.
     job_id       text COLLATE "C",
     decided_at   timestamptz,
