@@ -69,6 +69,7 @@ func TestConformance(t *testing.T) {
 			b := &bench{site: site, worker: startWorker(t, sdk, site.proxy.url, 60)}
 			b.tasks(t)
 			b.lostClaim(t)
+			b.together(t)
 			b.crash(t)
 			b.slowNetwork(t)
 			b.drain(t)
@@ -167,6 +168,37 @@ func (b *bench) lostClaim(t *testing.T) {
 }
 
 func claims(c *call) bool { return c.verb == "claim" }
+
+// together has many tasks end at once in a slow network, so that they share requests. One
+// of them is refused, one is at another rev, and some requests have no answer: each task
+// ends as if it were alone.
+func (b *bench) together(t *testing.T) {
+	t.Helper()
+	const group = "together"
+	b.proxy.delay.Store(int64(100 * time.Millisecond))
+	defer b.proxy.delay.Store(0)
+	b.proxy.inject(&fault{verb: "complete", scenario: group, shared: true, times: 3, dropAnswer: true})
+	b.proxy.inject(&fault{verb: "complete", scenario: group, shared: true, times: 1, refuse: true})
+	b.proxy.inject(&fault{verb: "complete", scenario: group, shared: true, times: 1, raiseRev: true})
+	payload := what{"scenario": group, "do": "sleep", "seconds": 2}
+	var jobs []string
+	for range 20 {
+		jobs = append(jobs, b.add(payload))
+	}
+	payload["do"] = "refused"
+	refused := b.add(payload)
+	for _, job := range jobs {
+		if j := b.wait(job); j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
+			t.Errorf("of tasks that ended together, one ended its job %s %q in attempt %d", j.State, j.ErrorCode, j.Steps[0].AttemptNo)
+		}
+	}
+	if j := b.wait(refused); j.State != "FAILED_FINAL" || j.ErrorCode != "result_refused" {
+		t.Errorf("of tasks that ended together, the refused one ended its job %s %q", j.State, j.ErrorCode)
+	}
+	if len(b.proxy.seen(func(c *call) bool { return c.scenario == group && c.together > 1 })) == 0 {
+		t.Error("no completions shared a request")
+	}
+}
 
 // crash kills the server while it has tasks, and starts it again on its folder.
 func (b *bench) crash(t *testing.T) {

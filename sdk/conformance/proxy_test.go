@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,7 +20,7 @@ import (
 	"time"
 )
 
-// call is one request of a worker, with its answer.
+// call is one request of a worker, with its answer. A batch of completions is a call for each.
 type call struct {
 	// verb is claim, heartbeat, complete or fail.
 	verb, workID string
@@ -27,7 +28,10 @@ type call struct {
 	task
 
 	traceparent string
-	body        struct {
+	// together is how many completions share the request, 0 if it is alone.
+	together int
+	body     struct {
+		WorkID     string  `json:"work_id"`
 		RequestID  string  `json:"request_id"`
 		Owner      string  `json:"owner"`
 		Rev        int64   `json:"expected_rev"`
@@ -51,6 +55,9 @@ type fault struct {
 	attempt  int
 	// times is how many calls suffer it.
 	times int
+	// shared says that it may happen to a batch. The proxy refuses a batch with any other
+	// fault ahead, so that each of its completions comes alone.
+	shared bool
 	// One of these is set. A claim's answer is dropped only if it has tasks.
 	dropAnswer bool // Pass the request on, and break the connection.
 	hold       bool // Answer nothing until the worker gives up.
@@ -107,18 +114,20 @@ func (p *proxy) inject(f *fault) {
 	p.faults = append(p.faults, f)
 }
 
-// faultFor returns the fault that the call suffers before or once it is answered, or an
-// empty one.
-func (p *proxy) faultFor(c *call, answered bool) fault {
+// faultFor returns the fault that a request suffers before or once it is answered, or an
+// empty one, with the call that it is meant for.
+func (p *proxy) faultFor(calls []*call, answered bool) (fault, *call) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, f := range p.faults {
-		if f.matches(c) && f.dropAnswer == answered {
-			f.times--
-			return *f
+		for _, c := range calls {
+			if f.matches(c) && f.dropAnswer == answered {
+				f.times--
+				return *f, c
+			}
 		}
 	}
-	return fault{}
+	return fault{}, nil
 }
 
 // seen returns the calls that match.
@@ -140,8 +149,12 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // The worker gave up.
 	}
-	c := p.record(r, body)
-	f := p.faultFor(c, false)
+	calls := p.record(r, body)
+	if calls == nil {
+		w.WriteHeader(http.StatusRequestEntityTooLarge)
+		return
+	}
+	f, meant := p.faultFor(calls, false)
 	switch {
 	case f.hold:
 		<-r.Context().Done()
@@ -151,7 +164,7 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusServiceUnavailable)
 		return
 	case f.raiseRev:
-		p.extend(r, c)
+		p.extend(r, meant)
 	}
 	p.wait(r)
 	if r.Header.Get("Accept") == "text/event-stream" {
@@ -162,11 +175,11 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	p.learn(c, answer)
+	p.learn(calls, answer)
 	if p.loses(r) {
 		panic(http.ErrAbortHandler)
 	}
-	if f := p.faultFor(c, true); f.dropAnswer {
+	if f, _ := p.faultFor(calls, true); f.dropAnswer {
 		panic(http.ErrAbortHandler)
 	}
 	p.wait(r)
@@ -199,19 +212,38 @@ func (p *proxy) wait(r *http.Request) {
 	}
 }
 
-// record notes a request before it is passed on.
-func (p *proxy) record(r *http.Request, body []byte) *call {
-	c := &call{traceparent: r.Header.Get("traceparent")}
+// record notes a request before it is passed on, as one call or as those of a batch. It
+// returns none for a batch that is to be refused.
+func (p *proxy) record(r *http.Request, body []byte) (calls []*call) {
 	path, verb, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/v1/work"), ":")
-	c.verb, c.workID = verb, strings.TrimPrefix(path, "/")
-	if err := json.Unmarshal(body, &c.body); err != nil && len(body) > 0 {
-		p.t.Errorf("%s %s is no JSON: %v", r.Method, r.URL, err)
+	parts := []json.RawMessage{body}
+	if verb == "complete" && path == "" {
+		var batch struct{ Items []json.RawMessage }
+		if err := json.Unmarshal(body, &batch); err != nil {
+			p.t.Errorf("%s %s is no batch: %v", r.Method, r.URL, err)
+		}
+		parts = batch.Items
+	}
+	for _, part := range parts {
+		c := &call{verb: verb, workID: strings.TrimPrefix(path, "/"), traceparent: r.Header.Get("traceparent")}
+		if err := json.Unmarshal(part, &c.body); err != nil && len(part) > 0 {
+			p.t.Errorf("%s %s is no JSON: %v", r.Method, r.URL, err)
+		}
+		if c.body.WorkID != "" {
+			c.workID, c.together = c.body.WorkID, len(parts)
+		}
+		calls = append(calls, c)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.task = p.tasks[c.workID]
-	p.calls = append(p.calls, c)
-	return c
+	for _, c := range calls {
+		c.task = p.tasks[c.workID]
+		if c.together > 0 && slices.ContainsFunc(p.faults, func(f *fault) bool { return !f.shared && f.matches(c) }) {
+			return nil
+		}
+	}
+	p.calls = append(p.calls, calls...)
+	return calls
 }
 
 // extend makes a heartbeat of its own for the call's task.
@@ -247,9 +279,9 @@ func (p *proxy) forward(r *http.Request, body []byte) (answer, error) {
 }
 
 // learn notes the server's answer, and which tasks a claim handed out.
-func (p *proxy) learn(c *call, a answer) {
-	var claimed struct {
-		Items []struct {
+func (p *proxy) learn(calls []*call, a answer) {
+	var said struct {
+		Items []struct { // of a claim
 			WorkID    string `json:"work_id"`
 			Directive struct {
 				JobID   string `json:"jobId"`
@@ -259,16 +291,26 @@ func (p *proxy) learn(c *call, a answer) {
 				} `json:"payload"`
 			} `json:"directive"`
 		} `json:"items"`
+		Results []struct { // of a batch
+			Status int `json:"status"`
+		} `json:"results"`
 	}
-	if c.verb == "claim" && a.status == http.StatusOK {
-		if err := json.Unmarshal(a.body, &claimed); err != nil {
-			p.t.Errorf("the answer to a claim: %v", err)
+	together := calls[0].together > 0
+	if (together || calls[0].verb == "claim") && a.status == http.StatusOK {
+		if err := json.Unmarshal(a.body, &said); err != nil || together && len(said.Results) != len(calls) {
+			p.t.Errorf("the answer to a claim or a batch of %d: %v, %s", len(calls), err, a.body)
+			return
 		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	c.status, c.items = a.status, len(claimed.Items)
-	for _, item := range claimed.Items {
+	for i, c := range calls {
+		if c.status = a.status; len(said.Results) > 0 {
+			c.status = said.Results[i].Status
+		}
+	}
+	calls[0].items = len(said.Items)
+	for _, item := range said.Items {
 		p.tasks[item.WorkID] = task{item.Directive.JobID, item.Directive.Attempt, item.Directive.Payload.Scenario}
 	}
 }

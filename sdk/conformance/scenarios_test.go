@@ -54,6 +54,13 @@ var scenarios = []scenario{
 		state: "FAILED_FINAL", code: "result_too_large", attempt: 1,
 	},
 	{
+		name: "a result that the server refuses", payload: what{"do": "refused"},
+		state: "FAILED_FINAL", code: "result_refused", attempt: 1,
+		judge: failed(func(c *call) bool {
+			return !c.body.Retryable && strings.Contains(c.body.Error.Message, "must not be longer")
+		}),
+	},
+	{
 		name: "a cancelled job", payload: what{"do": "sleep", "seconds": 600}, during: cancel,
 		state: "CANCELLED", code: "cancelled", attempt: 1,
 		judge: failed(func(c *call) bool { return !c.body.Retryable && c.body.Error.Code == "cancelled" }),
@@ -165,14 +172,15 @@ func silent(t *testing.T, b *bench, j job) {
 	}
 }
 
-// traced expects the directive's trace context in the result, and with every call.
+// traced expects the directive's trace context in the result, and with every call for this
+// task alone.
 func traced(t *testing.T, b *bench, j job) {
 	t.Helper()
 	if j.FinalOutput.Traceparent != traceparent {
 		t.Errorf("the handler saw the traceparent %q", j.FinalOutput.Traceparent)
 	}
 	for _, c := range b.calls(j.JobID, "complete") {
-		if c.traceparent != traceparent {
+		if c.traceparent != traceparent && c.together == 0 {
 			t.Errorf("%s carries the traceparent %q", c.verb, c.traceparent)
 		}
 	}

@@ -24,6 +24,7 @@ var errNoAnswer = errors.New("connection reset by peer")
 type call struct {
 	Verb   string // claim, heartbeat, complete or fail
 	WorkID string
+	Batch  int // how many completions share its request, 0 if it is alone
 	At     time.Duration
 	Body   body
 }
@@ -135,7 +136,7 @@ func (q *fakeQueue) completeBatch(batch call) (*http.Response, error) {
 	q.mu.Unlock()
 	var results lucius.WorkCompletionResults
 	for _, item := range batch.Body.Items {
-		c := call{Verb: "complete", WorkID: item.WorkID, At: batch.At, Body: item}
+		c := call{Verb: "complete", WorkID: item.WorkID, Batch: len(batch.Body.Items), At: batch.At, Body: item}
 		result := lucius.WorkCompletionResult{WorkID: item.WorkID, Status: http.StatusOK}
 		if status, answer, ok := q.record(&c); !ok {
 			_, _ = q.move(&c)

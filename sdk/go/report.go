@@ -5,7 +5,9 @@ import (
 	"crypto/rand"
 	"errors"
 	"net/http"
+	"runtime"
 	"strings"
+	"sync"
 )
 
 // completion is the end of one item, on its way to a batch.
@@ -91,37 +93,51 @@ func (r *run) atRev(ctx context.Context, item *WorkItem, name string,
 }
 
 const (
-	// completers is how many requests with completions are made at once.
-	completers = 16
+	// maxRequests is how many requests with completions are made at once.
+	maxRequests = 16
 	// maxBatchBytes is how many bytes of references a batch holds before it is sent.
 	maxBatchBytes = 256 << 10
 )
 
-// sendCompletions sends completions until their channel is closed. Those that waited for a
-// request to be answered share the next one.
+// sendCompletions sends completions until their channel is closed. One that is alone is sent
+// at once; those that are ready at the same time share a request, as do those that wait
+// while as many requests as may be are under way.
 func (r *run) sendCompletions(ctx context.Context) {
+	requests := make(chan struct{}, maxRequests)
+	var sending sync.WaitGroup
+	defer sending.Wait()
 	for first := range r.completions {
-		batch := []*completion{first}
-		size := len(first.item.OutputRef) + len(first.item.ResultRef)
-	collect:
-		for len(batch) < maxBatch && size < maxBatchBytes {
-			select {
-			case next, open := <-r.completions:
-				if !open {
-					break collect
-				}
-				batch = append(batch, next)
-				size += len(next.item.OutputRef) + len(next.item.ResultRef)
-			default:
-				break collect
+		requests <- struct{}{}
+		runtime.Gosched() // Handlers that have ended as well get here.
+		batch := r.collect(first)
+		sending.Go(func() {
+			defer func() { <-requests }()
+			if len(batch) == 1 {
+				first.answer <- r.completeOne(first)
+			} else {
+				r.completeBatch(ctx, batch)
 			}
-		}
-		if len(batch) == 1 {
-			first.answer <- r.completeOne(first)
-		} else {
-			r.completeBatch(ctx, batch)
+		})
+	}
+}
+
+// collect returns the completion with those that are ready, too, as many as one request takes.
+func (r *run) collect(first *completion) []*completion {
+	batch := []*completion{first}
+	size := len(first.item.OutputRef) + len(first.item.ResultRef)
+	for len(batch) < maxBatch && size < maxBatchBytes {
+		select {
+		case next, open := <-r.completions:
+			if !open {
+				return batch
+			}
+			batch = append(batch, next)
+			size += len(next.item.OutputRef) + len(next.item.ResultRef)
+		default:
+			return batch
 		}
 	}
+	return batch
 }
 
 // completeOne makes one try to complete an item, as part of its trace.
@@ -135,7 +151,8 @@ func (r *run) completeOne(c *completion) error {
 	})
 }
 
-// completeBatch makes one try to complete the batch, and tells each completion its answer.
+// completeBatch makes one try to complete the batch, and tells each completion its answer. If
+// the batch as a whole is refused, one of its items may be at fault: each is sent alone.
 func (r *run) completeBatch(ctx context.Context, batch []*completion) {
 	request := WorkCompletionBatch{}
 	for _, c := range batch {
@@ -147,6 +164,14 @@ func (r *run) completeBatch(ctx context.Context, batch []*completion) {
 	})
 	if err == nil && len(answer.Results) != len(batch) {
 		err = &Error{Problem: Problem{Status: http.StatusOK, Detail: "it answered another number of completions"}}
+	}
+	if err != nil && !mayPass(err) {
+		var alone sync.WaitGroup
+		defer alone.Wait()
+		for _, c := range batch {
+			alone.Go(func() { c.answer <- r.completeOne(c) })
+		}
+		return
 	}
 	for i, c := range batch {
 		switch {

@@ -185,9 +185,7 @@ func (r *run) run(ctx context.Context) error {
 	handling, stopHandling := afterwards(ctx, r.Grace)
 	defer stopHandling()
 	var completer, inHand sync.WaitGroup
-	for range min(r.Parallel, completers) {
-		completer.Go(func() { r.sendCompletions(reporting) })
-	}
+	completer.Go(func() { r.sendCompletions(reporting) })
 	defer completer.Wait()
 	defer close(r.completions)
 	defer inHand.Wait() // before the rest

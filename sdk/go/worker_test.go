@@ -175,6 +175,70 @@ func TestCompletionsAreSentTogether(t *testing.T) {
 	})
 }
 
+// Handlers that end at the same time share a request, however few they are.
+func TestFewCompletionsAreSentTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		stop := start(t, q.worker(lasting(time.Second)))
+		for i := range 200 {
+			q.enqueue(fmt.Sprint("w", i))
+		}
+		time.Sleep(time.Hour)
+		stop()
+		if done := len(q.made("complete")); done != 200 || len(q.batches) == 0 {
+			t.Errorf("%d completions, none together", done)
+		}
+	})
+}
+
+// One completion may be the reason why the server refuses a batch, such as by its size. It
+// does not keep the others from being taken.
+func TestCompletionsOfARefusedBatchAreSentAlone(t *testing.T) {
+	t.Parallel()
+	for status, wants := range map[int]string{400: "", 413: "fail", 422: "fail"} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(t)
+				q.script = func(c *call) (int, any, bool) {
+					switch {
+					case c.Verb != "complete":
+						return 0, nil, false
+					case c.Batch > 0:
+						return status, "the whole batch", true
+					case c.WorkID == "w39":
+						return status, lucius.Problem{Code: lucius.ProblemCodeTooLarge}, true
+					}
+					time.Sleep(time.Second)
+					return 0, nil, false
+				}
+				cfg := q.config()
+				cfg.Parallel = 40
+				w := lucius.NewWorker(cfg)
+				w.Handle("OCR", succeed)
+				for i := range 40 {
+					q.enqueue(fmt.Sprint("w", i))
+				}
+				stop := start(t, w)
+				time.Sleep(time.Hour)
+				stop()
+				if len(q.batches) == 0 {
+					t.Error("no batch was sent")
+				}
+				for i := range 39 {
+					if id := fmt.Sprint("w", i); q.revs[id] != 4 {
+						t.Errorf("%s is at %d: it is not completed", id, q.revs[id])
+					}
+				}
+				if failed := q.made("fail"); len(failed) != len(wants)/len("fail") || wants != "" && failed[0].WorkID != "w39" {
+					t.Errorf("failed: %+v", failed)
+				}
+			})
+		})
+	}
+}
+
 func TestFailuresAreReported(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 600)

@@ -26,7 +26,7 @@ def sleep(task):
         if task.pause_requested.wait(60):
             say("pause_requested", task)
     threading.Thread(target=watch, daemon=True).start()
-    seconds = task.payload["seconds"]
+    seconds = task.payload.get("seconds", 0)
     if task.payload.get("deaf"):
         threading.Event().wait(seconds)
     elif task.cancelled.wait(seconds):
@@ -48,9 +48,10 @@ def do(task):
         return {**result(task), "filler": "x" * 9000}
     if what == "progress":
         task.progress(0.5, "half")
-    if what in ("progress", "sleep"):
+    if what in ("progress", "sleep", "refused"):
         sleep(task)
-    return result(task)
+    longer = {"uri": result(task)["uri"] + "x" * 3000} if what == "refused" else {}
+    return {**result(task), **longer}
 
 
 @worker.step("CONFORM")

@@ -7,11 +7,13 @@ import threading
 import time
 import uuid
 from datetime import datetime
+from functools import partial
 from typing import Any, Dict, Mapping, Optional
 
-from ._transport import Transport, segment
+from ._completions import Completions
+from ._transport import Transport, segment, transient
 from .errors import LuciusError, ProblemError
-from .task import CANCELLED, LEASE_LOST, Report, Task
+from .task import CANCELLED, LEASE_LOST, Report, Task, failure
 
 log = logging.getLogger("lucius")
 
@@ -36,7 +38,7 @@ def _lease_seconds(item: Mapping[str, Any]) -> Optional[float]:
 
 def _refused(error: LuciusError) -> bool:
     """Whether the server refused the call, and would again."""
-    return isinstance(error, ProblemError) and error.status < 500 and error.status not in (408, 429)
+    return isinstance(error, ProblemError) and not transient(error.status)
 
 
 class Lease:
@@ -45,8 +47,8 @@ class Lease:
     invariant: once lost is true, nothing more is sent for the task.
     """
 
-    def __init__(self, transport: Transport, owner: str, item: Mapping[str, Any], task: Task) -> None:
-        self._transport, self._owner, self._task = transport, owner, task
+    def __init__(self, transport: Transport, completions: Completions, owner: str, item: Mapping[str, Any], task: Task) -> None:
+        self._transport, self._completions, self._owner, self._task = transport, completions, owner, task
         self._rev = int(item["rev"])
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -117,7 +119,11 @@ class Lease:
         return True
 
     def report(self, end: Report, stop: threading.Event, patience: float = float("inf")) -> None:
-        """Report the end of the task, unless its lease is lost. Call it after stop()."""
+        """Report the end of the task, unless its lease is lost. Call it after stop().
+
+        A result that the server does not take fails the step: the next attempt would
+        return the same.
+        """
         verb, body = end
         if not self.lost and self._left() <= 0:
             self._lose("it has ended")
@@ -125,6 +131,11 @@ class Lease:
             return
         try:
             self._verb(verb, body, patience=patience, timeout=_CALL_TIMEOUT, stop=stop)
+        except ProblemError as error:
+            if verb == "complete" and error.status in (413, 422):
+                self.report(failure("result_refused", str(error), retryable=False), stop, patience)
+            else:
+                log.warning("the report for %s is dropped: %s", self._task.work_id, error)
         except LuciusError as error:
             log.warning("the report for %s is dropped: %s", self._task.work_id, error)
 
@@ -136,9 +147,10 @@ class Lease:
             stop = self._stopped
         while True:
             named = {"owner": self._owner, "expected_rev": self._rev, "request_id": str(uuid.uuid4()), **body}
+            once = partial(self._completions.once, self._task.work_id, named, self._headers) if verb == "complete" else None
             try:
                 item: Mapping[str, Any] = self._transport.call(
-                    "POST", path, named, headers=self._headers, patience=patience, timeout=timeout, stop=stop)
+                    "POST", path, named, headers=self._headers, patience=patience, timeout=timeout, stop=stop, once=once)
             except ProblemError as error:
                 if error.code == "rev_conflict" and error.current_rev and error.current_rev != self._rev:
                     self._rev = error.current_rev

@@ -16,6 +16,8 @@ from urllib.parse import quote, urlencode, urlsplit
 from .errors import NoAnswerError, ProblemError
 
 Token = Union[str, Callable[[], str], None]
+#: The status, the headers and the body of an answer.
+Answer = Tuple[int, Mapping[str, str], bytes]
 
 # The first delay is so short that a restart of the server costs little; the longest
 # limits the calls during an outage.
@@ -111,7 +113,7 @@ class Transport:
         return connection.getresponse()
 
     def once(self, method: str, path: str, body: Optional[bytes], headers: Mapping[str, str], timeout: float,
-             interruptible: Optional[Interruptible] = None) -> Tuple[int, Mapping[str, str], bytes]:
+             interruptible: Optional[Interruptible] = None) -> Answer:
         """Make one try of a call. Raises OSError or HTTPException if it has no answer."""
         with self._lock:
             connection = self._idle.pop() if self._idle else None
@@ -146,14 +148,16 @@ class Transport:
 
     def call(self, method: str, path: str, body: Any = None, *, headers: Optional[Mapping[str, str]] = None,
              timeout: float = 10.0, patience: float = 30.0,
-             stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None) -> Any:
+             stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None,
+             once: Optional[Callable[[], Answer]] = None) -> Any:
         """Make a call and return its answer, repeating it while it has none.
 
         A call is repeated if the server did not answer, or with 408, 429 or 5xx, until
         ``patience`` seconds have passed or ``stop`` is set. Every call of this package is
-        idempotent. Raises :class:`ProblemError` or :class:`NoAnswerError`.
+        idempotent. ``once`` makes a try in the place of :meth:`once`. Raises
+        :class:`ProblemError` or :class:`NoAnswerError`.
         """
-        encoded = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+        text = None if body is None else encoded(body)
         give_up = time.monotonic() + patience
         delay = _FIRST_DELAY
         stop = stop or (interruptible.interrupted if interruptible else threading.Event())
@@ -161,11 +165,12 @@ class Transport:
             wait = delay * random.uniform(0.5, 1.5)
             failure: Exception
             try:
-                status, answer, content = self.once(method, path, encoded, headers or {}, timeout, interruptible)
+                status, answer, content = once() if once else self.once(
+                    method, path, text, headers or {}, timeout, interruptible)
                 if 200 <= status < 300:
                     return json.loads(content) if content else None
                 failure = ProblemError.parse(status, content)
-                if status < 500 and status not in (408, 429):
+                if not transient(status):
                     raise failure
                 wait = max(wait, _retry_after(answer))
             except _CALL_FAILED as error:
@@ -176,6 +181,16 @@ class Transport:
             if time.monotonic() + wait > give_up or stop.wait(wait):
                 raise failure
             delay = min(delay * 2, _LONGEST_DELAY)
+
+
+def transient(status: int) -> bool:
+    """Whether a repetition of the call may be answered otherwise."""
+    return status >= 500 or status in (408, 429)
+
+
+def encoded(body: Any) -> bytes:
+    """The body as JSON."""
+    return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -135,3 +135,14 @@ class Task:
 
 #: How a task ended: the verb, and the body of its request.
 Report = Tuple[str, Dict[str, Any]]
+
+_MAX_MESSAGE = 1000
+
+
+def failure(code: str, message: str, *, retryable: bool, after: Optional[float] = None) -> Report:
+    """The report of a failure."""
+    cut = message.encode("utf-8", "replace")[:_MAX_MESSAGE].decode("utf-8", "ignore")
+    body: Dict[str, Any] = {"retryable": retryable, "error": {"code": code[:128], "message": cut}}
+    if after is not None:
+        body["retry_after_seconds"] = min(max(after, 0.0), 604800.0)
+    return "fail", body

@@ -15,10 +15,11 @@ import uuid
 from concurrent.futures import CancelledError as FutureCancelled
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, TypeVar
 
+from ._completions import Completions
 from ._lease import Lease
 from ._transport import Interruptible, Token, Transport
 from .errors import Final, LuciusError, Retry, RetryAfter
-from .task import CANCELLED, STOPPING, Report, Task
+from .task import CANCELLED, STOPPING, Report, Task, failure
 
 log = logging.getLogger("lucius")
 
@@ -31,7 +32,6 @@ H = TypeVar("H", bound=Handler)
 
 # The server's limit of a reference, in bytes of JSON.
 _MAX_RESULT = 8 << 10
-_MAX_MESSAGE = 1000
 # What handlers get to end after the cancellation at the end of the grace.
 _LAST_SECONDS = 2.0
 
@@ -63,6 +63,7 @@ class Worker:
         self._services = [service, *services]
         self._parallel, self._grace, self._claim_wait = parallel, grace, claim_wait
         self._transport = Transport(url, token, tls=tls)
+        self._completions = Completions(self._transport)
         self._handlers: Dict[str, Handler] = {}
         self._middleware = list(middleware)
         self._stopping = Interruptible()
@@ -188,7 +189,7 @@ class Worker:
     def _attend(self, item: Mapping[str, Any], task: Task) -> None:
         """Do one task and report its end."""
         try:
-            lease = Lease(self._transport, self.owner, item, task)
+            lease = Lease(self._transport, self._completions, self.owner, item, task)
             try:
                 end = self._handle(task)
             finally:
@@ -204,7 +205,7 @@ class Worker:
     def _handle(self, task: Task) -> Report:
         handler = self._handlers.get(task.step_type)
         if handler is None:
-            return _failure("step_type_unknown", f"no handler for {task.step_type}", retryable=True)
+            return failure("step_type_unknown", f"no handler for {task.step_type}", retryable=True)
         for middleware in reversed(self._middleware):
             handler = _wrapped(middleware, handler)
         try:
@@ -213,7 +214,7 @@ class Worker:
                 result = self._await(task, result)
             return _completion(result)
         except Final as error:
-            return _failure(error.code, error.message, retryable=False)
+            return failure(error.code, error.message, retryable=False)
         except BaseException as error:
             return self._failed(task, error)
 
@@ -222,15 +223,15 @@ class Worker:
         cause = task.cancelled.cause
         message = self._transport.redact(f"{type(error).__name__}: {error}")
         if cause == CANCELLED:
-            return _failure("cancelled", message, retryable=False)
+            return failure("cancelled", message, retryable=False)
         if isinstance(error, Retry):
             after = error.seconds if isinstance(error, RetryAfter) else None
-            return _failure(error.code, error.message, retryable=True, after=after)
+            return failure(error.code, error.message, retryable=True, after=after)
         if cause == STOPPING:
-            return _failure("worker_stopped", message, retryable=True)
+            return failure("worker_stopped", message, retryable=True)
         if cause is None:
             log.error("the handler of %s failed", task.work_id, exc_info=error)
-        return _failure("work_failed", message, retryable=True)
+        return failure("work_failed", message, retryable=True)
 
     def _await(self, task: Task, awaitable: Awaitable[Any]) -> Any:
         """Wait for an async handler, which a cancelled task cancels as asyncio does."""
@@ -267,23 +268,15 @@ def _completion(result: Any) -> Report:
     if result is None:
         return "complete", {}
     if not isinstance(result, Mapping) or not isinstance(result.get("uri"), str) or not result["uri"].strip():
-        return _failure("result_invalid", "the handler must return a mapping with a uri, or None", retryable=False)
+        return failure("result_invalid", "the handler must return a mapping with a uri, or None", retryable=False)
     try:
         size = len(json.dumps(dict(result), ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError) as error:
-        return _failure("result_invalid", f"the result is no JSON: {error}", retryable=False)
+        return failure("result_invalid", f"the result is no JSON: {error}", retryable=False)
     if size > _MAX_RESULT:
-        return _failure("result_too_large", f"the result has {size} bytes, at most {_MAX_RESULT} are taken: "
+        return failure("result_too_large", f"the result has {size} bytes, at most {_MAX_RESULT} are taken: "
                         "store it, and return its uri", retryable=False)
     return "complete", {"result_ref": dict(result)}
-
-
-def _failure(code: str, message: str, *, retryable: bool, after: Optional[float] = None) -> Report:
-    cut = message.encode("utf-8", "replace")[:_MAX_MESSAGE].decode("utf-8", "ignore")
-    body: Dict[str, Any] = {"retryable": retryable, "error": {"code": code[:128], "message": cut}}
-    if after is not None:
-        body["retry_after_seconds"] = min(max(after, 0.0), 604800.0)
-    return "fail", body
 
 
 def _discard(_: object) -> None:

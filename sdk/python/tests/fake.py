@@ -63,13 +63,28 @@ class Fake:
 
 
 class Queue(Fake):
-    """A server with a queue: each payload is one task, handed out once."""
+    """A server with a queue: each payload is one task, handed out once.
 
-    def __init__(self, *payloads, lease=60, beat=None):
+    ``refuse`` takes the body of a completion, and returns None or a status and a problem. A
+    batch as a whole is refused if ``refuse`` refuses it.
+    """
+
+    def __init__(self, *payloads, lease=60, beat=None, refuse=lambda body: None):
         self.waiting = [self._item(i, p, lease) for i, p in enumerate(payloads)]
         self.reports = []
+        self.batches = []
         self.done = threading.Event()
         guard = threading.Lock()
+
+        def report(verb, body):
+            self.reports.append((verb, body))
+            if len(self.reports) >= len(payloads):
+                self.done.set()
+            return 200, {"rev": body["expected_rev"] + 1}
+
+        def result(item):
+            status, content = refuse(item) or report("complete", item)
+            return {"work_id": item["work_id"], "status": status, **({"error": content} if status >= 400 else content)}
 
         def answer(request):
             with guard:
@@ -77,14 +92,15 @@ class Queue(Fake):
                     taken, self.waiting = self.waiting[:request.body["max"]], self.waiting[request.body["max"]:]
                     if taken:
                         return 200, {"items": taken}
+                elif request.path == "/v1/work:complete":
+                    items = request.body["items"]
+                    self.batches.append(len(items))
+                    return refuse(request.body) or (200, {"results": [result(item) for item in items]})
                 else:
                     work_id, verb = request.path[len("/v1/work/"):].split(":")
                     if verb == "heartbeat":
                         return 200, {**self._item(0, {}, lease), "work_id": work_id, **(beat or {})}
-                    self.reports.append((verb, request.body))
-                    if len(self.reports) >= len(payloads):
-                        self.done.set()
-                    return 200, {"rev": request.body["expected_rev"] + 1}
+                    return verb == "complete" and refuse(request.body) or report(verb, request.body)
             self.done.wait(0.02)
             return 200, {"items": []}
 

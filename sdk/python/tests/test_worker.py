@@ -85,6 +85,45 @@ class Reports(unittest.TestCase):
         self.assertEqual(set(message[len("ValueError: "):]), {"ä"})
 
 
+class Completions(unittest.TestCase):
+    def together(self, refuse):
+        """Run a worker of tasks that end together, and return the queue."""
+        all_in_hand = threading.Barrier(20)
+
+        def handler(task):
+            all_in_hand.wait(60)
+            return {"uri": task.payload["uri"]}
+        queue = Queue(*[{"uri": f"s3://{n}"} for n in range(20)], refuse=refuse)
+        run(queue, handler, parallel=20)
+        return queue
+
+    def reported(self, queue):
+        return sorted((verb, body.get("result_ref", {}).get("uri") or body["error"]["code"]) for verb, body in queue.reports)
+
+    def test_those_that_are_ready_share_a_request(self):
+        queue = self.together(lambda body: None)
+        self.assertEqual(self.reported(queue), sorted(("complete", f"s3://{n}") for n in range(20)))
+        self.assertTrue(queue.batches)
+
+    def test_a_refusal_is_that_of_one(self):
+        queue = self.together(lambda body: (413, {"code": "too_large"}) if body.get("result_ref") == {"uri": "s3://7"} else None)
+        self.assertEqual(self.reported(queue), sorted(
+            [("complete", f"s3://{n}") for n in range(20) if n != 7] + [("fail", "result_refused")]))
+
+    def test_those_of_a_refused_batch_are_sent_alone(self):
+        queue = self.together(lambda body: (413, {"code": "too_large"}) if "items" in body else None)
+        self.assertEqual(self.reported(queue), sorted(("complete", f"s3://{n}") for n in range(20)))
+        self.assertTrue(queue.batches)
+
+    def test_each_is_repeated_by_itself(self):
+        left = [0, 503, 429]
+
+        def refuse(body):
+            return (left.pop(), {"code": "busy"}) if "items" in body and left else None
+        queue = self.together(refuse)
+        self.assertEqual(self.reported(queue), sorted(("complete", f"s3://{n}") for n in range(20)))
+
+
 class Async(unittest.TestCase):
     def test_async_handlers_run_at_once(self):
         both = []

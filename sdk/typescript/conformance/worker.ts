@@ -13,7 +13,7 @@ function result(task: Task) {
 }
 
 async function sleep(task: Task): Promise<void> {
-  const ms = task.payload["seconds"] * 1000;
+  const ms = (task.payload["seconds"] ?? 0) * 1000;
   task.pauseRequested.addEventListener("abort", () => say("pause_requested", task));
   if (task.payload["deaf"]) {
     await delay(ms);
@@ -38,7 +38,8 @@ async function act(task: Task) {
   if (what === "throw" && first) throw new TypeError("thrown in attempt 1");
   if (what === "too_large") return { ...result(task), filler: "x".repeat(9000) };
   if (what === "progress") task.progress(0.5, "half");
-  if (what === "progress" || what === "sleep") await sleep(task);
+  if (["progress", "sleep", "refused"].includes(what)) await sleep(task);
+  if (what === "refused") return { ...result(task), uri: result(task).uri + "x".repeat(3000) };
   return result(task);
 }
 

@@ -1,5 +1,6 @@
 import { randomUUID } from "node:crypto";
 
+import type { Completions } from "./completions.js";
 import { ProblemError } from "./errors.js";
 import type { Task, WorkItem } from "./task.js";
 import { sleep, type Transport } from "./transport.js";
@@ -9,11 +10,20 @@ const shortestBeat = 10;
 // Progress is sent early, but no more often than this.
 const progressBeat = 1_000;
 const callTimeout = 10_000;
+const maxMessage = 1000;
 
 /** How a task ended: the verb, and the body of its request. */
 export interface Report {
   verb: "complete" | "fail";
   body: Record<string, unknown>;
+}
+
+/** The report of a failure. */
+export function failure(code: string, message: string, retryable: boolean, after?: number): Report {
+  const cut = Buffer.from(message).subarray(0, maxMessage).toString("utf8").replace(/\uFFFD+$/, "");
+  const body: Record<string, unknown> = { retryable, error: { code: code.slice(0, 128), message: cut } };
+  if (after !== undefined) body["retry_after_seconds"] = Math.min(Math.max(after, 0), 604_800);
+  return { verb: "fail", body };
 }
 
 /** Receives warnings and errors; console does. */
@@ -39,6 +49,7 @@ export class Lease {
 
   constructor(
     readonly transport: Transport,
+    readonly completions: Completions,
     readonly owner: string,
     readonly task: Task,
     readonly log: Log,
@@ -56,13 +67,19 @@ export class Lease {
     await this.#beating;
   }
 
-  /** Report the end of the task, unless its lease is lost. Call it after stop(). */
+  /**
+   * Report the end of the task, unless its lease is lost. Call it after stop(). A result that
+   * the server does not take fails the step: the next attempt would return the same.
+   */
   async report({ verb, body }: Report, finished: AbortSignal): Promise<void> {
     if (!this.#lost && this.#left() <= 0) this.#lose("it has ended");
     if (this.#lost) return;
     try {
       await this.#verb(verb, body, { patience: Infinity, timeout: callTimeout, signal: finished });
     } catch (error) {
+      if (verb === "complete" && error instanceof ProblemError && (error.status === 413 || error.status === 422)) {
+        return this.report(failure("result_refused", error.message, false), finished);
+      }
       this.log.warn(`the report for ${this.task.workId} is dropped: ${(error as Error).message}`);
     }
   }
@@ -130,8 +147,9 @@ export class Lease {
     const headers: Record<string, string> = this.task.traceparent ? { traceparent: this.task.traceparent } : {};
     for (;;) {
       const named = { owner: this.owner, expected_rev: this.#rev, request_id: randomUUID(), ...body };
+      const once = verb === "complete" ? () => this.completions.once(this.task.workId, named, headers) : undefined;
       try {
-        const item = await this.transport.call<WorkItem>("POST", path, { body: named, headers, ...limits });
+        const item = await this.transport.call<WorkItem>("POST", path, { body: named, headers, once, ...limits });
         this.#rev = item.rev;
         return item;
       } catch (error) {

@@ -21,6 +21,15 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
   /** Ends the repetitions, but not a try that is under way. */
   enough?: AbortSignal | undefined;
+  /** Makes a try in the place of {@link Transport.once}. */
+  once?: (() => Promise<Answer>) | undefined;
+}
+
+/** The answer to one try: its status, how long it asks to wait in milliseconds, and its body. */
+export interface Answer {
+  status: number;
+  retryAfter: number;
+  text: string;
 }
 
 // The first delay is so short that a restart of the server costs little; the longest
@@ -28,6 +37,7 @@ export interface CallOptions {
 const firstDelay = 50;
 const longestDelay = 2_000;
 const longestRetryAfter = 60_000;
+const callTimeout = 10_000;
 
 /** Calls one server. Calls are repeated: every call of this package is idempotent. */
 export class Transport {
@@ -65,23 +75,28 @@ export class Transport {
     return fetch(this.#base + path, request);
   }
 
+  /** Make one try of a call. It rejects if there is no answer in time. */
+  once(method: string, path: string, options: CallOptions): Promise<Answer> {
+    return within(options.timeout ?? callTimeout, options.signal, async (signal) => {
+      const response = await this.send(method, path, { ...options, signal });
+      return { status: response.status, retryAfter: retryAfter(response), text: await response.text() };
+    });
+  }
+
   /** Make a call and return its answer. It rejects with ProblemError or NoAnswerError. */
   async call<T>(method: string, path: string, options: CallOptions = {}): Promise<T> {
-    const { timeout = 10_000, patience = 30_000, signal, enough } = options;
+    const { patience = 30_000, signal, enough, once = () => this.once(method, path, options) } = options;
     const giveUp = performance.now() + patience;
     for (let delay = firstDelay; ; delay = Math.min(delay * 2, longestDelay)) {
       let wait = delay * (0.5 + Math.random());
       let failure: Error;
       try {
-        const [response, text] = await within(timeout, signal, async (signal) => {
-          const response = await this.send(method, path, { ...options, signal });
-          return [response, await response.text()] as const;
-        });
-        if (response.ok) return (text ? JSON.parse(text) : undefined) as T;
-        const problem = ProblemError.parse(response.status, text);
+        const { status, retryAfter, text } = await once();
+        if (status >= 200 && status < 300) return (text ? JSON.parse(text) : undefined) as T;
+        const problem = ProblemError.parse(status, text);
         if (!problem.transient) throw problem;
         failure = problem;
-        wait = Math.max(wait, retryAfter(response));
+        wait = Math.max(wait, retryAfter);
       } catch (error) {
         if (error instanceof ProblemError) throw error;
         failure = new NoAnswerError(`${method} ${path}: ${reason(error)}`, { cause: error });

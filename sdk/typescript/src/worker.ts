@@ -1,8 +1,9 @@
 import { randomUUID } from "node:crypto";
 import { hostname } from "node:os";
 
+import { Completions } from "./completions.js";
 import { Final, LuciusError, Retry, RetryAfter } from "./errors.js";
-import { Lease, type Log, type Report } from "./lease.js";
+import { failure, Lease, type Log, type Report } from "./lease.js";
 import { Task, type WorkItem } from "./task.js";
 import { type Connection, sleep, Transport } from "./transport.js";
 
@@ -35,7 +36,6 @@ export interface WorkerOptions extends Connection {
 
 // The server's limit of a reference, in bytes of JSON.
 const maxResult = 8 << 10;
-const maxMessage = 1000;
 // What handlers get to end after the cancellation at the end of the grace.
 const lastMilliseconds = 2_000;
 
@@ -52,6 +52,7 @@ export class Worker {
   readonly #handlers = new Map<string, Handler>();
   readonly #stopping = new AbortController();
   readonly #finished = new AbortController(); // Nothing is reported after it.
+  readonly #completions: Completions;
   readonly #inHand = new Map<Task, Promise<void>>();
   #freed = new AbortController(); // Aborts when a task ends.
 
@@ -63,6 +64,7 @@ export class Worker {
     this.#options = { parallel, grace, claimWait, middleware, log };
     this.#services = [options.service, ...(options.services ?? [])];
     this.#transport = new Transport(options);
+    this.#completions = new Completions(this.#transport, this.#finished.signal);
     this.owner = options.owner ?? `${hostname().slice(0, 64)}-${process.pid}-${randomUUID().slice(0, 8)}`;
   }
 
@@ -144,7 +146,7 @@ export class Worker {
 
   /** Do one task and report its end. */
   async #attend(task: Task, item: WorkItem): Promise<void> {
-    const lease = new Lease(this.#transport, this.owner, task, this.#options.log, item);
+    const lease = new Lease(this.#transport, this.#completions, this.owner, task, this.#options.log, item);
     const end = await this.#handle(task);
     await lease.stop();
     await lease.report(end, this.#finished.signal);
@@ -211,11 +213,4 @@ function completion(result: unknown): Report {
     return failure("result_too_large", message, false);
   }
   return { verb: "complete", body: { result_ref: result } };
-}
-
-function failure(code: string, message: string, retryable: boolean, after?: number): Report {
-  const cut = Buffer.from(message).subarray(0, maxMessage).toString("utf8").replace(/\uFFFD+$/, "");
-  const body: Record<string, unknown> = { retryable, error: { code: code.slice(0, 128), message: cut } };
-  if (after !== undefined) body["retry_after_seconds"] = Math.min(Math.max(after, 0), 604_800);
-  return { verb: "fail", body };
 }

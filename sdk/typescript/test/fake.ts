@@ -45,8 +45,11 @@ export async function fake(answer: (asked: Asked) => Answer | Promise<Answer>) {
   return { url, asked, close };
 }
 
+/** Refuses a completion, or a whole batch of them. */
+export type Refuse = (body: any) => { status: number; body: object } | undefined;
+
 /** A server with a queue: each payload is one task, handed out once. */
-export async function queue(payloads: unknown[], { seconds = 60, beat = {} as object } = {}) {
+export async function queue(payloads: unknown[], { seconds = 60, beat = {} as object, refuse = (() => undefined) as Refuse } = {}) {
   const item = (index: number) => ({
     work_id: `w${index}`, rev: 2, updated_at: "2026-01-27T10:00:00.000Z",
     lease: { expires_at: new Date(Date.parse("2026-01-27T10:00:00Z") + seconds * 1000).toISOString() },
@@ -57,9 +60,23 @@ export async function queue(payloads: unknown[], { seconds = 60, beat = {} as ob
   });
   const waiting = payloads.map((_, index) => item(index));
   const reports: { verb: string; body: any }[] = [];
+  const batches: number[] = [];
   let done = () => {};
   const reported = new Promise<void>((resolve) => (done = resolve));
+  const report = (verb: string, body: any) => {
+    reports.push({ verb, body });
+    if (reports.length >= payloads.length) done();
+    return { status: 200, body: { rev: body.expected_rev + 1 } };
+  };
+  const result = (item: any) => {
+    const { status, body } = refuse(item) ?? report("complete", item);
+    return { work_id: item.work_id, status, ...(status >= 400 ? { error: body } : body) };
+  };
   const server = await fake(async ({ path, body }) => {
+    if (path === "/v1/work:complete") {
+      batches.push(body.items.length);
+      return refuse(body) ?? { status: 200, body: { results: body.items.map(result) } };
+    }
     if (path === "/v1/work:claim") {
       const items = waiting.splice(0, body.max);
       if (items.length === 0) await new Promise((resolve) => setTimeout(resolve, 20));
@@ -67,9 +84,7 @@ export async function queue(payloads: unknown[], { seconds = 60, beat = {} as ob
     }
     const [, , , workId = "", verb = ""] = path.split(/[/:]/);
     if (verb === "heartbeat") return { status: 200, body: { ...item(0), work_id: workId, ...beat } };
-    reports.push({ verb, body });
-    if (reports.length >= payloads.length) done();
-    return { status: 200, body: { rev: body.expected_rev + 1 } };
+    return (verb === "complete" && refuse(body)) || report(verb, body);
   });
-  return { ...server, reports, reported };
+  return { ...server, reports, batches, reported };
 }

@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { Final, type Handler, type Middleware, ProblemError, Retry, RetryAfter, Worker, type WorkerOptions } from "../src/index.js";
-import { fake, queue } from "./fake.js";
+import { fake, queue, type Refuse } from "./fake.js";
 
 const silent = { warn() {}, error() {} };
 
@@ -76,6 +76,53 @@ test("long messages are cut between letters", async () => {
   const { body } = await report(() => { throw new Error("ä".repeat(5000)); });
   assert.match(body.error.message, /^Error: ä+$/);
   assert.ok(Buffer.byteLength(body.error.message) <= 1000);
+});
+
+/** Run a worker of 20 tasks that end together, and return what was reported, and the batches. */
+async function together(refuse: Refuse = () => undefined) {
+  const payloads = Array.from({ length: 20 }, (_, n) => ({ uri: `s3://${n}` }));
+  const server = await queue(payloads, { refuse });
+  let inHand = 0;
+  let go = () => {};
+  const all = new Promise<void>((resolve) => (go = resolve));
+  const worker = new Worker({ service: "extract", url: server.url, log: silent, parallel: 20 }).step("EXTRACT", async (task) => {
+    if (++inHand === payloads.length) go();
+    await all;
+    return { uri: task.payload["uri"] };
+  });
+  const running = worker.run();
+  await server.reported;
+  worker.stop();
+  await running;
+  server.close();
+  const reports = server.reports.map(({ verb, body }) => `${verb} ${body.result_ref?.uri ?? body.error.code}`).sort();
+  return { reports, batches: server.batches };
+}
+
+const allCompleted = Array.from({ length: 20 }, (_, n) => `complete s3://${n}`).sort();
+
+test("completions that are ready share a request", async () => {
+  const { reports, batches } = await together();
+  assert.deepEqual(reports, allCompleted);
+  assert.deepEqual(batches, [20]);
+});
+
+test("a refusal is that of one completion", async () => {
+  const refusal = { status: 413, body: { code: "too_large", detail: "It is." } };
+  const { reports } = await together((body) => (body.result_ref?.uri === "s3://7" ? refusal : undefined));
+  assert.deepEqual(reports, [...allCompleted.filter((one) => one !== "complete s3://7"), "fail result_refused"]);
+});
+
+test("the completions of a refused batch are sent alone", async () => {
+  const { reports, batches } = await together((body) => (body.items ? { status: 413, body: {} } : undefined));
+  assert.deepEqual(reports, allCompleted);
+  assert.deepEqual(batches, [20]);
+});
+
+test("each completion of a batch is repeated by itself", async () => {
+  const left = [0, 503, 429];
+  const { reports } = await together((body) => (body.items && left.length > 0 ? { status: left.pop()!, body: {} } : undefined));
+  assert.deepEqual(reports, allCompleted);
 });
 
 test("a cancelled task aborts its signal", async () => {

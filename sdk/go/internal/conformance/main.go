@@ -102,6 +102,9 @@ func (c *conformance) conform(ctx context.Context, task *lucius.Task) (any, erro
 		return nil, errors.New("thrown in attempt 1")
 	case p.Do == "too_large":
 		result["filler"] = strings.Repeat("x", 9000)
+	case p.Do == "refused":
+		result["uri"] += strings.Repeat("x", 3000)
+		return result, c.sleep(ctx, task, p)
 	case p.Do == "progress":
 		task.Progress(0.5, "half")
 		return result, c.sleep(ctx, task, p)
