@@ -146,6 +146,9 @@ type claim struct {
 	digest string
 	memory *memory // as it was last read, nil if there is none
 	looked bool    // a try has seen the whole index
+	// repeated says that the request may have been made before, here or at another
+	// replica. The commit of a first claim finds out by itself.
+	repeated bool
 	// ctx is the request's, but does not end. A change that claims an item for the claim
 	// uses it.
 	ctx context.Context //nolint:containedctx // The change is made by another request.
@@ -191,12 +194,15 @@ func (c *claim) asked() *ledger.Claim {
 	}
 }
 
-// try looks first whether the same request was answered before, here or at another
-// replica, and else takes what is ready. done says that there is an answer.
+// try takes what is ready. It reads the memory of earlier tries only once that may
+// matter: when nothing is ready, or after the first hints could not be claimed. done
+// says that there is an answer.
 func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 	for {
-		if c.memory, err = c.q.recall(ctx, c.ClaimRequest); err != nil {
-			return nil, false, err
+		if c.repeated {
+			if c.memory, err = c.q.recall(ctx, c.ClaimRequest); err != nil {
+				return nil, false, err
+			}
 		}
 		if c.memory != nil {
 			views, state, err := c.repeat(ctx)
@@ -215,18 +221,23 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 			fresh = fresh.Add(-c.q.poll)
 		}
 		hints, err := c.q.take(ctx, c, c.Max, fresh)
-		if err != nil || len(hints) == 0 {
-			c.looked = err == nil
+		if err != nil {
 			return nil, false, err
 		}
-		if views, err = c.claim(ctx, hints); err != nil || len(views) > 0 {
-			return views, true, err
+		c.looked = c.looked || len(hints) == 0
+		if len(hints) > 0 {
+			if views, err = c.claim(ctx, hints); len(views) > 0 || err != nil && !errors.Is(err, ledger.ErrClaimKnown) {
+				return views, true, err
+			}
+		} else if c.repeated {
+			return nil, false, nil
 		}
+		c.repeated = true
 	}
 }
 
-// claim claims the hints' items. It returns none if none could be claimed, or if the
-// same request came first at another replica: its memory has the answer.
+// claim claims the hints' items. It returns none if none could be claimed, and
+// [ledger.ErrClaimKnown] if the same request came before: its memory has the answer.
 func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, err error) {
 	q, asked := c.q, c.asked()
 	asked.Memory = c.remember
@@ -237,9 +248,6 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 	if err != nil {
 		for i := range hints {
 			q.mirror.putBack(&hints[i])
-		}
-		if errors.Is(err, ledger.ErrClaimKnown) {
-			return nil, nil
 		}
 		return nil, err
 	}
@@ -252,11 +260,11 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 		case one.Standing == ledger.HintNamed:
 			q.mirror.settle(&one.Hint)
 			views = append(views, View{Item: one.Item, Directive: one.Directive})
-		case one.Standing == ledger.HintEarly:
+		case one.Standing == ledger.HintEarly && c.repeated:
 			q.mirror.stepAside(&one.Hint, false)
 		case one.Standing == ledger.HintVoid:
 			q.mirror.settle(&one.Hint)
-		default: // The claim had enough.
+		default: // The claim had enough, or claimed it before: its memory tells.
 			q.mirror.putBack(&one.Hint)
 		}
 	}
