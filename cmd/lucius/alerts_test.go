@@ -215,7 +215,7 @@ func (s *situation) strike(beyondRepair bool) {
 		left := slices.DeleteFunc(job.Properties, func(p tablestore.Property) bool { return strings.HasPrefix(p.Name, "entry_") })
 		batches = append(batches, tablestore.Batch{{Verb: tablestore.Replace, Key: job.Key, ETag: job.ETag, Properties: left}})
 	}
-	if _, err := s.store.CommitAll(s.t.Context(), batches); err != nil {
+	if _, err := s.store.CommitAll(s.t.Context(), batches, nil); err != nil {
 		s.t.Fatal(err)
 	}
 }

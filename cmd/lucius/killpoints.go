@@ -126,7 +126,9 @@ type wholeStore struct {
 }
 
 // CommitAll implements [tablestore.AtomicStore].
-func (s *wholeStore) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+func (s *wholeStore) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
 	point := "whole"
 	for _, batch := range batches {
 		if event := journaledEvent(batch); event != "" {
@@ -134,7 +136,7 @@ func (s *wholeStore) CommitAll(ctx context.Context, batches []tablestore.Batch) 
 		}
 	}
 	s.trap.reach("before." + point)
-	etags, err := s.store.CommitAll(ctx, batches)
+	etags, err := s.store.CommitAll(ctx, batches, applied)
 	if err == nil {
 		s.trap.reach("after." + point)
 	}

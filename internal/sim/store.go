@@ -28,10 +28,12 @@ type atomicPort struct {
 }
 
 // CommitAll implements [tablestore.AtomicStore].
-func (s atomicPort) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+func (s atomicPort) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
 	who := actorOf(ctx)
 	r := s.park(ctx, verbCommit, describe(slices.Concat(batches...)), func() reply {
-		etags, err := s.store.CommitAll(context.Background(), batches)
+		etags, err := s.store.CommitAll(context.Background(), batches, nil)
 		if err == nil {
 			for i, batch := range batches {
 				s.w.check.partial = slices.ContainsFunc(batches[i+1:], func(later tablestore.Batch) bool {
@@ -41,6 +43,9 @@ func (s atomicPort) CommitAll(ctx context.Context, batches []tablestore.Batch) (
 				if batch[0].Key.Table == tableLedger {
 					who.op = nil // The claim by a worker that waited is not the report's doing.
 				}
+			}
+			if applied != nil { // Before the caller is answered, and also if it never is.
+				applied(etags)
 			}
 		}
 		return reply{etags, err}

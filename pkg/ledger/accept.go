@@ -163,8 +163,8 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 		return nil, fmt.Errorf("accept: %w", err)
 	}
 	a.l.hand(plan, &a.handed)
-	defer plan.release()
-	applied, err := tablestore.Apply(ctx, a.l.store, plan.change)
+	defer plan.takeover.release()
+	applied, err := a.l.apply(ctx, plan.change, plan)
 	// Remember which reservations are ours, so that the next try does not write them
 	// again. A failed write to an atomic store leaves none.
 	if tag, ok := applied.ETags[a.claim]; ok {
@@ -264,7 +264,7 @@ func (a *acceptance) takeClaim(now time.Time) tablestore.Op {
 // accepted runs the post-commit work and returns the answer.
 func (a *acceptance) accepted(ctx context.Context, plan *plan, applied tablestore.Applied) *Accepted {
 	a.l.tenants.Store(plan.after.Job.TenantID, true)
-	a.l.committed(ctx, plan, applied)
+	a.l.committed(ctx, plan)
 	return &Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, applied.PostErr)}
 }
 

@@ -101,7 +101,7 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 			return nil
 		}
 		l.hand(plan, &handed)
-		defer plan.release()
+		defer plan.takeover.release()
 		applied, err := l.submit(ctx, plan)
 		if errors.Is(err, tablestore.ErrConflict) && l.atomic == nil {
 			o.lost, o.lostRev = append(o.lost, plan.entries...), plan.after.Job.Rev
@@ -109,7 +109,7 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 		if err != nil {
 			return err
 		}
-		l.committed(ctx, plan, applied)
+		l.committed(ctx, plan)
 		if plan.ended {
 			l.cfg.Ended(&plan.after.Job)
 		}
@@ -198,7 +198,7 @@ func (l *Ledger) submit(ctx context.Context, plan *plan) (applied tablestore.App
 		}
 	}()
 	for range maxSubmits {
-		if applied, err = tablestore.Apply(ctx, l.store, plan.change); err == nil {
+		if applied, err = l.apply(ctx, plan.change, plan); err == nil {
 			return applied, nil
 		}
 		conflict := errors.Is(err, tablestore.ErrConflict)
@@ -259,23 +259,46 @@ func (l *Ledger) commitEach(ctx context.Context, stage tablestore.Stage) error {
 	return nil
 }
 
-// committed remembers the job as the plan left it, reports the change to
-// observers and to the mirror of the ready index, and hands a hot message to this
-// process's relay.
-func (l *Ledger) committed(ctx context.Context, plan *plan, applied tablestore.Applied) {
-	if plan.takeover == nil {
-		l.recent.committed(plan, applied.ETags)
-	}
-	l.cfg.Observe(ctx, &plan.base.agg, &plan.after, plan.history)
-	if plan.taken != nil {
-		l.cfg.Ready(*plan.taken, false)
-	}
-	switch {
-	case plan.takeover != nil:
-		l.taken(plan, applied)
-	case plan.queued != nil:
-		l.cfg.Ready(*plan.queued, true)
-	}
+// apply applies a change that makes these plans, and shows each as soon as it is applied.
+func (l *Ledger) apply(ctx context.Context, change tablestore.Change, plans ...*plan) (tablestore.Applied, error) {
+	return tablestore.Apply(ctx, l.store, change, func(etags map[tablestore.Key]tablestore.ETag) {
+		for _, plan := range plans {
+			l.show(ctx, plan, etags)
+		}
+	})
+}
+
+// show shows a change to the rest of the process: it remembers the job as the plan left it,
+// and reports the change to observers and to the mirror of the ready index. The first call
+// counts.
+//
+// On a store that keeps the order of its writes the change may not be durable yet. So the
+// next change of the job is under way while this one is: their writes share a sync, and a
+// job waits for fewer of them. Nobody outside learns of either before it is durable, since
+// each answer waits for the commit that it tells of, and that commit for those before it.
+func (l *Ledger) show(ctx context.Context, plan *plan, etags map[tablestore.Key]tablestore.ETag) {
+	plan.shown.Do(func() {
+		if plan.takeover == nil {
+			l.recent.committed(plan, etags)
+		}
+		l.cfg.Observe(ctx, &plan.base.agg, &plan.after, plan.history)
+		if plan.taken != nil {
+			l.cfg.Ready(*plan.taken, false)
+		}
+		switch {
+		case plan.takeover != nil:
+			l.showTaken(plan, etags)
+		case plan.queued != nil:
+			l.cfg.Ready(*plan.queued, true)
+		}
+	})
+}
+
+// committed tells those outside of a change that is durable: the worker that got the item,
+// and this process's relay of a hot message.
+func (l *Ledger) committed(ctx context.Context, plan *plan) {
+	l.show(ctx, plan, nil)
+	plan.takeover.answer()
 	if plan.hot && plan.message != nil {
 		l.cfg.Handoff.Offer(*plan.message)
 	}

@@ -261,7 +261,7 @@ func (l *Ledger) claimAlone(ctx context.Context, one *candidate, c *Claim) {
 		}
 		applied, err := l.submit(ctx, one.plan)
 		if err == nil {
-			l.claimed(ctx, one, applied)
+			l.claimed(ctx, one, applied.PostErr)
 		}
 		one = nil
 		return err
@@ -283,10 +283,10 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 		for i, one := range open {
 			plans[i] = one.plan
 		}
-		applied, err := tablestore.Apply(ctx, l.store, together(plans, memory))
+		applied, err := l.apply(ctx, together(plans, memory), plans...)
 		if err == nil {
 			for _, one := range open {
-				l.claimed(ctx, one, applied)
+				l.claimed(ctx, one, applied.PostErr)
 			}
 			return nil
 		}
@@ -339,9 +339,9 @@ func together(plans []*plan, memory tablestore.Batch) tablestore.Change {
 }
 
 // claimed runs the post-commit work of a claim.
-func (l *Ledger) claimed(ctx context.Context, one *candidate, applied tablestore.Applied) {
-	l.committed(ctx, one.plan, applied)
-	one.outcome.PostErr = l.finish(ctx, one.plan, applied.PostErr)
+func (l *Ledger) claimed(ctx context.Context, one *candidate, postErr error) {
+	l.committed(ctx, one.plan)
+	one.outcome.PostErr = l.finish(ctx, one.plan, postErr)
 }
 
 // Reclaimable is the outcome of reclaiming a candidate of an earlier claim.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -46,6 +47,7 @@ type plan struct {
 	reserving int
 	// takeover is the claim of the queued item in the same write, nil if there is none.
 	takeover *takeover
+	shown    sync.Once
 }
 
 // planner builds the plan of one decision.

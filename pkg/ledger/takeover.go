@@ -29,7 +29,8 @@ type takeover struct {
 	plan    *plan // made for the job as the change leaves it
 	claimed Claimed
 	// commit is that of the change alone.
-	commit tablestore.Batch
+	commit   tablestore.Batch
+	answered bool
 }
 
 // hand gives the item that the plan queues to a waiting worker: the plan's change then
@@ -89,22 +90,28 @@ func without(stages []tablestore.Stage, key tablestore.Key) []tablestore.Stage {
 	return stages
 }
 
-// taken reports the claim that was committed with the plan.
-func (l *Ledger) taken(out *plan, applied tablestore.Applied) {
+// showTaken shows the claim that was made with the plan.
+func (l *Ledger) showTaken(out *plan, etags map[tablestore.Key]tablestore.ETag) {
 	t := out.takeover
-	out.takeover = nil
-	out.change.Commit = t.commit
-	t.plan.base = out.snapshot(applied.ETags)
+	alone := plan{base: out.base, after: out.after, head: out.head, open: out.open, change: tablestore.Change{Commit: t.commit}}
+	t.plan.base = alone.snapshot(etags)
 	t.plan.taken = nil // The mirror was not told of the hint.
-	l.committed(t.taker.Context, t.plan, applied)
-	t.taker.Done(&t.claimed)
+	l.show(t.taker.Context, t.plan, etags)
+}
+
+// answer gives the item to the worker that it was claimed for, now that the plan is durable.
+func (t *takeover) answer() {
+	if t != nil && !t.answered {
+		t.answered = true
+		t.taker.Done(&t.claimed)
+	}
 }
 
 // release tells the worker that was to get the item to look for work itself. It does
 // nothing once the plan is known to be committed.
-func (out *plan) release() {
-	if t := out.takeover; t != nil {
-		out.takeover = nil
+func (t *takeover) release() {
+	if t != nil && !t.answered {
+		t.answered = true
 		t.taker.Done(nil)
 	}
 }

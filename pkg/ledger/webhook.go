@@ -281,7 +281,7 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 			Verb: tablestore.Replace, Key: key, ETag: old.tag, Properties: webhookCodec.encode(next, next.loaded),
 		}},
 		Post: stages(after),
-	})
+	}, nil)
 	if errors.Is(err, tablestore.ErrConflict) {
 		return false, nil
 	}

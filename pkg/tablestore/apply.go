@@ -98,15 +98,12 @@ func (s Stage) validate(written map[Key]bool) error {
 //
 // After an error that wraps [ErrUnknown] the caller finds out the outcome by
 // reading a row of the change. Apply never submits a batch twice.
-func Apply(ctx context.Context, store Store, change Change) (Applied, error) {
+//
+// applied, unless it is nil, is called once with the ETags of a change that is
+// committed, on an AtomicStore as early as [AtomicStore.CommitAll] allows.
+func Apply(ctx context.Context, store Store, change Change, applied func(map[Key]ETag)) (Applied, error) {
 	needed := append(slices.Clone(change.Pre), Stage{change.Commit})
-	rows := 0
-	for _, stage := range needed {
-		for _, batch := range stage {
-			rows += len(batch)
-		}
-	}
-	a := application{store: store, etags: make(map[Key]ETag, rows)}
+	a := application{store: store, applied: applied, etags: map[Key]ETag{}}
 	if atomic, ok := store.(AtomicStore); ok { // CommitAll validates its batches.
 		err := a.commitAll(ctx, atomic, append(slices.Clone(needed), change.Post...))
 		if err == nil {
@@ -126,6 +123,9 @@ func Apply(ctx context.Context, store Store, change Change) (Applied, error) {
 		return Applied{ETags: a.etags}, err
 	}
 	postErr := a.commitStages(ctx, change.Post)
+	if _, atomic := store.(AtomicStore); !atomic && applied != nil {
+		applied(a.etags)
+	}
 	return Applied{Committed: true, ETags: a.etags, PostErr: postErr}, nil
 }
 
@@ -145,21 +145,31 @@ func conditionalOn(stages []Stage, key Key) bool {
 
 // application is one run of Apply.
 type application struct {
-	store Store
-	etags map[Key]ETag
+	store   Store
+	applied func(map[Key]ETag)
+	etags   map[Key]ETag
 }
 
 // commitAll applies all stages in one write.
 func (a *application) commitAll(ctx context.Context, store AtomicStore, stages []Stage) error {
 	batches := slices.Concat(stages...)
-	results, err := store.CommitAll(ctx, batches)
-	if err != nil {
-		return err
+	rows := 0
+	for _, batch := range batches {
+		rows += len(batch)
 	}
-	for i, batch := range batches {
-		a.note(batch, results[i])
+	whole := application{etags: make(map[Key]ETag, rows)}
+	_, err := store.CommitAll(ctx, batches, func(etags [][]ETag) {
+		for i, batch := range batches {
+			whole.note(batch, etags[i])
+		}
+		if a.applied != nil {
+			a.applied(whole.etags)
+		}
+	})
+	if err == nil { // Else the callback may still be under way.
+		a.etags = whole.etags
 	}
-	return nil
+	return err
 }
 
 // commitStages applies the stages in order, the batches of one in parallel. It

@@ -57,7 +57,7 @@ func twoStages() tablestore.Change {
 func TestApplyRunsTheStagesInOrder(t *testing.T) {
 	t.Parallel()
 	store := splitStore()
-	applied, err := tablestore.Apply(t.Context(), store, twoStages())
+	applied, err := tablestore.Apply(t.Context(), store, twoStages(), nil)
 	if err != nil || !applied.Committed || applied.PostErr != nil || len(applied.ETags) != 6 {
 		t.Errorf("apply: %+v, %v", applied, err)
 	}
@@ -87,7 +87,7 @@ func TestApplyStopsAtTheFirstFailure(t *testing.T) {
 			}
 			return nil
 		}
-		applied, err := tablestore.Apply(t.Context(), store, twoStages())
+		applied, err := tablestore.Apply(t.Context(), store, twoStages(), nil)
 		if diff := cmp.Diff(want.log, store.log); diff != "" {
 			t.Errorf("failure at %s: batches (-want +got):\n%s", at, diff)
 		}
@@ -112,7 +112,7 @@ func TestApplySubmitsAnUnknownBatchOnce(t *testing.T) {
 		}
 		return nil
 	}
-	applied, err := tablestore.Apply(t.Context(), store, twoStages())
+	applied, err := tablestore.Apply(t.Context(), store, twoStages(), nil)
 	if !errors.Is(err, tablestore.ErrUnknown) || applied.Committed {
 		t.Errorf("apply: %+v, %v, want ErrUnknown", applied, err)
 	}
@@ -137,7 +137,7 @@ func TestApplyRunsTheBatchesOfAStageInParallel(t *testing.T) {
 		Pre:    []tablestore.Stage{{putRow("pre1"), putRow("pre2"), putRow("pre3")}, {}},
 		Commit: putRow("commit"),
 	}
-	if applied, err := tablestore.Apply(t.Context(), store, change); err != nil || len(applied.ETags) != 4 {
+	if applied, err := tablestore.Apply(t.Context(), store, change, nil); err != nil || len(applied.ETags) != 4 {
 		t.Errorf("apply: %+v, %v", applied, err)
 	}
 }
@@ -159,7 +159,7 @@ func TestApplyWaitsForAllOfAStageAndReturnsItsFirstError(t *testing.T) {
 		return nil
 	}
 	applied, err := tablestore.Apply(t.Context(), store, tablestore.Change{
-		Pre: []tablestore.Stage{{putRow("a"), putRow("b"), putRow("c")}}, Commit: putRow("commit")})
+		Pre: []tablestore.Stage{{putRow("a"), putRow("b"), putRow("c")}}, Commit: putRow("commit")}, nil)
 	if !errors.Is(err, first) {
 		t.Errorf("apply: %v, want the error of the first batch", err)
 	}
@@ -171,7 +171,7 @@ func TestApplyWaitsForAllOfAStageAndReturnsItsFirstError(t *testing.T) {
 func TestApplyOnAnAtomicStoreIsOneWrite(t *testing.T) {
 	t.Parallel()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
-	if _, err := tablestore.Apply(t.Context(), store, twoStages()); err != nil {
+	if _, err := tablestore.Apply(t.Context(), store, twoStages(), nil); err != nil {
 		t.Fatal(err)
 	}
 	want := storetest.Counts{Commits: 1, Batches: 5, Ops: 6}
@@ -199,7 +199,7 @@ func TestApplyTriesAgainOnlyForAConflictOfPost(t *testing.T) {
 			t.Fatal(err)
 		}
 		counter.Reset()
-		applied, err := tablestore.Apply(t.Context(), store, test.change)
+		applied, err := tablestore.Apply(t.Context(), store, test.change, nil)
 		if errors.Is(err, tablestore.ErrConflict) != test.failed || applied.Committed == test.failed {
 			t.Errorf("%s: %+v, %v", name, applied, err)
 		}
@@ -213,7 +213,7 @@ func TestApplyReturnsAnUnknownOutcomeOfTheOneWrite(t *testing.T) {
 	t.Parallel()
 	store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
 	faults.Plan(storetest.Fault{Call: storetest.CommitCall, After: true})
-	applied, err := tablestore.Apply(t.Context(), store, twoStages())
+	applied, err := tablestore.Apply(t.Context(), store, twoStages(), nil)
 	if !errors.Is(err, tablestore.ErrUnknown) || applied.Committed || len(applied.ETags) != 0 {
 		t.Errorf("apply: %+v, %v, want ErrUnknown", applied, err)
 	}

@@ -152,7 +152,14 @@ type AtomicStore interface {
 
 	// CommitAll applies all batches or none, with the outcomes of Commit. The
 	// ETag [Own] names the version that an earlier batch of the call wrote.
-	CommitAll(ctx context.Context, batches []Batch) ([][]ETag, error)
+	//
+	// applied, unless it is nil, is called once with the versions, as soon as writes
+	// of this process may name them, and before any read returns them. A store that
+	// keeps the order of its writes on the disk calls it while the write is still on
+	// its way there: a write that names the versions becomes durable with this one or
+	// after it, so whoever awaits that one need not await this one first. CommitAll
+	// may then still return an error that wraps [ErrUnknown]. applied must not block.
+	CommitAll(ctx context.Context, batches []Batch, applied func([][]ETag)) ([][]ETag, error)
 }
 
 // Walk selects the rows of a whole table after a key, in ascending order of

@@ -235,7 +235,9 @@ type atomicTapped struct {
 	all tablestore.AtomicStore
 }
 
-func (s *atomicTapped) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+func (s *atomicTapped) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
 	s.mu.Lock()
 	tap := s.tap
 	s.mu.Unlock()
@@ -246,7 +248,7 @@ func (s *atomicTapped) CommitAll(ctx context.Context, batches []tablestore.Batch
 			}
 		}
 	}
-	return s.all.CommitAll(ctx, batches)
+	return s.all.CommitAll(ctx, batches, applied)
 }
 
 func (s *tapped) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {

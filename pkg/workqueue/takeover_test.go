@@ -152,8 +152,10 @@ type whole struct {
 	fail func(commit func() ([][]tablestore.ETag, error)) ([][]tablestore.ETag, error)
 }
 
-func (s *whole) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
-	commit := func() ([][]tablestore.ETag, error) { return s.AtomicStore.CommitAll(ctx, batches) }
+func (s *whole) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
+	commit := func() ([][]tablestore.ETag, error) { return s.AtomicStore.CommitAll(ctx, batches, applied) }
 	if fail := s.fail; fail != nil {
 		s.fail = nil
 		return fail(commit)

@@ -179,17 +179,27 @@ func (s *store) collect(
 }
 
 func (s *store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch})
+	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch}, nil)
 	if err != nil {
 		return nil, err
 	}
 	return etags[0], nil
 }
 
-func (s *store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+func (s *store) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
 	if err := tablestore.ValidateAll(batches); err != nil {
 		return nil, err
 	}
+	etags, err := s.commitAll(ctx, batches)
+	if err == nil && applied != nil {
+		applied(etags)
+	}
+	return etags, err
+}
+
+func (s *store) commitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.usable(ctx); err != nil {

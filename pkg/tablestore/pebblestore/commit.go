@@ -16,7 +16,7 @@ import (
 
 // Commit implements [tablestore.Store].
 func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch})
+	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -24,15 +24,20 @@ func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestor
 }
 
 // CommitAll implements [tablestore.AtomicStore]. It returns once the write is
-// durable. If the caller gives up first, the write goes on.
-func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+// durable. If the caller gives up first, the write goes on. applied is called before the
+// log is synced: the log keeps the order of the writes.
+func (s *Store) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
 	began := time.Now()
-	etags, err := s.commitAll(ctx, batches)
+	etags, err := s.commitAll(ctx, batches, applied)
 	s.observe("commit", time.Since(began), err)
 	return etags, err
 }
 
-func (s *Store) commitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+func (s *Store) commitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
 	if err := tablestore.ValidateAll(batches); err != nil {
 		return nil, err
 	}
@@ -54,6 +59,9 @@ func (s *Store) commitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 		unlockAll(set)
 		if err := s.awaitDurable(ctx, seen); err != nil {
 			return nil, err
+		}
+		if err == nil && applied != nil {
+			applied(etags)
 		}
 		return etags, err
 	}
@@ -83,6 +91,9 @@ func (s *Store) commitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 			}
 		}
 		unlockAll(set) // The next writer sees these writes.
+		if p.err == nil && applied != nil {
+			applied(etags)
+		}
 		s.applied <- p
 	}()
 

@@ -8,6 +8,7 @@
 //	  │ announce the write as the stripes' last        ── readers: see below
 //	  │ apply it to memory and append it to the log
 //	unlock the stripes                                 ── the next writer goes on
+//	tell the caller's own process the new versions     ── which may build on them
 //	wait for the sync, which all writes of the moment share
 //	acknowledge
 //

@@ -290,7 +290,7 @@ func TestCountsCommitsAndReads(t *testing.T) {
 	row := func(verb tablestore.Verb, partition string) tablestore.Batch {
 		return tablestore.Batch{{Verb: verb, Key: tablestore.Key{Table: "table", Partition: partition, Row: "r"}}}
 	}
-	if _, err := store.CommitAll(t.Context(), []tablestore.Batch{row(tablestore.Insert, "p"), row(tablestore.Insert, "q")}); err != nil {
+	if _, err := store.CommitAll(t.Context(), []tablestore.Batch{row(tablestore.Insert, "p"), row(tablestore.Insert, "q")}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := store.Commit(t.Context(), row(tablestore.Insert, "p")); !errors.Is(err, tablestore.ErrConflict) {

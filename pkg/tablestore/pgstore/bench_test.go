@@ -68,7 +68,7 @@ func changeJob(b *testing.B, store *pgstore.Store, job string) {
 		first = append(first, tablestore.Op{Verb: tablestore.Insert, Key: key, Properties: text})
 	}
 	put := tablestore.Batch{{Verb: tablestore.Put, Key: timer, Properties: text[:0]}}
-	etags, err := store.CommitAll(b.Context(), []tablestore.Batch{first, put})
+	etags, err := store.CommitAll(b.Context(), []tablestore.Batch{first, put}, nil)
 	if err != nil {
 		b.Error(err)
 		return
@@ -78,7 +78,7 @@ func changeJob(b *testing.B, store *pgstore.Store, job string) {
 		event := tablestore.Key{Table: "jobs", Partition: job, Row: "EVENT:" + strconv.Itoa(i)}
 		second = append(second, tablestore.Op{Verb: tablestore.Insert, Key: event, Properties: text})
 	}
-	if _, err := store.CommitAll(b.Context(), []tablestore.Batch{second, {{Verb: tablestore.Discard, Key: timer}}}); err != nil {
+	if _, err := store.CommitAll(b.Context(), []tablestore.Batch{second, {{Verb: tablestore.Discard, Key: timer}}}, nil); err != nil {
 		b.Error(err)
 	}
 }

@@ -275,7 +275,7 @@ func unavailable(ctx context.Context, err error) error {
 
 // Commit implements [tablestore.Store].
 func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch})
+	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch}, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -283,7 +283,9 @@ func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestor
 }
 
 // CommitAll implements [tablestore.AtomicStore].
-func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+func (s *Store) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
 	if err := tablestore.ValidateAll(batches); err != nil {
 		return nil, err
 	}
@@ -296,6 +298,9 @@ func (s *Store) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 	}
 	if err := s.writer.write(ctx, c); err != nil {
 		return nil, err
+	}
+	if applied != nil {
+		applied(etags)
 	}
 	return etags, nil
 }

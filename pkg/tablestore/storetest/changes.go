@@ -3,6 +3,7 @@ package storetest
 import (
 	"errors"
 	"maps"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -58,7 +59,7 @@ func (e *env) expectETags(t testing.TB, etags map[tablestore.Key]tablestore.ETag
 // applyChecks test Apply on every store, atomic or not.
 var applyChecks = []check{
 	{"apply/all stages take effect", func(t testing.TB, e *env) {
-		applied, err := tablestore.Apply(t.Context(), e.store, e.acceptance())
+		applied, err := tablestore.Apply(t.Context(), e.store, e.acceptance(), nil)
 		if err != nil || !applied.Committed || applied.PostErr != nil {
 			t.Fatalf("apply: %+v, %v", applied, err)
 		}
@@ -77,7 +78,7 @@ var applyChecks = []check{
 			Pre:    []tablestore.Stage{{{replace(key, first, 2)}}, {{replace(key, tablestore.Own, 3)}}},
 			Commit: tablestore.Batch{replace(key, tablestore.Own, 4)},
 			Post:   []tablestore.Stage{{{replace(key, tablestore.Own, 5)}}},
-		})
+		}, nil)
 		if err != nil || applied.PostErr != nil {
 			t.Fatalf("apply: %+v, %v", applied, err)
 		}
@@ -92,7 +93,7 @@ var applyChecks = []check{
 			Pre:    []tablestore.Stage{{{put(a, 1), insert(b, 1)}}},
 			Commit: tablestore.Batch{remove(a, tablestore.Own), discard(b)},
 			Post:   []tablestore.Stage{{{insert(a, 3)}}},
-		})
+		}, nil)
 		if err != nil || applied.PostErr != nil {
 			t.Fatalf("apply: %+v, %v", applied, err)
 		}
@@ -103,7 +104,7 @@ var applyChecks = []check{
 	}},
 	{"apply/a conflict of the commit is returned", func(t testing.TB, e *env) {
 		e.commit(t, insert(e.key("job", "JOB"), 7))
-		applied, err := tablestore.Apply(t.Context(), e.store, e.acceptance())
+		applied, err := tablestore.Apply(t.Context(), e.store, e.acceptance(), nil)
 		e.expectConflict(t, err, e.key("job", "JOB"))
 		if applied.Committed {
 			t.Error("apply reports the change as committed")
@@ -114,7 +115,7 @@ var applyChecks = []check{
 	}},
 	{"apply/a conflict of a pre batch stops before the commit", func(t testing.TB, e *env) {
 		e.commit(t, insert(e.key("slots", "s"), 7))
-		applied, err := tablestore.Apply(t.Context(), e.store, e.acceptance())
+		applied, err := tablestore.Apply(t.Context(), e.store, e.acceptance(), nil)
 		e.expectConflict(t, err, e.key("slots", "s"))
 		if got := e.contents(t, "job"); applied.Committed || len(got) != 0 {
 			t.Errorf("committed %t, job rows %v", applied.Committed, got)
@@ -126,7 +127,7 @@ var applyChecks = []check{
 			Pre:    []tablestore.Stage{{{insert(e.key("p", "pre"), 1)}}},
 			Commit: tablestore.Batch{insert(e.key("p", "commit"), 1)},
 			Post:   []tablestore.Stage{{{insert(e.key("q", "there"), 2)}}, {{insert(e.key("q", "later"), 2)}}},
-		})
+		}, nil)
 		if err != nil || !applied.Committed {
 			t.Fatalf("apply: %+v, %v", applied, err)
 		}
@@ -142,7 +143,7 @@ var applyChecks = []check{
 	{"apply/a change that breaks a rule writes nothing", func(t testing.TB, e *env) {
 		change := e.acceptance()
 		change.Post = append(change.Post, tablestore.Stage{{replace(e.key("p", "r"), tablestore.Own, 1)}})
-		if _, err := tablestore.Apply(t.Context(), e.store, change); !errors.Is(err, tablestore.ErrInvalid) {
+		if _, err := tablestore.Apply(t.Context(), e.store, change, nil); !errors.Is(err, tablestore.ErrInvalid) {
 			t.Errorf("apply: %v, want ErrInvalid", err)
 		}
 		if got := e.contents(t, "schedule", "claim", "slots", "job", "p"); len(got) != 0 {
@@ -157,7 +158,7 @@ var atomicChecks = []check{
 		store := e.atomic(t)
 		other := tablestore.Key{Table: e.harness.Tables[1], Partition: "p", Row: "r"}
 		batches := []tablestore.Batch{{insert(e.key("p", "a"), 1), insert(e.key("p", "b"), 1)}, {insert(other, 2)}}
-		etags, err := store.CommitAll(t.Context(), batches)
+		etags, err := store.CommitAll(t.Context(), batches, nil)
 		if err != nil {
 			t.Fatalf("commit all: %v", err)
 		}
@@ -169,12 +170,25 @@ var atomicChecks = []check{
 			}
 		}
 		batches[0] = tablestore.Batch{insert(e.key("p", "c"), 1)}
-		_, err = store.CommitAll(t.Context(), batches)
+		_, err = store.CommitAll(t.Context(), batches, nil)
 		if conflict, ok := errors.AsType[*tablestore.ConflictError](err); !ok || conflict.Key != other {
 			t.Errorf("commit all: %v, want a conflict on %s", err, other)
 		}
 		if got := e.contents(t, "p"); len(got) != 2 {
 			t.Errorf("rows after a conflict: %v", got)
+		}
+	}},
+	{"atomic/applied is told the versions once, of a write that is made", func(t testing.TB, e *env) {
+		store := e.atomic(t)
+		var told [][][]tablestore.ETag
+		applied := func(etags [][]tablestore.ETag) { told = append(told, etags) }
+		batches := []tablestore.Batch{{insert(e.key("p", "a"), 1), insert(e.key("p", "b"), 1)}, {insert(e.key("q", "c"), 2)}}
+		etags, err := store.CommitAll(t.Context(), batches, applied)
+		if err != nil || len(told) != 1 || !reflect.DeepEqual(told[0], etags) {
+			t.Errorf("commit all: %v, %v, told %v", etags, err, told)
+		}
+		if _, err := store.CommitAll(t.Context(), batches, applied); err == nil || len(told) > 1 {
+			t.Errorf("commit all again: %v, told %v", err, told)
 		}
 	}},
 	{"atomic/a later op sees the earlier one", func(t testing.TB, e *env) {
@@ -209,7 +223,7 @@ var atomicChecks = []check{
 			"after a discard": {{put(key, 1)}, {discard(key)}, {replace(key, tablestore.Own, 1)}},
 			"another row":     {{put(e.key("p", "other"), 1)}, {remove(key, tablestore.Own)}},
 		} {
-			if _, err := store.CommitAll(t.Context(), batches); !errors.Is(err, tablestore.ErrInvalid) {
+			if _, err := store.CommitAll(t.Context(), batches, nil); !errors.Is(err, tablestore.ErrInvalid) {
 				t.Errorf("%s: %v, want ErrInvalid", what, err)
 			}
 		}
@@ -220,7 +234,7 @@ var atomicChecks = []check{
 	{"atomic/each batch keeps the limits", func(t testing.TB, e *env) {
 		store := e.atomic(t)
 		_, err := store.CommitAll(t.Context(), []tablestore.Batch{
-			{insert(e.key("p", "a"), 1)}, {insert(e.key("p", "b"), 1), insert(e.key("q", "b"), 1)}})
+			{insert(e.key("p", "a"), 1)}, {insert(e.key("p", "b"), 1), insert(e.key("q", "b"), 1)}}, nil)
 		if !errors.Is(err, tablestore.ErrInvalid) {
 			t.Errorf("commit all: %v, want ErrInvalid", err)
 		}
@@ -229,7 +243,7 @@ var atomicChecks = []check{
 		}
 	}},
 	{"atomic/a crash leaves all stages or none", func(t testing.TB, e *env) {
-		applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, 2), e.acceptance())
+		applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, 2), e.acceptance(), nil)
 		if err != nil || !applied.Committed {
 			t.Errorf("apply takes more than one write: %+v, %v", applied, err)
 		}
@@ -255,7 +269,7 @@ func (e *env) expectFold(
 	for _, op := range ops {
 		batches = append(batches, tablestore.Batch{op})
 	}
-	etags, err := store.CommitAll(t.Context(), batches)
+	etags, err := store.CommitAll(t.Context(), batches, nil)
 	if fail >= 0 && !errors.Is(err, tablestore.ErrConflict) || fail < 0 && err != nil {
 		t.Errorf("%s: %v, conflict expected at %d", what, err, fail)
 	}
@@ -284,7 +298,7 @@ var splitChecks = []check{
 			if want == nil {
 				continue
 			}
-			applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, writes+1), e.acceptance())
+			applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, writes+1), e.acceptance(), nil)
 			if !errors.Is(err, tablestore.ErrUnavailable) || applied.Committed {
 				t.Errorf("crash after %d writes: %+v, %v", writes, applied, err)
 			}
@@ -298,7 +312,7 @@ var splitChecks = []check{
 		}
 	}},
 	{"split/a crash after the commit is no error", func(t testing.TB, e *env) {
-		applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, 5), e.acceptance())
+		applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, 5), e.acceptance(), nil)
 		if err != nil || !applied.Committed || !errors.Is(applied.PostErr, tablestore.ErrUnavailable) {
 			t.Errorf("apply: %+v, %v", applied, err)
 		}
@@ -311,7 +325,7 @@ var splitChecks = []check{
 	{"split/an unknown outcome of the commit is returned", func(t testing.TB, e *env) {
 		store, faults := Faulty(e.store)
 		faults.Plan(Fault{Call: CommitCall, Nth: 4, After: true})
-		applied, err := tablestore.Apply(t.Context(), store, e.acceptance())
+		applied, err := tablestore.Apply(t.Context(), store, e.acceptance(), nil)
 		if !errors.Is(err, tablestore.ErrUnknown) || applied.Committed {
 			t.Errorf("apply: %+v, %v, want ErrUnknown", applied, err)
 		}

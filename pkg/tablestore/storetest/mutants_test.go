@@ -273,15 +273,29 @@ func TestEveryDefectIsDetected(t *testing.T) {
 // halves is an atomic store whose CommitAll is many writes.
 type halves struct{ tablestore.AtomicStore }
 
-func (h halves) CommitAll(ctx context.Context, batches []tablestore.Batch) (etags [][]tablestore.ETag, err error) {
+func (h halves) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) (etags [][]tablestore.ETag, err error) {
 	for _, batch := range batches {
-		one, err := h.AtomicStore.CommitAll(ctx, []tablestore.Batch{batch})
+		one, err := h.AtomicStore.CommitAll(ctx, []tablestore.Batch{batch}, nil)
 		if err != nil {
 			return nil, err
 		}
 		etags = append(etags, one...)
 	}
+	if applied != nil {
+		applied(etags)
+	}
 	return etags, nil
+}
+
+// mute is an atomic store that never tells what it has applied.
+type mute struct{ tablestore.AtomicStore }
+
+func (m mute) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, _ func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
+	return m.AtomicStore.CommitAll(ctx, batches, nil)
 }
 
 func TestDefectsOfAtomicAndDurableStoresAreDetected(t *testing.T) {
@@ -295,6 +309,9 @@ func TestDefectsOfAtomicAndDurableStoresAreDetected(t *testing.T) {
 		"CommitAll is many writes": {storetest.Features{Atomic: true}, func() storetest.Harness {
 			return storetest.Harness{Store: halves{atomic().(tablestore.AtomicStore)}}
 		}, "atomic/batches of many partitions and tables are one write"},
+		"applied is not told": {storetest.Features{Atomic: true}, func() storetest.Harness {
+			return storetest.Harness{Store: mute{atomic().(tablestore.AtomicStore)}}
+		}, "atomic/applied is told the versions once, of a write that is made"},
 		"there is no CommitAll": {storetest.Features{Atomic: true}, func() storetest.Harness {
 			return storetest.Harness{Store: memstore.New(memstore.Options{Split: true})}
 		}, "atomic/a later op sees the earlier one"},

@@ -93,9 +93,11 @@ type atomicCounting struct {
 	store tablestore.AtomicStore
 }
 
-func (c *atomicCounting) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
+func (c *atomicCounting) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
 	c.count(batches...)
-	return c.store.CommitAll(ctx, batches)
+	return c.store.CommitAll(ctx, batches, applied)
 }
 
 // ErrInjected is wrapped by every default error of [Faults].
@@ -240,6 +242,8 @@ type atomicFaulty struct {
 	store tablestore.AtomicStore
 }
 
-func (f *atomicFaulty) CommitAll(ctx context.Context, batches []tablestore.Batch) ([][]tablestore.ETag, error) {
-	return call(f.faults, CommitCall, func() ([][]tablestore.ETag, error) { return f.store.CommitAll(ctx, batches) })
+func (f *atomicFaulty) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
+	return call(f.faults, CommitCall, func() ([][]tablestore.ETag, error) { return f.store.CommitAll(ctx, batches, applied) })
 }

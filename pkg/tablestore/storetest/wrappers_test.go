@@ -41,7 +41,7 @@ func TestCounting(t *testing.T) {
 	all := tablestore.Query{Table: "table", Partition: "p"}
 	_, errAbsent := store.Get(t.Context(), key("a"))
 	_, errOne := store.Commit(t.Context(), append(putRow("a"), putRow("b")...))
-	_, errAll := store.(tablestore.AtomicStore).CommitAll(t.Context(), []tablestore.Batch{putRow("c"), putRow("d")})
+	_, errAll := store.(tablestore.AtomicStore).CommitAll(t.Context(), []tablestore.Batch{putRow("c"), putRow("d")}, nil)
 	_, errGet := store.Get(t.Context(), key("a"))
 	_, errScan := store.Scan(t.Context(), all)
 	if err := errors.Join(errOne, errAll, errGet, errScan); err != nil || !errors.Is(errAbsent, tablestore.ErrNotFound) {
