@@ -34,7 +34,7 @@ test("a failure is found, read and retried", async (t) => {
 
   await api.work("ocr", "index");
   await visit(page, "Failures");
-  await page.getByText("No job that matches has failed for good.").waitFor();
+  await page.getByText("No matching job has failed for good.").waitFor();
   const rerun = (await api.job(job)).superseded_by;
   await eventually("the new job has ended", async () => (await api.job(rerun)).state === "SUCCEEDED");
 });

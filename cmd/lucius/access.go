@@ -62,7 +62,7 @@ func openAccess(ctx context.Context, cfg *config.Config, log *slog.Logger) (*acc
 		}
 		warnIfExposed(ctx, log, "LUCIUS_TLS_KEY", cfg.TLSKey)
 	} else if auth.CheckListen(cfg.ListenAddr, false) != nil {
-		log.WarnContext(ctx, "tokens are taken without TLS: set LUCIUS_TLS_CERT, or have a proxy on this host speak it",
+		log.WarnContext(ctx, "tokens are accepted without TLS: set LUCIUS_TLS_CERT, or terminate TLS in a proxy on this host",
 			"listen_addr", cfg.ListenAddr)
 	}
 	if a.callers, err = newLimiter("LUCIUS_RATE_LIMIT_CALLER", cfg.CallerLimit); err != nil {

@@ -29,8 +29,8 @@ func (p *program) audit() *cobra.Command {
 	dataDir := flags.String("data-dir", "", "audit the local store in this folder, which no server may have open;\n"+
 		"without it, the store that the LUCIUS_ variables name")
 	var options audit.Options
-	flags.BoolVar(&options.Quiescent, "quiescent", false, "expect that every job has ended and nothing is left to do")
-	flags.DurationVar(&options.Slack, "slack", 0, "how long work may be overdue (default 10m)")
+	flags.BoolVar(&options.Quiescent, "quiescent", false, "expect that every job has ended and no work is left")
+	flags.DurationVar(&options.Slack, "slack", 0, "how overdue work may be (default 10m)")
 	asJSON := flags.Bool("json", false, "print the report as JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var local []string
@@ -52,7 +52,7 @@ func (p *program) audit() *cobra.Command {
 			return found("%d violations", bad)
 		}
 		if options.Quiescent && report.Late() > 0 {
-			return found("%d things are left to do", report.Late())
+			return found("%d findings of unfinished work", report.Late())
 		}
 		return nil
 	}
@@ -71,7 +71,7 @@ func runAudit(ctx context.Context, cfg *config.Config, options audit.Options) (r
 	confirm := 0 // No other process has a local store open, so one look at a finding is enough.
 	switch cfg.StorageBackend {
 	case config.BackendMemory:
-		return nil, errors.New("LUCIUS_STORAGE_BACKEND memory: it cannot be audited, because it ends with its process")
+		return nil, errors.New("LUCIUS_STORAGE_BACKEND memory: it cannot be audited, because its data ends with its process")
 	case config.BackendLocal:
 		if store, err = pebblestore.Open(pebblestore.Options{Dir: cfg.DataDir, ReadOnly: true}); err != nil {
 			return nil, fmt.Errorf("LUCIUS_DATA_DIR %s: %w", cfg.DataDir, err)

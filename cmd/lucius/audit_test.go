@@ -120,9 +120,9 @@ func TestAudit_OfOneThatIsNot(t *testing.T) {
 func TestAudit_SaysWhyItCannotBeDone(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"no data directory":                {"--data-dir", filepath.Join(t.TempDir(), "none")},
-		`takes no argument, and was given`: {"what"},
-		"unknown flag: --what":             {"--what"},
+		"no data directory":                 {"--data-dir", filepath.Join(t.TempDir(), "none")},
+		`takes no arguments, but was given`: {"what"},
+		"unknown flag: --what":              {"--what"},
 	} {
 		if out, code := auditCommand(t, args...); code != cli.ExitUsage || !strings.Contains(out, want) {
 			t.Errorf("%v ends with %d: %s", args, code, out)

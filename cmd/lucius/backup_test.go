@@ -36,7 +36,7 @@ func TestBackup_IsRestored(t *testing.T) {
 	c := terminalOf(t, s.url, admin)
 	terminalOf(t, s.url, tenant).want(cli.ExitForbidden, "admin for all tenants", "backup", "--to", file)
 	c.want(0, file+" holds the store as of ", "backup", "--to", file)
-	c.want(cli.ExitUsage, "is there already", "backup", "--to", file)
+	c.want(cli.ExitUsage, "already exists", "backup", "--to", file)
 	c.want(0, file+" is whole: a store made ", "restore", file, "--check")
 
 	out := c.want(0, "restored "+restored+": a store made ", "restore", file, "--data-dir", restored)

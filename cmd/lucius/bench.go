@@ -30,15 +30,15 @@ func (p *program) bench() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringArrayVar(&options.Loads, "load", nil,
 		"one load to measure, repeatable: "+strings.Join(bench.Loads(), ", ")+"; default is all")
-	flags.IntVar(&options.Submitters, "submitters", 64, "clients, and so jobs in flight in a closed loop")
-	flags.IntVar(&options.Pullers, "pullers", 4, "claims that wait for work side by side")
+	flags.IntVar(&options.Submitters, "submitters", 64, "number of clients, and so of jobs in flight in a closed loop")
+	flags.IntVar(&options.Pullers, "pullers", 4, "number of claims that wait for work in parallel")
 	flags.IntVar(&options.PayloadBytes, "payload-bytes", 256, "size of a command's payload")
-	flags.IntVar(&options.Rate, "rate", 50, "jobs a second of the open loop")
+	flags.IntVar(&options.Rate, "rate", 50, "jobs per second of the open loop")
 	flags.IntVar(&options.Finished, "finished", 2000, "finished jobs of the prefilled server")
-	flags.IntVar(&options.Live, "live", 200, "jobs of the prefilled server with a step in hand")
+	flags.IntVar(&options.Live, "live", 200, "jobs of the prefilled server with a running step")
 	flags.IntVar(&options.Waiting, "waiting", 2000, "jobs of the prefilled server that wait for a service without a worker")
 	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long each row is measured")
-	flags.DurationVar(&options.WarmUp, "warm-up", time.Second, "how long each load goes on before that")
+	flags.DurationVar(&options.WarmUp, "warm-up", time.Second, "how long each load runs before it is measured")
 	flags.StringVar(&options.Dir, "dir", "", "folder on the disk to measure; default is a temporary one")
 	output := flags.StringP("output", "o", "text", "text or json")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.runBench(cmd.Context(), options, *output) }
@@ -51,7 +51,7 @@ func (p *program) runBench(ctx context.Context, options bench.Options, output st
 	}
 	if options.Dir == "" {
 		if options.Dir, err = os.MkdirTemp("", "lucius-bench-"); err != nil {
-			return fmt.Errorf("make a folder: %w", err)
+			return fmt.Errorf("create a folder: %w", err)
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(options.Dir)) }()
 	}
@@ -91,7 +91,7 @@ func (p *program) startServer(ctx context.Context, dataDir, protocolsDir string)
 	line, err := bufio.NewReader(out).ReadString('\n')
 	url, ok := strings.CutPrefix(strings.TrimSpace(line), "lucius serves ")
 	if err != nil || !ok {
-		return bench.Server{}, errors.Join(errors.New("the server did not come up"), stopServer(server))
+		return bench.Server{}, errors.Join(errors.New("the server did not start"), stopServer(server))
 	}
 	return bench.Server{URL: url, Stop: func() error { return stopServer(server) }}, nil
 }

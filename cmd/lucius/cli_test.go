@@ -187,7 +187,7 @@ func TestCLI_SpeaksTLSWithACertificateOfTheCaller(t *testing.T) {
 	s := serveOn(t, at("data"), append(patient, "--auth-file", at("callers.yaml"), "--tls-cert", at("cert.pem"), "--tls-key", at("key.pem"),
 		"--tls-client-ca", at("ca.pem"))...)
 	c := terminalOf(t, s.url, "")
-	c.want(cli.ExitUnavailable, "give the authority with --ca-file", "jobs", "list")
+	c.want(cli.ExitUnavailable, "name the authority's certificate with --ca-file", "jobs", "list")
 	c.want(cli.ExitForbidden, "Authentication is required", "jobs", "list", "--ca-file", at("ca.pem"))
 	c.want(0, "", "context", "set", "prod", "--server", s.url, "--ca-file", at("ca.pem"), "--client-cert", at("reader.pem"), "--client-key", at("reader.key"))
 	c.want(0, "JOB", "jobs", "list", "--tenant", "tenant_a")

@@ -21,12 +21,12 @@ func (p *program) demo() *cobra.Command {
 	}
 	var o demoOptions
 	flags := cmd.Flags()
-	flags.StringVar(&o.dir, "data-dir", "./lucius-demo", "folder of the demo's store and outputs")
+	flags.StringVar(&o.dir, "data-dir", "./lucius-demo", "folder for the demo's store and outputs")
 	flags.StringVar(&o.listen, "listen-addr", "127.0.0.1:0", "loopback address to serve on")
 	flags.StringVar(&o.protocols, "protocols-dir", "./protocols", "folder of the protocol files")
 	flags.StringVar(&o.documents, "documents-dir", "./testdata/documents", "folder of the documents")
 	flags.StringVar(&o.query, "query", "", "what to search the index for")
-	flags.BoolVar(&o.keep, "keep", false, "leave the server up at the end, until Ctrl-C")
+	flags.BoolVar(&o.keep, "keep", false, "keep the server running at the end, until Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.runDemo(cmd.Context(), o) }
 	return cmd
 }
@@ -49,14 +49,14 @@ func (p *program) runDemo(ctx context.Context, o demoOptions) error {
 	defer stop()
 	played := make(chan error, 1)
 	err = p.runServer(ctx, &loaded.Config, func(baseURL string) error {
-		fmt.Fprintf(p.Stdout, "lucius serves %s, its store is in %s\n\n", baseURL, loaded.DataDir)
+		fmt.Fprintf(p.Stdout, "lucius serves %s with its store in %s\n\n", baseURL, loaded.DataDir)
 		go func() {
 			played <- demo.Run(ctx, demo.Options{
 				BaseURL: baseURL, DocumentsDir: o.documents, WorkDir: filepath.Join(o.dir, "work"), Out: p.Stdout,
 				Terminal: p.Terminal, Query: o.query,
 			})
 			if o.keep && ctx.Err() == nil {
-				fmt.Fprintf(p.Stdout, "\nthe server stays up at %s; Ctrl-C ends it\n", baseURL)
+				fmt.Fprintf(p.Stdout, "\nthe server keeps running at %s; Ctrl-C stops it\n", baseURL)
 				return
 			}
 			stop()

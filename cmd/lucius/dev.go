@@ -47,7 +47,7 @@ func (p *program) dev() *cobra.Command {
 	flags.StringVar(&o.listen, "listen-addr", config.DefaultListenAddr, "loopback address; if the default one is taken, another port")
 	flags.StringVar(&o.protocols, "protocols-dir", "./protocols", "folder of the protocol files")
 	flags.StringVar(&o.commands, "commands-dir", "./commands", "folder of the commands to submit (*.json)")
-	flags.BoolVar(&o.workers, "workers", true, "do the work of all services; false leaves it to your workers")
+	flags.BoolVar(&o.workers, "workers", true, "do the work of all services; false leaves it to your own workers")
 	flags.BoolVar(&o.noOpen, "no-open", false, "do not open the API's page in a browser")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return p.runDev(cmd.Context(), &o, !flags.Changed("listen-addr"))
@@ -89,7 +89,7 @@ func (p *program) runDev(ctx context.Context, o *devOptions, anyPort bool) (err 
 		})
 	}
 	if err = serve(); anyPort && errors.Is(err, syscall.EADDRINUSE) {
-		fmt.Fprintf(p.Stdout, "another program has %s\n", loaded.ListenAddr)
+		fmt.Fprintf(p.Stdout, "%s is taken by another program\n", loaded.ListenAddr)
 		loaded.ListenAddr = "127.0.0.1:0"
 		err = serve()
 	}
@@ -128,7 +128,7 @@ func (p *program) try(ctx context.Context, o *devOptions, url string) {
 		fmt.Fprintf(p.Stdout, "\n%s has no commands: lucius submit FILE --wait\n", o.commands)
 	}
 	if ctx.Err() == nil {
-		fmt.Fprintf(p.Stdout, "\nthe server stays up at %s; Ctrl-C ends it\n", url)
+		fmt.Fprintf(p.Stdout, "\nthe server keeps running at %s; Ctrl-C stops it\n", url)
 	}
 }
 

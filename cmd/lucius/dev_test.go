@@ -28,12 +28,12 @@ func TestInitAndDev_RunAJobToItsEnd(t *testing.T) {
 	dir := t.TempDir()
 	write := exec.CommandContext(t.Context(), binary, "init")
 	write.Dir = dir
-	if out, err := write.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "lucius dev   # see a job go through it\n") {
+	if out, err := write.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "lucius dev   # see a job run through it\n") {
 		t.Fatalf("init: %v, %s", err, out)
 	}
 	dev := startDev(t, binary, dir)
 	dev.until("  job ", " SUCCEEDED\n")
-	dev.until("the server stays up at ")
+	dev.until("the server keeps running at ")
 	dev.end()
 
 	python, err := exec.LookPath("python3")
@@ -126,16 +126,16 @@ func TestDev_ShowsAnExampleAndTakesAFreePort(t *testing.T) {
 	}{
 		"an example": {
 			options: devOptions{listen: taken.Addr().String(), protocols: empty, workers: true}, anyPort: true,
-			says: []string{empty + " has no protocol files", "another program has " + taken.Addr().String(), "job.succeeded", " SUCCEEDED\n"},
-			ends: "Ctrl-C ends it\n",
+			says: []string{empty + " has no protocol files", taken.Addr().String() + " is taken by another program", "job.succeeded", " SUCCEEDED\n"},
+			ends: "Ctrl-C stops it\n",
 		},
 		"a refused command": {
 			options: devOptions{listen: "127.0.0.1:0", protocols: "../../protocols", commands: dir, workers: true},
-			says:    []string{"bad.json\n  ", "request_type"}, ends: "Ctrl-C ends it\n",
+			says:    []string{"bad.json\n  ", "request_type"}, ends: "Ctrl-C stops it\n",
 		},
 		"no command": {
 			options: devOptions{listen: "127.0.0.1:0", protocols: "../../protocols", commands: empty},
-			says:    []string{"yours, which claim", "has no commands: lucius submit FILE --wait"}, ends: "Ctrl-C ends it\n",
+			says:    []string{"yours, which claim", "has no commands: lucius submit FILE --wait"}, ends: "Ctrl-C stops it\n",
 		},
 		"a port that was asked for": {
 			options: devOptions{listen: taken.Addr().String(), protocols: "../../protocols"}, err: syscall.EADDRINUSE,
@@ -176,7 +176,7 @@ func TestInit_OverwritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, force := range []string{"--force=false", "--force"} {
-		c.want(cli.ExitRefused, binary+" is a file, and the project has a folder of that name", "init", dir, force)
+		c.want(cli.ExitRefused, binary+" is a file, but the project has a folder of that name", "init", dir, force)
 		if found, err := os.ReadDir(dir); err != nil || len(found) > 1 {
 			t.Fatalf("it wrote %v, %v", found, err)
 		}
@@ -210,7 +210,7 @@ func TestInit_OverwritesNothing(t *testing.T) {
 func TestServe_WithoutProtocolsSaysHowToBegin(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{t.TempDir(), filepath.Join(t.TempDir(), "none")} {
-		terminalOf(t, "", "").want(cli.ExitFailed, "begin with lucius init", "serve", "--listen-addr", "127.0.0.1:0", "--protocols-dir", dir)
+		terminalOf(t, "", "").want(cli.ExitFailed, "start with lucius init", "serve", "--listen-addr", "127.0.0.1:0", "--protocols-dir", dir)
 	}
 }
 

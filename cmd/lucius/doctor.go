@@ -16,7 +16,7 @@ func checkFiles(protocols, dataDir string) (checks []cli.Check) {
 		report := validate([]string{protocols})
 		for i := range report.Problems {
 			checks = append(checks, cli.Check{
-				Name: "protocols", Detail: report.Problems[i].Error(), Todo: "correct the file; lucius protocols validate checks it again",
+				Name: "protocols", Detail: report.Problems[i].Error(), Todo: "correct the file, then check it with lucius protocols validate",
 			})
 		}
 		if report.Valid {
@@ -40,13 +40,13 @@ func checkAccess(dir string) cli.Check {
 	info, err := os.Stat(dir)
 	switch {
 	case os.IsNotExist(err):
-		check.Detail, check.Todo = dir+" is not there", "the server makes it at its first start; is this the folder that you mean?"
+		check.Detail, check.Todo = dir+" does not exist", "the server creates it when it first starts; is this the right folder?"
 		return check
 	case err != nil:
 		check.Detail, check.Todo = err.Error(), "run this as the server's user"
 		return check
 	case !info.IsDir():
-		check.Detail, check.Todo = dir+" is not a folder", "name the folder of the server: LUCIUS_DATA_DIR"
+		check.Detail, check.Todo = dir+" is not a folder", "name the server's folder, LUCIUS_DATA_DIR"
 		return check
 	case runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0:
 		check.Detail, check.Todo = "other users of this host have access to "+dir, "run chmod o-rwx on it"
@@ -59,7 +59,7 @@ func checkAccess(dir string) cli.Check {
 		check.Detail, check.Todo = err.Error(), "run this as the server's user"
 		return check
 	}
-	check.OK, check.Detail = true, dir+" can be read, and by no other users"
+	check.OK, check.Detail = true, dir+" can be read, but not by other users"
 	return check
 }
 
@@ -72,8 +72,8 @@ func checkSpace(dir string) cli.Check {
 	}
 	check := cli.Check{Name: "disk", OK: free >= server.SpaceAhead*pebblestore.DefaultReserve, Detail: cli.Size(int64(free)) + " free"}
 	if !check.OK {
-		check.Todo = "make room, see \"A disk that fills\" in docs/operations.md: without " +
-			cli.Size(pebblestore.DefaultReserve) + " the server takes no writes"
+		check.Todo = "free some space, see \"A disk that fills up\" in docs/operations.md: without " +
+			cli.Size(pebblestore.DefaultReserve) + " the server accepts no writes"
 	}
 	return check
 }

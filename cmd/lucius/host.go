@@ -191,7 +191,7 @@ func (h *host) watchFiles() []*upkeep.Watcher {
 	attempts := m.Counter("lucius_protocol_reloads_total", "Attempts to reload the protocol files, by outcome.", "outcome")
 	folder := protocol.Folder{Dir: h.cfg.ProtocolsDir, Holder: h.protocols}
 	watcher := upkeep.NewWatcher("protocol files", folder, h.log, observeReloads(attempts))
-	m.watchRefusals("lucius_protocols_refused", "1 while the protocol files on disk are refused and older ones in use, else 0.",
+	m.watchRefusals("lucius_protocols_refused", "1 while the protocol files on disk are refused and older ones are in use, otherwise 0.",
 		nil, watcher)
 	watchers := []*upkeep.Watcher{watcher}
 
@@ -201,7 +201,7 @@ func (h *host) watchFiles() []*upkeep.Watcher {
 		files := prometheus.Labels{"files": label}
 		watcher := upkeep.NewWatcher(name, set, h.log, observeReloads(attempts.MustCurryWith(files)))
 		m.watchRefusals("lucius_access_refused",
-			"1 while files on disk are refused and the previous ones are in use, else 0.", files, watcher)
+			"1 while files on disk are refused and the previous ones are in use, otherwise 0.", files, watcher)
 		watchers = append(watchers, watcher)
 	}
 	if tokens := h.access.tokens; tokens != nil {
@@ -284,6 +284,6 @@ func (h *host) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), tracesGrace)
 	defer cancel()
 	if err := h.tracer.Close(ctx); err != nil {
-		h.log.WarnContext(ctx, "last spans could not be reported", "error", err)
+		h.log.WarnContext(ctx, "last spans could not be exported", "error", err)
 	}
 }

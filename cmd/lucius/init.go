@@ -29,7 +29,7 @@ func (p *program) initialize() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "init [DIR]", GroupID: cli.GroupSetUp, Short: "Write a folder to begin with", Args: cli.Takes(0, 1),
 		Long: "Writes a protocol, a command, a worker in Python with its SDK, a compose file and a README into the\n" +
-			"folder, by default the present one. It overwrites no file, unless with --force.",
+			"folder, by default the current one. It overwrites no file unless --force is given.",
 		Example: "  lucius init && lucius dev\n  lucius init pipeline",
 		RunE: func(_ *cobra.Command, args []string) error {
 			dir := "."
@@ -44,7 +44,7 @@ func (p *program) initialize() *cobra.Command {
 			if dir != "." {
 				fmt.Fprintf(p.Stdout, "cd %s\n", dir)
 			}
-			_, err = fmt.Fprintln(p.Stdout, "lucius dev   # see a job go through it")
+			_, err = fmt.Fprintln(p.Stdout, "lucius dev   # see a job run through it")
 			return err
 		},
 	}
@@ -98,7 +98,7 @@ func checkFree(path string, force bool) error {
 	folder := filepath.Dir(path)
 	if info, err := os.Stat(folder); err == nil && !info.IsDir() {
 		return &cli.Error{Code: cli.ExitRefused, Err: fmt.Errorf(
-			"%s is a file, and the project has a folder of that name: nothing was written. Name another folder: lucius init DIR", folder)}
+			"%s is a file, but the project has a folder of that name: nothing was written. Name another folder: lucius init DIR", folder)}
 	}
 	if _, err := os.Lstat(path); force || errors.Is(err, fs.ErrNotExist) {
 		return nil

@@ -36,21 +36,21 @@ func (p *program) postgres() *cobra.Command {
 	}
 	cmd.AddCommand(
 		verb("migrate", "Bring the schema to the version of this program",
-			"Brings the schema to the version of this program, by the rights of LUCIUS_POSTGRES_URL, which has to own it\n"+
-				"or to be allowed to create it. One process migrates at a time; a migration is applied whole or not at all.",
+			"Brings the schema to the version of this program. The role of LUCIUS_POSTGRES_URL must own the schema, or be\n"+
+				"allowed to create it. One process migrates at a time; a migration is applied completely or not at all.",
 			func(ctx context.Context, cfg *config.Config) error {
 				from, to, err := pgstore.Migrate(ctx, cfg.PostgresURL)
 				if err != nil {
 					return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 				}
 				if from == to {
-					return p.say("the schema has version %d already\n", to)
+					return p.say("the schema already has version %d\n", to)
 				}
 				return p.say("migrated the schema from version %d to %d\n", from, to)
 			}),
 		verb("check", "Check whether this program can serve on the database",
-			"Checks whether the schema is that of this program, and, for the role api, whether the inbox belongs to this ledger\n"+
-				"and the role of LUCIUS_POSTGRES_URL has the rights on it. The exit code is 1 if not.", p.checkPostgres),
+			"Checks whether the schema has the version of this program and, for the role api, whether the inbox belongs to this\n"+
+				"ledger and the role of LUCIUS_POSTGRES_URL has the rights it needs. The exit code is 1 if not.", p.checkPostgres),
 	)
 	return cmd
 }

@@ -27,7 +27,7 @@ func (p *program) protocols() *cobra.Command {
 	var format string
 	check := &cobra.Command{
 		Use: "validate [DIR|FILE...]", Short: "Check protocol files as one set, as the server does when it loads them",
-		Long:    "Checks files and folders of protocols as one set; without any, the folder of the server.",
+		Long:    "Checks files and folders of protocols as one set; without arguments, the server's folder.",
 		Example: "  lucius protocols validate\n  lucius protocols validate ./protocols new.yaml --format json",
 		RunE:    func(_ *cobra.Command, paths []string) error { return p.validateProtocols(paths, format) },
 	}

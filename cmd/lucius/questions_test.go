@@ -294,7 +294,7 @@ func (b *bureau) retryAndSee() {
 	if preview.Matched != bureauFails || len(preview.Sample) != 10 || preview.Truncated || preview.Sample[0].ErrorCode != badScan {
 		b.t.Errorf("a dry run shows %+v", preview)
 	}
-	b.types("lucius retry --service ocr --code bad_scan --dry-run", "400 jobs would be changed; nothing was")
+	b.types("lucius retry --service ocr --code bad_scan --dry-run", "400 jobs would be changed. Nothing has been changed")
 	line := "lucius retry --service ocr --code bad_scan -y --rate 1000"
 	op := decode[api.Operation](b.terminal, words(line)...)
 	b.asked = append(b.asked, line)

@@ -33,17 +33,17 @@ func checkBackup(r io.Reader, progress func(done, total int64)) (cli.CheckedBack
 func (p *program) restore() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore FILE", GroupID: cli.GroupOperate, Short: "Make a data folder of a backup", Args: cli.Takes(1, 1),
-		Long: "Makes a data folder of a backup that lucius backup has taken; FILE - is standard input. It checks the backup,\n" +
-			"opens the store in it, holds it against the invariants, and says what it holds. Until all of that is done\n" +
-			"no server starts on the folder, which must be missing or empty. What was acknowledged after the backup is\n" +
-			"not in it: read \"Back up and restore\" in docs/operations.md before a server works on the result.",
+		Long: "Turns a backup made by lucius backup into a data folder; FILE - is standard input. It verifies the backup,\n" +
+			"opens its store, checks it against the invariants, and reports what it contains. No server starts on the\n" +
+			"folder, which must be missing or empty, until all of that is done. The backup has nothing that was\n" +
+			"acknowledged after it: read \"Back up and restore\" in docs/operations.md before you start a server on it.",
 		Example: "  lucius restore lucius-monday.backup --data-dir /var/lib/lucius\n  lucius restore lucius-monday.backup --check",
 	}
-	dir := cmd.Flags().String("data-dir", "", "folder to make")
-	check := cmd.Flags().Bool("check", false, "check the file, and restore nothing")
+	dir := cmd.Flags().String("data-dir", "", "folder to create")
+	check := cmd.Flags().Bool("check", false, "verify the file without restoring it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if (*dir == "") != *check {
-			return checkError(errors.New("name the folder to make with --data-dir, or check the file with --check"))
+			return checkError(errors.New("name the folder to create with --data-dir, or verify the file with --check"))
 		}
 		file := p.Stdin
 		if args[0] != "-" {
@@ -53,7 +53,7 @@ func (p *program) restore() *cobra.Command {
 			}
 			defer func() { _ = opened.Close() }() // It was only read.
 			if info, err := opened.Stat(); err == nil && info.IsDir() {
-				return checkError(fmt.Errorf("read the backup: %s is a folder, name a file that lucius backup has written", args[0]))
+				return checkError(fmt.Errorf("read the backup: %s is a folder; name a file written by lucius backup", args[0]))
 			}
 			file = cli.Interruptible(cmd.Context(), opened)
 		}

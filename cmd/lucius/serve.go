@@ -20,7 +20,7 @@ import (
 func (p *program) serve() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "serve", GroupID: cli.GroupServer, Short: "Run the server", Args: cli.Takes(0, 0),
-		Long:    "Runs the server. Each flag has a variable, named behind it; flags win over variables.",
+		Long:    "Runs the server. Each flag has an environment variable, named after it; flags take precedence.",
 		Example: "  lucius serve\n  lucius serve --listen-addr 127.0.0.1:9090 --data-dir /var/lib/lucius",
 	}
 	config.Flags(cmd.Flags())
@@ -112,7 +112,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 // protocolsError returns the error of a start, by that of [protocol.Load].
 func protocolsError(dir string, err error) error {
 	if missing(err) {
-		err = fmt.Errorf("%w: name the folder of your protocols, or begin with lucius init", err)
+		err = fmt.Errorf("%w: name the folder of your protocols, or start with lucius init", err)
 	}
 	return fmt.Errorf("LUCIUS_PROTOCOLS_DIR %s: %w", dir, err)
 }

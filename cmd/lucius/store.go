@@ -74,7 +74,7 @@ func (h *host) backup(ctx context.Context) (httpapi.Backup, error) {
 	}
 	backup, err := h.local.Backup(ctx, pebblestore.BackupNote{Version: moduleVersion(), Jobs: live})
 	if errors.Is(err, pebblestore.ErrBackupRunning) {
-		return nil, problem.Newf(problem.RateLimited, "Another backup is under way, and one is taken at a time.")
+		return nil, problem.Newf(problem.RateLimited, "Another backup is under way; only one can run at a time.")
 	}
 	if err != nil {
 		return nil, err // Otherwise the interface would hold nil.

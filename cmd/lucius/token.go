@@ -26,9 +26,9 @@ func (p *program) token() *cobra.Command {
 	}
 	flags := create.Flags()
 	flags.StringVar(&name, "name", "", "the caller's name (required)")
-	flags.StringVar(&file, "file", "", "add the token's hash to this file; without it, what to add is printed")
+	flags.StringVar(&file, "file", "", "add the token's hash to this file; without it, the lines to add are printed")
 	flags.StringArrayVar(&roles, "role", nil, "ROLE:TENANTS[:SERVICES], such as submit:tenant_a or platform:*:ocr,embed;\n"+
-		"may be repeated, and is left out for one more token of a caller that the file has")
+		"may be repeated; leave it out to add a token for a caller that is already in the file")
 	cmd.AddCommand(create)
 	return cmd
 }
@@ -54,11 +54,11 @@ func (p *program) newToken(name, file string, roles []string) error {
 			return err
 		}
 		text += "\n" + stanza
-		fmt.Fprintln(p.Stderr, "The token, which is not shown again, and what to add to the token file by hand:")
+		fmt.Fprintln(p.Stderr, "The token, which is not shown again, and the lines to add to the token file:")
 	} else { // A token is printed only once the file has it, so that every printed token works.
 		err := auth.AppendFile(file, entry)
 		if errors.Is(err, auth.ErrEdit) {
-			return fmt.Errorf("%w; without --file a token comes with what to add by hand", err)
+			return fmt.Errorf("%w; without --file the command prints the lines to add by hand", err)
 		}
 		if err != nil {
 			return err

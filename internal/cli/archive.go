@@ -26,7 +26,7 @@ type archivedJob struct {
 // archive returns lucius archive.
 func (t *tool) archive() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "archive", GroupID: GroupOperate, Short: "Read what retention has archived",
+		Use: "archive", GroupID: GroupOperate, Short: "Read the jobs that retention archived",
 		Example: "  lucius archive read /var/lib/lucius-archive --tenant tenant_a",
 	}
 	cmd.AddCommand(t.archiveRead())
@@ -39,8 +39,8 @@ func (t *tool) archiveRead() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "read FILE|DIR", Short: "List the jobs of an archive, and check its lines", Args: Takes(1, 1),
 		Long: "Lists the jobs that retention wrote to the files jobs-*.jsonl in LUCIUS_ARCHIVE_DIR before it purged them,\n" +
-			"each once, and checks each line. A line that is cut short or is no job is named and left out, and the\n" +
-			"command ends with 1. With -o json the lines of the jobs are printed as they are, with payload and history.",
+			"each once, and checks every line. A line that is truncated or is not a job is reported and left out, and\n" +
+			"the exit code is 1. With -o json the lines are printed unchanged, with payload and history.",
 		Example: "  lucius archive read /var/lib/lucius-archive --tenant tenant_a --since 90d\n" +
 			"  lucius archive read jobs-2026-01.jsonl --job JOB -o json",
 	}
@@ -135,11 +135,11 @@ func (r *archiveReader) file(name string) error {
 			return nil
 		}
 		var job archivedJob
-		fault := errors.New("it is cut short")
+		fault := errors.New("it is truncated")
 		if err == nil {
 			fault = json.Unmarshal(line, &job)
 			if wrong, ok := errors.AsType[*json.UnmarshalTypeError](fault); ok {
-				fault = fmt.Errorf("it has %s where a job has something else", wrong.Value)
+				fault = fmt.Errorf("it has %s where a job has another type", wrong.Value)
 			}
 		}
 		if fault == nil {
@@ -171,7 +171,7 @@ func (r *archiveReader) take(job *archivedJob, line []byte) error {
 func (j *archivedJob) check() error {
 	ended := j.State == api.JobStateSucceeded || j.State == api.JobStateFailedFinal || j.State == api.JobStateCancelled
 	if j.JobID == "" || j.TenantID == "" || !ended || j.CompletedAt.IsZero() || len(j.Events) == 0 {
-		return errors.New("it is not that of a job that has ended")
+		return errors.New("it is not of an ended job")
 	}
 	rev := int64(0)
 	for i := range j.Events {

@@ -76,12 +76,12 @@ func TestArchive_NamesWhatIsDamaged(t *testing.T) {
 		return encode(t, changed) + "\n"
 	}
 	for name, test := range map[string]struct{ line, says string }{
-		"cut short":       {good[:len(good)/2], "it is cut short"},
-		"without its end": {strings.TrimSuffix(good, "\n"), "it is cut short"},
+		"cut short":       {good[:len(good)/2], "it is truncated"},
+		"without its end": {strings.TrimSuffix(good, "\n"), "it is truncated"},
 		"merged":          {good[:len(good)/2] + good, "invalid character"},
-		"no job":          {"[]\n", "left out: it has array where a job has something else"},
-		"live":            {with("state", "IN_PROGRESS"), "it is not that of a job that has ended"},
-		"no history":      {with("events", []any{}), "it is not that of a job that has ended"},
+		"no job":          {"[]\n", "left out: it has array where a job has another type"},
+		"live":            {with("state", "IN_PROGRESS"), "it is not of an ended job"},
+		"no history":      {with("events", []any{}), "it is not of an ended job"},
 		"a gap":           {with("events", []api.Event{{Rev: 1}, {Rev: 3}}), "the history of job j1 jumps from rev 1 to 3"},
 		"less history":    {with("events", []api.Event{{Rev: 1}}), "the history of job j1 ends with rev 1, and the job has rev 2"},
 	} {

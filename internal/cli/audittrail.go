@@ -13,9 +13,9 @@ func (t *tool) auditTrail() *cobra.Command {
 	var caller, action, object, outcome string
 	var limit int
 	cmd := t.command(spec{
-		use: "audit-trail", short: "Show who did what of late",
-		long: "Shows the newest audit records, newest first: at most 1,000, of the process that answers, since its start.\n" +
-			"The audit log has all of them.",
+		use: "audit-trail", short: "Show who did what recently",
+		long: "Shows the latest audit records, newest first: at most 1,000 since the process that answers was started.\n" +
+			"The audit log has all records.",
 		example: "  lucius audit-trail\n  lucius audit-trail --caller ops-1 --outcome denied",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.AuditTrail, []api.AuditRecord, string, error) {
@@ -35,7 +35,7 @@ func (t *tool) auditTrail() *cobra.Command {
 	flags.StringVar(&action, "action", "", "only records of this operation, such as cancelJob")
 	flags.StringVar(&object, "object", "", "only records about this job, pause or other object")
 	flags.StringVar(&outcome, "outcome", "", "only records with this outcome: done, denied or failed")
-	flags.IntVar(&limit, "limit", 50, "the most records to show")
+	flags.IntVar(&limit, "limit", 50, "maximum number of records to show")
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)
 }

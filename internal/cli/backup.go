@@ -30,11 +30,11 @@ func (t *tool) backup() *cobra.Command {
 	var to, reason string
 	var force bool
 	cmd := t.command(spec{
-		use: "backup", short: "Take a backup of a server's data folder",
-		long: "Takes a consistent copy of the store in a running server's data folder, with everything that was\n" +
-			"acknowledged before. The server goes on. The copy is checked as it arrives, and has its name once it is\n" +
-			"whole; lucius restore makes a store of it. It needs the role admin for all tenants, and holds the data of\n" +
-			"all of them: keep it as you keep the data folder.",
+		use: "backup", short: "Back up a server's data folder",
+		long: "Makes a consistent copy of the store in a running server's data folder, with everything acknowledged so\n" +
+			"far. The server keeps running. The copy is verified as it arrives, and gets its final name only then;\n" +
+			"lucius restore turns it into a data folder. This requires the role admin for all tenants. The backup has\n" +
+			"the data of all tenants: protect it like the data folder.",
 		example: "  lucius backup --to lucius-monday.backup\n  lucius backup --to - | ssh host 'cat > lucius.backup'",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		if to == "" {
@@ -63,7 +63,7 @@ func (t *tool) backup() *cobra.Command {
 	cmd.GroupID = GroupOperate
 	flags := cmd.Flags()
 	flags.StringVar(&to, "to", "", "file of the backup, or - for standard output")
-	flags.BoolVar(&force, "force", false, "replace the file if it is there")
+	flags.BoolVar(&force, "force", false, "overwrite an existing file")
 	flags.StringVar(&reason, "reason", "", "why, for the server's log")
 	return t.calls(cmd)
 }
@@ -94,9 +94,9 @@ func (s *session) receiveBackup(ctx context.Context, out io.Writer, reason strin
 			return checked, unreachable(received.broke)
 		}
 		return checked, &Error{Code: ExitUnavailable, Err: errors.New(
-			"the server broke off the backup, and nothing was kept: its log says why; then repeat the command")}
+			"the server aborted the backup, and nothing was kept: see its log for the cause, then repeat the command")}
 	case err != nil:
-		return checked, &Error{Code: ExitFailed, Err: fmt.Errorf("what arrived is not kept: %w", err)}
+		return checked, &Error{Code: ExitFailed, Err: fmt.Errorf("the backup is damaged, and was not kept: %w", err)}
 	}
 	return checked, nil
 }
@@ -136,21 +136,21 @@ type backupFile struct {
 func (s *session) backupFile(name string, force bool) (*backupFile, error) {
 	if name == "-" {
 		if s.Terminal {
-			return nil, usagef("a backup is no text for a terminal: name a file with --to, or send the output to one")
+			return nil, usagef("a backup is not text for a terminal: name a file with --to, or redirect the output")
 		}
 		return &backupFile{Writer: s.Stdout}, nil
 	}
 	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
-		return nil, usagef("%s is no file that a backup can replace: name another", name)
+		return nil, usagef("%s is not a file that a backup can replace: name another", name)
 	} else if err == nil && !force {
-		return nil, usagef("%s is there already: name another file, or replace it with --force", name)
+		return nil, usagef("%s already exists: name another file, or replace it with --force", name)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, usagef("the backup cannot be written: %w", err)
 	}
 	left, _ := os.ReadDir(filepath.Dir(name)) // CreateTemp says what is wrong with the folder.
 	for _, file := range left {
 		if strings.HasPrefix(file.Name(), filepath.Base(name)+".") && strings.HasSuffix(file.Name(), partial) {
-			fmt.Fprintf(s.Stderr, "%s is the beginning of another backup: remove it, unless that one is under way\n",
+			fmt.Fprintf(s.Stderr, "%s is left over from an unfinished backup: remove it, unless that backup is still running\n",
 				filepath.Join(filepath.Dir(name), file.Name()))
 		}
 	}

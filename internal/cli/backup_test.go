@@ -74,7 +74,7 @@ func TestBackup_IsKeptOnceItIsWhole(t *testing.T) {
 		t.Errorf("others can read it: %v, %v", info.Mode(), err)
 	}
 	for want, args := range map[string][]string{
-		"is there already": {"backup", "--to", file}, "name another": {"backup", "--to", filepath.Dir(file), "--force"},
+		"already exists": {"backup", "--to", file}, "name another": {"backup", "--to", filepath.Dir(file), "--force"},
 	} {
 		if _, err := l.run(t, args...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", args, err)
@@ -108,7 +108,7 @@ func TestBackup_NamesTheBeginningOfAnother(t *testing.T) {
 	if _, err := l.run(t, "backup", "--to", file); err != nil {
 		t.Fatal(err)
 	}
-	if want := begun + " is the beginning of another backup: remove it, unless that one is under way\n"; l.notes.String() != want {
+	if want := begun + " is left over from an unfinished backup: remove it, unless that backup is still running\n"; l.notes.String() != want {
 		t.Errorf("it says %q, want %q", l.notes.String(), want)
 	}
 	if _, err := os.Stat(begun); err != nil {
@@ -125,7 +125,7 @@ func TestBackup_ThatFailsLeavesNothing(t *testing.T) {
 	}{
 		"no file named": {sends(t, ""), "", cli.ExitUsage, "--to"},
 		"no folder":     {sends(t, ""), "none/lucius.backup", cli.ExitUsage, "cannot be written"},
-		"broken off":    {sends(t, "this is broken off"), "lucius.backup", cli.ExitUnavailable, "the server broke off the backup"},
+		"broken off":    {sends(t, "this is broken off"), "lucius.backup", cli.ExitUnavailable, "the server aborted the backup"},
 		"altered":       {sends(t, "this is altered"), "lucius.backup", cli.ExitFailed, "not kept: 000004.sst: its content was altered"},
 		"not allowed":   {answers(t, map[string]any{"POST /v1/admin/backup": problem.Forbidden}), "lucius.backup", cli.ExitForbidden, "ask for a token"},
 		"no data folder": {answers(t, map[string]any{"POST /v1/admin/backup": problem.NotFound}), "lucius.backup", cli.ExitNotFound,

@@ -29,11 +29,11 @@ type begin func(ctx context.Context, c *api.Client, key api.IdempotencyKey, requ
 func (b *bulk) register(t *tool, cmd *cobra.Command) {
 	b.selection.register(t, cmd)
 	flags := cmd.Flags()
-	flags.BoolVar(&b.all, "all", false, "all jobs that can be changed so")
+	flags.BoolVar(&b.all, "all", false, "all jobs that can be changed this way")
 	flags.BoolVar(&b.dryRun, "dry-run", false, "show how many jobs match, and some of them; change nothing")
-	flags.BoolVar(&b.detach, "detach", false, "do not wait for the end of the operation")
-	flags.Int32Var(&b.limit, "limit", 0, "the most jobs to change; 0 is 10,000")
-	flags.Float64Var(&b.rate, "rate", 0, "the most jobs a second; 0 leaves it to the server")
+	flags.BoolVar(&b.detach, "detach", false, "do not wait for the operation to end")
+	flags.Int32Var(&b.limit, "limit", 0, "maximum number of jobs to change; 0 means 10,000")
+	flags.Float64Var(&b.rate, "rate", 0, "maximum number of jobs per second; 0 leaves it to the server")
 	flags.StringVar(&b.reason, "reason", "", "why, for the history of the jobs")
 	asks(cmd)
 }
@@ -69,8 +69,8 @@ func (t *tool) retry() *cobra.Command {
 	var from string
 	cmd := t.command(spec{
 		use: "retry [JOB...]", short: "Rerun failed jobs", more: true, completes: jobIDs,
-		long: "Reruns the named jobs, or those that the flags select, in the background of the server. It says how\n" +
-			"many there are and asks, then shows the progress. Ctrl-C leaves the operation running.",
+		long: "Reruns the named jobs, or those that the flags select, in the background on the server. Shows how many\n" +
+			"match and asks for confirmation, then shows the progress. Ctrl-C leaves the operation running.",
 		example: "  lucius retry --service ocr --since 24h --dry-run\n  lucius retry --service ocr --code bad_scan --yes\n" +
 			"  lucius failures --service ocr   # Did it help?",
 	}, func(ctx context.Context, s *session, ids []string) error {
@@ -130,7 +130,7 @@ func (s *session) operate(ctx context.Context, b *bulk, ids []string, create beg
 	}
 	op, err := call[api.Operation](create(ctx, s.Client, key, request))
 	if ExitCode(err) == ExitInterrupted {
-		return &Error{Code: ExitInterrupted, Err: errors.New("interrupted: lucius operations list shows whether the operation began")}
+		return &Error{Code: ExitInterrupted, Err: errors.New("interrupted: lucius operations list shows whether the operation has started")}
 	}
 	if err != nil {
 		return err
@@ -171,9 +171,9 @@ func showPreview(p *page, preview api.OperationPreview) {
 	p.line("")
 	text := ""
 	if preview.Truncated {
-		text = ", and there may be more than one operation takes"
+		text = ", and there may be more than one operation allows"
 	}
-	p.line("%s would be changed%s; nothing was.", p.style(bold, explain.Count(preview.Matched, "job")), text)
+	p.line("%s would be changed%s. Nothing has been changed.", p.style(bold, explain.Count(preview.Matched, "job")), text)
 }
 
 // checkFrom checks the flag of [registerFrom].
@@ -186,6 +186,6 @@ func checkFrom(from string) error {
 
 // registerFrom registers the flag that says where reruns start.
 func registerFrom(cmd *cobra.Command, from *string) {
-	cmd.Flags().StringVar(from, "from", string(api.RerunFromFailed), "failed, which keeps the results before the failed step, or start")
+	cmd.Flags().StringVar(from, "from", string(api.RerunFromFailed), "failed (keeps the results before the failed step) or start")
 	completeWords(cmd, "from", string(api.RerunFromFailed), string(api.RerunFromStart))
 }

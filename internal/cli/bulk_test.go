@@ -146,7 +146,7 @@ func TestRetry_ChangesNothingUnlessAgreed(t *testing.T) {
 		code        int
 		says        string
 	}{
-		{"retry --all --dry-run", "", false, 12, 0, "and 11 more\n\n12 jobs would be changed; nothing was.\n"},
+		{"retry --all --dry-run", "", false, 12, 0, "and 11 more\n\n12 jobs would be changed. Nothing has been changed.\n"},
 		{"retry --all --dry-run --yes", "", false, 12, 0, "12 jobs would be changed"},
 		{"retry --all --dry-run", "", false, 0, 0, "No job matches: nothing was changed.\n"},
 		{"retry --all", "", true, 0, 0, "No job matches: nothing was changed.\n"},
@@ -212,10 +212,10 @@ func TestRetry_Interrupted(t *testing.T) {
 		}))
 		l := newLine(t, server.URL)
 		err := cli.Run(ctx, cli.Root(&l.Env), []string{"retry", "--all", "--yes"})
-		want := "interrupted; the operation goes on: lucius operations get " + operationID + " --watch shows it, lucius operations cancel " +
+		want := "interrupted; the operation continues: lucius operations get " + operationID + " --watch follows it, lucius operations cancel " +
 			operationID + " stops it"
 		if !begun {
-			want = "interrupted: lucius operations list shows whether the operation began"
+			want = "interrupted: lucius operations list shows whether the operation has started"
 		}
 		if cli.ExitCode(err) != cli.ExitInterrupted || fmt.Sprint(err) != want {
 			t.Errorf("begun %t: %v", begun, err)

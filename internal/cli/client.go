@@ -33,10 +33,10 @@ type place struct {
 func (w *place) register(flags *pflag.FlagSet) {
 	flags.StringVar(&w.Server, "server", "", "URL of the server (LUCIUS_URL)")
 	flags.StringVar(&w.Token, "token", "", "bearer token; other users of the host can see it: prefer a file (LUCIUS_TOKEN)")
-	flags.StringVar(&w.TokenFile, "token-file", "", "file of the bearer token (LUCIUS_TOKEN_FILE)")
-	flags.StringVar(&w.CAFile, "ca-file", "", "authorities of the server's certificate, in PEM (LUCIUS_CA_FILE)")
-	flags.StringVar(&w.ClientCert, "client-cert", "", "certificate of the caller, in PEM (LUCIUS_CLIENT_CERT)")
-	flags.StringVar(&w.ClientKey, "client-key", "", "its key, in PEM (LUCIUS_CLIENT_KEY)")
+	flags.StringVar(&w.TokenFile, "token-file", "", "file with the bearer token (LUCIUS_TOKEN_FILE)")
+	flags.StringVar(&w.CAFile, "ca-file", "", "certificate authorities for the server's certificate, in PEM (LUCIUS_CA_FILE)")
+	flags.StringVar(&w.ClientCert, "client-cert", "", "client certificate, in PEM (LUCIUS_CLIENT_CERT)")
+	flags.StringVar(&w.ClientKey, "client-key", "", "key of the client certificate, in PEM (LUCIUS_CLIENT_KEY)")
 }
 
 // fields returns the parts by the names of their flags.
@@ -169,7 +169,7 @@ func (w *place) token() (string, error) {
 	}
 	for _, c := range []byte(token) {
 		if c <= ' ' || c > '~' {
-			return "", usagef("the token has a space or another character that no token has")
+			return "", usagef("the token contains a space or another character that is not allowed in tokens")
 		}
 	}
 	return token, nil
@@ -184,11 +184,11 @@ func (w *place) tls() (*tls.Config, error) {
 			return nil, usagef("read the CA file: %w", err)
 		}
 		if config.RootCAs = x509.NewCertPool(); !config.RootCAs.AppendCertsFromPEM(text) {
-			return nil, usagef("the CA file %s holds no certificate in PEM", w.CAFile)
+			return nil, usagef("the CA file %s contains no PEM certificate", w.CAFile)
 		}
 	}
 	if (w.ClientCert == "") != (w.ClientKey == "") {
-		return nil, usagef("--client-cert and --client-key are needed together")
+		return nil, usagef("--client-cert and --client-key must be given together")
 	}
 	if w.ClientCert != "" {
 		pair, err := tls.LoadX509KeyPair(w.ClientCert, w.ClientKey)

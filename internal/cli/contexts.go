@@ -29,7 +29,7 @@ func (e *Env) contextsPath() (string, error) {
 	}
 	dir, err := os.UserConfigDir()
 	if err != nil {
-		return "", usagef("there is no folder of the user's configuration: set LUCIUS_CONFIG to the path of the contexts file")
+		return "", usagef("the user has no configuration folder: set LUCIUS_CONFIG to the path of the contexts file")
 	}
 	return filepath.Join(dir, "lucius", "contexts.yaml"), nil
 }
@@ -71,7 +71,7 @@ func (c *contexts) write(e *Env) error {
 		return fmt.Errorf("encode the contexts: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("make the folder of the contexts file: %w", err)
+		return fmt.Errorf("create the folder of the contexts file: %w", err)
 	}
 	file, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // With mode 0600.
 	if err != nil {
@@ -92,7 +92,7 @@ func (c *contexts) named(name string) (place, error) {
 	found, ok := c.Contexts[name]
 	if !ok {
 		return place{}, &Error{Code: ExitNotFound, Err: fmt.Errorf(
-			"there is no context %q: lucius context list shows those that there are", name)}
+			"there is no context %q: lucius context list shows all contexts", name)}
 	}
 	return found, nil
 }
@@ -100,9 +100,9 @@ func (c *contexts) named(name string) (place, error) {
 // contextCommands returns lucius context.
 func (t *tool) contextCommands() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "context", GroupID: GroupSetUp, Short: "Keep the servers that you call",
-		Long: "A context is a server with the way to call it. The contexts are kept in contexts.yaml in the folder\n" +
-			"lucius of your configuration, or in the file that LUCIUS_CONFIG names; only you may read it.",
+		Use: "context", GroupID: GroupSetUp, Short: "Store the servers that you call",
+		Long: "A context is a server and how to call it. Contexts are stored in lucius/contexts.yaml in your\n" +
+			"configuration folder, or in the file that LUCIUS_CONFIG names; only you may read that file.",
 		Example: "  lucius context set prod --server https://lucius.example.com --token-file ~/.lucius-token\n  lucius context use prod",
 	}
 	cmd.AddCommand(t.contextList(), t.contextSet(), t.contextUse(), t.contextDelete())
@@ -164,7 +164,7 @@ func (t *tool) contextSet() *cobra.Command {
 	var set place
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !contextName.MatchString(args[0]) {
-			return usagef("the context's name is %q, it must be letters, digits, '.', '_' and '-', the first none of these three", args[0])
+			return usagef("the context's name is %q, it must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", args[0])
 		}
 		all, err := t.readContexts()
 		if err != nil {

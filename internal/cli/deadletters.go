@@ -18,8 +18,8 @@ import (
 // deadLetters returns lucius dead-letters.
 func (t *tool) deadLetters() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "dead-letters", GroupID: GroupOperate, Short: "Look at replies on Service Bus that could not be handled",
-		Long:    "Lists, replays and purges the dead letters of the reply topics of Service Bus.",
+		Use: "dead-letters", GroupID: GroupOperate, Short: "Manage replies on Service Bus that could not be handled",
+		Long:    "Lists, replays and purges the dead letters of the Service Bus reply topics.",
 		Example: "  lucius dead-letters list\n  lucius dead-letters replay --all",
 	}
 	cmd.AddCommand(t.deadLettersList(),
@@ -64,7 +64,7 @@ func (t *tool) deadLettersList() *cobra.Command {
 			p.more(list.NextPageToken != "", len(rows))
 		})
 	})
-	cmd.Flags().IntVar(&limit, "limit", 100, "the most dead letters to list; their bodies are shown with -o json")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of dead letters to list; -o json shows their bodies")
 	return cmd
 }
 
@@ -78,7 +78,7 @@ func (t *tool) deadLettersHandle(verb, short string,
 	var all bool
 	var reason string
 	cmd := t.command(spec{
-		use: verb + " [ID...]", short: short + ": the named ones, or --all that are there now", more: true,
+		use: verb + " [ID...]", short: short + ", by id or --all", more: true,
 		example: "  lucius dead-letters " + verb + " 3-1742\n  lucius dead-letters " + verb + " --all",
 	}, func(ctx context.Context, s *session, ids []string) error {
 		if all == (len(ids) > 0) {
@@ -103,7 +103,7 @@ func (t *tool) deadLettersHandle(verb, short string,
 			return handle(s.Client, ctx, api.DeadLetterRequest{DeadLetterIDs: some, Reason: reason})
 		})
 	})
-	cmd.Flags().BoolVar(&all, "all", false, "all dead letters that are there now")
+	cmd.Flags().BoolVar(&all, "all", false, "all current dead letters")
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the log")
 	return asks(cmd)
 }
@@ -129,7 +129,7 @@ func (s *session) handleDeadLetters(ids []string, handle func([]string) (*http.R
 	}
 	kept := slices.ContainsFunc(result.Handled, func(one api.HandledDeadLetter) bool { return one.Outcome == api.DeadLetterOutcomeKept })
 	if kept && err == nil {
-		err = &Error{Code: ExitFailed, Err: errors.New("not all dead letters could be handled: they stay")}
+		err = &Error{Code: ExitFailed, Err: errors.New("not all dead letters could be handled; the others stay")}
 	}
 	return errors.Join(show(s, result, func(p *page, result api.DeadLetterResult) {
 		rows := make([][]string, len(result.Handled))

@@ -38,8 +38,8 @@ func (t *tool) doctor() *cobra.Command {
 	cmd := t.command(spec{
 		use: "doctor", short: "Check the server, the token, and files of a server on this host",
 		long: "Checks that the server can be reached and is ready, what the token may do, and how far the clocks are\n" +
-			"apart; with --protocols-dir and --data-dir also files on this host. Says what to do about each fault, and\n" +
-			"ends with 1 if there is one.",
+			"apart; with --protocols-dir and --data-dir, also files on this host. Says what to do about each problem,\n" +
+			"and exits with 1 if there is one.",
 		example: "  lucius doctor\n  lucius doctor --protocols-dir ./protocols --data-dir ./lucius-data",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		checks := s.examine(ctx)
@@ -124,7 +124,7 @@ func (s *session) checkReady(ctx context.Context) []Check {
 	if err != nil {
 		return []Check{failedCheck("ready", err)}
 	}
-	checks := []Check{{Name: "ready", OK: true, Detail: "the store can be read and takes writes"}}
+	checks := []Check{{Name: "ready", OK: true, Detail: "the store can be read and accepts writes"}}
 	for _, warning := range ready.Warnings {
 		checks = append(checks, Check{Name: "degraded", Detail: warning, Todo: "see Trouble in docs/operations.md"})
 	}
@@ -139,7 +139,7 @@ const mostSkew = 5 * time.Second
 func clocks(sent, got time.Time, date string) Check {
 	at, err := http.ParseTime(date)
 	if err != nil {
-		return Check{Name: "clock", OK: true, Detail: "the server does not tell its time"}
+		return Check{Name: "clock", OK: true, Detail: "the server does not report its time"}
 	}
 	ahead := max(at.Sub(got), 0)
 	behind := max(sent.Sub(at.Add(time.Second)), 0) // The Date is rounded down.
@@ -200,7 +200,7 @@ func (s *session) checkToken(ctx context.Context) []Check {
 	}
 	detail := "valid; its roles are "
 	if at, _ := s.where(); at.Token+at.TokenFile+at.ClientCert == "" {
-		detail = "none is needed; without one the roles are "
+		detail = "not required; without one the roles are "
 	}
 	return []Check{{Name: "token", OK: true, Detail: detail + strings.Join(roles, ", ")}, s.checkVersion(ctx)}
 }

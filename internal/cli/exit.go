@@ -34,18 +34,18 @@ const (
 )
 
 // exitCodesHelp documents them. docs/cli.md has the same table.
-const exitCodesHelp = `Every command ends with one of these codes:
+const exitCodesHelp = `Every command exits with one of these codes:
 
     0  done
-    1  what was asked did not succeed: a job failed under --wait, an audit or a check found
-       something, a server could not start
-    2  the command line is wrong, the server calls the request invalid, or an audit or a
-       check could not be done
+    1  the operation did not succeed: a job failed under --wait, an audit or a check found
+       something, or a server could not start
+    2  the command line is wrong, the server rejected the request as invalid, or an audit
+       or a check could not be done
     3  not found
     4  not allowed: no valid token, or one that does not cover this
     5  the server cannot be reached, is unavailable or overloaded, or failed
-    6  refused by the state of things: a conflict, or a command that no protocol accepts
-   70  the server found a defect of its own and stopped
+    6  refused because of the current state: a conflict, or a command that no protocol accepts
+   70  the server detected an internal defect and stopped
   130  interrupted`
 
 // Error is a sentence for people with an exit code.
@@ -119,7 +119,7 @@ func refusal(response *http.Response, body []byte) error {
 // strange returns the error of an answer that no Lucius server gives.
 func strange(response *http.Response) error {
 	return &Error{Code: ExitUnavailable, Err: fmt.Errorf(
-		"%s answered %d, but not as a Lucius server does: check --server, or a proxy before it",
+		"%s answered %d, but not like a Lucius server: check --server, or a proxy in front of it",
 		origin(response.Request.URL), response.StatusCode)}
 }
 
@@ -191,7 +191,7 @@ func unreachable(err error) error {
 	var lookup *net.DNSError
 	switch {
 	case errors.As(err, &authority):
-		cause, todo = "its certificate is signed by an unknown authority", "give the authority with --ca-file"
+		cause, todo = "its certificate is signed by an unknown authority", "name the authority's certificate with --ca-file"
 	case errors.As(err, &verification):
 		cause, todo = verification.Err.Error(), "check the host name in --server"
 	case strings.Contains(err.Error(), "HTTP response to HTTPS client"):

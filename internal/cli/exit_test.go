@@ -132,9 +132,9 @@ func TestErrors_WithoutAnAnswer(t *testing.T) {
 	t.Cleanup(secure.Close)
 	for server, want := range map[string]string{
 		"http://" + closed.Addr().String():               "the connection was refused: start one with lucius serve",
-		foreign.URL:                                      "answered 404, but not as a Lucius server does",
+		foreign.URL:                                      "answered 404, but not like a Lucius server",
 		strings.Replace(foreign.URL, "http", "https", 1): "it does not speak TLS: use http://",
-		secure.URL:                       "signed by an unknown authority: give the authority with --ca-file",
+		secure.URL:                       "signed by an unknown authority: name the authority's certificate with --ca-file",
 		"http://no-such-host.invalid:80": "there is no host no-such-host.invalid",
 	} {
 		_, err := newLine(t, server, "LUCIUS_TOKEN=geheim").run(t, "jobs", "get", "x?secret=1")
@@ -159,13 +159,13 @@ func TestErrors_OfTheCommandLine(t *testing.T) {
 		{"jobs get x -o xml", `--output is "xml", it must be table, json or yaml`},
 		{"jobs get x --server localhost:8080", `the server is "localhost:8080", it must be a URL such as`},
 		{"jobs get x --server http://me:pw@localhost", "the server's URL has a user"},
-		{"jobs get x --token a\tb", "the token has a space"},
+		{"jobs get x --token a\tb", "the token contains a space"},
 		{"jobs get x --token-file none", "read the token file"},
-		{"jobs get x --ca-file exit_test.go", "holds no certificate"},
-		{"jobs get x --client-cert c", "--client-cert and --client-key are needed together"},
+		{"jobs get x --ca-file exit_test.go", "contains no PEM certificate"},
+		{"jobs get x --client-cert c", "--client-cert and --client-key must be given together"},
 		{"jobs list --limit 0", "--limit is 0, it must be at least 1"},
 		{"submit - --timeout 1s", "--timeout needs --wait"},
-		{"context list more", `lucius context list takes no argument, and was given "more"`},
+		{"context list more", `lucius context list takes no arguments, but was given "more"`},
 	} {
 		_, err := newLine(t, "http://127.0.0.1:1").run(t, strings.Split(test.args, " ")...)
 		if cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(fmt.Sprint(err), test.want) {

@@ -19,7 +19,7 @@ func (t *tool) failures() *cobra.Command {
 		use: "failures", short: "Show what failed, and why",
 		long: "Shows the jobs that failed for good, in groups of the same step type, service and error code, with\n" +
 			"the message of the newest job. Jobs that were rerun are left out, unless --include-resolved is given.\n" +
-			"Without a time these are jobs accepted in this month or the two before it.",
+			"Without a time, shows jobs accepted in this month and the two before it.",
 		example: "  lucius failures --since 24h\n  lucius failures --service ocr --include-resolved\n" +
 			"  lucius failures list --service ocr --code bad_scan",
 	}, func(ctx context.Context, s *session, _ []string) error {
@@ -47,7 +47,7 @@ func (t *tool) failures() *cobra.Command {
 	})
 	by.register(t, cmd)
 	by.registerFailed(cmd)
-	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also show jobs that were rerun, in groups of their own")
+	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also show jobs that were rerun, in separate groups")
 	cmd.AddCommand(t.failuresList())
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)
@@ -79,7 +79,7 @@ func (s *session) messages(ctx context.Context, groups []api.FailureGroup) []str
 // showFailures writes a table of groups.
 func showFailures(p *page, list failed) {
 	if len(list.Groups) == 0 {
-		p.line("No job that matches has failed.")
+		p.line("No matching job has failed.")
 		return
 	}
 	rows := make([][]string, len(list.Groups))
@@ -103,7 +103,7 @@ func (t *tool) failuresList() *cobra.Command {
 	var limit int
 	cmd := t.command(spec{
 		use: "list", short: "List the jobs of a group of failures",
-		long: "Lists the jobs that failed for good and match, newest first. Jobs that were rerun are left out, unless\n" +
+		long: "Lists the matching jobs that failed for good, newest first. Jobs that were rerun are left out, unless\n" +
 			"--include-resolved is given.",
 		example: "  lucius failures list --service ocr --code bad_scan --since 24h",
 	}, func(ctx context.Context, s *session, _ []string) error {
@@ -132,7 +132,7 @@ func (t *tool) failuresList() *cobra.Command {
 	by.register(t, cmd)
 	by.registerFailed(cmd)
 	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also list jobs that were rerun")
-	cmd.Flags().IntVar(&limit, "limit", 50, "the most jobs to list")
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of jobs to list")
 	return cmd
 }
 

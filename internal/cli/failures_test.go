@@ -35,7 +35,7 @@ func TestFailures(t *testing.T) {
 	forPrograms(t, l, list, "failures")
 
 	server.answers["GET /v1/admin/failures"] = []any{api.FailureList{Groups: []api.FailureGroup{}}}
-	if out, err := l.run(t, "failures"); err != nil || out != "No job that matches has failed.\n" {
+	if out, err := l.run(t, "failures"); err != nil || out != "No matching job has failed.\n" {
 		t.Errorf("without failures: %v, %q", err, out)
 	}
 }

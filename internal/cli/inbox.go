@@ -19,9 +19,9 @@ import (
 // inbox returns lucius inbox.
 func (t *tool) inbox() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "inbox", GroupID: GroupOperate, Short: "Look at commands of applications' transactions",
-		Long: "Lists, retries and discards commands that applications submitted in their own transactions, in PostgreSQL,\n" +
-			"and that were refused or wait.",
+		Use: "inbox", GroupID: GroupOperate, Short: "Manage commands of applications' transactions",
+		Long: "Lists, retries and discards commands that applications submitted in their own PostgreSQL transactions,\n" +
+			"and that are refused or waiting.",
 		Example: "  lucius inbox list\n  lucius inbox retry --all",
 	}
 	cmd.AddCommand(t.inboxList(),
@@ -78,8 +78,8 @@ func (t *tool) inboxList() *cobra.Command {
 		}
 		return show(s, list, func(p *page, list api.InboxPage) { showInbox(p, list, state != nil && *state == api.InboxStateWaiting) })
 	})
-	ofState = inboxState(cmd, "waiting or refused; refused without it")
-	cmd.Flags().IntVar(&limit, "limit", 100, "the most commands to list; they are shown whole with -o json")
+	ofState = inboxState(cmd, "waiting or refused; default is refused")
+	cmd.Flags().IntVar(&limit, "limit", 100, "maximum number of commands to list; -o json shows them in full")
 	return cmd
 }
 
@@ -131,15 +131,15 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 	var reason string
 	ofState := func() (*api.InboxState, error) { return nil, nil } //nolint:nilnil // As in inboxState.
 	cmd := t.command(spec{
-		use: verb + " [ID...]", short: short + ": the named ones, or --all that are there now", more: true,
-		example: "  lucius inbox " + verb + " 5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59 --reason mended\n" +
-			"  lucius inbox " + verb + " --all --reason mended",
+		use: verb + " [ID...]", short: short + ", by id or --all", more: true,
+		example: "  lucius inbox " + verb + " 5b3a1d0e-8c7f-4c1b-9a51-0d6f2c3b4a59 --reason fixed\n" +
+			"  lucius inbox " + verb + " --all --reason fixed",
 	}, func(ctx context.Context, s *session, ids []string) error {
 		if all == (len(ids) > 0) {
 			return usagef("name commands, or give --all")
 		}
 		if ends && reason == "" {
-			return usagef("give a --reason: the application that submitted a command is told it")
+			return usagef("give a --reason: it is shown to the application that submitted the command")
 		}
 		if all {
 			state, err := ofState()
@@ -161,9 +161,9 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 		}
 		return s.handleInbox(ids, func(some []string) (*http.Response, error) { return handle(ctx, s, some, reason) })
 	})
-	cmd.Flags().BoolVar(&all, "all", false, "all refused commands that are there now")
+	cmd.Flags().BoolVar(&all, "all", false, "all commands that are refused now")
 	if ends {
-		ofState = inboxState(cmd, "with --all: waiting or refused; refused without it")
+		ofState = inboxState(cmd, "with --all: waiting or refused; default is refused")
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the log; with discard for the application too")
 	return asks(cmd)

@@ -61,11 +61,11 @@ func (t *tool) jobsList() *cobra.Command {
 	flags.StringVar(&state, "state", "", "only jobs in this state, such as IN_PROGRESS or FAILED_FINAL")
 	flags.StringVar(&requestType, "request-type", "", "only jobs of this request type")
 	flags.StringVar(&service, "service", "", "only jobs whose failed or current step is of this service")
-	flags.StringVar(&code, "code", "", "only jobs that failed with this error code, or that try again after it")
+	flags.StringVar(&code, "code", "", "only jobs that failed with this error code, or retry after it")
 	flags.StringVar(&correlation, "correlation-id", "", "only jobs with this correlation id, however old they are")
 	flags.StringVar(&after, "created-after", "", "only jobs accepted since then: "+momentHelp)
 	flags.StringVar(&before, "created-before", "", "only jobs accepted before then: "+momentHelp)
-	flags.IntVar(&limit, "limit", 50, "the most jobs to list")
+	flags.IntVar(&limit, "limit", 50, "maximum number of jobs to list")
 	completeWords(cmd, "state", jobStates...)
 	t.completeFlag(cmd, "request-type", requestTypes)
 	t.completeFlag(cmd, "service", serviceNames)
@@ -119,8 +119,8 @@ func (t *tool) jobsControl(verb, short, done string,
 	var b bulk
 	cmd := t.command(spec{
 		use: verb + " [JOB...]", short: short, more: true, completes: jobIDs,
-		long: short + ": the named ones, each answered by a document of its own with -o json or yaml; or, without\n" +
-			"names, those that the flags select, by an operation of the server. More than one must be confirmed.",
+		long: short + " by id; -o json or yaml then prints a separate document for each. Without ids, the flags\n" +
+			"select the jobs, and the server changes them in one operation. More than one job must be confirmed.",
 		example: fmt.Sprintf("  lucius jobs %s JOB --reason \"wrong file\"\n  lucius jobs %[1]s --tenant tenant_a --dry-run", verb),
 	}, func(ctx context.Context, s *session, ids []string) error {
 		if len(ids) == 0 {

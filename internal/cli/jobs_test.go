@@ -181,7 +181,7 @@ func TestJobsGet_OfNoID(t *testing.T) {
 	l := newLine(t, "http://127.0.0.1:1")
 	for _, id := range []string{"", ".", "..", "../admin/pauses"} {
 		for _, args := range [][]string{{"jobs", "get", id}, {"jobs", "cancel", "a", id}, {"operations", "cancel", id}} {
-			if _, err := l.run(t, args...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), fmt.Sprintf("%q is no id", id)) {
+			if _, err := l.run(t, args...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), fmt.Sprintf("%q is not an id", id)) {
 				t.Errorf("%q: %v", args, err)
 			}
 		}

@@ -141,7 +141,7 @@ func TestPauses(t *testing.T) {
 		shows(t, "pause", "POST /v1/admin/pauses {"+body+"}", ocr, "pause --reason why "+flags)
 	}
 	shows(t, "resume", "POST /v1/admin/pauses/service:ocr:resume {}", ocr, "resume service:ocr")
-	shows(t, "resume", `POST /v1/admin/pauses/service:ocr:resume {"ramp_seconds":0,"reason":"mended"}`, ocr, "resume service:ocr --ramp 0 --reason mended")
+	shows(t, "resume", `POST /v1/admin/pauses/service:ocr:resume {"ramp_seconds":0,"reason":"fixed"}`, ocr, "resume service:ocr --ramp 0 --reason fixed")
 	list := "GET /v1/admin/pauses"
 	for flags, id := range map[string]string{"--service ocr": "service:ocr", "--all": "all", "--lane 3 --ramp 90s": "lane:3"} {
 		path, body := "POST /v1/admin/pauses/"+id+":resume", "{}"
@@ -315,7 +315,7 @@ func TestWebhooks(t *testing.T) {
 	page := api.WebhookPage{Webhooks: []api.Webhook{hook, {WebhookID: "wh2", State: api.WebhookStatePending, NextAttemptAt: at(-time.Minute)}}}
 	shows(t, "webhooks", "GET /v1/admin/webhooks?tenant_id=tenant_a&limit=50", page, "webhooks list --tenant tenant_a")
 	shows(t, "webhooks", "GET /v1/jobs/"+jobID+"/webhooks", page, "webhooks list --job "+jobID)
-	shows(t, "webhooks-replay", `POST /v1/admin/webhooks/wh1:replay {"reason":"mended"}`, hook, "webhooks replay wh1 --reason mended")
+	shows(t, "webhooks-replay", `POST /v1/admin/webhooks/wh1:replay {"reason":"fixed"}`, hook, "webhooks replay wh1 --reason fixed")
 }
 
 func TestDeadLetters(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 // operations returns lucius operations.
 func (t *tool) operations() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "operations", GroupID: GroupOperate, Short: "Look at operations on many jobs, and stop them",
-		Long: "Operations on many jobs are begun by lucius retry and by lucius jobs cancel, pause and resume with flags\n" +
-			"that select jobs. The server keeps them for seven days after their end.",
+		Use: "operations", GroupID: GroupOperate, Short: "Show operations on many jobs, and stop them",
+		Long: "Operations on many jobs are started by lucius retry, and by lucius jobs cancel, pause and resume with\n" +
+			"flags that select jobs. The server keeps them for seven days after they end.",
 		Example: "  lucius operations list\n  lucius operations get OPERATION",
 	}
 	cmd.AddCommand(t.operationsList(), t.operationsGet(), t.operationsCancel())
@@ -43,7 +43,7 @@ func (t *tool) operationsList() *cobra.Command {
 		return show(s, list, showOperations)
 	})
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only operations that select jobs of this tenant")
-	cmd.Flags().IntVar(&limit, "limit", 50, "the most operations to list")
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of operations to list")
 	return cmd
 }
 
@@ -84,7 +84,7 @@ func (t *tool) operationsGet() *cobra.Command {
 	var limit int
 	var watch bool
 	cmd := t.command(spec{
-		use: "get OPERATION", short: "Show an operation, and what became of its jobs", args: 1, completes: operationIDs,
+		use: "get OPERATION", short: "Show an operation, and the outcomes of its jobs", args: 1, completes: operationIDs,
 		example: "  lucius operations get OPERATION\n  lucius operations get OPERATION --watch",
 	}, func(ctx context.Context, s *session, args []string) error {
 		op, err := s.operation(ctx, args[0], limit)
@@ -96,7 +96,7 @@ func (t *tool) operationsGet() *cobra.Command {
 		}
 		return show(s, op, showOperation)
 	})
-	cmd.Flags().IntVar(&limit, "limit", 50, "the most jobs to show")
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of jobs to show")
 	cmd.Flags().BoolVar(&watch, "watch", false, "follow the operation until its end")
 	return cmd
 }
@@ -104,7 +104,7 @@ func (t *tool) operationsGet() *cobra.Command {
 func (t *tool) operationsCancel() *cobra.Command {
 	var reason string
 	cmd := t.command(spec{
-		use: "cancel OPERATION", short: "Stop an operation; what it has changed stays so", args: 1, completes: operationIDs,
+		use: "cancel OPERATION", short: "Stop an operation; jobs already changed stay changed", args: 1, completes: operationIDs,
 		example: "  lucius operations cancel OPERATION",
 	}, func(ctx context.Context, s *session, args []string) error {
 		op, err := call[api.Operation](s.CancelOperation(ctx, args[0], api.ControlRequest{Reason: reason}))
@@ -146,7 +146,7 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 		}
 		if err != nil {
 			bar.end()
-			return &Error{Code: ExitCode(err), Err: fmt.Errorf("%w; the operation goes on: lucius operations get %s --watch shows it, "+
+			return &Error{Code: ExitCode(err), Err: fmt.Errorf("%w; the operation continues: lucius operations get %s --watch follows it, "+
 				"lucius operations cancel %[2]s stops it", err, id)}
 		}
 	}

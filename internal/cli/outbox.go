@@ -15,7 +15,7 @@ import (
 // outbox returns lucius outbox.
 func (t *tool) outbox() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "outbox", GroupID: GroupOperate, Short: "Look at directives that wait to be published, and publish them now",
+		Use: "outbox", GroupID: GroupOperate, Short: "Show directives that wait to be published, and publish them now",
 		Example: "  lucius outbox list --state PENDING\n  lucius outbox retry --job JOB",
 	}
 	cmd.AddCommand(t.outboxList(), t.outboxRetry())
@@ -47,7 +47,7 @@ func (t *tool) outboxList() *cobra.Command {
 	flags.StringVar(&state, "state", "", "only rows in this state: PENDING, SENT or FAILED_FINAL")
 	flags.StringVar(&tenant, "tenant", "", "only rows of this tenant")
 	flags.Int32Var(&lane, "lane", -1, "only rows of this lane")
-	flags.IntVar(&limit, "limit", 50, "the most rows to list")
+	flags.IntVar(&limit, "limit", 50, "maximum number of rows to list")
 	completeWords(cmd, "state", string(api.OutboxStatePending), string(api.OutboxStateSent), string(api.OutboxStateFailedFinal))
 	return cmd
 }
@@ -74,7 +74,7 @@ func (t *tool) outboxRetry() *cobra.Command {
 	cmd := t.command(spec{
 		use: "retry [ROW...]", short: "Publish waiting directives now", more: true,
 		long: "Publishes the named rows now, or those that the flags select; steps that wait for their next attempt\n" +
-			"get it now. This spends no attempt. What may be many rows must be confirmed.",
+			"get it now. This spends no retry budget. A selection that may have many rows must be confirmed.",
 		example: "  lucius outbox retry --job JOB\n  lucius outbox retry --tenant tenant_a --older-than 1m",
 	}, func(ctx context.Context, s *session, ids []string) error {
 		filters := tenant != "" || lane >= 0 || older > 0
@@ -114,8 +114,8 @@ func (t *tool) outboxRetry() *cobra.Command {
 	flags.StringVar(&job, "job", "", "the row of this job")
 	flags.StringVar(&tenant, "tenant", "", "only rows of this tenant")
 	flags.Int32Var(&lane, "lane", -1, "only rows of this lane")
-	flags.DurationVar(&older, "older-than", 0, "only rows that have not changed for so long, such as 1m")
-	flags.Int32Var(&limit, "limit", 0, "the most rows to retry; 0 is all")
+	flags.DurationVar(&older, "older-than", 0, "only rows that have not changed for this long, such as 1m")
+	flags.Int32Var(&limit, "limit", 0, "maximum number of rows to retry; 0 means all")
 	flags.BoolVar(&all, "all", false, "all rows that are due or wait")
 	return asks(cmd)
 }

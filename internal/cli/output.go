@@ -122,7 +122,7 @@ func (p *page) table(header []string, rows [][]string) {
 // more says that a list was cut at --limit, if it was.
 func (p *page) more(cut bool, shown int) {
 	if cut {
-		p.line("%s", p.style(faint, fmt.Sprintf("There may be more than these %d: see --limit.", shown)))
+		p.line("%s", p.style(faint, fmt.Sprintf("There may be more than these %d: use --limit.", shown)))
 	}
 }
 

@@ -24,9 +24,9 @@ func (t *tool) overview() *cobra.Command {
 	var once bool
 	var interval time.Duration
 	cmd := t.command(spec{
-		use: "overview", short: "Show how the server does, live",
-		long: "Shows the jobs, services, pauses and circuits of the server: live on a terminal until Ctrl-C, once\n" +
-			"elsewhere. With -o json or yaml it prints the overview of the API once.",
+		use: "overview", short: "Show the state of the server, live",
+		long: "Shows the jobs, services, pauses and circuits of the server: live on a terminal until Ctrl-C, otherwise\n" +
+			"once. With -o json or yaml it prints the API's overview once.",
 		example: "  lucius overview\n  lucius overview --once",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		if interval < 100*time.Millisecond {
@@ -62,8 +62,8 @@ func (t *tool) overview() *cobra.Command {
 			}
 		}
 	})
-	cmd.Flags().BoolVar(&once, "once", false, "show it once, also on a terminal")
-	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between two looks")
+	cmd.Flags().BoolVar(&once, "once", false, "show it once, even on a terminal")
+	cmd.Flags().DurationVar(&interval, "interval", 2*time.Second, "time between updates")
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)
 }

@@ -58,9 +58,9 @@ func (t *tool) pauseDispatch() *cobra.Command {
 	var reason string
 	var unknown bool
 	cmd := t.command(spec{
-		use: "pause", short: "Pause the dispatch to a service, a tenant, a protocol or a lane",
-		long: "Dispatches nothing new within the scope until lucius resume. Commands are still accepted, and workers\n" +
-			"finish what they have. To pause jobs one by one, see lucius jobs pause.",
+		use: "pause", short: "Pause dispatch for a service, a tenant, a protocol or a lane",
+		long: "Stops new dispatch within the scope until lucius resume. Commands are still accepted, and workers\n" +
+			"finish what they have. To pause individual jobs, see lucius jobs pause.",
 		example: "  lucius pause --service ocr --reason \"OCR is down\"\n  lucius pauses list\n  lucius resume --service ocr",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		if err := over.check(); err != nil {
@@ -103,8 +103,8 @@ func (t *tool) resumeDispatch() *cobra.Command {
 	var reason string
 	var ramp time.Duration
 	cmd := t.command(spec{
-		use: "resume [PAUSE...]", short: "Resume dispatch that was paused", more: true, completes: pauseIDs,
-		long: "Resumes the named pauses, or that of the scope. Waiting directives are dispatched at a rate that\n" +
+		use: "resume [PAUSE...]", short: "Resume paused dispatch", more: true, completes: pauseIDs,
+		long: "Resumes the named pauses, or the one of the scope. Waiting directives are dispatched at a rate that\n" +
 			"doubles every second, until the ramp is over.",
 		example: "  lucius resume service:ocr\n  lucius resume --service ocr --ramp 1m",
 	}, func(ctx context.Context, s *session, ids []string) error {

@@ -23,8 +23,8 @@ func Root(env *Env, own ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lucius",
 		Short: "Carry commands through their steps",
-		Long: "Lucius carries the commands of a document pipeline through their steps. Commands about jobs\n" +
-			"and operations call a server; lucius help exit-codes lists how they end.",
+		Long: "Lucius carries the commands of a document pipeline through their steps. Commands for jobs and\n" +
+			"operations call a server; lucius help exit-codes lists their exit codes.",
 		Example: "  lucius demo\n  lucius serve\n  lucius jobs list --state FAILED_FINAL",
 		Args:    cobra.ArbitraryArgs,
 	}
@@ -46,7 +46,7 @@ func Root(env *Env, own ...*cobra.Command) *cobra.Command {
 		}
 		root.AddCommand(cmd)
 	}
-	root.AddCommand(manPages(), &cobra.Command{Use: "exit-codes", Short: "How commands end", Long: exitCodesHelp})
+	root.AddCommand(manPages(), &cobra.Command{Use: "exit-codes", Short: "What exit codes mean", Long: exitCodesHelp})
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
@@ -127,7 +127,7 @@ func Takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) > most && most == 0:
-			return usagef("%s takes no argument, and was given %q", cmd.CommandPath(), args[0])
+			return usagef("%s takes no arguments, but was given %q", cmd.CommandPath(), args[0])
 		case len(args) < least || len(args) > most:
 			return usagef("usage: %s", cmd.UseLine())
 		}
@@ -150,7 +150,7 @@ func manPages() *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&dir, "dir", ".", "existing folder of the pages")
+	cmd.Flags().StringVar(&dir, "dir", ".", "existing folder for the pages")
 	return cmd
 }
 

@@ -18,7 +18,7 @@ import (
 func (t *tool) services() *cobra.Command {
 	var service string
 	cmd := t.command(spec{
-		use: "services", short: "Show what each service has to do, and how it does",
+		use: "services", short: "Show the backlog and performance of each service",
 		long: "Shows for each service and step type how many steps wait and since when, how many are under way, how\n" +
 			"often attempts end and fail, how long they take, and how many workers ask for work. With --service it\n" +
 			"shows all figures of one service, and its workers.",
@@ -58,7 +58,7 @@ func showService(p *page, list api.ServiceList) {
 			"service", p.style(bold, one.Service),
 			"step type", one.StepType,
 			"waiting", waiting,
-			"under way", fmt.Sprintf("%d claimed, %d running, %d to be published, %d in backoff",
+			"under way", fmt.Sprintf("%d claimed, %d running, %d unpublished, %d in backoff",
 				one.Claimed, one.Running, one.Dispatching, one.Backoff),
 			"last minute", ended(&one.Attempts.LastMinute),
 			"last hour", ended(&one.Attempts.LastHour),
@@ -113,8 +113,8 @@ func exact(s float64) string {
 // stuck returns lucius stuck.
 func (t *tool) stuck() *cobra.Command {
 	cmd := t.command(spec{
-		use: "stuck", short: "Show jobs without a way forward", example: "  lucius stuck",
-		long: "Shows the live jobs without a way forward that the reconciler's last round found and could not repair.",
+		use: "stuck", short: "Show jobs that cannot make progress", example: "  lucius stuck",
+		long: "Shows live jobs that cannot make progress, which the reconciler's last round found but could not repair.",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		list, err := call[api.StuckList](s.ListStuck(ctx))
 		if err != nil {
@@ -122,10 +122,10 @@ func (t *tool) stuck() *cobra.Command {
 		}
 		return show(s, list, func(p *page, list api.StuckList) {
 			if list.RoundEndedAt.IsZero() {
-				p.line("The server has not checked its jobs yet: ask again, or ask a process with the role sweeper.")
+				p.line("This process has not checked the jobs yet: try again later, or ask a process with the role sweeper.")
 				return
 			}
-			p.line("%s stuck of %d live jobs checked %s; %s repaired since the start",
+			p.line("%s stuck of %d live jobs checked %s; %s repaired since it started",
 				p.style(bold, strconv.Itoa(len(list.Stuck))), list.Checked, p.ago(list.RoundEndedAt.Time),
 				explain.Count(list.Repaired, "defect"))
 			if len(list.Stuck) == 0 {

@@ -62,7 +62,7 @@ func (t *tool) command(is spec, run func(ctx context.Context, s *session, args [
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		for _, arg := range args { // As by an empty variable. The path of a request would lead elsewhere.
 			if is.completes != nil && (strings.Trim(arg, ".") == "" || strings.Contains(arg, "/")) {
-				return usagef("%q is no id: see %s --help", arg, cmd.CommandPath())
+				return usagef("%q is not an id: see %s --help", arg, cmd.CommandPath())
 			}
 		}
 		s, err := t.open(cmd)
@@ -155,7 +155,7 @@ func (s *session) confirm(question string) error {
 
 // asks registers --yes on a command that uses [session.confirm].
 func asks(cmd *cobra.Command) *cobra.Command {
-	cmd.Flags().BoolP("yes", "y", false, "do not ask")
+	cmd.Flags().BoolP("yes", "y", false, "do not ask for confirmation")
 	return cmd
 }
 

@@ -36,11 +36,11 @@ func (t *tool) submit() *cobra.Command {
 	var o submission
 	cmd := t.command(spec{
 		use: "submit FILE", short: "Submit a command, or a file of many", args: 1,
-		long: "Submits the commands of a file, or of the standard input if FILE is -: one JSON object, an array, or\n" +
-			"objects one after another, such as JSON lines. A command without an idempotency_key gets one that is\n" +
-			"made of its text, so a repeated submit makes no second job, unless with --again.\n\n" +
-			"With -o json or yaml one command is answered by its receipt and many by the results of the batch; with\n" +
-			"--wait it is the job or a page of jobs.",
+		long: "Submits the commands in a file, or on standard input if FILE is -: one JSON object, an array, or\n" +
+			"consecutive objects, such as JSON lines. A command without an idempotency_key gets one derived from its\n" +
+			"text, so submitting it again creates no second job, unless with --again.\n\n" +
+			"With -o json or yaml, one command prints its receipt, and many print the batch's results; with --wait,\n" +
+			"the job or a page of jobs.",
 		example: "  lucius submit command.json --wait\n  lucius submit commands.jsonl\n  generate | lucius submit - -o json",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if o.timeout != 0 && !o.wait {
@@ -61,9 +61,9 @@ func (t *tool) submit() *cobra.Command {
 	})
 	cmd.ValidArgsFunction = nil // It completes files.
 	flags := cmd.Flags()
-	flags.BoolVar(&o.again, "again", false, "make new jobs, also of commands that were submitted before")
-	flags.BoolVar(&o.wait, "wait", false, "wait for the end of the jobs; ends with 1 if one does not succeed")
-	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for each job; 0 is for ever")
+	flags.BoolVar(&o.again, "again", false, "create new jobs, even for commands that were submitted before")
+	flags.BoolVar(&o.wait, "wait", false, "wait for the jobs to end; exits with 1 if one does not succeed")
+	flags.DurationVar(&o.timeout, "timeout", 0, "how long to wait for each job; 0 means forever")
 	cmd.GroupID = GroupJobs
 	return t.calls(cmd)
 }
@@ -128,7 +128,7 @@ func parseCommands(input []byte, again bool) ([]command, error) {
 		return nil, usagef("line %d: the input is cut short: its array has no end", at(int64(len(input))))
 	default:
 		next := int64(len(input) - len(bytes.TrimLeft(rest[len(end):], " \t\r\n")))
-		return nil, usagef("line %d: the input is not JSON: it goes on after the end of the commands", at(next))
+		return nil, usagef("line %d: the input is not JSON: there is text after the end of the commands", at(next))
 	}
 	if len(all) == 0 {
 		return nil, usagef("the input has no command")
@@ -220,9 +220,9 @@ func (s *session) submitMany(ctx context.Context, commands []command, o *submiss
 	err := sending.Wait()
 	progress.end()
 	if err != nil {
-		todo := "repeating lucius submit makes no second job"
+		todo := "repeating lucius submit creates no second job"
 		if o.again {
-			todo = "repeating lucius submit with --again makes second jobs of the others, see lucius jobs list"
+			todo = "repeating lucius submit with --again creates second jobs for the others, see lucius jobs list"
 		}
 		return &Error{Code: ExitCode(err), Err: fmt.Errorf("%w; some commands were not submitted: %s", err, todo)}
 	}
@@ -266,7 +266,7 @@ func (s *session) submitBatch(ctx context.Context, commands []command, results [
 		return err
 	}
 	if len(answer.Results) != len(open) {
-		return &Error{Code: ExitUnavailable, Err: errors.New("the server answered another number of commands than it was sent")}
+		return &Error{Code: ExitUnavailable, Err: errors.New("the server answered a different number of commands than it was sent")}
 	}
 	for i, result := range answer.Results {
 		if results[open[i]] = result; again(result.Status) && result.Error != nil {
@@ -358,7 +358,7 @@ func (s *session) awaitMany(ctx context.Context, commands []command, results []a
 	err := waiting.Wait()
 	progress.end()
 	if ExitCode(err) == ExitInterrupted {
-		return &Error{Code: ExitInterrupted, Err: fmt.Errorf("%w; the jobs go on: lucius jobs list", err)}
+		return &Error{Code: ExitInterrupted, Err: fmt.Errorf("%w; the jobs continue: lucius jobs list", err)}
 	} else if err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func TestSubmit_One(t *testing.T) {
 	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted before: job job-1") // At the second attempt.
 	for text, want := range map[string]string{
 		"": "has no command", "[]": "has no command", "{}\n{]": "line 2: the input is not JSON", "{}\n\n7": "line 3: a command must be a JSON object",
-		"[{}\n,{}\n": "line 3: the input is cut short", "[{}]\n{}": "line 2: the input is not JSON: it goes on", "{}\n}\n{}": "line 2: the input is not JSON",
+		"[{}\n,{}\n": "line 3: the input is cut short", "[{}]\n{}": "line 2: the input is not JSON: there is text", "{}\n}\n{}": "line 2: the input is not JSON",
 		"{}\n{\"doc_id\":\"\xff\"}": "line 2: the input is not UTF-8", "[{},]": "line 1: the input is not JSON",
 	} {
 		run(text, cli.ExitUsage, want)
@@ -205,7 +205,7 @@ func TestSubmit_ManyToAServerInTrouble(t *testing.T) {
 	}
 	s.busy = 1 << 20
 	l.Stdin = strings.NewReader(commands[0] + commands[1])
-	if _, err := l.run(t, "submit", "-"); cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), "makes no second job") {
+	if _, err := l.run(t, "submit", "-"); cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), "creates no second job") {
 		t.Errorf("answered %v", err)
 	}
 }
@@ -226,20 +226,20 @@ func TestSubmit_ManyWithOnesThatSpoilTheirBatch(t *testing.T) {
 	golden(t, "submit-spoilt.txt", out)
 }
 
-// Who repeats lucius submit --again must not be told that it makes no second job.
+// Who repeats lucius submit --again must not be told that it creates no second job.
 func TestSubmit_BrokenOffWithAgain(t *testing.T) {
 	t.Parallel()
 	s, l := newIntake(t)
 	s.busy = 1 << 20
 	_, err := l.run(t, "submit", "--again", input(t, "{} {}"))
-	if cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), "makes second jobs") {
+	if cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(fmt.Sprint(err), "creates second jobs") {
 		t.Errorf("answered %v", err)
 	}
 }
 
 func TestSubmit_InterruptedSaysThatTheJobsGoOn(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]string{"{}": "lucius jobs watch slow", "{} {}": "the jobs go on"} {
+	for text, want := range map[string]string{"{}": "lucius jobs watch slow", "{} {}": "the jobs continue"} {
 		ctx, interrupt := context.WithCancel(t.Context())
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // Until then the server does not notice that the caller has gone.

@@ -30,7 +30,7 @@ func (t *tool) jobsEvents() *cobra.Command {
 		}
 		return show(s, history, showEvents)
 	})
-	cmd.Flags().IntVar(&limit, "limit", 1000, "the most entries to show, beginning with the first")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum number of entries to show, from the first")
 	return cmd
 }
 
@@ -57,8 +57,8 @@ func (p *page) event(e *api.Event) []string {
 func (t *tool) jobsWatch() *cobra.Command {
 	return t.command(spec{
 		use: "watch JOB", short: "Follow a job until it ends", args: 1, completes: jobIDs,
-		long: "Follows a job until it ends: as a live view on a terminal, elsewhere a line for each event, and\n" +
-			"with -o json each event as a line of JSON. Ends with 1 if the job does not succeed.",
+		long: "Follows a job until it ends: as a live view on a terminal, otherwise with a line per event, or with\n" +
+			"-o json each event as a line of JSON. Exits with 1 if the job does not succeed.",
 		example: "  lucius jobs watch JOB",
 	}, func(ctx context.Context, s *session, args []string) error { return s.watch(ctx, args[0]) })
 }
@@ -194,7 +194,7 @@ func (t *tool) jobsRerun() *cobra.Command {
 	var wait bool
 	cmd := t.command(spec{
 		use: "rerun JOB", short: "Run a failed or cancelled job again, as a new job", args: 1, completes: jobIDs,
-		long:    "Runs a job again that failed or was cancelled. A repeated rerun from the same step gives the same job.",
+		long:    "Runs a failed or cancelled job again. Repeating a rerun from the same step returns the same new job.",
 		example: "  lucius jobs rerun JOB --reason \"the scanner is clean\"\n  lucius jobs rerun JOB --from start --wait",
 	}, func(ctx context.Context, s *session, args []string) error {
 		if err := checkFrom(from); err != nil {
@@ -209,7 +209,7 @@ func (t *tool) jobsRerun() *cobra.Command {
 	flags := cmd.Flags()
 	registerFrom(cmd, &from)
 	flags.StringVar(&reason, "reason", "", "why, for the job's history")
-	flags.BoolVar(&wait, "wait", false, "wait for the end of the job; ends with 1 if it does not succeed")
+	flags.BoolVar(&wait, "wait", false, "wait for the job to end; exits with 1 if it does not succeed")
 	return cmd
 }
 
@@ -226,7 +226,7 @@ func (s *session) accepted(ctx context.Context, receipt *api.CommandAccepted, wa
 	}
 	job, err := s.end(ctx, receipt.JobID, timeout)
 	if ExitCode(err) == ExitInterrupted {
-		return &Error{Code: ExitInterrupted, Err: fmt.Errorf("%w; the job goes on: lucius jobs watch %s", err, receipt.JobID)}
+		return &Error{Code: ExitInterrupted, Err: fmt.Errorf("%w; the job continues: lucius jobs watch %s", err, receipt.JobID)}
 	} else if err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 // webhooks returns lucius webhooks.
 func (t *tool) webhooks() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "webhooks", GroupID: GroupOperate, Short: "Look at webhooks that were not delivered, and send them again",
+		Use: "webhooks", GroupID: GroupOperate, Short: "Show webhooks that were not delivered, and send them again",
 		Example: "  lucius webhooks list --tenant tenant_a\n  lucius webhooks replay WEBHOOK",
 	}
 	cmd.AddCommand(t.webhooksList(), t.webhooksReplay())
@@ -24,7 +24,7 @@ func (t *tool) webhooksList() *cobra.Command {
 	var tenant, job string
 	var limit int
 	cmd := t.command(spec{
-		use: "list", short: "List webhooks that were not delivered, newest first; or all of a job",
+		use: "list", short: "List webhooks that were not delivered, newest first, or all of a job",
 		example: "  lucius webhooks list\n  lucius webhooks list --job JOB",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		if job != "" && tenant != "" {
@@ -49,9 +49,9 @@ func (t *tool) webhooksList() *cobra.Command {
 		return show(s, list, showWebhooks)
 	})
 	flags := cmd.Flags()
-	flags.StringVar(&job, "job", "", "the webhooks of this job, also those that were delivered")
+	flags.StringVar(&job, "job", "", "all webhooks of this job, including delivered ones")
 	flags.StringVar(&tenant, "tenant", "", "only webhooks of this tenant")
-	flags.IntVar(&limit, "limit", 50, "the most webhooks to list")
+	flags.IntVar(&limit, "limit", 50, "maximum number of webhooks to list")
 	t.completeFlag(cmd, "job", jobIDs)
 	return cmd
 }

@@ -23,7 +23,7 @@ type explained struct {
 func (t *tool) why() *cobra.Command {
 	cmd := t.command(spec{
 		use: "why JOB", short: "Say what a job waits for, or why it failed", args: 1, completes: jobIDs,
-		long: "Says what a live job waits for, since when, who holds it back and what happens next; of an ended\n" +
+		long: "Says what a live job waits for, since when, what holds it back and what happens next; for an ended\n" +
 			"job, how it ended and after how many attempts. With -o json or yaml it prints the job.",
 		example: "  lucius why 0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7c8b",
 	}, func(ctx context.Context, s *session, args []string) error {

@@ -19,13 +19,13 @@ import (
 // work returns lucius work.
 func (t *tool) work() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "work", GroupID: GroupOperate, Short: "Look at items of the pull queue, and take them from workers",
-		Long:    "Work items are the steps of jobs in the pull queue: those that wait for a worker, and those that one has.",
+		Use: "work", GroupID: GroupOperate, Short: "Show items of the pull queue, and take them from workers",
+		Long:    "Work items are steps in the pull queue that wait for a worker, or that a worker has.",
 		Example: "  lucius work list --service ocr\n  lucius work stall WORK --reason \"the worker hangs\"",
 	}
 	cmd.AddCommand(t.workList(), t.workGet(), t.workEvents(),
 		t.workControl("stall", "Take an item from its worker; the step waits for its next attempt", (*api.Client).StallWork),
-		t.workControl("requeue", "Offer a stalled item again, now", (*api.Client).RequeueWork),
+		t.workControl("requeue", "Offer a stalled item again now", (*api.Client).RequeueWork),
 	)
 	return t.calls(cmd)
 }
@@ -40,8 +40,8 @@ func (t *tool) workList() *cobra.Command {
 	var limit int
 	cmd := t.command(spec{
 		use: "list", short: "List the work items of live jobs",
-		long: "Lists the items that wait for a worker, that a worker has, or that were taken from one. -o json prints\n" +
-			"their jobs.",
+		long: "Lists the items that wait for a worker, that a worker has, or that were taken from their worker. -o json\n" +
+			"prints their jobs.",
 		example: "  lucius work list --service ocr --owner worker-1",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		list := api.JobPage{Jobs: []api.Job{}}
@@ -72,7 +72,7 @@ func (t *tool) workList() *cobra.Command {
 	cmd.Flags().StringVar(&service, "service", "", "only items of this service")
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only items of this tenant")
 	cmd.Flags().StringVar(&owner, "owner", "", "only items that this worker has")
-	cmd.Flags().IntVar(&limit, "limit", 50, "the most items to list")
+	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of items to list")
 	return cmd
 }
 
@@ -164,7 +164,7 @@ func (t *tool) workEvents() *cobra.Command {
 			p.more(list.NextPageToken != "", len(rows))
 		})
 	})
-	cmd.Flags().IntVar(&limit, "limit", 1000, "the most entries to show, beginning with the first")
+	cmd.Flags().IntVar(&limit, "limit", 1000, "maximum number of entries to show, from the first")
 	return cmd
 }
 

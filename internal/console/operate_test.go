@@ -58,7 +58,7 @@ func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 		`<option selected>24 h</option>`, `value="resolved" checked`, "/ui/jobs/j2")
 	hasNot(t, page, hostile, "Retry 1…")
 	b.set("GET /v1/admin/failures", api.FailureList{})
-	has(t, b.get(t, "/ui/failures"), "No job that matches has failed for good.")
+	has(t, b.get(t, "/ui/failures"), "No matching job has failed for good.")
 	if w := b.send(http.MethodGet, "/ui/failures?failed_after=yesterday", nil); w.Code != http.StatusBadRequest {
 		t.Errorf("a time that is none is answered %d", w.Code)
 	}
