@@ -2,26 +2,13 @@ package workqueue_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"math/rand/v2"
-	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
-	"golang.org/x/sync/errgroup"
-
-	"github.com/lucius-project/lucius/pkg/audit"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
-	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -99,117 +86,5 @@ func TestChanges_ShareTheWayToTheDisk(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// told is what workers and clients were told of jobs, by job id: the state of its step.
-type told struct {
-	mu   sync.Mutex
-	jobs map[string]statemachine.StepState
-}
-
-func (l *told) tell(jobID string, state statemachine.StepState) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.jobs[jobID] != statemachine.StepSucceeded { // Answers may overtake each other.
-		l.jobs[jobID] = state
-	}
-}
-
-// Whatever was answered before a power loss is there after it, however many changes of a job
-// were on their way to the disk together, and the store is consistent.
-func TestPowerLoss_LosesNothingThatWasAnswered(t *testing.T) {
-	t.Parallel()
-	memory := vfs.NewCrashableMem()
-	disk := errorfs.Wrap(memory, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if op.Kind == errorfs.OpFileSyncData {
-			time.Sleep(2 * time.Millisecond) // So that changes meet on the way.
-		}
-		return nil
-	}))
-	store, err := pebblestore.Open(pebblestore.Options{Dir: "data", FS: disk})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, log := reopen(t, store), &told{jobs: map[string]statemachine.StepState{}}
-	var all errgroup.Group
-	var ended atomic.Int64
-	const jobs = 400
-	for range 8 {
-		all.Go(func() error {
-			for range jobs / 8 {
-				accepted, err := b.ledger.Accept(t.Context(), b.command(t, "tenant_a", "ocr", "OCR"))
-				if err != nil {
-					return err
-				}
-				log.tell(accepted.Job.ID, statemachine.StepDispatching)
-			}
-			return nil
-		})
-	}
-	for n := range 4 {
-		all.Go(func() error {
-			owner := fmt.Sprint("w", n)
-			for serial := 0; ended.Load() < jobs; serial++ {
-				views, err := b.Claim(t.Context(), workqueue.ClaimRequest{
-					Owner: owner, RequestID: fmt.Sprint(serial), Max: 5, Start: true, Wait: 100 * time.Millisecond,
-				})
-				for i := range views {
-					item := views[i].Item
-					log.tell(item.JobID, statemachine.StepInProgress)
-					if _, err = b.Complete(t.Context(), item.WorkID, by(owner, "e", item), nil, nil); err != nil {
-						break
-					}
-					log.tell(item.JobID, statemachine.StepSucceeded)
-					ended.Add(1)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
-	losses := 0
-	for ; ended.Load() < jobs; losses++ {
-		log.mu.Lock()
-		known := maps.Clone(log.jobs)
-		log.mu.Unlock()
-		crash := vfs.CrashCloneCfg{UnsyncedDataPercent: losses % 3 * 50, RNG: rand.New(rand.NewPCG(uint64(losses), 1))}
-		expectTold(t, memory.CrashClone(crash), known)
-	}
-	if err := errors.Join(all.Wait(), store.Close()); err != nil {
-		t.Error(err)
-	}
-	t.Logf("%d power losses", losses)
-}
-
-// expectTold opens the disk as a power loss left it, and looks for what was answered before.
-func expectTold(t *testing.T, disk *vfs.MemFS, known map[string]statemachine.StepState) {
-	t.Helper()
-	store, err := pebblestore.Open(pebblestore.Options{Dir: "data", FS: disk})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = store.Close() }() // Nothing is written to it.
-	b := reopen(t, store)
-	order := []statemachine.StepState{statemachine.StepDispatching, statemachine.StepAwaitingAck, statemachine.StepInProgress, statemachine.StepSucceeded}
-	for jobID, state := range known {
-		agg, err := b.ledger.Job(t.Context(), jobID)
-		if err != nil {
-			t.Errorf("job %s, which was %s: %v", jobID, state, err)
-		} else if is := agg.Steps[0].State; slices.Index(order, is) < slices.Index(order, state) {
-			t.Errorf("job %s, which was %s, is %s", jobID, state, is)
-		}
-	}
-	tables := b.ledger.Tables()
-	report, err := audit.Run(t.Context(), audit.Config{Store: store, Options: audit.Options{Tables: audit.Tables{
-		Ledger: tables.Ledger, Schedule: tables.Schedule, Idempotency: tables.Idempotency, Index: tables.Index, Queue: tables.Queue,
-	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, finding := range report.Findings {
-		t.Errorf("audit: %s", finding)
 	}
 }

@@ -97,20 +97,28 @@ func (s *Store) commitAll(
 		s.applied <- p
 	}()
 
+	if err := s.outcome(ctx, p); err != nil {
+		return nil, err
+	}
+	return etags, nil
+}
+
+// outcome waits until the write is durable.
+func (s *Store) outcome(ctx context.Context, p *pending) error {
 	ended, over := ctx.Done(), (<-chan time.Time)(nil)
 	for {
 		select {
 		case <-p.done:
 			if !s.latch.tripped() {
-				return etags, nil
+				return nil
 			}
-			return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
+			return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
 		case <-s.latch.failed:
-			return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
+			return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
 		case <-ended: // The write goes on, and its outcome is seldom far.
 			ended, over = nil, time.After(outcomeGrace)
 		case <-over:
-			return nil, fmt.Errorf("%w: %w", tablestore.ErrUnknown, ctx.Err())
+			return fmt.Errorf("%w: %w", tablestore.ErrUnknown, ctx.Err())
 		}
 	}
 }
