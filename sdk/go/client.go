@@ -54,17 +54,24 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		return nil, fmt.Errorf("lucius: the URL of the server is %q, it must begin with http:// or https:// and a host", parsed.Redacted())
 	}
 	c := &Client{
-		base: base, token: cmp.Or(cfg.Token, os.Getenv("LUCIUS_TOKEN")), http: cfg.HTTPClient,
+		base: base, token: strings.TrimSpace(cmp.Or(cfg.Token, os.Getenv("LUCIUS_TOKEN"))), http: cfg.HTTPClient,
 		retryFor: cmp.Or(cfg.RetryFor, time.Minute),
 	}
 	if c.http == nil {
 		c.http = &http.Client{Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 			MaxIdleConnsPerHost: 100, IdleConnTimeout: time.Minute,
+			// Otherwise all calls would go on over a connection whose other end vanished.
+			HTTP2: &http.HTTP2Config{SendPingTimeout: pingInterval, PingTimeout: callTimeout},
+		}, CheckRedirect: func(*http.Request, []*http.Request) error {
+			return http.ErrUseLastResponse // A POST would become a GET.
 		}}
 	}
 	return c, nil
 }
+
+// pingInterval is how long a connection of HTTP/2 may be silent before it is tested.
+const pingInterval = 15 * time.Second
 
 // Close closes the connections that are not in use.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
@@ -104,6 +111,8 @@ func (c *Client) repeat(ctx context.Context, try func(context.Context) error) er
 const (
 	firstDelay = 50 * time.Millisecond
 	lastDelay  = 2 * time.Second
+	// longestRetryAfter is the longest that a server or proxy can ask for.
+	longestRetryAfter = time.Minute
 )
 
 // retry repeats the call until it succeeds or its error is not one that passes, for as
@@ -117,7 +126,7 @@ func retry(ctx context.Context, try func(context.Context) error, again func(n in
 		}
 		wait := delay/2 + rand.N(delay/2) //nolint:gosec // Jitter is not a secret.
 		if refused, ok := errors.AsType[*Error](err); ok {
-			wait = max(wait, refused.RetryAfter)
+			wait = max(wait, min(refused.RetryAfter, longestRetryAfter))
 		}
 		if ctx.Err() == nil && !again(n, wait, err) {
 			return err

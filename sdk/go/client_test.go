@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -387,6 +389,131 @@ func TestACallSendsTheTokenAndTheTraceContext(t *testing.T) {
 	if got.Get("Authorization") != "Bearer secret" || got.Get("Traceparent") != parent {
 		t.Errorf("headers %v", got)
 	}
+}
+
+// A file with a token often ends with a line break, which no header can hold.
+func TestATokenIsTrimmed(t *testing.T) {
+	t.Parallel()
+	var got string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("Authorization")
+		_, _ = io.WriteString(w, `{}`)
+	}))
+	defer server.Close()
+	c, err := lucius.NewClient(lucius.ClientConfig{URL: server.URL, Token: " secret\n", RetryFor: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Get(t.Context(), "j1"); err != nil || got != "Bearer secret" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A POST would become a GET.
+func TestARedirectIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.RedirectHandler("/elsewhere", http.StatusMovedPermanently))
+	defer server.Close()
+	c, err := lucius.NewClient(lucius.ClientConfig{URL: server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Submit(t.Context(), command)
+	if refused, ok := errors.AsType[*lucius.Error](err); !ok || refused.Status != http.StatusMovedPermanently {
+		t.Errorf("%v", err)
+	}
+}
+
+// A proxy may ask for more than anyone would wait.
+func TestTheLongestRetryAfterIsAMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		busy := answer{status: 503, header: http.Header{"Retry-After": {"86400"}}}
+		c, err := lucius.NewClient(lucius.ClientConfig{
+			URL: "http://server.test", RetryFor: time.Hour,
+			HTTPClient: &http.Client{Transport: &scripted{t: t, answers: []answer{busy, {status: 202, body: accepted}}}},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		begun := time.Now()
+		if _, err := c.Submit(t.Context(), command); err != nil || time.Since(begun) != time.Minute {
+			t.Errorf("%v after %s", err, time.Since(begun))
+		}
+	})
+}
+
+// pipes is a network in memory.
+type pipes struct {
+	dialled chan net.Conn
+	close   sync.Once
+}
+
+func (p *pipes) Accept() (net.Conn, error) {
+	conn, open := <-p.dialled
+	if !open {
+		return nil, net.ErrClosed
+	}
+	return conn, nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{} }
+
+func (p *pipes) Close() error {
+	p.close.Do(func() { close(p.dialled) })
+	return nil
+}
+
+// vanishing is a connection whose other end may vanish without a word.
+type vanishing struct {
+	net.Conn
+
+	gone atomic.Bool
+}
+
+func (v *vanishing) Write(text []byte) (int, error) {
+	if v.gone.Load() {
+		return len(text), nil
+	}
+	return v.Conn.Write(text)
+}
+
+// HTTP/2 has all calls on one connection: they must not fail for as long as TCP waits.
+func TestAConnectionWhoseOtherEndVanishedIsReplaced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			_, _ = io.WriteString(w, `{"jobId":"`+r.Proto+`"}`)
+		}))
+		_ = server.Listener.Close() // It is replaced.
+		network := &pipes{dialled: make(chan net.Conn)}
+		server.Listener, server.EnableHTTP2 = network, true
+		server.StartTLS()
+		defer server.Close()
+		c, err := lucius.NewClient(lucius.ClientConfig{URL: "https://example.com"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var dialled []*vanishing
+		transport := c.Transport()
+		transport.TLSClientConfig.RootCAs = server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+		transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			near, far := net.Pipe()
+			network.dialled <- far
+			dialled = append(dialled, &vanishing{Conn: near})
+			return dialled[len(dialled)-1], nil
+		}
+		defer c.Close()
+		if job, err := c.Get(t.Context(), "j1"); err != nil || job.JobID != "HTTP/2.0" {
+			t.Fatalf("%+v, %v", job, err)
+		}
+		dialled[0].gone.Store(true)
+		if _, err := c.Get(t.Context(), "j1"); err != nil {
+			t.Errorf("after its connection vanished: %v", err)
+		}
+	})
 }
 
 // A proxy, or another program: repeating the call would not help.

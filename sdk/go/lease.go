@@ -136,9 +136,12 @@ func (l *lease) extend(ctx context.Context) error {
 	defer cancel()
 	beat := WorkHeartbeat{Owner: l.run.Owner, Progress: l.takeProgress()}
 	var extended WorkItem
-	var asked time.Time
+	var asked time.Time // when the request was first sent: a repetition has the answer of the first
 	err := l.run.atRev(ctx, l.item, "heartbeat", func(ctx context.Context, rev int64, requestID string) error {
-		asked, extended = time.Now(), WorkItem{}
+		if beat.RequestID != requestID {
+			asked = time.Now()
+		}
+		extended = WorkItem{}
 		beat.ExpectedRev, beat.RequestID = rev, requestID
 		return l.run.Client.try(ctx, call{
 			method: http.MethodPost, path: workPath(l.item.WorkID, ":heartbeat"), body: beat, answer: &extended,

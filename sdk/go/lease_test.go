@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -210,6 +211,56 @@ func TestALeaseThatEndsUnansweredIsLost(t *testing.T) {
 		beats := q.made("heartbeat")
 		if last := beats[len(beats)-1].At; last > time.Minute || len(q.made("complete"))+len(q.made("fail")) > 0 {
 			t.Errorf("the last heartbeat is at %s, and there are reports of an attempt that may be another's", last)
+		}
+	})
+}
+
+// The answer to a repeated heartbeat is that to the first, from which its lease counts.
+func TestALeaseCountsFromTheFirstTryOfItsHeartbeat(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		var extended lucius.WorkItem // At 20 s, for a minute.
+		q.script = func(c *call) (int, any, bool) {
+			switch {
+			case c.Verb != "heartbeat":
+				return 0, nil, false
+			case extended.Lease == nil:
+				extended = q.item("w1", 4)
+			case c.Body.ExpectedRev == 3 && c.At > 50*time.Second:
+				return 200, extended, true
+			}
+			return 0, nil, true
+		}
+		var lost time.Duration
+		stop := start(t, q.worker(func(ctx context.Context, _ *lucius.Task) (any, error) {
+			<-ctx.Done()
+			lost = time.Since(q.begun)
+			return nil, nil
+		}))
+		q.enqueue("w1")
+		time.Sleep(time.Hour)
+		stop()
+		if lost != 80*time.Second {
+			t.Errorf("the lease is lost after %s, want 80s", lost)
+		}
+	})
+}
+
+// JSON has no such number, and a heartbeat that the server refuses would mean a lost lease.
+func TestProgressThatIsNotANumberIsNone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		stop := start(t, q.worker(func(ctx context.Context, task *lucius.Task) (any, error) {
+			task.Progress(math.NaN(), "nothing of nothing")
+			return lasting(time.Minute)(ctx, task)
+		}))
+		q.enqueue("w1")
+		time.Sleep(2 * time.Minute)
+		stop()
+		if shown := q.made("heartbeat")[0].Body.Progress; shown.Fraction != 0 || shown.Message != "nothing of nothing" || len(q.made("complete")) != 1 {
+			t.Errorf("progress %+v, %d completions", shown, len(q.made("complete")))
 		}
 	})
 }

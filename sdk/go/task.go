@@ -45,8 +45,11 @@ func (t *Task) Decode(value any) error {
 // Progress shows on the step how far it is: the part that is done, from 0 to 1, and a text
 // for people. It is sent with a heartbeat, at most every few seconds, and only the newest.
 func (t *Task) Progress(fraction float64, message string) {
+	if !(fraction > 0) { // Also if it is not a number, which JSON does not have.
+		fraction = 0
+	}
 	if t.progress != nil {
-		t.progress(Progress{Fraction: min(max(fraction, 0), 1), Message: message})
+		t.progress(Progress{Fraction: min(fraction, 1), Message: message})
 	}
 }
 

@@ -179,6 +179,8 @@ const lastCalls = 2 * time.Second
 
 // run claims and attends to items until the context ends.
 func (r *run) run(ctx context.Context) error {
+	// A refused claim is a stop, too.
+	ctx, stop := context.WithCancel(ctx)
 	// Handlers run within handling, their reports are made within reporting.
 	reporting, stopReporting := afterwards(ctx, r.Grace+lastCalls)
 	defer stopReporting()
@@ -188,7 +190,8 @@ func (r *run) run(ctx context.Context) error {
 	completer.Go(func() { r.sendCompletions(reporting) })
 	defer completer.Wait()
 	defer close(r.completions)
-	defer inHand.Wait() // before the rest
+	defer inHand.Wait()
+	defer stop() // before the rest
 	slots := make(chan struct{}, r.Parallel)
 	for {
 		free := takeSlots(ctx, slots)

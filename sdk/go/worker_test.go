@@ -472,6 +472,30 @@ func TestARefusedClaimEndsTheWorker(t *testing.T) {
 	})
 }
 
+// Its handlers have the grace, as at a stop.
+func TestARefusedClaimDoesNotWaitForSlowHandlers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		claims := 0
+		q.script = func(c *call) (int, any, bool) {
+			if c.Verb == "claim" {
+				claims++
+			}
+			return 401, lucius.Problem{Code: lucius.ProblemCodeUnauthenticated}, c.Verb == "claim" && claims > 1
+		}
+		q.enqueue("w1")
+		begun := time.Now()
+		err := q.worker(lasting(time.Hour)).Run(t.Context())
+		if !lucius.HasCode(err, lucius.ProblemCodeUnauthenticated) || time.Since(begun) > time.Minute {
+			t.Errorf("%v after %s", err, time.Since(begun))
+		}
+		if failed := q.only("fail").Body; failed.Error.Code != "worker_stopped" || !failed.Retryable {
+			t.Errorf("%+v", failed)
+		}
+	})
+}
+
 // A server that shuts down answers a claim at once, with nothing.
 func TestEmptyClaimsDoNotFollowEachOtherAtOnce(t *testing.T) {
 	t.Parallel()
