@@ -7,7 +7,7 @@ import threading
 import time
 from typing import Any, List, Mapping, Optional
 
-from ._transport import Answer, Transport, encoded, segment, transient
+from ._transport import Answer, Transport, decoded, encoded, segment, transient
 
 # How many requests with completions are made at once.
 _REQUESTS = 4
@@ -94,7 +94,8 @@ class Completions:
             for one in batch:
                 one.answer = status, headers, content
             return
-        results = json.loads(content).get("results", []) if status == 200 else []
+        said = decoded(content) if status == 200 else None
+        results = said.get("results", []) if isinstance(said, dict) else []
         if len(results) != len(batch):  # One of them may be at fault.
             for one in batch:
                 one.alone = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import random
 import socket
@@ -25,8 +26,12 @@ _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 2.0
 _LONGEST_RETRY_AFTER = 60.0
 _IDLE_CONNECTIONS = 32
+# The least time between two polls that the server answers at once, as while it shuts down.
+SHORTEST_POLL = 0.5
 
 _CALL_FAILED = (OSError, http.client.HTTPException)
+
+log = logging.getLogger("lucius")
 
 
 class Interruptible:
@@ -91,8 +96,15 @@ class Transport:
 
     def redact(self, text: str) -> str:
         """The text without the token, should a message have quoted it."""
-        token = self._token() if callable(self._token) else self._token
+        token = self._present()
         return text.replace(token, "[token]") if token else text
+
+    def _present(self) -> str:
+        """The present token, empty if there is none. A file with one often ends with a line break."""
+        token = ((self._token() if callable(self._token) else self._token) or "").strip()
+        if not (token.isascii() and token.isprintable()):
+            raise ValueError("the token has characters that a header cannot hold")
+        return token
 
     def connect(self, timeout: float) -> http.client.HTTPConnection:
         if self._https:
@@ -104,7 +116,7 @@ class Transport:
              headers: Mapping[str, str]) -> http.client.HTTPResponse:
         """Send one request and return the answer, of which only the head is read."""
         all_headers: Dict[str, str] = {"Accept": "application/json", **headers}
-        token = self._token() if callable(self._token) else self._token
+        token = self._present()
         if token:
             all_headers["Authorization"] = f"Bearer {token}"
         if body is not None:
@@ -159,7 +171,7 @@ class Transport:
         """
         text = None if body is None else encoded(body)
         give_up = time.monotonic() + patience
-        delay = _FIRST_DELAY
+        delay, tries = _FIRST_DELAY, 0
         stop = stop or (interruptible.interrupted if interruptible else threading.Event())
         while True:
             wait = delay * random.uniform(0.5, 1.5)
@@ -168,7 +180,7 @@ class Transport:
                 status, answer, content = once() if once else self.once(
                     method, path, text, headers or {}, timeout, interruptible)
                 if 200 <= status < 300:
-                    return json.loads(content) if content else None
+                    return decoded(content) if content else None
                 failure = ProblemError.parse(status, content)
                 if not transient(status):
                     raise failure
@@ -176,8 +188,9 @@ class Transport:
             except _CALL_FAILED as error:
                 failure = NoAnswerError(f"{method} {path}: {error or type(error).__name__}")
                 failure.__cause__ = error
-            except ValueError as error:
-                failure = NoAnswerError(f"{method} {path}: the answer is no JSON: {error}")
+            tries += 1
+            if patience == float("inf") and not stop.is_set() and tries & (tries - 1) == 0:  # The first, and then ever fewer.
+                log.warning("%s %s is repeated until it is answered: %s", method, path, failure)
             if time.monotonic() + wait > give_up or stop.wait(wait):
                 raise failure
             delay = min(delay * 2, _LONGEST_DELAY)
@@ -191,6 +204,14 @@ def transient(status: int) -> bool:
 def encoded(body: Any) -> bytes:
     """The body as JSON."""
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
+
+
+def decoded(content: bytes) -> Any:
+    """The content as JSON. Raises HTTPException if it is not, as of a proxy."""
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise http.client.HTTPException(f"the answer is no JSON: {error}") from None
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

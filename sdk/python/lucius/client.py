@@ -10,7 +10,7 @@ import time
 from datetime import datetime
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
-from ._transport import _CALL_FAILED, Interruptible, Token, Transport, path_with, segment
+from ._transport import _CALL_FAILED, SHORTEST_POLL, Interruptible, Token, Transport, path_with, segment
 from .errors import NoAnswerError, ProblemError, TimedOutError
 from .model import Accepted, Command, Event, Job
 
@@ -62,13 +62,15 @@ class Client:
         """Wait until the job has ended, and return it. Raises :class:`TimedOutError`."""
         end = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
-            seconds = min(max(end - time.monotonic(), 0.0), _POLL_SECONDS)
+            begun = time.monotonic()
+            seconds = min(max(end - begun, 0.0), _POLL_SECONDS)
             job = Job.parse(self._call("GET", path_with(_job(job_id), {"wait": f"{seconds:.3f}s"}),
                                        timeout=seconds + 10))
             if job.ended:
                 return job
             if time.monotonic() >= end:
                 raise TimedOutError(f"job {job_id} is {job.state} after {timeout} seconds")
+            time.sleep(max(min(SHORTEST_POLL + begun, end) - time.monotonic(), 0))
 
     def list(self, *, tenant_id: Optional[str] = None, state: Optional[str] = None,
              request_type: Optional[str] = None, correlation_id: Optional[str] = None,

@@ -115,7 +115,8 @@ class Task:
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Show how far the task is, by a heartbeat that is sent soon."""
-        shown: Dict[str, Any] = {"fraction": min(max(float(fraction), 0.0), 1.0)}
+        # 0.0 comes first, so that it takes the place of what is not a number.
+        shown: Dict[str, Any] = {"fraction": min(max(0.0, float(fraction)), 1.0)}
         if message:
             shown["message"] = message
         with self._progress_guard:
@@ -144,5 +145,5 @@ def failure(code: str, message: str, *, retryable: bool, after: Optional[float] 
     cut = message.encode("utf-8", "replace")[:_MAX_MESSAGE].decode("utf-8", "ignore")
     body: Dict[str, Any] = {"retryable": retryable, "error": {"code": code[:128], "message": cut}}
     if after is not None:
-        body["retry_after_seconds"] = min(max(after, 0.0), 604800.0)
+        body["retry_after_seconds"] = min(max(0.0, after), 604800.0)
     return "fail", body

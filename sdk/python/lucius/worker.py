@@ -11,13 +11,14 @@ import signal
 import socket
 import ssl
 import threading
+import time
 import uuid
 from concurrent.futures import CancelledError as FutureCancelled
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, TypeVar
 
 from ._completions import Completions
 from ._lease import Lease
-from ._transport import Interruptible, Token, Transport
+from ._transport import SHORTEST_POLL, Interruptible, Token, Transport
 from .errors import Final, LuciusError, Retry, RetryAfter
 from .task import CANCELLED, STOPPING, Report, Task, failure
 
@@ -152,8 +153,12 @@ class Worker:
                 if self._stopping.interrupted.is_set():
                     return
                 if free:
-                    for item in self._claim(free):
+                    begun = time.monotonic()
+                    items = self._claim(free)
+                    for item in items:
                         self._begin(item)
+                    if not items:
+                        self._stopping.interrupted.wait(SHORTEST_POLL + begun - time.monotonic())
         except Exception as error:
             self._refusal = error
             self.stop()

@@ -54,6 +54,18 @@ class Calls(Scripted):
         with Client("http://127.0.0.1:1", patience=0.01) as client, self.assertRaises(NoAnswerError):
             client.get("j1")
 
+    def test_a_token_is_trimmed(self):
+        _, fake = self.serve((200, job()))
+        with Client(fake.url, lambda: " t\n") as client:
+            client.get("j1")
+        self.assertEqual(fake.requests[0].headers["Authorization"], "Bearer t")
+        with Client(fake.url, "two\nlines") as client, self.assertRaisesRegex(ValueError, "^the token has characters"):
+            client.get("j1")
+
+    def test_an_answer_that_is_no_json_is_none(self):
+        client, _ = self.serve((200, b"<html>"), (200, job()))
+        self.assertTrue(client.get("j1").succeeded)
+
     def test_refusals_have_a_type(self):
         for status, kind in ((400, InvalidError), (422, InvalidError), (404, NotFoundError), (409, ConflictError), (418, ProblemError)):
             client, fake = self.serve((status, {"code": "c", "detail": "d", "errors": [{"pointer": "/p", "message": "m"}]}))
@@ -77,6 +89,12 @@ class Calls(Scripted):
         client, fake = self.serve((200, job(state="IN_PROGRESS")))
         with self.assertRaisesRegex(TimedOutError, "IN_PROGRESS after 0 seconds"):
             client.wait("j1", timeout=0)
+
+    def test_a_server_that_shuts_down_is_not_asked_all_the_time(self):
+        client, fake = self.serve((200, job(state="IN_PROGRESS")))
+        with self.assertRaises(TimedOutError):
+            client.wait("j1", timeout=0.4)
+        self.assertLessEqual(len(fake.requests), 2)
 
     def test_lists_are_read_page_by_page(self):
         client, fake = self.serve((200, {"jobs": [job("a")], "next_page_token": "t"}), (200, {"jobs": [job("b")]}))

@@ -150,7 +150,36 @@ class Async(unittest.TestCase):
         self.assertEqual((verb, body["error"]["code"], body["retryable"]), ("fail", "cancelled", False))
 
 
+    def test_progress_that_is_no_number_is_none(self):
+        shown = []
+
+        async def handler(task):
+            task.progress(float("nan"), "nothing of nothing")
+            shown.append(task._progress)
+            raise RetryAfter(float("nan"))
+        (verb, body), = run(Queue({}), handler)
+        self.assertEqual(shown, [{"fraction": 0.0, "message": "nothing of nothing"}])
+        self.assertEqual((verb, body["retry_after_seconds"]), ("fail", 0))
+
+
 class Stops(unittest.TestCase):
+    def test_a_server_that_shuts_down_is_not_asked_all_the_time(self):
+        fake = Fake(lambda request: (200, {"items": []}))
+        self.addCleanup(fake.close)
+        worker = Worker("extract", url=fake.url)
+        worker.step("EXTRACT")(lambda task: None)
+        threading.Timer(0.4, worker.stop).start()
+        worker.run()
+        self.assertLessEqual(len(fake.requests), 2)
+
+    def test_a_server_that_does_not_answer_is_named_in_the_log(self):
+        worker = Worker("extract", url="http://127.0.0.1:1")
+        worker.step("EXTRACT")(lambda task: None)
+        threading.Timer(0.4, worker.stop).start()
+        with self.assertLogs("lucius", "WARNING") as logged:
+            worker.run()
+        self.assertIn("POST /v1/work:claim is repeated until it is answered", logged.output[0])
+
     def test_a_refused_claim_ends_the_worker(self):
         fake = Fake(lambda request: (401, {"code": "unauthenticated", "detail": "The token is not known."}))
         self.addCleanup(fake.close)

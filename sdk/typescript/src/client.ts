@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 
 import type { components } from "./api.gen.js";
 import { LuciusError, NoAnswerError, ProblemError, TimedOutError } from "./errors.js";
-import { type Connection, sleep, Transport } from "./transport.js";
+import { type Connection, shortestPoll, sleep, Transport } from "./transport.js";
 
 type Schemas = components["schemas"];
 export type Job = Schemas["Job"];
@@ -73,12 +73,15 @@ export class Client {
   async wait(jobId: string, { timeout = Infinity, signal }: { timeout?: number; signal?: AbortSignal } = {}): Promise<Job> {
     const end = performance.now() + timeout * 1000;
     for (;;) {
-      const ms = Math.min(Math.max(end - performance.now(), 0), longestPoll);
+      const begun = performance.now();
+      const ms = Math.min(Math.max(end - begun, 0), longestPoll);
       const job = await this.#transport.call<Job>("GET", `${path(jobId)}?wait=${Math.round(ms)}ms`, {
         timeout: ms + 10_000, patience: this.#patience, signal,
       });
       if (ended(job)) return job;
       if (performance.now() >= end) throw new TimedOutError(`job ${jobId} is ${job.state} after ${timeout} seconds`);
+      await sleep(Math.min(shortestPoll + begun, end) - performance.now(), signal);
+      signal?.throwIfAborted();
     }
   }
 

@@ -75,7 +75,7 @@ export class Lease {
     if (!this.#lost && this.#left() <= 0) this.#lose("it has ended");
     if (this.#lost) return;
     try {
-      await this.#verb(verb, body, { patience: Infinity, timeout: callTimeout, signal: finished });
+      await this.#verb(verb, body, { patience: Infinity, timeout: callTimeout, signal: finished, log: this.log });
     } catch (error) {
       if (verb === "complete" && error instanceof ProblemError && (error.status === 413 || error.status === 422)) {
         return this.report(failure("result_refused", error.message, false), finished);
@@ -141,7 +141,7 @@ export class Lease {
   async #verb(
     verb: string,
     body: Record<string, unknown>,
-    limits: { patience: number; timeout: number; signal?: AbortSignal; enough?: AbortSignal },
+    limits: { patience: number; timeout: number; signal?: AbortSignal; enough?: AbortSignal; log?: Log },
   ): Promise<WorkItem> {
     const path = `/v1/work/${encodeURIComponent(this.task.workId)}:${verb}`;
     const headers: Record<string, string> = this.task.traceparent ? { traceparent: this.task.traceparent } : {};

@@ -97,7 +97,7 @@ export class Task {
 
   /** Show how far the task is, by a heartbeat that is sent soon. */
   progress(fraction: number, message?: string): void {
-    this.#progress = { fraction: Math.min(Math.max(fraction, 0), 1), ...(message ? { message } : {}) };
+    this.#progress = { fraction: fraction > 0 ? Math.min(fraction, 1) : 0, ...(message ? { message } : {}) };
     this.progressed();
   }
 

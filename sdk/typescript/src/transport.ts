@@ -1,4 +1,5 @@
 import { NoAnswerError, ProblemError } from "./errors.js";
+import type { Log } from "./lease.js";
 
 /** A token, or a function that returns the present one. */
 export type Token = string | (() => string | Promise<string>);
@@ -21,6 +22,8 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
   /** Ends the repetitions, but not a try that is under way. */
   enough?: AbortSignal | undefined;
+  /** Is told of repetitions: of the first, and then of ever fewer. */
+  log?: Log | undefined;
   /** Makes a try in the place of {@link Transport.once}. */
   once?: (() => Promise<Answer>) | undefined;
 }
@@ -38,6 +41,9 @@ const firstDelay = 50;
 const longestDelay = 2_000;
 const longestRetryAfter = 60_000;
 const callTimeout = 10_000;
+
+/** The least time between two polls that the server answers at once, as while it shuts down. */
+export const shortestPoll = 500;
 
 /** Calls one server. Calls are repeated: every call of this package is idempotent. */
 export class Transport {
@@ -58,7 +64,8 @@ export class Transport {
   }
 
   async #present(): Promise<string | undefined> {
-    return typeof this.#token === "function" ? await this.#token() : this.#token;
+    const token = typeof this.#token === "function" ? await this.#token() : this.#token;
+    return token?.trim(); // A file with one often ends with a line break.
   }
 
   /** Make one try of a request. It rejects if there is no answer. */
@@ -66,7 +73,7 @@ export class Transport {
     const headers: Record<string, string> = { accept: "application/json", ...options.headers };
     const token = await this.#present();
     if (token) headers["authorization"] = `Bearer ${token}`;
-    const request: RequestInit = { method, headers, redirect: "error" };
+    const request: RequestInit = { method, headers, redirect: "manual" }; // A POST would become a GET.
     if (options.body !== undefined) {
       headers["content-type"] = "application/json";
       request.body = JSON.stringify(options.body);
@@ -85,9 +92,9 @@ export class Transport {
 
   /** Make a call and return its answer. It rejects with ProblemError or NoAnswerError. */
   async call<T>(method: string, path: string, options: CallOptions = {}): Promise<T> {
-    const { patience = 30_000, signal, enough, once = () => this.once(method, path, options) } = options;
+    const { patience = 30_000, signal, enough, log, once = () => this.once(method, path, options) } = options;
     const giveUp = performance.now() + patience;
-    for (let delay = firstDelay; ; delay = Math.min(delay * 2, longestDelay)) {
+    for (let delay = firstDelay, tries = 1; ; delay = Math.min(delay * 2, longestDelay), tries++) {
       let wait = delay * (0.5 + Math.random());
       let failure: Error;
       try {
@@ -100,6 +107,9 @@ export class Transport {
       } catch (error) {
         if (error instanceof ProblemError) throw error;
         failure = new NoAnswerError(`${method} ${path}: ${reason(error)}`, { cause: error });
+      }
+      if (!signal?.aborted && (tries & (tries - 1)) === 0) {
+        log?.warn(`${method} ${path} is repeated until it is answered: ${failure.message}`);
       }
       if (performance.now() + wait > giveUp || !(await sleep(wait, signal, enough))) throw failure;
     }

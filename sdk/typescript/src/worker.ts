@@ -5,7 +5,7 @@ import { Completions } from "./completions.js";
 import { Final, LuciusError, Retry, RetryAfter } from "./errors.js";
 import { failure, Lease, type Log, type Report } from "./lease.js";
 import { Task, type WorkItem } from "./task.js";
-import { type Connection, sleep, Transport } from "./transport.js";
+import { type Connection, shortestPoll, sleep, Transport } from "./transport.js";
 
 /** The reference of a result: any JSON object with a `uri`. */
 export type Result = { uri: string } & Record<string, unknown>;
@@ -102,7 +102,10 @@ export class Worker {
     while (!this.#stopping.signal.aborted) {
       const free = this.#options.parallel - this.#inHand.size;
       if (free > 0) {
-        for (const item of await this.#claim(free)) this.#begin(item);
+        const begun = performance.now();
+        const items = await this.#claim(free);
+        for (const item of items) this.#begin(item);
+        if (items.length === 0) await sleep(shortestPoll + begun - performance.now(), this.#stopping.signal);
         continue;
       }
       await sleep(60_000, this.#stopping.signal, this.#freed.signal);
@@ -119,7 +122,7 @@ export class Worker {
     const signal = this.#stopping.signal;
     try {
       const timeout = (this.#options.claimWait + 10) * 1000;
-      return (await this.#transport.call<{ items: WorkItem[] }>("POST", path, { body, timeout, patience: Infinity, signal })).items;
+      return (await this.#transport.call<{ items: WorkItem[] }>("POST", path, { body, timeout, patience: Infinity, signal, log: this.#options.log })).items;
     } catch (error) {
       if (!signal.aborted) throw error;
     }

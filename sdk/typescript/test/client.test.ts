@@ -41,6 +41,24 @@ test("patience ends", async (t) => {
   await assert.rejects(new Client({ url: "http://127.0.0.1:1", patience: 0.01 }).get("j1"), NoAnswerError);
 });
 
+test("a token is trimmed", async (t) => {
+  const { url, asked } = await serve(t, [{ status: 200, body: {} }]);
+  await new Client({ url, token: () => " t\n" }).get("j1");
+  assert.equal(asked[0]?.headers.authorization, "Bearer t");
+});
+
+test("redirects are not followed", async (t) => {
+  const { client, asked } = await serve(t, [{ status: 301, body: "", headers: { location: "/elsewhere" } }]);
+  await assert.rejects(client.submit(command), /the server answered 301/);
+  assert.equal(asked.length, 1);
+});
+
+test("a server that shuts down is not asked all the time", async (t) => {
+  const { client, asked } = await serve(t, [{ status: 200, body: { state: "IN_PROGRESS" } }]);
+  await assert.rejects(client.wait("j1", { timeout: 0.4 }), TimedOutError);
+  assert.ok(asked.length <= 2);
+});
+
 test("refusals are problems", async (t) => {
   const body = { code: "c", detail: "d", errors: [{ pointer: "/p", message: "m" }] };
   const { client, asked } = await serve(t, [{ status: 422, body }]);

@@ -148,6 +148,33 @@ test("a refused claim ends the worker", async () => {
   server.close();
 });
 
+test("a server that shuts down is not asked all the time", async () => {
+  const server = await fake(() => ({ status: 200, body: { items: [] } }));
+  const worker = new Worker({ service: "extract", url: server.url, log: silent }).step("EXTRACT", () => {});
+  setTimeout(() => worker.stop(), 400);
+  await worker.run();
+  server.close();
+  assert.ok(server.asked.length <= 2);
+});
+
+test("a server that does not answer is named in the log", async () => {
+  const logged: string[] = [];
+  const log = { ...silent, warn: (message: string) => void logged.push(message) };
+  const worker = new Worker({ service: "extract", url: "http://127.0.0.1:1", log }).step("EXTRACT", () => {});
+  setTimeout(() => worker.stop(), 400);
+  await worker.run();
+  assert.match(logged[0] ?? "", /^POST \/v1\/work:claim is repeated until it is answered: /);
+});
+
+test("progress that is no number is none", async () => {
+  const shown: unknown[] = [];
+  await run([{}], (task) => {
+    task.progress(NaN, "nothing of nothing");
+    shown.push(task.takeProgress());
+  });
+  assert.deepEqual(shown, [{ fraction: 0, message: "nothing of nothing" }]);
+});
+
 test("settings are checked", async () => {
   for (const options of [{ parallel: 0 }, { parallel: 101 }, { claimWait: 61 }, { grace: -1 }, { url: "ftp://host" }]) {
     assert.throws(() => new Worker({ service: "extract", ...options }), JSON.stringify(options));
