@@ -46,6 +46,10 @@ stage = @begin=$$(date +%s); echo "== $@"; $(1); echo "== $@ took $$(($$(date +%
 demo: ## Run a job from command to result in one process
 	$(GO) run ./cmd/lucius demo
 
+.PHONY: demo-orders
+demo-orders: build ## Kill an application that submits commands in its transactions, and compare its orders with the jobs
+	$(GO) run ./examples/orders
+
 .PHONY: azure-local
 azure-local: ## Stand in for Azure on this machine, and print how to serve on it
 	$(GO) build -o bin/azurelocal ./internal/azurelocal

@@ -27,12 +27,8 @@ const helpEnv = "LUCIUS_TEST_HELP"
 var builds string
 
 func TestMain(m *testing.M) {
-	switch os.Getenv(helpEnv) {
-	case "worker":
+	if os.Getenv(helpEnv) == "worker" {
 		helpWork()
-		return
-	case "shop":
-		helpSell()
 		return
 	}
 	os.Exit(runTests(m))
