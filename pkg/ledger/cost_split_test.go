@@ -205,7 +205,7 @@ func TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 			{"complete, with the last step", w.complete(t), spent{Before: 1, Commit: 1}},
 			{"a claim with start of the last step", w.claim(t, true), spent{Before: 1, Commit: 1, After: 1}},
 			{"complete, which ends the job", w.complete(t), spent{Before: 1, Commit: 1, After: 1}},
-		}), 22, 0) // The queue also reads the row of each claim.
+		}), 22, 0)
 		held.Store(true)
 		check([]costly{{"a command under a pause", accept("held"), spent{Before: 4, Commit: 1}}})
 		held.Store(false)
