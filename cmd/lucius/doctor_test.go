@@ -39,7 +39,7 @@ func TestDoctor_ChecksFilesOfThisHost(t *testing.T) {
 		{"", mine, true, " free"},
 		{"", open, runtime.GOOS == "windows", "other users of this host have access"},
 		{"", file, false, "is not a folder"},
-		{"", filepath.Join(dir, "none"), false, "is not there"},
+		{"", filepath.Join(dir, "none"), false, "does not exist"},
 	} {
 		ok, text := true, ""
 		for _, check := range checkFiles(test.protocols, test.data) {
