@@ -58,15 +58,15 @@ func actions() map[string]*action {
 		"inbox-discard":       {prepare: discardInbox},
 		"inbox-retry":         {prepare: retryInbox},
 		"job-cancel": jobControl("cancel", "Steps that have ended keep their results. A worker that runs a step is told to stop, "+
-			"and what it still reports changes nothing.", true, (*api.Client).CancelJob),
-		"job-pause": jobControl("pause", "Nothing new of it is dispatched. A worker that runs a step is asked to stop at a good "+
-			"place, and may finish it.", false, (*api.Client).PauseJob),
+			"and its later reports change nothing.", true, (*api.Client).CancelJob),
+		"job-pause": jobControl("pause", "No further step is dispatched. A worker that runs a step is asked to stop at a good "+
+			"point, but may finish it.", false, (*api.Client).PauseJob),
 		"job-rerun":  {prepare: rerunJob},
-		"job-resume": jobControl("resume", "It goes on where it stopped.", false, (*api.Client).ResumeJob),
-		"jobs-cancel": jobsControl("cancel", "They end without a result. A worker that runs a step is told to stop, and what it "+
-			"still reports changes nothing.", true, cancelMany),
-		"jobs-pause":       jobsControl("pause", "Nothing new of them is dispatched. What runs may finish.", false, pauseMany),
-		"jobs-resume":      jobsControl("resume", "They go on where they stopped, 20 of them a second.", false, resumeMany),
+		"job-resume": jobControl("resume", "It continues where it stopped.", false, (*api.Client).ResumeJob),
+		"jobs-cancel": jobsControl("cancel", "They end without a result. A worker that runs a step is told to stop, and its "+
+			"later reports change nothing.", true, cancelMany),
+		"jobs-pause":       jobsControl("pause", "No further steps are dispatched. Running steps may finish.", false, pauseMany),
+		"jobs-resume":      jobsControl("resume", "They continue where they stopped, 20 jobs per second.", false, resumeMany),
 		"operation-cancel": {prepare: cancelOperation},
 		"outbox-retry":     {prepare: retryOutbox},
 		"retry":            {prepare: retryJobs},
@@ -122,7 +122,7 @@ func (a *action) carryOut(r *request) (view, error) {
 	return view{Location: location}, nil
 }
 
-var errNoReason = badInput("Say why: others will read it.")
+var errNoReason = badInput("Give a reason: others will read it.")
 
 // badInput is the refusal of what the user entered, as a sentence.
 func badInput(sentence string) *refusal {

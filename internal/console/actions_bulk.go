@@ -109,7 +109,7 @@ func retryJobs(r *request) (deed, error) {
 	}
 	would := deed{
 		Title: "Retry the failed jobs?", Button: "Retry",
-		Text: "Each job is run again as a new job, 20 of them a second. A job that was rerun already, or has not failed, " +
+		Text: "Each job is run again as a new job, 20 jobs per second. A job that was already rerun, or has not failed, " +
 			"is left out.",
 		Command: command("retry", args...),
 		Fields:  []field{rerunFrom(from)},

@@ -32,7 +32,7 @@ func rerunJob(r *request) (deed, error) {
 	id, from := r.FormValue("job"), cmp.Or(r.FormValue("from"), string(api.RerunFromFailed))
 	return deed{
 		Title: "Rerun job " + shortID(id) + "?", Button: "Rerun the job",
-		Text:    "A new job with the same steps begins. This one stays as it is, and names the new one.",
+		Text:    "This creates a new job with the same steps. The old job stays unchanged, and links to the new one.",
 		Command: command("jobs rerun", id, "--from", from),
 		Fields:  []field{rerunFrom(from)},
 		do: func(ctx context.Context, reason string) (string, error) {
@@ -46,7 +46,7 @@ func rerunJob(r *request) (deed, error) {
 func rerunFrom(value string) field {
 	return field{
 		Name: "from", Flag: "from", Label: "From", Value: value, Options: []string{string(api.RerunFromFailed), string(api.RerunFromStart)},
-		Hint: "The step that failed, which keeps the results of the steps before it, or the first step.",
+		Hint: "The failed step (keeps the results of earlier steps) or the first step.",
 	}
 }
 

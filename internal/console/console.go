@@ -235,7 +235,7 @@ func (c *Console) fault(r *http.Request, err error) view {
 			c.config.Log.ErrorContext(r.Context(), "page of the console", "path", r.URL.Path, "error", err)
 		}
 		refused = &refusal{Status: http.StatusInternalServerError}
-		refused.Problem.Detail = "The page could not be made. The server's log says why."
+		refused.Problem.Detail = "The page could not be loaded. The server's log says why."
 	}
 	return view{Title: http.StatusText(refused.Status), Template: "fault", Data: refused, Status: refused.Status}
 }

@@ -238,7 +238,7 @@ func TestConsole_SignsInAndOut(t *testing.T) {
 	if to := w.Header().Get("Location"); w.Code != http.StatusSeeOther || to != "/ui/sign-in?next=%2Fui%2F%3Fx%3D1" {
 		t.Fatalf("a stranger is answered %d, sent to %q", w.Code, to)
 	}
-	for given, says := range map[string]string{"": "Enter a token.", "bad": "No caller has this token.", strings.Repeat("x", 5000): "3,800 at most"} {
+	for given, says := range map[string]string{"": "Enter a token.", "bad": "No caller has this token.", strings.Repeat("x", 5000): "at most 3,800"} {
 		w := b.send(http.MethodPost, "/ui/sign-in", url.Values{"token": {given}})
 		if w.Code != http.StatusUnauthorized || !strings.Contains(w.Body.String(), says) || w.Header().Get("Set-Cookie") != "" {
 			t.Errorf("the token %.10q is answered %d: %s", given, w.Code, w.Body)

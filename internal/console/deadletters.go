@@ -37,8 +37,8 @@ func replayLetters(r *request) (deed, error) {
 	request, what, args := lettersOf(r)
 	return deed{
 		Title: "Handle " + what + " again?", Button: "Handle again",
-		Text: "Each reply is applied as if it came now. One that the ledger has, or will never take, is deleted; another " +
-			"stays with its cause. A reply counts at most once.",
+		Text: "Each reply is applied as if it arrived now. A reply that the ledger has, or will never accept, is deleted; any " +
+			"other stays, with its cause. A reply counts at most once.",
 		Command: command("dead-letters replay", args...),
 		do: func(ctx context.Context, reason string) (string, error) {
 			request.Reason = reason
@@ -52,7 +52,7 @@ func purgeLetters(r *request) (deed, error) {
 	request, what, args := lettersOf(r)
 	return deed{
 		Title: "Delete " + what + "?", Button: "Delete", Danger: true, NeedsReason: true,
-		Text:    "They are not applied. A step whose only result is among them waits until its lease ends, and then tries again.",
+		Text:    "They are not applied. A step whose only result is among them waits until its lease expires, and is then retried.",
 		Command: command("dead-letters purge", args...),
 		do: func(ctx context.Context, reason string) (string, error) {
 			request.Reason = reason

@@ -178,7 +178,7 @@ func drains(of *api.Service) note {
 	if rate == 0 {
 		return note{Text: "no attempt has ended in the last minute"}
 	}
-	return note{Text: "done in about " + duration(seconds(float64(of.Backlog)/rate)) + " if nothing comes"}
+	return note{Text: "done in about " + duration(seconds(float64(of.Backlog)/rate)) + " if nothing new arrives"}
 }
 
 // growthOf is by how much the backlog has grown over the last minutes.
@@ -287,14 +287,14 @@ func (s *situation) serverFindings() (found []finding) {
 		found = append(found, finding{
 			Level: levelBad, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: what, Word: "circuit " + string(c.State),
 			Text: "is out of service, its circuit " + string(c.State) + ", for", Since: c.Since,
-			Notes: []note{{Text: c.Reason}, {Text: "directives wait, and spend no attempt"}},
+			Notes: []note{{Text: c.Reason}, {Text: "directives wait, and spend no retry budget"}},
 			Links: []helpful{{Text: "Show the outbox", URL: link("outbox", "state", "PENDING")}},
 		})
 	}
 	if n := o.Stuck.Count; n > 0 {
 		f := finding{
 			Level: levelBad, Weight: 1000 * n,
-			Subject: counted(n, "job stands still", "jobs stand still"), Text: "and will not move without help",
+			Subject: counted(n, "job stands still", "jobs stand still"), Text: "and cannot continue without help",
 			Notes: []note{{Text: "found by the reconciler among " + counted(o.Stuck.Checked, "live job", "live jobs")}},
 			Links: []helpful{{Text: "Show them", URL: link("stuck")}},
 		}

@@ -76,7 +76,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 		"workers that are busy": {
 			of: situation{services: []api.Service{busy}},
 			want: []string{"warn ocr: 3,000 directives wait, the oldest for 12 min · 1 worker, 8 under way · " +
-				"done in about 25 min if nothing comes"},
+				"done in about 25 min if nothing new arrives"},
 		},
 		"a backlog that grows": {
 			of:   situation{services: []api.Service{grows}},
@@ -117,7 +117,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				Jobs: map[string]int{"PAUSED": 3, "PAUSING": 1}, Stuck: api.StuckCount{Count: 1, Checked: 50}, OldestPendingSeconds: &late,
 			}},
 			want: []string{
-				"bad The server is not ready: The store does not answer.", "bad 1 job stands still and will not move without help",
+				"bad The server is not ready: The store does not answer.", "bad 1 job stands still and cannot continue without help",
 				"warn 4 jobs are paused one by one", "warn The outbox is late: its oldest directive has been due for 45 s",
 				"warn The server warns: 2 replies are dead letters [Show the dead letters]",
 				"warn The server warns: 1 command of the inbox was refused [Show the inbox]",

@@ -37,7 +37,7 @@ func retryInbox(r *request) (deed, error) {
 	ids, what, args := inboxOf(r, "refused")
 	return deed{
 		Title: "Try " + what + " again?", Button: "Try again",
-		Text: "A replica tries each again, with the current protocols and settings. An accepted command is one job, " +
+		Text: "A replica tries each command again, with the current protocols and settings. An accepted command is one job, " +
 			"however often it is tried.",
 		Command: command("inbox retry", args...),
 		do: func(ctx context.Context, reason string) (string, error) {
@@ -53,7 +53,7 @@ func discardInbox(r *request) (deed, error) {
 	state := cmp.Or(api.InboxState(r.FormValue("state")), api.InboxStateRefused)
 	ids, what, args := inboxOf(r, string(state))
 	request := api.InboxDiscardRequest{CommandIDs: ids, All: ids == nil}
-	text := "It ends without a job. The application that asks for the result is told the reason."
+	text := "It ends without a job. An application that queries the result gets the reason."
 	if state != api.InboxStateRefused {
 		text += " A command that a replica is trying right now becomes a job, or is discarded after that."
 		if ids == nil {

@@ -189,7 +189,7 @@ func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []hel
 		first = &helpful{Text: "See its rerun", URL: link("jobs/" + next.Of)}
 	case explain.EndPause:
 		if by := found.Waiting.BlockedBy; by != nil && r.May(api.GrantRoleAdmin, "") {
-			first = &helpful{Text: "Resume the dispatch…", URL: link("do/dispatch-resume", "pause", by.ID), Action: true}
+			first = &helpful{Text: "Resume dispatch…", URL: link("do/dispatch-resume", "pause", by.ID), Action: true}
 		}
 	case explain.StartWorker, explain.SeeWorker:
 		if step != nil && r.May(api.GrantRoleRead, "") { // It waits at its current step.

@@ -70,7 +70,7 @@ func TestJobs_TeachesIfThereAreNone(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"GET /v1/jobs": api.JobPage{}})
 	has(t, b.get(t, "/ui/jobs"), "There are no jobs yet", "curl http://example.com/v1/commands")
-	has(t, b.get(t, "/ui/jobs?service=ocr"), "No job is like this.", `href="/ui/jobs">Clear`)
+	has(t, b.get(t, "/ui/jobs?service=ocr"), "No job matches.", `href="/ui/jobs">Clear`)
 	b.set("GET /v1/jobs", api.JobPage{NextPageToken: "more", SearchedTo: api.NewTime(now.Add(-90 * time.Minute))})
 	has(t, b.get(t, "/ui/jobs?service=ocr"), "No match among the jobs accepted within", "1 h 30 min", "Older ones")
 	b.set("GET /v1/jobs", api.JobPage{Jobs: []api.Job{runningJob()}, NextPageToken: "more", SearchedTo: api.NewTime(now.Add(-90 * time.Minute))})
@@ -149,7 +149,7 @@ func TestJobsActions_CountFirstAndThenBegin(t *testing.T) {
 		}
 		if verb == "cancel" {
 			w := b.send(http.MethodPost, "/ui/do/jobs-cancel", url.Values{"job": {"j1,j2"}})
-			has(t, w.Body.String(), "Say why")
+			has(t, w.Body.String(), "Give a reason")
 		}
 		b.set(post, api.Operation{OperationID: "op1"})
 		if to := b.submits(t, "jobs-"+verb, url.Values{"job": {"j1,j2"}, "ticked": {"1"}, "reason": {"why"}}); to != "/ui/operations/op1" {

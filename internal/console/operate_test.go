@@ -83,7 +83,7 @@ func TestLists_OfAUserOfOneTenant(t *testing.T) {
 			}
 		}
 	}
-	has(t, b.get(t, "/ui/stuck"), "this takes the role <code>admin</code> for all of them")
+	has(t, b.get(t, "/ui/stuck"), "this page requires the role <code>admin</code> for all of them")
 	has(t, b.get(t, "/ui/dead-letters"), "belong to no tenant")
 	has(t, b.get(t, "/ui/pauses"), "tenant tenant_a")
 	form := b.get(t, "/ui/do/dispatch-pause")
@@ -171,7 +171,7 @@ func TestOperations_ShowsHowFarTheyAre(t *testing.T) {
 	op.State, op.Named, op.Filter = api.OperationStateDone, true, api.OperationFilter{}
 	b.set("GET /v1/admin/operations/op1", op)
 	page = b.get(t, "/ui/operations/op1")
-	has(t, page, "jobs that were named", "1,200 jobs were tried.")
+	has(t, page, "jobs selected by id", "1,200 jobs were tried.")
 	hasNot(t, page, "Stop…")
 }
 
@@ -207,7 +207,7 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 	b := newBrowser(t, map[string]any{"POST /v1/admin/pauses": api.Pause{}})
 	has(t, b.get(t, "/ui/do/dispatch-pause"), "<option selected>service</option>", "<option>lane</option>", "lucius pause --service NAME --reason WHY")
 	form := b.get(t, "/ui/do/dispatch-pause?service=ocr")
-	has(t, form, "Pause the dispatch to service ocr?", `name="service" value="ocr"`, " required")
+	has(t, form, "Pause dispatch to service ocr?", `name="service" value="ocr"`, " required")
 	hasNot(t, form, `name="kind"`)
 	for _, one := range []struct {
 		form url.Values
@@ -230,9 +230,9 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 	}
 	asked := len(b.requests())
 	for says, form := range map[string]url.Values{
-		"Name what is to be paused.": {"kind": {"service"}, "reason": {"x"}},
-		"A lane is a number.":        {"kind": {"lane"}, "name": {"seven"}, "reason": {"x"}},
-		"Say why":                    {"service": {"ocr"}},
+		"Name what to pause.": {"kind": {"service"}, "reason": {"x"}},
+		"A lane is a number.": {"kind": {"lane"}, "name": {"seven"}, "reason": {"x"}},
+		"Give a reason":       {"service": {"ocr"}},
 	} {
 		has(t, b.send(http.MethodPost, "/ui/do/dispatch-pause", form).Body.String(), says)
 	}
@@ -240,7 +240,7 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 		t.Errorf("a form with a mistake was sent: %q", b.requests()[asked:])
 	}
 	b.set("POST /v1/admin/pauses/service:ocr:resume", api.Pause{})
-	has(t, b.get(t, "/ui/do/dispatch-resume?pause=service:ocr"), "Resume the dispatch to service ocr?", "lucius resume --service ocr")
+	has(t, b.get(t, "/ui/do/dispatch-resume?pause=service:ocr"), "Resume dispatch to service ocr?", "lucius resume --service ocr")
 	b.submits(t, "dispatch-resume", url.Values{"service": {"ocr"}, "ramp": {"30"}, "reason": {"up"}})
 	b.asks(t, `POST /v1/admin/pauses/service:ocr:resume {"ramp_seconds":30,"reason":"up"}`)
 	has(t, b.send(http.MethodPost, "/ui/do/dispatch-resume", url.Values{"service": {"ocr"}, "ramp": {"soon"}}).Body.String(), "a number of seconds")
@@ -280,9 +280,9 @@ func TestStuck(t *testing.T) {
 		Checked: 1204, RoundEndedAt: ago(time.Minute), Repaired: 2,
 		Stuck: []api.StuckJob{{JobID: "j2", State: api.JobStateInProgress, Reason: "no timer", FoundAt: ago(time.Hour)}},
 	}})
-	has(t, b.get(t, "/ui/stuck"), "no timer", "/ui/jobs/j2", "1 h</time> ago", "looked at 1,204 live jobs", "repaired 2 defects", "lucius stuck")
+	has(t, b.get(t, "/ui/stuck"), "no timer", "/ui/jobs/j2", "1 h</time> ago", "checked 1,204 live jobs", "repaired 2 defects", "lucius stuck")
 	b.set("GET /v1/admin/stuck", api.StuckList{})
-	has(t, b.get(t, "/ui/stuck"), "No job is stuck.", "has not ended its first round")
+	has(t, b.get(t, "/ui/stuck"), "No job is stuck.", "has not completed its first round")
 	b.token = "bound"
 	page := b.get(t, "/ui/stuck")
 	has(t, page, "the role <code>admin</code> for all of them")
@@ -316,7 +316,7 @@ func TestOutbox_ActsOnRowsAndWork(t *testing.T) {
 func TestDeadLetters_AreHandledOrDeleted(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, nil)
-	has(t, b.get(t, "/ui/dead-letters"), "takes no replies from topics")
+	has(t, b.get(t, "/ui/dead-letters"), "reads no replies from topics")
 	b.set("GET /v1/admin/dead-letters", api.DeadLetterPage{DeadLetters: []api.DeadLetter{{
 		DeadLetterID: "7/1", Reason: "malformed", Description: hostile, Body: "{" + hostile, SentAt: ago(time.Hour),
 	}}})
@@ -367,7 +367,7 @@ func TestInbox_IsTriedAgainOrDiscarded(t *testing.T) {
 	has(t, b.get(t, "/ui/inbox"), "2 commands wait", "/ui/inbox?state=waiting")
 	page = b.get(t, "/ui/inbox?state=waiting")
 	b.asks(t, "GET /v1/admin/inbox?state=waiting")
-	has(t, page, "1 command was", "tenant_limit", "command=w%2F1", "once a replica knows that it is no job")
+	has(t, page, "1 command was", "tenant_limit", "command=w%2F1", "once a replica knows that it did not become a job")
 	hasNot(t, page, hostile, "inbox-retry", "command=w%2F2")
 	if to := b.submits(t, "inbox-discard", url.Values{"state": {"waiting"}, "reason": {"old"}}); to != "/ui/inbox?state=waiting" {
 		t.Errorf("it leads to %s", to)
@@ -398,7 +398,7 @@ func TestWebhooks_AreSentAgain(t *testing.T) {
 	b.token = "reader"
 	hasNot(t, b.get(t, "/ui/webhooks"), "webhook-replay")
 	b.set("GET /v1/admin/webhooks", api.WebhookPage{})
-	has(t, b.get(t, "/ui/webhooks"), "Every webhook was delivered")
+	has(t, b.get(t, "/ui/webhooks"), "Every webhook has been delivered")
 }
 
 func TestAudit_SaysWhoDidWhat(t *testing.T) {
@@ -413,7 +413,7 @@ func TestAudit_SaysWhoDidWhat(t *testing.T) {
 		"/ui/audit?caller=ops-1&amp;outcome=done&amp;page_token=n1", "/ui/audit?object=j1%3Cscript")
 	hasNot(t, page, hostile)
 	b.set("GET /v1/admin/audit-trail", api.AuditTrail{})
-	has(t, b.get(t, "/ui/audit"), "There is no record like this.")
+	has(t, b.get(t, "/ui/audit"), "No record matches.")
 	b.token = "bound"
 	has(t, b.get(t, "/ui/audit"), "admin</code> for all of them")
 }

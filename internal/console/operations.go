@@ -80,7 +80,7 @@ func selects(op *api.Operation) string {
 	}
 	switch {
 	case op.Named:
-		return "jobs that were named"
+		return "jobs selected by id"
 	case len(words) == 0:
 		return "all jobs"
 	default:
@@ -93,7 +93,7 @@ func cancelOperation(r *request) (deed, error) {
 	id := r.FormValue("operation")
 	return deed{
 		Title: "Stop operation " + shortID(id) + "?", Button: "Stop the operation",
-		Text:    "It begins no further job. Jobs that it has changed stay changed.",
+		Text:    "It changes no further jobs. Jobs already changed stay changed.",
 		Command: command("operations cancel", id),
 		do: func(ctx context.Context, reason string) (string, error) {
 			_, err := call[api.Operation](r.api.CancelOperation(ctx, id, api.ControlRequest{Reason: reason}))

@@ -89,8 +89,8 @@ func retryOutbox(r *request) (deed, error) {
 	}
 	would := deed{
 		Title: "Publish the waiting directives now?", Button: "Publish now", NoReason: true,
-		Text: "What is pending, and what waits for its next dispatch, becomes due now. No attempt is spent. " +
-			"What is paused stays paused.",
+		Text: "Pending rows, and steps that wait for their next dispatch, become due now. No retry budget is spent. " +
+			"Paused dispatch stays paused.",
 		Command: command("outbox retry", args...),
 	}
 	if job != "" {
@@ -111,8 +111,8 @@ func stallWork(r *request) (deed, error) {
 	id := r.FormValue("work")
 	return deed{
 		Title: "Take the work from its worker?", Button: "Take it away",
-		Text: "The item is stalled: what its worker still reports about this attempt counts no more, and the step waits " +
-			"for its next attempt. No attempt of its budget is spent.",
+		Text: "The item is stalled: later reports of its worker about this attempt no longer count, and the step waits " +
+			"for its next attempt. No retry budget is spent.",
 		Command: command("work stall", id),
 		do: func(ctx context.Context, reason string) (string, error) {
 			_, err := call[api.WorkItem](r.api.StallWork(ctx, id, api.AdminWorkRequest{Reason: reason}))
@@ -126,8 +126,8 @@ func requeueWork(r *request) (deed, error) {
 	id := r.FormValue("work")
 	return deed{
 		Title: "Offer the stalled work again?", Button: "Offer it now",
-		Text: "The item is queued with the directive of a new attempt, now and not after the backoff. " +
-			"No attempt of its budget is spent.",
+		Text: "The item is queued with the directive of a new attempt now, without waiting for the backoff. " +
+			"No retry budget is spent.",
 		Command: command("work requeue", id),
 		do: func(ctx context.Context, reason string) (string, error) {
 			_, err := call[api.WorkItem](r.api.RequeueWork(ctx, id, api.AdminWorkRequest{Reason: reason}))

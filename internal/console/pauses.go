@@ -131,13 +131,13 @@ func pauseDispatch(r *request) (deed, error) {
 	}
 	at.Kind = cmp.Or(at.Kind, kinds[min(1, len(kinds)-1)])
 	would := deed{
-		Title: "Pause the dispatch to " + at.words() + "?", Button: "Pause", NeedsReason: true,
+		Title: "Pause dispatch to " + at.words() + "?", Button: "Pause", NeedsReason: true,
 		Text: "Nothing new goes to workers within the scope until it is resumed. " +
 			"Commands are still accepted, and workers finish what they hold.",
 		Command: at.command("pause", "--reason", "WHY"),
 	}
 	if asked {
-		would.Title = "Pause the dispatch?"
+		would.Title = "Pause dispatch?"
 		would.Fields = []field{
 			{Name: "kind", Label: "Scope", Value: at.Kind, Options: kinds},
 			{Name: "name", Label: "Name", Value: at.Name, Hint: "The service, tenant, protocol or lane; empty for all."},
@@ -157,7 +157,7 @@ func pauseDispatch(r *request) (deed, error) {
 // fill sets what the request pauses.
 func (s scope) fill(request *api.PauseRequest) error {
 	if s.Kind != "all" && s.Name == "" {
-		return badInput("Name what is to be paused.")
+		return badInput("Name what to pause.")
 	}
 	switch s.Kind {
 	case "service":
@@ -185,11 +185,11 @@ func resumeDispatch(r *request) (deed, error) {
 		rest = []string{"--ramp", ramp + "s"}
 	}
 	return deed{
-		Title: "Resume the dispatch to " + at.words() + "?", Button: "Resume",
-		Text:    "What waits goes out at a rate that doubles every second, so that the workers are not flooded.",
+		Title: "Resume dispatch to " + at.words() + "?", Button: "Resume",
+		Text:    "Waiting directives go out at a rate that doubles every second, so that workers are not flooded.",
 		Command: at.command("resume", rest...),
 		Fields: []field{{
-			Name: "ramp", Label: "Ramp, in seconds", Value: ramp, Hint: "Empty is the server's 15 s; 0 dispatches everything at once.",
+			Name: "ramp", Label: "Ramp, in seconds", Value: ramp, Hint: "Empty means the server's 15 s; 0 dispatches everything at once.",
 		}},
 		do: func(ctx context.Context, reason string) (string, error) {
 			request := api.ResumeRequest{Reason: reason}

@@ -83,7 +83,7 @@ func service(r *request) (view, error) {
 	}
 	s.services = slices.DeleteFunc(s.services, func(of api.Service) bool { return of.Service != name })
 	if len(s.services) == 0 {
-		return v, refuseMissing("No protocol has a step for the service " + name + ", and none was ever sent.")
+		return v, refuseMissing("No protocol has a step for the service " + name + ", and no directive was ever sent to it.")
 	}
 	s.pauses = slices.DeleteFunc(s.pauses, func(p api.Pause) bool { return p.Service != name && p.PauseID != "all" })
 	data := servicePage{

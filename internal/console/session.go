@@ -82,7 +82,7 @@ func (c *Console) tryToken(w http.ResponseWriter, r *http.Request, token string)
 	case token == "":
 		return errors.New("Enter a token.") //nolint:revive,staticcheck // It is a sentence for the page.
 	case len(token) > maxCookie:
-		const sentence = "This token has %s bytes, and the console takes %s at most, which fit into a cookie. " +
+		const sentence = "This token has %s bytes, but the console accepts at most %s, which fit into a cookie. " +
 			"Have the identity provider put less into it, such as fewer groups, or enter another token."
 		return fmt.Errorf(sentence, number(len(token)), number(maxCookie)) //nolint:staticcheck // The same.
 	}

@@ -83,7 +83,7 @@ func (c *Console) signedInAtIssuer(w http.ResponseWriter, r *http.Request) {
 	next := local(pending.Next)
 	query := r.URL.Query()
 	if pending.State == "" || subtle.ConstantTimeCompare([]byte(query.Get("state")), []byte(pending.State)) != 1 {
-		c.showSignIn(w, r, next, "This sign-in was not begun in this browser, or more than ten minutes ago. Begin again.")
+		c.showSignIn(w, r, next, "This sign-in was not started in this browser, or was started more than ten minutes ago. Start again.")
 		return
 	}
 	if refused := query.Get("error"); refused != "" {
@@ -93,7 +93,7 @@ func (c *Console) signedInAtIssuer(w http.ResponseWriter, r *http.Request) {
 	tokens, err := c.config.Issuer.Exchange(r.Context(), c.callbackURL(r), query.Get("code"), pending.Verifier)
 	if err != nil {
 		c.config.Log.WarnContext(r.Context(), "sign-in at the issuer", "error", err)
-		c.showSignIn(w, r, next, "The identity provider gave no token. The server's log says why.")
+		c.showSignIn(w, r, next, "The identity provider issued no token. The server's log says why.")
 		return
 	}
 	for _, token := range tokens {
@@ -102,8 +102,8 @@ func (c *Console) signedInAtIssuer(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	c.config.Log.WarnContext(r.Context(), "sign-in at the issuer: no token was taken", "error", err)
-	c.showSignIn(w, r, next, "The identity provider knows you, but this server does not take its tokens: "+err.Error())
+	c.config.Log.WarnContext(r.Context(), "sign-in at the issuer: no token was accepted", "error", err)
+	c.showSignIn(w, r, next, "The identity provider knows you, but this server does not accept its tokens: "+err.Error())
 }
 
 // showSignIn shows the form with what went wrong.

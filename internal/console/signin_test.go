@@ -113,12 +113,12 @@ func TestSignIn_RefusesWhatThisBrowserHasNotBegun(t *testing.T) {
 		cookie *http.Cookie
 		says   string
 	}{
-		"no cookie":            {"?code=the+code&state=" + p.state, &http.Cookie{Name: "x"}, "not begun in this browser"},
-		"another state":        {"?code=the+code&state=x", pending, "not begun in this browser"},
-		"an empty state":       {"?code=the+code&state=", &http.Cookie{Name: signInCookie, Value: "e30"}, "not begun in this browser"},
+		"no cookie":            {"?code=the+code&state=" + p.state, &http.Cookie{Name: "x"}, "not started in this browser"},
+		"another state":        {"?code=the+code&state=x", pending, "not started in this browser"},
+		"an empty state":       {"?code=the+code&state=", &http.Cookie{Name: signInCookie, Value: "e30"}, "not started in this browser"},
 		"a refusal":            {"?error=access_denied&error_description=" + url.QueryEscape(hostile) + "&state=" + p.state, pending, "&lt;script&gt;"},
-		"a code that is none":  {"?code=x&state=" + p.state, pending, "gave no token"},
-		"a token of no caller": {"?code=the+code&state=" + p.state, pending, "does not take its tokens: No caller has this token."},
+		"a code that is none":  {"?code=x&state=" + p.state, pending, "issued no token"},
+		"a token of no caller": {"?code=the+code&state=" + p.state, pending, "does not accept its tokens: No caller has this token."},
 	} {
 		w := b.comesBack("/ui/sign-in/callback"+test.target, test.cookie)
 		if body := w.Body.String(); w.Code != http.StatusUnauthorized || !strings.Contains(body, test.says) ||
@@ -174,7 +174,7 @@ func TestSignIn_RefusesATokenThatNoCookieHolds(t *testing.T) {
 	if w.Code != http.StatusUnauthorized {
 		t.Errorf("it is answered %d", w.Code)
 	}
-	has(t, w.Body.String(), "This token has 5,000 bytes, and the console takes 3,800 at most", "fewer groups")
+	has(t, w.Body.String(), "This token has 5,000 bytes, but the console accepts at most 3,800", "fewer groups")
 	if len(w.Result().Cookies()) != 1 {
 		t.Errorf("it sets %v", w.Result().Cookies())
 	}

@@ -75,7 +75,7 @@ var spanWords = map[spanKind]string{
 
 // deadlineWords say what happens at the deadline of a span.
 var deadlineWords = map[spanKind]string{
-	spanPublish: "; due ", spanQueued: "; goes on ", spanClaimed: "; has to begin ", spanRunning: "; the lease ends ",
+	spanPublish: "; due ", spanQueued: "; continues ", spanClaimed: "; must start ", spanRunning: "; the lease ends ",
 	spanSilent: "; the attempt fails ", spanBackoff: "; due ",
 }
 

@@ -28,7 +28,7 @@ func replayWebhook(r *request) (deed, error) {
 	id := r.FormValue("webhook")
 	return deed{
 		Title: "Send webhook " + shortID(id) + " again?", Button: "Send it again",
-		Text:    "Its attempts begin again now, with the same webhook-id, by which the receiver knows a repetition.",
+		Text:    "Its attempts restart now, with the same webhook-id, by which the receiver recognises a repeat.",
 		Command: command("webhooks replay", id),
 		do: func(ctx context.Context, reason string) (string, error) {
 			hook, err := call[api.Webhook](r.api.ReplayWebhook(ctx, id, api.ControlRequest{Reason: reason}))

@@ -52,7 +52,7 @@ func (n Next) String() string {
 	case SeeRerun:
 		return "lucius why " + n.Of
 	case EndPause:
-		return "it goes on when the pause is resumed"
+		return "it continues when the pause is resumed"
 	case StartWorker:
 		return "start a worker of " + n.Of
 	case SeeWorker:
@@ -117,7 +117,7 @@ func (x *explained) live() Answer {
 	case api.WaitingReasonQueued:
 		a.Headline = say(step.StepID, " waits in the queue for a worker of ", step.Service, ".")
 	case api.WaitingReasonDelivered:
-		a.Headline = say(step.StepID, " was handed to ", worker, ", which has to begin ", until, ".")
+		a.Headline = say(step.StepID, " was handed to ", worker, ", which must start ", until, ".")
 	case api.WaitingReasonRunning:
 		progress := Progress(step)
 		if progress != "" {
@@ -125,7 +125,7 @@ func (x *explained) live() Answer {
 		}
 		a.Headline = say(worker, " runs ", step.StepID, progress, "; its lease ends ", until, ".")
 	case api.WaitingReasonSilent:
-		a.Headline = say(worker, " runs ", step.StepID, ", but is silent; without a sign of life the attempt fails ", until, ".")
+		a.Headline = say(worker, " runs ", step.StepID, ", but has not reported; unless it does, the attempt fails ", until, ".")
 		a.Next = Next{SeeWorker, worker}
 	case api.WaitingReasonCancelling:
 		a.Headline = say("The job is cancelled when ", worker, " ends its attempt, at the latest ", until, ".")
