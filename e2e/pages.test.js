@@ -22,6 +22,10 @@ async function audit(page, shown) {
       .filter((element) => element.getBoundingClientRect().right > room + 1 && !element.closest(".scroll, nav, .skip"))
       .slice(-3).map((element) => element.outerHTML.slice(0, 120));
   });
+  const lists = await page.evaluate((width) => document.documentElement.clientWidth > width ? [] :
+    [...document.querySelectorAll(".scroll:has(.stack)")].filter((list) => list.scrollWidth > list.clientWidth + 1)
+      .map((list) => list.getAttribute("aria-label")), phone.width);
+  if (lists.length > 0) faults.push(`${shown}: these lists scroll sideways: ${lists}`);
   if (wide.length > 0) faults.push(`${shown}: the page scrolls sideways because of ${wide.join(" and ")}`);
   return faults;
 }

@@ -139,6 +139,21 @@ func command(verb string, args ...string) string {
 	return strings.Join(words, " ")
 }
 
+// commandWith is a command line with the flags that have a value. A flag without a name is an
+// argument.
+func commandWith(verb string, flags ...any) string {
+	var args []string
+	for i := 0; i+1 < len(flags); i += 2 {
+		name, value := fmt.Sprint(flags[i]), fmt.Sprint(flags[i+1])
+		if name == "" {
+			args = append(args, value)
+		} else {
+			args = append(args, flag(name, value)...)
+		}
+	}
+	return command(verb, args...)
+}
+
 // quoted is a word as a shell needs it. Control characters are escaped as Bash and Zsh read
 // them: a terminal would act on them when the word is pasted.
 func quoted(word string) string {

@@ -88,6 +88,9 @@ func bulk(r *request, would deed, begin beginBulk) (deed, error) {
 	if err != nil {
 		return deed{}, err
 	}
+	if n := preview.Matched; n > 0 {
+		would.Button += " " + counted(n, "job", "jobs") // So that nobody reads "Cancel" as "do nothing".
+	}
 	would.Preview, would.Key = &preview, cmp.Or(r.FormValue("key"), uuid.NewString())
 	would.do = func(ctx context.Context, reason string) (string, error) {
 		op, err := call[api.Operation](begin(ctx, &would.Key, false, reason))

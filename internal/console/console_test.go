@@ -401,3 +401,18 @@ func TestDuration_InWords(t *testing.T) {
 		}
 	}
 }
+
+// A time of day names its day unless that is today's, and is in UTC.
+func TestClock(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 1, 27, 0, 30, 0, 0, time.UTC)
+	east := time.FixedZone("east", 3600)
+	for at, want := range map[time.Time]string{
+		time.Date(2026, 1, 27, 1, 29, 5, 7e6, east): ">00:29:05.007</time>",
+		time.Date(2026, 1, 27, 0, 59, 0, 0, east):   ">2026-01-26 23:59:00</time>",
+	} {
+		if got := string(clock(now, at)); !strings.HasSuffix(got, want) {
+			t.Errorf("%v is %s, not %s", at, got, want)
+		}
+	}
+}

@@ -22,6 +22,7 @@ type failuresPage struct {
 	Jobs            int // those of Open
 	Truncated       bool
 	MayRetry        bool
+	Command         string
 }
 
 // failureGroup is a group with the message of its newest job, and links to its jobs.
@@ -106,7 +107,12 @@ func failures(r *request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	data.Truncated = list.Truncated
+	data.Truncated, data.Command = list.Truncated, commandWith("failures", "tenant", f.TenantID, "service", f.Service,
+		"code", f.ErrorCode, "request-type", f.RequestType, "step-type", f.StepType, "created-after", stamp(f.CreatedAfter),
+		"created-before", stamp(f.CreatedBefore), "failed-after", stamp(f.FailedAfter), "failed-before", stamp(f.FailedBefore))
+	if data.IncludeResolved {
+		data.Command += " --include-resolved"
+	}
 	for i := range list.Groups {
 		group := failureGroupOf(f, &list.Groups[i])
 		group.Spark, group.From, group.To = sparklineOf(group.Histogram), list.From, f.FailedBefore

@@ -318,9 +318,12 @@ func (s *situation) serverFindings() (found []finding) {
 	}
 	paused := o.Jobs[string(api.JobStatePaused)] + o.Jobs[string(api.JobStatePausing)]
 	if paused > 0 {
+		text := "one by one, until they are resumed"
+		if paused == 1 {
+			text = "on its own, until it is resumed"
+		}
 		found = append(found, finding{
-			Level: levelWarn, Weight: paused,
-			Subject: counted(paused, "job is paused", "jobs are paused"), Text: "one by one, until they are resumed",
+			Level: levelWarn, Weight: paused, Subject: counted(paused, "job is paused", "jobs are paused"), Text: text,
 			Links: []helpful{{Text: "Show the jobs", URL: link("jobs", "state", api.JobStatePaused)}},
 		})
 	}
@@ -334,9 +337,8 @@ func (s *situation) pauseFindings() (found []finding) {
 		if p.State != api.PauseStatePaused {
 			continue // It ends by itself.
 		}
-		scope := pausedScope(p)
 		f := finding{
-			Level: levelWarn, Subject: strings.ToUpper(scope[:1]) + scope[1:], Text: "is paused for", Since: p.CreatedAt,
+			Level: levelWarn, Subject: titled(pausedScope(p)), Text: "is paused for", Since: p.CreatedAt,
 			Notes: []note{{Text: "by " + p.Actor + ": “" + p.Reason + "”"}},
 			Links: []helpful{{Text: "Resume…", URL: link("do/dispatch-resume", "pause", p.PauseID), Action: true}},
 		}

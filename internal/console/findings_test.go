@@ -112,6 +112,10 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 			}},
 			want: []string{"warn Lane 3 is paused for 1 h · 40 directives wait · by", "warn Tenant acme is paused for 1 h · 1 directive waits · by"},
 		},
+		"one paused job": {
+			of:   situation{overview: &api.Overview{Jobs: map[string]int{"PAUSED": 1}}},
+			want: []string{"warn 1 job is paused on its own, until it is resumed [Show the jobs]"},
+		},
 		"the server": {
 			of: situation{unready: "The store does not answer.", warnings: []string{"dispatch of all is PAUSED: x", "2 replies are dead letters", "1 command of the inbox was refused"}, overview: &api.Overview{
 				Jobs: map[string]int{"PAUSED": 3, "PAUSING": 1}, Stuck: api.StuckCount{Count: 1, Checked: 50}, OldestPendingSeconds: &late,

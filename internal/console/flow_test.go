@@ -114,7 +114,7 @@ func TestFlow_Page(t *testing.T) {
 	}}
 	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/flow")
-	has(t, page, `href="/ui/services/ocr"`, "3,000 ready · no worker", `class="node bad"`, "Estimated counts, of ", "10:02:30 UTC", "&lt;script&gt;",
+	has(t, page, `href="/ui/services/ocr"`, "3,000 ready · no worker", `class="node bad"`, "Estimated counts as of ", "10:02:30 UTC", "&lt;script&gt;",
 		`href="/ui/flow?protocol=doc_ingest"`)
 	hasNot(t, page, "<script>alert", "style=")
 	page = b.get(t, "/ui/flow?protocol=doc_ingest")

@@ -138,7 +138,7 @@ func TestJobsActions_CountFirstAndThenBegin(t *testing.T) {
 		}})
 		form := b.get(t, "/ui/do/jobs-"+verb+"?service=ocr&state=PAUSED")
 		b.asks(t, post+` {"dry_run":true,"reason":"preview","service":"ocr","state":"PAUSED"}`)
-		has(t, form, "12 jobs", "&lt;script&gt;", "lucius jobs "+verb+" --service ocr --state PAUSED", `name="service" value="ocr"`)
+		has(t, form, "12 jobs match, such as these.", ">"+titled(verb)+" 12 jobs</button>", "&lt;script&gt;", "lucius jobs "+verb+" --service ocr --state PAUSED", `name="service" value="ocr"`)
 		b.get(t, "/ui/do/jobs-"+verb)
 		b.asks(t, post+` {"all":true,"dry_run":true,"reason":"preview"}`)
 		ticked := b.get(t, "/ui/do/jobs-"+verb+"?ticked=1&job=j1&job=j2")

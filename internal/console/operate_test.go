@@ -53,7 +53,7 @@ func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 		t.Errorf("the API was asked %s", asked)
 	}
 	has(t, page, "1,214 jobs have failed for good, and there are more", "page 3 &lt;script&gt;", "Retry 1,214…", "Rerun since",
-		"acme 1,200, &lt;script&gt;", "of 7 tenants", `<rect x="140" y="0" width="4" height="36"/>`, "214 in the last part", "3 h</time> ago",
+		"acme 1,200, &lt;script&gt;", "of 7 tenants", `<rect x="140" y="0" width="4" height="36"/>`, "214 in the last part", "3 h ago</time>",
 		"/ui/do/retry?error_code=%3Cscript%3Ealert%281%29%3C%2Fscript%3E&amp;failed_after=2026-01-26T10%3A02%3A30.000Z&amp;service=ocr&amp;step_type=OCR",
 		`<option selected>24 h</option>`, `value="resolved" checked`, "/ui/jobs/j2")
 	hasNot(t, page, hostile, "Retry 1…")
@@ -85,7 +85,7 @@ func TestLists_OfAUserOfOneTenant(t *testing.T) {
 	}
 	has(t, b.get(t, "/ui/stuck"), "this page requires the role <code>admin</code> for all of them")
 	has(t, b.get(t, "/ui/dead-letters"), "belong to no tenant")
-	has(t, b.get(t, "/ui/pauses"), "tenant tenant_a")
+	has(t, b.get(t, "/ui/pauses"), "Tenant tenant_a")
 	form := b.get(t, "/ui/do/dispatch-pause")
 	has(t, form, "<option selected>tenant</option>")
 	hasNot(t, form, "<option>all</option>", "<option>service</option>")
@@ -188,16 +188,16 @@ func TestPauses_SaysWhoAndWhyAndWhatWaits(t *testing.T) {
 		}},
 	})
 	page := b.get(t, "/ui/pauses")
-	has(t, page, "<b>service ocr</b> is paused: 1,214 directives wait", "2 h</time>", "&lt;script&gt;", "/ui/do/dispatch-resume?pause=service%3Aocr",
-		"<b>lane 7</b> is resumed and ramps up")
+	has(t, page, "<b>Service ocr</b> is paused: 1,214 directives wait", "2 h</time>", "&lt;script&gt;", "/ui/do/dispatch-resume?pause=service%3Aocr",
+		"<b>Lane 7</b> is resumed and ramps up")
 	hasNot(t, page, hostile, "lane 7</b> is resumed and ramps up:")
 	b.set("GET /v1/admin/pauses", api.PauseList{Pauses: []api.Pause{
 		{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, Waiting: new(7)},
 		{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, Waiting: new(1)},
 		{PauseID: "lane:7", Lane: &lane, State: api.PauseStatePaused, Waiting: new(0)},
 	}})
-	has(t, b.get(t, "/ui/pauses"), "<b>service ocr</b> is paused: 7 directives wait", "<b>tenant acme</b> is paused: 1 directive waits",
-		"<b>lane 7</b> is paused: 0 directives wait")
+	has(t, b.get(t, "/ui/pauses"), "<b>Service ocr</b> is paused: 7 directives wait", "<b>Tenant acme</b> is paused: 1 directive waits",
+		"<b>Lane 7</b> is paused: 0 directives wait")
 	b.set("GET /v1/admin/pauses", api.PauseList{})
 	has(t, b.get(t, "/ui/pauses"), "Nothing is paused.")
 }
@@ -280,7 +280,7 @@ func TestStuck(t *testing.T) {
 		Checked: 1204, RoundEndedAt: ago(time.Minute), Repaired: 2,
 		Stuck: []api.StuckJob{{JobID: "j2", State: api.JobStateInProgress, Reason: "no timer", FoundAt: ago(time.Hour)}},
 	}})
-	has(t, b.get(t, "/ui/stuck"), "no timer", "/ui/jobs/j2", "1 h</time> ago", "checked 1,204 live jobs", "repaired 2 defects", "lucius stuck")
+	has(t, b.get(t, "/ui/stuck"), "no timer", "/ui/jobs/j2", "1 h ago</time>", "checked 1,204 live jobs", "repaired 2 defects", "lucius stuck")
 	b.set("GET /v1/admin/stuck", api.StuckList{})
 	has(t, b.get(t, "/ui/stuck"), "No job is stuck.", "has not completed its first round")
 	b.token = "bound"
@@ -409,7 +409,7 @@ func TestAudit_SaysWhoDidWhat(t *testing.T) {
 	}}})
 	page := b.get(t, "/ui/audit?caller=ops-1&outcome=done")
 	b.asks(t, "GET /v1/admin/audit-trail?caller=ops-1&outcome=done")
-	has(t, page, "3 h</time> ago", "cancelJob", "192.0.2.7", "unknown", `<span class="pill bad">denied</span>`, `<option value="done" selected>`,
+	has(t, page, "3 h ago</time>", "cancelJob", "192.0.2.7", "unknown", `<span class="pill bad">denied</span>`, `<option value="done" selected>`,
 		"/ui/audit?caller=ops-1&amp;outcome=done&amp;page_token=n1", "/ui/audit?object=j1%3Cscript")
 	hasNot(t, page, hostile)
 	b.set("GET /v1/admin/audit-trail", api.AuditTrail{})
@@ -420,8 +420,14 @@ func TestAudit_SaysWhoDidWhat(t *testing.T) {
 
 func TestCommands_OfOperators(t *testing.T) {
 	t.Parallel()
-	b := newBrowser(t, map[string]any{"GET /v1/admin/pauses": api.PauseList{}, "GET /v1/admin/operations": api.OperationPage{}})
+	b := newBrowser(t, map[string]any{
+		"GET /v1/admin/pauses": api.PauseList{}, "GET /v1/admin/operations": api.OperationPage{}, "GET /v1/admin/failures": api.FailureList{},
+		"GET /v1/admin/outbox": api.OutboxPage{}, "GET /v1/admin/webhooks": api.WebhookPage{}, "GET /v1/admin/audit-trail": api.AuditTrail{},
+		"GET /v1/admin/operations/o": api.Operation{OperationID: "o"},
+	})
 	for _, target := range []string{
+		"failures?tenant_id=a&service=it%27s&error_code=E&request_type=r&since=1+h&include=resolved", "outbox?state=ALL",
+		"outbox?tenant_id=a&lane=7", "webhooks?tenant_id=a", "audit?caller=a&action=b&object=c&outcome=done", "operations/o?outcome=failed",
 		"pauses", "operations", "do/dispatch-pause", "do/dispatch-pause?all=1", "do/dispatch-pause?service=it%27s", "do/dispatch-pause?lane=7",
 		"do/dispatch-pause?protocol=p", "do/dispatch-resume?pause=tenant:a", "do/dispatch-resume?pause=all&ramp=30", "do/operation-cancel?operation=o",
 		"do/outbox-retry", "do/outbox-retry?job=j&tenant_id=a+b&lane=7", "do/webhook-replay?webhook=w", "do/work-stall?work=w", "do/work-requeue?work=w",

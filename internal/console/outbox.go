@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/lucius-project/lucius/api"
 )
@@ -20,6 +21,7 @@ type outboxPage struct {
 	More   string
 	// SearchedTo is how far a page has looked that is not full and has older rows.
 	SearchedTo api.Time
+	Command    string
 	// Everywhere says that the user may see what belongs to no tenant.
 	Everywhere bool
 	// DeadLetters says that replies come over topics.
@@ -50,6 +52,8 @@ func outbox(r *request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
+	data.Command = commandWith("outbox list",
+		"state", strings.TrimSuffix(data.State, everyState), "tenant", data.Tenant.Value, "lane", data.Lane)
 	data.Rows, data.More = list.Outbox, r.more(list.NextPageToken)
 	if len(list.Outbox) < pageSize {
 		data.SearchedTo = list.SearchedTo

@@ -39,7 +39,7 @@ func pauses(r *request) (view, error) {
 	data := pausesPage{}
 	for i := range list.Pauses {
 		p := &list.Pauses[i]
-		row := pauseRow{Pause: *p, What: pausedScope(p)}
+		row := pauseRow{Pause: *p, What: titled(pausedScope(p))}
 		waiting := 0
 		switch {
 		case p.Waiting != nil:

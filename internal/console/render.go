@@ -51,11 +51,16 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 		"sentence": func(s explain.Sentence) template.HTML { return sentence(now(), s) },
 		"local":    localTime,
 		"since":    func(at api.Time) template.HTML { return since(now(), at.Time) },
+		"ago":      func(at api.Time) template.HTML { return said(now(), explain.Ago, at.Time) },
+		"clock":    func(at api.Time) template.HTML { return clock(now(), at.Time) },
 		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
 		"num":      number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
 		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
-		"words": func(s any) string { return strings.ReplaceAll(strings.ToLower(fmt.Sprint(s)), "_", " ") },
+		"words": func(s any) string {
+			return strings.NewReplacer("_", " ", ".", " ").Replace(strings.ToLower(fmt.Sprint(s)))
+		},
+		"cli": commandWith,
 		// view renders the template of a page.
 		"view": func(f *frame) (template.HTML, error) {
 			var out bytes.Buffer
@@ -82,6 +87,15 @@ func until(now, at time.Time) template.HTML {
 		text = duration(at.Sub(now))
 	}
 	return timeTag("until", at, text)
+}
+
+// clock is the time of day in UTC, with the date if it is not today's.
+func clock(now, at time.Time) template.HTML {
+	layout := "15:04:05.000"
+	if at.UTC().Format(time.DateOnly) != now.UTC().Format(time.DateOnly) {
+		layout = "2006-01-02 15:04:05"
+	}
+	return timeTag("", at, at.UTC().Format(layout))
 }
 
 // localTime is a time as an input of a form has it, in UTC.
@@ -131,7 +145,10 @@ func timeTag(class string, at time.Time, text string) template.HTML {
 		return "–"
 	}
 	stamp := at.UTC().Format("2006-01-02T15:04:05.000Z")
-	tag := fmt.Sprintf(`<time class=%q datetime=%q title=%q>%s</time>`, class, stamp, stamp, text)
+	if class != "" { // Script keeps it up to date.
+		class = ` class="` + class + `"`
+	}
+	tag := fmt.Sprintf(`<time%s datetime=%q title=%q>%s</time>`, class, stamp, stamp, text)
 	return template.HTML(tag) //nolint:gosec // All of it is made here.
 }
 

@@ -134,13 +134,16 @@
     const axis = { stroke: colour("dim"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
     const plot = figure.querySelector(".plot");
     plot.replaceChildren();
-    const size = () => ({ width: Math.max(plot.clientWidth, 240), height: 190 });
+    const size = () => ({ width: Math.max(plot.clientWidth, 240), height: 200 });
     const made = new window.uPlot({
       ...size(),
-      series: [{ value: "{HH}:{mm}" }, ...lines.map((line, i) => ({
+      class: "idle",
+      tzDate: (s) => window.uPlot.tzDate(new Date(1000 * s), "Etc/UTC"), // As all times of the console.
+      hooks: { setLegend: [(u) => u.root.classList.toggle("idle", u.cursor.idx == null)] }, // No value is pointed at.
+      series: [{ label: "UTC", value: "{HH}:{mm}" }, ...lines.map((line, i) => ({
         label: line.label, stroke: colour(line.colour), width: 2, dash: i === 0 ? [] : [6 * i, 4], points: { show: false },
       }))],
-      axes: [{ ...axis, values: "{HH}:{mm}", space: 60 }, { ...axis, size: 60 }],
+      axes: [{ ...axis, values: "{HH}:{mm}", space: 60, label: "UTC", labelSize: 16, labelFont: "11px system-ui, sans-serif" }, { ...axis, size: 60 }],
       scales: { y: { range: (_, min, max) => [0, Math.max(max * 1.1, 1)] } },
     }, data, plot);
     const resized = new ResizeObserver(() => { if (plot.clientWidth !== made.width) made.setSize(size()); });
