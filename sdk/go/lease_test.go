@@ -247,19 +247,20 @@ func TestALeaseCountsFromTheFirstTryOfItsHeartbeat(t *testing.T) {
 	})
 }
 
-// JSON has no such number, and a heartbeat that the server refuses would mean a lost lease.
-func TestProgressThatIsNotANumberIsNone(t *testing.T) {
+// JSON has no such number, and a request has a limit. A heartbeat that the server refuses
+// would mean a lost lease.
+func TestProgressIsMadeFitForAHeartbeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(t)
 		stop := start(t, q.worker(func(ctx context.Context, task *lucius.Task) (any, error) {
-			task.Progress(math.NaN(), "nothing of nothing")
+			task.Progress(math.NaN(), "nothing of nothing"+strings.Repeat("é", 600))
 			return lasting(time.Minute)(ctx, task)
 		}))
 		q.enqueue("w1")
 		time.Sleep(2 * time.Minute)
 		stop()
-		if shown := q.made("heartbeat")[0].Body.Progress; shown.Fraction != 0 || shown.Message != "nothing of nothing" || len(q.made("complete")) != 1 {
+		if shown := q.made("heartbeat")[0].Body.Progress; shown.Fraction != 0 || len(shown.Message) != 1000 || len(q.made("complete")) != 1 {
 			t.Errorf("progress %+v, %d completions", shown, len(q.made("complete")))
 		}
 	})

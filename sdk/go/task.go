@@ -49,7 +49,7 @@ func (t *Task) Progress(fraction float64, message string) {
 		fraction = 0
 	}
 	if t.progress != nil {
-		t.progress(Progress{Fraction: min(fraction, 1), Message: message})
+		t.progress(Progress{Fraction: min(fraction, 1), Message: cut(message, maxMessage)})
 	}
 }
 
@@ -82,6 +82,7 @@ func (r *run) attend(handling, reporting context.Context, item *WorkItem) {
 		reporting = WithTraceparent(reporting, *task.Traceparent)
 	}
 	lease := r.keepLease(reporting, item, task, giveUp)
+	defer lease.cancel() // The handler may end its goroutine, as FailNow of a test does.
 	result, failure := r.worker.Do(ctx, task)
 	lease.stop()
 	switch {

@@ -207,8 +207,8 @@ func (r *run) run(ctx context.Context) error {
 		}
 		for i := range items {
 			inHand.Go(func() {
+				defer func() { <-slots }()
 				r.attend(handling, reporting, &items[i])
-				<-slots
 			})
 		}
 	}

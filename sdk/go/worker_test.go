@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -316,6 +317,30 @@ func TestFailuresAreReported(t *testing.T) {
 			})
 		})
 	}
+}
+
+// As FailNow of a test does: the attempt ends with its lease, and the worker goes on.
+func TestAHandlerThatEndsItsGoroutineHoldsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		cfg := q.config()
+		cfg.Parallel = 1
+		w := lucius.NewWorker(cfg)
+		w.Handle("OCR", func(ctx context.Context, task *lucius.Task) (any, error) {
+			if task.StepID == "w1" {
+				runtime.Goexit()
+			}
+			return succeed(ctx, task)
+		})
+		stop := start(t, w)
+		q.enqueue("w1", "w2")
+		time.Sleep(time.Hour)
+		stop()
+		if q.only("complete").WorkID != "w2" || len(q.made("heartbeat"))+len(q.made("fail")) > 0 {
+			t.Errorf("%d heartbeats, %d failures of an attempt without a handler", len(q.made("heartbeat")), len(q.made("fail")))
+		}
+	})
 }
 
 func TestBothReferencesOfAResultAreReported(t *testing.T) {
