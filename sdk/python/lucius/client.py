@@ -10,12 +10,15 @@ import time
 from datetime import datetime
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
-from ._transport import _CALL_FAILED, SHORTEST_POLL, Interruptible, Token, Transport, path_with, segment
-from .errors import NoAnswerError, ProblemError, TimedOutError
+from ._transport import (
+    _CALL_FAILED, SHORTEST_POLL, Answer, Interruptible, Token, Transport, decoded, encoded, path_with, segment, transient,
+)
+from .errors import LuciusError, NoAnswerError, ProblemError, TimedOutError
 from .model import Accepted, Command, Event, Job
 
 # The longest wait that one request asks for.
 _POLL_SECONDS = 30
+_BATCH_TIMEOUT = 30.0
 # A stream has a comment about every 15 seconds.
 _STREAM_SILENCE = 60.0
 
@@ -49,10 +52,33 @@ class Client:
         return Accepted.parse(self._call("POST", "/v1/commands", _encoded(command)))
 
     def submit_batch(self, commands: Sequence[Command]) -> List[Union[Accepted, ProblemError]]:
-        """Submit up to 100 commands. Each is accepted or refused by itself, in their order."""
-        answer = self._call("POST", "/v1/commands:batch", {"commands": [_encoded(c) for c in commands]})
-        return [ProblemError(r["status"], r["error"]) if r.get("error") else Accepted.parse(r)
-                for r in answer["results"]]
+        """Submit up to 100 commands. Each is accepted or refused by itself, in their order.
+
+        Those on which the server could not decide are repeated.
+        """
+        path, bodies = "/v1/commands:batch", [_encoded(c) for c in commands]
+        results: Dict[int, Mapping[str, Any]] = {}
+
+        def once() -> Answer:
+            asked = [i for i in range(len(bodies)) if i not in results or transient(results[i]["status"])]
+            status, headers, content = self._transport.once(
+                "POST", path, encoded({"commands": [bodies[i] for i in asked]}), {}, _BATCH_TIMEOUT)
+            if status != 200:
+                return status, headers, content
+            answers = decoded(content)["results"]
+            if len(answers) != len(asked):
+                raise http.client.HTTPException("it answered another number of commands")
+            results.update(zip(asked, answers))
+            undecided = next((r for r in results.values() if transient(r["status"])), None)
+            return (undecided["status"], headers, encoded(undecided["error"])) if undecided else (200, headers, b"")
+
+        try:
+            self._transport.call("POST", path, patience=self._patience, once=once)
+        except LuciusError:
+            if len(results) < len(bodies):
+                raise
+        return [ProblemError.parse(r["status"], encoded(r["error"])) if r.get("error") else Accepted.parse(r)
+                for _, r in sorted(results.items())]
 
     def get(self, job_id: str) -> Job:
         """The job with its steps."""

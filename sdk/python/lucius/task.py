@@ -118,7 +118,7 @@ class Task:
         # 0.0 comes first, so that it takes the place of what is not a number.
         shown: Dict[str, Any] = {"fraction": min(max(0.0, float(fraction)), 1.0)}
         if message:
-            shown["message"] = message
+            shown["message"] = _cut(message)
         with self._progress_guard:
             self._progress = shown
         self._progressed()
@@ -140,10 +140,14 @@ Report = Tuple[str, Dict[str, Any]]
 _MAX_MESSAGE = 1000
 
 
+def _cut(message: str) -> str:
+    """The message, cut between characters to the longest that is sent."""
+    return message.encode("utf-8", "replace")[:_MAX_MESSAGE].decode("utf-8", "ignore")
+
+
 def failure(code: str, message: str, *, retryable: bool, after: Optional[float] = None) -> Report:
     """The report of a failure."""
-    cut = message.encode("utf-8", "replace")[:_MAX_MESSAGE].decode("utf-8", "ignore")
-    body: Dict[str, Any] = {"retryable": retryable, "error": {"code": code[:128], "message": cut}}
+    body: Dict[str, Any] = {"retryable": retryable, "error": {"code": code[:128], "message": _cut(message)}}
     if after is not None:
         body["retry_after_seconds"] = min(max(0.0, after), 604800.0)
     return "fail", body

@@ -66,6 +66,26 @@ class Calls(Scripted):
         client, _ = self.serve((200, b"<html>"), (200, job()))
         self.assertTrue(client.get("j1").succeeded)
 
+    def test_a_batch_repeats_the_commands_without_a_decision(self):
+        busy = {"status": 503, "error": {"code": "store_unavailable", "detail": "Busy."}}
+        client, fake = self.serve(
+            (200, {"results": [busy, {"status": 422, "error": {"code": "c"}}, busy]}),
+            (503, {}), (200, {"results": [busy]}),
+            (200, {"results": [{"status": 202, **RECEIPT}, busy]}), (200, {"results": [{"status": 202, **RECEIPT}]}))
+        commands = [Command(**{**vars(COMMAND), "key": key}) for key in "abc"]
+        first, refused, last = client.submit_batch(commands)
+        self.assertEqual((first.job_id, refused.code, last.job_id), ("j1", "c", "j1"))
+        self.assertIsInstance(refused, InvalidError)
+        asked = ["".join(c["idempotency_key"] for c in r.body["commands"]) for r in fake.requests]
+        self.assertEqual(asked, ["abc", "ac", "ac", "ac", "c"])
+
+    def test_a_batch_that_stays_undecided_says_so_of_each(self):
+        busy = {"status": 503, "error": {"code": "store_unavailable"}}
+        _, fake = self.serve((200, {"results": [busy, {"status": 202, **RECEIPT}]}), (503, {}))
+        with Client(fake.url, patience=0.2) as client:
+            waiting, taken = client.submit_batch([COMMAND, COMMAND])
+        self.assertEqual((waiting.code, taken.job_id), ("store_unavailable", "j1"))
+
     def test_refusals_have_a_type(self):
         for status, kind in ((400, InvalidError), (422, InvalidError), (404, NotFoundError), (409, ConflictError), (418, ProblemError)):
             client, fake = self.serve((status, {"code": "c", "detail": "d", "errors": [{"pointer": "/p", "message": "m"}]}))

@@ -150,15 +150,15 @@ class Async(unittest.TestCase):
         self.assertEqual((verb, body["error"]["code"], body["retryable"]), ("fail", "cancelled", False))
 
 
-    def test_progress_that_is_no_number_is_none(self):
+    def test_progress_is_made_fit_for_a_heartbeat(self):
         shown = []
 
         async def handler(task):
-            task.progress(float("nan"), "nothing of nothing")
+            task.progress(float("nan"), "ä" * 600)
             shown.append(task._progress)
             raise RetryAfter(float("nan"))
         (verb, body), = run(Queue({}), handler)
-        self.assertEqual(shown, [{"fraction": 0.0, "message": "nothing of nothing"}])
+        self.assertEqual(shown, [{"fraction": 0.0, "message": "ä" * 500}])
         self.assertEqual((verb, body["retry_after_seconds"]), ("fail", 0))
 
 

@@ -2,7 +2,7 @@ import { createHash } from "node:crypto";
 
 import type { components } from "./api.gen.js";
 import { LuciusError, NoAnswerError, ProblemError, TimedOutError } from "./errors.js";
-import { type Connection, shortestPoll, sleep, Transport } from "./transport.js";
+import { type Answer, type Connection, shortestPoll, sleep, Transport } from "./transport.js";
 
 type Schemas = components["schemas"];
 export type Job = Schemas["Job"];
@@ -33,6 +33,7 @@ export interface ListOptions {
 
 // The longest wait that one request asks for, in milliseconds.
 const longestPoll = 30_000;
+const batchTimeout = 30_000;
 // A stream has a comment about every 15 seconds.
 const streamSilence = 60_000;
 
@@ -56,12 +57,35 @@ export class Client {
     return this.#call("POST", "/v1/commands", named(command));
   }
 
-  /** Submit up to 100 commands. Each is accepted or refused by itself, in their order. */
+  /**
+   * Submit up to 100 commands. Each is accepted or refused by itself, in their order. Those on
+   * which the server could not decide are repeated.
+   */
   async submitBatch(commands: Command[]): Promise<(Accepted | ProblemError)[]> {
-    const body = { commands: commands.map(named) };
-    const { results } = await this.#call<Schemas["BatchResult"]>("POST", "/v1/commands:batch", body);
-    return results.map(({ status, error, ...accepted }) =>
-      error ? new ProblemError(status, { ...error }) : (accepted as Accepted));
+    const path = "/v1/commands:batch";
+    const bodies = commands.map(named);
+    const results: (Schemas["BatchItem"] | undefined)[] = bodies.map(() => undefined);
+    const isUndecided = (one?: Schemas["BatchItem"]) => !one || new ProblemError(one.status, {}).transient;
+    const once = async (): Promise<Answer> => {
+      const asked = [...bodies.keys()].filter((index) => isUndecided(results[index]));
+      const body = { commands: asked.map((index) => bodies[index]) };
+      const answer = await this.#transport.once("POST", path, { body, timeout: batchTimeout });
+      if (answer.status !== 200) return answer;
+      const said = JSON.parse(answer.text) as Schemas["BatchResult"];
+      if (said.results.length !== asked.length) throw new LuciusError("it answered another number of commands");
+      asked.forEach((index, at) => (results[index] = said.results[at]));
+      const undecided = results.find(isUndecided);
+      return undecided ? { ...answer, status: undecided.status, text: JSON.stringify(undecided.error) } : { ...answer, text: "" };
+    };
+    try {
+      await this.#transport.call("POST", path, { patience: this.#patience, once });
+    } catch (error) {
+      if (results.includes(undefined)) throw error;
+    }
+    return results.map((one) => {
+      const { status, error, ...accepted } = one!;
+      return error ? new ProblemError(status, { ...error }) : (accepted as Accepted);
+    });
   }
 
   /** The job with its steps. */

@@ -2,7 +2,7 @@ import { randomUUID } from "node:crypto";
 
 import type { Completions } from "./completions.js";
 import { ProblemError } from "./errors.js";
-import type { Task, WorkItem } from "./task.js";
+import { cut, type Task, type WorkItem } from "./task.js";
 import { sleep, type Transport } from "./transport.js";
 
 const longestBeat = 30_000;
@@ -10,7 +10,6 @@ const shortestBeat = 10;
 // Progress is sent early, but no more often than this.
 const progressBeat = 1_000;
 const callTimeout = 10_000;
-const maxMessage = 1000;
 
 /** How a task ended: the verb, and the body of its request. */
 export interface Report {
@@ -20,8 +19,7 @@ export interface Report {
 
 /** The report of a failure. */
 export function failure(code: string, message: string, retryable: boolean, after?: number): Report {
-  const cut = Buffer.from(message).subarray(0, maxMessage).toString("utf8").replace(/\uFFFD+$/, "");
-  const body: Record<string, unknown> = { retryable, error: { code: code.slice(0, 128), message: cut } };
+  const body: Record<string, unknown> = { retryable, error: { code: code.slice(0, 128), message: cut(message) } };
   if (after !== undefined) body["retry_after_seconds"] = Math.min(Math.max(after, 0), 604_800);
   return { verb: "fail", body };
 }

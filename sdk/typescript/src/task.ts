@@ -6,6 +6,13 @@ export type WorkItem = Omit<components["schemas"]["WorkItem"], "directive"> & { 
 export type Ref = components["schemas"]["Ref"];
 export type Progress = components["schemas"]["Progress"];
 
+const maxMessage = 1000;
+
+/** @internal The message, cut between characters to the longest that is sent. */
+export function cut(message: string): string {
+  return Buffer.from(message).subarray(0, maxMessage).toString("utf8").replace(/\uFFFD+$/, "");
+}
+
 /** One attempt of a step, in the hands of a handler. */
 export class Task {
   readonly directive: Directive;
@@ -97,7 +104,7 @@ export class Task {
 
   /** Show how far the task is, by a heartbeat that is sent soon. */
   progress(fraction: number, message?: string): void {
-    this.#progress = { fraction: fraction > 0 ? Math.min(fraction, 1) : 0, ...(message ? { message } : {}) };
+    this.#progress = { fraction: fraction > 0 ? Math.min(fraction, 1) : 0, ...(message ? { message: cut(message) } : {}) };
     this.progressed();
   }
 

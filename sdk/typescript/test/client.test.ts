@@ -59,6 +59,23 @@ test("a server that shuts down is not asked all the time", async (t) => {
   assert.ok(asked.length <= 2);
 });
 
+test("a batch repeats the commands without a decision", async (t) => {
+  const busy = { status: 503, error: { code: "store_unavailable" } };
+  const taken = { status: 202, ...receipt };
+  const answers = [{ results: [busy, { status: 422, error: { code: "c" } }, busy] }, { results: [busy] }, { results: [taken, busy] }, { results: [taken] }];
+  const { client, asked } = await serve(t, answers.map((body) => ({ status: 200, body })));
+  const results = await client.submitBatch(["a", "b", "c"].map((idempotency_key) => ({ ...command, idempotency_key })));
+  assert.deepEqual(results.map((one) => (one instanceof ProblemError ? one.code : one.jobId)), ["j1", "c", "j1"]);
+  assert.deepEqual(asked.map(({ body }) => body.commands.map((c: Command) => c.idempotency_key).join("")), ["abc", "ac", "ac", "c"]);
+});
+
+test("a batch that stays undecided says so of each", async (t) => {
+  const results = [{ status: 503, error: { code: "store_unavailable" } }, { status: 202, ...receipt }];
+  const { url } = await serve(t, [{ status: 200, body: { results } }, { status: 503, body: {} }]);
+  const [waiting, taken] = await new Client({ url, patience: 0.2 }).submitBatch([command, command]);
+  assert.deepEqual([(waiting as ProblemError).code, (taken as { jobId: string }).jobId], ["store_unavailable", "j1"]);
+});
+
 test("refusals are problems", async (t) => {
   const body = { code: "c", detail: "d", errors: [{ pointer: "/p", message: "m" }] };
   const { client, asked } = await serve(t, [{ status: 422, body }]);

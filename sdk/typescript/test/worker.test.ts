@@ -166,13 +166,13 @@ test("a server that does not answer is named in the log", async () => {
   assert.match(logged[0] ?? "", /^POST \/v1\/work:claim is repeated until it is answered: /);
 });
 
-test("progress that is no number is none", async () => {
+test("progress is made fit for a heartbeat", async () => {
   const shown: unknown[] = [];
   await run([{}], (task) => {
-    task.progress(NaN, "nothing of nothing");
+    task.progress(NaN, "ä".repeat(600));
     shown.push(task.takeProgress());
   });
-  assert.deepEqual(shown, [{ fraction: 0, message: "nothing of nothing" }]);
+  assert.deepEqual(shown, [{ fraction: 0, message: "ä".repeat(500) }]);
 });
 
 test("settings are checked", async () => {
