@@ -23,7 +23,7 @@ type Message struct {
 	SequenceNumber int64
 	// EnqueuedAt is when the topic accepted the message.
 	EnqueuedAt time.Time
-	// TimeToLive is the time to live that the sender set. Zero means for ever.
+	// TimeToLive is the time to live that the sender set. Zero means forever.
 	TimeToLive time.Duration
 	// Deliveries is how many deliveries have failed.
 	Deliveries int

@@ -17,7 +17,7 @@ const batchFormat = 0x80013700
 // changes.
 type content struct {
 	id          string
-	timeToLive  time.Duration // 0 means for ever
+	timeToLive  time.Duration // 0 means forever
 	annotations pairs
 	properties  []byte // the encoded section
 	application pairs

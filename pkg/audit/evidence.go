@@ -24,7 +24,7 @@ type Options struct {
 	Split               bool          // The store writes the batches of a change one after the other.
 	Now                 time.Time     // Required.
 	KeyTTL              time.Duration // An idempotency key outlives its job by it; 0 is as long as the job is kept.
-	Retention           time.Duration // A job is kept so long after its end; 0 is for ever.
+	Retention           time.Duration // A job is kept so long after its end; 0 is forever.
 	// Slack is how long work may be overdue. Optional. Defaults to 10
 	// minutes, which is beyond the grace that the system itself gives.
 	Slack time.Duration

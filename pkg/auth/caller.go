@@ -40,7 +40,7 @@ var servicePattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 // [Caller].
 type Grant struct {
 	Role    Role     // Required.
-	All     bool     // The role is for every tenant, also for future ones.
+	All     bool     // The role covers every tenant, including future ones.
 	Tenants []string // The tenants if All is false. At least one is required then.
 	// Services limits a platform caller to the steps of these services. Optional:
 	// empty means all services. Must be empty for other roles.

@@ -14,14 +14,14 @@
 // both. The requirements of each operation are data, [Rules]; docs/access.md shows
 // the same table.
 //
-// To a caller, objects of other tenants do not exist: a transport answers an object
-// that [Rule.Allows] refuses exactly as a missing one. Only a tenant that the request
+// To a caller, objects of other tenants do not exist: for an object that [Rule.Allows]
+// refuses, a transport answers exactly as for a missing one. Only a tenant that the request
 // itself names is answered with forbidden, which tells the caller nothing new.
 //
 // Secrets are held as hashes, and never logged: errors give the log a reason, while
 // the client learns only that its credential is not valid.
 //
-// A [File] and [Certificates] follow their files while the server runs; invalid files
-// leave the old ones in use. The keys of an [Issuer] are fetched when a token first
-// needs them, so an issuer that is down affects only its own callers.
+// A [File] and [Certificates] reload their files while the server runs; if the new files
+// are invalid, the old ones stay in use. The keys of an [Issuer] are fetched when a token
+// first needs them, so an issuer that is down affects only its own callers.
 package auth

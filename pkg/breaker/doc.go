@@ -1,11 +1,10 @@
 // Package breaker limits publishing during an outage of a topic or of the whole
 // bus.
 //
-// An outage is not a failing message: it must not use up attempts or fail jobs.
-// The relay therefore asks before it takes rows up, and leaves rows that are
-// not granted. There is one circuit for each entity (a topic, a queue) and one
-// above them for the bus. A row needs room in both, and both are asked in one
-// step.
+// An outage is not a failing message: it must not use up attempts or fail jobs. The relay
+// therefore asks the breaker before it takes up rows, and leaves rows that are not granted.
+// There is one circuit for each entity (a topic, a queue) and one above them for the bus. A
+// row needs room in both, and both are asked in one step.
 //
 //	            TripAfter failures in a row
 //	┌────────┐ ─────────────────────────────▶ ┌────────┐
@@ -24,11 +23,10 @@
 // after closing, until RampFor has passed. A failure on the ramp opens the
 // circuit again, with the longer cool-down.
 //
-// [Set.Allow] returns a [Grant], and the relay reports every row of it under
-// that grant. A grant holds the epoch of each circuit: a report that arrives
-// after the circuit has changed its state is ignored. So the other ninety-nine
-// failures of a page of a hundred neither prolong the outage nor fail its
-// probes.
+// [Set.Allow] returns a [Grant], and the relay reports every row of it under that grant. A
+// grant holds the epoch of each circuit: a report that arrives after the circuit has
+// changed its state is ignored. So if a page of a hundred rows fails, its other ninety-nine
+// failures neither prolong the outage nor fail its probes.
 //
 // The package is pure: each call passes the time, there are no goroutines or
 // timers, and a circuit's state depends on the calls so far and on now, not on
@@ -36,10 +34,10 @@
 //
 // # Why not a library
 //
-// github.com/sony/gobreaker/v2 (v2.4.0) reads the clock itself, so that it cannot run
-// in a deterministic simulation. Its half-open state ends only after MaxRequests
-// successes in a row, which a smaller backlog never reaches, and a probe without an
-// outcome keeps its place for good. It admits one request at a time, while a page
-// needs room in two circuits before it takes any. The cool-down is fixed, and it keeps
-// neither since when nor why a circuit is open. The ramp would be ours in any case.
+// github.com/sony/gobreaker/v2 (v2.4.0) reads the clock itself, so it cannot run in a
+// deterministic simulation. Its half-open state ends only after MaxRequests consecutive
+// successes, which a smaller backlog never reaches, and a probe without an outcome occupies
+// its slot forever. It admits one request at a time, while a page needs room in two
+// circuits before it takes any. Its cool-down is fixed, and it does not record since when
+// or why a circuit is open. We would have to write the ramp in any case.
 package breaker

@@ -1,5 +1,5 @@
-// Package census counts jobs, and the attempts of their steps by service and step type,
-// so that no answer about them needs a scan.
+// Package census counts jobs, and the attempts of their steps by service and step type, so
+// that queries about them need no scan.
 //
 //	commits of this process ──Observe──► own sheet ◄──Begin, Walked, End── reconciler
 //	                                        │ RunOnce
@@ -8,19 +8,19 @@
 //	                                        │ RunOnce
 //	             Report ◄── own sheet, those of the other processes, and the base
 //
-// A sheet holds what stands (live jobs by state, their active steps by phase) and what
-// happened (accepted and ended jobs, ended attempts with their durations, in windows of
-// an hour). What happened adds up over the processes.
+// A sheet holds gauges (live jobs by state, their active steps by phase) and counters
+// (accepted and ended jobs, ended attempts with their durations, in windows of an hour).
+// Counters add up across processes.
 //
-// What stands is exact if no other process writes the store: a walk of the reconciler
-// over the live jobs finds it once after a crash, and every commit keeps it so. An
-// orderly stop stores it for the next start. If processes share the store, each sheet
-// holds the changes that its process made. Their sum is wrong by what crashed processes
-// have not stored, and each walk corrects that by a new base:
+// Gauges are exact if no other process writes the store: after a crash one walk of the
+// reconciler over the live jobs recounts them, and every commit keeps them exact. An
+// orderly stop stores them for the next start. If processes share the store, each sheet
+// holds the changes that its process made. Their sum lacks what crashed processes had not
+// stored, and each walk corrects it with a new base:
 //
 //	base = live jobs of the walk − changes on the sheets
 //
-// So these counts are exact one walk after the last change. Nothing decides by them.
+// So these counts are exact one walk after the last change. No decision uses them.
 //
 // In a store that no other process writes, the census also knows which live jobs have which
 // [Traits], so that a list of a few among many reads only those.

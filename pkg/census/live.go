@@ -42,7 +42,7 @@ func TraitsOf(agg *statemachine.Aggregate) Traits {
 	return t
 }
 
-// clone returns the traits with texts of their own: those of a job are parts of rows, which
+// clone returns the traits with copies of the texts: those of a job are parts of rows, which
 // are larger.
 func (t Traits) clone() Traits {
 	for _, text := range []*string{&t.TenantID, &t.ProtocolID, &t.Service, &t.RequestType, &t.StepType, &t.ErrorCode} {
@@ -172,7 +172,7 @@ func (l *liveJobs) end() {
 	l.whole = !l.unsure
 	l.asked = l.asked && l.unsure
 	if l.seen == len(l.jobs) {
-		return // Commits wait meanwhile, and a million jobs take a while to look through.
+		return // Commits wait during the search, and a million jobs take a while to search.
 	}
 	for id, job := range l.jobs {
 		if job.walk < l.walk {

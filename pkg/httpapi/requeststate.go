@@ -110,7 +110,7 @@ func (s *Server) recoverPanic(state *requestState, r *http.Request) {
 	s.respond.problem(state, r, err)
 }
 
-// labelledMethods are the methods that have a metrics label of their own. Any other is
+// labelledMethods are the methods that have their own metrics label. Any other is
 // "other", so that clients cannot create labels.
 var labelledMethods = []string{
 	http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch,

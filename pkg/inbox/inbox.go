@@ -32,7 +32,7 @@ type Command struct {
 	// SubmittedBy is the database role of the application.
 	SubmittedBy string
 	SubmittedAt time.Time
-	// Tries is how often it was tried before, also by processes that ended meanwhile.
+	// Tries is how often it was tried before, including by processes that have ended since.
 	Tries int
 	// Unsure says that an earlier try may have made a job of it.
 	Unsure bool

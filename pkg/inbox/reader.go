@@ -38,7 +38,7 @@ type Config struct {
 	// Find returns the job that an earlier try made of a command, or "". It is called as Accept
 	// is. Required.
 	Find func(ctx context.Context, command *Command) (jobID string, err error)
-	// Retention is how long a job and a discarded command are kept; 0 is for ever.
+	// Retention is how long a job and a discarded command are kept; 0 is forever.
 	Retention time.Duration
 	// Grace is how long a command waits that this replica's protocols do not take: during a
 	// deployment, the application may know a protocol before the replica does. Optional.

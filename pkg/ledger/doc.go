@@ -30,9 +30,9 @@
 // # The schedule
 //
 // No pass scans for work. Each job with work left has an entry at or before its next
-// deadline: a hint in the partition of its shard, by kind, written before the commit
-// that needs it. Below the entry's rev that commit may still land, so the sweeper
-// leaves the entry alone. Only the job's rows say what is due.
+// deadline: a hint in the partition of its shard, by kind, written before the commit that
+// needs it. While the job is below the entry's rev, that commit may still land, so the
+// sweeper leaves the entry alone. Only the job's rows say what is due.
 //
 // A job whose attempt waits in the pull queue has a hint in the ready index instead,
 // under the same rule.

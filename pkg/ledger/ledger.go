@@ -95,7 +95,7 @@ type Config struct {
 	Taker func(hint *Hint) *Taker
 	// Projector copies the jobs to the tables of another layout. Optional.
 	Projector Projector
-	// Retention is how long an ended job is kept. Optional. 0 keeps it for ever.
+	// Retention is how long an ended job is kept. Optional. 0 keeps it forever.
 	Retention time.Duration
 	// KeyTTL is how long after its job's end an idempotency key is kept. Then it may
 	// name another command. Optional. 0 keeps it as long as the job.

@@ -37,7 +37,7 @@ func (l *Ledger) finishEnd(ctx context.Context, s *snapshot) error {
 
 // purgeAt returns when an ended job may be purged: after its retention, its key's TTL,
 // and the time within which projections rely on the job. It is the zero time if jobs are
-// kept for ever.
+// kept forever.
 func (l *Ledger) purgeAt(job *statemachine.Job) time.Time {
 	if l.cfg.Retention == 0 {
 		return time.Time{}
@@ -45,7 +45,7 @@ func (l *Ledger) purgeAt(job *statemachine.Job) time.Time {
 	return job.CompletedAt.Add(max(l.cfg.Retention, l.cfg.KeyTTL, postDelay)).Truncate(time.Millisecond)
 }
 
-// retain writes the entry that purges an ended job; none if jobs are kept for ever.
+// retain writes the entry that purges an ended job; none if jobs are kept forever.
 // The nonce is constant, so that a repeat writes the same row.
 func (l *Ledger) retain(job *statemachine.Job) tablestore.Stage {
 	due := l.purgeAt(job)

@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// Kind is a kind of schedule entry. Each kind is a range of its own in each shard, so
+// Kind is a kind of schedule entry. Each kind has its own key range in each shard, so
 // that a backlog of one does not delay another.
 type Kind string
 
@@ -266,7 +266,7 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireO
 
 // firePurged deletes an entry of a purged or abandoned job, with its reservations
 // and with projections that a process may have written after the purge. The tombstone of
-// an abandoned accept is deleted by an entry of its own.
+// an abandoned accept is deleted by a separate entry.
 func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Result, error) {
 	for _, key := range []tablestore.Key{
 		l.claimKey(entry.TenantID, entry.reserved.claim), l.slotKey(entry.reserved.slot),

@@ -21,7 +21,7 @@ type Taker struct {
 
 // takeover is the claim of the item that a change queues, by a worker that waits for
 // it. An atomic store commits both in one write, so that an item passes from one
-// worker to the next, or from the client to a worker, without a commit of its own.
+// worker to the next, or from the client to a worker, without an extra commit.
 // They stay two changes with a revision and a journal row each: a reader of the job
 // cannot tell them from two writes.
 type takeover struct {

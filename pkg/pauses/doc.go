@@ -5,10 +5,10 @@
 //	                                           ▲
 //	          ledger, relay, pull queue: may this directive go out?
 //
-// A pause is a row, so that every process sees it and it survives restarts. It
-// touches no job: commands are accepted, outbox rows wait as PENDING with their
-// schedule entries, and a directive that a worker holds goes on. So a pause is cheap
-// whatever its backlog, and resuming changes no job.
+// A pause is a row, so that every process sees it and it survives restarts. It changes no
+// job: commands are accepted, outbox rows wait as PENDING with their schedule entries, and
+// work that a worker holds continues. So a pause is cheap whatever its backlog, and
+// resuming changes no job.
 //
 // The backlog would flood the bus when a pause ends. So a resumed scope ramps up: what
 // each process lets through doubles every second until the ramp is over, and then the

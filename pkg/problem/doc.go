@@ -9,8 +9,7 @@
 //	                  ▼
 //	          application/problem+json (RFC 9457)
 //
-// A use case returns an [Error] if a client can act on it, and any other error
-// if not; [From] converts the latter to the code internal, whose cause is only
-// logged. The package imports no other package of the project, so that every
-// layer can use it.
+// A use case returns an [Error] if a client can act on it, and any other error otherwise;
+// [From] converts the latter to the code internal, whose cause is only logged. The package
+// imports no other package of the project, so that every layer can use it.
 package problem

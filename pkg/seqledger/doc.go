@@ -1,10 +1,10 @@
 // Package seqledger is the Stage1 seq ledger: the relay's window of outbox rows
 // that one process has taken up and not yet settled.
 //
-// Each row taken up gets the next seq. The ledger knows for each seq its state,
-// its owner, and which moves are legal. It is in memory only, holds no rows,
-// and calls only the Fatal hook: the store holds what must survive a crash, and
-// a restarted process takes its rows up under new seqs.
+// Each row taken up gets the next seq. The ledger knows for each seq its state, its owner,
+// and which moves are legal. It is in memory only, holds no rows, and calls only the Fatal
+// hook: the store holds what must survive a crash, and a restarted process takes up its
+// rows again under new seqs.
 //
 //	                 Take
 //	  UNSEEN 0 ──────────────▶ DISPATCHED 1 ◀───────────────────┐

@@ -1,6 +1,6 @@
-// Package server puts a server together: the ledger and all that works on it, the
-// background loops and the HTTP API. The program, the test kit of the Go SDK and any Go
-// program that has Lucius inside itself share this one assembly.
+// Package server assembles a server: the ledger, the use cases, the background loops and
+// the HTTP API. The lucius program, the test kit of the Go SDK and any Go program that
+// embeds Lucius share this assembly.
 //
 //	           ┌─ ServeHTTP ──▶ httpapi ──▶ commands, jobs, callbacks, workqueue ─┐
 //	Open ──▶ Server                                                              ledger ──▶ Store
@@ -21,11 +21,11 @@
 //
 // The example has a worker in the same process.
 //
-// An authenticator without callers lets everyone in who calls by a loopback address, so
-// such a server must listen on one: see package auth. Requests may be served before Run
-// begins; commands are accepted, and nothing is dispatched. Run ends in good order: see
-// there. What is on disk does not depend on that.
+// An authenticator without callers admits every caller on a loopback address, so such a
+// server must listen on one: see package auth. Requests may be served before Run starts;
+// commands are accepted, but nothing is dispatched. [Server.Run] stops in order, but data
+// on disk does not depend on that.
 //
-// A server that shares its store with other processes, each with some of the roles, is
-// the same: see [Config] and [ledger.Config].
+// A server that shares its store with other processes, each with some of the roles, is set
+// up the same way: see [Config] and [ledger.Config].
 package server

@@ -7,14 +7,13 @@
 //	callbacks ◀── Replies ◀── subscription of global-bus-replies-p{lane}
 //	  commit first, then settle
 //
-// The SDK has pitfalls that would hurt in an outage. Each has a remedy here, and a
-// test:
+// The SDK has pitfalls that matter during an outage. Each has a remedy here, and a test:
 //
 //	the SDK resends by itself         the message id names the attempt, so the topic
 //	                                  drops the copy
 //	without retries it never          the SDK makes a few quick retries; the relay
 //	recovers                          makes the slow ones
-//	a send may block for ever, or     each send has a timeout; one that does not return
+//	a send may block forever, or     each send has a timeout; one that does not return
 //	longer than its context           is abandoned, the connections are cut, and a
 //	                                  topic has few slots for such sends
 //	released and modified pass for    the connection turns them into a rejection
@@ -32,15 +31,14 @@
 //	the whole bus   no connection
 //	unknown         timeout, and everything else
 //
-// A reply is settled after the ledger's commit, never before. An unreadable reply
-// is dead-lettered with its reason. A stale one is completed: the use case has
-// recorded it. While the store does not answer, the consumer holds the replies it
-// has, renews their locks and receives no more; if a lock is lost, the bus
-// redelivers the reply, and the ledger answers that it is a duplicate.
+// A reply is settled after the ledger's commit, never before. An unreadable reply is
+// dead-lettered with its reason. A stale reply is completed: the use case has recorded it.
+// While the store does not answer, the consumer holds the replies it has, renews their
+// locks and receives no more; if a lock is lost, the bus redelivers the reply, and the
+// ledger answers that it is a duplicate.
 //
-// A worker gets no answer over a reply topic: the pair of attempt and lease
-// protects the ledger but does not save the worker's time, and the worker does not
-// learn of a cancellation.
+// A worker gets no response over a reply topic: the pair of attempt and lease protects the
+// ledger, but the worker may waste its time, and does not learn of a cancellation.
 //
 // Source: Option B spec, 9 to 11; Orchestrator flow canvas, Service Bus.
 package servicebus

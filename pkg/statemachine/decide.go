@@ -296,7 +296,7 @@ func (c *change) outbox(to OutboxState, cause string) {
 	}
 }
 
-// outboxSame moves the row from PENDING to PENDING, under an event type of its own.
+// outboxSame moves the row from PENDING to PENDING, under its own event type.
 func (c *change) outboxSame(eventType, cause string) {
 	c.outbox(OutboxPending, cause)
 	c.d.History[len(c.d.History)-1].Type = eventType

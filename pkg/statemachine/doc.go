@@ -24,20 +24,20 @@
 //
 // # Fencing
 //
-// Each attempt has a pair: its number and an unguessable lease id. A callback
-// must carry the current pair; any other changes nothing. A step remembers its
-// attempts, so that it recognises the repeat of an applied callback even after
-// it has moved on. On Service Bus a worker may be faster than the relay's mark:
-// the pair proves the publish. In the pull queue a worker gets the pair by a
-// claim, so an attempt that is not SENT takes no report. A worker may also be
-// late: until the next dispatch, a RESULT that ends the step counts.
+// Each attempt has a pair: its number and an unguessable lease id. A callback must carry
+// the current pair; any other changes nothing. A step remembers its attempts, so that it
+// recognises the repeat of an applied callback even after it has moved on. On Service Bus a
+// worker may be faster than the relay's mark: the pair proves the publish. In the pull
+// queue a worker gets the pair by a claim, so an attempt that is not SENT accepts no
+// report. A worker may also be late: until the next dispatch, a RESULT that ends the step
+// counts.
 //
 // # Buses
 //
-// A row is made for one bus ([Outbox.Bus]). The pull queue is in the store, so
-// the change that makes a row publishes it, unless the row must wait. A process of
-// the other bus gives a row that is still PENDING a new pair before it publishes
-// it, and withdraws an attempt that waits in the queue for a claim.
+// A row is created for one bus ([Outbox.Bus]). The pull queue is in the store, so the
+// change that creates a row publishes it, unless the row must wait. A process of the other
+// bus gives a row that is still PENDING a new pair before it publishes it, and withdraws an
+// attempt that waits in the queue for a claim.
 //
 // # Budgets
 //

@@ -1,8 +1,7 @@
-// Package tablestore is the port through which everything is stored: rows by
-// (table, partition, row), an [ETag] per row, range scans within a partition,
-// and atomic batches within a partition, in which each write carries its
-// precondition. The port offers no more than Azure Tables, so that one code
-// path serves the cloud, the local disk and the tests.
+// Package tablestore is the interface through which everything is stored: rows by (table,
+// partition, row), an [ETag] per row, range scans within a partition, and atomic batches
+// within a partition, in which each write carries its precondition. It offers no more than
+// Azure Tables does, so that one code path serves the cloud, the local disk and the tests.
 //
 //	ledger, outbox, sweeper, work queue
 //	        │  Get · Scan · Commit        Apply: pre → commit → post
@@ -16,12 +15,11 @@
 //
 // # Three outcomes
 //
-// A write is committed, or conflicts, or its outcome is unknown. A conflict
-// ([ErrConflict]) says that another writer was first and that nothing was
-// written; the caller loads and decides again. [ErrUnknown] says that the reply
-// was lost: only reading a row of the write tells whether it was applied, and a
-// later conflict may be with the caller's own write. [ErrUnavailable] is
-// neither: the store did not accept the request.
+// A write is committed, or conflicts, or its outcome is unknown. A conflict ([ErrConflict])
+// means that another writer was first and that nothing was written; the caller loads and
+// decides again. [ErrUnknown] means that the reply was lost: only reading a row of the
+// write shows whether it was applied, and a later conflict may be with the caller's own
+// write. [ErrUnavailable] is neither: the store did not accept the request.
 //
 // # Changes
 //

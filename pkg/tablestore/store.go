@@ -157,7 +157,7 @@ type AtomicStore interface {
 	// of this process may name them, and before any read returns them. A store that
 	// keeps the order of its writes on the disk calls it while the write is still on
 	// its way there: a write that names the versions becomes durable with this one or
-	// after it, so whoever awaits that one need not await this one first. CommitAll
+	// after it, so a caller that awaits that one need not await this one first. CommitAll
 	// may then still return an error that wraps [ErrUnknown]. applied must not block.
 	CommitAll(ctx context.Context, batches []Batch, applied func([][]ETag)) ([][]ETag, error)
 }

@@ -1,4 +1,4 @@
-// Package tracing reports what happens to jobs as spans of OpenTelemetry.
+// Package tracing reports jobs as OpenTelemetry spans.
 //
 //	the sender's span
 //	 └ job doc.ingest                    accept … end
@@ -11,15 +11,15 @@
 //	    ├ step OCR                       the next attempt, linked to the one before
 //	    └ webhook                        one for each attempt
 //
-// A job lives in no process, so no process holds its span. Each commit is observed by
-// the process that made it, which reports the spans that the commit ends: their begin
-// is stored with the job, and their ids follow from the job's (statemachine.Trace). So
-// nothing is stored for tracing, and a trace is connected whichever replica made which
-// change. A process that crashes right after a commit leaves its spans out.
+// A job belongs to no process, so no process holds its span. The process that makes a
+// commit reports the spans that the commit ends: their start times are stored with the job,
+// and their ids are derived from the job's (statemachine.Trace). So nothing is stored just
+// for tracing, and a trace is connected whichever replicas made the changes. If a process
+// crashes right after a commit, the spans of that commit are missing.
 //
-// A command without a traceparent begins a trace, whose id follows from the job's id.
-// Whether it is recorded is decided then, by OTEL_TRACES_SAMPLER; otherwise by the
-// trace's sender.
+// A command without a traceparent starts a trace, whose id is derived from the job's id,
+// and OTEL_TRACES_SAMPLER decides whether it is recorded. Otherwise the command's sender
+// decides.
 //
 // Source: Option B spec, 20.
 package tracing

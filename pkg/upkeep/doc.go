@@ -1,6 +1,6 @@
-// Package upkeep works in the background: it acts on deadlines, purges ended jobs,
-// walks the live ones for defects, carries out operations on many jobs, reloads files, and
-// tells receivers how their jobs ended.
+// Package upkeep does the background work: it acts on deadlines, purges ended jobs, checks
+// live jobs for defects, carries out operations on many jobs, reloads files, and sends
+// webhooks.
 //
 //	Loop ──▶ Sweeper     due timers       ──▶ ledger.Fire
 //	     ──▶ Retention   ended jobs       ──▶ ledger.Purge
@@ -9,8 +9,8 @@
 //	     ──▶ Webhooks    due webhooks     ──▶ webhook.Dispatcher
 //	     ──▶ Watcher     changed files    ──▶ Files.Look
 //
-// Each of them makes one pass with RunOnce, which a test can call, and returns with Loop
-// the loop that repeats it. Any number of processes may run them on one store, without a
-// leader: if two act on one entry, the compare-and-swap decides. Only operations
-// and attempts of webhooks are claimed for a while.
+// Each of them has RunOnce, which makes one pass and which tests can call, and Loop, which
+// returns the loop that repeats it. Any number of processes may run them on one store,
+// without a leader: if two act on the same entry, compare-and-swap decides. Only operations
+// and webhook attempts are leased.
 package upkeep

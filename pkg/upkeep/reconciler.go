@@ -78,7 +78,7 @@ type ReconcilerReport struct {
 	OldestPending time.Duration // how long the oldest due row has waited to be published
 }
 
-// Reconciler walks the live jobs, slowly and for ever, and checks that each has a way
+// Reconciler walks the live jobs, slowly and forever, and checks that each has a way
 // forward: a pending row, a deadline or a retry time with its schedule entry, a
 // directive in the pull queue with its ready hint, or a pause. At the end of each
 // round it walks the ready index, for hints whose commit never came. Any number may

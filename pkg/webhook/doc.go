@@ -13,10 +13,9 @@
 //
 // # Guarantees
 //
-// A webhook is sent at least once until it is delivered, or until the schedule of
-// its [Policy] is exhausted. Attempts carry the same webhook-id and the same
-// bytes, and a timestamp and signature of their own; a receiver that remembers
-// ids sees each event once.
+// A webhook is sent at least once until it is delivered, or until the schedule of its
+// [Policy] is exhausted. All attempts carry the same webhook-id and the same bytes; each
+// has its own timestamp and signature. A receiver that remembers ids sees each event once.
 //
 // The outcome of an attempt is a value, a [Result]:
 //
@@ -34,13 +33,13 @@
 //
 // # Where webhooks go
 //
-// The client that submits a job chooses the URL, and so what the server calls from
-// inside its network. A check of the URL alone does not help: a name may resolve to
-// any address, and to another one the next moment. So the [Guard] checks twice. At
-// the submit, [Guard.CheckURL] refuses obviously wrong URLs early. At each connection
-// the guard checks the very address that is about to be dialed, after the last name
-// look-up; that is the check that counts. Only ordinary internet addresses pass,
-// unless the operator has allowed other networks.
+// The client that submits a job chooses the URL, and thereby what the server calls from
+// inside its network. Checking the URL alone does not help: a name may resolve to any
+// address, and to another one the next moment. So the [Guard] checks twice. On submission,
+// [Guard.CheckURL] refuses obviously wrong URLs early. On each connection the guard checks
+// the address that is about to be dialed, after the last name look-up; that is the check
+// that counts. Only ordinary internet addresses pass, unless the operator has allowed other
+// networks.
 //
 // The sender follows no redirects, keeps no cookies and uses no proxy of the
 // environment; it cuts answers off after a few kilobytes and never shows them. The

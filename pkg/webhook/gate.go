@@ -52,7 +52,7 @@ type Gate struct {
 // hostKey names a host as one tenant's receiver.
 type hostKey struct{ tenantID, name string }
 
-// host is the state of a tenant's host. Its circuit is in a set of its own, so that it
+// host is the state of a tenant's host. Its circuit has its own set, so that it
 // can be forgotten alone.
 type host struct {
 	circuit  *breaker.Set

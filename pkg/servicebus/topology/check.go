@@ -15,7 +15,7 @@ type TopicState struct {
 	Active       bool
 	Deduplicates bool
 	Window       time.Duration
-	MessageBytes int // 0 if the topic has no limit of its own
+	MessageBytes int // 0 if the topic has no separate limit
 	Lifetime
 	Subscriptions []SubscriptionState
 }
@@ -31,7 +31,7 @@ type SubscriptionState struct {
 }
 
 // Lifetime is how long an entity keeps its messages, and itself. The longest duration,
-// or 0, is for ever.
+// or 0, is forever.
 type Lifetime struct {
 	Messages time.Duration // the default time to live, which bounds that of each message
 	Idle     time.Duration // an entity that is not used for this long is deleted

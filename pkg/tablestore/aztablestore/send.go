@@ -33,7 +33,7 @@ type request struct {
 	repeatable bool           // Safe to send twice, as a read is.
 }
 
-// send calls try, each time under a deadline of its own, until the request
+// send calls try, each time with its own deadline, until the request
 // succeeds, is refused, no tries are left, or a circuit is open for long. It
 // returns the last failure; turnedAway says that the service answered an earlier
 // try, so it has at least seen the request.

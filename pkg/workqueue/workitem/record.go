@@ -1,5 +1,5 @@
 // Package workitem shows a job's step as a work item of the pull queue. A work item
-// is no record of its own: it is an attempt of a step, and the attempt's
+// is not a separate record: it is an attempt of a step, and the attempt's
 // re-deliveries after a stall, as the queue sees it. The package is pure.
 //
 //	Step row, Outbox row, Record ──View──▶ lifecycle.Item ──▶ lifecycle.Validate
