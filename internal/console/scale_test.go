@@ -44,7 +44,7 @@ const (
 	scalePaused = 12
 	// mostReads and mostRows bound what one page reads of the store, however many jobs there
 	// are.
-	mostReads = 6_000
+	mostReads = 1_000
 	mostRows  = 30_000
 )
 

@@ -275,6 +275,10 @@ func (l *Ledger) ReadyShards() int { return l.cfg.ReadyShards }
 // Exclusive reports whether no other process can write the store.
 func (l *Ledger) Exclusive() bool { return l.atomic != nil && !l.cfg.Shared }
 
+// Atomic reports whether a change and its index rows are one write: then no index row
+// stands for a change that may still commit.
+func (l *Ledger) Atomic() bool { return l.atomic != nil }
+
 // Restored is how many missing ready hints timers of this process have written
 // again. Each was a defect; the reconciler counts its own.
 func (l *Ledger) Restored() int64 { return l.restored.Load() }

@@ -29,6 +29,7 @@ type OperationsLedger interface {
 	Tenants(ctx context.Context, after string, limit int) ([]string, error)
 	Live(ctx context.Context, tenantID string, shard, limit int, from string) ([]string, string, error)
 	Shards() int
+	Atomic() bool
 	NewJobID() (string, error)
 }
 
@@ -91,7 +92,8 @@ type failureWalk struct {
 }
 
 // failures yields the failed jobs that match, in the order of [failureWalk.hints]. Of
-// entries whose commit may be under way, it reads the jobs, of at most maxVerified.
+// entries whose commit may be under way, it reads the jobs, of at most maxVerified. In an
+// atomic store there are none.
 func (w *failureWalk) failures(ctx context.Context) iter.Seq2[*failure, error] {
 	return func(yield func(*failure, error) bool) {
 		now := time.Now()
@@ -116,7 +118,8 @@ func (w *failureWalk) failures(ctx context.Context) iter.Seq2[*failure, error] {
 			}
 			f := &failure{Hint: hint}
 			rerunAt := ledger.IDTime(f.SupersededBy)
-			if (now.Sub(f.EndedAt) < unsettled || now.Sub(rerunAt) < ledger.RerunGrace) && w.young < maxVerified {
+			recent := now.Sub(f.EndedAt) < unsettled || now.Sub(rerunAt) < ledger.RerunGrace
+			if recent && w.young < maxVerified && !w.ledger.Atomic() {
 				w.young++
 				young = append(young, f)
 			}

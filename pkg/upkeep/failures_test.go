@@ -229,6 +229,28 @@ func TestGroups_ReadNothingOfJobsThatSucceeded(t *testing.T) {
 	})
 }
 
+// Where an index row and its change are one write, no job is read to verify the row, but for
+// the few that the answer names.
+func TestGroups_OfAnAtomicStoreReadIndexRowsAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+		w := open(t, store)
+		var costs []storetest.Counts
+		for range 2 {
+			for range 20 {
+				w.fail(t, "t", "OCR", "broken")
+			}
+			counter.Reset()
+			groups(t, w.Operations, upkeep.Filter{})
+			costs = append(costs, counter.Counts())
+		}
+		if costs[0].Scans != costs[1].Scans || costs[1].RowsRead-costs[0].RowsRead != 20 {
+			t.Errorf("of 20 and 40 failed jobs: %+v", costs)
+		}
+	})
+}
+
 // losing fails the commits of jobs while it is on.
 type losing struct {
 	tablestore.Store

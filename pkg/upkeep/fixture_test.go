@@ -235,6 +235,8 @@ func (s *sketch) fail(tenant string, n int, code string) []string {
 	return ids
 }
 
+func (s *sketch) Atomic() bool { return false }
+
 func (s *sketch) NewJobID() (string, error) { return newID(time.Now()), nil }
 
 func (s *sketch) Tenants(_ context.Context, after string, limit int) ([]string, error) {
