@@ -60,7 +60,7 @@ class Completions:
                 self._requests += 1
             try:
                 self._send(batch)
-            except Exception as error:
+            except BaseException as error:
                 for one in batch:
                     one.error = error
             with self._changed:

@@ -215,7 +215,8 @@ def _job(job_id: str) -> str:
 
 
 def _when(when: When) -> Optional[str]:
-    return when.isoformat() if isinstance(when, datetime) else when
+    # One without a time zone is local, as everywhere in Python.
+    return when.astimezone().isoformat() if isinstance(when, datetime) else when
 
 
 def _body(command: Command) -> Dict[str, Any]:

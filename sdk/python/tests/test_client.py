@@ -1,6 +1,7 @@
 import asyncio
 import json
 import unittest
+from datetime import datetime
 
 from lucius import (
     Accepted, AsyncClient, Client, Command, ConflictError, InvalidError, NoAnswerError, NotFoundError, ProblemError,
@@ -118,9 +119,12 @@ class Calls(Scripted):
 
     def test_lists_are_read_page_by_page(self):
         client, fake = self.serve((200, {"jobs": [job("a")], "next_page_token": "t"}), (200, {"jobs": [job("b")]}))
-        self.assertEqual([j.job_id for j in client.list(state="SUCCEEDED")], ["a", "b"])
+        found = client.list(state="SUCCEEDED", created_after=datetime(2026, 1, 27), created_before="2026-01-28T00:00:00Z")
+        self.assertEqual([j.job_id for j in found], ["a", "b"])
         self.assertEqual([r.query.get("page_token") for r in fake.requests], [None, "t"])
-        self.assertEqual(fake.requests[1].query["state"], "SUCCEEDED")
+        query = fake.requests[1].query
+        self.assertEqual((query["state"], query["created_before"]), ("SUCCEEDED", "2026-01-28T00:00:00Z"))
+        self.assertEqual(datetime.fromisoformat(query["created_after"]), datetime(2026, 1, 27).astimezone())
 
     def test_a_watch_continues_where_it_was(self):
         client, fake = self.serve(
