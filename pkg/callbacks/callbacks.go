@@ -52,10 +52,10 @@ type Config struct {
 	// Unrecorded is told how many refused callbacks could not be recorded. It must not
 	// block. Optional.
 	Unrecorded func(count int64)
-	// Parallel is of how many jobs refused callbacks are recorded concurrently. Optional.
-	// Defaults to 16.
+	// Parallel is the number of jobs whose refused callbacks are recorded concurrently.
+	// Optional. Defaults to 16.
 	Parallel int
-	// Logger logs refused callbacks, about one a job and second. Optional.
+	// Logger logs refused callbacks, about one per job and second. Optional.
 	Logger *slog.Logger
 }
 

@@ -9,7 +9,7 @@ import (
 
 // DeadLetter is a reply that the consumer of the reply topics could not handle.
 type DeadLetter struct {
-	// ID names it as long as it is there.
+	// ID identifies it while it exists.
 	ID        string
 	Lane      int
 	Topic     string
@@ -21,7 +21,7 @@ type DeadLetter struct {
 	Body   []byte
 }
 
-// DeadLetterOutcome is what became of a dead letter.
+// DeadLetterOutcome is the outcome of handling a dead letter.
 type DeadLetterOutcome string
 
 // The outcomes. A dead letter is gone but after DeadLetterKept.
@@ -46,7 +46,7 @@ type HandledDeadLetter struct {
 const MaxDeadLetters = 100
 
 // DeadLetters is the way out of the reply topics' dead-letter queues. Its errors are
-// [*problem.Error]s of code bus_unavailable, or invalid_envelope for an id that is none.
+// [*problem.Error]s with the code bus_unavailable, or invalid_envelope for a malformed id.
 type DeadLetters interface {
 	// List returns at most that many dead letters after an id, by lane and age, and the
 	// id to continue after, empty at the end. It leaves them as they are.

@@ -98,8 +98,8 @@ func (s *Service) record(ctx context.Context, jobID string, rejected *ledger.Rej
 	return err
 }
 
-// RunOnce records the callbacks that were collected since the last pass. After a failure
-// it goes on, and returns the first error at its end.
+// RunOnce records the callbacks that were collected since the last pass. After a failure it
+// continues, and returns the first error at the end.
 func (s *Service) RunOnce(ctx context.Context) error {
 	s.mu.Lock()
 	// The next refused callback of an idle job is written at once.
@@ -123,8 +123,8 @@ func (s *Service) RunOnce(ctx context.Context) error {
 	return cmp.Or(group.Wait(), ctx.Err())
 }
 
-// Flush records what was collected, for the end of the process. It counts and logs what
-// the time does not suffice for.
+// Flush records what was collected, for the end of the process. It counts and logs the
+// callbacks that it has no time left to record.
 func (s *Service) Flush(ctx context.Context) {
 	err := s.RunOnce(ctx)
 	if err == nil {

@@ -19,12 +19,13 @@ type Config struct {
 	// Store holds the rows, in Table. Required.
 	Store tablestore.Store
 	Table string
-	// Replica names the row of this process. Required if other processes write the
-	// store: each run of each then has a name of its own.
+	// Replica names the row of this process. Required if other processes write the store;
+	// it must be unique for each run of each process.
 	Replica string
 	// Exclusive says that no other process writes the store. Optional.
 	Exclusive bool
-	// Queue is asked who polls this process, and told who polls the others. Optional.
+	// Queue reports which workers poll this process, and is told which poll the others.
+	// Optional.
 	Queue Queue
 	// Random returns numbers in [0, 1), for the delays after lost races; nil means
 	// math/rand/v2. It must be safe for concurrent use. Optional.
@@ -307,9 +308,10 @@ func (c *Census) Unsure() {
 	}
 }
 
-// Begin says that a walk over the live jobs begins. The walk counts if the count is not
-// exact, or if ages are known less exactly than they can be by now. It reports whether the walk should
-// make haste: it is needed to make the count exact, or to know all live jobs.
+// Begin says that a walk over the live jobs begins. The walk recounts if the count is not
+// exact, or if ages are known less precisely than is possible by now. It reports whether
+// the walk should hurry, because it is needed to make the count exact or to know all live
+// jobs.
 func (c *Census) Begin() (haste bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -67,7 +67,7 @@ func (c *Census) pollers() []workqueue.Poller {
 }
 
 // RunOnce stores the own sheet if it has changed, and reads those of other processes. It
-// also stores a sheet before the others take this process for dead.
+// also stores an unchanged sheet before the others would consider this process dead.
 func (c *Census) RunOnce(ctx context.Context) error {
 	pollers := c.pollers()
 	c.mu.Lock()
@@ -85,8 +85,8 @@ func (c *Census) RunOnce(ctx context.Context) error {
 	return c.read(ctx)
 }
 
-// Close stores the own sheet for the next start. orderly says that nothing of this
-// process changes a job from now on.
+// Close stores the own sheet for the next start. orderly says that this process changes no
+// job from now on.
 func (c *Census) Close(ctx context.Context, orderly bool) error { return c.store(ctx, orderly) }
 
 // store writes the own sheet, under its ETag: an earlier write that lands late changes

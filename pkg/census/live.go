@@ -181,8 +181,8 @@ func (l *liveJobs) end() {
 	}
 }
 
-// Spare reports whether a walk in haste may take what time there is: a caller of
-// [Census.Live] waits for its end, or nothing was committed since the last call.
+// Spare reports whether a hurried walk may use all available time: a caller of
+// [Census.Live] waits for its end, or nothing has been committed since the last call.
 func (c *Census) Spare() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,7 +196,8 @@ const livePart = 128
 
 // Live yields the ids of the live jobs whose traits are wanted, in parts and in no
 // particular order. Some of them may have ended. It reports false if it does not know them
-// all: other processes write the store, or no walk has ended yet, which then makes haste.
+// all: other processes write the store, or no walk has ended yet, in which case the next
+// walk hurries.
 func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool) {
 	c.mu.Lock()
 	var found []uuid.UUID

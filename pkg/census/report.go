@@ -13,8 +13,8 @@ import (
 
 // Report is what the census knows. The caller owns it.
 type Report struct {
-	// Exact says that the numbers of jobs and of active steps are those of this moment.
-	// Otherwise they are about those of AsOf.
+	// Exact says that the numbers of jobs and of active steps are current and exact.
+	// Otherwise they are approximate, as of AsOf.
 	Exact bool
 	AsOf  time.Time
 	// Since is when the counting began.
@@ -35,8 +35,8 @@ type Rates struct {
 	now    time.Time
 }
 
-// ByMinute returns how often it happened in each of so many minutes, at most 60, and how
-// often it was a failure. The last of them is the present one, so far.
+// ByMinute returns how often it happened in each of the last n minutes, at most 60, and how
+// often it was a failure. The last entry is the current minute so far.
 func (r Rates) ByMinute(n int) (all, failed []int) { return r.window.minutes(r.now, n) }
 
 // Service is what is known of one kind of work.
@@ -60,8 +60,8 @@ type Service struct {
 	now    time.Time
 }
 
-// QueuedByMinute returns how many steps were queued at the end of so many minutes, at
-// most 60. The last of them is the present one.
+// QueuedByMinute returns how many steps were queued at the end of each of the last n
+// minutes, at most 60. The last entry is the current minute.
 func (s *Service) QueuedByMinute(n int) []int { return s.queued.levels(s.now, n, s.Queued) }
 
 // Report returns what the census knows, without a read. Its services include these
@@ -114,7 +114,7 @@ func (w *window) rates(now, since time.Time) Rates {
 	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All, window: w, now: now}
 }
 
-// EndRate returns how many attempts of the kind end per second, by the present minute and
+// EndRate returns how many attempts of the kind end per second, from the current minute and
 // the one before.
 func (c *Census) EndRate(of ledger.WorkKind) float64 {
 	now := tablestore.Now()

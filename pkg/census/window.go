@@ -236,7 +236,8 @@ func (d *durations) percentiles(now time.Time) Percentiles {
 	return Percentiles{Count: total, P50: of(0.50), P95: of(0.95), P99: of(0.99)}
 }
 
-// Percentiles are those of the durations in the last hour, each to a tenth of itself.
+// Percentiles are those of the durations in the last hour, each accurate to a tenth of its
+// value.
 type Percentiles struct {
 	Count         int64
 	P50, P95, P99 time.Duration

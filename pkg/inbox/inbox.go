@@ -34,13 +34,13 @@ type Command struct {
 	SubmittedAt time.Time
 	// Tries is how often it was tried before, including by processes that have ended since.
 	Tries int
-	// Unsure says that an earlier try may have made a job of it.
+	// Unsure says that an earlier try may have created its job.
 	Unsure bool
 	// Discard says that an operator discards it unless it is a job already.
 	Discard bool
 }
 
-// Outcome is what became of a command.
+// Outcome is the outcome of a try to accept a command.
 type Outcome struct {
 	// JobID is the job of an accepted command, else empty.
 	JobID string
@@ -48,11 +48,11 @@ type Outcome struct {
 	Problem *problem.Error
 	// Wait is when it is tried again; 0 if it was refused.
 	Wait time.Duration
-	// PutBack has it keep its place among its tenant's commands, and does not count the try.
-	// It may come with a problem, but not with Wait.
+	// PutBack returns the command to its place among its tenant's commands, without
+	// counting the try. It may be set with a problem, but not with Wait.
 	PutBack bool
-	// Unsure says of a command that waits that it may be a job. Otherwise it is discarded if an
-	// operator asked for that.
+	// Unsure says that a waiting command may already be a job. If it is not set, the
+	// command is discarded if an operator has requested that.
 	Unsure bool
 }
 
@@ -69,7 +69,8 @@ const (
 type Listed struct {
 	Command
 	State State
-	// DueAt is when a waiting command is tried: if a replica has it in hand, by another one.
+	// DueAt is when a waiting command is tried next; if a replica has leased it, by another
+	// replica.
 	DueAt time.Time
 	// RefusedAt is when it was refused, or zero.
 	RefusedAt time.Time
@@ -98,10 +99,10 @@ type Handled struct {
 	Outcome HandledOutcome
 }
 
-// MaxHandled is the most commands that an operator lists or handles at once.
+// MaxHandled is the maximum number of commands that an operator lists or handles at once.
 const MaxHandled = 100
 
-// MaxSurveyed is the most commands of each kind that a survey counts.
+// MaxSurveyed is the maximum number of commands of each kind that a survey counts.
 const MaxSurveyed = 10_000
 
 // Survey is how many commands there are in the inbox, at most [MaxSurveyed] of each kind.
@@ -111,8 +112,8 @@ type Survey struct {
 	OldestWaiting, OldestRefused time.Time
 }
 
-// Operator is what an operator may do about commands. Its errors are [*problem.Error]s of code
-// store_unavailable, or invalid_envelope for an id that is none.
+// Operator lets operators inspect and handle commands. Its errors are [*problem.Error]s
+// with the code store_unavailable, or invalid_envelope for a malformed id.
 type Operator interface {
 	// List returns at most that many commands of the state after a cursor, by age, and the
 	// cursor to continue after, empty at the end.

@@ -35,21 +35,22 @@ type Config struct {
 	// Accept accepts a command, and returns its job. Its errors are [*problem.Error]s. It is
 	// called from several goroutines. Required.
 	Accept func(ctx context.Context, command *Command) (jobID string, err error)
-	// Find returns the job that an earlier try made of a command, or "". It is called as Accept
-	// is. Required.
+	// Find returns the job that an earlier try created for a command, or "". It is called
+	// concurrently, like Accept. Required.
 	Find func(ctx context.Context, command *Command) (jobID string, err error)
 	// Retention is how long a job and a discarded command are kept; 0 is forever.
 	Retention time.Duration
-	// Grace is how long a command waits that this replica's protocols do not take: during a
-	// deployment, the application may know a protocol before the replica does. Optional.
+	// Grace is how long a command waits if this replica's protocols do not accept it:
+	// during a deployment, the application may know a protocol before the replica does.
+	// Optional.
 	Grace time.Duration
 	// Logger logs refused commands. Optional.
 	Logger *slog.Logger
-	// Observe is called with what was decided of each command. Optional.
+	// Observe is called with the decision about each command. Optional.
 	Observe func(decision Decision)
 }
 
-// Decision is what was decided of a command.
+// Decision is the decision about a command.
 type Decision string
 
 // The decisions. A command that waits is decided on again.
@@ -217,7 +218,7 @@ func waitOf(fault *problem.Error, tries int) time.Duration {
 	return max(wait, fault.RetryAfter)
 }
 
-// Maintain counts the commands, and forgets those whose job was purged, for a bounded time.
+// Maintain counts the commands, and deletes those whose job was purged, for a bounded time.
 func (r *Reader) Maintain(ctx context.Context) error {
 	survey, err := r.cfg.Source.Survey(ctx)
 	if err != nil {

@@ -36,7 +36,7 @@ type Command struct {
 // Accepted is the answer to a command.
 type Accepted struct {
 	Job statemachine.Job
-	// Replayed says that an earlier command with the same key made the job.
+	// Replayed says that an earlier command with the same key created the job.
 	Replayed bool
 	PostErr  error
 }
@@ -82,8 +82,8 @@ type acceptance struct {
 	handed  bool            // a try gave the item to a waiting worker
 }
 
-// Accept makes a job of a command. It writes the claim of the idempotency key, then
-// the in-flight slot with the schedule entry that makes the job findable, then commits. A
+// Accept turns a command into a job. It writes the claim of the idempotency key, then the
+// in-flight slot with the schedule entry that makes the job findable, then commits. A
 // numbered slot may be taken, so it comes before whatever names the job. It returns
 // [ErrIdempotencyMismatch], [ErrTenantLimit], and the store's errors; a command whose
 // outcome is unknown may be sent again.
@@ -109,9 +109,9 @@ func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
 	return *accepted, nil
 }
 
-// Replay answers a command with its existing job, if there is one, whatever else was
-// changed since the command was accepted. It reads the tenant, the key and the hash
-// of the command. Its errors are those of [Ledger.Accept].
+// Replay returns a command's existing job, if there is one, whatever else has changed since
+// the command was accepted. It reads the tenant, the key and the hash of the command. Its
+// errors are those of [Ledger.Accept].
 func (l *Ledger) Replay(ctx context.Context, cmd Command) (Accepted, bool, error) {
 	accepted, err := l.newAcceptance(&cmd).replay(ctx)
 	if accepted == nil {

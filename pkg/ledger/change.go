@@ -23,10 +23,10 @@ type Result struct {
 	Job statemachine.Aggregate
 	// Message is the directive of the pair that the change made, else nil.
 	Message *Message
-	// Item is the work item that a verb of the queue was for, as it is now.
+	// Item is the current state of the work item that a verb of the queue addressed.
 	Item lifecycle.Item
-	// PostErr is the first error of the post-commit work. The change is committed,
-	// and the schedule finds the rest.
+	// PostErr is the first error of the post-commit work. The change is committed, and the
+	// schedule finishes the rest.
 	PostErr error
 
 	remembered tablestore.Row // the last directive

@@ -26,8 +26,8 @@ type Claim struct {
 	Lease time.Duration
 	// Sees is that of a [Verb]. Optional.
 	Sees func(tenantID, service string) bool
-	// Enough is how many bytes of directives are enough: no more hints are looked at once
-	// the claim has them. 0 is no bound.
+	// Enough bounds the bytes of directives: the claim stops looking at hints once it has
+	// that many. 0 means no bound.
 	Enough int64
 	// Memory returns the write of the claim's row, which names its candidates and is
 	// kept until the longest lease ends. An atomic store commits it with the claims;
@@ -35,7 +35,7 @@ type Claim struct {
 	Memory func(candidates []Candidate, until time.Time) (tablestore.Batch, error)
 }
 
-// Candidate is an attempt that a claim is about to take.
+// Candidate is an attempt that a claim is about to claim.
 type Candidate struct {
 	WorkID    string
 	AttemptNo int

@@ -47,8 +47,8 @@ type IndexEntry struct {
 	SupersededBy string
 }
 
-// RerunGrace is the age of a job id from which on a rerun that is listed was committed, or
-// is listed no more: the accept's schedule entry was acted on.
+// RerunGrace is the age of a job id after which a listed rerun is known to be committed: by
+// then the schedule entry of a lost accept has deleted its row.
 const RerunGrace = 4 * orphanGrace
 
 const (
@@ -169,8 +169,8 @@ func (l *Ledger) newestRerun(ctx context.Context, tenantID, jobID string) (strin
 	return "", nil
 }
 
-// SupersededBy returns the newest job that was made to rerun this one and was not
-// cancelled, empty if there is none.
+// SupersededBy returns the newest rerun of this job that was not cancelled, empty if there
+// is none.
 func (l *Ledger) SupersededBy(ctx context.Context, job *statemachine.Job) (string, error) {
 	if job.State != statemachine.JobFailedFinal && job.State != statemachine.JobCancelled {
 		return "", nil
@@ -246,8 +246,8 @@ func (l *Ledger) indexKey(q *IndexQuery, jobID string) tablestore.Key {
 	return key
 }
 
-// CorrelatedTenants returns the tenants that have jobs of that correlation id, at most so
-// many. It reads one row for each.
+// CorrelatedTenants returns at most limit tenants that have jobs with that correlation id.
+// It reads one row per tenant.
 func (l *Ledger) CorrelatedTenants(ctx context.Context, correlationID string, limit int) ([]string, error) {
 	query := tablestore.Query{
 		Table: l.tables.Index, Partition: tablestore.Join(indexCorrelation, correlationID), Limit: 1,

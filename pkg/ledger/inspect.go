@@ -34,9 +34,9 @@ func (f *Finding) Fields() statemachine.LogFields {
 	return statemachine.FieldsOf(&f.Job.Job, nil, 0)
 }
 
-// Inspect checks one page of the slots of a shard: each slot must have a live job,
-// and each live job a way forward. It repairs what it can, and returns the start of
-// the next page.
+// Inspect checks one page of the slots of a shard: each slot must have a live job, and each
+// live job must have an entry or a ready hint that will continue it, or be paused. It
+// repairs what it can, and returns the start of the next page.
 func (l *Ledger) Inspect(ctx context.Context, shard, limit int, from string) ([]Finding, string, error) {
 	page, err := l.slotPage(ctx, "", shard, limit, from)
 	if err != nil {
@@ -163,9 +163,9 @@ func (l *Ledger) restoreHint(ctx context.Context, s *snapshot) (missing bool, er
 	return true, nil
 }
 
-// InspectHint checks one hint for the reconciler, and deletes a void one. After the
-// grace it makes the commit of an early hint impossible, and returns repaired. The
-// next look decides about the hint, because that commit may have come first.
+// InspectHint checks one hint for the reconciler, and deletes a void one. After the grace
+// period it makes the commit of an early hint impossible, and returns repaired. The next
+// inspection decides about the hint, because that commit may have landed first.
 func (l *Ledger) InspectHint(ctx context.Context, h Hint) (repaired bool, err error) {
 	id, err := ParseOutboxID(h.WorkID)
 	if err != nil {
@@ -200,11 +200,10 @@ type ReadyWalk struct {
 	from  string
 }
 
-// InspectReady checks one page of the ready index by [Ledger.InspectHint] and moves
-// the walk forward. It returns how many hints it saw, how many it repaired,
-// and whether the walk is at its end, which is its beginning again. Rows and jobs
-// that cannot be read are skipped and returned as an error; any other error ends
-// the page.
+// InspectReady checks one page of the ready index by [Ledger.InspectHint] and moves the
+// walk forward. It returns how many hints it saw, how many it repaired, and whether the
+// walk reached its end and will start over. Rows and jobs that cannot be read are skipped
+// and returned as an error; any other error ends the page.
 func (l *Ledger) InspectReady(ctx context.Context, w *ReadyWalk, limit int,
 ) (seen, repaired int, ended bool, err error) {
 	if len(w.kinds) == 0 {

@@ -35,9 +35,9 @@ const maxCaller = 512
 
 type callerKey struct{}
 
-// WithCaller returns a context for the requests of a caller, whose name the history of
-// each change shows. A name of more than 512 bytes is cut. Without a caller, or with the
-// empty name, a change is the system's own.
+// WithCaller returns a context for the requests of a caller, whose name the history of each
+// change shows. A name of more than 512 bytes is truncated. Without a caller, or with the
+// empty name, the change is attributed to the system.
 func WithCaller(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, callerKey{}, strings.ToValidUTF8(name[:min(len(name), maxCaller)], ""))
 }
@@ -48,7 +48,7 @@ func CallerOf(ctx context.Context) string {
 	return name
 }
 
-// EventID is the entry's id: unique in its job, and sorted as the history is.
+// EventID is the entry's id: unique in its job, and sorted in the order of the history.
 func (e *HistoryEntry) EventID() string {
 	return tablestore.Pad(e.Rev, 12) + "-" + tablestore.Pad(int64(e.Index), 3)
 }

@@ -119,12 +119,11 @@ func (c *idClock) next(now int64, first int) (ms int64, sequence int) {
 	return c.ms, c.sequence
 }
 
-// NewJobID returns a fresh job id, whose time tells the month of the acceptance, and
-// which lists sort after all earlier ids of this ledger. It is a UUIDv7, which begins
-// with the time. With SpreadIDs it is a UUIDv8, which begins with random bits and ends
-// with the time and the sequence number. Package uuid remembers the last id of the
-// process, which would make a simulated run impossible to repeat, so the id is composed
-// here. [idTimeAndSequence] reads it.
+// NewJobID returns a fresh job id. Its time gives the month of acceptance, and lists sort
+// it after all earlier ids of this ledger. It is a UUIDv7, which begins with the time. With
+// SpreadIDs it is a UUIDv8, which begins with random bits and ends with the time and the
+// sequence number. Package uuid remembers the last id of the process, so a simulated run
+// could not be repeated; therefore the id is composed here. [idTimeAndSequence] reads it.
 //
 // Source: RFC 9562, 5.7 and 5.8.
 func (l *Ledger) NewJobID() (string, error) {
@@ -170,7 +169,7 @@ func IDTime(jobID string) time.Time {
 	return time.UnixMilli(ms).UTC()
 }
 
-// ListOrder returns a text by which job ids sort as in lists: the newest first.
+// ListOrder returns a sort key that orders job ids as in lists, newest first.
 func ListOrder(jobID string) string {
 	ms, sequence, _ := idTimeAndSequence(jobID)
 	return tablestore.Join(tablestore.Pad(newestFirst-ms, 13), tablestore.Pad(maxSequence-sequence, 4), jobID)

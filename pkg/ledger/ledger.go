@@ -17,8 +17,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// Tables are the names of the tables that a ledger uses: lower-case letters
-// and digits, as Azure Tables wants them.
+// Tables are the names of the tables that a ledger uses: lower-case letters and digits, as
+// Azure Tables requires.
 type Tables struct {
 	Ledger      string // Optional. Defaults to "luciusledger".
 	Idempotency string // Optional. Defaults to "jobidempotency".
@@ -46,8 +46,8 @@ func (t Tables) withDefaults() Tables {
 	}
 }
 
-// All returns the names without those of the projected tables, so that a driver can
-// create the tables.
+// All returns the names of all tables except the projected ones, so that a driver can
+// create them.
 func (t Tables) All() []string {
 	return []string{t.Ledger, t.Idempotency, t.Schedule, t.Index, t.Queue}
 }
@@ -59,8 +59,8 @@ func (t Tables) Projected() []string { return []string{t.Jobs, t.Outbox, t.Event
 type Config struct {
 	// Store holds the rows. Required.
 	Store tablestore.Store
-	// Shared says that other processes write the store as well, which is always assumed of
-	// one that is not atomic. Optional.
+	// Shared says that other processes write the store too; a store that is not atomic is
+	// always assumed to be shared. Optional.
 	Shared bool
 	// Tables are the table names. Optional.
 	Tables Tables
@@ -68,8 +68,8 @@ type Config struct {
 	// process writes it to the store; later ones use the stored number. Optional.
 	// Defaults to 16.
 	Shards int
-	// Hold is how long a relay may take to publish a row, with a margin. After that
-	// the sweeper takes the row up. Optional. Defaults to 15 s.
+	// Hold is how long a relay may take to publish a row, with a margin. After that the
+	// sweeper picks up the row. Optional. Defaults to 15 s.
 	Hold time.Duration
 	// Jitter is the part of a retry delay that is randomised, 0 to 1. Optional.
 	Jitter float64
@@ -78,19 +78,18 @@ type Config struct {
 	Handoff Handoff
 	// Bus is the bus of new outbox rows. Optional. Defaults to the pull queue.
 	Bus statemachine.Bus
-	// Held reports whether the dispatch of such directives is held back, or unknown
-	// to this process. Their rows then wait in the dispatch schedule. It must not
+	// Held reports whether the dispatch of such directives is held back, or whether this
+	// process does not know. Their rows then wait in the dispatch schedule. It must not
 	// block. Optional.
 	Held func(target statemachine.Target) bool
-	// ReadyShards is the number of partitions of the ready index for each kind of
-	// work, stored as Shards is. Each costs a read with each poll. Optional. Defaults
-	// to 1.
+	// ReadyShards is the number of partitions of the ready index for each kind of work,
+	// stored as Shards is. Each partition costs one read per poll. Optional. Defaults to 1.
 	ReadyShards int
 	// Ready is told of each ready hint that a commit of this process makes valid
 	// (queued) or void. It must not block. Optional.
 	Ready func(hint Hint, queued bool)
 	// Taker returns a claim that waits for such an item, nil if there is none. The change
-	// that queues the item then claims it too. It is asked on an atomic store only, and
+	// that queues the item then claims it too. It is called only on an atomic store, and
 	// must not block. Optional.
 	Taker func(hint *Hint) *Taker
 	// Projector copies the jobs to the tables of another layout. Optional.
@@ -100,9 +99,8 @@ type Config struct {
 	// KeyTTL is how long after its job's end an idempotency key is kept. Then it may
 	// name another command. Optional. 0 keeps it as long as the job.
 	KeyTTL time.Duration
-	// Limit returns the most jobs that a tenant may have in flight, 0 for no limit. Each
-	// accept asks it, and it may answer differently each time. It must not block.
-	// Optional.
+	// Limit returns how many jobs a tenant may have in flight, 0 for no limit. Each accept
+	// calls it, and it may return a different limit each time. It must not block. Optional.
 	Limit func(tenantID string) int
 	// Archive receives each job before it is purged. If it fails, the job is kept and
 	// the next pass tries again. Optional.
@@ -115,8 +113,8 @@ type Config struct {
 	//
 	// Source: Option B spec, 20.
 	Observe func(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition)
-	// Unsure is told when a change may have been committed of which Observe is not told:
-	// its outcome is not known. It must not block. Optional.
+	// Unsure is called when a change may have been committed without a call of Observe,
+	// because its outcome is not known. It must not block. Optional.
 	Unsure func()
 	// Ended is told of each job that this process ended, after the commit and its
 	// announcement. It must not block, nor keep or change the job. Optional.
@@ -125,9 +123,9 @@ type Config struct {
 	// directives name the span of their attempt as parent; without it, they hold the
 	// command's traceparent. Optional.
 	Sample func(traceID [16]byte) bool
-	// SpreadIDs makes job ids that begin with random bits, not with the time, so that the
-	// partitions of new jobs are no neighbours in a store that keeps ranges of keys
-	// together. Ids of either kind are read. Optional.
+	// SpreadIDs generates job ids that begin with random bits instead of the time, so that
+	// the partitions of new jobs are spread in a store that keeps key ranges together. Ids
+	// of both kinds can be read. Optional.
 	SpreadIDs bool
 	// Entropy is the source of ids, safe for concurrent use. Optional. Defaults to
 	// crypto/rand.
@@ -163,8 +161,8 @@ type Ledger struct {
 	changing atomic.Int64 // accepts and changes that are being made
 }
 
-// Open returns a ledger on the store. Its errors are the store's, or say which
-// setting makes no sense.
+// Open returns a ledger on the store. Its errors are the store's, or name the invalid
+// setting.
 func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	if cfg.Store == nil {
 		return nil, errors.New("ledger: Store is required")
@@ -275,12 +273,12 @@ func (l *Ledger) ReadyShards() int { return l.cfg.ReadyShards }
 // Exclusive reports whether no other process can write the store.
 func (l *Ledger) Exclusive() bool { return l.atomic != nil && !l.cfg.Shared }
 
-// Atomic reports whether a change and its index rows are one write: then no index row
-// stands for a change that may still commit.
+// Atomic reports whether a change and its index rows are one write, so that no index row
+// refers to a change that may still commit.
 func (l *Ledger) Atomic() bool { return l.atomic != nil }
 
-// Restored is how many missing ready hints timers of this process have written
-// again. Each was a defect; the reconciler counts its own.
+// Restored is how many missing ready hints the timers of this process have rewritten. Each
+// was a defect; the reconciler counts its own.
 func (l *Ledger) Restored() int64 { return l.restored.Load() }
 
 // Tables are the names of the tables in use.

@@ -26,7 +26,7 @@ type Rejection struct {
 	StepID    string `json:"s"`
 	Kind      string `json:"k"` // ACK, HEARTBEAT or RESULT
 	AttemptNo int    `json:"n"`
-	// LeaseDigest stands for the lease id that the callback carried.
+	// LeaseDigest is the digest of the callback's lease id.
 	LeaseDigest string                    `json:"l"`
 	Status      statemachine.ResultStatus `json:"r,omitempty"`
 	Cause       statemachine.Code         `json:"c"`
@@ -119,13 +119,13 @@ func (r *Rejections) History(after, upTo int64) []HistoryEntry {
 	return entries
 }
 
-// Reject records refused callbacks of a job. It makes no revision, and it does nothing
-// if there is no such job any more. The errors are the store's: after one, the
-// rejections may have been recorded or not.
+// Reject records refused callbacks of a job. It creates no revision, and does nothing if
+// the job no longer exists. The errors are the store's: after one, the rejections may have
+// been recorded or not.
 //
-// A reader of the history that has passed a revision does not look at it again. So
-// Reject reads the revision again after its write, and moves what it has recorded there,
-// until the revision did not change during a write.
+// A reader of the history that has passed a revision does not read it again. So Reject
+// reads the revision again after its write, and moves its records there, until the revision
+// did not change during a write.
 func (l *Ledger) Reject(ctx context.Context, jobID string, batch *Rejections) error {
 	key := l.jobKey(jobID, rowCallbacks)
 	var recorded int64 // the rev at which the new ones are recorded; 0 before the write

@@ -35,10 +35,10 @@ type NotRerunnableError struct{ Reason string }
 // Error says why.
 func (e *NotRerunnableError) Error() string { return e.Reason }
 
-// Rerun makes a new job of one that ended FAILED_FINAL or CANCELLED, with the
-// steps, policies and payload that the old one was accepted with. There is one new
-// job for each old job and starting point: a repeat is a replay. It returns
-// [ErrJobNotFound], a [*NotRerunnableError], and the errors of [Ledger.Accept].
+// Rerun creates a new job from one that ended FAILED_FINAL or CANCELLED, with the steps,
+// policies and payload that the old one was accepted with. There is one new job for each
+// old job and starting point: a repeat is a replay. It returns [ErrJobNotFound], a
+// [*NotRerunnableError], and the errors of [Ledger.Accept].
 func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 	agg, err := l.Job(ctx, r.JobID)
 	if err != nil {

@@ -102,12 +102,12 @@ const (
 // String returns the outcome's name in metrics.
 func (p Purged) String() string { return [...]string{"", "purged", "later", "never"}[p] }
 
-// Purge deletes an ended job that is due and whose work after the end is done, so that
-// nothing of it is written later. It deletes the claim of the idempotency
-// key first, under its version, so that a purged job can never be executed again by
-// its own claim, and a key that names another command by now stays. Then the Job row
-// becomes a tombstone, so that no reader sees half a job. The entry is deleted last,
-// so that the next pass continues after a crash.
+// Purge deletes an ended job that is due, once the work that follows its end is done, so
+// that nothing of it is written later. It deletes the claim of the idempotency key first,
+// under its version, so that a purged job can never be executed again through its own
+// claim, while a key that has come to name another command stays. Then the Job row becomes
+// a tombstone, so that no reader sees half a job. The entry is deleted last, so that the
+// next pass continues after a crash.
 //
 // Source: Ledger and state model, Idempotency strategy.
 func (l *Ledger) Purge(ctx context.Context, entry Entry) (Purged, error) {

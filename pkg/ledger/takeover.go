@@ -13,9 +13,9 @@ type Taker struct {
 
 	// Context holds the caller of the claim, for the history, and its trace.
 	Context context.Context //nolint:containedctx // It is another request's than that of the change.
-	// Done ends the wait. It is called once: with the item once the claim is committed,
-	// and with nil if it is not known to be, so that the claim looks for itself. It must
-	// not block.
+	// Done ends the wait. It is called once: with the item once the claim is committed, or
+	// with nil if that is not known, so that the claim looks for items itself. It must not
+	// block.
 	Done func(item *Claimed)
 }
 

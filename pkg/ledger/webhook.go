@@ -31,7 +31,7 @@ const (
 	WebhookRefused   WebhookState = "REFUSED"   // its address is not allowed
 )
 
-// WebhookRow is the announcement of a job's end to one URL.
+// WebhookRow is the notification of a job's end to one URL.
 type WebhookRow struct {
 	JobID    string
 	TenantID string
@@ -227,8 +227,8 @@ func (l *Ledger) RecordWebhookAttempt(ctx context.Context, taken, next *WebhookR
 	return l.moveWebhook(ctx, agg, taken, next)
 }
 
-// ReplayWebhook starts the attempts of a webhook again, at once. It returns
-// [ErrJobNotFound], and false if the webhook is PENDING already.
+// ReplayWebhook restarts the attempts of a webhook at once. It returns [ErrJobNotFound],
+// and false if the webhook is PENDING already.
 func (l *Ledger) ReplayWebhook(ctx context.Context, id string) (*WebhookRow, bool, error) {
 	jobID, index, err := ParseWebhookID(id)
 	if err != nil {

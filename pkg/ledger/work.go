@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// Verb is what a worker or an operator asks of a work item.
+// Verb is a request by a worker or an operator about a work item.
 type Verb struct {
 	Operation lifecycle.Operation
 	Request   lifecycle.Request
@@ -24,10 +24,9 @@ type Verb struct {
 	Sees func(tenantID, service string) bool
 }
 
-// Work applies a verb to an item. It loads the job, asks the policy of the queue
-// (owner, rev, status, repeat), then the state machine, and commits both changes
-// together. A repeated request is answered with the item as it is now, and
-// [statemachine.Duplicate].
+// Work applies a verb to an item. It loads the job, consults the policy of the queue
+// (owner, rev, status, repeat), then the state machine, and commits both changes together.
+// A repeated request returns the current item, and [statemachine.Duplicate].
 //
 // The errors are those of [Ledger.Change] and the lifecycle's refusals;
 // [lifecycle.ErrNotFound] is returned for an unknown item too.

@@ -116,8 +116,8 @@ func (o *Outages) Note(ctx context.Context, outages ...PartOutage) error {
 // absent.
 type OutageEnds map[Part]time.Time
 
-// Topic returns when the topic was last unreachable, through an outage of its
-// own or of the whole bus.
+// Topic returns when the topic was last unreachable, through its own outage or one of the
+// whole bus.
 func (e OutageEnds) Topic(topic string) time.Time {
 	if own := e[Part(topic)]; own.After(e[PartBus]) {
 		return own
@@ -203,8 +203,8 @@ func (o *Outages) Circuits(ctx context.Context) ([]statemachine.OpenCircuit, err
 	return open, nil
 }
 
-// OpenCircuits returns the outages that open circuits stand for. A half-open circuit is
-// no sign of an outage: it waits for a message to send, which may never come.
+// OpenCircuits returns the outages that open circuits indicate. A half-open circuit is no
+// sign of an outage: it waits for a message to send, which may never come.
 func OpenCircuits(circuits *breaker.Set, now time.Time) []PartOutage {
 	var outages []PartOutage
 	for _, circuit := range circuits.Open(now) {

@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
-// Publisher is the port to a bus.
+// Publisher is the interface to a bus.
 type Publisher interface {
 	// Publish hands messages to the bus and returns one error for each, in the
 	// same order: nil once the bus durably has it, a [*RejectedError] if it refused
@@ -51,8 +51,8 @@ func (e *RejectedError) Error() string {
 // Unwrap returns the bus's error.
 func (e *RejectedError) Unwrap() error { return e.Err }
 
-// OutageError is returned for a message that the bus did not look at because its
-// topic, or the bus, is out of service. It spends nothing.
+// OutageError is returned for a message that the bus did not process because its topic, or
+// the bus, is unavailable. It spends no budget.
 type OutageError struct {
 	// Entity is the topic; empty for the whole bus.
 	Entity string

@@ -19,7 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Config is what a [Relay] is made of.
+// Config configures a [Relay].
 type Config struct {
 	// Ledger holds the outbox rows. Required.
 	Ledger *ledger.Ledger
@@ -37,7 +37,7 @@ type Config struct {
 	// Deadline is how long one publish may take, retries included; it must be
 	// shorter than the ledger's hold. Optional. Defaults to 10 s.
 	Deadline time.Duration
-	// Batch is the most messages that are published together. Optional.
+	// Batch is the maximum number of messages that are published together. Optional.
 	// Defaults to 64.
 	Batch int
 	// Workers is the number of batches under way on the hot path. Optional.
@@ -46,19 +46,19 @@ type Config struct {
 	// Marks is the number of rows of a batch that are marked concurrently. Optional.
 	// Defaults to 32.
 	Marks int
-	// PassLimit is the most rows that one pass takes up, and so bounds the drain rate
-	// after an outage. Optional. Defaults to 2048.
+	// PassLimit is the maximum number of rows that one pass takes up; it bounds the drain
+	// rate after an outage. Optional. Defaults to 2048.
 	PassLimit int
 	// Admit reports whether such a directive may be published now; otherwise it stays
 	// in the schedule. Optional. It must not block.
 	Admit func(target statemachine.Target) bool
-	// Held reports whether a pause covers such a directive. Its publish is not tried
-	// again then, and one under way is cancelled after a grace. Optional. It must not
-	// block, and counts nothing.
+	// Held reports whether a pause covers such a directive. If so, its publish is not
+	// retried, and one under way is cancelled after a grace period. Optional. It must not
+	// block, and has no side effects.
 	Held func(target statemachine.Target) bool
-	// Random returns numbers in [0, 1), for the shard at which a pass begins and for
-	// the delays between publishes. Optional. Defaults to math/rand/v2. It must be
-	// safe for concurrent use.
+	// Random returns numbers in [0, 1), for the shard at which a pass starts and for the
+	// delays between publishes. Optional. Defaults to math/rand/v2. It must be safe for
+	// concurrent use.
 	Random func() float64
 	// Logger logs rows that could not be published. Optional.
 	Logger *slog.Logger

@@ -26,7 +26,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// Role is a share of the work of the servers on one store.
+// Role is a part of the work that the servers on one store share.
 type Role string
 
 // The roles. Each store needs a process with each of them.
@@ -36,21 +36,21 @@ const (
 	RoleSweeper Role = "sweeper" // acts on deadlines, purges, repairs, sends webhooks
 )
 
-// Config configures a [Server]. Those of the parts, such as Ledger and HTTP, say what is
-// specific to the part: [Open] sets the fields that connect it to others.
+// Config configures a [Server]. The configurations of its parts, such as Ledger and HTTP,
+// hold what is specific to the part; [Open] sets the fields that connect it to others.
 type Config struct {
 	// Store holds the jobs. Close it after [Server.Run] has returned. Required.
 	Store tablestore.Store
-	// Protocols say what each request type consists of. Required.
+	// Protocols define the steps of each request type. Required.
 	Protocols *protocol.Holder
-	// HTTP configures the API. Its Auth is required. Open sets the use cases but for
-	// Backup, and Ready, Registry, Log, Lanes and ProbesOnly.
+	// HTTP configures the API. Its Auth is required. Open sets the use cases except Backup,
+	// and Ready, Registry, Log, Lanes and ProbesOnly.
 	HTTP httpapi.Config
 	// Ledger says how and for how long jobs are stored. Open sets Store, Bus, Hold,
 	// Handoff, Held, Ready, Taker, Observe, Unsure, Ended and Sample, and Shared if the
 	// store is a [tablestore.Notifier]. Optional.
 	Ledger ledger.Config
-	// Policy limits what commands may hold. Open sets CheckCallbackURL. Optional.
+	// Policy limits commands. Open sets CheckCallbackURL. Optional.
 	Policy commands.Policy
 	// Defaults are the timeouts and budgets that a protocol does not set. Optional.
 	// Defaults to [DefaultPolicy]; a policy of your own begins with that.
@@ -66,9 +66,9 @@ type Config struct {
 	SendWebhook func(ctx context.Context, message webhook.Message) webhook.Result
 	// Roles are those of this process. Optional. Defaults to all.
 	Roles []Role
-	// OpenBus returns the bus that carries directives to services. It gets what applies
-	// the callbacks that come over the bus. Optional. Defaults to the pull queue, from
-	// which workers claim over HTTP.
+	// OpenBus returns the bus that carries directives to services. It is given the function
+	// that applies callbacks received over the bus. Optional. Defaults to the pull queue,
+	// from which workers claim over HTTP.
 	OpenBus func(apply Apply) (*Bus, error)
 	// Inbox has the commands that applications submit in their own transactions, which a
 	// process with the role api accepts, and no other looks at. Who opens it closes it, after

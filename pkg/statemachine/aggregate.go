@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Mode says how the routing key of a job is made.
+// Mode says how the routing key of a job is derived.
 //
 // Source: Option B spec, 7.1.
 type Mode string
@@ -19,9 +19,9 @@ const (
 // Valid reports whether the mode is one of the modes.
 func (m Mode) Valid() bool { return m == ModeDefault || m == ModeBurst }
 
-// Aggregate is one job with all that changes together: its Job row, its Step
-// rows by index, and the outbox row of the active attempt (nil if there was no
-// attempt, or its row is not needed any more).
+// Aggregate is one job with everything that changes together: its Job row, its Step rows by
+// index, and the outbox row of the active attempt (nil if there was no attempt, or its row
+// is no longer needed).
 //
 // Decide never changes the aggregate that it is given; slices and raw JSON are
 // shared between the one before and the one after and must not be written to.
@@ -47,8 +47,7 @@ type Job struct {
 	State           JobState
 	// Rev counts the changes of the job; the journal has one row for each.
 	Rev int64
-	// Started says that the first step that was dispatched was ACKed at least
-	// once.
+	// Started says that the first dispatched step was ACKed at least once.
 	Started          bool
 	CurrentStepID    string
 	CurrentStepIndex int
@@ -111,7 +110,7 @@ type Step struct {
 	// while AWAITING_ACK the zero time says that the directive waits in the
 	// pull queue for a worker.
 	LeaseExpiresAt time.Time
-	// StartedAt is when the latest attempt that was started was: its ACK.
+	// StartedAt is when an attempt was last started: its ACK.
 	StartedAt time.Time
 	// TimeoutAt is the absolute end of the attempt's run, or the zero time.
 	TimeoutAt time.Time
@@ -122,14 +121,15 @@ type Step struct {
 	Spent    Spent
 	// Attempts is the step's memory of its attempts, oldest first.
 	Attempts []Attempt
-	// LastReport is that of the newest callback that was applied to the step.
+	// LastReport is the report of the latest callback applied to the step.
 	LastReport Report
 	// WorkID is the latest attempt's item in the pull queue, and Owner the worker that
 	// holds it, or that ended it; empty if there is none. The ledger sets both, and no
 	// decision uses them.
 	WorkID string
 	Owner  string
-	// Progress is the newest that a heartbeat of the attempt reported, while it runs.
+	// Progress is the latest progress that a heartbeat of the attempt reported, while it
+	// runs.
 	Progress *Progress
 	InputRef json.RawMessage
 	// OutputRef and ResultRef are those of the RESULT that ended the step. Until it
@@ -173,8 +173,7 @@ type Policy struct {
 	Dispatch  []time.Duration
 	Ack       []time.Duration
 	Execution []time.Duration
-	// MaxAttempts caps the attempts that spend a budget, over all causes; 0 is
-	// no cap.
+	// MaxAttempts caps the attempts that spend a budget, across all causes; 0 means no cap.
 	MaxAttempts int
 }
 
@@ -185,11 +184,11 @@ type Spent struct {
 	Execution int
 }
 
-// Attempt is what a step remembers of one attempt, so that the repeat of a
-// callback gets the same answer as the first, also after the step has moved on.
+// Attempt is what a step remembers of one attempt, so that the repeat of a callback gets
+// the same answer as the first, even after the step has moved on.
 type Attempt struct {
 	No int
-	// LeaseDigest stands for the lease id, which is a capability.
+	// LeaseDigest is the digest of the lease id, which is a capability.
 	LeaseDigest string
 	Acked       bool
 	// Result is the status of the applied RESULT, or empty.
@@ -219,8 +218,8 @@ type Outbox struct {
 	AttemptNo int
 	LeaseID   string
 	State     OutboxState
-	// Bus is what the row was made for: a process of another bus gives the row a new
-	// pair before it publishes it.
+	// Bus is the bus that the row was created for: a process of another bus gives the row a
+	// new pair before it publishes it.
 	Bus     Bus
 	Routing Routing
 	// DueAt is when the row is to be published (again). While a relay publishes the

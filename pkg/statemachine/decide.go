@@ -8,9 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// Env is what a decision takes from outside the aggregate.
+// Env holds the inputs of a decision from outside the aggregate.
 type Env struct {
-	// Now is the one time of the change. Required.
+	// Now is the time of the change. Required.
 	Now time.Time
 	// LeaseID is a fresh unguessable id, used if the decision makes a new pair.
 	// Required.
@@ -22,7 +22,7 @@ type Env struct {
 	// Hold is how long a relay holds a row that it publishes: the publish
 	// deadline and a margin.
 	Hold time.Duration
-	// Bus is what new rows are made for. Required.
+	// Bus is the bus that new rows are created for. Required.
 	Bus Bus
 	// Prompt reports whether a new row of such a directive goes out at once: with the
 	// pull queue by this very change, with Service Bus by the relay of this process.
@@ -115,7 +115,7 @@ type Wake struct {
 	At   time.Time
 }
 
-// Decision is what [Decide] makes of an event.
+// Decision is the result of [Decide].
 type Decision struct {
 	Outcome Outcome
 	Code    Code   // set when Refused
@@ -136,13 +136,13 @@ type Decision struct {
 	Dispatch *Outbox
 	// Hot says that this process's own relay publishes the row.
 	Hot bool
-	// History is what the journal row of this change holds, and Report what the callback
-	// that caused the change says of its sending.
+	// History holds the entries for the journal row of this change, and Report what the
+	// callback that caused it says about its sending.
 	History []Transition
 	Report  Report
 	// Wake is what the job needs next, unless Light.
 	Wake Wake
-	// Ended says that the job became terminal by this change.
+	// Ended says that this change made the job terminal.
 	Ended bool
 }
 

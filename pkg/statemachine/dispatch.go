@@ -192,8 +192,8 @@ func (e PublishRejected) decide(c *change) {
 	row.DueAt = deadline(c.env.Now, c.jitter(delay))
 }
 
-// Directive is what a platform service receives. Every field is always there,
-// null if it is unset.
+// Directive is what a platform service receives. Every field is always present, null if
+// unset.
 //
 // Source: Option B spec, 11.1.
 type Directive struct {
@@ -221,11 +221,11 @@ type Directive struct {
 // wireTime is the format of times in directives: UTC, with milliseconds.
 const wireTime = "2006-01-02T15:04:05.000Z07:00"
 
-// NewDirective is the directive of the pair that the row has just got, with the step's
-// part of the command's payload. Its lease_expires_at is the earliest time at which the
-// lease can end: the ACK deadline if the directive were published at once. The deadline
-// itself starts with the publish, and is not known yet: the bytes of an attempt are made
-// once, and each copy has the same. In the pull queue the lease starts with the claim.
+// NewDirective is the directive of the pair that the row has just got, with the step's part
+// of the command's payload. Its lease_expires_at is the earliest time at which the lease
+// can end: the ACK deadline if the directive were published at once. The deadline itself
+// starts with the publish, and is not known yet: the bytes of an attempt are created once,
+// and all copies have the same bytes. In the pull queue the lease starts with the claim.
 //
 // traceparent is the place of the attempt in its trace, or the command's.
 func NewDirective(job *Job, step *Step, row *Outbox, payload json.RawMessage, traceparent string) Directive {

@@ -7,8 +7,7 @@ import (
 	"time"
 )
 
-// Event is something that can happen to a job. The types of this file are all
-// there are.
+// Event is something that can happen to a job. This file has all its types.
 type Event interface {
 	// Name is the event's name in the journal and in errors. Stored journals hold it:
 	// it stays when a Go type is renamed.
@@ -24,7 +23,7 @@ type Pair struct {
 	LeaseID   string
 }
 
-// Report is what a callback says of its sending. It is recorded, and no decision uses
+// Report is what a callback says about its sending. It is recorded, but no decision uses
 // it.
 //
 // Source: Option B spec, 11.2 and 11.3.
@@ -35,7 +34,7 @@ type Report struct {
 	Timestamp string `json:"timestamp,omitempty"`
 }
 
-// Progress is how far a worker says that it is. It is immutable.
+// Progress is the progress that a worker reports. It is immutable.
 type Progress struct {
 	Fraction float64 `json:"fraction,omitempty"` // 0 to 1
 	Message  string  `json:"message,omitempty"`  // for people; a long one is cut
@@ -92,7 +91,7 @@ type Ack struct {
 	Report Report
 }
 
-// Heartbeat is a worker's sign of life.
+// Heartbeat says that a worker is still working.
 type Heartbeat struct {
 	StepID   string
 	Pair     Pair
@@ -131,15 +130,16 @@ type Result struct {
 	ErrorMessage string
 	OutputRef    json.RawMessage
 	ResultRef    json.RawMessage
-	// RetryAfter replaces the back-off of a FAILED_RETRY unless it is 0.
+	// RetryAfter overrides the backoff of a FAILED_RETRY unless it is 0.
 	RetryAfter time.Duration
 }
 
-// DeadlinePassed is a schedule entry that came due: whatever is due by now is done.
+// DeadlinePassed is a schedule entry that came due: the decision does everything that is
+// due by now.
 type DeadlinePassed struct {
-	// Outage is when the last outage ended in which workers could not report, or the
-	// zero time. An attempt whose deadline passed before it gets a grace of one ACK
-	// timeout, or of a third of its lease, from then on.
+	// Outage is when the last outage ended in which workers could not report, or the zero
+	// time. An attempt whose deadline passed before then gets a grace period of one ACK
+	// timeout, or a third of its lease, from that time on.
 	Outage time.Time
 	// Topic returns when the last outage of a topic ended, in which directives did not
 	// reach their workers; it counts for attempts without an ACK. Optional.

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Target is all that a pause can name of a directive.
+// Target holds the properties of a directive that a pause can name.
 type Target struct {
 	TenantID   string
 	ProtocolID string
@@ -20,8 +20,8 @@ func TargetOf(job *Job, step *Step) Target {
 	return Target{TenantID: job.TenantID, ProtocolID: job.ProtocolID, Lane: step.Routing.Lane, Service: step.Service}
 }
 
-// Scope is what a pause holds back. At most one of its fields is set; without any it
-// is all dispatch.
+// Scope is what a pause holds back. At most one of its fields is set; if none is, it covers
+// all dispatch.
 type Scope struct {
 	TenantID   string
 	ProtocolID string

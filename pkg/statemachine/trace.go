@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Trace is a place in a distributed trace: a span, which need not exist yet. The spans
-// of a job have ids that follow from its own, so that each process knows them and none
-// is stored.
+// Trace is a place in a distributed trace: a span, which need not exist yet. The ids of a
+// job's spans are derived from the job's id, so every process knows them and none is
+// stored.
 //
 // Source: Option B spec, 20; W3C Trace Context.
 type Trace struct {
@@ -38,8 +38,8 @@ func ParseTrace(traceparent string) (t Trace, ok bool) {
 	return t, version[0] != 0xff && t.ID != [16]byte{} && t.Span != [8]byte{}
 }
 
-// NewTrace returns the place of a job that begins a trace: [Trace.OfJob] returns the
-// same. sample decides whether the trace is recorded.
+// NewTrace returns the place of a job that starts a trace: [Trace.OfJob] returns the same.
+// sample decides whether the trace is recorded.
 func NewTrace(jobID string, sample func(id [16]byte) bool) Trace {
 	sum := sha256.Sum256([]byte(jobID))
 	t := Trace{ID: [16]byte(sum[:16])}

@@ -176,7 +176,7 @@ const (
 	EventOutboxDue      = "outbox.due"
 	EventOutboxTaken    = "outbox.taken"
 	EventOutboxRejected = "outbox.rejected"
-	// EventCallbackRejected is of a callback that was refused. It is no part of a change.
+	// EventCallbackRejected is the event of a refused callback. It is not part of a change.
 	EventCallbackRejected = "step.callback_rejected"
 )
 

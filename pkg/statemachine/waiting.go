@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Reason says why a live job waits, or who works on it. Exactly one holds at any moment.
+// Reason says why a live job waits, or who works on it. Exactly one applies at any moment.
 type Reason string
 
 // The reasons. A directive passes several doors on its way to a worker; the reason is
@@ -45,7 +45,7 @@ const (
 // Waiting says what a job waits for. The zero value is that of an ended job.
 type Waiting struct {
 	Reason Reason
-	// Since is when the reason began to hold.
+	// Since is when the reason began to apply.
 	Since time.Time
 	// Until is the deadline at which Lucius acts on its own, or the zero time.
 	Until time.Time
@@ -54,7 +54,7 @@ type Waiting struct {
 	BlockedBy Blocker
 }
 
-// Surroundings is what a job's wait depends on outside of its rows.
+// Surroundings holds what a job's wait depends on outside its rows.
 type Surroundings struct {
 	// Pause covers the directive of the active step, and Circuit is the open circuit of
 	// its topic or of the bus. Nil if there is none.
@@ -76,7 +76,7 @@ type ActivePause struct {
 }
 
 // OpenCircuit is an open circuit of the bus; at Until a relay tries again. The reason is
-// empty if it is not to be shown.
+// empty if it must not be shown.
 type OpenCircuit struct {
 	Name, Reason string
 	Since, Until time.Time

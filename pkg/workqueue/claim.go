@@ -17,7 +17,7 @@ type ClaimRequest struct {
 	// RequestID is remembered per owner: a repeat returns those items of the first
 	// request that the owner still holds. Required.
 	RequestID string
-	// Services, StepTypes and Tenants narrow what is claimed; an empty list takes all.
+	// Services, StepTypes and Tenants narrow what is claimed; an empty list matches all.
 	Services  []string
 	StepTypes []string
 	Tenants   []string
@@ -27,12 +27,12 @@ type ClaimRequest struct {
 	Wait time.Duration
 	// Lease replaces the step's ACK timeout until the start, if it is not 0.
 	Lease time.Duration
-	// Start says that the items are started in the same step.
+	// Start also starts the items, in the same change.
 	Start bool
 	// Ended ends the wait early; nil never does.
 	Ended <-chan struct{}
-	// Reserve, unless it is nil, replaces what the claim reserved before: it waits until
-	// there is memory for that many bytes, the most that the items may hold. The claim
+	// Reserve, unless it is nil, replaces the claim's earlier reservation: it waits until
+	// there is memory for that many bytes, the maximum that the items may take. The claim
 	// reserves 0 before it waits for work. An error of Reserve ends the claim.
 	Reserve func(ctx context.Context, bytes int64) error
 }
@@ -70,9 +70,9 @@ func (r *ClaimRequest) check() error {
 	return nil
 }
 
-// Claim gives ready items to a worker: as soon as there are any, or none when the
-// wait is over. Of items with large directives it may give fewer than there are. It
-// returns no item whose attempt is not current, or that a pause covers.
+// Claim returns ready items for a worker: as soon as there are any, or none when the wait
+// is over. If directives are large, it may return fewer items than requested and available.
+// It returns no item whose attempt is not current, or that a pause covers.
 //
 // Source: Job lifecycle plan 02, Claim.
 func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {

@@ -37,7 +37,7 @@ type Mirror struct {
 	tell func(*ledger.Hint)
 }
 
-// NewMirror returns a mirror for that many hints, 10,000 if limit is 0.
+// NewMirror returns a mirror for at most limit hints, 10,000 if limit is 0.
 func NewMirror(limit int) *Mirror {
 	return &Mirror{
 		sizes: sizes{head: 128, sweep: 4096, tail: 1024, low: 64},
@@ -149,8 +149,8 @@ func (m *Mirror) place(hint *ledger.Hint) (*stream, *tenantQueue) {
 	return s, s.tenant(hint.TenantID)
 }
 
-// Ready applies what the ledger tells: a commit of this process made a queued item
-// name the hint, or ended that.
+// Ready applies a notification of the ledger: after a commit of this process a queued item
+// names the hint, or no longer does.
 func (m *Mirror) Ready(hint ledger.Hint, queued bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -355,9 +355,9 @@ func (m *Mirror) wakeFirst(may func(*claim) bool) bool {
 	return false
 }
 
-// Taker returns the first waiting claim that may take the hint's item, for the change
-// that is about to queue the item; nil if there is none. A claim waits only when there
-// is nothing older for it.
+// Taker returns the first waiting claim that may claim the hint's item, for the change that
+// is about to queue the item, or nil if there is none. A claim waits only when there is no
+// older item for it.
 func (m *Mirror) Taker(hint *ledger.Hint) *ledger.Taker {
 	m.mu.Lock()
 	defer m.mu.Unlock()

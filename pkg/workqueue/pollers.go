@@ -16,25 +16,25 @@ const (
 	maxPollOwners  = 2048
 )
 
-// PollFilter is the work that a claim asks for. An empty list stands for all.
+// PollFilter is the work that a claim asks for. An empty list means all.
 type PollFilter struct {
 	Services  []string `json:"services,omitempty"`
 	StepTypes []string `json:"step_types,omitempty"`
 	Tenants   []string `json:"tenants,omitempty"`
 }
 
-// Covers reports whether a claim with the filter takes such work.
+// Covers reports whether a claim with the filter accepts such work.
 func (f *PollFilter) Covers(kind ledger.WorkKind, tenant string) bool {
 	return f.CoversKind(kind) && listed(f.Tenants, tenant)
 }
 
-// CoversKind reports whether a claim with the filter takes work of the kind, of some
+// CoversKind reports whether a claim with the filter accepts work of the kind for some
 // tenant.
 func (f *PollFilter) CoversKind(kind ledger.WorkKind) bool {
 	return listed(f.Services, kind.Service) && listed(f.StepTypes, kind.StepType)
 }
 
-// Poller is a worker that polls, with one filter; without Owner, all that do.
+// Poller is a worker that polls with one filter; without Owner, all workers that do.
 type Poller struct {
 	PollFilter
 
@@ -163,9 +163,9 @@ func dropIdle[V any](all map[string]V, weigh func(V) (*polled, int)) (dropped in
 	return dropped
 }
 
-// LastPoll returns when a worker last asked for work of that kind and tenant: now, if
-// one waits for some. If ok is false, none has asked since the returned time, at which
-// this process began. What other processes are asked is known seconds later. A worker
+// LastPoll returns when a worker last asked for work of that kind and tenant: now, if a
+// claim for it is waiting. If ok is false, no worker has asked since the returned time, at
+// which this process started. Polls of other processes become known seconds later. A worker
 // asks whether or not a pause holds the work back.
 func (q *Queue) LastPoll(kind ledger.WorkKind, tenant string) (at time.Time, ok bool) {
 	p := q.pollers

@@ -22,7 +22,7 @@ type Config struct {
 	Ledger *ledger.Ledger
 	// Store holds the memories of claims, in the ledger's queue table. Required.
 	Store tablestore.Store
-	// Mirror is told of ready hints by the ledger. Required.
+	// Mirror is the ready hints in memory, which the ledger updates. Required.
 	Mirror *Mirror
 	// Held reports whether a pause holds back such items. Optional. It must not
 	// block.
@@ -30,9 +30,9 @@ type Config struct {
 	// HeldTenant reports whether a pause holds back all work of a tenant, so that its
 	// backlog is not read again and again. Optional. It must not block.
 	HeldTenant func(tenantID string) bool
-	// Random returns numbers in [0, 1), which choose the shard of the ready index and
-	// the partition of old claims where this process begins.
-	// Optional. Defaults to math/rand/v2.
+	// Random returns numbers in [0, 1), which choose the shard of the ready index and the
+	// partition of old claims where this process starts. Optional. Defaults to
+	// math/rand/v2.
 	Random func() float64
 	// Poll is how often waiting claims look for items that another process queued. Optional.
 	// Defaults to a second.
@@ -85,8 +85,8 @@ func New(cfg Config) (*Queue, error) {
 	return q, nil
 }
 
-// Caller names the tenants and services whose items a caller may see. An empty list
-// stands for all. See [Queue.As].
+// Caller names the tenants and services whose items a caller may see. An empty list means
+// all. See [Queue.As].
 type Caller struct {
 	Tenants  []string
 	Services []string

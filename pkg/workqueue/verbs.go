@@ -34,7 +34,7 @@ type Failure struct {
 	Retryable bool
 	Code      string
 	Message   string
-	// RetryAfter replaces the back-off if it is not 0.
+	// RetryAfter overrides the backoff if it is not 0.
 	RetryAfter time.Duration
 }
 
@@ -43,7 +43,7 @@ func pairOf(item *lifecycle.Item) statemachine.Pair {
 	return statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
 }
 
-// Start says that the owner has begun: the ACK.
+// Start records that the owner has started: the ACK.
 func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpStart, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		return statemachine.Ack{StepID: item.StepID, Pair: pairOf(item)}
@@ -67,8 +67,8 @@ func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request
 	return q.do(ctx, workID, lifecycle.OpComplete, r, succeeded(outputRef, resultRef))
 }
 
-// CompleteFor is Complete for a caller who sees only those items. It returns the item's
-// rev alone.
+// CompleteFor is Complete for a caller that sees only those items. It returns only the
+// item's rev.
 func (q *Queue) CompleteFor(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
 	sees func(tenantID, service string) bool,
 ) (rev int64, err error) {
