@@ -133,9 +133,10 @@ type Operator interface {
 type Source interface {
 	Operator
 	// Take leases at most that many commands that are due, and fewer if they are large; it calls
-	// accept with them, and stores the outcome of each. It takes the tenants in turn but for
-	// those to skip, and the commands of each in the order in which they are due. If this
-	// process ends, they are due again after the lease. It returns how many it took.
+	// accept with them, and stores the outcome of each. It takes those to discard first, then the
+	// tenants in turn but for those to skip, and the commands of each in the order in which they
+	// are due. If this process ends, they are due again after the lease. It returns how many it
+	// took.
 	Take(ctx context.Context, limit int, skip []string, accept func(ctx context.Context, taken []Command) []Outcome) (int, error)
 	// Forget deletes accepted commands whose job was purged, and discarded ones, of those that
 	// were decided on longer ago than retention. It looks at a bounded number after the cursor,

@@ -186,9 +186,12 @@ func TestDiscard_OfACommandThatMayBeAJob(t *testing.T) {
 			if page, _, err := f.List(t.Context(), inbox.Waiting, 1, ""); err != nil || page[0].DiscardReason != "a mistake" || !page[0].Unsure {
 				t.Errorf("%+v, %v", page, err)
 			}
+			// Its tenant is at a limit, and has a command that is due before it.
+			submit(t, f.app, `{"tenant_id":"acme"}`)
+			execute(t, f.app, "UPDATE lucius.inbox SET due_at = submitted_at - interval '1 hour' WHERE id <> $1", id)
 			for taken := 0; taken == 0; {
 				var err error
-				if taken, err = f.Take(t.Context(), 1, nil, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
+				if taken, err = f.Take(t.Context(), 1, []string{"acme"}, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
 					if !taken[0].Unsure || !taken[0].Discard {
 						t.Errorf("%+v", taken[0])
 					}

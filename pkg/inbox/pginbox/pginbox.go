@@ -140,16 +140,20 @@ func unavailable(err error) error {
 // takeCommands leases commands. Candidates are chosen without locks, from all tenants with
 // commands that wait, found one after the other in the index: the first command of each tenant,
 // then the second of each. There are more than are taken, since other processes may lock some.
+// Commands to discard come before them, also those of tenants to skip: they need no room.
 const takeCommands = `WITH RECURSIVE tenants (id) AS (
 		(SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' ORDER BY tenant_id LIMIT 1)
 		UNION ALL
 		SELECT (SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' AND tenant_id > t.id ORDER BY tenant_id LIMIT 1)
 			FROM tenants t WHERE t.id IS NOT NULL
 	), candidates AS MATERIALIZED (
-		SELECT due.id, due.due_at, due.turn FROM tenants t CROSS JOIN LATERAL (
+		(SELECT id, due_at, 0 AS turn FROM lucius.inbox
+			WHERE state = 'waiting' AND discard IS NOT NULL AND due_at <= now() ORDER BY due_at LIMIT 4 * $1)
+		UNION ALL
+		(SELECT due.id, due.due_at, due.turn FROM tenants t CROSS JOIN LATERAL (
 			SELECT id, due_at, row_number() OVER (ORDER BY due_at) AS turn FROM lucius.inbox
-			WHERE state = 'waiting' AND tenant_id = t.id AND due_at <= now() ORDER BY due_at LIMIT $1
-		) due WHERE t.id <> ALL ($2::text[]) ORDER BY due.turn, due.due_at LIMIT 4 * $1
+			WHERE state = 'waiting' AND discard IS NULL AND tenant_id = t.id AND due_at <= now() ORDER BY due_at LIMIT $1
+		) due WHERE t.id <> ALL ($2::text[]) ORDER BY due.turn, due.due_at LIMIT 4 * $1)
 	), locked AS MATERIALIZED (
 		SELECT i.id, c.due_at, c.turn, i.lease, octet_length(i.command) AS size FROM candidates c JOIN lucius.inbox i ON i.id = c.id
 		WHERE i.state = 'waiting' AND i.due_at = c.due_at ORDER BY c.turn, c.due_at LIMIT $1 FOR UPDATE OF i SKIP LOCKED

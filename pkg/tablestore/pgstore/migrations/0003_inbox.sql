@@ -21,6 +21,7 @@ CREATE TABLE lucius.inbox (
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.02, autovacuum_analyze_scale_factor = 0.05);
 
 CREATE INDEX inbox_waiting ON lucius.inbox (tenant_id, due_at) WHERE state = 'waiting';
+CREATE INDEX inbox_discarding ON lucius.inbox (due_at) WHERE state = 'waiting' AND discard IS NOT NULL;
 CREATE INDEX inbox_open ON lucius.inbox (state, submitted_at, id) WHERE state IN ('waiting', 'refused');
 CREATE INDEX inbox_decided ON lucius.inbox (decided_at, id) WHERE state IN ('accepted', 'discarded');
 
