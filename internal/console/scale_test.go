@@ -162,18 +162,27 @@ func (s *crowded) fill() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	// The server knows its live jobs after a walk over them.
-	for state, into := range map[api.JobState]*string{api.JobStateInProgress: &s.live, api.JobStateFailedFinal: &s.ended} {
-		for deadline := time.Now().Add(10 * time.Minute); *into == ""; time.Sleep(time.Second) {
-			list, err := call[api.JobPage](s.client.ListJobs(s.Context(), &api.ListJobsParams{State: &state, Limit: new(api.Limit(1))}))
-			switch {
-			case err != nil || time.Now().After(deadline):
-				s.Fatalf("no job is %s: %v", state, err)
-			case len(list.Jobs) > 0:
-				*into = list.Jobs[0].JobID
-			}
+	// The server knows its live jobs after a walk over them: then it need not search for those
+	// in a state that none is in.
+	for deadline, known := time.Now().Add(10*time.Minute), false; !known; time.Sleep(time.Second) {
+		list, err := s.jobs(api.JobStateQueued)
+		if err != nil || time.Now().After(deadline) {
+			s.Fatalf("the live jobs are not known: %v", err)
 		}
+		known = list.NextPageToken == ""
 	}
+	for state, into := range map[api.JobState]*string{api.JobStateInProgress: &s.live, api.JobStateFailedFinal: &s.ended} {
+		list, err := s.jobs(state)
+		if err != nil || len(list.Jobs) == 0 {
+			s.Fatalf("no job is %s: %v", state, err)
+		}
+		*into = list.Jobs[0].JobID
+	}
+}
+
+// jobs lists the newest job in that state.
+func (s *crowded) jobs(state api.JobState) (api.JobPage, error) {
+	return call[api.JobPage](s.client.ListJobs(s.Context(), &api.ListJobsParams{State: &state, Limit: new(api.Limit(1))}))
 }
 
 // submit submits jobs for a service.
