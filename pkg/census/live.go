@@ -2,7 +2,6 @@ package census
 
 import (
 	"iter"
-	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -210,7 +209,8 @@ func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], know
 	c.live.asked = c.live.asked || !known
 	c.mu.Unlock()
 	return func(yield func([]string) bool) {
-		for part := range slices.Chunk(found, livePart) {
+		for end := len(found); end > 0; end -= livePart { // The newest are the last, as a rule.
+			part := found[max(0, end-livePart):end]
 			ids := make([]string, len(part))
 			for i := range part {
 				ids[i] = part[i].String()

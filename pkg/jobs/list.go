@@ -274,7 +274,10 @@ func (s *Service) live(ctx context.Context, f *Filter, after string) (found []pl
 // newest returns the newest of the jobs after that one, as many as one page may read, the
 // newest first. It leaves out those that were not accepted within the filter's times.
 func (f *Filter) newest(after string, all iter.Seq2[[]string, error]) (found []placed, err error) {
-	last, worst := "", maxPlace
+	last, worst, oldest := "", maxPlace, f.CreatedAfter
+	if !oldest.IsZero() {
+		oldest = oldest.Add(-idLead) // Jobs were accepted within idLead of their ids.
+	}
 	if after != "" {
 		last = ledger.ListOrder(after)
 	}
@@ -283,14 +286,16 @@ func (f *Filter) newest(after string, all iter.Seq2[[]string, error]) (found []p
 			return nil, err
 		}
 		for _, id := range slices.Backward(ids) { // The last ones are the newest, as a rule.
-			place, made := ledger.ListOrder(id), ledger.IDTime(id) // It was accepted within idLead.
-			if place > last && place <= worst && (f.CreatedAfter.IsZero() || !made.Add(idLead).Before(f.CreatedAfter)) &&
-				(f.CreatedBefore.IsZero() || made.Before(f.CreatedBefore)) {
+			made := ledger.IDTime(id)
+			if made.Before(oldest) || !f.CreatedBefore.IsZero() && !made.Before(f.CreatedBefore) {
+				continue // Most of many are, and the place of a job costs more than its time.
+			}
+			if place := ledger.ListOrder(id); place > last && place <= worst {
 				found = append(found, placed{place, id})
 			}
 			if len(found) == 3*maxRead {
 				if found = sorted(found); len(found) == maxRead {
-					worst = found[maxRead-1].place
+					worst, oldest = found[maxRead-1].place, ledger.IDTime(found[maxRead-1].id)
 				}
 			}
 		}
