@@ -44,8 +44,8 @@ func healthy() map[string]any {
 	return map[string]any{
 		"/healthz": api.Health{Status: "ok"}, "/readyz": api.Readiness{Status: "ready", Warnings: []string{}},
 		"/v1/jobs":         api.JobPage{Jobs: []api.Job{}},
-		"/v1/commands":     refused(problem.Forbidden, "This takes the role submit."),
-		"/v1/work:claim":   refused(problem.Forbidden, "This takes the role platform."),
+		"/v1/commands":     refused(problem.Forbidden, "This requires the role submit."),
+		"/v1/work:claim":   refused(problem.Forbidden, "This requires the role platform."),
 		"/v1/admin/outbox": api.OutboxPage{Outbox: []api.OutboxRow{}},
 		"/metrics":         "lucius_build_info{go=\"go1.26\",version=\"v1.2.3\"} 1\n",
 	}
@@ -60,10 +60,10 @@ func TestDoctor(t *testing.T) {
 	}{
 		"healthy": {func(map[string]any) {}, now.Add(-time.Second), 0},
 		"limited": {func(a map[string]any) {
-			a["/v1/jobs"] = refused(problem.Forbidden, "This takes the role read for all tenants; name a tenant_id of yours.")
+			a["/v1/jobs"] = refused(problem.Forbidden, "This requires the role read for all tenants; name a tenant_id of yours.")
 			a["/v1/commands"] = refused(problem.InvalidEnvelope, "")
-			a["/v1/admin/outbox"] = refused(problem.Forbidden, "This takes the role admin.")
-			a["/metrics"] = refused(problem.Forbidden, "This takes the role read or admin for all tenants.")
+			a["/v1/admin/outbox"] = refused(problem.Forbidden, "This requires the role admin.")
+			a["/metrics"] = refused(problem.Forbidden, "This requires the role read or admin for all tenants.")
 		}, now, 0},
 		"degraded": {func(a map[string]any) {
 			a["/readyz"] = api.Readiness{Status: "ready", Warnings: []string{"the circuit of topic global-bus-p3 is open", "1 dead letter"}}
@@ -74,7 +74,7 @@ func TestDoctor(t *testing.T) {
 		"no-token": {func(a map[string]any) { a["/v1/jobs"] = refused(problem.Unauthenticated, "No valid token.") }, now, cli.ExitFailed},
 		"no-role": {func(a map[string]any) {
 			for _, path := range []string{"/v1/jobs", "/v1/admin/outbox"} {
-				a[path] = refused(problem.Forbidden, "This takes the role.")
+				a[path] = refused(problem.Forbidden, "This requires the role.")
 			}
 		}, now, cli.ExitFailed},
 		"no-server": {func(a map[string]any) { a["/healthz"] = "<html>" }, now, cli.ExitFailed},

@@ -38,11 +38,11 @@ func TestErrors_NameFlagsInsteadOfFields(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusForbidden)
-		fmt.Fprint(w, `{"code":"forbidden","status":403,"detail":"This takes the role read for all tenants; name a tenant_id of yours."}`)
+		fmt.Fprint(w, `{"code":"forbidden","status":403,"detail":"This requires the role read for all tenants; name a tenant_id of yours."}`)
 	}))
 	t.Cleanup(server.Close)
 	_, err := newLine(t, server.URL).run(t, "jobs", "list")
-	want := "This takes the role read for all tenants: name one of your tenants with --tenant, or ask for a token that covers all"
+	want := "This requires the role read for all tenants: name one of your tenants with --tenant, or ask for a token that covers all"
 	if cli.ExitCode(err) != cli.ExitForbidden || fmt.Sprint(err) != want {
 		t.Errorf("answered %v", err)
 	}

@@ -146,7 +146,7 @@ func TestJobsControl(t *testing.T) {
 		{"cancel a c", "", true, cli.ExitFailed, "", "Cancel 2 jobs? [y/N] "},
 		{
 			"cancel a b c -y", "", false, cli.ExitRefused, "Cancelled" + done + "Cancelled" + done,
-			"b: The present state does not allow this\n",
+			"b: The current state does not allow this\n",
 		},
 	} {
 		l.Stdin, l.Interactive = strings.NewReader(test.stdin), test.interactive

@@ -213,7 +213,7 @@ func (c Caller) Reach(named []string) (Reach, error) {
 		all = append(slices.Clone(granted), "") // The empty name stands for all other services.
 	}
 	if len(all) == 0 {
-		return Reach{}, problem.Newf(problem.Forbidden, "This takes the role %s.", Platform)
+		return Reach{}, problem.Newf(problem.Forbidden, "This requires the role %s.", Platform)
 	}
 	if reach, even := c.reachOf(all); even {
 		if every {

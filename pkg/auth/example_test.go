@@ -24,7 +24,7 @@ func ExampleRule() {
 	// <nil>
 	// tenant_a true
 	// tenant_b false
-	// This takes the role submit.
+	// This requires the role submit.
 }
 
 func ExampleParseGrant() {

@@ -67,7 +67,7 @@ func TestAPlatformCallerMayReportOnlyForItsServices(t *testing.T) {
 		wantProblem(t, g.as(t, grant, "POST /v1/callbacks/ack", ack("t", foreign, "ocr")), problem.JobNotFound, noJobDetail)
 	}
 	wantProblem(t, g.as(t, ocr, "POST /v1/callbacks/ack", ack("o", foreign, "ocr")), problem.Forbidden,
-		"This takes the role platform for the tenant.")
+		"This requires the role platform for the tenant.")
 	g.store.fail(tablestore.ErrUnavailable)
 	if found := problemOf(t, g.as(t, ocr, "POST /v1/callbacks/ack", ack("t", noJob, "ocr"))); found.Code != problem.StoreUnavailable {
 		t.Errorf("while the store is away: %+v", found)
@@ -133,7 +133,7 @@ func TestAListNeedsATenantUnlessTheCallerMayReadAll(t *testing.T) {
 			role = "admin"
 		}
 		wantProblem(t, g.as(t, "read:t admin:t", "GET "+target, ""), problem.Forbidden,
-			"This takes the role "+role+" for all tenants; name a tenant_id of yours.")
+			"This requires the role "+role+" for all tenants; name a tenant_id of yours.")
 		if response := g.as(t, "read:* admin:*", "GET "+target, ""); response.Status != http.StatusOK {
 			t.Errorf("%s: %d %s", target, response.Status, response.Body)
 		}

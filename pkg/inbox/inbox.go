@@ -9,10 +9,10 @@
 //	                    │
 //	   accepted, with its job · refused, with its problem · waits, and is tried again
 //
-// The commands of a process that ended are due again once their lease ends. A crash after the
-// accept and before its outcome is stored repeats the accept, which finds the job by its
-// idempotency key. So a committed command becomes one job, and one that was rolled back none.
-// A refused command stays until an operator retries or discards it.
+// If a process ends, its commands are due again once their lease expires. After a crash
+// between the accept and storing its outcome, the accept is repeated and finds the job by
+// its idempotency key. So a committed command becomes exactly one job, and a rolled-back
+// one becomes none. A refused command stays until an operator retries or discards it.
 package inbox
 
 import (

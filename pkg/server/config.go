@@ -70,11 +70,12 @@ type Config struct {
 	// that applies callbacks received over the bus. Optional. Defaults to the pull queue,
 	// from which workers claim over HTTP.
 	OpenBus func(apply Apply) (*Bus, error)
-	// Inbox has the commands that applications submit in their own transactions, which a
-	// process with the role api accepts, and no other looks at. Who opens it closes it, after
-	// [Server.Run] has returned. Optional.
+	// Inbox holds the commands that applications submit in their own transactions; only a
+	// process with the role api accepts them. The caller closes it after [Server.Run] has
+	// returned. Optional.
 	Inbox inbox.Source
-	// InboxWake has the inbox looked at at once. Optional. Without it that happens each second.
+	// InboxWake makes the inbox reader run at once. Optional. Without it the reader runs
+	// once a second.
 	InboxWake <-chan struct{}
 	// PublishTimeout is how long the publish of one directive may take. Optional.
 	// Defaults to 10 s.
@@ -82,27 +83,27 @@ type Config struct {
 	// RelayInterval is the time between two passes of the relay, and SweepInterval that
 	// between two looks for deadlines, webhooks and purges. Optional. Default to 1 s.
 	RelayInterval, SweepInterval time.Duration
-	// ClockTolerance is how far this host's clock may be from that of the store, if the
-	// store has one. Beyond it no deadlines are acted on. Optional. Defaults to any.
+	// ClockTolerance is how far this host's clock may differ from the store's, if the store
+	// has one. Beyond that the server acts on no deadlines. Optional. Defaults to no limit.
 	ClockTolerance time.Duration
 	// Grace is how long requests under way may take when Run stops. Optional. Defaults
 	// to 20 s.
 	Grace time.Duration
-	// StartPaused pauses all dispatch for that reason, until an operator resumes it.
-	// Optional.
+	// StartPaused, unless empty, starts the server with all dispatch paused for that
+	// reason, until an operator resumes it. Optional.
 	StartPaused string
-	// Watchers reload files. Open makes their loops, and readyz warns of refused files.
+	// Watchers reload files. Open creates their loops, and readyz warns of refused files.
 	// Optional.
 	Watchers []*upkeep.Watcher
-	// ReloadInterval is the time between two looks at the files. Optional. Defaults to 1 s.
+	// ReloadInterval is the time between two reads of the files. Optional. Defaults to 1 s.
 	ReloadInterval time.Duration
-	// Loops is more to do in the background while Run runs. Optional.
+	// Loops are further background loops, which run during Run. Optional.
 	Loops []upkeep.Loop
-	// Registry gets the metrics, which /metrics shows. Optional. Defaults to a new one.
+	// Registry collects the metrics that /metrics shows. Optional. Defaults to a new one.
 	Registry *prometheus.Registry
-	// Logger gets the log. Optional. Defaults to none.
+	// Logger is the server's log. Optional. Defaults to none.
 	Logger *slog.Logger
-	// Tracer gets what traces are made of. Optional.
+	// Tracer receives the changes that traces are made from. Optional.
 	Tracer Tracer
 	// Replica names this process in the log. Optional.
 	Replica string
@@ -115,7 +116,7 @@ type Config struct {
 type Apply = func(ctx context.Context, callback callbacks.Callback) (callbacks.Answer, error)
 
 // Bus carries directives to services, and their callbacks back if they do not come over
-// HTTP. Who opens it closes it, after [Server.Run] has returned.
+// HTTP. The caller closes it after [Server.Run] has returned.
 type Bus struct {
 	// Publisher publishes directives. Required.
 	Publisher outbox.Publisher
@@ -133,7 +134,7 @@ type Replies interface {
 	Down() []string
 }
 
-// DeadLetters are dead letters that are counted.
+// DeadLetters are dead letters with their count.
 type DeadLetters interface {
 	callbacks.DeadLetters
 
@@ -155,7 +156,7 @@ type Tracer interface {
 	Webhook(job *statemachine.Job, began time.Time, outcome, failure string)
 }
 
-// DefaultPolicy returns the timeouts and budgets of a step for which nothing else is set.
+// DefaultPolicy returns the default timeouts and budgets of a step.
 func DefaultPolicy() statemachine.Policy {
 	return statemachine.Policy{
 		AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, MaxAttempts: 10,

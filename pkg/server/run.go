@@ -25,9 +25,9 @@ const (
 )
 
 // Run does the work of the process's roles until the context ends, or until a part fails.
-// Then it drains: the API refuses new requests, those under way may end within
+// Then it drains: the API refuses new requests, requests under way may finish within
 // [Config.Grace], the relay publishes what they committed, and Run returns. Call it once.
-// The error is nil if all of that went well.
+// The error is nil if all of that succeeds.
 func (s *Server) Run(ctx context.Context) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()

@@ -58,9 +58,8 @@ type Server struct {
 	underway atomic.Int64 // requests
 }
 
-// Open puts a server together on an open store. The error names the part or the field at
-// fault; to try again, set another [Config.Registry]. Nothing is in progress before
-// [Server.Run].
+// Open assembles a server on an open store. The error names the part or the field at fault;
+// to try again, set another [Config.Registry]. No background work runs before [Server.Run].
 func Open(ctx context.Context, cfg Config) (*Server, error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, err
@@ -81,8 +80,8 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// UseCases returns the use cases that the API calls. Run does not wait for calls of them that
-// are under way when it ends, so end those before.
+// UseCases returns the use cases that the API calls. Run does not wait for direct calls of
+// them, so end those before Run ends.
 func (s *Server) UseCases() httpapi.UseCases { return s.uses }
 
 // Relay returns the relay.
