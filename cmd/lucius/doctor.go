@@ -16,7 +16,8 @@ func checkFiles(protocols, dataDir string) (checks []cli.Check) {
 		report := validate([]string{protocols})
 		for i := range report.Problems {
 			checks = append(checks, cli.Check{
-				Name: "protocols", Detail: report.Problems[i].Error(), Todo: "correct the file, then check it with lucius protocols validate",
+				Name: "protocols", Detail: report.Problems[i].Error(),
+				Todo: "correct the file, then check it with lucius protocols validate",
 			})
 		}
 		if report.Valid {

@@ -164,7 +164,8 @@ func (t *tool) contextSet() *cobra.Command {
 	var set place
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !contextName.MatchString(args[0]) {
-			return usagef("the context's name is %q, it must consist of letters, digits, '.', '_' and '-', and begin with a letter or digit", args[0])
+			return usagef("the context's name is %q, it must consist of letters, digits, '.', '_' and '-', "+
+				"and begin with a letter or digit", args[0])
 		}
 		all, err := t.readContexts()
 		if err != nil {

@@ -24,7 +24,8 @@ const DefaultListenAddr = "127.0.0.1:8080"
 func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 	return []setting{
 		// The address, the store and the roles.
-		{"LUCIUS_LISTEN_ADDR", DefaultListenAddr, "address to serve on; loopback only without access control", into(&c.ListenAddr, address)},
+		{"LUCIUS_LISTEN_ADDR", DefaultListenAddr, "address to serve on; loopback only without access control",
+			into(&c.ListenAddr, address)},
 		{"LUCIUS_STORAGE_BACKEND", BackendLocal, "local (durable), memory, postgres, ledger or table (both Azure)",
 			into(&c.StorageBackend, oneOf(BackendLocal, BackendMemory, BackendPostgres, BackendLedger, BackendTable))},
 		{"LUCIUS_DATA_DIR", "./lucius-data", "folder of the local store", into(&c.DataDir, required)},
@@ -39,7 +40,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 		{"LUCIUS_OIDC_CLIENT_ID", "", "client id for signing in to the console at the issuer; empty for none", into(&c.OIDCClientID, text)},
 		{"LUCIUS_OIDC_CLIENT_SECRET_FILE", "", "file with the client secret, if there is one", into(&c.OIDCClientSecretFile, text)},
 		{"LUCIUS_OIDC_SCOPES", auth.DefaultScopes, "scopes that the sign-in requests", into(&c.OIDCScopes, required)},
-		{"LUCIUS_PUBLIC_URL", "", "URL at which browsers reach the server, if it differs from that of their requests", into(&c.PublicURL, publicURL)},
+		{"LUCIUS_PUBLIC_URL", "", "URL at which browsers reach the server, if it differs from that of their requests",
+			into(&c.PublicURL, publicURL)},
 		{"LUCIUS_TLS_CERT", "", "the server's certificate with its chain, in PEM", into(&c.TLSCert, text)},
 		{"LUCIUS_TLS_KEY", "", "the certificate's key, in PEM", into(&c.TLSKey, text)},
 		{"LUCIUS_TLS_CLIENT_CA", "", "certificate authorities for client certificates, in PEM", into(&c.TLSClientCA, text)},
@@ -83,7 +85,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 		// Deadlines and budgets.
 		{"LUCIUS_ACK_TIMEOUT", "30s", "time from delivery to ACK", into(&c.AckTimeout, duration)},
 		{"LUCIUS_LEASE_DURATION", "15m", "time that an ACK or a heartbeat gives a worker", into(&c.Lease, duration)},
-		{"LUCIUS_STEP_RESULT_TIMEOUT", "0", "absolute limit on the run of one attempt; 0 or off means none", into(&c.StepTimeout, orOff(duration))},
+		{"LUCIUS_STEP_RESULT_TIMEOUT", "0", "absolute limit on the run of one attempt; 0 or off means none",
+			into(&c.StepTimeout, orOff(duration))},
 		{"LUCIUS_DISPATCH_BACKOFF", "30s,2m,10m", "delays before each retry of a rejected publish", into(&c.DispatchBackoff, delays)},
 		{"LUCIUS_ACK_BACKOFF", "1m,5m,15m", "delays before each retry after an ACK timeout", into(&c.AckBackoff, delays)},
 		{"LUCIUS_EXECUTION_BACKOFF", "30s,2m,10m", "delays before each retry after a failed run", into(&c.ExecutionBackoff, delays)},
@@ -113,7 +116,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 
 		// Retention, and the start.
 		{"LUCIUS_RETENTION", "720h", "how long an ended job is kept; 0 means forever", into(&c.Retention, orOff(kept))},
-		{"LUCIUS_IDEMPOTENCY_TTL", "168h", "how long a key is kept after its job's end; 0 keeps it as long as the job", into(&c.KeyTTL, orOff(kept))},
+		{"LUCIUS_IDEMPOTENCY_TTL", "168h", "how long a key is kept after its job's end; 0 keeps it as long as the job",
+			into(&c.KeyTTL, orOff(kept))},
 		{"LUCIUS_ARCHIVE_DIR", "", "folder that gets a JSON line for each job before it is purged", into(&c.ArchiveDir, text)},
 		{"LUCIUS_START_PAUSED", "false", "start with all dispatch paused, until an operator resumes it", into(&c.StartPaused, boolean)},
 
