@@ -259,46 +259,48 @@ func (l *Ledger) commitEach(ctx context.Context, stage tablestore.Stage) error {
 	return nil
 }
 
-// apply applies a change that makes these plans, and shows each as soon as it is applied.
+// apply applies a change that makes these plans, and offers each as soon as it is applied.
 func (l *Ledger) apply(ctx context.Context, change tablestore.Change, plans ...*plan) (tablestore.Applied, error) {
 	return tablestore.Apply(ctx, l.store, change, func(etags map[tablestore.Key]tablestore.ETag) {
 		for _, plan := range plans {
-			l.show(ctx, plan, etags)
+			l.offer(plan, etags)
 		}
 	})
 }
 
-// show shows a change to the rest of the process: it remembers the job as the plan left it,
-// and reports the change to observers and to the mirror of the ready index. The first call
-// counts.
+// offer lets this process go on with the job as the plan left it: it remembers the job, and
+// tells the mirror of the ready index what the plan queues or takes. The first call counts.
 //
 // On a store that keeps the order of its writes the change may not be durable yet. So the
 // next change of the job is under way while this one is: their writes share a sync, and a
-// job waits for fewer of them. Nobody outside learns of either before it is durable, since
-// each answer waits for the commit that it tells of, and that commit for those before it.
-func (l *Ledger) show(ctx context.Context, plan *plan, etags map[tablestore.Key]tablestore.ETag) {
-	plan.shown.Do(func() {
-		if plan.takeover == nil {
-			l.recent.committed(plan, etags)
+// job waits for fewer of them. Nobody learns of either before it is durable, since each
+// answer waits for the commit that it tells of, and that commit for those before it.
+func (l *Ledger) offer(plan *plan, etags map[tablestore.Key]tablestore.ETag) {
+	plan.offered.Do(func() {
+		if t := plan.takeover; t != nil {
+			t.follow(plan, etags)
+			l.offer(t.plan, etags)
+			return
 		}
-		l.cfg.Observe(ctx, &plan.base.agg, &plan.after, plan.history)
+		l.recent.committed(plan, etags)
 		if plan.taken != nil {
 			l.cfg.Ready(*plan.taken, false)
 		}
-		switch {
-		case plan.takeover != nil:
-			l.showTaken(plan, etags)
-		case plan.queued != nil:
+		if plan.queued != nil {
 			l.cfg.Ready(*plan.queued, true)
 		}
 	})
 }
 
-// committed tells those outside of a change that is durable: the worker that got the item,
+// committed tells of a change that is durable: the observers, the worker that got the item,
 // and this process's relay of a hot message.
 func (l *Ledger) committed(ctx context.Context, plan *plan) {
-	l.show(ctx, plan, nil)
-	plan.takeover.answer()
+	l.offer(plan, nil) // If the store did not say that it applied the change.
+	l.cfg.Observe(ctx, &plan.base.agg, &plan.after, plan.history)
+	if t := plan.takeover; t != nil {
+		l.cfg.Observe(t.taker.Context, &t.plan.base.agg, &t.plan.after, t.plan.history)
+		t.answer()
+	}
 	if plan.hot && plan.message != nil {
 		l.cfg.Handoff.Offer(*plan.message)
 	}

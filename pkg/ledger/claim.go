@@ -50,6 +50,8 @@ type Claimed struct {
 	Item     lifecycle.Item
 	// Directive is the message body of the item's attempt, with its lease id.
 	Directive []byte
+	// Known says that the request claimed the item before, so nothing was committed for it.
+	Known bool
 	// Err says why the item could not be claimed though its hint may be named.
 	Err error
 	// PostErr is the first error of the post-commit work; the claim is committed.
@@ -200,7 +202,7 @@ func (l *Ledger) decideClaim(
 			// The client may have sent this request twice, and the other try may have
 			// claimed the item since the hint was read: both get the same answer.
 			if item := workitem.View(&s.agg, s.open); item.HeldUnder(c.Owner, c.RequestID) {
-				outcome.Standing, outcome.Item = HintNamed, item
+				outcome.Standing, outcome.Item, outcome.Known = HintNamed, item, true
 				outcome.Directive, err = l.ItemDirective(ctx, &item)
 				return nil, err
 			}

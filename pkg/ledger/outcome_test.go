@@ -222,9 +222,6 @@ type unknowing struct {
 func (s *unknowing) CommitAll(
 	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
 ) ([][]tablestore.ETag, error) {
-	if s.lost.Load() {
-		applied = nil
-	}
 	etags, err := s.AtomicStore.CommitAll(ctx, batches, applied)
 	if s.lost.Load() {
 		return nil, errors.Join(tablestore.ErrUnknown, err)

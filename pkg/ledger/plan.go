@@ -47,7 +47,7 @@ type plan struct {
 	reserving int
 	// takeover is the claim of the queued item in the same write, nil if there is none.
 	takeover *takeover
-	shown    sync.Once
+	offered  sync.Once
 }
 
 // planner builds the plan of one decision.

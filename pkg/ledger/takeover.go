@@ -90,13 +90,11 @@ func without(stages []tablestore.Stage, key tablestore.Key) []tablestore.Stage {
 	return stages
 }
 
-// showTaken shows the claim that was made with the plan.
-func (l *Ledger) showTaken(out *plan, etags map[tablestore.Key]tablestore.ETag) {
-	t := out.takeover
+// follow bases the claim on the versions that the change wrote.
+func (t *takeover) follow(out *plan, etags map[tablestore.Key]tablestore.ETag) {
 	alone := plan{base: out.base, after: out.after, head: out.head, open: out.open, change: tablestore.Change{Commit: t.commit}}
 	t.plan.base = alone.snapshot(etags)
 	t.plan.taken = nil // The mirror was not told of the hint.
-	l.show(t.taker.Context, t.plan, etags)
 }
 
 // answer gives the item to the worker that it was claimed for, now that the plan is durable.

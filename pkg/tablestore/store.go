@@ -154,11 +154,13 @@ type AtomicStore interface {
 	// ETag [Own] names the version that an earlier batch of the call wrote.
 	//
 	// applied, unless it is nil, is called once with the versions, as soon as writes
-	// of this process may name them, and before any read returns them. A store that
+	// of this process may name them, and before any of them does or a read returns them,
+	// so that the calls for one row come in the order of its versions. A store that
 	// keeps the order of its writes on the disk calls it while the write is still on
 	// its way there: a write that names the versions becomes durable with this one or
 	// after it, so a caller that awaits that one need not await this one first. CommitAll
-	// may then still return an error that wraps [ErrUnknown]. applied must not block.
+	// may then still return an error that wraps [ErrUnknown]. applied must be quick, and
+	// must not use the store.
 	CommitAll(ctx context.Context, batches []Batch, applied func([][]ETag)) ([][]ETag, error)
 }
 

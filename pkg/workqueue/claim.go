@@ -3,10 +3,12 @@ package workqueue
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
@@ -198,11 +200,15 @@ func (c *claim) asked() *ledger.Claim {
 // matter: when nothing is ready, or after the first hints could not be claimed. done
 // says that there is an answer.
 func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
-	for {
+	var held []View // by an earlier try
+	for tries := 1; ; tries++ {
 		if c.repeated {
 			if c.memory, err = c.q.recall(ctx, c.ClaimRequest); err != nil {
 				return nil, false, err
 			}
+		}
+		if c.memory == nil && len(held) > 0 {
+			return held, true, nil // The memory has expired, but not the lease.
 		}
 		if c.memory != nil {
 			views, state, err := c.repeat(ctx)
@@ -225,19 +231,32 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 			return nil, false, err
 		}
 		c.looked = c.looked || len(hints) == 0
+		if len(hints) == 0 && c.repeated {
+			return nil, false, nil
+		}
 		if len(hints) > 0 {
-			if views, err = c.claim(ctx, hints); len(views) > 0 || err != nil && !errors.Is(err, ledger.ErrClaimKnown) {
+			views, err = c.claim(ctx, hints)
+			known := errors.Is(err, ledger.ErrClaimKnown)
+			switch {
+			case known && tries > maxUnremembered:
+				return nil, true, fmt.Errorf("%w: the claim could not be remembered", tablestore.ErrUnavailable)
+			case known:
+				held = views
+			case len(views) > 0 || err != nil:
 				return views, true, err
 			}
-		} else if c.repeated {
-			return nil, false, nil
 		}
 		c.repeated = true
 	}
 }
 
+// maxUnremembered is how often a claim tries to write its memory, which another try of the
+// request seems to have written but which is not there.
+const maxUnremembered = 5
+
 // claim claims the hints' items. It returns none if none could be claimed, and
-// [ledger.ErrClaimKnown] if the same request came before: its memory has the answer.
+// [ledger.ErrClaimKnown] if the same request came before or may have: its memory has the
+// whole answer.
 func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, err error) {
 	q, asked := c.q, c.asked()
 	asked.Memory = c.remember
@@ -251,8 +270,10 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 		}
 		return nil, err
 	}
+	fresh := false // A commit has found that the request is the first of its kind.
 	for i := range outcomes {
 		one := &outcomes[i]
+		fresh = fresh || one.Standing == ledger.HintNamed && one.Err == nil && !one.Known
 		switch {
 		case one.Err != nil:
 			err = one.Err
@@ -269,6 +290,9 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 		}
 	}
 	q.expire(ctx, 1)
+	if !fresh && !c.repeated && (len(views) > 0 || err != nil) {
+		return views, ledger.ErrClaimKnown // An earlier try may have been answered with more, or with other items.
+	}
 	if err != nil && len(views) > 0 {
 		q.logger.WarnContext(ctx, "some items were not claimed", "owner", c.Owner, "error", err)
 		err = nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -276,6 +277,81 @@ func TestClaimMemory_ALongPollLooksAgain(t *testing.T) {
 		b.accept(t, "tenant_b", "ocr", "OCR")
 		same(t, "the repeat that waited", <-answer, first.OutboxID)
 	})
+}
+
+// A process whose hints are old finds items of the request's first try among them. It answers
+// with all items of that try, and only if it is the same claim.
+func TestClaimMemory_AnOldHintOfTheRequestIsNotTheWholeAnswer(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		b.work(t)
+		first := b.work(t)
+		other := reopen(t, b.store)
+		earlier := request(1)
+		earlier.RequestID = "c0"
+		other.send(t, earlier) // It knows of the first two now.
+		second := b.work(t)
+		same(t, "the request", b.send(t, request(3)), first.OutboxID, second.OutboxID)
+		same(t, "the repeat elsewhere", other.send(t, request(3)), first.OutboxID, second.OutboxID)
+
+		b.work(t)
+		b.work(t)
+		other = reopen(t, b.store)
+		earlier.RequestID = "c2"
+		other.send(t, earlier) // It knows of another one now.
+		spoilt := request(1)
+		spoilt.RequestID = "c3"
+		b.send(t, spoilt)
+		spoilt.Start = true
+		_, err := other.Claim(t.Context(), spoilt)
+		assertPointer(t, err, "/request_id")
+	})
+}
+
+// An item that cannot be claimed does not keep a request from the answer that it got.
+func TestClaimMemory_AnItemThatCannotBeClaimedHidesNoAnswer(t *testing.T) {
+	t.Parallel()
+	bothStores(t, func(t *testing.T, b *bundle) {
+		first := b.work(t)
+		same(t, "the request", b.send(t, request(2)), first.OutboxID)
+		broken := b.work(t)
+		other := reopen(t, b.store) // It remembers no directive.
+		page, err := b.store.Scan(t.Context(), tablestore.Query{Table: ledgerTable, Partition: tablestore.Escape(broken.JobID)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range page.Rows {
+			if key := page.Rows[i].Key; strings.HasPrefix(key.Row, "DIRECTIVE") {
+				if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		for range 2 {
+			same(t, "the repeat", other.send(t, request(2)), first.OutboxID)
+		}
+		next := request(1)
+		next.RequestID = "c2"
+		if views, err := other.Claim(t.Context(), next); err == nil {
+			t.Errorf("the item without a directive was answered: %v", workIDs(views))
+		}
+	})
+}
+
+// A store that never says whether the memory was written is not asked for ever.
+func TestClaimMemory_ThatCannotBeWrittenEndsTheClaim(t *testing.T) {
+	t.Parallel()
+	store := tap()
+	b := reopen(t, store)
+	b.work(t)
+	store.set(func(batch tablestore.Batch) error {
+		if writes(batch, queueTable, "claims") {
+			return tablestore.ErrUnknown
+		}
+		return nil
+	})
+	_, err := b.Claim(t.Context(), request(1))
+	assertCode(t, err, problem.StoreUnavailable)
 }
 
 // The memory of a claim on an atomic store is written with the claims or not at all.

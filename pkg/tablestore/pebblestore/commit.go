@@ -90,10 +90,10 @@ func (s *Store) commitAll(
 				s.stripes.of(key.Table, key.Partition).skipper.put(key.Table, key.Partition, key.Row)
 			}
 		}
-		unlockAll(set) // The next writer sees these writes.
 		if p.err == nil && applied != nil {
 			applied(etags)
 		}
+		unlockAll(set) // The next writer sees these writes.
 		s.applied <- p
 	}()
 

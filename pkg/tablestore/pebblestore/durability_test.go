@@ -93,6 +93,29 @@ func TestNothingIsReturnedBeforeItIsDurable(t *testing.T) {
 	})
 }
 
+// The process hears of a write before any other write or read of the stripe can build on it.
+func TestAppliedIsToldBeforeOthersSeeTheWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := open(t, newDisk().options())
+		defer closeStore(t, store)
+		tell := make(chan struct{})
+		first := started(func() error {
+			_, err := store.CommitAll(t.Context(), []tablestore.Batch{rowOf(1, 10)}, func([][]tablestore.ETag) { <-tell })
+			return err
+		})
+		synctest.Wait()
+		next := started(func() error { return commitOne(t, store, rowOf(8, 10)) }) // In the same partition.
+		expectWaiting(t, "the next write", next)
+		read := started(func() error { _, err := store.Get(t.Context(), rowKey(1)); return err })
+		expectWaiting(t, "a read", read)
+		close(tell)
+		if err := errors.Join(<-first, <-next, <-read); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 func TestOtherPartitionsDoNotWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
