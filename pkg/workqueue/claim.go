@@ -203,22 +203,12 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 	var held []View // by an earlier try
 	for tries := 1; ; tries++ {
 		if c.repeated {
-			if c.memory, err = c.q.recall(ctx, c.ClaimRequest); err != nil {
-				return nil, false, err
-			}
-		}
-		if c.memory == nil && len(held) > 0 {
-			return held, true, nil // The memory has expired, but not the lease.
-		}
-		if c.memory != nil {
-			views, state, err := c.repeat(ctx)
+			views, state, err := c.earlier(ctx, held)
 			switch {
-			case err != nil:
-				return nil, false, err
-			case len(views) > 0 || state == ledger.ReclaimDone:
+			case err == nil && (len(views) > 0 || state == ledger.ReclaimDone):
 				return views, true, nil
-			case state == ledger.ReclaimLater:
-				return nil, false, nil
+			case err != nil || state == ledger.ReclaimLater:
+				return nil, false, err
 			}
 		}
 		// Waiting claims share one read of the index in each interval.
@@ -298,6 +288,18 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 		err = nil
 	}
 	return views, err
+}
+
+// earlier answers with what earlier tries of the request got, as [claim.repeat] does. held
+// are items of theirs that were met.
+func (c *claim) earlier(ctx context.Context, held []View) (views []View, state ledger.Reclaimable, err error) {
+	if c.memory, err = c.q.recall(ctx, c.ClaimRequest); err != nil {
+		return nil, state, err
+	}
+	if c.memory == nil {
+		return held, ledger.ReclaimLost, nil // The memory has expired, but not the lease.
+	}
+	return c.repeat(ctx)
 }
 
 // repeat answers from the memory of a request that was made before: with the items
