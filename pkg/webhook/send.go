@@ -25,6 +25,9 @@ const (
 	// maxAnswerBody is how much is read so that the connection can be reused; a
 	// longer answer ends with its connection.
 	maxAnswerBody = 4 << 10
+	// maxAnswerWait is how long that reading may take. A receiver that has answered and
+	// then drips its body would hold a worker until the attempt's timeout.
+	maxAnswerWait = time.Second
 )
 
 // Config configures a [Sender].
@@ -182,6 +185,7 @@ func (s *Sender) Send(ctx context.Context, message Message) Result {
 	defer response.Body.Close()
 	if response.StatusCode >= http.StatusOK {
 		// The status decides the result; a broken body changes nothing.
+		defer time.AfterFunc(maxAnswerWait, cancel).Stop()
 		_, _ = io.CopyN(io.Discard, response.Body, maxAnswerBody)
 	}
 	return answered(response.StatusCode, response.Header.Get("Retry-After"))
