@@ -107,6 +107,7 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 		return "", err
 	}
 	begun, searched, read, added, last, full := time.Now(), 0, 0, 0, "", false
+	mayAwait := f.ofLive() && s.around.Live != nil && !s.liveKnown()
 	for hint, err := range s.candidates(ctx, f, limit, after) {
 		if err != nil {
 			return "", ledger.Problem(err)
@@ -125,7 +126,7 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 			}
 		}
 		if full || searched >= s.maxSearched || read >= maxRead || time.Since(begun) >= searchTime {
-			if added == 0 && f.ofLive() && s.around.Live != nil {
+			if added == 0 && mayAwait {
 				return s.await(ctx, f, limit, hint.JobID, begun.Add(searchTime), add)
 			}
 			return hint.JobID, nil
@@ -142,7 +143,7 @@ func (s *Service) await(ctx context.Context, f *Filter, limit int, after string,
 ) (next string, err error) {
 	const poll = 50 * time.Millisecond
 	for time.Now().Before(until) {
-		if _, known := s.around.Live(func(*census.Traits) bool { return false }); known {
+		if s.liveKnown() {
 			return s.search(ctx, f, limit, after, add)
 		}
 		select {
@@ -162,6 +163,12 @@ func (s *Service) await(ctx context.Context, f *Filter, limit int, after string,
 		}
 	}
 	return after, err
+}
+
+// liveKnown reports whether the process knows all live jobs.
+func (s *Service) liveKnown() bool {
+	_, known := s.around.Live(func(*census.Traits) bool { return false })
+	return known
 }
 
 // match returns the job if it exists and matches the filter, else nil.

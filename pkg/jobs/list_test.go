@@ -228,6 +228,24 @@ func TestList_FindsLiveStates(t *testing.T) {
 	}
 }
 
+// A page that finds nothing ends with its share of the index, although the process knows
+// all live jobs and could go on.
+func TestList_BoundsWhatIsSearchedInVain(t *testing.T) {
+	t.Parallel()
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := accept(t, l, 0, 300)
+	change(t, l, ended, statemachine.Cancel{})
+	s := jobs.New(l, &jobs.Ended{}, knowing(t, l))
+	s.SetMaxSearched(100)
+	page, next, err := s.List(t.Context(), jobs.Filter{Service: "none"}, 10, "")
+	if err != nil || len(page) > 0 || next != ended[99] {
+		t.Errorf("a page of %d jobs, next %q, want %q; %v", len(page), next, ended[99], err)
+	}
+}
+
 // The jobs of several tenants, accepted within a millisecond or two.
 func TestList_KeepsTheOrderOfAcceptance(t *testing.T) {
 	t.Parallel()
