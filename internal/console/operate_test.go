@@ -1,6 +1,7 @@
 package console
 
 import (
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -418,22 +419,32 @@ func TestAudit_SaysWhoDidWhat(t *testing.T) {
 	has(t, b.get(t, "/ui/audit"), "admin</code> for all of them")
 }
 
+// Every page and every action shows the command that does the same.
 func TestCommands_OfOperators(t *testing.T) {
 	t.Parallel()
-	b := newBrowser(t, map[string]any{
-		"GET /v1/admin/pauses": api.PauseList{}, "GET /v1/admin/operations": api.OperationPage{}, "GET /v1/admin/failures": api.FailureList{},
-		"GET /v1/admin/outbox": api.OutboxPage{}, "GET /v1/admin/webhooks": api.WebhookPage{}, "GET /v1/admin/audit-trail": api.AuditTrail{},
-		"GET /v1/admin/operations/o": api.Operation{OperationID: "o"},
+	answers := quiet()
+	maps.Copy(answers, map[string]any{
+		"GET /v1/admin/operations": api.OperationPage{}, "GET /v1/admin/outbox": api.OutboxPage{}, "GET /v1/admin/audit-trail": api.AuditTrail{},
+		"GET /v1/admin/operations/o": api.Operation{OperationID: "o"}, "GET /v1/admin/stuck": api.StuckList{}, "GET /v1/jobs": api.JobPage{},
+		"GET /v1/admin/dead-letters": api.DeadLetterPage{}, "GET /v1/admin/inbox": api.InboxPage{},
+		"GET /v1/admin/services": api.ServiceList{Services: []api.Service{{Service: "o"}}},
+		"GET /v1/protocols":      api.ProtocolList{Protocols: []api.Protocol{{ProtocolID: "it's"}}},
 	})
-	for _, target := range []string{
+	maps.Copy(answers, answersOf(runningJob()))
+	b := newBrowser(t, answers)
+	var targets []string
+	for _, p := range pages() {
+		targets = append(targets, strings.NewReplacer("{$}", "", "jobs/{id}", "jobs/j1", "{id}", "o", "{service}", "o").Replace(p.pattern))
+	}
+	for _, target := range append(targets,
 		"failures?tenant_id=a&service=it%27s&error_code=E&request_type=r&since=1+h&include=resolved", "outbox?state=ALL",
 		"outbox?tenant_id=a&lane=7", "webhooks?tenant_id=a", "audit?caller=a&action=b&object=c&outcome=done", "operations/o?outcome=failed",
-		"pauses", "operations", "do/dispatch-pause", "do/dispatch-pause?all=1", "do/dispatch-pause?service=it%27s", "do/dispatch-pause?lane=7",
+		"flow?protocol=it%27s", "inbox?state=waiting", "do/dispatch-pause", "do/dispatch-pause?all=1", "do/dispatch-pause?service=it%27s", "do/dispatch-pause?lane=7",
 		"do/dispatch-pause?protocol=p", "do/dispatch-resume?pause=tenant:a", "do/dispatch-resume?pause=all&ramp=30", "do/operation-cancel?operation=o",
 		"do/outbox-retry", "do/outbox-retry?job=j&tenant_id=a+b&lane=7", "do/webhook-replay?webhook=w", "do/work-stall?work=w", "do/work-requeue?work=w",
 		"do/dead-letters-replay", "do/dead-letters-replay?letter=7%2F1", "do/dead-letters-purge",
 		"do/inbox-retry", "do/inbox-discard?command=c%2F1", "do/inbox-discard?state=waiting",
-	} {
+	) {
 		if commandsParse(t, b.get(t, "/ui/"+target)) == 0 {
 			t.Errorf("%s shows no command", target)
 		}
