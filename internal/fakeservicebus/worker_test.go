@@ -2,10 +2,17 @@ package fakeservicebus_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -199,6 +206,97 @@ func TestWorker_ReportsWhatFailed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A broker that neither accepts nor rejects a RESULT releases it. The worker sends it again, and
+// completes the directive only then, whatever connection it has.
+func TestWorker_SendsAgainWhatTheBusReleases(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		effect fakeservicebus.Effect
+		change func(*bus, *servicebus.Config)
+	}{
+		"released": {fakeservicebus.Release, func(*bus, *servicebus.Config) {}},
+		"modified": {fakeservicebus.Modify, func(*bus, *servicebus.Config) {}},
+		"released, with TLS": {fakeservicebus.Release, func(b *bus, cfg *servicebus.Config) {
+			address, roots := b.overTLS()
+			cfg.Connection = "Endpoint=sb://" + address + ";SharedAccessKeyName=n;SharedAccessKey=c2VjcmV0"
+			cfg.Client = &azservicebus.ClientOptions{TLSConfig: &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}}
+		}},
+		"released, on the caller's connection": {fakeservicebus.Release, func(b *bus, cfg *servicebus.Config) {
+			cfg.Connection = "Endpoint=sb://bus.example;SharedAccessKeyName=n;SharedAccessKey=c2VjcmV0"
+			cfg.Client = &azservicebus.ClientOptions{
+				NewWebSocketConn: func(ctx context.Context, _ azservicebus.NewWebSocketConnArgs) (net.Conn, error) {
+					return (&net.Dialer{}).DialContext(ctx, "tcp", b.Addr())
+				},
+			}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBus(t)
+			var sent atomic.Int64
+			b.SetHooks(fakeservicebus.Hooks{OnSend: func(topic string, _ []string) fakeservicebus.Fault {
+				// The first is the ACK, and the others are tries of the RESULT.
+				if topic != "global-bus-replies-p0" {
+					return fakeservicebus.Fault{}
+				}
+				if n := sent.Add(1); n == 1 || n > 5 {
+					return fakeservicebus.Fault{}
+				}
+				if b.Depth(directives) != 1 {
+					t.Error("the directive was completed before its RESULT was on the bus")
+				}
+				return fakeservicebus.Fault{Effect: test.effect}
+			}})
+			b.send(directive)
+			stop := b.work(stores, func(cfg *servicebus.Config) { test.change(b, cfg) })
+			b.until(func() bool { return b.Depth(directives) == 0 })
+			stop()
+			if types, last := b.replied(2); types != "ACK RESULT" || last.Status != api.ResultStatusSucceeded {
+				t.Errorf("%s: %+v", types, last)
+			}
+		})
+	}
+}
+
+// overTLS returns the address of a gate to the broker that speaks TLS, and whom its clients
+// must trust.
+func (b *bus) overTLS() (address string, roots *x509.CertPool) {
+	b.t.Helper()
+	identity := httptest.NewTLSServer(http.NotFoundHandler())
+	defer identity.Close()
+	roots = x509.NewCertPool()
+	roots.AddCert(identity.Certificate())
+	gate, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: identity.TLS.Certificates, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	var piping sync.WaitGroup
+	b.t.Cleanup(func() {
+		_ = gate.Close() // Nothing more is accepted.
+		piping.Wait()
+	})
+	piping.Go(func() {
+		for {
+			near, err := gate.Accept()
+			if err != nil {
+				return
+			}
+			far, err := (&net.Dialer{}).DialContext(context.WithoutCancel(b.t.Context()), "tcp", b.Addr())
+			if err != nil {
+				_ = near.Close() // The broker is away.
+				continue
+			}
+			for _, way := range [][2]net.Conn{{near, far}, {far, near}} {
+				piping.Go(func() {
+					_, _ = io.Copy(way[0], way[1]) // Either side may end the connection.
+					_, _ = near.Close(), far.Close()
+				})
+			}
+		}
+	})
+	return gate.Addr().String(), roots
 }
 
 // Heartbeats keep a long step alive, even across an outage of the bus, and show its

@@ -111,10 +111,12 @@ func (c *Config) withDefaults() *Config {
 
 // open returns a client of the namespace. It does not connect yet.
 func (c *Config) open() (*azservicebus.Client, error) {
+	options := *c.Client
+	options.NewWebSocketConn = c.dial
 	if c.Namespace != "" {
-		return azservicebus.NewClient(c.Namespace, c.Credential, c.Client)
+		return azservicebus.NewClient(c.Namespace, c.Credential, &options)
 	}
-	client, err := azservicebus.NewClientFromConnectionString(c.Connection, c.Client)
+	client, err := azservicebus.NewClientFromConnectionString(c.Connection, &options)
 	if err != nil {
 		return nil, errors.New("Connection cannot be used") // The SDK's text may hold the key.
 	}
