@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
@@ -31,7 +32,7 @@ var tables = audit.Tables{
 var auditOptions = &audit.Options{Tables: tables, Shards: shards, ReadyShards: 1}
 
 // checker checks each write, publish and answer against the invariants, with its own
-// copy of the rows. Only the driver uses it.
+// copy of the rows that are durable. Only the driver uses it.
 type checker struct {
 	w          *world
 	seq        int // commits so far
@@ -175,6 +176,28 @@ func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
 		c.checkQueue(writes)
 	default:
 		c.noteOutlived(batch)
+	}
+}
+
+// committedAll checks batches that were applied in one write.
+func (c *checker) committedAll(who actor, batches []tablestore.Batch) {
+	for i, batch := range batches {
+		c.partial = slices.ContainsFunc(batches[i+1:], func(later tablestore.Batch) bool {
+			return later[0].Key.Table == tableLedger && later[0].Key.Partition == batch[0].Key.Partition
+		})
+		c.committed(who, batch, c.before(batch))
+		if batch[0].Key.Table == tableLedger {
+			who.op = nil // The claim by a worker that waited is not the report's doing.
+		}
+	}
+}
+
+// told checks that a change is durable that the process tells others of, such as the
+// receiver of a webhook. Any goroutine may call it: the driver writes the checker's rows
+// only while all others are blocked.
+func (c *checker) told(job *statemachine.Job) {
+	if j := c.jobs[job.ID]; j == nil || !j.purged && j.row.Rev < job.Rev {
+		c.w.defect("told: rev %d of job %s was told before it was durable", job.Rev, job.ID)
 	}
 }
 

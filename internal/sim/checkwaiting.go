@@ -176,7 +176,7 @@ func (c *checker) checkWaiting(j *job) {
 	if phase := m.phase(); phase != j.phase {
 		j.phase, j.phaseAt = phase, j.row.Updated
 	}
-	if c.partial {
+	if c.partial || c.w.disk.last(tableLedger, j.id) != 0 { // The store shows a later change.
 		return
 	}
 	agg, err := c.reader().Job(context.Background(), j.id)

@@ -24,6 +24,10 @@
 // until all goroutines are blocked, sorts the parked calls by actor and content, and
 // draws one. So a seed has the same trace again, on any number of processors.
 //
+// An eighth of all seeds has one replica on the embedded store, which applies a write at
+// once, shows it to its process, and syncs it later. The checker sees each write when it is
+// synced, so whatever is told before violates an invariant, even if no crash follows.
+//
 // After a phase with faults comes a calm one, in which every job must end and nothing
 // may be left over. In the last phase there is no work, and few calls are allowed.
 //

@@ -17,6 +17,9 @@ const (
 	maxLate = 45 * time.Second
 	// maxDelay is the longest delay of a call or reply.
 	maxDelay = 15 * time.Second
+	// powerLossRate is how often the power fails in a step while writes are not synced: a
+	// few times in a phase with faults.
+	powerLossRate = 0.02
 )
 
 // until drives the world until the end time, or until done returns true.
@@ -31,16 +34,17 @@ func (w *world) until(end time.Time, done func() bool) {
 func (w *world) advance(end time.Time) {
 	synctest.Wait()
 	w.step++
+	w.disk.sync(!w.faulty)
 	w.runDue()
 	w.calls = w.gate.calls(w.calls[:0])
 	w.schedule(w.calls)
 	w.calls = append(w.calls, w.late...)
-	ready, next := eligible(w.calls)
+	ready, next := w.eligible(w.calls)
 	if len(ready) == 0 {
 		w.rest(next, end)
 		return
 	}
-	if w.faulty && w.injectWorldFault() {
+	if w.faulty && (w.injectWorldFault() || w.injectPowerLoss()) {
 		return
 	}
 	w.execute(w.choose(ready))
@@ -74,12 +78,15 @@ func (w *world) logUniform(least, most time.Duration) time.Duration {
 
 // eligible returns the calls that may be executed, in the memory of calls, and the time
 // at which the next one may.
-func eligible(calls []*call) ([]*call, time.Time) {
+func (w *world) eligible(calls []*call) ([]*call, time.Time) {
 	now := time.Now()
 	found := calls[:0]
-	var next time.Time
+	next := w.disk.next()
 	for _, c := range calls {
 		if !c.ready.After(now) {
+			if c.held != nil && !w.disk.durable(c.held.after) && !c.over() {
+				continue
+			}
 			found = append(found, c)
 		} else if next.IsZero() || c.ready.Before(next) {
 			next = c.ready
@@ -92,7 +99,7 @@ func eligible(calls []*call) ([]*call, time.Time) {
 func (w *world) choose(calls []*call) *call {
 	now := time.Now()
 	for _, c := range calls {
-		if now.After(c.expires) || c.ctx != nil && c.ctx.Err() != nil {
+		if now.After(c.expires) || c.over() {
 			return c
 		}
 	}
@@ -142,7 +149,7 @@ func (w *world) execute(c *call) {
 		return
 	}
 	if c.held != nil {
-		w.answer(c, SlowReply, *c.held)
+		w.release(c)
 		return
 	}
 	fault := w.faultOf(c)
@@ -157,7 +164,7 @@ func (w *world) faultOf(c *call) Fault {
 	store := c.verb == verbGet || c.verb == verbScan || c.verb == verbCommit
 	now := time.Now()
 	switch {
-	case c.ctx != nil && c.ctx.Err() != nil:
+	case c.over():
 		return Expired
 	case store && now.Before(w.throttled):
 		return Throttle
@@ -195,20 +202,45 @@ func (w *world) inject(c *call, fault Fault) {
 		w.note(c, fault, c.exec())
 		w.crash(c.proc)
 	case SlowReply:
-		r := c.exec()
-		w.note(c, fault, r)
-		c.held = &r
-		c.ready = time.Now().Add(w.logUniform(time.Millisecond, maxDelay))
-		c.expires = c.ready.Add(maxPark)
+		w.hold(c, fault, c.exec(), w.logUniform(time.Millisecond, maxDelay))
 	case ShortPage:
 		w.shortPage = true
 		r := c.exec()
 		w.shortPage = false
-		w.answer(c, fault, r)
+		w.answerDurable(c, fault, r)
 	case Rejected:
 		w.answer(c, fault, w.bus.reject(c))
 	default:
-		w.answer(c, fault, c.exec())
+		w.answerDurable(c, fault, c.exec())
+	}
+}
+
+// answerDurable answers a call that was executed, once what the reply tells of is durable.
+func (w *world) answerDurable(c *call, fault Fault, r reply) {
+	if w.disk.durable(r.after) {
+		w.answer(c, fault, r)
+		return
+	}
+	w.faults[Unsynced]++
+	w.hold(c, Unsynced, r, 0)
+}
+
+// hold delays the reply of a call that was executed, by d at least.
+func (w *world) hold(c *call, why Fault, r reply, d time.Duration) {
+	w.note(c, why, r)
+	w.gate.hold(&held{r, why}, time.Now().Add(d), c.equal)
+}
+
+// release gives the delayed reply of a call. If its caller has given up before the reply was
+// durable, it learns that the outcome is not known.
+func (w *world) release(c *call) {
+	switch {
+	case w.disk.durable(c.held.after):
+		w.answer(c, c.held.why, c.held.reply)
+	case c.verb == verbCommit && c.held.err == nil:
+		w.answer(c, Expired, reply{err: lost(c)})
+	default:
+		w.answer(c, Expired, reply{err: w.refusal(c)})
 	}
 }
 
@@ -230,7 +262,7 @@ func (w *world) refusal(c *call) error {
 		return lost(c)
 	}
 	err := unavailable("refused")
-	if c.ctx != nil && c.ctx.Err() != nil {
+	if c.over() {
 		err = errors.Join(err, c.ctx.Err())
 	}
 	return err
@@ -244,14 +276,10 @@ func lost(c *call) error {
 	return errors.New("reply lost")
 }
 
-// answer returns the reply to the caller. Calls that are equal and arrived at the same
-// time get the same answer at the same time, so their order does not matter.
+// answer returns the reply to the caller.
 func (w *world) answer(c *call, fault Fault, r reply) {
 	w.note(c, fault, r)
-	w.gate.leave(r, func(other *call) bool {
-		return other == c || other.actor == c.actor && other.verb == c.verb && other.detail == c.detail &&
-			other.arrived == c.arrived && other.held == nil
-	})
+	w.gate.leave(r, c.equal)
 }
 
 // note adds the call to the trace.
@@ -263,8 +291,13 @@ func (w *world) note(c *call, fault Fault, r reply) {
 	w.trace.add(line{time.Since(w.start), c.actor, string(c.verb), c.detail, fault, outcome})
 }
 
-// crash kills a process, which restarts later.
+// crash kills a process, which restarts later. The embedded store crashes with it: a suffix
+// of the writes that are not synced is lost, and no other write lands later.
 func (w *world) crash(p *process) {
+	if w.disk != nil {
+		w.disk.crash()
+		w.late = nil
+	}
 	w.gate.kill(p)
 	p.replica.now = nil
 	w.after(w.logUniform(100*time.Millisecond, 30*time.Second), p.replica.begin)
@@ -298,6 +331,21 @@ func (w *world) injectWorldFault() bool {
 		return true
 	}
 	return false
+}
+
+// injectPowerLoss draws whether the computer with the embedded store loses its power before
+// all writes are synced, and reports whether it did.
+func (w *world) injectPowerLoss() bool {
+	if w.disk.next().IsZero() || w.rng.Float64() >= powerLossRate {
+		return false
+	}
+	for _, r := range w.replicas {
+		if r.now != nil {
+			w.trace.add(line{at: time.Since(w.start), actor: "world", what: r.name, fault: PowerLoss})
+			w.crash(r.now)
+		}
+	}
+	return true
 }
 
 // pageLimit returns the most rows of the page that is being read, 0 for no limit.

@@ -25,6 +25,8 @@ const (
 	Rejected    Fault = "rejected"     // the bus rejects a message because of its content
 	Duplicate   Fault = "duplicate"    // the bus delivers a message again
 	Expired     Fault = "expired"      // the caller's context has ended
+	Unsynced    Fault = "unsynced"     // executed, and the reply waits until the disk has synced it
+	PowerLoss   Fault = "power-loss"   // a write that was applied and not synced is undone
 )
 
 // callFaults strike single calls, in the order in which they are drawn.

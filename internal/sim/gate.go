@@ -46,13 +46,33 @@ type call struct {
 	arrived int       // the driver's step in which it was first seen
 	ready   time.Time // executed at this time or later
 	expires time.Time // goes first after this time
-	held    *reply    // the delayed reply of an executed call
+	held    *held     // the delayed reply of an executed call
 }
 
 // reply is the result of a call.
 type reply struct {
 	value any
 	err   error
+	// after is the position of the last write that the reply tells of, 0 for none: it is
+	// given once that write is durable.
+	after int
+}
+
+// held is a reply that is given later, to all calls that were equal.
+type held struct {
+	reply
+
+	why Fault
+}
+
+// over reports whether the caller has given up.
+func (c *call) over() bool { return c.ctx != nil && c.ctx.Err() != nil }
+
+// equal reports whether two calls cannot be told apart: they get the same reply at the same
+// time, so their order does not matter.
+func (c *call) equal(other *call) bool {
+	return other == c || other.actor == c.actor && other.verb == c.verb && other.detail == c.detail &&
+		other.arrived == c.arrived && other.held == c.held
 }
 
 // gate blocks all actors: each call of a port is parked here, and the driver decides
@@ -106,6 +126,17 @@ func (g *gate) calls(list []*call) []*call {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return append(list, g.parked...)
+}
+
+// hold delays the reply of the calls for which holds returns true.
+func (g *gate) hold(h *held, ready time.Time, holds func(*call) bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, c := range g.parked {
+		if holds(c) {
+			c.held, c.ready, c.expires = h, ready, ready.Add(maxPark)
+		}
+	}
 }
 
 // leave removes the calls for which leaves returns true, and answers them.

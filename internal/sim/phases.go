@@ -120,8 +120,8 @@ func (w *world) idlePhase() {
 
 // pending reports what the driver itself has still to do.
 func (w *world) pending() []string {
-	if len(w.late) > 0 || len(w.agenda) > 0 {
-		return []string{"late writes or tasks are pending"}
+	if len(w.late) > 0 || len(w.agenda) > 0 || !w.disk.next().IsZero() {
+		return []string{"writes or tasks are pending"}
 	}
 	return nil
 }

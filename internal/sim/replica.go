@@ -128,9 +128,14 @@ func (p *process) open(w *world) (*parts, error) {
 	cfg := ledger.Config{
 		Store: store, Shared: w.scenario.shared, Shards: shards, Hold: hold, Jitter: w.scenario.jitter,
 		Retention: w.scenario.retention, KeyTTL: w.scenario.retention,
-		Entropy: random, Random: random.float, SpreadIDs: w.scenario.spread, Ended: made.ended.Tell,
+		Entropy: random, Random: random.float, SpreadIDs: w.scenario.spread,
+		Ended: func(job *statemachine.Job) {
+			w.check.told(job)
+			made.ended.Tell(job)
+		},
 		Limit: func(string) int { return w.scenario.limit },
 		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
+			w.check.told(&after.Job)
 			made.census.Observe(before, after, history)
 		},
 	}

@@ -27,6 +27,15 @@ type atomicPort struct {
 	store tablestore.AtomicStore
 }
 
+// Commit implements [tablestore.Store].
+func (s atomicPort) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch}, nil)
+	if err != nil {
+		return nil, err
+	}
+	return etags[0], nil
+}
+
 // CommitAll implements [tablestore.AtomicStore].
 func (s atomicPort) CommitAll(
 	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
@@ -34,21 +43,14 @@ func (s atomicPort) CommitAll(
 	who := actorOf(ctx)
 	r := s.park(ctx, verbCommit, describe(slices.Concat(batches...)), func() reply {
 		etags, err := s.store.CommitAll(context.Background(), batches, nil)
-		if err == nil {
-			for i, batch := range batches {
-				s.w.check.partial = slices.ContainsFunc(batches[i+1:], func(later tablestore.Batch) bool {
-					return later[0].Key.Table == tableLedger && later[0].Key.Partition == batch[0].Key.Partition
-				})
-				s.w.check.committed(who, batch, s.w.check.before(batch))
-				if batch[0].Key.Table == tableLedger {
-					who.op = nil // The claim by a worker that waited is not the report's doing.
-				}
-			}
-			if applied != nil { // Before the caller is answered, and also if it never is.
-				applied(etags)
-			}
+		if err != nil {
+			return reply{etags, err, s.w.disk.lastOf(batches...)}
 		}
-		return reply{etags, err}
+		position := s.w.disk.write(batches, func() { s.w.check.committedAll(who, batches) })
+		if applied != nil { // Before the caller is answered, and also if it never is.
+			applied(etags)
+		}
+		return reply{etags, nil, position}
 	})
 	etags, _ := r.value.([][]tablestore.ETag)
 	return etags, r.err
@@ -58,7 +60,7 @@ func (s atomicPort) CommitAll(
 func (s *port) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	r := s.park(ctx, verbGet, key.String(), func() reply {
 		row, err := s.w.store.Get(context.Background(), key)
-		return reply{row, err}
+		return reply{row, err, s.w.disk.last(key.Table, key.Partition)}
 	})
 	row, _ := r.value.(tablestore.Row)
 	return row, r.err
@@ -77,7 +79,7 @@ func (s *port) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pag
 			s.w.counted++
 		}
 		page, err := s.w.store.Scan(context.Background(), query)
-		return reply{page, err}
+		return reply{page, err, s.w.disk.last(query.Table, query.Partition)}
 	})
 	page, _ := r.value.(tablestore.Page)
 	return page, r.err
@@ -88,7 +90,7 @@ func (s *port) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore
 	who := actorOf(ctx)
 	r := s.park(ctx, verbCommit, describe(batch), func() reply {
 		etags, err := s.w.commit(who, batch)
-		return reply{etags, err}
+		return reply{value: etags, err: err}
 	})
 	etags, _ := r.value.([]tablestore.ETag)
 	return etags, r.err

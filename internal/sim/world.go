@@ -41,6 +41,7 @@ type world struct {
 	scenario scenario
 	gate     *gate
 	store    tablestore.Store
+	disk     *disk // nil if each write is durable at once
 	bus      *bus
 	check    *checker
 	trace    *trace
@@ -107,13 +108,17 @@ func newWorld(seed uint64) *world {
 	w.scenario.pauses = seed%8 == 3 || seed%8 == 5
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
-	if w.scenario.pull && slices.Contains([]uint64{3, 10, 14}, seed%16) { // With pauses and without.
-		w.scenario.atomic, w.scenario.shared = true, seed%32 >= 14 && seed%32 < 26 // As PostgreSQL is.
-		if !w.scenario.shared {
-			w.scenario.replicas = 1
-		}
+	options := memstore.Options{Split: true, Shared: true} // The checker holds the rows of batches, too.
+	if slices.Contains([]uint64{3, 10, 14}, seed%16) {     // With pauses and without.
+		options.Split, w.scenario.atomic = false, true
+		w.scenario.shared = seed%32 >= 14 && seed%32 < 26 // As PostgreSQL is.
 	}
-	w.store = memstore.New(memstore.Options{Split: !w.scenario.atomic, Shared: true}) // The checker holds the rows of batches, too.
+	if w.scenario.atomic && !w.scenario.shared {
+		w.scenario.replicas = 1
+		w.disk = newDisk(w, []time.Duration{0, 20 * time.Millisecond, 300 * time.Millisecond, 3 * time.Second}[seed/32%4])
+		options.Tail = &w.disk.tail
+	}
+	w.store = memstore.New(options)
 	w.check = newChecker(w)
 	w.bus = newBus(w)
 	return w

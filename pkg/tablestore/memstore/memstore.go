@@ -33,11 +33,19 @@ type Options struct {
 	// copying them: no one may change those of a batch or of a row that was read,
 	// which the port allows. Optional. Defaults to false.
 	Shared bool
+	// Tail holds the commits that a power loss would undo. Optional. Without it each
+	// commit is durable at once.
+	Tail *Tail
 }
 
 // New returns an empty store.
 func New(options Options) tablestore.Store {
-	mem := &store{shared: options.Shared, rows: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true})}
+	mem := &store{
+		shared: options.Shared, rows: btree.NewBTreeGOptions(less, btree.Options{NoLocks: true}), tail: options.Tail,
+	}
+	if mem.tail != nil {
+		mem.tail.store = mem
+	}
 	if options.Split {
 		return split{mem, mem}
 	}
@@ -54,6 +62,7 @@ type store struct {
 	mu     sync.RWMutex
 	rows   *btree.BTreeG[*row]
 	shared bool
+	tail   *Tail // may be nil
 	etags  uint64
 	closed bool
 }
@@ -219,13 +228,21 @@ func (s *store) commitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 	if err != nil {
 		return nil, err
 	}
+	var before []replaced
 	for i := range writes {
 		write := &writes[i]
+		var old *row
 		if write.Removed() {
-			s.rows.Delete(&row{key: write.Key})
-			continue
+			old, _ = s.rows.Delete(&row{key: write.Key})
+		} else {
+			old, _ = s.rows.Set(&row{key: write.Key, etag: write.ETag, properties: s.own(write.Properties)})
 		}
-		s.rows.Set(&row{key: write.Key, etag: write.ETag, properties: s.own(write.Properties)})
+		if s.tail != nil {
+			before = append(before, replaced{write.Key, old})
+		}
+	}
+	if s.tail != nil {
+		s.tail.commits = append(s.tail.commits, before)
 	}
 	return etags, nil
 }

@@ -3,6 +3,7 @@ package memstore_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -96,5 +97,49 @@ func TestSharedRowsAreNotCopied(t *testing.T) {
 		if &properties[0] != &op.Properties[0] || cap(properties) != 1 {
 			t.Error("the properties are a copy, or have room for more")
 		}
+	}
+}
+
+// TestTail_LosesTheCommitsThatAreNotDurable checks that a loss undoes the newest commits,
+// with the versions of the rows, and no other.
+func TestTail_LosesTheCommitsThatAreNotDurable(t *testing.T) {
+	t.Parallel()
+	tail := &memstore.Tail{}
+	store := memstore.New(memstore.Options{Tail: tail})
+	key := func(row string) tablestore.Key { return tablestore.Key{Table: "table", Partition: "p", Row: row} }
+	commit := func(ops ...tablestore.Op) []tablestore.ETag {
+		t.Helper()
+		etags, err := store.Commit(t.Context(), ops)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return etags
+	}
+	n := func(n int64) tablestore.Properties {
+		return tablestore.Properties{{Name: "n", Value: tablestore.Int(n)}}
+	}
+	first := commit(tablestore.Op{Verb: tablestore.Insert, Key: key("kept"), Properties: n(1)},
+		tablestore.Op{Verb: tablestore.Insert, Key: key("removed"), Properties: n(1)})
+	kept := commit(tablestore.Op{Verb: tablestore.Replace, Key: key("kept"), ETag: first[0], Properties: n(2)})
+	lost := commit(tablestore.Op{Verb: tablestore.Replace, Key: key("kept"), ETag: kept[0], Properties: n(3)},
+		tablestore.Op{Verb: tablestore.Delete, Key: key("removed"), ETag: first[1]})
+	lost = append(lost, commit(tablestore.Op{Verb: tablestore.Insert, Key: key("removed"), Properties: n(4)},
+		tablestore.Op{Verb: tablestore.Insert, Key: key("new")})...)
+	if tail.Sync(2); tail.Len() != 2 {
+		t.Fatalf("%d commits are not durable, want 2", tail.Len())
+	}
+	tail.Lose()
+	page, err := store.Scan(t.Context(), tablestore.Query{Table: "table", Partition: "p"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []tablestore.Row{
+		{Key: key("kept"), ETag: kept[0], Properties: n(2)}, {Key: key("removed"), ETag: first[1], Properties: n(1)},
+	}
+	if diff := cmp.Diff(want, page.Rows); diff != "" || tail.Len() != 0 {
+		t.Errorf("%d commits are not durable, and the rows differ:\n%s", tail.Len(), diff)
+	}
+	if again := commit(tablestore.Op{Verb: tablestore.Insert, Key: key("new")}); slices.Contains(lost, again[0]) {
+		t.Errorf("version %s is used again", again[0])
 	}
 }
