@@ -37,8 +37,9 @@ type Census interface {
 const (
 	// maxStuck bounds the stuck jobs of a report.
 	maxStuck = 1000
-	// hastyPage is how many jobs a pass of a round in haste checks at least: a twentieth of a
-	// core. hastyTime is for how long it goes on while the process has nothing else to do.
+	// hastyPage is how many jobs or hints a pass of a round in haste checks at least, if it has
+	// the time: a twentieth of a core. hastyTime is for how long it goes on while the process
+	// has nothing else to do.
 	hastyPage = 1000
 	hastyTime = 900 * time.Millisecond
 )
@@ -141,25 +142,22 @@ func (r *Reconciler) Loop() Loop {
 	}}
 }
 
-// RunOnce checks one page of jobs, or of the ready index, with which a round ends. It
-// reports More until then. After an error the next pass checks the page again. One pass
+// RunOnce checks one page of jobs, or of the ready index, with which a round ends; in haste
+// it checks several. It reports More until then. After an error the next pass checks the page again. One pass
 // runs at a time.
 func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	oldest, err := r.oldestPending(ctx)
 	if err != nil {
 		return Pass{More: true}, fmt.Errorf("reconcile: %w", err)
 	}
-	begun, inReady, check := time.Now(), r.inReady, r.checkJobs
-	if inReady {
-		check = r.checkReady
-	}
-	pass, repaired, err := check(ctx)
-	for err == nil && ctx.Err() == nil && r.haste && !inReady && !r.inReady &&
-		(pass.Done < hastyPage || time.Since(begun) < hastyTime && r.cfg.Census.Spare()) {
-		var more Pass
+	begun := time.Now()
+	pass, repaired, err := r.checkPage(ctx)
+	for err == nil && ctx.Err() == nil && r.haste && pass.More && time.Since(begun) < hastyTime &&
+		(pass.Done < hastyPage || r.cfg.Census.Spare()) {
+		done := pass.Done
 		var fixed int
-		more, fixed, err = check(ctx)
-		pass.Done, repaired = pass.Done+more.Done, repaired+fixed
+		pass, fixed, err = r.checkPage(ctx)
+		pass.Done, repaired = done+pass.Done, repaired+fixed
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,6 +172,14 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 		return pass, fmt.Errorf("reconcile: %w", err)
 	}
 	return pass, nil
+}
+
+// checkPage checks one page of live jobs, or of the ready index after the last of them.
+func (r *Reconciler) checkPage(ctx context.Context) (pass Pass, repaired int, err error) {
+	if r.inReady {
+		return r.checkReady(ctx)
+	}
+	return r.checkJobs(ctx)
 }
 
 // checkJobs checks one page of live jobs.

@@ -161,18 +161,34 @@ func TestReconciler_TellsTheCensusOfEachRound(t *testing.T) {
 	}
 }
 
-// crowd is a ledger with ten pages of live jobs, each of which takes a while.
+// crowd is a ledger with ten pages of live jobs, or of ready hints, each of which takes a
+// while.
 type crowd struct {
 	ward
-	pages int
+
+	hinted bool
+	pages  int
 }
 
 func (c *crowd) Inspect(_ context.Context, _, limit int, _ string) ([]ledger.Finding, string, error) {
-	time.Sleep(100 * time.Millisecond)
-	if c.pages++; c.pages%10 == 0 {
+	if c.hinted {
+		return nil, "", nil
+	}
+	if c.page() {
 		return make([]ledger.Finding, limit), "", nil
 	}
 	return make([]ledger.Finding, limit), "more", nil
+}
+
+func (c *crowd) InspectReady(_ context.Context, _ *ledger.ReadyWalk, limit int) (seen, repaired int, ended bool, err error) {
+	return limit, 0, c.page(), nil
+}
+
+// page takes the time of one page, and reports whether it is the last.
+func (c *crowd) page() bool {
+	time.Sleep(100 * time.Millisecond)
+	c.pages++
+	return c.pages%10 == 0
 }
 
 // sparing is a census whose walk may take what time there is.
@@ -180,19 +196,29 @@ type sparing struct{ counting }
 
 func (*sparing) Spare() bool { return true }
 
-// A pass in haste checks a thousand jobs, and more of them if nothing else is to be done.
+// A pass in haste checks a thousand jobs or hints, and more of them if nothing else is to be
+// done. The walk of the ready index ends in the second such pass.
 func TestReconciler_TakesTheTimeThatThereIs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		for want, census := range map[int]upkeep.Census{
-			400: &counting{}, 1200: &counting{haste: true}, 3600: &sparing{counting{haste: true}},
-		} {
-			c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &crowd{}, Census: census, Page: 400})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if pass, err := c.RunOnce(t.Context()); err != nil || pass.Done != want {
-				t.Errorf("%T: a pass checks %d jobs, want %d: %v", census, pass.Done, want, err)
+		for _, hinted := range []bool{false, true} {
+			for want, census := range map[int]upkeep.Census{
+				400: &counting{}, 1200: &counting{haste: true}, 3600: &sparing{counting{haste: true}},
+			} {
+				c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &crowd{hinted: hinted}, Census: census, Page: 400})
+				if err != nil {
+					t.Fatal(err)
+				}
+				var pass upkeep.Pass
+				for n := 0; n < 3 && err == nil && pass.Done == 0; n++ { // Of no jobs, the walk may take a pass for each shard.
+					pass, err = c.RunOnce(t.Context())
+				}
+				if err != nil || pass.Done != want || !pass.More {
+					t.Errorf("%T, of hints %t: a pass checks %d, want %d, more %t: %v", census, hinted, pass.Done, want, pass.More, err)
+				}
+				if pass, err = c.RunOnce(t.Context()); hinted && want == 3600 && (err != nil || pass.Done != 400 || pass.More) {
+					t.Errorf("the round ends with %+v, %v", pass, err)
+				}
 			}
 		}
 	})
