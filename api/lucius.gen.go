@@ -901,7 +901,7 @@ type AuditOutcome string
 
 // AuditRecord One action of a caller.
 type AuditRecord struct {
-	// Action The operation of this document.
+	// Action The operation of this document, or `expirePause` for a pause that expired.
 	//
 	// Example: cancelJob
 	Action string `json:"action"`
@@ -926,7 +926,9 @@ type AuditRecord struct {
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	Object string `json:"object,omitempty,omitzero"`
 
-	// Origin How the caller was known, such as `token` or `jwt`.
+	// Origin How the caller was known, such as `token` or `jwt`; `expiry` if the server ended
+	// something at its time.
+	//
 	//
 	// Example: token
 	Origin string `json:"origin,omitempty,omitzero"`
@@ -3058,6 +3060,13 @@ type Pause struct {
 	// Example: tenant_a
 	TenantID string `json:"tenant_id,omitempty,omitzero"`
 
+	// Until When the pause resumes by itself; while RAMPING, when it did. Absent if an operator
+	// has to resume it, or has done so.
+	//
+	//
+	// Example: 2026-01-27T18:00:00.000Z
+	Until Time `json:"until,omitempty,omitzero"`
+
 	// Waiting How many directives in its scope wait to be published, or for a worker. Only from a
 	// server that is the only one on its store, once it has seen each live job.
 	//
@@ -3093,6 +3102,11 @@ type PauseRequest struct {
 	// Example: false
 	AllowUnknown bool `json:"allow_unknown,omitempty,omitzero"`
 
+	// ForSeconds The same as `until`, as a time from now.
+	//
+	// Example: 7200
+	ForSeconds *float64 `json:"for_seconds,omitempty"`
+
 	// Lane Directives of this lane.
 	//
 	// Example: 15
@@ -3102,6 +3116,11 @@ type PauseRequest struct {
 	//
 	// Example: doc_ingest_v1
 	ProtocolID *string `json:"protocol_id,omitempty"`
+
+	// RampSeconds How long the ramp after the expiry takes; absent means 15, 0 means no ramp.
+	//
+	// Example: 15
+	RampSeconds *float64 `json:"ramp_seconds,omitempty"`
 
 	// Reason Why; shown with the pause.
 	//
@@ -3117,6 +3136,13 @@ type PauseRequest struct {
 	//
 	// Example: tenant_a
 	TenantID *string `json:"tenant_id,omitempty"`
+
+	// Until When the pause resumes by itself, by the server's clock; it must be in the future.
+	// Absent together with `for_seconds` means not before it is resumed.
+	//
+	//
+	// Example: 2026-01-27T18:00:00.000Z
+	Until Time `json:"until,omitempty,omitzero"`
 }
 
 // Payload Opaque to Lucius, except for the JSON Schema of each step.
@@ -4123,7 +4149,7 @@ type Waiting struct {
 	Since Time `json:"since"`
 
 	// Until When Lucius continues by itself if nothing happens sooner: the end of a delay, a
-	// ramp or a lease, or the next try of a circuit.
+	// pause, a ramp or a lease, or the next try of a circuit.
 	//
 	//
 	// Example: 2026-01-27T10:17:01.250Z
@@ -5536,9 +5562,11 @@ type ClientInterface interface {
 
 	// CreatePauseWithBody Pause dispatch
 	//
-	// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
-	// protocol, one lane, one service, or everything. Commands are still accepted, and workers
-	// finish the attempts that they hold. Pausing the same scope again returns the same pause.
+	// Stops new dispatch within the scope until it is resumed, or until the pause expires by
+	// `until` or `for_seconds`. The scope is one tenant, one protocol, one lane, one service,
+	// or everything. Commands are still accepted, and workers finish the attempts that they
+	// hold. Pausing a paused scope for longer extends its pause; otherwise the same pause is
+	// returned unchanged.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5547,9 +5575,11 @@ type ClientInterface interface {
 
 	// CreatePause Pause dispatch
 	//
-	// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
-	// protocol, one lane, one service, or everything. Commands are still accepted, and workers
-	// finish the attempts that they hold. Pausing the same scope again returns the same pause.
+	// Stops new dispatch within the scope until it is resumed, or until the pause expires by
+	// `until` or `for_seconds`. The scope is one tenant, one protocol, one lane, one service,
+	// or everything. Commands are still accepted, and workers finish the attempts that they
+	// hold. Pausing a paused scope for longer extends its pause; otherwise the same pause is
+	// returned unchanged.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6794,9 +6824,11 @@ func (c *Client) ListPauses(ctx context.Context, reqEditors ...RequestEditorFn) 
 
 // CreatePauseWithBody Pause dispatch
 //
-// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
-// protocol, one lane, one service, or everything. Commands are still accepted, and workers
-// finish the attempts that they hold. Pausing the same scope again returns the same pause.
+// Stops new dispatch within the scope until it is resumed, or until the pause expires by
+// `until` or `for_seconds`. The scope is one tenant, one protocol, one lane, one service,
+// or everything. Commands are still accepted, and workers finish the attempts that they
+// hold. Pausing a paused scope for longer extends its pause; otherwise the same pause is
+// returned unchanged.
 //
 // Takes any type of body and a specified content type.
 //
@@ -6815,9 +6847,11 @@ func (c *Client) CreatePauseWithBody(ctx context.Context, contentType string, bo
 
 // CreatePause Pause dispatch
 //
-// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
-// protocol, one lane, one service, or everything. Commands are still accepted, and workers
-// finish the attempts that they hold. Pausing the same scope again returns the same pause.
+// Stops new dispatch within the scope until it is resumed, or until the pause expires by
+// `until` or `for_seconds`. The scope is one tenant, one protocol, one lane, one service,
+// or everything. Commands are still accepted, and workers finish the attempts that they
+// hold. Pausing a paused scope for longer extends its pause; otherwise the same pause is
+// returned unchanged.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -11903,9 +11937,11 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePauseWithBodyWithResponse Pause dispatch
 	//
-	// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
-	// protocol, one lane, one service, or everything. Commands are still accepted, and workers
-	// finish the attempts that they hold. Pausing the same scope again returns the same pause.
+	// Stops new dispatch within the scope until it is resumed, or until the pause expires by
+	// `until` or `for_seconds`. The scope is one tenant, one protocol, one lane, one service,
+	// or everything. Commands are still accepted, and workers finish the attempts that they
+	// hold. Pausing a paused scope for longer extends its pause; otherwise the same pause is
+	// returned unchanged.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -11914,9 +11950,11 @@ type ClientWithResponsesInterface interface {
 
 	// CreatePauseWithResponse Pause dispatch
 	//
-	// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
-	// protocol, one lane, one service, or everything. Commands are still accepted, and workers
-	// finish the attempts that they hold. Pausing the same scope again returns the same pause.
+	// Stops new dispatch within the scope until it is resumed, or until the pause expires by
+	// `until` or `for_seconds`. The scope is one tenant, one protocol, one lane, one service,
+	// or everything. Commands are still accepted, and workers finish the attempts that they
+	// hold. Pausing a paused scope for longer extends its pause; otherwise the same pause is
+	// returned unchanged.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -16800,9 +16838,11 @@ func (c *ClientWithResponses) ListPausesWithResponse(ctx context.Context, reqEdi
 
 // CreatePauseWithBodyWithResponse Pause dispatch
 //
-// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
-// protocol, one lane, one service, or everything. Commands are still accepted, and workers
-// finish the attempts that they hold. Pausing the same scope again returns the same pause.
+// Stops new dispatch within the scope until it is resumed, or until the pause expires by
+// `until` or `for_seconds`. The scope is one tenant, one protocol, one lane, one service,
+// or everything. Commands are still accepted, and workers finish the attempts that they
+// hold. Pausing a paused scope for longer extends its pause; otherwise the same pause is
+// returned unchanged.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16817,9 +16857,11 @@ func (c *ClientWithResponses) CreatePauseWithBodyWithResponse(ctx context.Contex
 
 // CreatePauseWithResponse Pause dispatch
 //
-// Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
-// protocol, one lane, one service, or everything. Commands are still accepted, and workers
-// finish the attempts that they hold. Pausing the same scope again returns the same pause.
+// Stops new dispatch within the scope until it is resumed, or until the pause expires by
+// `until` or `for_seconds`. The scope is one tenant, one protocol, one lane, one service,
+// or everything. Commands are still accepted, and workers finish the attempts that they
+// hold. Pausing a paused scope for longer extends its pause; otherwise the same pause is
+// returned unchanged.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

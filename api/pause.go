@@ -23,6 +23,15 @@ func (c *PauseRequest) Check() []problem.Violation {
 	if c.Lane != nil {
 		v.atLeast("/lane", float64(*c.Lane), 0)
 	}
+	if c.ForSeconds != nil {
+		v.number("/for_seconds", *c.ForSeconds, MaxPause)
+	}
+	if c.RampSeconds != nil {
+		v.number("/ramp_seconds", *c.RampSeconds, MaxRamp)
+	}
+	if !c.Until.IsZero() && c.ForSeconds != nil {
+		v.add("/until", "must be absent if for_seconds is given")
+	}
 	v.reason(c.Reason, 1)
 	return v
 }

@@ -127,6 +127,7 @@ func TestPauses(t *testing.T) {
 	t.Parallel()
 	ocr := api.Pause{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, Actor: "ops-1", Reason: "OCR is down", CreatedAt: at(time.Hour)}
 	everything := api.Pause{PauseID: "all", State: api.PauseStatePaused, Actor: "system", Reason: "start", CreatedAt: at(time.Minute)}
+	everything.Until = at(-2 * time.Hour)
 	lane := api.Pause{PauseID: "lane:3", Lane: new(int32(3)), State: api.PauseStateRamping, Actor: "ops-1", CreatedAt: at(time.Minute)}
 	shows(t, "pauses", "GET /v1/admin/pauses", api.PauseList{Pauses: []api.Pause{ocr, everything, lane}}, "pauses list")
 	shows(t, "pauses-none", "GET /v1/admin/pauses", api.PauseList{Pauses: []api.Pause{}}, "pauses list")
@@ -139,6 +140,13 @@ func TestPauses(t *testing.T) {
 		"--service ocr -y --tenant= -y": `"reason":"why","service":"ocr"`,
 	} {
 		shows(t, "pause", "POST /v1/admin/pauses {"+body+"}", ocr, "pause --reason why "+flags)
+	}
+	for flags, body := range map[string]string{
+		"--for 2h":                          `"all":true,"for_seconds":7200,"reason":"why"`,
+		"--for 1d":                          `"all":true,"for_seconds":86400,"reason":"why"`,
+		"--until 2026-01-27T20:00:00+02:00": `"all":true,"reason":"why","until":"2026-01-27T18:00:00.000Z"`,
+	} {
+		shows(t, "pause-until", "POST /v1/admin/pauses {"+body+"}", everything, "pause --all --yes --reason why "+flags)
 	}
 	shows(t, "resume", "POST /v1/admin/pauses/service:ocr:resume {}", ocr, "resume service:ocr")
 	shows(t, "resume", `POST /v1/admin/pauses/service:ocr:resume {"ramp_seconds":0,"reason":"fixed"}`, ocr, "resume service:ocr --ramp 0 --reason fixed")
@@ -156,31 +164,35 @@ func TestPauses(t *testing.T) {
 	}
 	l := newLine(t, newScripted(t, map[string][]any{list: {api.PauseList{Pauses: []api.Pause{lane}}}}).url)
 	for line, code := range map[string]int{
-		"pause --reason x":                           cli.ExitUsage,
-		"pause --service ocr":                        cli.ExitUsage,
-		"pause --service ocr --all --reason x":       cli.ExitUsage,
-		"pause --all --reason x":                     cli.ExitUsage, // There is no terminal.
-		"resume":                                     cli.ExitUsage,
-		"resume lane:3 --lane 3":                     cli.ExitUsage,
-		"resume --service ocr":                       cli.ExitNotFound,
-		"resume --all":                               cli.ExitNotFound,
-		"outbox retry":                               cli.ExitUsage,
-		"outbox retry a --job b":                     cli.ExitUsage,
-		"outbox retry --all":                         cli.ExitUsage,
-		"outbox retry --lane 3":                      cli.ExitUsage,
-		"work stall a b":                             cli.ExitUsage,
-		"webhooks replay a b":                        cli.ExitUsage,
-		"webhooks list --job a --tenant t":           cli.ExitUsage,
-		"dead-letters purge a":                       cli.ExitUsage,
-		"dead-letters replay":                        cli.ExitUsage,
-		"dead-letters replay a --all":                cli.ExitUsage,
-		"dead-letters replay a b --reason corrected": cli.ExitUsage,
-		"inbox retry":                                cli.ExitUsage,
-		"inbox retry a --all":                        cli.ExitUsage,
-		"inbox discard a --reason x":                 cli.ExitUsage, // There is no terminal.
-		"inbox discard --all --yes":                  cli.ExitUsage, // There is no reason.
-		"inbox list --state accepted":                cli.ExitUsage,
-		"inbox retry a b --reason corrected":         cli.ExitUsage,
+		"pause --reason x":                                                     cli.ExitUsage,
+		"pause --service ocr":                                                  cli.ExitUsage,
+		"pause --service ocr --reason x --for 0s":                              cli.ExitUsage,
+		"pause --service ocr --reason x --for 2":                               cli.ExitUsage,
+		"pause --service ocr --reason x --until 2h":                            cli.ExitUsage,
+		"pause --service ocr --reason x --for 1h --until 2026-01-27T18:00:00Z": cli.ExitUsage,
+		"pause --service ocr --all --reason x":                                 cli.ExitUsage,
+		"pause --all --reason x":                                               cli.ExitUsage, // There is no terminal.
+		"resume":                                                               cli.ExitUsage,
+		"resume lane:3 --lane 3":                                               cli.ExitUsage,
+		"resume --service ocr":                                                 cli.ExitNotFound,
+		"resume --all":                                                         cli.ExitNotFound,
+		"outbox retry":                                                         cli.ExitUsage,
+		"outbox retry a --job b":                                               cli.ExitUsage,
+		"outbox retry --all":                                                   cli.ExitUsage,
+		"outbox retry --lane 3":                                                cli.ExitUsage,
+		"work stall a b":                                                       cli.ExitUsage,
+		"webhooks replay a b":                                                  cli.ExitUsage,
+		"webhooks list --job a --tenant t":                                     cli.ExitUsage,
+		"dead-letters purge a":                                                 cli.ExitUsage,
+		"dead-letters replay":                                                  cli.ExitUsage,
+		"dead-letters replay a --all":                                          cli.ExitUsage,
+		"dead-letters replay a b --reason corrected":                           cli.ExitUsage,
+		"inbox retry":                                                          cli.ExitUsage,
+		"inbox retry a --all":                                                  cli.ExitUsage,
+		"inbox discard a --reason x":                                           cli.ExitUsage, // There is no terminal.
+		"inbox discard --all --yes":                                            cli.ExitUsage, // There is no reason.
+		"inbox list --state accepted":                                          cli.ExitUsage,
+		"inbox retry a b --reason corrected":                                   cli.ExitUsage,
 	} {
 		if _, err := l.run(t, strings.Split(line, " ")...); cli.ExitCode(err) != code {
 			t.Errorf("%s: %v", line, err)

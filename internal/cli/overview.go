@@ -130,7 +130,11 @@ func showState(p *page, now state) {
 	}
 	for i := range all.Pauses {
 		pause := &all.Pauses[i]
-		text := fmt.Sprintf("pause %s by %s %s: %s", pause.PauseID, pause.Actor, p.ago(pause.CreatedAt.Time), pause.Reason)
+		text := fmt.Sprintf("pause %s by %s %s", pause.PauseID, pause.Actor, p.ago(pause.CreatedAt.Time))
+		if resumes := p.resumes(pause); resumes != "" {
+			text += ", resumes " + resumes
+		}
+		text += ": " + pause.Reason
 		p.line("%s", p.style(yellow, text))
 	}
 	for i := range all.Circuits {

@@ -25,7 +25,7 @@ func busy() (api.Overview, api.ServiceList) {
 		OldestWaiting: api.OldestWaiting{Service: "embed", StepType: "EMBED", At: at(90 * time.Second), Seconds: 90}, OldestPendingSeconds: new(4.2),
 		Inbox:    &api.InboxCounts{Refused: 2, OldestRefusedAt: at(time.Hour), Waiting: 14, OldestWaitingAt: at(12 * time.Minute)},
 		Stuck:    api.StuckCount{Count: 1, RoundEndedAt: at(time.Minute)},
-		Pauses:   []api.Pause{{PauseID: "service:ocr", Actor: "ops-1", CreatedAt: at(time.Hour), Reason: "OCR is down", State: "active", Service: "ocr"}},
+		Pauses:   []api.Pause{{PauseID: "service:ocr", Actor: "ops-1", CreatedAt: at(time.Hour), Reason: "OCR is down", State: api.PauseStatePaused, Until: at(-2 * time.Hour), Service: "ocr"}},
 		Circuits: []api.Circuit{{Name: "global-bus-p1", State: "open", Since: at(time.Minute), Until: api.NewTime(now.Add(9 * time.Second)), Reason: "timeout"}},
 	}
 	return all, api.ServiceList{Services: []api.Service{

@@ -57,11 +57,14 @@ func (t *tool) pauseDispatch() *cobra.Command {
 	var over scope
 	var reason string
 	var unknown bool
+	var ends expiry
 	cmd := t.command(spec{
 		use: "pause", short: "Pause dispatch for a service, a tenant, a protocol or a lane",
-		long: "Stops new dispatch within the scope until lucius resume. Commands are still accepted, and workers\n" +
-			"finish what they have. To pause individual jobs, see lucius jobs pause.",
-		example: "  lucius pause --service ocr --reason \"OCR is down\"\n  lucius pauses list\n  lucius resume --service ocr",
+		long: "Stops new dispatch within the scope until lucius resume, or until the pause expires by --for or\n" +
+			"--until. Commands are still accepted, and workers finish what they have. To pause individual jobs,\n" +
+			"see lucius jobs pause.",
+		example: "  lucius pause --service ocr --reason \"OCR is down\"\n" +
+			"  lucius pause --service ocr --reason maintenance --for 2h\n  lucius pauses list\n  lucius resume --service ocr",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		if err := over.check(); err != nil {
 			return err
@@ -76,6 +79,9 @@ func (t *tool) pauseDispatch() *cobra.Command {
 		if over.lane >= 0 {
 			request.Lane = &over.lane
 		}
+		if err := ends.fill(&request); err != nil {
+			return err
+		}
 		if over.all {
 			if err := s.confirm("Pause all dispatch?"); err != nil {
 				return err
@@ -86,15 +92,46 @@ func (t *tool) pauseDispatch() *cobra.Command {
 			return err
 		}
 		return show(s, pause, func(p *page, pause api.Pause) {
-			p.line("Paused %s: lucius resume %s resumes it", pause.PauseID, pause.PauseID)
+			if pause.Until.IsZero() {
+				p.line("Paused %s: lucius resume %s resumes it", pause.PauseID, pause.PauseID)
+				return
+			}
+			p.line("Paused %s until %s, %s: lucius resume %s resumes it sooner",
+				pause.PauseID, pause.Until, p.until(pause.Until.Time), pause.PauseID)
 		})
 	})
 	over.register(t, cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&reason, "reason", "", "why; shown with the pause")
+	flags.StringVar(&ends.after, "for", "", "resume by itself after this long, such as 2h or 1d")
+	flags.StringVar(&ends.at, "until", "", "resume by itself at this time, such as 2026-01-27T18:00:00Z")
 	flags.BoolVar(&unknown, "allow-unknown", false, "also a service, protocol or lane that the server does not know")
 	cmd.GroupID = GroupOperate
 	return t.calls(asks(cmd))
+}
+
+// expiry is the flags that say when a pause resumes by itself.
+type expiry struct{ after, at string }
+
+// fill sets the end of the pause. The server's clock decides, so a duration is sent as one.
+func (e *expiry) fill(request *api.PauseRequest) error {
+	switch {
+	case e.after != "" && e.at != "":
+		return usagef("give --for or --until, not both")
+	case e.after != "":
+		after, err := period(e.after)
+		if err != nil || after <= 0 {
+			return usagef("--for is %q, it must be a duration such as 2h or 1d", e.after)
+		}
+		request.ForSeconds = new(after.Seconds())
+	case e.at != "":
+		at, err := time.Parse(time.RFC3339, e.at)
+		if err != nil {
+			return usagef("--until is %q, it must be a time such as 2026-01-27T18:00:00Z", e.at)
+		}
+		request.Until = api.NewTime(at)
+	}
+	return nil
 }
 
 // resumeDispatch returns lucius resume.
@@ -172,12 +209,22 @@ func (t *tool) pauses() *cobra.Command {
 			rows := make([][]string, len(list.Pauses))
 			for i := range list.Pauses {
 				one := &list.Pauses[i]
-				rows[i] = []string{one.PauseID, p.style(yellow, string(one.State)), one.Actor, p.ago(one.CreatedAt.Time), one.Reason}
+				rows[i] = []string{
+					one.PauseID, p.style(yellow, string(one.State)), one.Actor, p.ago(one.CreatedAt.Time), p.resumes(one), one.Reason,
+				}
 			}
-			p.table([]string{"PAUSE", "STATE", "BY", "SINCE", "REASON"}, rows)
+			p.table([]string{"PAUSE", "STATE", "BY", "SINCE", "RESUMES", "REASON"}, rows)
 		})
 	}))
 	return t.calls(cmd)
+}
+
+// resumes says when a pause resumes by itself, "" if it does not.
+func (p *page) resumes(pause *api.Pause) string {
+	if pause.State != api.PauseStatePaused {
+		return ""
+	}
+	return p.until(pause.Until.Time)
 }
 
 // pauseIDs completes the ids of pauses.

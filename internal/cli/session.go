@@ -222,18 +222,25 @@ func (s *session) moment(flag, text string) (*api.Time, error) {
 			return new(api.NewTime(at)), nil
 		}
 	}
-	ago, err := time.ParseDuration(text)
-	if count, found := strings.CutSuffix(text, "d"); found {
-		var days int
-		days, err = strconv.Atoi(count)
-		if ago = time.Duration(days) * day; ago/day != time.Duration(days) {
-			err = strconv.ErrRange
-		}
-	}
+	ago, err := period(text)
 	if err != nil || ago < 0 {
 		return nil, usagef("--%s is %q, it must be %s", flag, text, momentHelp)
 	}
 	return new(api.NewTime(s.now().Add(-ago))), nil
+}
+
+// period reads a duration, which may be in days.
+func period(text string) (time.Duration, error) {
+	count, found := strings.CutSuffix(text, "d")
+	if !found {
+		return time.ParseDuration(text)
+	}
+	days, err := strconv.Atoi(count)
+	long := time.Duration(days) * day
+	if err == nil && long/day != time.Duration(days) {
+		err = strconv.ErrRange
+	}
+	return long, err
 }
 
 // optional returns the value for a parameter, nil if it is empty.

@@ -50,6 +50,7 @@ type note struct {
 	Text string
 	At   api.Time
 	Ago  bool
+	In   bool
 }
 
 // helpful is a link of a finding: the action that helps first.
@@ -341,6 +342,9 @@ func (s *situation) pauseFindings() (found []finding) {
 			Level: levelWarn, Subject: titled(pausedScope(p)), Text: "is paused for", Since: p.CreatedAt,
 			Notes: []note{{Text: "by " + p.Actor + ": “" + p.Reason + "”"}},
 			Links: []helpful{{Text: "Resume…", URL: link("do/dispatch-resume", "pause", p.PauseID), Action: true}},
+		}
+		if !p.Until.IsZero() {
+			f.Notes = append([]note{{Text: "resumes by itself", At: p.Until, In: true}}, f.Notes...)
 		}
 		known := p.Waiting != nil
 		if known {

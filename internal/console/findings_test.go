@@ -32,7 +32,10 @@ func readOut(f *finding) string {
 	}
 	for _, n := range f.Notes {
 		text += " · " + n.Text
-		if !n.At.IsZero() {
+		switch {
+		case n.In:
+			text += " in " + duration(n.At.Sub(now))
+		case !n.At.IsZero():
 			text += " " + duration(now.Sub(n.At.Time))
 		}
 	}
@@ -96,13 +99,13 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 		},
 		"pauses": {
 			of: situation{services: []api.Service{{Service: "ocr", Dispatching: 7}}, pauses: []api.Pause{
-				{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, Actor: "ops-1", Reason: "dispute", CreatedAt: ago(130 * time.Minute)},
+				{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, Actor: "ops-1", Reason: "dispute", CreatedAt: ago(130 * time.Minute), Until: ago(-time.Hour)},
 				{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, CreatedAt: ago(time.Minute)},
 				{PauseID: "lane:3", State: api.PauseStateRamping, CreatedAt: ago(time.Hour)},
 			}},
 			want: []string{
 				"warn Service ocr is paused for 1 min · 7 directives wait · by",
-				"warn Tenant acme is paused for 2 h 10 min · by ops-1: “dispute” [Resume…] [Show the jobs]",
+				"warn Tenant acme is paused for 2 h 10 min · resumes by itself in 1 h · by ops-1: “dispute” [Resume…] [Show the jobs]",
 			},
 		},
 		"pauses of a server that knows what they hold back": {

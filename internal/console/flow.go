@@ -131,11 +131,22 @@ func (s *situation) serviceStates() (states []serviceState) {
 	}
 	for i := range states {
 		of := &states[i]
-		of.Paused = slices.ContainsFunc(s.pauses, func(p api.Pause) bool {
-			return p.State == api.PauseStatePaused && (p.Service == of.Service || p.PauseID == "all")
-		})
+		until := api.Time{}
+		for j := range s.pauses {
+			p := &s.pauses[j]
+			if p.State != api.PauseStatePaused || p.Service != of.Service && p.PauseID != "all" {
+				continue
+			}
+			if !of.Paused || p.Until.IsZero() || !until.IsZero() && p.Until.After(until.Time) {
+				until = p.Until // The one that holds it the longest.
+			}
+			of.Paused = true
+		}
 		if of.Paused && of.Level != levelBad {
 			of.Level, of.Trouble = levelWarn, "paused"
+			if !until.IsZero() {
+				of.Trouble = "paused for " + duration(until.Sub(s.now)) + " more"
+			}
 		}
 	}
 	return states

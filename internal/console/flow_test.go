@@ -91,6 +91,24 @@ func TestFlow_FoldsQuietServices(t *testing.T) {
 	}
 }
 
+// Of several pauses of a service, the one that holds it the longest counts.
+func TestFlow_SaysHowLongAServiceIsPaused(t *testing.T) {
+	t.Parallel()
+	s := busyServer()
+	s.pauses = []api.Pause{
+		{PauseID: "all", State: api.PauseStatePaused, Until: ago(-time.Hour)},
+		{PauseID: "service:extract", Service: "extract", State: api.PauseStatePaused},
+		{PauseID: "service:index", Service: "index", State: api.PauseStatePaused, Until: ago(-2 * time.Hour)},
+	}
+	var got []string
+	for _, one := range s.serviceStates() {
+		got = append(got, one.Service+": "+one.Trouble)
+	}
+	if want := "extract: paused, index: paused for 2 h more, ocr: no worker"; strings.Join(got, ", ") != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestFlow_CanvasOfAProtocol(t *testing.T) {
 	t.Parallel()
 	p := api.Protocol{ProtocolID: "p"}

@@ -182,6 +182,7 @@ func TestPauses_SaysWhoAndWhyAndWhatWaits(t *testing.T) {
 	b := newBrowser(t, map[string]any{
 		"GET /v1/admin/pauses": api.PauseList{Pauses: []api.Pause{
 			{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, Actor: "ops-1", Reason: hostile, CreatedAt: ago(2 * time.Hour)},
+			{PauseID: "tenant:a", TenantID: "a", State: api.PauseStatePaused, Until: ago(-3 * time.Hour)},
 			{PauseID: "lane:7", Lane: &lane, State: api.PauseStateRamping, Actor: "ops-2", ResumedAt: ago(time.Second)},
 		}},
 		"GET /v1/admin/services": api.ServiceList{Services: []api.Service{
@@ -190,7 +191,7 @@ func TestPauses_SaysWhoAndWhyAndWhatWaits(t *testing.T) {
 	})
 	page := b.get(t, "/ui/pauses")
 	has(t, page, "<b>Service ocr</b> is paused: 1,214 directives wait", "2 h</time>", "&lt;script&gt;", "/ui/do/dispatch-resume?pause=service%3Aocr",
-		"<b>Lane 7</b> is resumed and ramps up")
+		"until it is resumed", "<b>Tenant a</b> is paused", "resumes by itself <time", "in 3 h</time>", "<b>Lane 7</b> is resumed and ramps up")
 	hasNot(t, page, hostile, "lane 7</b> is resumed and ramps up:")
 	b.set("GET /v1/admin/pauses", api.PauseList{Pauses: []api.Pause{
 		{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, Waiting: new(7)},
@@ -219,6 +220,8 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 		{url.Values{"kind": {"protocol"}, "name": {"p1"}}, `"protocol_id":"p1"`},
 		{url.Values{"pause": {"lane:7"}}, `"lane":7`},
 		{url.Values{"kind": {"all"}}, `"all":true`},
+		{url.Values{"service": {"ocr"}, "for": {"90 m"}}, `"for_seconds":5400`},
+		{url.Values{"service": {"ocr"}, "for": {"2d"}}, `"for_seconds":172800`},
 	} {
 		one.form.Set("reason", "down")
 		if to := b.submits(t, "dispatch-pause", one.form); to != "/ui/pauses" {
@@ -232,6 +235,7 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 	asked := len(b.requests())
 	for says, form := range map[string]url.Values{
 		"Name what to pause.": {"kind": {"service"}, "reason": {"x"}},
+		"How long it is paused is a number with a unit, such as 30m, 2h or 1d.": {"service": {"ocr"}, "for": {"tomorrow"}, "reason": {"x"}},
 		"A lane is a number.": {"kind": {"lane"}, "name": {"seven"}, "reason": {"x"}},
 		"Give a reason":       {"service": {"ocr"}},
 	} {
@@ -440,7 +444,7 @@ func TestCommands_OfOperators(t *testing.T) {
 		"failures?tenant_id=a&service=it%27s&error_code=E&request_type=r&since=1+h&include=resolved", "outbox?state=ALL",
 		"outbox?tenant_id=a&lane=7", "webhooks?tenant_id=a", "audit?caller=a&action=b&object=c&outcome=done", "operations/o?outcome=failed",
 		"flow?protocol=it%27s", "inbox?state=waiting", "do/dispatch-pause", "do/dispatch-pause?all=1", "do/dispatch-pause?service=it%27s", "do/dispatch-pause?lane=7",
-		"do/dispatch-pause?protocol=p", "do/dispatch-resume?pause=tenant:a", "do/dispatch-resume?pause=all&ramp=30", "do/operation-cancel?operation=o",
+		"do/dispatch-pause?protocol=p&for=2h", "do/dispatch-resume?pause=tenant:a", "do/dispatch-resume?pause=all&ramp=30", "do/operation-cancel?operation=o",
 		"do/outbox-retry", "do/outbox-retry?job=j&tenant_id=a+b&lane=7", "do/webhook-replay?webhook=w", "do/work-stall?work=w", "do/work-requeue?work=w",
 		"do/dead-letters-replay", "do/dead-letters-replay?letter=7%2F1", "do/dead-letters-purge",
 		"do/inbox-retry", "do/inbox-discard?command=c%2F1", "do/inbox-discard?state=waiting",

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/lucius-project/lucius/api"
 )
@@ -130,17 +131,22 @@ func pauseDispatch(r *request) (deed, error) {
 		kinds = []string{"tenant"} // The other scopes belong to no tenant.
 	}
 	at.Kind = cmp.Or(at.Kind, kinds[min(1, len(kinds)-1)])
+	after := strings.ReplaceAll(r.FormValue("for"), " ", "")
+	lasts := field{
+		Name: "for", Label: "Resume by itself after", Value: after, Flag: "for", Hint: "Such as 30m, 2h or 1d. Empty: not before it is resumed.",
+	}
 	would := deed{
 		Title: "Pause dispatch to " + at.words() + "?", Button: "Pause", NeedsReason: true,
 		Text: "Nothing new goes to workers within the scope until it is resumed. " +
 			"Commands are still accepted, and workers finish what they hold.",
-		Command: at.command("pause", "--reason", "WHY"),
+		Command: at.command("pause", append(flag("for", after), "--reason", "WHY")...), Fields: []field{lasts},
 	}
 	if asked {
 		would.Title = "Pause dispatch?"
 		would.Fields = []field{
 			{Name: "kind", Label: "Scope", Value: at.Kind, Options: kinds},
 			{Name: "name", Label: "Name", Value: at.Name, Hint: "The service, tenant, protocol or lane; empty for all."},
+			lasts,
 		}
 	}
 	would.do = func(ctx context.Context, reason string) (string, error) {
@@ -148,10 +154,27 @@ func pauseDispatch(r *request) (deed, error) {
 		if err := at.fill(&request); err != nil {
 			return "", err
 		}
+		if after != "" {
+			long, err := lasting(after)
+			if err != nil || long <= 0 {
+				return "", badInput("How long it is paused is a number with a unit, such as 30m, 2h or 1d.")
+			}
+			request.ForSeconds = new(long.Seconds())
+		}
 		_, err := call[api.Pause](r.api.CreatePause(ctx, request))
 		return link("pauses"), err
 	}
 	return would, nil
+}
+
+// lasting reads a duration, which may be in days.
+func lasting(text string) (time.Duration, error) {
+	count, found := strings.CutSuffix(text, "d")
+	if !found {
+		return time.ParseDuration(text)
+	}
+	days, err := strconv.ParseUint(count, 10, 10)
+	return time.Duration(days) * 24 * time.Hour, err
 }
 
 // fill sets what the request pauses.

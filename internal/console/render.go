@@ -54,6 +54,7 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 		"ago":      func(at api.Time) template.HTML { return said(now(), explain.Ago, at.Time) },
 		"clock":    func(at api.Time) template.HTML { return clock(now(), at.Time) },
 		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
+		"in":       func(at api.Time) template.HTML { return said(now(), explain.In, at.Time) },
 		"num":      number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
 		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },

@@ -52,7 +52,7 @@ func (n Next) String() string {
 	case SeeRerun:
 		return "lucius why " + n.Of
 	case EndPause:
-		return "it continues when the pause is resumed"
+		return "it continues when the pause ends"
 	case StartWorker:
 		return "start a worker of " + n.Of
 	case SeeWorker:

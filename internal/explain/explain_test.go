@@ -55,7 +55,7 @@ func TestJob_SaysWhatALiveOneWaitsFor(t *testing.T) {
 	for reason, want := range map[api.WaitingReason][2]string{
 		api.WaitingReasonBackoff:     {"embed failed 1 time, last with timeout; the next attempt starts <in 9s>."},
 		api.WaitingReasonJobPaused:   {"The job is paused by ops-1 <ago -1m0s>: wrong file.", "lucius jobs resume j1"},
-		api.WaitingReasonScopePaused: {"Dispatch to embedder is held.", "it continues when the pause is resumed"},
+		api.WaitingReasonScopePaused: {"Dispatch to embedder is held.", "it continues when the pause ends"},
 		api.WaitingReasonCircuitOpen: {"The bus is out of service for embed; the next try is <in 9s>."},
 		api.WaitingReasonPublishing:  {"The directive of embed is about to be published."},
 		api.WaitingReasonNoWorker:    {"No worker asks for work of service embedder, step type EMBED.", "start a worker of embedder"},

@@ -147,6 +147,9 @@ func surroundings(n int, now time.Time) statemachine.Surroundings {
 	switch n % 3 {
 	case 1:
 		around.Pause = &statemachine.ActivePause{ID: "service:svc1", Actor: "operator", Since: now.Add(-5 * time.Second)}
+		if n%2 == 0 {
+			around.Pause.Until = now.Add(time.Hour)
+		}
 	case 2:
 		around.Pause = &statemachine.ActivePause{
 			ID: "all", Actor: "operator", Since: now.Add(-time.Hour), Ramping: true, Until: now.Add(time.Second),

@@ -104,6 +104,7 @@ func (c *command) body() fields {
 
 // operate runs an operator, which controls jobs, and requests retries and reruns.
 func (v *visitor) operate() {
+	endless := map[string]bool{} // Scopes with a pause that does not end by itself.
 	for range v.w.scenario.controls {
 		if !v.pause(8*time.Second) || v.w.isCalm() {
 			break
@@ -113,7 +114,8 @@ func (v *visitor) operate() {
 			continue
 		}
 		if v.w.scenario.pauses && v.chance(30) {
-			v.pauseScope()
+			id, ends := v.pauseScope()
+			endless[id] = endless[id] || !ends
 			continue
 		}
 		draw := v.rng.IntN(1 << 20)
@@ -129,29 +131,36 @@ func (v *visitor) operate() {
 		_ = v.w.sleep(time.Minute) // A pause without an answer may still land.
 	}
 	for _, id := range scopes {
-		v.resumeScope(id, 1000) // Until a replica is up again.
+		if endless[id] {
+			v.resumeScope(id, 1000) // Until a replica is up again.
+		}
 	}
 }
 
 // scopes are the scopes that an operator pauses.
 var scopes = []string{"all", "tenant:t1", "protocol:p2", "lane:1", "service:svc1"}
 
-// pauseScope pauses dispatch by scope, and usually resumes it after a while.
-func (v *visitor) pauseScope() {
-	id := scopes[v.rng.IntN(len(scopes))]
+// pauseScope pauses dispatch by scope, and usually resumes it after a while unless it ends
+// by itself.
+func (v *visitor) pauseScope() (id string, ends bool) {
+	id = scopes[v.rng.IntN(len(scopes))]
 	body := map[string]fields{
 		"all": {"all": true}, "tenant:t1": {"tenant_id": "t1"}, "protocol:p2": {"protocol_id": "p2"}, "lane:1": {"lane": 1},
 		"service:svc1": {"service": "svc1"},
 	}[id]
 	body["reason"] = v.name
+	if ends = v.chance(50); ends {
+		body["for_seconds"], body["ramp_seconds"] = 20, 0 // No ramp, as in resumeScope.
+	}
 	_, _ = v.retry(3, func() (any, error) {
 		return v.ask("pause "+id, nil, func(r *request) (any, error) {
 			return nil, r.post("/v1/admin/pauses", body, nil)
 		}, func(_ *request, _ any, err error) { v.w.check.answeredPause("pause", id, err) })
 	})
-	if v.chance(70) && v.pause(10*time.Second) {
+	if (!ends || v.chance(20)) && v.chance(70) && v.pause(10*time.Second) {
 		v.resumeScope(id, 3)
 	}
+	return id, ends
 }
 
 // resumeScope resumes the dispatch of a scope without a ramp: a ramp would admit the

@@ -77,7 +77,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 		return err
 	}
 	held := pauses.New(store, table, random)
-	if m.gate, err = pauses.NewGate(ctx, held); err != nil {
+	if m.gate, err = pauses.NewGate(ctx, held, nil); err != nil {
 		return err
 	}
 	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1, Logger: w.log})

@@ -33,6 +33,10 @@ type Record struct {
 	Outcome Outcome
 }
 
+// ExpirePause is the action of a pause that ended at its time. It is no operation of the
+// API, and its origin is [ByExpiry].
+const ExpirePause = "expirePause"
+
 // The records of unknown callers that are written.
 const (
 	strangerRecords = 1 // a second, in the long run

@@ -138,6 +138,7 @@ const (
 	ByJWT         Origin = "jwt"         // a token that an OpenID Connect issuer signed
 	ByCertificate Origin = "certificate" // a client certificate
 	ByLoopback    Origin = "loopback"    // no credential, on a server that needs none
+	ByExpiry      Origin = "expiry"      // no caller: the server ended something at its time
 )
 
 // Caller is the sender of a request, with its grants. The zero value may do nothing.

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
@@ -253,7 +254,17 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 		if fault := e.unknownScope(&scope); fault != nil && !request.AllowUnknown {
 			return nil, problem.Refused([]problem.Violation{*fault})
 		}
-		pause, err := e.Pauses.Create(ctx, scope, request.Reason, auth.CallerOf(ctx).Name())
+		until, now := request.Until.Time, time.Now()
+		switch {
+		case request.ForSeconds != nil:
+			until = now.Add(seconds(*request.ForSeconds))
+		case !until.IsZero() && !until.After(now):
+			fault := problem.Violation{Pointer: "/until", Message: "must be later than the server's time, " + api.NewTime(now).String()}
+			return nil, problem.Refused([]problem.Violation{fault})
+		}
+		pause, err := e.Pauses.Create(ctx, pauses.Pause{
+			Scope: scope, Reason: request.Reason, Actor: auth.CallerOf(ctx).Name(), Until: until, Ramp: rampOf(request.RampSeconds),
+		})
 		return e.pauseChanged(ctx, &pause, request.Reason, err)
 	})
 }
@@ -296,13 +307,17 @@ func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID 
 		if err != nil {
 			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause.", Err: err}
 		}
-		ramp := pauses.DefaultRamp
-		if request.RampSeconds != nil {
-			ramp = seconds(*request.RampSeconds)
-		}
-		pause, err := e.Pauses.Resume(ctx, scope, ramp)
+		pause, err := e.Pauses.Resume(ctx, scope, rampOf(request.RampSeconds))
 		return e.pauseChanged(ctx, &pause, request.Reason, err)
 	})
+}
+
+// rampOf is the length of the ramp that a request asks for.
+func rampOf(given *float64) time.Duration {
+	if given == nil {
+		return pauses.DefaultRamp
+	}
+	return seconds(*given)
 }
 
 // pauseChanged applies a change to this process's gate immediately, and logs it.
@@ -323,7 +338,7 @@ func (e *endpoints) pauseChanged(ctx context.Context, pause *pauses.Pause, reaso
 func (e *endpoints) pauseOf(p *pauses.Pause) api.Pause {
 	out := api.Pause{
 		PauseID: p.ID(), State: api.PauseState(p.State), Reason: p.Reason, Actor: p.Actor,
-		CreatedAt: api.NewTime(p.CreatedAt), ResumedAt: api.NewTime(p.ResumedAt),
+		CreatedAt: api.NewTime(p.CreatedAt), ResumedAt: api.NewTime(p.ResumedAt), Until: api.NewTime(p.Until),
 	}
 	out.SetScope(p.Scope)
 	if n, known := e.Census.Waiting(p.Scope); known {

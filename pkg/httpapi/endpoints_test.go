@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -232,6 +233,33 @@ func TestAPauseOfAServiceHoldsBackItsSteps(t *testing.T) {
 	h.given(t, "POST /v1/admin/pauses/service:ocr:resume", `{"ramp_seconds":0}`)
 	if got := claim("ocr"); len(got) != 1 || !strings.HasPrefix(got[0].WorkID, queued) {
 		t.Errorf("after the pause the queued step is not claimed: %+v", got)
+	}
+}
+
+func TestAPauseExpiresByTheServersClock(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	for fields, want := range map[string]string{
+		`"until":"2020-01-01T00:00:00Z"`:                     "/until must be later than the server's time, ",
+		`"until":"2120-01-01T00:00:00Z","for_seconds":1`:     "/until must be absent if for_seconds is given",
+		`"for_seconds":-1`:                                   "/for_seconds must be at least 0",
+		`"for_seconds":31536001`:                             "/for_seconds must be at most 31536000",
+		`"until":"2120-01-01T00:00:00Z","ramp_seconds":3601`: "/ramp_seconds must be at most 3600",
+	} {
+		response := h.do(t, http.MethodPost, "/v1/admin/pauses", `{"tenant_id":"t","reason":"why",`+fields+`}`)
+		if response.Status != http.StatusBadRequest || !strings.Contains(response.Body, want) {
+			t.Errorf("%s: %d %s, want %q", fields, response.Status, response.Body, want)
+		}
+	}
+	before := time.Now()
+	made := decoded[api.Pause](t, h.given(t, "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"why","for_seconds":7200}`))
+	if made.Until.Before(before.Add(2*time.Hour).Truncate(time.Millisecond)) || made.Until.After(time.Now().Add(2*time.Hour)) {
+		t.Errorf("two hours from %s is %s", before, made.Until)
+	}
+	made = decoded[api.Pause](t, h.given(t, "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"longer","until":"2120-01-01T00:00:00Z"}`))
+	if got := decoded[api.PauseList](t, h.given(t, "GET /v1/admin/pauses", "")).Pauses; len(got) != 1 || got[0].Until != made.Until ||
+		made.Until.String() != "2120-01-01T00:00:00.000Z" || got[0].Reason != "longer" {
+		t.Errorf("made %+v, listed %+v", made, got)
 	}
 }
 

@@ -123,7 +123,7 @@ func (h *harness) operate(ctx context.Context) error {
 		return err
 	}
 	u.Pauses = pauses.New(h.store, table, nil)
-	if u.Gate, err = pauses.NewGate(ctx, u.Pauses); err != nil {
+	if u.Gate, err = pauses.NewGate(ctx, u.Pauses, nil); err != nil {
 		return err
 	}
 	if u.Census, err = census.New(census.Config{

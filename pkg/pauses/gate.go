@@ -21,6 +21,7 @@ import (
 // ([Gate.HoldsQueued]).
 type Gate struct {
 	service *Service
+	expired func(context.Context, Pause)
 
 	mu      sync.Mutex
 	holds   map[string]*hold // by the pause's id
@@ -38,20 +39,23 @@ type hold struct {
 	admitted float64 // directives since the ramp began
 }
 
-// NewGate returns a gate that has read the pauses once. The error is the
-// store's.
-func NewGate(ctx context.Context, service *Service) (*Gate, error) {
-	g := &Gate{service: service, holds: map[string]*hold{}}
+// NewGate returns a gate that has read the pauses once. It calls expired after it resumed
+// a pause at its time; nil means not to. The error is the store's.
+func NewGate(ctx context.Context, service *Service, expired func(context.Context, Pause)) (*Gate, error) {
+	if expired == nil {
+		expired = func(context.Context, Pause) {}
+	}
+	g := &Gate{service: service, expired: expired, holds: map[string]*hold{}}
 	if err := g.Refresh(ctx); err != nil {
 		return nil, err
 	}
 	return g, nil
 }
 
-// Refresh reads the pauses, and removes those whose ramp is over. It is to be called
-// every second: a process learns that late what another one has paused. What it has
-// read is dropped if a change of this process came in between: it may be older.
-// After an error the view is unchanged: what is paused stays paused.
+// Refresh reads the pauses, resumes those whose time is over, and removes those whose ramp
+// is. It is to be called every second: a process learns that late what another one has
+// paused. What it has read is dropped if a change of this process came in between: it may
+// be older. After an error the view is unchanged: what is paused stays paused.
 func (g *Gate) Refresh(ctx context.Context) error {
 	g.mu.Lock()
 	changes := g.changes
@@ -64,6 +68,19 @@ func (g *Gate) Refresh(ctx context.Context) error {
 	for _, pause := range g.adopt(pauses, changes, began) {
 		if err := g.service.forget(ctx, pause.Scope); err != nil {
 			return fmt.Errorf("refresh the gate: %w", err)
+		}
+	}
+	for i := range pauses {
+		if !pauses[i].expired(began) {
+			continue
+		}
+		resumed, err := g.service.expire(ctx, pauses[i].Scope)
+		if err != nil {
+			return fmt.Errorf("refresh the gate: %w", err)
+		}
+		if resumed != nil {
+			g.Apply(*resumed)
+			g.expired(ctx, *resumed)
 		}
 	}
 	return nil
@@ -198,6 +215,7 @@ func (g *Gate) Covering(target statemachine.Target) *statemachine.ActivePause {
 	}
 	shown := &statemachine.ActivePause{
 		ID: found.ID(), TenantID: found.TenantID, Actor: found.Actor, Reason: found.Reason, Since: found.CreatedAt,
+		Until: found.Until,
 	}
 	if found.State == Ramping {
 		shown.Ramping, shown.Until = true, found.ResumedAt.Add(found.Ramp)

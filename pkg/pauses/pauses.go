@@ -35,7 +35,21 @@ type Pause struct {
 	// CreatedAt is when it was paused, ResumedAt since when it ramps up.
 	CreatedAt time.Time
 	ResumedAt time.Time
-	Ramp      time.Duration
+	// Until is when it resumes by itself; zero if only an operator ends it, and once one
+	// has.
+	Until time.Time
+	// Ramp is how long it ramps up, or will after Until.
+	Ramp time.Duration
+}
+
+// expired reports whether the pause should resume by itself.
+func (p *Pause) expired(now time.Time) bool {
+	return p.State == Paused && !p.Until.IsZero() && !now.Before(p.Until)
+}
+
+// outlasts reports whether the pause is to end later than the other one.
+func (p *Pause) outlasts(other *Pause) bool {
+	return !other.Until.IsZero() && (p.Until.IsZero() || p.Until.After(other.Until))
 }
 
 // at is the pause at that time: a ramp ends by itself.
@@ -83,15 +97,25 @@ func (s *Service) List(ctx context.Context) ([]Pause, error) {
 	return found, nil
 }
 
-// Create pauses the scope. A scope that is paused already is left unchanged; one that
-// ramps up is paused again.
-func (s *Service) Create(ctx context.Context, scope statemachine.Scope, reason, actor string) (Pause, error) {
-	fresh := Pause{Scope: scope, State: Paused, Reason: reason, Actor: actor, CreatedAt: tablestore.Now()}
-	return s.update(ctx, scope, func(old *Pause) (*Pause, error) {
-		if old != nil && old.State == Paused {
+// Create pauses the scope. Of two pauses of one scope the one that ends later counts, so
+// that no operator cuts short the pause of another: a scope that is paused for as long
+// already is left unchanged. A scope that ramps up is paused again.
+//
+// The pause names its scope, reason and actor, and optionally its Until and the Ramp after
+// that.
+func (s *Service) Create(ctx context.Context, fresh Pause) (Pause, error) {
+	fresh.State, fresh.CreatedAt, fresh.ResumedAt = Paused, tablestore.Now(), time.Time{}
+	fresh.Until = fresh.Until.UTC().Truncate(time.Millisecond)
+	return s.update(ctx, fresh.Scope, func(old *Pause) (*Pause, error) {
+		if old == nil || old.State != Paused {
+			return &fresh, nil
+		}
+		if !fresh.outlasts(old) {
 			return old, nil
 		}
-		return &fresh, nil
+		longer := fresh
+		longer.CreatedAt = old.CreatedAt
+		return &longer, nil
 	})
 }
 
@@ -106,9 +130,28 @@ func (s *Service) Resume(ctx context.Context, scope statemachine.Scope, ramp tim
 			return old, nil
 		}
 		next := *old
-		next.State, next.ResumedAt, next.Ramp = Ramping, tablestore.Now(), ramp
+		next.State, next.ResumedAt, next.Ramp, next.Until = Ramping, tablestore.Now(), ramp, time.Time{}
 		return &next, nil
 	})
+}
+
+// expire resumes a pause whose time is over. It returns nil if there is no such pause any
+// more: another process was first, or an operator.
+func (s *Service) expire(ctx context.Context, scope statemachine.Scope) (*Pause, error) {
+	var resumed bool
+	pause, err := s.update(ctx, scope, func(old *Pause) (*Pause, error) {
+		now := tablestore.Now()
+		if resumed = old != nil && old.expired(now); !resumed {
+			return old, nil
+		}
+		next := *old
+		next.State, next.ResumedAt = Ramping, now
+		return &next, nil
+	})
+	if err != nil || !resumed {
+		return nil, err
+	}
+	return &pause, nil
 }
 
 // update changes a pause under its version. decide returns the pause to store, or the
@@ -128,9 +171,13 @@ func (s *Service) update(ctx context.Context, scope statemachine.Scope, decide f
 		if err != nil {
 			return nil, err
 		}
-		if updated = next.at(tablestore.Now()); next == old {
+		if next == old {
+			if old != nil {
+				updated = old.at(tablestore.Now())
+			}
 			return nil, nil
 		}
+		updated = next.at(tablestore.Now())
 		return encode(next), nil
 	})
 	return updated, err
@@ -167,9 +214,13 @@ func encode(p *Pause) tablestore.Properties {
 		{Name: "created_at", Value: tablestore.Time(p.CreatedAt)},
 	}
 	if p.State == Ramping {
-		properties = append(properties,
-			tablestore.Property{Name: "resumed_at", Value: tablestore.Time(p.ResumedAt)},
-			tablestore.Property{Name: "ramp_ms", Value: tablestore.Int(p.Ramp.Milliseconds())})
+		properties = append(properties, tablestore.Property{Name: "resumed_at", Value: tablestore.Time(p.ResumedAt)})
+	}
+	if !p.Until.IsZero() {
+		properties = append(properties, tablestore.Property{Name: "until", Value: tablestore.Time(p.Until)})
+	}
+	if p.State == Ramping || !p.Until.IsZero() {
+		properties = append(properties, tablestore.Property{Name: "ramp_ms", Value: tablestore.Int(p.Ramp.Milliseconds())})
 	}
 	return properties
 }
@@ -184,6 +235,6 @@ func decode(row *tablestore.Row) (Pause, error) {
 	return Pause{
 		Scope: scope, State: State(p.Get("state").String()), Reason: p.Get("reason").String(),
 		Actor: p.Get("actor").String(), CreatedAt: p.Get("created_at").Time(), ResumedAt: p.Get("resumed_at").Time(),
-		Ramp: time.Duration(p.Get("ramp_ms").Int()) * time.Millisecond,
+		Until: p.Get("until").Time(), Ramp: time.Duration(p.Get("ramp_ms").Int()) * time.Millisecond,
 	}, nil
 }

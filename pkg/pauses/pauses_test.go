@@ -31,7 +31,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func setup(t *testing.T, store tablestore.Store) (*pauses.Service, *pauses.Gate) {
 	t.Helper()
 	service := pauses.New(store, "luciusschedule", nil)
-	gate, err := pauses.NewGate(t.Context(), service)
+	gate, err := pauses.NewGate(t.Context(), service, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestScopes(t *testing.T) {
 func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
 	t.Parallel()
 	service, gate := setup(t, memstore.New(memstore.Options{}))
-	pause, err := service.Create(t.Context(), statemachine.Scope{TenantID: "a"}, "it burns", "operator")
+	pause, err := service.Create(t.Context(), pauses.Pause{Scope: statemachine.Scope{TenantID: "a"}, Reason: "it burns", Actor: "operator"})
 	if err != nil || pause.State != pauses.Paused || pause.Reason != "it burns" || pause.Actor != "operator" {
 		t.Fatalf("%+v, %v", pause, err)
 	}
@@ -106,7 +106,7 @@ func TestCreate_TheSameScopeIsTheSamePause(t *testing.T) {
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
-			if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
+			if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
 				t.Error(err)
 			}
 		})
@@ -121,7 +121,7 @@ func TestResume_RampsUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
+		if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
 			t.Fatal(err)
 		}
 		pause, err := service.Resume(t.Context(), statemachine.Scope{}, 5*time.Second)
@@ -159,7 +159,7 @@ func TestResume_AtOnceAndAgain(t *testing.T) {
 	if _, err := service.Resume(t.Context(), statemachine.Scope{}, 0); !errors.As(err, &told) || told.Code != problem.NotFound {
 		t.Errorf("resume of nothing: %v", err)
 	}
-	if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
+	if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
 		t.Fatal(err)
 	}
 	pause, err := service.Resume(t.Context(), statemachine.Scope{}, 0)
@@ -173,7 +173,7 @@ func TestResume_AtOnceAndAgain(t *testing.T) {
 	if again, err := service.Resume(t.Context(), statemachine.Scope{}, time.Minute); err != nil || again.State != pauses.Resumed {
 		t.Errorf("resumed again: %+v, %v", again, err)
 	}
-	if again, err := service.Create(t.Context(), statemachine.Scope{}, "once more", "operator"); err != nil || again.Reason != "once more" {
+	if again, err := service.Create(t.Context(), pauses.Pause{Reason: "once more", Actor: "operator"}); err != nil || again.Reason != "once more" {
 		t.Errorf("paused again: %+v, %v", again, err)
 	}
 }
@@ -183,7 +183,7 @@ func TestResume_AgainDoesNotLetMoreThrough(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
+		if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
 			t.Fatal(err)
 		}
 		passed := 0
@@ -211,7 +211,7 @@ func TestGate_ARampThatIsOverIsNotActive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
+		if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
 			t.Fatal(err)
 		}
 		pause, err := service.Resume(t.Context(), statemachine.Scope{}, time.Second)
@@ -243,6 +243,113 @@ func (s *scanning) Scan(ctx context.Context, query tablestore.Query) (tablestore
 	return page, err
 }
 
+// A pause that expires is resumed once, by the first of several processes that refreshes
+// after its time, and ramps up as one that an operator resumes: since then, not since its
+// time, in case no process ran at that moment.
+func TestExpiry_RampsUpInEveryProcess(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{})
+		service, _ := setup(t, store)
+		scope := statemachine.Scope{TenantID: "a"}
+		made, err := service.Create(t.Context(), pauses.Pause{
+			Scope: scope, Reason: "why", Actor: "operator", Until: time.Now().Add(time.Minute), Ramp: 5 * time.Second,
+		})
+		if err != nil || made.State != pauses.Paused {
+			t.Fatalf("%+v, %v", made, err)
+		}
+		var expired []pauses.Pause
+		gates := make([]*pauses.Gate, 2)
+		for i := range gates {
+			gates[i], err = pauses.NewGate(t.Context(), service, func(_ context.Context, p pauses.Pause) { expired = append(expired, p) })
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		passing := func() (n int) {
+			for _, gate := range gates {
+				if err := gate.Refresh(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 100 {
+				if gates[0].Admit(target("a", "p", 3)) {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(time.Minute - time.Millisecond)
+		if n := passing(); n != 0 || len(expired) != 0 || !gates[1].HoldsTenant("a") {
+			t.Errorf("before its time %d passed, and expired are %+v", n, expired)
+		}
+		if shown := gates[0].Covering(target("a", "p", 3)); shown == nil || !shown.Until.Equal(made.Until) || shown.Ramping {
+			t.Errorf("a job sees %+v", shown)
+		}
+		time.Sleep(time.Hour)
+		var passed []int
+		for range 3 {
+			passed = append(passed, passing())
+			time.Sleep(time.Second)
+		}
+		if diff := cmp.Diff([]int{0, 10, 20}, passed); diff != "" {
+			t.Errorf("passed in each second (-want +got):\n%s", diff)
+		}
+		if len(expired) != 1 || expired[0].ID() != scope.ID() || expired[0].State != pauses.Ramping || !expired[0].Until.Equal(made.Until) {
+			t.Errorf("expired: %+v", expired)
+		}
+		time.Sleep(3 * time.Second)
+		if n := passing(); n != 100 {
+			t.Errorf("%d passed after the ramp", n)
+		}
+		if found, err := service.List(t.Context()); err != nil || len(found) != 0 {
+			t.Errorf("left: %+v, %v", found, err)
+		}
+	})
+}
+
+// Of two pauses of one scope the one that ends later counts; a resume ends either.
+func TestCreate_TheLaterEndCounts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		service, gate := setup(t, memstore.New(memstore.Options{}))
+		begin := tablestore.Now()
+		hour := func(n int) time.Time { return begin.Add(time.Duration(n) * time.Hour) }
+		for _, one := range []struct {
+			reason string
+			until  time.Time
+			want   string
+			ends   time.Time
+		}{
+			{"first", hour(2), "first", hour(2)},
+			{"shorter", hour(1), "first", hour(2)},
+			{"longer", hour(4), "longer", hour(4)},
+			{"endless", time.Time{}, "endless", time.Time{}},
+			{"bounded", hour(9), "endless", time.Time{}},
+		} {
+			got, err := service.Create(t.Context(), pauses.Pause{Reason: one.reason, Actor: "by " + one.reason, Until: one.until})
+			if err != nil || got.Reason != one.want || got.Actor != "by "+one.want || !got.Until.Equal(one.ends) || !got.CreatedAt.Equal(begin) {
+				t.Errorf("%s: %+v, %v", one.reason, got, err)
+			}
+			time.Sleep(time.Second)
+		}
+		if _, err := service.Resume(t.Context(), statemachine.Scope{}, 0); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := service.Create(t.Context(), pauses.Pause{Reason: "again", Until: hour(9)}); err != nil || got.Reason != "again" {
+			t.Errorf("%+v, %v", got, err)
+		}
+		got, err := service.Resume(t.Context(), statemachine.Scope{}, time.Hour)
+		if err != nil || got.State != pauses.Ramping || !got.Until.IsZero() {
+			t.Errorf("resumed before its time: %+v, %v", got, err)
+		}
+		time.Sleep(9 * time.Hour)
+		if err := gate.Refresh(t.Context()); err != nil || len(gate.Active()) != 0 {
+			t.Errorf("active: %+v, %v", gate.Active(), err)
+		}
+	})
+}
+
 // What a refresh read before a change of this process does not undo it.
 func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 	t.Parallel()
@@ -250,7 +357,7 @@ func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 	service, gate := setup(t, store)
 	store.after = func() {
 		store.after = nil
-		pause, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator")
+		pause, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"})
 		if err != nil {
 			t.Error(err)
 		}
@@ -272,7 +379,7 @@ func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
 		service, gate := setup(t, store)
-		if _, err := service.Create(t.Context(), statemachine.Scope{}, "why", "operator"); err != nil {
+		if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {
 			t.Fatal(err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
@@ -337,7 +444,7 @@ func TestGate_ShowsThePauseThatCoversADirective(t *testing.T) {
 		}
 		pause := func(scope statemachine.Scope, why string) {
 			t.Helper()
-			pause, err := service.Create(t.Context(), scope, why, "ops-1")
+			pause, err := service.Create(t.Context(), pauses.Pause{Scope: scope, Reason: why, Actor: "ops-1"})
 			if err != nil {
 				t.Fatal(err)
 			}

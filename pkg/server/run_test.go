@@ -180,3 +180,33 @@ func TestRun_HandsWebhooksToTheProgram(t *testing.T) {
 		must(t, <-s.ended)
 	})
 }
+
+// A pause that expires goes into the audit log once, as the server's own action.
+func TestRun_RecordsThatAPauseExpired(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := minimal(t)
+		cfg.HTTP.Audit = auth.NewAudit(nil)
+		s := runs(t, cfg)
+		request := strings.NewReader(`{"tenant_id":"t","reason":"maintenance","for_seconds":60}`)
+		if got := <-s.sends(t, "POST /v1/admin/pauses", request); got.Code != http.StatusOK {
+			t.Fatalf("%d %s", got.Code, got.Body)
+		}
+		time.Sleep(59 * time.Second)
+		expiries := func() (found []auth.Record) {
+			found, _ = cfg.HTTP.Audit.Trail(0, 10, func(r *auth.Record) bool { return r.Action == auth.ExpirePause })
+			return found
+		}
+		if got := expiries(); len(got) != 0 || !s.UseCases().Gate.HoldsTenant("t") {
+			t.Errorf("before its time: %+v", got)
+		}
+		time.Sleep(time.Minute)
+		got := expiries()
+		if len(got) != 1 || got[0].Object != "tenant:t" || got[0].Tenant != "t" || got[0].Caller.Name() != "system" ||
+			got[0].Caller.Origin() != auth.ByExpiry || got[0].Outcome != auth.Done {
+			t.Errorf("after it: %+v", got)
+		}
+		s.stop()
+		must(t, <-s.ended)
+	})
+}

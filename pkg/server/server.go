@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
@@ -152,12 +153,25 @@ func (s *Server) observe(ctx context.Context, before, after *statemachine.Aggreg
 func (s *Server) openPauses(ctx context.Context) (err error) {
 	s.uses.Pauses = pauses.New(s.cfg.Store, s.uses.Ledger.Tables().Schedule, nil)
 	if s.cfg.StartPaused != "" {
-		if _, err := s.uses.Pauses.Create(ctx, statemachine.Scope{}, s.cfg.StartPaused, ledger.ActorSystem); err != nil {
+		if _, err := s.uses.Pauses.Create(ctx, pauses.Pause{Reason: s.cfg.StartPaused, Actor: ledger.ActorSystem}); err != nil {
 			return err
 		}
 	}
-	s.uses.Gate, err = pauses.NewGate(ctx, s.uses.Pauses)
+	s.uses.Gate, err = pauses.NewGate(ctx, s.uses.Pauses, s.pauseExpired)
 	return err
+}
+
+// pauseExpired logs that a pause ended by itself, and writes an audit record as for an
+// operator who resumes it.
+func (s *Server) pauseExpired(ctx context.Context, pause pauses.Pause) {
+	s.log.InfoContext(ctx, "dispatch changed", "pause_id", pause.ID(), "state", string(pause.State), "reason", "the pause has expired")
+	if s.cfg.HTTP.Audit == nil {
+		return
+	}
+	s.cfg.HTTP.Audit.Write(ctx, auth.Record{
+		At: pause.ResumedAt, Caller: auth.NewCaller(ledger.ActorSystem, auth.ByExpiry), Action: auth.ExpirePause,
+		Object: pause.ID(), Tenant: pause.TenantID, Outcome: auth.Done,
+	})
 }
 
 // openCensus opens the census, before any job changes.

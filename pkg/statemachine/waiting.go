@@ -65,8 +65,9 @@ type Surroundings struct {
 	Polled time.Time
 }
 
-// ActivePause is a pause by scope. While it ramps up, until the time Until, it holds
-// back only directives that are not published.
+// ActivePause is a pause by scope. At Until, if that is set, it begins to ramp up, or ends
+// if it does so already. While it ramps up it holds back only directives that are not
+// published.
 type ActivePause struct {
 	ID, TenantID  string // TenantID is empty if it covers several tenants.
 	Actor, Reason string // Empty if they are not to be shown.
@@ -218,7 +219,11 @@ func (w *Waiting) paused(p *ActivePause) {
 	w.Reason, w.Since, w.Until = ReasonScopePaused, latest(w.Since, p.Since), p.Until
 	w.BlockedBy = Blocker{BlockerPause, p.ID}
 	by := prefixed(" by ", p.Actor)
-	w.Detail = "paused" + by + prefixed(": ", p.Reason)
+	w.Detail = "paused" + by
+	if !p.Until.IsZero() {
+		w.Detail += ", resumes at " + stamp(p.Until)
+	}
+	w.Detail += prefixed(": ", p.Reason)
 	if p.Ramping {
 		w.Detail = fmt.Sprintf("the pause%s ramps up until %s", by, stamp(p.Until))
 	}

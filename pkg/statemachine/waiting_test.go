@@ -22,6 +22,7 @@ func TestWaiting_EachReason(t *testing.T) {
 	t.Parallel()
 	const minute = time.Minute
 	paused := &statemachine.ActivePause{ID: "service:ocr", Actor: "ops-1", Reason: "OCR is down", Since: at(4 * minute)}
+	expiring := &statemachine.ActivePause{ID: "service:ocr", Reason: "OCR is down", Since: at(4 * minute), Until: at(11 * minute)}
 	ramping := &statemachine.ActivePause{
 		ID: "all", Actor: "ops-1", Reason: "a rest", Since: at(-minute), Ramping: true, Until: at(11 * minute),
 	}
@@ -44,6 +45,13 @@ func TestWaiting_EachReason(t *testing.T) {
 			// No pause by scope holds back what is not dispatched.
 			around: statemachine.Surroundings{Pause: paused, Polled: at(-time.Hour)},
 			want:   statemachine.Waiting{Reason: "job_paused", Detail: "the job is paused, and goes on when it is resumed"},
+		},
+		"until a pause expires": {
+			bus: statemachine.BusQueue, around: statemachine.Surroundings{Pause: expiring},
+			want: statemachine.Waiting{
+				Reason: "scope_paused", Since: at(4 * minute), Until: at(11 * minute),
+				Detail: "paused, resumes at 2026-01-02T03:15:05.000Z: OCR is down", BlockedBy: pause,
+			},
 		},
 		"a row under a pause": {
 			bus: statemachine.BusQueue, held: true, around: statemachine.Surroundings{Pause: paused},

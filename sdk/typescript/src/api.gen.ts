@@ -869,9 +869,11 @@ export interface paths {
         put?: never;
         /**
          * Pause dispatch
-         * @description Stops new dispatch within the scope until it is resumed. The scope is one tenant, one
-         *     protocol, one lane, one service, or everything. Commands are still accepted, and workers
-         *     finish the attempts that they hold. Pausing the same scope again returns the same pause.
+         * @description Stops new dispatch within the scope until it is resumed, or until the pause expires by
+         *     `until` or `for_seconds`. The scope is one tenant, one protocol, one lane, one service,
+         *     or everything. Commands are still accepted, and workers finish the attempts that they
+         *     hold. Pausing a paused scope for longer extends its pause; otherwise the same pause is
+         *     returned unchanged.
          */
         post: operations["createPause"];
         delete?: never;
@@ -1782,7 +1784,7 @@ export interface components {
             /**
              * Format: date-time
              * @description When Lucius continues by itself if nothing happens sooner: the end of a delay, a
-             *     ramp or a lease, or the next try of a circuit.
+             *     pause, a ramp or a lease, or the next try of a circuit.
              * @example 2026-01-27T10:17:01.250Z
              */
             until?: string;
@@ -3061,7 +3063,8 @@ export interface components {
              */
             caller?: string;
             /**
-             * @description How the caller was known, such as `token` or `jwt`.
+             * @description How the caller was known, such as `token` or `jwt`; `expiry` if the server ended
+             *     something at its time.
              * @example token
              */
             origin?: string;
@@ -3071,7 +3074,7 @@ export interface components {
              */
             from: string;
             /**
-             * @description The operation of this document.
+             * @description The operation of this document, or `expirePause` for a pause that expired.
              * @example cancelJob
              */
             action: string;
@@ -3568,6 +3571,25 @@ export interface components {
              */
             allow_unknown?: boolean;
             /**
+             * Format: date-time
+             * @description When the pause resumes by itself, by the server's clock; it must be in the future.
+             *     Absent together with `for_seconds` means not before it is resumed.
+             * @example 2026-01-27T18:00:00.000Z
+             */
+            until?: string;
+            /**
+             * Format: double
+             * @description The same as `until`, as a time from now.
+             * @example 7200
+             */
+            for_seconds?: number;
+            /**
+             * Format: double
+             * @description How long the ramp after the expiry takes; absent means 15, 0 means no ramp.
+             * @example 15
+             */
+            ramp_seconds?: number;
+            /**
              * @description Why; shown with the pause.
              * @example The OCR service is down.
              */
@@ -3629,6 +3651,13 @@ export interface components {
              * @example 2026-01-27T12:30:00.000Z
              */
             resumed_at?: string;
+            /**
+             * Format: date-time
+             * @description When the pause resumes by itself; while RAMPING, when it did. Absent if an operator
+             *     has to resume it, or has done so.
+             * @example 2026-01-27T18:00:00.000Z
+             */
+            until?: string;
             /**
              * @description How many directives in its scope wait to be published, or for a worker. Only from a
              *     server that is the only one on its store, once it has seen each live job.
