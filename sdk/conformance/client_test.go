@@ -111,7 +111,7 @@ func story(t *testing.T, sdk *sdk, all []operation) map[string]bool {
 	}
 	cmd := exec.CommandContext(t.Context(), sdk.client[0], sdk.client[1:]...)
 	cmd.Dir = sdk.dir
-	cmd.Env = append(os.Environ(), "LUCIUS_URL="+site.proxy.url, "LUCIUS_TOKEN=")
+	cmd.Env = append(os.Environ(), "LUCIUS_URL="+site.proxy.url, "LUCIUS_TOKEN=", "LUCIUS_TOKEN_FILE=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", strings.Join(sdk.client, " "), err, out)
 	}

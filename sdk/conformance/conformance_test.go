@@ -69,6 +69,7 @@ func TestConformance(t *testing.T) {
 			b := &bench{site: site, worker: startWorker(t, sdk, site.proxy.url, 60)}
 			b.tasks(t)
 			b.lostClaim(t)
+			b.rotate(t)
 			b.together(t)
 			b.crash(t)
 			b.slowNetwork(t)
@@ -168,6 +169,26 @@ func (b *bench) lostClaim(t *testing.T) {
 }
 
 func claims(c *call) bool { return c.verb == "claim" }
+
+// rotate replaces the token while the worker has a task: it keeps the task, reads the new
+// token, and goes on claiming.
+func (b *bench) rotate(t *testing.T) {
+	t.Helper()
+	long := b.add(what{"do": "sleep", "seconds": 3})
+	b.worker.started(t, long)
+	b.proxy.token.Store("second")
+	short := b.add(what{"do": "succeed"}) // The claim that waits gets it, and the next one is refused.
+	until(t, "a claim is refused", func() bool {
+		return len(b.proxy.seen(func(c *call) bool { return claims(c) && c.status == http.StatusUnauthorized })) > 0
+	})
+	b.worker.writeToken(t, "second")
+	for _, id := range []string{long, short, b.add(what{"do": "succeed"})} {
+		if j := b.wait(id); j.State != "SUCCEEDED" {
+			t.Errorf("after a new token the job ended %s %s", j.State, j.ErrorCode)
+		}
+	}
+	b.proxy.token.Store("")
+}
 
 // together has many tasks end at once in a slow network, so that they share requests. One
 // of them is refused, one is at another rev, and some requests have no answer: each task

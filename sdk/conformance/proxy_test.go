@@ -62,6 +62,7 @@ type fault struct {
 	dropAnswer bool // Pass the request on, and break the connection.
 	hold       bool // Answer nothing until the worker gives up.
 	refuse     bool // Answer 503 with Retry-After in the server's place.
+	expire     bool // Answer 401 in the server's place.
 	raiseRev   bool // Extend the lease first in the worker's name, so that its rev is old.
 }
 
@@ -76,6 +77,8 @@ type proxy struct {
 	url    string
 	target atomic.Value // host:port, empty if the server is away.
 	delay  atomic.Int64 // of each request and of each answer
+	// token is the one that requests must have, empty if it does not matter.
+	token atomic.Value
 	// lose, unless it is nil, says whether the answer to this request is dropped.
 	lose   func(method, path string) bool
 	server *http.Client
@@ -98,6 +101,7 @@ func newProxy(t *testing.T) *proxy {
 	transport := &http.Transport{MaxIdleConnsPerHost: 64}
 	p := &proxy{t: t, tasks: map[string]task{}, server: &http.Client{Transport: transport}}
 	p.target.Store("")
+	p.token.Store("")
 	front := httptest.NewServer(p)
 	p.url = front.URL
 	t.Cleanup(func() {
@@ -155,7 +159,13 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f, meant := p.faultFor(calls, false)
+	if token := p.token.Load().(string); token != "" && r.Header.Get("Authorization") != "Bearer "+token {
+		f = fault{expire: true}
+	}
 	switch {
+	case f.expire:
+		p.unauthenticated(w, calls)
+		return
 	case f.hold:
 		<-r.Context().Done()
 		return
@@ -186,6 +196,14 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	maps.Copy(w.Header(), answer.header)
 	w.WriteHeader(answer.status)
 	_, _ = w.Write(answer.body) // The worker may have given up.
+}
+
+// unauthenticated refuses a request for its token.
+func (p *proxy) unauthenticated(w http.ResponseWriter, calls []*call) {
+	p.learn(calls, answer{status: http.StatusUnauthorized})
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(http.StatusUnauthorized)
+	_, _ = io.WriteString(w, `{"status":401,"code":"unauthenticated","detail":"The token has expired."}`) // The worker may have given up.
 }
 
 // stream passes a stream on as it comes.

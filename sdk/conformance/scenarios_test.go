@@ -106,6 +106,21 @@ var scenarios = []scenario{
 		faults: []fault{{verb: "complete", times: 1, refuse: true}}, state: "SUCCEEDED", attempt: 1,
 		judge: repeated("complete", 2),
 	},
+	{
+		name: "a token that expires", payload: what{"do": "sleep", "seconds": 3},
+		faults: []fault{{verb: "heartbeat", times: 2, expire: true}, {verb: "complete", times: 2, expire: true}},
+		state:  "SUCCEEDED", attempt: 1,
+		judge: func(t *testing.T, b *bench, j job) {
+			t.Helper()
+			repeated("heartbeat", 3)(t, b, j)
+			repeated("complete", 3)(t, b, j)
+		},
+	},
+	{
+		name: "a token that expires before a failure", payload: what{"do": "retry_once"},
+		faults: []fault{{verb: "fail", times: 2, expire: true}}, state: "SUCCEEDED", attempt: 2,
+		judge: repeated("fail", 3),
+	},
 }
 
 // heldHeartbeats holds all heartbeats of the first attempt until its lease has ended.

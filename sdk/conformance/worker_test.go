@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"sync"
 	"syscall"
@@ -30,6 +31,7 @@ type worker struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
 	said  bytes.Buffer // What it wrote to standard error, once it has ended.
+	token string       // the file that it reads its token from
 
 	mu    sync.Mutex
 	lines []line
@@ -38,10 +40,11 @@ type worker struct {
 // startWorker starts the SDK's conformance worker on the proxy.
 func startWorker(t *testing.T, sdk *sdk, url string, grace int) *worker {
 	t.Helper()
-	w := &worker{t: t, ended: make(chan struct{})}
+	w := &worker{t: t, ended: make(chan struct{}), token: filepath.Join(t.TempDir(), "token")}
+	w.writeToken(t, "first")
 	w.cmd = exec.Command(sdk.command[0], sdk.command[1:]...)
 	w.cmd.Dir = sdk.dir
-	w.cmd.Env = append(os.Environ(), "LUCIUS_URL="+url, "LUCIUS_TOKEN=", "CONFORMANCE_PARALLEL=24",
+	w.cmd.Env = append(os.Environ(), "LUCIUS_URL="+url, "LUCIUS_TOKEN=", "LUCIUS_TOKEN_FILE="+w.token, "CONFORMANCE_PARALLEL=24",
 		fmt.Sprint("CONFORMANCE_GRACE_SECONDS=", grace))
 	w.cmd.Stderr = &w.said
 	out, err := w.cmd.StdoutPipe()
@@ -72,6 +75,14 @@ func startWorker(t *testing.T, sdk *sdk, url string, grace int) *worker {
 		}
 	})
 	return w
+}
+
+// writeToken replaces the worker's token.
+func (w *worker) writeToken(t *testing.T, token string) {
+	t.Helper()
+	if err := os.WriteFile(w.token, []byte(token+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // wrote returns whether the worker has written the line.

@@ -23,9 +23,13 @@ type ClientConfig struct {
 	// URL is the server's. Optional. Defaults to the variable LUCIUS_URL, else to
 	// http://127.0.0.1:8080.
 	URL string
-	// Token is the bearer token. Optional. Defaults to the variable LUCIUS_TOKEN, else
-	// to none.
+	// Token is the bearer token. Optional. Defaults to the variable LUCIUS_TOKEN.
 	Token string
+	// TokenSource returns the bearer token, for each request: it should cache a token that
+	// is expensive to get. A request without a token counts as one without an answer.
+	// Optional, only without Token. Without either it defaults to one that reads the file
+	// that the variable LUCIUS_TOKEN_FILE names, else there is no token.
+	TokenSource func(context.Context) (string, error)
 	// HTTPClient makes the requests. Its Timeout must be longer than the longest wait of
 	// a call, a minute. Optional. Defaults to one that keeps its connections.
 	HTTPClient *http.Client
@@ -37,13 +41,15 @@ type ClientConfig struct {
 
 // Client calls the server. Create it with [NewClient]. It is safe for concurrent use.
 type Client struct {
-	base, token string
-	http        *http.Client
-	retryFor    time.Duration
+	base     string
+	token    string
+	source   func(context.Context) (string, error) // nil if the token never changes
+	http     *http.Client
+	retryFor time.Duration
 }
 
 // NewClient returns a client. It does not connect yet. The error says what is wrong with
-// the URL.
+// the configuration.
 func NewClient(cfg ClientConfig) (*Client, error) {
 	base := strings.TrimSuffix(cmp.Or(cfg.URL, os.Getenv("LUCIUS_URL"), "http://127.0.0.1:8080"), "/")
 	parsed, err := url.Parse(base)
@@ -53,9 +59,15 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "" {
 		return nil, fmt.Errorf("lucius: the URL of the server is %q, it must begin with http:// or https:// and a host", parsed.Redacted())
 	}
-	c := &Client{
-		base: base, token: strings.TrimSpace(cmp.Or(cfg.Token, os.Getenv("LUCIUS_TOKEN"))), http: cfg.HTTPClient,
-		retryFor: cmp.Or(cfg.RetryFor, time.Minute),
+	if cfg.Token != "" && cfg.TokenSource != nil {
+		return nil, errors.New("lucius: Token cannot be used with TokenSource")
+	}
+	c := &Client{base: base, token: cfg.Token, source: cfg.TokenSource, http: cfg.HTTPClient, retryFor: cmp.Or(cfg.RetryFor, time.Minute)}
+	if c.source == nil {
+		c.token = cmp.Or(c.token, os.Getenv("LUCIUS_TOKEN"))
+		if file := os.Getenv("LUCIUS_TOKEN_FILE"); c.token == "" && file != "" {
+			c.source = tokenFile(file)
+		}
 	}
 	if c.http == nil {
 		c.http = &http.Client{Transport: &http.Transport{
@@ -68,6 +80,17 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		}}
 	}
 	return c, nil
+}
+
+// tokenFile returns a source that reads the file each time, so that the token can be replaced.
+func tokenFile(path string) func(context.Context) (string, error) {
+	return func(context.Context) (string, error) {
+		text, err := os.ReadFile(path) //nolint:gosec // The operator names the file.
+		if err == nil && len(bytes.TrimSpace(text)) == 0 {
+			err = fmt.Errorf("%s is empty", path)
+		}
+		return string(text), err
+	}
 }
 
 // pingInterval is how long a connection of HTTP/2 may be silent before it is tested.
@@ -103,7 +126,7 @@ func (c *Client) do(ctx context.Context, what call) error {
 // repeat repeats the call for at most the client's time.
 func (c *Client) repeat(ctx context.Context, try func(context.Context) error) error {
 	begun := time.Now()
-	return retry(ctx, try, func(_ int, wait time.Duration, _ error) bool { return time.Since(begun)+wait <= c.retryFor })
+	return retry(ctx, try, mayPass, func(_ int, wait time.Duration, _ error) bool { return time.Since(begun)+wait <= c.retryFor })
 }
 
 // The delays between the tries of one call: the first is so short that a restart of
@@ -117,11 +140,13 @@ const (
 
 // retry repeats the call until it succeeds or its error is not one that passes, for as
 // long as again, which gets the number of the try, from 1, and its error, agrees to wait.
-func retry(ctx context.Context, try func(context.Context) error, again func(n int, wait time.Duration, err error) bool) error {
+func retry(ctx context.Context, try func(context.Context) error,
+	passes func(error) bool, again func(n int, wait time.Duration, err error) bool,
+) error {
 	delay := firstDelay
 	for n := 1; ; n++ {
 		err := try(ctx)
-		if err == nil || ctx.Err() == nil && !mayPass(err) {
+		if err == nil || ctx.Err() == nil && !passes(err) {
 			return err
 		}
 		wait := delay/2 + rand.N(delay/2) //nolint:gosec // Jitter is not a secret.
@@ -181,8 +206,14 @@ func (c *Client) send(ctx context.Context, what call) (*http.Response, error) {
 	if what.body != nil {
 		request.Header.Set("Content-Type", "application/json")
 	}
-	if c.token != "" {
-		request.Header.Set("Authorization", "Bearer "+c.token)
+	token := c.token
+	if c.source != nil {
+		if token, err = c.source(ctx); err != nil {
+			return nil, fmt.Errorf("get the token: %w", err)
+		}
+	}
+	if token = strings.TrimSpace(token); token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	if parent := Traceparent(ctx); parent != "" {
 		request.Header.Set("Traceparent", parent)

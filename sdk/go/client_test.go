@@ -10,6 +10,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -407,6 +410,49 @@ func TestATokenIsTrimmed(t *testing.T) {
 	defer c.Close()
 	if _, err := c.Get(t.Context(), "j1"); err != nil || got != "Bearer secret" {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// A token is read for each request, so that it can be replaced while a worker runs.
+func TestATokenIsReadForEachRequest(t *testing.T) {
+	var got []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = append(got, r.Header.Get("Authorization"))
+		_, _ = io.WriteString(w, `{}`)
+	}))
+	defer server.Close()
+	file := filepath.Join(t.TempDir(), "token")
+	t.Setenv("LUCIUS_TOKEN", "")
+	t.Setenv("LUCIUS_TOKEN_FILE", file)
+	calls := 0
+	source := func(context.Context) (string, error) {
+		if calls++; calls == 2 {
+			return "", errors.New("the issuer is away")
+		}
+		return fmt.Sprint("of source ", calls), nil
+	}
+	for _, cfg := range []lucius.ClientConfig{{}, {TokenSource: source}, {Token: "fixed"}} {
+		cfg.URL, cfg.RetryFor = server.URL, -1
+		c, err := lucius.NewClient(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		for _, token := range []string{"first\n", "\n", "second"} {
+			if err := os.WriteFile(file, []byte(token), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.Get(t.Context(), "j1"); (err == nil) != (token != "\n" || cfg.Token != "") {
+				t.Errorf("%v with %q", err, token)
+			}
+		}
+	}
+	want := []string{"Bearer first", "Bearer second", "Bearer of source 1", "Bearer of source 3", "Bearer fixed", "Bearer fixed", "Bearer fixed"}
+	if !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if _, err := lucius.NewClient(lucius.ClientConfig{Token: "fixed", TokenSource: source}); err == nil {
+		t.Error("a client has two tokens")
 	}
 }
 

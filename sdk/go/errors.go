@@ -70,6 +70,13 @@ func mayPass(err error) bool {
 	return refused.Status >= 500 || refused.Status == http.StatusTooManyRequests || refused.Status == http.StatusRequestTimeout
 }
 
+// tokenRefused reports whether the server did not accept the caller's token. That says nothing
+// about an attempt: the token may have expired, and be replaced before the lease ends.
+func tokenRefused(err error) bool {
+	refused, answered := errors.AsType[*Error](err)
+	return answered && refused.Status == http.StatusUnauthorized
+}
+
 // StepError is the error of a handler that says what becomes of its step. [Final], [Retry]
 // and [RetryAfter] make one.
 type StepError struct {
@@ -121,7 +128,7 @@ var (
 	// ErrCancelled is the cause when the job is being cancelled: no result is needed.
 	ErrCancelled = errors.New("the job is being cancelled")
 	// ErrLeaseLost is the cause when the attempt no longer belongs to this worker: the
-	// server said so, or answered no heartbeat before the lease ended. Its result is not
+	// server said so, or accepted no heartbeat before the lease ended. Its result is not
 	// reported.
 	ErrLeaseLost = errors.New("the lease is lost")
 	// ErrStopped is the cause when the grace after the worker's stop is over. An error

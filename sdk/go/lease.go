@@ -132,7 +132,7 @@ func (l *lease) await(ctx context.Context, last time.Time) bool {
 // extend sends one heartbeat and repeats it until it is answered, at most until the lease
 // has ended.
 func (l *lease) extend(ctx context.Context) error {
-	ctx, cancel := context.WithDeadlineCause(ctx, l.ends, errors.New("no heartbeat was answered before it ended"))
+	ctx, cancel := context.WithDeadlineCause(ctx, l.ends, errors.New("no heartbeat was accepted before it ended"))
 	defer cancel()
 	beat := WorkHeartbeat{Owner: l.run.Owner, Progress: l.takeProgress()}
 	var extended WorkItem

@@ -125,6 +125,66 @@ func TestAHeartbeatIsRepeatedUnderItsRequestID(t *testing.T) {
 	})
 }
 
+// A token that has expired says nothing about the attempt: the handler goes on, and what it did
+// is reported once the token is replaced.
+func TestARefusedTokenIsNoLostLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for verb, handler := range map[string]lucius.Handler{
+			"complete": lasting(30 * time.Second),
+			"fail": func(context.Context, *lucius.Task) (any, error) {
+				time.Sleep(30 * time.Second)
+				return nil, errors.New("no page")
+			},
+		} {
+			q := newQueue(t)
+			q.script = func(c *call) (int, any, bool) {
+				return 401, lucius.Problem{Code: lucius.ProblemCodeUnauthenticated}, c.Verb != "claim" && c.At < 50*time.Second
+			}
+			stop := start(t, q.worker(handler))
+			q.enqueue("w1")
+			time.Sleep(2 * time.Minute)
+			if beats := q.made("heartbeat"); len(beats) < 2 {
+				t.Errorf("heartbeats %+v, want more", beats)
+			}
+			made := q.made(verb)
+			if first, last := made[0], made[len(made)-1]; first.At != 30*time.Second || last.At < 50*time.Second ||
+				last.Body.RequestID != first.Body.RequestID {
+				t.Errorf("reports %+v, want one from 30s until the token is accepted", made)
+			}
+			stop()
+		}
+	})
+}
+
+// The lease ends for a worker that cannot replace its token, and its handler hears why.
+func TestALeaseEndsWithoutAToken(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		q.script = func(c *call) (int, any, bool) {
+			return 401, lucius.Problem{Code: lucius.ProblemCodeUnauthenticated}, c.Verb == "heartbeat"
+		}
+		var cause error
+		var ended time.Duration
+		begun := time.Now()
+		stop := start(t, q.worker(func(ctx context.Context, _ *lucius.Task) (any, error) {
+			<-ctx.Done()
+			cause, ended = context.Cause(ctx), time.Since(begun)
+			return nil, nil
+		}))
+		q.enqueue("w1")
+		time.Sleep(2 * time.Minute)
+		stop()
+		if !errors.Is(cause, lucius.ErrLeaseLost) || !strings.Contains(cause.Error(), "401 unauthenticated") || ended != time.Minute {
+			t.Errorf("%v after %s", cause, ended)
+		}
+		if made := q.made("complete"); len(made) != 0 {
+			t.Errorf("reported %+v", made)
+		}
+	})
+}
+
 // A handler with a long lease hears within half a minute that its job is cancelled.
 func TestLongLeasesHaveHeartbeatsToo(t *testing.T) {
 	t.Parallel()
@@ -205,7 +265,7 @@ func TestALeaseThatEndsUnansweredIsLost(t *testing.T) {
 		q.enqueue("w1")
 		time.Sleep(time.Hour)
 		stop()
-		if !errors.Is(cause, lucius.ErrLeaseLost) || !strings.Contains(cause.Error(), "no heartbeat was answered before it ended") {
+		if !errors.Is(cause, lucius.ErrLeaseLost) || !strings.Contains(cause.Error(), "no heartbeat was accepted before it ended") {
 			t.Errorf("the handler's context ended with %v", cause)
 		}
 		beats := q.made("heartbeat")

@@ -76,14 +76,15 @@ func cut(text string, length int) string {
 
 // atRev makes a call at the item's rev, and repeats it under one request id until it is
 // answered. If the item is at another rev, such as after a heartbeat whose answer was lost,
-// it makes the call at that rev: the server tells it to the owner alone. Any other refusal
-// is returned: the attempt has ended otherwise.
+// it makes the call at that rev: the server tells it to the owner alone. A refused token is
+// not an answer about the attempt. Any other refusal is returned: the attempt has ended
+// otherwise.
 func (r *run) atRev(ctx context.Context, item *WorkItem, name string,
 	send func(ctx context.Context, rev int64, requestID string) error,
 ) error {
 	for {
 		requestID := rand.Text()
-		err := r.persist(ctx, name, func(ctx context.Context) error { return send(ctx, item.Rev, requestID) })
+		err := r.persist(ctx, name, attemptMayLast, func(ctx context.Context) error { return send(ctx, item.Rev, requestID) })
 		refused, answered := errors.AsType[*Error](err)
 		if !answered || refused.Code != ProblemCodeRevConflict || refused.CurrentRev <= item.Rev {
 			return err
@@ -91,6 +92,10 @@ func (r *run) atRev(ctx context.Context, item *WorkItem, name string,
 		item.Rev = refused.CurrentRev
 	}
 }
+
+// attemptMayLast reports whether the error of a call about an attempt may pass while the
+// attempt lasts.
+func attemptMayLast(err error) bool { return mayPass(err) || tokenRefused(err) }
 
 const (
 	// maxRequests is how many requests with completions are made at once.
@@ -165,7 +170,7 @@ func (r *run) completeBatch(ctx context.Context, batch []*completion) {
 	if err == nil && len(answer.Results) != len(batch) {
 		err = &Error{Problem: Problem{Status: http.StatusOK, Detail: "it answered another number of completions"}}
 	}
-	if err != nil && !mayPass(err) {
+	if err != nil && !attemptMayLast(err) {
 		var alone sync.WaitGroup
 		defer alone.Wait()
 		for _, c := range batch {

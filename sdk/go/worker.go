@@ -119,7 +119,8 @@ func (w *Worker) Use(middleware ...func(Handler) Handler) {
 
 // Run works until the context ends. Then it claims no more, lets its handlers finish
 // within the grace, and returns nil once all have returned. It returns an error only if the
-// configuration is invalid or the server refuses a claim, which it would refuse again.
+// configuration is invalid or the server refuses a claim, which it would refuse again. A
+// token that is no longer accepted is no reason if the client has a source of tokens.
 func (w *Worker) Run(ctx context.Context) error {
 	r, err := w.newRun()
 	if err == nil {
@@ -139,6 +140,8 @@ type run struct {
 	// claim is the worker's claim, without its number of items and request id.
 	claim       ClaimRequest
 	completions chan *completion
+	// welcome is true once the server has answered a claim.
+	welcome bool
 }
 
 // newRun returns a run, with the defaults filled in.
@@ -262,17 +265,19 @@ func (r *run) claimItems(ctx, reporting context.Context, most int) ([]WorkItem, 
 // claimOnce makes one claim and repeats it until it is answered.
 func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, error) {
 	var claimed ClaimedWork
-	err := r.persist(ctx, "claim", func(ctx context.Context) error {
+	passes := func(err error) bool { return mayPass(err) || r.welcome && r.Client.source != nil && tokenRefused(err) }
+	err := r.persist(ctx, "claim", passes, func(ctx context.Context) error {
 		return r.Client.try(ctx, call{
 			method: http.MethodPost, path: "/v1/work:claim", body: request, wait: r.ClaimWait, answer: &claimed,
 		})
 	})
+	r.welcome = r.welcome || err == nil
 	return claimed.Items, err
 }
 
-// persist repeats a call until it is answered, or until the context ends.
-func (r *run) persist(ctx context.Context, name string, try func(context.Context) error) error {
-	return retry(ctx, try, func(n int, wait time.Duration, err error) bool {
+// persist repeats a call while its errors pass, or until the context ends.
+func (r *run) persist(ctx context.Context, name string, passes func(error) bool, try func(context.Context) error) error {
+	return retry(ctx, try, passes, func(n int, wait time.Duration, err error) bool {
 		if n&(n-1) == 0 { // The first, and then ever fewer.
 			r.Log.WarnContext(ctx, "the call is repeated until it is answered", "call", name, "tries", n, "next", wait, "error", err)
 		}

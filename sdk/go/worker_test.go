@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"runtime"
 	"slices"
 	"strings"
@@ -519,6 +520,45 @@ func TestARefusedClaimDoesNotWaitForSlowHandlers(t *testing.T) {
 			t.Errorf("%+v", failed)
 		}
 	})
+}
+
+// A worker whose token can be replaced waits for that, unless the server never accepted one.
+func TestAClaimIsRepeatedUntilTheTokenIsReplaced(t *testing.T) {
+	t.Parallel()
+	for name, accepted := range map[string]time.Duration{"never": 0, "once": time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(t)
+				q.script = func(c *call) (int, any, bool) {
+					return 401, lucius.Problem{Code: lucius.ProblemCodeUnauthenticated},
+						c.Verb == "claim" && c.At >= accepted && c.At < time.Minute
+				}
+				cfg := q.config()
+				var err error
+				cfg.Client, err = lucius.NewClient(lucius.ClientConfig{
+					URL: "http://server.test", HTTPClient: &http.Client{Transport: q},
+					TokenSource: func(context.Context) (string, error) { return "t", nil },
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := lucius.NewWorker(cfg)
+				w.Handle("OCR", succeed)
+				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+				defer cancel()
+				time.AfterFunc(90*time.Second, func() { q.enqueue("w1") })
+				err = w.Run(ctx)
+				if refused := lucius.HasCode(err, lucius.ProblemCodeUnauthenticated); refused != (accepted == 0) || !refused && err != nil {
+					t.Errorf("the worker ended with %v", err)
+				}
+				if n := len(q.made("complete")); n != min(1, int(accepted.Seconds())) {
+					t.Errorf("%d items are done", n)
+				}
+				time.Sleep(time.Hour) // The item is queued.
+			})
+		})
+	}
 }
 
 // A server that shuts down answers a claim at once, with nothing.

@@ -90,7 +90,7 @@ class Completions:
             return
         items = [{"work_id": one.work_id, **one.body} for one in batch]
         status, headers, content = self._transport.once("POST", "/v1/work:complete", encoded({"items": items}), {}, _BATCH_TIMEOUT)
-        if transient(status):
+        if transient(status) or status == 401:
             for one in batch:
                 one.answer = status, headers, content
             return

@@ -37,8 +37,8 @@ def _lease_seconds(item: Mapping[str, Any]) -> Optional[float]:
 
 
 def _refused(error: LuciusError) -> bool:
-    """Whether the server refused the call, and would again."""
-    return isinstance(error, ProblemError) and not transient(error.status)
+    """Whether the server refused the call, and would again. A token can be replaced."""
+    return isinstance(error, ProblemError) and not transient(error.status) and error.status != 401
 
 
 class Lease:
@@ -104,7 +104,7 @@ class Lease:
             body["progress"] = progress
         try:
             if left <= 0:
-                raise LuciusError("no heartbeat was answered in time")
+                raise LuciusError("no heartbeat was accepted in time")
             item = self._verb("heartbeat", body, patience=left, timeout=min(max(left / 3, 0.2), _CALL_TIMEOUT))
         except LuciusError as error:
             if not _refused(error) and self._left() > 0:
@@ -150,7 +150,7 @@ class Lease:
             once = partial(self._completions.once, self._task.work_id, named, self._headers) if verb == "complete" else None
             try:
                 item: Mapping[str, Any] = self._transport.call(
-                    "POST", path, named, headers=self._headers, patience=patience, timeout=timeout, stop=stop, once=once)
+                    "POST", path, named, headers=self._headers, patience=patience, timeout=timeout, stop=stop, repeat_401=True, once=once)
             except ProblemError as error:
                 if error.code == "rev_conflict" and error.current_rev and error.current_rev != self._rev:
                     self._rev = error.current_rev

@@ -11,6 +11,7 @@ import socket
 import ssl
 import threading
 import time
+from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -78,7 +79,11 @@ class Transport:
         self._https = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/")
-        self._token: Token = token if token is not None else os.environ.get("LUCIUS_TOKEN")
+        if token is None:
+            file = os.environ.get("LUCIUS_TOKEN_FILE")
+            token = os.environ.get("LUCIUS_TOKEN") or (partial(_token_of, file) if file else "")
+        self._token = token if callable(token) else _checked(token)
+        self._sent = ""  # The last token that was sent.
         self._tls = tls
         self._lock = threading.Lock()
         self._idle: List[http.client.HTTPConnection] = []
@@ -96,15 +101,20 @@ class Transport:
 
     def redact(self, text: str) -> str:
         """The text without the token, should a message have quoted it."""
-        token = self._present()
-        return text.replace(token, "[token]") if token else text
+        return text.replace(self._sent, "[token]") if self._sent else text
 
-    def _present(self) -> str:
-        """The present token, empty if there is none. A file with one often ends with a line break."""
-        token = ((self._token() if callable(self._token) else self._token) or "").strip()
-        if not (token.isascii() and token.isprintable()):
-            raise ValueError("the token has characters that a header cannot hold")
-        return token
+    @property
+    def token_may_change(self) -> bool:
+        return callable(self._token)
+
+    def _current_token(self) -> str:
+        """The token of now, empty if there is none. Raises OSError if its function fails."""
+        if not callable(self._token):
+            return self._token
+        try:
+            return _checked(self._token())
+        except Exception as error:
+            raise OSError(f"no token: {error}") from error
 
     def connect(self, timeout: float) -> http.client.HTTPConnection:
         if self._https:
@@ -116,7 +126,7 @@ class Transport:
              headers: Mapping[str, str]) -> http.client.HTTPResponse:
         """Send one request and return the answer, of which only the head is read."""
         all_headers: Dict[str, str] = {"Accept": "application/json", **headers}
-        token = self._present()
+        token = self._sent = self._current_token()
         if token:
             all_headers["Authorization"] = f"Bearer {token}"
         if body is not None:
@@ -160,13 +170,13 @@ class Transport:
 
     def call(self, method: str, path: str, body: Any = None, *, headers: Optional[Mapping[str, str]] = None,
              timeout: float = 10.0, patience: float = 30.0,
-             stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None,
+             stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None, repeat_401: bool = False,
              once: Optional[Callable[[], Answer]] = None) -> Any:
         """Make a call and return its answer, repeating it while it has none.
 
         A call is repeated if the server did not answer, or with 408, 429 or 5xx, until
-        ``patience`` seconds have passed or ``stop`` is set. Every call of this package is
-        idempotent. ``once`` makes a try in the place of :meth:`once`. Raises
+        ``patience`` seconds have passed or ``stop`` is set; with ``repeat_401`` also if it
+        refused the token. Every call of this package is idempotent. ``once`` makes a try in the place of :meth:`once`. Raises
         :class:`ProblemError` or :class:`NoAnswerError`.
         """
         text = None if body is None else encoded(body)
@@ -182,18 +192,35 @@ class Transport:
                 if 200 <= status < 300:
                     return decoded(content) if content else None
                 failure = ProblemError.parse(status, content)
-                if not transient(status):
+                if not (transient(status) or repeat_401 and status == 401):
                     raise failure
                 wait = max(wait, _retry_after(answer))
             except _CALL_FAILED as error:
                 failure = NoAnswerError(f"{method} {path}: {error or type(error).__name__}")
                 failure.__cause__ = error
             tries += 1
-            if patience == float("inf") and not stop.is_set() and tries & (tries - 1) == 0:  # The first, and then ever fewer.
+            if (patience == float("inf") or repeat_401) and not stop.is_set() and tries & (tries - 1) == 0:  # The first, and then ever fewer.
                 log.warning("%s %s is repeated until it is answered: %s", method, path, failure)
             if time.monotonic() + wait > give_up or stop.wait(wait):
                 raise failure
             delay = min(delay * 2, _LONGEST_DELAY)
+
+
+def _checked(token: Optional[str]) -> str:
+    """The token without the line break with which a file often ends."""
+    token = (token or "").strip()
+    if not (token.isascii() and token.isprintable()):
+        raise ValueError("the token has characters that a header cannot hold")
+    return token
+
+
+def _token_of(file: str) -> str:
+    """The token in the file, which is read each time so that it can be replaced."""
+    with open(file, encoding="utf-8") as opened:
+        token = opened.read().strip()
+    if not token:
+        raise ValueError(f"{file} is empty")
+    return token
 
 
 def transient(status: int) -> bool:

@@ -28,8 +28,9 @@ When = Union[datetime, str, None]
 class Client:
     """Calls one server. Safe for use by many threads.
 
-    ``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN. A call that has no answer,
-    or 429 or 5xx, is repeated for ``patience`` seconds; every call is idempotent. Refusals
+    ``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN, else to the token in the
+    file that LUCIUS_TOKEN_FILE names. A function and the file are read for each request. A
+    call that has no answer, or 408, 429 or 5xx, is repeated for ``patience`` seconds; every call is idempotent. Refusals
     are :class:`ProblemError`.
     """
 

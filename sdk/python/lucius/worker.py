@@ -47,7 +47,8 @@ class Worker:
     def __init__(self, service: str, *, services: Sequence[str] = (), parallel: int = 4, url: Optional[str] = None,
                  token: Token = None, owner: Optional[str] = None, grace: float = 10.0, claim_wait: float = 20.0,
                  middleware: Sequence[Middleware] = (), tls: Optional[ssl.SSLContext] = None) -> None:
-        """``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN.
+        """``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN, else to the token in
+        the file that LUCIUS_TOKEN_FILE names. A function and the file are read for each request.
 
         ``parallel`` (1 to 100) limits the tasks in hand; ``grace`` is how many seconds they
         may still take after a stop; ``claim_wait`` (up to 60) how many a claim waits for
@@ -67,6 +68,7 @@ class Worker:
         self._completions = Completions(self._transport)
         self._handlers: Dict[str, Handler] = {}
         self._middleware = list(middleware)
+        self._welcome = False  # The server has answered a claim.
         self._stopping = Interruptible()
         self._finished = threading.Event()  # Nothing is reported after it.
         self._changed = threading.Condition()
@@ -93,8 +95,9 @@ class Worker:
     def run(self) -> None:
         """Work until :meth:`stop`, SIGTERM or SIGINT, then finish what is in hand.
 
-        Raises :class:`ProblemError` if the server refuses a claim, as with a wrong token.
-        A worker runs once.
+        Raises :class:`ProblemError` if the server refuses a claim, as with a wrong token. If
+        the token is from a function or a file, the worker waits for another one instead, once
+        the server has accepted it. A worker runs once.
         """
         if not self._handlers:
             raise ValueError("no handler is registered: decorate a function with @worker.step(…)")
@@ -169,7 +172,9 @@ class Worker:
                 "max": most, "wait_seconds": self._claim_wait, "start": True, "request_id": str(uuid.uuid4())}
         try:
             answer = self._transport.call("POST", "/v1/work:claim", body, timeout=self._claim_wait + 10,
-                                          patience=float("inf"), interruptible=self._stopping)
+                                          patience=float("inf"), interruptible=self._stopping,
+                                          repeat_401=self._welcome and self._transport.token_may_change)
+            self._welcome = True
         except LuciusError as error:
             if not self._stopping.interrupted.is_set():
                 raise

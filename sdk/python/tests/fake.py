@@ -66,10 +66,11 @@ class Queue(Fake):
     """A server with a queue: each payload is one task, handed out once.
 
     ``refuse`` takes the body of a completion, and returns None or a status and a problem. A
-    batch as a whole is refused if ``refuse`` refuses it.
+    batch as a whole is refused if ``refuse`` refuses it. ``accepts`` says whether the token
+    of a request is accepted.
     """
 
-    def __init__(self, *payloads, lease=60, beat=None, refuse=lambda body: None):
+    def __init__(self, *payloads, lease=60, beat=None, refuse=lambda body: None, accepts=lambda request: True):
         self.waiting = [self._item(i, p, lease) for i, p in enumerate(payloads)]
         self.reports = []
         self.batches = []
@@ -87,6 +88,8 @@ class Queue(Fake):
             return {"work_id": item["work_id"], "status": status, **({"error": content} if status >= 400 else content)}
 
         def answer(request):
+            if not accepts(request):
+                return 401, {"code": "unauthenticated", "detail": "The token has expired."}
             with guard:
                 if request.path == "/v1/work:claim":
                     taken, self.waiting = self.waiting[:request.body["max"]], self.waiting[request.body["max"]:]

@@ -1,7 +1,10 @@
 import asyncio
 import json
+import os
+import tempfile
 import unittest
 from datetime import datetime
+from unittest.mock import patch
 
 from lucius import (
     Accepted, AsyncClient, Client, Command, ConflictError, InvalidError, NoAnswerError, NotFoundError, ProblemError,
@@ -60,8 +63,24 @@ class Calls(Scripted):
         with Client(fake.url, lambda: " t\n") as client:
             client.get("j1")
         self.assertEqual(fake.requests[0].headers["Authorization"], "Bearer t")
-        with Client(fake.url, "two\nlines") as client, self.assertRaisesRegex(ValueError, "^the token has characters"):
-            client.get("j1")
+        with self.assertRaisesRegex(ValueError, "^the token has characters"):
+            Client(fake.url, "two\nlines")
+
+    def test_a_token_is_read_for_each_request(self):
+        _, fake = self.serve((200, job()))
+        with tempfile.NamedTemporaryFile("w") as file, patch.dict(
+                os.environ, {"LUCIUS_TOKEN": "", "LUCIUS_TOKEN_FILE": file.name}), Client(fake.url, patience=0) as client:
+            for token in ("first\n", "", "two\nlines", "second"):
+                file.seek(0)
+                file.truncate()
+                file.write(token)
+                file.flush()
+                if token in ("", "two\nlines"):
+                    with self.assertRaisesRegex(NoAnswerError, "no token: "):
+                        client.get("j1")
+                else:
+                    client.get("j1")
+        self.assertEqual([r.headers["Authorization"] for r in fake.requests], ["Bearer first", "Bearer second"])
 
     def test_an_answer_that_is_no_json_is_none(self):
         client, _ = self.serve((200, b"<html>"), (200, job()))

@@ -14,7 +14,7 @@ logging.getLogger("lucius").setLevel(logging.CRITICAL)
 
 def run(queue, handler, **options):
     """Run a worker until all tasks of the queue are reported, and return the reports."""
-    worker = Worker("extract", url=queue.url, token="secret-token", **options)
+    worker = Worker("extract", url=queue.url, **{"token": "secret-token", **options})
     worker.step("EXTRACT")(handler)
     running = threading.Thread(target=worker.run)
     running.start()
@@ -160,6 +160,72 @@ class Async(unittest.TestCase):
         (verb, body), = run(Queue({}), handler)
         self.assertEqual(shown, [{"fraction": 0.0, "message": "ä" * 500}])
         self.assertEqual((verb, body["retry_after_seconds"]), ("fail", 0))
+
+class Tokens(unittest.TestCase):
+    def test_a_refused_token_is_no_lost_lease(self):
+        for verb, error in (("complete", None), ("fail", KeyError("page"))):
+            token, beaten = ["old"], threading.Event()
+
+            def accepts(request, verb=verb, token=token, beaten=beaten):
+                if request.headers["Authorization"] != "Bearer expired":
+                    return True
+                if request.path.endswith(":heartbeat"):
+                    beaten.set()
+                elif request.path.endswith(verb):  # It is reported again with the new token.
+                    token[0] = "new"
+                return False
+
+            def handler(task, error=error, token=token, beaten=beaten):
+                token[0] = "expired"
+                task.progress(0.5)
+                if not beaten.wait(60) or task.cancelled.wait(0.1):
+                    raise Final(f"NOT_HEARD {task.cancelled.cause}")
+                if error:
+                    raise error
+            with self.subTest(verb), self.assertLogs("lucius", "WARNING") as logged:
+                reports = run(Queue({}, accepts=accepts), handler, token=lambda token=token: token[0])
+                self.assertEqual([(said, body.get("error", {}).get("code")) for said, body in reports],
+                                 [(verb, "work_failed" if error else None)])
+                self.assertIn("w0:heartbeat is repeated until it is answered: the server answered 401 unauthenticated", str(logged.output))
+
+    def test_a_claim_is_repeated_until_the_token_is_replaced(self):
+        token, claims = ["old"], []
+
+        def accepts(request):
+            if request.path == "/v1/work:claim":
+                claims.append(request.headers["Authorization"])
+                if len(claims) == 4:
+                    token[0] = "new"
+            return len(claims) not in (2, 3, 4)
+        queue = Queue({}, accepts=accepts)
+        late, queue.waiting = queue.waiting, []
+        threading.Timer(0.1, lambda: queue.waiting.extend(late)).start()
+        (verb, _), = run(queue, lambda task: None, token=lambda: token[0])
+        self.assertEqual((verb, claims[0], claims[4]), ("complete", "Bearer old", "Bearer new"))
+
+    def test_a_fixed_token_that_is_refused_ends_the_worker(self):
+        claims = []
+
+        def answer(request):
+            claims.append(request)
+            return (200, {"items": []}) if len(claims) == 1 else (401, {"code": "unauthenticated"})
+        fake = Fake(answer)
+        self.addCleanup(fake.close)
+        worker = Worker("extract", url=fake.url, token="t")
+        worker.step("EXTRACT")(lambda task: None)
+        with self.assertRaisesRegex(ProblemError, "401 unauthenticated"):
+            worker.run()
+
+    def test_a_token_without_an_answer_is_asked_for_again(self):
+        tries = []
+
+        def token():
+            tries.append(1)
+            if len(tries) in (2, 3):
+                raise RuntimeError("the issuer is away")
+            return "t"
+        reports = run(Queue({}), lambda task: None, token=token)
+        self.assertEqual([verb for verb, _ in reports], ["complete"])
 
 
 class Stops(unittest.TestCase):

@@ -76,7 +76,7 @@ export class Completions {
   async #together(batch: Completion[]): Promise<void> {
     const body = { items: batch.map(({ workId, body }) => ({ work_id: workId, ...body })) };
     const answer = await this.transport.once("POST", "/v1/work:complete", { body, timeout: batchTimeout, signal: this.finished });
-    if (ProblemError.parse(answer.status, "").transient) {
+    if (ProblemError.parse(answer.status, "").transient || answer.status === 401) {
       for (const one of batch) one.resolve(answer);
       return;
     }

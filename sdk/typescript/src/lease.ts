@@ -115,7 +115,7 @@ export class Lease {
     const sent = performance.now();
     const left = this.#left();
     if (left <= 0) {
-      this.#lose("no heartbeat was answered in time");
+      this.#lose("no heartbeat was accepted in time");
       return false;
     }
     const progress = this.task.takeProgress();
@@ -123,9 +123,11 @@ export class Lease {
     let item: WorkItem;
     try {
       const enough = this.#stopped.signal;
-      item = await this.#verb("heartbeat", progress ? { progress } : {}, { patience: left, timeout, enough });
+      item = await this.#verb("heartbeat", progress ? { progress } : {}, { patience: left, timeout, enough, log: this.log });
     } catch (error) {
-      if (!(error instanceof ProblemError && !error.transient) && this.#left() > 0) return true;
+      // A token can be replaced while the lease lasts.
+      const refused = error instanceof ProblemError && !error.transient && error.status !== 401;
+      if (!refused && this.#left() > 0) return true;
       this.#lose((error as Error).message);
       return false;
     }
@@ -147,7 +149,7 @@ export class Lease {
       const named = { owner: this.owner, expected_rev: this.#rev, request_id: randomUUID(), ...body };
       const once = verb === "complete" ? () => this.completions.once(this.task.workId, named, headers) : undefined;
       try {
-        const item = await this.transport.call<WorkItem>("POST", path, { body: named, headers, once, ...limits });
+        const item = await this.transport.call<WorkItem>("POST", path, { body: named, headers, once, repeat401: true, ...limits });
         this.#rev = item.rev;
         return item;
       } catch (error) {

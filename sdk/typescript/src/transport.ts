@@ -1,13 +1,15 @@
+import { readFile } from "node:fs/promises";
+
 import { NoAnswerError, ProblemError } from "./errors.js";
 import type { Log } from "./lease.js";
 
-/** A token, or a function that returns the present one. */
+/** A token, or a function that returns the current one. It is called for each request. */
 export type Token = string | (() => string | Promise<string>);
 
 export interface Connection {
   /** The server. Defaults to LUCIUS_URL, or http://127.0.0.1:8080. */
   url?: string;
-  /** Defaults to LUCIUS_TOKEN, or none. */
+  /** Defaults to LUCIUS_TOKEN, else to the file that LUCIUS_TOKEN_FILE names, which is read for each request. */
   token?: Token;
 }
 
@@ -18,6 +20,8 @@ export interface CallOptions {
   timeout?: number;
   /** How long the call is repeated while it has no answer, in milliseconds. */
   patience?: number;
+  /** Repeats the call also if the server refused the token, which can be replaced. */
+  repeat401?: boolean;
   /** Ends the call, and its repetitions. */
   signal?: AbortSignal | undefined;
   /** Ends the repetitions, but not a try that is under way. */
@@ -48,31 +52,32 @@ export const shortestPoll = 500;
 /** Calls one server. Calls are repeated: every call of this package is idempotent. */
 export class Transport {
   readonly #base: string;
-  readonly #token: Token | undefined;
+  readonly #token: Token;
+  #sent = ""; // The last token that was sent.
 
   constructor({ url, token }: Connection) {
     const parsed = new URL(url || process.env["LUCIUS_URL"] || "http://127.0.0.1:8080");
     if (!/^https?:$/.test(parsed.protocol)) throw new TypeError(`${parsed.href} is no http or https URL`);
     this.#base = parsed.href.replace(/\/+$/, "");
-    this.#token = token ?? process.env["LUCIUS_TOKEN"];
+    const file = process.env["LUCIUS_TOKEN_FILE"];
+    this.#token = token ?? (process.env["LUCIUS_TOKEN"] || (file ? () => tokenOf(file) : ""));
   }
 
   /** The text without the token, should a message have quoted it. */
-  async redact(text: string): Promise<string> {
-    const token = await this.#present();
-    return token ? text.replaceAll(token, "[token]") : text;
+  redact(text: string): string {
+    return this.#sent ? text.replaceAll(this.#sent, "[token]") : text;
   }
 
-  async #present(): Promise<string | undefined> {
-    const token = typeof this.#token === "function" ? await this.#token() : this.#token;
-    return token?.trim(); // A file with one often ends with a line break.
+  get tokenMayChange(): boolean {
+    return typeof this.#token === "function";
   }
 
   /** Make one try of a request. It rejects if there is no answer. */
   async send(method: string, path: string, options: CallOptions): Promise<Response> {
     const headers: Record<string, string> = { accept: "application/json", ...options.headers };
-    const token = await this.#present();
-    if (token) headers["authorization"] = `Bearer ${token}`;
+    const token = typeof this.#token === "function" ? await this.#token() : this.#token;
+    this.#sent = (token ?? "").trim(); // A file with one often ends with a line break.
+    if (this.#sent) headers["authorization"] = `Bearer ${this.#sent}`;
     const request: RequestInit = { method, headers, redirect: "manual" }; // A POST would become a GET.
     if (options.body !== undefined) {
       headers["content-type"] = "application/json";
@@ -92,7 +97,7 @@ export class Transport {
 
   /** Make a call and return its answer. It rejects with ProblemError or NoAnswerError. */
   async call<T>(method: string, path: string, options: CallOptions = {}): Promise<T> {
-    const { patience = 30_000, signal, enough, log, once = () => this.once(method, path, options) } = options;
+    const { patience = 30_000, repeat401, signal, enough, log, once = () => this.once(method, path, options) } = options;
     const giveUp = performance.now() + patience;
     for (let delay = firstDelay, tries = 1; ; delay = Math.min(delay * 2, longestDelay), tries++) {
       let wait = delay * (0.5 + Math.random());
@@ -101,7 +106,7 @@ export class Transport {
         const { status, retryAfter, text } = await once();
         if (status >= 200 && status < 300) return (text ? JSON.parse(text) : undefined) as T;
         const problem = ProblemError.parse(status, text);
-        if (!problem.transient) throw problem;
+        if (!problem.transient && !(repeat401 && status === 401)) throw problem;
         failure = problem;
         wait = Math.max(wait, retryAfter);
       } catch (error) {
@@ -114,6 +119,13 @@ export class Transport {
       if (performance.now() + wait > giveUp || !(await sleep(wait, signal, enough))) throw failure;
     }
   }
+}
+
+/** The token in the file. */
+async function tokenOf(file: string): Promise<string> {
+  const token = (await readFile(file, "utf8")).trim();
+  if (!token) throw new Error(`${file} is empty`);
+  return token;
 }
 
 function reason(error: unknown): string {

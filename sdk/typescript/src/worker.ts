@@ -50,6 +50,7 @@ export class Worker {
   readonly #services: string[];
   readonly #transport: Transport;
   readonly #handlers = new Map<string, Handler>();
+  #welcome = false; // The server has answered a claim.
   readonly #stopping = new AbortController();
   readonly #finished = new AbortController(); // Nothing is reported after it.
   readonly #completions: Completions;
@@ -82,8 +83,9 @@ export class Worker {
 
   /**
    * Work until {@link Worker.stop}, SIGTERM or SIGINT, then finish what is in hand. It
-   * rejects with ProblemError if the server refuses a claim, as with a wrong token. A
-   * worker runs once.
+   * rejects with ProblemError if the server refuses a claim, as with a wrong token. If the
+   * token is from a function or a file, the worker waits for another one instead, once the
+   * server has accepted it. A worker runs once.
    */
   async run(): Promise<void> {
     if (this.#handlers.size === 0) throw new Error("no handler is registered: call worker.step(type, handler)");
@@ -122,7 +124,11 @@ export class Worker {
     const signal = this.#stopping.signal;
     try {
       const timeout = (this.#options.claimWait + 10) * 1000;
-      return (await this.#transport.call<{ items: WorkItem[] }>("POST", path, { body, timeout, patience: Infinity, signal, log: this.#options.log })).items;
+      const repeat401 = this.#welcome && this.#transport.tokenMayChange;
+      const options = { body, timeout, patience: Infinity, repeat401, signal, log: this.#options.log };
+      const { items } = await this.#transport.call<{ items: WorkItem[] }>("POST", path, options);
+      this.#welcome = true;
+      return items;
     } catch (error) {
       if (!signal.aborted) throw error;
     }
@@ -170,9 +176,13 @@ export class Worker {
   }
 
   /** The report of a handler that threw something other than Final. */
-  async #failed(task: Task, error: unknown): Promise<Report> {
-    const text = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
-    const message = await this.#transport.redact(text).catch(() => "the handler failed");
+  #failed(task: Task, error: unknown): Report {
+    let message = "the handler failed";
+    try {
+      message = this.#transport.redact(error instanceof Error ? `${error.name}: ${error.message}` : String(error));
+    } catch {
+      // What was thrown has no text.
+    }
     if (task.cause === "cancelled") return failure("cancelled", message, false);
     if (error instanceof Retry) {
       return failure(error.code, error.message, true, error instanceof RetryAfter ? error.seconds : undefined);

@@ -1,4 +1,7 @@
 import assert from "node:assert/strict";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import test from "node:test";
 
 import { Client, type Command, NoAnswerError, ProblemError, TimedOutError } from "../src/index.js";
@@ -45,6 +48,23 @@ test("a token is trimmed", async (t) => {
   const { url, asked } = await serve(t, [{ status: 200, body: {} }]);
   await new Client({ url, token: () => " t\n" }).get("j1");
   assert.equal(asked[0]?.headers.authorization, "Bearer t");
+});
+
+test("a token is read for each request", async (t) => {
+  const { url, asked } = await serve(t, [{ status: 200, body: {} }]);
+  const folder = await mkdtemp(join(tmpdir(), "lucius-"));
+  t.after(() => rm(folder, { recursive: true }));
+  const file = join(folder, "token");
+  const before = { ...process.env };
+  t.after(() => (process.env = before));
+  Object.assign(process.env, { LUCIUS_TOKEN: "", LUCIUS_TOKEN_FILE: file });
+  const client = new Client({ url, patience: 0 });
+  for (const token of ["first\n", "\n", "second"]) {
+    await writeFile(file, token);
+    if (token === "\n") await assert.rejects(client.get("j1"), NoAnswerError);
+    else await client.get("j1");
+  }
+  assert.deepEqual(asked.map(({ headers }) => headers.authorization), ["Bearer first", "Bearer second"]);
 });
 
 test("redirects are not followed", async (t) => {

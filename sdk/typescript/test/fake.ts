@@ -48,8 +48,14 @@ export async function fake(answer: (asked: Asked) => Answer | Promise<Answer>) {
 /** Refuses a completion, or a whole batch of them. */
 export type Refuse = (body: any) => { status: number; body: object } | undefined;
 
+/** Says whether the token of a request is accepted. */
+export type Accepts = (asked: Asked) => boolean;
+
+const everything = { seconds: 60, beat: {} as object, refuse: (() => undefined) as Refuse, accepts: (() => true) as Accepts };
+
 /** A server with a queue: each payload is one task, handed out once. */
-export async function queue(payloads: unknown[], { seconds = 60, beat = {} as object, refuse = (() => undefined) as Refuse } = {}) {
+export async function queue(payloads: unknown[], options: Partial<typeof everything> = {}) {
+  const { seconds, beat, refuse, accepts } = { ...everything, ...options };
   const item = (index: number) => ({
     work_id: `w${index}`, rev: 2, updated_at: "2026-01-27T10:00:00.000Z",
     lease: { expires_at: new Date(Date.parse("2026-01-27T10:00:00Z") + seconds * 1000).toISOString() },
@@ -72,7 +78,9 @@ export async function queue(payloads: unknown[], { seconds = 60, beat = {} as ob
     const { status, body } = refuse(item) ?? report("complete", item);
     return { work_id: item.work_id, status, ...(status >= 400 ? { error: body } : body) };
   };
-  const server = await fake(async ({ path, body }) => {
+  const server = await fake(async (asked) => {
+    const { path, body } = asked;
+    if (!accepts(asked)) return { status: 401, body: { code: "unauthenticated", detail: "The token has expired." } };
     if (path === "/v1/work:complete") {
       batches.push(body.items.length);
       return refuse(body) ?? { status: 200, body: { results: body.items.map(result) } };

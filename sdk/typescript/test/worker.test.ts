@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { Final, type Handler, type Middleware, ProblemError, Retry, RetryAfter, Worker, type WorkerOptions } from "../src/index.js";
-import { fake, queue, type Refuse } from "./fake.js";
+import { type Accepts, fake, queue, type Refuse } from "./fake.js";
 
 const silent = { warn() {}, error() {} };
 
@@ -145,6 +145,52 @@ test("a refused claim ends the worker", async () => {
     assert.equal(error.message, "the server answered 401 unauthenticated: The token is not known.");
     return true;
   });
+  server.close();
+});
+
+test("a refused token is no lost lease", async () => {
+  for (const [verb, error] of [["complete", undefined], ["fail", new TypeError("no page")]] as const) {
+    let token = "old";
+    let beaten = () => {};
+    const heard = new Promise<void>((resolve) => (beaten = resolve));
+    const accepts: Accepts = ({ headers, path }) => {
+      if (headers.authorization !== "Bearer expired") return true;
+      if (path.endsWith(":heartbeat")) beaten();
+      else if (path.endsWith(verb)) token = "new"; // It is reported again with the new token.
+      return false;
+    };
+    const logged: string[] = [];
+    const log = { ...silent, warn: (message: string) => void logged.push(message) };
+    const [one] = await run([{}], async (task) => {
+      token = "expired";
+      task.progress(0.5);
+      await heard;
+      await new Promise((resolve) => setTimeout(resolve, 100));
+      if (task.cause) throw new Final(`CANCELLED ${task.cause}`);
+      if (error) throw error;
+    }, { token: () => token, log }, { accepts });
+    assert.deepEqual([one?.verb, one?.body.error?.code], [verb, error && "work_failed"]);
+    assert.match(logged.join("\n"), /w0:heartbeat is repeated until it is answered: the server answered 401 unauthenticated/);
+  }
+});
+
+test("a claim is repeated until the token is replaced", async () => {
+  let token = "old";
+  const claims: unknown[] = [];
+  const accepts: Accepts = ({ headers, path }) => {
+    if (path === "/v1/work:claim" && claims.push(headers.authorization) === 4) token = "new";
+    return ![2, 3, 4].includes(claims.length) || !path.endsWith(":claim");
+  };
+  const reports = await run([{}, {}], () => {}, { token: async () => token, parallel: 1 }, { accepts });
+  assert.deepEqual(reports.map(({ verb }) => verb), ["complete", "complete"]);
+  assert.deepEqual([claims[0], claims[4]], ["Bearer old", "Bearer new"]);
+});
+
+test("a fixed token that is refused ends the worker", async () => {
+  let claims = 0;
+  const server = await fake(() => (claims++ ? { status: 401, body: { code: "unauthenticated" } } : { status: 200, body: { items: [] } }));
+  const worker = new Worker({ service: "extract", url: server.url, token: "t", log: silent }).step("EXTRACT", () => {});
+  await assert.rejects(worker.run(), /401 unauthenticated/);
   server.close();
 });
 
