@@ -123,6 +123,7 @@ func (w *Worker) Do(ctx context.Context, task *Task) (result Result, failure *St
 		result, err = resultOf(value)
 	}
 	if err != nil {
+		_ = err.Error() // It panics here if it does, as that of a nil pointer does, and not in a report.
 		return Result{}, failureOf(err, context.Cause(ctx))
 	}
 	return result, nil

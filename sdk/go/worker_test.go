@@ -290,6 +290,15 @@ func TestFailuresAreReported(t *testing.T) {
 			func() (any, error) { panic("nil map") }, true, 0,
 			lucius.ReportedError{Code: "handler_panicked", Message: "the handler panicked: nil map"},
 		},
+		"an error that is a nil pointer": {
+			func() (any, error) {
+				var failure *lucius.StepError
+				return nil, failure
+			}, true, 0,
+			lucius.ReportedError{
+				Code: "handler_panicked", Message: "the handler panicked: runtime error: invalid memory address or nil pointer dereference",
+			},
+		},
 		"a result that is no reference": {
 			func() (any, error) { return "s3://b/done", nil }, false, 0,
 			lucius.ReportedError{Code: "result_invalid", Message: `the result is "s3://b/done", and must be an object with a uri, such as lucius.URI returns`},

@@ -19,8 +19,8 @@ log = logging.getLogger("lucius")
 
 _LONGEST_BEAT = 30.0
 _SHORTEST_BEAT = 0.01
-# Progress is sent early, but no more often than this.
-_PROGRESS_BEAT = 1.0
+# Progress is sent early, but no more often than this: each heartbeat is a write to the ledger.
+_PROGRESS_BEAT = 5.0
 _CALL_TIMEOUT = 10.0
 
 
@@ -62,9 +62,13 @@ class Lease:
 
     def stop(self) -> None:
         """End the heartbeats, and wait for the one in flight: it may raise the rev."""
+        self.abandon()
+        self._thread.join()
+
+    def abandon(self) -> None:
+        """End the heartbeats, so that the lease ends if nothing is reported."""
         self._stopped.set()
         self._wake.set()
-        self._thread.join()
 
     def _extend(self, item: Mapping[str, Any], since: float) -> None:
         seconds = _lease_seconds(item)
@@ -79,7 +83,7 @@ class Lease:
         log.warning("the lease of %s is lost: %s", self._task.work_id, why)
 
     def _keep(self) -> None:
-        beaten = time.monotonic()
+        beaten = float("-inf")
         while self._ends is not None:
             self._pause(beaten)
             if self._stopped.is_set():

@@ -30,6 +30,9 @@ _IDLE_CONNECTIONS = 32
 # The least time between two polls that the server answers at once, as while it shuts down.
 SHORTEST_POLL = 0.5
 
+# How long a connection may take to open: a stop waits for it.
+_CONNECT_TIMEOUT = 5.0
+
 _CALL_FAILED = (OSError, http.client.HTTPException)
 
 log = logging.getLogger("lucius")
@@ -140,13 +143,11 @@ class Transport:
         with self._lock:
             connection = self._idle.pop() if self._idle else None
         reused = connection is not None
-        connection = connection or self.connect(timeout)
-        connection.timeout = timeout
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout)
+        connection = connection or self.connect(min(timeout, _CONNECT_TIMEOUT))
         try:
             if not reused:
                 connection.connect()
+            connection.sock.settimeout(timeout)
             if interruptible:
                 interruptible.attach(connection)
             response = self.send(connection, method, path, body, headers)

@@ -137,17 +137,19 @@ class Task:
 #: How a task ended: the verb, and the body of its request.
 Report = Tuple[str, Dict[str, Any]]
 
+# The longest message and code that are sent, in bytes.
 _MAX_MESSAGE = 1000
+_MAX_CODE = 128
 
 
-def _cut(message: str) -> str:
-    """The message, cut between characters to the longest that is sent."""
-    return message.encode("utf-8", "replace")[:_MAX_MESSAGE].decode("utf-8", "ignore")
+def _cut(text: object, length: int = _MAX_MESSAGE) -> str:
+    """The text, cut between characters to so many bytes."""
+    return str(text).encode("utf-8", "replace")[:length].decode("utf-8", "ignore")
 
 
 def failure(code: str, message: str, *, retryable: bool, after: Optional[float] = None) -> Report:
     """The report of a failure."""
-    body: Dict[str, Any] = {"retryable": retryable, "error": {"code": code[:128], "message": _cut(message)}}
+    body: Dict[str, Any] = {"retryable": retryable, "error": {"code": _cut(code, _MAX_CODE), "message": _cut(message)}}
     if after is not None:
         body["retry_after_seconds"] = min(max(0.0, after), 604800.0)
     return "fail", body

@@ -14,7 +14,7 @@ import threading
 import time
 import uuid
 from concurrent.futures import CancelledError as FutureCancelled
-from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, TypeVar
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
 from ._completions import Completions
 from ._lease import Lease
@@ -72,7 +72,8 @@ class Worker:
         self._stopping = Interruptible()
         self._finished = threading.Event()  # Nothing is reported after it.
         self._changed = threading.Condition()
-        self._in_hand: Set[Task] = set()  # Guarded by _changed.
+        self._in_hand: Set[Task] = set()  # Guarded by _changed, and so is the next.
+        self._leases: Set[Lease] = set()
         self._refusal: Optional[Exception] = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._loop_guard = threading.Lock()
@@ -141,6 +142,8 @@ class Worker:
                 self._changed.wait_for(lambda: not self._in_hand, _LAST_SECONDS)
         self._finished.set()
         with self._changed:
+            for lease in self._leases:
+                lease.abandon()
             for task in self._in_hand:
                 log.warning("%s is abandoned: its handler does not end", task.work_id)
 
@@ -200,10 +203,14 @@ class Worker:
         """Do one task and report its end."""
         try:
             lease = Lease(self._transport, self._completions, self.owner, item, task)
+            with self._changed:
+                self._leases.add(lease)
             try:
                 end = self._handle(task)
             finally:
                 lease.stop()
+                with self._changed:
+                    self._leases.discard(lease)
             lease.report(end, self._finished)
         except Exception:
             log.exception("task %s is dropped", task.work_id)
@@ -231,7 +238,10 @@ class Worker:
     def _failed(self, task: Task, error: BaseException) -> Report:
         """The report of a handler that raised something other than Final."""
         cause = task.cancelled.cause
-        message = self._transport.redact(f"{type(error).__name__}: {error}")
+        try:
+            message = self._transport.redact(f"{type(error).__name__}: {error}")
+        except Exception:  # Its __str__ fails.
+            message = type(error).__name__
         if cause == CANCELLED:
             return failure("cancelled", message, retryable=False)
         if isinstance(error, Retry):
@@ -247,15 +257,24 @@ class Worker:
         """Wait for an async handler, which a cancelled task cancels as asyncio does."""
         loop = self._running_loop()
 
-        async def run() -> Any:
-            handling = asyncio.ensure_future(awaitable)
+        async def handle() -> Tuple[Any, Optional[BaseException]]:
+            try:
+                return await awaitable, None
+            except (SystemExit, KeyboardInterrupt) as error:  # It would end the loop of all handlers.
+                return None, error
+
+        async def run() -> Tuple[Any, Optional[BaseException]]:
+            handling = asyncio.ensure_future(handle())
             task.cancelled.then(lambda: _discard(loop.call_soon_threadsafe(handling.cancel)))
             return await handling
 
         try:
-            return asyncio.run_coroutine_threadsafe(run(), loop).result()
+            result, error = asyncio.run_coroutine_threadsafe(run(), loop).result()
         except FutureCancelled:
             raise LuciusError(f"cancelled: {task.cancelled.cause or 'by the handler'}") from None
+        if error is not None:
+            raise error
+        return result
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         with self._loop_guard:

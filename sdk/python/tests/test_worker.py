@@ -28,6 +28,11 @@ def run(queue, handler, **options):
     return queue.reports
 
 
+class Unprintable(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
 class Reports(unittest.TestCase):
     def report(self, handler, **options):
         reports = run(Queue({"language": "en"}), handler, **options)
@@ -51,6 +56,10 @@ class Reports(unittest.TestCase):
             (KeyError("page"), (True, "work_failed", "KeyError: 'page'", None)),
             (OSError("401 for secret-token"), (True, "work_failed", "OSError: 401 for [token]", None)),
             (SystemExit(3), (True, "work_failed", "SystemExit: 3", None)),
+            (asyncio.CancelledError(), (True, "work_failed", "CancelledError: ", None)),
+            (Unprintable(), (True, "work_failed", "Unprintable", None)),
+            (Final(404, 5), (False, "404", "5", None)),
+            (Final("é" * 100), (False, "é" * 64, "", None)),
         ):
             def fail(task, error=error):
                 raise error
@@ -58,6 +67,15 @@ class Reports(unittest.TestCase):
                 verb, body = self.report(fail)
                 got = (body["retryable"], body["error"]["code"], body["error"]["message"], body.get("retry_after_seconds"))
                 self.assertEqual((verb, got), ("fail", want))
+
+    def test_an_async_handler_that_exits_does_not_end_the_others(self):
+        async def handler(task):
+            if task.payload["exits"]:
+                raise SystemExit(3)
+            await asyncio.sleep(0.3)
+        reports = run(Queue({"exits": False}, {"exits": True}), handler)
+        self.assertEqual(sorted((verb, body.get("error", {}).get("message")) for verb, body in reports),
+                         [("complete", None), ("fail", "SystemExit: 3")])
 
     def test_a_result_that_cannot_be_taken_is_final(self):
         for result, code in (
@@ -245,6 +263,24 @@ class Stops(unittest.TestCase):
         with self.assertLogs("lucius", "WARNING") as logged:
             worker.run()
         self.assertIn("POST /v1/work:claim is repeated until it is answered", logged.output[0])
+
+    def test_the_lease_of_an_abandoned_task_is_not_extended(self):
+        beats, release = [], threading.Event()
+        self.addCleanup(release.set)
+        queue = Queue({}, lease=1, accepts=lambda request: beats.append(request.path.endswith(":heartbeat")) or True)
+        self.addCleanup(queue.close)
+        worker = Worker("extract", url=queue.url, grace=0)
+
+        @worker.step("EXTRACT")
+        def deaf(task):
+            worker.stop()
+            release.wait(60)
+        worker.run()
+        lease, = [t for t in threading.enumerate() if t.name == "lease of w0"] or [None]
+        if lease:
+            lease.join(60)
+            self.assertFalse(lease.is_alive(), "the lease is kept")
+        self.assertTrue(any(beats))
 
     def test_a_refused_claim_ends_the_worker(self):
         fake = Fake(lambda request: (401, {"code": "unauthenticated", "detail": "The token is not known."}))

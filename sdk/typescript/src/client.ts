@@ -99,8 +99,10 @@ export class Client {
     for (;;) {
       const begun = performance.now();
       const ms = Math.min(Math.max(end - begun, 0), longestPoll);
-      const job = await this.#transport.call<Job>("GET", `${path(jobId)}?wait=${Math.round(ms)}ms`, {
-        timeout: ms + 10_000, patience: this.#patience, signal,
+      const options = { timeout: ms + 10_000, patience: this.#patience, signal };
+      const job = await this.#transport.call<Job>("GET", `${path(jobId)}?wait=${Math.round(ms)}ms`, options).catch((error) => {
+        signal?.throwIfAborted();
+        throw error;
       });
       if (ended(job)) return job;
       if (performance.now() >= end) throw new TimedOutError(`job ${jobId} is ${job.state} after ${timeout} seconds`);

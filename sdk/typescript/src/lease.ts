@@ -7,9 +7,10 @@ import { sleep, type Transport } from "./transport.js";
 
 const longestBeat = 30_000;
 const shortestBeat = 10;
-// Progress is sent early, but no more often than this.
-const progressBeat = 1_000;
+// Progress is sent early, but no more often than this: each heartbeat is a write to the ledger.
+const progressBeat = 5_000;
 const callTimeout = 10_000;
+const maxCode = 128;
 
 /** How a task ended: the verb, and the body of its request. */
 export interface Report {
@@ -19,8 +20,8 @@ export interface Report {
 
 /** The report of a failure. */
 export function failure(code: string, message: string, retryable: boolean, after?: number): Report {
-  const body: Record<string, unknown> = { retryable, error: { code: code.slice(0, 128), message: cut(message) } };
-  if (after !== undefined) body["retry_after_seconds"] = Math.min(Math.max(after, 0), 604_800);
+  const body: Record<string, unknown> = { retryable, error: { code: cut(code, maxCode), message: cut(message) } };
+  if (after !== undefined) body["retry_after_seconds"] = after > 0 ? Math.min(after, 604_800) : 0;
   return { verb: "fail", body };
 }
 
@@ -93,7 +94,7 @@ export class Lease {
   }
 
   async #beat(): Promise<void> {
-    let beaten = performance.now();
+    let beaten = -Infinity;
     while (this.#ends !== Infinity) {
       const woken = !(await sleep(this.#pause(), this.#wake.signal, this.#stopped.signal));
       if (woken && !this.#stopped.signal.aborted) {

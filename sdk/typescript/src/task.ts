@@ -8,9 +8,9 @@ export type Progress = components["schemas"]["Progress"];
 
 const maxMessage = 1000;
 
-/** @internal The message, cut between characters to the longest that is sent. */
-export function cut(message: string): string {
-  return Buffer.from(message).subarray(0, maxMessage).toString("utf8").replace(/\uFFFD+$/, "");
+/** @internal The text, cut between characters to so many bytes. */
+export function cut(text: string, length = maxMessage): string {
+  return Buffer.from(String(text)).subarray(0, length).toString("utf8").replace(/\uFFFD+$/, "");
 }
 
 /** One attempt of a step, in the hands of a handler. */

@@ -1,4 +1,5 @@
 import { randomUUID } from "node:crypto";
+import { setMaxListeners } from "node:events";
 import { hostname } from "node:os";
 
 import { Completions } from "./completions.js";
@@ -50,6 +51,7 @@ export class Worker {
   readonly #services: string[];
   readonly #transport: Transport;
   readonly #handlers = new Map<string, Handler>();
+  readonly #leases = new Set<Lease>();
   #welcome = false; // The server has answered a claim.
   readonly #stopping = new AbortController();
   readonly #finished = new AbortController(); // Nothing is reported after it.
@@ -65,6 +67,7 @@ export class Worker {
     this.#options = { parallel, grace, claimWait, middleware, log };
     this.#services = [options.service, ...(options.services ?? [])];
     this.#transport = new Transport(options);
+    setMaxListeners(0, this.#stopping.signal, this.#finished.signal); // Each call in progress is one.
     this.#completions = new Completions(this.#transport, this.#finished.signal);
     this.owner = options.owner ?? `${hostname().slice(0, 64)}-${process.pid}-${randomUUID().slice(0, 8)}`;
   }
@@ -156,8 +159,14 @@ export class Worker {
   /** Do one task and report its end. */
   async #attend(task: Task, item: WorkItem): Promise<void> {
     const lease = new Lease(this.#transport, this.#completions, this.owner, task, this.#options.log, item);
-    const end = await this.#handle(task);
-    await lease.stop();
+    this.#leases.add(lease);
+    let end: Report;
+    try {
+      end = await this.#handle(task);
+    } finally {
+      await lease.stop();
+      this.#leases.delete(lease);
+    }
     await lease.report(end, this.#finished.signal);
   }
 
@@ -200,6 +209,7 @@ export class Worker {
       for (const task of this.#inHand.keys()) task.cancel("stopping");
       if (await sleep(lastMilliseconds, over.signal)) {
         this.#finished.abort(new LuciusError("the worker has stopped"));
+        for (const lease of this.#leases) void lease.stop();
         for (const task of this.#inHand.keys()) this.#options.log.warn(`${task.workId} is abandoned: its handler does not end`);
         return;
       }

@@ -67,6 +67,13 @@ test("a token is read for each request", async (t) => {
   assert.deepEqual(asked.map(({ headers }) => headers.authorization), ["Bearer first", "Bearer second"]);
 });
 
+test("a wait ends with its signal", async (t) => {
+  const { client } = await serve(t, [{ status: 200, body: { state: "IN_PROGRESS" } }]);
+  const signal = AbortSignal.timeout(100);
+  await assert.rejects(client.wait("j1", { signal }), (error) => error === signal.reason);
+  await assert.rejects(client.wait("j1", { signal }), (error) => error === signal.reason);
+});
+
 test("redirects are not followed", async (t) => {
   const { client, asked } = await serve(t, [{ status: 301, body: "", headers: { location: "/elsewhere" } }]);
   await assert.rejects(client.submit(command), /the server answered 301/);

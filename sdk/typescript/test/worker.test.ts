@@ -4,6 +4,10 @@ import test from "node:test";
 import { Final, type Handler, type Middleware, ProblemError, Retry, RetryAfter, Worker, type WorkerOptions } from "../src/index.js";
 import { type Accepts, fake, queue, type Refuse } from "./fake.js";
 
+const warnings: Error[] = [];
+process.on("warning", (warning) => warnings.push(warning));
+test.after(() => assert.deepEqual(warnings, []));
+
 const silent = { warn() {}, error() {} };
 
 /** Run a worker until all tasks are reported, and return the reports. */
@@ -44,6 +48,10 @@ test("errors say what comes next", async () => {
     [new TypeError("no page"), [true, "work_failed", "TypeError: no page", undefined]],
     [new Error("401 for secret-token"), [true, "work_failed", "Error: 401 for [token]", undefined]],
     ["thrown text", [true, "work_failed", "thrown text", undefined]],
+    [Object.create(null), [true, "work_failed", "the handler failed", undefined]],
+    [new Final(404 as any, 5 as any), [false, "404", "5", undefined]],
+    [new Final("é".repeat(100)), [false, "é".repeat(64), "", undefined]],
+    [new RetryAfter(NaN), [true, "retry_after", "", 0]],
   ];
   for (const [error, want] of cases) {
     const { verb, body } = await report(() => { throw error; });
@@ -191,6 +199,18 @@ test("a fixed token that is refused ends the worker", async () => {
   const server = await fake(() => (claims++ ? { status: 401, body: { code: "unauthenticated" } } : { status: 200, body: { items: [] } }));
   const worker = new Worker({ service: "extract", url: server.url, token: "t", log: silent }).step("EXTRACT", () => {});
   await assert.rejects(worker.run(), /401 unauthenticated/);
+  server.close();
+});
+
+test("the lease of an abandoned task is not extended", async () => {
+  const server = await queue([{}], { seconds: 1 });
+  const worker = new Worker({ service: "extract", url: server.url, log: silent, grace: 0 });
+  await worker.step("EXTRACT", () => new Promise(() => worker.stop())).run();
+  const beats = () => server.asked.filter(({ path }) => path.endsWith(":heartbeat")).length;
+  const before = beats();
+  assert.ok(before > 0);
+  await new Promise((resolve) => setTimeout(resolve, 1000)); // Another two or three would be sent.
+  assert.ok(beats() <= before + 1, `${beats() - before} heartbeats after the end`);
   server.close();
 });
 
