@@ -20,6 +20,7 @@ type disk struct {
 	// unsynced are the writes of the tail. The one at index i has position synced+i+1.
 	unsynced []diskWrite
 	synced   int
+	failed   bool // it takes no writes until the process starts again
 }
 
 // diskWrite is a write that was applied.
@@ -72,13 +73,19 @@ func (d *disk) keep(n int) {
 	}
 }
 
+// fail makes the disk fail: it loses writes as in a crash, and the process goes on.
+func (d *disk) fail() {
+	d.crash()
+	d.failed = true
+}
+
 // crash loses the last writes that are not synced: from none, if the process alone has
 // crashed, to all.
 func (d *disk) crash() {
 	d.keep(d.w.rng.IntN(len(d.unsynced) + 1))
-	d.w.faults[PowerLoss] += len(d.unsynced)
+	d.w.faults[Undone] += len(d.unsynced)
 	d.tail.Lose()
-	d.unsynced = nil
+	d.unsynced, d.failed = nil, false
 }
 
 // next returns when the next write is synced, the zero time if there is none.
@@ -91,6 +98,9 @@ func (d *disk) next() time.Time {
 
 // durable reports whether the write at the position is synced.
 func (d *disk) durable(position int) bool { return d == nil || position <= d.synced }
+
+// mayYetSync reports whether the write at the position is not synced, and may be later.
+func (d *disk) mayYetSync(position int) bool { return !d.durable(position) && !d.failed }
 
 // last returns the position of the last write of the partition that is not synced, 0 if
 // there is none.

@@ -17,9 +17,9 @@ const (
 	maxLate = 45 * time.Second
 	// maxDelay is the longest delay of a call or reply.
 	maxDelay = 15 * time.Second
-	// powerLossRate is how often the power fails in a step while writes are not synced: a
-	// few times in a phase with faults.
-	powerLossRate = 0.02
+	// diskFaultRate is how often a fault strikes the disk in a step while writes are not
+	// synced: a few times in a phase with faults.
+	diskFaultRate = 0.02
 )
 
 // until drives the world until the end time, or until done returns true.
@@ -44,7 +44,7 @@ func (w *world) advance(end time.Time) {
 		w.rest(next, end)
 		return
 	}
-	if w.faulty && (w.injectWorldFault() || w.injectPowerLoss()) {
+	if w.faulty && (w.injectWorldFault() || w.injectDiskFault()) {
 		return
 	}
 	w.execute(w.choose(ready))
@@ -84,7 +84,7 @@ func (w *world) eligible(calls []*call) ([]*call, time.Time) {
 	next := w.disk.next()
 	for _, c := range calls {
 		if !c.ready.After(now) {
-			if c.held != nil && !w.disk.durable(c.held.after) && !c.over() {
+			if c.held != nil && w.disk.mayYetSync(c.held.after) && !c.over() {
 				continue
 			}
 			found = append(found, c)
@@ -164,6 +164,8 @@ func (w *world) faultOf(c *call) Fault {
 	store := c.verb == verbGet || c.verb == verbScan || c.verb == verbCommit
 	now := time.Now()
 	switch {
+	case store && w.disk != nil && w.disk.failed:
+		return DiskFailure
 	case c.over():
 		return Expired
 	case store && now.Before(w.throttled):
@@ -179,7 +181,7 @@ func (w *world) faultOf(c *call) Fault {
 // inject executes a call with a fault.
 func (w *world) inject(c *call, fault Fault) {
 	switch fault {
-	case FailBefore, Throttle:
+	case FailBefore, Throttle, DiskFailure:
 		w.answer(c, fault, reply{err: w.refusal(c)})
 	case Partition, Expired:
 		if c.verb == verbCommit && w.rng.IntN(2) == 0 {
@@ -232,7 +234,7 @@ func (w *world) hold(c *call, why Fault, r reply, d time.Duration) {
 }
 
 // release gives the delayed reply of a call. If its caller has given up before the reply was
-// durable, it learns that the outcome is not known.
+// durable, or the disk has failed, it learns that the outcome is not known.
 func (w *world) release(c *call) {
 	switch {
 	case w.disk.durable(c.held.after):
@@ -333,18 +335,29 @@ func (w *world) injectWorldFault() bool {
 	return false
 }
 
-// injectPowerLoss draws whether the computer with the embedded store loses its power before
-// all writes are synced, and reports whether it did.
-func (w *world) injectPowerLoss() bool {
-	if w.disk.next().IsZero() || w.rng.Float64() >= powerLossRate {
+// injectDiskFault draws whether a fault strikes the computer with the embedded store before
+// all writes are synced, and reports whether one did: it loses its power, or its disk fails
+// and the process runs on for a while.
+func (w *world) injectDiskFault() bool {
+	r := w.replicas[0]
+	if w.disk.next().IsZero() || r.now == nil || w.rng.Float64() >= diskFaultRate {
 		return false
 	}
-	for _, r := range w.replicas {
-		if r.now != nil {
-			w.trace.add(line{at: time.Since(w.start), actor: "world", what: r.name, fault: PowerLoss})
-			w.crash(r.now)
-		}
+	fault := PowerLoss
+	if w.rng.IntN(3) == 0 {
+		fault = DiskFailure
+		w.disk.fail()
+		w.late = nil
+		w.after(w.logUniform(100*time.Millisecond, 30*time.Second), func() {
+			if w.disk.failed {
+				w.crash(r.now)
+			}
+		})
+	} else {
+		w.crash(r.now)
 	}
+	w.faults[fault]++
+	w.trace.add(line{at: time.Since(w.start), actor: "world", what: r.name, fault: fault})
 	return true
 }
 

@@ -26,7 +26,9 @@ const (
 	Duplicate   Fault = "duplicate"    // the bus delivers a message again
 	Expired     Fault = "expired"      // the caller's context has ended
 	Unsynced    Fault = "unsynced"     // executed, and the reply waits until the disk has synced it
-	PowerLoss   Fault = "power-loss"   // a write that was applied and not synced is undone
+	PowerLoss   Fault = "power-loss"   // the process crashes, and writes that are not synced are undone
+	DiskFailure Fault = "disk-failure" // writes that are not synced are undone, and the store refuses all calls
+	Undone      Fault = "undone"       // a write that was applied and not synced is undone
 )
 
 // callFaults strike single calls, in the order in which they are drawn.
