@@ -1705,7 +1705,7 @@ type Waiting struct {
 	Since time.Time `json:"since"`
 
 	// Until When Lucius continues by itself if nothing happens sooner: the end of a delay, a
-	// ramp or a lease, or the next try of a circuit.
+	// pause, a ramp or a lease, or the next try of a circuit.
 	//
 	//
 	// Example: 2026-01-27T10:17:01.250Z
