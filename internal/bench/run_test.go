@@ -170,6 +170,7 @@ func TestAnUnexpectedAnswerEndsTheRun(t *testing.T) {
 			server := serve(t, at(test.path, test.status, test.body))
 			options := short(t, server)
 			options.Loads = []string{test.load}
+			options.Duration = time.Second // A slow machine sends no request in a moment.
 			_, err := bench.Measure(t.Context(), options)
 			var status *bench.StatusError
 			if !errors.As(err, &status) {
