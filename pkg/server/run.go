@@ -126,6 +126,7 @@ func (s *Server) loops() []func(context.Context) error {
 		every(s.cfg.SweepInterval, s.clock.guard(s.sweeper.Loop()))
 		every(s.cfg.SweepInterval, s.clock.guard(s.retention.Loop()))
 		every(time.Second, s.clock.guard(s.uses.Reconciler.Loop()))
+		every(time.Second, s.clock.guard(s.uses.Reconciler.AgeLoop()))
 		every(time.Second, s.bulk.Loop())
 		loops = append(loops, s.webhooks.Run)
 		every(s.cfg.SweepInterval, s.webhooks.Loop())

@@ -42,6 +42,9 @@ const (
 	// has nothing else to do.
 	hastyPage = 1000
 	hastyTime = 900 * time.Millisecond
+	// sharedAgeInterval is how often the age of the oldest due row is read if other processes
+	// share the store, which may charge for reads.
+	sharedAgeInterval = 5 * time.Second
 )
 
 // ReconcilerConfig configures a [Reconciler].
@@ -75,8 +78,10 @@ type ReconcilerReport struct {
 	Checked    int     // slots
 	RoundEnded time.Time
 
-	Repaired      int           // defects, since the process began
-	OldestPending time.Duration // how long the oldest due row has waited to be published
+	Repaired int // defects, since the process began
+	// OldestPending is how long the oldest due row had waited to be published when
+	// [Reconciler.AgeLoop] read it, seconds ago at most.
+	OldestPending time.Duration
 }
 
 // Reconciler walks the live jobs, slowly and forever, and checks that each has a way
@@ -142,14 +147,34 @@ func (r *Reconciler) Loop() Loop {
 	}}
 }
 
-// RunOnce checks one page of jobs, or of the ready index, with which a round ends; in haste
-// it checks several. It reports More until then. After an error the next pass checks the page again. One pass
-// runs at a time.
-func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
+// AgeLoop returns the loop that reads how long the oldest due row has waited. It is not a
+// part of the walk, because operators need the age while the walk rests.
+func (r *Reconciler) AgeLoop() Loop {
+	return Loop{Name: "outbox age", Pass: r.ReadAge, Rest: func() time.Duration {
+		if r.cfg.Ledger.Exclusive() {
+			return 0
+		}
+		return sharedAgeInterval
+	}}
+}
+
+// ReadAge reads how long the oldest due row has waited to be published.
+func (r *Reconciler) ReadAge(ctx context.Context) error {
 	oldest, err := r.oldestPending(ctx)
 	if err != nil {
-		return Pass{More: true}, fmt.Errorf("reconcile: %w", err)
+		return fmt.Errorf("age of the oldest pending row: %w", err)
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last.OldestPending = oldest
+	return nil
+}
+
+// RunOnce checks one page of jobs, or of the ready index, with which a round ends; in haste
+// it checks several. It reports More until then. After an error the next pass checks the page
+// again. One pass
+// runs at a time.
+func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	begun := time.Now()
 	pass, repaired, err := r.checkPage(ctx)
 	for err == nil && ctx.Err() == nil && r.haste && pass.More && time.Since(begun) < hastyTime &&
@@ -161,7 +186,6 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.last.OldestPending = oldest
 	r.last.Repaired += repaired
 	if !pass.More {
 		r.last.Stuck, r.last.Checked = r.round.Stuck, r.round.Checked
