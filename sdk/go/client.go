@@ -183,8 +183,8 @@ func (c *Client) try(ctx context.Context, what call) error {
 		return nil
 	}
 	if err := json.Unmarshal(text, what.answer); err != nil {
-		// It would be the same again: this is no server of ours, or a newer one.
-		return &Error{Problem: Problem{Status: int32(response.StatusCode), Detail: "its answer cannot be decoded: " + err.Error()}}
+		// A proxy answered in the server's place. That may pass.
+		return fmt.Errorf("%s %s: decode the answer: %w", what.method, what.path, err)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Error is an answer of the server that is not the expected one.
+// Error is a response of the server that reports an error.
 type Error struct {
 	// Problem is what the server said. Of an answer that is no problem, such as one of a
 	// proxy, it has the Status alone, and plain text as its Detail.

@@ -108,8 +108,7 @@ const pollWait = 30 * time.Second
 // does while it shuts down.
 const minPoll = 500 * time.Millisecond
 
-// Wait waits until the job has ended, and returns it. Whether it succeeded says
-// [Job.Err].
+// Wait waits until the job has ended, and returns it. [Job.Err] tells whether it succeeded.
 func (c *Client) Wait(ctx context.Context, jobID string) (*Job, error) {
 	for {
 		var job Job

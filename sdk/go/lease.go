@@ -54,14 +54,14 @@ func (r *run) keepLease(ctx context.Context, item *WorkItem, task *Task, giveUp 
 	return l
 }
 
-// stop ends the heartbeats. One that is under way may have raised the item's rev.
+// stop ends the heartbeats, and waits for one in progress: it may raise the item's rev.
 func (l *lease) stop() {
 	l.cancel()
 	<-l.done
 }
 
-// adopt takes over the lease of an answer. How long it is says the server's clock alone,
-// since the worker's may differ.
+// adopt takes the lease from an answer. Its length is computed from the server's times alone,
+// because the worker's clock may differ.
 func (l *lease) adopt(answer *WorkItem, asked time.Time) {
 	l.item.Rev, l.item.Lease = answer.Rev, answer.Lease
 	if answer.Lease != nil {

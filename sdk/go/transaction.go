@@ -66,8 +66,8 @@ type SubmissionProblem struct {
 	Discarded string `json:"discarded"`
 }
 
-// ErrNoSubmission is returned when there is no command of an id, or none that the role may
-// see, or none any more: it is deleted with its job.
+// ErrNoSubmission is returned when no command has the id, when the role may not see the
+// command, and when the command was deleted with its job.
 var ErrNoSubmission = errors.New("there is no such command")
 
 // SubmissionOf reads what became of a command, by the id that [SubmitTx] returned. The error

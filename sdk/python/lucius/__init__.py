@@ -20,12 +20,12 @@ from .errors import (
 )
 from .model import Accepted, Command, Event, Job, Step
 from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
-from .transaction import Submission, submission_of, submit_in
+from .transaction import Submission, submission_of, submit_tx
 from .worker import Worker
 
 __all__ = [
     "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Client", "Command", "ConflictError", "Event",
     "Final", "ForbiddenError", "InvalidError", "Job", "LEASE_LOST", "LuciusError", "NoAnswerError", "NotFoundError",
     "ProblemError", "Retry", "RetryAfter", "STOPPING", "Step", "Submission", "Task", "TimedOutError", "UnauthenticatedError",
-    "UnavailableError", "Violation", "Watch", "Worker", "submission_of", "submit_in",
+    "UnavailableError", "Violation", "Watch", "Worker", "submission_of", "submit_tx",
 ]

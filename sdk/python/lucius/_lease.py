@@ -109,7 +109,7 @@ class Lease:
         try:
             if left <= 0:
                 raise LuciusError("no heartbeat was accepted in time")
-            item = self._verb("heartbeat", body, patience=left, timeout=min(max(left / 3, 0.2), _CALL_TIMEOUT))
+            item = self._verb("heartbeat", body, retry_for=left, timeout=min(max(left / 3, 0.2), _CALL_TIMEOUT))
         except LuciusError as error:
             if not _refused(error) and self._left() > 0:
                 return True
@@ -122,7 +122,7 @@ class Lease:
             self._task.pause_requested.set()
         return True
 
-    def report(self, end: Report, stop: threading.Event, patience: float = float("inf")) -> None:
+    def report(self, end: Report, stop: threading.Event) -> None:
         """Report the end of the task, unless its lease is lost. Call it after stop().
 
         A result that the server does not take fails the step: the next attempt would
@@ -134,16 +134,16 @@ class Lease:
         if self.lost:
             return
         try:
-            self._verb(verb, body, patience=patience, timeout=_CALL_TIMEOUT, stop=stop)
+            self._verb(verb, body, retry_for=float("inf"), timeout=_CALL_TIMEOUT, stop=stop)
         except ProblemError as error:
             if verb == "complete" and error.status in (413, 422):
-                self.report(failure("result_refused", str(error), retryable=False), stop, patience)
+                self.report(failure("result_refused", str(error), retryable=False), stop)
             else:
                 log.warning("the report for %s is dropped: %s", self._task.work_id, error)
         except LuciusError as error:
             log.warning("the report for %s is dropped: %s", self._task.work_id, error)
 
-    def _verb(self, verb: str, body: Dict[str, Any], *, patience: float, timeout: float,
+    def _verb(self, verb: str, body: Dict[str, Any], *, retry_for: float, timeout: float,
               stop: Optional[threading.Event] = None) -> Mapping[str, Any]:
         """Make a call for the task, and adopt the rev that the answer has."""
         path = f"/v1/work/{segment(self._task.work_id)}:{verb}"
@@ -154,7 +154,7 @@ class Lease:
             once = partial(self._completions.once, self._task.work_id, named, self._headers) if verb == "complete" else None
             try:
                 item: Mapping[str, Any] = self._transport.call(
-                    "POST", path, named, headers=self._headers, patience=patience, timeout=timeout, stop=stop, repeat_401=True, once=once)
+                    "POST", path, named, headers=self._headers, retry_for=retry_for, timeout=timeout, stop=stop, repeat_401=True, once=once)
             except ProblemError as error:
                 if error.code == "rev_conflict" and error.current_rev and error.current_rev != self._rev:
                     self._rev = error.current_rev

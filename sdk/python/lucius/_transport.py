@@ -170,18 +170,18 @@ class Transport:
         return response.status, response.headers, content  # type: ignore[return-value]
 
     def call(self, method: str, path: str, body: Any = None, *, headers: Optional[Mapping[str, str]] = None,
-             timeout: float = 10.0, patience: float = 30.0,
+             timeout: float = 10.0, retry_for: float = 60.0,
              stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None, repeat_401: bool = False,
              once: Optional[Callable[[], Answer]] = None) -> Any:
         """Make a call and return its answer, repeating it while it has none.
 
         A call is repeated if the server did not answer, or with 408, 429 or 5xx, until
-        ``patience`` seconds have passed or ``stop`` is set; with ``repeat_401`` also if it
+        ``retry_for`` seconds have passed or ``stop`` is set; with ``repeat_401`` also if it
         refused the token. Every call of this package is idempotent. ``once`` makes a try in the place of :meth:`once`. Raises
         :class:`ProblemError` or :class:`NoAnswerError`.
         """
         text = None if body is None else encoded(body)
-        give_up = time.monotonic() + patience
+        give_up = time.monotonic() + retry_for
         delay, tries = _FIRST_DELAY, 0
         stop = stop or (interruptible.interrupted if interruptible else threading.Event())
         while True:
@@ -200,7 +200,7 @@ class Transport:
                 failure = NoAnswerError(f"{method} {path}: {error or type(error).__name__}")
                 failure.__cause__ = error
             tries += 1
-            if (patience == float("inf") or repeat_401) and not stop.is_set() and tries & (tries - 1) == 0:  # The first, and then ever fewer.
+            if (retry_for == float("inf") or repeat_401) and not stop.is_set() and tries & (tries - 1) == 0:  # The first, and then ever fewer.
                 log.warning("%s %s is repeated until it is answered: %s", method, path, failure)
             if time.monotonic() + wait > give_up or stop.wait(wait):
                 raise failure
@@ -225,7 +225,7 @@ def _token_of(file: str) -> str:
 
 
 def transient(status: int) -> bool:
-    """Whether a repetition of the call may be answered otherwise."""
+    """Whether the call may succeed if it is repeated."""
     return status >= 500 or status in (408, 429)
 
 

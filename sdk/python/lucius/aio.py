@@ -23,9 +23,9 @@ class AsyncClient:
     once; its call may still reach the server.
     """
 
-    def __init__(self, url: Optional[str] = None, token: Token = None, *, patience: float = 30.0,
+    def __init__(self, url: Optional[str] = None, token: Token = None, *, retry_for: float = 60.0,
                  parallel: int = 32, tls: Optional[ssl.SSLContext] = None) -> None:
-        self._client = Client(url, token, patience=patience, tls=tls)
+        self._client = Client(url, token, retry_for=retry_for, tls=tls)
         self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="lucius")
 
     async def close(self) -> None:

@@ -30,14 +30,14 @@ class Client:
 
     ``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN, else to the token in the
     file that LUCIUS_TOKEN_FILE names. A function and the file are read for each request. A
-    call that has no answer, or 408, 429 or 5xx, is repeated for ``patience`` seconds; every call is idempotent. Refusals
+    call that has no answer, or 408, 429 or 5xx, is repeated for ``retry_for`` seconds; every call is idempotent. Refusals
     are :class:`ProblemError`.
     """
 
-    def __init__(self, url: Optional[str] = None, token: Token = None, *, patience: float = 30.0,
+    def __init__(self, url: Optional[str] = None, token: Token = None, *, retry_for: float = 60.0,
                  tls: Optional[ssl.SSLContext] = None) -> None:
         self._transport = Transport(url, token, tls=tls)
-        self._patience = patience
+        self._retry_for = retry_for
 
     def close(self) -> None:
         self._transport.close()
@@ -74,7 +74,7 @@ class Client:
             return (undecided["status"], headers, encoded(undecided["error"])) if undecided else (200, headers, b"")
 
         try:
-            self._transport.call("POST", path, patience=self._patience, once=once)
+            self._transport.call("POST", path, retry_for=self._retry_for, once=once)
         except LuciusError:
             if len(results) < len(bodies):
                 raise
@@ -136,7 +136,7 @@ class Client:
         return Job.parse(self._call("POST", f"{_job(job_id)}:{verb}", {"reason": reason} if reason else {}))
 
     def _call(self, method: str, path: str, body: Any = None, timeout: float = 10.0) -> Any:
-        return self._transport.call(method, path, body, timeout=timeout, patience=self._patience)
+        return self._transport.call(method, path, body, timeout=timeout, retry_for=self._retry_for)
 
     def _pages(self, path: str, query: Mapping[str, Optional[str]]) -> Iterator[Mapping[str, Any]]:
         token: Optional[str] = None
@@ -149,7 +149,7 @@ class Client:
 
 
 class Watch(Iterator[Event]):
-    """A job's history as it happens. It connects again by itself where it was.
+    """A job's history as it happens. It reconnects, and continues after the last entry.
 
     :meth:`close`, which any thread may call, ends it.
     """
@@ -222,16 +222,13 @@ def _when(when: When) -> Optional[str]:
 
 def _body(command: Command) -> Dict[str, Any]:
     """The command as the server takes it."""
-    body = {name: value for name, value in vars(command).items() if value is not None and name != "key"}
-    if command.key is not None:
-        body["idempotency_key"] = command.key
-    return body
+    return {name: value for name, value in vars(command).items() if value is not None}
 
 
 def _encoded(command: Command) -> Dict[str, Any]:
     """The command as the server takes it, with a key."""
     body = _body(command)
-    if command.key is None:
+    if command.idempotency_key is None:
         # Ids of the sender's logs and traces do not make it another command.
         content = {name: value for name, value in body.items() if name not in ("correlation_id", "traceparent")}
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))

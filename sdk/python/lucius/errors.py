@@ -1,4 +1,4 @@
-"""What goes wrong: the server's answers, and what handlers raise."""
+"""Errors: the server's refusals, and those that handlers raise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients get: jobs, their steps and their history."""
+"""Commands, and the jobs, steps and events that clients read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, List, Mapping, Optional
 
-#: The states in which a job never changes again.
+#: The final states of a job.
 ENDED = frozenset({"SUCCEEDED", "FAILED_FINAL", "CANCELLED"})
 
 Ref = Mapping[str, Any]
@@ -18,7 +18,7 @@ def _time(text: Optional[str]) -> Optional[datetime]:
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a job. ``raw`` has all that the server says."""
+    """A step of a job. ``raw`` is the server's whole JSON object."""
 
     step_id: str
     step_type: str
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Job:
-    """A job with its steps. ``raw`` has all that the server says."""
+    """A job with its steps. ``raw`` is the server's whole JSON object."""
 
     job_id: str
     tenant_id: str
@@ -64,7 +64,7 @@ class Job:
 
     @property
     def ended(self) -> bool:
-        """Whether the job will never change again."""
+        """Whether the job has ended: it never changes again."""
         return self.state in ENDED
 
     @property
@@ -89,7 +89,7 @@ class Accepted:
 
 @dataclass(frozen=True)
 class Event:
-    """One entry of a job's history. ``raw`` has all that the server says."""
+    """One entry of a job's history. ``raw`` is the server's whole JSON object."""
 
     event_id: str
     type: str
@@ -114,9 +114,9 @@ class Event:
 
 @dataclass(frozen=True)
 class Command:
-    """What an application wants done.
+    """A command of an application.
 
-    ``key`` names the command: the same key in the same tenant is the same job, however
+    ``idempotency_key`` names the command: the same key in the same tenant is the same job, however
     often it is submitted. Without one the key is made of the content, so that equal
     commands are one job.
     """
@@ -127,7 +127,7 @@ class Command:
     input_ref: Ref
     output_ref: Ref
     schema_version: str = "1"
-    key: Optional[str] = None
+    idempotency_key: Optional[str] = None
     mode: Optional[str] = None
     doc_id: Optional[str] = None
     workspace_ref: Optional[Ref] = None

@@ -1,4 +1,4 @@
-"""What a handler gets: the task, and the news whether it is still wanted."""
+"""The task that a handler gets, and its cancellation."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from .errors import Cancelled
 
-#: The job is being cancelled: the result is not needed any more.
+#: The job is being cancelled: its result is no longer needed.
 CANCELLED = "cancelled"
-#: The task belongs to another worker, or ended otherwise: nothing is reported for it.
+#: The lease is lost, and another worker may have the task: nothing is reported for it.
 LEASE_LOST = "lease_lost"
-#: The worker stops, and its grace is over.
+#: The worker is stopping, and its grace period is over.
 STOPPING = "stopping"
 
 
 class Cancellation(threading.Event):
-    """An event that is set when the task should end soon, with its :attr:`cause`."""
+    """An event that is set when the task should end soon. :attr:`cause` says why."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Cancellation(threading.Event):
             call()
 
     def then(self, call: Callable[[], None]) -> None:
-        """Call this once the event is set, which it may be already."""
+        """Call the function when the event is set, or now if it is set already."""
         with self._guard:
             if not self.is_set() and self.cause is None:
                 self._then.append(call)
@@ -44,11 +44,10 @@ class Cancellation(threading.Event):
 
 
 class Task:
-    """One attempt of a step, in the hands of a handler.
+    """One attempt of a step, as its handler gets it.
 
-    :attr:`cancelled` is an event: wait on it, or pass it on. :attr:`pause_requested`
-    says that the job is being paused: finish, or raise Retry if a later attempt can
-    continue.
+    :attr:`cancelled` is an event: wait on it, or pass it on. :attr:`pause_requested` is set
+    when the job is being paused: finish, or raise Retry if a later attempt can continue.
     """
 
     def __init__(self, item: Mapping[str, Any]) -> None:
@@ -114,7 +113,7 @@ class Task:
         return self.directive.get("correlation_id")
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Show how far the task is, by a heartbeat that is sent soon."""
+        """Show the task's progress on its step: the next heartbeat sends the newest."""
         # 0.0 comes first, so that it takes the place of what is not a number.
         shown: Dict[str, Any] = {"fraction": min(max(0.0, float(fraction)), 1.0)}
         if message:

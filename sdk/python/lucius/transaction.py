@@ -45,11 +45,11 @@ class Submission:
     discarded: str = ""
 
 
-def submit_in(cursor: Cursor, command: Command) -> str:
+def submit_tx(cursor: Cursor, command: Command) -> str:
     """Submit a command in the cursor's transaction, and return the command's id.
 
     There will be one job if the transaction is committed, and none if it is not. Without a
-    ``key`` each call is a job of its own, also if the contents are equal. The server checks
+    ``idempotency_key`` each call is a job of its own, also if the contents are equal. The server checks
     the command after the commit: :func:`submission_of` tells whether it was refused.
     """
     cursor.execute("SELECT lucius.submit(%s::text::jsonb)::text", (json.dumps(_body(command)),))

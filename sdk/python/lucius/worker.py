@@ -175,7 +175,7 @@ class Worker:
                 "max": most, "wait_seconds": self._claim_wait, "start": True, "request_id": str(uuid.uuid4())}
         try:
             answer = self._transport.call("POST", "/v1/work:claim", body, timeout=self._claim_wait + 10,
-                                          patience=float("inf"), interruptible=self._stopping,
+                                          retry_for=float("inf"), interruptible=self._stopping,
                                           repeat_401=self._welcome and self._transport.token_may_change)
             self._welcome = True
         except LuciusError as error:
@@ -184,7 +184,7 @@ class Worker:
             # The interrupted claim may have succeeded: its items would stay claimed.
             body["wait_seconds"] = 0
             try:
-                answer = self._transport.call("POST", "/v1/work:claim", body, timeout=2, patience=2)
+                answer = self._transport.call("POST", "/v1/work:claim", body, timeout=2, retry_for=2)
             except LuciusError as again:
                 log.warning("items may stay claimed: the last claim was not answered: %s", again or error)
                 return []

@@ -51,11 +51,11 @@ class Calls(Scripted):
         self.assertEqual(len(fake.requests), 5)
         self.assertEqual(fake.requests[0].headers["Authorization"], "Bearer t")
 
-    def test_patience_ends(self):
+    def test_retries_end(self):
         _, fake = self.serve((503, {"code": "store_unavailable"}))
-        with Client(fake.url, patience=0.01) as client, self.assertRaisesRegex(UnavailableError, "store_unavailable"):
+        with Client(fake.url, retry_for=0.01) as client, self.assertRaisesRegex(UnavailableError, "store_unavailable"):
             client.get("j1")
-        with Client("http://127.0.0.1:1", patience=0.01) as client, self.assertRaises(NoAnswerError):
+        with Client("http://127.0.0.1:1", retry_for=0.01) as client, self.assertRaises(NoAnswerError):
             client.get("j1")
 
     def test_a_token_is_trimmed(self):
@@ -69,7 +69,7 @@ class Calls(Scripted):
     def test_a_token_is_read_for_each_request(self):
         _, fake = self.serve((200, job()))
         with tempfile.NamedTemporaryFile("w") as file, patch.dict(
-                os.environ, {"LUCIUS_TOKEN": "", "LUCIUS_TOKEN_FILE": file.name}), Client(fake.url, patience=0) as client:
+                os.environ, {"LUCIUS_TOKEN": "", "LUCIUS_TOKEN_FILE": file.name}), Client(fake.url, retry_for=0) as client:
             for token in ("first\n", "", "two\nlines", "second"):
                 file.seek(0)
                 file.truncate()
@@ -92,7 +92,7 @@ class Calls(Scripted):
             (200, {"results": [busy, {"status": 422, "error": {"code": "c"}}, busy]}),
             (503, {}), (200, {"results": [busy]}),
             (200, {"results": [{"status": 202, **RECEIPT}, busy]}), (200, {"results": [{"status": 202, **RECEIPT}]}))
-        commands = [Command(**{**vars(COMMAND), "key": key}) for key in "abc"]
+        commands = [Command(**{**vars(COMMAND), "idempotency_key": key}) for key in "abc"]
         first, refused, last = client.submit_batch(commands)
         self.assertEqual((first.job_id, refused.code, last.job_id), ("j1", "c", "j1"))
         self.assertIsInstance(refused, InvalidError)
@@ -102,7 +102,7 @@ class Calls(Scripted):
     def test_a_batch_that_stays_undecided_says_so_of_each(self):
         busy = {"status": 503, "error": {"code": "store_unavailable"}}
         _, fake = self.serve((200, {"results": [busy, {"status": 202, **RECEIPT}]}), (503, {}))
-        with Client(fake.url, patience=0.2) as client:
+        with Client(fake.url, retry_for=0.2) as client:
             waiting, taken = client.submit_batch([COMMAND, COMMAND])
         self.assertEqual((waiting.code, taken.job_id), ("store_unavailable", "j1"))
 
@@ -116,7 +116,7 @@ class Calls(Scripted):
 
     def test_the_content_is_the_key(self):
         client, fake = self.serve((202, RECEIPT))
-        for more in ({}, {"correlation_id": "x"}, {"payload": {"language": "de"}}, {"key": "k"}):
+        for more in ({}, {"correlation_id": "x"}, {"payload": {"language": "de"}}, {"idempotency_key": "k"}):
             client.submit(Command(**{**vars(COMMAND), **more}))
         same, traced, other, keyed = [r.body["idempotency_key"] for r in fake.requests]
         self.assertEqual(same, traced)

@@ -1,7 +1,7 @@
 import json
 import unittest
 
-from lucius import Command, Submission, Violation, submission_of, submit_in
+from lucius import Command, Submission, Violation, submission_of, submit_tx
 
 COMMAND = Command(tenant_id="tenant_a", request_type="doc.ingest", payload={"language": "en"},
                   input_ref={"uri": "s3://bucket/in.pdf"}, output_ref={"uri": "s3://bucket/out.json"})
@@ -30,7 +30,7 @@ class MappingCursor(Cursor):
 class Transactions(unittest.TestCase):
     def test_a_command_is_submitted(self):
         cursor = Cursor("c-1")
-        self.assertEqual(submit_in(cursor, COMMAND), "c-1")
+        self.assertEqual(submit_tx(cursor, COMMAND), "c-1")
         query, (body,) = cursor.asked
         self.assertIn("lucius.submit(%s", query)
         self.assertEqual(json.loads(body), {
@@ -39,7 +39,7 @@ class Transactions(unittest.TestCase):
 
     def test_its_key_is_kept(self):
         cursor = Cursor("c-1")
-        submit_in(cursor, Command(**{**vars(COMMAND), "key": "order-7"}))
+        submit_tx(cursor, Command(**{**vars(COMMAND), "idempotency_key": "order-7"}))
         self.assertEqual(json.loads(cursor.asked[1][0])["idempotency_key"], "order-7")
 
     def test_what_became_of_it(self):
@@ -55,4 +55,4 @@ class Transactions(unittest.TestCase):
         raw.update(state="discarded", problem={"code": "payload_invalid", "detail": "No.", "discarded": "sent twice"}, job_id=None)
         self.assertEqual(submission_of(MappingCursor(json.dumps(raw)), "c-1").discarded, "sent twice")
         self.assertIsNone(submission_of(Cursor(None), "c-1"))
-        self.assertEqual(submit_in(MappingCursor("c-1"), COMMAND), "c-1")
+        self.assertEqual(submit_tx(MappingCursor("c-1"), COMMAND), "c-1")

@@ -10,15 +10,15 @@ export type JobState = Schemas["JobState"];
 export type Event = Schemas["Event"];
 export type Accepted = Schemas["CommandAccepted"];
 /**
- * What an application wants done. `idempotency_key` names the command: the same key in the
+ * A command of an application. `idempotency_key` names the command: the same key in the
  * same tenant is the same job, however often it is submitted. Without one the key is made
  * of the content, so that equal commands are one job.
  */
 export type Command = Schemas["Command"];
 
 export interface ClientOptions extends Connection {
-  /** How many seconds a call without an answer is repeated. Defaults to 30. */
-  patience?: number;
+  /** How many seconds a call without an answer is repeated. Defaults to 60. */
+  retryFor?: number;
 }
 
 export interface ListOptions {
@@ -37,7 +37,7 @@ const batchTimeout = 30_000;
 // A stream has a comment about every 15 seconds.
 const streamSilence = 60_000;
 
-/** Whether the job will never change again. */
+/** Whether the job has ended: it never changes again. */
 export function ended({ state }: { state: JobState }): boolean {
   return state === "SUCCEEDED" || state === "FAILED_FINAL" || state === "CANCELLED";
 }
@@ -45,11 +45,11 @@ export function ended({ state }: { state: JobState }): boolean {
 /** Calls one server. Refusals are {@link ProblemError}. */
 export class Client {
   readonly #transport: Transport;
-  readonly #patience: number;
+  readonly #retryFor: number;
 
   constructor(options: ClientOptions = {}) {
     this.#transport = new Transport(options);
-    this.#patience = (options.patience ?? 30) * 1000;
+    this.#retryFor = (options.retryFor ?? 60) * 1000;
   }
 
   /** Submit a command. Its job is durable once this resolves. */
@@ -78,7 +78,7 @@ export class Client {
       return undecided ? { ...answer, status: undecided.status, text: JSON.stringify(undecided.error) } : { ...answer, text: "" };
     };
     try {
-      await this.#transport.call("POST", path, { patience: this.#patience, once });
+      await this.#transport.call("POST", path, { retryFor: this.#retryFor, once });
     } catch (error) {
       if (results.includes(undefined)) throw error;
     }
@@ -99,7 +99,7 @@ export class Client {
     for (;;) {
       const begun = performance.now();
       const ms = Math.min(Math.max(end - begun, 0), longestPoll);
-      const options = { timeout: ms + 10_000, patience: this.#patience, signal };
+      const options = { timeout: ms + 10_000, retryFor: this.#retryFor, signal };
       const job = await this.#transport.call<Job>("GET", `${path(jobId)}?wait=${Math.round(ms)}ms`, options).catch((error) => {
         signal?.throwIfAborted();
         throw error;
@@ -127,7 +127,7 @@ export class Client {
 
   /**
    * The job's history so far, then each entry as it happens, until the job has ended. It
-   * connects again by itself where it was.
+   * reconnects, and continues after the last entry.
    */
   async *watch(jobId: string, { signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Event> {
     let last = "";
@@ -175,7 +175,7 @@ export class Client {
   }
 
   #call<T>(method: string, path: string, body?: unknown): Promise<T> {
-    return this.#transport.call<T>(method, path, { body, patience: this.#patience });
+    return this.#transport.call<T>(method, path, { body, retryFor: this.#retryFor });
   }
 
   async *#pages<Page extends { next_page_token?: string }>(path: string, query: object): AsyncGenerator<Page> {
@@ -184,7 +184,7 @@ export class Client {
       if (value !== undefined) parameters.set(name, value instanceof Date ? value.toISOString() : String(value));
     }
     for (;;) {
-      const page = await this.#transport.call<Page>("GET", `${path}?${parameters}`, { timeout: 30_000, patience: this.#patience });
+      const page = await this.#transport.call<Page>("GET", `${path}?${parameters}`, { timeout: 30_000, retryFor: this.#retryFor });
       yield page;
       if (!page.next_page_token) return;
       parameters.set("page_token", page.next_page_token);

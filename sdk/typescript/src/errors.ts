@@ -1,4 +1,4 @@
-/** What goes wrong: the server's answers, and what handlers throw. */
+/** Errors: the server's refusals, and those that handlers throw. */
 
 /** The base of all errors of this package. */
 export class LuciusError extends Error {
@@ -47,7 +47,7 @@ export class ProblemError extends LuciusError {
     return new ProblemError(status, {});
   }
 
-  /** Whether a repetition of the call may be answered otherwise. */
+  /** Whether the call may succeed if it is repeated. */
   get transient(): boolean {
     return this.status >= 500 || this.status === 408 || this.status === 429;
   }
@@ -84,8 +84,9 @@ export class RetryAfter extends Retry {
 }
 
 /**
- * Why a task should end soon: the job is being cancelled; the task belongs to another
- * worker, so that nothing is reported for it; or the worker stops, and its grace is over.
+ * Why a task should end soon: the job is being cancelled; the lease is lost, and another
+ * worker may have the task, so that nothing is reported for it; or the worker is stopping,
+ * and its grace period is over.
  */
 export type CancelCause = "cancelled" | "lease_lost" | "stopping";
 

@@ -74,7 +74,7 @@ export class Lease {
     if (!this.#lost && this.#left() <= 0) this.#lose("it has ended");
     if (this.#lost) return;
     try {
-      await this.#verb(verb, body, { patience: Infinity, timeout: callTimeout, signal: finished, log: this.log });
+      await this.#verb(verb, body, { retryFor: Infinity, timeout: callTimeout, signal: finished, log: this.log });
     } catch (error) {
       if (verb === "complete" && error instanceof ProblemError && (error.status === 413 || error.status === 422)) {
         return this.report(failure("result_refused", error.message, false), finished);
@@ -124,7 +124,7 @@ export class Lease {
     let item: WorkItem;
     try {
       const enough = this.#stopped.signal;
-      item = await this.#verb("heartbeat", progress ? { progress } : {}, { patience: left, timeout, enough, log: this.log });
+      item = await this.#verb("heartbeat", progress ? { progress } : {}, { retryFor: left, timeout, enough, log: this.log });
     } catch (error) {
       // A token can be replaced while the lease lasts.
       const refused = error instanceof ProblemError && !error.transient && error.status !== 401;
@@ -142,7 +142,7 @@ export class Lease {
   async #verb(
     verb: string,
     body: Record<string, unknown>,
-    limits: { patience: number; timeout: number; signal?: AbortSignal; enough?: AbortSignal; log?: Log },
+    limits: { retryFor: number; timeout: number; signal?: AbortSignal; enough?: AbortSignal; log?: Log },
   ): Promise<WorkItem> {
     const path = `/v1/work/${encodeURIComponent(this.task.workId)}:${verb}`;
     const headers: Record<string, string> = this.task.traceparent ? { traceparent: this.task.traceparent } : {};

@@ -13,7 +13,7 @@ export function cut(text: string, length = maxMessage): string {
   return Buffer.from(String(text)).subarray(0, length).toString("utf8").replace(/\uFFFD+$/, "");
 }
 
-/** One attempt of a step, in the hands of a handler. */
+/** One attempt of a step, as its handler gets it. */
 export class Task {
   readonly directive: Directive;
   readonly workId: string;
@@ -30,8 +30,8 @@ export class Task {
   }
 
   /**
-   * Aborts when the task should end soon; its reason is a {@link Cancelled}. Pass it to what
-   * takes a signal.
+   * Aborts when the task should end soon; its reason is a {@link Cancelled}. Pass it to any API
+   * that accepts a signal.
    */
   get cancelled(): AbortSignal {
     return this.#cancelled.signal;
@@ -102,7 +102,7 @@ export class Task {
     return this.directive.correlation_id;
   }
 
-  /** Show how far the task is, by a heartbeat that is sent soon. */
+  /** Show the task's progress on its step: the next heartbeat sends the newest. */
   progress(fraction: number, message?: string): void {
     this.#progress = { fraction: fraction > 0 ? Math.min(fraction, 1) : 0, ...(message ? { message: cut(message) } : {}) };
     this.progressed();

@@ -27,7 +27,7 @@ export interface Submission {
  * own. The server checks the command after the commit: {@link submissionOf} tells whether it
  * was refused.
  */
-export async function submitIn(db: Queryable, command: Command): Promise<string> {
+export async function submitTx(db: Queryable, command: Command): Promise<string> {
   const { rows } = await db.query("SELECT lucius.submit($1::text::jsonb)::text AS value", [JSON.stringify(command)]);
   return rows[0]!.value!;
 }

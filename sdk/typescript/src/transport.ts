@@ -19,7 +19,7 @@ export interface CallOptions {
   /** How long one try may take, in milliseconds. */
   timeout?: number;
   /** How long the call is repeated while it has no answer, in milliseconds. */
-  patience?: number;
+  retryFor?: number;
   /** Repeats the call also if the server refused the token, which can be replaced. */
   repeat401?: boolean;
   /** Ends the call, and its repetitions. */
@@ -97,8 +97,8 @@ export class Transport {
 
   /** Make a call and return its answer. It rejects with ProblemError or NoAnswerError. */
   async call<T>(method: string, path: string, options: CallOptions = {}): Promise<T> {
-    const { patience = 30_000, repeat401, signal, enough, log, once = () => this.once(method, path, options) } = options;
-    const giveUp = performance.now() + patience;
+    const { retryFor = 60_000, repeat401, signal, enough, log, once = () => this.once(method, path, options) } = options;
+    const giveUp = performance.now() + retryFor;
     for (let delay = firstDelay, tries = 1; ; delay = Math.min(delay * 2, longestDelay), tries++) {
       let wait = delay * (0.5 + Math.random());
       let failure: Error;

@@ -128,7 +128,7 @@ export class Worker {
     try {
       const timeout = (this.#options.claimWait + 10) * 1000;
       const repeat401 = this.#welcome && this.#transport.tokenMayChange;
-      const options = { body, timeout, patience: Infinity, repeat401, signal, log: this.#options.log };
+      const options = { body, timeout, retryFor: Infinity, repeat401, signal, log: this.#options.log };
       const { items } = await this.#transport.call<{ items: WorkItem[] }>("POST", path, options);
       this.#welcome = true;
       return items;
@@ -137,7 +137,7 @@ export class Worker {
     }
     try { // The interrupted claim may have succeeded: its items would stay claimed.
       const again = { ...body, wait_seconds: 0 };
-      return (await this.#transport.call<{ items: WorkItem[] }>("POST", path, { body: again, timeout: 2000, patience: 2000 })).items;
+      return (await this.#transport.call<{ items: WorkItem[] }>("POST", path, { body: again, timeout: 2000, retryFor: 2000 })).items;
     } catch (error) {
       this.#options.log.warn(`items may stay claimed: the last claim was not answered: ${(error as Error).message}`);
       return [];

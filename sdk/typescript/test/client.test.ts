@@ -38,10 +38,10 @@ test("calls without an answer are repeated", async (t) => {
   assert.equal(asked[0]?.headers.authorization, "Bearer t");
 });
 
-test("patience ends", async (t) => {
+test("retries end", async (t) => {
   const { url } = await serve(t, [{ status: 503, body: { code: "store_unavailable" } }]);
-  await assert.rejects(new Client({ url, patience: 0.01 }).get("j1"), /503 store_unavailable/);
-  await assert.rejects(new Client({ url: "http://127.0.0.1:1", patience: 0.01 }).get("j1"), NoAnswerError);
+  await assert.rejects(new Client({ url, retryFor: 0.01 }).get("j1"), /503 store_unavailable/);
+  await assert.rejects(new Client({ url: "http://127.0.0.1:1", retryFor: 0.01 }).get("j1"), NoAnswerError);
 });
 
 test("a token is trimmed", async (t) => {
@@ -58,7 +58,7 @@ test("a token is read for each request", async (t) => {
   const before = { ...process.env };
   t.after(() => (process.env = before));
   Object.assign(process.env, { LUCIUS_TOKEN: "", LUCIUS_TOKEN_FILE: file });
-  const client = new Client({ url, patience: 0 });
+  const client = new Client({ url, retryFor: 0 });
   for (const token of ["first\n", "\n", "second"]) {
     await writeFile(file, token);
     if (token === "\n") await assert.rejects(client.get("j1"), NoAnswerError);
@@ -99,7 +99,7 @@ test("a batch repeats the commands without a decision", async (t) => {
 test("a batch that stays undecided says so of each", async (t) => {
   const results = [{ status: 503, error: { code: "store_unavailable" } }, { status: 202, ...receipt }];
   const { url } = await serve(t, [{ status: 200, body: { results } }, { status: 503, body: {} }]);
-  const [waiting, taken] = await new Client({ url, patience: 0.2 }).submitBatch([command, command]);
+  const [waiting, taken] = await new Client({ url, retryFor: 0.2 }).submitBatch([command, command]);
   assert.deepEqual([(waiting as ProblemError).code, (taken as { jobId: string }).jobId], ["store_unavailable", "j1"]);
 });
 

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { type Command, submissionOf, submitIn } from "../src/index.js";
+import { type Command, submissionOf, submitTx } from "../src/index.js";
 
 const command: Command = {
   tenant_id: "tenant_a", request_type: "doc.ingest", schema_version: "1", payload: { language: "en" },
@@ -22,7 +22,7 @@ function database(value: string | null) {
 
 test("a command is submitted in a transaction", async () => {
   const db = database("c-1");
-  assert.equal(await submitIn(db, command), "c-1");
+  assert.equal(await submitTx(db, command), "c-1");
   assert.match(db.asked[0]![0], /lucius\.submit\(\$1/);
   assert.deepEqual(JSON.parse(db.asked[0]![1][0] as string), command);
 });
