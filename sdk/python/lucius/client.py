@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import ssl
@@ -50,14 +49,14 @@ class Client:
 
     def submit(self, command: Command) -> Accepted:
         """Submit a command. Its job is durable once this returns."""
-        return Accepted.parse(self._call("POST", "/v1/commands", _encoded(command)))
+        return Accepted.parse(self._call("POST", "/v1/commands", _body(command)))
 
     def submit_batch(self, commands: Sequence[Command]) -> List[Union[Accepted, ProblemError]]:
         """Submit up to 100 commands. Each is accepted or refused by itself, in their order.
 
         Those on which the server could not decide are repeated.
         """
-        path, bodies = "/v1/commands:batch", [_encoded(c) for c in commands]
+        path, bodies = "/v1/commands:batch", [_body(c) for c in commands]
         results: Dict[int, Mapping[str, Any]] = {}
 
         def once() -> Answer:
@@ -223,14 +222,3 @@ def _when(when: When) -> Optional[str]:
 def _body(command: Command) -> Dict[str, Any]:
     """The command as the server takes it."""
     return {name: value for name, value in vars(command).items() if value is not None}
-
-
-def _encoded(command: Command) -> Dict[str, Any]:
-    """The command as the server takes it, with a key."""
-    body = _body(command)
-    if command.idempotency_key is None:
-        # Ids of the sender's logs and traces do not make it another command.
-        content = {name: value for name, value in body.items() if name not in ("correlation_id", "traceparent")}
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        body["idempotency_key"] = "content-" + hashlib.sha256(text.encode()).hexdigest()
-    return body

@@ -117,8 +117,8 @@ class Command:
     """A command of an application.
 
     ``idempotency_key`` names the command: the same key in the same tenant is the same job, however
-    often it is submitted. Without one the key is made of the content, so that equal
-    commands are one job.
+    often it is submitted. Without one, commands of the same request type, schema version,
+    references and payload are one job.
     """
 
     tenant_id: str

@@ -1,5 +1,3 @@
-import { createHash } from "node:crypto";
-
 import type { components } from "./api.gen.js";
 import { LuciusError, NoAnswerError, ProblemError, TimedOutError } from "./errors.js";
 import { type Answer, type Connection, shortestPoll, sleep, Transport } from "./transport.js";
@@ -11,8 +9,8 @@ export type Event = Schemas["Event"];
 export type Accepted = Schemas["CommandAccepted"];
 /**
  * A command of an application. `idempotency_key` names the command: the same key in the
- * same tenant is the same job, however often it is submitted. Without one the key is made
- * of the content, so that equal commands are one job.
+ * same tenant is the same job, however often it is submitted. Without one, commands of the
+ * same request type, schema version, references and payload are one job.
  */
 export type Command = Schemas["Command"];
 
@@ -54,7 +52,7 @@ export class Client {
 
   /** Submit a command. Its job is durable once this resolves. */
   submit(command: Command): Promise<Accepted> {
-    return this.#call("POST", "/v1/commands", named(command));
+    return this.#call("POST", "/v1/commands", command);
   }
 
   /**
@@ -63,12 +61,11 @@ export class Client {
    */
   async submitBatch(commands: Command[]): Promise<(Accepted | ProblemError)[]> {
     const path = "/v1/commands:batch";
-    const bodies = commands.map(named);
-    const results: (Schemas["BatchItem"] | undefined)[] = bodies.map(() => undefined);
+    const results: (Schemas["BatchItem"] | undefined)[] = commands.map(() => undefined);
     const isUndecided = (one?: Schemas["BatchItem"]) => !one || new ProblemError(one.status, {}).transient;
     const once = async (): Promise<Answer> => {
-      const asked = [...bodies.keys()].filter((index) => isUndecided(results[index]));
-      const body = { commands: asked.map((index) => bodies[index]) };
+      const asked = [...commands.keys()].filter((index) => isUndecided(results[index]));
+      const body = { commands: asked.map((index) => commands[index]) };
       const answer = await this.#transport.once("POST", path, { body, timeout: batchTimeout });
       if (answer.status !== 200) return answer;
       const said = JSON.parse(answer.text) as Schemas["BatchResult"];
@@ -224,20 +221,4 @@ export class Client {
 
 function path(jobId: string): string {
   return `/v1/jobs/${encodeURIComponent(jobId)}`;
-}
-
-/** The command with its key. */
-function named(command: Command): Command {
-  if (command.idempotency_key !== undefined) return command;
-  // Ids of the sender's logs and traces do not make it another command.
-  const { correlation_id: _, traceparent: __, ...content } = command;
-  const hash = createHash("sha256").update(JSON.stringify(sorted(content))).digest("hex");
-  return { ...command, idempotency_key: `content-${hash}` };
-}
-
-/** The value with the members of its objects in order. */
-function sorted(value: unknown): unknown {
-  if (Array.isArray(value)) return value.map(sorted);
-  if (typeof value !== "object" || value === null) return value;
-  return Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)).map(([name, v]) => [name, sorted(v)]));
 }
