@@ -64,6 +64,25 @@ test("a service is paused with a reason, and resumed", async (t) => {
   await api.work("extract");
 });
 
+test("the command of a pause follows its form", async (t) => {
+  const server = await serve(t);
+  const page = await openPage(server);
+  await page.goto("/ui/do/dispatch-pause");
+  const command = page.locator("form.action .command code");
+  await page.getByLabel("Name").fill("it's");
+  assert.equal(await command.textContent(), "lucius pause --service 'it'\\''s' --reason WHY");
+  await page.getByLabel("Scope").selectOption("tenant");
+  await page.getByLabel("Resume by itself after").fill("2h");
+  assert.equal(await command.textContent(), "lucius pause --tenant 'it'\\''s' --for 2h --reason WHY");
+  await page.getByLabel("Scope").selectOption("all");
+  await page.getByLabel("Resume by itself after").fill("");
+  assert.equal(await command.textContent(), "lucius pause --all --reason WHY");
+  await page.getByLabel("Scope").selectOption("lane");
+  await page.getByLabel("Name").fill("7");
+  await page.getByLabel("Reason").fill("maintenance");
+  assert.equal(await command.textContent(), "lucius pause --lane 7 --reason maintenance");
+});
+
 test("the command of a form quotes what a terminal would act on", async (t) => {
   const server = await serve(t);
   const page = await openPage(server);

@@ -99,9 +99,14 @@
     const copy = form && form.querySelector(".command [data-copy]");
     if (!copy) return;
     let line = copy.dataset.copy;
+    const kind = form.elements.namedItem("kind"), name = form.elements.namedItem("name");
+    if (kind && name) { // The scope comes first.
+      const scope = kind.value === "all" ? "--all" : `--${kind.value} ${quoted(name.value.trim() || "NAME")}`;
+      line = line.replace(/ --(all|\w+ (\$?'[^']*'(\\''[^']*')*|[^' ]+))/, () => ` ${scope}`);
+    }
     for (const input of form.querySelectorAll("[data-flag]")) {
       line = line.replace(new RegExp(` --${input.dataset.flag} (\\$?'[^']*'(\\\\''[^']*')*|[^' ]+)`), "");
-      const value = input.value.trim();
+      const value = input.value.trim() || (input.required ? "WHY" : "");
       if (value) line += ` --${input.dataset.flag} ${quoted(value)}`;
     }
     copy.dataset.copy = form.querySelector(".command code").textContent = line;
