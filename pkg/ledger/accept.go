@@ -41,9 +41,9 @@ type Accepted struct {
 	PostErr  error
 }
 
-// claim is the content of an idempotency key's row. Whether its command was accepted is
-// what the job's rows say. If there are none, the accept is under way or has crashed: a
-// purge deletes the claim before the job.
+// claim is the content of an idempotency key's row. The job's rows tell whether its command
+// was accepted. If there are none, the accept is under way or has crashed: a purge deletes
+// the claim before the job.
 //
 // Source: Option B spec, 12.4.
 type claim struct {
@@ -65,7 +65,7 @@ var claimCodec = newCodec(
 type acceptance struct {
 	l       *Ledger
 	cmd     *Command
-	limit   int // of the tenant's jobs in flight; 0 is no limit
+	limit   int // of the tenant's jobs in flight; 0 means no limit
 	jobID   string
 	claim   tablestore.Key
 	claimed tablestore.ETag // our version of the claim, once it is written
@@ -78,7 +78,7 @@ type acceptance struct {
 	adopted bool
 	slot    slotRef
 	slotTag tablestore.ETag // our version of a numbered slot, once it is taken
-	guessed bool            // slot was chosen without a look at the taken ones
+	guessed bool            // slot was chosen without reading the taken ones
 	handed  bool            // a try gave the item to a waiting worker
 }
 
@@ -282,7 +282,7 @@ func (a *acceptance) readClaim(ctx context.Context) (claim, tablestore.Row, erro
 	return c, row, err
 }
 
-// replay answers with the job of an existing claim, or with nil.
+// replay returns the job of an existing claim, or nil if the command must be accepted.
 func (a *acceptance) replay(ctx context.Context) (*Accepted, error) {
 	c, _, err := a.readClaim(ctx)
 	if errors.Is(err, tablestore.ErrNotFound) {

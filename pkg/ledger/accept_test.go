@@ -18,7 +18,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-func TestAccept_MakesAJobWhoseFirstStepIsOnItsWay(t *testing.T) {
+func TestAccept_CreatesAJobAndDispatchesItsFirstStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	accepted := b.mustAccept(t, command("h1"))
@@ -43,7 +43,7 @@ func TestAccept_MakesAJobWhoseFirstStepIsOnItsWay(t *testing.T) {
 	}
 }
 
-func TestAccept_AJobRunsToItsEndAndLeavesNothingBehind(t *testing.T) {
+func TestAccept_AnEndedJobLeavesNoEntrySlotOrHint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	accepted := b.mustAccept(t, command("h1"))
@@ -235,8 +235,8 @@ func TestAccept_TheLimitHoldsWhenItChanges(t *testing.T) {
 	}
 }
 
-// Two accepts look at the slots at the same time, when one more job is allowed and two
-// have slots beyond the limit: they may not take two slots below it.
+// Two accepts read the slots at the same time, when one more job is allowed and two have
+// slots beyond the limit: they may not take two slots below it.
 func TestAccept_JobsBeyondTheLimitCountUnderConcurrency(t *testing.T) {
 	t.Parallel()
 	store := split()
@@ -262,7 +262,7 @@ func TestAccept_JobsBeyondTheLimitCountUnderConcurrency(t *testing.T) {
 }
 
 // A replica that learns of a lower limit late takes slots beyond it after the others have
-// looked for some. They look again.
+// checked for such slots. They check again.
 func TestAccept_AReplicaThatLearnsOfTheLimitLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -126,10 +126,10 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 }
 
 // forgetLost deletes the entries of lost tries, for a change that has nothing to write.
-// Nothing else would before they are due, which may be long after the job is purged.
+// Otherwise they would stay until they are due, which may be long after the job is purged.
 func (l *Ledger) forgetLost(ctx context.Context, job *statemachine.Job, o *options) error {
 	if job.Rev < o.lostRev {
-		return nil // A heartbeat won, which makes no revision.
+		return nil // A heartbeat won the race; it makes no revision.
 	}
 	return l.commitEach(ctx, l.discardEntries(job.ID, o.lost))
 }
@@ -259,7 +259,7 @@ func (l *Ledger) commitEach(ctx context.Context, stage tablestore.Stage) error {
 	return nil
 }
 
-// apply applies a change that makes these plans, and offers each as soon as it is applied.
+// apply commits these plans as one change, and offers each as soon as the store applied it.
 func (l *Ledger) apply(ctx context.Context, change tablestore.Change, plans ...*plan) (tablestore.Applied, error) {
 	return tablestore.Apply(ctx, l.store, change, func(etags map[tablestore.Key]tablestore.ETag) {
 		for _, plan := range plans {
@@ -272,9 +272,9 @@ func (l *Ledger) apply(ctx context.Context, change tablestore.Change, plans ...*
 // tells the mirror of the ready index what the plan queues or takes. The first call counts.
 //
 // On a store that keeps the order of its writes the change may not be durable yet. So the
-// next change of the job is under way while this one is: their writes share a sync, and a
-// job waits for fewer of them. Nobody learns of either before it is durable, since each
-// answer waits for the commit that it tells of, and that commit for those before it.
+// job's next change can overlap with this one: their writes share a sync, and a job waits
+// for fewer syncs. No caller learns of either change before it is durable, since each
+// answer waits for its commit, and each commit for those before it.
 func (l *Ledger) offer(plan *plan, etags map[tablestore.Key]tablestore.ETag) {
 	plan.offered.Do(func() {
 		if t := plan.takeover; t != nil {
@@ -292,8 +292,8 @@ func (l *Ledger) offer(plan *plan, etags map[tablestore.Key]tablestore.ETag) {
 	})
 }
 
-// committed tells of a change that is durable: the observers, the worker that got the item,
-// and this process's relay of a hot message.
+// committed reports a durable change to the observers and to the worker that got the item,
+// and passes a hot message to this process's relay.
 func (l *Ledger) committed(ctx context.Context, plan *plan) {
 	l.offer(plan, nil) // If the store did not say that it applied the change.
 	l.cfg.Observe(ctx, &plan.base.agg, &plan.after, plan.history)

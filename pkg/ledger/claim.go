@@ -24,7 +24,7 @@ type Claim struct {
 	Start bool
 	// Lease replaces the step's ACK timeout until the start if it is not 0.
 	Lease time.Duration
-	// Sees is that of a [Verb]. Optional.
+	// Sees is the same check as [Verb].Sees. Optional.
 	Sees func(tenantID, service string) bool
 	// Enough bounds the bytes of directives: the claim stops looking at hints once it has
 	// that many. 0 means no bound.
@@ -323,7 +323,7 @@ func (l *Ledger) claimTogether(ctx context.Context, open []*candidate, memory ta
 
 // together returns one change for all plans and the claim's row, for an atomic store:
 // only one batch can be the commit, and the store applies the stages before it in the
-// same write. A plan may be made for what the one before it writes.
+// same write. A plan may be based on the writes of the plan before it.
 func together(plans []*plan, memory tablestore.Batch) tablestore.Change {
 	last := len(plans) - 1
 	change := tablestore.Change{Commit: plans[last].change.Commit}

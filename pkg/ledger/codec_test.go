@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// fill sets every exported field to a value of its own.
+// fill sets every exported field to a different value.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch field := v.Addr().Interface().(type) {
@@ -61,13 +61,13 @@ func filled[T any]() T {
 	return row
 }
 
-// stored is the row as a store may answer it, which keeps no order.
+// stored returns the row as a store may return it, with its properties in any order.
 func stored(p tablestore.Properties) *tablestore.Row {
 	rand.Shuffle(len(p), func(i, j int) { p[i], p[j] = p[j], p[i] })
 	return &tablestore.Row{Key: tablestore.Key{Partition: "job", Row: "ROW"}, Properties: p}
 }
 
-// newer is a column that this version does not know.
+// newer is a column that this version does not have.
 var newer = tablestore.Property{Name: "newer", Value: tablestore.Int(7)}
 
 // holds checks that a codec stores every field of its row, in any order, and

@@ -22,7 +22,7 @@ import (
 // spent counts the requests of a change to a store that supports only batches, such
 // as Azure Table Storage.
 type spent struct {
-	Before int // what makes it findable or reserved
+	Before int // writes that make it findable or reserve something
 	Commit int
 	After  int // clean-up
 	Reads  int
@@ -172,8 +172,8 @@ func TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 	})
 }
 
-// TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches does so for the pull queue, as
-// a worker uses it.
+// TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches does the same for the pull queue and
+// one worker.
 func TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -35,7 +35,8 @@ func TestFire_ADeadlineIsActedOnOnce(t *testing.T) {
 	})
 }
 
-// The entry of a short job serves it to its end; one that is due much later does not.
+// The entry of a short job is kept until its end; an entry that is due much later is
+// replaced.
 func TestFire_FinishesAnEndWithinHalfAMinuteOfACrash(t *testing.T) {
 	t.Parallel()
 	for name, waited := range map[string]time.Duration{"of a short job": 0, "of a long one": 2 * time.Minute} {
@@ -48,9 +49,9 @@ func TestFire_FinishesAnEndWithinHalfAMinuteOfACrash(t *testing.T) {
 				b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
 				b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
 				time.Sleep(waited)
-				b.fireAll(t) // A timer that is due early becomes that of the lease.
+				b.fireAll(t) // A timer that is due early is replaced by that of the lease.
 				b.mustChange(t, id, statemachine.Cancel{})
-				var committed atomic.Bool // The batches of a stage come side by side.
+				var committed atomic.Bool // The batches of a stage are committed concurrently.
 				b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 					if committed.Load() {
 						return nil, tablestore.ErrUnavailable
@@ -98,7 +99,7 @@ func TestFire_RepeatsTheWorkAfterAJobsEnd(t *testing.T) {
 		cmd := command("h")
 		b.store.limit.Store(1)
 		id := b.mustAccept(t, cmd).Job.ID
-		var crashed atomic.Bool // The batches of a stage come side by side.
+		var crashed atomic.Bool // The batches of a stage are committed concurrently.
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if crashed.Load() && !commits(batch) {
 				return nil, tablestore.ErrUnavailable
@@ -168,7 +169,7 @@ func TestFire_AnEntryOfAPurgedJobIsDeletedAtOnce(t *testing.T) {
 		m := b.inbox.last()
 		b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
 		time.Sleep(2 * time.Minute)
-		b.fireAll(t) // The attempt timed out, and the retry has an entry of its own.
+		b.fireAll(t) // The attempt timed out, and the retry has a separate entry.
 		if err := b.purge(t, m.JobID); err != nil {
 			t.Fatal(err)
 		}
@@ -181,14 +182,14 @@ func TestFire_AnEntryOfAPurgedJobIsDeletedAtOnce(t *testing.T) {
 
 // If the accept commits while the sweeper abandons it, its entry stays: the head names
 // it.
-func TestFire_AnAcceptThatComesAtLastKeepsItsEntry(t *testing.T) {
+func TestFire_AnAcceptThatCommitsLateKeepsItsEntry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		late := b.loseAccept(t, command("h"))
 		time.Sleep(12 * time.Minute)
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
-			if batch[0].Key.Row == "JOB" { // The tombstone.
+			if batch[0].Key.Row == "JOB" { // the tombstone
 				b.store.set(nil)
 				if err := late(); err != nil {
 					t.Error(err)
@@ -205,9 +206,9 @@ func TestFire_AnAcceptThatComesAtLastKeepsItsEntry(t *testing.T) {
 	})
 }
 
-// TestSchedule_EveryJobHasAWayForward walks a job through its life and checks
+// TestSchedule_EachChangeLeavesAnEntryInTime walks a job through its life and checks
 // after each change that there is an entry at or before its next deadline.
-func TestSchedule_EveryJobHasAWayForward(t *testing.T) {
+func TestSchedule_EachChangeLeavesAnEntryInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)

@@ -193,7 +193,7 @@ func (b *bundle) succeed(t *testing.T, m ledger.Message) {
 	})
 }
 
-// entries are all schedule entries, whenever they are due.
+// entries returns all schedule entries, due or not.
 func (b *bundle) entries(t *testing.T) []ledger.Entry {
 	t.Helper()
 	var all []ledger.Entry
@@ -271,7 +271,7 @@ func (b *bundle) due(t *testing.T, kind ledger.Kind) []ledger.Entry {
 	return entries
 }
 
-// inspected are the findings at all slots.
+// inspected returns the findings of inspecting all slots.
 func (b *bundle) inspected(t *testing.T) []ledger.Finding {
 	t.Helper()
 	var all []ledger.Finding
@@ -325,8 +325,8 @@ func (b *bundle) take(t *testing.T, request string, start bool, hints ...ledger.
 	return claimed
 }
 
-// lose makes the commit of the job's change in do fail, and returns that commit, to be
-// sent late.
+// lose makes the commit of the job's change in do fail, and returns that commit, so that
+// the test can send it late.
 func (b *bundle) lose(t *testing.T, do func()) (late func() error) {
 	t.Helper()
 	var lost tablestore.Batch
@@ -348,7 +348,7 @@ func (b *bundle) lose(t *testing.T, do func()) (late func() error) {
 	}
 }
 
-// leaveHints makes the deletion of hints fail in do, as after a crash.
+// leaveHints makes the deletion of hints fail in do, as a crash would.
 func (b *bundle) leaveHints(do func()) {
 	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		if batch[0].Key.Table == "luciusqueue" && batch[0].Verb == tablestore.Discard {

@@ -54,7 +54,7 @@ const RerunGrace = 4 * orphanGrace
 const (
 	columnTenant     = "tenant_id"
 	columnSuperseded = "supersedes"
-	columnCancelled  = "cancelled" // the rerun may be
+	columnCancelled  = "cancelled" // the rerun may have been cancelled
 )
 
 var (
@@ -142,8 +142,8 @@ func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []
 	return nil
 }
 
-// standing returns a listed rerun, or, if it was cancelled, the one that was made of it;
-// empty if there is none.
+// standing returns the id of a listed rerun that was not cancelled. If it was, it returns
+// the newest uncancelled rerun of that rerun, empty if there is none.
 func (l *Ledger) standing(ctx context.Context, tenantID, id string) (string, error) {
 	agg, err := l.Job(ctx, id)
 	switch {
@@ -155,7 +155,7 @@ func (l *Ledger) standing(ctx context.Context, tenantID, id string) (string, err
 	return l.newestRerun(ctx, tenantID, id)
 }
 
-// newestRerun returns the newest rerun that is listed under a job and stands.
+// newestRerun returns the newest rerun that is listed under a job and was not cancelled.
 func (l *Ledger) newestRerun(ctx context.Context, tenantID, jobID string) (string, error) {
 	rows, err := tablestore.ScanAll(ctx, l.store, l.rerunsOf(tenantID, jobID))
 	if err != nil {
@@ -182,8 +182,8 @@ func (l *Ledger) SupersededBy(ctx context.Context, job *statemachine.Job) (strin
 	return id, err
 }
 
-// supersedable is the job under which the reruns of this one are listed: a cancelled rerun
-// leaves the chain, and its own rerun takes its place.
+// supersedable returns the id of the job under which reruns of this job are listed: a
+// cancelled rerun leaves the chain, and its own rerun takes its place.
 func supersedable(job *statemachine.Job) string {
 	if job.State == statemachine.JobCancelled && job.Supersedes != "" {
 		return job.Supersedes
@@ -200,7 +200,7 @@ func (l *Ledger) rerunsOf(tenantID, jobID string) tablestore.Query {
 	}
 }
 
-// rerunKey addresses the row by which a rerun is found from the job that it supersedes.
+// rerunKey addresses the row that lists a rerun under the job that it supersedes.
 func (l *Ledger) rerunKey(job *statemachine.Job) tablestore.Key {
 	query := l.rerunsOf(job.TenantID, job.Supersedes)
 	return tablestore.Key{Table: query.Table, Partition: query.Partition, Row: query.From + ListOrder(job.ID)}
@@ -227,8 +227,8 @@ func (l *Ledger) page(ctx context.Context, query tablestore.Query) (tablestore.P
 	}
 }
 
-// indexKey returns the key of the row by which the list names a job. Without a job its
-// row is what the rows of the list begin with.
+// indexKey returns the key of a job's row in a list. Without a job, the key's row is the
+// prefix of all rows of the list.
 func (l *Ledger) indexKey(q *IndexQuery, jobID string) tablestore.Key {
 	key := tablestore.Key{Table: l.tables.Index}
 	if jobID != "" {
@@ -271,8 +271,8 @@ func (l *Ledger) CorrelatedTenants(ctx context.Context, correlationID string, li
 	return tenants, nil
 }
 
-// indexKeys returns the keys of the rows that list a job. The row of its end is the
-// last of an ended one.
+// indexKeys returns the keys of the rows that list a job. For an ended job, the last one is
+// in the index of ended jobs.
 func (l *Ledger) indexKeys(job *statemachine.Job) []tablestore.Key {
 	queries := []IndexQuery{{TenantID: job.TenantID, Month: IDTime(job.ID)}}
 	if job.CorrelationID != "" {
@@ -309,7 +309,8 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 	return stage
 }
 
-// indexEndedJob lists an ended job by its end, and marks the row of a cancelled rerun.
+// indexEndedJob adds an ended job to the index of ended jobs, and marks the row of a
+// cancelled rerun.
 func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Stage {
 	job := &agg.Job
 	keys := l.indexKeys(job)

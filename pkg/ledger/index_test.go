@@ -96,7 +96,7 @@ func (b *bundle) failFinal(t *testing.T) {
 }
 
 // A page of a tenant's jobs reads no rows of other tenants.
-func TestLive_OfATenantTellsNothingOfOthers(t *testing.T) {
+func TestLive_OfATenantDisclosesNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	var want, got []string
@@ -182,8 +182,8 @@ func newerThanAllBefore(t *testing.T, cfg ledger.Config) {
 	})
 }
 
-// The ids that are spread have no order of their own: neighbours in time share no range
-// of keys. Each is a UUID of its version.
+// Spread ids do not sort by time: ids made one after the other share no key range. Each is
+// a UUID of its version.
 func TestNewJobID_SpreadsTheKeys(t *testing.T) {
 	t.Parallel()
 	for _, spread := range []bool{false, true} {
@@ -221,7 +221,7 @@ func TestIDTime(t *testing.T) {
 }
 
 // Tenants share a correlation id by accident. Each sees its own jobs alone, and the tenants
-// are found without a look at their jobs.
+// are found without reading their jobs.
 func TestIndex_NamesTheTenantsOfACorrelationID(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

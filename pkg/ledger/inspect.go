@@ -26,7 +26,7 @@ type Finding struct {
 	Stuck string
 }
 
-// Fields returns what lines of a log about the finding say of its job.
+// Fields returns the log fields that identify the finding's job.
 func (f *Finding) Fields() statemachine.LogFields {
 	if f.Job == nil {
 		return statemachine.LogFields{JobID: f.JobID, TenantID: f.TenantID}
@@ -91,8 +91,8 @@ func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, err
 	return found, l.inspectLive(ctx, s, &found)
 }
 
-// inspectLive checks that a live job has a way forward: an entry in the schedule or
-// a hint in the ready index.
+// inspectLive checks that something will continue a live job: an entry in the schedule or a
+// hint in the ready index.
 func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) error {
 	ref := s.head.entry
 	switch {

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-func TestInspect_AJobWithAWayForwardIsFine(t *testing.T) {
+func TestInspect_AJobWithAnEntryOrAHintIsFine(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.mustAccept(t, command("a"))
@@ -68,7 +68,7 @@ func TestInspect_FinishesTheEndOfAJob(t *testing.T) {
 	})
 }
 
-// An accept that never commits leaves a slot. After the grace a tombstone makes the
+// An accept that never commits leaves a slot. After the grace period a tombstone makes the
 // commit impossible, and only then the slot is freed.
 func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
 	t.Parallel()

@@ -147,7 +147,7 @@ func (l *Ledger) NewJobID() (string, error) {
 
 // idTimeAndSequence returns when a job id was made, in Unix milliseconds, and its
 // sequence number among the ids of that time; ok is false for any other text. It reads
-// the ids of both kinds, whichever the ledger makes.
+// ids of both kinds, whatever SpreadIDs is now.
 func idTimeAndSequence(jobID string) (ms int64, sequence int, ok bool) {
 	id, err := uuid.Parse(jobID)
 	switch high, low := binary.BigEndian.Uint64(id[:]), binary.BigEndian.Uint64(id[8:]); {

@@ -301,7 +301,7 @@ func (l *Ledger) fresh() (fresh, error) {
 	return fresh{operation: hex.EncodeToString(raw[:16]), lease: hex.EncodeToString(raw[16:])}, nil
 }
 
-// env is what a decision takes from outside. A new row is prompt if the commit
+// env returns a decision's inputs from outside the job. A new row is prompt if the commit
 // itself sends it to the pull queue, or the relay of this process publishes it.
 func (l *Ledger) env(f fresh, now time.Time) statemachine.Env {
 	return statemachine.Env{

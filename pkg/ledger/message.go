@@ -30,7 +30,7 @@ type Message struct {
 	Directive []byte
 }
 
-// Fields returns what lines of a log about the message say of its job.
+// Fields returns the log fields that identify the message's job.
 func (m *Message) Fields() statemachine.LogFields {
 	return statemachine.LogFields{
 		JobID: m.JobID, TenantID: m.TenantID, StepID: m.StepID, AttemptNo: m.AttemptNo,

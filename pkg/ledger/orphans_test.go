@@ -12,8 +12,8 @@ import (
 )
 
 // A duplicate that is refused while the first is about to commit has taken over
-// its claim. If it released that, the job would have no claim, and the same command
-// would be executed twice.
+// its claim. If it released the claim, the job would have none, and the same command would
+// be executed twice.
 func TestAccept_ARefusedDuplicateLeavesNoJobWithoutAClaim(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -36,8 +36,8 @@ func TestAccept_ARefusedDuplicateLeavesNoJobWithoutAClaim(t *testing.T) {
 	}
 }
 
-// A late request may write a slot a second time. The end of the job does not free
-// that one.
+// A late request may write a slot a second time. The end of the job does not free the
+// second one.
 func TestInspect_FreesASlotThatAnEndedJobDoesNotHold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 
 // A write has three outcomes. These tests lose the reply to a commit: the change must
 // be applied exactly once in each case.
-func TestChange_AnUnknownOutcomeIsClearedUp(t *testing.T) {
+func TestChange_AnUnknownOutcomeIsResolved(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name  string
@@ -50,18 +50,18 @@ func TestChange_AnUnknownOutcomeIsClearedUp(t *testing.T) {
 	}
 }
 
-func TestAccept_AnUnknownOutcomeIsClearedUp(t *testing.T) {
+func TestAccept_AnUnknownOutcomeIsResolved(t *testing.T) {
 	t.Parallel()
 	type outcome struct {
 		applied bool
-		limit   int // With one, slots are numbered; without, each job has its own.
+		limit   int // With a limit slots are numbered; without one each job has its own.
 	}
 	for _, test := range []outcome{{true, 2}, {false, 2}, {true, 0}, {false, 0}} {
 		for _, table := range []string{"luciusledger", "jobidempotency", "luciusschedule"} {
 			t.Run(fmt.Sprintf("%s, applied %t, limit %d", table, test.applied, test.limit), func(t *testing.T) {
 				t.Parallel()
 				b := setup(t)
-				var lost atomic.Bool // The batches of a stage come side by side.
+				var lost atomic.Bool // The batches of a stage are committed concurrently.
 				b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 					if batch[0].Key.Table != table || lost.Swap(true) {
 						return commit()
@@ -121,7 +121,7 @@ func TestChange_AnUnavailableStoreChangesNothing(t *testing.T) {
 	assertRevs(t, b, id, 1)
 }
 
-func TestChange_AnotherTenantsJobIsNotThere(t *testing.T) {
+func TestChange_AnotherTenantsJobIsNotFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.mustAccept(t, command("h")).Job.ID
@@ -188,7 +188,7 @@ func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 		cmd := command("h")
 		b.store.limit.Store(1)
 		other := reopen(t, b.store)
-		before := other.mustAccept(t, command("before")) // So that it does not look at the slots first.
+		before := other.mustAccept(t, command("before")) // So that it does not read the slots first.
 		b.mustChange(t, before.Job.ID, statemachine.Cancel{})
 		var raced atomic.Bool
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
@@ -196,7 +196,7 @@ func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 			case commits(batch) && !raced.Swap(true):
 				other.mustAccept(t, cmd)
 			case takesSlot(batch) && raced.Load():
-				return nil, tablestore.ErrUnknown // The second looks, and finds the slot of its job.
+				return nil, tablestore.ErrUnknown // The second reads the slots, and finds that of its job.
 			}
 			return commit()
 		})
@@ -212,8 +212,8 @@ func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 	})
 }
 
-// unknowing is an atomic store that applies writes and loses the reply, from when it is
-// told to.
+// unknowing is an atomic store that applies writes and loses the replies, once it is told
+// to.
 type unknowing struct {
 	tablestore.AtomicStore
 	lost atomic.Bool
@@ -236,7 +236,7 @@ func (s *unknowing) Get(ctx context.Context, key tablestore.Key) (tablestore.Row
 	return s.AtomicStore.Get(ctx, key)
 }
 
-// Of each commit Observe is told, or Unsure that it may not have been told.
+// For each commit either Observe is called, or Unsure because Observe may have missed it.
 func TestUnsure_IsToldOfACommitThatMayNotBeObserved(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(l *ledger.Ledger, jobID string, hints []ledger.Hint) error{

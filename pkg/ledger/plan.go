@@ -13,13 +13,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// postDelay is how soon the sweeper looks at a job whose post-commit work is not
-// known to be done.
+// postDelay is the delay of the timer that re-runs post-commit work that is not known to be
+// done.
 const postDelay = 5 * time.Second
 
-// endDelay is how late that may be after the end of a job whose timer entry is due by
-// then: the entry stays. It is the default ACK timeout and longer than a relay's hold, so
-// the entry of its accept serves a short job to its end.
+// endDelay replaces postDelay at the end of a job if the job already has a timer entry that
+// is due by then: that entry is kept. It equals the default ACK timeout and is longer than
+// a relay's hold, so a short job needs no entry but the one of its accept.
 const endDelay = 30 * time.Second
 
 // plan holds the writes of one decision.
@@ -53,7 +53,7 @@ type plan struct {
 // planner builds the plan of one decision.
 type planner struct {
 	l         *Ledger
-	s         *snapshot // for an accept without rows
+	s         *snapshot // without rows for an accept
 	d         *statemachine.Decision
 	moves     workitem.Moves
 	fresh     fresh
@@ -125,7 +125,8 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 	case p.isAccept():
 		out.beforeCommit(p.l.indexAccepted(job))
 		if job.Supersedes != "" {
-			// Once the entry is written: by that the row is found if the commit never comes.
+			// The entry must be written first: if the commit never lands, only the entry
+			// leads to this row.
 			out.change.Pre = append(out.change.Pre, tablestore.Stage{p.l.indexRerun(job)})
 		}
 	case p.d.Ended:
@@ -387,7 +388,7 @@ func (p *planner) post(out *plan, entry entryRef) {
 			last = stages(out.forget)
 		}
 	}
-	if out.taken != nil { // No entry is needed: a void hint is deleted on sight.
+	if out.taken != nil { // No entry is needed: any reader of a void hint deletes it.
 		clean = append(clean, tablestore.Batch{p.l.discardHint(out.taken)})
 	}
 	out.change.Post = append(stages(clean), last...)

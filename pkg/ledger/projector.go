@@ -101,7 +101,7 @@ func (l *Ledger) project(ctx context.Context, r *Revision) error {
 			if time.Since(r.Job.UpdatedAt) < postDelay {
 				return nil // No job is purged so soon.
 			}
-			// A purge that comes after this look finds the projections.
+			// A purge that begins after this read finds the projections.
 			if _, err = l.loadExisting(ctx, job.ID); errors.Is(err, ErrJobNotFound) {
 				return l.deleteProjections(ctx, &r.Job)
 			}

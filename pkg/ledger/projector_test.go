@@ -46,7 +46,7 @@ func sketched(t *testing.T) (*bundle, *sketch, *storetest.Faults) {
 	return b, projector, faults
 }
 
-// summary is a revision in short.
+// summary is a short form of a revision.
 type summary struct {
 	Rev, After int64
 	Outbox     []string
@@ -71,7 +71,7 @@ func summarise(r *ledger.Revision) summary {
 	return s
 }
 
-func TestProjector_IsToldWhatEachChangeDid(t *testing.T) {
+func TestProjector_GetsEachChange(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
 	b.mustAccept(t, command("h"))
@@ -95,7 +95,7 @@ func TestProjector_IsToldWhatEachChangeDid(t *testing.T) {
 	}
 }
 
-func TestProjector_IsToldAllThatItLacks(t *testing.T) {
+func TestProjector_GetsAllChangesThatItLacks(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
 	b.mustAccept(t, command("h"))
@@ -115,7 +115,7 @@ func TestProjector_IsToldAllThatItLacks(t *testing.T) {
 	}
 }
 
-func TestProjector_ThatNeverGetsThereIsLeftAlone(t *testing.T) {
+func TestProjector_ThatNeverCatchesUpIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
 	projector.project = func(*ledger.Revision) (int64, error) { return 0, nil }
@@ -171,8 +171,8 @@ func (b *bundle) purge(t *testing.T, jobID string) error {
 	return err
 }
 
-// A process that projects so late that the job may be purged looks again, and deletes
-// the projections that the purge did not find.
+// A process that projects so late that the job may be purged checks that afterwards, and
+// deletes the projections that the purge did not find.
 func TestProjector_DeletesProjectionsWrittenAfterAPurge(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

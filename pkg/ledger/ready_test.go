@@ -79,8 +79,8 @@ func TestReady_AHintOfACommitUnderWayIsLeftAlone(t *testing.T) {
 	})
 }
 
-// After the grace the reconciler makes the commit of a hint impossible, and at the
-// next look the hint is void.
+// After the grace the reconciler makes the commit of a hint impossible, and at the next
+// inspection the hint is void.
 func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -102,7 +102,7 @@ func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
 			}
 		}
 		inspect("an accept", b.loseAccept(t, command("a")))
-		b.fireAll(t) // The accept's own entry frees what it had reserved.
+		b.fireAll(t) // The accept's own entry frees its reservations.
 		id := b.mustAccept(t, command("a")).Job.ID
 		started := b.take(t, "c", true, b.hints(t)...)[0].Item
 		inspect("a RESULT", b.loseResult(t, &started))
@@ -112,8 +112,8 @@ func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
 	})
 }
 
-// If that commit comes first, an item names the hint, and it stays.
-func TestInspectHint_DeletesNothingInTheLookThatRaisesTheRev(t *testing.T) {
+// If that commit lands first, an item names the hint, and the hint stays.
+func TestInspectHint_DeletesNothingInTheInspectionThatRaisesTheRev(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := pulling(t, split())
@@ -144,7 +144,7 @@ func TestInspectHint_DeletesNothingInTheLookThatRaisesTheRev(t *testing.T) {
 
 // Claims and the reconciler delete a hint at or beyond its rev that no queued item
 // names.
-func TestReady_AVoidHintIsDeletedOnSight(t *testing.T) {
+func TestReady_AVoidHintIsDeletedByItsReader(t *testing.T) {
 	t.Parallel()
 	for name, see := range map[string]func(t *testing.T, b *bundle, hint ledger.Hint){
 		"by a claim": func(t *testing.T, b *bundle, hint ledger.Hint) {
@@ -218,8 +218,7 @@ func TestInspectHint_OfAMissingJob(t *testing.T) {
 	})
 }
 
-// A requeue writes a new hint, and deletes the one before: a purge knows only the
-// last.
+// A requeue writes a new hint and deletes the previous one: a purge knows only the last.
 func TestReady_ARequeueDeletesTheHintOfTheAttemptBefore(t *testing.T) {
 	t.Parallel()
 	b := pulling(t, split())
@@ -268,7 +267,7 @@ func TestPurge_DeletesTheHintsThatCrashesLeft(t *testing.T) {
 
 // A missing hint of a queued job is written again: by the reconciler, and by the entry
 // of the accept, which is then deleted.
-func TestReady_AMissingHintIsPutBack(t *testing.T) {
+func TestReady_AMissingHintIsRestored(t *testing.T) {
 	t.Parallel()
 	lost := func(t *testing.T, b *bundle) (id string, hint ledger.Hint) {
 		id = b.mustAccept(t, command("a")).Job.ID
@@ -318,7 +317,7 @@ func TestReady_AMissingHintIsPutBack(t *testing.T) {
 		t.Parallel()
 		b := pulling(t, split())
 		b.mustAccept(t, command("a"))
-		// The claim comes when the job is loaded and its hint is looked for.
+		// The claim comes after the job was loaded and before its hint is read.
 		other := pulling(t, b.store)
 		gets := &gotten{Store: b.store.Store, prefix: "ready:", before: func() { other.take(t, "c", true, other.hints(t)...) }}
 		slow := pulling(t, &hooked{Store: gets})
@@ -392,8 +391,8 @@ func TestInspectReady_GoesPastAJobThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// The place in the queue is among the tenant's directives of the same kind alone, in
-// every shard, and its count is bounded.
+// The place in the queue counts only the tenant's directives of the same kind, in all
+// shards, up to a bound.
 func TestReadyBefore_CountsTheTenantsOlderDirectives(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

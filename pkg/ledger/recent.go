@@ -60,8 +60,8 @@ func (r *recent) committed(plan *plan, etags map[tablestore.Key]tablestore.ETag)
 	}
 }
 
-// snapshot returns what loading the job would return after the commit, but for the
-// rows of earlier attempts.
+// snapshot returns what loading the job would return after the commit, except the rows of
+// earlier attempts.
 func (out *plan) snapshot(etags map[tablestore.Key]tablestore.ETag) *snapshot {
 	next := *out.base
 	next.agg, next.head, next.open, next.outboxes = out.after, out.head, out.open, nil
@@ -77,9 +77,9 @@ func (out *plan) snapshot(etags map[tablestore.Key]tablestore.ETag) *snapshot {
 		case rowJob:
 			next.job = row
 		case rowOutbox:
-			next.outbox = row // The batch has a new attempt's row after the one that it replaces.
+			next.outbox = row // In the batch a new attempt's row comes after the row that it replaces.
 		case rowOpenItem:
-			next.openRow = row // And a new item's after the deletion of the old one's.
+			next.openRow = row // A new item's row comes after the deletion of the old item's.
 		case rowStep:
 			same := func(step tablestore.Row) bool { return step.Key == row.Key }
 			if at := slices.IndexFunc(next.steps, same); at >= 0 {
@@ -98,7 +98,7 @@ func (out *plan) snapshot(etags map[tablestore.Key]tablestore.ETag) *snapshot {
 	return &next
 }
 
-// size returns about how many bytes the rows hold.
+// size returns the approximate size of the rows in bytes.
 func (s *snapshot) size() int {
 	size := 0
 	add := func(row *tablestore.Row) {

@@ -66,8 +66,8 @@ func (r *remembering) change(event func(agg *statemachine.Aggregate, step *state
 	}
 }
 
-// TestRecent_RemembersWhatALoadWouldRead leads a job through each kind of change, and
-// compares what the process remembers after each with what the store holds.
+// TestRecent_RemembersWhatALoadWouldRead applies each kind of change to a job, and after
+// each compares what the process remembers with what the store holds.
 func TestRecent_RemembersWhatALoadWouldRead(t *testing.T) {
 	t.Parallel()
 	pairOf := func(step *statemachine.Step) statemachine.Pair {
@@ -167,9 +167,9 @@ func TestRecent_RemembersWhatALoadWouldRead(t *testing.T) {
 	}
 }
 
-// TestRecent_IsAnsweredByTheStoredJob: a decision that commits nothing is made for the
-// job as it is stored, whatever this process remembers of it.
-func TestRecent_IsAnsweredByTheStoredJob(t *testing.T) {
+// TestRecent_ADecisionWithoutACommitReadsTheStore: a decision that commits nothing is based on the
+// stored job, whatever this process remembers of it.
+func TestRecent_ADecisionWithoutACommitReadsTheStore(t *testing.T) {
 	t.Parallel()
 	store := memstore.New(memstore.Options{})
 	stale := newRemembering(t, store, statemachine.BusServiceBus)

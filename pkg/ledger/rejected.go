@@ -11,8 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The most rejections that are kept one by one, of a step and of a job. Further ones
-// are only counted, so that no worker can make a job's row grow.
+// The maximum number of rejections that are kept individually, per step and per job.
+// Further ones are only counted, so that no worker can make a job's row grow.
 const (
 	maxRejectedOfStep = 16
 	maxRejectedOfJob  = 64

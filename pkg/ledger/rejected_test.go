@@ -105,7 +105,7 @@ func (b *bundle) purgeDue(t *testing.T) {
 	}
 }
 
-// A record that comes while its job is purged, or later, leaves nothing behind.
+// A rejection that is recorded during or after the purge of its job leaves no row.
 func TestReject_APurgedJobLeavesNoRecord(t *testing.T) {
 	t.Parallel()
 	for name, purgeFirst := range map[string]bool{"after the purge": true, "while the purge runs": false} {

@@ -19,7 +19,7 @@ func (b *bundle) failedAtTwo(t *testing.T) string {
 	return id
 }
 
-func TestRerun_FromTheFailedStepKeepsWhatWasDone(t *testing.T) {
+func TestRerun_FromTheFailedStepKeepsEarlierResults(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	old := b.failedAtTwo(t)
@@ -51,7 +51,7 @@ func TestRerun_FromTheFailedStepKeepsWhatWasDone(t *testing.T) {
 	}
 }
 
-func TestRerun_FromTheStartDoesEverythingAgain(t *testing.T) {
+func TestRerun_FromTheStartRepeatsEveryStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	old := b.failedAtTwo(t)
@@ -93,7 +93,7 @@ func TestRerun_ADoubleClickMakesOneJob(t *testing.T) {
 	}
 }
 
-func TestRerun_OnlyOfWhatEndedOtherwise(t *testing.T) {
+func TestRerun_OnlyOfFailedOrCancelledJobs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	live := b.mustAccept(t, command("live")).Job.ID

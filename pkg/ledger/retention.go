@@ -21,7 +21,8 @@ func (l *Ledger) finishEnd(ctx context.Context, s *snapshot) error {
 	}
 	rows, entries := l.announce(job)
 	for i, row := range rows {
-		// The entry first: without the row it is void. An existing row is left alone.
+		// Write the entry before the row: an entry without its row is void. An existing row
+		// stays.
 		for _, batch := range []tablestore.Batch{entries[i], row} {
 			if _, err := l.store.Commit(ctx, batch); err != nil && !errors.Is(err, tablestore.ErrConflict) {
 				return fmt.Errorf("announce the end of job %s: %w", job.ID, err)
@@ -56,9 +57,9 @@ func (l *Ledger) retain(job *statemachine.Job) tablestore.Stage {
 	return tablestore.Stage{{l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})}}
 }
 
-// retainTombstone deletes what lists the job of an abandoned accept, and writes the entry
-// that deletes its tombstone. That is kept as long as a job, and longer than a commit
-// can be delayed: a late one must find it.
+// retainTombstone deletes the index rows of an abandoned accept, and writes the entry that
+// deletes its tombstone. The tombstone is kept as long as a job, and longer than a commit
+// can be delayed: a late commit must find it.
 func (l *Ledger) retainTombstone(job *statemachine.Job) tablestore.Stage {
 	var stage tablestore.Stage
 	for _, key := range l.indexKeys(job) {
@@ -131,7 +132,7 @@ func (l *Ledger) Purge(ctx context.Context, entry Entry) (Purged, error) {
 		}
 		switch _, err := l.store.Get(ctx, l.entryKey(entry.JobID, s.head.entry)); {
 		case err == nil:
-			return PurgeLater, nil // The work after the end is not done, and would go on without the job.
+			return PurgeLater, nil // The work after the end is not done; it would continue after the purge.
 		case !errors.Is(err, tablestore.ErrNotFound):
 			return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
 		}

@@ -122,8 +122,8 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 }
 
 // A change that loses a race has written an entry for a revision that another change
-// made. It would be due long after the job is purged, and would be left alone as that of
-// an accept that may still commit.
+// made. It would be due long after the job is purged, and would be left alone, like the
+// entry of an accept that may still commit.
 func TestPurge_ALostRaceLeavesNoEntry(t *testing.T) {
 	t.Parallel()
 	ack := func(m ledger.Message) statemachine.Event { return statemachine.Ack{StepID: m.StepID, Pair: pair(m)} }
@@ -142,7 +142,7 @@ func TestPurge_ALostRaceLeavesNoEntry(t *testing.T) {
 				}
 				b, replica := open(t, store, cfg), open(t, store, cfg)
 				cmd := command("h")
-				cmd.Steps[0].Policy.AckTimeout = time.Hour // The timer of the attempt cannot be that of the end.
+				cmd.Steps[0].Policy.AckTimeout = time.Hour // The attempt's timer is due too late for the end.
 				b.mustAccept(t, cmd)
 				m := b.inbox.last()
 				b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
@@ -169,7 +169,7 @@ func TestPurge_ALostRaceLeavesNoEntry(t *testing.T) {
 	}
 }
 
-// The work after the end would go on without the job, and write rows that nothing finds.
+// The work after the end would continue after the purge, and write rows that nothing finds.
 func TestPurge_WaitsForTheWorkAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +178,7 @@ func TestPurge_WaitsForTheWorkAfterTheEnd(t *testing.T) {
 		cmd := command("h")
 		cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
 		id := b.mustAccept(t, cmd).Job.ID
-		var crashed atomic.Bool // The batches of a stage come side by side.
+		var crashed atomic.Bool // The batches of a stage are committed concurrently.
 		store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if crashed.Load() && !commits(batch) {
 				return nil, tablestore.ErrUnavailable
@@ -206,7 +206,7 @@ func TestPurge_WaitsForTheWorkAfterTheEnd(t *testing.T) {
 
 // Projections rely on a job for some seconds after a change of it, however short the
 // retention.
-func TestPurge_NotWhileProjectionsRelyOnTheJob(t *testing.T) {
+func TestPurge_WaitsForProjectionsThatNeedTheJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := split()
@@ -257,7 +257,7 @@ func TestPurge_GoesOnAfterACrash(t *testing.T) {
 	})
 }
 
-func TestPurge_NotBeforeTheRetentionAsItIsNow(t *testing.T) {
+func TestPurge_NotBeforeTheCurrentRetention(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := split()
@@ -296,7 +296,7 @@ func TestPurge_AnArchiveThatFailsKeepsTheJob(t *testing.T) {
 
 // Between the end of the key's time and that of the job's, the key may name
 // another command, and the purge of the old job must not delete that claim.
-func TestAcceptAfterTheKeysTime(t *testing.T) {
+func TestAccept_AfterTheKeyExpired(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := split()
@@ -329,7 +329,7 @@ func TestAcceptAfterTheKeysTime(t *testing.T) {
 	})
 }
 
-func TestPurge_AnEntryThatStandsForNothing(t *testing.T) {
+func TestPurge_AnEntryWithoutAPurgeableJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := keeper(t, split(), nil)
@@ -353,7 +353,7 @@ func TestOpen_RefusesNegativeTimes(t *testing.T) {
 	}
 }
 
-// vanishing is a store that calls a function once a claim was read.
+// vanishing is a store that calls a function after a claim was read.
 type vanishing struct {
 	*hooked
 	after func(claim tablestore.Row)
@@ -369,8 +369,8 @@ func (v *vanishing) Get(ctx context.Context, key tablestore.Key) (tablestore.Row
 }
 
 // A job may be purged while a duplicate of its command looks it up by the claim
-// that it has just read. Its key is free then, and its id is not used again. If the claim
-// still exists the job was never committed, and is made under that id.
+// that it has just read. Then its key is free, and its id is not used again. If the claim
+// still exists, the job was never committed, and is created under that id.
 func TestAccept_OfAKeyWhoseJobIsPurgedInBetween(t *testing.T) {
 	t.Parallel()
 	for name, purged := range map[string]bool{"with its claim": true, "without": false} {
@@ -402,9 +402,9 @@ func TestAccept_OfAKeyWhoseJobIsPurgedInBetween(t *testing.T) {
 	}
 }
 
-// A command may be refused, and release its claim of a key, while another command
-// looks at that claim. The key is free then; if the claim still exists the key is taken,
-// whether its job exists yet or not.
+// A command may be refused, and release its claim of a key, while another command reads
+// that claim. Then the key is free. If the claim still exists, the key is taken, whether
+// its job exists yet or not.
 func TestAccept_OfAKeyReleasedInBetween(t *testing.T) {
 	t.Parallel()
 	for name, released := range map[string]bool{"released": true, "kept": false} {

@@ -165,7 +165,7 @@ var progressColumn = column[statemachine.Step]{
 	"progress",
 	func(s *statemachine.Step, value *tablestore.Value) {
 		if s.Progress != nil {
-			data, _ := json.Marshal(s.Progress) // It cannot fail: api.Progress refuses what is no number.
+			data, _ := json.Marshal(s.Progress) // It cannot fail: api.Progress rejects fractions that are not numbers.
 			*value = tablestore.String(string(data))
 		}
 	},
@@ -174,7 +174,7 @@ var progressColumn = column[statemachine.Step]{
 	},
 }
 
-// reportColumns are the columns of what a callback says of its sending.
+// reportColumns are the columns that hold what a callback says about how it was sent.
 var reportColumns = []column[statemachine.Report]{
 	text("callback_timestamp", func(r *statemachine.Report) *string { return &r.Timestamp }),
 	text("callback_correlation_id", func(r *statemachine.Report) *string { return &r.CorrelationID }),

@@ -47,7 +47,7 @@ type Entry struct {
 	reserved reservation
 }
 
-// Fields returns what lines of a log about the entry say of its job.
+// Fields returns the log fields that identify the entry's job.
 func (e *Entry) Fields() statemachine.LogFields {
 	return statemachine.LogFields{JobID: e.JobID, TenantID: e.TenantID}
 }

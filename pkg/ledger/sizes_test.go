@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// object is JSON of that size that repeats a text in it.
+// object returns a JSON object of that size that repeats a text.
 func object(text string, size int) json.RawMessage {
 	const before, after = `{"uri":"s3://b","x":"`, `"}`
 	room := size - len(before) - len(after)
@@ -33,7 +33,7 @@ func largest(text string, payload int) ledger.Command {
 	cmd.Job.CorrelationID, cmd.Job.CallbackURLs = strings.Repeat("c", commands.MaxCorrelationID), urls
 	cmd.Job.InputRef, cmd.Job.OutputRef, cmd.Job.WorkspaceRef = ref, ref, ref
 	cmd.Payload = object(text, payload)
-	step := cmd.Steps[1] // It takes the result of the one before it.
+	step := cmd.Steps[1] // It gets the result of the previous step.
 	step.PayloadPointer, step.OutputRef, step.Type, step.Service = "", ref, long(128), long(128)
 	step.Routing.RoutingKeyUsed = long(commands.MaxTenantID + commands.MaxDocID)
 	cmd.Steps = make([]statemachine.Step, protocol.MaxSteps)

@@ -26,7 +26,7 @@ var ErrTenantLimit = errors.New("tenant has too many jobs in flight")
 //	m + taken slots outside of 0 … m-1 ≤ limit
 //
 // As no accept takes a slot outside of its own m, the slots there only become fewer, and
-// with the m of the largest the limit holds for all of them.
+// the limit holds for all of them by the largest m.
 
 // quota is what this process knows of the slots of a tenant with a limit.
 type quota struct {
@@ -37,8 +37,8 @@ type quota struct {
 	until time.Time
 }
 
-// mayGuess reports whether an accept may take any slot of the limit without a look at the
-// taken ones: a recent look found none beyond it.
+// mayGuess reports whether an accept may take any slot of the limit without reading the
+// taken ones: a recent read found none beyond the limit.
 func (l *Ledger) mayGuess(tenantID string, limit int) bool {
 	now := time.Now()
 	known, _ := l.quotas.Load(tenantID)
@@ -131,7 +131,7 @@ func (l *Ledger) freeSlot(ctx context.Context, tenantID string, limit int) (slot
 		}
 	}
 	if len(taken) >= limit {
-		// To reclaim reads every job of the tenant, so that is done once per second.
+		// Reclaiming reads every job of the tenant, so it is done once per second.
 		now := time.Now()
 		last, known := l.reclaims.LoadOrStore(tenantID, now)
 		if known && (now.Sub(last.(time.Time)) < time.Second || !l.reclaims.CompareAndSwap(tenantID, last, now)) {
@@ -161,8 +161,8 @@ func (l *Ledger) freeSlot(ctx context.Context, tenantID string, limit int) (slot
 	return slotRef{}, ErrTenantLimit
 }
 
-// slotBound returns the bound m of an accept that finds these slots taken. It notes if
-// none is beyond the limit, so that m is the limit.
+// slotBound returns the bound m of an accept that finds these slots taken. If no slot is
+// beyond the limit, m is the limit, and it notes that.
 func (l *Ledger) slotBound(tenantID string, limit int, taken map[string]tablestore.Row) int {
 	bound, outside := limit, len(taken)
 	for k := range limit {

@@ -14,8 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// paged is a store with one row to a page, which calls between after the first page of
-// a job.
+// paged is a store with one row per page; it calls between after the first page of a job.
 type paged struct {
 	*hooked
 	between func(query tablestore.Query)
@@ -46,8 +45,8 @@ func onPages(t *testing.T) (*paged, *ledger.Ledger, *bundle, ledger.Message) {
 	return store, l, b, m
 }
 
-// A change between two pages is visible in the second alone: the step that it started
-// then has no outbox row, or a state that does not fit the job's.
+// A change between two pages is visible in the second alone: a step that it started then
+// has no outbox row, or a state that does not fit the job's.
 func TestJob_IsReadAsItWasAtOneInstant(t *testing.T) {
 	t.Parallel()
 	store, l, b, m := onPages(t)
@@ -68,7 +67,7 @@ func TestJob_IsReadAsItWasAtOneInstant(t *testing.T) {
 	}
 }
 
-func TestJob_ThatNeverStandsStillIsReadAnotherTime(t *testing.T) {
+func TestJob_ThatKeepsChangingIsUnavailable(t *testing.T) {
 	t.Parallel()
 	store, l, b, m := onPages(t)
 	store.between = func(tablestore.Query) {

@@ -51,13 +51,13 @@ func reruns() map[string][]string {
 	return map[string][]string{"luciusjobindex": {"reruns:tenant_a:" + time.Now().Format("200601")}}
 }
 
-// The reruns of a job form one chain, whatever they started from: of all of them only the
-// last one can be open.
+// The reruns of a job form one chain, whichever step they start at: only the last one can
+// be open.
 func TestRerun_TheLastOfAChainIsOpen(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	old := b.failedAtTwo(t)
-	other := b.mustAccept(t, command("other")).Job.ID // Between them in the index.
+	other := b.mustAccept(t, command("other")).Job.ID // It is between them in the index.
 	b.failFinal(t)
 	first := b.rerun(t, old, ledger.FromFailed)
 	if by, listed := b.supersededBy(t, old); by != first.ID || listed != first.ID {
@@ -103,8 +103,8 @@ func TestRerun_ACancelledOneLeavesTheFailureOpen(t *testing.T) {
 	}
 }
 
-// A rerun that was made beside a cancelled one, from another point, still counts.
-func TestRerun_OneBesideACancelledOneStands(t *testing.T) {
+// A second rerun, from another starting point, still counts after the first was cancelled.
+func TestRerun_ACancelledOneDoesNotAffectAnother(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	old := b.failedAtTwo(t)
@@ -172,7 +172,7 @@ func TestRerun_AnAcceptThatCrashedSupersedesNothing(t *testing.T) {
 	})
 }
 
-// A row without the schedule entry that deletes it would hide the failure for ever.
+// A row without the schedule entry that deletes it would hide the failure forever.
 func TestRerun_IsListedAfterItsEntry(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

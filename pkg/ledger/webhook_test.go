@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// announced is a job that ended and has two webhooks.
+// announced returns a job that ended and has two webhooks.
 func (b *bundle) announced(t *testing.T) string {
 	t.Helper()
 	cmd := command("h")
@@ -25,7 +25,7 @@ func (b *bundle) announced(t *testing.T) string {
 	return id
 }
 
-// webhooks are the job's.
+// webhooks returns the job's webhooks.
 func (b *bundle) webhooks(t *testing.T, id string) []ledger.WebhookRow {
 	t.Helper()
 	found, err := b.Webhooks(t.Context(), id)
@@ -57,7 +57,7 @@ func TestWebhooks_SurviveACrashAfterTheCommit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := keeper(t, split(), nil)
-		var committed atomic.Bool // The batches of a stage come side by side.
+		var committed atomic.Bool // The batches of a stage are committed concurrently.
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if committed.Load() {
 				return nil, tablestore.ErrUnavailable
@@ -130,8 +130,8 @@ func (b *bundle) givenUp(t *testing.T) {
 	}
 }
 
-// A tenant's pages are full, and their ends name no job of another tenant.
-func TestUndelivered_OfATenantTellsNothingOfOthers(t *testing.T) {
+// Each page of a tenant is full, and its end discloses no job of another tenant.
+func TestUndelivered_OfATenantDisclosesNothingOfOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := keeper(t, split(), nil)
@@ -172,7 +172,7 @@ func TestUndelivered_OfATenantTellsNothingOfOthers(t *testing.T) {
 	})
 }
 
-func TestTakeWebhook_OfAProcessThatDied(t *testing.T) {
+func TestTakeWebhook_AfterItsProcessCrashed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := keeper(t, split(), nil)

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// BenchmarkWork measures what a job of one step is made of, on an atomic store in memory:
+// BenchmarkWork measures the operations of a one-step job, on an atomic store in memory:
 // the accept, the claim with start, and the completion.
 func BenchmarkWork(b *testing.B) {
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
@@ -38,7 +38,7 @@ func BenchmarkWork(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	accept() // The first of a kind of work costs more.
+	accept() // The first item of a kind of work costs more.
 	claim()
 	complete()
 	for _, part := range []struct {

@@ -111,8 +111,8 @@ func (q *Queue) Claim(ctx context.Context, r ClaimRequest) ([]View, error) {
 	}
 }
 
-// wait waits for a wake-up, or for a change that claims an item for the claim. over
-// says that the claim's time is.
+// wait waits for a wake-up, or for a change that claims an item for the claim. over says
+// that the claim's time has ended.
 func (c *claim) wait(ctx context.Context, w *waiter, deadline <-chan time.Time) (given *ledger.Claimed, over bool) {
 	poll := time.NewTimer(c.q.poll)
 	defer poll.Stop()
@@ -131,7 +131,7 @@ func (c *claim) wait(ctx context.Context, w *waiter, deadline <-chan time.Time) 
 	return w.unpark(), over
 }
 
-// given answers with the item that the change which queued it claimed for the claim.
+// given returns the item that a change queued and claimed for this claim.
 func (c *claim) given(ctx context.Context, item *ledger.Claimed) ([]View, error) {
 	c.q.expire(ctx, 1)
 	if err := c.reserve(ctx, 1); err != nil {
@@ -140,20 +140,20 @@ func (c *claim) given(ctx context.Context, item *ledger.Claimed) ([]View, error)
 	return []View{{Item: item.Item, Directive: item.Directive}}, nil
 }
 
-// claim is one claim under way.
+// claim is a claim in progress.
 type claim struct {
 	*ClaimRequest
 
 	q      *Queue
 	digest string
 	memory *memory // as it was last read, nil if there is none
-	looked bool    // a try has seen the whole index
+	looked bool    // a try has read the whole index
 	// repeated says that the request may have been made before, here or at another
-	// replica. The commit of a first claim finds out by itself.
+	// replica. The commit of a claim detects a repeat by itself.
 	repeated bool
-	// ctx is the request's, but does not end. A change that claims an item for the claim
+	// ctx is the request's, but does not end. A change that claims an item for this claim
 	// uses it.
-	ctx context.Context //nolint:containedctx // The change is made by another request.
+	ctx context.Context //nolint:containedctx // Another request makes the change.
 }
 
 func (q *Queue) newClaim(ctx context.Context, r *ClaimRequest) *claim {
@@ -189,16 +189,16 @@ func (c *claim) tenants() (named []string, all bool) {
 	return slices.Compact(named), false
 }
 
-// asked is the claim as the ledger makes it, without its memory.
+// asked returns the claim for the ledger, without its memory.
 func (c *claim) asked() *ledger.Claim {
 	return &ledger.Claim{
 		Owner: c.Owner, RequestID: c.RequestID, Start: c.Start, Lease: c.Lease, Sees: c.q.caller.sees, Enough: enough,
 	}
 }
 
-// try takes what is ready. It reads the memory of earlier tries only once that may
-// matter: when nothing is ready, or after the first hints could not be claimed. done
-// says that there is an answer.
+// try claims ready items. It reads the memory of earlier tries only when that can matter:
+// if nothing is ready, or after the first hints could not be claimed. done says that there
+// is an answer.
 func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 	var held []View // by an earlier try
 	for tries := 1; ; tries++ {
@@ -240,8 +240,8 @@ func (c *claim) try(ctx context.Context) (views []View, done bool, err error) {
 	}
 }
 
-// maxUnremembered is how often a claim tries to write its memory, which another try of the
-// request seems to have written but which is not there.
+// maxUnremembered bounds a claim's tries to write its memory when the store reports a row
+// from another try, but no such row can be read.
 const maxUnremembered = 5
 
 // claim claims the hints' items. It returns none if none could be claimed, and
@@ -260,19 +260,19 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 		}
 		return nil, err
 	}
-	fresh := false // A commit has found that the request is the first of its kind.
+	fresh := false // A commit has shown that this is the first try of the request.
 	for i := range outcomes {
 		one := &outcomes[i]
 		fresh = fresh || one.Standing == ledger.HintNamed && one.Err == nil && !one.Known
 		switch {
 		case one.Err != nil:
 			err = one.Err
-			q.mirror.stepAside(&one.Hint, true)
+			q.mirror.setAside(&one.Hint, true)
 		case one.Standing == ledger.HintNamed:
 			q.mirror.settle(&one.Hint)
 			views = append(views, View{Item: one.Item, Directive: one.Directive})
 		case one.Standing == ledger.HintEarly && c.repeated:
-			q.mirror.stepAside(&one.Hint, false)
+			q.mirror.setAside(&one.Hint, false)
 		case one.Standing == ledger.HintVoid:
 			q.mirror.settle(&one.Hint)
 		default: // The claim had enough, or claimed it before: its memory tells.
@@ -290,8 +290,8 @@ func (c *claim) claim(ctx context.Context, hints []ledger.Hint) (views []View, e
 	return views, err
 }
 
-// earlier answers with what earlier tries of the request got, as [claim.repeat] does. held
-// are items of theirs that were met.
+// earlier returns what earlier tries of the request got, as [claim.repeat] does. held are
+// those of their items that this try came across.
 func (c *claim) earlier(ctx context.Context, held []View) (views []View, state ledger.Reclaimable, err error) {
 	if c.memory, err = c.q.recall(ctx, c.ClaimRequest); err != nil {
 		return nil, state, err
@@ -302,11 +302,11 @@ func (c *claim) earlier(ctx context.Context, held []View) (views []View, state l
 	return c.repeat(ctx)
 }
 
-// repeat answers from the memory of a request that was made before: with the items
-// that the owner still holds, and those that the first try did not get to. Without
-// any, state decides: after ReclaimLost, since other claims took every candidate, the
-// request may take others, and replaces its memory. After ReclaimLater it must not:
-// the first try may be about to claim a candidate. After ReclaimDone it is answered.
+// repeat answers a repeated request from its memory: with the items that the owner still
+// holds, and those that the first try did not reach. If there are none, state decides:
+// after ReclaimLost, other claims took every candidate, so the request may take other
+// items, and replaces its memory. After ReclaimLater it must not: the first try may be
+// about to claim a candidate. After ReclaimDone the answer is empty.
 func (c *claim) repeat(ctx context.Context) (views []View, state ledger.Reclaimable, err error) {
 	if c.memory.digest != c.digest {
 		return nil, state, &lifecycle.RequestError{Field: "request_id", Reason: "was already used for another claim"}

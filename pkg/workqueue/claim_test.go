@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-func TestClaim_NamesTheFieldThatMakesNoSense(t *testing.T) {
+func TestClaim_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	whole := workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 1}
 	tests := map[string]func(*workqueue.ClaimRequest){
@@ -72,8 +72,8 @@ func TestClaim_TakesTheWorkOfNamedTenants(t *testing.T) {
 	}
 }
 
-// turnsOf claims one item at a time, so that the turns go on from claim to
-// claim, and returns whose they were.
+// turnsOf claims one item at a time, so that the rotation continues from claim to claim,
+// and returns the tenants of the items.
 func turnsOf(t *testing.T, q *workqueue.Queue, tenants []string) string {
 	t.Helper()
 	var order strings.Builder
@@ -160,13 +160,13 @@ func TestClaim_FindsOlderWorkOfAnotherProcessUnderLoad(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, true)
-		for n := range 3 { // It has looked at the store, and does not again within a second.
+		for n := range 3 { // It has read the store, and does not read again within a second.
 			b.work(t)
 			b.claim(t, "w", fmt.Sprint("first-", n), 1, false)
 		}
 		old := reopen(t, b.store).work(t)
 		for n := range 4 {
-			for range 3 { // More comes than is taken.
+			for range 3 { // More items are queued than claimed.
 				b.work(t)
 			}
 			if views := b.claim(t, "w", fmt.Sprint("then-", n), 1, false); views[0].Item.WorkID == old.OutboxID {
@@ -211,8 +211,8 @@ func assertPointer(t *testing.T, err error, pointer string) {
 	}
 }
 
-// A claim that has some megabytes of directives leaves the rest to the next, and reserves
-// memory before it loads any.
+// A claim that has a few megabytes of directives leaves the rest to the next claim, and
+// reserves memory before it loads any.
 func TestClaim_IsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	const jobs, size = 64, 400 << 10

@@ -15,27 +15,27 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// One row for each owner and request remembers the candidates of a claim, so that a
-// repeat finds what the claim got, also after a crash. Whether a candidate was
-// claimed is its job's to say. The rows lie in a fixed number of partitions, so that
-// those of owners that never return are found and deleted.
+// One row for each owner and request remembers the candidates of a claim, so that a repeat
+// finds what the claim got, even after a crash. Only its job tells whether a candidate was
+// claimed. The rows lie in a fixed number of partitions, so that rows of owners that never
+// return are found and deleted.
 const (
 	memoryParts = 16
-	// One page of expirePage memories is checked for each expireAfter that were
-	// written, and each expireEvery, so expired rows never outgrow the others.
+	// One page of expirePage memories is checked after every expireAfter writes and every
+	// expireEvery, so expired rows never outnumber the others.
 	expireAfter = 32
 	expirePage  = 64
 	expireEvery = time.Minute
 )
 
-// memory is the row of a claim.
+// memory is the content of a claim's row.
 type memory struct {
 	etag       tablestore.ETag
 	digest     string
 	candidates []ledger.Candidate
 }
 
-// digest covers all that a repeat must have in common with the first request.
+// digest covers all fields that must be equal in a repeat of the request.
 func (r *ClaimRequest) digest(caller *Caller) string {
 	parts, err := json.Marshal([]any{
 		r.Services, r.StepTypes, r.Tenants, caller.Services, caller.Tenants, r.Max, r.Lease, r.Start,
@@ -57,8 +57,8 @@ func (q *Queue) memoryKey(r *ClaimRequest) tablestore.Key {
 
 func memoryPart(n int) string { return tablestore.Join("claims", tablestore.Pad(n, 2)) }
 
-// remember is the write of the claim's memory. It replaces the row that the claim
-// has read, under its ETag.
+// remember returns the write of the claim's memory. It replaces the row that the claim has
+// read, under its ETag.
 func (c *claim) remember(candidates []ledger.Candidate, until time.Time) (tablestore.Batch, error) {
 	list, err := json.Marshal(candidates)
 	if err != nil {

@@ -19,12 +19,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// request is the claim that the tests of its memory send again and again.
+// request is the claim that the tests of its memory repeat.
 func request(most int) workqueue.ClaimRequest {
 	return workqueue.ClaimRequest{Owner: "w1", RequestID: "c1", Max: most}
 }
 
-// send sends a claim, and returns the ids of the items that it is answered with.
+// send sends a claim and returns the ids of the items that it gets.
 func (b *bundle) send(t testing.TB, r workqueue.ClaimRequest) []string {
 	t.Helper()
 	views, err := b.Claim(context.WithoutCancel(t.Context()), r)
@@ -34,7 +34,7 @@ func (b *bundle) send(t testing.TB, r workqueue.ClaimRequest) []string {
 	return workIDs(views)
 }
 
-// same fails unless these are the items, in whatever order.
+// same fails unless these are the items, in any order.
 func same(t testing.TB, what string, got []string, want ...string) {
 	t.Helper()
 	got, want = slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))
@@ -43,11 +43,11 @@ func same(t testing.TB, what string, got []string, want ...string) {
 	}
 }
 
-// torn has the claim write its memory, and fail for the jobs that lose says; the
-// commits that it lost are returned.
+// torn makes the claim write its memory and lose the commits of the jobs that lose selects;
+// it returns those commits.
 func torn(t *testing.T, store *tapped, b *bundle, r workqueue.ClaimRequest, lose func(jobID string) bool) (late []tablestore.Batch) {
 	t.Helper()
-	var mu sync.Mutex // The jobs of a claim are committed side by side.
+	var mu sync.Mutex // The jobs of a claim are committed concurrently.
 	store.set(func(batch tablestore.Batch) error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -89,14 +89,14 @@ func TestClaimMemory_AnotherClaimUnderTheSameIDIsRefused(t *testing.T) {
 			}
 		}
 		waits := request(1)
-		waits.Wait = time.Second // How long a client waits is no part of what it asks for.
+		waits.Wait = time.Second // The wait is not part of the request's digest.
 		same(t, "the repeat", b.send(t, waits), first...)
 	})
 }
 
-// A crash between the memory and the commits leaves items that are queued. The
-// repeat claims them, at any process, and no others: their commits may be on the way.
-func TestClaimMemory_WhatACrashLeftIsClaimedByTheRepeat(t *testing.T) {
+// A crash between the memory and the commits leaves queued items. The repeat claims only
+// these, in any process: their commits may still land.
+func TestClaimMemory_ARepeatClaimsItemsThatACrashLeft(t *testing.T) {
 	t.Parallel()
 	for name, elsewhere := range map[string]bool{"here": false, "at another process": true} {
 		for what, commits := range map[string]int{"none was committed": 0, "one was committed": 1} {
@@ -128,8 +128,8 @@ func TestClaimMemory_WhatACrashLeftIsClaimedByTheRepeat(t *testing.T) {
 	}
 }
 
-// While a candidate is queued and cannot be had now the request takes no other: the
-// first try may be on its way to it.
+// While a candidate is queued but cannot be claimed, the request takes no other item: the
+// first try may be about to claim it.
 func TestClaimMemory_ACandidateThatIsHeldBlocksTheRequest(t *testing.T) {
 	t.Parallel()
 	store := tap()
@@ -163,8 +163,8 @@ func TestClaimMemory_ACandidateThatWasHeldIsClaimedThen(t *testing.T) {
 	same(t, "then", b.send(t, request(1)), first.OutboxID)
 }
 
-// A late copy of a claim whose items are done, or were lost, gets nothing: its client
-// does not listen any more.
+// A late copy of a claim whose items are done, or were lost, gets nothing: its client no
+// longer listens.
 func TestClaimMemory_ADoneCandidateBlocksTheRequestForGood(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, b *bundle, item lifecycle.Item){
@@ -204,7 +204,7 @@ func TestClaimMemory_ADoneCandidateBlocksTheRequestForGood(t *testing.T) {
 	}
 }
 
-// If every candidate went to another claim, or is gone, the request takes others.
+// If every candidate went to another claim or was removed, the request takes other items.
 func TestClaimMemory_LostCandidatesAreReplaced(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, b *bundle, id string){
@@ -226,7 +226,7 @@ func TestClaimMemory_LostCandidatesAreReplaced(t *testing.T) {
 	}
 }
 
-// One request that is sent to two processes at once claims once.
+// A request that is sent to two processes at once claims once.
 func TestClaimMemory_OneRequestAtTwoProcessesClaimsOnce(t *testing.T) {
 	t.Parallel()
 	for name, when := range map[string]struct{ table, prefix string }{
@@ -257,9 +257,9 @@ func TestClaimMemory_OneRequestAtTwoProcessesClaimsOnce(t *testing.T) {
 	}
 }
 
-// The first try of a request may live on at another process. A repeat that waits
-// answers with what that has got, and takes nothing else.
-func TestClaimMemory_ALongPollLooksAgain(t *testing.T) {
+// The first try of a request may still run in another process. A waiting repeat answers
+// with the items of that try, and takes no others.
+func TestClaimMemory_ALongPollGetsTheFirstTrysItems(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := tap()
@@ -289,7 +289,7 @@ func TestClaimMemory_AnOldHintOfTheRequestIsNotTheWholeAnswer(t *testing.T) {
 		other := reopen(t, b.store)
 		earlier := request(1)
 		earlier.RequestID = "c0"
-		other.send(t, earlier) // It knows of the first two now.
+		other.send(t, earlier) // It now has the hints of the first two.
 		second := b.work(t)
 		same(t, "the request", b.send(t, request(3)), first.OutboxID, second.OutboxID)
 		same(t, "the repeat elsewhere", other.send(t, request(3)), first.OutboxID, second.OutboxID)
@@ -298,7 +298,7 @@ func TestClaimMemory_AnOldHintOfTheRequestIsNotTheWholeAnswer(t *testing.T) {
 		b.work(t)
 		other = reopen(t, b.store)
 		earlier.RequestID = "c2"
-		other.send(t, earlier) // It knows of another one now.
+		other.send(t, earlier) // It now has the hint of another one.
 		spoilt := request(1)
 		spoilt.RequestID = "c3"
 		b.send(t, spoilt)
@@ -308,7 +308,7 @@ func TestClaimMemory_AnOldHintOfTheRequestIsNotTheWholeAnswer(t *testing.T) {
 	})
 }
 
-// An item that cannot be claimed does not keep a request from the answer that it got.
+// An item that cannot be claimed does not change the answer to a repeated request.
 func TestClaimMemory_AnItemThatCannotBeClaimedHidesNoAnswer(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
@@ -338,7 +338,7 @@ func TestClaimMemory_AnItemThatCannotBeClaimedHidesNoAnswer(t *testing.T) {
 	})
 }
 
-// A store that never says whether the memory was written is not asked for ever.
+// If the store never says whether the memory was written, the claim gives up.
 func TestClaimMemory_ThatCannotBeWrittenEndsTheClaim(t *testing.T) {
 	t.Parallel()
 	store := tap()
@@ -354,7 +354,7 @@ func TestClaimMemory_ThatCannotBeWrittenEndsTheClaim(t *testing.T) {
 	assertCode(t, err, problem.StoreUnavailable)
 }
 
-// The memory of a claim on an atomic store is written with the claims or not at all.
+// On an atomic store, the memory of a claim is written with the claims or not at all.
 func TestClaimMemory_IsAtomicWithTheClaims(t *testing.T) {
 	t.Parallel()
 	store := tapAtomic()
@@ -372,9 +372,9 @@ func TestClaimMemory_IsAtomicWithTheClaims(t *testing.T) {
 	}
 }
 
-// Owners that never come back leave a memory for each item. The claims of the
-// others clear it away, a bounded piece at a time.
-func TestClaim_ForgetsThoseWhoNeverReturn(t *testing.T) {
+// Owners that never return leave a memory row for each claim. The claims of others delete
+// these rows, a bounded number at a time.
+func TestClaim_ForgetsOwnersThatNeverReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
@@ -402,8 +402,8 @@ func TestClaim_ForgetsThoseWhoNeverReturn(t *testing.T) {
 	})
 }
 
-// Time alone clears them away as well, while claims wait for work.
-func TestClaim_ForgetsWhileThereIsNothingToDo(t *testing.T) {
+// They are also deleted while claims only wait for work.
+func TestClaim_ForgetsWhileClaimsWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, true)
@@ -421,7 +421,7 @@ func TestClaim_ForgetsWhileThereIsNothingToDo(t *testing.T) {
 	})
 }
 
-// memories counts the rows of claims.
+// memories counts the memory rows of claims.
 func memories(t *testing.T, store tablestore.Store) int {
 	t.Helper()
 	count := 0

@@ -17,8 +17,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/queuetest"
 )
 
-// The queue holds the contract that any queue must, over a real ledger, on a
-// store that applies a change at once and on one that always splits it.
+// The queue meets the contract of all queues, with a real ledger, on a store that applies a
+// change atomically and on one that always splits it.
 func TestQueue_HoldsTheContract(t *testing.T) {
 	t.Parallel()
 	for name, split := range map[string]bool{"atomic": false, "split": true} {
@@ -34,8 +34,8 @@ func TestQueue_HoldsTheContract(t *testing.T) {
 	}
 }
 
-// underTest is the queue as the suite drives it. Its messages are those of real
-// jobs, since the ledger decides about them.
+// underTest adapts the queue to the suite. Its messages belong to real jobs, since the
+// ledger decides about them.
 type underTest struct {
 	*bundle
 	mu       sync.Mutex
@@ -43,8 +43,8 @@ type underTest struct {
 	items    map[string]string         // the item that a requeue's message id goes to
 }
 
-// accepted makes a job whose first directive stands for the suite's message. Its
-// row is PENDING, so that the suite can choose when it is enqueued.
+// accepted makes a job; its first directive represents the suite's message. Its row is
+// PENDING, so that the suite can choose when it is enqueued.
 func (u *underTest) accepted(t testing.TB, m lifecycle.Message) lifecycle.Message {
 	u.pending.Store(true)
 	defer u.pending.Store(false)
@@ -55,8 +55,8 @@ func (u *underTest) accepted(t testing.TB, m lifecycle.Message) lifecycle.Messag
 	return m
 }
 
-// redispatched has the ledger make the next attempt of a stalled item's step. Its
-// row is PENDING, too.
+// redispatched makes the ledger create the next attempt of a stalled item's step. Its row
+// is PENDING, too.
 func (u *underTest) redispatched(t testing.TB, item lifecycle.Item) lifecycle.Directive {
 	u.pending.Store(true)
 	defer u.pending.Store(false)
@@ -149,7 +149,7 @@ func (u *underTest) Stall(ctx context.Context, workID string, r lifecycle.Reques
 	return itemOf(u.Queue.Stall(ctx, workID, r))
 }
 
-// Requeue is the operator's, and then the relay's mark of the ledger's own row for
+// Requeue is the operator's request, followed by the relay's mark of the ledger's row for
 // the step: no caller names a directive.
 func (u *underTest) Requeue(ctx context.Context, workID string, r lifecycle.Request, next lifecycle.Directive,
 ) (lifecycle.Item, error) {
@@ -178,11 +178,11 @@ func (u *underTest) Events(ctx context.Context, workID string) ([]lifecycle.Even
 	return events, refusal(err)
 }
 
-// itemOf is the item of an answer.
+// itemOf returns the item of an answer.
 func itemOf(view workqueue.View, err error) (lifecycle.Item, error) { return view.Item, refusal(err) }
 
-// refusal is the lifecycle's word for a refusal: those of the ledger come
-// without.
+// refusal returns the lifecycle's error for a refusal: the ledger's refusals do not wrap
+// it.
 func refusal(err error) error {
 	known, ok := errors.AsType[*problem.Error](err)
 	if ok && known.Code == problem.IllegalTransition && known.Err == nil {

@@ -26,13 +26,13 @@ func (b *bundle) steps(t testing.TB, n int) {
 	}
 }
 
-// On an atomic store each thing that a client or a worker waits for is one synced
+// On an atomic store each request that a client or a worker waits for costs one synced
 // commit: accept, claim with start, complete.
 func TestCost_InSyncedCommits(t *testing.T) {
 	t.Parallel()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	b := reopen(t, store)
-	b.work(t) // The first of its kind is catalogued.
+	b.work(t) // The first item of its kind of work is catalogued.
 	b.claim(t, "w0", "c0", 1, true)
 	requests := 0
 	claim := func(most int) []workqueue.View {
@@ -75,14 +75,14 @@ func TestCost_InSyncedCommits(t *testing.T) {
 	})
 }
 
-// What a worker's requests cost the store, with a full queue: reads, and writes
-// on the way to the answer. These are the calls that limit throughput.
+// The calls that a worker's requests make to the store with a full queue: reads, and writes
+// before the answer. These calls limit throughput.
 func TestCost(t *testing.T) {
 	t.Parallel()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	b := reopen(t, store)
 	b.work(t)
-	b.claim(t, "w0", "c0", 1, true) // The first claim of a process looks at the store.
+	b.claim(t, "w0", "c0", 1, true) // The first claim of a process reads the store.
 	for range 20 {
 		b.work(t)
 	}

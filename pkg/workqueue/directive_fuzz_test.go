@@ -12,9 +12,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// FuzzDirective sees to it that whatever is stored as a directive can be shown
-// without its lease: the lease is gone, all else is as it was, and what is no
-// directive is an error.
+// FuzzDirective checks that any stored directive can be shown without its lease: only the
+// lease is removed, and text that is not a directive is an error.
 func FuzzDirective(f *testing.F) {
 	whole, err := (&statemachine.Directive{
 		Type: "DIRECTIVE", JobID: "job", StepID: "step", AttemptNo: 1, LeaseID: "lease",
@@ -61,7 +60,7 @@ func FuzzDirective(f *testing.F) {
 	})
 }
 
-// decode reads a value, with numbers as they are written.
+// decode reads a value, with numbers as text.
 func decodeNumbers(value json.RawMessage, into *any) error {
 	decoder := json.NewDecoder(strings.NewReader(string(value)))
 	decoder.UseNumber()

@@ -13,8 +13,8 @@ import (
 )
 
 // slow is an atomic store whose writes are applied at once, and durable when they are
-// released. If it fails, the outcome of those under way is unknown, and it can no longer be
-// read.
+// released. If it fails, the outcome of writes in progress is unknown, and it can no longer
+// be read.
 type slow struct {
 	tablestore.AtomicStore
 
@@ -42,9 +42,10 @@ func (s *slow) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, err
 	return s.AtomicStore.Get(ctx, key)
 }
 
-// The next change of a job need not wait until the one before it is durable: both become so
-// together. Neither is answered earlier, and if the store fails, neither is told as done.
-func TestChanges_ShareTheWayToTheDisk(t *testing.T) {
+// The next change of a job need not wait until the previous one is durable: both become
+// durable together. Neither is answered earlier, and if the store fails, neither is
+// reported as done.
+func TestChanges_ShareASync(t *testing.T) {
 	t.Parallel()
 	for name, failed := range map[string]error{"durable": nil, "failed": tablestore.ErrUnknown} {
 		t.Run(name, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
-// Take picks the hints that a claim would claim the items of.
+// Take picks the hints whose items a claim would claim.
 func (q *Queue) Take(ctx context.Context, r ClaimRequest) ([]ledger.Hint, error) {
 	c := q.newClaim(ctx, &r)
 	return q.take(ctx, c, r.Max, time.Now())
@@ -22,10 +22,10 @@ func (m *Mirror) SetSizes(head, sweep, tail, low int) {
 	m.sizes = sizes{head: head, sweep: sweep, tail: tail, low: low}
 }
 
-// Settle, PutBack and StepAside end the pick of a hint.
-func (m *Mirror) Settle(hint ledger.Hint)                 { m.settle(&hint) }
-func (m *Mirror) PutBack(hint ledger.Hint)                { m.putBack(&hint) }
-func (m *Mirror) StepAside(hint ledger.Hint, failed bool) { m.stepAside(&hint, failed) }
+// Settle, PutBack and SetAside end the pick of a hint.
+func (m *Mirror) Settle(hint ledger.Hint)                { m.settle(&hint) }
+func (m *Mirror) PutBack(hint ledger.Hint)               { m.putBack(&hint) }
+func (m *Mirror) SetAside(hint ledger.Hint, failed bool) { m.setAside(&hint, failed) }
 
 // Inside is how many hints are ready to be picked and kept back, and of how many
 // tenants there are queues.
@@ -58,7 +58,7 @@ func (q *Queue) Park(ctx context.Context, r ClaimRequest) (p *Parked, leave func
 	return &Parked{w}, leave
 }
 
-// Signal receives the wake-up of the claim, as the first thing after its wait.
+// Signal receives the wake-up of the claim, right after its wait.
 func (p *Parked) Signal() { <-p.w.signal }
 
 // Unpark ends the wait.

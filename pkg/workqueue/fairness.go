@@ -9,8 +9,8 @@ import (
 )
 
 // pick takes up to limit hints out of the mirror, streams and their tenants in
-// rotation, oldest first within one tenant. The claim must settle each, put it back,
-// or have it step aside. Hints that stepped aside return if their time ended by at.
+// rotation, oldest first within one tenant. The claim must settle each, put it back, or set
+// it aside. Hints that were set aside return if their time ended by at.
 func (m *Mirror) pick(c *claim, limit int, at time.Time) []ledger.Hint {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -78,8 +78,8 @@ func (m *Mirror) pickOf(t *tenantQueue, c *claim, at time.Time) (ledger.Hint, bo
 	return ledger.Hint{}, false
 }
 
-// returnKept makes hints ready again whose pause or whose time aside has ended, and
-// begins the next walk over the queue if it is due. The lock is held.
+// returnKept makes hints ready again whose pause or set aside for a time that has ended,
+// and begins the next walk over the queue if it is due. The lock is held.
 func (m *Mirror) returnKept(t *tenantQueue, c *claim, at time.Time) {
 	var back []entry
 	reread := false

@@ -40,7 +40,7 @@ func (s *scene) claimed(ctx context.Context, start bool) error {
 	return err
 }
 
-// moved makes a verb of one item's.
+// moved turns a verb of one item into one of the scene.
 func moved(actor string, verb func(*scene) func(context.Context, string, lifecycle.Request) (workqueue.View, error),
 ) func(context.Context, *scene) error {
 	return func(ctx context.Context, s *scene) error {
@@ -83,8 +83,8 @@ func sweep() []swept {
 	}
 }
 
-// Each call of the store fails in turn, before it takes effect and after. Sent
-// again, the request must come to what it comes to without a fault, once.
+// Each call of the store fails in turn, before it takes effect and after. When the request
+// is sent again, it must have the same effect as without a fault, once.
 func TestQueue_SurvivesAnySingleFault(t *testing.T) {
 	t.Parallel()
 	for _, verb := range sweep() {
@@ -119,7 +119,7 @@ func faultOnce(t *testing.T, verb swept, split bool, fault storetest.Fault, want
 	}
 	faults.Clear()
 	what := fmt.Sprintf("call %d, applied %t (%v)", fault.Nth, fault.After, err)
-	for range 2 { // Also what was answered may be sent again: the answer may be lost.
+	for range 2 { // A request that was answered may be sent again too: the answer may be lost.
 		if err := verb.send(t.Context(), s); err != nil {
 			t.Errorf("%s: sent again: %v", what, err)
 			return
@@ -130,14 +130,14 @@ func faultOnce(t *testing.T, verb swept, split bool, fault storetest.Fault, want
 	}
 }
 
-// Only the rows justify a refusal. If they cannot be read, no request is refused: it
-// may be one that was applied.
+// Only the rows justify a refusal. If they cannot be read, no request is refused: it may
+// have been applied.
 func TestQueue_RefusesNoRequestWithoutItsRows(t *testing.T) {
 	t.Parallel()
 	stall := statemachine.Stall{StepID: "step", AttemptNo: 1}
 	tests := map[string]struct {
 		seen   int64                // the rev of the request, from the item's
-		events []statemachine.Event // before the request, past the queue
+		events []statemachine.Event // before the request, bypassing the queue
 		want   problem.Code
 	}{
 		"by its rev":            {-1, nil, problem.RevConflict},
@@ -149,7 +149,7 @@ func TestQueue_RefusesNoRequestWithoutItsRows(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for nth, calls := 0, 1; nth <= calls; nth++ { // The 0th has no fault, and counts the calls.
+			for nth, calls := 0, 1; nth <= calls; nth++ { // Run 0 has no fault, and counts the calls.
 				faulty, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
 				counting, counter := storetest.Counting(faulty)
 				s := &scene{bundle: reopen(t, counting)}
@@ -210,13 +210,13 @@ type outcome struct {
 	Step  statemachine.StepState
 	Rev   int64 // the job's: each effect on the ledger raises it
 	Spent statemachine.Spent
-	Ready int // what another process finds to claim
+	Ready int // how many items another process finds to claim
 }
 
 func (s *scene) outcome(t *testing.T) outcome {
 	t.Helper()
 	if step := s.step(t, s.message.JobID); step.State == statemachine.StepDispatching {
-		s.mark(t, s.bundle.message(t, s.message.JobID)) // What the ledger left to the relay.
+		s.mark(t, s.bundle.message(t, s.message.JobID)) // As the relay does with a row that the ledger left to it.
 	}
 	view, err := s.Get(t.Context(), s.message.OutboxID)
 	if err != nil {

@@ -28,7 +28,7 @@ const (
 	queueTable  = "luciusqueue"
 )
 
-// bundle is a queue over a real ledger: one process.
+// bundle is one process: a queue with a real ledger.
 type bundle struct {
 	*workqueue.Queue
 	ctx    context.Context //nolint:containedctx // The test's, for the cases of a table.
@@ -36,8 +36,8 @@ type bundle struct {
 	mirror *workqueue.Mirror
 	store  tablestore.Store
 	serial atomic.Int64
-	// pending makes new rows PENDING, as under a pause. heldTenant and heldProtocol
-	// keep claims from handing out their work.
+	// pending makes new rows PENDING, as under a pause. heldTenant and heldProtocol name
+	// work that claims must not hand out.
 	pending      atomic.Bool
 	heldTenant   atomic.Value
 	heldProtocol atomic.Value
@@ -48,13 +48,13 @@ func setup(t testing.TB, split bool) *bundle {
 	return reopen(t, memstore.New(memstore.Options{Split: split}))
 }
 
-// reopen is another process on the same store.
+// reopen returns another process on the same store.
 func reopen(t testing.TB, store tablestore.Store) *bundle {
 	t.Helper()
 	return reopenWith(t, store, ledger.Config{}, 0)
 }
 
-// reopenWith is [reopen] with a mirror of that limit, and settings of the ledger.
+// reopenWith is [reopen] with a limit of the mirror and settings of the ledger.
 func reopenWith(t testing.TB, store tablestore.Store, cfg ledger.Config, limit int) *bundle {
 	t.Helper()
 	b := &bundle{ctx: t.Context(), store: store, mirror: workqueue.NewMirror(limit)}
@@ -111,7 +111,7 @@ func (b *bundle) accept(t testing.TB, tenant, service, stepType string) ledger.M
 	return b.submit(t, b.command(t, tenant, service, stepType))
 }
 
-// message is the directive of the job's active attempt.
+// message returns the directive of the job's active attempt.
 func (b *bundle) message(t testing.TB, jobID string) ledger.Message {
 	t.Helper()
 	agg, err := b.ledger.Job(t.Context(), jobID)
@@ -134,7 +134,7 @@ func (b *bundle) mark(t testing.TB, m ledger.Message) {
 	}
 }
 
-// change brings an event to a job past the queue.
+// change applies an event to a job, bypassing the queue.
 func (b *bundle) change(t testing.TB, jobID string, event statemachine.Event) {
 	t.Helper()
 	result, err := b.ledger.Change(t.Context(), jobID, event)
@@ -161,7 +161,7 @@ func (b *bundle) claim(t testing.TB, owner, requestID string, most int, start bo
 	return views
 }
 
-// events are the types of the item's events, with the last one's maker.
+// events returns the types of the item's events, and the actor of the last one.
 func (b *bundle) events(t testing.TB, workID string) (types []lifecycle.EventType, last lifecycle.Event) {
 	t.Helper()
 	events, _, err := b.Events(t.Context(), workID, 0, 1000)
@@ -184,12 +184,12 @@ func (b *bundle) step(t testing.TB, jobID string) statemachine.Step {
 	return agg.Steps[0]
 }
 
-// by is a worker's request on the item as it saw it.
+// by returns a worker's request on the item at the rev that it saw.
 func by(owner, id string, item lifecycle.Item) lifecycle.Request {
 	return lifecycle.Request{Actor: owner, ExpectedRev: item.Rev, ID: id}
 }
 
-// beating returns the heartbeat as a verb that carries nothing else.
+// beating returns the heartbeat as a verb without progress.
 func beating(q *workqueue.Queue) func(context.Context, string, lifecycle.Request) (workqueue.View, error) {
 	return func(ctx context.Context, workID string, r lifecycle.Request) (workqueue.View, error) {
 		return q.Heartbeat(ctx, workID, r, nil)
@@ -205,14 +205,14 @@ func workIDs(views []workqueue.View) []string {
 	return ids
 }
 
-// tapped is a store that shows each batch before it is written, and each page of
-// the ready index before its reader has it. An error of the tap is the batch's
-// outcome.
+// tapped is a store that calls a tap with each batch before it is written, and with each
+// page of the ready index before its reader gets it. An error of the tap becomes the
+// batch's outcome.
 type tapped struct {
 	tablestore.Store
 	mu   sync.Mutex
 	tap  func(tablestore.Batch) error
-	page func() // once, after so many more pages of the ready index are read
+	page func() // called once, after a number of further pages of the ready index was read
 	skip int
 	// pages counts the pages of the ready index that were read, by their partition.
 	pages map[string]int
@@ -282,8 +282,8 @@ func (s *tapped) Scan(ctx context.Context, query tablestore.Query) (tablestore.P
 	return page, err
 }
 
-// afterPage calls do when, after so many others, a page of the ready index was read
-// and before the reader has it.
+// afterPage calls do once a page of the ready index was read, after skipping a number of
+// pages, before the reader gets it.
 func (s *tapped) afterPage(skip int, do func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -301,8 +301,8 @@ func (s *tapped) indexPages() int {
 	return n
 }
 
-// writes reports whether the batch begins with a row of that table whose partition
-// or row begins so.
+// writes reports whether the batch begins with a row of that table whose partition or row
+// has that prefix.
 func writes(batch tablestore.Batch, table, prefix string) bool {
 	key := batch[0].Key
 	return key.Table == table && (strings.HasPrefix(key.Row, prefix) || strings.HasPrefix(key.Partition, prefix))
@@ -329,8 +329,8 @@ func (s *tapped) set(tap func(tablestore.Batch) error) {
 // down is the tap of a store that cannot be reached.
 func down() error { return tablestore.ErrUnavailable }
 
-// bothStores runs a test on a store that applies a change at once, and on one
-// that always splits it.
+// bothStores runs a test on a store that applies a change atomically, and on one that
+// always splits it.
 func bothStores(t *testing.T, run func(t *testing.T, b *bundle)) {
 	for name, split := range map[string]bool{"atomic": false, "split": true} {
 		t.Run(name, func(t *testing.T) {

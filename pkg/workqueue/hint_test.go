@@ -16,7 +16,7 @@ func readyKey(row string) tablestore.Key {
 	return tablestore.Key{Table: queueTable, Partition: tablestore.Join("ready", "ocr", "OCR", "000"), Row: row}
 }
 
-// hints are the hints to work of service ocr.
+// hints returns the hints to work of service ocr.
 func hints(t testing.TB, store tablestore.Store) []tablestore.Row {
 	t.Helper()
 	key := readyKey("")
@@ -27,7 +27,7 @@ func hints(t testing.TB, store tablestore.Store) []tablestore.Row {
 	return page.Rows
 }
 
-// leaveHints has the deletion of hints fail while do runs, as after a crash.
+// leaveHints makes the deletion of hints fail while do runs, as a crash would.
 func (s *tapped) leaveHints(do func()) {
 	s.set(func(batch tablestore.Batch) error {
 		if writes(batch, queueTable, "ready") && batch[0].Verb == tablestore.Discard {
@@ -39,8 +39,8 @@ func (s *tapped) leaveHints(do func()) {
 	s.set(nil)
 }
 
-// An attempt that was withdrawn while its item waited is not handed out, and its
-// hint goes.
+// An attempt that was withdrawn while its item waited is not handed out, and its hint is
+// deleted.
 func TestClaim_DropsAnItemWhoseAttemptIsGone(t *testing.T) {
 	t.Parallel()
 	store := tap()
@@ -64,8 +64,8 @@ func TestClaim_DropsAnItemWhoseAttemptIsGone(t *testing.T) {
 	}
 }
 
-// A hint that a crash left after a claim is dropped by the next who meets it, at once.
-func TestClaim_DropsHintsToNothing(t *testing.T) {
+// A hint that a crash left after a claim is deleted by the next claim that reads it.
+func TestClaim_DeletesVoidHints(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
@@ -79,9 +79,9 @@ func TestClaim_DropsHintsToNothing(t *testing.T) {
 	}
 }
 
-// A hint whose commit is under way is left alone, hides no other item, and is worth
-// another look soon.
-func TestClaim_LeavesAHintThatCameEarly(t *testing.T) {
+// A hint whose commit is under way is left alone, hides no other item, and is read again
+// soon.
+func TestClaim_LeavesAnEarlyHint(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := tap()
@@ -125,8 +125,8 @@ func TestClaim_LeavesAHintThatCameEarly(t *testing.T) {
 	})
 }
 
-// An item that cannot be claimed steps aside for the others. Its hint is tried again
-// when there is nothing else: the claim is not answered as if nothing were there.
+// An item that cannot be claimed is set aside for the others. Its hint is tried again when
+// there is nothing else, so that the claim's answer is not empty.
 func TestClaim_AnItemThatFailsHidesNoOther(t *testing.T) {
 	t.Parallel()
 	store := tap()
@@ -155,7 +155,7 @@ func TestClaim_AnItemThatFailsHidesNoOther(t *testing.T) {
 	}
 }
 
-func TestClaim_ReadsPastAHintThatMakesNoSense(t *testing.T) {
+func TestClaim_SkipsAnInvalidHint(t *testing.T) {
 	t.Parallel()
 	b := setup(t, true)
 	b.work(t)

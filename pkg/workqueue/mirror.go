@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// asideFor is how long a hint steps aside whose item could not be claimed.
+// asideFor is how long a hint is set aside after its item could not be claimed.
 const asideFor = time.Second
 
 // Mirror keeps the head of the ready index in memory, so that claims neither scan
@@ -75,17 +75,17 @@ type tenantQueue struct {
 	aside      []entry                         // could not be claimed; in the order of their return
 	away       map[string]place                // of each known row that is not in hints
 	inRotation bool
-	// invariant: !more ⇒ every hint of the tenant that this process knows is in hints
-	// or away. Else those at and after from are still in the store.
+	// invariant: !more ⇒ every hint of the tenant that this process knows is in hints or
+	// away. If more, the hints at and after from are still in the store.
 	more bool
 	from string
 	// skipped is the first row after from that was added while that part was read.
 	skipped string
-	// again is when the queue is to be read from its head again, because there was no
-	// room to keep hints that stepped aside; zero if it is not.
+	// again is when the queue is to be read from its head again, because there was no room
+	// for hints that were set aside; zero if it need not be.
 	again time.Time
-	// walk is how long the reads took since hints were left in the store, and whole
-	// says that they began at the head. walked is when such a walk came to the end.
+	// walk is the duration of the reads since hints were left in the store, and whole says
+	// that they began at the head. walked is when the last such walk ended.
 	walk     time.Duration
 	whole    bool
 	walked   time.Time
@@ -96,8 +96,7 @@ type tenantQueue struct {
 type entry struct {
 	hint ledger.Hint
 	row  string
-	// Of a hint that stepped aside: when it returns, and whether an error was the
-	// reason.
+	// Of a hint that was set aside: when it returns, and whether an error was the reason
 	until  time.Time
 	failed bool
 }
@@ -117,7 +116,7 @@ const (
 // parked are the hints of one target that a pause holds back.
 type parked struct {
 	hints map[string]entry
-	// dropped says that there are more in the store, before the end of what was read.
+	// dropped says that the store holds more of them, before the end of what was read.
 	dropped bool
 }
 
@@ -183,8 +182,8 @@ func (m *Mirror) Ready(hint ledger.Hint, queued bool) {
 	}
 }
 
-// add inserts a hint by its age, since those of another process are found later than
-// they were written. A hint that has no room is left in the store. It reports whether it
+// add inserts a hint by its age, since hints of other processes are found later than they
+// were written. If there is no room, the hint is left in the store. It reports whether it
 // woke a claim. The lock is held.
 func (m *Mirror) add(s *stream, t *tenantQueue, e entry) (woken bool) {
 	if t.away[e.row] != 0 {
@@ -198,7 +197,7 @@ func (m *Mirror) add(s *stream, t *tenantQueue, e entry) (woken bool) {
 		if t.skipped == "" || e.row < t.skipped {
 			t.skipped = e.row
 		}
-	case m.inside >= m.limit && len(t.hints) >= m.sizes.head: // Each tenant may have its first page.
+	case m.inside >= m.limit && len(t.hints) >= m.sizes.head: // Each tenant has room for its first page.
 		t.leaveInStore(e.row)
 	default:
 		t.hints = slices.Insert(t.hints, at, e)
@@ -248,9 +247,9 @@ func (m *Mirror) putBack(hint *ledger.Hint) {
 	}
 }
 
-// stepAside keeps a picked hint back for a while; without room it is left for a later
-// read. failed says that an error was the reason, so that its item may be ready.
-func (m *Mirror) stepAside(hint *ledger.Hint, failed bool) {
+// setAside keeps a picked hint back for a while; without room it is left for a later read.
+// failed says that an error was the reason, so that its item may be ready.
+func (m *Mirror) setAside(hint *ledger.Hint, failed bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	s, t := m.place(hint)
@@ -264,7 +263,7 @@ func (m *Mirror) stepAside(hint *ledger.Hint, failed bool) {
 		m.kept++
 	} else {
 		delete(t.away, e.row)
-		if t.again.IsZero() { // Else the next walk is due before that.
+		if t.again.IsZero() { // Otherwise the next walk is due earlier.
 			t.again = e.until
 		}
 	}
@@ -278,9 +277,9 @@ type waiter struct {
 	// signal is one wake-up. Only the holder of the mirror's lock sends, and only while
 	// there is none.
 	signal chan struct{}
-	// parked says that the claim does nothing but wait, and that nothing has happened to
-	// it since: a claim that was woken goes for what it was woken for. reserved says that a
-	// change is about to claim an item for it; then given is the outcome.
+	// parked says that the claim only waits, and has not been woken: a woken claim must
+	// take the work that it was woken for. reserved says that a change is about to claim an
+	// item for it; then given is the outcome.
 	//
 	//	invariant: parked ⇒ ¬reserved ∧ given = nil ∧ no wake-up is pending
 	//	invariant: reserved ⇒ signal is empty
@@ -288,8 +287,8 @@ type waiter struct {
 	given            *ledger.Claimed
 }
 
-// wait registers a claim; leave ends that, and hands a wake-up that came too late
-// for it to the next.
+// wait registers a claim; leave removes it, and passes a wake-up that came too late on to
+// the next claim.
 func (m *Mirror) wait(c *claim) (w *waiter, leave func()) {
 	w = &waiter{claim: c, mirror: m, signal: make(chan struct{}, 1)}
 	m.mu.Lock()
@@ -319,7 +318,7 @@ func (w *waiter) park() {
 	w.parked = len(w.signal) == 0
 }
 
-// unpark ends that. If a change is about to claim an item, it waits for the outcome. It
+// unpark ends the park. If a change is about to claim an item, it waits for the outcome. It
 // returns the item, or nil.
 func (w *waiter) unpark() *ledger.Claimed {
 	for {
@@ -336,13 +335,13 @@ func (w *waiter) unpark() *ledger.Claimed {
 	}
 }
 
-// wake wakes the first waiting claim that may take the hint's item, and was not woken
-// before. The lock is held.
+// wake wakes the first waiting claim that may take the hint's item and has no wake-up
+// pending. The lock is held.
 func (m *Mirror) wake(hint *ledger.Hint) bool {
 	return m.wakeFirst(func(c *claim) bool { return c.fits(hint) })
 }
 
-// wakeFirst wakes the first waiting claim that may, and was not woken before. The lock is
+// wakeFirst wakes the first waiting claim that may, and has no wake-up pending. The lock is
 // held.
 func (m *Mirror) wakeFirst(may func(*claim) bool) bool {
 	for _, w := range m.waiting {

@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// naive is the ready index as a set, beside a process that reads it.
+// naive models the ready index as a set, next to a process that reads it.
 type naive struct {
 	*index
 
@@ -24,34 +24,33 @@ type naive struct {
 // naiveRow is one hint of the index.
 type naiveRow struct {
 	hint    ledger.Hint
-	told    bool // by this process: its mirror was told
+	told    bool // this process's mirror was told of it
 	written time.Time
 	fresh   bool // written during the take that is under way
 	picked  bool
-	// Of one that stepped aside. One that was dropped, because there was no room, may
-	// return before its time.
+	// If the hint was set aside. A hint that was dropped, because there was no room, may
+	// return earlier.
 	until           time.Time
 	failed, dropped bool
 }
 
 const (
 	modelLimit = 6
-	// modelPatience is for how long what another process has written may be missed:
-	// while a head is held back, until the backlog after it is read again, and else
-	// until the head is.
+	// modelPatience is how long hints of another process may be missed: until the backlog
+	// is read again while its head is held back, otherwise until the head is read again.
 	modelPatience = 6 * time.Second
 )
 
-// The mirror hands out each hint of the index once, none that is held back or that
-// stepped aside, and is short only if there is no more: whatever is committed, held
-// and put back in between, with pages and a mirror of a few hints.
+// The mirror hands out each hint of the index once, and none that is held back or set
+// aside. It returns fewer than asked only if there are no more, whatever is committed, held
+// and put back in between. Pages and the mirror hold only a few hints here.
 func TestMirror_IsASetOfHints(t *testing.T) {
 	t.Parallel()
 	for name, split := range map[string]bool{"atomic": false, "split": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				// A test in a bubble has no deadline that rapid could ask for.
+				// A test in a synctest bubble has no deadline for rapid to query.
 				rapid.Check(struct{ testing.TB }{t}, func(r *rapid.T) { newNaive(t, split).play(r) })
 			})
 		})
@@ -93,7 +92,8 @@ func (n *naive) play(r *rapid.T) {
 
 var modelSleeps = []time.Duration{time.Millisecond, 300 * time.Millisecond, time.Second, 7 * time.Second}
 
-// draw makes hints up: of a tenant, a kind and a protocol, newer or older than others.
+// draw returns made-up hints of a tenant, a kind and a protocol, newer or older than
+// others.
 func (n *naive) draw(r *rapid.T) []ledger.Hint {
 	hints := make([]ledger.Hint, rapid.IntRange(1, 12).Draw(r, "hints"))
 	tenant := rapid.SampledFrom([]string{"a", "a", "a", "b", "c"}).Draw(r, "tenant")
@@ -110,7 +110,7 @@ func (n *naive) draw(r *rapid.T) []ledger.Hint {
 
 func (n *naive) add(r *rapid.T, told bool) { n.put(r, told, false, n.draw(r)) }
 
-// put writes hints, and tells the mirror of those of this process.
+// put writes hints, and adds those of this process to the mirror.
 func (n *naive) put(r *rapid.T, told, fresh bool, hints []ledger.Hint) {
 	for _, hint := range hints {
 		batch := tablestore.Batch{{Verb: tablestore.Put, Key: hintKey(&hint), Properties: tablestore.Properties{
@@ -142,7 +142,7 @@ func (n *naive) takeSome(r *rapid.T) {
 }
 
 func (n *naive) checkTake(r *rapid.T, request workqueue.ClaimRequest) (taken int) {
-	time.Sleep(time.Microsecond) // No read of before is as new as this claim.
+	time.Sleep(time.Microsecond) // So that every earlier read is older than this claim.
 	began := time.Now()
 	got, err := n.Take(n.ctx, request)
 	if err != nil {
@@ -165,7 +165,7 @@ func (n *naive) checkTake(r *rapid.T, request workqueue.ClaimRequest) (taken int
 		case row.failed:
 			failed++
 		default:
-			r.Fatalf("%s stepped aside until %s", hint.WorkID, row.until)
+			r.Fatalf("%s set aside until %s", hint.WorkID, row.until)
 		}
 		row.picked = true
 	}
@@ -181,14 +181,14 @@ func (n *naive) checkTake(r *rapid.T, request workqueue.ClaimRequest) (taken int
 	return len(got)
 }
 
-// missed reports whether a claim that took so few should have taken the row.
+// missed reports whether a claim that returned fewer than asked should have taken the row.
 func (n *naive) missed(row *naiveRow, request *workqueue.ClaimRequest, began time.Time, taken int) bool {
 	switch {
 	case row.picked, row.fresh, row.until.After(began), n.held(&row.hint), !wants(request, &row.hint):
 		return false
 	case row.told:
 		return true
-	case taken > 0: // It is found by a claim for which there is nothing else.
+	case taken > 0: // Only a claim that finds nothing else must find it.
 		return false
 	}
 	headHeld := false
@@ -208,7 +208,7 @@ func wants(r *workqueue.ClaimRequest, hint *ledger.Hint) bool {
 		(len(r.Services) == 0 || slices.Contains(r.Services, hint.Kind.Service))
 }
 
-// choose draws one of the rows, nil if there is none such.
+// choose draws one of the matching rows, nil if there is none.
 func (n *naive) choose(r *rapid.T, picked bool) *naiveRow {
 	var ids []string
 	for id, row := range n.rows {
@@ -240,14 +240,14 @@ func (n *naive) end(r *rapid.T) {
 		n.mirror.PutBack(row.hint)
 	case "early":
 		row.until = time.Now().Add(time.Second)
-		n.mirror.StepAside(row.hint, false)
+		n.mirror.SetAside(row.hint, false)
 	case "failed":
 		row.until, row.failed = time.Now().Add(time.Second), true
-		n.mirror.StepAside(row.hint, true)
+		n.mirror.SetAside(row.hint, true)
 	}
 }
 
-// drop deletes a row: told says that a commit of this process ended its wait.
+// drop deletes a row; told says that a commit of this process did it.
 func (n *naive) drop(r *rapid.T, row *naiveRow, told bool) {
 	delete(n.rows, row.hint.WorkID)
 	if _, err := n.store.Commit(n.ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: hintKey(&row.hint)}}); err != nil {

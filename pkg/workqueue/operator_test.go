@@ -57,8 +57,8 @@ func TestRequeue_OffersTheItemAtOnceInTheOperatorsName(t *testing.T) {
 	})
 }
 
-// Where the next attempt waits for the end of a pause already, its mark then is
-// still the operator's requeue.
+// If the next attempt already waits for the end of a pause, its later mark is still the
+// operator's requeue.
 func TestRequeue_OfAnAttemptThatIsPending(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
@@ -88,8 +88,8 @@ func TestRequeue_OfAnAttemptThatIsPending(t *testing.T) {
 	})
 }
 
-// A requeue that makes the next attempt itself is remembered, too, while that waits
-// for the end of a pause.
+// A requeue that creates the next attempt is remembered, too, while that attempt waits for
+// the end of a pause.
 func TestRequeue_UnderAPauseIsTheOperatorsWhenThatEnds(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
@@ -155,8 +155,7 @@ func TestRequeue_IsRefused(t *testing.T) {
 	assertCode(t, err, problem.WorkNotFound)
 }
 
-// Of two operators in two processes one is accepted, and the item says whose
-// requeue it was.
+// One of two operators in two processes is accepted, and the item names that operator.
 func TestRequeue_OneOfTwoRacingOperatorsIsAccepted(t *testing.T) {
 	t.Parallel()
 	store := tap()
@@ -245,8 +244,7 @@ func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 	}
 }
 
-// The columns of a neighbouring version survive every rewrite of the item, and its
-// end.
+// Columns of the next schema version survive every rewrite of the item, including its end.
 func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
@@ -292,8 +290,9 @@ func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
 	})
 }
 
-// A request that another one on its item overtakes is judged by what that has left.
-func TestQueue_AnOvertakenRequestIsJudgedAgain(t *testing.T) {
+// If another request changes the item first, the overtaken request is re-evaluated on the
+// changed item.
+func TestQueue_AnOvertakenRequestIsReevaluated(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
@@ -312,7 +311,7 @@ func TestQueue_AnOvertakenRequestIsJudgedAgain(t *testing.T) {
 	}
 }
 
-// asKnown is the problem that the error is, nil for any other error.
+// asKnown returns the problem that the error wraps, nil for any other error.
 func asKnown(err error) *problem.Error {
 	known, _ := errors.AsType[*problem.Error](err)
 	return known

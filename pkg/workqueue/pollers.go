@@ -44,13 +44,13 @@ type Poller struct {
 	Waiting  bool      `json:"waiting,omitempty"`
 }
 
-// pollers remembers who polls for which work, in bounded memory.
+// pollers remembers which owners poll for which work, in bounded memory.
 type pollers struct {
 	mu      sync.Mutex
 	since   time.Time // earlier polls are not known
 	filters map[string]*polledFilter
 	owners  int      // in all filters
-	others  []Poller // of other processes
+	others  []Poller // pollers of other processes
 }
 
 // polledFilter is a filter that claims had.
@@ -61,10 +61,10 @@ type polledFilter struct {
 	owners map[string]*polled
 }
 
-// polled is when there were polls.
+// polled holds the times of polls.
 type polled struct {
-	last    time.Time // when the last claim began or ended
-	waiting int       // claims under way
+	last    time.Time // when a claim last began or ended
+	waiting int       // claims in progress
 }
 
 // at is the time of the last poll: now, if a claim waits.
@@ -84,7 +84,7 @@ func (p *pollers) begin(r *ClaimRequest, caller *Caller) (end func()) {
 	services, someService := both(r.Services, caller.Services)
 	tenants, someTenant := both(r.Tenants, caller.Tenants)
 	if !someService || !someTenant {
-		return func() {} // The caller may see nothing of what it asks for.
+		return func() {} // The caller may not see any of the work that it asks for.
 	}
 	f := PollFilter{Services: services, StepTypes: r.StepTypes, Tenants: tenants}
 	key := strings.Join([]string{
@@ -127,8 +127,8 @@ func (p *pollers) begin(r *ClaimRequest, caller *Caller) (end func()) {
 	}
 }
 
-// both returns what is in both lists, of which an empty one stands for all, and whether
-// there is anything.
+// both returns the intersection of two lists, and whether it is not empty. An empty list
+// stands for all values.
 func both(a, b []string) (list []string, some bool) {
 	switch {
 	case len(a) == 0:
@@ -144,8 +144,8 @@ func both(a, b []string) (list []string, some bool) {
 	return list, len(list) > 0
 }
 
-// dropIdle deletes the half of the values that polled the longest ago, but none with a
-// claim under way, and returns the sum of their weights.
+// dropIdle deletes the least recently polled half of the values, except those with a claim
+// in progress, and returns the sum of the deleted weights.
 func dropIdle[V any](all map[string]V, weigh func(V) (*polled, int)) (dropped int) {
 	var idle []time.Time
 	for _, value := range all {

@@ -101,7 +101,7 @@ func TestLastPoll_IsNowWhileAClaimWaits(t *testing.T) {
 	})
 }
 
-func TestPollers_AreBoundedAndTheLatestAreKept(t *testing.T) {
+func TestPollers_AreBoundedAndKeepTheLatest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, false)

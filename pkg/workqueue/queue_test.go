@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-func TestQueue_AWorkerThatPullsNeedsNothingElse(t *testing.T) {
+func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
 		message := b.work(t)
@@ -82,7 +82,7 @@ func TestQueue_ClaimAndStartInOneCall(t *testing.T) {
 	})
 }
 
-func TestQueue_ARepeatAnswersAsTheFirstDid(t *testing.T) {
+func TestQueue_ARepeatGetsTheFirstAnswer(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
 		b.work(t)
@@ -120,7 +120,7 @@ func TestQueue_MarkedTwiceIsEnqueuedOnce(t *testing.T) {
 	})
 }
 
-func TestQueue_AnItemComesBackAfterItsWorkerDied(t *testing.T) {
+func TestQueue_AnItemIsRequeuedAfterItsWorkerDied(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
 		message := b.work(t)
@@ -163,8 +163,7 @@ func TestQueue_AfterAFailureTheNextAttemptIsANewItem(t *testing.T) {
 	})
 }
 
-// The queue and the ledger say the same of a failure, also where its worker named no
-// code.
+// The queue and the ledger report the same failure, even if its worker named no code.
 func TestQueue_AFailureHasTheCodeOfItsStep(t *testing.T) {
 	t.Parallel()
 	for name, failure := range map[string]workqueue.Failure{

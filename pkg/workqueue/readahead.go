@@ -32,9 +32,9 @@ type sizes struct {
 	tail, low int
 }
 
-// take picks up to limit hints for the claim. It reads the index until it has them or
-// has seen all of it. Items that other processes queued after fresh are found for
-// sure only if there are no others.
+// take picks up to limit hints for the claim. It reads the index until it has that many or
+// has read all of it. Items that other processes queued after fresh are certain to be found
+// only if there are no others.
 func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) ([]ledger.Hint, error) {
 	began := time.Now()
 	stale := began.Add(-q.poll)
@@ -61,7 +61,7 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 			return q.mirror.pickFailed(c, limit), nil
 		case due == nil:
 			return picked, nil
-		case !reader: // What another claim is reading may be enough.
+		case !reader: // Another claim's read may bring enough.
 			select {
 			case q.mirror.reader <- struct{}{}:
 			case <-ctx.Done():
@@ -76,17 +76,17 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 			return nil, err
 		}
 		if err != nil {
-			q.logger.WarnContext(ctx, "ready index not read on", "error", err)
+			q.logger.WarnContext(ctx, "ready index not read further", "error", err)
 			return picked, nil
 		}
 	}
 }
 
-// reread reads the heads that were last read before stale: another process may have
-// committed an older hint than those inside. It does not wait for another claim's
-// read, and stops after a sweep that spent its budget. reader says that the claim holds
-// the reader slot. It keeps the slot until it has picked, so that the next claim finds
-// the hints that it leaves.
+// reread reads again the heads that were last read before stale: another process may have
+// committed a hint that is older than those inside. It does not wait for another claim's
+// read, and stops after a sweep that spent its budget. reader says that the claim holds the
+// reader slot. It keeps the slot until it has picked, so that the next claim finds the
+// hints that it leaves.
 func (q *Queue) reread(ctx context.Context, c *claim, stale time.Time) (reader bool) {
 	select {
 	case q.mirror.reader <- struct{}{}:
@@ -108,7 +108,7 @@ func (q *Queue) reread(ctx context.Context, c *claim, stale time.Time) (reader b
 	}
 }
 
-// endRead lets the claim read that has waited the longest.
+// endRead lets the claim that has waited longest read.
 func (m *Mirror) endRead() { <-m.reader }
 
 // read is one read of the index.
@@ -119,7 +119,7 @@ type read struct {
 	from   string // empty for a tenant's head
 	limit  int
 	began  time.Time
-	whole  bool // a sweep over the heads came to its end
+	whole  bool // a sweep read all heads
 }
 
 type what uint8
@@ -169,8 +169,8 @@ func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 	return nil
 }
 
-// nextTold fills in a tenant for whom another process queued an item, and that the claim
-// admits.
+// nextTold fills in a tenant that the claim admits and for whom another process queued an
+// item.
 func (s *stream) nextTold(c *claim, due *read) bool {
 	for tenant := range s.told {
 		if c.admits(tenant) {
@@ -218,7 +218,7 @@ func (r *read) do(ctx context.Context, q *Queue) error {
 	}
 	m.mu.Lock()
 	if s := m.stream(r.stream); r.from == "" {
-		delete(s.told, r.tenant) // What is queued from now on is told again.
+		delete(s.told, r.tenant) // Items queued from now on are told again.
 	} else {
 		s.tenant(r.tenant).skipped = "" // The read may miss hints that are added to the backlog from now on.
 	}

@@ -47,7 +47,7 @@ func bothIndexes(t *testing.T, limit int, run func(t *testing.T, x *index)) {
 	})
 }
 
-// hint makes a hint up, later than those before it.
+// hint returns a made-up hint that is newer than the earlier ones.
 func (x *index) hint(tenant string) ledger.Hint {
 	x.serial++
 	return ledger.Hint{
@@ -105,7 +105,7 @@ func (x *index) remove(t testing.TB, hint ledger.Hint) {
 	x.mirror.Ready(hint, false)
 }
 
-// backlog makes n hints of a tenant up.
+// backlog returns n made-up hints of a tenant.
 func (x *index) backlog(tenant string, n int) []ledger.Hint {
 	hints := make([]ledger.Hint, n)
 	for i := range hints {
@@ -124,7 +124,7 @@ func (x *index) take(t testing.TB, most int, tenants ...string) []ledger.Hint {
 	return hints
 }
 
-// done says that the hints' items were claimed.
+// done tells the mirror that the hints' items were claimed.
 func (x *index) done(t testing.TB, hints ...ledger.Hint) {
 	t.Helper()
 	for _, hint := range hints {
@@ -132,8 +132,8 @@ func (x *index) done(t testing.TB, hints ...ledger.Hint) {
 	}
 }
 
-// drain takes all that is there, at most so many at a time, and fails unless it is
-// these hints, those of each tenant in this order, and no claim is short before the end.
+// drain takes all hints, a limited number at a time, and fails unless they are these hints,
+// in this order for each tenant, and each claim before the end is full.
 func (x *index) drain(t testing.TB, most int, want []ledger.Hint) {
 	t.Helper()
 	left := map[string][]ledger.Hint{}
@@ -160,8 +160,8 @@ func (x *index) drain(t testing.TB, most int, want []ledger.Hint) {
 	}
 }
 
-// A backlog of one tenant drains as fast as it is claimed, however long it is: a read
-// of the index brings a thousand.
+// A backlog of one tenant, of any length, drains as fast as it is claimed: one read of the
+// index brings a thousand hints.
 func TestReadAhead_ABacklogOfOneTenantDrainsAtTheSpeedOfItsClaims(t *testing.T) {
 	t.Parallel()
 	const n = 8000
@@ -186,7 +186,7 @@ func TestReadAhead_ABacklogOfOneTenantDrainsAtTheSpeedOfItsClaims(t *testing.T) 
 	}
 }
 
-// The same with jobs: no claim is short before the end, whichever process makes it.
+// The same with jobs: each claim before the end is full, in every process.
 func TestReadAhead_ABacklogIsClaimedToItsEnd(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
@@ -243,7 +243,7 @@ func TestReadAhead_IsFair(t *testing.T) {
 	})
 }
 
-// What does not fit into the mirror is left in the store, and read later.
+// Hints that do not fit into the mirror stay in the store and are read later.
 func TestReadAhead_ASmallMirrorLosesNothing(t *testing.T) {
 	t.Parallel()
 	bothIndexes(t, 50, func(t *testing.T, x *index) {
@@ -261,8 +261,8 @@ func TestReadAhead_ASmallMirrorLosesNothing(t *testing.T) {
 	})
 }
 
-// Hints that are committed while a page is read are not lost, whatever page it is.
-func TestReadAhead_WhatIsCommittedDuringAReadIsFound(t *testing.T) {
+// Hints that are committed while any page is being read are not lost.
+func TestReadAhead_HintsCommittedDuringAReadAreFound(t *testing.T) {
 	t.Parallel()
 	for name, told := range map[string]bool{"by this process": true, "by another": false} {
 		t.Run(name, func(t *testing.T) {
@@ -320,9 +320,9 @@ func TestReadAhead_WhatIsCommittedDuringAReadIsFound(t *testing.T) {
 	}
 }
 
-// A slower process may commit an older key behind the cursor: each head is read again
-// while claims go on, however long the backlog is.
-func TestReadAhead_AnOlderKeyBehindTheCursorIsFound(t *testing.T) {
+// A slower process may commit a key that the cursor has passed. So each head is read again
+// while claims continue, however long the backlog is.
+func TestReadAhead_AKeyThatTheCursorHasPassedIsFound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := tap()
@@ -344,9 +344,9 @@ func TestReadAhead_AnOlderKeyBehindTheCursorIsFound(t *testing.T) {
 	})
 }
 
-// Hints that a pause covers are kept apart, and are not read over and over. They come
-// back when the pause ends, in their order.
-func TestReadAhead_WhatAPauseCoversStepsAsideAndComesBack(t *testing.T) {
+// Hints that a pause covers are kept apart and are not read repeatedly. They return in
+// order when the pause ends.
+func TestReadAhead_HintsUnderAPauseAreKeptApartAndReturn(t *testing.T) {
 	t.Parallel()
 	const n = 5000
 	for name, limit := range map[string]int{"in a small mirror": 500, "in a large one": 0} {
@@ -384,7 +384,7 @@ func TestReadAhead_WhatAPauseCoversStepsAsideAndComesBack(t *testing.T) {
 	}
 }
 
-// The backlog of a paused tenant takes no place, and costs nothing.
+// The backlog of a paused tenant takes no room in the mirror, and costs no reads.
 func TestReadAhead_APausedTenantsBacklogIsNotRead(t *testing.T) {
 	t.Parallel()
 	bothIndexes(t, 0, func(t *testing.T, x *index) {
@@ -404,7 +404,7 @@ func TestReadAhead_APausedTenantsBacklogIsNotRead(t *testing.T) {
 				x.mirror.PutBack(other)
 			}
 		}
-		if pages := x.tap.indexPages(); pages > 40 { // Two for each reading of the heads, and those of the start.
+		if pages := x.tap.indexPages(); pages > 40 { // Two for each read of the heads, and the reads at the start.
 			t.Errorf("%d pages were read", pages)
 		}
 		x.heldTenant.Store("")
@@ -438,13 +438,13 @@ func TestReadAhead_WaitingClaimsShareTheirReads(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if pages := x.tap.indexPages() - before; pages > claims+seconds+2 { // Each looks once by itself.
+		if pages := x.tap.indexPages() - before; pages > claims+seconds+2 { // Each reads once by itself.
 			t.Errorf("%d claims read %d pages in %d seconds", claims, pages, seconds)
 		}
 	})
 }
 
-// Tenants without work, also such as only claims have named, leave nothing behind.
+// Tenants without work are forgotten, including those that only a claim has named.
 func TestReadAhead_ForgetsTenantsWithoutWork(t *testing.T) {
 	t.Parallel()
 	bothIndexes(t, 0, func(t *testing.T, x *index) {

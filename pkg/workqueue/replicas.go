@@ -9,11 +9,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// readyChannel is where processes tell each other of items that are ready.
+// readyChannel is the channel on which processes notify each other of ready items.
 const readyChannel = "lucius_ready"
 
-// maxTold bounds the tenants of a stream that were told of and not read: anyone who can
-// connect to the database can send such hints.
+// maxTold bounds a stream's tenants that were named in notifications and not read yet:
+// anyone who can connect to the database can send notifications.
 const maxTold = 1024
 
 // connect makes processes on the store wake each other's claims, if it can carry hints.
@@ -36,7 +36,7 @@ func (m *Mirror) connect(store tablestore.Store) {
 func (m *Mirror) hear(payload string) {
 	parts, err := tablestore.Split(payload)
 	if err != nil || len(parts) != 4 {
-		return // Something may have been missed: claims poll.
+		return // A notification may have been lost; polls will find the item.
 	}
 	shard, err := strconv.Atoi(parts[2])
 	if err != nil {
@@ -47,7 +47,7 @@ func (m *Mirror) hear(payload string) {
 	defer m.mu.Unlock()
 	may := func(c *claim) bool { return c.wants(key.kind) && c.admits(tenant) }
 	if !slices.ContainsFunc(m.waiting, func(w *waiter) bool { return may(w.claim) }) {
-		return // A new claim looks at everything that it wants.
+		return // A new claim reads all the work that it wants.
 	}
 	if s := m.streams[key]; s == nil {
 		m.catalog = time.Time{}

@@ -47,7 +47,7 @@ func (s *wiredStore) Notify(_, payload string) {
 	}
 }
 
-// say tells all processes but one.
+// say notifies all processes but one.
 func (w *wire) say(from *wiredStore, payload string) {
 	w.mu.Lock()
 	ends := slices.Clone(w.ends)
@@ -84,7 +84,7 @@ func (b *bundle) waits(t *testing.T, r workqueue.ClaimRequest) <-chan int {
 	return got
 }
 
-func TestReplicas_AClaimIsWokenByWhatAnotherProcessQueues(t *testing.T) {
+func TestReplicas_AClaimIsWokenByAnItemOfAnotherProcess(t *testing.T) {
 	t.Parallel()
 	for name, known := range map[string]bool{"a kind that is known": true, "a new kind": false} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestReplicas_AClaimIsWokenByWhatAnotherProcessQueues(t *testing.T) {
 	}
 }
 
-func TestReplicas_WhatALocalClaimTakesIsNotTold(t *testing.T) {
+func TestReplicas_AnItemThatALocalClaimTakesIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
@@ -133,8 +133,8 @@ func TestReplicas_WhatALocalClaimTakesIsNotTold(t *testing.T) {
 	})
 }
 
-// A hint that is lost, or nonsense, leaves an item to the polls.
-func TestReplicas_PollsFindWhatWasNotTold(t *testing.T) {
+// If a notification is lost or invalid, a poll finds the item.
+func TestReplicas_PollsFindItemsWithoutANotification(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		shared, w := memstore.New(memstore.Options{}), &wire{muted: true}

@@ -18,8 +18,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// waiting begins a claim of one item that waits a minute, and returns what waits for
-// its answer. The claim waits already.
+// waiting begins a claim of one item that waits up to a minute, and returns a function that
+// awaits its answer. The claim is already waiting.
 func (b *bundle) waiting(t *testing.T, requestID string) (answer func() []workqueue.View) {
 	t.Helper()
 	return b.waitingFor(t, ledger.WithCaller(context.WithoutCancel(t.Context()), "a worker"), workqueue.ClaimRequest{
@@ -41,7 +41,7 @@ func (b *bundle) waitingFor(t *testing.T, ctx context.Context, r workqueue.Claim
 	return func() []workqueue.View { return <-answers }
 }
 
-// history is what happened to the job, in order.
+// history returns the events of the job, in order.
 func (b *bundle) history(t *testing.T, jobID string) (events []string) {
 	t.Helper()
 	all, _, err := b.ledger.History(t.Context(), jobID, 0, 100)
@@ -55,7 +55,8 @@ func (b *bundle) history(t *testing.T, jobID string) (events []string) {
 }
 
 // With a worker that waits, accept and claim are one commit, and so are the completion
-// of a step and the claim of the next. The job's history is what it is without.
+// of a step and the claim of the next. The job's history is the same as without a waiting
+// worker.
 func TestTakeover_OneCommitForEachHop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -111,8 +112,8 @@ func TestTakeover_OneCommitForEachHop(t *testing.T) {
 	})
 }
 
-// A claim that waits gets nothing that it may not have, and the item waits as usual.
-func TestTakeover_OnlyWhatTheClaimMayHave(t *testing.T) {
+// A waiting claim gets no item that it may not have, and the item waits as usual.
+func TestTakeover_OnlyItemsThatTheClaimMayTake(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(*bundle, *workqueue.ClaimRequest){
 		"of another service":   func(_ *bundle, r *workqueue.ClaimRequest) { r.Services = []string{"embed"} },
@@ -145,7 +146,7 @@ func TestTakeover_OnlyWhatTheClaimMayHave(t *testing.T) {
 	}
 }
 
-// whole fails the write of a change in one of the ways in which a store fails.
+// whole makes the write of a change fail in one of the ways in which a store can fail.
 type whole struct {
 	tablestore.AtomicStore
 
@@ -163,9 +164,8 @@ func (s *whole) CommitAll(
 	return commit()
 }
 
-// The write that queues an item for a waiting worker fails. A client that sends its
-// request again, and a worker that goes on waiting, come to what they come to without
-// the fault.
+// The write that queues an item for a waiting worker fails. A client that sends its request
+// again, and a worker that continues to wait, get the same results as without the fault.
 func TestTakeover_SurvivesAnySingleFault(t *testing.T) {
 	t.Parallel()
 	type commit = func() ([][]tablestore.ETag, error)
@@ -224,8 +224,8 @@ func TestTakeover_SurvivesAnySingleFault(t *testing.T) {
 	}
 }
 
-// A worker may send its claim again while the first try still waits. Both get the
-// same item; the second, which the store refuses to hand another, looks for itself.
+// A worker may send its claim again while the first try still waits. Both get the same
+// item: the store refuses to hand the second try another item, so it looks for work itself.
 func TestTakeover_ARequestThatWaitsTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -243,8 +243,8 @@ func TestTakeover_ARequestThatWaitsTwice(t *testing.T) {
 	})
 }
 
-// A worker that repeats its claim again and again while the first try waits costs the
-// changes of others one lost race, however many repeats wait.
+// A worker that repeats its claim many times while the first try waits costs other workers'
+// changes one lost race, however many repeats wait.
 func TestTakeover_RepeatsDoNotHoldUpChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestTakeover_RepeatsDoNotHoldUpChanges(t *testing.T) {
 	})
 }
 
-// A client that has left while the item was being claimed for it finds the item when it
+// A client that disconnected while an item was being claimed for it gets the item when it
 // sends the request again.
 func TestTakeover_AWorkerThatLeft(t *testing.T) {
 	t.Parallel()
@@ -289,8 +289,9 @@ func TestTakeover_AWorkerThatLeft(t *testing.T) {
 	})
 }
 
-// A claim that has received its wake-up, but not acted on it yet, is given no other item:
-// it would leave with that, and the work that it was woken for would wait for the next poll.
+// A claim that has received its wake-up but not acted on it is given no other item: it
+// would return with that item, and the work that it was woken for would wait for the next
+// poll.
 func TestTakeover_NoneForAClaimThatIsWoken(t *testing.T) {
 	t.Parallel()
 	b := setup(t, false)
@@ -308,7 +309,7 @@ func TestTakeover_NoneForAClaimThatIsWoken(t *testing.T) {
 	}
 }
 
-// A claim that was given an item, but does not run yet, is given no second one.
+// A claim that was given an item but has not run yet is given no second item.
 func TestTakeover_OneForEachClaim(t *testing.T) {
 	t.Parallel()
 	b := setup(t, false)

@@ -38,7 +38,7 @@ type Failure struct {
 	RetryAfter time.Duration
 }
 
-// pairOf is the fence of the attempt that the item carries.
+// pairOf returns the fence of the attempt that the item carries.
 func pairOf(item *lifecycle.Item) statemachine.Pair {
 	return statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
 }
@@ -171,7 +171,7 @@ func (q *Queue) find(ctx context.Context, workID string) (lifecycle.Item, error)
 	return item, err
 }
 
-// view shows an item with its directive, without the lease id.
+// view returns an item with its directive, without the lease id.
 func view(item *lifecycle.Item, directive []byte) (View, error) {
 	redacted, err := withoutLease(directive)
 	if err != nil {
@@ -181,7 +181,7 @@ func view(item *lifecycle.Item, directive []byte) (View, error) {
 }
 
 // withoutLease removes the lease id, a capability, from a directive that is shown to
-// a reader who must not act on it. All other bytes stay as they are.
+// a reader who must not act on it. All other bytes are unchanged.
 func withoutLease(directive []byte) ([]byte, error) {
 	if object := jsontext.Value(directive); object.Kind() != '{' || !object.IsValid() {
 		return nil, errors.New("read a directive: it is not a JSON object")

@@ -103,7 +103,7 @@ func (c *comparison) job(id string, rows map[string]tablestore.Properties) error
 }
 
 // standsFor are the columns of a JOB row that Phase 1 does not have: they name the job's
-// rows in other partitions, and say since when it waits.
+// rows in other partitions, and tell since when it waits.
 var standsFor = []string{
 	"stage_at", "entry_kind", "entry_due", "entry_nonce", "slot_partition", "slot_row", "slot_numbered", "claim",
 }
@@ -214,7 +214,7 @@ func names(a, b tablestore.Properties) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// text formats a value for people.
+// text formats a value for error messages.
 func text(v tablestore.Value) string {
 	switch v.Kind() {
 	case tablestore.KindString:

@@ -16,8 +16,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// A process may die after any of its writes. Within seconds another process's
-// sweeper finds the changes that were committed but not projected.
+// A process may crash after any of its writes. Within seconds another process's sweeper
+// finds the changes that were committed but not projected.
 func TestProject_CatchesUpAfterACrash(t *testing.T) {
 	t.Parallel()
 	for name, verbs := range map[string][]string{
@@ -41,8 +41,8 @@ func TestProject_CatchesUpAfterACrash(t *testing.T) {
 	}
 }
 
-// dieAt lets a process die at that write of the last verb, and reports whether
-// there is such a write.
+// dieAt makes a process crash at that write of the last verb, and reports whether there is
+// such a write.
 func dieAt(t *testing.T, crashAt int64, verbs []string) bool {
 	t.Helper()
 	b := setup(t)
@@ -176,7 +176,7 @@ func TestProject_OnlyGoesForwards(t *testing.T) {
 // Projecting a revision whose predecessor is missing returns the revision shown
 // so far. The job's row stays unchanged until the missing changes are
 // projected.
-func TestProject_SaysHowFarItIs(t *testing.T) {
+func TestProject_ReturnsTheRevisionThatIsShown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)

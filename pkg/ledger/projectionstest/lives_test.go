@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// sent is what the callbacks say of their sending.
+// sent is what the callbacks say about how they were sent.
 var sent = statemachine.Report{Timestamp: "2000-01-01T00:00:00.000Z", CorrelationID: "corr"}
 
 // verbs are the events of a job's newest attempt, by name.
@@ -75,7 +75,7 @@ func (b *bundle) live(t *testing.T, jobID, verb string) {
 		t.Errorf("%s: %v", verb, outcome.PostErr)
 	}
 	if outcome.Message != nil {
-		b.inbox.Offer(*outcome.Message) // A relay that takes a row up has its message.
+		b.inbox.Offer(*outcome.Message) // The relay that claimed the row gets its message.
 	}
 }
 
@@ -148,7 +148,7 @@ func TestProject_ShowsAnyLife(t *testing.T) {
 	}
 }
 
-// A rerun is a job of its own.
+// A rerun is a separate job.
 func TestProject_ShowsARerun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

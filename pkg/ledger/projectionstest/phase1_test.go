@@ -90,7 +90,7 @@ func assertFields(t *testing.T, row tablestore.Properties, want ...field) {
 
 func TestPhase1_Jobs(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) { // It is 2000-01-01 in a bubble.
+	synctest.Test(t, func(t *testing.T) { // In a synctest bubble the time begins at 2000-01-01.
 		l := liveFor(t, 3)
 		assertFields(t, l.row(t, "luciusjobs", "tenant=2Fa:200001", l.jobID),
 			field{"tenant_id", word("tenant/a")}, field{"request_type", word("doc.ingest")},
@@ -144,7 +144,7 @@ func TestPhase1_Steps(t *testing.T) {
 					field{"decision_source", word("default")}, field{"decision_reason", word("none was asked for")},
 					field{"created_at", l.at(0)},
 				)
-				assertFields(t, step, field{"step_index", number(0)}) // The document has it as a part of the key.
+				assertFields(t, step, field{"step_index", number(0)}) // In the document it is part of the key.
 				assertFields(t, l.row(t, "luciussteps", l.jobID, "JOB"), field{"workspace_ref", word(`{"uri":"s3://b/work"}`)})
 				payload := tablestore.Large(l.row(t, "luciussteps", l.jobID, "COMMAND"), "payload")
 				if string(payload) != string(command("").Payload) {

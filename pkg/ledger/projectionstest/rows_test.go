@@ -106,7 +106,7 @@ func TestOpen_RefusesAnotherLayout(t *testing.T) {
 	}
 }
 
-func TestTables_ProjectedAreThreeOfTheirOwn(t *testing.T) {
+func TestTables_ProjectedAreSeparateTables(t *testing.T) {
 	t.Parallel()
 	l, err := ledger.Open(t.Context(), ledger.Config{
 		Store: memstore.New(memstore.Options{}), Tables: ledger.Tables{Outbox: "myoutbox"},

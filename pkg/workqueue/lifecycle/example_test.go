@@ -61,7 +61,7 @@ func Example() {
 	// rev 8: succeeded by worker-8, now succeeded, attempt 2
 }
 
-// The whole policy at a glance: what each operation makes of each status.
+// The whole policy as a table: the status after each operation, by the status before.
 func ExampleLookup() {
 	row := func(first string, cell func(lifecycle.Status) string) {
 		line := fmt.Sprintf("%-14s", first)

@@ -40,12 +40,12 @@ func message(attemptNo int) lifecycle.Message {
 	}
 }
 
-// by is the actor's request for the item as it is, with an id of its own.
+// by returns the actor's request for the item at its current rev, with a new id.
 func by(actor string, item lifecycle.Item) lifecycle.Request {
 	return lifecycle.Request{Actor: actor, ExpectedRev: item.Rev, ID: fmt.Sprintf("%s-%d", actor, item.Rev)}
 }
 
-// perform asks for the operation with arguments that are right.
+// perform performs the operation with valid arguments.
 func perform(op lifecycle.Operation, item lifecycle.Item, request lifecycle.Request, now time.Time) (lifecycle.Change, error) {
 	switch op {
 	case lifecycle.OpEnqueue:
@@ -68,7 +68,7 @@ func perform(op lifecycle.Operation, item lifecycle.Item, request lifecycle.Requ
 	panic("no such operation: " + op)
 }
 
-// actorOf is someone who may ask for the operation, where anna owns the item.
+// actorOf returns an actor that may perform the operation if anna owns the item.
 func actorOf(op lifecycle.Operation) string {
 	switch op {
 	case lifecycle.OpStall, lifecycle.OpRequeueStalled, lifecycle.OpEnqueue:
@@ -93,13 +93,13 @@ func must(t testing.TB) func(lifecycle.Change, error) lifecycle.Item {
 	}
 }
 
-// queued is an item as it was enqueued.
+// queued returns an item that was just enqueued.
 func queued(t testing.TB) lifecycle.Item {
 	t.Helper()
 	return must(t)(lifecycle.Enqueue(nil, "work-1", "relay", message(1), t0))
 }
 
-// walk has the operations that lead to each status.
+// walk lists the operations that lead to each status.
 var walk = map[lifecycle.Status][]lifecycle.Operation{
 	lifecycle.StatusQueued:    {},
 	lifecycle.StatusClaimed:   {lifecycle.OpClaimNext},
@@ -109,7 +109,7 @@ var walk = map[lifecycle.Status][]lifecycle.Operation{
 	lifecycle.StatusStalled:   {lifecycle.OpClaimNext, lifecycle.OpStart, lifecycle.OpStall},
 }
 
-// in is an item in that status, whose owner is or was anna.
+// in returns an item in that status; its owner is or was anna.
 func in(t testing.TB, status lifecycle.Status) lifecycle.Item {
 	t.Helper()
 	item := queued(t)

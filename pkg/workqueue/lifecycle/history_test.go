@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// story is an item that was stalled once and then done, with its history.
+// story returns an item that was stalled once and then completed, with its history.
 func story(t testing.TB) (lifecycle.Item, []lifecycle.Event) {
 	t.Helper()
 	change, err := lifecycle.Enqueue(nil, "work-1", "relay", message(1), t0)

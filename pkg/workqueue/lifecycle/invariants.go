@@ -25,17 +25,17 @@ var invariants = map[Status]struct {
 	StatusStalled:   {minAttempt: 1},
 }
 
-// violations collects what is wrong.
+// violations collects violated rules.
 type violations []Violation
 
-// require adds a violation of the rule, formatted with args, unless it holds.
+// require adds a violation, formatted with args, unless the rule holds.
 func (v *violations) require(holds bool, field, rule string, args ...any) {
 	if !holds {
 		*v = append(*v, Violation{Field: field, Rule: fmt.Sprintf(rule, args...)})
 	}
 }
 
-// exactly requires the field to be present if want says so, and else to be absent.
+// exactly requires the field to be present if want is set, and absent otherwise.
 func (v *violations) exactly(want, got bool, field string, status Status) {
 	rule := "must be absent when %s"
 	if want {
@@ -112,7 +112,7 @@ func isObject(text json.RawMessage) bool {
 func ValidateHistory(item Item, events []Event) error {
 	var v violations
 	before := Event{WorkID: item.WorkID, To: StatusNone}
-	last := before // but for a removal
+	last := before // except for a removal
 	for n, event := range events {
 		field, attempt := "events["+strconv.Itoa(n)+"]", before.Attempt
 		if event.Type == EventClaimed {

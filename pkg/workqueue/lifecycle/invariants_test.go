@@ -14,8 +14,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// required is the source's list of invariants, by the fields that must be
-// there; the others of the four must be absent.
+// required is the source's list of invariants: the fields that must be present; the others
+// of the four must be absent.
 var required = map[lifecycle.Status][]string{
 	"queued":    {},
 	"claimed":   {"owner", "lease"},
@@ -25,7 +25,7 @@ var required = map[lifecycle.Status][]string{
 	"stalled":   {},
 }
 
-// fields has how to set and to clear each of the four.
+// fields sets and clears each of the four fields.
 var fields = map[string]struct{ set, unset func(*lifecycle.Item) }{
 	"owner": {func(i *lifecycle.Item) { i.Owner = anna }, func(i *lifecycle.Item) { i.Owner = "" }},
 	"lease": {
@@ -39,7 +39,7 @@ var fields = map[string]struct{ set, unset func(*lifecycle.Item) }{
 	},
 }
 
-// violated are the fields that the error names.
+// violated returns the fields that the error names.
 func violated(t testing.TB, err error) []string {
 	t.Helper()
 	if err == nil {

@@ -13,22 +13,22 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// accepted is a request as the model remembers it: for ever.
+// accepted is a request that was accepted; the model never forgets it.
 type accepted struct {
 	actor, id string
 	op        lifecycle.Operation
 }
 
-// machine asks for anything in any order, and knows what must come of it.
+// machine performs any operations in any order, and knows the expected outcome of each.
 type machine struct {
 	item lifecycle.Item
 	log  []lifecycle.Event
 	now  time.Time
-	// known are all requests that were ever accepted.
+	// known are all accepted requests.
 	known []accepted
 }
 
-// draw makes a request that is mostly right, so that items get far.
+// draw makes a request that is mostly valid, so that items reach late statuses.
 func (m *machine) draw(t *rapid.T) lifecycle.Request {
 	actor := rapid.SampledFrom([]string{anna, anna, bert, sweeper, ""}).Draw(t, "actor")
 	if m.item.Owner != "" && rapid.IntRange(0, 3).Draw(t, "as its owner") > 0 {
@@ -50,7 +50,7 @@ func (m *machine) draw(t *rapid.T) lifecycle.Request {
 	return lifecycle.Request{Actor: actor, ExpectedRev: rev, ID: id}
 }
 
-// Step asks for one operation.
+// Step performs one operation.
 func (m *machine) Step(t *rapid.T) {
 	op := rapid.SampledFrom(lifecycle.Operations()[1:]).Draw(t, "operation")
 	m.now = m.now.Add(rapid.SampledFrom([]time.Duration{0, time.Second, lease, -time.Second}).Draw(t, "later"))
@@ -130,7 +130,7 @@ func (m *machine) moved(t *rapid.T, op lifecycle.Operation, request lifecycle.Re
 	m.known = append(m.known, accepted{request.Actor, request.ID, op})
 }
 
-// check is what holds at all times.
+// check checks what always holds.
 func (m *machine) check(t *rapid.T) {
 	if err := lifecycle.Validate(m.item); err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func TestInvariantsHoldUnderAnySequenceOfRequests(t *testing.T) {
 	})
 }
 
-// A terminal item never changes, whatever is asked of it.
+// A terminal item never changes, whatever is requested.
 func TestTerminalItemsNeverChange(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -84,9 +84,8 @@ func (i *Item) refuse(what string) error {
 	return fmt.Errorf("%w: %s of work item %s, which is %s", ErrIllegalTransition, what, i.WorkID, i.Status)
 }
 
-// apply makes the operation's move for the request. edit changes what is particular
-// to the operation; it sees the item in its new status, and its error refuses the
-// move.
+// apply makes the operation's move for the request. edit makes the changes specific to the
+// operation; it gets the item in its new status, and its error refuses the move.
 func apply(item Item, operation Operation, request Request, now time.Time, edit func(*Item) error) (Change, error) {
 	move, repeat, err := admit(&item, operation, request)
 	if err != nil {
@@ -135,8 +134,8 @@ func (i *Item) enter(move Transition, now time.Time) {
 func (i *Item) remember(added Remembered, now time.Time) {
 	kept := make([]Remembered, 0, len(i.Requests)+1)
 	for _, known := range i.Requests {
-		// Heartbeats extend the lease past the ExpiresAt of the moves before them, so
-		// the moves of the present attempt are kept until it ends.
+		// Heartbeats extend the lease past the ExpiresAt of the moves before them, so the
+		// moves of the current attempt are kept until it ends.
 		current := known.Attempt == i.Attempt && known.Operation != OpHeartbeat
 		if current || known.ExpiresAt.After(now) {
 			kept = append(kept, known)
@@ -149,7 +148,7 @@ func (i *Item) remember(added Remembered, now time.Time) {
 	i.Requests = append(kept, added)
 }
 
-// event is the entry for the move that the item has just made.
+// event returns the history entry of the move that the item has just made.
 func (i *Item) event(move Transition, request Request, now time.Time) Event {
 	return Event{
 		WorkID: i.WorkID, Rev: i.Rev, Type: move.Event, From: move.From, To: move.To,
@@ -227,7 +226,7 @@ func ClaimAndStart(item Item, request Request, leaseUntil, now time.Time) (Chang
 	running := claimed.Item
 	move, _ := Lookup(OpStart, running.Status)
 	running.enter(move, now)
-	// The claim is the last request of a slice that this change made.
+	// The claim is the last request of a slice that this change allocated.
 	running.Requests[len(running.Requests)-1].Rev = running.Rev
 	return Change{Item: running, Events: append(claimed.Events, running.event(move, request, now))}, nil
 }

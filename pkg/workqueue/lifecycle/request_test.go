@@ -114,7 +114,7 @@ func TestOwnersMovesAreTheOwners(t *testing.T) {
 	})
 }
 
-// A worker that is told several things is told the one that ends its work.
+// If several refusals apply, the worker gets the one that ends its work.
 func TestWhichRefusalComesFirst(t *testing.T) {
 	t.Parallel()
 	stale := func(actor string, item lifecycle.Item) lifecycle.Request {
@@ -142,7 +142,7 @@ func TestARepeatChangesNothing(t *testing.T) {
 	})
 }
 
-// The worker of attempt 1 asks again after the item went on without it.
+// The worker of attempt 1 repeats its request after the item has moved on.
 func TestCheckAnswersAsTheMoveDoes(t *testing.T) {
 	t.Parallel()
 	forEveryMove(t, func(t *testing.T, item lifecycle.Item, op lifecycle.Operation) {
@@ -180,7 +180,7 @@ func TestAnIDIsForOneOperation(t *testing.T) {
 	t.Parallel()
 	forEveryMove(t, func(t *testing.T, item lifecycle.Item, op lifecycle.Operation) {
 		t.Helper()
-		request := by(anna, in(t, "queued")) // the one that claimed the item
+		request := by(anna, in(t, "queued")) // the request that claimed the item
 		request.ExpectedRev = item.Rev
 		if item.Status == lifecycle.StatusQueued || op == lifecycle.OpClaimNext {
 			return
@@ -305,7 +305,7 @@ func TestMemoryIsBoundedWithoutHeartbeatsToo(t *testing.T) {
 	}
 }
 
-// Items are values: a queue may keep the one that it passed in.
+// Items are values: a queue may keep the item that it passed in.
 func TestTheItemPassedInStaysAsItWas(t *testing.T) {
 	t.Parallel()
 	forEveryMove(t, func(t *testing.T, item lifecycle.Item, op lifecycle.Operation) {

@@ -154,7 +154,7 @@ const (
 // Mover is the kind of actor that may make a transition.
 type Mover string
 
-// The movers.
+// The actors.
 const (
 	// MoverProducer puts work into the queue.
 	MoverProducer Mover = "producer"

@@ -31,7 +31,7 @@ var contract = map[pair]lifecycle.Status{
 	{"stalled", "requeueStalled"}: "queued",
 }
 
-// events is the type of the event that each operation leaves behind.
+// events gives the type of the event that each operation records.
 var events = map[lifecycle.Operation]lifecycle.EventType{
 	"enqueue": "enqueued", "claimNext": "claimed", "start": "started", "heartbeat": "heartbeat",
 	"complete": "succeeded", "fail": "failed", "stall": "stalled", "requeueStalled": "requeued",
@@ -56,8 +56,8 @@ func TestTheTableIsTheContract(t *testing.T) {
 	}
 }
 
-// The source: start, heartbeat, complete and fail only from the current owner;
-// stall and requeueStalled need none.
+// The source: only the current owner may start, heartbeat, complete and fail; stall and
+// requeueStalled need no owner.
 func TestTheTableSaysWhoseMoveItIs(t *testing.T) {
 	t.Parallel()
 	movers := map[lifecycle.Operation]lifecycle.Mover{
@@ -155,7 +155,7 @@ func wantMove(t *testing.T, before lifecycle.Item, change lifecycle.Change, op l
 	}
 }
 
-// The vocabulary is what observers rely on: no move may invent another word.
+// Observers rely on the event types: no move may record any other.
 func TestEventTypesAreCanonical(t *testing.T) {
 	t.Parallel()
 	vocabulary := []lifecycle.EventType{

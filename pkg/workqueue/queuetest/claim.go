@@ -245,8 +245,8 @@ var claimRepeatChecks = []check{
 	},
 }
 
-// answers fails unless the repeated claim returns just these items, as they
-// are, and changes nothing.
+// answers fails unless the repeated claim returns exactly these items, unchanged, and
+// changes nothing.
 func (e *env) answers(t testing.TB, claim Claim, want ...string) {
 	t.Helper()
 	before := e.snapshot(t)

@@ -30,7 +30,7 @@ var (
 	failure = lifecycle.Failure{Code: "corrupt_pdf", Message: "Page 3 can not be read."}
 )
 
-// env is what a check works with.
+// env holds the queue under test and what the check has made.
 type env struct {
 	Harness
 	made  []string // the items that the check enqueued
@@ -43,8 +43,7 @@ func (e *env) unique(prefix string) string {
 	return fmt.Sprintf("%s-%d", prefix, e.drawn)
 }
 
-// message makes a message for a service of its own, so that a claim can ask for this
-// one only.
+// message makes a message for a new service, so that a claim can ask for this message only.
 func (e *env) message(t testing.TB) lifecycle.Message {
 	t.Helper()
 	return e.messageFor(t, e.unique("service"), "OCR")
@@ -79,7 +78,7 @@ func (e *env) request(actor string, item lifecycle.Item) lifecycle.Request {
 	return lifecycle.Request{Actor: actor, ExpectedRev: item.Rev, ID: e.unique("request")}
 }
 
-// claimOf is a claim of just that item, with a new id.
+// claimOf returns a claim of that item only, with a new id.
 func (e *env) claimOf(item lifecycle.Item, owner string) Claim {
 	return Claim{
 		Owner: owner, Filter: Filter{Services: []string{item.Service}}, Max: 10, Lease: claimLease,
@@ -144,8 +143,7 @@ func (e *env) next(t testing.TB, item lifecycle.Item) lifecycle.Directive {
 	}
 }
 
-// must asks for the operation in the name of an actor that may, and fails if it is
-// refused.
+// must performs the operation as an actor that is allowed to, and fails if it is refused.
 func (e *env) must(t testing.TB, op lifecycle.Operation, item lifecycle.Item) lifecycle.Item {
 	t.Helper()
 	after, err := e.ask(t, op, item, e.request(actorOf(op, item), item))
@@ -155,7 +153,7 @@ func (e *env) must(t testing.TB, op lifecycle.Operation, item lifecycle.Item) li
 	return after
 }
 
-// actorOf is an actor that may ask for the operation.
+// actorOf returns an actor that may perform the operation.
 func actorOf(op lifecycle.Operation, item lifecycle.Item) string {
 	switch {
 	case op == lifecycle.OpStall || op == lifecycle.OpRequeueStalled:
@@ -167,7 +165,7 @@ func actorOf(op lifecycle.Operation, item lifecycle.Item) string {
 	}
 }
 
-// in makes an item in that status, whose owner is or was anna.
+// in makes an item in that status; its owner is or was anna.
 func (e *env) in(t testing.TB, status lifecycle.Status) lifecycle.Item {
 	t.Helper()
 	item := e.enqueue(t, e.message(t))
@@ -211,7 +209,7 @@ func (e *env) events(t testing.TB, workID string) []lifecycle.Event {
 	return events
 }
 
-// now is the queue's time as a queue may store it at least.
+// now returns the queue's time at the coarsest resolution that a queue may store.
 func (e *env) now() time.Time { return e.Now().Truncate(time.Millisecond) }
 
 func workIDs(items []lifecycle.Item) []string {
@@ -222,7 +220,7 @@ func workIDs(items []lifecycle.Item) []string {
 	return ids
 }
 
-// sameItem compares items but for what they remember.
+// sameItem compares items except for the requests that they remember.
 var sameItem = cmpopts.IgnoreFields(lifecycle.Item{}, "Requests")
 
 // expectItem fails unless the item read back is the one that was returned.
@@ -300,8 +298,7 @@ func (e *env) untouched(t testing.TB, workID, what string, attempt func()) {
 	}
 }
 
-// refused fails unless the request is refused for that reason and changes
-// nothing.
+// refused fails unless the request is refused with that error and changes nothing.
 func (e *env) refused(t testing.TB, op lifecycle.Operation, item lifecycle.Item, request lifecycle.Request, want error) {
 	t.Helper()
 	what := fmt.Sprintf("%s of a %s item", op, item.Status)

@@ -9,16 +9,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// flaws is what is broken about a queue; the zero value is nothing. Its methods
-// are the decisions of a queue that are not the policy's, right unless a flaw
-// says otherwise.
+// flaws says what is broken about a queue; the zero value is a correct queue. Its methods
+// are the decisions that a queue makes without the policy, correct unless a flaw spoils
+// them.
 type flaws struct {
-	// reclaims is no flaw but a choice: claims take stalled items too.
+	// reclaims is a choice, not a flaw: claims take stalled items too.
 	reclaims bool
 
-	// asks spoils what the policy is asked.
+	// asks spoils the input of the policy.
 	asks func(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request)
-	// writes spoils what the policy answered.
+	// writes spoils the output of the policy.
 	writes func(op lifecycle.Operation, before lifecycle.Item, change *lifecycle.Change)
 
 	coversNothing      bool
@@ -36,7 +36,7 @@ type flaws struct {
 	unlocksInClaim     bool
 	claimsStatuses     []lifecycle.Status
 	hidesRequeued      bool
-	// impatience is by how much too early requests and claims are forgotten.
+	// impatience is how much too early requests and claims are forgotten.
 	impatience time.Duration
 }
 
@@ -109,7 +109,7 @@ func (f *flaws) max(claim Claim) int {
 	return claim.Max
 }
 
-// chosen is what a claim takes of the items that it may take.
+// chosen returns the items that a claim takes among those that it may take.
 func (f *flaws) chosen(ids []string) []string {
 	if len(ids) == 0 && f.inventsItems {
 		return []string{"work-0"}
@@ -129,7 +129,7 @@ func (f *flaws) matches(filter Filter, item lifecycle.Item) bool {
 		(f.ignoresStepTypes || in(filter.StepTypes, item.StepType))
 }
 
-// beforeClaim comes between the choice of an item and its claim.
+// beforeClaim runs between the choice of an item and its claim.
 func (f *flaws) beforeClaim(q *memQueue) {
 	if !f.unlocksInClaim {
 		return

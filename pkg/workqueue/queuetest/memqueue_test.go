@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// memQueue is the smallest correct queue: a map behind a mutex that applies the
-// policy. What is broken about it, if anything, is in flaws.
+// memQueue is the smallest correct queue: a map with a mutex, which applies the policy.
+// flaws says what is broken about it.
 type memQueue struct {
 	flaws flaws
 
@@ -25,11 +25,11 @@ type memQueue struct {
 	claims map[claimKey]claimed
 }
 
-// claimKey is what a claim is remembered by.
+// claimKey is the key under which a claim is remembered.
 type claimKey struct{ owner, requestID string }
 
-// claimed is what is remembered: for ever, though until is when it need no
-// longer be.
+// claimed is a remembered claim. It is kept forever, though it could be forgotten after
+// until.
 type claimed struct {
 	ids   []string
 	until time.Time
@@ -106,7 +106,7 @@ func (q *memQueue) ClaimNext(_ context.Context, claim Claim) ([]lifecycle.Item, 
 	return items, nil
 }
 
-// answer has those of a claim's items that are still held by it.
+// answer returns the claim's items that its owner still holds.
 func (q *memQueue) answer(known claimed, claim Claim) (items []lifecycle.Item) {
 	for _, id := range known.ids {
 		if item := q.items[id]; q.flaws.stillHeld(&item, claim) {
@@ -138,8 +138,8 @@ func (q *memQueue) claim(id string, claim Claim) (lifecycle.Item, error) {
 	})
 }
 
-// move has the policy make the move, as far as the flaws let it, and writes
-// what comes of it. The mutex is held.
+// move asks the policy for the move, spoiled by the flaws, and writes the result. The mutex
+// is held.
 func (q *memQueue) move(
 	op lifecycle.Operation, id string, request lifecycle.Request,
 	policy func(lifecycle.Item, lifecycle.Request) (lifecycle.Change, error),
@@ -257,9 +257,8 @@ func TestAQueueThatReclaimsPasses(t *testing.T) {
 	Run(t, func(testing.TB) Harness { return newMemQueue(flaws{reclaims: true}).harness() })
 }
 
-// A queue that takes only messages and directives which it knows of lets the
-// harness make them.
-func TestTheHarnessMayMakeMessagesAndDirectives(t *testing.T) {
+// If a queue accepts only messages and directives that it knows, the harness makes them.
+func TestTheHarnessMakesMessagesAndDirectives(t *testing.T) {
 	t.Parallel()
 	Run(t, func(testing.TB) Harness {
 		harness := newMemQueue(flaws{}).harness()

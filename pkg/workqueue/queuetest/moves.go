@@ -291,7 +291,7 @@ var recoveryChecks = []check{
 	},
 }
 
-// asked are the operations on one item.
+// asked lists the operations on one item.
 var asked = []lifecycle.Operation{
 	lifecycle.OpStart, lifecycle.OpHeartbeat, lifecycle.OpComplete, lifecycle.OpFail,
 	lifecycle.OpStall, lifecycle.OpRequeueStalled,

@@ -22,7 +22,7 @@ func on(op lifecycle.Operation, spoil func(before lifecycle.Item, change *lifecy
 	}
 }
 
-// edit spoils the item that the operation leaves behind.
+// edit spoils the item after the operation.
 func edit(op lifecycle.Operation, spoil func(*lifecycle.Item)) writes {
 	return on(op, func(_ lifecycle.Item, change *lifecycle.Change) { spoil(&change.Item) })
 }
@@ -36,8 +36,8 @@ func lastEvent(spoil func(*lifecycle.Event)) writes {
 	}
 }
 
-// pretend shows the policy an item in a status from which the operation is
-// allowed, if it meets one in the status given.
+// pretend shows the policy an item of the given status in a status from which the operation
+// is allowed.
 func pretend(op lifecycle.Operation, met, shown lifecycle.Status) asks {
 	return func(asked lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
 		if asked == op && seen.Status == met {
@@ -49,14 +49,14 @@ func pretend(op lifecycle.Operation, met, shown lifecycle.Status) asks {
 // ownersOp is one of the operations of the owner.
 func ownersOp(op lifecycle.Operation) bool { return slices.Contains(ownersMoves, op) }
 
-// anyOwner takes any actor for the owner.
+// anyOwner treats any actor as the owner.
 func anyOwner(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
 	if ownersOp(op) && seen.Owner != "" && request.Actor != "" {
 		seen.Owner = request.Actor
 	}
 }
 
-// anyRev takes the item as it is, whatever rev is expected.
+// anyRev accepts any expected rev.
 func anyRev(_ lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
 	if request.ExpectedRev > 0 {
 		request.ExpectedRev = seen.Rev
@@ -80,7 +80,7 @@ func anyOperation(op lifecycle.Operation, seen *lifecycle.Item, request *lifecyc
 	}
 }
 
-// anyActor takes any actor that knows an id for the one that used it.
+// anyActor treats any actor that knows a request id as the actor that used it.
 func anyActor(_ lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request) {
 	for _, known := range seen.Requests {
 		if known.RequestID == request.ID {
@@ -96,8 +96,8 @@ func needsOwner(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle
 	}
 }
 
-// mutants are broken queues, each with the check that is there to catch it.
-// Others may catch it too.
+// mutants are broken queues, each with the check that must catch it. Other checks may catch
+// it too.
 var mutants = []struct {
 	name   string
 	broken flaws
@@ -166,7 +166,7 @@ var mutants = []struct {
 		c.Item.MessageID, c.Item.AttemptNo, c.Item.LeaseID = before.MessageID, before.AttemptNo, before.LeaseID
 	})}, "requeue/offers a stalled item again with the next directive"},
 
-	// Enqueues.
+	// Enqueueing.
 	{"duplicates on enqueue", flaws{coversNothing: true}, "enqueue/a duplicate returns the existing item in any status"},
 	{"duplicates on racing enqueues", flaws{coversNothing: true}, "races/one message enqueued many times at once is one item"},
 	{"duplicates after a requeue", flaws{coversKeyOnly: true}, "enqueue/the message of a requeue is a duplicate, and so is the one before"},
@@ -179,7 +179,7 @@ var mutants = []struct {
 	{"unknown items invented", flaws{inventsItems: true}, "enqueue/an unknown id is not found"},
 
 	// Claims.
-	{"items made up for a claim", flaws{inventsItems: true}, "claim/of nothing returns nothing"},
+	{"items invented for a claim", flaws{inventsItems: true}, "claim/of nothing returns nothing"},
 	{"claim of a running item", flaws{
 		claimsStatuses: []lifecycle.Status{"running"}, asks: pretend("claimNext", "running", "queued"),
 	}, "claim/never takes an item that is held or has ended"},
@@ -252,7 +252,7 @@ var mutants = []struct {
 	}}, "races/one request sent many times at once is one move"},
 }
 
-// catchers are the checks that fail on the queue.
+// catchers returns the checks that fail on the queue.
 func catchers(t *testing.T, broken flaws) (names []string) {
 	t.Helper()
 	for _, c := range checks() {

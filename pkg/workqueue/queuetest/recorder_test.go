@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// recorder is a test that writes its failures down instead of failing.
+// recorder is a test that records its failures instead of failing.
 type recorder struct {
 	testing.TB
 
@@ -47,7 +47,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 	runtime.Goexit()
 }
 
-// fails runs the check on the queue and returns what it has to say against it.
+// fails runs the check on the queue and returns its failures.
 func fails(t *testing.T, c check, harness Harness) (messages []string, failed bool) {
 	t.Helper()
 	r := &recorder{TB: t}
@@ -84,7 +84,7 @@ func TestEachCheckHasANameAndARule(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotAskedForAnItemIsABugOfTheSuite(t *testing.T) {
+func TestAnOperationThatNamesNoItemIsABugOfTheSuite(t *testing.T) {
 	t.Parallel()
 	c := check{name: "x/y", rule: "None.", run: func(t testing.TB, e *env) {
 		t.Helper()

@@ -191,7 +191,7 @@ func (e *env) repeats(t testing.TB, op lifecycle.Operation, item lifecycle.Item,
 const (
 	// racers is how many goroutines race in one check.
 	racers = 8
-	// rounds is how often they do.
+	// rounds is how often they race.
 	rounds = 10
 )
 
@@ -290,8 +290,8 @@ var raceChecks = []check{
 	},
 }
 
-// raceFor has racers ask for moves of the item from its present rev, each by a
-// request of its own, and returns how many were accepted.
+// raceFor makes racers ask for moves of the item from its current rev, each by a separate
+// request, and returns how many were accepted.
 func (e *env) raceFor(t testing.TB, item lifecycle.Item, op func(racer int) lifecycle.Operation) (accepted int) {
 	t.Helper()
 	requests := make([]lifecycle.Request, racers)
@@ -308,7 +308,7 @@ func (e *env) raceFor(t testing.TB, item lifecycle.Item, op func(racer int) life
 			accepted++
 		case errors.Is(err, lifecycle.ErrRevConflict), errors.Is(err, lifecycle.ErrIllegalTransition):
 		default:
-			t.Errorf("%s, which came too late: error is %v, want ErrRevConflict or ErrIllegalTransition", op(racer), err)
+			t.Errorf("%s, which lost the race: error is %v, want ErrRevConflict or ErrIllegalTransition", op(racer), err)
 		}
 	}
 	return accepted

@@ -13,11 +13,11 @@ import (
 
 // knowledge is what the checks remember of a job from change to change.
 type knowledge struct {
-	// items are the items as the lifecycle alone says: each move that Follow reports
-	// is made again, on the item before it.
+	// items are the items according to the lifecycle alone: each move that Follow reports
+	// is repeated on the previous item.
 	items map[string]lifecycle.Item
-	// rows are the latest outbox rows, how is how each step came to its state, both by
-	// step. unclaimed are the attempts that were reported on without a claim.
+	// rows are the latest outbox rows, and how tells how each step came to its state, both
+	// by step. unclaimed are the attempts that got a report without a claim.
 	rows      map[int]statemachine.Outbox
 	how       map[int]cause
 	unclaimed map[string]bool
@@ -42,9 +42,8 @@ func newKnowledge() knowledge {
 // attempt names an attempt of a step.
 func attempt(step *statemachine.Step) string { return fmt.Sprint(step.ID, "#", step.AttemptNo) }
 
-// check holds a change to what must be true of it: what it says of the items is
-// what the lifecycle says of these moves, and what the job shows of all its items
-// is valid, and is what the table says.
+// check checks a change: it reports the same of the items as the lifecycle does of these
+// moves, and what the job shows of all its items is valid and matches the table.
 func (j *job) check(event statemachine.Event, ask workitem.Ask, d *statemachine.Decision, before *workitem.Record, moves *workitem.Moves) {
 	j.t.Helper()
 	if diff := cmp.Diff(before, j.open); diff != "" {
@@ -71,7 +70,7 @@ func (j *job) check(event statemachine.Event, ask workitem.Ask, d *statemachine.
 	}
 }
 
-// learn remembers how the steps came to where they are.
+// learn remembers how the steps came to their states.
 func (j *job) learn(event statemachine.Event, ask workitem.Ask, d *statemachine.Decision) {
 	if i, queued := j.agg.Queued(); queued && ask.Operation == "" {
 		switch event.(type) {
@@ -93,9 +92,8 @@ func (j *job) learn(event statemachine.Event, ask workitem.Ask, d *statemachine.
 	}
 }
 
-// checkCounts checks that rev rises exactly with moves, that the hint is named by
-// the change that makes an item ready, and that what is not to be written is as it
-// was.
+// checkCounts checks that rev rises exactly with moves, that the change that makes an item
+// ready names the hint, and that nothing else has changed.
 func (j *job) checkCounts(before *workitem.Record, moves *workitem.Moves) {
 	j.t.Helper()
 	if !moves.Changed {
@@ -132,8 +130,8 @@ func (j *job) checkCounts(before *workitem.Record, moves *workitem.Moves) {
 	}
 }
 
-// replay makes the moves again by the lifecycle alone, on the items as it has left
-// them, and compares its events and items with those that Follow reports.
+// replay repeats the moves by the lifecycle alone, on the items of its last run, and
+// compares the events and items with those that Follow reports.
 func (j *job) replay(event statemachine.Event, d *statemachine.Decision, moves *workitem.Moves) {
 	j.t.Helper()
 	for i := 0; i < len(moves.Events); {
@@ -157,7 +155,7 @@ func (j *job) replay(event statemachine.Event, d *statemachine.Decision, moves *
 	}
 }
 
-// move asks the lifecycle for the move that left the event behind.
+// move asks the lifecycle for the move that the event records.
 func (j *job) move(e lifecycle.Event, withStart bool, event statemachine.Event, d *statemachine.Decision) (lifecycle.Change, error) {
 	item := j.known.items[e.WorkID]
 	request := lifecycle.Request{Actor: e.Actor, ExpectedRev: item.Rev, ID: e.RequestID}
@@ -215,7 +213,7 @@ func (j *job) move(e lifecycle.Event, withStart bool, event statemachine.Event, 
 	return lifecycle.Change{}, fmt.Errorf("unknown event %q", e.Type)
 }
 
-// stepOf is the index of the step of that id.
+// stepOf returns the index of the step with that id.
 func stepOf(agg *statemachine.Aggregate, id string) (int, bool) {
 	for i := range agg.Steps {
 		if agg.Steps[i].ID == id {
@@ -225,9 +223,9 @@ func stepOf(agg *statemachine.Aggregate, id string) (int, bool) {
 	return 0, false
 }
 
-// compare checks that step and record show the item that the lifecycle made. The
-// lease is the step's, which an outage may extend without a move. An item that no
-// worker holds or may claim shows what the step remembers of the lease id.
+// compare checks that step and record show the lifecycle's item. The lease is the step's,
+// which an outage may extend without a move. An item that no worker holds or may claim
+// shows what the step remembers of the lease id.
 func (j *job) compare(agg *statemachine.Aggregate, record *workitem.Record, moved bool) {
 	j.t.Helper()
 	want, got := j.known.items[record.WorkID], workitem.View(agg, record)
@@ -248,8 +246,8 @@ func (j *job) compare(agg *statemachine.Aggregate, record *workitem.Record, move
 	}
 }
 
-// checkActors checks in whose name the moves were made: in that of the verb, of the
-// operator whose requeue was held back, else of the owner or a part of the system.
+// checkActors checks the actors of the moves: the verb's actor, the operator whose requeue
+// was held back, or else the owner or a part of the system.
 func (j *job) checkActors(ask workitem.Ask, before *workitem.Record, moves *workitem.Moves) {
 	j.t.Helper()
 	operations := map[lifecycle.EventType]lifecycle.Operation{
@@ -308,8 +306,8 @@ func (j *job) checkItems(agg *statemachine.Aggregate, moves *workitem.Moves) {
 	}
 }
 
-// status is what the job shows a worker of a step: the status of the item that
-// stands for the step's attempt, none if it was removed.
+// status returns the status of the item of the step's attempt, as workers see it, none if
+// it was removed.
 func (j *job) status(agg *statemachine.Aggregate, i int) lifecycle.Status {
 	record := j.record(agg, i)
 	if record == nil || record.Removed {
@@ -318,8 +316,8 @@ func (j *job) status(agg *statemachine.Aggregate, i int) lifecycle.Status {
 	return workitem.View(agg, record).Status
 }
 
-// record is the record that stands for a step's attempt: the open one of the step,
-// else the one that ended with this attempt, nil if there is none.
+// record returns the record of a step's attempt: the step's open one, or else the record
+// that ended with this attempt, nil if there is none.
 func (j *job) record(agg *statemachine.Aggregate, i int) *workitem.Record {
 	for _, record := range j.records {
 		if record.StepIndex == i && (record.Open() || record.AttemptNo == agg.Steps[i].AttemptNo) {

@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// One change of a job after the other: what the state machine decides, the work item
-// follows, and the caller writes both in one commit.
+// The work item follows each decision of the state machine, and the caller writes both in
+// one commit.
 func ExampleFollow() {
 	now := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 	agg := statemachine.Aggregate{
@@ -56,7 +56,7 @@ func ExampleFollow() {
 	second := statemachine.Pair{AttemptNo: 2, LeaseID: "9d0e"}
 	change("", statemachine.Ack{StepID: "ocr", Pair: second}, claim("worker-8", "b1")) // With start.
 	fmt.Printf("%s of %s, claimed %d times\n", workitem.View(&agg, open).Status, open.WorkID, open.Claims)
-	// The worker reports past the queue, by a callback.
+	// The worker reports by a callback, not through the queue.
 	change("", statemachine.Result{StepID: "ocr", Pair: second, Status: statemachine.ResultSucceeded}, workitem.Ask{})
 	// Output:
 	// step AWAITING_ACK  item rev 1: enqueued by relay

@@ -27,30 +27,30 @@ type tester interface {
 	Fatalf(format string, args ...any)
 }
 
-// job is a job of two steps with its work items, as a ledger keeps them. Each event
-// is decided about, followed, checked (see [job.check]) and then taken over.
+// job is a job of two steps with its work items, as a ledger keeps them. Each event is
+// decided, followed and checked (see [job.check]), and the job keeps the result.
 type job struct {
 	t   tester
 	agg statemachine.Aggregate
 	now time.Time
-	// The bus of the process that brings the next event, and whether it holds new
-	// rows back.
+	// The bus of the process that applies the next event, and whether it holds new rows
+	// back.
 	bus  statemachine.Bus
 	held bool
 
 	open    *workitem.Record
-	records map[string]*workitem.Record // each item's latest, by work id
+	records map[string]*workitem.Record // the latest record of each item, by work id
 	events  map[string][]lifecycle.Event
 	last    workitem.Moves
-	// What the checks know of the job beside its rows, and the table that they hold
-	// it to.
+	// What the checks know of the job besides its rows, and the table that they compare it
+	// with.
 	known knowledge
 	table []row
 
 	leases, requests int
 }
 
-// newJob accepts a job by a process of the pull queue.
+// newJob accepts a job in a process whose bus is the pull queue.
 func newJob(t tester) *job {
 	t.Helper()
 	j := draft(t)
@@ -87,9 +87,9 @@ func (j *job) later(d time.Duration) *job {
 	return j
 }
 
-// bring brings an event to the job, with the verb of the queue that caused it if
+// applyEvent applies an event to the job, with the verb of the queue that caused it if
 // there is one.
-func (j *job) bring(event statemachine.Event, ask workitem.Ask) statemachine.Decision {
+func (j *job) applyEvent(event statemachine.Event, ask workitem.Ask) statemachine.Decision {
 	j.t.Helper()
 	j.leases++
 	d, err := statemachine.Decide(j.agg, event, statemachine.Env{
@@ -112,7 +112,7 @@ func (j *job) bring(event statemachine.Event, ask workitem.Ask) statemachine.Dec
 	return d
 }
 
-// recordBefore is a copy of the open record which shares nothing with it.
+// recordBefore returns a deep copy of the open record.
 func (j *job) recordBefore() *workitem.Record {
 	if j.open == nil {
 		return nil
@@ -122,18 +122,18 @@ func (j *job) recordBefore() *workitem.Record {
 	return &record
 }
 
-// applied brings events that no verb of the queue caused; each must be applied.
+// applied applies events that no verb of the queue caused; none may be refused.
 func (j *job) applied(events ...statemachine.Event) *job {
 	j.t.Helper()
 	for _, event := range events {
-		if d := j.bring(event, workitem.Ask{}); d.Outcome != statemachine.Applied {
+		if d := j.applyEvent(event, workitem.Ask{}); d.Outcome != statemachine.Applied {
 			j.t.Fatalf("%T is %s: %s", event, d.Outcome, d.Reason)
 		}
 	}
 	return j
 }
 
-// verb is what a worker or an operator asks of the open item.
+// verb is a worker's or an operator's request on the open item.
 type verb struct {
 	operation lifecycle.Operation
 	actor     string
@@ -141,8 +141,8 @@ type verb struct {
 	event     func(j *job, item lifecycle.Item) statemachine.Event
 }
 
-// request asks for the verb as the queue does: the lifecycle is asked first, then
-// the state machine. done is false for a repeat, which changes nothing.
+// request performs the verb as the queue does: it asks the lifecycle first, then the state
+// machine. done is false for a repeat, which changes nothing.
 func (j *job) request(v verb) (done bool, err error) {
 	j.t.Helper()
 	item := j.item()
@@ -156,11 +156,11 @@ func (j *job) request(v verb) (done bool, err error) {
 	if err != nil || repeat || v.operation == lifecycle.OpRequeueStalled && j.open.RequeuedBy == asked {
 		return false, err
 	}
-	d := j.bring(v.event(j, item), workitem.Ask{Operation: v.operation, Request: request})
+	d := j.applyEvent(v.event(j, item), workitem.Ask{Operation: v.operation, Request: request})
 	return d.Outcome == statemachine.Applied, nil
 }
 
-// does asks for verbs that must be carried out.
+// does performs verbs, which must not be refused.
 func (j *job) does(verbs ...verb) *job {
 	j.t.Helper()
 	for _, v := range verbs {
@@ -171,7 +171,7 @@ func (j *job) does(verbs ...verb) *job {
 	return j
 }
 
-// item is the open item as callers see it.
+// item returns the open item as callers see it.
 func (j *job) item() lifecycle.Item {
 	j.t.Helper()
 	if j.open == nil {
@@ -180,7 +180,7 @@ func (j *job) item() lifecycle.Item {
 	return workitem.View(&j.agg, j.open)
 }
 
-// step is the active step, or the last one.
+// step returns the active step, or else the last one.
 func (j *job) step() *statemachine.Step {
 	if i, ok := j.agg.Active(); ok {
 		return &j.agg.Steps[i]
@@ -264,7 +264,7 @@ func requeue() verb {
 	}}
 }
 
-// The other door: callbacks of the active attempt, and the relay.
+// Not through the queue: callbacks of the active attempt, and the relay.
 
 func (j *job) ack() statemachine.Event {
 	return statemachine.Ack{StepID: j.step().ID, Pair: j.pair()}
@@ -287,13 +287,13 @@ func (j *job) expire() *job {
 	return j.later(time.Hour).applied(statemachine.DeadlinePassed{})
 }
 
-// holding says whether new rows are held back from now on.
+// holding sets whether new rows are held back from now on.
 func (j *job) holding(held bool) *job {
 	j.held = held
 	return j
 }
 
-// on goes on with a process of that bus.
+// on continues with a process that publishes to that bus.
 func (j *job) on(bus statemachine.Bus) *job {
 	j.bus = bus
 	return j

@@ -51,7 +51,7 @@ func Follow(before *statemachine.Aggregate, open *Record, d *statemachine.Decisi
 		case lifecycle.StatusStalled:
 			f.followStalled(step)
 		case lifecycle.StatusNone, lifecycle.StatusSucceeded, lifecycle.StatusFailed:
-			f.err = fmt.Errorf("it is neither queued, held nor stalled while its step is %s", before.Steps[open.StepIndex].State)
+			f.err = fmt.Errorf("the open item is neither queued, held nor stalled while its step is %s", before.Steps[open.StepIndex].State)
 		}
 		if f.err != nil {
 			return Moves{}, fmt.Errorf("work item %s: %w", open.WorkID, f.err)
@@ -66,7 +66,7 @@ func Follow(before *statemachine.Aggregate, open *Record, d *statemachine.Decisi
 	return f.moves, nil
 }
 
-// follower is one change in the making.
+// follower builds one change.
 type follower struct {
 	after *statemachine.Aggregate
 	light bool
@@ -151,7 +151,7 @@ func (f *follower) followStalled(step *statemachine.Step) {
 	}
 }
 
-// directiveOf names the message of the outbox row's attempt.
+// directiveOf returns the reference to the message of the outbox row's attempt.
 func directiveOf(row *statemachine.Outbox) lifecycle.Directive {
 	return lifecycle.Directive{MessageID: MessageID(row.ID, row.AttemptNo), AttemptNo: row.AttemptNo, LeaseID: row.LeaseID}
 }
@@ -205,9 +205,9 @@ func (f *follower) remove() {
 	f.moves.Ended, f.record = f.record, nil
 }
 
-// request is the request for a move: the verb's own if it asked for the operation,
-// or else one in the actor's name, under an id that the item does not remember. A
-// worker may have the name of a part of the system, and may have used any id.
+// request is the request for a move: the verb's own if it asked for the operation, or else
+// one in the actor's name, with an id that the item does not remember: a worker may have
+// the name of a part of the system, and may have used any id.
 func (f *follower) request(operation lifecycle.Operation, actor string) lifecycle.Request {
 	if operation != "" && f.ask.Operation == operation {
 		return f.ask.Request

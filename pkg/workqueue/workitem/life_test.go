@@ -14,12 +14,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// life is a job to which anything happens, in any order, through every door.
+// life is a job that gets any events, in any order, from the queue, callbacks, the relay
+// and operators.
 type life struct {
 	*job
-	// asked are the requests that were carried out, for ever.
+	// asked are all requests that were carried out.
 	asked []request
-	// seen counts the moves, to show that the lives get far.
+	// seen counts the moves, to show that the lives reach all of them.
 	seen map[lifecycle.EventType]int
 }
 
@@ -29,11 +30,10 @@ type request struct {
 	verb   verb
 }
 
-// TestFollow_AnyLifeKeepsTheRules lets random things happen to a job. After every
-// change, the checks of [job.check] hold: the open item and those that have ended
-// are valid, and so are their histories; at most one is open, none once the job has
-// ended; rev rises exactly with moves; the status is the table's; and each move is
-// the lifecycle's.
+// TestFollow_AnyLifeKeepsTheRules applies random events to a job. After every change, the
+// checks of [job.check] hold: the open item and those that have ended are valid, and so are
+// their histories; at most one is open, none once the job has ended; rev rises exactly with
+// moves; the status is the table's; and each move is the lifecycle's.
 func TestFollow_AnyLifeKeepsTheRules(t *testing.T) {
 	t.Parallel()
 	seen := map[lifecycle.EventType]int{}
@@ -55,15 +55,15 @@ func TestFollow_AnyLifeKeepsTheRules(t *testing.T) {
 		lifecycle.EventSucceeded, lifecycle.EventFailed, lifecycle.EventStalled, lifecycle.EventRequeued,
 		lifecycle.EventRemoved,
 	} {
-		if seen[event] == 0 && !testing.Short() { // A fifth of the lives need not see each.
+		if seen[event] == 0 && !testing.Short() { // A short run need not see each.
 			t.Errorf("no item was ever %s", event)
 		}
 	}
 }
 
-// tell brings an event of another door than the queue's.
+// tell applies an event that does not come from the queue.
 func (l *life) tell(event statemachine.Event) {
-	l.count(l.bring(event, workitem.Ask{}).Outcome == statemachine.Applied)
+	l.count(l.applyEvent(event, workitem.Ask{}).Outcome == statemachine.Applied)
 }
 
 // count counts the moves of a change.
@@ -76,8 +76,7 @@ func (l *life) count(applied bool) {
 	}
 }
 
-// verb asks for a verb on the open item, mostly for one that its status allows and
-// as its owner.
+// verb performs a verb on the open item, mostly one that its status allows, as its owner.
 func (l *life) verb(r *rapid.T) {
 	if l.open == nil {
 		r.Skip("no item is open")
@@ -98,13 +97,13 @@ func (l *life) verb(r *rapid.T) {
 	}
 	allowed := verbs[item.Status]
 	v := rapid.SampledFrom(append(slices.Clone(allowed), verbs[lifecycle.StatusQueued][0], beat(owner), requeue())).Draw(r, "verb")
-	if rapid.IntRange(0, 3).Draw(r, "id") == 0 { // As the ledger makes them.
+	if rapid.IntRange(0, 3).Draw(r, "id") == 0 { // In the form that the ledger uses.
 		v.requestID = fmt.Sprint("ledger-", item.Rev+rapid.Int64Range(0, 2).Draw(r, "rev"))
 	}
 	l.ask(r, v)
 }
 
-// ask asks for the verb. A refusal needs one of the lifecycle's reasons.
+// ask performs the verb. A refusal must have one of the lifecycle's errors.
 func (l *life) ask(r *rapid.T, v verb) {
 	item := l.item()
 	done, err := l.request(v)
@@ -135,8 +134,8 @@ func (l *life) repeat(r *rapid.T) {
 	}
 }
 
-// callback reports through the other door, with the current pair. A worker has the
-// pair of an unclaimed attempt only if it was told outside of the queue.
+// callback reports with the current pair, bypassing the queue. A worker has the pair of an
+// unclaimed attempt only if it got it outside of the queue.
 func (l *life) callback(r *rapid.T) {
 	_, queued := l.agg.Queued()
 	if l.agg.Job.State.Terminal() || queued && !rarely(r, true, false) {
@@ -148,7 +147,7 @@ func (l *life) callback(r *rapid.T) {
 	}).Draw(r, "report"))
 }
 
-// relay takes a row up, marks one of its own bus, or has it rejected.
+// relay claims a row, marks one of its own bus, or rejects it.
 func (l *life) relay(r *rapid.T) {
 	row := l.agg.Outbox
 	if row.State != statemachine.OutboxPending {
@@ -166,7 +165,7 @@ func (l *life) relay(r *rapid.T) {
 	l.tell(l.mark())
 }
 
-// rarely is the one, mostly the other.
+// rarely returns the first value rarely, mostly the second.
 func rarely[T any](r *rapid.T, one, other T) T {
 	if rapid.IntRange(0, 14).Draw(r, "rarely") == 7 {
 		return one
@@ -181,7 +180,7 @@ func maxTime(a, b time.Time) time.Time {
 	return b
 }
 
-// deadline lets time pass, and has the sweeper look at the job.
+// deadline lets time pass, and runs the sweeper's event on the job.
 func (l *life) deadline(r *rapid.T) {
 	l.later(rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute, 20 * time.Minute}).Draw(r, "later"))
 	event := statemachine.DeadlinePassed{}
@@ -191,7 +190,7 @@ func (l *life) deadline(r *rapid.T) {
 	l.tell(event)
 }
 
-// control is what operators ask of the job.
+// control applies an operator's request to the job.
 func (l *life) control(r *rapid.T) {
 	events := []statemachine.Event{
 		statemachine.Pause{}, statemachine.Pause{}, statemachine.Resume{}, statemachine.Resume{}, statemachine.Resume{},
@@ -200,7 +199,7 @@ func (l *life) control(r *rapid.T) {
 	l.tell(rarely[statemachine.Event](r, statemachine.Cancel{}, rapid.SampledFrom(events).Draw(r, "control")))
 }
 
-// deploy changes the process that brings the next events.
+// deploy changes the process that applies the next events.
 func (l *life) deploy(r *rapid.T) {
 	l.held = rapid.IntRange(0, 2).Draw(r, "held") == 0
 	l.bus = rapid.SampledFrom([]statemachine.Bus{

@@ -133,8 +133,8 @@ func (r *Record) status(step *statemachine.Step) lifecycle.Status {
 	return lifecycle.StatusNone
 }
 
-// leaseID is the lease id of a queued or held item, and of any other item the digest
-// that the step keeps of it, which authorizes nothing.
+// leaseID returns the lease id of a queued or held item. For any other item it returns the
+// digest that the step keeps, which authorizes nothing.
 func (r *Record) leaseID(step *statemachine.Step, status lifecycle.Status) string {
 	if r.Open() && (status == lifecycle.StatusQueued || status.Held()) {
 		return step.LeaseID
@@ -147,7 +147,7 @@ func (r *Record) leaseID(step *statemachine.Step, status lifecycle.Status) strin
 	return "forgotten"
 }
 
-// resultOf is the RESULT of a step that succeeded, as the owner reported it.
+// resultOf returns the RESULT of a step that succeeded, as the owner reported it.
 func resultOf(step *statemachine.Step) json.RawMessage {
 	object := []byte{'{'}
 	if step.GaveOutput {
@@ -162,7 +162,7 @@ func resultOf(step *statemachine.Step) json.RawMessage {
 	return append(object, '}')
 }
 
-// take copies the item after a move into the record.
+// take copies the item into the record after a move.
 func (r *Record) take(item *lifecycle.Item) {
 	r.Owner, r.Claims, r.Rev, r.ClaimLease = item.Owner, item.Attempt, item.Rev, item.ClaimLease
 	r.AttemptNo, r.MessageID = item.AttemptNo, item.MessageID

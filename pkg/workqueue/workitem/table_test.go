@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// facts are what the table looks at: a step, its outbox row, the record that stands
-// for its attempt (nil if there is none), and how the step came to its state.
+// facts are the input of the table: a step, its outbox row, the record of its attempt (nil
+// if there is none), and how the step came to its state.
 type facts struct {
 	step   *statemachine.Step
 	row    statemachine.Outbox // its State is empty if there was none
@@ -48,12 +48,12 @@ func (f *facts) byPause() bool {
 	return ok
 }
 
-// row is a row of the table; the first that fits counts.
+// row is a row of the table; the first that matches counts.
 type row struct {
 	name   string
 	fits   func(*facts) bool
 	status func(*facts) lifecycle.Status
-	// reach are ways to the row.
+	// reach are event sequences that lead to the row.
 	reach map[string]func(*job)
 }
 
@@ -61,7 +61,7 @@ func always(status lifecycle.Status) func(*facts) lifecycle.Status {
 	return func(*facts) lifecycle.Status { return status }
 }
 
-// ofResult is what a RESULT makes of an item that was held.
+// ofResult returns the status of a held item after a RESULT.
 func ofResult(f *facts) lifecycle.Status {
 	if f.step.State == statemachine.StepSucceeded {
 		return lifecycle.StatusSucceeded
@@ -69,7 +69,7 @@ func ofResult(f *facts) lifecycle.Status {
 	return lifecycle.StatusFailed
 }
 
-// table is what a step is to a worker.
+// table gives the status that workers see of each step.
 func table() []row {
 	return []row{
 		{
@@ -297,11 +297,11 @@ func table() []row {
 	}
 }
 
-// lastStep brings the job to its last step, queued.
+// lastStep advances the job to its last step, queued.
 func lastStep(j *job) *job { return j.does(claimAndStart(anna), complete(anna)) }
 
-// standing is the first row of the table that fits a step, and its status; the name
-// is empty if none fits.
+// standing returns the first row of the table that matches a step, and its status; the name
+// is empty if none matches.
 func (j *job) standing(agg *statemachine.Aggregate, i int) (name string, status lifecycle.Status) {
 	step := &agg.Steps[i]
 	f := &facts{
@@ -315,10 +315,9 @@ func (j *job) standing(agg *statemachine.Aggregate, i int) (name string, status 
 	return "", lifecycle.StatusNone
 }
 
-// TestView_WhatAStepIsToAWorker goes through the table row by row. That the status
-// is the row's, and all else that must hold, is checked after each change on the
-// way.
-func TestView_WhatAStepIsToAWorker(t *testing.T) {
+// TestView_TheStatusOfEachStep visits every row of the table. After each change on the way
+// it checks the status and all other rules.
+func TestView_TheStatusOfEachStep(t *testing.T) {
 	t.Parallel()
 	for _, row := range table() {
 		t.Run(row.name, func(t *testing.T) {

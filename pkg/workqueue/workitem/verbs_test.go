@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
-// moves of one change, in short: each event with its actor.
+// short formats the moves of one change: each event with its actor.
 func short(events []lifecycle.Event) string {
 	var out []string
 	for _, e := range events {
@@ -22,10 +22,9 @@ func short(events []lifecycle.Event) string {
 	return strings.Join(out, ", ")
 }
 
-// TestFollow_VerbsOfTheQueue goes through what the queue can do to an item: what
-// came before, the change, its moves, and where they leave the item. rev and claims
-// are what the change adds to those of the item that was open before it; the zero
-// status stands for no item.
+// TestFollow_VerbsOfTheQueue covers all that the queue can do to an item: the events
+// before, the change, its moves, and the item's status after them. rev and claims are what
+// the change adds to those of the previously open item; the zero status means no item.
 func TestFollow_VerbsOfTheQueue(t *testing.T) {
 	t.Parallel()
 	const none = lifecycle.StatusNone
@@ -46,7 +45,7 @@ func TestFollow_VerbsOfTheQueue(t *testing.T) {
 		claims         int
 		status         lifecycle.Status
 	}{
-		// enqueue, and what must wait.
+		// enqueue, and rows that must wait.
 		{
 			"enqueue by an accept", nil, func(j *job) { j.applied(statemachine.Accept{}) },
 			"enqueued by relay", 1, 0, lifecycle.StatusQueued,
@@ -285,7 +284,7 @@ func TestView_AnOutageExtendsTheLeaseWithoutAMove(t *testing.T) {
 	}
 }
 
-// A requeue gives the item the directive of the next attempt, and a hint of its own.
+// A requeue gives the item the directive of the next attempt, and a new hint.
 func TestFollow_ARequeueKeepsTheItem(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -308,8 +307,8 @@ func TestFollow_ARequeueKeepsTheItem(t *testing.T) {
 	}
 }
 
-// A held requeue is remembered on the item until the mark, so that its repeat is
-// known; the latest request is the one that counts.
+// A held requeue is remembered on the item until the mark, so that a repeat is recognized;
+// the latest request counts.
 func TestFollow_AHeldRequeueIsRemembered(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -333,8 +332,8 @@ func TestFollow_AHeldRequeueIsRemembered(t *testing.T) {
 	}
 }
 
-// The item that a RESULT ended shows the references that this RESULT gave, and the
-// error that it had, also after later attempts have written to the step.
+// An item that a RESULT ended shows that RESULT's references and error, even after later
+// attempts have written to the step.
 func TestView_AnEndedItemShowsItsOwnResult(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ output, result, want string }{
@@ -375,7 +374,7 @@ func TestView_AnEndedItemShowsItsOwnResult(t *testing.T) {
 	}
 }
 
-// A step forgets old attempts; then nothing stands for the lease id.
+// A step forgets old attempts; then no digest of the lease id is left.
 func TestView_ALeaseThatTheStepForgot(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -393,14 +392,14 @@ func TestView_ALeaseThatTheStepForgot(t *testing.T) {
 }
 
 // A worker may have the name of a part of the system, and may have used any
-// request id. Neither keeps a deadline or a callback from being followed.
+// request id. In neither case may a deadline or a callback fail.
 func TestFollow_RequestIDsDoNotCollide(t *testing.T) {
 	t.Parallel()
 	t.Run("with the ledger's", func(t *testing.T) {
 		t.Parallel()
 		j := newJob(t)
 		v := claim("ledger")
-		v.requestID = "ledger-2" // The id of the ledger's move at the rev after it.
+		v.requestID = "ledger-2" // the id of the ledger's move at the next rev
 		j.does(v).expire()
 		if got := short(j.last.Events); got != "stalled by ledger" {
 			t.Errorf("moves are %q", got)
@@ -418,7 +417,7 @@ func TestFollow_RequestIDsDoNotCollide(t *testing.T) {
 	})
 }
 
-// A verb whose request the lifecycle refuses must not have been brought.
+// If the lifecycle refuses the request of a verb, Follow returns an error.
 func TestFollow_RefusesWhatTheLifecycleRefuses(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -457,7 +456,7 @@ func TestFollow_RefusesWhatTheLifecycleRefuses(t *testing.T) {
 	}
 }
 
-// What no change can bring about is an error, not a guess.
+// A state that no change can produce is an error, not a guess.
 func TestFollow_RefusesACorruptJob(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -467,9 +466,9 @@ func TestFollow_RefusesACorruptJob(t *testing.T) {
 		want  string
 	}{
 		{
-			"an item whose step nobody may work on", func(j *job) { j.open.Owner = anna },
+			"an item whose step no worker may work on", func(j *job) { j.open.Owner = anna },
 			func(*job) statemachine.Event { return statemachine.Cancel{} },
-			"work item job-1.0.1: it is neither queued, held nor stalled while its step is AWAITING_ACK",
+			"work item job-1.0.1: the open item is neither queued, held nor stalled while its step is AWAITING_ACK",
 		},
 		{
 			"a removal of an item that has no rev", func(j *job) { j.open.Rev = 0 },
@@ -502,7 +501,7 @@ func TestFollow_RefusesACorruptJob(t *testing.T) {
 	}
 }
 
-// follow decides about an event and follows it, and leaves the job as it is.
+// follow decides and follows an event without changing the job.
 func follow(j *job, event statemachine.Event, ask workitem.Ask) (workitem.Moves, error) {
 	j.t.Helper()
 	d, err := statemachine.Decide(j.agg, event, statemachine.Env{
