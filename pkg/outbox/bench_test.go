@@ -14,8 +14,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-// BenchmarkRelay measures one row of the dispatch schedule: a pass that finds it, holds
-// it, publishes it and marks it.
+// BenchmarkRelay measures one row of the dispatch schedule: a pass finds, holds, publishes
+// and marks it.
 func BenchmarkRelay(b *testing.B) {
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	l, err := ledger.Open(b.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Shards: 1})

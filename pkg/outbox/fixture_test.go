@@ -27,15 +27,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bus is a publisher that answers as it is told, and keeps what it was given.
+// bus is a publisher with scripted answers, which records its messages.
 type bus struct {
-	byMark   bool // as the pull queue is
+	byMark   bool // like the pull queue
 	mu       sync.Mutex
-	answers  []error // the next ones; nil when they have run out
+	answers  []error // the next answers; nil once they are used up
 	forever  error
 	messages []ledger.Message
 	hang     chan struct{}
-	obeys    bool // It does not hang longer than its context.
+	obeys    bool // It stops hanging when its context ends.
 }
 
 func (b *bus) PublishedByMark() bool { return b.byMark }
@@ -86,12 +86,12 @@ type bundle struct {
 	inbox    *outbox.Inbox
 	bus      *bus
 	outcomes map[outbox.Outcome]int
-	sent     []string    // The answers of the bus, and how long each took.
-	held     atomic.Bool // Dispatch is paused, as the relay sees it.
-	known    atomic.Bool // The same as the ledger sees it.
+	sent     []string    // the outcomes of the publishes, and how long each took
+	held     atomic.Bool // dispatch is paused for the relay
+	known    atomic.Bool // dispatch is paused for the ledger
 	mu       sync.Mutex
 	serial   int
-	log      bytes.Buffer // Read it when the relay has stopped.
+	log      bytes.Buffer // may be read once the relay has stopped
 }
 
 func setup(t *testing.T) *bundle {
@@ -99,7 +99,7 @@ func setup(t *testing.T) *bundle {
 	return setupOn(t, memstore.New(memstore.Options{Split: true}), statemachine.BusServiceBus)
 }
 
-// setupOn is a process on the store that publishes to that bus.
+// setupOn returns a process on the store that publishes to that bus.
 func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle {
 	t.Helper()
 	b := &bundle{
@@ -215,7 +215,7 @@ func (b *bundle) job(t *testing.T, id string) *statemachine.Aggregate {
 	return agg
 }
 
-// sweep stands for the sweeper: it fires the timers that are due.
+// sweep acts as the sweeper: it fires the timers that are due.
 func (b *bundle) sweep(t *testing.T) {
 	t.Helper()
 	for shard := range b.ledger.Shards() {

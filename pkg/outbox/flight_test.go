@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// hung accepts a row for each tenant and runs the relay, whose bus hangs with them, for
-// the rest of the test.
+// hung accepts a row for each tenant and runs the relay for the rest of the test; its bus
+// hangs while it publishes these rows.
 func hung(t *testing.T, b *bundle, tenants ...string) (ids []string, release func()) {
 	t.Helper()
 	hang := make(chan struct{})
@@ -42,7 +42,7 @@ func (b *bundle) wantRow(t *testing.T, id string, want statemachine.OutboxState)
 	}
 }
 
-// A lease lives for half of the publish deadline; heartbeats keep it for the rest.
+// A lease lasts for half of the publish deadline; heartbeats extend it for the rest.
 func TestRelay_ASlowPublishKeepsItsLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -60,8 +60,8 @@ func TestRelay_ASlowPublishKeepsItsLease(t *testing.T) {
 	})
 }
 
-// A pause that begins during a publish cancels it after a grace, and it alone.
-func TestRelay_APauseCancelsAPublishUnderWay(t *testing.T) {
+// A pause that begins during a publish cancels that publish alone, after a grace period.
+func TestRelay_APauseCancelsAPublishInProgress(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		pause     time.Duration
@@ -100,7 +100,7 @@ func TestRelay_APauseCancelsAPublishUnderWay(t *testing.T) {
 	}
 }
 
-// A publish that no row waits for any more does not keep its worker.
+// A publish that no row waits for no longer occupies its worker.
 func TestRelay_APauseEndsAPublishThatNothingWaitsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,9 +118,9 @@ func TestRelay_APauseEndsAPublishThatNothingWaitsFor(t *testing.T) {
 	})
 }
 
-// A row that was withdrawn, or that a worker has answered to, while the outcome of its
-// publish was not known, is not published again.
-func TestRelay_SkipsAnotherTryOfWhatIsSettled(t *testing.T) {
+// A row is not published again if it was withdrawn, or a worker reported on it, while the
+// outcome of its publish was unknown.
+func TestRelay_DoesNotRetryASettledRow(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		event func(row *statemachine.Outbox) statemachine.Event

@@ -9,9 +9,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// What is paused stays in the schedule, spends nothing, and goes out when the
-// pause ends.
-func TestRelay_LeavesWhatIsPaused(t *testing.T) {
+// A paused row stays in the schedule, spends no attempt, and is published when the pause
+// ends.
+func TestRelay_LeavesPausedRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -37,9 +37,9 @@ func TestRelay_LeavesWhatIsPaused(t *testing.T) {
 	})
 }
 
-// What is accepted while its dispatch is paused does not wait for the safety net
-// when the pause ends: the next passes find it, as far as a ramp lets them.
-func TestRelay_TakesUpWhatWasAcceptedInAPause(t *testing.T) {
+// A row that was accepted while its dispatch was paused does not wait for the safety net
+// when the pause ends: the next passes find it, as far as a ramp allows.
+func TestRelay_FindsRowsAcceptedDuringAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -61,8 +61,8 @@ func TestRelay_TakesUpWhatWasAcceptedInAPause(t *testing.T) {
 	})
 }
 
-// A pass reads no more than its limit of rows that are held back, and the next
-// one continues after them: all rows are read in the end.
+// A pass reads at most its limit of rows that are held back, and the next pass continues
+// after them, so that all rows are read eventually.
 func TestRelay_ABacklogThatIsHeldBackHidesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

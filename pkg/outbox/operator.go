@@ -24,7 +24,7 @@ type Filter struct {
 	JobID     string
 	Lane      *int
 	OlderThan time.Duration // since the row was last changed
-	Limit     int           // the most rows; 0 is no limit
+	Limit     int           // the maximum number of rows; 0 means no limit
 	Actor     string
 	RequestID string
 }

@@ -15,7 +15,7 @@ import (
 // Part is a part of the bus: a topic by its name, or one of the constants.
 type Part string
 
-// The parts that are not topics. No topic has such a name.
+// The parts that are not topics; no topic can have these names.
 const (
 	PartBus     Part = breaker.Bus // the whole bus
 	PartReplies Part = "*replies"  // the topics of replies
@@ -59,7 +59,7 @@ type Outages struct {
 // PartOutage is an outage of a part as a replica notes it.
 type PartOutage struct {
 	Part Part
-	// Of an open circuit: since when and why it is open, and when its relay tries again.
+	// For an open circuit: since when and why it is open, and when its relay tries again.
 	Since, Until time.Time
 	Reason       string
 }
@@ -160,7 +160,7 @@ func (o *Outages) read(ctx context.Context) ([]outageRow, error) {
 	return found, nil
 }
 
-// circuitAge is how long the circuits that were read are shown.
+// circuitAge is how long circuits are shown from one read.
 const circuitAge = time.Second
 
 // Circuit returns the open circuit of the topic or of the whole bus, at any replica, or

@@ -18,14 +18,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// replicas returns the outages as two replicas on one store see them.
+// replicas returns the outages of two replicas on one store.
 func replicas(store tablestore.Store) (one, two *outbox.Outages) {
 	const margin = 10 * time.Second
 	return outbox.NewOutages(store, "luciusschedule", margin), outbox.NewOutages(store, "luciusschedule", margin)
 }
 
-// All replicas know an outage that one replica notices. It lasts until the
-// margin after its last sign.
+// All replicas learn of an outage that one replica notices. It lasts until the margin after
+// its last sign has passed.
 func TestOutages_AreKnownToAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestOutages_AreKnownToAll(t *testing.T) {
 
 // An ongoing outage is written at intervals, and again at once after a store
 // error.
-func TestOutages_AreWrittenNowAndThen(t *testing.T) {
+func TestOutages_AreWrittenAtIntervals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
@@ -91,7 +91,7 @@ func TestOutages_AreWrittenNowAndThen(t *testing.T) {
 	})
 }
 
-func TestOutages_NoteWhatIsDown(t *testing.T) {
+func TestOutages_NotePartsThatAreDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
@@ -163,8 +163,8 @@ func TestOpenCircuits_AreOutages(t *testing.T) {
 	}
 }
 
-// Any replica says which circuit is open, until its relay tries again, and reads the
-// store once a second at most.
+// Any replica shows which circuit is open, until its relay tries again, and reads the store
+// once a second at most.
 func TestOutages_ShowOpenCircuits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

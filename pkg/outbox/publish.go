@@ -31,10 +31,10 @@ type flight struct {
 	paused bool             // A pause covered it at the last heartbeat.
 }
 
-// publish takes one batch through the window; what does not fit is left to the
-// schedule. It returns after the publish deadline at the latest: a publisher that
-// exceeds it goes on alone, its leases expire, and its late outcomes are dropped. The
-// error is that of a halted window, which stops the relay.
+// publish takes one batch through the window; messages that do not fit are left to the
+// schedule. It returns after the publish deadline at the latest: a publisher that exceeds
+// it continues in the background, its leases expire, and its late outcomes are dropped. A
+// halted window returns an error, which stops the relay.
 func (r *Relay) publish(ctx context.Context, owner string, batch []admitted) error {
 	flights := make([]flight, 0, len(batch))
 	now := time.Now()
@@ -57,7 +57,7 @@ func (r *Relay) publish(ctx context.Context, owner string, batch []admitted) err
 	if len(flights) == 0 {
 		return nil
 	}
-	// A publish under way is finished even if the process is asked to stop.
+	// A publish in progress is finished even if the process is asked to stop.
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Deadline)
 	done := make(chan error, 1)
 	go func() {
@@ -75,8 +75,8 @@ func (r *Relay) publish(ctx context.Context, owner string, batch []admitted) err
 	}
 }
 
-// fly publishes the flights, and again those whose outcome is not known, under
-// the same seq and message id, until the deadline.
+// fly publishes the flights. Until the deadline it repeats those with an unknown outcome,
+// under the same seq and message id.
 func (r *Relay) fly(ctx context.Context, flights []flight) error {
 	pause := backoff.NewExponentialBackOff(
 		backoff.WithInitialInterval(100*time.Millisecond), backoff.WithRandomizationFactor(0),
@@ -86,7 +86,7 @@ func (r *Relay) fly(ctx context.Context, flights []flight) error {
 		if err != nil || len(unknown) == 0 {
 			return err
 		}
-		// Half of the delay either way, from the source that a simulation can repeat.
+		// Jitter of half the delay, from a source that a simulation can repeat.
 		timer := time.NewTimer(time.Duration(float64(pause.NextBackOff()) * (0.5 + r.cfg.Random())))
 		select {
 		case <-timer.C:
@@ -131,8 +131,8 @@ func (r *Relay) retry(f *flight) (bool, error) {
 	return again, nil
 }
 
-// skip removes the flights that need no other try: their rows were withdrawn since, or
-// a worker has answered to the last one. A row that cannot be read is tried again.
+// skip removes the flights that need no other try: their rows were withdrawn since, or a
+// worker has reported on the last try. A row that cannot be read is tried again.
 func (r *Relay) skip(ctx context.Context, flights []flight) ([]flight, error) {
 	var group errgroup.Group
 	group.SetLimit(r.cfg.Marks)
@@ -172,11 +172,11 @@ func (r *Relay) abandon(f *flight, terminal seqledger.State, outcome Outcome) er
 	return nil
 }
 
-// beats is the number of heartbeats in a publish deadline. A lease lives for two.
+// beats is the number of heartbeats in a publish deadline. A lease lasts for two.
 const beats = 4
 
-// send publishes the flights once, with heartbeats for their leases while that is under
-// way. The publish ends early if no flight is left that waits for it.
+// send publishes the flights once, with heartbeats for their leases. The publish ends early
+// if no flight is waiting for it any more.
 func (r *Relay) send(ctx context.Context, flights []flight) ([]error, error) {
 	messages := make([]ledger.Message, len(flights))
 	for i := range flights {
@@ -191,7 +191,7 @@ func (r *Relay) send(ctx context.Context, flights []flight) ([]error, error) {
 	}()
 	outcomes := r.cfg.Publisher.Publish(sending, messages)
 	end()
-	return outcomes, <-beating // The flights are the caller's again.
+	return outcomes, <-beating // The heartbeats have ended: the caller owns the flights again.
 }
 
 // keepLeases extends the flights' leases at each heartbeat, until the publish ends, its
@@ -201,7 +201,7 @@ func (r *Relay) send(ctx context.Context, flights []flight) ([]error, error) {
 func (r *Relay) keepLeases(ctx context.Context, flights []flight) error {
 	ticker := time.NewTicker(r.cfg.Deadline / beats)
 	defer ticker.Stop()
-	for range beats - 1 { // The publish has no right to another at its deadline.
+	for range beats - 1 { // At the deadline the publish gets no further heartbeat.
 		select {
 		case <-ticker.C:
 		case <-ctx.Done():
@@ -245,8 +245,8 @@ func (r *Relay) beat(flights []flight) (left int, err error) {
 	return left, nil
 }
 
-// round publishes once and settles each flight by its own outcome. It returns
-// those whose outcome is not known.
+// round publishes once and settles each flight by its own outcome. It returns the flights
+// with an unknown outcome.
 func (r *Relay) round(ctx context.Context, flights []flight) ([]flight, error) {
 	began := time.Now()
 	outcomes, err := r.send(ctx, flights)
@@ -301,9 +301,9 @@ func judge(err error) (Outcome, breaker.Outcome) {
 	return Uncertain, breaker.Outcome{Verdict: breaker.NoVerdict}
 }
 
-// settle reports the result of a flight to the circuits and to the row's job, and takes it
-// out of the window. A row whose job could not be changed is left to the schedule,
-// which publishes it again with the same message id.
+// settle reports the result of a flight to the circuits and to the row's job, and removes
+// the flight from the window. If the job could not be changed, its row is left to the
+// schedule, which publishes it again with the same message id.
 func (r *Relay) settle(ctx context.Context, f *flight, cause error) error {
 	outcome, verdict := judge(cause)
 	r.cfg.Breakers.Report(f.grant, verdict, time.Now())

@@ -11,9 +11,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-// With the pull queue the relay has only rows to mark that a pause held back: no
-// other row is ever PENDING.
-func TestRelay_OfThePullQueueMarksWhatAPauseHeldBack(t *testing.T) {
+// With the pull queue the relay only marks rows that a pause held back: no other row is
+// ever PENDING.
+func TestRelay_OfThePullQueueMarksRowsThatAPauseHeldBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
@@ -50,7 +50,7 @@ func TestRelay_OfThePullQueueMarksWhatAPauseHeldBack(t *testing.T) {
 	})
 }
 
-// Two relays that mark one row are harmless: the compare-and-swap of the mark decides.
+// If two relays mark one row, the compare-and-swap lets one of them succeed.
 func TestRelay_OfThePullQueueMarksOnceAtTwoProcesses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -76,8 +76,8 @@ func TestRelay_OfThePullQueueMarksOnceAtTwoProcesses(t *testing.T) {
 	})
 }
 
-// A row that is PENDING for one bus gets a new pair before it goes out on another: the
-// old one may be known there.
+// A row that is PENDING for one bus gets a new pair before it is published on another:
+// workers of the first bus may know the old pair.
 func TestRelay_GivesARowOfAnotherBusANewPair(t *testing.T) {
 	t.Parallel()
 	for name, to := range map[string]statemachine.Bus{
@@ -97,7 +97,7 @@ func TestRelay_GivesARowOfAnotherBusANewPair(t *testing.T) {
 				id := before.accept(t)
 				pair := before.job(t, id).Steps[0].LeaseID
 				b := setupOn(t, store, to)
-				for range 3 { // Not before its new pair is committed, and once.
+				for range 3 { // Once, and only after its new pair is committed.
 					if _, err := b.RunOnce(t.Context()); err != nil {
 						t.Fatal(err)
 					}

@@ -90,8 +90,8 @@ const (
 // actor is the relay's name in the journal.
 const actor = "relay"
 
-// uncertain is the one class of failure that is retried under its seq, inside
-// the publish deadline.
+// uncertain is the only class of failure that is retried under the same seq, within the
+// publish deadline.
 const uncertain seqledger.Class = "uncertain"
 
 // Relay publishes outbox rows and marks them SENT. Any number may run on one
@@ -168,7 +168,7 @@ func (r *Relay) drainInbox(ctx context.Context, owner string) error {
 		select {
 		case message := <-r.cfg.Inbox.messages:
 			messages = append(messages, message)
-		case <-ctx.Done(): // The rest is published too, not left to the safety net.
+		case <-ctx.Done(): // Publish the rest of the inbox too, so that it need not wait for the safety net.
 		}
 		messages = r.cfg.Inbox.take(messages, r.cfg.Batch)
 		if len(messages) == 0 {
@@ -192,7 +192,7 @@ func (r *Relay) drainInbox(ctx context.Context, owner string) error {
 // Source: Stage1 seq ledger spec, Lease Ownership, leaseOwner.
 func (r *Relay) owner(worker string) string { return r.cfg.Replica + "/" + worker }
 
-// admit asks the pauses and the circuits whether a row may be published now.
+// admit reports whether the pauses and the circuits let a row be published now.
 func (r *Relay) admit(target statemachine.Target, topic string) (breaker.Grant, bool) {
 	if !r.cfg.Admit(target) {
 		r.cfg.Observe(Held)
@@ -233,9 +233,9 @@ func (r *Relay) RunOnce(ctx context.Context) (int, error) {
 	return taken, nil
 }
 
-// reclaim takes the leases of publishes away that get no heartbeat any more: they
-// exceeded their deadline, or the process stood still. The
-// rows are left to the schedule; a late outcome is dropped.
+// reclaim takes back the leases of publishes that no longer send heartbeats: they exceeded
+// their deadline, or the process was suspended. The rows are left to the schedule; a late
+// outcome is dropped.
 func (r *Relay) reclaim(now time.Time) error {
 	expired, err := r.window.Reclaim(now)
 	if err != nil {
@@ -251,9 +251,9 @@ func (r *Relay) reclaim(now time.Time) error {
 	return nil
 }
 
-// shard takes up the due rows of one shard. If many are held back, the next pass
-// continues at the end of this one, so that no pass reads them all and every row gets
-// its turn.
+// shard claims the due rows of one shard. If many are held back, the next pass continues
+// after the last row of this one, so that no pass reads them all and every row gets its
+// turn.
 func (r *Relay) shard(ctx context.Context, shard int, now time.Time, limit int) (int, error) {
 	from, taken, read := r.from[shard], 0, 0
 	for taken < limit && read < r.cfg.PassLimit && ctx.Err() == nil {
@@ -305,8 +305,8 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	return slices.DeleteFunc(slots, func(a admitted) bool { return a.grant.N == 0 })
 }
 
-// claim takes one row up; nil if there is nothing to publish any more. A row that its
-// mark publishes is taken unchanged, unless it was made for another bus.
+// claim claims one row; it returns nil if there is nothing left to publish. If the row's
+// mark is its publish, the row is taken unchanged, unless it was made for another bus.
 func (r *Relay) claim(ctx context.Context, entry ledger.Entry) (*ledger.Message, error) {
 	if r.cfg.Publisher.PublishedByMark() {
 		agg, err := r.cfg.Ledger.Job(ctx, entry.JobID)

@@ -17,7 +17,7 @@ import (
 )
 
 // The row is marked once the bus has its message, and not before.
-func TestRelay_PublishesWhatIsCommittedAndMarksIt(t *testing.T) {
+func TestRelay_PublishesAndMarksCommittedRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -27,7 +27,7 @@ func TestRelay_PublishesWhatIsCommittedAndMarksIt(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		release()
-		time.Sleep(time.Second) // Its projections may get in each other's way.
+		time.Sleep(time.Second) // Concurrent projections may delay each other.
 		if diff := cmp.Diff([]string{"marked 2s"}, b.sent); diff != "" {
 			t.Errorf("(-want +answers):\n%s", diff)
 		}
@@ -50,7 +50,7 @@ func TestRelay_ACrashBetweenPublishAndMarkPublishesTheSameAgain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = b.bus.Publish(t.Context(), []ledger.Message{*message}) // And then the process dies.
+		_ = b.bus.Publish(t.Context(), []ledger.Message{*message}) // Then the process crashes.
 		time.Sleep(16 * time.Second)
 		b.sweep(t)
 		if n, err := b.RunOnce(t.Context()); n != 1 || err != nil {
@@ -69,7 +69,7 @@ func TestRelay_ACrashBetweenPublishAndMarkPublishesTheSameAgain(t *testing.T) {
 	})
 }
 
-func TestRelay_ARejectedMessageComesBackWithANewPair(t *testing.T) {
+func TestRelay_ARejectedMessageIsRetriedWithANewPair(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -143,7 +143,7 @@ func TestRelay_APauseCancelsAnotherTry(t *testing.T) {
 	})
 }
 
-func TestRelay_AnOutageFailsNothing(t *testing.T) {
+func TestRelay_AnOutageSpendsNoAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -180,7 +180,7 @@ func TestRelay_AnOutageFailsNothing(t *testing.T) {
 	})
 }
 
-func TestRelay_APublisherThatDoesNotComeBackIsLeftBehind(t *testing.T) {
+func TestRelay_APublisherThatHangsIsAbandoned(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -215,7 +215,7 @@ func TestRelay_APublisherThatDoesNotComeBackIsLeftBehind(t *testing.T) {
 	})
 }
 
-func TestRelay_WhatDoesNotFitTheInboxIsFoundLater(t *testing.T) {
+func TestRelay_AMessageThatDoesNotFitTheInboxIsFoundLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -242,7 +242,7 @@ func TestRelay_WhatDoesNotFitTheInboxIsFoundLater(t *testing.T) {
 	})
 }
 
-func TestRelay_FinishesWhatItHoldsWhenItStops(t *testing.T) {
+func TestRelay_PublishesItsInboxWhenItStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -257,7 +257,7 @@ func TestRelay_FinishesWhatItHoldsWhenItStops(t *testing.T) {
 	})
 }
 
-func TestNewRelay_NamesWhatIsMissing(t *testing.T) {
+func TestNewRelay_NamesTheMissingField(t *testing.T) {
 	t.Parallel()
 	if _, err := outbox.NewRelay(outbox.Config{}); err == nil {
 		t.Error("a relay without a ledger was made")
@@ -288,8 +288,8 @@ func TestOperator_Retry(t *testing.T) {
 	})
 }
 
-// Each field of the filter narrows the choice, and nothing else is made due.
-func TestOperator_RetryTakesWhatTheFilterNames(t *testing.T) {
+// Each field of the filter narrows the selection, and no other row is made due.
+func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -337,7 +337,7 @@ func TestOperator_RetryTakesWhatTheFilterNames(t *testing.T) {
 					got = append(got, name)
 				}
 			}
-			matched := max(len(test.want), len(test.filter.OutboxIDs)) // Each id that is named counts.
+			matched := max(len(test.want), len(test.filter.OutboxIDs)) // Each named id counts.
 			if err != nil || !slices.Equal(got, test.want) || report.Retried != len(test.want) || report.Matched != matched {
 				t.Errorf("%s: %q are due, want %q; %+v, %v", test.name, got, test.want, report, err)
 			}

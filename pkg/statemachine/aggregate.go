@@ -265,7 +265,7 @@ func (s *Step) held() bool {
 	return s.State == StepInProgress || s.State == StepAwaitingAck && !s.LeaseExpiresAt.IsZero()
 }
 
-// attemptEnd is the earlier of the lease's end and the absolute timeout.
+// attemptEnd returns the earlier of the lease's end and the absolute timeout.
 func (s *Step) attemptEnd() time.Time {
 	if !s.TimeoutAt.IsZero() && s.TimeoutAt.Before(s.LeaseExpiresAt) {
 		return s.TimeoutAt

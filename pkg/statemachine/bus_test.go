@@ -53,8 +53,8 @@ func TestQueue_TheCommitPublishes(t *testing.T) {
 	}
 }
 
-// A row that must wait stays PENDING with an entry for any relay, on either bus,
-// whatever made it.
+// A row that must wait stays PENDING with an entry for any relay, on either bus, whichever
+// event made it.
 func TestOutbox_AHeldRowWaitsInTheDispatchSchedule(t *testing.T) {
 	t.Parallel()
 	for _, bus := range []statemachine.Bus{statemachine.BusQueue, statemachine.BusServiceBus} {
@@ -108,8 +108,8 @@ func TestQueue_AnAttemptThatIsNotOfferedTakesNoReport(t *testing.T) {
 	}
 }
 
-// An attempt that waits in the pull queue would wait forever after the deployment
-// has changed to Service Bus.
+// An attempt that waits in the pull queue would wait forever after a deployment has
+// switched to Service Bus.
 func TestBus_AQueuedAttemptIsDispatchedAgainOnTheOther(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

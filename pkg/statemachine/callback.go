@@ -30,9 +30,9 @@ func (s *Step) remember() *Attempt {
 	return &s.Attempts[len(s.Attempts)-1]
 }
 
-// fence compares the pair of a callback with the step. It reports whether it is the
-// pair of the attempt that may report, and returns the remembered attempt that the pair
-// belongs to, nil if the step never had the pair or has forgotten it.
+// fence compares the pair of a callback with the step. It reports whether the attempt of
+// that pair may report, and returns that attempt, nil if the step never had the pair or has
+// forgotten it.
 func fence(step *Step, pair Pair) (current bool, attempt *Attempt) {
 	attempt = step.attempt(pair.AttemptNo)
 	if step.LeaseID != "" && pair.AttemptNo == step.AttemptNo && pair.LeaseID == step.LeaseID {
@@ -55,8 +55,8 @@ func (c *change) find(stepID string) *Step {
 	return nil
 }
 
-// current returns the step of a callback that must carry the pair of an attempt that
-// is offered or under way; otherwise it refuses the callback.
+// current returns the step of a callback that must carry the pair of an attempt that is
+// offered or running; otherwise it refuses the callback.
 func (c *change) current(stepID string, pair Pair) *Step {
 	step := c.find(stepID)
 	if step == nil {
@@ -88,9 +88,8 @@ func (c *change) closed(step *Step) bool {
 	return c.unoffered(step)
 }
 
-// unoffered refuses a callback of an attempt that is still to be offered in the pull
-// queue. No worker can know its pair: on Service Bus a callback proves the publish,
-// here it proves nothing.
+// unoffered refuses a callback of an attempt that the pull queue does not offer yet. No
+// worker can know its pair: on Service Bus a callback proves the publish, but not here.
 func (c *change) unoffered(step *Step) bool {
 	if step.State != StepDispatching || c.agg.Outbox.Bus != BusQueue {
 		return false
@@ -99,22 +98,22 @@ func (c *change) unoffered(step *Step) bool {
 	return true
 }
 
-// reported keeps what an applied callback says of its sending, on the step and for the
-// history. A verb of the pull queue says nothing.
+// reported stores an applied callback's report of its sending, in the step and for the
+// history. A verb of the pull queue has none.
 func (c *change) reported(step *Step, report Report) {
 	if report != (Report{}) {
 		step.LastReport, c.d.Report = report, report
 	}
 }
 
-// progressed keeps what a heartbeat says of the attempt's progress, if it says anything.
+// progressed stores the progress that a heartbeat reports, if any.
 func (s *Step) progressed(progress *Progress) {
 	if progress != nil {
 		s.Progress = &Progress{Fraction: progress.Fraction, Message: truncate(progress.Message, maxProgress)}
 	}
 }
 
-// light marks the change as one of the step alone, without a journal row.
+// light marks the change as a change of the step alone, without a journal row.
 func (c *change) light(step *Step) {
 	c.d.Light = true
 	c.touch(step)
@@ -174,7 +173,8 @@ func (e Ack) decide(c *change) {
 	}
 }
 
-// decide extends the lease of a running attempt, and implies the ACK of another.
+// decide extends the lease of a running attempt. For an attempt without an ACK it also acts
+// as the ACK.
 func (e Heartbeat) decide(c *change) {
 	step := c.current(e.StepID, e.Pair)
 	if step == nil || c.closed(step) {
@@ -216,7 +216,7 @@ func (c *change) acked(step *Step, cause string) {
 	}
 }
 
-// extendLease makes the lease a full one from now, within the absolute timeout.
+// extendLease renews the lease for its full duration from now, within the absolute timeout.
 func (c *change) extendLease(step *Step) {
 	step.LeaseExpiresAt = deadline(c.env.Now, step.Policy.Lease)
 	step.LeaseExpiresAt = step.attemptEnd()
@@ -255,7 +255,7 @@ func (e Result) decide(c *change) {
 	switch step.State {
 	case StepDispatching, StepAwaitingAck: // The RESULT came before its ACK.
 		c.start(step, "RESULT")
-	case StepFailedRetry: // It has edges of its own to each result.
+	case StepFailedRetry: // It has separate edges to each result.
 		c.acked(step, "RESULT")
 	case StepPending, StepInProgress, StepSucceeded, StepFailedFinal, StepCancelled:
 	}
@@ -279,15 +279,15 @@ func (e Result) decide(c *change) {
 	}
 }
 
-// keepOutput keeps the output_ref of a RESULT that ends the step. That of a RESULT
-// FAILED_RETRY is dropped: the next attempt gets the command's again.
+// keepOutput stores the output_ref of a RESULT that ends the step. The output_ref of a
+// RESULT FAILED_RETRY is dropped: the next attempt gets the command's again.
 func (s *Step) keepOutput(e Result) {
 	if s.GaveOutput, s.GaveResult = len(e.OutputRef) > 0, len(e.ResultRef) > 0; s.GaveOutput {
 		s.OutputRef = e.OutputRef
 	}
 }
 
-// succeedStep ends the step and goes on with the job.
+// succeedStep ends the step and continues the job.
 func (c *change) succeedStep(step *Step) {
 	c.step(step, StepSucceeded, "RESULT SUCCEEDED", "")
 	job := &c.agg.Job

@@ -71,7 +71,7 @@ func (e Pause) decide(c *change) {
 	}
 }
 
-// decide goes on with the first step that is not terminal, if it is due.
+// decide continues with the first step that is not terminal, if it is due.
 func (e Resume) decide(c *change) {
 	job := &c.agg.Job
 	switch job.State {

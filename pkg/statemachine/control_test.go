@@ -7,7 +7,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// stage is a story that has come to a state of its first step.
+// stage is a story whose first step has reached a certain state.
 type stage struct {
 	name  string
 	reach func(t *testing.T) *story
@@ -33,7 +33,7 @@ func stages() []stage {
 	}
 }
 
-// after applies the events, each made when it is its turn, and all must be applied.
+// after makes and applies the events one by one; each must change the job.
 func (s *story) after(events ...func(*story) statemachine.Event) *story {
 	s.t.Helper()
 	for _, event := range events {
@@ -89,7 +89,7 @@ func TestCancel_EndsWithTheAttempt(t *testing.T) {
 	}
 }
 
-func TestCancel_OfAJobThatEndedOtherwise(t *testing.T) {
+func TestCancel_OfAnEndedJob(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)
 	s.does(s.result(statemachine.ResultFailedFinal))

@@ -38,7 +38,7 @@ type Outcome uint8
 const (
 	// Applied: the decision holds what changes.
 	Applied Outcome = iota + 1
-	// Duplicate: it was applied before, or is so already. Nothing changes.
+	// Duplicate: it was applied before, or its effect already holds. Nothing changes.
 	Duplicate
 	// Refused: it must not be applied; Code and Reason say why. Nothing changes.
 	Refused
@@ -65,7 +65,7 @@ const (
 	CodeNotDue              Code = "not_due"
 )
 
-// The error codes of the state machine's own on jobs and steps.
+// The error codes that the state machine itself sets on jobs and steps.
 const (
 	ErrorAckTimeout        = "ack_timeout"
 	ErrorPublishRejected   = "publish_rejected" // while another publish follows
@@ -193,8 +193,8 @@ func (e *IllegalEdgeError) Error() string {
 	return fmt.Sprintf("illegal transition of %s %q from %s to %s", e.Object, e.ID, e.From, e.To)
 }
 
-// change is a decision in the making: a copy of the aggregate that moves along
-// listed edges, and the decision so far, Applied until an event ends it otherwise.
+// change builds a decision: a copy of the aggregate that moves along listed edges, and the
+// decision so far. Its outcome is Applied unless an event ends it otherwise.
 type change struct {
 	env Env
 	agg Aggregate
@@ -202,20 +202,19 @@ type change struct {
 	err error // the first edge that is not listed
 }
 
-// duplicate ends the change: it was made before.
+// duplicate ends the change because it was applied before.
 func (c *change) duplicate(reason string) {
 	c.d = Decision{Outcome: Duplicate, Reason: reason}
 }
 
-// refuse ends the change: it must not be made.
+// refuse ends the change because it must not be applied.
 func (c *change) refuse(code Code, format string, args ...any) {
 	c.d = Decision{Outcome: Refused, Code: code, Reason: fmt.Sprintf(format, args...)}
 }
 
-// note adds a history entry.
 func (c *change) note(t Transition) { c.d.History = append(c.d.History, t) }
 
-// noteStep adds a history entry of something that leaves the step in its state.
+// noteStep adds a history entry for an event that leaves the step's state unchanged.
 func (c *change) noteStep(step *Step, eventType, cause string) {
 	c.note(Transition{
 		Object: ObjectStep, ID: step.ID, Type: eventType, From: string(step.State), To: string(step.State),
@@ -310,8 +309,8 @@ func (c *change) active() *Step {
 	return nil
 }
 
-// deadline is now + delay, rounded up to the millisecond in which the schedule
-// counts, so that a deadline and its entry agree.
+// deadline returns now + delay, rounded up to the millisecond in which the schedule counts,
+// so that a deadline and its entry agree.
 func deadline(now time.Time, delay time.Duration) time.Time {
 	at := now.Add(delay)
 	if cut := at.Truncate(time.Millisecond); !cut.Equal(at) {
@@ -320,7 +319,7 @@ func deadline(now time.Time, delay time.Duration) time.Time {
 	return at
 }
 
-// The most bytes of a worker's or a bus's texts that are stored and sent on.
+// The maximum number of bytes of a worker's or a bus's texts that are stored and sent on.
 const (
 	maxCode     = 128
 	maxMessage  = 1024

@@ -43,9 +43,10 @@ func (e Accept) decide(c *change) {
 }
 
 // dispatch makes a new attempt of the step with a new pair and a new outbox row, and
-// makes it the job's current step. A row that goes out at once is published by this
-// change if its bus is the pull queue. For the relay of this process it is due after
-// the hold, as a safety net. A row that must wait is due now, for any relay.
+// makes it the job's current step. If the row may be published at once, and its bus is the
+// pull queue, this change publishes it. On another bus the relay of this process publishes
+// it, and as a safety net the row is due after the hold. A row that must wait is due now,
+// for any relay.
 func (c *change) dispatch(step *Step, cause string) {
 	job := &c.agg.Job
 	c.newPair(step)
@@ -103,9 +104,8 @@ func (c *change) pending(outboxID string) *Outbox {
 	return row
 }
 
-// decide holds a due row for the relay that publishes it. The row gets a new pair if
-// its message must differ from the last one, so that a worker that got some copy of
-// that is fenced.
+// decide holds a due row for the relay that publishes it. The row gets a new pair if its
+// message must differ from the last one, which fences a worker that got the last message.
 //
 // Source: Orchestrator flow canvas, Retry Loop (update, publish, update).
 func (e DispatchClaimed) decide(c *change) {
@@ -243,7 +243,7 @@ func NewDirective(job *Job, step *Step, row *Outbox, payload json.RawMessage, tr
 	}
 }
 
-// orNull is nil for an empty string.
+// orNull returns nil for an empty string.
 func orNull(s string) *string {
 	if s == "" {
 		return nil

@@ -18,15 +18,15 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "rewrite the golden files")
 
-// candidate is an event with the name under which the golden file lists it.
+// candidate is an event with its name in the golden file.
 type candidate struct {
 	name  string
 	event statemachine.Event
 	wait  time.Duration
 }
 
-// candidates are all events that can be brought to a job, each with the
-// current pair, with one of the past, and with one that never was.
+// candidates are all events that can be applied to a job, each with the current pair, with
+// an earlier one, and with one that never existed.
 func candidates(agg *statemachine.Aggregate) []candidate {
 	i, ok := agg.Active()
 	if !ok {
@@ -71,12 +71,12 @@ func candidates(agg *statemachine.Aggregate) []candidate {
 	return out
 }
 
-// lease is the lease id of an attempt: the same on every path to it, so that
-// states that are alike are the same.
+// lease returns the lease id of an attempt. It is the same on every path to the attempt, so
+// that equivalent states are equal.
 func lease(attempt, step int) string { return fmt.Sprintf("lease-%d-%d", step, attempt) }
 
-// name is a state in the golden file: what the event's fate depends on, but
-// for times.
+// name names a state in the golden file by all that an event's outcome depends on, except
+// times.
 func name(agg *statemachine.Aggregate) string {
 	var b strings.Builder
 	b.WriteString(string(agg.Job.State))
@@ -109,8 +109,8 @@ func name(agg *statemachine.Aggregate) string {
 	return strings.ReplaceAll(b.String(), "  ", " ")
 }
 
-// process is the one that applies an event: the bus that it publishes to, and whether it
-// holds new rows back.
+// process describes the process that applies an event: the bus that it publishes to, and
+// whether it holds new rows back.
 type process struct {
 	name string
 	bus  statemachine.Bus
@@ -128,17 +128,16 @@ var processes = []process{
 // explorer walks through all states breadth first.
 type explorer struct {
 	t *testing.T
-	// fates are the outcomes of an event in a state, by the process that applies it.
+	// fates are the outcomes of an event in a state, by process.
 	fates map[string]map[string][]string
 	edges map[string]bool
 }
 
 // TestDecide_EveryPairOfStateAndEvent applies every event to every state that a
 // job can be in, by processes of both buses which hold new rows back or do not,
-// and compares the outcomes with the golden file. A row names the processes that it
-// is for, unless it is for all. At each step the invariants of a job are checked.
-// Run with -rewrite to renew the file, and commit that only if you understand what
-// caused the change.
+// and compares the outcomes with the golden file. A row names its processes unless it
+// applies to all. Each step checks the invariants of a job. Run with -rewrite to rewrite
+// the file, and commit it only if you understand the change.
 func TestDecide_EveryPairOfStateAndEvent(t *testing.T) {
 	t.Parallel()
 	e := &explorer{t: t, fates: map[string]map[string][]string{}, edges: map[string]bool{}}
@@ -170,7 +169,7 @@ func TestDecide_EveryPairOfStateAndEvent(t *testing.T) {
 	}
 }
 
-// unwalked are the listed edges that no job can come to, with the reason.
+// unwalked are the listed edges that no job can reach, with the reason.
 var unwalked = map[string]string{
 	"job QUEUED -> CANCELLING": "accept dispatches the first step in the same change",
 	"job QUEUED -> PAUSING":    "accept dispatches the first step in the same change",
@@ -199,8 +198,8 @@ type node struct {
 	now time.Time
 }
 
-// lines are the rows of one pair of state and event: one for each fate, with the
-// processes that meet it.
+// lines returns the rows of one pair of state and event: one for each outcome, with the
+// processes that get it.
 func lines(fates map[string][]string) []string {
 	var order []string
 	met := map[string][]string{}
@@ -273,14 +272,14 @@ func (e *explorer) applyEvent(n node, c candidate, seen map[string]bool) []node 
 	return fresh
 }
 
-// unnamed is what tells states apart that share their rows in the golden file.
+// unnamed tells apart states that share their rows in the golden file.
 func unnamed(agg *statemachine.Aggregate, now time.Time) string {
 	row := agg.Outbox
 	due := row.State == statemachine.OutboxPending && !row.DueAt.After(now)
 	return fmt.Sprint(agg.Steps[0].Spent, agg.Steps[1].Spent, agg.Steps[0].AttemptNo > 1, row.Bus, due)
 }
 
-// nextLease is the lease id of the attempt that the event may make.
+// nextLease returns the lease id for the attempt that the event may make.
 func nextLease(agg *statemachine.Aggregate, event statemachine.Event) string {
 	i, ok := agg.Active()
 	if !ok {
@@ -292,7 +291,7 @@ func nextLease(agg *statemachine.Aggregate, event statemachine.Event) string {
 	return lease(agg.Steps[i].AttemptNo+1, i)
 }
 
-// clone is a deep copy of what Decide could write to.
+// clone returns a deep copy of all that Decide could write to.
 func clone(agg statemachine.Aggregate) statemachine.Aggregate {
 	agg.Steps = slices.Clone(agg.Steps)
 	for i := range agg.Steps {
@@ -305,8 +304,8 @@ func clone(agg statemachine.Aggregate) statemachine.Aggregate {
 	return agg
 }
 
-// record notes the fate of the event. States that differ only in times and
-// budgets share a row, which then lists each fate.
+// record notes the outcome of the event. States that differ only in times and budgets share
+// a row, which then lists each outcome.
 func (e *explorer) record(from, event, process, to string, d *statemachine.Decision) {
 	fate := d.Outcome.String()
 	switch d.Outcome {

@@ -37,7 +37,7 @@ type Report struct {
 // Progress is the progress that a worker reports. It is immutable.
 type Progress struct {
 	Fraction float64 `json:"fraction,omitempty"` // 0 to 1
-	Message  string  `json:"message,omitempty"`  // for people; a long one is cut
+	Message  string  `json:"message,omitempty"`  // for people; truncated if long
 }
 
 // Accept is an accepted command: the first change of a job that is QUEUED at rev 0.

@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Journals hold these names: one may be added, none may change, whatever the Go
-// type is called.
+// Journals hold these names: names may be added, but none may change, even if its Go type
+// is renamed.
 func TestEvent_NamesArePinned(t *testing.T) {
 	t.Parallel()
 	pinned := map[string]statemachine.Event{
@@ -45,7 +45,7 @@ func TestEvent_NamesArePinned(t *testing.T) {
 	}
 }
 
-// eventTypes are the types that have a Name.
+// eventTypes returns the types that have a Name.
 func eventTypes(t *testing.T) map[string]bool {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "event.go", nil, parser.SkipObjectResolution)

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// decide does what is due. The job changes even if nothing is: the schedule entry that
-// fired is replaced.
+// decide acts on passed deadlines. The job changes even if none has passed: the schedule
+// entry that fired is replaced.
 func (e DeadlinePassed) decide(c *change) {
 	if c.agg.Job.State.Terminal() {
 		c.duplicate("the job is terminal")
@@ -22,7 +22,7 @@ func (e DeadlinePassed) decide(c *change) {
 	})
 }
 
-// outage is when the last outage ended in which the step's worker could not report.
+// outage returns the end of the last outage in which the step's worker could not report.
 // Outages of topics and replies do not concern the pull queue.
 func (e DeadlinePassed) outage(step *Step, row *Outbox) time.Time {
 	last := e.Outage
@@ -59,7 +59,8 @@ func (c *change) grace(step *Step, outage time.Time) bool {
 	return true
 }
 
-// expire does what is due for the active step, and reports whether anything was.
+// expire acts on the passed deadlines of the active step, and reports whether there was
+// one.
 func (c *change) expire(step *Step) bool {
 	now := c.env.Now
 	switch step.State {
@@ -125,8 +126,8 @@ type failure struct {
 	retryAfter time.Duration
 }
 
-// failAttempt spends one of the delays of the failure's budget: the step waits for its
-// next attempt, or fails final, or is cancelled with its job.
+// failAttempt spends one delay of the failure's budget: the step waits for its next
+// attempt, ends as FAILED_FINAL, or is cancelled with its job.
 func (c *change) failAttempt(step *Step, spent *int, delays []time.Duration, f failure) {
 	step.LastErrorCode, step.LastErrorMessage = f.code, f.message
 	if c.agg.Job.State == JobCancelling {
@@ -159,7 +160,7 @@ func (s *Step) spend(count *int, delays []time.Duration) (time.Duration, bool) {
 	return delays[*count-1], true
 }
 
-// jitter spreads a delay over [1-Jitter, 1+Jitter] of itself.
+// jitter multiplies a delay by a random factor in [1-Jitter, 1+Jitter].
 func (c *change) jitter(delay time.Duration) time.Duration {
 	if c.env.Jitter <= 0 || delay <= 0 {
 		return delay

@@ -11,7 +11,7 @@ import (
 // start is when each story begins.
 var start = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
-// story is a job on its way, with a clock and a supply of lease ids.
+// story is a live job with a clock and a supply of lease ids.
 type story struct {
 	t      testing.TB
 	agg    statemachine.Aggregate
@@ -61,7 +61,7 @@ func heldStory(t *testing.T, bus statemachine.Bus) *story {
 	return s
 }
 
-// untold is the story of a job of two steps before its accept.
+// untold returns the story of a job of two steps before its accept.
 func untold(t testing.TB, bus statemachine.Bus) *story {
 	t.Helper()
 	s := &story{t: t, now: start, bus: bus}
@@ -90,7 +90,7 @@ func (s *story) applyEvent(event statemachine.Event) statemachine.Decision {
 	return d
 }
 
-// does brings an event that must be applied.
+// does applies an event, which must change the job.
 func (s *story) does(event statemachine.Event) {
 	s.t.Helper()
 	if d := s.applyEvent(event); d.Outcome != statemachine.Applied {
@@ -98,7 +98,7 @@ func (s *story) does(event statemachine.Event) {
 	}
 }
 
-// answers brings an event that must change nothing.
+// answers applies an event, which must change nothing.
 func (s *story) answers(event statemachine.Event, outcome statemachine.Outcome, code statemachine.Code) {
 	s.t.Helper()
 	if d := s.applyEvent(event); d.Outcome != outcome || d.Code != code {
@@ -106,7 +106,7 @@ func (s *story) answers(event statemachine.Event, outcome statemachine.Outcome, 
 	}
 }
 
-// is checks the states of the job and of its steps.
+// is checks the states of the job and its steps.
 func (s *story) is(job statemachine.JobState, steps ...statemachine.StepState) {
 	s.t.Helper()
 	if s.agg.Job.State != job {
@@ -133,7 +133,7 @@ func (s *story) wakes(kind statemachine.WakeKind, in time.Duration) {
 
 func (s *story) later(d time.Duration) { s.now = s.now.Add(d) }
 
-// step is the active step, or the last one.
+// step returns the active step, or else the last one.
 func (s *story) step() *statemachine.Step {
 	if i, ok := s.agg.Active(); ok {
 		return &s.agg.Steps[i]
@@ -167,8 +167,8 @@ func (s *story) result(status statemachine.ResultStatus) statemachine.Result {
 	}
 }
 
-// env is the environment of a decision by a process of that bus, which lets all
-// new rows go out at once or holds them all back.
+// env returns the environment of a decision by a process of that bus, which publishes all
+// new rows at once or holds them all back.
 func env(now time.Time, leaseID string, bus statemachine.Bus, held bool) statemachine.Env {
 	return statemachine.Env{
 		Now: now, LeaseID: leaseID, Hold: 15 * time.Second, Bus: bus,

@@ -11,8 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// violations are the invariants that a decision breaks which was applied in that
-// environment.
+// violations returns the invariants that a decision violates in that environment.
 func violations(before *statemachine.Aggregate, d *statemachine.Decision, env statemachine.Env) []string {
 	var out []string
 	report := func(broken bool, format string, args ...any) {
@@ -68,10 +67,10 @@ func violations(before *statemachine.Aggregate, d *statemachine.Decision, env st
 	return append(out, busViolations(before, d, env)...)
 }
 
-// busViolations are the rules of the two buses that the decision breaks: a new row
-// is made for the bus of the process, and goes out by this change in the pull queue
-// and by the own relay on Service Bus, unless it must wait; a row changes its bus
-// only with a new pair, and keeps it once it is settled.
+// busViolations returns the rules of the two buses that the decision violates. A new row is
+// made for the bus of the process. Unless it must wait, this change publishes it in the
+// pull queue, and the process's relay on Service Bus. A row changes its bus only with a new
+// pair, and not once it is settled.
 func busViolations(before *statemachine.Aggregate, d *statemachine.Decision, env statemachine.Env) []string {
 	var out []string
 	old, row := before.Outbox, d.After.Outbox
@@ -97,9 +96,8 @@ func busViolations(before *statemachine.Aggregate, d *statemachine.Decision, env
 	return out
 }
 
-// TestDecide_RandomLivesKeepTheInvariants lets random events happen to a job,
-// at random times, and checks that an applied callback is a duplicate for ever
-// after.
+// TestDecide_RandomLivesKeepTheInvariants applies random events to a job at random times,
+// and also checks that a repeat of an applied callback is always a duplicate.
 func TestDecide_RandomLivesKeepTheInvariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
@@ -144,7 +142,7 @@ func TestDecide_RandomLivesKeepTheInvariants(t *testing.T) {
 	})
 }
 
-// lifeOf are the events that may happen to the story's job now.
+// lifeOf returns the events that may happen to the story's job now.
 func lifeOf(s *story) []statemachine.Event {
 	events := []statemachine.Event{
 		statemachine.DeadlinePassed{}, statemachine.DeadlinePassed{Outage: s.now}, statemachine.DispatchClaimed{},

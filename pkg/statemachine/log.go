@@ -14,7 +14,7 @@ type LogFields struct {
 	AttemptNo               int
 	LeaseDigest             string // The lease id itself is a capability.
 	CorrelationID           string
-	Traceparent             string // A line has its trace id.
+	Traceparent             string // A log line gets its trace id.
 }
 
 // FieldsOf returns the fields of a job, and of an attempt of a step unless that is nil.

@@ -11,8 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// edgeRow is a row of a transition table. In met the last event is the row's trigger;
-// in unmet it is too, but a precondition of the row is missing.
+// edgeRow is a row of a transition table. The last event of both met and unmet is the row's
+// trigger; in unmet a precondition of the row is missing.
 type edgeRow struct{ from, to, trigger, met, unmet string }
 
 // phase1 are the transition tables of "Ledger and state model, Phase 1", written out by
@@ -50,7 +50,7 @@ var phase1 = map[statemachine.Object][]edgeRow{
 	},
 }
 
-// What happened before the trigger. In last, an attempt that fails was the last one.
+// The events before the trigger. In last, a failing attempt is the last one.
 const (
 	sent     = "accept; published one#1; "
 	begun    = sent + "ack one#1; "
@@ -91,7 +91,7 @@ var beyondPhase1 = map[statemachine.Object][]edgeRow{
 	},
 }
 
-// listed are the edges of an object in both tables, each as "from -> to".
+// listed returns the edges of an object in both tables, each as "from -> to".
 func listed(object statemachine.Object) []string {
 	var edges []string
 	for _, row := range slices.Concat(phase1[object], beyondPhase1[object]) {
@@ -101,8 +101,8 @@ func listed(object statemachine.Object) []string {
 	return edges
 }
 
-// The tables that the machine, the audit and the simulation follow are the document's
-// and what is named beyond it, no edge more and none less.
+// The tables of the state machine, the audit and the simulation contain exactly the
+// document's edges and those of beyondPhase1.
 func TestPhase1_TheTablesAreTheDocuments(t *testing.T) {
 	t.Parallel()
 	for object, coded := range map[statemachine.Object][]string{
@@ -124,7 +124,7 @@ func edgesOf[S ~string](edges []statemachine.Edge[S]) []string {
 	return out
 }
 
-// The document's states, those of Option B 18.1 (PAUSING, PAUSED) included, and which of
+// The document's states, including those of Option B 18.1 (PAUSING, PAUSED), and which of
 // them are final.
 func TestPhase1_TheStatesAreTheDocuments(t *testing.T) {
 	t.Parallel()
@@ -153,8 +153,8 @@ func wantStates[S interface {
 	}
 }
 
-// Each row of the document is walked by its trigger, and is not if a precondition of the
-// row is missing.
+// The trigger of each row of the document walks the row's edge, unless a precondition is
+// missing.
 func TestPhase1_EachTriggerWalksItsRow(t *testing.T) {
 	t.Parallel()
 	for object, rows := range phase1 {
@@ -175,7 +175,7 @@ func TestPhase1_EachTriggerWalksItsRow(t *testing.T) {
 
 // Source: "FAILED_RETRY must transition to DISPATCHING with a new attempt_no and
 // lease_id"; PENDING to DISPATCHING: "set attempt_no, lease_id, lease_expires_at".
-func TestPhase1_ADispatchHasAPairOfItsOwn(t *testing.T) {
+func TestPhase1_ADispatchHasANewPair(t *testing.T) {
 	t.Parallel()
 	s, _ := told(t, retrying+"+30s deadline-passed")
 	first, second := s.given["one#1"], s.given["one#2"]
@@ -189,7 +189,7 @@ func TestPhase1_ADispatchHasAPairOfItsOwn(t *testing.T) {
 }
 
 // told plays events in the words of a scenario, separated by "; ", and returns the edges
-// that the last of them walked. Without a job line the job has the steps one and two.
+// that the last event walked. Without a job line the job has the steps one and two.
 func told(t *testing.T, story string) (*scenario, map[statemachine.Object][]string) {
 	t.Helper()
 	if !strings.HasPrefix(story, "job ") {

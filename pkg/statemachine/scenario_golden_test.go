@@ -10,13 +10,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// row is one line of what came of an event: a label, and what is to be said.
+// row is one line of an event's effects: a label and a text.
 func row(label string, parts ...string) string {
 	parts = slices.DeleteFunc(parts, func(s string) bool { return s == "" })
 	return fmt.Sprintf("%-10s %s", label, strings.Join(parts, ", "))
 }
 
-// outcomeRow is the result of an event.
+// outcomeRow returns the outcome of an event.
 func outcomeRow(d *statemachine.Decision) string {
 	switch {
 	case d.Outcome == statemachine.Duplicate:
@@ -29,8 +29,8 @@ func outcomeRow(d *statemachine.Decision) string {
 	return fmt.Sprintf("applied, rev %d", d.After.Job.Rev)
 }
 
-// appliedRows say what an applied event changed: the job always, of the others
-// those that it touched. A step that is PENDING has nothing to tell.
+// appliedRows returns what an applied event changed: always the job, and of the other
+// objects those that it touched. A PENDING step has no row.
 func appliedRows(d *statemachine.Decision) []string {
 	rows := []string{outcomeRow(d), row("job", walk(d, statemachine.ObjectJob, "", string(d.After.Job.State)))}
 	for _, i := range d.Steps {
@@ -59,7 +59,7 @@ func appliedRows(d *statemachine.Decision) []string {
 	return append(rows, row("next", next[d.Wake.Kind]+clock("", d.Wake.At)), row("history", types...))
 }
 
-// stepRow is a step with what of its numbers holds in its state.
+// stepRow returns a step with the numbers that matter in its state.
 func stepRow(d *statemachine.Decision, step *statemachine.Step) string {
 	parts := []string{walk(d, statemachine.ObjectStep, step.ID, string(step.State))}
 	if step.AttemptNo > 0 {
@@ -85,8 +85,8 @@ func stepRow(d *statemachine.Decision, step *statemachine.Step) string {
 	return row(step.ID, parts...)
 }
 
-// outboxRow is the outbox row with when it is due while it is PENDING. The bus is
-// named for a row of the pull queue, and for any row that got a new pair.
+// outboxRow returns the outbox row, with its due time while it is PENDING. The bus is named
+// for a row of the pull queue, and for any row that got a new pair.
 func outboxRow(d *statemachine.Decision, outbox *statemachine.Outbox) string {
 	parts := []string{walk(d, statemachine.ObjectOutbox, outbox.ID, string(outbox.State))}
 	if d.Added != nil {
@@ -120,7 +120,7 @@ func endedRow(agg *statemachine.Aggregate) string {
 	return row("ended", parts...)
 }
 
-// walk is the way of an object through its states, or the state that it keeps.
+// walk returns the path of an object through its states, or the state that it keeps.
 func walk(d *statemachine.Decision, object statemachine.Object, id, stays string) string {
 	way := ""
 	for i := range d.History {
@@ -139,8 +139,7 @@ func walk(d *statemachine.Decision, object statemachine.Object, id, stays string
 	return way
 }
 
-// walked reports whether an entry of the history is the walk of an edge, and
-// not the birth of an object or something else that happened to it.
+// walked reports whether a history entry is a transition along an edge.
 func walked(t *statemachine.Transition) bool {
 	return t.From != "" && (t.From != t.To || t.Object == statemachine.ObjectOutbox ||
 		t.Type == statemachine.EventJobAdvanced || t.Type == statemachine.EventStepRefenced)
@@ -155,13 +154,13 @@ func spentText(spent statemachine.Spent) string {
 	return unspent.ReplaceAllString(text, "")
 }
 
-// unspent are counters that are 0, and zeros the ends of durations.
+// unspent matches counters that are 0, and zeros the ends of durations.
 var (
 	unspent = regexp.MustCompile(` [a-z]+ 0\b`)
 	zeros   = regexp.MustCompile(`([hm])(0m)?0s$`)
 )
 
-// clock is a time with its name, counted from the start; "" for the zero time.
+// clock formats a time with its name, relative to the start; "" for the zero time.
 func clock(name string, at time.Time) string {
 	if at.IsZero() {
 		return ""

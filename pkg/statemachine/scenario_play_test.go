@@ -11,22 +11,21 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// scenario is a job on its way through a file.
+// scenario is the state of playing a file.
 type scenario struct {
 	agg    statemachine.Aggregate
 	now    time.Time
 	leases int
 	bus    statemachine.Bus
-	// given are the rows of the attempts that were given out, by names such as
-	// one#1, each as it was then.
+	// given are the rows of the attempts that were dispatched, by names such as one#1, each
+	// as it was then.
 	given   map[string]statemachine.Outbox
 	history []statemachine.Transition
 	verbs   map[string]bool
 }
 
-// play runs the scenario of that text and returns it with what the text must
-// be: its own lines, and below each event what came of it. The error names the
-// file and the line.
+// play runs the scenario of that text and returns it with the expected text: its own lines,
+// and below each event its effects. The error names the file and the line.
 func play(path, text string) (*scenario, string, error) {
 	s := &scenario{now: start, given: map[string]statemachine.Outbox{}, verbs: map[string]bool{}}
 	if !saysWhy(text) {
@@ -35,7 +34,7 @@ func play(path, text string) (*scenario, string, error) {
 	var out strings.Builder
 	for i, line := range strings.Split(strings.TrimSuffix(text, "\n"), "\n") {
 		if strings.HasPrefix(line, " ") {
-			continue // What came of it the last time.
+			continue // an effect in the previous version
 		}
 		out.WriteString(line + "\n")
 		if line == "" || strings.HasPrefix(line, "#") {
@@ -55,7 +54,7 @@ func play(path, text string) (*scenario, string, error) {
 	return s, out.String(), nil
 }
 
-// saysWhy reports whether the text opens with a paragraph of whole sentences.
+// saysWhy reports whether the text opens with a paragraph of full sentences.
 func saysWhy(text string) bool {
 	paragraph, _, _ := strings.Cut(text, "\n\n")
 	for line := range strings.SplitSeq(paragraph, "\n") {
@@ -66,7 +65,7 @@ func saysWhy(text string) bool {
 	return len(strings.Fields(paragraph)) > 20 && strings.HasSuffix(paragraph, ".")
 }
 
-// line does what one line says: it makes the job, or brings an event to it.
+// line executes one line: it makes the job, or applies an event to it.
 func (s *scenario) line(fields []string) ([]string, error) {
 	if len(s.agg.Steps) == 0 {
 		return nil, s.job(fields)
@@ -93,7 +92,7 @@ func (s *scenario) line(fields []string) ([]string, error) {
 	return s.applyEvent(event, bus, a.says("held"))
 }
 
-// wait goes on to a time such as +1m30s.
+// wait advances to a time such as +1m30s.
 func (s *scenario) wait(until string) error {
 	a := &args{said: map[string]string{"until": until}}
 	now := a.clock("until")
@@ -104,8 +103,7 @@ func (s *scenario) wait(until string) error {
 	return a.err
 }
 
-// job makes the job: its steps by name, then its bus and what of their policy
-// differs from the other tests'.
+// job makes the job from its steps' names, its bus, and the differences from [policy].
 func (s *scenario) job(fields []string) error {
 	ids := fields[1:]
 	if i := slices.IndexFunc(ids, func(word string) bool { return strings.Contains(word, "=") }); i >= 0 {
@@ -133,8 +131,7 @@ func (s *scenario) job(fields []string) error {
 	return a.err
 }
 
-// bring brings the event to the job, by a process of that bus, and says what came of
-// it.
+// applyEvent applies the event to the job, in a process of that bus, and notes its effects.
 func (s *scenario) applyEvent(event statemachine.Event, bus statemachine.Bus, held bool) ([]string, error) {
 	s.leases++
 	before := clone(s.agg)

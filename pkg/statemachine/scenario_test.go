@@ -11,26 +11,26 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestScenarios plays each file of testdata/scenarios and holds what comes of
-// its events against what the file says. Run with -rewrite to renew the files,
-// and commit them only if you understand what caused the change.
+// TestScenarios plays each file of testdata/scenarios and compares the effects of its
+// events with the file. Run with -rewrite to rewrite the files, and commit them only if you
+// understand the change.
 //
-// A file opens with a paragraph, in comment lines, of why its story matters.
-// Then it names a job with its steps, the bus of the deployment (Service Bus, or the
-// pull queue), and what of their policy matters:
+// A file opens with a comment paragraph that says why its story matters. Then it names a
+// job with its steps, the bus of the deployment (Service Bus, or the pull queue), and what
+// of their policy matters:
 //
 //	job one two bus=queue timeout=40m dispatch=30s,2m ack=1m execution=30s max-attempts=2
 //
-// What it does not say is as in [policy]: an ACK within 30s, a lease of 15m. Then it
-// brings events to the job (the words are those of [verbs]):
+// Anything that it leaves out is as in [policy]: an ACK within 30s, a lease of 15m. Then it
+// applies events to the job (the words are those of [verbs]):
 //
 //	+30s ack one#1
 //
 // is the ACK of the first attempt of step one, 30 seconds after the start of
-// the story. All times count from there. An event without a time comes at the
-// time of the one before. With any event, held says that a new row must not go out
-// yet, and bus=queue or bus=servicebus that the event is brought by a process of
-// that bus. What is indented below an event is what came of it:
+// the story. All times are relative to that start. An event without a time comes at the
+// time of the one before. With any event, held says that a new row must not go out yet, and
+// bus=queue or bus=servicebus that a process of that bus applies the event. The lines that
+// are indented below an event are its effects:
 //
 //	applied, rev 3
 //	job        DISPATCHING → IN_PROGRESS
@@ -38,9 +38,8 @@ import (
 //	next       timer +15m30s
 //	history    step.in_progress, job.in_progress
 //
-// Where there is no line for a step, for the outbox row or for a directive, the
-// event did not touch it and made none. The indented lines are written by
-// -rewrite, in whole; a story is written by listing its events alone.
+// If there is no line for a step, the outbox row or a directive, the event neither changed
+// nor made it. -rewrite writes all indented lines, so an author lists only the events.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	for _, path := range scenarios(t) {
@@ -62,8 +61,8 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// TestScenarios_WalkEveryEdge holds the stories together to the transition
-// tables: each edge is walked by one of them, and each event is brought.
+// TestScenarios_WalkEveryEdge checks that the stories together walk each edge of the
+// transition tables and apply each event.
 func TestScenarios_WalkEveryEdge(t *testing.T) {
 	t.Parallel()
 	edges, said := map[string]bool{}, map[string]bool{}
@@ -93,9 +92,8 @@ func TestScenarios_WalkEveryEdge(t *testing.T) {
 	}
 }
 
-// TestScenarios_RefuseWhatTheyDoNotUnderstand feeds the player files with a
-// mistake; each is named with its line.
-func TestScenarios_RefuseWhatTheyDoNotUnderstand(t *testing.T) {
+// TestScenarios_RejectInvalidFiles plays files with a mistake; each error names the line.
+func TestScenarios_RejectInvalidFiles(t *testing.T) {
 	t.Parallel()
 	const why = "# A worker that is heard twice must not be paid twice, and nobody\n" +
 		"# but the machine can tell the one from the other here.\n\n"
@@ -137,7 +135,7 @@ func TestScenarios_RefuseWhatTheyDoNotUnderstand(t *testing.T) {
 	}
 }
 
-// scenarios are the paths of all scenarios.
+// scenarios returns the paths of all scenarios.
 func scenarios(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob("testdata/scenarios/*.txt")
@@ -147,7 +145,7 @@ func scenarios(t *testing.T) []string {
 	return slices.Sorted(slices.Values(paths))
 }
 
-// read is the text of a file.
+// read returns the text of a file.
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -157,7 +155,7 @@ func read(t *testing.T, path string) string {
 	return string(text)
 }
 
-// replace gives the file another text at once: others may be reading it.
+// replace replaces the file atomically: other tests may be reading it.
 func replace(t *testing.T, path, text string) {
 	t.Helper()
 	fresh := path + ".new"

@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// verb is an event's word in a scenario, with the kinds of words that it takes.
-// An attempt or a status that is taken must be there; all else may be left out.
+// verb is an event's word in a scenario, with the kinds of arguments that it takes. An
+// attempt and a status are required; the others are optional.
 type verb struct {
 	takes string
 	event func(*args) statemachine.Event
@@ -61,15 +61,15 @@ var verbs = map[string]verb{
 	}},
 }
 
-// args are the words after the first one, by their kinds, and the row of the
-// attempt that they name. The first thing that is wrong with them is kept.
+// args are the words after the first one, by their kinds, and the row of the attempt that
+// they name. They keep the first error.
 type args struct {
 	said map[string]string
 	row  statemachine.Outbox
 	err  error
 }
 
-// args sorts the words by their kinds. It knows all that may be there.
+// args sorts the words by their kinds.
 func (s *scenario) args(takes string, fields []string) *args {
 	a := &args{said: map[string]string{}}
 	kinds := strings.Fields(takes)
@@ -85,7 +85,7 @@ func (s *scenario) args(takes string, fields []string) *args {
 			a.wrong("it needs to say which %s", kind)
 		}
 	}
-	// An attempt that was never given out has a pair and a row that do not exist.
+	// An attempt that was never dispatched has a pair and a row that do not exist.
 	name := a.said["attempt"]
 	row, ok := s.given[name]
 	if !ok && name != "" {
@@ -96,7 +96,7 @@ func (s *scenario) args(takes string, fields []string) *args {
 	return a
 }
 
-// kind is the kind of a word, with what it says.
+// kind returns the kind of a word and its value.
 func (s *scenario) kind(word string) (kind, value string) {
 	if key, value, ok := strings.Cut(word, "="); ok && value != "" {
 		return key, value
@@ -121,7 +121,7 @@ func (a *args) wrong(format string, values ...any) {
 	}
 }
 
-// pair is the fence of the attempt, forged if the words say so.
+// pair returns the fence of the attempt, forged if the words say so.
 func (a *args) pair() statemachine.Pair {
 	if a.says("forged") {
 		return statemachine.Pair{AttemptNo: a.row.AttemptNo, LeaseID: "forged"}
@@ -129,7 +129,7 @@ func (a *args) pair() statemachine.Pair {
 	return statemachine.Pair{AttemptNo: a.row.AttemptNo, LeaseID: a.row.LeaseID}
 }
 
-// bus is the one that is said, or else the other.
+// bus returns the bus that the words name, or else the default.
 func (a *args) bus(otherwise statemachine.Bus) statemachine.Bus {
 	switch said := statemachine.Bus(a.said["bus"]); said {
 	case "":
@@ -142,7 +142,7 @@ func (a *args) bus(otherwise statemachine.Bus) statemachine.Bus {
 	}
 }
 
-// clock is a time such as +1m30s, counted from the start; zero if there is none.
+// clock returns a time such as +1m30s, relative to the start; zero if there is none.
 func (a *args) clock(kind string) time.Time {
 	if !a.says(kind) {
 		return time.Time{}
@@ -154,7 +154,7 @@ func (a *args) clock(kind string) time.Time {
 	return start.Add(a.parse(offset))
 }
 
-// duration is the one given, 0 if none is.
+// duration returns the given duration, 0 if there is none.
 func (a *args) duration(kind string) time.Duration {
 	if !a.says(kind) {
 		return 0
@@ -162,7 +162,7 @@ func (a *args) duration(kind string) time.Duration {
 	return a.parse(a.said[kind])
 }
 
-// delays are those that are said, such as 1m,5m, or else the others.
+// delays returns the given delays, such as 1m,5m, or else the default.
 func (a *args) delays(kind string, otherwise []time.Duration) []time.Duration {
 	if !a.says(kind) {
 		return otherwise

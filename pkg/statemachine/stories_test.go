@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// The states, short.
+// Short names of the states.
 const (
 	dispatching = statemachine.StepDispatching
 	awaiting    = statemachine.StepAwaitingAck
@@ -54,7 +54,7 @@ func TestStory_AJobWalksThroughItsSteps(t *testing.T) {
 	}
 }
 
-// What a step produced is its RESULT's output_ref, else its result_ref: the next step's
+// A step's output is its RESULT's output_ref, or else its result_ref: the next step's
 // input, and the job's final output.
 func TestStory_AnOutputIsTheOutputRefFirst(t *testing.T) {
 	t.Parallel()
@@ -74,7 +74,7 @@ func TestStory_AnOutputIsTheOutputRefFirst(t *testing.T) {
 				done.OutputRef, done.ResultRef = []byte(test.output), []byte(test.result)
 				s.does(done)
 			}
-			// The output of an attempt that is repeated counts for nothing.
+			// The output of an attempt that is repeated is ignored.
 			again := s.result(statemachine.ResultFailedRetry)
 			again.OutputRef, again.ResultRef = []byte(`{"uri":"half"}`), []byte(`{"uri":"half"}`)
 			s.does(again)
@@ -137,7 +137,7 @@ func TestStory_AStaleWorkerAfterAnAckTimeout(t *testing.T) {
 	s.answers(unheard, statemachine.Refused, statemachine.CodeStaleAttempt)
 }
 
-func TestStory_ALateResultIsNotDoneTwice(t *testing.T) {
+func TestStory_ALateResultEndsTheStepOnce(t *testing.T) {
 	t.Parallel()
 	for _, status := range []statemachine.ResultStatus{statemachine.ResultSucceeded, statemachine.ResultFailedFinal} {
 		s := newStory(t)
@@ -285,7 +285,7 @@ func TestStory_AHeartbeatKeepsALongStepAliveUntilItsTimeout(t *testing.T) {
 	}
 }
 
-// The newest progress stays until the attempt ends, also if a later heartbeat has none.
+// The newest progress stays until the attempt ends, even if a later heartbeat has none.
 func TestStory_ProgressIsShownWhileTheAttemptRuns(t *testing.T) {
 	t.Parallel()
 	s := queueStory(t)
@@ -328,8 +328,8 @@ func TestStory_RetryAfterReplacesTheBackoff(t *testing.T) {
 	s.wakes(statemachine.WakeTimer, 7*time.Second)
 }
 
-// A delay is spread over [1-Jitter, 1+Jitter] of itself, whatever it is for; one that a
-// worker asks for is taken exactly.
+// Every delay is multiplied by a factor in [1-Jitter, 1+Jitter], except one that a worker
+// asks for.
 func TestStory_TheJitterSpreadsEachDelay(t *testing.T) {
 	t.Parallel()
 	retried := func(s *story) statemachine.Event { return s.result(statemachine.ResultFailedRetry) }
@@ -428,13 +428,13 @@ func TestStory_AnOutageGivesAGrace(t *testing.T) {
 	s.wakes(statemachine.WakeTimer, 5*time.Minute)
 }
 
-// An outage of a topic, or of the way back, gives a grace to those alone who could
-// not be reached or could not report.
+// An outage of a topic or of the reply topics gives a grace period only to workers that
+// could not be reached or could not report.
 func TestStory_AnOutageOfTheBusGivesAGrace(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		event func(s *story) statemachine.DeadlinePassed
-		// What becomes of an attempt without an ACK, and of one that runs.
+		// The state after an attempt without an ACK, and after a running one.
 		unacknowledged, run statemachine.StepState
 	}{
 		"its topic": {func(s *story) statemachine.DeadlinePassed { return away(s, "topic1") }, awaiting, statemachine.StepFailedRetry},
@@ -472,7 +472,7 @@ func TestStory_AnOutageOfTheBusGivesAGrace(t *testing.T) {
 	}
 }
 
-// away is an outage of the topic that goes on.
+// away is an ongoing outage of the topic.
 func away(s *story, topic string) statemachine.DeadlinePassed {
 	end := s.now
 	return statemachine.DeadlinePassed{Topic: func(name string) time.Time {
@@ -522,9 +522,9 @@ func TestDirective_HoldsEveryField(t *testing.T) {
 	}
 }
 
-// The example of Option B, 11.4, is what becomes of its job, step and row. It has no
-// service, which says whose directive it is, and no end of the lease.
-func TestDirective_IsTheOneOfTheSpecification(t *testing.T) {
+// Its job, step and row yield the example of Option B, 11.4, to which we add the service,
+// which names the directive's workers, and the end of the lease.
+func TestDirective_EqualsTheExampleOfTheSpecification(t *testing.T) {
 	t.Parallel()
 	const example = `{
 		"type": "DIRECTIVE", "jobId": "job_123", "tenant_id": "tenant_a", "stepId": "step_01",
@@ -561,8 +561,8 @@ func TestDirective_IsTheOneOfTheSpecification(t *testing.T) {
 	}
 }
 
-// The bytes of an attempt are made before its publish, so its directive names the
-// earliest end of the lease. Another attempt has another one, and the pull queue none.
+// A directive is composed before its publish, so it names the earliest end of the lease.
+// Each attempt has a different one; a directive in the pull queue has none.
 func TestDirective_NamesTheEarliestEndOfItsLease(t *testing.T) {
 	t.Parallel()
 	expires := func(s *story) *string {
@@ -594,7 +594,7 @@ func TestDirective_NamesTheEarliestEndOfItsLease(t *testing.T) {
 	}
 }
 
-// The way in bounds references and payloads for the directive that they become.
+// The limits on accepted references and payloads bound the size of directives.
 func TestDirective_TakesNoMoreRoomThanItsParts(t *testing.T) {
 	t.Parallel()
 	raw := json.RawMessage("{\"a\":\"<&>'\u2028\u2029\\u003c\"}")

@@ -202,7 +202,7 @@ func appendTypes[S ~string](types []string, object Object, edges []Edge[S]) []st
 }
 
 // eventType is the canonical type of a transition: the object and the state
-// that it entered, or a type of its own if the state stays.
+// that it entered, or a separate type if the state stays.
 func eventType(object Object, from, to string) string {
 	if from != to {
 		return string(object) + "." + strings.ToLower(to)

@@ -9,8 +9,8 @@ import (
 // Reason says why a live job waits, or who works on it. Exactly one applies at any moment.
 type Reason string
 
-// The reasons. A directive passes several doors on its way to a worker; the reason is
-// the first that is closed.
+// The reasons. A directive passes several gates on its way to a worker; the reason is the
+// first closed gate.
 const (
 	ReasonJobPaused   Reason = "job_paused"   // until a client resumes the job
 	ReasonScopePaused Reason = "scope_paused" // a pause covers the directive
@@ -88,8 +88,8 @@ type OpenCircuit struct {
 // that waits is a poll for as long as it waits.
 const PollPatience = time.Minute
 
-// stage is what a job waits for by its rows alone, and for which attempt unless the whole
-// job is held. [Job.StageAt] is when it changed.
+// stage is what a job waits for according to its rows alone, and for which attempt unless
+// the whole job is held. [Job.StageAt] is when it last changed.
 type stage struct {
 	reason        Reason
 	step, attempt int
@@ -214,7 +214,7 @@ func (w *Waiting) held(step *Step, now time.Time) {
 	}
 }
 
-// paused makes a pause the reason.
+// paused sets a pause as the reason.
 func (w *Waiting) paused(p *ActivePause) {
 	w.Reason, w.Since, w.Until = ReasonScopePaused, latest(w.Since, p.Since), p.Until
 	w.BlockedBy = Blocker{BlockerPause, p.ID}
@@ -247,7 +247,7 @@ func (w *Waiting) backoff(step *Step, until time.Time) {
 	}
 }
 
-// mostAttempts is how many attempts the budgets allow altogether.
+// mostAttempts is how many attempts the budgets allow in total.
 func (p *Policy) mostAttempts() int {
 	most := 1 + len(p.Dispatch) + len(p.Ack) + len(p.Execution)
 	if p.MaxAttempts > 0 {

@@ -9,15 +9,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// waits is what the story's job waits for.
+// waits returns what the story's job waits for.
 func (s *story) waits(around statemachine.Surroundings) statemachine.Waiting {
 	return s.agg.Waiting(s.now, &around)
 }
 
-// at is that long after the start of the story.
+// at returns the time that long after the start of the story.
 func at(d time.Duration) time.Time { return start.Add(d) }
 
-// Each story ends in a state with a reason of its own, ten minutes after its start.
+// Each story ends ten minutes after its start, in a state with a different reason.
 func TestWaiting_EachReason(t *testing.T) {
 	t.Parallel()
 	const minute = time.Minute
@@ -42,7 +42,7 @@ func TestWaiting_EachReason(t *testing.T) {
 	}{
 		"paused by a client": {
 			bus: statemachine.BusQueue, tell: func(s *story) { s.does(statemachine.Pause{}) },
-			// No pause by scope holds back what is not dispatched.
+			// A pause by scope holds back only directives.
 			around: statemachine.Surroundings{Pause: paused, Polled: at(-time.Hour)},
 			want:   statemachine.Waiting{Reason: "job_paused", Detail: "the job is paused, and goes on when it is resumed"},
 		},
@@ -96,7 +96,7 @@ func TestWaiting_EachReason(t *testing.T) {
 				s.later(9*minute + 30*time.Second)
 				s.does(statemachine.PublishRejected{OutboxID: s.agg.Outbox.ID, AttemptNo: 1, Reason: "malformed"})
 			},
-			// What comes after the delay does not matter yet.
+			// Gates after the delay do not matter yet.
 			around: statemachine.Surroundings{Pause: paused, Circuit: circuit},
 			want: statemachine.Waiting{
 				Reason: "backoff", Since: at(9*minute + 30*time.Second), Until: at(10*minute + 30*time.Second),
@@ -196,7 +196,7 @@ func TestWaiting_EachReason(t *testing.T) {
 				s.does(s.claimed())
 				s.does(statemachine.Pause{})
 				s.later(minute)
-				s.does(s.ack()) // The job is pausing all the same.
+				s.does(s.ack()) // The job is still pausing.
 			},
 			want: statemachine.Waiting{Reason: "pausing", Until: at(16 * minute), Detail: "the job is paused once a worker ends attempt 1; the lease ends at 2026-01-02T03:20:05.000Z"},
 		},
@@ -226,8 +226,7 @@ func TestWaiting_EachReason(t *testing.T) {
 	}
 }
 
-// A later change of the job that leaves it waiting for the same does not make the wait
-// shorter.
+// A later change that leaves the job waiting for the same thing does not restart the wait.
 func TestWaiting_SinceIsWhenTheWaitBegan(t *testing.T) {
 	t.Parallel()
 	s := queueStory(t)
