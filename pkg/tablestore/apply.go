@@ -166,7 +166,7 @@ func (a *application) commitAll(ctx context.Context, store AtomicStore, stages [
 			a.applied(whole.etags)
 		}
 	})
-	if err == nil { // Else the callback may still be under way.
+	if err == nil { // After an error the callback may still be running.
 		a.etags = whole.etags
 	}
 	return err

@@ -6,7 +6,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// telling is a store that sends hints, and wrapping one that wraps another.
+// telling is a store that sends hints, and wrapping is a store that wraps another.
 type (
 	telling struct {
 		tablestore.Store

@@ -42,7 +42,7 @@ func Fold(batches []Batch, current func(Key) (ETag, error), next func() ETag) ([
 			etags[i][j] = etag
 		}
 	}
-	// A row that was absent and is absent again has no write.
+	// A row that was absent before and after the fold has no write.
 	changed := f.writes[:0]
 	for i, write := range f.writes {
 		if write.ETag != f.before[i] {
@@ -55,8 +55,7 @@ func Fold(batches []Batch, current func(Key) (ETag, error), next func() ETag) ([
 // unread stands for a stored version that no op depends on.
 const unread ETag = "unread"
 
-// folding is the state of one fold: the rows seen so far, as the ops so far
-// leave them.
+// folding is the state of one fold: the rows of the ops so far, as these ops leave them.
 type folding struct {
 	current func(Key) (ETag, error)
 	next    func() ETag

@@ -42,7 +42,7 @@ var (
 	maxTime = time.Date(10000, 1, 1, 0, 0, 0, 0, time.UTC).UnixMilli() - 1
 )
 
-// notWritten is why an [Own] is invalid.
+// notWritten is the reason why an [Own] is invalid.
 const notWritten = "no earlier stage wrote this row"
 
 // Validate reports the first rule of the port that the key breaks, as an
@@ -189,7 +189,7 @@ func (op *Op) validate(small bool) error {
 	case len(op.Properties) > MaxProperties:
 		return op.fault(ErrTooLarge, "%d properties, limit %d", len(op.Properties), MaxProperties)
 	}
-	earlier := uint64(0) // A bit for each name, which few others share: only they are compared.
+	earlier := uint64(0) // A bit for each name: only names with the same bit are compared.
 	for i := range op.Properties {
 		p := &op.Properties[i]
 		if class, reason := p.fault(); class != nil {

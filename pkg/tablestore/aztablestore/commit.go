@@ -62,8 +62,7 @@ type commit struct {
 	batch  tablestore.Batch
 	etags  []tablestore.ETag
 	places []int // The indexes of the ops to submit, without discards of absent rows.
-	// turnedAway says that the service answered an earlier try and said that it
-	// did not apply it.
+	// turnedAway says that the service answered an earlier try that it did not apply it.
 	turnedAway bool
 }
 

@@ -37,9 +37,9 @@ func circuitOf(key tablestore.Key) string {
 	return strconv.Itoa(int(hash.Sum32() % partitionCircuits))
 }
 
-// patience is the longest time that a request waits for an open circuit: the
-// first cool-down. A moment's outage is bridged; in a longer one the caller is
-// told at once, so that requests do not pile up.
+// patience is the longest time that a request waits for an open circuit: the first
+// cool-down. This bridges a brief outage; in a longer one the caller gets an error at once,
+// so that requests do not pile up.
 const patience = time.Second
 
 // errHeld is wrapped by the cause of a request that an open circuit held back.
@@ -86,7 +86,7 @@ func outcomeOf(ctx context.Context, failed *requestError) Outcome {
 	}
 }
 
-// several stands for throttled requests of more than one circuit.
+// several means that requests of more than one circuit were throttled.
 const several = "several"
 
 // verdict returns what an outcome says about the account, or about the partitions of a
@@ -138,7 +138,7 @@ func (s *Store) attempt(ctx context.Context, r request, try func(context.Context
 		if since := s.outage.Swap(0); since != 0 {
 			s.options.Logger.InfoContext(ctx, "storage account is back", slog.Duration("after", now.Sub(time.Unix(0, since))))
 		}
-	case breaker.HalfOpen: // Neither.
+	case breaker.HalfOpen: // a half-open circuit is neither
 	}
 	return failed
 }

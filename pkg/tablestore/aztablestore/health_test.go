@@ -19,10 +19,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// TestOutage_IsNotHammered has many callers use an account that answers nothing
-// but 503 for 40 s, as fast as they are answered. The account sees a handful of
-// requests, the callers are told at once, and the log says it once. When the
-// account is back, so are they.
+// TestOutage_IsNotHammered has many callers use an account that answers only 503 for 40 s,
+// as fast as they are answered. The account gets a handful of requests, the callers get
+// errors at once, and the outage is logged once. When the account is back, the callers
+// succeed.
 func TestOutage_IsNotHammered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestOutage_IsNotHammered(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		// The 50 that were under way when the circuit opened, and 3 probes at a time.
+		// The 50 in progress when the circuit opened, and 3 probes at a time.
 		if n := requests.Load(); n > 100 || calls.Load() < 20_000 {
 			t.Errorf("%d calls made %d requests in 40 s", calls.Load(), n)
 		}
@@ -72,8 +72,8 @@ func TestOutage_IsNotHammered(t *testing.T) {
 	})
 }
 
-// TestOutage_OfAMomentIsBridged: callers of an account that is away for less than a
-// second do not notice.
+// TestOutage_OfAMomentIsBridged: callers do not notice if the account is unreachable for
+// less than a second.
 func TestOutage_OfAMomentIsBridged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,10 +97,10 @@ func TestOutage_OfAMomentIsBridged(t *testing.T) {
 }
 
 // TestOutage_IsNotThatOfOnePartition: a throttled partition is not hammered, and requests
-// to others go out, also if it had all the traffic.
+// to others are sent, even if it had all the traffic.
 func TestOutage_IsNotThatOfOnePartition(t *testing.T) {
 	t.Parallel()
-	for name, others := range map[string]int{"next to others": 1, "on its own": 100} { // Every how many requests there is another.
+	for name, others := range map[string]int{"next to others": 1, "on its own": 100} { // one in this many requests is to another partition
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -136,7 +136,7 @@ func TestOutage_IsNotThatOfOnePartition(t *testing.T) {
 func TestObserve(t *testing.T) {
 	t.Parallel()
 	get := func(ctx context.Context, store *aztablestore.Store) {
-		_, _ = store.Get(ctx, key("a")) // The outcomes are what counts.
+		_, _ = store.Get(ctx, key("a")) // Only the outcomes matter.
 	}
 	commit := func(ctx context.Context, store *aztablestore.Store) {
 		_, _ = store.Commit(ctx, tablestore.Batch{insert("a")})
@@ -203,7 +203,7 @@ func TestSkew(t *testing.T) {
 		took  time.Duration
 		id    string
 		skew  time.Duration
-		stale bool // The answer says too little, so the earlier one counts.
+		stale bool // the answer is unusable, so the earlier one counts
 	}{
 		"the same":              {date: "Sat, 01 Jan 2000 00:00:00 GMT", id: "1"},
 		"cut to a second":       {date: "Fri, 31 Dec 1999 23:59:59 GMT", id: "1"},

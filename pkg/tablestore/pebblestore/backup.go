@@ -14,8 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// backupName is the directory, in that of the store, that holds the files of the backup
-// under way. A start removes what a crash left.
+// backupName is the directory within the store's that holds the files of a backup in
+// progress. A start removes the files that a crash left.
 const backupName = "BACKUP"
 
 // ErrBackupRunning is returned by Backup while another backup of the store is open.
@@ -87,7 +87,7 @@ func (b *Backup) copy() (err error) {
 	if err := b.store.db.Checkpoint(b.dir, pebble.WithFlushedWAL()); err != nil {
 		return err
 	}
-	return b.store.healthy() // The engine was told of no error.
+	return b.store.healthy() // The fence hides errors from the engine.
 }
 
 // list notes the files of the copy, as an orderly stop does: a restored store is checked by
@@ -144,8 +144,8 @@ func (b *Backup) Stream(ctx context.Context, w io.Writer) error {
 	return out.close()
 }
 
-// mayGoOn returns why the backup must end early, or nil: it must not be what stops the
-// server from taking writes.
+// mayGoOn returns why the backup must end early, or nil: a backup must not make the server
+// refuse writes.
 func (b *Backup) mayGoOn(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -190,7 +190,7 @@ func removeCopy(files vfs.FS, dir string) error {
 	return errors.Join(err, files.Remove(dir))
 }
 
-// backupDir returns the path of the directory of the backup under way.
+// backupDir returns the path of the directory of a backup in progress.
 func (d *folder) backupDir() string { return d.files.PathJoin(d.dir, backupName) }
 
 // inBackup reports whether that is the directory of the backup, or a file in it.
@@ -221,7 +221,7 @@ func (r *logReader) Read(p []byte) (int, error) {
 // isLog reports whether the name is that of a log of the engine.
 func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
 
-// readerFunc is a function as an [io.Reader].
+// readerFunc adapts a function to [io.Reader].
 type readerFunc func(p []byte) (int, error)
 
 // Read implements [io.Reader].

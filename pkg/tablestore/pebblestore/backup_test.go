@@ -24,7 +24,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// backUp takes a backup that must succeed.
+// backUp takes a backup, which must succeed.
 func backUp(t *testing.T, store *pebblestore.Store) []byte {
 	t.Helper()
 	backup, err := store.Backup(t.Context(), pebblestore.BackupNote{Version: "v1.2.3", Jobs: map[string]int{"RUNNING": 7}})
@@ -51,8 +51,8 @@ func restore(t *testing.T, backup []byte, options pebblestore.RestoreOptions) *p
 	return unpacked.Manifest
 }
 
-// racing is a file system that calls the hook once a reader of a log has come to the end of
-// what is written, before it reads on.
+// racing is a file system that calls the hook once a reader of a log has reached the end of
+// the written data, before it reads on.
 type racing struct {
 	vfs.FS
 	heads sync.Map // of each log that was written, by name
@@ -67,7 +67,7 @@ func (r *racing) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCa
 	return r.count(newname)(r.FS.ReuseForWrite(oldname, newname, category))
 }
 
-// count makes a file count what is written.
+// count makes a file count its written bytes.
 func (r *racing) count(name string) func(file vfs.File, err error) (vfs.File, error) {
 	return func(file vfs.File, err error) (vfs.File, error) {
 		head := new(atomic.Int64)
@@ -88,7 +88,7 @@ func (r *racing) Open(name string, options ...vfs.OpenOption) (vfs.File, error) 
 	return file, err
 }
 
-// counting is a file that counts what is written to it.
+// counting is a file that counts the bytes written to it.
 type counting struct {
 	vfs.File
 	head *atomic.Int64
@@ -117,7 +117,7 @@ func (o *overtaken) Read(p []byte) (int, error) {
 }
 
 // TestBackup_HasWhatWasAcknowledged takes backups while writers fill logs, which the engine
-// reuses, and write on while it copies the end of a log.
+// reuses, and continue to write while it copies the end of a log.
 func TestBackup_HasWhatWasAcknowledged(t *testing.T) {
 	t.Parallel()
 	disk := &racing{FS: vfs.Default}
@@ -126,7 +126,7 @@ func TestBackup_HasWhatWasAcknowledged(t *testing.T) {
 	known := &knownRows{}
 	var next atomic.Int64
 	more := func() { write(t, store, &next, known) }
-	for range 20 { // Then there are logs to reuse.
+	for range 20 { // so that there are logs to reuse
 		more()
 	}
 	for round := range 6 {
@@ -160,7 +160,8 @@ func TestBackup_HasWhatWasAcknowledged(t *testing.T) {
 	closeStore(t, store)
 }
 
-// TestBackup_IsOneAtATime shows also that the store goes on meanwhile, and waits with its end.
+// TestBackup_IsOneAtATime also shows that the store takes writes during a backup, and
+// closes after it.
 func TestBackup_IsOneAtATime(t *testing.T) {
 	t.Parallel()
 	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
@@ -205,8 +206,8 @@ func TestBackup_IsOneAtATime(t *testing.T) {
 	}
 }
 
-// TestBackup_FailsAlone lets each operation on the copy's files fail in turn: the store takes
-// writes, also after a crash, and the next backup succeeds.
+// TestBackup_FailsAlone makes each operation on the copy's files fail in turn: the store
+// still takes writes, even after a crash, and the next backup succeeds.
 func TestBackup_FailsAlone(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
@@ -231,7 +232,7 @@ func TestBackup_FailsAlone(t *testing.T) {
 		d.heal()
 		if err == nil {
 			err = backup.Close()
-			if left.Load() > 0 { // Nothing is left to fail.
+			if left.Load() > 0 { // no operation was left to fail
 				break
 			}
 		} else if !errors.Is(err, errDisk) {
@@ -281,7 +282,7 @@ func TestBackup_CrashLeavesNothing(t *testing.T) {
 	closeStore(t, store)
 }
 
-// A directory of the name that no backup made is left alone.
+// A directory of that name that no backup made is left alone.
 func TestBackup_RemovesNoForeignFiles(t *testing.T) {
 	t.Parallel()
 	options := pebblestore.Options{Dir: t.TempDir()}

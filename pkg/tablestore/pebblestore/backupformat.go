@@ -161,7 +161,7 @@ type backupReader struct {
 }
 
 // read reads the next entry, which must be the file of that name. It returns the errors of
-// content as they are.
+// content unwrapped.
 func (b *backupReader) read(name string, content func(size int64, r io.Reader) error) error {
 	header, err := b.tar.Next()
 	switch {
@@ -201,7 +201,7 @@ func (b *backupReader) readJSON(name string, into any) error {
 	})
 }
 
-// checkSums reads the rest, and compares what was read with its checksums.
+// checkSums reads the rest, and compares the entries with their checksums.
 func (b *backupReader) checkSums(rest io.Reader) error {
 	found, want := b.sums, map[string]string{}
 	b.sums = map[string]string{}

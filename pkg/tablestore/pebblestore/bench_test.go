@@ -25,7 +25,7 @@ func openBench(b *testing.B) *pebblestore.Store {
 	return store
 }
 
-// content is a row of some 700 bytes, as a job or step row is.
+// content is a row of some 700 bytes, like that of a job or step.
 func content(n int64) tablestore.Properties {
 	return tablestore.Properties{
 		{Name: "rev", Value: tablestore.Int(n)},
@@ -140,8 +140,8 @@ func BenchmarkScan(b *testing.B) {
 	})
 }
 
-// BenchmarkQueue measures the scan of a queue's head, as a claiming worker does
-// it, after many items were added and removed there.
+// BenchmarkQueue measures the scan of a queue's head for a claim, after many items were
+// added and removed there.
 func BenchmarkQueue(b *testing.B) {
 	for _, removed := range []int{0, 1_000, 100_000} {
 		b.Run(fmt.Sprintf("removed=%d", removed), func(b *testing.B) {

@@ -115,7 +115,7 @@ func (s *Store) outcome(ctx context.Context, p *pending) error {
 			return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
 		case <-s.latch.failed:
 			return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
-		case <-ended: // The write goes on, and its outcome is seldom far.
+		case <-ended: // The write continues, and usually ends soon.
 			ended, over = nil, time.After(outcomeGrace)
 		case <-over:
 			return fmt.Errorf("%w: %w", tablestore.ErrUnknown, ctx.Err())
@@ -124,7 +124,7 @@ func (s *Store) outcome(ctx context.Context, p *pending) error {
 }
 
 // outcomeGrace is how long a commit whose context has ended waits for its outcome, which
-// others would have to find out by reading.
+// callers would otherwise have to find out by reading.
 const outcomeGrace = time.Second
 
 // current returns the ETag of the row as the next write will find it. The lock of the
@@ -165,7 +165,7 @@ func (s *Store) isEmpty(table, partition string) (bool, error) {
 
 func (s *Store) nextETag() tablestore.ETag { return formatETag(s.header.epoch, s.writes.Add(1)) }
 
-// batch returns the writes as a batch of the engine, and what [Store.learnNames] does
+// batch returns the writes as a batch of the engine, and the result of [Store.learnNames]
 // if their rows spell names.
 func (s *Store) batch(writes []tablestore.RowWrite) (batch *pebble.Batch, learned func(error), err error) {
 	batch = s.db.NewBatchWithSize(len(writes) * usualRowBytes)
@@ -198,7 +198,7 @@ func (s *Store) batch(writes []tablestore.RowWrite) (batch *pebble.Batch, learne
 }
 
 // maxUnsynced is how many applied writes can wait for awaitSyncs without
-// blocking their writers: more than the engine has under way.
+// blocking their writers: more than the engine has in progress.
 const maxUnsynced = 1024
 
 // awaitSyncs waits for the syncs of the writes in order. Concurrent writes share
@@ -234,7 +234,7 @@ func (s *Store) awaitDurable(ctx context.Context, writes []*pending) error {
 	return s.healthy()
 }
 
-// pending is a write on its way to the disk.
+// pending is a write that is applied but may not be on the disk yet.
 type pending struct {
 	done    chan struct{} // Closed when the write is durable, or the store has failed.
 	stripes []*stripe

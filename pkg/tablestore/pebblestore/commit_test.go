@@ -98,8 +98,8 @@ func TestAFinishedWriteIsForgottenAlone(t *testing.T) {
 	}
 }
 
-// The ETags that a stripe knows are those of the stored rows, whatever was written, and
-// whichever partition it forgot in between.
+// The ETags that a stripe knows are always those of the stored rows, even if it forgets
+// partitions in between.
 func TestKnownVersionsAreTheStoredOnes(t *testing.T) {
 	t.Parallel()
 	store, err := Open(Options{Dir: "data", FS: vfs.NewMem(), Reserve: -1})
@@ -114,7 +114,7 @@ func TestKnownVersionsAreTheStoredOnes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	answered := 0
 	for n := range 4000 {
-		partition := fmt.Sprintf("p%d-%d", n/1000, random.IntN(n%1000/100+1)) // One by one, then more than it can know.
+		partition := fmt.Sprintf("p%d-%d", n/1000, random.IntN(n%1000/100+1)) // One partition at a time, then more than it can know.
 		key := tablestore.Key{Table: "table", Partition: partition, Row: fmt.Sprint("r", random.IntN(maxKnownRows+maxKnownRows/2))}
 		stored, closer, err := store.lookUp(key)
 		if err != nil {

@@ -93,7 +93,8 @@ func TestNothingIsReturnedBeforeItIsDurable(t *testing.T) {
 	})
 }
 
-// The process hears of a write before any other write or read of the stripe can build on it.
+// The process learns of a write before any other write or read of the stripe can depend on
+// it.
 func TestAppliedIsToldBeforeOthersSeeTheWrite(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -180,7 +181,7 @@ func TestCallerGivesUpWhileTheDiskIsSlow(t *testing.T) {
 	})
 }
 
-// The outcome of a commit whose caller leaves is known as long as the disk is not slow.
+// If a commit's caller leaves, its outcome is still known unless the disk is slow.
 func TestACommitWhoseCallerLeavesHasAnOutcome(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -207,7 +208,7 @@ func commitOne(t *testing.T, store tablestore.Store, batch tablestore.Batch) err
 	return err
 }
 
-// crashed opens the disk as it would be after a power loss now.
+// crashed opens the disk in its state after a power loss now.
 func (d *disk) crashed(t *testing.T) *pebblestore.Store {
 	t.Helper()
 	store := open(t, d.crash().options())
@@ -271,7 +272,7 @@ func write(t *testing.T, store tablestore.Store, next *atomic.Int64, known *know
 	}
 }
 
-// peek reads and inserts rows that other goroutines are just writing.
+// peek reads and inserts rows that other goroutines are writing.
 func peek(t *testing.T, store tablestore.Store, next *atomic.Int64, known *knownRows) {
 	for range 20 {
 		n := int(next.Load())

@@ -2,7 +2,7 @@ package pebblestore
 
 import "github.com/cockroachdb/pebble/v2"
 
-// SetHeader replaces the row that describes the store itself.
+// SetHeader replaces the row that describes the store.
 func (s *Store) SetHeader(header []byte) error { return s.db.Set(headerKey, header, pebble.Sync) }
 
 // CheckFiles checks the directory as the store does once a second.

@@ -19,7 +19,7 @@ const lockName = "LOCK"
 
 // folder checks that the data directory is still the one that was opened. An
 // open file outlives its name: writes to a removed or moved directory succeed,
-// and new files end up in whatever lies at the path now.
+// and new files end up in the directory that is at the path now.
 type folder struct {
 	files vfs.FS
 	dir   string // Where the engine finds its files.

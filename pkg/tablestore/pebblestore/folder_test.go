@@ -136,7 +136,7 @@ func TestFolder_AStoreWithoutWritersNoticesTheLoss(t *testing.T) {
 	}
 }
 
-// TestFolder_ALossRightBeforeTheStopIsNoOrderlyStop removes a file that no write misses.
+// TestFolder_ALossRightBeforeTheStopIsNoOrderlyStop removes a file that no write needs.
 func TestFolder_ALossRightBeforeTheStopIsNoOrderlyStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

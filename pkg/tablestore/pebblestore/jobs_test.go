@@ -50,7 +50,7 @@ func oneStep(serial int64) ledger.Command {
 	}
 }
 
-// told is what workers and clients were told of jobs, by job id: the state of its step.
+// told records the step states that workers and clients were told, by job id.
 type told struct {
 	mu   sync.Mutex
 	jobs map[string]statemachine.StepState
@@ -64,12 +64,12 @@ func (l *told) tell(jobID string, state statemachine.StepState) {
 	}
 }
 
-// Whatever was answered before a power loss is there after it, however many changes of a job
-// were on their way to the disk together, and the store is consistent.
+// All that was answered before a power loss is stored after it, even if several changes of
+// a job were written at the same time, and the store is consistent.
 func TestPowerLoss_LosesNothingThatWasAnswered(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
-	d.inject(".log", func() error { time.Sleep(2 * time.Millisecond); return nil }, errorfs.OpFileSyncData) // So that changes meet.
+	d.inject(".log", func() error { time.Sleep(2 * time.Millisecond); return nil }, errorfs.OpFileSyncData) // So that changes overlap.
 	store := open(t, d.options())
 	jobLedger, queue := jobsOn(t, store)
 	log := &told{jobs: map[string]statemachine.StepState{}}
@@ -127,7 +127,7 @@ func TestPowerLoss_LosesNothingThatWasAnswered(t *testing.T) {
 	t.Logf("%d power losses", losses)
 }
 
-// expectTold opens the disk as a power loss left it, and looks for what was answered before.
+// expectTold opens the disk after a power loss, and checks all that was answered before.
 func expectTold(t *testing.T, d *disk, known map[string]statemachine.StepState) {
 	t.Helper()
 	store := open(t, d.options())

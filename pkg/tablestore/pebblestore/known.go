@@ -8,16 +8,16 @@ const (
 	maxKnownRows       = 128
 )
 
-// knownPartitions holds the ETags of all rows of the stripe's partitions that were written
-// last, for those that the store found empty before their first write. A precondition
-// of such a partition needs no read, not even for a row that must not exist. Partitions
-// of one job are like that for as long as the job lives; those of all jobs never are.
+// knownPartitions holds the ETags of all rows of the stripe's most recently written
+// partitions, if the store found the partition empty before its first write. A precondition
+// in such a partition needs no read, not even for a row that must not exist. A partition of
+// one job stays known while the job lives; a partition shared by all jobs never is.
 type knownPartitions struct {
 	all  [maxKnownPartitions]knownPartition
-	next int // The index of the one that is replaced next.
+	next int // the index of the partition that is replaced next
 }
 
-// knownPartition is a partition that the stripe looked at.
+// knownPartition is a partition that the stripe has read.
 type knownPartition struct {
 	table, partition string
 	// rows has the ETag of each row.
@@ -55,8 +55,8 @@ func (k *knownPartitions) rows(
 	return p.rows, nil
 }
 
-// written records a write that is about to be applied. If it cannot be applied, the
-// store fails, and nothing is looked up again.
+// written records a write that is about to be applied. If applying it fails, the store
+// fails, and these ETags are not used again.
 func (k *knownPartitions) written(write *tablestore.RowWrite) {
 	p := k.find(write.Key.Table, write.Key.Partition)
 	switch {

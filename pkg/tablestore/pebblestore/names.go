@@ -13,19 +13,19 @@ import (
 // maxNames is how many property names the store numbers. Rows spell all others.
 const maxNames = 1024
 
-// names numbers the names of properties, which otherwise are up to half of a row. A
-// batch whose rows spell names also writes a header that has them; later rows use their
-// numbers.
+// names numbers the names of properties, which would otherwise be up to half of a row. A
+// batch with rows that spell names also writes a header with these names; later rows use
+// their numbers.
 //
 //	invariant: a row with number n is in the log ⇒ a header with n is before it
 type names struct {
-	learning sync.Mutex // held from the making of a batch with a header until it is in the log
+	learning sync.Mutex // held from when a batch with a header is made until it is in the log
 	known    atomic.Pointer[tablestore.Names]
 }
 
 // learnNames adds a header with all names of the writes to the batch. It returns a
 // function that the caller calls with the result of applying the batch, or nil if there
-// is no room for more names, or another batch with a header is under way.
+// is no room for more names, or another batch with a header is being written.
 func (s *Store) learnNames(batch *pebble.Batch, writes []tablestore.RowWrite) (applied func(error), err error) {
 	t := &s.names
 	if !t.learning.TryLock() {

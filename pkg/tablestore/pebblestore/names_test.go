@@ -31,8 +31,8 @@ func expectNamed(t *testing.T, store tablestore.Store, n, names int) {
 	}
 }
 
-// A row that has a name as a number is only durable with the header that says which name
-// it is, whichever of the concurrent writers was the first to use it.
+// A row that stores a name as a number becomes durable only with the header that maps the
+// number, whichever concurrent writer used the name first.
 func TestNames_PowerLossLosesNone(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
@@ -55,7 +55,7 @@ func TestNames_PowerLossLosesNone(t *testing.T) {
 		for w := range writers {
 			counts[w] = written[w].Load()
 		}
-		after := d.crashed(t) // while the writers go on
+		after := d.crashed(t) // while the writers continue
 		for w := range writers {
 			for n := range counts[w] {
 				expectNamed(t, after, writers*int(n)+w, 3)
@@ -74,7 +74,7 @@ func TestNames_PowerLossLosesNone(t *testing.T) {
 	closeStore(t, store)
 }
 
-// Names beyond those that the store numbers are spelled by each row.
+// Each row spells the names that the store does not number.
 func TestNames_AreUnlimited(t *testing.T) {
 	t.Parallel()
 	options := pebblestore.Options{Dir: "data", FS: vfs.NewMem()}

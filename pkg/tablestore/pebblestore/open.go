@@ -218,8 +218,8 @@ const (
 	formatMarker   = "marker.format-version."
 )
 
-// creating is the name of a file that exists in the directory while a new store
-// is being made there.
+// creating is the name of a file that exists in the directory while a new store is being
+// created there.
 const creating = "CREATING"
 
 // fileName matches the names of the engine's files.
@@ -260,8 +260,8 @@ func inspect(files vfs.FS, dir string) (found []string, fresh bool, err error) {
 	return found, false, nil
 }
 
-// beginCreation makes the file that marks a creation under way, and removes the
-// files that an interrupted creation left.
+// beginCreation makes the file that marks a creation in progress, and removes the files
+// that an interrupted creation left.
 func beginCreation(files vfs.FS, dir string, remains []string) error {
 	if err := writeFile(files, files.PathJoin(dir, creating), func(fs.FileInfo) []byte { return nil }); err != nil {
 		return err

@@ -18,7 +18,7 @@ import (
 // was last synced: the manifest still begins like this, as the engine only appends to it.
 const openMarkName = "OPEN"
 
-// openMark is what the file said when the directory was opened.
+// openMark is the content of the file when the directory was opened.
 type openMark struct {
 	found  bool   // The store was not closed in order.
 	copied bool   // The file is a copy: the directory was copied while a store had it open.
@@ -45,8 +45,8 @@ func readOpenMark(files vfs.FS, dir string) (mark openMark, err error) {
 	return openMark{found: true, copied: unknown == nil && own != 0 && noted != own, note: note}, nil
 }
 
-// checkManifest returns [tablestore.ErrDamaged] unless the manifest begins as the note says. One that
-// is not there was not in use yet, or the engine misses it.
+// checkManifest returns [tablestore.ErrDamaged] unless the manifest begins as the note
+// says. A missing manifest was not in use yet, or the engine reports it.
 func checkManifest(files vfs.FS, dir, note string) error {
 	name, noted, _ := strings.Cut(note, ": ")
 	var size int64
@@ -64,7 +64,7 @@ func checkManifest(files vfs.FS, dir, note string) error {
 }
 
 // noteManifest notes the state of a manifest that was synced. Its name becomes durable
-// before the note. After an error the last note stays in use, which is no less true.
+// before the note. After an error the last note stays in use, since it still holds.
 func noteManifest(files vfs.FS, folder *folder, name string) {
 	state, err := stateOf(files, name, math.MaxInt64)
 	if err == nil && syncDir(files, folder.dir) == nil {

@@ -47,7 +47,7 @@ func TestDamage_ToTheManifestShowsAfterACrash(t *testing.T) {
 }
 
 // TestDamage_AfterAnOrderlyStopChangesNothing damages files in ways that the engine takes
-// for those of a crash: it would delete the tables that a manifest lost.
+// for the effects of a crash: it would delete the tables that a manifest lost.
 func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -82,8 +82,8 @@ func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
 	}
 }
 
-// TestDamage_IsAcceptedWithAnOpenMark opens a store without the end of its log, as the
-// operator asked for.
+// TestDamage_IsAcceptedWithAnOpenMark opens a store without the end of its log, at the
+// operator's request.
 func TestDamage_IsAcceptedWithAnOpenMark(t *testing.T) {
 	t.Parallel()
 	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
@@ -136,7 +136,7 @@ func TestDamage_OfACopyOfAnOpenStore(t *testing.T) {
 	expectSentence(t, "log", log.String(), "is a copy that was made while a store had it open", copied.Dir)
 	closeStore(t, another)
 	closeStore(t, open(t, copied))
-	expectSentence(t, "log", log.String(), "is a copy") // Once: it is a store of its own now.
+	expectSentence(t, "log", log.String(), "is a copy") // Once: it is a separate store now.
 
 	store = open(t, options)
 	copied.Dir += "2"

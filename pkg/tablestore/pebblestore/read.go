@@ -199,17 +199,16 @@ const (
 	// learnAfter is how many tombstones a scan has to step over before the
 	// skipper remembers where the live rows begin.
 	learnAfter = 64
-	// maxGaps is the most gaps that one stripe remembers.
+	// maxGaps bounds the gaps that one stripe remembers.
 	maxGaps = 32
 	// partitionEnd sorts after every row key.
 	partitionEnd = "\xff"
 )
 
 // tombstoneSkipper remembers, for ranges that begin with many tombstones, where
-// the first live row may be. A queue or schedule is scanned from the same place
-// again and again while rows are removed at its head and added at its tail;
-// until the engine has compacted the tombstones, each scan would step over all
-// of them.
+// the first live row may be. A queue or schedule is scanned from the same place repeatedly
+// while rows are removed at its head and added at its tail; until the engine has compacted
+// the tombstones, each scan would step over all of them.
 //
 // Writers cut the gaps in [tombstoneSkipper.put].
 type tombstoneSkipper struct {
@@ -278,7 +277,7 @@ func (t *tombstoneSkipper) end(w *watch, first string, dead int) {
 // row, and before the write is acknowledged or a reader that saw the row
 // returns. A scan with an older iterator is either still watched or has left a
 // gap, which put cuts. A scan that uses the gap before put cuts it may miss the
-// row, as it may miss any row whose write is under way.
+// row, as it may miss any row that is being written.
 func (t *tombstoneSkipper) put(table, partition, row string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -31,7 +31,7 @@ var headerKey = []byte{divider, 'h'}
 type header struct {
 	epoch   uint64            // How often the store was opened for writing.
 	created time.Time         // When it was made.
-	names   *tablestore.Names // The names that rows have as numbers.
+	names   *tablestore.Names // the names that rows store as numbers
 }
 
 func encodeHeader(h header) []byte {
@@ -113,10 +113,10 @@ func end(query tablestore.Query) string {
 	return min(query.To, partitionEnd)
 }
 
-// usualRowBytes is about how much a row takes with its key.
+// usualRowBytes is the approximate size of a row with its key.
 const usualRowBytes = 1 << 10
 
-// appendRow appends a row as it is stored: a version byte, the ETag preceded by its
+// appendRow appends a row in its stored form: a version byte, the ETag preceded by its
 // length, and the properties. spelled reports whether one of their names had no number.
 func appendRow(dst []byte, etag tablestore.ETag, properties tablestore.Properties, names *tablestore.Names,
 ) (row []byte, spelled bool) {

@@ -72,8 +72,8 @@ func Unpack(r io.Reader, options RestoreOptions) (_ *Unpacked, err error) {
 	return u, nil
 }
 
-// clear removes what an interrupted restore left, and checks that the place is empty but
-// for the lock, and for what file systems have at their root.
+// clear removes what an interrupted restore left, and checks that the place is empty except
+// for the lock and the files that file systems have at their root.
 func (u *Unpacked) clear() error {
 	names, err := u.files.List(u.place)
 	if err != nil {
@@ -89,9 +89,9 @@ func (u *Unpacked) clear() error {
 	return u.discard()
 }
 
-// discard removes what was unpacked, and what of it was moved unless the store is complete.
-// The directory goes last and after a sync: a store without it and without its marker would
-// be taken for a damaged one.
+// discard removes the unpacked files, including those already moved unless the store is
+// complete. The directory goes last and after a sync: a store without it and without its
+// marker would be taken for a damaged one.
 func (u *Unpacked) discard() error {
 	names, err := u.files.List(u.place)
 	if err != nil {
@@ -160,8 +160,8 @@ func (u *Unpacked) Commit() error {
 // directory.
 func (u *Unpacked) Close() error {
 	err := errors.Join(u.discard(), u.lock.Close())
-	if u.made { // By this restore, and for nothing.
-		_ = u.files.Remove(u.files.PathJoin(u.place, lockName)) // What is left is an empty directory.
+	if u.made { // The restore made it, and does not need it.
+		_ = u.files.Remove(u.files.PathJoin(u.place, lockName)) // An error leaves an empty directory.
 		_ = u.files.Remove(u.place)
 	}
 	return err

@@ -108,7 +108,8 @@ func TestRestore_FailedCommitCanBeRepeated(t *testing.T) {
 	}
 }
 
-// The unpacked store can be read before it is in its place, and is dropped without Commit.
+// The unpacked store can be read before it is moved into place, and is deleted without
+// Commit.
 func TestRestore_CanBeReadFirst(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
@@ -160,7 +161,7 @@ func TestRestore_NeedsAnEmptyDirectory(t *testing.T) {
 	}
 	refuse(foreign, fs.ErrExist, "it holds letter.txt")
 
-	// The root of a file system of its own.
+	// The root of a separate file system.
 	mount := t.TempDir()
 	if err := os.Mkdir(filepath.Join(mount, "lost+found"), 0o700); err != nil {
 		t.Fatal(err)
@@ -171,7 +172,7 @@ func TestRestore_NeedsAnEmptyDirectory(t *testing.T) {
 	closeStore(t, restored)
 }
 
-// A failing disk is no fault of the backup.
+// A failing disk must not be reported as a bad backup.
 func TestRestore_TellsAFailingDiskFromABadBackup(t *testing.T) {
 	t.Parallel()
 	backup := sample(t, 60)

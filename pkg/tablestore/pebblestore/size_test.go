@@ -17,12 +17,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
-// TestSize_OfAFinishedJob holds a job of three steps, with a payload of some 250 bytes, to
-// the disk space that docs/operations.md states.
+// TestSize_OfAFinishedJob compares the disk space of a job of three steps, with a payload
+// of some 250 bytes, with docs/operations.md.
 func TestSize_OfAFinishedJob(t *testing.T) {
 	t.Parallel()
 	const jobs, limit = 200, 4 << 10
-	// The first level has several tables, else a compaction would move the one as it is.
+	// Let the first level have several tables: a compaction would move a single table
+	// unchanged.
 	store := open(t, pebblestore.Options{Dir: "data", FS: vfs.NewMem()}.WithMemTable(1<<20))
 	defer func() { _ = store.Close() }()
 	mirror := workqueue.NewMirror(0)

@@ -89,7 +89,7 @@ type Store struct {
 	folder  *folder
 	stripes *stripes
 
-	header   header // But for the names that it got since: see names.
+	header   header // without the names added since: see names
 	names    names
 	isNew    bool
 	readOnly bool
@@ -221,7 +221,7 @@ func (s *Store) Info() Info {
 // Counts are what the store has done since it was opened.
 type Counts struct {
 	Commits uint64 // that it has written
-	Reads   uint64 // that it was asked for: Get, Scan and Walk
+	Reads   uint64 // the requests to read: Get, Scan and Walk
 	Rows    uint64 // that these reads returned
 }
 

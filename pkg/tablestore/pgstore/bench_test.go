@@ -18,8 +18,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
 
-// BenchmarkCommit measures changes of a job's size by concurrent writers: the time of a
-// change, and what each costs the server of CPU time, of its log and of its flushes.
+// BenchmarkCommit measures changes of a job's size by concurrent writers: the time of each
+// change, and the server's CPU time, log and flushes per change.
 func BenchmarkCommit(b *testing.B) {
 	for _, writers := range []int{1, 16, 64} {
 		b.Run(fmt.Sprintf("writers=%d", writers), func(b *testing.B) {
@@ -98,7 +98,7 @@ func serverCost(b *testing.B, connection *pgx.Conn) (log, flushes, cpu float64) 
 	for _, path := range paths {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // It has ended.
+			continue // The process has ended.
 		}
 		fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
 		if string(fields[1]) == strconv.Itoa(postgrestest.Server.Owned().Pid) {

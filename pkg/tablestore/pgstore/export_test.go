@@ -1,9 +1,9 @@
 package pgstore
 
-// RolledBack is rolledBack, for tests with answers of servers that speak other languages.
+// RolledBack is rolledBack, for tests with answers of servers in other languages.
 var RolledBack = rolledBack
 
-// Waiting is the number of changes that wait for a sender.
+// Waiting returns the number of changes that wait for a sender.
 func (s *Store) Waiting() int {
 	s.writer.mu.Lock()
 	defer s.writer.mu.Unlock()

@@ -11,8 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
 
-// gate makes writes of rows that begin with "held" wait until open, and those of "fail" and
-// an SQLSTATE fail with it, a deadlock only twice.
+// gate makes writes of rows that begin with "held" wait until open, and writes of rows
+// named "fail" and an SQLSTATE fail with that state, a deadlock only twice.
 func gate(t *testing.T, url string) (open func()) {
 	t.Helper()
 	execute(t, url, `
@@ -46,8 +46,8 @@ func awaitUnderWay(t *testing.T, url string, n int) {
 	}
 }
 
-// occupy has a commit of each of both senders wait until release, one after the other, or
-// one sender would take both.
+// occupy makes a commit of each sender wait until release. It starts them one after the
+// other; otherwise one sender could take both.
 func occupy(t *testing.T, url string, store *pgstore.Store) (held map[string]chan error, release func()) {
 	t.Helper()
 	release, held = gate(t, url), map[string]chan error{}
@@ -58,8 +58,8 @@ func occupy(t *testing.T, url string, store *pgstore.Store) (held map[string]cha
 	return held, release
 }
 
-// An error that any change would get is that of the whole group; after one that may be the
-// fault of a single change the others are written.
+// An error that any change would get is the outcome of the whole group. After an error that
+// may be the fault of one change, the others are written.
 func TestCommit_AGroupFailsAsItsErrorSays(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]struct{ of, others error }{
@@ -96,8 +96,8 @@ func TestCommit_AGroupFailsAsItsErrorSays(t *testing.T) {
 	}
 }
 
-// The session of a group is ended while the group is under way: nothing is known of any of
-// its changes.
+// If the session ends during the commit of a group, the outcome of each of its changes is
+// unknown.
 func TestCommit_NothingIsKnownOfAGroupWhoseSessionEnds(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)
@@ -144,7 +144,8 @@ func TestClose_WithGroupsUnderWay(t *testing.T) {
 	}
 }
 
-// Changes that wait for rows one by one occupy neither the senders nor the connections.
+// Changes that wait individually for locked rows occupy neither the senders nor the
+// connections.
 func TestCommit_RowsThatAreKeptOccupyNoSender(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)

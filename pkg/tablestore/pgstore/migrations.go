@@ -104,7 +104,7 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 		}
 		var err error
 		if from, to, err = compare(ctx, tx); !errors.Is(err, ErrOlderSchema) {
-			return err // It has the version already, or one that is newer.
+			return err // The schema already has this version, or a newer one.
 		}
 		for number := from; number < len(all); number++ {
 			if _, err := tx.Exec(ctx, all[number]); err != nil {
@@ -120,7 +120,7 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	return from, to, nil
 }
 
-// connect opens one connection, for administration.
+// connect opens one connection for administration.
 func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -134,7 +134,7 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	return connection, nil
 }
 
-// hideURL returns an error without the URL, which may have a password.
+// hideURL returns an error without the URL, which may contain a password.
 func hideURL(err error) error {
 	if parse, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
 		return fmt.Errorf("the URL of PostgreSQL is not valid: %w", parse.Unwrap())

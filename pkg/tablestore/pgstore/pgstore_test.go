@@ -25,7 +25,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(postgrestest.Main(m)) }
 
-// open opens a store that must open.
+// open opens a store, which must succeed.
 func open(t testing.TB, url string) *pgstore.Store {
 	t.Helper()
 	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 8})
@@ -40,7 +40,7 @@ func TestStore(t *testing.T) {
 	conform(t, postgrestest.Server, 20)
 }
 
-// conform runs the suite on one database of the server: its checks have tables of their own.
+// conform runs the suite on one database of the server: each check has separate tables.
 func conform(t *testing.T, server *postgres.Server, effort int) {
 	t.Helper()
 	url := postgrestest.DatabaseOn(t, server)
@@ -128,9 +128,9 @@ func execute(t *testing.T, url, statement string) {
 	}
 }
 
-// TestCommit_SaysWhatIsKnownOfASessionThatEnds ends the session of a commit under way: the
-// outcome is unknown. Reads take another session.
-func TestCommit_SaysWhatIsKnownOfASessionThatEnds(t *testing.T) {
+// TestCommit_IsUnknownIfItsSessionEnds ends the session during a commit: the outcome is
+// unknown. Reads use another session.
+func TestCommit_IsUnknownIfItsSessionEnds(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)
 	store := open(t, url)
@@ -157,8 +157,8 @@ func TestCommit_SaysWhatIsKnownOfASessionThatEnds(t *testing.T) {
 	}
 }
 
-// TestCommit_WaitsNoLongerThanItsTimeout has a commit under way, and another that
-// waits for the only connection: nothing is known of the first, and the second was not sent.
+// TestCommit_WaitsNoLongerThanItsTimeout lets a commit time out while another waits for the
+// only connection: the outcome of the first is unknown, and the second was not sent.
 func TestCommit_WaitsNoLongerThanItsTimeout(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)
@@ -188,7 +188,8 @@ func TestCommit_WaitsNoLongerThanItsTimeout(t *testing.T) {
 	}
 }
 
-// The severity of an error is in the language of the server; another field is not.
+// The field Severity of an error is in the server's language; the unlocalized severity is
+// not.
 func TestAnAnswerIsUnderstoodInEveryLanguage(t *testing.T) {
 	t.Parallel()
 	if !pgstore.RolledBack(&pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: "ERROR"}) {
@@ -219,7 +220,7 @@ func TestOpen_RefusesADatabaseThatCannotHoldEveryText(t *testing.T) {
 	}
 }
 
-// A standby says of its transactions what this database does.
+// This database reports its transactions as read-only, as a standby does.
 func TestOpen_RefusesAServerThatTakesNoWrites(t *testing.T) {
 	t.Parallel()
 	at := postgrestest.Database(t)
@@ -234,9 +235,9 @@ func TestOpen_RefusesAServerThatTakesNoWrites(t *testing.T) {
 	_ = store.Close() // It never fails.
 }
 
-// TestCommit_RunsNoFunctionOfAnotherRole creates functions that fit better than those of
-// PostgreSQL, as a role can that may create in the schema public. It also calls lucius.apply
-// in a session in which that schema comes first.
+// TestCommit_RunsNoFunctionOfAnotherRole creates functions that match better than those of
+// PostgreSQL, as a role with the right to create in the schema public can. It also calls
+// lucius.apply in a session in which that schema comes first.
 func TestCommit_RunsNoFunctionOfAnotherRole(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)

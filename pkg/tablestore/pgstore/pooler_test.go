@@ -14,8 +14,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
 
-// TestOpen_RefusesAPoolerThatDropsItsSettings connects by a pooler that begins sessions with
-// settings of its own.
+// TestOpen_RefusesAPoolerThatDropsItsSettings connects through a pooler that replaces the
+// settings of sessions.
 func TestOpen_RefusesAPoolerThatDropsItsSettings(t *testing.T) {
 	t.Parallel()
 	at, err := url.Parse(postgrestest.Database(t))
@@ -34,8 +34,8 @@ func TestOpen_RefusesAPoolerThatDropsItsSettings(t *testing.T) {
 	}
 }
 
-// newPooler returns the address of a proxy that replaces a text in the first message of each
-// connection to PostgreSQL, which has the settings of the session.
+// newPooler returns the address of a proxy that replaces a text in the first message of
+// each connection to PostgreSQL, which contains the settings of the session.
 func newPooler(t *testing.T, to, from, by string) string {
 	t.Helper()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

@@ -15,8 +15,8 @@ import (
 // timeLayout is how times are stored: in UTC, to the millisecond.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// Objects stand for values that JSON has no type for: {"t": time}, {"b": base64}, and
-// {"s": base64} for a text with a zero byte, which jsonb cannot hold.
+// Objects represent values that JSON has no type for: {"t": time}, {"b": base64}, and {"s":
+// base64} for a text with a zero byte, which jsonb cannot hold.
 const (
 	tagTime  = "t"
 	tagBytes = "b"

@@ -10,9 +10,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
 
-// TestGet_ShowsNoCommitThatOnlyThePrimaryHas has a commit wait for a standby that is not
-// there. Once it is given up, PostgreSQL shows its row: the store does not, before a standby
-// has it.
+// TestGet_ShowsNoCommitThatOnlyThePrimaryHas makes a commit wait for a standby that does
+// not exist. Once the wait ends, PostgreSQL shows the commit's row, but the store does not
+// until a standby has it.
 func TestGet_ShowsNoCommitThatOnlyThePrimaryHas(t *testing.T) {
 	t.Parallel()
 	primary := postgrestest.Start(t)

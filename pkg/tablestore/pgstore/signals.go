@@ -15,24 +15,24 @@ import (
 
 const (
 	// listenersLock is the advisory lock that each listening process holds shared, so that
-	// one without others does not notify.
+	// a process without others does not notify.
 	listenersLock = 0x6c7563697574
-	// signalGap is the least time between two sends of a process. A transaction that
-	// notifies holds a lock of the whole server while it commits.
+	// signalGap is the minimum time between two sends of a process. A transaction that
+	// notifies holds a server-wide lock while it commits.
 	signalGap = 5 * time.Millisecond
 	// alonePause is how long a process that found no other drops its notifications.
 	alonePause = time.Second
-	// maxSignals bounds the notifications that wait for a send, and maxPayload their size,
+	// maxSignals bounds the notifications that wait to be sent, and maxPayload their size,
 	// which PostgreSQL limits to less than 8000 bytes.
 	maxSignals, maxPayload = 1024, 7999
-	// A session that was silent for pingEvery is checked. Each request may take requestTime.
+	// A session that was idle for pingEvery is checked. Each request may take requestTime.
 	pingEvery, requestTime = 30 * time.Second, 10 * time.Second
 	// The pauses before a new session grow from the first to the last.
 	firstReconnect, lastReconnect = 50 * time.Millisecond, 5 * time.Second
 )
 
-// signals carries the notifications of a process, over one session that is not of the pool:
-// it listens, and sends in batches. It begins with the first use.
+// signals carries the notifications of a process over one session outside of the pool,
+// which listens, and sends in batches. It starts with the first use.
 type signals struct {
 	config *pgx.ConnConfig
 	begin  sync.Once
@@ -46,7 +46,7 @@ type signals struct {
 	mu        sync.Mutex
 	heard     map[string][]func(payload string)
 	waiting   map[signal]struct{} // to be sent
-	alone     time.Time           // until then there is no other process
+	alone     time.Time           // until then the process counts as the only one
 	interrupt context.CancelFunc  // ends the wait for notifications; nil if the session is busy
 }
 
@@ -55,7 +55,7 @@ type signal struct{ channel, payload string }
 
 func newSignals(config *pgx.ConnConfig, log *slog.Logger) *signals {
 	config = config.Copy()
-	// It writes nothing: a commit need not wait for the disk.
+	// The session writes nothing, so its commits need not wait for the disk.
 	config.RuntimeParams["synchronous_commit"] = "off"
 	s := &signals{config: config, log: log, heard: map[string][]func(string){}, waiting: map[signal]struct{}{}}
 	s.ctx, s.end = context.WithCancel(context.Background())
@@ -64,7 +64,7 @@ func newSignals(config *pgx.ConnConfig, log *slog.Logger) *signals {
 
 // close ends the session. No callback is running afterwards.
 func (s *signals) close() {
-	s.begin.Do(func() {}) // From now on it does not begin.
+	s.begin.Do(func() {}) // From now on it cannot start.
 	s.end()
 	s.done.Wait()
 }
@@ -121,7 +121,7 @@ func (s *signals) run() {
 	}
 }
 
-// report notes whether the session listens, and logs what is new.
+// report notes whether the session listens, and logs changes.
 func (s *signals) report(err error) {
 	s.up.Store(err == nil)
 	switch failed := err != nil; {
@@ -139,12 +139,12 @@ func (s *signals) report(err error) {
 type session struct {
 	*pgx.Conn
 
-	pid       uint32 // of the server's process: a pooler has its own in the protocol
+	pid       uint32 // of the server's process; through a pooler, the protocol names another
 	listening map[string]bool
 }
 
-// session connects, and listens and sends until an error. connected says that it got as
-// far as that.
+// session connects, and listens and sends until an error. connected says that the
+// connection was made.
 func (s *signals) session() (connected bool, err error) {
 	session, err := s.connect()
 	if err != nil {
@@ -167,7 +167,8 @@ func (s *signals) session() (connected bool, err error) {
 	return true, err
 }
 
-// connect opens a session that others know to be there.
+// connect opens a session and takes the listeners' lock, by which other processes know of
+// it.
 func (s *signals) connect() (*session, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
@@ -185,8 +186,8 @@ func (s *signals) connect() (*session, error) {
 	return opened, nil
 }
 
-// listenAll listens on the channels that the session does not listen on. Their callbacks
-// are told that notifications may have been missed.
+// listenAll listens on the channels that the session does not listen on yet, and tells
+// their callbacks that notifications may have been missed.
 func (s *signals) listenAll(session *session) error {
 	s.mu.Lock()
 	added := slices.DeleteFunc(slices.Collect(maps.Keys(s.heard)), func(channel string) bool { return session.listening[channel] })
@@ -203,7 +204,7 @@ func (s *signals) listenAll(session *session) error {
 	return nil
 }
 
-// take returns what waits to be sent, nothing before the time next.
+// take returns the notifications that wait to be sent, none before the time next.
 func (s *signals) take(next time.Time) []signal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -218,7 +219,8 @@ func (s *signals) take(next time.Time) []signal {
 	return batch
 }
 
-// send sends the batch if other processes listen: then none can have their lock alone.
+// send sends the batch if other processes listen, in which case the listeners' lock cannot
+// be taken exclusively.
 func (s *signals) send(session *session, batch []signal) error {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
@@ -238,8 +240,8 @@ func (s *signals) send(session *session, batch []signal) error {
 	return err
 }
 
-// hear waits for one notification, no longer than until there is something to send or a
-// channel to listen on. It checks a session that was silent for long.
+// hear waits for one notification, or until there is something to send or a channel to
+// listen on. It checks a session that was idle for long.
 func (s *signals) hear(session *session, next time.Time) error {
 	ctx, cancel := context.WithTimeout(s.ctx, pingEvery)
 	defer cancel()
@@ -275,7 +277,6 @@ func (s *signals) hear(session *session, next time.Time) error {
 	return session.Ping(ctx)
 }
 
-// tell calls the channel's callbacks.
 func (s *signals) tell(one signal) {
 	s.mu.Lock()
 	heard := s.heard[one.channel]

@@ -48,15 +48,16 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// listening returns what the store hears on the channel "test".
+// listening returns a channel of the notifications that the store receives on the channel
+// "test".
 func listening(store *pgstore.Store) chan string {
 	heard := make(chan string, 1000)
 	store.Listen("test", func(payload string) { heard <- payload })
 	return heard
 }
 
-// The sessions of both processes are ended: they connect again, and the listener is told
-// that it may have missed something.
+// After the sessions of both processes end, they reconnect, and the listener learns that it
+// may have missed notifications.
 func TestListen_SurvivesTheEndOfItsSession(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)
@@ -92,7 +93,7 @@ func TestListen_SurvivesTheEndOfItsSession(t *testing.T) {
 	}
 }
 
-func TestNotify_TakesWhatPostgreSQLDoesNot(t *testing.T) {
+func TestNotify_DropsPayloadsThatPostgreSQLRejects(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)
 	one, other := open(t, url), open(t, url)
@@ -104,8 +105,8 @@ func TestNotify_TakesWhatPostgreSQLDoesNot(t *testing.T) {
 	awaitHeard(t, one, "it goes on", heard)
 }
 
-// replica is the pull queue of one process, whose claims would wait for an hour without
-// being woken.
+// replica returns the pull queue of one process; its claims would wait for an hour without
+// a wake-up.
 func replica(t *testing.T, url string) (*ledger.Ledger, *workqueue.Queue) {
 	t.Helper()
 	store, mirror := open(t, url), workqueue.NewMirror(0)

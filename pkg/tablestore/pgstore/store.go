@@ -20,14 +20,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// searchPath has no schema in which another role of the database may create a function: one
-// that fits the arguments better than PostgreSQL's own would run with the rights of Lucius.
+// searchPath contains no schema in which another role of the database may create functions:
+// a function that matches the arguments better than PostgreSQL's own would run with the
+// rights of Lucius.
 const searchPath = "pg_catalog, pg_temp"
 
-// awaitStandby begins each session with a commit that writes to the log and nothing else. It
-// is answered when the standbys that PostgreSQL waits for have it, and so all that was
-// committed before: a commit whose wait was ended by a crash or a timeout is visible without
-// having been replicated, and a failover would lose it.
+// awaitStandby begins each session with a commit that writes only to the log. It is
+// answered when the standbys that PostgreSQL waits for have it, and therefore all earlier
+// commits. Without it, a commit whose wait was ended by a crash or a timeout would be
+// visible before it is replicated, and a failover would lose it.
 const awaitStandby = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(true, 'lucius', '') END"
 
 // maxPage is the greatest number of rows on one page.
@@ -100,8 +101,9 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}, nil
 }
 
-// check refuses a server that could lose commits, takes none or cannot hold every text, and
-// a schema of another version. A connection pooler may have dropped the setting of the session.
+// check rejects a server that could lose commits, accepts none or cannot store every text,
+// and a schema of another version. A connection pooler may have dropped the setting of the
+// session.
 func check(ctx context.Context, pool *pgxpool.Pool, readOnly bool) error {
 	for _, setting := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
 		var value string
@@ -192,8 +194,8 @@ func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	return page, nil
 }
 
-// bound returns a text that lies between the same row keys as the bound of a scan.
-// PostgreSQL takes no text with a zero byte or invalid UTF-8; row keys are printable ASCII.
+// bound converts the bound of a scan to a text at the same place among row keys, which are
+// printable ASCII. PostgreSQL accepts no text with a zero byte or invalid UTF-8.
 func bound(text string) string {
 	for i := range len(text) {
 		switch c := text[i]; {
@@ -216,7 +218,7 @@ func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) ([]tablestore.Ro
 }
 
 // read runs a query for rows of the table that is its first argument. If its session ends,
-// it takes another.
+// it uses another.
 func (s *Store) read(ctx context.Context, sql string, args ...any) ([]tablestore.Row, error) {
 	for try := 1; ; try++ {
 		if err := s.usable(ctx); err != nil {
@@ -268,7 +270,7 @@ func (s *Store) usable(ctx context.Context) error {
 	return nil
 }
 
-// unavailable is the error of a request that wrote nothing.
+// unavailable returns the error of a request that wrote nothing.
 func unavailable(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnavailable, cmp.Or(ctx.Err(), err))
 }

@@ -17,31 +17,31 @@ import (
 )
 
 const (
-	// maxSenders is how many shared transactions write at the same time: with more, fewer
+	// maxSenders bounds the shared transactions that write concurrently: with more, fewer
 	// changes would share one.
 	maxSenders = 4
 	// maxGroup and maxGroupRows bound the changes of one transaction.
 	maxGroup, maxGroupRows = 64, 1000
 )
 
-// change is a change on its way to the server.
+// change is a change that is being written.
 type change struct {
-	first []*tablestore.Op // the first op of each row, by its place in the change
+	first []*tablestore.Op // the first op on each row, by its index in the change
 	rows  []write
 	done  chan error // receives the outcome; it has room for it
-	late  bool       // its time is over: it is not sent again; writer.mu guards it
+	late  bool       // its deadline has passed, so it is not sent again; guarded by writer.mu
 }
 
-// write is the write of one row, as lucius.apply takes it.
+// write is the write of one row, as an argument of lucius.apply.
 type write struct {
 	key          tablestore.Key
 	place        int
-	expect, etag *string // nil for any version, and for a row that is removed
+	expect, etag *string // expect is nil for any version, etag for a row that is removed
 	props        *string
 }
 
-// newChange folds the batches to one write for each row. The version that a row has now is
-// what its first op expects: the server compares.
+// newChange folds the batches into one write per row. The server compares a row's version
+// with the one that its first op expects.
 func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change, [][]tablestore.ETag, error) {
 	c := &change{done: make(chan error, 1)}
 	places := map[tablestore.Key]int{}
@@ -77,7 +77,7 @@ func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change
 				return nil, nil, err
 			}
 			row.etag, row.props = (*string)(&last.ETag), &text
-		} else if row.expect != nil && *row.expect == "" { // It must be absent, and stays so.
+		} else if row.expect != nil && *row.expect == "" { // The row must be absent, and stays absent.
 			etag, none := string(next()), "{}"
 			c.rows = append(c.rows, write{key: row.key, place: place, expect: row.expect, etag: &etag, props: &none})
 			row.expect = &etag
@@ -87,7 +87,7 @@ func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change
 	return c, etags, nil
 }
 
-// writer sends changes to the server. Changes that are made while others are under way
+// writer sends changes to the server. Changes that arrive while others are being written
 // share the next transaction: its round trip, its plan and its flush of the log.
 //
 //	write ──▶ shared ──take──▶ group ──▶ one call of lucius.apply ──▶ an outcome for each
@@ -99,7 +99,7 @@ func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change
 type writer struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration
-	ctx     context.Context //nolint:containedctx // It ends with the store: a group outlives a caller.
+	ctx     context.Context //nolint:containedctx // It ends with the store: a group outlives its callers.
 	end     context.CancelFunc
 	sending sync.WaitGroup
 
@@ -107,12 +107,12 @@ type writer struct {
 	shared, alone line
 }
 
-// line is changes that wait for senders.
+// line is a queue of changes that wait for senders.
 type line struct {
 	waiting []*change
 	senders int // invariant: len(waiting) > 0 ⇒ senders > 0
-	most    int // of senders
-	group   int // changes of a transaction at most
+	most    int // the maximum of senders
+	group   int // the maximum of changes in a transaction
 }
 
 // newWriter returns a writer that leaves half of the connections to reads.
@@ -145,7 +145,7 @@ func (w *writer) write(ctx context.Context, c *change) error {
 	if w.withdraw(c) {
 		return unavailable(waiting, waiting.Err())
 	}
-	select { // It is under way, for as long as that takes: commitOnce has a timeout too.
+	select { // The change is being written; wait for its outcome, since commitOnce has a timeout too.
 	case err := <-c.done:
 		return err
 	case <-ctx.Done():
@@ -153,7 +153,8 @@ func (w *writer) write(ctx context.Context, c *change) error {
 	}
 }
 
-// enqueue has the changes sent, of which nothing is written. One that is late is given up.
+// enqueue queues changes of which nothing is written. It drops those whose deadline has
+// passed.
 func (w *writer) enqueue(l *line, changes ...*change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -170,7 +171,7 @@ func (w *writer) enqueue(l *line, changes ...*change) {
 	}
 }
 
-// withdraw reports whether the change is not under way, and will not be.
+// withdraw gives up the change, and reports whether it was not sent yet and will not be.
 func (w *writer) withdraw(c *change) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -191,7 +192,7 @@ func (w *writer) send(l *line) {
 	}
 }
 
-// take returns the changes of the next transaction, of which no two write the same row. If
+// take returns the changes of the next transaction; no two of them write the same row. If
 // there are none, the sender ends.
 func (w *writer) take(l *line) []*change {
 	w.mu.Lock()
@@ -222,19 +223,19 @@ func (w *writer) take(l *line) []*change {
 	return group
 }
 
-// The codes of PostgreSQL that are told apart.
+// The error codes of PostgreSQL that this package distinguishes.
 const (
 	codeConflict  = "LC001" // of lucius.apply
-	codeLocked    = "55P03" // another transaction keeps a row
+	codeLocked    = "55P03" // another transaction has locked a row
 	codeDiskFull  = "53100"
 	classRollback = "40" // a deadlock, or a conflict with recovery
 	maxRetries    = 8
 	retryDelay    = 5 * time.Millisecond
 )
 
-// commit sends the group until each change has an outcome. It sends it again if nothing had
-// been sent, and after an answer that says that the transaction was rolled back for no fault
-// of its own.
+// commit sends the group until each change has an outcome. It sends the group again if
+// nothing was sent, or if the server answers that it rolled the transaction back for a
+// reason outside of it.
 func (w *writer) commit(group []*change) {
 	for try := 1; len(group) > 0; try++ {
 		rows := ordered(group)
@@ -249,7 +250,7 @@ func (w *writer) commit(group []*change) {
 			finish(group, nil)
 			return
 		case answer.Code == codeConflict:
-			group, try = withoutConflicts(group, rows, answer.Detail), 0 // There are fewer each time.
+			group, try = withoutConflicts(group, rows, answer.Detail), 0 // The group shrinks each time.
 		case (again || strings.HasPrefix(answer.Code, classRollback)) && try < maxRetries && sleep(w.ctx, time.Duration(try)*retryDelay):
 		case answer.Code == codeLocked, undone && len(group) > 1 && ofOne(answer.Code):
 			w.enqueue(&w.alone, group...)
@@ -260,7 +261,7 @@ func (w *writer) commit(group []*change) {
 		case undone, unsent:
 			finish(group, unavailable(w.ctx, err))
 			return
-		default: // The answer was lost, or the session was ended while it was under way.
+		default: // The answer was lost, or the session ended during the commit.
 			finish(group, fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnknown, err))
 			return
 		}
@@ -276,7 +277,7 @@ func ofOne(code string) bool {
 	return code == codeLocked
 }
 
-// finish gives all changes of the group that outcome.
+// finish sets the outcome of all changes of the group.
 func finish(group []*change, err error) {
 	for _, c := range group {
 		c.done <- err
@@ -309,7 +310,7 @@ func ordered(group []*change) []placed {
 	return rows
 }
 
-// commitOnce sends the rows over a connection of the pool. It reports whether nothing was
+// commitOnce sends the rows over a connection of the pool, and reports whether nothing was
 // sent.
 func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
 	tables, parts, names := make([]string, len(rows)), make([]string, len(rows)), make([]string, len(rows))
@@ -347,7 +348,7 @@ func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
 }
 
 // forget makes reads after a commit with an unknown outcome begin with [awaitStandby]. It
-// returns when the commit's session has ended on the server, if the server answers: before
+// waits until the commit's session has ended on the server, if the server answers: before
 // that, the commit may still become visible.
 func (w *writer) forget(connection *pgxpool.Conn) {
 	if closed := connection.Conn().PgConn(); closed.IsClosed() {
@@ -356,8 +357,8 @@ func (w *writer) forget(connection *pgxpool.Conn) {
 	w.pool.Reset()
 }
 
-// withoutConflicts gives the changes that have one of the rows their conflict, and returns
-// the others. places counts rows from 1.
+// withoutConflicts ends the changes that write one of the conflicting rows with a conflict,
+// and returns the others. places counts rows from 1.
 func withoutConflicts(group []*change, rows []placed, places string) (others []*change) {
 	first := map[*change]int{}
 	for place := range strings.SplitSeq(places, ",") {
@@ -373,7 +374,7 @@ func withoutConflicts(group []*change, rows []placed, places string) (others []*
 		switch {
 		case conflicts:
 			c.done <- &tablestore.ConflictError{Key: c.first[place].Key, Verb: c.first[place].Verb}
-		case len(first) == 0: // It cannot be.
+		case len(first) == 0: // unreachable
 			c.done <- &tablestore.ConflictError{}
 		default:
 			others = append(others, c)
@@ -382,15 +383,15 @@ func withoutConflicts(group []*change, rows []placed, places string) (others []*
 	return others
 }
 
-// rolledBack reports whether the server answered that the statement did nothing. A session
-// that is ended by force says so with another severity, whatever it had done. Severity
-// itself is in the language of the server's messages.
+// rolledBack reports whether the server answered that it rolled the statement back. A
+// session that is terminated answers with another severity, whether or not it had
+// committed. The field Severity is in the language of the server's messages.
 func rolledBack(err error) bool {
 	answer, answered := errors.AsType[*pgconn.PgError](err)
 	return answered && answer.SeverityUnlocalized == "ERROR"
 }
 
-// isConnect reports whether there was no connection, so that nothing was sent.
+// isConnect reports whether no connection was made, so that nothing was sent.
 func isConnect(err error) bool {
 	_, failed := errors.AsType[*pgconn.ConnectError](err)
 	return failed

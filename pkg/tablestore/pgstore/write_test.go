@@ -26,7 +26,7 @@ func rowKey(row string) tablestore.Key {
 	return tablestore.Key{Table: "one", Partition: "p", Row: row}
 }
 
-// commits commits a batch of one op on each of the rows, and returns the outcomes by row.
+// commits commits one batch per row, with one op each, and returns the outcomes by row.
 func commits(t *testing.T, store *pgstore.Store, verb tablestore.Verb, rows ...string) map[string]chan error {
 	t.Helper()
 	outcomes := map[string]chan error{}
@@ -94,8 +94,8 @@ func expectDone(t *testing.T, outcomes map[string]chan error, rows ...string) {
 	}
 }
 
-// Both senders are occupied while changes come in, of which two have no effect: the others
-// are one transaction.
+// While both senders are occupied, changes arrive, two of which have no effect: the others
+// share one transaction.
 func TestCommit_ChangesThatWaitTravelTogether(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)
@@ -127,7 +127,7 @@ func TestCommit_ChangesThatWaitTravelTogether(t *testing.T) {
 	}
 	var written, transactions int
 	query(t, url, "SELECT count(*), count(DISTINCT xmin::text) FROM lucius.rows WHERE row LIKE 'new%'", &written, &transactions)
-	if written != 20 || transactions > 2 { // The twin may have gone with the second sender.
+	if written != 20 || transactions > 2 { // The twin may have been sent by the second sender.
 		t.Errorf("%d rows were written in %d transactions", written, transactions)
 	}
 }
@@ -145,7 +145,8 @@ func query(t *testing.T, url, sql string, into ...any) {
 	}
 }
 
-// A change of a group waits for a row that another transaction keeps: the others do not.
+// If one change of a group waits for a row that another transaction has locked, the others
+// do not wait.
 func TestCommit_OneThatWaitsForARowHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)
@@ -166,7 +167,7 @@ func TestCommit_OneThatWaitsForARowHoldsUpNoOther(t *testing.T) {
 	expectDone(t, others, "kept")
 }
 
-// TestRoundTrips counts what a job costs: each change is one round trip.
+// TestRoundTrips counts the round trips of a job: each change takes one.
 func TestRoundTrips(t *testing.T) {
 	t.Parallel()
 	trips, over := counted(t, postgrestest.Database(t))
@@ -196,7 +197,7 @@ func TestRoundTrips(t *testing.T) {
 			return nil
 		}},
 	}
-	for key := range 30 { // The first prepare statements; the 32nd claim expires memories.
+	for key := range 30 { // The first changes prepare statements; the 32nd claim expires memories.
 		for _, verb := range verbs {
 			before := trips.Load()
 			if err := verb.do(fmt.Sprint(key)); err != nil {
@@ -212,7 +213,7 @@ func TestRoundTrips(t *testing.T) {
 	}
 }
 
-// counted returns a counter, and a URL of the database over which round trips are counted.
+// counted returns a counter of round trips, and a URL of the database that counts them.
 func counted(t *testing.T, databaseURL string) (*atomic.Int64, string) {
 	t.Helper()
 	at, err := url.Parse(databaseURL)
@@ -239,8 +240,8 @@ func counted(t *testing.T, databaseURL string) (*atomic.Int64, string) {
 	return trips, at.String()
 }
 
-// relay passes a session on, and counts the messages that ask the server for an answer,
-// but for the checks of a session that was idle, and for the session that listens.
+// relay forwards a session and counts the messages that ask the server for an answer,
+// except checks of an idle session, and the session that listens.
 func relay(client net.Conn, server string, trips *atomic.Int64) {
 	defer client.Close() //nolint:errcheck // Nothing is lost with it.
 	upstream, err := net.Dial("tcp", server)

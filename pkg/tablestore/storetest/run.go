@@ -109,7 +109,7 @@ func (c check) runOn(t testing.TB, features Features, harness Harness) {
 	c.run(t, e)
 }
 
-// env is what a check works with.
+// env holds the store under test.
 type env struct {
 	store    tablestore.Store
 	harness  Harness

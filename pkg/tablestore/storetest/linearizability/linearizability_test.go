@@ -19,7 +19,6 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const table = "linear"
 
-// closing closes the store when the test ends.
 func closing(t *testing.T, store tablestore.Store) tablestore.Store {
 	t.Helper()
 	t.Cleanup(func() {

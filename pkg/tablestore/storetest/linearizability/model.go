@@ -137,7 +137,7 @@ func byPartition(history []porcupine.Operation) [][]porcupine.Operation {
 	return parts
 }
 
-// describe formats a call with its answer, for people.
+// describe formats a call with its answer.
 func describe(c call, a answer) string {
 	if len(c.writes) == 0 {
 		return fmt.Sprintf("read %d: %v %s", c.row, a.seen, a.outcome)
