@@ -76,8 +76,8 @@ type Service struct {
 	cfg Config
 
 	mu sync.Mutex
-	// jobs are those with a callback that was refused in the last second or two, with what
-	// is still to be recorded.
+	// jobs are the jobs with a callback that was refused in the last second or two, with
+	// the rejections that are still to be recorded.
 	//
 	// invariant: at most maxJobs
 	jobs map[string]*ledger.Rejections
@@ -127,7 +127,7 @@ func (s *Service) Apply(ctx context.Context, c Callback) (Answer, error) {
 }
 
 // sentBy returns the pair of attempt number and lease id of a report, and what it says
-// of its sending.
+// about how it was sent.
 func sentBy(event statemachine.Event) (statemachine.Pair, statemachine.Report) {
 	switch e := event.(type) {
 	case statemachine.Ack:

@@ -115,15 +115,15 @@ func TestService_AWorkerReports(t *testing.T) {
 	}
 }
 
-// The sender's own time and correlation id are on the step with each callback that
-// counts, and in the history with each that makes a revision.
-func TestService_WhatTheSenderSaysIsKept(t *testing.T) {
+// The sender's time and correlation id are stored in the step by each applied callback, and
+// in the history by each that makes a revision.
+func TestService_StoresWhatTheSenderReports(t *testing.T) {
 	t.Parallel()
 	w, l := setup(t)
 	for i, test := range []struct {
 		event func() statemachine.Event
-		kept  bool // It counts.
-		entry bool // It is in the history.
+		kept  bool // the callback is applied
+		entry bool // the callback is in the history
 	}{
 		{w.ack, true, true},
 		{w.ack, false, false},
@@ -158,8 +158,8 @@ func TestService_WhatTheSenderSaysIsKept(t *testing.T) {
 	}
 }
 
-// A worker that lost its attempt and repeats its ACK is told that it is a repeat, and
-// not that it holds the lease of the attempt that runs now.
+// A worker that lost its attempt and repeats its ACK learns that it is a repeat, and does
+// not get the lease of the current attempt.
 func TestService_ARepeatOfAnEarlierAttemptIsGivenNoLease(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -188,7 +188,7 @@ func TestService_ARepeatOfAnEarlierAttemptIsGivenNoLease(t *testing.T) {
 	})
 }
 
-// A worker that mixes its leases up is told so, but not which lease is right.
+// A worker that mixes up its leases learns that, but not which lease is right.
 func TestService_AWrongLeaseIsNamed(t *testing.T) {
 	t.Parallel()
 	w, _ := setup(t)

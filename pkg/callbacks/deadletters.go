@@ -24,14 +24,14 @@ type DeadLetter struct {
 // DeadLetterOutcome is the outcome of handling a dead letter.
 type DeadLetterOutcome string
 
-// The outcomes. A dead letter is gone but after DeadLetterKept.
+// The outcomes. After any but DeadLetterKept, the dead letter no longer exists.
 const (
 	DeadLetterApplied   DeadLetterOutcome = "applied"   // replayed: committed to the ledger
 	DeadLetterDuplicate DeadLetterOutcome = "duplicate" // replayed: the ledger had it already
 	DeadLetterRefused   DeadLetterOutcome = "refused"   // replayed: stale, contradictory or too late, as it would be over HTTP
 	DeadLetterPurged    DeadLetterOutcome = "purged"    // deleted unread
-	DeadLetterKept      DeadLetterOutcome = "kept"      // still there or not reached, for the cause given
-	DeadLetterAbsent    DeadLetterOutcome = "absent"    // not there, or another process has it in hand
+	DeadLetterKept      DeadLetterOutcome = "kept"      // it still exists, or was not reached, for the given cause
+	DeadLetterAbsent    DeadLetterOutcome = "absent"    // it does not exist, or another process is handling it
 )
 
 // HandledDeadLetter is a dead letter with its outcome.

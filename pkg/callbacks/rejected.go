@@ -67,11 +67,11 @@ func (s *Service) reject(ctx context.Context, c *Callback, job *statemachine.Job
 		about.With("type", kind, "cause", one.Cause, "caller", one.Caller, "request_id", one.RequestID)...)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
-	_ = s.record(ctx, c.JobID, &ledger.Rejections{Kept: []ledger.Rejection{one}}) // It is counted.
+	_ = s.record(ctx, c.JobID, &ledger.Rejections{Kept: []ledger.Rejection{one}}) // A failure is counted.
 }
 
-// collect reports whether the rejection is the job's first for a while, and is to be
-// written now. Any other is left to the next pass.
+// collect reports whether the rejection must be written now, because it is the job's first
+// for a while. Any other is left to the next pass.
 func (s *Service) collect(jobID string, one *ledger.Rejection) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -42,14 +42,15 @@ func (s *recordStore) Commit(ctx context.Context, batch tablestore.Batch) ([]tab
 	return s.Store.Commit(ctx, batch)
 }
 
-// counts are what a service told of refused callbacks.
+// counts are what a service reported about refused callbacks.
 type counts struct {
 	mu         sync.Mutex
 	rejected   map[string]int
 	unrecorded int64
 }
 
-// recording is setup with a store of records. It runs in a bubble: its clock is virtual.
+// recording is setup with a store of records. It runs in a synctest bubble, with a virtual
+// clock.
 func recording(t *testing.T) (*worker, *ledger.Ledger, *recordStore, *counts) {
 	t.Helper()
 	store := &recordStore{Store: memstore.New(memstore.Options{Split: true})}
@@ -89,8 +90,8 @@ func (w *worker) pass(t *testing.T) {
 	}
 }
 
-// A late, stale or contradictory callback changes nothing, and is recorded with what it
-// said, also after the end of the job.
+// A late, stale or contradictory callback changes nothing, and is recorded with its
+// content, even after the end of the job.
 func TestReject_EachRefusedCallbackIsRecorded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -147,8 +148,8 @@ func TestReject_EachRefusedCallbackIsRecorded(t *testing.T) {
 	})
 }
 
-// However fast and with whatever a worker repeats itself, its job is written about once
-// a second, and its record does not grow beyond a bound. The counts stay exact.
+// However fast a worker repeats refused callbacks, and whatever they contain, its job is
+// written about once a second, and its record is bounded. The counts stay exact.
 func TestReject_ALoopingWorkerCostsLittle(t *testing.T) {
 	t.Parallel()
 	const times = 3000
@@ -194,8 +195,8 @@ func TestReject_ALoopingWorkerCostsLittle(t *testing.T) {
 	}
 }
 
-// A record is best effort: the worker's answer is the same without it, and a metric
-// tells of it.
+// Recording is best effort: if it fails, the worker gets the same answer, and a metric
+// counts the failure.
 func TestReject_ARecordThatFailsIsCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -253,7 +254,7 @@ func TestRunOnce_RecordsJobsConcurrently(t *testing.T) {
 				t.Errorf("job %s has %d records: %v", job, got.Total(), err)
 			}
 		}
-		// What the end of the process leaves no time for is counted.
+		// Callbacks that the process has no time to record at its end are counted.
 		w.refused(t, w.ack(), problem.StaleAttempt)
 		w.refused(t, w.ack(), problem.StaleAttempt)
 		canceled, cancel := context.WithCancel(t.Context())

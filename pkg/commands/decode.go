@@ -277,7 +277,7 @@ func (d *decoder) callbackURLs() []string {
 	return urls
 }
 
-// describe names the type of a value of a parsed tree.
+// describe names the JSON type of a value.
 func describe(value any) string {
 	switch value.(type) {
 	case nil:

@@ -188,7 +188,7 @@ func TestViolationsBeyondTheLimitAreCounted(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotACommandAtAll(t *testing.T) {
+func TestDecodeRefusesNonCommands(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		body    string
@@ -214,8 +214,8 @@ func TestWhatIsNotACommandAtAll(t *testing.T) {
 	}
 }
 
-// One code is answered: a malformed command is that before it is too large, and
-// too large before its references are looked at.
+// The answer has one code: a command that is both malformed and too large is malformed, and
+// its size counts before its references.
 func TestCodeOfAMixture(t *testing.T) {
 	t.Parallel()
 	ref, large, malformed := map[string]string{"output_ref": "{}"}, map[string]string{"tenant_id": quote(129)}, map[string]string{"payload": ""}
@@ -258,7 +258,7 @@ func TestCallbackURLsOfThePolicy(t *testing.T) {
 	}}
 	for url, want := range map[string]string{
 		"https://example.com/hook": "", "https://inside.example.com/": "leads to an address that is not allowed",
-		"ftp://example.com/":    "must be an absolute https URL", // The policy knows which schemes there are.
+		"ftp://example.com/":    "must be an absolute https URL", // The policy decides which schemes are allowed.
 		"gopher://example.com/": "must be an absolute http or https URL", "https://me@example.com/": "must not carry a user name or password",
 	} {
 		command := body(map[string]string{"callback_urls": `["` + url + `"]`})

@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// Whatever the request: it is refused with a code of the contract and at least
-// one violation, or it is a command whose parts are parts of the body.
+// Any request is either refused with a code of the contract and at least one violation, or
+// yields a command with parts of the body.
 func FuzzDecode(f *testing.F) {
 	f.Add(body(nil), "", "")
 	f.Add(body(map[string]string{"mode": `"BURST"`, "doc_id": `"d"`, "callback_urls": `["https://x"]`}), `"k"`, "00-xyz")

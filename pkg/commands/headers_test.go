@@ -66,7 +66,7 @@ func TestIdempotencyKeysThatAreRefused(t *testing.T) {
 	}
 }
 
-// The key of a header alone is the one that a command with that header has.
+// HeaderKey returns the key that a command with that header gets.
 func TestHeaderKey(t *testing.T) {
 	t.Parallel()
 	for header, want := range map[string]string{

@@ -104,7 +104,7 @@ func TestSubmit_MakesAJobOfTheProtocol(t *testing.T) {
 	}
 }
 
-func TestSubmit_TheSameInOtherWordsIsTheSame(t *testing.T) {
+func TestSubmit_AnotherSpellingIsTheSameCommand(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 0)
 	first, err := b.Submit(t.Context(), ingest(), commands.Headers{}, anyone)
@@ -193,8 +193,8 @@ func TestSubmit_KeysAndLimits(t *testing.T) {
 	}
 }
 
-// The same command is answered with its job also when the protocols would refuse
-// it now; any other is refused.
+// A repeated command is answered with its job even if the protocols would refuse it now;
+// any other is refused.
 func TestSubmit_AReplayIsNeverRefused(t *testing.T) {
 	t.Parallel()
 	for name, changed := range map[string]string{
@@ -226,8 +226,8 @@ func TestSubmit_AReplayIsNeverRefused(t *testing.T) {
 	}
 }
 
-// Who may not submit for a tenant learns nothing of its commands: neither whether
-// the protocols would take this one, nor of a job that it made before.
+// A caller that may not submit for a tenant learns nothing about its commands: neither
+// whether the protocols would accept this one, nor whether it has a job.
 func TestSubmit_AsksAboutTheTenantOfTheJobFirst(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 0)
@@ -253,7 +253,7 @@ func TestSubmit_AsksAboutTheTenantOfTheJobFirst(t *testing.T) {
 	}
 }
 
-func TestNew_NamesWhatIsMissing(t *testing.T) {
+func TestNew_NamesTheMissingField(t *testing.T) {
 	t.Parallel()
 	if _, err := commands.New(commands.Config{}); err == nil {
 		t.Error("a service without a ledger was made")

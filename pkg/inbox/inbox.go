@@ -90,7 +90,7 @@ const (
 	Retried    HandledOutcome = "retried"    // it waits for a replica again
 	Discarded  HandledOutcome = "discarded"  // it will never be a job
 	Discarding HandledOutcome = "discarding" // a replica tries it or ended with it: it is discarded unless it is a job
-	Absent     HandledOutcome = "absent"     // it is not there, or not in a state in which this can be done
+	Absent     HandledOutcome = "absent"     // it does not exist, or its state does not allow this
 )
 
 // Handled is a command with what was done to it.

@@ -21,10 +21,11 @@ const (
 	batchSize = 64
 	// concurrency is how many commands are decoded and accepted at once.
 	concurrency = 16
-	// leastWait and mostWait bound how long a command waits that could not be accepted now.
+	// leastWait and mostWait bound how long a command waits before the next try.
 	leastWait = time.Second
 	mostWait  = 30 * time.Second
-	// passTime bounds a pass, so that one that always has work is seen to go on.
+	// passTime bounds a pass, so that a reader that always has work still reports its
+	// passes.
 	passTime = 30 * time.Second
 )
 
@@ -53,7 +54,7 @@ type Config struct {
 // Decision is the decision about a command.
 type Decision string
 
-// The decisions. A command that waits is decided on again.
+// The decisions. A waiting command is decided again.
 const (
 	Accepts Decision = "accepted"
 	Refuses Decision = "refused"
@@ -67,8 +68,8 @@ type Reader struct {
 	survey atomic.Pointer[Survey]
 
 	mu sync.Mutex
-	// limited are the tenants that are at a limit, and until when none of their commands are
-	// taken, so that those of other tenants are.
+	// limited are the tenants at a limit, with the time until which their commands are
+	// skipped in favour of other tenants'.
 	limited map[string]time.Time
 }
 
@@ -97,7 +98,7 @@ func (r *Reader) RunOnce(ctx context.Context) error {
 	return nil
 }
 
-// tenantsAtLimit returns the tenants whose commands are left alone now.
+// tenantsAtLimit returns the tenants whose commands are skipped now.
 func (r *Reader) tenantsAtLimit() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -105,25 +106,25 @@ func (r *Reader) tenantsAtLimit() []string {
 	return slices.Collect(maps.Keys(r.limited))
 }
 
-// atLimit reports whether the tenant's commands are left alone now.
+// atLimit reports whether the tenant's commands are skipped now.
 func (r *Reader) atLimit(tenantID string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return time.Now().Before(r.limited[tenantID])
 }
 
-// limit leaves the tenant's commands alone until the fault may be over. Replicas that met it
-// at the same time try again at different times.
+// limit skips the tenant's commands until the fault may be over. A jitter makes replicas
+// try again at different times.
 func (r *Reader) limit(tenantID string, fault *problem.Error) {
 	pause := max(leastWait, fault.RetryAfter)
-	pause += rand.N(pause / 4) //nolint:gosec // It is no secret.
+	pause += rand.N(pause / 4) //nolint:gosec // jitter is not a secret
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.limited[tenantID] = time.Now().Add(pause)
 }
 
-// acceptAll accepts some commands at the same time, so that they share the store's syncs. The
-// rest of a tenant's are put back once it is at its limit.
+// acceptAll accepts commands concurrently, so that they share the store's syncs. Once a
+// tenant is at its limit, the rest of its commands are put back.
 func (r *Reader) acceptAll(ctx context.Context, taken []Command) []Outcome {
 	outcomes := make([]Outcome, len(taken))
 	var next atomic.Int64
@@ -183,7 +184,7 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 	return outcome
 }
 
-// discard finds out whether a command that is to be discarded is a job.
+// discard checks whether a command that is to be discarded became a job.
 func (r *Reader) discard(ctx context.Context, command *Command) Outcome {
 	jobID, err := r.call(ctx, r.cfg.Find, command)
 	switch {
@@ -196,8 +197,8 @@ func (r *Reader) discard(ctx context.Context, command *Command) Outcome {
 	return Outcome{PutBack: true}
 }
 
-// call calls Accept or Find. A panic is an error, so that one command does not end each process
-// that takes it.
+// call calls Accept or Find. It turns a panic into an error, so that one command cannot
+// crash every process that takes it.
 func (r *Reader) call(ctx context.Context, verb func(context.Context, *Command) (string, error), command *Command,
 ) (jobID string, err error) {
 	defer func() {
@@ -209,7 +210,7 @@ func (r *Reader) call(ctx context.Context, verb func(context.Context, *Command) 
 	return verb(ctx, command)
 }
 
-// waitOf returns how long a command waits that had to wait that often before.
+// waitOf returns how long a command waits after that many earlier waits.
 func waitOf(fault *problem.Error, tries int) time.Duration {
 	wait := mostWait
 	if tries < 5 {

@@ -53,7 +53,7 @@ func (s *source) Forget(_ context.Context, after string, _ time.Duration) (strin
 	return after + "x", 0, s.err
 }
 
-func TestReader_TellsWhatIsRefusedFromWhatHasToWait(t *testing.T) {
+func TestReader_SeparatesRefusedFromWaitingCommands(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
 		err   error
@@ -122,7 +122,7 @@ func newReader(t *testing.T, cfg inbox.Config) *inbox.Reader {
 
 func accept(context.Context, *inbox.Command) (string, error) { return "j", nil }
 
-func TestReader_TakesAllThatIsDue(t *testing.T) {
+func TestReader_TakesAllDueCommands(t *testing.T) {
 	t.Parallel()
 	from := &source{outcomes: map[string]inbox.Outcome{}}
 	for i := range 1000 {
@@ -138,9 +138,9 @@ func TestReader_TakesAllThatIsDue(t *testing.T) {
 	}
 }
 
-// TestReader_LeavesATenantAtItsLimitAlone has one tenant at its limit: its other commands keep
+// TestReader_SkipsATenantAtItsLimit has one tenant at its limit: its other commands keep
 // their place, those of another tenant are accepted, and it is tried again a second later.
-func TestReader_LeavesATenantAtItsLimitAlone(t *testing.T) {
+func TestReader_SkipsATenantAtItsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from, tried := &source{outcomes: map[string]inbox.Outcome{}}, atomic.Int64{}
@@ -172,9 +172,9 @@ func TestReader_LeavesATenantAtItsLimitAlone(t *testing.T) {
 	})
 }
 
-// TestReader_FindsOutWhetherWhatIsDiscardedIsAJob has commands to discard, of a tenant at its
-// limit too: none is accepted.
-func TestReader_FindsOutWhetherWhatIsDiscardedIsAJob(t *testing.T) {
+// TestReader_ChecksADiscardedCommandForAJob has commands to discard, also of a tenant at
+// its limit: none is accepted.
+func TestReader_ChecksADiscardedCommandForAJob(t *testing.T) {
 	t.Parallel()
 	from := &source{outcomes: map[string]inbox.Outcome{}, waiting: []inbox.Command{
 		{ID: "full"}, {ID: "a job", Discard: true}, {ID: "none", Discard: true, Unsure: true}, {ID: "unknown", Discard: true},
@@ -204,8 +204,8 @@ func TestReader_FindsOutWhetherWhatIsDiscardedIsAJob(t *testing.T) {
 	}
 }
 
-// TestReader_RemembersWhatMayBeAJob puts commands back without asking the ledger.
-func TestReader_RemembersWhatMayBeAJob(t *testing.T) {
+// TestReader_RemembersCommandsThatMayBeJobs puts commands back without asking the ledger.
+func TestReader_RemembersCommandsThatMayBeJobs(t *testing.T) {
 	t.Parallel()
 	from := &source{outcomes: map[string]inbox.Outcome{}}
 	for i := range 64 {
@@ -224,7 +224,7 @@ func TestReader_RemembersWhatMayBeAJob(t *testing.T) {
 	}
 }
 
-// TestReader_WaitsForProtocols has commands that no protocol of this replica takes yet.
+// TestReader_WaitsForProtocols has commands that no protocol of this replica accepts yet.
 func TestReader_WaitsForProtocols(t *testing.T) {
 	t.Parallel()
 	for _, code := range []problem.Code{problem.UnknownRequestType, problem.SchemaVersionUnsupported, problem.PayloadInvalid} {
@@ -288,7 +288,7 @@ func TestReader_Maintain(t *testing.T) {
 	}
 }
 
-func TestNewReader_NamesWhatIsMissing(t *testing.T) {
+func TestNewReader_NamesTheMissingField(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []inbox.Config{{Source: &source{}, Find: accept}, {Accept: accept, Find: accept}, {Source: &source{}, Accept: accept}} {
 		if _, err := inbox.NewReader(cfg); err == nil {

@@ -222,7 +222,7 @@ func (c *checker) duration(at path, s scalar) time.Duration {
 	return d
 }
 
-// off is a timeout that is switched off, so that none further out applies.
+// off is a timeout that is switched off, so that no outer timeout applies.
 const off time.Duration = -1
 
 // timeout checks a timeout, which may be off; 0 stands for not set.

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/configfile"
 )
 
-// definition is a protocol file as it is written.
+// definition is the content of a protocol file.
 type definition struct {
 	ProtocolID     scalar           `yaml:"protocol_id"`
 	Version        scalar           `yaml:"version"`
@@ -21,7 +21,7 @@ type definition struct {
 	Defaults       policyDefinition `yaml:",inline"`
 }
 
-// stepDefinition is a step as it is written.
+// stepDefinition is a step in a protocol file.
 type stepDefinition struct {
 	StepID        scalar           `yaml:"step_id"`
 	StepType      scalar           `yaml:"step_type"`
@@ -97,7 +97,7 @@ func (p path) to(tokens ...string) path {
 // item returns the path of a list's element.
 func (p path) item(i int) path { return p.to(strconv.Itoa(i)) }
 
-// String writes the path as people do: steps[1].retry.ack[0].
+// String formats the path like steps[1].retry.ack[0].
 func (p path) String() string {
 	var out strings.Builder
 	for i, token := range p {

@@ -11,8 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/protocol"
 )
 
-// Each folder of testdata/refused holds files that are refused together, and in
-// want.txt what is said about them, line by line.
+// Each folder of testdata/refused holds files that are refused together, and in want.txt
+// the lines of the error.
 func TestFoldersThatAreRefused(t *testing.T) {
 	t.Parallel()
 	wants, err := filepath.Glob("testdata/refused/*/want.txt")

@@ -101,7 +101,7 @@ func read(fsys fs.FS, dir string) (s snapshot) {
 // unreadable returns the snapshot of a folder that cannot be listed.
 func unreadable(name string, err error) snapshot {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pathError.Err // it is named here
+		err = pathError.Err // the message below names the path
 	}
 	return snapshot{faults: []error{fmt.Errorf("load protocols from %s: %w", name, err)}}
 }

@@ -44,8 +44,8 @@ func small(top, step string) string {
 	return "protocol_id: p\nrequest_types: [r]\n" + top + "\nsteps:\n  - step_id: one\n    step_type: ONE\n    service: svc\n" + step + "\n"
 }
 
-// unexported leaves out what a protocol does not show, and the digest, which has
-// tests of its own.
+// unexported leaves out a protocol's unexported fields, and the digest, which has its own
+// tests.
 var unexported = cmp.Options{
 	cmpopts.IgnoreUnexported(protocol.Step{}), cmpopts.IgnoreFields(protocol.Protocol{}, "Digest"),
 }
@@ -175,7 +175,7 @@ func TestAFolderWithoutProtocols(t *testing.T) {
 	}
 }
 
-// brokenFS fails in the ways that disks do.
+// brokenFS fails as disks do.
 type brokenFS struct {
 	fstest.MapFS
 	list error
@@ -223,7 +223,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// As a mounted config map does it.
+// Mounted config maps use links.
 func TestLinksAreFollowed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -307,8 +307,8 @@ func TestAStepSwitchesItsTimeoutOff(t *testing.T) {
 	}
 }
 
-// A payload that contains values of its own kind is finite, so its schema may refer to
-// itself from within.
+// A payload with nested values of its own kind is finite, so its schema may refer to itself
+// for parts of the value.
 func TestASchemaMayReferToItselfForAnotherValue(t *testing.T) {
 	t.Parallel()
 	p := load(t, small("", "    payload_schema: {allOf: [{$ref: '#/$defs/tree'}], anyOf: [{$ref: '#/$defs/tree'}], "+
@@ -337,7 +337,7 @@ func TestCheckSchemaVersion(t *testing.T) {
 	}
 }
 
-// What a file may claim is what a command may carry.
+// A file may only name values that a command may carry.
 func TestLimitsAreThoseOfTheEnvelope(t *testing.T) {
 	t.Parallel()
 	list := func(name string, size int) string {

@@ -51,8 +51,8 @@ func TestLoadPaths(t *testing.T) {
 	}
 }
 
-// Every path has its say, not just the first that is wrong.
-func TestLoadPaths_NamesAllThatIsWrong(t *testing.T) {
+// The error covers every faulty path, not just the first.
+func TestLoadPaths_NamesAllFaults(t *testing.T) {
 	t.Parallel()
 	empty, one, two := t.TempDir(), watch(t), watch(t)
 	missing := filepath.Join(empty, "missing")

@@ -22,7 +22,7 @@ func parse(tb testing.TB, text string) any {
 	return tree
 }
 
-func TestWhatASchemaFinds(t *testing.T) {
+func TestViolationsOfASchema(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, schema, payload string
@@ -110,7 +110,7 @@ func TestEveryStepSeesItsPartOfThePayload(t *testing.T) {
 	p := load(t, small("", "    payload_schema: {type: object, required: [language]}"+twoSteps))
 	for payload, want := range map[string][]problem.Violation{
 		`{"language":"en","two":{"x":1},"three":[{}]}`: nil,
-		`{"language":"en","two":{"x":1}}`:              nil, // a step without a schema may go without
+		`{"language":"en","two":{"x":1}}`:              nil, // a step without a schema needs no payload
 		`{"two":{}}`: {
 			{Pointer: "/payload/language", Message: "is required"}, {Pointer: "/payload/two/x", Message: "is required"}},
 		`{"language":"en"}`: {{Pointer: "/payload/two", Message: "is required by the step two"}},
@@ -135,7 +135,7 @@ func TestStepsThatFindTheSameNameItOnce(t *testing.T) {
 	}
 }
 
-// A short payload must not make a long answer.
+// A short payload must not cause a long answer.
 func TestViolationsAreBounded(t *testing.T) {
 	t.Parallel()
 	var names []string

@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/protocol"
 )
 
-// faults lists what the joined error of Load is made of, a line for each.
+// faults lists the parts of Load's joined error, one per line.
 func faults(t *testing.T, err error) []string {
 	t.Helper()
 	joined, ok := err.(interface{ Unwrap() []error })
@@ -146,7 +146,7 @@ func TestOneFileThatIsWrongInManyPlaces(t *testing.T) {
 	}
 }
 
-func TestFilesThatClaimTheSame(t *testing.T) {
+func TestFilesWithTheSameIDOrRequestType(t *testing.T) {
 	t.Parallel()
 	second := strings.Replace(small("", ""), "[r]", "\n  - x\n  - r", 1)
 	_, err := protocol.LoadFS(folder("a.yaml", small("", ""), "b.yaml", second))
@@ -159,7 +159,7 @@ func TestFilesThatClaimTheSame(t *testing.T) {
 	}
 }
 
-// One bad file keeps the good ones out, too.
+// One bad file prevents the good ones from being loaded, too.
 func TestAFolderIsLoadedWholeOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	registry, err := protocol.LoadFS(folder("a.yaml", small("", ""), "b.yaml", "x: 1\n", "c.yaml", "y: 1\n"))
@@ -169,7 +169,7 @@ func TestAFolderIsLoadedWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// Anchors are YAML's way to say something once.
+// Anchors let YAML files avoid repetition.
 func TestAnchorsAndAliases(t *testing.T) {
 	t.Parallel()
 	got := load(t, small("retry: &slow {ack: [&long 1h, *long]}", "    retry: *slow\n    lease: *long\n    payload_schema: &s {type: object}\n  - {step_id: b, step_type: B, service: s, payload_schema: *s}"))

@@ -96,7 +96,7 @@ func (r *Registry) List() []Description {
 // Holder holds the registry that is in use. It is safe for concurrent use.
 type Holder struct{ current atomic.Pointer[held] }
 
-// held is a registry and when it was put into use.
+// held is a registry with the time since which it is in use.
 type held struct {
 	registry *Registry
 	since    time.Time

@@ -25,7 +25,7 @@ import (
 // errNotLoaded is returned for every reference of a schema to another document.
 var errNotLoaded = errors.New("references to other documents are not loaded")
 
-// noLoader keeps the compiler from the network and from the file system.
+// noLoader keeps the compiler from using the network and the file system.
 type noLoader struct{}
 
 // Load implements [jsonschema.URLLoader].
@@ -46,7 +46,7 @@ func (c *checker) schema(at path, document any) *jsonschema.Schema {
 	}
 	tree, err := canonicaljson.Parse(text)
 	if err != nil {
-		fault := problem.From(err).Errors[0] // Without the offset, which is that in text.
+		fault := problem.From(err).Errors[0] // without the offset, which refers to text
 		c.fail(at, "is not JSON: %q %s", fault.Pointer, fault.Message)
 		return nil
 	}
@@ -87,7 +87,7 @@ func (c *checker) schema(at path, document any) *jsonschema.Schema {
 // validator refuses every value that meets one.
 func findCycle(root *jsonschema.Schema) *jsonschema.Schema {
 	checked := map[*jsonschema.Schema]bool{} // false while the schemas below are followed
-	parts := []*jsonschema.Schema{root}      // for other values, still to be checked
+	parts := []*jsonschema.Schema{root}      // schemas for other values, still to be checked
 	var follow func(s *jsonschema.Schema) *jsonschema.Schema
 	follow = func(s *jsonschema.Schema) *jsonschema.Schema {
 		if done, seen := checked[s]; seen && !done {
@@ -250,9 +250,8 @@ type finding struct {
 	message string
 }
 
-// explain flattens the tree of a validation error into independent findings: for
-// example one for each missing property at its place, instead of one for all of them
-// at the object.
+// explain flattens the tree of a validation error into independent findings: for example
+// one for each missing property, instead of one for all of them at the object.
 func explain(err *jsonschema.ValidationError) iter.Seq[finding] {
 	return func(yield func(finding) bool) { visit(err, yield) }
 }
@@ -329,8 +328,8 @@ func reasons(causes []*jsonschema.ValidationError, at []string) string {
 
 var english = message.NewPrinter(language.English)
 
-// wording says what a keyword of a JSON Schema demands, in the style of package
-// commands; for rarer keywords it keeps the validator's message.
+// wording says what a keyword of a JSON Schema demands, in the style of package commands;
+// for rare keywords it keeps the validator's message.
 func wording(keyword jsonschema.ErrorKind) string {
 	switch k := keyword.(type) {
 	case *kind.Type:

@@ -20,7 +20,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// watched is a watcher of a folder on disk, with all that it tells.
+// watched is a watcher of a folder on disk, with all that it reports.
 type watched struct {
 	*upkeep.Watcher
 
@@ -47,7 +47,7 @@ func watch(t *testing.T) *watched {
 	return w
 }
 
-// write replaces a file in one go, as editors do.
+// write replaces a file atomically, as editors do.
 func (w *watched) write(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join(w.dir, name)
@@ -56,7 +56,7 @@ func (w *watched) write(t *testing.T, name, text string) {
 	}
 }
 
-// looks runs the watcher n times and lists the outcomes.
+// looks runs n passes of the watcher and lists the outcomes.
 func (w *watched) looks(t *testing.T, n int) []string {
 	t.Helper()
 	var outcomes []string
@@ -70,7 +70,7 @@ func (w *watched) looks(t *testing.T, n int) []string {
 	return outcomes
 }
 
-// version is the version of the protocol that the request type r has now.
+// version returns the current protocol version of the request type r.
 func (w *watched) version() string {
 	p, ok := w.holder.Current().Lookup("r")
 	if !ok {
@@ -79,14 +79,14 @@ func (w *watched) version() string {
 	return p.Version
 }
 
-// A change is loaded when two looks in a row see the same.
+// A change is loaded when two consecutive passes read the same files.
 func TestWatcher_RunOnce(t *testing.T) {
 	t.Parallel()
 	v2, bad := small("version: 2", ""), small("version: 3", "    lease: 15")
 	for _, test := range []struct {
 		name string
 		do   func(t *testing.T, w *watched)
-		want []string // of three looks
+		want []string // of three passes
 		now  string   // the version in use afterwards
 	}{
 		{"nothing happens", func(*testing.T, *watched) {}, []string{"unchanged", "unchanged", "unchanged"}, "1"},
@@ -144,8 +144,8 @@ func TestWatcher_RunOnce(t *testing.T) {
 	}
 }
 
-// A file that is being written differs from look to look, even if it happens to be a
-// good protocol.
+// A file that is being written differs from pass to pass, even if it happens to be a valid
+// protocol.
 func TestWatcher_AFileThatIsBeingWrittenIsNotLoaded(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
@@ -175,7 +175,7 @@ func TestWatcher_AChangeThatIsTakenBackIsNoChange(t *testing.T) {
 	}
 }
 
-// The way back from a bad file to the one in use clears the failure.
+// Restoring the file in use after a bad one clears the failure.
 func TestWatcher_ARefusedFileThatIsRestored(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
@@ -220,8 +220,8 @@ func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	}
 }
 
-// A mounted config map is a link to a link to a folder, and an update swaps the
-// one in the middle.
+// A mounted config map is a link to a link to a folder, and an update swaps the middle
+// link.
 func TestWatcher_TheLinkOfAConfigMapIsSwapped(t *testing.T) {
 	t.Parallel()
 	w := watch(t)
@@ -249,7 +249,7 @@ func TestWatcher_TheLinkOfAConfigMapIsSwapped(t *testing.T) {
 	}
 }
 
-// running runs the watcher in a bubble of fake time and calls story.
+// running runs the watcher in a synctest bubble and calls story.
 func (w *watched) running(t *testing.T, story func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -334,7 +334,7 @@ func TestWatcher_Run_LogsAFailureOnce(t *testing.T) {
 	})
 }
 
-func TestWatcher_Run_NamesWhatChanged(t *testing.T) {
+func TestWatcher_Run_NamesChangedProtocols(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := watch(t)

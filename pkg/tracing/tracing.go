@@ -162,8 +162,8 @@ func (t *Tracer) Observe(ctx context.Context, before, after *statemachine.Aggreg
 	}
 }
 
-// stepped reports what the transition of a step ended, by a message of the sender if
-// that is not the zero value.
+// stepped reports the spans that the transition of a step ended. If sender is not the zero
+// value, the sender's message caused it.
 func (t *Tracer) stepped(
 	from, sender statemachine.Trace, before, after *statemachine.Aggregate, index int, h *statemachine.Transition,
 ) {
@@ -186,13 +186,13 @@ func (t *Tracer) stepped(
 	switch statemachine.StepState(h.From) {
 	case statemachine.StepDispatching, statemachine.StepAwaitingAck, statemachine.StepInProgress:
 	default:
-		return // No attempt was under way: it is over, or not begun.
+		return // No attempt was in progress: it has ended, or not begun.
 	}
 	failure := ""
 	switch statemachine.StepState(h.To) {
 	case statemachine.StepSucceeded, statemachine.StepCancelled:
 	case statemachine.StepFailedRetry, statemachine.StepFailedFinal:
-		if h.Detail != "" { // Otherwise the attempt was withdrawn, and is no failure.
+		if h.Detail != "" { // Otherwise the attempt was withdrawn, which is no failure.
 			failure = step.LastErrorCode + " " + step.LastErrorMessage
 		}
 	default:
@@ -255,7 +255,7 @@ type span struct {
 	kind       trace.SpanKind
 	id         statemachine.Trace // the zero value draws one
 	parent     statemachine.Trace // without a span it begins the trace
-	link       statemachine.Trace // the attempt before, or the sender of what ended the span, else the zero value
+	link       statemachine.Trace // the previous attempt, or the sender of the message that ended the span, else the zero value
 	begin, end time.Time
 	failure    string
 }

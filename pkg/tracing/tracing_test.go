@@ -153,8 +153,8 @@ job doc.ingest 7s
   webhook 0s
 `
 
-// One connected trace, whichever replica made which change, with a retry; the spans of
-// workers have a parent in it.
+// A job with a retry is one connected trace, whichever replica made which change; the spans
+// of workers have a parent in it.
 func TestAJobIsOneTrace(t *testing.T) {
 	t.Parallel()
 	const client = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -222,9 +222,9 @@ func TestAWithdrawnAttemptIsNoFailure(t *testing.T) {
 	})
 }
 
-// What ends by a request of a worker is linked to the worker's span, unless the worker
+// A span that a worker's request ends is linked to the worker's span, unless the worker
 // only repeats the traceparent of its directive.
-func TestWhatAWorkerEndsIsLinkedToItsSpan(t *testing.T) {
+func TestASpanThatAWorkerEndsIsLinkedToItsSpan(t *testing.T) {
 	t.Parallel()
 	const worker = "00-4bf92f3577b34da6a3ce929d0e0e4736-b7ad6b7169203331-00"
 	for _, c := range []struct {

@@ -13,13 +13,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// cursorTime is how a cursor has the time of its command, which is exact to the microsecond.
+// cursorTime is the format of times in cursors, exact to the microsecond.
 const cursorTime = time.RFC3339Nano
 
 // cursorAfter returns the cursor after a command.
 func cursorAfter(at time.Time, id string) string { return at.Format(cursorTime) + " " + id }
 
-// parseCursor returns the command after which a list continues, or what precedes all.
+// parseCursor returns the position of the command after which a list continues, or a
+// position before all.
 func parseCursor(after string) (at time.Time, id string, err error) {
 	if after == "" {
 		return time.Time{}, uuid.Nil.String(), nil
@@ -88,8 +89,9 @@ func (i *Inbox) Discard(ctx context.Context, ids []string, state inbox.State, re
 		strings.ReplaceAll(reason, "\x00", ""))
 }
 
-// handle changes commands by the statement: those named, or the first [inbox.MaxHandled] of the
-// state. The statement returns the ids of those that it changed, with the outcomes.
+// handle runs the statement on the named commands, or on the first [inbox.MaxHandled] of
+// the state. The statement returns the ids of the commands that it changed, with the
+// outcomes.
 func (i *Inbox) handle(ctx context.Context, ids []string, state inbox.State, statement string, args ...any,
 ) (handled []inbox.Handled, more bool, err error) {
 	for _, id := range ids {
@@ -133,9 +135,9 @@ func isUUID(text string) bool {
 	return len(text) == len(uuid.Nil.String()) && uuid.Validate(text) == nil
 }
 
-// first returns the ids of the commands that were refused first, or have waited the longest. A
-// command that is refused again comes after the others, and one that a replica will discard is
-// left out, so that repeated calls reach all.
+// first returns the ids of the commands that were refused first or have waited longest. A
+// command that is refused again comes after the others, and commands that a replica will
+// discard are left out, so that repeated calls reach all.
 func first(ctx context.Context, tx pgx.Tx, state inbox.State, limit int) ([]string, error) {
 	since := map[inbox.State]string{inbox.Waiting: "submitted_at", inbox.Refused: "decided_at"}[state]
 	rows, err := tx.Query(ctx, "SELECT id::text FROM lucius.inbox WHERE state = $1 AND discard IS NULL "+

@@ -69,7 +69,7 @@ func TestOperator_RetriesAndDiscards(t *testing.T) {
 	}
 }
 
-// discard discards one command, and returns what became of it.
+// discard discards one command, and returns the outcome.
 func (f *fixture) discard(t *testing.T, id string) inbox.HandledOutcome {
 	t.Helper()
 	handled, _, err := f.Discard(t.Context(), []string{id}, inbox.Waiting, "a mistake")
@@ -91,7 +91,7 @@ func (f *fixture) expectState(t *testing.T, id, state string) {
 
 var errLater = problem.Newf(problem.TenantLimit, "Later.")
 
-func TestOperator_ListsAndDiscardsWhatWaits(t *testing.T) {
+func TestOperator_ListsAndDiscardsWaitingCommands(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	tried := submit(t, f.app, `{"tenant_id":"acme"}`)
@@ -131,9 +131,9 @@ func TestOperator_ListsAndDiscardsWhatWaits(t *testing.T) {
 	}
 }
 
-// TestDiscard_LeavesACommandInHandToItsReplica has an operator discard a command between its
-// lease and what the replica decides.
-func TestDiscard_LeavesACommandInHandToItsReplica(t *testing.T) {
+// TestDiscard_LeavesATakenCommandToItsReplica has an operator discard a command after a
+// replica has leased it and before the replica decides.
+func TestDiscard_LeavesATakenCommandToItsReplica(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		outcome inbox.Outcome
@@ -163,8 +163,8 @@ func TestDiscard_LeavesACommandInHandToItsReplica(t *testing.T) {
 	}
 }
 
-// TestDiscard_OfACommandThatMayBeAJob has a replica end while it has a command in hand: another
-// finds out whether there is a job.
+// TestDiscard_OfACommandThatMayBeAJob has a replica end while it handles a command: another
+// one checks whether there is a job.
 func TestDiscard_OfACommandThatMayBeAJob(t *testing.T) {
 	t.Parallel()
 	for state, found := range map[string]inbox.Outcome{"accepted": {JobID: "j"}, "discarded": {PutBack: true}} {
@@ -186,7 +186,7 @@ func TestDiscard_OfACommandThatMayBeAJob(t *testing.T) {
 			if page, _, err := f.List(t.Context(), inbox.Waiting, 1, ""); err != nil || page[0].DiscardReason != "a mistake" || !page[0].Unsure {
 				t.Errorf("%+v, %v", page, err)
 			}
-			// Its tenant is at a limit, and has a command that is due before it.
+			// Its tenant is at a limit, and has a command that is due earlier.
 			submit(t, f.app, `{"tenant_id":"acme"}`)
 			execute(t, f.app, "UPDATE lucius.inbox SET due_at = submitted_at - interval '1 hour' WHERE id <> $1", id)
 			for taken := 0; taken == 0; {
@@ -206,7 +206,8 @@ func TestDiscard_OfACommandThatMayBeAJob(t *testing.T) {
 }
 
 // TestDiscard_RacesWithReplicas has two replicas accept commands, often without an answer,
-// while an operator discards what waits. Each command is a job or discarded, never both.
+// while an operator discards waiting commands. Each command is a job or discarded, never
+// both.
 func TestDiscard_RacesWithReplicas(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

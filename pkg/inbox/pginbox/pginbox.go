@@ -51,11 +51,14 @@ var _ inbox.Source = (*Inbox)(nil)
 const Channel = "lucius_inbox"
 
 const (
-	// maxConnections are one for commands in hand, and two for operators and upkeep.
+	// maxConnections allows one connection for taking commands, and two for operators and
+	// upkeep.
 	maxConnections = 3
-	// pingTimeout bounds the check of an idle connection, whose server may be gone silently.
+	// pingTimeout bounds the check of an idle connection; its server may have vanished
+	// without closing it.
 	pingTimeout = 5 * time.Second
-	// maxTakenBytes is the text of commands in hand at once, but for the last of them.
+	// maxTakenBytes bounds the text of the commands that are taken at once; the last one
+	// may exceed it.
 	maxTakenBytes = 4 << 20
 )
 
@@ -68,7 +71,7 @@ func Open(ctx context.Context, options Options) (*Inbox, error) {
 	config.MaxConns, config.PingTimeout = maxConnections, pingTimeout
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
 	config.ConnConfig.RuntimeParams["search_path"] = "pg_catalog, pg_temp" // No function of another role runs.
-	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on"           // An operator's decision is kept.
+	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on"           // An operator's decision must survive a crash.
 	config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(config.ConnConfig.RuntimeParams["application_name"], "lucius") + " inbox"
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -132,15 +135,16 @@ const missingRights = `SELECT current_user, coalesce(string_agg(format('GRANT %s
 		WHERE NOT has_table_privilege(target, needed) GROUP BY target ORDER BY target
 	) missing`
 
-// unavailable is the problem of a request that PostgreSQL did not answer.
+// unavailable returns the problem of a request that PostgreSQL did not answer.
 func unavailable(err error) error {
 	return &problem.Error{Code: problem.StoreUnavailable, Detail: "The inbox cannot be read.", Err: fmt.Errorf("PostgreSQL: %w", err)}
 }
 
-// takeCommands leases commands. Candidates are chosen without locks, from all tenants with
-// commands that wait, found one after the other in the index: the first command of each tenant,
-// then the second of each. There are more than are taken, since other processes may lock some.
-// Commands to discard come before them, also those of tenants to skip: they need no room.
+// takeCommands leases commands. It chooses candidates without locks, from all tenants with
+// waiting commands, which it finds one by one in the index: the first command of each
+// tenant, then the second of each. It chooses more than it takes, since other processes may
+// lock some. Commands to discard come first, even those of tenants to skip, since they need
+// no room.
 const takeCommands = `WITH RECURSIVE tenants (id) AS (
 		(SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' ORDER BY tenant_id LIMIT 1)
 		UNION ALL
@@ -180,7 +184,7 @@ func (i *Inbox) Take(ctx context.Context, limit int, skip []string, accept func(
 	accepting, cancel := context.WithTimeout(ctx, i.lease)
 	defer cancel()
 	outcomes := accept(accepting, taken)
-	// What is decided is stored during a shutdown too.
+	// Decisions are stored during a shutdown too.
 	if err := i.store(context.WithoutCancel(ctx), lease, taken, places, outcomes); err != nil {
 		return 0, unavailable(err)
 	}
@@ -208,9 +212,9 @@ func (i *Inbox) take(ctx context.Context, lease string, limit int, skip []string
 	return taken, places, err
 }
 
-// storeOutcomes stores what was decided. What is known to be no job is discarded instead if an
-// operator has asked for that. The lease outlives a decision that may have left a job. Rows are
-// locked in the order of their ids, as operators do.
+// storeOutcomes stores the decisions. A command that is known to be no job is discarded
+// instead if an operator has asked for that. If a decision may have left a job, the lease
+// stays. Rows are locked in the order of their ids, as in operators' statements.
 const storeOutcomes = `WITH held AS MATERIALIZED (
 		SELECT id FROM lucius.inbox WHERE id = ANY ($1::uuid[]) AND lease = $8 ORDER BY id FOR UPDATE
 	) UPDATE lucius.inbox i SET job_id = o.job, lease = CASE WHEN o.unsure THEN i.lease END,
@@ -227,11 +231,11 @@ const storeOutcomes = `WITH held AS MATERIALIZED (
 
 const (
 	endsNow = "(i.discard IS NOT NULL AND o.state <> 'accepted' AND NOT o.unsure)"
-	// lastProblem is the problem of a command, without a code if it was never tried.
+	// lastProblem returns the problem of a command, without a code if it was never tried.
 	lastProblem = `coalesce(i.problem, '{"code": "", "detail": ""}')`
 )
 
-// store stores the outcomes of the commands that this lease still has.
+// store stores the outcomes of the commands that this lease still holds.
 func (i *Inbox) store(ctx context.Context, lease string, taken []inbox.Command, places []time.Time, outcomes []inbox.Outcome) error {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
@@ -266,7 +270,7 @@ func (i *Inbox) store(ctx context.Context, lease string, taken []inbox.Command, 
 	return err
 }
 
-// fault is a problem as it is stored.
+// fault is the stored form of a problem.
 type fault struct {
 	Code   problem.Code        `json:"code"`
 	Detail string              `json:"detail"`
@@ -304,7 +308,7 @@ func (i *Inbox) Survey(ctx context.Context) (s inbox.Survey, err error) {
 	return s, nil
 }
 
-// maxForget is how many commands one call of Forget looks at.
+// maxForget is how many commands one call of Forget checks.
 const maxForget = 1000
 
 // Forget implements [inbox.Source]. It passes over commands that another process deletes.

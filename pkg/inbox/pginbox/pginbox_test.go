@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { os.Exit(postgrestest.Main(m)) }
 
 const table = "luciusledger"
 
-// fixture is an inbox in a database of its own.
+// fixture is an inbox in a separate database.
 type fixture struct {
 	*pginbox.Inbox
 	url string
@@ -90,7 +90,7 @@ func execute(t *testing.T, in submitter, sql string, args ...any) {
 	}
 }
 
-// take takes what is due and gives each command the outcome; it returns their ids.
+// take takes the due commands and gives each the outcome; it returns their ids.
 func (f *fixture) take(t *testing.T, outcome inbox.Outcome) (ids []string) {
 	t.Helper()
 	_, err := f.Take(t.Context(), 100, nil, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
@@ -172,7 +172,7 @@ func TestSubmit_KeepsTheKeyOfTheCommand(t *testing.T) {
 	}
 }
 
-func TestSubmit_RefusesWhatIsNoCommand(t *testing.T) {
+func TestSubmit_RefusesInvalidCommands(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, command := range []any{
@@ -213,8 +213,8 @@ func newRole(t *testing.T, f *fixture) (role, at string) {
 	return role, own.String()
 }
 
-// TestRights has an application whose role may submit and ask for results, and nothing else,
-// of the tenants that it is bound to.
+// TestRights has an application that may only submit commands and read results, of the
+// tenants that its role is bound to.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -247,7 +247,7 @@ func TestRights(t *testing.T) {
 			t.Errorf("%s: %v", sql, err)
 		}
 	}
-	// A temporary table of the same name does not stand in for that of the schema.
+	// A temporary table of the same name does not replace the schema's table.
 	execute(t, app, "CREATE TEMP TABLE inbox_rights (role name, tenant_id text); SET search_path = pg_temp, lucius")
 	execute(t, f.app, "UPDATE lucius.inbox_rights SET tenant_id = 'globex' WHERE role = $1", role)
 	if _, err := app.Exec(t.Context(), "SELECT lucius.submit($1)", command); codeOf(err) != "42501" {
@@ -259,7 +259,7 @@ func TestRights(t *testing.T) {
 	submit(t, app, `{"tenant_id":"globex"}`)
 }
 
-// TestCheck_NamesTheRightsThatAreMissing grants what the check says, and nothing else.
+// TestCheck_NamesTheRightsThatAreMissing grants only the rights that the check names.
 func TestCheck_NamesTheRightsThatAreMissing(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -279,7 +279,7 @@ func TestCheck_NamesTheRightsThatAreMissing(t *testing.T) {
 	}
 }
 
-// TestClaim_LetsOneLedgerTakeFromTheInbox has two ledgers in one database serve at once.
+// TestClaim_LetsOneLedgerTakeFromTheInbox starts two ledgers on one database.
 func TestClaim_LetsOneLedgerTakeFromTheInbox(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -309,9 +309,9 @@ func TestClaim_LetsOneLedgerTakeFromTheInbox(t *testing.T) {
 	}
 }
 
-// TestTake_LeasesCommands has two processes take commands. No transaction is open meanwhile.
-// Once the lease of the first ends, the other has the command, with the try counted, and what
-// the first decides no longer counts.
+// TestTake_LeasesCommands has two processes take commands, without an open transaction.
+// Once the lease of the first ends, the second gets the command, with the try counted, and
+// the first one's decision no longer counts.
 func TestTake_LeasesCommands(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -350,7 +350,7 @@ func TestTake_LeasesCommands(t *testing.T) {
 	}
 }
 
-// TestTake_EndsWithItsLease has a process that ends while it has a command in hand.
+// TestTake_EndsWithItsLease has a process that ends while it handles a command.
 func TestTake_EndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -372,7 +372,7 @@ func TestTake_EndsWithItsLease(t *testing.T) {
 	}
 }
 
-// TestTake_StoresDuringAShutdown ends the context while a command is in hand.
+// TestTake_StoresDuringAShutdown ends the context while a command is being handled.
 func TestTake_StoresDuringAShutdown(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -406,7 +406,7 @@ func TestTake_GivesUpOnAServerThatIsSilent(t *testing.T) {
 }
 
 // TestTake_TakesTenantsInTurn has a tenant with many commands that are older than those of
-// two others, of which one is to be skipped.
+// two other tenants, one of which must be skipped.
 func TestTake_TakesTenantsInTurn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -420,7 +420,7 @@ func TestTake_TakesTenantsInTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // What is put back keeps its place, and its try is not counted.
+	for range 2 { // A command that is put back keeps its place, and its try is not counted.
 		if _, err := f.Take(t.Context(), 10, []string{"skipped"}, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
 			var got []string
 			for i := range taken {
@@ -444,7 +444,7 @@ func TestTake_TakesTenantsInTurn(t *testing.T) {
 	}
 }
 
-// TestTake_TakesFewLargeCommands has commands of which not all fit into memory at once.
+// TestTake_TakesFewLargeCommands has more commands than fit into memory at once.
 func TestTake_TakesFewLargeCommands(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -456,7 +456,7 @@ func TestTake_TakesFewLargeCommands(t *testing.T) {
 	}
 }
 
-func TestTake_StoresWhatBecameOfACommand(t *testing.T) {
+func TestTake_StoresTheOutcomeOfACommand(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	id := submit(t, f.app, `{"tenant_id":"acme"}`)
@@ -514,7 +514,7 @@ func TestTake_StoresWhatBecameOfACommand(t *testing.T) {
 }
 
 // TestForget has commands whose job is there, commands whose job was purged, some with a
-// tombstone, and discarded ones, more of each than one call looks at.
+// tombstone, and discarded ones, more of each than one call checks.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -550,8 +550,8 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForget_PassesOverWhatAnotherProcessDeletes has the rows locked by another process.
-func TestForget_PassesOverWhatAnotherProcessDeletes(t *testing.T) {
+// TestForget_SkipsRowsThatAnotherProcessDeletes has another process lock the rows.
+func TestForget_SkipsRowsThatAnotherProcessDeletes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	execute(t, f.app, `INSERT INTO lucius.inbox (id, tenant_id, submitted_by, submitted_at, due_at, state, decided_at)
