@@ -37,7 +37,7 @@ type Record struct {
 // API, and its origin is [ByExpiry].
 const ExpirePause = "expirePause"
 
-// The records of unknown callers that are written.
+// How many records of unknown callers are written.
 const (
 	strangerRecords = 1 // a second, in the long run
 	strangerBurst   = 100

@@ -107,7 +107,7 @@ type Issuer struct {
 	// failures counts the failed fetches since the last success, failed is the last error.
 	failures int
 	failed   error
-	// underway is closed when the fetch that is under way ends, nil without one.
+	// underway is closed when the current fetch ends, nil without one.
 	underway chan struct{}
 }
 

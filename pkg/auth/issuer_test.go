@@ -29,10 +29,10 @@ type issuer struct {
 	// discovery is its answer about itself, keys its answer for the keys.
 	discovery map[string]any
 	keys      []any
-	// down is the error of each request to it; answer replaces its answers.
+	// down is the error of each request to the issuer; answer replaces its answers.
 	down   error
 	answer func(r *http.Request) *http.Response
-	// takes is how long it takes to answer.
+	// takes is how long the issuer takes to answer.
 	takes time.Duration
 	asked map[string]int
 }
@@ -50,7 +50,7 @@ func (i *issuer) set(change func()) {
 	change()
 }
 
-// fetches returns how often it was asked for its keys.
+// fetches returns how often the issuer was asked for its keys.
 func (i *issuer) fetches() int {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -72,7 +72,7 @@ type ask struct{ target, body string }
 
 const succeeded = `,"status":"SUCCEEDED","result_ref":{"uri":"s3://out"}`
 
-// asks has an accepted request for each operation of the OpenAPI document.
+// asks holds an accepted request for each operation of the OpenAPI document.
 var asks = map[string]ask{
 	"submitCommand":         {"POST /v1/commands", command},
 	"orchestrate":           {"POST /v1/orchestrate", command},
@@ -191,7 +191,7 @@ func TestEveryEndpointEveryRoleEveryTenant(t *testing.T) {
 var object = regexp.MustCompile(`\$\w+`)
 
 // The answers for a foreign and for a missing object differ only in the request id,
-// whatever the rest of the request holds.
+// whatever else the request contains.
 func TestForeignAndMissingObjectsLookAlike(t *testing.T) {
 	t.Parallel()
 	for operation, row := range policy(t) {
@@ -243,8 +243,8 @@ func TestObjectsWithoutATenantAreHiddenFromCallersOfOne(t *testing.T) {
 	}
 }
 
-// A caller of one tenant learns that a pause of several tenants holds its job, and neither
-// who made it and why, nor how fast attempts of all tenants end.
+// A caller of one tenant learns that a pause of several tenants holds its job, but not who
+// made the pause or why, nor how fast attempts of all tenants end.
 func TestWaiting_TellsACallerOfOneTenantNothingOfTheOthers(t *testing.T) {
 	t.Parallel()
 	const own, all = "read:t submit:t", "read:* submit:*"

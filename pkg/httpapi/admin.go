@@ -269,9 +269,9 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// unknownScope returns the violation of a scope that this process knows no directive of,
-// or nil. Jobs may still be in flight for it: of a protocol that was removed, or that
-// another process has loaded already.
+// unknownScope returns a violation if this process knows no directives of the scope, else
+// nil. Jobs may still be in flight for it: of a protocol that was removed, or that another
+// process has loaded already.
 func (e *endpoints) unknownScope(scope *statemachine.Scope) *problem.Violation {
 	const allow = ": correct it, or set allow_unknown to pause it all the same"
 	var protocols, services []string

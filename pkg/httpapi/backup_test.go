@@ -55,7 +55,7 @@ func (b *testBackups) Close() error {
 	return nil
 }
 
-// withBackups has the server take those backups.
+// withBackups makes the server take those backups.
 func withBackups(b *testBackups) func(*httpapi.Config) {
 	return func(c *httpapi.Config) { c.Backup = b.take(func(context.Context) error { return nil }) }
 }
@@ -83,7 +83,7 @@ func TestBackup_IsStreamed(t *testing.T) {
 	}
 }
 
-func TestBackup_NeedsAStoreThatHasThem(t *testing.T) {
+func TestBackup_NeedsAStoreWithBackups(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *httpapi.Config) { c.Backup = nil })
 	wantProblem(t, h.do(t, http.MethodPost, "/v1/admin/backup", ""), problem.NotFound,
@@ -120,8 +120,8 @@ func TestBackup_ThatFailsIsNotTakenForWhole(t *testing.T) {
 	h.measures(t, `lucius_http_requests_total{code="500",method="POST",route="/v1/admin/backup"} 1`)
 }
 
-// A client that leaves, one that does not read, one whose rights are withdrawn, and a server
-// that stops end a backup, which is then closed.
+// A backup ends, and is closed, if its client disconnects, does not read or loses its
+// rights, or if the server stops.
 func TestBackup_EndsEarly(t *testing.T) {
 	t.Parallel()
 	begin := func(t *testing.T, g *guarded) (*testBackups, io.ReadCloser) {
@@ -191,7 +191,7 @@ func TestBackup_MayTakeLong(t *testing.T) {
 	}
 }
 
-// The caller's rights are checked again and again.
+// The caller's rights are checked repeatedly.
 func TestBackup_EndsWithTheRights(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

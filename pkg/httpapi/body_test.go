@@ -231,7 +231,7 @@ func TestUnknownFieldsAreIgnoredAndCountedInCallbacksAndWork(t *testing.T) {
 }
 
 // The use case reports what is wrong with a command.
-func TestACommandIsDecodedByTheUseCase(t *testing.T) {
+func TestTheUseCaseDecodesTheCommand(t *testing.T) {
 	t.Parallel()
 	response := newHarness(t).do(t, http.MethodPost, "/v1/commands", `{"tenant_id": oops`)
 	wantProblem(t, response, problem.InvalidJSON, "The body is not valid JSON at line 1, column 15: a character that must not be there.")
@@ -320,8 +320,8 @@ func FuzzResult(f *testing.F) {
 	})
 }
 
-// A client that sends all of its body before it reads must see why it was refused,
-// not a broken connection.
+// A client that sends its whole body before it reads must see why it was refused, not a
+// broken connection.
 func TestAClientThatIsStillSendingSeesWhyItsBodyIsRefused(t *testing.T) {
 	t.Parallel()
 	server := listen(t, newHarness(t))

@@ -28,14 +28,14 @@ func (g *guarded) callers(t *testing.T, job string) []string {
 	return found
 }
 
-// Each change of a job names its caller, over whichever transport it came; what the
-// server did by itself names none.
+// Each change of a job names its caller, over any transport; a change by the server itself
+// names none.
 func TestEventsNameTheirCaller(t *testing.T) {
 	t.Parallel()
 	const app, ops, ocr = "submit:t", "admin:* read:*", "platform:t"
 	g := newGuarded(t, []string{app, ops, ocr}) // caller-a, caller-b and caller-c
 	job := decoded[api.CommandAccepted](t, g.as(t, app, "POST /v1/commands", command)).JobID
-	// A worker may call itself as it likes.
+	// A worker may choose any name.
 	claim := g.as(t, ocr, "POST /v1/work:claim", `{"owner":"operator","request_id":"c1"}`)
 	item := decoded[api.ClaimedWork](t, claim).Items[0]
 	g.as(t, ocr, "POST /v1/work/"+item.WorkID+":start", fmt.Sprintf(`{"owner":"operator","expected_rev":%d,"request_id":"s1"}`, item.Rev))
@@ -73,8 +73,9 @@ func TestEventsNameTheirCaller(t *testing.T) {
 	}
 }
 
-// A step shows its worker, by both kinds of heartbeat its progress, and afterwards who
-// ended it. A worker that begins or goes on is told what is requested of the job.
+// A step shows its worker, the progress from both kinds of heartbeat, and later which
+// caller ended it. Answers tell a worker that begins or continues what is requested of the
+// job.
 func TestAStepShowsItsWorker(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -34,7 +34,7 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params 
 	e.respond.answer(w, r, http.StatusOK, out, nil)
 }
 
-// bus is how directives reach the workers.
+// bus names the bus by which directives reach the workers.
 func (e *endpoints) bus() api.Bus {
 	if e.Circuits != nil { // The pull queue has none.
 		return api.BusServiceBus
@@ -42,7 +42,7 @@ func (e *endpoints) bus() api.Bus {
 	return api.BusQueue
 }
 
-// serviceOf encodes what is known of one kind of work.
+// serviceOf encodes what the census knows of one kind of work.
 func serviceOf(s *census.Service, now time.Time, minutes *int32) api.Service {
 	out := api.Service{
 		Service: s.Service, StepType: s.StepType, Backlog: s.Queued, Dispatching: s.Dispatching, Claimed: s.Claimed,
@@ -98,7 +98,7 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Jobs: map[string]int{},
 		Accepted: ratesOf(report.Accepted, params.Minutes), Ended: map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
 	}
-	if !found.RoundEnded.IsZero() { // Else this process does not know.
+	if !found.RoundEnded.IsZero() { // otherwise this process does not know
 		pending := found.OldestPending.Seconds()
 		out.OldestPendingSeconds = &pending
 		out.Stuck = api.StuckCount{

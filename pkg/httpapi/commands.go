@@ -61,8 +61,8 @@ func acceptedOf(w http.ResponseWriter, accepted *ledger.Accepted, err error) (ap
 	}, nil
 }
 
-// inParallel calls each for every index of a batch, all at the same time, so that they
-// share the store's syncs. A batch is no larger than many clients are.
+// inParallel calls each for every index of a batch, all concurrently, so that they share
+// the store's syncs. That is no more load than as many clients.
 func inParallel(entries int, each func(i int)) {
 	var group sync.WaitGroup
 	for i := range entries {
@@ -77,7 +77,7 @@ type batch struct {
 	Commands []json.RawMessage `json:"commands"`
 }
 
-// Check returns what is wrong with the batch as a whole.
+// Check validates the batch as a whole.
 func (b *batch) Check() []problem.Violation { return api.CheckBatch("/commands", len(b.Commands)) }
 
 // SubmitBatch is POST /v1/commands:batch.

@@ -16,7 +16,7 @@ const (
 	headerTimeout  = 10 * time.Second
 	idleTimeout    = 2 * time.Minute
 	maxHeaderBytes = 32 << 10
-	// maxRequests is how many requests one HTTP/2 connection may have under way.
+	// maxRequests bounds the concurrent requests of one HTTP/2 connection.
 	maxRequests = 100
 	// writeMargin is how long a client may take to send its request and to read the
 	// answer, in addition to the longest wait.
@@ -44,7 +44,7 @@ func NewHTTPServer(handler http.Handler, log *slog.Logger) *http.Server {
 }
 
 // minSilence is how long a connection must have been without a request before a new
-// connection may replace it, so that a request on its way still arrives.
+// connection may replace it, so that a request in transit still arrives.
 const minSilence = 250 * time.Millisecond
 
 // LimitConnections returns a listener for the server that keeps at most limit
@@ -71,8 +71,8 @@ type trackedConn struct {
 	connections *connections
 	conn        net.Conn
 
-	idle  *list.Element // invariant: idle is its element of quiet, or nil while a request is under way.
-	since time.Time     // When it became idle.
+	idle  *list.Element // invariant: idle is its element of quiet, or nil while a request is in progress.
+	since time.Time     // when it became idle
 	kept  int           // How many admitted requests keep it open.
 }
 
@@ -124,9 +124,10 @@ func (c *connections) Close() error {
 	return c.Listener.Close()
 }
 
-// evict makes room for one more connection: it stops counting the one that has been
-// idle longest, for the caller to close. It returns nil if there is room already, and
-// how long to wait, unless a connection changes before, if none may be closed yet.
+// evict makes room for one more connection: it stops counting the connection that has been
+// idle longest, and returns it for the caller to close. It returns nil if there is room
+// already. If none may be closed yet, it returns how long to wait, unless a connection
+// changes earlier.
 func (c *connections) evict(now time.Time) (net.Conn, time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

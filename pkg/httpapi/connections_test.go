@@ -59,7 +59,7 @@ func request(t *testing.T, conn net.Conn, path string) {
 	}
 }
 
-// answered returns an error if a request on the connection gets no good answer.
+// answered returns an error unless a request on the connection gets a good answer.
 func answered(conn net.Conn) error {
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -236,7 +236,7 @@ func TestMalformedHTTPIsRefusedInPlainText(t *testing.T) {
 			t.Errorf("%.80q: %v", head, err)
 			continue
 		}
-		body, _ := io.ReadAll(response.Body) // A reset after the answer is as good as its end.
+		body, _ := io.ReadAll(response.Body) // A reset after the answer counts as its end.
 		_ = response.Body.Close()
 		media := response.Header.Get("Content-Type")
 		if response.StatusCode != status || !response.Close || response.Header.Get("X-Request-Id") != "" {

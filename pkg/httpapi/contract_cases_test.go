@@ -38,7 +38,7 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 		t.Fatalf("how is %s called? say so in the test of every endpoint", operation)
 	}
 	switch operation {
-	case "listJobs", "listFailures", "listWebhooks": // So that lists are not empty.
+	case "listJobs", "listFailures", "listWebhooks": // so that lists are not empty
 		g.failed(t)
 		g.exhausted(t)
 	case "listRetries", "listCancellations", "listPausings", "listResumptions", "listOperations":
@@ -66,7 +66,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "getJob", Status: 400}:       asking("GET /v1/jobs/$job?wait=soon", ""),
 	{Operation: "listFailures", Status: 400}: asking("GET /v1/admin/failures?tenant_id=t&created_after=yesterday", ""),
 
-	// Objects that no path names.
+	// Objects that are not named by a path.
 	{Operation: "callbackAck", Status: 404}:       asking("POST /v1/callbacks/ack", callbackBody(noJob, 1, "")),
 	{Operation: "callbackHeartbeat", Status: 404}: asking("POST /v1/callbacks/heartbeat", callbackBody(noJob, 1, "")),
 	{Operation: "callbackResult", Status: 404}:    asking("POST /v1/callbacks/result", callbackBody(noJob, 1, succeeded)),
@@ -101,7 +101,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "createResumption", Status: 200}:   dryRun("resumptions"),
 
 	// The commands of a batch fail one by one, and some answers come from memory: these
-	// operations fail only with a defect of the server.
+	// operations fail only through a defect of the server.
 	{Operation: "submitBatch", Status: 500}:       defective("submitBatch"),
 	{Operation: "completeWorkBatch", Status: 500}: defective("completeWorkBatch"),
 	{Operation: "listProtocols", Status: 500}:     defective("listProtocols"),
@@ -163,8 +163,8 @@ func anotherOperation(kind string) situation {
 	}
 }
 
-// dryRun is the situation in which an operation is asked for in a dry run, with a job of
-// each sort.
+// dryRun is the situation in which an operation is requested as a dry run, with a job of
+// each kind.
 func dryRun(kind string) situation {
 	return func(t *testing.T, g *guarded) question {
 		t.Helper()
@@ -186,7 +186,7 @@ func atRev(more string) string {
 	return `{"owner":"o","expected_rev":$rev,"request_id":"r2"` + more + `}`
 }
 
-// question is a request of a caller, which is named by its grants; empty is everyRole.
+// question is a request of a caller. The caller is named by its grants; empty is everyRole.
 type question struct {
 	target, body string
 	caller       string
@@ -194,7 +194,7 @@ type question struct {
 	contentType string
 	// key is the idempotency key, if there is one.
 	key string
-	// accept is the media type that is asked for, if one is.
+	// accept is the requested media type, if any.
 	accept string
 }
 

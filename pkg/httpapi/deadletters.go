@@ -25,7 +25,7 @@ const (
 )
 
 // mask returns the body of a dead letter as text without lease ids, which are
-// capabilities. It may be JSON that was not understood for a misspelt name, or no JSON.
+// capabilities. The body may not be JSON, or may be JSON with a misspelt name.
 func mask(body []byte) string {
 	text := strings.ToValidUTF8(string(body), "\uFFFD")
 	if !json.Valid([]byte(text)) {
@@ -59,19 +59,20 @@ func unquoted(quoted string) (text string) {
 	return text
 }
 
-// mentionsLease reports whether a text may name a lease id, in any spelling, also with
+// mentionsLease reports whether a text may name a lease id, in any spelling, including
 // escapes in a text that is itself JSON.
 func mentionsLease(text string) bool {
 	letters := strings.Map(func(r rune) rune {
 		if !unicode.IsLetter(r) {
 			return -1
 		}
-		return unicode.ToLower(unicode.ToUpper(r)) // The long s is one too.
+		return unicode.ToLower(unicode.ToUpper(r)) // the long s is a letter too
 	}, text)
 	return strings.Contains(letters, "leaseid") || strings.Contains(text, `\u`)
 }
 
-// errNoTopics is returned for requests about dead letters where there are none.
+// errNoTopics is returned for requests about dead letters if the server has no reply
+// topics.
 var errNoTopics = problem.Newf(problem.NotFound, "There are no dead letters: this server takes no replies from topics.")
 
 // ListDeadLetters is GET /v1/admin/dead-letters.
@@ -98,7 +99,7 @@ func DeadLetterOf(l *callbacks.DeadLetter) api.DeadLetter {
 	return api.DeadLetter{
 		DeadLetterID: l.ID, Lane: l.Lane, Topic: l.Topic, MessageID: l.MessageID, Reason: l.Reason, Description: l.Description,
 		SentAt: api.NewTime(l.SentAt), BodyTruncated: len(body) > maxShownBody,
-		Body: strings.ToValidUTF8(body[:min(len(body), maxShownBody)], ""), // Not half a character.
+		Body: strings.ToValidUTF8(body[:min(len(body), maxShownBody)], ""), // without half a character at the end
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// deadLetters are dead letters in memory: those of even numbers can be replayed.
+// deadLetters are dead letters in memory: those with even numbers can be replayed.
 type deadLetters struct {
 	letters []callbacks.DeadLetter
 	err     error
@@ -72,7 +72,7 @@ func (d *deadLetters) handle(ids []string, decide func(string) callbacks.Handled
 
 var errNoBus = &problem.Error{Code: problem.BusUnavailable, RetryAfter: time.Second}
 
-// lostTopics is the situation in which the dead letters cannot be read.
+// lostTopics is the situation in which dead letters cannot be read.
 func lostTopics(operation string, err error) situation {
 	return func(t *testing.T, g *guarded) question {
 		t.Helper()
@@ -82,7 +82,7 @@ func lostTopics(operation string, err error) situation {
 	}
 }
 
-// withoutTopics is the situation in which replies come over HTTP.
+// withoutTopics is the situation of a server without reply topics.
 func withoutTopics(operation string) situation {
 	return func(t *testing.T, g *guarded) question {
 		t.Helper()
@@ -92,8 +92,8 @@ func withoutTopics(operation string) situation {
 	}
 }
 
-// TestDeadLetters_AreShownWithoutCapabilities: bodies are text of a bounded length, and
-// no lease id is in them, whatever else they are.
+// TestDeadLetters_AreShownWithoutCapabilities: bodies are shown as text of a bounded length
+// without lease ids, whatever they contain.
 func TestDeadLetters_AreShownWithoutCapabilities(t *testing.T) {
 	t.Parallel()
 	const withheld = "(not shown: it may hold a lease id where none belongs)"
@@ -150,8 +150,9 @@ func TestDeadLetters_ArePagedAndSelected(t *testing.T) {
 	}
 }
 
-// What was handled before the bus failed is answered, and logged, with the fault.
-func TestDeadLetters_AnswerWhatWasDoneBeforeAFault(t *testing.T) {
+// Letters that were handled before the bus failed are answered and logged together with the
+// fault.
+func TestDeadLetters_AnswerWithLettersHandledBeforeAFault(t *testing.T) {
 	t.Parallel()
 	letters := newDeadLetters("0-1", "0-2")
 	h := newHarness(t, func(c *httpapi.Config) { c.DeadLetters = letters })

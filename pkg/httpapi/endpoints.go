@@ -42,9 +42,8 @@ func serve[Body any, Checked interface {
 const MaxWait = api.MaxClaimWait * time.Second
 
 // waiting calls the use case with the time that it may wait, at most [MaxWait],
-// unless the caller has its share of the long polls already. The use case answers
-// with what it has when ended is closed: the server drains, or another caller gets
-// the slot.
+// unless the caller already has its share of the long polls. When ended is closed, because
+// the server drains or another caller gets the slot, the use case answers with what it has.
 func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 	call func(limit time.Duration, ended <-chan struct{}) (Value, error),
 ) (Value, error) {
@@ -63,18 +62,18 @@ func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 	return call(min(limit, MaxWait), slot.ended)
 }
 
-// maxReads is how many bytes may be held at a time of what is read from the store for
-// answers, with its encoded form. jobWeight is the share of a job, and what a page may
-// exceed [jobs.PageBytes] by.
+// maxReads bounds the bytes that answers hold at a time of rows read from the store, with
+// their encoded form. jobWeight is the share of a job, and how much a page may exceed
+// [jobs.PageBytes].
 const (
 	maxReads  = 32 << 20
 	jobWeight = 1 << 20
 )
 
-// reserve replaces the request's shares of memory by that of an answer of that weight,
-// once there is room for it; the bodies of such requests are decoded. The request holds
-// the share until it is answered, and must not wait for a client before that. The error
-// is that of a client who went away.
+// reserve replaces the request's share of memory with the share of an answer of that
+// weight, once there is room for it; the request's body is decoded by then. The request
+// holds the share until it is answered, and must not wait for a client before that. It
+// returns an error if the client has disconnected.
 func (e *endpoints) reserve(ctx context.Context, weight int64) error {
 	state := requestStateOf(ctx)
 	state.drop()

@@ -60,7 +60,7 @@ func TestEmptyListsAreWrittenAsLists(t *testing.T) {
 	}
 }
 
-// What operators look at all the time costs no read, however many jobs have ended.
+// The views that operators watch constantly cost no reads, however many jobs have ended.
 func TestCounts_AreAnsweredWithoutAReadOfTheStore(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *httpapi.Config) {
@@ -135,7 +135,7 @@ func TestADirectiveGoesOutByteForByte(t *testing.T) {
 	}
 }
 
-// A worker learns from each answer that its job is being paused or cancelled.
+// Each answer tells a worker if its job is being paused or cancelled.
 func TestAHeartbeatIsToldOfControls(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -185,8 +185,8 @@ func TestOperatorsBadParametersAreNamed(t *testing.T) {
 	}
 }
 
-// A pause that holds nothing back is mostly a typing error.
-func TestAPauseOfWhatIsNotThereIsRefused(t *testing.T) {
+// A pause that holds nothing back is usually a typing error.
+func TestAPauseOfAnUnknownScopeIsRefused(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
 		`{"protocol_id":"doc_ingest_v2","reason":"r"}`: "/protocol_id must be one of doc_ingest_v1: correct it, or set allow_unknown to pause it all the same.",
@@ -201,8 +201,8 @@ func TestAPauseOfWhatIsNotThereIsRefused(t *testing.T) {
 	}
 }
 
-// A pause of a service holds back what waits for its workers and what is accepted later,
-// and the steps of no other service.
+// A pause of a service holds back items that wait for its workers and steps that are
+// accepted later, but no steps of other services.
 func TestAPauseOfAServiceHoldsBackItsSteps(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -333,7 +333,7 @@ func TestABatchAnswersEachCommandIndependently(t *testing.T) {
 }
 
 // A heartbeat raises the rev. A worker that completes with the rev of its claim is told the
-// current one, and another worker is not.
+// current rev; another worker is not.
 func TestARevConflictNamesTheCurrentRev(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -355,8 +355,8 @@ func TestARevConflictNamesTheCurrentRev(t *testing.T) {
 	}
 }
 
-// Each completion of a batch is answered as it would have been alone. A foreign item and
-// one that is not there look alike.
+// Each completion of a batch gets the same answer as it would alone. A foreign and a
+// missing item look alike.
 func TestABatchOfCompletions(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"platform:t"})
@@ -429,8 +429,8 @@ func TestABatchAsAWholeIsRefused(t *testing.T) {
 	}
 }
 
-// The key of a retry operation is read as a command's key is: two spellings of a key
-// name the same operation.
+// The key of a retry operation is read like a command's key: two spellings of a key name
+// the same operation.
 func TestTheKeyOfARetryOperation(t *testing.T) {
 	t.Parallel()
 	create := func(h *harness, key string) answer {
@@ -454,7 +454,7 @@ func TestTheKeyOfARetryOperation(t *testing.T) {
 	}
 }
 
-// Whatever cannot be read after a control has committed, the answer says that it was applied.
+// Even if reads fail after a control was committed, the answer says that it was applied.
 func TestAControlThatWasAppliedIsAnswered(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{":cancel", ":pause", ":resume"} {

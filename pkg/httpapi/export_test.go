@@ -60,16 +60,16 @@ func (l FairLimiter) Acquire(ctx context.Context, caller string, weight int64, c
 	return s.release, nil
 }
 
-// Trees returns the limiter of what is made of bodies.
+// Trees returns the limiter of decoded bodies.
 func (s *Server) Trees() FairLimiter { return FairLimiter{s.trees} }
 
-// Reads returns the limiter of what is read for answers.
+// Reads returns the limiter of rows read for answers.
 func (s *Server) Reads() FairLimiter { return FairLimiter{s.reads} }
 
 // RequestID returns the id of the request that ctx belongs to.
 func RequestID(ctx context.Context) string { return requestStateOf(ctx).id }
 
-// Answer has the server answer a request with the value.
+// Answer makes the server answer a request with the value.
 func (s *Server) Answer(w http.ResponseWriter, r *http.Request, value any) {
 	r = r.WithContext(context.WithValue(r.Context(), requestStateKey{}, &requestState{ResponseWriter: w}))
 	s.respond.answer(w, r, http.StatusOK, value, nil)

@@ -11,12 +11,13 @@ import (
 )
 
 // fairLimiter bounds what requests hold, such as streams or the bytes of bodies, and
-// shares it fairly among callers: a caller may take all that no other caller wants, and
+// shares it fairly among callers: a caller may take all that other callers do not want, and
 // no more. It is safe for concurrent use.
 type fairLimiter struct {
 	limit int64
 	full  whenFull
-	// refusal is the problem of a request whose caller has its share; whenFull is refuses.
+	// refusal is the problem of a request if its caller has its share and whenFull is
+	// refuses.
 	refusal *problem.Error
 
 	mu      sync.Mutex
@@ -26,17 +27,17 @@ type fairLimiter struct {
 	waiting map[string][]*slot // By caller, the smallest first, then the oldest. No entry is empty.
 }
 
-// whenFull is what becomes of a request when all is taken.
+// whenFull says how to treat a request when all is taken.
 type whenFull int
 
 const (
-	// refuses: the request preempts the oldest request of the caller with the most,
-	// unless that would only swap the two callers; then it is refused.
+	// refuses: the request preempts the oldest request of the caller that holds the most;
+	// it is refused if that would only swap the two callers.
 	refuses whenFull = iota
-	// evicts: the request preempts the oldest of its own caller too, or else the oldest
-	// of the largest holder, rather than be refused.
+	// evicts: like refuses, but instead of being refused the request preempts the oldest of
+	// its own caller, or else the oldest of the largest holder.
 	evicts
-	// queues: the request waits, and that of the caller with the smallest share is next.
+	// queues: the request waits; the next slot goes to the caller with the smallest share.
 	// Holders must release their slots without waiting for a client.
 	queues
 )
@@ -53,20 +54,20 @@ type slot struct {
 	caller   string
 	weight   int64
 	cut      func()        // Called once the slot is preempted, without the lock; nil for none.
-	granted  chan struct{} // Closed when a slot that waits is held; nil for one that does not wait.
+	granted  chan struct{} // Closed when a waiting slot is granted; nil if the slot does not wait.
 	ended    chan struct{} // Closed when the slot is preempted, or the limiter ends; nil in a limiter that queues.
 	released chan struct{} // Closed when the holder has released it; nil until it is preempted.
 }
 
-// newFairLimiter returns a limiter of that much.
+// newFairLimiter returns a limiter with that total.
 func newFairLimiter(limit int64, full whenFull, refusal *problem.Error) *fairLimiter {
 	return &fairLimiter{limit: limit, full: full, refusal: refusal, holders: map[string]*holder{}, waiting: map[string][]*slot{}}
 }
 
 // acquire returns a slot of that weight for a request of the caller, or the limiter's
 // refusal. cut, unless it is nil, ends the request when it is preempted. acquire waits
-// until preempted requests have released their slots: there is never more held than the
-// limit, but for a single slot that is larger. Its other errors are those of ctx.
+// until preempted requests have released their slots, so that the limit is never exceeded,
+// except by a single slot that is larger. Its other errors are those of ctx.
 func (l *fairLimiter) acquire(ctx context.Context, caller string, weight int64, cut func()) (*slot, error) {
 	acquired := &slot{limiter: l, caller: caller, weight: weight, cut: cut}
 	if l.full == queues {
@@ -122,8 +123,8 @@ func (l *fairLimiter) acquire(ctx context.Context, caller string, weight int64, 
 	return acquired, nil
 }
 
-// await waits until the limiter has room for the slot. A request whose time is over gets
-// none, whether or not there is room.
+// await waits until the limiter has room for the slot. A request gets none once its context
+// has ended, even if there is room.
 func (s *slot) await(ctx context.Context) error {
 	if ctx.Err() != nil { // Of two ready cases, select picks one at random.
 		return context.Cause(ctx)
@@ -155,8 +156,8 @@ func (s *slot) await(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// grant gives the free room to slots that wait: first to that with which its caller holds
-// the least. The lock is held.
+// grant gives the free room to waiting slots, in the order of what their callers would hold
+// with them, least first. The lock is held.
 func (l *fairLimiter) grant() {
 	for len(l.waiting) > 0 {
 		var next *slot
@@ -175,7 +176,7 @@ func (l *fairLimiter) grant() {
 	}
 }
 
-// leave ends the wait of a slot, unless that happened before. The lock is held.
+// leave ends the wait of a slot; a repeat has no effect. The lock is held.
 func (l *fairLimiter) leave(s *slot) {
 	own := slices.DeleteFunc(l.waiting[s.caller], func(other *slot) bool { return other == s })
 	if l.waiting[s.caller] = own; len(own) == 0 {
@@ -209,7 +210,7 @@ func (l *fairLimiter) victim(caller string, weight int64) *slot {
 	return largest.slots[0]
 }
 
-// newest is the place of a slot after all others of its caller.
+// newest is the index of a slot after all others of its caller.
 const newest = math.MaxInt
 
 // insert counts a slot, as the caller's i-th oldest. The lock is held.
@@ -224,7 +225,7 @@ func (l *fairLimiter) insert(s *slot, i int) {
 	l.taken += s.weight
 }
 
-// remove stops counting a slot, unless that happened before. The lock is held.
+// remove stops counting a slot; a repeat has no effect. The lock is held.
 func (l *fairLimiter) remove(s *slot) {
 	h := l.holders[s.caller]
 	if h == nil {
@@ -252,7 +253,7 @@ func (s *slot) release() {
 	}
 }
 
-// end ends all slots, also those yet to be acquired. It may be called again.
+// end ends all slots, including those yet to be acquired. It may be called repeatedly.
 func (l *fairLimiter) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

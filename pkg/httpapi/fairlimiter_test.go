@@ -66,8 +66,8 @@ func (c *crowd) begin(t *testing.T, grants, target, body string, headers ...stri
 	return l
 }
 
-// gather runs the test with callers who follow jobs that never end, and wait for
-// work that never comes.
+// gather runs the test with callers that follow jobs that never end, and wait for work that
+// never comes.
 func gather(t *testing.T, callers []string, test func(*testing.T, *crowd), configure ...func(*httpapi.Config)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -85,7 +85,7 @@ func (c *crowd) follows(t *testing.T, grants string) *lasting {
 	return c.begin(t, grants, "GET /v1/jobs/"+c.job+"/events", "", "Accept: text/event-stream")
 }
 
-// A reader may take all streams that no other caller wants, and no more.
+// A reader may take all streams that other callers do not want, and no more.
 func TestOneReaderDoesNotKeepOthersFromStreams(t *testing.T) {
 	t.Parallel()
 	const greedy, other = "read:t", "read:* admin:*"
@@ -116,7 +116,7 @@ func TestOneReaderDoesNotKeepOthersFromStreams(t *testing.T) {
 	})
 }
 
-// claims sends a claim that waits for a minute: there is no such work.
+// claims sends a claim that waits for a minute, since there is no such work.
 func (c *crowd) claims(t *testing.T, grants string) *lasting {
 	t.Helper()
 	return c.begin(t, grants, waits["work"].target, `{"owner":"o","services":["embed"],"request_id":"r","wait_seconds":60}`)
@@ -127,7 +127,7 @@ func atMostWaits(n int) func(*httpapi.Config) {
 	return func(c *httpapi.Config) { c.MaxWaits = n }
 }
 
-// limited fails the test unless the request was refused for its caller's share.
+// limited fails the test unless the request was refused because of its caller's share.
 func limited(t *testing.T, l *lasting) {
 	t.Helper()
 	wantProblem(t, answer{Status: l.recorder.Code, Header: l.recorder.Header(), Body: l.recorder.Body.String()},
@@ -148,7 +148,7 @@ func TestCallersShareTheWaitsFairly(t *testing.T) {
 				t.Errorf("it does not wait: %d %s", l.recorder.Code, l.recorder.Body)
 			}
 		}
-		limited(t, crowd.claims(t, b)) // They are even.
+		limited(t, crowd.claims(t, b)) // Both hold the same share.
 		for i, want := range []bool{true, true, false, false} {
 			if of[i].over() != want || want && of[i].recorder.Body.String() != `{"items":[]}`+"\n" {
 				t.Errorf("wait %d is over: %t, %d %s", i, of[i].over(), of[i].recorder.Code, of[i].recorder.Body)
@@ -164,8 +164,7 @@ func TestCallersShareTheWaitsFairly(t *testing.T) {
 	}, atMostWaits(4))
 }
 
-// There are never more holders than slots, though the request that has to end
-// takes its time.
+// There are never more holders than slots, even if the preempted request ends slowly.
 func TestASlotIsTakenOnceItIsReleased(t *testing.T) {
 	t.Parallel()
 	const a, b = "read:t", "read:*"

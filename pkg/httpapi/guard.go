@@ -96,8 +96,8 @@ func newGuard(config Config, respond *responder) *guard {
 	return g
 }
 
-// ownerOfStep returns the owner of a step. For a step that the job does not have it is
-// the job's tenant without a service.
+// ownerOfStep returns the owner of a step. If the job has no such step, that is the job's
+// tenant without a service.
 func (g *guard) ownerOfStep(ctx context.Context, jobID, stepID string) (owner, error) {
 	agg, err := g.config.Ledger.Job(ctx, jobID)
 	if err != nil {
@@ -158,9 +158,9 @@ var queryParameters = sync.OnceValue(func() map[string][]string {
 	return names
 })
 
-// checkQuery refuses what would silently widen an answer: without its tenant filter a
-// list shows all tenants. The glue drops parameters that it cannot read or does not
-// know, and takes the first of several.
+// checkQuery refuses queries that the generated glue would silently widen: it drops
+// parameters that it cannot read or does not know, and takes the first of several. Without
+// its tenant filter, a list would show all tenants.
 func checkQuery(r *http.Request, known []string) error {
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
@@ -175,7 +175,7 @@ func checkQuery(r *http.Request, known []string) error {
 			return invalid(fmt.Sprintf("parameter %q is unknown: this path takes %s", auth.Printable(name), takes), nil)
 		case len(query[name]) > 1:
 			return invalid("parameter "+name+" occurs more than once", nil)
-		case query[name][0] == "" && name != "page_token": // The first page has an empty token.
+		case query[name][0] == "" && name != "page_token": // the first page has an empty token
 			return invalid("parameter "+name+" must not be empty: leave it out", nil)
 		}
 	}
@@ -270,8 +270,8 @@ func (g *guard) admit(state *requestState, r *http.Request) error {
 	return g.config.TenantLimit.Check("tenant", state.tenant, time.Now())
 }
 
-// hide replaces a not-found error by the one that foreign objects get, so that the
-// two look alike.
+// hide replaces a not-found error with the error for foreign objects, so that the two look
+// alike.
 func hide(err error, missing *problem.Error) error {
 	if problem.From(err).Code.Status() == http.StatusNotFound {
 		return missing
@@ -332,7 +332,7 @@ func (g *guard) authorizeStep(ctx context.Context, tenantID, jobID, stepID strin
 	case owner.TenantID != tenantID:
 		return errNoJob
 	case !state.rule.AllowsStep(state.caller, tenantID, owner.Service):
-		return problem.Newf(problem.StepNotFound, "the job has no step %q", stepID) // It may have one of another service.
+		return problem.Newf(problem.StepNotFound, "the job has no step %q", stepID) // The job may have such a step of another service.
 	}
 	return nil
 }
@@ -345,7 +345,7 @@ func (g *guard) allows(ctx context.Context, tenantID string) bool {
 }
 
 // sees returns a function that reports whether the caller may act on a step of that tenant
-// and service, for a body that names objects.
+// and service, for requests that name objects in their bodies.
 func (g *guard) sees(ctx context.Context) func(tenantID, service string) bool {
 	state := requestStateOf(ctx)
 	return func(tenantID, service string) bool { return state.rule.AllowsStep(state.caller, tenantID, service) }

@@ -31,7 +31,7 @@ func (s *testStore) on(hook func(ctx context.Context) error) func(ctx context.Co
 	return former
 }
 
-// fail makes each call of the store fail from now on, or none with nil.
+// fail makes each call of the store fail from now on with err, or none if err is nil.
 func (s *testStore) fail(err error) {
 	s.on(func(context.Context) error { return err })
 }
@@ -53,8 +53,8 @@ func (s *testStore) untouched(t *testing.T, what string) {
 	}
 }
 
-// uncalled is untouched for a request whose guard may have looked up an owner for the
-// audit record.
+// uncalled is untouched, except that the guard may have looked up an owner for the audit
+// record.
 func (s *testStore) uncalled(t *testing.T, what string) {
 	t.Helper()
 	s.mu.Lock()
@@ -99,7 +99,7 @@ func (s *testStore) Scan(ctx context.Context, query tablestore.Query) (tablestor
 	return s.Store.Scan(ctx, query)
 }
 
-// asked counts a read, and returns what is read in its place.
+// asked counts a read, and returns the partition to read instead.
 func (s *testStore) asked(ctx context.Context, partition string) (string, error) {
 	s.mu.Lock()
 	s.reads = append(s.reads, partition)

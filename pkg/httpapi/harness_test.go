@@ -56,7 +56,7 @@ type harness struct {
 	commands int
 }
 
-// buffer is a log that is read while it is written to.
+// buffer is a log that may be read while it is written to.
 type buffer struct {
 	mu   sync.Mutex
 	data bytes.Buffer
@@ -131,10 +131,10 @@ func open() *auth.Authenticator {
 	return auth.New(auth.Config{Hosts: []string{"example.com", "lucius"}})
 }
 
-// do serves a request, in which names such as $job stand for objects (see fill), and
-// checks the response against the document. Headers are "Name: value" lines; a body
-// is declared as JSON unless they say otherwise, and its length unless they say that
-// it is chunked.
+// do serves a request, in which names such as $job are replaced by objects (see fill), and
+// checks the response against the document. Headers are "Name: value" lines; a body is
+// declared as JSON unless they say otherwise, and its length unless they say that it is
+// chunked.
 func (h *harness) do(t testing.TB, method, target, body string, headers ...string) answer {
 	t.Helper()
 	target, body = h.fill(t, target, body)

@@ -30,7 +30,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// testProtocols ask for a language, so that there are payloads that they refuse.
+// testProtocols require a language, so that some payloads are refused.
 const testProtocols = `
 protocol_id: doc_ingest_v1
 request_types: [doc.ingest]
@@ -88,8 +88,8 @@ func (h *harness) assemble(ctx context.Context) error {
 	return h.operate(ctx)
 }
 
-// paused reports whether a pause of this process covers such directives: nothing
-// reads the pauses again.
+// paused reports whether a pause of this process covers such directives: the harness does
+// not refresh the pauses.
 func (h *harness) paused(target statemachine.Target) bool {
 	return slices.ContainsFunc(h.useCases.Gate.Active(), func(p pauses.Pause) bool { return p.Covers(target) })
 }
@@ -132,7 +132,7 @@ func (h *harness) operate(ctx context.Context) error {
 		return err
 	}
 	u.Census.Begin()
-	if err := u.Census.End(ctx); err != nil { // No job is left of another process.
+	if err := u.Census.End(ctx); err != nil { // No job of another process is left.
 		return err
 	}
 	u.Reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: h.ledger})
@@ -170,7 +170,7 @@ func (h *harness) controlled(t testing.TB, verb string) string {
 	return id
 }
 
-// claimed has a worker claim the step of a new job, and start it if start is set.
+// claimed makes a worker claim the step of a new job, and start it if start is set.
 func (h *harness) claimed(t testing.TB, start bool) (item api.WorkItem, got api.Directive) {
 	t.Helper()
 	h.submitted(t)
@@ -193,7 +193,7 @@ func (h *harness) failed(t testing.TB) string {
 	return directive.JobID
 }
 
-// stalled is a work item that an operator took from its worker.
+// stalled returns a work item that an operator took from its worker.
 func (h *harness) stalled(t testing.TB) string {
 	t.Helper()
 	item, _ := h.claimed(t, false)
@@ -206,7 +206,7 @@ func verbBody(rev int64) string {
 	return fmt.Sprintf(`{"owner":"o","expected_rev":%d,"request_id":"r2"}`, rev)
 }
 
-// exhausted is a webhook of a job that ended, whose attempts are exhausted.
+// exhausted returns a webhook of an ended job, with its attempts exhausted.
 func (h *harness) exhausted(t testing.TB) string {
 	t.Helper()
 	id := h.controlled(t, ":cancel")
@@ -238,7 +238,7 @@ func (h *harness) pausing(t testing.TB) string {
 	return decoded[api.Pause](t, h.given(t, "POST /v1/admin/pauses", `{"tenant_id":"`+h.tenant+`","reason":"why"}`)).PauseID
 }
 
-// objects are the names that stand for objects in requests, with what makes them.
+// objects maps the names of objects in requests to the functions that make them.
 var objects = []struct {
 	name string
 	make func(t testing.TB, h *harness) string
@@ -254,10 +254,9 @@ var objects = []struct {
 	{"$stalled", func(t testing.TB, h *harness) string { return h.stalled(t) }},
 }
 
-// fill makes the objects that a request names, and puts their ids in place. $claimed
-// and $running are a work item of the service ocr, whose rev is $rev; its directive
-// is of the job $of and has the lease $lease. The store does not fail while they are
-// made.
+// fill makes the objects that a request names, and inserts their ids. $claimed and $running
+// are a work item of the service ocr with the rev $rev; its directive belongs to the job
+// $of and has the lease $lease. The store does not fail while they are made.
 func (h *harness) fill(t testing.TB, target, body string) (filledTarget, filledBody string) {
 	t.Helper()
 	hook := h.store.on(nil)

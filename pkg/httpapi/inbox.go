@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// errNoInbox is returned for requests about the inbox of a server that has none.
+// errNoInbox is returned for requests about the inbox if the server has none.
 var errNoInbox = problem.Newf(problem.NotFound, "There is no inbox: this server's store is not PostgreSQL.")
 
 // ListInbox is GET /v1/admin/inbox.
@@ -49,7 +49,7 @@ func inboxCommandOf(c *inbox.Listed) api.InboxCommand {
 		SubmittedAt: api.NewTime(c.SubmittedAt), RefusedAt: api.NewTime(c.RefusedAt), Tries: c.Tries,
 		Code: string(c.Code), Detail: c.Detail, Errors: c.Errors, DiscardReason: c.DiscardReason,
 		BodyTruncated: len(c.Body) > maxShownBody,
-		Body:          strings.ToValidUTF8(string(c.Body[:min(len(c.Body), maxShownBody)]), ""), // Not half a character.
+		Body:          strings.ToValidUTF8(string(c.Body[:min(len(c.Body), maxShownBody)]), ""), // without half a character at the end
 	}
 	if c.State == inbox.Waiting {
 		shown.DueAt = api.NewTime(c.DueAt)

@@ -57,7 +57,7 @@ func (i *inboxOf) Survey(context.Context) (inbox.Survey, error) {
 	return inbox.Survey{Refused: len(i.listed), OldestRefused: inboxTime}, nil
 }
 
-// inboxTime is when its commands were submitted.
+// inboxTime is when the commands of inboxOf were submitted.
 var inboxTime = time.Date(2026, 1, 27, 10, 2, 0, 0, time.UTC)
 
 func (i *inboxOf) Retry(_ context.Context, ids []string) ([]inbox.Handled, bool, error) {
@@ -73,7 +73,7 @@ func (i *inboxOf) Discard(_ context.Context, ids []string, state inbox.State, re
 func (i *inboxOf) handled(ids []string, outcome inbox.HandledOutcome) (handled []inbox.Handled, more bool, err error) {
 	for _, id := range ids {
 		handled = append(handled, inbox.Handled{ID: id, Outcome: outcome})
-		outcome = inbox.Absent // But the first.
+		outcome = inbox.Absent // except for the first
 	}
 	return handled, ids == nil, i.err
 }
@@ -127,7 +127,7 @@ func TestInbox_IsShownAndPaged(t *testing.T) {
 	}
 }
 
-func TestInbox_ShowsWhatWaits(t *testing.T) {
+func TestInbox_ShowsWaitingCommands(t *testing.T) {
 	t.Parallel()
 	of := newInbox("c-1", "c-2", "c-3")
 	for i := range 2 {

@@ -54,7 +54,7 @@ func (e *endpoints) job(ctx context.Context, jobID string) (*jobs.Shown, error) 
 	return e.jobsFor(ctx).Show(ctx, job)
 }
 
-// jobsFor returns the use case that tells the caller no more of other tenants than it may
+// jobsFor returns the use case that discloses of other tenants only what the caller may
 // see.
 func (e *endpoints) jobsFor(ctx context.Context) *jobs.Service {
 	if e.guard.allows(ctx, "") {
@@ -103,8 +103,8 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		})
 }
 
-// searchedTo says how far a page of a list of jobs came that ends at that job, zero if it is
-// the last.
+// searchedTo returns how far a page of jobs has searched if it ends at that job, zero for
+// the last page.
 func searchedTo(next string) api.Time {
 	if next == "" {
 		return api.Time{}
@@ -204,7 +204,7 @@ func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int
 	e.answerSteps(w, r, status, struct {
 		api.Job
 
-		Steps struct{} `json:"steps,omitzero"` // It hides the job's.
+		Steps struct{} `json:"steps,omitzero"` // This field hides the job's.
 	}{Job: JobOf(job)}, job)
 }
 
@@ -213,7 +213,7 @@ func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int
 func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status int, head any, job *jobs.Shown) {
 	payload, err := e.Jobs.Payload(r.Context(), job.Job.ID)
 	if status == http.StatusAccepted {
-		err = nil // What was applied is answered, even without the payload.
+		err = nil // The control was applied, so answer even without the payload.
 	}
 	if err != nil {
 		e.respond.problem(w, r, err)
@@ -298,7 +298,7 @@ func stepsOf(v *jobs.Shown) []api.Step {
 	return steps
 }
 
-// waitingOf encodes what the job waits for, nil if it has ended.
+// waitingOf encodes why the job waits, nil if it has ended.
 func waitingOf(v *jobs.Shown) *api.Waiting {
 	w := &v.Waiting
 	if w.Reason == "" {

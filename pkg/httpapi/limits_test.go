@@ -19,7 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// atMost is a limiter for so many requests, with hardly any refill.
+// atMost returns a limiter for that many requests, with almost no refill.
 func atMost(t *testing.T, burst int) *auth.Limiter {
 	t.Helper()
 	limiter, err := auth.NewLimiter(auth.LimitConfig{Rate: 0.01, Burst: burst})

@@ -57,8 +57,8 @@ func controlling(kind upkeep.Kind) func(*api.BulkRequest) (upkeep.BulkRequest, b
 	}
 }
 
-// createOperation begins the operation that a request asks for, or answers what that would
-// do. translate returns it, and whether it is a dry run.
+// createOperation begins the requested operation, or answers with its preview. translate
+// returns the operation, and whether it is a dry run.
 func createOperation[Body any, Checked interface {
 	*Body
 	checker
@@ -127,7 +127,7 @@ func (e *endpoints) ListOperations(w http.ResponseWriter, r *http.Request, param
 	e.listOperations(w, r, "", params)
 }
 
-// listOperations answers a page of operations, of all kinds if kind is empty.
+// listOperations answers with a page of operations, of all kinds if kind is empty.
 func (e *endpoints) listOperations(w http.ResponseWriter, r *http.Request, kind upkeep.Kind, params api.ListOperationsParams) {
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, at cursor) (any, error) {
@@ -192,7 +192,7 @@ func operationOf(op *upkeep.Operation, items []upkeep.Item) api.Operation {
 	return out
 }
 
-// previewOf encodes what an operation would do.
+// previewOf encodes the preview of an operation.
 func previewOf(kind upkeep.Kind, p *upkeep.Preview) api.OperationPreview {
 	out := api.OperationPreview{
 		DryRun: true, Kind: api.OperationKind(kind), Matched: p.Matched, Truncated: p.Truncated,

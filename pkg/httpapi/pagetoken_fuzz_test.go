@@ -11,8 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
 
-// FuzzPageToken checks that a page token that no page has given, or whose position no
-// page has ended at, is either accepted as some position or refused as the client's
+// FuzzPageToken checks that a page token that no page has returned, or with a position at
+// which no page has ended, is either accepted as some position or refused as the client's
 // mistake. It never causes an internal error, and no answer reveals its position.
 func FuzzPageToken(f *testing.F) {
 	h := newHarness(f)

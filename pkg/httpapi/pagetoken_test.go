@@ -57,8 +57,8 @@ func TestRevToken(t *testing.T) {
 	}
 }
 
-// A page continues only the list of the page before: with other filters it would leave
-// out or repeat entries without a word.
+// A page continues only the list of the page before: with other filters it would silently
+// leave out or repeat entries.
 func TestAPageTokenIsOfOneList(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -105,7 +105,7 @@ func TestTheOutboxIsPagedByURLSafeTokens(t *testing.T) {
 }
 
 // wantNotGiven fails the test unless the error refuses a page token that no page has
-// given, and names the parameter.
+// returned, and names the parameter.
 func wantNotGiven(t *testing.T, token string, err error) {
 	t.Helper()
 	var refused *problem.Error

@@ -10,7 +10,7 @@ import (
 func TestAQueryThatDoesNotParseIsRefused(t *testing.T) {
 	t.Parallel()
 	const detail = "the query must be percent-encoded name=value pairs, joined by ampersands."
-	many := "/v1/jobs?tenant_id=t" + strings.Repeat("&a", 10_000) // As many as net/url reads, and one more.
+	many := "/v1/jobs?tenant_id=t" + strings.Repeat("&a", 10_000) // one more than net/url reads
 	for _, target := range []string{
 		"GET /v1/jobs?tenant_id=%zz", "GET /v1/jobs?a=b;tenant_id=x", "GET /v1/jobs?tenant_id=t&%=1", "GET /v1/jobs?limit=1&tenant_id=t%2",
 		"GET " + many, "GET /v1/admin/outbox?tenant_id=%zz", "GET /v1/admin/webhooks?limit=1;tenant_id=t", "GET /v1/admin/failures?tenant_id=%zz",
@@ -33,7 +33,7 @@ func TestAQueryThatDoesNotParseFailsNoProbe(t *testing.T) {
 	}
 }
 
-// A caller that may not call the operation gets that answer for any query.
+// A caller that may not call the operation is refused whatever the query is.
 func TestAQueryIsParsedAfterTheCallerIsAuthorized(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"read:t"})

@@ -26,7 +26,7 @@ type checker interface {
 	Check() []problem.Violation
 }
 
-// bodyRule says what a body may be.
+// bodyRule says what a body may contain.
 type bodyRule int
 
 const (
@@ -35,8 +35,8 @@ const (
 	lenient                  // Unknown fields are ignored and counted.
 )
 
-// The bytes that all requests may hold at a time. Bodies are counted from before they
-// are read; trees, which are what decoders make of bodies, from before they are made.
+// The bytes that all requests together may hold at a time. Bodies are counted before they
+// are read, and trees, which are decoded bodies, before they are made.
 const (
 	maxBodies = 64 << 20
 	maxTrees  = 64 << 20
@@ -48,8 +48,8 @@ const treeBytes = 128
 
 // reserveTree waits until decoding the text fits into what all requests may decode: a
 // tree of many tiny values is 50 times as large as its text. The caller releases the slot
-// when the tree is no longer used, and does not wait for the store before that. The error
-// is that of a client who went away.
+// when the tree is no longer used, and does not wait for the store before that. It returns
+// an error if the client has disconnected.
 func (e *endpoints) reserveTree(ctx context.Context, text []byte) (*slot, error) {
 	weight := int64(2 * len(text))
 	for _, structural := range []byte(",:[{") {
@@ -123,7 +123,7 @@ const (
 	// readAhead limits the buffer that is allocated before the client has sent anything.
 	readAhead = 1 << 16
 	// drainBytes is how much of a too large body is read before it is refused, and
-	// drainTime for how long.
+	// drainTime bounds how long that may take.
 	drainBytes = 16 << 20
 	drainTime  = 2 * time.Second
 )
@@ -160,7 +160,7 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 			return nil, &problem.Error{Code: problem.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
 		}
 	}
-	requestStateOf(r.Context()).drop() // Another caller may wait for the room.
+	requestStateOf(r.Context()).drop() // Another caller may be waiting for the room.
 	w.Header().Set("Connection", "close")
 	// A client that is still sending when the connection ends never sees the answer, so
 	// some of the rest is read and dropped. A client that sent Expect waits for the
@@ -172,9 +172,9 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	return nil, refusal
 }
 
-// readInShare reads a body that is not declared as too large, within its caller's share
-// of the bytes of all bodies. The error is a [*problem.Error] if the caller has its
-// share, or if another caller gets it before the body is read.
+// readInShare reads a body that is not declared as too large, within its caller's share of
+// the room for bodies. The error is a [*problem.Error] if the caller's share is used up, or
+// if another caller gets it before the body is read.
 func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request, control *http.ResponseController) ([]byte, error) {
 	limit, size := e.config.MaxBodyBytes, max(r.ContentLength, 0)
 	if r.ContentLength < 0 {
@@ -201,7 +201,7 @@ func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request, control 
 	return buffer.Bytes(), err
 }
 
-// invalidPageToken is the message for a page token that no page has given.
+// invalidPageToken is the message for a page token that no page has returned.
 const invalidPageToken = "page_token is invalid"
 
 // cursor is where a page of a list begins.

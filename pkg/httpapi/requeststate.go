@@ -53,7 +53,7 @@ type requestState struct {
 	held *slot // The request's share of memory, of Server.bodies or Server.reads, or nil.
 }
 
-// drop releases the request's share of memory: what it stands for is no longer used.
+// drop releases the request's share of memory, once the memory is no longer used.
 func (state *requestState) drop() {
 	if state.held != nil {
 		state.held.release()

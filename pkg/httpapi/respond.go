@@ -21,20 +21,19 @@ import (
 // minRetryAfter is the Retry-After of an answer if the use case gives none.
 const minRetryAfter = time.Second
 
-// maxAnswers is how many bytes of answers may wait at a time for their clients to read
-// them.
+// maxAnswers bounds the bytes of answers that wait for clients to read them.
 const maxAnswers = 64 << 20
 
 // responder writes responses. It is safe for concurrent use.
 type responder struct {
 	log *slog.Logger
-	// answers are the bytes that are on their way to clients. Beyond the limit the
-	// oldest answer of the caller with the most is cut off.
+	// answers counts the bytes that are being sent to clients. Beyond the limit, the oldest
+	// answer of the caller with the most is cut off.
 	answers *fairLimiter
 }
 
 func newResponder(log *slog.Logger) *responder {
-	// A use case may have changed something, so its answer is never refused.
+	// The use case may have made a change, so its answer is never refused.
 	return &responder{log: log, answers: newFairLimiter(maxAnswers, evicts, nil)}
 }
 
@@ -52,9 +51,8 @@ func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, v
 	p.deliver(w, r, status, len(body), body)
 }
 
-// deliver sends a JSON answer in parts that together hold so many bytes of memory. It
-// cuts the connection if another answer needs the room before the client has read this
-// one.
+// deliver sends a JSON answer in parts that together hold that many bytes of memory. It
+// cuts the connection if another answer needs the room before the client has read this one.
 func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status, held int, parts ...[]byte) {
 	control := http.NewResponseController(w)
 	var sending sync.Once // Done when the answer is sent or cut, whichever is first.
@@ -67,12 +65,12 @@ func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status, held
 	}
 	defer share.release()
 	requestStateOf(r.Context()).drop()
-	defer sending.Do(func() {}) // The connection's next answer is not cut, nor a writer used that HTTP/2 has taken back.
+	defer sending.Do(func() {}) // After this no cut may hit the connection's next answer, or a writer that HTTP/2 has recycled.
 	send(w, status, "application/json", parts...)
 }
 
-// problem answers with the error as a problem. Only here are causes logged that the
-// client must not see.
+// problem answers with the error as a problem. This is the only place that logs causes that
+// the client must not see.
 func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 	if ended := r.Context().Err(); ended != nil && errors.Is(err, ended) { // The client went away.
 		if state := requestStateOf(r.Context()); state.status == 0 {
@@ -100,7 +98,7 @@ func (p *responder) partOf(r *http.Request, err error) *api.Problem {
 	return &body
 }
 
-// logFault logs a fault whose cause the client does not see.
+// logFault logs a fault with its cause, which the client does not see.
 func (p *responder) logFault(r *http.Request, fault *problem.Error) {
 	level := slog.LevelDebug
 	switch {
@@ -130,8 +128,8 @@ func problemBody(r *http.Request, fault *problem.Error) api.Problem {
 	return body
 }
 
-// encode returns the value as JSON and a newline. It does not escape HTML characters:
-// opaque values go out as they came in.
+// encode returns the value as JSON and a newline. It does not escape HTML characters, so
+// that opaque values are returned unchanged.
 func encode(value any) ([]byte, error) {
 	var buffer bytes.Buffer
 	encoder := json.NewEncoder(&buffer)
@@ -157,7 +155,8 @@ func send(w http.ResponseWriter, status int, contentType string, parts ...[]byte
 	}
 }
 
-// formats says what the parameters must be that the generated glue may fail to bind.
+// formats describes the valid values of parameters that the generated glue may fail to
+// bind.
 var formats = map[string]string{
 	"limit": mustBePage, "lane": mustBeLane, "created_after": mustBeTime, "created_before": mustBeTime,
 }

@@ -61,9 +61,9 @@ type Server struct {
 
 	streams *fairLimiter
 	waits   *fairLimiter
-	bodies  *fairLimiter // In bytes; those that are read, or are in hand.
-	trees   *fairLimiter // In bytes; what is made of bodies.
-	reads   *fairLimiter // In bytes; what is read from the store for answers, and encoded.
+	bodies  *fairLimiter // in bytes; bodies that are being read or decoded
+	trees   *fairLimiter // in bytes; decoded bodies
+	reads   *fairLimiter // in bytes; rows read from the store for answers, and their encoded form
 
 	ended chan struct{} // Closed by Drain.
 	drain sync.Once
@@ -152,7 +152,7 @@ var probes = []string{"/healthz", "/readyz", "/metrics"}
 // consolePath is where the console is, and its label in metrics.
 const consolePath = "/ui/"
 
-// errNoAPI says that the request reached the wrong process. Nothing was done.
+// errNoAPI is returned for a request that reached a process without the API.
 var errNoAPI = &problem.Error{
 	Code:   problem.NotFound,
 	Detail: "This process does not serve the API, only /healthz, /readyz and /metrics: send the request to one that has the role api.",

@@ -185,9 +185,9 @@ func TestATimeoutOfTheBodyDoesNotEndAWait(t *testing.T) {
 	}
 }
 
-// post sends a request whose header and body end with what is given, and
-// returns the answer while the connection is still open for writing, and whether
-// the server will close it.
+// post sends a request with these last lines of its header and this body. It returns the
+// answer while the connection is still open for writing, and whether the server will close
+// it.
 func post(t *testing.T, server *httptest.Server, path, rest string) (got answer, closes bool) {
 	t.Helper()
 	address := server.Listener.Addr()

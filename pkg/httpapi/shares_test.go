@@ -83,7 +83,7 @@ func TestFairLimiter_SharesWeight(t *testing.T) {
 	}
 }
 
-// Of the requests that wait, the one with which its caller holds the least is next.
+// The next waiting request is the one with which its caller would hold the least.
 func TestFairLimiter_QueuesByShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestFairLimiter_QueuesByShare(t *testing.T) {
 		ask(t.Context(), "b", 40)
 		expect("a70")
 		ask(t.Context(), "c", 20)
-		expect("c20") // It fits, and all others would hold more.
+		expect("c20") // It fits, and with any other its caller would hold more.
 		gone, leave := context.WithCancel(t.Context())
 		ask(gone, "d", 15)
 		leave()
@@ -137,8 +137,8 @@ func TestFairLimiter_QueuesByShare(t *testing.T) {
 	})
 }
 
-// A request that gives up while another one still holds its slot leaves nothing behind:
-// the slot is not free before it is released.
+// A request that gives up while another one still holds its slot is forgotten, but the slot
+// is not free before it is released.
 func TestFairLimiter_WaitsNoLongerThanItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,8 +161,8 @@ func TestFairLimiter_WaitsNoLongerThanItsContext(t *testing.T) {
 	})
 }
 
-// conn is the writer of an answer whose client is slow: it blocks each read of the body,
-// and each write of an answer if it is deaf, until the deadline is in the past.
+// conn is the connection of a slow client: it blocks each read of the body, and if it is
+// deaf each write of an answer, until the deadline has passed.
 type conn struct {
 	*httptest.ResponseRecorder
 
@@ -185,7 +185,7 @@ func (c *conn) SetWriteDeadline(at time.Time) error {
 }
 
 func (c *conn) Read([]byte) (int, error) {
-	if c.wasCut() { // The client still sends what it is not asked for.
+	if c.wasCut() { // The client still sends although its request was cut.
 		time.Sleep(10 * time.Second)
 	}
 	<-c.cut
@@ -227,7 +227,7 @@ func (c *crowd) serveTo(w *conn, grants, target, body string) {
 	synctest.Wait()
 }
 
-// A caller may take the room of all bodies that no other caller wants, and no more.
+// A caller may take all the room for bodies that other callers do not want, and no more.
 func TestCallersShareTheRoomForBodies(t *testing.T) {
 	t.Parallel()
 	const greedy, other = "submit:t", "submit:*"
@@ -296,7 +296,7 @@ func TestRequestsWaitForTheRoomToDecode(t *testing.T) {
 			conns[i] = newConn(false)
 			c.serveTo(conns[i], submits, "POST /v1/commands", tinyValues(i+1, 120_000))
 		}
-		all, err := c.Trees().Acquire(t.Context(), "another", 64<<20, nil) // It would wait for any.
+		all, err := c.Trees().Acquire(t.Context(), "another", 64<<20, nil) // Any other request would wait.
 		must(t, err)
 		all()
 		close(free)
@@ -309,7 +309,7 @@ func TestRequestsWaitForTheRoomToDecode(t *testing.T) {
 	})
 }
 
-// What may be large is read from the store once there is room for it.
+// Rows that may be large are read from the store once there is room for them.
 func TestRequestsWaitForTheRoomToAnswer(t *testing.T) {
 	t.Parallel()
 	const all = "submit:* read:* platform:* admin:*"
@@ -373,7 +373,7 @@ func TestJobsAnswerHoldsThePayloadOnce(t *testing.T) {
 	}
 }
 
-// Answers that their clients do not read hold 64 MiB at most.
+// Answers that clients do not read hold at most 64 MiB.
 func TestAnUnreadAnswerIsCutForOthers(t *testing.T) {
 	t.Parallel()
 	const greedy, other = "read:t", "read:*"
@@ -416,8 +416,8 @@ func (c *cutLater) Write(data []byte) (int, error) {
 	return c.conn.Write(data)
 }
 
-// An answer may be chosen to make room at the moment at which it is sent. Its connection
-// then belongs to the next answer.
+// An answer may be chosen to be cut just when it is fully sent. Its connection then belongs
+// to the next answer.
 func TestASentAnswerIsNotCut(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -432,9 +432,9 @@ func TestASentAnswerIsNotCut(t *testing.T) {
 	}
 }
 
-// A request whose time is over takes no room, even if there is some: what it does next
+// A request takes no room once its context has ended, even if there is some: its outcome
 // must not depend on chance.
-func TestFairLimiter_GivesNothingToARequestThatIsOver(t *testing.T) {
+func TestFairLimiter_GivesNothingToAnEndedRequest(t *testing.T) {
 	t.Parallel()
 	l := httpapi.NewFairLimiter(10, httpapi.Queues)
 	over, end := context.WithCancel(t.Context())

@@ -24,7 +24,7 @@ type story struct {
 	h    *harness
 	told strings.Builder
 
-	names []string // By real value and name, as strings.NewReplacer takes them.
+	names []string // pairs of real value and name, for strings.NewReplacer
 	lease string
 	token string
 	asked int
@@ -80,7 +80,7 @@ func (s *story) ask(t *testing.T, target, body string, headers ...string) {
 	answered := s.named(got.Body)
 	var indented bytes.Buffer
 	if json.Indent(&indented, []byte(answered), "  ", "  ") != nil {
-		indented.WriteString(answered) // A backup is no JSON.
+		indented.WriteString(answered) // a backup is not JSON
 	}
 	fmt.Fprintf(&s.told, "  %d %s\n  %s\n", got.Status, s.named(got.Header.Get("Location")), bytes.TrimSpace(indented.Bytes()))
 }

@@ -16,17 +16,17 @@ import (
 const (
 	maxStreams     = 1024                   // How many streams one process keeps open, see fairLimiter.
 	streamInterval = 250 * time.Millisecond // How often a stream reads its job: another process may have changed it.
-	streamComment  = 15 * time.Second       // How often a silent stream sends a comment, as a sign of life.
+	streamComment  = 15 * time.Second       // how often an idle stream sends a comment
 	streamRecheck  = 15 * time.Second       // How often a stream checks that the caller may still follow.
 	streamWrite    = 10 * time.Second       // How long a client may take to read one entry.
-	// streamRead bounds one read of a stream that has begun, so that it can send a
-	// sign of life while the store does not answer.
+	// streamRead bounds one read of a stream that has begun, so that it can send a comment
+	// while the store does not answer.
 	streamRead = 5 * time.Second
 	// eventStream is the media type of server-sent events.
 	eventStream = "text/event-stream"
 )
 
-// accepts reports whether the client asks for that media type by its name.
+// accepts reports whether the client asks for that media type by name.
 func accepts(r *http.Request, wanted string) bool {
 	for _, header := range r.Header.Values("Accept") {
 		for accepted := range strings.SplitSeq(header, ",") {
@@ -50,8 +50,9 @@ type stream struct {
 	begun     bool
 }
 
-// streamEvents sends new entries of a job's history and signs of life, until the job
-// ends, the server drains, the client goes away or another stream preempts it.
+// streamEvents sends new entries of a job's history, and comments while there are none,
+// until the job ends, the server drains, the client disconnects or another stream preempts
+// it.
 func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, last string) {
 	requestStateOf(r.Context()).long = true
 	slot, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1, nil)
@@ -72,8 +73,8 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 			return
 		}
 		if err != nil {
-			// While the store is unavailable the stream goes on and sends comments:
-			// proxies cut silent streams.
+			// While the store is unavailable, the stream continues and sends comments,
+			// since proxies cut silent streams.
 			events, ended = nil, false
 		}
 		if len(events) > 0 || !s.begun || time.Since(sent) > streamComment {
@@ -89,14 +90,14 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 		if ended {
 			return
 		}
-		if len(events) == 0 { // Otherwise there may be more.
+		if len(events) == 0 { // Otherwise there may be more entries.
 			select {
 			case <-ticker.C:
 			case <-slot.ended:
 			case <-r.Context().Done():
 			}
 		}
-		// A slow read leaves a tick behind, so that select may choose it each time.
+		// After a slow read a tick is pending, so that select may choose it each time.
 		if s.over() {
 			return
 		}

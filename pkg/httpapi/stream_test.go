@@ -49,7 +49,7 @@ func ids(stream string) []string {
 	return found
 }
 
-// told returns the ids of a job's history.
+// told returns the event ids of a job's history.
 func (h *harness) told(t *testing.T, job string) []string {
 	t.Helper()
 	var found []string
@@ -99,7 +99,7 @@ func TestAStreamThatCannotBeginIsAProblem(t *testing.T) {
 	}
 }
 
-// A store that is unavailable for a moment does not end a stream.
+// A brief outage of the store does not end a stream.
 func TestAStreamOutlivesAnError(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -149,8 +149,8 @@ func TestAStreamEndsWithTheServerAndWithItsClient(t *testing.T) {
 	}
 }
 
-// Proxies cut silent streams, so a stream sends signs of life also while the store
-// refuses calls or does not answer at all.
+// Proxies cut silent streams, so a stream sends comments even while the store refuses calls
+// or does not answer.
 func TestAStreamIsNotSilentWhileTheStoreIsUnavailable(t *testing.T) {
 	t.Parallel()
 	for name, away := range map[string]func(context.Context) error{
@@ -189,7 +189,7 @@ func (p patient) SetWriteDeadline(at time.Time) error {
 	return nil
 }
 
-// The deadline of a write would reset a stream of HTTP/2 while it has nothing to send.
+// A write deadline would reset an HTTP/2 stream while it has nothing to send.
 func TestASilentStreamHasNoDeadline(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -41,7 +41,7 @@ func (e *endpoints) GetReadiness(w http.ResponseWriter, r *http.Request) {
 	}
 	warnings, err := e.config.Ready(r.Context())
 	if warnings == nil || !e.guard.isOperator(r) {
-		warnings = []string{} // They name tenants and weaknesses.
+		warnings = []string{} // Warnings name tenants and weaknesses.
 	}
 	e.respond.answer(w, r, http.StatusOK, api.Readiness{Status: "ready", Warnings: warnings}, err)
 }

@@ -39,8 +39,8 @@ func TestAWaitEndsAtItsTimeout(t *testing.T) {
 	}
 }
 
-// A wait for a job that is longer than MaxWait is cut to it; a claim's is refused, as its
-// other fields are beyond their limits.
+// A longer wait for a job is cut to MaxWait; a longer wait of a claim is refused, like its
+// other fields beyond their limits.
 func TestAWaitIsAtMostMaxWait(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestAWaitEndsWhenTheServerDrains(t *testing.T) {
 	}
 }
 
-// With a real connection: it is the server that notices that the client left.
+// This needs a real connection: the server notices that the client disconnected.
 func TestAWaitEndsWhenTheClientGoesAway(t *testing.T) {
 	t.Parallel()
 	for what, asked := range waits {
@@ -151,7 +151,7 @@ func TestADrainingServerRefusesNewRequests(t *testing.T) {
 		}
 		h := newHarness(t)
 		h.Drain()
-		h.Drain() // Again is the same.
+		h.Drain() // A second call has no effect.
 		method, path := split(target)
 		response := h.do(t, method, path, posts[path])
 		wantProblem(t, response, problem.ShuttingDown, "This process stops; send the request again.")

@@ -43,7 +43,7 @@ func (h *harness) waits(t *testing.T, id string) *api.Waiting {
 	return job.Waiting
 }
 
-// A job says at each moment of its life why it waits.
+// A live job always says why it waits.
 func TestALiveJobSaysWhyItWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestALiveJobSaysWhyItWaits(t *testing.T) {
 	})
 }
 
-// Why jobs wait costs a list no read.
+// A list needs no extra reads to say why its jobs wait.
 func TestAListReadsEachJobOnce(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -170,7 +170,8 @@ func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID s
 	})
 }
 
-// heldItem is item for a worker that goes on: it is told what is requested of the job.
+// heldItem is item for a worker that continues: the answer says what is requested of the
+// job.
 func (e *endpoints) heldItem(ctx context.Context, call func() (workqueue.View, error)) (api.WorkItem, error) {
 	var view workqueue.View
 	item, err := e.item(ctx, func() (_ workqueue.View, err error) {
@@ -181,7 +182,7 @@ func (e *endpoints) heldItem(ctx context.Context, call func() (workqueue.View, e
 	return item, err
 }
 
-// item encodes the work item that the use case returns, whose directive may be large.
+// item encodes the work item that the use case returns; its directive may be large.
 func (e *endpoints) item(ctx context.Context, call func() (workqueue.View, error)) (api.WorkItem, error) {
 	if err := e.reserve(ctx, workqueue.ItemBytes); err != nil {
 		return api.WorkItem{}, err

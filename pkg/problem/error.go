@@ -62,7 +62,7 @@ func Refused(violations []Violation) *Error {
 	return &Error{Code: code, Errors: violations}
 }
 
-// precedence orders the codes of faults that one request may have together.
+// precedence orders the codes of faults that can occur together in one request.
 var precedence = map[Code]int{RefInvalid: 1, TooLarge: 2, InvalidEnvelope: 3}
 
 // Foremost returns the code for a request with faults of both codes:

@@ -10,14 +10,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// bus is the bus, with what is known of its outages.
+// bus is the bus with its circuits and known outages.
 type bus struct {
 	Bus
 
 	lanes    int
 	circuits *breaker.Set
-	// outages tells the replicas of each other's outages. It is nil on the pull queue,
-	// whose workers call over HTTP.
+	// outages shares outages among the replicas. It is nil on the pull queue, since its
+	// workers call over HTTP.
 	outages *outbox.Outages
 }
 
@@ -30,8 +30,8 @@ func (b *bus) down() []string {
 }
 
 // outOfService returns the topics whose circuit is open, the bus if its circuit is, and
-// the replies if no reply topic can be read. A single unreadable topic does not count:
-// it may be missing for good, and would suspend the deadlines of all jobs.
+// the replies if no reply topic can be read. A single unreadable topic does not count: it
+// may be missing permanently, and would suspend the deadlines of all jobs.
 func (b *bus) outOfService(now time.Time) []outbox.PartOutage {
 	outages := outbox.OpenCircuits(b.circuits, now)
 	if down := len(b.down()); down > 0 && down == b.lanes {

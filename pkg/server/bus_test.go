@@ -23,7 +23,7 @@ func busWithOutages(t *testing.T) *bus {
 	return &bus{lanes: 1, outages: told, circuits: circuits}
 }
 
-// unread are reply topics.
+// unread are reply topics that cannot be read.
 type unread struct{ Replies }
 
 func (unread) Down() []string { return nil }
@@ -105,7 +105,7 @@ func TestOutages_OfThePullQueueAreNone(t *testing.T) {
 	}
 }
 
-// A process without a relay shows what another's relay met.
+// A process without a relay shows the circuits of another's relay.
 func TestCircuits_OfAllProcessesAreShown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,18 +11,17 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// clockCheck compares this process's clock with the store's. With a clock that is ahead,
-// a process would fence workers that report in time, and purge jobs too early.
+// clockCheck compares this process's clock with the store's. If its clock were ahead, the
+// process would fence workers that report in time, and purge jobs too early.
 type clockCheck struct {
 	skew      func() time.Duration // by how much the clock is ahead; nil if the store has none of its own
-	tolerance time.Duration        // 0 is any
+	tolerance time.Duration        // 0 accepts any skew
 	log       *slog.Logger
 
 	wrong atomic.Bool
 }
 
-// newClockCheck returns the check against the store, of which only a remote one has a
-// clock of its own.
+// newClockCheck returns the check against the store's clock; only remote stores have one.
 func newClockCheck(store tablestore.Store, tolerance time.Duration, log *slog.Logger) *clockCheck {
 	c := &clockCheck{tolerance: tolerance, log: log}
 	if remote, ok := tablestore.As[interface{ Skew() time.Duration }](store); ok {
@@ -63,8 +62,9 @@ func (c *clockCheck) warning() string {
 		skew.Abs(), direction)
 }
 
-// guard returns the loop without the passes during which the clock is wrong. The first
-// one afterwards is as after a standstill: what the loop knows by the wrong clock is void.
+// guard returns the loop, which skips passes while the clock is wrong. The first pass
+// afterwards starts as after a standstill: what the loop learned by the wrong clock is
+// void.
 func (c *clockCheck) guard(loop upkeep.Loop) upkeep.Loop {
 	pass, resumed, held := loop.Pass, loop.Resumed, false
 	loop.Pass = func(ctx context.Context) error {

@@ -15,17 +15,17 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// clocked is a store with a clock of its own.
+// clocked is a store with its own clock.
 type clocked struct {
 	tablestore.Store
 
-	ahead time.Duration // of the store, the own one is
+	ahead time.Duration // of the store's clock, this process's clock is
 }
 
 func (c *clocked) Skew() time.Duration { return c.ahead }
 
-// TestClock_HoldsLoopsWhileItIsWrong: no pass is made, the log says so once, and the
-// first pass afterwards is as after a standstill.
+// TestClock_HoldsLoopsWhileItIsWrong: no pass runs, this is logged once, and the first pass
+// afterwards starts as after a standstill.
 func TestClock_HoldsLoopsWhileItIsWrong(t *testing.T) {
 	t.Parallel()
 	out := new(bytes.Buffer)

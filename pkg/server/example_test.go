@@ -32,7 +32,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
-	defer func() { _ = os.RemoveAll(dir) }() // A program keeps it.
+	defer func() { _ = os.RemoveAll(dir) }() // A real program keeps the folder.
 	if err := run(context.Background(), dir); err != nil {
 		fmt.Println(err)
 	}
@@ -71,7 +71,7 @@ func run(ctx context.Context, dir string) (err error) {
 		return lucius.URI("greeting:" + task.InputRef.URI()), nil
 	})
 
-	// At the end the worker goes first, then the server: it answers until then.
+	// At the end the worker stops before the server, which answers it until then.
 	serving, stop := context.WithCancel(ctx)
 	working, rest := context.WithCancel(ctx)
 	served, worked := make(chan error, 1), make(chan error, 1)

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// inboxInterval is the time between two looks at the inbox that nothing asked for.
+	// inboxInterval is the time between two reads of the inbox without a wake-up.
 	inboxInterval = time.Second
 	// surveyInterval is the time between two counts of the inbox.
 	surveyInterval = 10 * time.Second
@@ -22,8 +22,8 @@ const (
 	inboxGrace = 5 * time.Minute
 )
 
-// openInbox opens what accepts the commands that applications submit in their own
-// transactions, if the store has them and this process takes them.
+// openInbox opens the reader of the commands that applications submit in their own
+// transactions, if the store has an inbox and this process accepts commands.
 func (s *Server) openInbox(context.Context) (err error) {
 	if s.cfg.Inbox == nil || !s.cfg.has(RoleAPI) {
 		return nil
@@ -49,12 +49,12 @@ func (s *Server) acceptSubmitted(ctx context.Context, command *inbox.Command) (j
 	return accepted.Job.ID, err
 }
 
-// findSubmitted returns the job that a command of the inbox became, or "". One that cannot be
-// read never became a job.
+// findSubmitted returns the job that a command of the inbox became, or "". A command that
+// cannot be read never became a job.
 func (s *Server) findSubmitted(ctx context.Context, command *inbox.Command) (jobID string, err error) {
 	submission, err := s.prepareSubmitted(command, func(string) error { return nil })
 	if err != nil {
-		return "", nil //nolint:nilerr // As said.
+		return "", nil //nolint:nilerr // as the comment says
 	}
 	accepted, _, err := submission.Find(ctx)
 	return accepted.Job.ID, err
@@ -68,7 +68,8 @@ func (s *Server) prepareSubmitted(command *inbox.Command, authorize commands.Aut
 	return s.uses.Commands.Prepare(body.Bytes(), commands.Headers{}, authorize)
 }
 
-// inboxLoops returns what takes the commands, and what counts and forgets them.
+// inboxLoops returns the loop that takes commands, and the loop that counts and forgets
+// them.
 func (s *Server) inboxLoops() (take, maintain upkeep.Loop) {
 	return upkeep.Loop{Name: "inbox", Interval: inboxInterval, Pass: s.submitted.RunOnce, Wake: s.cfg.InboxWake},
 		upkeep.Loop{Name: "inbox survey", Interval: surveyInterval, Pass: s.submitted.Maintain}

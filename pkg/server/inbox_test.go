@@ -24,7 +24,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// submitted is an inbox in memory. It forgets a command once that is decided on.
+// submitted is an inbox in memory. It forgets a command once it is decided.
 type submitted struct {
 	inbox.Operator
 
@@ -60,8 +60,8 @@ request_types: [t]
 steps: [{step_id: s, step_type: S, service: svc}]
 `
 
-// TestInbox_IsAcceptedAsOverHTTP submits commands by an inbox: they become jobs, are refused,
-// or wait at the tenant's limit.
+// TestInbox_IsAcceptedAsOverHTTP submits commands through an inbox: they become jobs, are
+// refused, or wait at the tenant's limit.
 func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 		})
 		defer stop()
 		submit := func(body string) inbox.Outcome {
-			time.Sleep(2 * time.Second) // A tenant that was at its limit is left alone that long.
+			time.Sleep(2 * time.Second) // A tenant that was at its limit is skipped that long.
 			synctest.Wait()             // The loop waits.
 			source.waiting <- inbox.Command{ID: "c", TenantID: "acme", SubmittedBy: "shop", SubmittedAt: time.Now(), Body: []byte(body)}
 			began := time.Now()
@@ -105,7 +105,7 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 		if bad := submit("{"); bad.Wait != 0 || bad.Problem.Code != problem.InvalidJSON {
 			t.Errorf("half a document: %+v", bad)
 		}
-		// What the database added to the text does not count.
+		// Blanks that the database added to the text do not count.
 		long := strings.Replace(command, "1.50", "["+strings.Repeat("1,"+strings.Repeat(" ", 5000), 100)+"1]", 1)
 		if full := submit(long + `c"}`); full.Problem.Code != problem.TenantLimit {
 			t.Errorf("a payload with many blanks: %+v", full)
@@ -117,8 +117,9 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 	})
 }
 
-// TestInbox_IsLeftAloneWithoutTheRoleAPI has a process that could not read the inbox.
-func TestInbox_IsLeftAloneWithoutTheRoleAPI(t *testing.T) {
+// TestInbox_IsNotReadWithoutTheRoleAPI has a process without the role, with an inbox that
+// fails the test if it is read.
+func TestInbox_IsNotReadWithoutTheRoleAPI(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, stop := serve(t, server.Config{Inbox: forbidden{t: t}, Roles: []server.Role{server.RoleRelay, server.RoleSweeper}})
@@ -130,7 +131,7 @@ func TestInbox_IsLeftAloneWithoutTheRoleAPI(t *testing.T) {
 	})
 }
 
-// forbidden is an inbox that must not be looked at.
+// forbidden is an inbox that must not be read.
 type forbidden struct {
 	inbox.Source
 
@@ -147,7 +148,7 @@ func (f forbidden) Survey(context.Context) (s inbox.Survey, err error) {
 	return s, nil
 }
 
-// serve runs a server in memory, which stop ends.
+// serve runs a server in memory until stop is called.
 func serve(t *testing.T, cfg server.Config) (_ *server.Server, stop func()) {
 	t.Helper()
 	registry, err := protocol.LoadFS(fstest.MapFS{"p.yaml": {Data: []byte(oneStep)}})

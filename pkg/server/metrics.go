@@ -14,9 +14,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// meters are the counters and histograms that the parts of a server feed. What is read
-// at each scrape is registered with the parts that it reads, see metricswatch.go. The
-// series of fixed labels exist from the start, so that their first increase shows.
+// meters are the counters and histograms that the parts of a server feed. Metrics that are
+// read at each scrape are registered with the parts that they read, see metricswatch.go.
+// The series of fixed labels exist from the start, so that their first increase shows.
 type meters struct {
 	metrics.Registry
 	jobMetrics

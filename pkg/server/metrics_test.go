@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// A line of the log says of which attempt it speaks, and holds no lease id.
+// A log line names its attempt, and contains no lease id.
 func TestChanged_LogsWithIdentity(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer

@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// jobMetrics say what becomes of jobs and their steps.
+// jobMetrics count and time jobs and their steps.
 type jobMetrics struct {
 	transitions, stepFailures             *prometheus.CounterVec
 	stepSeconds, queueSeconds, jobSeconds *prometheus.HistogramVec
@@ -50,8 +50,8 @@ func newJobMetrics(m metrics.Registry) jobMetrics {
 	return j
 }
 
-// maxValues is how many kinds of work, and how many request types, have series of their
-// own: protocol files could name any number.
+// maxValues is how many kinds of work, and how many request types, have separate series:
+// protocol files could name any number.
 const maxValues = 200
 
 // bounded keeps the first values of a label.
@@ -97,7 +97,7 @@ func kindsOf(protocols *protocol.Registry) (kinds []ledger.WorkKind) {
 	return kinds
 }
 
-// know creates the series of the protocols' services and request types.
+// know creates the series for the protocols' services and request types.
 func (j *jobMetrics) know(protocols *protocol.Registry) {
 	for _, kind := range kindsOf(protocols) {
 		j.createKind(kind)
@@ -168,8 +168,8 @@ func (j *jobMetrics) observeFailure(after *statemachine.Aggregate, t *statemachi
 	}
 }
 
-// causes are the values of the label cause. Workers choose their error codes freely, so
-// that all of theirs are one.
+// causes are the values of the label cause. Workers choose their error codes freely, so all
+// of those share one value.
 var causes = []string{
 	statemachine.ErrorAckTimeout, statemachine.ErrorLeaseExpired, statemachine.ErrorStepTimeout,
 	statemachine.ErrorPublishRejected, statemachine.ErrorDispatchExhausted, statemachine.ErrorCancelled, causeReported,
@@ -177,7 +177,8 @@ var causes = []string{
 
 const causeReported = "reported"
 
-// causeOf returns the error code if it is one of Lucius' own.
+// causeOf returns the error code if Lucius itself set it, else the value for all codes of
+// workers.
 func causeOf(code string) string {
 	if slices.Contains(causes, code) {
 		return code
@@ -185,7 +186,7 @@ func causeOf(code string) string {
 	return causeReported
 }
 
-// newCounted returns a collector of what the census knows, which includes the kinds of
+// newCounted returns a collector of the census's counts, including zeros for the kinds of
 // work of the protocols.
 func newCounted(counts *census.Census, protocols *protocol.Holder) *counted {
 	return &counted{
@@ -199,8 +200,8 @@ func newCounted(counts *census.Census, protocols *protocol.Holder) *counted {
 	}
 }
 
-// counted collects what the census knows. Its labels are bounded as the census is: 100
-// kinds of work, and one for all others.
+// counted collects the census's counts. Its labels are bounded like the census: 100 kinds
+// of work, and one for all others.
 type counted struct {
 	census              *census.Census
 	protocols           *protocol.Holder

@@ -8,7 +8,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 )
 
-// watch registers what is read of the server's parts.
+// watch registers the metrics that are read from the server's parts.
 func (m *meters) watch(s *Server) {
 	m.watchRelay(s.inbox, s.relay, s.bus.circuits)
 	m.watchUpkeep(s)
@@ -71,7 +71,7 @@ func (m *meters) watchInbox(submitted *inbox.Reader) {
 	})
 }
 
-// watchUpkeep registers what the reconciler and the pauses know.
+// watchUpkeep registers the metrics of the reconciler and the pauses.
 func (m *meters) watchUpkeep(s *Server) {
 	m.Gauge("lucius_pauses_active", "Scopes whose dispatch is paused or ramps up.",
 		func() float64 { return float64(len(s.uses.Gate.Active())) })

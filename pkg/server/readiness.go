@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// answerAge is how long readyz, which anyone may call, reuses the store's answer.
+	// answerAge is how long readyz, which needs no credential, reuses the store's answer.
 	answerAge = time.Second
 	// answerTimeout is how long the store may take to answer.
 	answerTimeout = 10 * time.Second
@@ -47,7 +47,7 @@ func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 	err := r.answer.get(ctx, func(ctx context.Context) error {
 		_, _, err := r.ledger.Live(ctx, "", 0, 1, "")
 		if why := writable(r.store); why != nil {
-			return unwritable(why) // It says more than a failed read.
+			return unwritable(why) // This error says more than a failed read.
 		}
 		return ledger.Problem(err)
 	})
@@ -57,8 +57,8 @@ func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 	return r.warnings(time.Now()), nil
 }
 
-// writable returns why the store takes no writes at the moment, as far as it knows
-// before a write. Remote stores do not.
+// writable returns why the store takes no writes now, if the store can tell before a write.
+// Remote stores cannot.
 func writable(store tablestore.Store) error {
 	if local, ok := tablestore.As[interface{ Writable() error }](store); ok {
 		return local.Writable()
@@ -80,7 +80,7 @@ func unwritable(err error) error {
 	return &problem.Error{Code: problem.StoreUnavailable, Detail: detail, RetryAfter: time.Second, Err: err}
 }
 
-// warnings returns what is degraded although requests are served.
+// warnings returns the degradations while requests are still served.
 func (r *readiness) warnings(now time.Time) []string {
 	warnings := r.spaceWarnings()
 	for _, circuit := range r.bus.circuits.Open(now) {
@@ -146,8 +146,8 @@ type cachedAnswer struct {
 	err error
 }
 
-// get returns the answer, and asks for a new one if it is too old. Others wait for that
-// one too, so it goes on if the caller goes away.
+// get returns the answer, and asks for a new one if it is too old. Other callers wait for
+// the same call, so it continues if this caller leaves.
 func (a *cachedAnswer) get(ctx context.Context, ask func(context.Context) error) error {
 	_, err, _ := a.flight.Do("", func() (any, error) {
 		if !a.at.IsZero() && time.Since(a.at) < answerAge {

@@ -20,7 +20,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// refusing is a store that can be read and takes no writes.
+// refusing is a store that can be read but takes no writes.
 type refusing struct {
 	tablestore.Store
 
@@ -29,8 +29,8 @@ type refusing struct {
 
 func (r refusing) Writable() error { return r.why }
 
-// TestReadiness_OfAStoreThatTakesNoWrites: a server whose store answers reads only is
-// not ready, and says why without the store's own words, which are for operators.
+// TestReadiness_OfAStoreThatTakesNoWrites: a server is not ready if its store only answers
+// reads. It says why without the store's error text, which is for operators.
 func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -71,8 +71,8 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 	}
 }
 
-// A disk that fills up: readyz warns ahead of time, and below the reserve retention goes on
-// while nothing is accepted.
+// A disk that fills up: readyz warns ahead of time, and below the reserve retention
+// continues while nothing is accepted.
 func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -184,9 +184,9 @@ func TestAnswered_IsAskedForOnceASecond(t *testing.T) {
 	}
 }
 
-// TestAnswered_IsNotThatOfOneWhoWentAway asks with a context that has ended: the store's
-// answer is kept, and not the context's error.
-func TestAnswered_IsNotThatOfOneWhoWentAway(t *testing.T) {
+// TestAnswered_OutlivesTheContextOfItsCaller asks with a context that has ended: the
+// store's answer is kept, not the context's error.
+func TestAnswered_OutlivesTheContextOfItsCaller(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var a cachedAnswer

@@ -13,14 +13,15 @@ import (
 )
 
 const (
-	// censusInterval is the time between two writes of the census: a crash loses that much.
+	// censusInterval is the time between two writes of the census; a crash loses the counts
+	// since the last one.
 	censusInterval = 10 * time.Second
 	// deadLetterInterval is the time between two counts of the dead letters.
 	deadLetterInterval = 15 * time.Second
 	// loopJitter is the share by which the intervals of loops vary, so that replicas do
 	// not work in step.
 	loopJitter = 0.1
-	// closeTimeout is how long what is written at the end may take.
+	// closeTimeout bounds the writes at the end.
 	closeTimeout = 2 * time.Second
 )
 
@@ -39,7 +40,7 @@ func (s *Server) Run(ctx context.Context) error {
 	reading, stopReplies := context.WithCancel(failed)
 	defer stopReplies()
 	if s.bus.Replies != nil && s.cfg.has(RoleAPI) { // Replies are callbacks over the bus.
-		replies.Go(func() { _ = s.bus.Replies.Run(reading) }) // It logs topics that it cannot read.
+		replies.Go(func() { _ = s.bus.Replies.Run(reading) }) // Run logs topics that it cannot read.
 	}
 	if s.submitted != nil {
 		take, maintain := s.inboxLoops()
@@ -59,7 +60,7 @@ func (s *Server) Run(ctx context.Context) error {
 		"grace", s.cfg.Grace.String())
 	s.api.Drain()
 	cause = errors.Join(cause, s.requestsEnd())
-	stopReplies() // And the inbox, before the relay, which publishes what they commit.
+	stopReplies() // Also ends the inbox. Both end before the relay, which publishes what they commit.
 	replies.Wait()
 	stop()
 	cause = errors.Join(cause, group.Wait())
@@ -68,7 +69,7 @@ func (s *Server) Run(ctx context.Context) error {
 	return cause
 }
 
-// requestsEnd waits until no request is under way.
+// requestsEnd waits until no request is in progress.
 func (s *Server) requestsEnd() error {
 	for end := time.Now().Add(s.cfg.Grace); s.underway.Load() > 0; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -78,7 +79,7 @@ func (s *Server) requestsEnd() error {
 	return nil
 }
 
-// closeCensus stores what was counted. Without it, the next process counts again.
+// closeCensus stores the counts. Without them, the next process counts again.
 func (s *Server) closeCensus(orderly bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -140,8 +141,8 @@ func (s *Server) equipped(loop upkeep.Loop) upkeep.Loop {
 	return loop
 }
 
-// watched returns the loop of a watcher, after whose passes the protocols in use have
-// their series: it may have loaded others.
+// watched returns the loop of a watcher. After each pass it creates the series of the
+// protocols in use, as the pass may have loaded others.
 func (s *Server) watched(loop upkeep.Loop) upkeep.Loop {
 	known, pass := s.cfg.Protocols.Current(), loop.Pass
 	loop.Pass = func(ctx context.Context) error {

@@ -37,7 +37,7 @@ func minimal(t *testing.T) Config {
 	}
 }
 
-func TestOpen_SaysWhatIsMissing(t *testing.T) {
+func TestOpen_NamesTheMissingField(t *testing.T) {
 	t.Parallel()
 	for field, remove := range map[string]func(*Config){
 		"Store": func(c *Config) { c.Store = nil }, "Protocols": func(c *Config) { c.Protocols = nil },
@@ -54,8 +54,8 @@ func TestOpen_SaysWhatIsMissing(t *testing.T) {
 	}
 }
 
-// TestOpen_SharesTheStoreOfNotifiers has a store that tells other processes what it writes,
-// and a wrapper around it.
+// TestOpen_SharesTheStoreOfNotifiers has a store that notifies other processes of its
+// writes, and a wrapper around it.
 func TestOpen_SharesTheStoreOfNotifiers(t *testing.T) {
 	t.Parallel()
 	plain := minimal(t)
@@ -80,7 +80,7 @@ func (*telling) Notify(string, string)       {}
 func (*telling) Listen(string, func(string)) {}
 func (w wrapping) Unwrap() tablestore.Store  { return w.AtomicStore }
 
-// opened is a server that runs.
+// opened is a running server.
 type opened struct {
 	*Server
 
@@ -112,7 +112,7 @@ func (o *opened) sends(t *testing.T, target string, body io.Reader) chan *httpte
 	return answer
 }
 
-// A request under way is answered, new ones are refused, and then Run returns.
+// A request in progress is answered, new ones are refused, and then Run returns.
 func TestRun_LetsRequestsUnderWayEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestRun_SaysThatRequestsDidNotEnd(t *testing.T) {
 	})
 }
 
-// Webhooks go where the program says.
+// Webhooks go to the program's own sender.
 func TestRun_HandsWebhooksToTheProgram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

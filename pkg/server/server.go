@@ -105,11 +105,11 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 	if s.cfg.OpenBus != nil {
 		settings.Bus = statemachine.BusServiceBus
 	}
-	if _, several := tablestore.As[tablestore.Notifier](s.cfg.Store); several { // It tells other processes what it writes.
+	if _, several := tablestore.As[tablestore.Notifier](s.cfg.Store); several { // Such a store notifies other processes of its writes.
 		settings.Shared = true
 	}
 	if s.cfg.has(RoleRelay) {
-		settings.Handoff = s.inbox // Without it the relays of other processes find the row at once.
+		settings.Handoff = s.inbox // Without a relay here, the relays of other processes find the row at once.
 	}
 	settings.Ready, settings.Taker = s.mirror.Ready, s.mirror.Taker
 	settings.Held = func(target statemachine.Target) bool { return s.uses.Gate.HoldsNew(target) }
@@ -186,7 +186,7 @@ func (s *Server) openCensus(ctx context.Context) (err error) {
 	return s.uses.Census.Open(ctx)
 }
 
-// openUpkeep opens what works on jobs without a request.
+// openUpkeep opens the background work on jobs.
 func (s *Server) openUpkeep(context.Context) (err error) {
 	if s.sweeper, err = upkeep.NewSweeper(upkeep.SweeperConfig{
 		Ledger: s.uses.Ledger, Logger: s.log, Observe: s.meters.observeSweep, Outages: s.bus.outagesForSweeper(),
@@ -218,7 +218,7 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 	return err
 }
 
-// openWebhooks opens what sends webhooks.
+// openWebhooks opens the sender of webhooks.
 func (s *Server) openWebhooks(context.Context) (err error) {
 	if s.guard, err = webhook.NewGuard(s.cfg.Webhooks); err != nil {
 		return err
@@ -281,8 +281,8 @@ func (s *Server) openRelay(context.Context) (err error) {
 		Sent: func(answer outbox.Outcome, took time.Duration) {
 			s.meters.published.WithLabelValues(string(answer)).Observe(took.Seconds())
 		},
-		Admit: s.uses.Gate.Admit, Held: s.uses.Gate.HoldsQueued, // A ramp counts what it admitted no second time.
-		Fatal: func(defect *seqledger.IllegalTransitionError) { // It is called once.
+		Admit: s.uses.Gate.Admit, Held: s.uses.Gate.HoldsQueued, // A ramp must not count an admitted directive twice.
+		Fatal: func(defect *seqledger.IllegalTransitionError) { // Fatal is called once.
 			s.log.Error("illegal transition in the relay's window", slog.Any("transition", defect))
 			if s.cfg.Fatal != nil {
 				s.cfg.Fatal(defect)
@@ -293,7 +293,7 @@ func (s *Server) openRelay(context.Context) (err error) {
 	return err
 }
 
-// openAPI opens the way in, and registers what the metrics show of the parts.
+// openAPI opens the HTTP API, and registers the metrics of the parts.
 func (s *Server) openAPI(context.Context) (err error) {
 	router, err := routing.New(s.cfg.Routing)
 	if err != nil {
@@ -314,7 +314,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 	around := jobs.Surroundings{
 		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Census.EndRate,
 	}
-	if s.uses.Ledger.Exclusive() { // Else the census never knows the live jobs.
+	if s.uses.Ledger.Exclusive() { // Otherwise the census never knows the live jobs.
 		around.Live = s.uses.Census.Live
 	}
 	if s.bus.outages != nil {
@@ -341,7 +341,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 
 // ServeHTTP serves a request. Its caller's span is linked to what it does.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	s.underway.Add(1) // Before the request can find that the server stops.
+	s.underway.Add(1) // Count the request before it checks whether the server is stopping.
 	defer s.underway.Add(-1)
 	if s.cfg.Tracer != nil {
 		r = r.WithContext(s.cfg.Tracer.Received(r.Context(), r.Header.Get("traceparent")))

@@ -53,8 +53,8 @@ type Contract struct {
 	seen map[Pair]int
 }
 
-// registerDecoders registers, once because the library's registry is global, the media
-// types whose bodies are texts. The library decodes only registered media types.
+// registerDecoders registers the media types of text bodies, once, because the library's
+// registry is global. The library decodes only registered media types.
 var registerDecoders = sync.OnceFunc(func() {
 	for _, mediaType := range []string{"application/openapi+yaml", "application/openmetrics-text", "text/event-stream", "text/html"} {
 		openapi3filter.RegisterBodyDecoder(mediaType, openapi3filter.PlainBodyDecoder)

@@ -128,8 +128,8 @@ func (c *Contract) problem(e *Exchange) error {
 	return nil
 }
 
-// undocumented checks the answer to a path or method that is not documented. A server
-// that shuts down answers that instead.
+// undocumented checks the answer to a path or method that is not documented. A server that
+// shuts down may answer that it does.
 func undocumented(e *Exchange) error {
 	switch e.Status {
 	case http.StatusNotFound, http.StatusServiceUnavailable:
@@ -145,8 +145,8 @@ func undocumented(e *Exchange) error {
 
 // request checks a request against the document; with anyBody it skips the body. It
 // first removes what the document and the RFCs allow but the library does not
-// understand: null fields and upper case in media types. For a query that does not
-// parse there are no parameters to check.
+// understand: null fields and upper case in media types. If the query does not parse, there
+// are no parameters to check.
 func (c *Contract) request(r *http.Request, sent []byte, route *routers.Route, params map[string]string, anyBody bool) error {
 	if _, err := url.ParseQuery(r.URL.RawQuery); err != nil {
 		return fmt.Errorf("the query does not parse: %w", err)
