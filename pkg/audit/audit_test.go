@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-func TestAudit_FindsNothingInWhatTheProgramWrites(t *testing.T) {
+func TestAudit_FindsNothingInTheProgramsRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, split := range []bool{false, true} {
@@ -220,7 +220,7 @@ var damages = map[string]damage{
 	}},
 }
 
-// loseQueued deletes a job, but not what names it.
+// loseQueued deletes a job, but not the rows that name it.
 func loseQueued(f *fixture) {
 	f.t.Helper()
 	query := tablestore.Query{Table: tables.Ledger, Partition: f.jobs["queued"]}

@@ -59,7 +59,7 @@ type fact struct {
 	hint      tablestore.Key // Of the ready hint that a queued item names.
 }
 
-// suspicion is findings that have to be confirmed.
+// suspicion holds findings that must be confirmed.
 type suspicion struct {
 	findings []Finding
 	again    func(ctx context.Context) ([]Finding, error) // Reads and judges once more.
@@ -216,7 +216,7 @@ func (a *auditor) fact(ctx context.Context, jobID string) (fact, bool, error) {
 	return a.factOf(e), true, nil
 }
 
-// strays judges the rows of the other tables, which must each belong to a job.
+// strays judges the rows of the other tables; each must belong to a job.
 func (a *auditor) strays(ctx context.Context) error {
 	t := &a.o.Tables
 	return a.walk(ctx, []string{t.Schedule, t.Idempotency, t.Index, t.Queue}, func(row tablestore.Row) error {
@@ -354,8 +354,8 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	return nil, nil
 }
 
-// cataloged reports whether a kind of work is in the queue's catalog, in which claims
-// look for it. It may have been added after the walk passed the catalog.
+// cataloged reports whether a kind of work is in the queue's catalog, which claims read. It
+// may have been added after the walk passed the catalog.
 func (a *auditor) cataloged(ctx context.Context, kind string) (bool, error) {
 	var err error
 	if !a.kinds[kind] {

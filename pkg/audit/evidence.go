@@ -127,8 +127,8 @@ func (e *Evidence) claimKey(o *Options) tablestore.Key {
 	return tablestore.Key{Table: o.Tables.Idempotency, Partition: tablestore.Escape(e.Job.Tenant), Row: e.Job.Claim}
 }
 
-// listKeys returns the keys of the index rows that list the job: by its acceptance,
-// once it has ended by its end, and a rerun by the job that it supersedes.
+// listKeys returns the keys of the index rows that list the job: by its acceptance, by its
+// end if it has ended, and a rerun also under the job that it supersedes.
 func (e *Evidence) listKeys(o *Options) []tablestore.Key {
 	month, row := listPlace(e.JobID)
 	keys := []tablestore.Key{{Table: o.Tables.Index, Partition: tablestore.Join("jobs", e.Job.Tenant, month), Row: row}}

@@ -80,7 +80,7 @@ func (j *judge) late(rule Invariant, format string, args ...any) {
 // stamp formats a time for a finding.
 func stamp(t time.Time) string { return t.UTC().Format("2006-01-02T15:04:05.000Z") }
 
-// judgeRejected checks the record of refused callbacks, which no worker can make grow.
+// judgeRejected checks that the record of refused callbacks is within its bounds.
 func (j *judge) judgeRejected() {
 	const ofStep, ofJob = 16, 64
 	perStep := map[string]int{}
@@ -224,7 +224,7 @@ func (j *judge) judgeStep(s *StepRow, leases map[string]string) {
 		j.violate(Pair, "steps %s and %s have one lease", other, s.ID)
 	}
 	leases[s.Lease] = s.ID
-	final := s.ErrorCode == "dispatch_exhausted" // The bus reported that it can never accept it.
+	final := s.ErrorCode == "dispatch_exhausted" // The bus reported that it can never accept the message.
 	for _, m := range s.Memory {
 		final = final || m.Result == "FAILED_FINAL"
 		if m.No > s.Attempt {
@@ -353,7 +353,7 @@ func (j *judge) judgeOutside() {
 }
 
 // judgeForward checks that a schedule entry leads to the job at or before its next
-// deadline, or that workers can find it, and that a pause can tell what the work is.
+// deadline, or that workers can find it, and that the entry names what a pause may cover.
 func (j *judge) judgeForward() {
 	if j.o.Quiescent {
 		j.violate(Quiet, "it is %s", j.Job.State)
@@ -425,8 +425,8 @@ func (j *judge) active() *StepRow {
 	return nil
 }
 
-// judgeEnd checks the post work of the job's end. It may be undone for as long as a
-// schedule entry remembers it.
+// judgeEnd checks the post work of the job's end. It may be pending for as long as a
+// schedule entry will repeat it.
 func (j *judge) judgeEnd() {
 	if j.Job.EntryKind != "" && j.outside[j.EntryKey(j.o)] != nil {
 		if j.o.Quiescent || j.o.Now.After(j.Job.EntryDue.Add(j.o.Slack)) {

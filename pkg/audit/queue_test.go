@@ -163,7 +163,7 @@ func TestAudit_ForgivesNoVoidHintAtRest(t *testing.T) {
 // open is the row of the job's open item.
 func (f *fixture) open(name string) tablestore.Key { return f.key(name, "OPENITEM:0000:000001") }
 
-// copy writes a row again under another key.
+// copy writes a copy of a row under another key.
 func (f *fixture) copy(from, to tablestore.Key) {
 	f.t.Helper()
 	row, err := f.store.Get(f.t.Context(), from)

@@ -23,7 +23,7 @@ type circuit struct {
 	ramp         ramp
 }
 
-// page is the probes that a half-open circuit has admitted.
+// page counts the probes that a half-open circuit has admitted.
 type page struct {
 	admitted int
 	answered int       // without a failure
@@ -117,7 +117,7 @@ func (c *circuit) fail(reason string, now time.Time) {
 	}
 }
 
-// forgo returns the place of a row that says nothing about the circuit.
+// forgo frees the place of a row that says nothing about the circuit.
 func (c *circuit) forgo(now time.Time) {
 	if c.state == HalfOpen && c.page.outstanding() > 0 {
 		c.page.admitted--

@@ -11,8 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
-// model is the simplest ledger: it keeps all seqs for ever and answers every
-// call by a scan.
+// model is the simplest ledger: it keeps all seqs forever and answers every call by a scan.
 type model struct {
 	clock time.Time
 	seqs  []*modelSeq // by seq - 1
@@ -111,7 +110,7 @@ type machine struct {
 	*fixture
 	model  model
 	now    time.Time
-	leases []*modelLease // all that were ever given out
+	leases []*modelLease // all leases that were ever granted
 	ops    int
 	// patience is how many more calls must be legal.
 	patience int

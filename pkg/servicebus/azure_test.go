@@ -118,7 +118,7 @@ func TestAzure_DirectivesArriveOnce(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = publisher.Close(context.WithoutCancel(t.Context())) }() // Nothing hangs on it.
+		defer func() { _ = publisher.Close(context.WithoutCancel(t.Context())) }() // Its error does not matter.
 		messages := onTopic(b.topic, 5)
 		for range 2 {
 			published(t, publish(t, publisher, messages))

@@ -340,7 +340,7 @@ func TestDialer_RefusesAnUnknownCertificate(t *testing.T) {
 // retry, so the dialer's own timeout must be another error.
 func TestDialer_ItsOwnTimeIsNotItsCallers(t *testing.T) {
 	t.Parallel()
-	addr, _ := peer(t, nil) // It accepts, and says nothing about TLS.
+	addr, _ := peer(t, nil) // It accepts, and never begins the TLS handshake.
 	n := at(addr, false)
 	n.DialTimeout = time.Millisecond
 	_, err := dialer(t, n).Dial(t.Context())

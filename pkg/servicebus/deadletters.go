@@ -25,7 +25,7 @@ const (
 	// maxSkipped is how many dead letters of one lane may lie before those that are
 	// handled. They stay locked until the end.
 	maxSkipped = 1000
-	// arrival is how long the bus may take to deliver a message that is there.
+	// arrival is how long the bus may take to deliver an available message.
 	arrival = 5 * time.Second
 	// handlingTime is how long a replay or a purge starts to handle dead letters, so that
 	// it answers before its caller gives up.
@@ -241,14 +241,14 @@ func (d *DeadLetters) Purge(ctx context.Context, ids []string) ([]callbacks.Hand
 	})
 }
 
-// decision decides what becomes of a dead letter of a topic.
+// decision decides about a dead letter of a topic.
 type decision func(ctx context.Context, topic string, m *azservicebus.ReceivedMessage) (callbacks.DeadLetterOutcome, *problem.Error)
 
 // replay applies a dead letter.
 func (d *DeadLetters) replay(ctx context.Context, topic string, m *azservicebus.ReceivedMessage,
 ) (callbacks.DeadLetterOutcome, *problem.Error) {
 	parsed, err := parseReply(m.Body, d.cfg.MaxBytes, m.MessageID)
-	parsed.callback.Caller = topic // As of a reply that is not dead.
+	parsed.callback.Caller = topic // as for a live reply
 	var answer callbacks.Answer
 	if err == nil {
 		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
@@ -268,7 +268,7 @@ func (d *DeadLetters) replay(ctx context.Context, topic string, m *azservicebus.
 	return callbacks.DeadLetterApplied, nil
 }
 
-// handle decides about the dead letters with these ids, or about the first ones.
+// handle handles the dead letters with these ids, or the first ones.
 func (d *DeadLetters) handle(ctx context.Context, ids []string, decide decision) (
 	handled []callbacks.HandledDeadLetter, more bool, err error,
 ) {
@@ -306,12 +306,12 @@ func (d *DeadLetters) handle(ctx context.Context, ids []string, decide decision)
 }
 
 // handleLane receives the dead letters of a lane until it has seen all that are wanted,
-// or the time is over. It gives those before them back at the end, since the bus would
-// deliver them again at once. It never asks for more than are wanted: once all of them
-// have come, the bus owes it none, and what is given back stays there.
+// or the time is over. It abandons the letters before them at the end, since the bus would
+// redeliver them at once. It never requests more than are wanted: once all have arrived, no
+// request is open, and abandoned letters stay in the queue.
 //
-// It takes few at once and handles them concurrently, in two steps at most: no lock ends
-// while its letter waits for others, however slow the store is.
+// It takes few at once and handles them concurrently, in at most two rounds, so that no
+// lock expires while its letter waits for others, however slow the store is.
 func (d *DeadLetters) handleLane(ctx context.Context, end time.Time, lane int, wanted []int64, decide decision) (
 	handled []callbacks.HandledDeadLetter, err error,
 ) {
@@ -325,7 +325,7 @@ func (d *DeadLetters) handleLane(ctx context.Context, end time.Time, lane int, w
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 		defer cancel()
 		for _, m := range skipped {
-			_ = from.AbandonMessage(closing, m, nil) // Its lock ends by itself.
+			_ = from.AbandonMessage(closing, m, nil) // Its lock expires anyway.
 		}
 		_ = from.Close(closing) // Nothing depends on it.
 	}()

@@ -100,7 +100,7 @@ func (m *morgue) bury(t *testing.T, lane int, bodies ...string) {
 	}
 }
 
-// ids lists all dead letters, so many at a time.
+// ids lists all dead letters, a number at a time.
 func (m *morgue) ids(t *testing.T, limit int) (ids []string) {
 	t.Helper()
 	for after, pages := "", 0; ; pages++ {
@@ -168,8 +168,9 @@ func TestDeadLetters_AreListedAndCounted(t *testing.T) {
 	}
 }
 
-// TestDeadLetters_AreReplayed by what the ledger answers: what it has, or will never
-// take, is deleted; the rest stays and can be replayed again.
+// TestDeadLetters_AreReplayed checks the effect of each answer of the ledger: letters that
+// it has applied or will never accept are deleted; the others stay and can be replayed
+// again.
 func TestDeadLetters_AreReplayed(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
@@ -198,7 +199,7 @@ func TestDeadLetters_AreReplayed(t *testing.T) {
 		t.Errorf("left, more %t (-want +got):\n%s", more, diff)
 	}
 	delete(answers, "unlucky")
-	handled, _, err = m.Replay(t.Context(), []string{all[4], all[0], all[4]}) // Behind one that is not meant.
+	handled, _, err = m.Replay(t.Context(), []string{all[4], all[0], all[4]}) // behind a letter that is not selected
 	m.expect(t, "replay by id", handled, err, all[4]+" applied", all[0]+" absent")
 	if diff := cmp.Diff([]string{all[3], all[5]}, m.ids(t, 10)); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
@@ -214,7 +215,7 @@ func TestDeadLetters_OutlastASlowStore(t *testing.T) {
 		m.bury(t, 0, ack(map[string]any{"jobId": fmt.Sprint(i)}))
 	}
 	var begun atomic.Int32
-	waiting := func() bool { // Whether a letter was delivered, and is not applied yet.
+	waiting := func() bool { // reports whether a letter was delivered but not applied yet
 		delivered := 8
 		for _, letter := range m.peer.Messages("global-bus-replies-p0/Subscriptions/lucius-invoker/$DeadLetterQueue") {
 			if !letter.Locked {
@@ -243,8 +244,8 @@ func TestDeadLetters_OutlastASlowStore(t *testing.T) {
 	}
 }
 
-// TestDeadLetters_AnswerInTime: those that are not reached in the time stay, and the
-// answer says so.
+// TestDeadLetters_AnswerInTime: letters that are not reached in time stay, and the answer
+// says so.
 func TestDeadLetters_AnswerInTime(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
@@ -258,8 +259,8 @@ func TestDeadLetters_AnswerInTime(t *testing.T) {
 	}
 }
 
-// TestDeadLetters_StopWithTheirCaller deletes what was applied for a caller who went away,
-// and handles no more than it had in hand.
+// TestDeadLetters_StopWithTheirCaller: if the caller disconnects, applied letters are
+// deleted, and only those in progress are still handled.
 func TestDeadLetters_StopWithTheirCaller(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
@@ -283,7 +284,7 @@ func TestDeadLetters_StopWithTheirCaller(t *testing.T) {
 	}
 }
 
-// TestDeadLetters_ArePurged by id, or all of them a hundred at a time.
+// TestDeadLetters_ArePurged purges by id, or all of them a hundred at a time.
 func TestDeadLetters_ArePurged(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
@@ -298,8 +299,8 @@ func TestDeadLetters_ArePurged(t *testing.T) {
 	}
 }
 
-// TestDeadLetters_StayWhenTheyCannotBeDeleted says so of each, although its reply was
-// applied.
+// TestDeadLetters_StayWhenTheyCannotBeDeleted: the answer says so for each letter, although
+// its reply was applied.
 func TestDeadLetters_StayWhenTheyCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
@@ -315,7 +316,7 @@ func TestDeadLetters_StayWhenTheyCannotBeDeleted(t *testing.T) {
 	}
 }
 
-// TestDeadLetters_Refuse ids that are none, and say so if the bus is away.
+// TestDeadLetters_Refuse: invalid ids are refused, and an unreachable bus is reported.
 func TestDeadLetters_Refuse(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)

@@ -75,8 +75,7 @@ func TestDocs_ShowTheDirectiveAsItIsSent(t *testing.T) {
 	}
 }
 
-// The replies that the page shows are taken as they are, and none of their fields is
-// unknown.
+// The replies that the page shows are accepted unchanged, and have no unknown field.
 func TestDocs_ShowRepliesThatAreTaken(t *testing.T) {
 	t.Parallel()
 	_, examples := documented(t)
@@ -88,7 +87,7 @@ func TestDocs_ShowRepliesThatAreTaken(t *testing.T) {
 	}
 }
 
-// The worker in C# is not compiled here, but it knows no field that the page does not have.
+// The worker in C# is not compiled here, but it uses only fields that the page documents.
 func TestDocs_HaveTheFieldsOfTheWorkerInCSharp(t *testing.T) {
 	t.Parallel()
 	page, _ := documented(t)

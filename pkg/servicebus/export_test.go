@@ -73,7 +73,7 @@ func WithReceivers(cfg RepliesConfig, open func(topic string) (Receiver, error))
 // HandleFor sets how long a replay or a purge starts to handle dead letters.
 func (d *DeadLetters) HandleFor(time time.Duration) { d.time = time }
 
-// Plain returns what an outcomeReader makes of the bytes.
+// Plain returns the bytes as an outcomeReader rewrites them.
 func Plain(in []byte) ([]byte, error) { return io.ReadAll(newOutcomeReader(bytes.NewReader(in))) }
 
 // NewOutcomeReader is newOutcomeReader.

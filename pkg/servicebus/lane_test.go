@@ -110,8 +110,8 @@ func silent(ctx context.Context, _ string, messages []*azservicebus.Message) (in
 	return len(messages), ctx.Err()
 }
 
-// A send that does not return with its context is abandoned. That this side then
-// cuts the connections does not make it the whole bus's outage.
+// A send that does not return with its context is abandoned. This process then cuts the
+// connections, but that is no outage of the whole bus.
 func TestLane_ASendThatNeverReturnsIsAbandoned(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -63,8 +63,8 @@ func TestOutcomeReader_ReadsTheSameInAnyPieces(t *testing.T) {
 	})
 }
 
-// A connection may end anywhere. The bytes that came are passed on, and a truncated
-// frame stays as it is.
+// A connection may end anywhere. The bytes received so far are passed on, and a truncated
+// frame stays unchanged.
 func TestOutcomeReader_AConnectionThatEndsAnywhere(t *testing.T) {
 	t.Parallel()
 	for _, state := range [][]byte{accepted, released, modified, rejectedFor("com.example:new")} {
@@ -239,7 +239,7 @@ func rejectedFor(condition string) []byte {
 	return described8(0x25, list8(described8(0x1d, list8(symbol8(condition), []byte{0xa1, 2, 'n', 'o'}))))
 }
 
-// plain returns what the reader makes of incoming bytes.
+// plain returns incoming bytes as the reader rewrites them.
 func plain(t *testing.T, in []byte) []byte {
 	t.Helper()
 	out, err := servicebus.Plain(in)
@@ -419,7 +419,7 @@ func TestPlain_KeepsTheOtherFieldsAsTheyAreEncoded(t *testing.T) {
 	}
 }
 
-// What cannot be read is for the SDK to complain about.
+// Frames that cannot be parsed are left to the SDK to reject.
 func TestPlain_LeavesWhatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	whole := disposition(list8(yes, null, null, yes, released))

@@ -17,7 +17,7 @@ import (
 // pair is the fence that the replies of these tests carry.
 var pair = statemachine.Pair{AttemptNo: 1, LeaseID: "lease"}
 
-// sent is what these replies say of their sending.
+// sent is what these replies say about how they were sent.
 var sent = statemachine.Report{Timestamp: "2026-01-27T10:02:00.000Z"}
 
 // reported is a RESULT of these tests without its status.

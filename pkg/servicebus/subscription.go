@@ -49,9 +49,10 @@ type subscription struct {
 	inHand sync.WaitGroup
 }
 
-// drainTime is how long a topic stays open after a stop. The bus may still deliver what was
-// asked for, which the SDK cannot withdraw, but gives back at once while the receiver is open.
-// Afterwards it would stay locked, and other replicas would wait for it.
+// drainTime is how long a topic stays open after a stop. The bus may still deliver
+// requested messages. The SDK cannot withdraw the request, but releases such messages at
+// once while the receiver is open. After that they would stay locked, and other replicas
+// would wait for them.
 const drainTime = time.Second
 
 // run consumes until the context ends and returns when the topic is drained and no reply is
@@ -123,8 +124,9 @@ func (s *subscription) receive(ctx context.Context, from receiver) (readable boo
 	return len(messages) > 0 || errors.Is(err, context.DeadlineExceeded), err
 }
 
-// senderOf returns the traceparent of a reply's sender, possibly empty: the property of
-// W3C Trace Context for AMQP, or the older one of the Azure SDKs, in the same format.
+// senderOf returns the traceparent of a reply's sender, possibly empty. It reads the
+// property of W3C Trace Context for AMQP, or the older one of the Azure SDKs, which has the
+// same format.
 func senderOf(m *azservicebus.ReceivedMessage) string {
 	for _, name := range []string{"traceparent", "Diagnostic-Id"} {
 		if traceparent, ok := m.ApplicationProperties[name].(string); ok {

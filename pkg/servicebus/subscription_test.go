@@ -285,7 +285,7 @@ func TestDeliver_IsSettledByItsOutcome(t *testing.T) {
 	}
 }
 
-// A clean-up may fail after the commit; the commit stands, and the log says so.
+// If the clean-up after a commit fails, the commit stands and the failure is logged.
 func TestDeliver_ACleanUpThatFailsIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -311,8 +311,8 @@ func TestDeliver_ARefusalIsLogged(t *testing.T) {
 	}
 }
 
-// An outage of the store may outlast any number of deliveries, so a reply is not
-// abandoned: the bus would dead-letter it in the end.
+// An outage of the store may outlast any number of deliveries, so a reply is not abandoned:
+// the bus would eventually dead-letter it.
 func TestDeliver_IsHeldWhileTheStoreDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -480,7 +480,7 @@ func TestDeliver_AnUnforeseenErrorIsAbandonedAfterSomeTries(t *testing.T) {
 	}
 }
 
-// A stop does not interrupt the call of a reply in hand, and the reply is settled.
+// A stop does not interrupt the call for a reply in progress, and the reply is settled.
 func TestDeliver_AStopFinishesWhatIsInHand(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -215,7 +215,7 @@ func TestWire_ALockThatIsLost(t *testing.T) {
 	w.send(replyBody("ACK", "s"))
 	w.expect(servicebus.ReplyAck, servicebus.ReplyLockLost)
 	w.ledger.answers(nil)
-	for range 100 { // It may have come again before.
+	for range 100 { // The redelivery may have come already.
 		select {
 		case d := <-w.deliveries:
 			if d.Outcome == servicebus.ReplyApplied {
@@ -280,11 +280,11 @@ func TestWire_RepliesAreSettledAfterAnOutage(t *testing.T) {
 	}
 }
 
-// What the bus delivers to a consumer that stops, because the consumer had asked for it, is
-// given back at once: otherwise it would stay locked.
+// Messages that the bus still delivers to a stopping consumer, which had requested them,
+// are released at once: otherwise they would stay locked.
 func TestWire_RepliesThatAStopDoesNotTakeAreGivenBack(t *testing.T) {
 	t.Parallel()
-	for range 3 { // Each lane hits the moment by chance.
+	for range 3 { // Each lane hits the right moment by chance.
 		t.Run("", func(t *testing.T) {
 			t.Parallel()
 			const lanes, each = 8, 200

@@ -170,7 +170,7 @@ func (n *namespace) subscription(ctx context.Context, s *admin.SubscriptionPrope
 	return state, nil
 }
 
-// ruleOf returns a rule in the words of this package.
+// ruleOf converts a rule to the type of this package.
 func ruleOf(name string, filter admin.RuleFilter) Rule {
 	rule := Rule{Name: name}
 	switch f := filter.(type) {

@@ -72,7 +72,7 @@ func (t *Topology) EmulatorConfig() ([]byte, error) {
 	return append(text, '\n'), nil
 }
 
-// forEmulator returns the topic in the emulator's words.
+// forEmulator converts the topic to the emulator's configuration.
 func (t *Topic) forEmulator() emulatorTopic {
 	topic := emulatorTopic{Name: t.Name, Properties: properties{
 		"DefaultMessageTimeToLive": period(emulatorTimeToLive), "RequiresDuplicateDetection": t.directives(),

@@ -77,7 +77,8 @@ func compare(name string, want any, d Directive) coverage {
 var comparison = regexp.MustCompile(`(?i)^\s*(?:user\.)?\[?(service|step_type|sys\.label)\]?\s*` +
 	`(?:=\s*('[^']*')|IN\s*\(\s*('[^']*'(?:\s*,\s*'[^']*')*)\s*\))\s*$`)
 
-// sqlTakes judges the expressions that are in common use. Others take some directives.
+// sqlTakes evaluates the expressions that are in common use. Any other counts as taking
+// some directives.
 func (r *Rule) sqlTakes(d Directive) coverage {
 	switch strings.ReplaceAll(r.SQL, " ", "") {
 	case Everything:

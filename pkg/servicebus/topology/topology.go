@@ -172,7 +172,7 @@ var ErrForbidden = errors.New("the credential has no right to manage the namespa
 // both.
 var ErrConflict = errors.New("the namespace answers 409: the entity exists, or another change is under way")
 
-// Creation waits between two tries for the change that is under way to end.
+// Between two tries, creation waits for the other change to end.
 const (
 	firstWait = 500 * time.Millisecond
 	maxWait   = 8 * time.Second
@@ -217,8 +217,8 @@ func (t *Topology) Provision(ctx context.Context, admin Admin) (created []string
 	return created, nil
 }
 
-// create makes an entity. After a conflict it looks whether the entity exists, and
-// tries again if it does not. It reports whether this call has created the entity.
+// create makes an entity. After a conflict it checks whether the entity exists, and tries
+// again if it does not. It reports whether this call has created the entity.
 func create(ctx context.Context, put func() error, exists func() (bool, error)) (created bool, err error) {
 	wait := firstWait
 	for range maxTries {

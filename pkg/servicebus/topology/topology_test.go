@@ -21,7 +21,7 @@ type memory struct {
 	limit  int
 	topics map[string]*topology.TopicState
 	err    error
-	// busy is how many changes are refused because another one is under way.
+	// busy is how many changes are refused because another one is in progress.
 	busy int
 	// rival creates the entity before a change is refused.
 	rival bool
@@ -53,7 +53,7 @@ func (m *memory) CreateSubscription(_ context.Context, topic string, s topology.
 	})
 }
 
-// create makes the change, unless another one is under way.
+// create makes the change, unless another one is in progress.
 func (m *memory) create(change func()) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -114,8 +114,8 @@ func TestProvision_CreatesWhatCheckReportsMissing(t *testing.T) {
 	}
 }
 
-// A namespace answers 409 to a change while another one is under way, and for an entity
-// that exists. Only the entity itself tells which of the two it is.
+// A namespace answers 409 both while another change is in progress and for an entity that
+// exists. Only reading the entity tells which of the two it is.
 func TestProvision_RetriesWhileAnotherChangeIsUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
