@@ -48,8 +48,8 @@ type checker struct {
 	keys    map[string]answered        // by the command's name
 	reports map[string]done            // the reports that were answered as done, by name
 
-	partial  bool            // the write changes the job again, and the store shows that already
-	landing  bool            // a write lands that was lost for its caller
+	partial  bool            // the write changes the job again, which the store already shows
+	landing  bool            // a write lands after its caller lost it
 	outlived map[string]bool // projected rows that landed so after their job was purged
 }
 
@@ -59,7 +59,7 @@ type answered struct {
 	variant int
 }
 
-// done is when a report was answered as done: the number of commits, and the time.
+// done records when a report was answered as done: the number of commits, and the time.
 type done struct {
 	seq int
 	at  time.Time

@@ -77,7 +77,7 @@ func (o *operation) name() string {
 	return fmt.Sprintf("%s %s/%s/%d/%s %s", o.kind, o.jobID, o.stepID, o.attemptNo, o.leaseID, o.status)
 }
 
-// doneBefore reports whether a report was answered as done before a request began.
+// doneBefore reports whether a report was answered as done before another request began.
 func (c *checker) doneBefore(name string, began int) bool {
 	first, known := c.reports[name]
 	return known && first.seq <= began

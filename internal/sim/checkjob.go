@@ -76,7 +76,7 @@ func (c *checker) takeHead(j *job, w *write) {
 	}
 	next := audit.ReadJob(w.op.Properties)
 	switch {
-	case j.purged && !j.row.Tombstone && !next.Tombstone: // A reconciler may fence it once more.
+	case j.purged && !j.row.Tombstone && !next.Tombstone: // a reconciler may fence it again
 		c.violate("S1", "job %s was written after its purge", j.id)
 	case next.Tombstone && j.exists:
 		if due := j.row.Completed.Add(c.w.scenario.retention); !j.row.Terminal() || c.w.scenario.retention == 0 || time.Now().Before(due) {
@@ -166,7 +166,7 @@ func (c *checker) takeRejected(j *job, w *write) {
 	j.rejected = next
 }
 
-// checkHead compares a JOB row with the one before.
+// checkHead compares a JOB row with its previous version.
 func (c *checker) checkHead(was, j *job, head, journal *write) {
 	switch {
 	case head == nil && journal != nil:
@@ -210,7 +210,7 @@ func (c *checker) checkNewJob(j *job) {
 	}
 }
 
-// keyFree reports whether another job may have the key of a job by now.
+// keyFree reports whether another job may have a job's key by now.
 func (c *checker) keyFree(j *job) bool {
 	ttl := c.w.scenario.retention
 	return ttl > 0 && j.row.Terminal() && time.Now().After(j.row.Completed.Add(ttl))

@@ -86,14 +86,14 @@ func (c *checker) checkSchedule(writes []write) {
 	}
 }
 
-// timed reports whether the row key of a shard is that of an entry that may stand for a
+// timed reports whether a row key of a shard is that of an entry that may represent a
 // deadline.
 func timed(parts []string) bool {
 	return len(parts) == 4 && (parts[0] == string(ledger.Timer) || parts[0] == string(ledger.Dispatch))
 }
 
-// checkEnd checks that the post work of a job's end is done when the last entry that
-// could remember it is deleted.
+// checkEnd checks that the post work of a job's end is done when the last entry that would
+// repeat it is deleted.
 func (c *checker) checkEnd(j *job) {
 	slot := c.rows[tablestore.Key{Table: tableSchedule, Partition: j.row.SlotPartition, Row: j.row.SlotRow}]
 	if slot.Get("job_id").String() == j.id && !c.remembered(j) {

@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// checkStep compares a step with the one before.
+// checkStep compares a step with its previous version.
 func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 	next := &j.steps[index]
 	if index >= len(was.steps) || was.steps[index].ID == "" {
@@ -43,7 +43,7 @@ func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 	}
 }
 
-// checkPair checks that a new attempt has a lease of its own.
+// checkPair checks that each new attempt has a new lease.
 func (c *checker) checkPair(j *job, index int) {
 	step := &j.steps[index]
 	attempt := j.id + "/" + step.ID + "/" + strconv.Itoa(step.Attempt)
@@ -53,7 +53,7 @@ func (c *checker) checkPair(j *job, index int) {
 	c.leases[step.Lease] = attempt
 }
 
-// checkFailure checks that a step fails for good only when a budget is spent, or a
+// checkFailure checks that a step ends as FAILED_FINAL only when a budget is spent, or a
 // worker or the bus reported a permanent failure.
 func (c *checker) checkFailure(who actor, j *job, step *audit.StepRow) {
 	if step.ErrorCode == "" {

@@ -13,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// moment is what the checker knows of a live job at a time: its rows, and what is around
-// it. It names reasons by what they claim of the rows, not by how the program finds them.
+// moment is the checker's knowledge of a live job at a time: its rows and its surroundings.
+// It checks what each reason claims about the rows, not how the program finds the reason.
 type moment struct {
 	job    *job
 	now    time.Time
@@ -123,7 +123,7 @@ func (m *moment) until(reason string) time.Time {
 	return time.Time{}
 }
 
-// blocker returns the id of what has to end first.
+// blocker returns the id of the pause, circuit or work item that must end first.
 func (m *moment) blocker(reason string) string {
 	switch {
 	case reason == "scope_paused":
@@ -140,8 +140,8 @@ func (m *moment) blocker(reason string) string {
 	return ""
 }
 
-// surroundings returns what a job may find around it. The rows do not depend on it, so
-// the checker makes it up: another combination for each commit.
+// surroundings returns possible surroundings of a job. The rows do not depend on them, so
+// the checker invents a different combination for each commit.
 func surroundings(n int, now time.Time) statemachine.Surroundings {
 	var around statemachine.Surroundings
 	switch n % 3 {
@@ -168,7 +168,8 @@ func surroundings(n int, now time.Time) statemachine.Surroundings {
 }
 
 // checkWaiting checks that the job waits for exactly one reason, that the program names
-// it, and that all that it says of it is true: now, and a while later if nothing happens.
+// it, and that all that it says about the reason is true, now and a while later if nothing
+// happens.
 func (c *checker) checkWaiting(j *job) {
 	now := time.Now().UTC()
 	around := surroundings(c.seq, now)
@@ -193,7 +194,7 @@ func (c *checker) checkWaiting(j *job) {
 	c.judgeWaiting(m, agg.Waiting(m.now, &around))
 }
 
-// judgeWaiting compares what the program says of the moment with the moment.
+// judgeWaiting compares the program's answer with the moment.
 func (c *checker) judgeWaiting(m *moment, got statemachine.Waiting) {
 	truth := m.reasons()
 	reason := string(got.Reason)

@@ -163,8 +163,8 @@ func (v *visitor) pauseScope() (id string, ends bool) {
 	return id, ends
 }
 
-// resumeScope resumes the dispatch of a scope without a ramp: a ramp would admit the
-// jobs that come first, and their order is the Go scheduler's choice.
+// resumeScope resumes the dispatch of a scope without a ramp: a ramp would admit the first
+// jobs, whose order depends on the Go scheduler.
 func (v *visitor) resumeScope(id string, tries int) {
 	if !v.w.scenario.pauses {
 		return

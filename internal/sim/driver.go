@@ -67,7 +67,7 @@ func (w *world) schedule(calls []*call) {
 	}
 }
 
-// logUniform draws a duration between two, of any order of magnitude.
+// logUniform draws a duration between two bounds, uniform over the orders of magnitude.
 func (w *world) logUniform(least, most time.Duration) time.Duration {
 	d := least
 	for d < most && w.rng.IntN(8) != 0 {
@@ -76,8 +76,8 @@ func (w *world) logUniform(least, most time.Duration) time.Duration {
 	return min(most, d+time.Duration(w.rng.Int64N(int64(d))))
 }
 
-// eligible returns the calls that may be executed, in the memory of calls, and the time
-// at which the next one may.
+// eligible returns the calls that may be executed, reusing the memory of w.calls, and the
+// time at which the next one may.
 func (w *world) eligible(calls []*call) ([]*call, time.Time) {
 	now := time.Now()
 	found := calls[:0]
@@ -217,7 +217,8 @@ func (w *world) inject(c *call, fault Fault) {
 	}
 }
 
-// answerDurable answers a call that was executed, once what the reply tells of is durable.
+// answerDurable answers an executed call once the writes that the reply reveals are
+// durable.
 func (w *world) answerDurable(c *call, fault Fault, r reply) {
 	if w.disk.durable(r.after) {
 		w.answer(c, fault, r)

@@ -59,8 +59,8 @@ func (f Fault) strikes(v verb) bool {
 	}
 }
 
-// profile holds how often each fault strikes. Each seed has its own: some have few
-// kinds, so that the effect of one is not hidden by the others.
+// profile holds how often each fault strikes. Each seed has a different profile: some have
+// few kinds, so that the effect of one is not hidden by the others.
 type profile struct {
 	rates map[Fault]float64
 	delay float64 // the share of calls that are delayed

@@ -16,8 +16,8 @@ import (
 type fields map[string]any
 
 // post sends a request to the HTTP handler of the replica, as if from the network, and
-// decodes its answer. It returns the answer's error as one of those that the invariants
-// know, or that there was no answer.
+// decodes its answer. It returns the answer's error as one that the invariants know, or
+// errLost if there was no answer.
 func (r *request) post(path string, body fields, into any) error {
 	encoded, err := json.Marshal(body)
 	if err != nil {
@@ -47,7 +47,7 @@ func (r *request) post(path string, body fields, into any) error {
 	}
 }
 
-// told returns the error that a problem stands for.
+// told returns the error that a problem represents.
 func told(status int, data []byte) error {
 	var p struct {
 		Code   problem.Code `json:"code"`

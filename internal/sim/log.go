@@ -9,13 +9,13 @@ import (
 	"slices"
 )
 
-// jobID matches the ids of jobs. Of others, only those of operations on many jobs are of
-// these versions of UUIDs.
+// jobID matches the ids of jobs. Of the other ids, only those of bulk operations are UUIDs
+// of these versions.
 var jobID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
 const uuidLength = 36
 
-// companions are the fields that come with others.
+// companions are the fields that must accompany others.
 var companions = [][2]string{
 	{"jobId", "tenant_id"}, {"stepId", "jobId"}, {"stepId", "attempt_no"}, {"correlation_id", "jobId"}, {"trace_id", "jobId"},
 }

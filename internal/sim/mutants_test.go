@@ -18,11 +18,11 @@ import (
 // mutantSeeds is how many seeds a mutant may survive.
 const mutantSeeds = 12000
 
-// TestMutants breaks the code with one patch after the other, and expects the
-// simulation to detect each by an invariant that the patch names: an invariant that no
-// defect violates proves nothing. A patch whose defect needs a coincidence that is too
-// rare names a test instead. The broken files are outside of the tree. `make mutants`
-// runs it; -run TestMutants/<name> runs one patch.
+// TestMutants breaks the code with one patch after the other, and expects the simulation to
+// detect each by an invariant that the patch names: an invariant that no defect violates
+// proves nothing. If a defect needs too rare a coincidence, its patch names a test instead.
+// The broken files are outside of the tree. `make mutants` runs it; -run TestMutants/<name>
+// runs one patch.
 func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is enough for a machine.
 	root, err := filepath.Abs("../..")
 	if err != nil {
@@ -49,7 +49,7 @@ func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is
 	}
 }
 
-// TestMutantsBuild checks that each patch fits the present code, and that the code
+// TestMutantsBuild checks that each patch applies to the current code, and that the code
 // builds with it. It is quick, so it runs with every change.
 func TestMutantsBuild(t *testing.T) { //nolint:tparallel // Each build takes all cores.
 	t.Parallel()

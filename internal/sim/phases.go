@@ -63,8 +63,8 @@ func (w *world) tailPhase() {
 	w.audit()
 }
 
-// afterCommits returns a function that calls list again only after a commit: what list
-// returns must depend on the rows alone.
+// afterCommits returns a function that calls list again only after a commit: the result of
+// list must depend on the rows alone.
 func (w *world) afterCommits(list func() []string) func() []string {
 	return afterChange(func() int { return w.check.seq }, list)
 }
@@ -80,8 +80,8 @@ func afterChange(version func() int, list func() []string) func() []string {
 	}
 }
 
-// eachSecond returns a function that calls done once a second, and not at each step of the
-// driver; it is false in between.
+// eachSecond returns a function that calls done only once a second instead of at each step
+// of the driver, and returns false in between.
 func eachSecond(done func() bool) func() bool {
 	var next time.Time
 	return func() bool {
@@ -110,7 +110,7 @@ func (w *world) idlePhase() {
 	// Each pass reads each shard, and each claim the catalog and a few lists.
 	passes := int(idleTime/relayInterval+idleTime/sweepInterval+idleTime/reconcileInterval) + 3
 	if w.scenario.pauses {
-		passes += int(idleTime / time.Second) // The gate looks for changes.
+		passes += int(idleTime / time.Second) // the gate reads changes
 	}
 	bound := w.scenario.replicas*passes*(shards+2)*2 + w.scenario.workers*int(idleTime/time.Second)*12
 	if calls := w.trace.n - before; calls > bound && !w.broken() {
@@ -190,8 +190,8 @@ func (w *world) running() int {
 	return n
 }
 
-// miscounted returns the replicas whose census does not agree with the rows: no step has
-// anything to do any more, and the jobs that have not ended are paused.
+// miscounted returns the replicas with a census that does not agree with the rows: at this
+// point no step has work left, and the jobs that have not ended are paused.
 func (w *world) miscounted() []string {
 	paused := 0
 	for _, j := range w.check.all() {

@@ -134,7 +134,7 @@ func (h *itemWorker) do(kind, status string) bool {
 	value, err := h.retry(4, ask)
 	got, ok := value.(item)
 	if err != nil || !ok || got.Directive.AttemptNo != h.task.attemptNo {
-		return false // In the last case the item has another attempt, of another worker.
+		return false // In the last case another worker has the item's next attempt.
 	}
 	if h.chance(20) {
 		_, _ = ask()
@@ -160,7 +160,7 @@ func (r *request) verb(h *itemWorker, op *operation, id string, rev int64) (any,
 	return got, err
 }
 
-// operateItem runs an operator, which stalls an item or requeues a stalled one.
+// operateItem runs an operator that stalls an item or requeues a stalled one.
 func (v *visitor) operateItem() {
 	draw := v.rng.IntN(1 << 20)
 	r := v.w.gate.park(&call{

@@ -36,7 +36,7 @@ type process struct {
 	replica *replica
 	name    string
 	dead    bool            // under the gate's mutex
-	ctx     context.Context //nolint:containedctx // Its end is the death of the process.
+	ctx     context.Context //nolint:containedctx // It ends when the process crashes.
 	cancel  context.CancelFunc
 	rng     *rand.Rand
 	pull    bool // it publishes to the pull queue, otherwise to the bus
@@ -211,7 +211,7 @@ func (m *parts) admit(target statemachine.Target) bool {
 	return !m.pauses || m.gate.Admit(target)
 }
 
-// held and heldTenant ask the gate about work that was published before the pause.
+// held and heldTenant ask the gate about work that was published before a pause.
 func (m *parts) held(target statemachine.Target) bool {
 	return m.pauses && m.gate.HoldsQueued(target)
 }

@@ -32,7 +32,7 @@ type request struct {
 	*parts
 	id    string
 	proc  *process
-	ctx   context.Context //nolint:containedctx // A request is as long as its context.
+	ctx   context.Context //nolint:containedctx // A request lasts as long as its context.
 	began int             // the number of commits before it
 }
 
@@ -78,8 +78,8 @@ func (v *visitor) ask(what string, op *operation, handle func(*request) (any, er
 	}
 }
 
-// serve runs f in a goroutine. It prefers one that has finished earlier: its stack has
-// grown to what a request needs.
+// serve runs f in a goroutine. It prefers a goroutine that has finished earlier: its stack
+// has already grown enough for a request.
 func (w *world) serve(f func()) {
 	select {
 	case w.served <- f:

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// The times of the simulated servers. They are short, so that much happens in little
+// The times of the simulated servers. They are short, so that many events fit into little
 // virtual time, but have the same proportions as in the program.
 const (
 	shards            = 2
@@ -21,7 +21,7 @@ const (
 // scenario is the configuration that a seed draws.
 type scenario struct {
 	pull          bool // the pull queue, otherwise a bus
-	mixed         bool // each process of a replica draws one of the two
+	mixed         bool // each process of a replica draws one of the two buses
 	table         bool // the storage layout "table", otherwise "ledger"
 	atomic        bool // the store applies a whole change in one write, as the embedded one; one replica uses it
 	shared        bool // several replicas use the atomic store, as with PostgreSQL
@@ -34,11 +34,11 @@ type scenario struct {
 	commands      int           // distinct commands
 	submits       int           // of each client
 	controls      int           // by operators
-	limit         int           // the most jobs of a tenant in flight; 0 is none
+	limit         int           // the limit of a tenant's jobs in flight; 0 means no limit
 	inbox         int           // room on the hot path
 	jitter        float64       // of the delays
 	liveness      bool          // the reconciler runs from the start
-	cold          bool          // one replica has no relay of its own to hand rows to
+	cold          bool          // one replica has no relay to hand rows to
 	patience      time.Duration // the unit of the delays before a retry
 	retention     time.Duration // 0: jobs are kept
 	length        time.Duration // of the phase with faults

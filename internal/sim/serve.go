@@ -22,7 +22,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// maxSteps is the most steps of a command; each number of steps has a request type.
+// maxSteps is the maximum number of steps of a command; each number of steps has a request
+// type.
 const maxSteps = 3
 
 // registries holds the parsed protocols by patience: parsing them costs more than all

@@ -18,13 +18,13 @@ import (
 	"github.com/lucius-project/lucius/internal/sim"
 )
 
-// corpus holds the seeds that found a defect once.
+// corpus holds the seeds that once found a defect.
 //
 //go:embed testdata/sim/seeds.txt
 var corpus []byte
 
-// TestSim runs the simulation with the corpus, and with fresh seeds from a fixed one
-// on, so that two runs of one commit are equal.
+// TestSim runs the simulation with the corpus, and with fresh seeds that follow a fixed
+// one, so that two runs of one commit are equal.
 func TestSim(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {

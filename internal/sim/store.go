@@ -14,7 +14,7 @@ import (
 const censusPartition = "census"
 
 // port is a process's connection to the store. It is not a [tablestore.AtomicStore], so
-// each batch of a change is a call of its own.
+// each batch of a change is a separate call.
 type port struct {
 	w *world
 	p *process

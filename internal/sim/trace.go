@@ -56,7 +56,7 @@ func (t *trace) tail() []string {
 	return out
 }
 
-// String formats the line for people.
+// String formats the line as text.
 func (l line) String() string {
 	const width = 300
 	detail := l.detail

@@ -48,7 +48,7 @@ type world struct {
 	start    time.Time
 	replicas []*replica
 	stopping chan struct{}
-	served   chan func() // to goroutines that have finished a request
+	served   chan func() // hands requests to goroutines that have finished one
 	actors   sync.WaitGroup
 
 	// Only the driver uses the next fields.
@@ -69,7 +69,7 @@ type world struct {
 
 	mu        sync.Mutex
 	defects   []string // reported by the parts themselves
-	calm      bool     // visitors do not crash or misbehave any more
+	calm      bool     // visitors no longer crash or misbehave
 	reconcile bool     // the reconciler runs from now on
 }
 
@@ -108,8 +108,8 @@ func newWorld(seed uint64) *world {
 	w.scenario.pauses = seed%8 == 3 || seed%8 == 5
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
-	options := memstore.Options{Split: true, Shared: true} // The checker holds the rows of batches, too.
-	if slices.Contains([]uint64{3, 10, 14}, seed%16) {     // With pauses and without.
+	options := memstore.Options{Split: true, Shared: true} // The checker keeps the rows of batches, too.
+	if slices.Contains([]uint64{3, 10, 14}, seed%16) {     // These seeds have scenarios with and without pauses.
 		options.Split, w.scenario.atomic = false, true
 		w.scenario.shared = seed%32 >= 14 && seed%32 < 26 // As PostgreSQL is.
 	}
