@@ -27,7 +27,7 @@ func brief(dir string) []string {
 func ownPostgres(t *testing.T) *postgres.Server {
 	t.Helper()
 	// The user that PostgreSQL runs as cannot enter t.TempDir.
-	dir, err := os.MkdirTemp("", "compare-test-") //nolint:usetesting // As said.
+	dir, err := os.MkdirTemp("", "compare-test-") //nolint:usetesting // The user of PostgreSQL cannot enter t.TempDir.
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,8 +44,8 @@ func ownPostgres(t *testing.T) *postgres.Server {
 	return p
 }
 
-// checkTable checks that a table has a figure in each cell. CPU is not measured of systems
-// on a PostgreSQL that the program did not start, nor if no job ended in the short time.
+// checkTable checks that a table has a figure in each cell. CPU is not measured if the
+// program did not start PostgreSQL, or if no job ended in the short time.
 func checkTable(t *testing.T, table string, installed bool) {
 	t.Helper()
 	figure := regexp.MustCompile(`^[0-9.]+ \([0-9.]+–[0-9.]+\)$`)

@@ -26,7 +26,7 @@ func usedCPU() (time.Duration, error) {
 	for _, path := range paths {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // It has ended since.
+			continue // The process has ended since.
 		}
 		process, err := parseStat(stat)
 		if err != nil {
@@ -49,7 +49,7 @@ func sum(process processTime, children map[int][]processTime) time.Duration {
 	return used
 }
 
-// processTime is what one process and the children that it waited for have used.
+// processTime is the CPU time of one process and of the children that it waited for.
 type processTime struct {
 	pid, parent int
 	used        time.Duration

@@ -10,10 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// dbosSystem is DBOS in this process, on a database of its own.
+// dbosSystem is DBOS in this process, on a separate database.
 type dbosSystem struct {
 	root    dbos.Context
-	pool    *pgxpool.Pool // for batches; DBOS has one of its own, of 20 connections
+	pool    *pgxpool.Pool // for batches; DBOS has a separate pool of 20 connections
 	ends    *tracker
 	fail    func(error)
 	waiting sync.WaitGroup

@@ -119,7 +119,7 @@ func (l *load) closed(ctx context.Context, system system, ends *tracker, steps i
 	return jobs / l.duration.Seconds(), milliseconds(used) / jobs, nil
 }
 
-// job submits a job, waits for its end and returns the time of it.
+// job submits a job, waits for its end and returns the time of the end.
 func (l *load) job(ctx context.Context, system system, ends *tracker, steps int) (time.Time, error) {
 	name := l.name()
 	ended := ends.expect(name)
@@ -135,8 +135,8 @@ func (l *load) job(ctx context.Context, system system, ends *tracker, steps int)
 }
 
 // open sends jobs of three steps at fixed times, and returns percentiles of the
-// milliseconds from such a time until the end of its job. It waits for all jobs: none
-// is left out for being late.
+// milliseconds from such a time until the end of its job. It waits for all jobs, so that
+// late ones are not left out.
 func (l *load) open(ctx context.Context, system system, ends *tracker) (p50, p99 float64, err error) {
 	ctx, cancel, window := l.begin(ctx)
 	defer cancel()

@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// luciusSystem is a Lucius server on a data folder of its own, and the workers that
-// pull from it.
+// luciusSystem is a Lucius server on a separate data folder, with workers that pull from
+// it.
 type luciusSystem struct {
 	client  *http.Client
 	url     string
@@ -219,7 +219,7 @@ type workItem struct {
 }
 
 // pull claims and starts steps until the context ends, and completes those of a claim
-// together, in a goroutine of its own, with the context finish.
+// together, in a separate goroutine, with the context finish.
 func (s *luciusSystem) pull(ctx, finish context.Context) error {
 	completing, finish := errgroup.WithContext(finish)
 	for ctx.Err() == nil && finish.Err() == nil {
@@ -313,8 +313,8 @@ func (s *luciusSystem) stop(ctx context.Context) error {
 	return err
 }
 
-// stopProcess sends the signal to the process and waits for its end. One that does not
-// end in time is killed.
+// stopProcess sends the signal to the process and waits for its end. If the process does
+// not end in time, it is killed.
 func stopProcess(process *exec.Cmd, signal syscall.Signal) error {
 	if process == nil {
 		return nil

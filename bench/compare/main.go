@@ -89,7 +89,7 @@ func main() {
 	}
 }
 
-// comparison is one sitting.
+// comparison is one run of the program.
 type comparison struct {
 	load   load
 	rounds int
@@ -154,7 +154,7 @@ type system interface {
 	stop(ctx context.Context) error
 }
 
-// contender is a system that can be started. It calls fail if it can work no more.
+// contender is a system that can be started. It calls fail if it can no longer work.
 type contender struct {
 	name string
 	// onPostgres says that PostgreSQL does a part of the work.
@@ -206,7 +206,7 @@ func (c *comparison) turn(ctx context.Context, contender contender) (f figures, 
 	}()
 	f, err = c.load.run(ctx, system, ends)
 	if contender.onPostgres && c.postgres.Owned() == nil {
-		f.cpu = math.NaN() // What PostgreSQL uses is not known.
+		f.cpu = math.NaN() // PostgreSQL's CPU time is not known.
 	}
 	return f, err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// riverSystem is River in this process, on a database of its own.
+// riverSystem is River in this process, on a separate database.
 type riverSystem struct {
 	client   *river.Client[pgx.Tx]
 	pool     *pgxpool.Pool
@@ -37,8 +37,8 @@ type riverArgs struct {
 // Kind implements river.JobArgs.
 func (riverArgs) Kind() string { return "step" }
 
-// riverConnections is the size of River's pool, for which River has no default. With 20,
-// its workers kept each other and the fetches waiting.
+// riverConnections is the size of River's pool, for which River has no default. With 20
+// connections, its workers and fetches waited for each other.
 const riverConnections = 50
 
 // parked is a queue that no worker serves.
@@ -96,7 +96,7 @@ func (s *riverSystem) start(ctx context.Context, url string, config *river.Confi
 	return nil
 }
 
-// read ends the jobs of one step, whose completion River has recorded.
+// read ends the one-step jobs that River has recorded as completed.
 func (s *riverSystem) read(events <-chan *river.Event, fail func(error)) {
 	for event := range events {
 		var args riverArgs
@@ -114,8 +114,8 @@ func (s *riverSystem) read(events <-chan *river.Event, fail func(error)) {
 	}
 }
 
-// work does one step. A chained one is completed in the transaction that inserts the
-// next.
+// work does one step. A step of a chain is completed in the transaction that inserts the
+// next one.
 func (s *riverSystem) work(ctx context.Context, job *river.Job[riverArgs]) error {
 	args := job.Args
 	if !args.Chained {

@@ -32,8 +32,8 @@ type demo struct {
 // betweenKills is how many orders are taken from one kill to the next.
 const betweenKills = 100
 
-// run plays the demo in a database of its own, and returns an error unless the jobs are those
-// of the orders.
+// run runs the demo in a separate database, and returns an error unless each order has its
+// job, and there is no other job.
 func (d *demo) run(ctx context.Context) (err error) {
 	dir, err := os.MkdirTemp("", "orders-") // Another user than root has to enter it.
 	if err != nil {
@@ -70,7 +70,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 
 // command returns a command on the database.
 func (d *demo) command(ctx context.Context, program string, args ...string) *exec.Cmd {
-	command := exec.CommandContext(ctx, program, args...) //nolint:gosec // It is one of ours.
+	command := exec.CommandContext(ctx, program, args...) //nolint:gosec // one of the demo's programs
 	command.Env = append(os.Environ(), "LUCIUS_STORAGE_BACKEND=postgres", "LUCIUS_POSTGRES_URL="+d.database)
 	command.Stderr = os.Stderr
 	return command
@@ -103,7 +103,7 @@ func (d *demo) sell(ctx context.Context) error {
 	return nil
 }
 
-// killAll kills the application or the server, again and again in the middle of their work.
+// killAll repeatedly kills the application or the server in the middle of their work.
 func (d *demo) killAll(ctx context.Context) error {
 	connection, err := pgx.Connect(ctx, d.database)
 	if err != nil {
@@ -116,7 +116,7 @@ func (d *demo) killAll(ctx context.Context) error {
 			return err
 		}
 		victim, start, name := d.application, d.sell, "the application"
-		if rand.IntN(2) == 0 { //nolint:gosec // It is no secret.
+		if rand.IntN(2) == 0 { //nolint:gosec // not a secret
 			victim, start, name = d.server, d.serve, "the server"
 		}
 		kill(victim)
@@ -128,7 +128,7 @@ func (d *demo) killAll(ctx context.Context) error {
 	return nil
 }
 
-// ordered waits until there are as many orders, and returns how many there are.
+// ordered waits until there are that many orders, and returns how many there are.
 func (d *demo) ordered(ctx context.Context, connection *pgx.Conn, least int) (orders int, err error) {
 	for began := time.Now(); time.Since(began) < patience; time.Sleep(look) {
 		exists, err := count(ctx, connection, "FROM pg_tables WHERE tablename = 'orders'")

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	os.Exit(postgrestest.Main(m))
 }
 
-// TestDemo runs everything, with a few kills.
+// TestDemo runs the whole demo, with a few kills.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "lucius")

@@ -12,11 +12,11 @@ import (
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
-// tenant is whose commands the shop submits.
+// tenant is the tenant of the shop's commands.
 const tenant = "shop"
 
-// tables makes what the shop stores, and lets its role submit. The numbers of orders that are
-// rolled back are not used again.
+// tables creates the shop's tables, and grants its role the right to submit. Numbers of
+// rolled-back orders are not used again.
 const tables = `CREATE TABLE IF NOT EXISTS orders (number bigserial PRIMARY KEY, command_id uuid NOT NULL UNIQUE);
 	INSERT INTO lucius.inbox_rights (role, tenant_id) VALUES (session_user, '` + tenant + `') ON CONFLICT DO NOTHING`
 
@@ -36,8 +36,7 @@ func sell(ctx context.Context, database string) error {
 	return err
 }
 
-// order stores an order and submits the command that carries it out, and commits both or
-// neither.
+// order stores an order and submits its command in one transaction.
 func order(ctx context.Context, connection *pgx.Conn, commit bool) error {
 	tx, err := connection.Begin(ctx)
 	if err != nil {
@@ -56,7 +55,7 @@ func order(ctx context.Context, connection *pgx.Conn, commit bool) error {
 	return tx.Commit(ctx)
 }
 
-// count counts what a query selects.
+// count counts the rows of a query.
 func count(ctx context.Context, connection *pgx.Conn, query string) (found int, err error) {
 	err = connection.QueryRow(ctx, "SELECT count(*) "+query).Scan(&found)
 	return found, err
@@ -65,12 +64,12 @@ func count(ctx context.Context, connection *pgx.Conn, query string) (found int, 
 const (
 	// patience is how long a report waits until all commands are accepted.
 	patience = 2 * time.Minute
-	// look is the pause between two looks.
+	// look is the pause between two checks.
 	look = 20 * time.Millisecond
 )
 
 // report prints how many orders and jobs there are once no command waits. It returns an error
-// unless each order has a job of its own, and there is no other job.
+// unless each order has its own job, and there is no other job.
 func report(ctx context.Context, database string, out io.Writer) error {
 	connection, err := pgx.Connect(ctx, database)
 	if err != nil {

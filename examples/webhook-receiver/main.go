@@ -22,7 +22,7 @@ const (
 	// tolerance is how old a webhook may be: an attacker who has recorded one cannot send
 	// it again later.
 	tolerance = 5 * time.Minute
-	// largest is more than the body of a webhook has.
+	// largest exceeds the size of any webhook's body.
 	largest = 1 << 20
 )
 
@@ -46,7 +46,7 @@ type receiver struct {
 	handled map[string]bool
 }
 
-// newReceiver returns a receiver for the tenant whose secret lucius webhook-secret prints.
+// newReceiver returns a receiver for a tenant's secret, as lucius webhook-secret prints it.
 func newReceiver(secret string, handle func(event) error) (*receiver, error) {
 	encoded, ok := strings.CutPrefix(secret, "whsec_")
 	key, err := base64.StdEncoding.DecodeString(encoded)
@@ -80,7 +80,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// genuine reports whether one of the signatures is made with the key, and recently.
+// genuine reports whether one of the signatures was made recently with the key.
 func (r *receiver) genuine(header http.Header, body []byte, now time.Time) bool {
 	seconds, err := strconv.ParseInt(header.Get("webhook-timestamp"), 10, 64)
 	if err != nil || now.Sub(time.Unix(seconds, 0)).Abs() > tolerance {
@@ -97,7 +97,8 @@ func (r *receiver) genuine(header http.Header, body []byte, now time.Time) bool 
 	return false
 }
 
-// once acts on the event unless that was done. If it fails, the next attempt may succeed.
+// once acts on the event unless it was handled before. If that fails, the next attempt may
+// succeed.
 func (r *receiver) once(id string, received event) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

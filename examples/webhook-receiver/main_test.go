@@ -67,7 +67,7 @@ func TestReceiver_ActsOnEachWebhookOnce(t *testing.T) {
 		t.Errorf("what could not be handled is %s", outcome)
 	}
 	failing = nil
-	for range 2 { // The second one repeats the first, whose answer was lost.
+	for range 2 { // The second one repeats the first after its answer was lost.
 		if outcome, _, _ := delivery(t, r, master); outcome != webhook.Delivered {
 			t.Errorf("the webhook is %s", outcome)
 		}

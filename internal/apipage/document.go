@@ -7,8 +7,8 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// document is the part of an OpenAPI document that the page shows. Everything keeps the
-// order that it is written in.
+// document is the part of an OpenAPI document that the page shows. It keeps the order of
+// the document.
 type document struct {
 	Info struct {
 		Title       string
@@ -112,7 +112,7 @@ type named[T any] struct {
 	Value T
 }
 
-// ordered is a map in the order in which it is written.
+// ordered is a map that keeps the order of the document.
 type ordered[T any] []named[T]
 
 // UnmarshalYAML implements [yaml.InterfaceUnmarshaler].
@@ -143,8 +143,8 @@ func (o ordered[T]) get(name string) (T, bool) {
 	return none, false
 }
 
-// component returns what a reference stands for, and its name; the value itself
-// if ref is empty.
+// component resolves a reference, and returns its target and name; if ref is empty, the
+// value itself.
 func component[T any](from ordered[T], ref string, value T) (string, T, error) {
 	if ref == "" {
 		return "", value, nil

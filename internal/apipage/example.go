@@ -11,8 +11,8 @@ import (
 // maxDepth limits the nesting of an example that is composed of others.
 const maxDepth = 8
 
-// exampleOf returns the example of a schema, or one that is made of those of its
-// parts. There may be none.
+// exampleOf returns the example of a schema, or one composed of its parts' examples. There
+// may be none.
 func (d *document) exampleOf(s *schema, depth int) (any, error) {
 	if s.Example != nil || depth > maxDepth {
 		return s.Example, nil
@@ -75,7 +75,7 @@ func (d *document) shownExample(s *schema) (string, error) {
 	return out.String(), nil
 }
 
-// compact is a value as JSON on one line, its fields in their order.
+// compact formats a value as JSON on one line, with its fields in order.
 func compact(value any) (string, error) {
 	var out bytes.Buffer
 	if err := write(&out, value); err != nil {

@@ -75,7 +75,7 @@ type code struct {
 	Status      int
 }
 
-// view returns the page of a document. The error names what the document lacks.
+// view returns the page of a document. The error names what is missing in the document.
 func view(d *document) (*page, error) {
 	made := &page{Title: d.Info.Title, Version: d.Info.Version, Text: d.Info.Description}
 	for _, tag := range d.Tags {

@@ -28,7 +28,7 @@ func parameterField(name string, p *parameter) (field, error) {
 	case nil:
 		return made, nil
 	case string:
-		made.Example = example // As it is sent, and not as JSON.
+		made.Example = example // in the form that is sent, not as JSON
 		return made, nil
 	}
 	var err error

@@ -129,8 +129,8 @@ func luminance(t *testing.T, color string) float64 {
 	return sum
 }
 
-// Text stands out from its background in both modes: 4.5 to 1 is what WCAG 2
-// asks of it at level AA.
+// Text contrasts with its background in both modes by at least 4.5 to 1, as WCAG 2 requires
+// at level AA.
 func TestColorsAreReadableInLightAndDark(t *testing.T) {
 	t.Parallel()
 	modes := regexp.MustCompile(`:root \{([^}]*)\}`).FindAllStringSubmatch(style, -1)

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// sample is how to call an operation in a language.
+// sample shows how to call an operation in one language.
 type sample struct{ Language, Code string }
 
-// samples show a call of the operation with the example of its body, if it has one, and
-// with each path parameter's example. Each is whole, and needs no SDK.
+// samples return a call of the operation in each language, with the example of its body, if
+// it has one, and of each path parameter. Each is complete and needs no SDK.
 func samples(method, path string, parameters []field, body *bodyView) []sample {
 	for i := range parameters {
 		if p := &parameters[i]; p.In == "path" {
@@ -24,7 +24,7 @@ func samples(method, path string, parameters []field, body *bodyView) []sample {
 	return []sample{{"curl", call.curl()}, {"Go", call.golang()}, {"Python", call.python()}, {"TypeScript", call.typescript()}}
 }
 
-// sampleCall is the call that samples show. Its body is JSON.
+// sampleCall is the call of the samples. Its body is JSON.
 type sampleCall struct{ Method, URL, Media, Body string }
 
 func (c *sampleCall) curl() string {

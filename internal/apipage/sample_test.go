@@ -48,7 +48,7 @@ console.log(response.status, await response.text());`},
 	}
 }
 
-// What the samples of the contract say must be a whole URL, valid JSON and valid Go.
+// The samples must contain a complete URL, valid JSON and valid Go.
 func TestSamples_OfEachOperation(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(contract)

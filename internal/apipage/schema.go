@@ -18,8 +18,7 @@ type field struct {
 	Example  string
 }
 
-// typeText is a type in words. Link is the schema that it is made of, if that has
-// a name.
+// typeText describes a type. Link is the named schema that it refers to, if any.
 type typeText struct{ Before, Link, After string }
 
 // typeOf returns the type of a schema.
@@ -44,7 +43,7 @@ func typeOf(s *schema) typeText {
 	return typeText{Before: text}
 }
 
-// nameOf is the last part of a reference.
+// nameOf returns the last part of a reference.
 func nameOf(ref string) string { return ref[strings.LastIndex(ref, "/")+1:] }
 
 // limitsOf describes the limits of a schema's values.
@@ -111,8 +110,8 @@ func decimal(n *float64) string {
 	return strconv.FormatFloat(*n, 'f', -1, 64)
 }
 
-// fieldsOf returns the fields of an object, those of the schemas that it is made of
-// first.
+// fieldsOf returns the fields of an object, first those of the schemas that it is composed
+// of.
 func (d *document) fieldsOf(s *schema) ([]field, error) {
 	var fields []field
 	for i := range s.AllOf {

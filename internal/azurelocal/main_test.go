@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Invalid flags end the command before anything is started.
-func TestRun_RefusesFlagsThatMakeNoSense(t *testing.T) {
+// Invalid flags end the command before it starts any server.
+func TestRun_RefusesInvalidFlags(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		args []string

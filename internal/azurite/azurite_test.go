@@ -99,7 +99,7 @@ func TestStartSaysWhatIsMissing(t *testing.T) { //nolint:paralleltest // It chan
 
 func TestStartGivesUpWithItsContext(t *testing.T) {
 	t.Parallel()
-	start(t) // So that it is installed.
+	start(t) // The first start installs it.
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if server, err := azurite.Start(ctx); err == nil {

@@ -1,7 +1,7 @@
 package azurite
 
-// Orphan does to the server what the end of its parent process does, and waits
-// until it is gone.
+// Orphan affects the server like the end of its parent process, and waits until it has
+// ended.
 func Orphan(s *Server) {
 	_ = s.stdin.Close()
 	<-s.drained

@@ -81,8 +81,8 @@ type Options struct {
 	// Rate is the number of jobs per second of the open loop. Optional. Defaults to 50.
 	Rate int
 	// Finished, Live and Waiting are the jobs that a prefilled server holds: those that
-	// have succeeded, those whose step a worker has in hand, and those of a service
-	// without a worker. Optional. If all are 0, no prefilled server is measured.
+	// have succeeded, those with a step that a worker holds, and those of a service without
+	// a worker. Optional. If all are 0, no prefilled server is measured.
 	Finished, Live, Waiting int
 	// Duration is how long each load is measured. Optional. Defaults to 5s.
 	Duration time.Duration
@@ -209,7 +209,7 @@ func Measure(ctx context.Context, options Options) (*Report, error) {
 	return report, nil
 }
 
-// onEmpty measures a load on a server of its own, and the disk space of its jobs.
+// onEmpty measures a load on a new server, and the disk space of its jobs.
 func (b *bench) onEmpty(ctx context.Context, load *load) (row Row, err error) {
 	err = b.withServer(ctx, func(server Server, dataDir string) error {
 		run, err := b.run(ctx, server, load, Empty)

@@ -43,7 +43,7 @@ var ceilings = []ceilingKind{
 // fdatasync for all requests that wait for one.
 const GroupedSync = "HTTP + shared sync"
 
-// openCommits opens a Pebble store of its own and commits each body as a row.
+// openCommits opens a separate Pebble store and commits each body as a row.
 func openCommits(dir string) (keep func([]byte) error, closing func() error, err error) {
 	own, err := os.MkdirTemp(dir, "ceiling-")
 	if err != nil {
@@ -64,8 +64,8 @@ func openCommits(dir string) (keep func([]byte) error, closing func() error, err
 const ceilingAnswer = `{"jobId":"00000000-0000-7000-8000-000000000000","state":"DISPATCHING",` +
 	`"replayed":false,"correlation_id":"00000000-0000-7000-8000-000000000000"}`
 
-// ceilingServer does the least that a service can do: it answers a request once its body is
-// kept.
+// ceilingServer does the minimum of a durable service: it answers a request once its body
+// is kept.
 type ceilingServer struct {
 	keep    func(body []byte) error
 	closing func() error
@@ -141,8 +141,8 @@ func (b *bench) ceiling(ctx context.Context, kind ceilingKind) (result Ceiling, 
 	}, err
 }
 
-// knock makes one request after the other until the window's end, and records the
-// durations of those that were answered in it.
+// knock makes one request after the other until the window's end, and records the durations
+// of those answered in it.
 func (b *bench) knock(ctx context.Context, client *client, window window, body []byte, times *latencies) error {
 	for {
 		begun := time.Now()
@@ -164,7 +164,7 @@ func engineOptions() *pebble.Options {
 	return &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: silent{}}
 }
 
-// silent discards the engine's messages. What goes wrong is returned as an error.
+// silent discards the engine's messages. Failures are returned as errors.
 type silent struct{}
 
 func (silent) Infof(string, ...any)  {}

@@ -58,7 +58,7 @@ func TestTheCeilingsKeepTheBodyAndCleanUp(t *testing.T) {
 	}
 }
 
-// A disk that fails must not look like a fast one.
+// A failing disk must not look like a fast one.
 func TestTheCeilingAnswersAFailedWriteWith500(t *testing.T) {
 	t.Parallel()
 	kind := kindNamed(t, GroupedSync)

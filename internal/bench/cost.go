@@ -76,7 +76,7 @@ func costNow(ctx context.Context, client *client) (cost, error) {
 	}, nil
 }
 
-// counterIn returns the counter of that name, or 0 if there is none: a process tells its
+// counterIn returns the counter of that name, or 0 if there is none: a process reports its
 // CPU time only on some systems.
 func counterIn(families map[string]*dto.MetricFamily, name string) float64 {
 	var sum float64

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// metricsOf serves metrics whose counters are their name's factor times how often they were
+// metricsOf serves metrics; each counter is its factor times how often the metrics were
 // read.
 func metricsOf(t *testing.T) *client {
 	t.Helper()

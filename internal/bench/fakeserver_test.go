@@ -269,7 +269,7 @@ func decode[T any](t *testing.T, r *http.Request) T {
 	return body
 }
 
-// at spoils requests whose path ends so with an answer.
+// at answers requests with that suffix of the path.
 func at(suffix string, status int, body string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasSuffix(r.URL.Path, suffix) {

@@ -7,7 +7,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// longest is the longest duration that is told apart.
+// longest is the longest duration that is distinguished.
 const longest = time.Hour
 
 // latencies collects durations with three significant digits. It is safe for concurrent

@@ -9,7 +9,7 @@ import (
 
 // openLoop sends commands at the fixed rate, whether or not earlier ones are answered, and
 // times each from when it was due. It counts the jobs that were due in the window, so that
-// none of them is left out for being slow.
+// slow jobs are not left out.
 func openLoop(ctx context.Context, r *run) error {
 	group, ctx := errgroup.WithContext(ctx)
 	begin := r.window.start.Add(-r.options.WarmUp)

@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// A run that falls behind, here because its window has passed, sends what is overdue, and
+// A run that is late, here because its window has passed, sends the overdue commands, and
 // adds the delay to the latency.
 func TestTheOpenLoopTimesFromWhenACommandWasDue(t *testing.T) {
 	t.Parallel()

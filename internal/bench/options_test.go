@@ -7,7 +7,7 @@ import (
 	"github.com/lucius-project/lucius/internal/bench"
 )
 
-func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
+func TestInvalidOptionsAreNamed(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*bench.Options){
 		"Start":        func(o *bench.Options) { o.Start = nil },

@@ -30,7 +30,7 @@ func TestProgressOfARun(t *testing.T) {
 	})
 }
 
-// A terminal gets one line, over and over, which is gone at the end.
+// A terminal gets one line, which is rewritten repeatedly and removed at the end.
 func TestProgressOnATerminal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

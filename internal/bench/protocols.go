@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// The services of the benchmark's jobs. Workers do the steps of the first. They start those
-// of the second and do not end them. The third has no worker.
+// The services of the benchmark's jobs. Workers complete the steps of the first, only start
+// the steps of the second, and the third has no worker.
 const (
 	service        = "bench"
 	liveService    = "bench_live"

@@ -242,7 +242,7 @@ func (r *Row) title() string {
 	return r.Load
 }
 
-// number formats a figure; 0 is one that was not measured.
+// number formats a figure; 0 means that it was not measured.
 func number(format string, value float64) string {
 	if value == 0 {
 		return "-"
@@ -250,7 +250,7 @@ func number(format string, value float64) string {
 	return fmt.Sprintf(format, value)
 }
 
-// figure formats with three digits or, if there are more before the point, with all of these.
+// figure formats with three significant digits, or more if the integer part has more.
 func figure(value float64) string {
 	if value >= 1000 {
 		return fmt.Sprintf("%.0f", value)

@@ -118,7 +118,7 @@ func complete(ctx context.Context, w *workers, items []item) error {
 // resultRef refers to a step's result.
 var resultRef = json.RawMessage(`{"uri":"bench://result"}`)
 
-// requestID returns a fresh request id.
+// requestID returns a new request id.
 func (w *workers) requestID() string { return fmt.Sprintf("%s-%d", w.owner, w.requests.Add(1)) }
 
 // tracker notifies each submitter when its job has ended. It knows jobs by the

@@ -35,7 +35,7 @@ func TestLoad_Access(t *testing.T) {
 	}
 }
 
-func TestLoad_WithNothingConfiguredNobodyIsAsked(t *testing.T) {
+func TestLoad_WithoutAccessControlNoCredentialIsNeeded(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, nil)
 	if err != nil {

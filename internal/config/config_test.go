@@ -35,8 +35,8 @@ func TestLoad_FlagsThenEnvironmentThenDefaults(t *testing.T) {
 	}
 }
 
-// The variables of Option B, 21.1, and of the canvas have their names there. Those of
-// Temporal are left out.
+// The variables of Option B, 21.1, and of the canvas keep their names, except those of
+// Temporal.
 func TestLoad_TakesTheVariablesOfTheSources(t *testing.T) {
 	t.Parallel()
 	variables := map[string]string{
@@ -66,7 +66,7 @@ func TestLoad_TakesTheVariablesOfTheSources(t *testing.T) {
 	}
 }
 
-func TestLoad_NamesWhatMakesNoSense(t *testing.T) {
+func TestLoad_NamesInvalidSettings(t *testing.T) {
 	t.Parallel()
 	for variable, value := range map[string]string{
 		"LUCIUS_LISTEN_ADDR": "0.0.0.0:8080", "LUCIUS_STORAGE_BACKEND": "paper", "LUCIUS_DATA_DIR": "",
@@ -191,7 +191,7 @@ func TestLoad_RefusesVariablesThatAreNoSettings(t *testing.T) {
 		{map[string]string{"LUCIUS_HTTP_PORT": "8080"}, "the closest one is LUCIUS_LISTEN_ADDR;"},
 		{map[string]string{"LUCIUS_": ""}, "LUCIUS_ is not a setting"},
 		{map[string]string{"lucius_data_dir": "x", "LUCIUSX": "y", "LUCIUS_TEST_TABLE_CONNECTION": "z"}, ""},
-		{map[string]string{ // What Kubernetes makes for the Services lucius and lucius-api.
+		{map[string]string{ // variables that Kubernetes sets for the Services lucius and lucius-api
 			"LUCIUS_SERVICE_HOST": "10.0.0.1", "LUCIUS_SERVICE_PORT": "80", "LUCIUS_SERVICE_PORT_HTTP": "80", "LUCIUS_PORT": "tcp://10.0.0.1:80",
 			"LUCIUS_PORT_80_TCP": "tcp://10.0.0.1:80", "LUCIUS_PORT_80_TCP_PROTO": "tcp", "LUCIUS_PORT_80_TCP_PORT": "80",
 			"LUCIUS_PORT_80_TCP_ADDR": "10.0.0.1", "LUCIUS_API_SERVICE_HOST": "10.0.0.2", "LUCIUS_API_PORT": "tcp://10.0.0.2:80",
@@ -222,7 +222,7 @@ func TestLoad_RefusesEmptyEntries(t *testing.T) {
 	}
 }
 
-// Files and environment have the same bounds.
+// Protocol files and the environment have the same bounds.
 func TestLoad_BoundsDurations(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ variable, value, want string }{
@@ -244,7 +244,7 @@ func TestLoad_BoundsDurations(t *testing.T) {
 	}
 }
 
-// Whatever holds a secret is masked, also if it is in the wrong setting.
+// Any text that holds a secret is masked, even in the wrong setting.
 func TestSecretsAreMasked(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, map[string]string{

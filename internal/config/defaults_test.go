@@ -62,8 +62,7 @@ var (
 	variable  = regexp.MustCompile(`LUCIUS_\w+`)
 )
 
-// Each setting stands once in the operator's list, with its default; what other pages say
-// of a default agrees.
+// The operator's list has each setting once, with its default, and other pages agree.
 func TestLoad_TheDefaultsAreInTheDocs(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, nil)

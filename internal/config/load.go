@@ -88,7 +88,7 @@ func (s *setting) text(flags *pflag.FlagSet, variables map[string]string) (text,
 	return s.standard, s.variable
 }
 
-// crossCheck compares settings with each other.
+// crossCheck checks settings against each other.
 func (c *Config) crossCheck() []error {
 	var problems []error
 	refuse := func(wrong bool, format string, args ...any) {

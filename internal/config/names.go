@@ -37,7 +37,7 @@ var clientVariables = []string{
 	"LUCIUS_CONTEXT", "LUCIUS_CONFIG",
 }
 
-// addressLike matches what other servers call the address that they listen on.
+// addressLike matches other servers' names for the setting of the listen address.
 var addressLike = regexp.MustCompile(`^LUCIUS_((HTTP|SERVER|BIND|LISTEN)_?)?(PORT|HOST|ADDR|ADDRESS|BIND|LISTEN)$`)
 
 // serviceVariable matches what Kubernetes and Docker add to a Service's name.
@@ -85,7 +85,7 @@ func Mask(text string) string {
 	return secretMember.ReplaceAllString(userOfURL.ReplaceAllString(text, "://(set)@"), "${1}(set)")
 }
 
-// shown is the text of the setting as it may be printed.
+// shown returns the setting's text with secrets masked.
 func (s *setting) shown(text string) string {
 	if text != "" && slices.Contains([]string{
 		"LUCIUS_POSTGRES_URL", "LUCIUS_TABLE_CONNECTION", "LUCIUS_SERVICEBUS_CONNECTION", "LUCIUS_SERVICEBUS_ADMIN_CONNECTION",

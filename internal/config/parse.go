@@ -79,8 +79,8 @@ func list(s string) ([]string, error) {
 	return parts, nil
 }
 
-// listOf accepts a comma-separated list of what parse accepts. It says at which place
-// an entry is wrong, without the entry, which may be a secret.
+// listOf accepts a comma-separated list of values that parse accepts. Its error gives the
+// place of a wrong entry but not the entry, which may be a secret.
 func listOf[T any](parse func(string) (T, error)) func(string) ([]T, error) {
 	return func(s string) ([]T, error) {
 		parts, err := list(s)
@@ -119,7 +119,7 @@ func fraction(s string) (float64, error) {
 	return f, nil
 }
 
-// duration accepts what a protocol file accepts as a duration.
+// duration accepts the same durations as a protocol file.
 func duration(s string) (time.Duration, error) {
 	return protocol.ParseDuration(s, protocol.MaxDuration)
 }
@@ -127,7 +127,7 @@ func duration(s string) (time.Duration, error) {
 // maxKept is the longest time for which ended jobs and keys are kept.
 const maxKept = 100 * 366 * 24 * time.Hour
 
-// kept accepts the time for which something is kept.
+// kept accepts a retention time.
 func kept(s string) (time.Duration, error) { return protocol.ParseDuration(s, maxKept) }
 
 // orOff accepts 0 and off as 0 too.

@@ -46,8 +46,8 @@ func TestOpenTenants_NamesTheFault(t *testing.T) {
 	}
 }
 
-// A tenant has its own limit, and all others have the one of the configuration. What
-// replaces the file is in use as a whole, or not at all.
+// A tenant in the file has its own limit, and all others have the configured one. A new
+// version of the file is used as a whole or not at all.
 func TestTenants_Reload(t *testing.T) {
 	t.Parallel()
 	c := config.Config{MaxInflight: 7, TenantsFile: tenantsFile(t, "version: 1\nmax_inflight: {a: 2, b: 0}\n")}

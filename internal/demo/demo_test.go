@@ -63,8 +63,8 @@ func TestADemoIngestsItsDocuments(t *testing.T) {
 	}
 }
 
-// The same documents are the same commands, and those have been accepted.
-func TestASecondRunDoesNothingAgain(t *testing.T) {
+// The same documents make the same commands, which have been accepted already.
+func TestASecondRunRepeatsNoWork(t *testing.T) {
 	t.Parallel()
 	server, baseURL := serve(t)
 	options, out := stage(t, baseURL)
@@ -101,7 +101,7 @@ func TestADocumentThatChangedIsANewJob(t *testing.T) {
 
 // An interrupted run leaves its jobs as they are; the next one continues
 // with them.
-func TestARunThatWasCutOffIsGoneOnWith(t *testing.T) {
+func TestAnInterruptedRunIsContinued(t *testing.T) {
 	t.Parallel()
 	server, baseURL := serve(t)
 	options, _ := stage(t, baseURL)
@@ -111,7 +111,7 @@ func TestARunThatWasCutOffIsGoneOnWith(t *testing.T) {
 			return false
 		}
 		cancel()
-		http.Error(w, "", http.StatusConflict) // It comes too late.
+		http.Error(w, "", http.StatusConflict) // the report comes too late
 		return true
 	}
 	if err := demo.Run(ctx, options); !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "run it again") {
@@ -142,7 +142,7 @@ func TestADocumentThatFailsIsNamed(t *testing.T) {
 	}
 }
 
-// On a terminal the one who draws reads what the one who looks has written.
+// On a terminal, the goroutine that draws reads what the polling goroutine writes.
 func TestBarsOnATerminal(t *testing.T) {
 	t.Parallel()
 	_, baseURL := serve(t)
@@ -159,7 +159,7 @@ func TestBarsOnATerminal(t *testing.T) {
 	}
 }
 
-// Where bars would be lost, lines are written.
+// If bars would not be visible, lines are written.
 func TestATerminalWithoutRoomGetsLines(t *testing.T) {
 	t.Parallel()
 	_, baseURL := serve(t)
@@ -178,7 +178,7 @@ func TestATerminalWithoutRoomGetsLines(t *testing.T) {
 	}
 }
 
-// A server that restarts answers again soon.
+// A server that restarts will soon answer again.
 func TestASilentServerIsForgivenForAWhile(t *testing.T) {
 	t.Parallel()
 	server, baseURL := serve(t)
@@ -199,7 +199,7 @@ func TestASilentServerIsForgivenForAWhile(t *testing.T) {
 	}
 }
 
-func TestWhatTheServerRefusesIsAnError(t *testing.T) {
+func TestARefusalOfTheServerIsAnError(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		path, want string
@@ -228,7 +228,7 @@ func TestWhatTheServerRefusesIsAnError(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsNotThere(t *testing.T) {
+func TestAnUnreachableServer(t *testing.T) {
 	t.Parallel()
 	options, _ := stage(t, "http://127.0.0.1:1")
 	options.Patience = time.Millisecond
@@ -274,7 +274,7 @@ func TestAnIndexThatIsGone(t *testing.T) {
 	}
 }
 
-func TestOptionsThatMakeNoSenseAreNamed(t *testing.T) {
+func TestInvalidOptionsAreNamed(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*demo.Options){
 		"BaseURL":      func(o *demo.Options) { o.BaseURL = "localhost" },

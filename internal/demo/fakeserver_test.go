@@ -120,7 +120,7 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request, request api.C
 	}
 }
 
-// take claims what is ready.
+// take claims the ready items.
 func (f *fakeServer) take(request api.ClaimRequest) ([]api.WorkItem, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +166,7 @@ func (f *fakeServer) fail(w http.ResponseWriter, id string, failure api.WorkFail
 	f.answer(w, http.StatusOK, api.WorkItem{WorkID: id, Directive: json.RawMessage("{}")})
 }
 
-// release takes from workers what they hold, as the end of their leases does.
+// release takes all items from workers, as when their leases expire.
 func (f *fakeServer) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -74,8 +74,8 @@ func TestTheVectorOfNothingIsZero(t *testing.T) {
 	}
 }
 
-// What FNV-1a says of "lamp" is fixed, so an index that was written by one
-// machine can be searched by another.
+// The FNV-1a hash of "lamp" is fixed, so an index written by one machine can be searched by
+// another.
 func TestVectorsAreTheSameEverywhere(t *testing.T) {
 	t.Parallel()
 	got := map[int]float32{}
@@ -92,7 +92,7 @@ func TestVectorsAreTheSameEverywhere(t *testing.T) {
 	}
 }
 
-func TestWhatIsAlikeIsNear(t *testing.T) {
+func TestSimilarTextsAreNear(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ text, near, far string }{
 		{"ships see the lamp", "a lamp for ships", "a loaf of bread"},

@@ -77,8 +77,8 @@ func TestExtractFromHTML(t *testing.T) {
 	}
 }
 
-// Documents that are made to break a parser cost time and memory in proportion
-// to their size, and give what text there is.
+// Documents that try to break a parser cost time and memory in proportion to their size,
+// and yield the text that they contain.
 func TestHostileHTML(t *testing.T) {
 	t.Parallel()
 	const many = 100_000

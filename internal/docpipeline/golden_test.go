@@ -33,7 +33,7 @@ func documents(t *testing.T) []string {
 	return names
 }
 
-// golden is what must come out of a document.
+// golden is the expected result of a document.
 type golden struct {
 	Text   docpipeline.Text   `json:"text"`
 	Result docpipeline.Result `json:"result"`
@@ -41,7 +41,7 @@ type golden struct {
 	First []float32 `json:"vector_begins"`
 }
 
-// Run with -update after a change that is meant, and read the difference.
+// Run with -update after an intended change, and read the difference.
 func TestGoldenFiles(t *testing.T) {
 	t.Parallel()
 	for _, name := range documents(t) {

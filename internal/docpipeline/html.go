@@ -44,7 +44,7 @@ func (p *page) next() bool {
 	kind := p.tokens.Next()
 	switch kind {
 	case html.ErrorToken:
-		return false // A string has no error but its end.
+		return false // The only error of a string reader is its end.
 	case html.TextToken:
 		p.text(string(p.tokens.Text()))
 	case html.StartTagToken, html.EndTagToken, html.SelfClosingTagToken:

@@ -17,7 +17,7 @@ import (
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
-// directive is what the services are sent about a document.
+// directive returns the directive that a service gets for a document.
 func directive(w docpipeline.Workspace, document string) *lucius.Task {
 	return &lucius.Task{Directive: lucius.Directive{
 		InputRef: docpipeline.FileRef(filepath.Join(w.Documents, document)), OutputRef: docpipeline.FileRef(w.OutputPath(document)),
@@ -25,7 +25,7 @@ func directive(w docpipeline.Workspace, document string) *lucius.Task {
 	}}
 }
 
-// ingest does all three steps for a document.
+// ingest executes all three steps for a document.
 func ingest(t *testing.T, w docpipeline.Workspace, document string) (final lucius.Reference) {
 	t.Helper()
 	d := directive(w, document)
@@ -39,7 +39,7 @@ func ingest(t *testing.T, w docpipeline.Workspace, document string) (final luciu
 	return d.InputRef
 }
 
-// workspace has the given documents.
+// workspace returns a workspace with these documents.
 func workspace(t *testing.T, documents map[string]string) docpipeline.Workspace {
 	t.Helper()
 	w := docpipeline.Workspace{Documents: t.TempDir(), Work: filepath.Join(t.TempDir(), "not", "there", "yet")}
@@ -53,7 +53,7 @@ func workspace(t *testing.T, documents map[string]string) docpipeline.Workspace 
 	return w
 }
 
-// tree is what a folder holds.
+// tree returns the content of a folder.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	files := make(map[string]string)
@@ -187,8 +187,8 @@ func TestLocalhostIsThisHost(t *testing.T) {
 	}
 }
 
-// Errors that no retry can cure are marked permanent.
-func TestDirectivesThatMakeNoSense(t *testing.T) {
+// Errors that no retry can fix are marked permanent.
+func TestInvalidDirectives(t *testing.T) {
 	t.Parallel()
 	w := workspace(t, map[string]string{"a.txt": "inside", "a.pdf": "%PDF"})
 	ingest(t, w, "a.txt")
@@ -247,8 +247,8 @@ func TestADocumentMayBeTooLarge(t *testing.T) {
 	}
 }
 
-// A disk's trouble may go away, so another attempt is worth it.
-func TestTroubleWithFilesIsNotPermanent(t *testing.T) {
+// A disk may recover, so a retry may succeed.
+func TestFileErrorsAreNotPermanent(t *testing.T) {
 	t.Parallel()
 	inTheWay := func(t *testing.T, path string) {
 		t.Helper()

@@ -36,7 +36,7 @@ type Deed string
 const (
 	ResumeJob   Deed = "resume"
 	RerunJob    Deed = "rerun"
-	SeeRerun    Deed = "see" // The job was rerun: the other job counts now.
+	SeeRerun    Deed = "see" // the job was rerun: see the other job
 	EndPause    Deed = "pause"
 	StartWorker Deed = "start"
 	SeeWorker   Deed = "worker"
@@ -131,7 +131,7 @@ func (x *explained) live() Answer {
 		a.Headline = say("The job is cancelled when ", worker, " ends its attempt, at the latest ", until, ".")
 	case api.WaitingReasonPausing:
 		a.Headline = say("The job is paused when ", worker, " ends its attempt, at the latest ", until, ".")
-	default: // A reason that is newer than this program.
+	default: // a reason that this program does not know yet
 		a.Headline = say(detail, ".")
 	}
 	return a
@@ -176,7 +176,7 @@ func (x *explained) ended() Answer {
 	}
 }
 
-// by says who made the last change of that type, when and why.
+// by names the caller of the last change of that type, with its time and reason.
 func (x *explained) by(of api.EventType) Sentence {
 	for i := range slices.Backward(x.events) {
 		e := &x.events[i]

@@ -10,7 +10,7 @@ import (
 
 var now = time.Date(2026, 1, 27, 10, 2, 30, 0, time.UTC)
 
-// words says a time as its form and its distance in seconds.
+// words formats a time as its form and its distance in seconds.
 func words(form explain.Form, at time.Time) string {
 	name := map[explain.Form]string{explain.Ago: "ago", explain.In: "in", explain.For: "for", explain.Within: "within"}[form]
 	return "<" + name + " " + at.Sub(now).String() + ">"
@@ -33,7 +33,7 @@ func TestRelative_FindsTimes(t *testing.T) {
 	}
 }
 
-// job is one at its second step, which waits for that.
+// job returns a job whose second step waits for the given reason.
 func job(reason api.WaitingReason, detail string) *api.Job {
 	w := &api.Waiting{Reason: reason, Detail: detail, Until: api.NewTime(now.Add(9 * time.Second))}
 	return &api.Job{
@@ -74,7 +74,7 @@ func TestJob_SaysWhatALiveOneWaitsFor(t *testing.T) {
 	}
 }
 
-// What the headline says is not said again.
+// A detail that repeats the headline is left out.
 func TestJob_LeavesOutADetailThatIsSaid(t *testing.T) {
 	t.Parallel()
 	held := job(api.WaitingReasonScopePaused, "paused since 2026-01-27T10:02:00Z")

@@ -13,9 +13,9 @@ type Form int
 
 // The forms of times.
 const (
-	Ago    Form = iota + 1 // "4 min ago", or "in 4 min" of a time that is ahead
-	In                     // "in 4 min", or "now" of a time that has passed
-	For                    // "for 4 min", of what began then
+	Ago    Form = iota + 1 // "4 min ago", or "in 4 min" for a future time
+	In                     // "in 4 min", or "now" for a past time
+	For                    // "for 4 min", since that time
 	Within                 // "within 4 min"
 )
 

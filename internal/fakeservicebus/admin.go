@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// The namespaces of the documents that the management interface speaks in.
+// The XML namespaces of the management interface's documents.
 const (
 	atomNamespace   = "http://www.w3.org/2005/Atom"
 	busNamespace    = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"
@@ -40,8 +40,8 @@ func (s *Server) ServeAdmin() (connectionString string, err error) {
 	return connectionTo(listener.Addr().String()), nil
 }
 
-// description is the description of a topic, subscription or rule. Its XML is kept and
-// shown as it was put; the fake itself uses only some of it.
+// description describes a topic, subscription or rule. Its XML is stored and returned as it
+// was put; the fake itself uses only some of it.
 type description struct {
 	XML                                 string       `xml:",innerxml"`
 	RequiresDuplicateDetection          bool         `xml:"RequiresDuplicateDetection"`
@@ -260,7 +260,7 @@ func refuse(w http.ResponseWriter, status int) {
 	fmt.Fprintf(w, "<Error><Code>%d</Code><Detail>%s</Detail></Error>", status, http.StatusText(status))
 }
 
-// entryXML returns an entity as ATOM has it.
+// entryXML returns an entity as an ATOM entry.
 func entryXML(name, content string) string {
 	return fmt.Sprintf(`<entry xmlns="%s"><title type="text">%s</title><content type="application/xml">%s</content></entry>`,
 		atomNamespace, escape(name), content)
@@ -285,7 +285,7 @@ func ruleXML(inner string) string {
 // escape returns a text as XML.
 func escape(text string) string {
 	var b bytes.Buffer
-	_ = xml.EscapeText(&b, []byte(text)) // A buffer takes all.
+	_ = xml.EscapeText(&b, []byte(text)) // A buffer never fails.
 	return b.String()
 }
 

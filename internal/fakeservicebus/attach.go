@@ -18,7 +18,7 @@ const (
 	attachFields    = 11
 )
 
-// entity is what a management link manages. If all three are empty, the link is
+// entity is the object that a management link manages. If all three are empty, the link is
 // for tokens.
 type entity struct {
 	queue *queue

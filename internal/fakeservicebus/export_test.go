@@ -20,10 +20,10 @@ func Map(keysAndValues ...any) any {
 	return entries
 }
 
-// Symbols is an array as the broker writes it.
+// Symbols returns an array of symbols in the broker's encoding.
 func Symbols(names ...string) any { return symbols(names...) }
 
-// Timestamps is an array as the broker writes it.
+// Timestamps returns an array of timestamps in the broker's encoding.
 func Timestamps(times ...time.Time) any { return timestamps(times) }
 
 // Encode writes a value.
@@ -36,7 +36,7 @@ func Decode(data []byte) (v any, left int, err error) {
 	return v, len(d.rest()), err
 }
 
-// Items are those of an array.
+// Items returns the items of an array.
 func Items(v any) []any {
 	a, _ := v.(array)
 	return a.items

@@ -12,7 +12,7 @@ type incoming struct {
 	link     *link
 	id       uint32
 	format   uint32
-	settled  bool // the client wants no answer
+	settled  bool // the client expects no answer
 	oversize bool
 	payload  []byte
 }

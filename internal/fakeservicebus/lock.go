@@ -126,7 +126,7 @@ func (q *queue) moveToDeadLetters(m *stored, reason, description string) {
 // settle-second mode waits for the answer.
 func (s *session) onDisposition(f fields) error {
 	if f.at(0) != roleReceiver {
-		return nil // About the client's own messages, which this side settles.
+		return nil // This is about the client's own messages, which the broker settles.
 	}
 	first, ok := f.at(1).(uint32)
 	if !ok {
@@ -150,8 +150,8 @@ func (s *session) onDisposition(f fields) error {
 	return nil
 }
 
-// settle applies the receiver's decision to a message and returns the answer. It
-// returns false for a state that is no decision.
+// settle applies the receiver's decision to a message and returns the answer. It returns
+// false if the state is not a decision.
 func (d delivery) settle(state any, onSettle func(queue string) *Refusal) (answer any, ok bool) {
 	code, f, err := composite(state)
 	if err != nil {

@@ -39,7 +39,7 @@ func start(t *testing.T, change func(*fakeservicebus.Config)) *fakeservicebus.Se
 	return server
 }
 
-// deadline bounds a test that would hang for ever.
+// deadline bounds a test that would hang forever.
 func deadline(t *testing.T) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -90,7 +90,7 @@ func (s *session) leave() {
 const (
 	fullCredit  = 1000
 	halfCredit  = fullCredit / 2
-	modeSettled = 1 // a sender that settles what it sends
+	modeSettled = 1 // a sender that settles its own deliveries
 
 	// brokerMargin leaves room for annotations and for the reason of a dead letter.
 	brokerMargin = 4096

@@ -20,7 +20,7 @@ const (
 	Prints Verb = "prints"
 	NotRun Verb = "not run"
 	Stop   Verb = "stop" // no block: the last one that was started is ended
-	Ignore Verb = ""     // text for people
+	Ignore Verb = ""     // text for readers
 )
 
 // Block is a fenced block of a document, or the hidden lines of a comment.
@@ -91,8 +91,8 @@ func Parse(document string) ([]Block, error) {
 	return blocks, nil
 }
 
-// complete sets what is done with a block without a comment, and checks that it can be
-// done.
+// complete sets the verb of a block without a comment, and checks that the block can be
+// handled.
 func (b *Block) complete(told bool) error {
 	shell := b.Language == "sh"
 	runs := shell || b.Language == "sql"

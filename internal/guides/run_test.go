@@ -103,8 +103,8 @@ func build(t *testing.T) string {
 	return dir
 }
 
-// command is a function of the shell that gives `lucius dev`, which takes no address from
-// the environment, that of the reader.
+// command is a shell function that passes the reader's address to `lucius dev`, which takes
+// none from the environment.
 const command = `BASH_FUNC_lucius%%=() { if [[ $1 = dev ]]; then shift; set -- dev --listen-addr "$LUCIUS_LISTEN_ADDR" "$@"; fi; command lucius "$@"; }`
 
 // reader follows a document in a folder.
@@ -116,7 +116,7 @@ type reader struct {
 	database   *pgx.Conn           // that of a document with PostgreSQL
 	begun      time.Time           // when the last title was reached
 	last       *process
-	served     []*process // those that were started and not stopped
+	served     []*process // blocks that were started and not stopped
 }
 
 // port matches the ports of the documents.
@@ -144,14 +144,14 @@ func newReader(t *testing.T, programs string, inAClone bool) *reader {
 	return r
 }
 
-// freePort returns a port that is free, from below those that the system gives to
-// connections, so that it is likely to stay free.
+// freePort returns a free port below the range that the system uses for connections, so
+// that it is likely to stay free.
 func freePort(t *testing.T) string {
 	t.Helper()
 	for range 1000 {
 		port := fmt.Sprint(20000 + rand.IntN(10000))
 		if listener, err := net.Listen("tcp", "127.0.0.1:"+port); err == nil {
-			_ = listener.Close() // No one has called it.
+			_ = listener.Close() // It has no connections.
 			return port
 		}
 	}
@@ -159,7 +159,7 @@ func freePort(t *testing.T) string {
 	return ""
 }
 
-// follow does with the block what its comment says.
+// follow handles the block as its comment says.
 func (r *reader) follow(block *guides.Block) {
 	r.t.Helper()
 	switch block.Verb {
@@ -277,14 +277,14 @@ func (r *reader) start(block *guides.Block) {
 	r.t.Cleanup(p.end)
 }
 
-// process is a block that was started.
+// process is a started block.
 type process struct {
 	group int // the process group
 	ended chan struct{}
-	err   error // How it ended, once it has.
+	err   error // the error of its end
 
 	mu   sync.Mutex
-	said bytes.Buffer // What it wrote to its outputs.
+	said bytes.Buffer // its output
 }
 
 // end ends the block as Ctrl-C does.
@@ -310,7 +310,7 @@ func (p *process) output() string {
 	return p.said.String()
 }
 
-// await waits until the output is as wanted, and returns false once it cannot become so.
+// await waits for the wanted output, and returns false once it can no longer appear.
 func (p *process) await(wanted func(said string) bool) bool {
 	for deadline := time.After(patience); ; {
 		if wanted(p.output()) {

@@ -38,7 +38,7 @@ type Server struct {
 	dir     string
 	native  string
 	as      *syscall.Credential
-	process *exec.Cmd // nil if this program did not start it
+	process *exec.Cmd // nil if this program did not start the server
 	ended   chan error
 }
 
@@ -211,8 +211,8 @@ func (s *Server) Start(ctx context.Context) error {
 	}
 }
 
-// launch starts the server once. If it ends instead of taking connections, it is no
-// longer the server's process.
+// launch starts the server once. If the process ends before it takes connections, launch
+// forgets it.
 func (s *Server) launch(ctx context.Context, data string) error {
 	server := s.command(context.WithoutCancel(ctx), data, "postgres", "-D", data, "-p", s.URL.Port(),
 		"-c", "listen_addresses=127.0.0.1", "-c", "unix_socket_directories=", "-c", "max_connections=300",
@@ -230,7 +230,7 @@ func (s *Server) launch(ctx context.Context, data string) error {
 	s.process, s.ended = server, make(chan error, 1)
 	go func(ended chan error) { ended <- server.Wait() }(s.ended)
 	if err := s.await(ctx); err != nil {
-		text, _ := os.ReadFile(log.Name()) // Without the log there is still the error.
+		text, _ := os.ReadFile(log.Name()) // If the log cannot be read, the error remains.
 		return fmt.Errorf("%w\n%s", err, bytes.TrimSpace(text))
 	}
 	return nil
@@ -302,8 +302,8 @@ func (s *Server) install(ctx context.Context, version string) (err error) {
 		return err
 	}
 	dir := s.dir
-	// The user that PostgreSQL runs as must get at its programs.
-	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711), os.Mkdir(dir, 0o755)); err != nil { //nolint:gosec // As said.
+	// The user that PostgreSQL runs as must be able to reach its programs.
+	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711), os.Mkdir(dir, 0o755)); err != nil { //nolint:gosec // another user must enter
 		return err
 	}
 	for _, name := range []string{"package.json", "package-lock.json"} {
@@ -339,8 +339,8 @@ func (s *Server) install(ctx context.Context, version string) (err error) {
 	return nil
 }
 
-// unprivileged returns the user to run PostgreSQL as, which refuses to run as root: nil
-// is the user of this process.
+// unprivileged returns the user to run PostgreSQL as, since it refuses to run as root; nil
+// means the user of this process.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // There is nothing to change.

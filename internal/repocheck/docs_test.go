@@ -17,7 +17,7 @@ var (
 	namedPath = regexp.MustCompile("`((?:pkg|cmd|internal|api)/[\\w/.]+)`")
 )
 
-// sources is the list of what the sources ask for.
+// sources is the document that lists the requirements of the sources.
 const sources = "docs/seeds.md"
 
 // declarations are the directories in which each test is declared.
@@ -40,7 +40,7 @@ func misnamed(document file, declared map[string][]string) []string {
 	for _, named := range namedTest.FindAllSubmatch(document.text, -1) {
 		dir, name := string(named[1]), string(named[2])
 		switch dirs := declared[name]; {
-		case name == "TestMain": // It is no test.
+		case name == "TestMain": // not a test
 		case len(dirs) == 0 || dir != "" && !slices.Contains(dirs, dir):
 			wrong = append(wrong, fmt.Sprintf("names %s, which does not exist there", named[0]))
 		case dir == "" && document.path == sources:
@@ -61,8 +61,8 @@ func misnamed(document file, declared map[string][]string) []string {
 	return wrong
 }
 
-// The documents name tests and files as proof: each must exist.
-func TestWhatTheDocumentsNameIsThere(t *testing.T) {
+// Documents cite tests and files as proof: each must exist.
+func TestDocumentsNameExistingTestsAndFiles(t *testing.T) {
 	t.Parallel()
 	files := readTree(t)
 	declared := declarations(files)

@@ -18,7 +18,7 @@ func documents(t *testing.T) []file {
 	return slices.DeleteFunc(readTree(t), func(f file) bool { return path.Ext(f.path) != ".md" })
 }
 
-// Each block of a document runs, is a part of a file that is tested, or says why not.
+// Each block of a document runs, is part of a tested file, or says why not.
 func TestDocuments_SayHowTheirBlocksAreChecked(t *testing.T) {
 	t.Parallel()
 	ran := 0
@@ -49,12 +49,12 @@ var (
 	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 	link      = regexp.MustCompile(`\]\(([^)\s]*)\)`)
 	heading   = regexp.MustCompile(`(?m)^#+ +(.*)$`)
-	// noAnchor is what a heading's anchor leaves out.
+	// noAnchor matches the characters that a heading's anchor leaves out.
 	noAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// Each link leads to a file of the project, and to a heading of it if it names one.
-func TestDocuments_LinkToWhatIsThere(t *testing.T) {
+// Each link leads to a file of the project, and to one of its headings if it names one.
+func TestDocuments_LinkToExistingPages(t *testing.T) {
 	t.Parallel()
 	anchors := map[string]bool{} // path#anchor
 	all := documents(t)

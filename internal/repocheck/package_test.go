@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// packageDoc is what one directory's files say about their package.
+// packageDoc holds the package comments of one directory.
 type packageDoc struct {
 	name string
 	docs []string // the package comments found
@@ -41,8 +41,8 @@ func packageDocs(t *testing.T) map[string]*packageDoc {
 	return packages
 }
 
-// The first thing a reader asks of a package is what it is for. One comment,
-// in one place, answers that: `go doc` shows it, and two would drift apart.
+// A reader first asks what a package is for. Exactly one comment answers that: `go doc`
+// shows it, and two would drift apart.
 func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	t.Parallel()
 	for dir, pkg := range packageDocs(t) {
@@ -61,8 +61,8 @@ func TestEveryPackageSaysWhatItIsFor(t *testing.T) {
 	}
 }
 
-// Dependencies point inwards. The linter holds a package to that only when a
-// rule names it, so a new package must choose its layer first.
+// Dependencies point inwards. The linter enforces that only if a rule names the package, so
+// a new package must choose its layer first.
 func TestEveryPackageHasALayer(t *testing.T) {
 	t.Parallel()
 	const config = ".golangci.yml"
@@ -72,7 +72,7 @@ func TestEveryPackageHasALayer(t *testing.T) {
 	}
 	for dir := range packageDocs(t) {
 		if !strings.HasPrefix(dir, "pkg/") {
-			continue // what is not for others sits above all layers
+			continue // main packages are above all layers
 		}
 		if glob := `"**/` + dir + `/*.go"`; !bytes.Contains(rules, []byte(glob)) {
 			t.Errorf("%s is in no layer: add %s to a depguard rule in %s, and a word to CONTRIBUTING.md", dir, glob, config)

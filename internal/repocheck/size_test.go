@@ -2,8 +2,8 @@ package repocheck_test
 
 import "testing"
 
-// maxLines is the most lines of a hand-written file: reviewers scroll through a longer
-// one and do not read it.
+// maxLines bounds the lines of a hand-written file: reviewers scroll through longer ones
+// without reading them.
 const maxLines = 700
 
 // Generated files do not count.

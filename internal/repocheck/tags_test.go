@@ -16,7 +16,7 @@ var (
 // platformTags are set by the compiler.
 var platformTags = []string{"linux", "race", "unix"}
 
-// The linter sees every file that is built with a tag of the project's own.
+// The linter checks every file that needs one of the project's build tags.
 func TestEveryBuildTagIsLinted(t *testing.T) {
 	t.Parallel()
 	var linted, used []string

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A file without a final newline breaks `cat`, and shows up in the diff of
-// whoever adds the next line.
+// A file without a final newline breaks `cat`, and the diff that adds the next line also
+// changes the last one.
 func TestFilesEndWithOneNewline(t *testing.T) {
 	t.Parallel()
 	for _, f := range readTree(t) {
@@ -22,8 +22,8 @@ func TestFilesEndWithOneNewline(t *testing.T) {
 	}
 }
 
-// unwanted are words that must not stand in any file. The patterns are
-// written so that they do not match themselves.
+// unwanted are words that no file may contain. The patterns are written so that they do not
+// match themselves.
 var unwanted = []struct {
 	name    string
 	pattern *regexp.Regexp

@@ -20,12 +20,12 @@ type file struct {
 	text []byte
 }
 
-// textFiles are the names that the rules look at: what people write by hand
-// or read in review. Binary fixtures and module checksums are neither.
+// textFiles are the names of the files that the rules check: those that people write by
+// hand or read in review, unlike binary fixtures and module checksums.
 var textFiles = regexp.MustCompile(`\.(?:go|md|ya?ml|json|sh|html|css|js|ts|txt|mod|pml)$` +
 	`|(?:^|/)(?:Makefile|Dockerfile|LICENSE|\.ci/run|\.[a-z]+ignore|\.editorconfig)$`)
 
-// notOurs are directories that a build, a run or an editor leaves behind.
+// notOurs are directories that a build, a run or an editor creates.
 var notOurs = []string{".git", ".idea", ".vscode", "bin", "lucius-data", "node_modules"}
 
 // readTree returns the text files of the repository, ordered by path.
