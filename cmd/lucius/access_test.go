@@ -160,7 +160,7 @@ func claimBody(requestID string, wait int, services ...string) string {
 	return fmt.Sprintf(`{"owner":"w","request_id":"%s","wait_seconds":%d,"start":true,"services":%s}`, requestID, wait, named)
 }
 
-func TestAccess_NothingOfAnotherTenantIsThere(t *testing.T) {
+func TestAccess_ObjectsOfAnotherTenantAreNotFound(t *testing.T) {
 	t.Parallel()
 	const everything = "submit:%[1]s read:%[1]s platform:%[1]s admin:%[1]s"
 	e := newEstate(t, map[string]string{
@@ -287,7 +287,7 @@ func TestAccess_ClaimsTakeTheCallersWorkAlone(t *testing.T) {
 	if got := tenantOf("read-a", "a1", 10); !strings.HasPrefix(got, "tenant_a ") {
 		t.Errorf("the reader got %s", got)
 	}
-	// The same claim by a caller with other rights is another claim.
+	// The same claim by a caller with other rights counts as a different claim.
 	again := e.call["b"].want(t, http.StatusBadRequest, "POST", "/v1/work:claim", claimBody("a1", 0))
 	if strings.Contains(again.body, "work_id") || strings.Contains(again.body, "tenant_a") {
 		t.Errorf("b got %s with the claim of the reader", again.body)
@@ -307,7 +307,7 @@ func TestAccess_TokensAreTakenUpAndWithdrawnWhileTheServerRuns(t *testing.T) {
 		t.Fatal(err)
 	}
 	gone := strings.Replace(string(text), auth.HashToken(leaver.token), auth.HashToken(auth.NewToken()), 1)
-	replace := func(text string) { // At once: a part of it would be refused.
+	replace := func(text string) { // atomically: a part of the file would be refused
 		t.Helper()
 		next := e.file + ".next"
 		if err := errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, e.file)); err != nil {

@@ -128,7 +128,7 @@ func run(t *testing.T, binary string, args ...string) (stdout, stderr string) {
 	return string(out), said.String()
 }
 
-// TestAccess_TheBinary goes from the first token to a server that reloads
+// TestAccess_TheBinary covers the steps from the first token to a server that reloads
 // certificates and tokens while it runs.
 func TestAccess_TheBinary(t *testing.T) {
 	t.Parallel()

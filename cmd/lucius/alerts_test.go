@@ -24,7 +24,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// lead is how long all is well before a situation.
+// lead is the normal time before a situation.
 const lead = 5 * time.Minute
 
 // virtually are the situations of a server on virtual time.
@@ -103,8 +103,9 @@ var virtually = map[string]struct {
 	},
 }
 
-// TestSituation brings about what alerts are for, and what looks like it. The module
-// deploy/observability evaluates the alerts on what Prometheus would have read.
+// TestSituation produces the situations that alerts are for, and situations that look
+// similar. The module deploy/observability evaluates the alerts on what Prometheus would
+// have read.
 func TestSituation(t *testing.T) {
 	t.Parallel()
 	for name, test := range virtually {
@@ -131,7 +132,7 @@ func TestSituation(t *testing.T) {
 	}
 }
 
-// held records what a server shows once the metrics match, as if it lasted ten minutes.
+// held records a server's metrics once they match, as if they lasted ten minutes.
 func held(t *testing.T, s *testServer, shows string) {
 	t.Helper()
 	for end := time.Now().Add(2 * time.Minute); !regexp.MustCompile(`\n` + shows).MatchString(scrape(t, s)); time.Sleep(100 * time.Millisecond) {
@@ -147,8 +148,7 @@ func held(t *testing.T, s *testServer, shows string) {
 	r.keep(t)
 }
 
-// TestSituation_Held brings about situations of Azure, against fakes on the wire, so that
-// no time is virtual.
+// TestSituation_Held produces situations on Azure, with fakes on the wire, in real time.
 func TestSituation_Held(t *testing.T) {
 	t.Parallel()
 	t.Run("ClockAhead", func(t *testing.T) {
@@ -186,7 +186,7 @@ func TestSituation_Held(t *testing.T) {
 	})
 }
 
-// meddle has something happen before each scan of such rows of the schedule.
+// meddle calls a function before each scan of such rows of the schedule.
 func (s *situation) meddle(prefix string, before func(context.Context) error) {
 	s.store.scans.Store(new(func(ctx context.Context, query tablestore.Query) error {
 		if query.Table == "luciusschedule" && strings.HasPrefix(query.From, prefix) {
@@ -197,12 +197,12 @@ func (s *situation) meddle(prefix string, before func(context.Context) error) {
 }
 
 // strike deletes the schedule entry of a job that a worker has, and forgets it in the job
-// if that is to be beyond repair. There is no such defect, so it is made in the store.
+// if that is to be beyond repair. No known defect does that, so the test changes the store.
 func (s *situation) strike(beyondRepair bool) {
 	s.t.Helper()
 	s.workers.Store(&workers{takes: time.Hour, fails: normal.fails})
 	s.idle = true
-	s.passes(time.Minute) // Claims end that the workers before have made.
+	s.passes(time.Minute) // Claims of the earlier workers end.
 	s.submit()
 	s.passes(scrapeInterval)
 	job := s.row("luciusledger", func(row *tablestore.Row) bool {
@@ -245,7 +245,7 @@ func (s *situation) row(table string, is func(*tablestore.Row) bool) *tablestore
 	return found[0]
 }
 
-// breakProtocols changes the protocol files to what is refused.
+// breakProtocols makes the protocol files invalid.
 func (s *situation) breakProtocols() {
 	s.t.Helper()
 	if err := os.WriteFile(filepath.Join(s.protocols, "bad.yaml"), []byte("protocol_id: [\n"), 0o600); err != nil {

@@ -68,7 +68,7 @@ type auditStore interface {
 // runAudit opens the configured store for reading and audits it.
 func runAudit(ctx context.Context, cfg *config.Config, options audit.Options) (report *audit.Report, err error) {
 	var store auditStore
-	confirm := 0 // No other process has a local store open, so one look at a finding is enough.
+	confirm := 0 // No other process has a local store open, so one read of a finding is enough.
 	switch cfg.StorageBackend {
 	case config.BackendMemory:
 		return nil, errors.New("LUCIUS_STORAGE_BACKEND memory: it cannot be audited, because its data ends with its process")

@@ -79,7 +79,7 @@ func TestAudit_OfACleanFolder(t *testing.T) {
 	}
 }
 
-func TestAudit_OfOneThatIsNot(t *testing.T) {
+func TestAudit_OfADamagedFolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	s := serveOn(t, dir)

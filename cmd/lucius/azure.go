@@ -56,8 +56,8 @@ func (p *program) checkAzure(ctx context.Context, cfg *config.Config, provision 
 	if err != nil {
 		return err
 	}
-	// The tables and the topics are independent: a fault of the ones does not hide the
-	// findings about the others.
+	// The tables and the topics are independent: a fault of one must not hide findings
+	// about the other.
 	wrong, failed := needs.doTables(ctx, provision)
 	more, alsoFailed := needs.doTopics(ctx, provision)
 	if err := errors.Join(failed, alsoFailed); err != nil {
@@ -245,8 +245,8 @@ func (n *azureNeeds) inspect(ctx context.Context) ([]topology.Finding, error) {
 	}}, nil
 }
 
-// report prints the findings among so many things, and counts those that lose messages
-// or stop a server.
+// report prints the findings and how many entities were checked, and counts the findings
+// that lose messages or stop a server.
 func (n *azureNeeds) report(findings []topology.Finding, things string, checked int) (wrong int) {
 	for _, found := range findings {
 		line := found.String()

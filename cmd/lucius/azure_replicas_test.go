@@ -29,8 +29,8 @@ func onAzure(t *testing.T, account *azurite.Server, layout string) *testServer {
 		"--ack-timeout", "10s", "--lease-duration", "10s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
 }
 
-// Replicas on one storage account share all work, in either layout: workers of one do
-// what another accepts, and when one dies the other continues.
+// Replicas on one storage account share all work, in either layout: workers of one replica
+// do the work that another accepts, and if one replica dies, the other continues.
 func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 	t.Parallel()
 	for _, layout := range []string{config.BackendLedger, config.BackendTable} {
@@ -51,8 +51,8 @@ func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 	}
 }
 
-// API, relay and sweeper may be separate processes: one commits into the schedule,
-// and the others find it there, also after a change of the bus.
+// API, relay and sweeper may be separate processes: one commits entries to the schedule,
+// and the others find them there, also after a change of the bus.
 func TestServe_RolesApart(t *testing.T) {
 	t.Parallel()
 	account, err := azurite.Start(t.Context())
@@ -127,7 +127,7 @@ func assertProbesOnly(t *testing.T, s *testServer) {
 	}
 }
 
-// doAJob has two replicas do a job together, and returns the one that remains.
+// doAJob makes two replicas do a job together, and returns the remaining replica.
 func doAJob(t *testing.T, account *azurite.Server, layout string) *testServer {
 	t.Helper()
 	one, two := onAzure(t, account, layout), onAzure(t, account, layout)
@@ -136,7 +136,7 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) *testServer {
 	if again := two.submit(t); again != jobID {
 		t.Errorf("the same command on the other replica is job %s, not %s", again, jobID)
 	}
-	two.complete(t, two.claim(t, "c1", true)) // Its next step is two's relay's.
+	two.complete(t, two.claim(t, "c1", true)) // The relay of two dispatches the next step.
 	one.complete(t, one.claim(t, "c2", true))
 	if err := one.stop(); err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) *testServer {
 	if err != nil || listed.JSON200 == nil || len(listed.JSON200.Jobs) != 1 || listed.JSON200.Jobs[0].JobID != jobID {
 		t.Errorf("listed: %v, %s", err, listed.Body)
 	}
-	// The account is audited while a replica is at work on it.
+	// The account is audited while a replica uses it.
 	out, code := auditIn(t, map[string]string{
 		"LUCIUS_STORAGE_BACKEND": layout, "LUCIUS_TABLE_CONNECTION": account.ConnectionString(),
 	})
@@ -163,8 +163,8 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) *testServer {
 	return two
 }
 
-// assertAddsUp checks that the replica has its own counts, and those of the one that
-// accepted the job and stopped.
+// assertAddsUp checks that the replica has its own counts, and those of the stopped replica
+// that accepted the job.
 func assertAddsUp(t *testing.T, s *testServer) {
 	t.Helper()
 	var last *api.Overview

@@ -93,7 +93,7 @@ func TestAzure_ProvisionsWhatCheckMisses(t *testing.T) {
 		"wrong: global-bus-p1: the topic is missing; provision creates it\n", "topics: 4 checked, 4 wrong\n",
 		"12 findings to fix",
 	)
-	busy := 2 // changes are refused at first, as if others were under way
+	busy := 2 // changes are refused at first, as if other changes were in progress
 	peer.SetHooks(fakeservicebus.Hooks{OnManage: func(method, _ string) int {
 		if method != http.MethodPut || busy == 0 {
 			return 0
@@ -141,8 +141,8 @@ func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 	expectAzure(t, variables, "provision", cli.ExitUsage, "set LUCIUS_SERVICEBUS_ADMIN_CONNECTION")
 }
 
-// Whatever loses directives is named: a service of the protocols without a subscription
-// is among them.
+// The check names all that loses directives, such as a service of the protocols without a
+// subscription.
 func TestAzure_NamesServicesWithoutASubscription(t *testing.T) {
 	t.Parallel()
 	peer, variables := newManaged(t)
@@ -215,7 +215,7 @@ func TestAzure_WritesTheEmulatorsConfiguration(t *testing.T) {
 	}
 }
 
-// A check that could not look reports no success.
+// A check that could not be made must not report success.
 func TestAzure_CannotBeChecked(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

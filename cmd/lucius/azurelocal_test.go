@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// The steps that `make azure-local` prints are all it takes to see a document go
-// through Lucius on Azure's stand-ins.
+// The steps that `make azure-local` prints are enough to process a document with Lucius on
+// stand-ins for Azure.
 func TestAzureLocal_PrintsHowToGoOn(t *testing.T) {
 	t.Parallel()
 	binary := filepath.Join(t.TempDir(), "azurelocal")

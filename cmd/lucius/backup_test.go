@@ -51,7 +51,7 @@ func TestBackup_IsRestored(t *testing.T) {
 	c.want(cli.ExitUsage, "is a folder", "restore", data, "--check")
 	c.want(cli.ExitUsage, "no such file", "restore", file+".none", "--data-dir", restored)
 
-	// The command is known, and the job goes on, as in the first server.
+	// The command is known, and the job continues, as in the first server.
 	other := serveOn(t, restored, append(patient, "--auth-file", tokens)...)
 	again := *by
 	again.url = other.url
@@ -113,8 +113,8 @@ func TestBackup_IsOfADataFolder(t *testing.T) {
 	terminalOf(t, s.url, "").want(cli.ExitNotFound, "Only a store in a data folder has backups", "backup", "--to", filepath.Join(t.TempDir(), "b"))
 }
 
-// The server accepts commands while a client reads a backup slowly, takes no second one, and
-// frees the disk when the client leaves.
+// While a client reads a backup slowly, the server accepts commands but no second backup,
+// and it frees the disk when the client disconnects.
 func TestBackup_OfASlowClient(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
@@ -131,7 +131,7 @@ func TestBackup_OfASlowClient(t *testing.T) {
 			t.Fatalf("submit: %v, %s", err, response.Body)
 		}
 	}
-	for n := range 90 { // More than the buffers of a connection hold.
+	for n := range 90 { // more than the buffers of a connection can hold
 		large(n)
 	}
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// services returns what the server says of its services, once it has counted its jobs.
+// services returns the server's report on its services, once it has counted its jobs.
 func (s *testServer) services(t *testing.T) *api.ServiceList {
 	t.Helper()
 	for {
@@ -38,8 +38,8 @@ func service(t *testing.T, list *api.ServiceList, name string) *api.Service {
 	return nil
 }
 
-// A backlog without a worker is counted to the last job, also by the next process, and so
-// is what workers do.
+// A backlog without a worker is counted exactly, also by the next process, and so are the
+// actions of workers.
 func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")

@@ -19,7 +19,7 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// terminal runs command lines of a person who calls a server.
+// terminal runs command lines against a server.
 type terminal struct {
 	t         *testing.T
 	variables []string
@@ -46,7 +46,7 @@ func (c *terminal) run(args ...string) (out string, code int) {
 	return stdout.String(), 0
 }
 
-// want runs a command line that must end with that code and say that.
+// want runs a command line that must end with that code and print that text.
 func (c *terminal) want(code int, says string, args ...string) string {
 	c.t.Helper()
 	out, got := c.run(args...)
@@ -94,7 +94,7 @@ func commandFor(document string) string {
 		`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"payload":{"language":"en"}}`
 }
 
-// A person submits commands, sees why one waits and why it failed, and runs it again.
+// A user submits commands, sees why one waits and why it failed, and reruns it.
 func TestCLI_TellsOfAJobFromItsCommandToItsEnd(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)
@@ -141,7 +141,7 @@ func TestCLI_TellsOfAJobFromItsCommandToItsEnd(t *testing.T) {
 	c.want(0, "SUCCEEDED", "jobs", "rerun", id, "--wait") // There is one rerun.
 }
 
-// Many commands are one file, and who stopped a job is one command.
+// One file submits many commands, and one command tells who stopped a job.
 func TestCLI_SubmitsManyAndStopsThem(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)

@@ -10,8 +10,8 @@ import (
 )
 
 // TestServe_DoesNotSweepByAWrongClock: a server whose clock is a minute ahead of the
-// account's takes commands and hands out work, but takes none from a worker. Once its
-// clock is right again, it does.
+// account's accepts commands and hands out work, but takes no item from a worker whose ACK
+// is overdue. Once its clock is right again, it does.
 func TestServe_DoesNotSweepByAWrongClock(t *testing.T) {
 	t.Parallel()
 	d := newFrontDoor(t)

@@ -39,8 +39,8 @@ func auditClean(t *testing.T, dir string, accepted map[string]string) {
 }
 
 // auditRows runs lucius audit until it finds nothing wrong and nothing left to
-// do. What a crash left undone after a job's end has a schedule entry that is due
-// within seconds: a server that runs that long again has to do it.
+// do. If a crash interrupted the work after a job's end, a schedule entry for it is due
+// within seconds: a server that runs that long again must do it.
 func auditRows(t *testing.T, s *site) {
 	t.Helper()
 	binary, err := buildPlain()

@@ -22,8 +22,8 @@ var crashRounds = flag.Int("crash.rounds", 10, "how often replicas on Azure are 
 
 // TestCrash_EverythingOnAzure runs three replicas on one storage account, with workers on
 // a namespace or with workers that pull. It kills replicas, restarts the broker, cuts the
-// connections to it and to the account, has the account throttle, and has replies arrive
-// twice and out of order. Every accepted command still has a job that ended well, no
+// connections to it and to the account, makes the account throttle, and makes replies
+// arrive twice and out of order. Every accepted command still has a job that ended well, no
 // step is applied twice, and the audit of the account is clean.
 func TestCrash_EverythingOnAzure(t *testing.T) {
 	t.Parallel()
@@ -56,7 +56,7 @@ func TestCrash_EverythingOnAzure(t *testing.T) {
 	}
 }
 
-// more waits until so many more commands are accepted.
+// more waits until that many more commands are accepted.
 func (l *load) more(n int) {
 	l.t.Helper()
 	want := len(l.jobs()) + n
@@ -67,8 +67,8 @@ func (l *load) more(n int) {
 	}
 }
 
-// cloud is an account, a namespace, and replicas on both. Clients reach whichever
-// replica started last.
+// cloud is an account, a namespace, and replicas on both. Clients reach the replica that
+// started last.
 type cloud struct {
 	t         *testing.T
 	layout    string
@@ -120,23 +120,23 @@ func (c *cloud) start() {
 	}
 }
 
-// disturb does one thing that happens to replicas and brokers.
+// disturb causes one failure of a replica, the broker or the account.
 func (c *cloud) disturb(round int) {
 	c.t.Helper()
 	switch round % 5 {
-	case 0: // A replica dies, and another takes its place.
+	case 0: // A replica dies, and another replaces it.
 		victim := rand.IntN(len(c.replicas))
 		c.replicas[victim].kill()
 		c.replicas[victim] = c.entry.start(c.flags()...)
 	case 1:
 		c.namespace.Cut()
-	case 2: // The broker goes away for a while.
+	case 2: // The broker is unreachable for a while.
 		c.namespace.Stop()
 		time.Sleep(time.Second)
 		if err := c.namespace.Restart(); err != nil {
 			c.t.Fatal(err)
 		}
-	case 3: // The account does.
+	case 3: // The account is unreachable for a while.
 		c.way.close()
 		time.Sleep(time.Second)
 		c.way.reopen()
@@ -147,7 +147,7 @@ func (c *cloud) disturb(round int) {
 	}
 }
 
-// audit looks at each job while a replica runs, and at the account when none does.
+// audit checks each job while a replica runs, and the account when none does.
 func (c *cloud) audit(accepted map[string]string) {
 	c.t.Helper()
 	if len(accepted) == 0 {
@@ -159,7 +159,7 @@ func (c *cloud) audit(accepted map[string]string) {
 	if found := listJobs(c.t, c.entry.client, api.ListJobsParams{}); len(found) != len(accepted) {
 		c.t.Errorf("%d commands were accepted, and there are %d jobs", len(accepted), len(found))
 	}
-	for range 20 { // What a crash left undone after a job's end has an entry that is due soon.
+	for range 20 { // If a crash interrupted the work after a job's end, an entry for it is due soon.
 		if _, clean := c.auditOnce(); clean {
 			break
 		}

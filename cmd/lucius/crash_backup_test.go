@@ -37,7 +37,7 @@ func TestCrash_ABackupUnderLoadIsWhole(t *testing.T) {
 		for name, id := range before {
 			rest.await(name, id)
 		}
-		jobs := rest.drain() // Its commands have the keys of those in the backup.
+		jobs := rest.drain() // Its commands have the same keys as those in the backup.
 		for name, id := range before {
 			if found, sent := jobs[name]; sent && found != id {
 				t.Errorf("command %s was accepted as %s and, after the restore, as %s", name, id, found)

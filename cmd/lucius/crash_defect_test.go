@@ -12,9 +12,9 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 )
 
-// TestCrash_AnIllegalTransitionStopsTheServer breaks the window of a server's relay while
-// a request is in hand whose end it would await for minutes. It stops at once, with the
-// facts in its log and its own exit code, and what it acknowledged is done by the next.
+// TestCrash_AnIllegalTransitionStopsTheServer breaks the window of a server's relay during
+// a request for which it would wait minutes. It stops at once, with the facts in its log
+// and a separate exit code, and the next server does the acknowledged work.
 func TestCrash_AnIllegalTransitionStopsTheServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

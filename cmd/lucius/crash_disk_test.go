@@ -14,10 +14,9 @@ import (
 const fullAfter = 6000
 
 // TestDisk_FullLosesNothing lets the log of the store grow until the system
-// takes no more of it, in the middle of a write, as on a disk without space. The
-// server answers that its store is unavailable, also to who asks whether it is
-// ready, and ends in good order when it is told to. With space again it goes on
-// with all that it had acknowledged.
+// takes no more of it, in the middle of a write, as on a disk without space. The server
+// answers that its store is unavailable, is not ready, and stops in good order when it is
+// told to. Once there is space again, it continues with all that it had acknowledged.
 func TestDisk_FullLosesNothing(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -30,7 +30,7 @@ func (s *site) expectLost() {
 // lost its folder.
 func (p *process) expectToldOnce() {
 	p.t.Helper()
-	time.Sleep(1500 * time.Millisecond) // Its loops go on.
+	time.Sleep(1500 * time.Millisecond) // Its loops continue.
 	p.terminate()
 	why := "data directory was removed or replaced while it was open: "
 	if said := p.said.String(); strings.Count(said, why) != 1 || !strings.Contains(said, p.site.data) {
@@ -86,7 +86,7 @@ func TestFolder_MovedUnderAServer(t *testing.T) {
 	move(t, s.data, s.data+".second")
 	move(t, s.data+".first", s.data)
 	first = s.start()
-	// The command that was refused may be on the disk all the same. Sent again, it is
+	// The refused command may be on the disk nevertheless. If it is sent again, it gets
 	// that job.
 	if !l.submit(t.Context(), "tenant_9", "lost") {
 		t.Error("the command that was refused is not accepted now")
@@ -96,9 +96,9 @@ func TestFolder_MovedUnderAServer(t *testing.T) {
 	auditClean(t, s.data, jobs)
 }
 
-// TestFolder_DamageIsRefused takes the files by which the store is known, or cuts
-// one of its tables: the start is refused and nothing is deleted. With the files
-// back everything is there.
+// TestFolder_DamageIsRefused removes the files that identify the store, or truncates one of
+// its tables: the server refuses to start and deletes nothing. Once the files are restored,
+// all data is there.
 func TestFolder_DamageIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

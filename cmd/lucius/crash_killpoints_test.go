@@ -14,7 +14,7 @@ import (
 // killEnv is the variable of killpoints.go, which this test is built without.
 const killEnv = "LUCIUS_TEST_KILL_AT"
 
-// around are the points before and after each of these writes.
+// around returns the points before and after each of these writes.
 func around(writes ...string) (points []string) {
 	for _, write := range writes {
 		points = append(points, "before."+write, "after."+write)
@@ -22,10 +22,9 @@ func around(writes ...string) (points []string) {
 	return points
 }
 
-// TestCrash_AtNamedPoints has the server kill itself between two of its writes,
-// under load: at one point, and once it was started again at the next one. See
-// killpoints.go for what the points mean. The last start is that of the binary
-// as it is shipped.
+// TestCrash_AtNamedPoints makes the server kill itself between two of its writes, under
+// load: at one point, and after each restart at the next one. See killpoints.go for what
+// the points mean. The last start is that of the binary as it is shipped.
 func TestCrash_AtNamedPoints(t *testing.T) {
 	t.Parallel()
 	for name, points := range map[string][]string{
@@ -47,8 +46,8 @@ func TestCrash_AtNamedPoints(t *testing.T) {
 	}
 }
 
-// TestCrash_AtNamedPointsOfHeldRows is the same while a ramp goes on: every row is
-// held at first, and marked by the relay.
+// TestCrash_AtNamedPointsOfHeldRows is the same during a ramp: every row is held at first,
+// and marked by the relay.
 func TestCrash_AtNamedPointsOfHeldRows(t *testing.T) {
 	t.Parallel()
 	for name, points := range map[string][]string{
@@ -76,8 +75,8 @@ func TestCrash_AtNamedPointsOfHeldRows(t *testing.T) {
 	}
 }
 
-// dieAt has a server under load kill itself at one point after the other, and
-// expects every job to end well.
+// dieAt makes a server under load kill itself at one point after the other, and expects
+// every job to succeed.
 func (s *site) dieAt(points []string) {
 	s.t.Helper()
 	l := startLoad(s, 20*time.Millisecond)
@@ -91,8 +90,8 @@ func (s *site) dieAt(points []string) {
 	auditClean(s.t, s.data, jobs)
 }
 
-// TestCrash_WhileStartingAndStopping has the server kill itself in its very
-// first write, before it serves, and while it closes its store.
+// TestCrash_WhileStartingAndStopping makes the server kill itself in its first write,
+// before it serves, and while it closes its store.
 func TestCrash_WhileStartingAndStopping(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -116,8 +115,8 @@ func TestCrash_WhileStartingAndStopping(t *testing.T) {
 	auditClean(t, s.data, jobs)
 }
 
-// startToDie starts a server that kills itself at the point. It says whether the
-// server came to serve.
+// startToDie starts a server that kills itself at the point, and reports whether it began
+// to serve.
 func (s *site) startToDie(point string) (*process, bool) {
 	s.t.Helper()
 	binary, err := buildKillable()

@@ -15,9 +15,9 @@ import (
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
-// load is what clients and workers do to a server that may go away at any
-// moment: clients send each command until it is accepted, and workers carry it
-// through its three steps.
+// load is the work of clients and workers with a server that may crash at any moment:
+// clients send each command until it is accepted, and workers carry it through its three
+// steps.
 type load struct {
 	t       *testing.T
 	site    *site
@@ -34,7 +34,7 @@ type load struct {
 	rest       context.CancelFunc
 }
 
-// startLoad has two tenants send commands, and three workers pull work.
+// startLoad makes two tenants send commands, and three workers pull work.
 func startLoad(s *site, pause time.Duration) *load {
 	l, ctx := startClients(s, pause)
 	for i := range 3 {
@@ -43,7 +43,7 @@ func startLoad(s *site, pause time.Duration) *load {
 	return l
 }
 
-// startClients has two tenants send commands, until the load rests, which ends the
+// startClients makes two tenants send commands, until the load rests, which ends the
 // context.
 func startClients(s *site, pause time.Duration) (*load, context.Context) {
 	ctx, rest := context.WithCancel(s.t.Context())
@@ -77,7 +77,7 @@ func (l *load) submitAll(ctx context.Context, tenant string) {
 	}
 }
 
-// submit sends a command and keeps what got a 202. It says whether one came.
+// submit sends a command, records it if it got a 202, and reports whether it did.
 func (l *load) submit(ctx context.Context, tenant, key string) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -132,8 +132,8 @@ func newWorker(t *testing.T, url string, transport *http.Client, owner string, h
 	return w
 }
 
-// handle is a worker's work: now and then it takes so long that the lease needs
-// a heartbeat, and now and then it has to be done again.
+// handle is a worker's work: sometimes it takes so long that the lease needs a heartbeat,
+// and sometimes it fails and must be repeated.
 func handle(ctx context.Context, task *lucius.Task) (any, error) {
 	last := task.JobID[len(task.JobID)-1]
 	switch {

@@ -17,9 +17,9 @@ const (
 	lastKey    = "last"
 )
 
-// TestLog_TornTailIsForgotten damages what the log holds of its last write, as a
-// loss of power does in the middle of it. The server starts, all that was
-// acknowledged before is there, and the last command can be sent again.
+// TestLog_TornTailIsForgotten damages the last write in the log, as a power loss during the
+// write does. The server starts, all earlier acknowledged commands are there, and the last
+// command can be sent again.
 func TestLog_TornTailIsForgotten(t *testing.T) {
 	t.Parallel()
 	data, synced, jobs := quietSite(t)
@@ -52,7 +52,8 @@ func TestLog_TornTailIsForgotten(t *testing.T) {
 }
 
 // TestLog_DamageBeforeItsEndIsRefused flips a byte of a write that was acknowledged
-// long ago, which no crash does. The server does not start without the writes after it.
+// long ago, which no crash does. The server refuses to start, since it would lose the
+// writes after it.
 func TestLog_DamageBeforeItsEndIsRefused(t *testing.T) {
 	t.Parallel()
 	data, synced, _ := quietSite(t)
@@ -155,5 +156,5 @@ func sizeOf(t *testing.T, path string) int {
 	return int(info.Size())
 }
 
-// noise is the same for every run.
+// noise returns the same bytes in every run.
 func noise(n int) []byte { return bytes.Repeat([]byte("\xa5lucius\x00\x17"), n/9+1)[:n] }

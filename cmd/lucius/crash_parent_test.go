@@ -43,7 +43,7 @@ func TestCrash_OfGoRunEndsItsProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer time.AfterFunc(time.Minute, func() { _ = out.Close() }).Stop()
-	if rest, err := io.ReadAll(lines); err != nil || len(rest) > 0 { // Its end: the server had the same output.
+	if rest, err := io.ReadAll(lines); err != nil || len(rest) > 0 { // This reads to the end of the output, which the server shared.
 		t.Errorf("%q, %v", rest, err)
 	}
 	_ = shell.Wait() // It was killed.

@@ -36,12 +36,12 @@ func TestPause_AServerThatStoodStillGoesOn(t *testing.T) {
 	auditClean(t, s.data, jobs)
 }
 
-// TestPause_AServerThatStoodStillFencesNobody stops the server's process while
-// workers have steps in hand, for longer than their leases. The workers are heard
-// before those are acted on: no step is done twice.
-func TestPause_AServerThatStoodStillFencesNobody(t *testing.T) {
+// TestPause_AServerThatStoodStillFencesNoWorker stops the server's process while workers
+// hold steps, for longer than their leases. The server hears the workers before it acts on
+// the leases: no step is done twice.
+func TestPause_AServerThatStoodStillFencesNoWorker(t *testing.T) {
 	t.Parallel()
-	const lease = 8 * time.Second // A slow machine's workers are heard in time.
+	const lease = 8 * time.Second // long enough for the workers of a slow machine
 	s := newSite(t)
 	server := s.start("--lease-duration", lease.String())
 	l := &load{t: t, site: s, accepted: map[string]string{}}
@@ -56,7 +56,7 @@ func TestPause_AServerThatStoodStillFencesNobody(t *testing.T) {
 		time.Sleep(lease / 3)
 		return lucius.URI("s3://result"), nil
 	})
-	l.workers.Go(func() { _ = w.Run(ctx) }) // What it could not do shows in the jobs.
+	l.workers.Go(func() { _ = w.Run(ctx) }) // The jobs show any failure.
 	for range 8 {
 		<-inHand
 	}
@@ -81,9 +81,9 @@ func TestPause_AServerThatStoodStillFencesNobody(t *testing.T) {
 	auditClean(t, s.data, l.jobs())
 }
 
-// TestPause_AWorkerThatStoodStillIsFenced stops a worker's process with a step
-// in hand for longer than its lease. The step is done by another, and what the
-// first one reports when it goes on changes nothing.
+// TestPause_AWorkerThatStoodStillIsFenced stops a worker's process for longer than its
+// lease while it holds a step. Another worker does the step, and the first one's report
+// after it continues changes nothing.
 func TestPause_AWorkerThatStoodStillIsFenced(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -126,7 +126,7 @@ func TestPause_AWorkerThatStoodStillIsFenced(t *testing.T) {
 	auditClean(t, s.data, l.jobs())
 }
 
-// workerProcess is a worker of its own process; see helpWork.
+// workerProcess is a worker in a separate process; see helpWork.
 type workerProcess struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -135,7 +135,7 @@ type workerProcess struct {
 	said  strings.Builder
 }
 
-// startWorker starts a worker process against the server of the moment.
+// startWorker starts a worker process for the current server.
 func (s *site) startWorker() *workerProcess {
 	s.t.Helper()
 	w := &workerProcess{t: s.t, cmd: exec.Command(os.Args[0])}
@@ -168,7 +168,7 @@ func (s *site) startWorker() *workerProcess {
 
 func (w *workerProcess) signal(signal syscall.Signal) { _ = w.cmd.Process.Signal(signal) }
 
-// expectWord waits until the worker says so.
+// expectWord waits until the worker prints that word.
 func (w *workerProcess) expectWord(word string) {
 	w.t.Helper()
 	if line, err := w.lines.ReadString('\n'); strings.TrimSpace(line) != word {

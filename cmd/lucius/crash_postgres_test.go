@@ -76,13 +76,13 @@ func TestCrash_EverythingOnPostgres(t *testing.T) {
 	for round := range *crashRounds {
 		l.more(5)
 		switch round % 4 {
-		case 0: // A replica dies, and another takes its place.
+		case 0: // A replica dies, and another replaces it.
 			victim := rand.IntN(len(replicas))
 			replicas[victim].kill()
 			replicas[victim] = entry.start(flags...)
-		case 1: // The sessions end in the middle of whatever they do.
+		case 1: // All sessions end at once.
 			endSessions(t, server.URL)
-		case 2: // The network does.
+		case 2: // The network fails.
 			way.close()
 			time.Sleep(time.Second)
 			way.reopen()
@@ -99,7 +99,7 @@ func TestCrash_EverythingOnPostgres(t *testing.T) {
 	if found := listJobs(t, entry.client, api.ListJobsParams{}); len(found) != len(jobs) || len(jobs) == 0 {
 		t.Errorf("%d commands were accepted, and there are %d jobs", len(jobs), len(found))
 	}
-	for range 20 { // What a crash left undone after a job's end has an entry that is due soon.
+	for range 20 { // If a crash interrupted the work after a job's end, an entry for it is due soon.
 		if _, err := tryPlain(t, server.URL.String(), "audit", "--quiescent"); err == nil {
 			break
 		}
@@ -150,7 +150,7 @@ func endSessions(t *testing.T, at *url.URL) {
 	}
 }
 
-// TestPostgres_SaysWhatIsMissing starts on databases on which it cannot serve.
+// TestPostgres_SaysWhatIsMissing starts servers on databases that cannot be served.
 func TestPostgres_SaysWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	server := onPostgres(t)

@@ -44,7 +44,7 @@ func runTests(m *testing.M) int {
 	return holdToContract(m.Run())
 }
 
-// build makes the binary as it is shipped, without C, once for all tests.
+// build builds the binary as it is shipped, without C, once for all tests.
 func build(tags string) (string, error) {
 	binary := filepath.Join(builds, "lucius"+tags)
 	cmd := exec.Command("go", "build", "-tags", tags, "-o", binary, ".")
@@ -60,8 +60,8 @@ var (
 	buildKillable = sync.OnceValues(func() (string, error) { return build("killpoints") })
 )
 
-// swift are settings under which a server that is killed all the time gets
-// everything done within seconds, and no budget is ever exhausted.
+// swift are settings under which a server that is killed repeatedly still completes all
+// work within seconds, and exhausts no budget.
 var swift = []string{
 	"--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols", "--log-level", "error",
 	"--ack-timeout", "500ms", "--lease-duration", "2s", "--publish-timeout", "500ms",
@@ -70,17 +70,17 @@ var swift = []string{
 	"--max-attempts", "1000", "--sweep-interval", "50ms", "--outbox-retry-interval", "50ms",
 }
 
-// site is a data directory, and the client of whichever server runs on it.
+// site is a data directory, with a client of the server that currently runs on it.
 type site struct {
 	t      *testing.T
 	data   string
 	client *api.ClientWithResponses
 	http   *http.Client
-	// address is the listen address of the present server, or "".
+	// address is the listen address of the current server, or "".
 	address atomic.Value
 }
 
-// siteURL stands for the present server, at whichever address.
+// siteURL stands for the current server, at any address.
 const siteURL = "http://localhost"
 
 func newSite(t *testing.T) *site {
@@ -109,7 +109,7 @@ type process struct {
 	t     *testing.T
 	site  *site
 	cmd   *exec.Cmd
-	said  strings.Builder // What it wrote to standard error, once it has ended.
+	said  strings.Builder // its standard error, once it has ended
 	ended chan struct{}
 }
 
@@ -157,7 +157,7 @@ func (s *site) launch(cmd *exec.Cmd) (*process, bool) {
 	}
 	go func() {
 		_, _ = io.Copy(io.Discard, lines) // Until it ends.
-		_ = cmd.Wait()                    // What it ended with is kept.
+		_ = cmd.Wait()                    // Its exit state is kept.
 		s.address.CompareAndSwap(address, "")
 		close(p.ended)
 	}()
@@ -167,7 +167,7 @@ func (s *site) launch(cmd *exec.Cmd) (*process, bool) {
 	return p, serves
 }
 
-// wait waits until the process has ended by itself.
+// wait waits until the process ends by itself.
 func (p *process) wait(longest time.Duration) {
 	p.t.Helper()
 	select {

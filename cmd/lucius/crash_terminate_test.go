@@ -13,9 +13,9 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// TestTerminate_UnderLoad sends the server SIGTERM again and again while
-// requests are under way. It ends with status 0, what waits is answered, no
-// answer is cut off, and a command that got none was not accepted either.
+// TestTerminate_UnderLoad sends the server SIGTERM repeatedly while requests are in
+// progress. It ends with status 0, answers waiting requests, cuts off no answer, and has
+// not accepted a command that it did not answer.
 func TestTerminate_UnderLoad(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -58,13 +58,13 @@ func (s *site) waitForWork() <-chan int {
 	return answered
 }
 
-// witness sees how requests end.
+// witness records how requests end.
 type witness struct {
 	http.RoundTripper
 
 	mu     sync.Mutex
 	seen   map[int]int // How often each status was answered.
-	shut   int         // Requests that were not let in.
+	shut   int         // requests that were not accepted
 	broken []error     // Requests that ended any other way, cut-off answers among them.
 }
 

@@ -9,10 +9,10 @@ import (
 // kills is how often the server is killed while it is under load.
 const kills = 20
 
-// TestCrash_NothingAcknowledgedIsLost kills the real binary again and again,
-// at any moment, while clients submit commands and workers carry them through
-// three steps. Afterwards every command that got a 202 has a job that ended
-// well, and no step of any job was applied twice.
+// TestCrash_NothingAcknowledgedIsLost kills the real binary repeatedly, at random moments,
+// while clients submit commands and workers carry them through three steps. Afterwards
+// every command that got a 202 has a job that ended well, and no step of any job was
+// applied twice.
 func TestCrash_NothingAcknowledgedIsLost(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

@@ -44,9 +44,9 @@ func buryReply(t *testing.T, namespace *fakeservicebus.Server, body string) {
 	}
 }
 
-// TestDeadLetters_HaveAWayOut has a good reply and a bad one end in the dead letters. The
-// server warns of them; the good one is replayed and moves its job on, and the command
-// deletes the other.
+// TestDeadLetters_HaveAWayOut dead-letters a valid reply and an invalid one. The server
+// warns of them; the valid one is replayed and its job continues, and the command deletes
+// the other.
 func TestDeadLetters_HaveAWayOut(t *testing.T) {
 	t.Parallel()
 	namespace, dir := newNamespace(t), filepath.Join(t.TempDir(), "data")

@@ -27,9 +27,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// standardServer is a server with the documented defaults, but for its store and its
-// bus, which is the pull queue or topics: all parts and loops of the program, on virtual
-// time and without a network.
+// standardServer is a server with the documented defaults, except for its store and its bus
+// (the pull queue or topics): all parts and loops of the program, on virtual time and
+// without a network.
 type standardServer struct {
 	*testServer
 	*topics
@@ -40,7 +40,7 @@ type standardServer struct {
 	logged  *output
 }
 
-// topics are a bus that keeps what it is sent, and rejects each message of the first
+// topics are a bus that records its messages, and rejects each message of the first
 // attempts.
 type topics struct {
 	rejects int
@@ -129,7 +129,7 @@ func (d directly) Do(r *http.Request) (*http.Response, error) {
 	return recorder.Result(), nil
 }
 
-// next is the next directive that a worker gets, nil once the job has ended.
+// next returns the next directive that a worker gets, nil once the job has ended.
 func (s *standardServer) next(t *testing.T, jobID string) *statemachine.Directive {
 	t.Helper()
 	for {
@@ -196,7 +196,7 @@ func (s *standardServer) result(t *testing.T, d *statemachine.Directive, status 
 	}
 }
 
-// occurred is when the event of that type happened to each attempt of the first step.
+// occurred returns when the event of that type happened to each attempt of the first step.
 func (s *standardServer) occurred(t *testing.T, jobID, eventType string) []time.Time {
 	t.Helper()
 	response, err := s.client.ListJobEventsWithResponse(t.Context(), jobID, nil)
@@ -212,9 +212,8 @@ func (s *standardServer) occurred(t *testing.T, jobID, eventType string) []time.
 	return at
 }
 
-// A job lives through each of the default schedules to its end, and each deadline and
-// each delay is the documented one: a delay within the 10 % of the jitter, and both late
-// by no more than an interval of the loops.
+// A job follows each default schedule to its end, with the documented deadlines and delays:
+// delays within the 10 % of jitter, and both late by at most one interval of the loops.
 func TestDefaults_EachScheduleIsLivedThrough(t *testing.T) {
 	t.Parallel()
 	ackTimeout, lease := 30*time.Second, 15*time.Minute
@@ -288,9 +287,9 @@ func TestDefaults_AStepMayHaveTenAttempts(t *testing.T) {
 	})
 }
 
-// A server with other settings lives by those: the intervals of its loops, the delays and
-// their jitter, the cap on attempts, how long an ended job and its key are kept, and where
-// the job goes then: into a file of its month, with its payload and its whole history.
+// A server obeys other settings: the intervals of its loops, the delays and their jitter,
+// the cap on attempts, how long it keeps an ended job and its key, and the archive, a file
+// for each month with the job's payload and whole history.
 func TestDefaults_GiveWayToSettings(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "archive")
@@ -345,14 +344,14 @@ func TestDefaults_GiveWayToSettings(t *testing.T) {
 	})
 }
 
-// Timeouts are followed in metrics and in the log: how many there were, of which cause,
-// and of which attempt of which job. The log holds no lease id, which is a capability.
+// The metrics and the log show timeouts: how many there were, of which cause, and of which
+// attempt of which job. The log holds no lease id, which is a capability.
 func TestObserve_TimeoutsAreCountedAndLogged(t *testing.T) {
 	t.Parallel()
 	for cause, worker := range map[string]func(*testing.T, *standardServer, *statemachine.Directive){
 		"ack_timeout":   func(*testing.T, *standardServer, *statemachine.Directive) {},
 		"lease_expired": func(t *testing.T, s *standardServer, d *statemachine.Directive) { t.Helper(); s.ack(t, d) },
-		// A step ends at LUCIUS_STEP_RESULT_TIMEOUT, however alive its worker is.
+		// A step ends at LUCIUS_STEP_RESULT_TIMEOUT, even if its worker sends heartbeats.
 		"step_timeout": func(t *testing.T, s *standardServer, d *statemachine.Directive) {
 			t.Helper()
 			begin := time.Now()
@@ -434,7 +433,7 @@ func between(t *testing.T, name string, got, low, high time.Duration) {
 	}
 }
 
-// A program that has the server inside it gets the defaults of the settings.
+// A program that embeds the server gets the defaults of the settings.
 func TestDefaults_AreThoseOfThePackage(t *testing.T) {
 	t.Parallel()
 	loaded, err := config.LoadArgs(nil, nil)

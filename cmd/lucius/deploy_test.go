@@ -29,8 +29,8 @@ func templates(t *testing.T) string {
 	return all.String()
 }
 
-// What the template creates is what the program expects by default: a name that
-// differs would create an unused table or topic.
+// The template creates the tables and topics that the program expects by default: with
+// another name they would be unused.
 func TestDeploy_CreatesWhatTheProgramExpects(t *testing.T) {
 	t.Parallel()
 	text := templates(t)
@@ -80,7 +80,7 @@ func TestDeploy_StartsReplicasThatMayListen(t *testing.T) {
 		}
 		variables[name] = value
 	}
-	delete(variables, "LUCIUS_LEASE_DURATION") // An example of a further one.
+	delete(variables, "LUCIUS_LEASE_DURATION") // the example of a further variable
 	load := func() (*config.Loaded, error) {
 		loaded, err := config.Load(nil, entries(variables))
 		return loaded, err

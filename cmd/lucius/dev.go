@@ -108,7 +108,7 @@ func (p *program) try(ctx context.Context, o *devOptions, url string) {
 	fmt.Fprintf(p.Stdout, "lucius serves %s in memory, and keeps nothing\n\n  API        %s\n  protocols  %s\n", url, page, o.protocols)
 	if name, args := browser(runtime.GOOS, os.Getenv); name != "" && p.Terminal && !o.noOpen {
 		opener := exec.CommandContext(ctx, name, append(args, page)...) //nolint:gosec // It is one of three commands.
-		if opener.Start() == nil {                                      // Otherwise the page is named above.
+		if opener.Start() == nil {                                      // otherwise the user has the URL printed above
 			go func() { _ = opener.Wait() }()
 		}
 	}

@@ -38,7 +38,7 @@ func TestInitAndDev_RunAJobToItsEnd(t *testing.T) {
 
 	python, err := exec.LookPath("python3")
 	if err != nil {
-		return // The worker is for those who have it.
+		return // This part needs Python.
 	}
 	dev = startDev(t, binary, dir, "--workers=false")
 	url := strings.Fields(dev.until("lucius serves "))[2]
@@ -53,7 +53,7 @@ func TestInitAndDev_RunAJobToItsEnd(t *testing.T) {
 	dev.end()
 }
 
-// devRun is a lucius dev under way.
+// devRun is a running lucius dev.
 type devRun struct {
 	t     *testing.T
 	cmd   *exec.Cmd
@@ -111,7 +111,7 @@ func TestDev_ShowsAnExampleAndTakesAFreePort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = taken.Close() }) // No one has called it.
+	t.Cleanup(func() { _ = taken.Close() }) // It has no connections.
 	dir, empty := t.TempDir(), t.TempDir()
 	bad := filepath.Join(dir, "bad.json")
 	if err := os.WriteFile(bad, []byte(`{"tenant_id":"a"}`), 0o600); err != nil {

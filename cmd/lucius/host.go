@@ -45,7 +45,7 @@ type host struct {
 	tenants   *config.Tenants
 	tracer    *tracing.Tracer // nil unless the environment names a place to report to
 	bus       bus
-	inbox     inbox.Source  // nil but on PostgreSQL, with the role api
+	inbox     inbox.Source  // nil except on PostgreSQL with the role api
 	submitted chan struct{} // tells of commands in the inbox
 
 	closeInbox func()
@@ -142,7 +142,7 @@ func (h *host) openInbox(ctx context.Context, table string) error {
 		notifier.Listen(pginbox.Channel, func(string) {
 			select {
 			case h.submitted <- struct{}{}:
-			default: // It is told already.
+			default: // A signal is already pending.
 			}
 		})
 	}
@@ -264,7 +264,7 @@ func (h *host) run(ctx context.Context, listener net.Listener, hangups <-chan os
 	grace, cancel := context.WithTimeout(context.Background(), h.cfg.ShutdownGrace)
 	defer cancel()
 	if front.Shutdown(grace) != nil {
-		_ = front.Close() // Run says whether requests were under way.
+		_ = front.Close() // Run reports whether requests were in progress.
 	}
 	return errors.Join(cause, ended, <-ran)
 }

@@ -78,8 +78,8 @@ func (f *fortress) allAtOnce(n int, attack func(net.Conn)) {
 	attacks.Wait()
 }
 
-// pour sends a beginning and then the same text again and again, fast: 100,000
-// times at least, and until the connection ends.
+// pour sends a beginning and then the same text repeatedly without delay: at least 100,000
+// times, and until the connection ends.
 func pour(w io.Writer, beginning, text string) {
 	chunk := strings.Repeat(text, 10_000)
 	for _, err := io.WriteString(w, beginning); err == nil; {

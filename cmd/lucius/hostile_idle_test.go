@@ -34,8 +34,8 @@ func allowFiles(t *testing.T, n int) int {
 	return n
 }
 
-// TestHostile_IdleConnections opens as many connections as may be, of which half
-// say nothing and half have been answered once and say nothing more.
+// TestHostile_IdleConnections opens as many connections as are allowed: half send nothing,
+// and half send nothing after one answered request.
 func TestHostile_IdleConnections(t *testing.T) {
 	t.Parallel()
 	n := allowFiles(t, crowd)
@@ -47,8 +47,8 @@ func TestHostile_IdleConnections(t *testing.T) {
 	})
 }
 
-// TestHostile_MoreConnectionsThanMayBe opens far more connections than the server
-// is to have: it closes the longest idle ones, and a good client always gets in.
+// TestHostile_MoreConnectionsThanMayBe opens far more connections than the server allows:
+// it closes those idle longest, and a good client can always connect.
 func TestHostile_MoreConnectionsThanMayBe(t *testing.T) {
 	t.Parallel()
 	const may, beside = 50, 20
@@ -81,7 +81,7 @@ func (f *fortress) crowdIn(n int) {
 	}
 }
 
-// askOnce has one request answered, and leaves the connection open.
+// askOnce sends a request, reads the answer, and leaves the connection open.
 func askOnce(conn net.Conn) error {
 	if _, err := fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		return err

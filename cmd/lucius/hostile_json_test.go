@@ -88,7 +88,7 @@ func TestHostile_TinyValues(t *testing.T) {
 	})
 }
 
-// TestHostile_Payloads sends commands that are good but for their payload.
+// TestHostile_Payloads sends commands that are valid except for their payload.
 func TestHostile_Payloads(t *testing.T) {
 	t.Parallel()
 	f := besiege(t)

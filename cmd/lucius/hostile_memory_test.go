@@ -18,8 +18,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// memoryBound is what docs/operations.md promises of a server, also under attack, in
-// bytes of resident memory.
+// memoryBound is the resident memory in bytes that docs/operations.md promises for a
+// server, even under attack.
 const memoryBound = 512 << 20
 
 // TestHostile_ManyLists asks for pages of a thousand jobs with large references, many at
@@ -51,8 +51,8 @@ func TestHostile_ManyLists(t *testing.T) {
 	})
 }
 
-// TestHostile_LargeClaims has a hundred large directives claimed, and then repeats the
-// claim many times at a time. An answer that is read too slowly may be cut off, and is asked
+// TestHostile_LargeClaims claims a hundred large directives, and then repeats the claim
+// many times concurrently. An answer that is read too slowly may be cut off, and is asked
 // for again.
 func TestHostile_LargeClaims(t *testing.T) {
 	t.Parallel()
@@ -88,8 +88,8 @@ func TestHostile_LargeClaims(t *testing.T) {
 	})
 }
 
-// TestMemory_OfWorkedJobs has workers carry jobs with payloads of 60 kB through their
-// three steps, some 120 MB in all: as much as the store keeps in memory.
+// TestMemory_OfWorkedJobs runs jobs with payloads of 60 kB through their three steps, some
+// 120 MB in total: as much as the store keeps in memory.
 func TestMemory_OfWorkedJobs(t *testing.T) {
 	t.Parallel()
 	const jobs, batch = 480, 16
@@ -140,8 +140,8 @@ func workOnce(t *testing.T, worker *caller, claim int64) (done int64) {
 	return done
 }
 
-// residentPeak is the most memory that the process had, in bytes, as Linux
-// counts it. Elsewhere it is 0.
+// residentPeak returns the peak resident memory of the process in bytes on Linux, and 0
+// elsewhere.
 func residentPeak(t *testing.T, pid int) int64 {
 	t.Helper()
 	if runtime.GOOS != "linux" {

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// TestHostile_Paths names objects that no server has: what is long, and what is
-// no text. They are not there, like any other that is not.
+// TestHostile_Paths requests objects with long ids and ids that are not text. They are
+// answered like any other missing object.
 func TestHostile_Paths(t *testing.T) {
 	t.Parallel()
 	f := besiege(t)
@@ -36,7 +36,7 @@ func TestHostile_Paths(t *testing.T) {
 	})
 }
 
-// TestHostile_Parameters sends parameters that make no sense.
+// TestHostile_Parameters sends invalid parameters.
 func TestHostile_Parameters(t *testing.T) {
 	t.Parallel()
 	f := besiege(t)

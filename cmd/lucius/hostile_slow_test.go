@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// TestHostile_SlowClients sends headers that never end and bodies of which hardly
-// anything comes. Nobody waits for them longer than they may take, also where the
-// request is refused without its body.
+// TestHostile_SlowClients sends headers that never end and bodies that hardly arrive. The
+// server waits for them no longer than they may take, even if it refuses the request
+// without its body.
 func TestHostile_SlowClients(t *testing.T) {
 	t.Parallel()
 	f := besiege(t)
@@ -50,7 +50,7 @@ func (f *fortress) sendSlowBody(token, code string) func(net.Conn) {
 	}
 }
 
-// drip sends the text again and again, slowly, until the connection ends.
+// drip sends the text repeatedly and slowly until the connection ends.
 func drip(w io.Writer, text string, pause time.Duration) {
 	for {
 		if _, err := io.WriteString(w, text); err != nil {

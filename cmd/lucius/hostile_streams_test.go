@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// TestHostile_StreamsThatNobodyReads follows a job with a long history, and reads
+// TestHostile_UnreadStreams follows a job with a long history, and reads
 // nothing of it. The server does not wait for such a client.
-func TestHostile_StreamsThatNobodyReads(t *testing.T) {
+func TestHostile_UnreadStreams(t *testing.T) {
 	t.Parallel()
 	const streams = 1000
 	f := besiege(t)
@@ -32,9 +32,9 @@ func TestHostile_StreamsThatNobodyReads(t *testing.T) {
 	})
 }
 
-// TestHostile_AnswersThatNobodyReads asks for large answers, and reads nothing of
+// TestHostile_UnreadAnswers asks for large answers, and reads nothing of
 // them.
-func TestHostile_AnswersThatNobodyReads(t *testing.T) {
+func TestHostile_UnreadAnswers(t *testing.T) {
 	t.Parallel()
 	f := besiege(t)
 	jobID := f.longJob(t)
@@ -186,7 +186,7 @@ func (f *fortress) dialDeaf(t *testing.T) net.Conn {
 	return conn
 }
 
-// untilUnderWay waits until so many requests are under way.
+// untilUnderWay waits until that many requests are in progress.
 func (f *fortress) untilUnderWay(what string, enough func(n int) bool) {
 	f.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {

@@ -59,8 +59,8 @@ func (f *fortress) as(token string) *caller {
 	return &caller{url: f.url, token: token, http: &http.Client{Transport: transport, Timeout: patience}}
 }
 
-// while attacks, and sees that a good client is answered all the time and that
-// the server stays under its bound of memory.
+// while attacks, and checks that a good client is always answered and that the server stays
+// within its memory bound.
 func (f *fortress) while(attack func()) {
 	f.t.Helper()
 	over := make(chan struct{})
@@ -116,8 +116,8 @@ func (f *fortress) dial() (net.Conn, error) {
 	return conn, conn.SetDeadline(time.Now().Add(patience))
 }
 
-// expectClosed fails unless the server closes the connection, and returns what it
-// said before that.
+// expectClosed fails unless the server closes the connection, and returns the bytes that it
+// sent before.
 func (f *fortress) expectClosed(conn net.Conn) string {
 	said, err := io.ReadAll(conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -127,7 +127,7 @@ func (f *fortress) expectClosed(conn net.Conn) string {
 }
 
 // expectProblem fails unless the answer is a problem of that code, as the
-// document has it for the request, and says nothing of what is inside.
+// document has it for the request, and reveals no internals.
 func (f *fortress) expectProblem(method, path string, got answer, code string) {
 	f.t.Helper()
 	var found api.Problem

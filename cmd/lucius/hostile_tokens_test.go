@@ -28,7 +28,7 @@ func forgeries(m *mint) map[string]string {
 	own := header{"jwk": m.jwk("stranger"), "kid": "stranger"}
 	good := with(nil, nil)
 	parts := strings.Split(good, ".")
-	rsaKey, _ := x509.MarshalPKIXPublicKey(m.rsa.Public()) // It is a key that can be marshalled.
+	rsaKey, _ := x509.MarshalPKIXPublicKey(m.rsa.Public()) // This key can be marshalled.
 	return map[string]string{
 		"alg none":                    m.token(header{"alg": "none"}, nil, unsigned),
 		"alg none in another case":    m.token(header{"alg": "nOnE"}, nil, unsigned),
@@ -65,8 +65,8 @@ func forgeries(m *mint) map[string]string {
 	}
 }
 
-// TestHostile_Tokens calls with tokens that are not good, many at a time. Each is
-// answered alike, and the issuer is not asked about each.
+// TestHostile_Tokens calls with invalid tokens, many at a time. All get the same answer,
+// and the issuer is not asked about each.
 func TestHostile_Tokens(t *testing.T) {
 	t.Parallel()
 	f := besiege(t)

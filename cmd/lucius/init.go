@@ -23,7 +23,7 @@ import (
 //go:embed project
 var projectFiles embed.FS
 
-// initialize returns lucius init, which writes a folder to begin with.
+// initialize returns lucius init, which writes a starter folder.
 func (p *program) initialize() *cobra.Command {
 	var force bool
 	cmd := &cobra.Command{
@@ -52,8 +52,8 @@ func (p *program) initialize() *cobra.Command {
 	return cmd
 }
 
-// writeProject writes the files into the folder and returns their paths. It writes
-// nothing if it would overwrite a file, unless by force.
+// writeProject writes the files into the folder and returns their paths. Without force, it
+// writes nothing if it would overwrite a file.
 func writeProject(dir string, force bool) (written []string, err error) {
 	root, err := fs.Sub(projectFiles, "project")
 	if err != nil {
@@ -92,8 +92,8 @@ func writeProject(dir string, force bool) (written []string, err error) {
 	return written, nil
 }
 
-// checkFree refuses a path that holds a file, unless by force, and one in a folder that
-// cannot be made.
+// checkFree refuses a path with a file, unless forced, and a path in a folder that cannot
+// be created.
 func checkFree(path string, force bool) error {
 	folder := filepath.Dir(path)
 	if info, err := os.Stat(folder); err == nil && !info.IsDir() {

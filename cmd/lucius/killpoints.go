@@ -20,9 +20,10 @@ import (
 )
 
 // killAt is the variable that names the point at which the process dies, and which
-// arrival there counts, such as "after.commit.accept:3". Without it the process lives on.
+// arrival there counts, such as "after.commit.accept:3". Without it the process is not
+// killed.
 //
-// The points lie between the parts, so that no part knows of them:
+// The points are between the parts, so that no part knows of them:
 //
 //	before.X, after.X   before a write, and after the store has made it durable
 //	    X = commit.{event}    the commit of a change, named after its event
@@ -36,7 +37,8 @@ import (
 // so that there are points within a change.
 const killAt = "LUCIUS_TEST_KILL_AT"
 
-// breakAt is the same, but there the relay's window gets an illegal transition.
+// breakAt is the same, but at its point the relay's window gets an illegal transition
+// instead.
 const breakAt = "LUCIUS_TEST_BREAK_AT"
 
 // trap is the point at which the process dies, or its window is broken.

@@ -18,7 +18,7 @@ import (
 const collectAt = 400
 
 // collectHarderAt is the memory of the process, in bytes, from which it collects more
-// often: many slow clients then cost what they hold, and not five times as much.
+// often: slow clients then cost only the memory that they hold, not five times as much.
 const collectHarderAt = 320 << 20
 
 // tuneCollector sets collectAt, unless GOGC is set.

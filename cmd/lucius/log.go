@@ -9,8 +9,8 @@ import (
 )
 
 // newLogger returns the configured logger. It masks secrets in texts and errors, such as
-// the signature in a URL that an SDK quotes, summarises what an outage of the store makes
-// everything say, and leaves out what a stop makes everything say.
+// the signature in a URL that an SDK quotes, summarises the repeated messages of a store
+// outage, and leaves out those that a stop causes.
 func newLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	var parsed slog.Level
 	if err := parsed.UnmarshalText([]byte(level)); err != nil {

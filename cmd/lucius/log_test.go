@@ -46,7 +46,7 @@ func serveAndStop(t *testing.T, args ...string) string {
 	return log.String()
 }
 
-// writerFunc is a function as a writer.
+// writerFunc adapts a function to a writer.
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(text []byte) (int, error) { return f(text) }
@@ -92,7 +92,7 @@ func TestLog_MasksSecrets(t *testing.T) {
 	}
 }
 
-// A stop with hundreds of rows in hand is no reason for hundreds of warnings.
+// A stop with hundreds of rows in progress must not cause hundreds of warnings.
 func TestLog_IsQuietAboutWorkThatAStopHasCancelled(t *testing.T) {
 	t.Parallel()
 	running, stop := context.WithCancel(t.Context())

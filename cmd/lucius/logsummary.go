@@ -15,9 +15,9 @@ import (
 // summaryInterval is how often lines about the store that were left out are summarised.
 const summaryInterval = 10 * time.Second
 
-// storeSummary is a log handler for outages of the store, in which every job, request
-// and loop has the same to say. It passes the first line of each message on, and
-// replaces the others by one line in each interval that counts them.
+// storeSummary is a log handler for outages of the store, in which every job, request and
+// loop reports the same. It passes the first line of each message on, and replaces the
+// others by one line in each interval that counts them.
 type storeSummary struct {
 	slog.Handler
 
@@ -42,8 +42,8 @@ func newStoreSummary(next slog.Handler) slog.Handler {
 
 // Handle implements [slog.Handler].
 func (h *storeSummary) Handle(ctx context.Context, line slog.Record) error {
-	// What a stop has cancelled is found again after the next start. Hundreds of
-	// warnings about it would hide one that matters.
+	// The next start finds the work that a stop has cancelled. Hundreds of warnings about
+	// it would hide one that matters.
 	if ctx.Err() != nil && errorIn(&line, context.Canceled) != nil {
 		return nil //nolint:nilerr // The errors are those of the line and of its work.
 	}

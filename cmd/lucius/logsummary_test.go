@@ -12,9 +12,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// TestStoreSummary lives through an outage of the store: each message is logged once,
-// then counted every ten seconds, and logged again in the next outage. Lines about
-// anything else pass.
+// TestStoreSummary simulates an outage of the store: each message is logged once, then
+// counted every ten seconds, and logged again in the next outage. Lines about anything else
+// pass.
 func TestStoreSummary(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

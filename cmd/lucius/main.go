@@ -20,7 +20,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 )
 
-// program is a command line under way.
+// program is a running command line.
 type program struct {
 	cli.Env
 
@@ -30,7 +30,7 @@ type program struct {
 }
 
 // commands returns the commands of the program itself: those that run a server, and those
-// that read what a server has.
+// that read a server's data.
 func (p *program) commands() []*cobra.Command {
 	return []*cobra.Command{
 		p.serve(), p.dev(), p.demo(), p.bench(), p.audit(), p.azure(), p.postgres(), p.token(), p.webhookSecret(),
@@ -41,7 +41,7 @@ func (p *program) commands() []*cobra.Command {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if name, err := os.Executable(); err == nil && strings.Contains(name, "go-build") { // By go run, in Go's build cache.
+	if name, err := os.Executable(); err == nil && strings.Contains(name, "go-build") { // started by go run, in Go's build cache
 		ctx = withParent(ctx, time.Second)
 	}
 	p := &program{Env: cli.ProcessEnv("http://" + config.DefaultListenAddr)}
@@ -53,9 +53,9 @@ func main() {
 }
 
 // withParent returns a context that also ends when the parent of this process has ended,
-// at which it looks at each interval. go run passes signals on, but not its own kill -9:
-// its program would keep the port and the data directory. On Windows, where the parent's
-// id never changes, the context does not end.
+// which it checks at each interval. go run passes signals on, but not its own kill -9: its
+// program would keep the port and the data directory. On Windows, where the parent's id
+// never changes, the context does not end.
 func withParent(ctx context.Context, interval time.Duration) context.Context {
 	ctx, end := context.WithCancelCause(ctx)
 	parent := os.Getppid()

@@ -49,7 +49,8 @@ func newMetrics() *programMetrics {
 	return m
 }
 
-// watchStore registers what is read of the store, and creates the series of its requests.
+// watchStore registers the metrics that are read from the store, and creates the series of
+// its requests.
 func (m *programMetrics) watchStore(store tablestore.Store) {
 	outcomes := metrics.Names(aztablestore.Succeeded, aztablestore.Refused, aztablestore.Unreachable, aztablestore.Unanswered)
 	operations := []string{"get", "scan", "commit"}

@@ -11,9 +11,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// What becomes of commands can be followed in the metrics: starts, retries,
-// timeouts and ends.
-func TestServe_CountsWhatBecomesOfJobs(t *testing.T) {
+// The metrics show the course of jobs: starts, retries, timeouts and ends.
+func TestServe_CountsTheCourseOfJobs(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)
 	jobID := s.submit(t)

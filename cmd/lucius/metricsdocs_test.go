@@ -20,8 +20,8 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// allMetrics returns the metric families of a local server, of one on PostgreSQL, and of one
-// that has all else that is optional.
+// allMetrics returns the metric families of a local server, of one on PostgreSQL, and of
+// one with all other optional parts.
 func allMetrics(t *testing.T) map[string]*dto.MetricFamily {
 	t.Helper()
 	dir := t.TempDir()
@@ -48,7 +48,7 @@ func allMetrics(t *testing.T) map[string]*dto.MetricFamily {
 	plain.do(t, http.MethodPost, "/v1/work:claim", `{"owner":"w","request_id":"r","max":1,"unknown":1}`)
 	families := map[string]*dto.MetricFamily{}
 	for _, s := range []*caller{plain, {url: shared.url, http: plain.http}, {url: optional.url, http: ca.client()}} {
-		s.want(t, http.StatusOK, http.MethodGet, "/metrics", "") // The first counts no request.
+		s.want(t, http.StatusOK, http.MethodGet, "/metrics", "") // The first scrape counts no request.
 		text := s.want(t, http.StatusOK, http.MethodGet, "/metrics", "").body
 		parser := expfmt.NewTextParser(model.UTF8Validation)
 		found, err := parser.TextToMetricFamilies(strings.NewReader(text))

@@ -45,18 +45,18 @@ func newRoad(t *testing.T, target string) *road {
 		}
 	})
 	t.Cleanup(func() {
-		_ = listener.Close() // It ends the loop above, and that is all.
+		_ = listener.Close() // It only ends the loop above.
 		r.close()
 		r.busy.Wait()
 	})
 	return r
 }
 
-// carry carries what both sides say, until one of them is gone.
+// carry forwards data in both directions until one side closes.
 func (r *road) carry(from net.Conn) {
 	to, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", r.target)
 	if err != nil || !r.enter(from, to) {
-		_ = from.Close() // The caller is told by that.
+		_ = from.Close() // so that the caller notices
 		if err == nil {
 			_ = to.Close()
 		}
@@ -89,13 +89,13 @@ func (r *road) enter(ends ...net.Conn) bool {
 	return true
 }
 
-// close cuts all connections and lets none through any more.
+// close cuts all connections and refuses new ones.
 func (r *road) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closed = true
 	for end := range r.open {
-		_ = end.Close() // Whoever holds it is told by that.
+		_ = end.Close() // Its holder notices.
 	}
 }
 
@@ -111,9 +111,9 @@ func (r *road) connectionOver(account *azurite.Server) string {
 	return strings.ReplaceAll(account.ConnectionString(), account.Addr(), r.listener.Addr().String())
 }
 
-// While the storage account is away clients are told so, and nothing that was
-// accepted fails or loses an attempt, however long the outage is.
-func TestServe_WaitsForAnAccountThatIsAway(t *testing.T) {
+// While the storage account is unreachable, clients get an error, and no accepted job fails
+// or loses an attempt, however long the outage lasts.
+func TestServe_WaitsForAnUnreachableAccount(t *testing.T) {
 	t.Parallel()
 	account, err := azurite.Start(t.Context())
 	if err != nil {
@@ -149,7 +149,7 @@ func TestServe_WaitsForAnAccountThatIsAway(t *testing.T) {
 	}
 }
 
-// workOver has a worker pull work until the test ends, or rest is called.
+// workOver makes a worker pull work until the test ends, or rest is called.
 func workOver(t *testing.T, s *testServer) (rest func()) {
 	t.Helper()
 	w := newWorker(t, s.url, s.http, "w2", func(context.Context, *lucius.Task) (any, error) { return nil, nil })

@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// TestPostgres_InboxIsOfOneLedger serves with a role that has no rights on the inbox, which
-// does without the role api, and with two ledgers in one database.
+// TestPostgres_InboxIsOfOneLedger serves with a database role without rights on the inbox,
+// which is enough without the role api, and with two ledgers in one database.
 func TestPostgres_InboxIsOfOneLedger(t *testing.T) {
 	t.Parallel()
 	server := onPostgres(t)

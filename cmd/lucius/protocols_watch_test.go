@@ -29,7 +29,7 @@ func ingest(version string, steps ...string) string {
 	return text.String()
 }
 
-// put replaces the protocol file of the folder in one go.
+// put replaces the protocol file of the folder atomically.
 func put(t *testing.T, dir, text string) {
 	t.Helper()
 	next, path := filepath.Join(dir, "next"), filepath.Join(dir, "ingest.yaml")
@@ -38,7 +38,7 @@ func put(t *testing.T, dir, text string) {
 	}
 }
 
-// until asks again and again, until the answer is yes.
+// until calls the function repeatedly until it returns true.
 func until(t *testing.T, what string, answer func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !answer(); time.Sleep(10 * time.Millisecond) {
@@ -72,7 +72,7 @@ func (s *testServer) complete(t *testing.T, item *api.WorkItem) {
 		Owner: "w", ExpectedRev: item.Rev, RequestID: "done-" + item.WorkID, ResultRef: json.RawMessage(`{"uri":"s3://r"}`),
 	}
 	response, err := s.client.CompleteWorkWithResponse(t.Context(), item.WorkID, done)
-	// As a worker does while the store is away.
+	// as a worker does while the store is unreachable
 	for end := time.Now().Add(time.Minute); err == nil && response.StatusCode() == http.StatusServiceUnavailable && time.Now().Before(end); {
 		time.Sleep(10 * time.Millisecond)
 		response, err = s.client.CompleteWorkWithResponse(t.Context(), item.WorkID, done)
@@ -94,7 +94,7 @@ func stepOf(t *testing.T, item *api.WorkItem) string {
 	return directive.StepID
 }
 
-// outcome is what a job came to: its state, its protocol's version and its steps.
+// outcome is the result of a job: its state, its protocol's version and its steps.
 func outcome(job *api.Job) []string {
 	lines := []string{string(job.State), job.ProtocolVersion}
 	for i := range job.Steps {
@@ -206,8 +206,8 @@ func TestReload_ABadFileIsRefusedAndShows(t *testing.T) {
 	}
 }
 
-// The signal goes to the whole process, but only this server looks so rarely at
-// its files that it matters.
+// The signal reaches all servers of the process, but only this one checks its files so
+// rarely that it matters.
 func TestReload_OnSIGHUP(t *testing.T) {
 	t.Parallel()
 	protocols := t.TempDir()

@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// Of the jobs of a bureau, each sort has this many, and OCR fails for these.
+// How many jobs of each kind a bureau has, and for how many of them OCR fails.
 const (
 	bureauJobs   = 1000
 	bureauFails  = 400 // at first
@@ -34,7 +34,7 @@ type bureau struct {
 	asked    []string
 
 	embed, paused, ocr []string
-	failed             []string // of ocr, at first
+	failed             []string // ids of jobs that ocr failed at first
 
 	claims   int
 	attempts int // that ocr ended
@@ -89,8 +89,8 @@ func (b *bureau) ask(status int, target, body string, into any) {
 	}
 }
 
-// types runs a command line, which must be short and print all of that, whatever the width
-// of its columns.
+// types runs a command line, which must be short, and compares its output, ignoring the
+// width of columns.
 func (b *bureau) types(line string, says ...string) {
 	b.t.Helper()
 	const longest = 60
@@ -143,7 +143,8 @@ func (b *bureau) submit(tenant, service string, n int) (ids []string) {
 	return ids
 }
 
-// work has the worker of ocr carry out all that waits. It fails for these jobs, or reruns.
+// work makes the worker of ocr execute all waiting items. It fails for these jobs or
+// reruns.
 func (b *bureau) work(failing []string) {
 	b.t.Helper()
 	for {
@@ -177,7 +178,7 @@ func (b *bureau) work(failing []string) {
 	}
 }
 
-// await asks again and again, until the answer is yes.
+// await calls the function repeatedly until it returns true.
 func (b *bureau) await(what string, answer func() bool) {
 	b.t.Helper()
 	for end := time.Now().Add(5 * time.Minute); !answer(); time.Sleep(100 * time.Millisecond) {
@@ -206,8 +207,8 @@ func (b *bureau) failures(more string) []api.FailureGroup {
 	return list.Groups
 }
 
-// An operator on call asks seven questions. Each has one request whose answer is the truth,
-// and one command line that says so.
+// An operator on call asks seven questions. For each, one request returns the correct
+// answer, and one command line prints it.
 func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 	t.Parallel()
 	b := newBureau(t)

@@ -29,7 +29,7 @@ func checkBackup(r io.Reader, progress func(done, total int64)) (cli.CheckedBack
 	}, nil
 }
 
-// restore returns lucius restore, which makes a data folder of a backup.
+// restore returns lucius restore, which creates a data folder from a backup.
 func (p *program) restore() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restore FILE", GroupID: cli.GroupOperate, Short: "Make a data folder of a backup", Args: cli.Takes(1, 1),
@@ -65,7 +65,7 @@ func (p *program) restore() *cobra.Command {
 	return cmd
 }
 
-// checkFile checks a backup and says what it holds.
+// checkFile checks a backup and prints its content.
 func (p *program) checkFile(name string, file io.Reader) error {
 	progress, end := p.Progress("check")
 	manifest, err := pebblestore.VerifyBackup(file, progress)
@@ -78,7 +78,7 @@ func (p *program) checkFile(name string, file io.Reader) error {
 	return p.describe(name+" is whole", manifest)
 }
 
-// describe prints what a backup says of itself.
+// describe prints the description in a backup.
 func (p *program) describe(what string, m *pebblestore.BackupManifest) error {
 	_, err := fmt.Fprintf(p.Stdout, "%s: a store made %s, as of %s, %d files with %s, backed up by Lucius %s\n",
 		what, m.StoreCreated.Format(time.RFC3339), m.TakenAt.Format(time.RFC3339), len(m.Files), cli.Size(m.Bytes()), m.Version)

@@ -58,7 +58,7 @@ var short = []string{
 	"--ack-backoff", "20ms,20ms", "--execution-backoff", "20ms,20ms", "--dispatch-backoff", "20ms", "--log-level", "debug",
 }
 
-// patient are settings under which nothing expires while a test looks.
+// patient are settings under which nothing expires during a test.
 var patient = []string{"--ack-timeout", "1m", "--lease-duration", "1m"}
 
 // serveOn starts a server on the folder, with more flags that win over the usual
@@ -169,7 +169,7 @@ func TestServe_AckTimeoutsGoThroughAllAttempts(t *testing.T) {
 	s := serveOn(t, t.TempDir())
 	id := s.submit(t)
 	for _, request := range []string{"c1", "c2", "c3"} {
-		s.claim(t, request, false) // And never start.
+		s.claim(t, request, false) // and never start it
 	}
 	job := s.wait(t, id)
 	if job.State != api.JobStateFailedFinal || job.ErrorCode != "ack_timeout" || job.Steps[0].AttemptNo != 3 {
@@ -311,7 +311,7 @@ func TestDemo_RunsToItsEndAndAgain(t *testing.T) {
 	}
 }
 
-// A list by time takes the form that times have everywhere else.
+// A list by time accepts the same format of times as all other commands.
 func TestServe_ListsByTime(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"))
@@ -332,8 +332,8 @@ func TestServe_ListsByTime(t *testing.T) {
 	}
 }
 
-// A pause is resumed under the id that it was given, whatever its scope is called,
-// and commands that were accepted in the meantime are dispatched soon after.
+// A pause is resumed by the id that it was given, whatever its scope is called, and
+// commands that were accepted during the pause are dispatched soon after.
 func TestServe_PausesAndResumes(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"))

@@ -50,8 +50,8 @@ func newNamespace(t *testing.T) *fakeservicebus.Server {
 	return namespace
 }
 
-// A namespace that makes no sense stops the start; the variable is named, and the
-// key is not shown.
+// An invalid namespace prevents the start; the error names the variable and does not show
+// the key.
 func TestServe_NamesTheVariableOfABadNamespace(t *testing.T) {
 	t.Parallel()
 	for flag, test := range map[string]struct{ value, want string }{
@@ -88,7 +88,7 @@ func onBus(namespace *fakeservicebus.Server) []string {
 	}
 }
 
-// workOnBus has the services work until the test ends, or rest is called.
+// workOnBus makes the services work until the test ends, or rest is called.
 func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle lucius.Handler) (rest func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
@@ -194,7 +194,7 @@ func takeDirective(t *testing.T, namespace *fakeservicebus.Server, jobID, servic
 			if err != nil || len(messages) == 0 {
 				return
 			}
-			_ = receiver.CompleteMessage(ctx, messages[0], nil) // Else it comes again.
+			_ = receiver.CompleteMessage(ctx, messages[0], nil) // otherwise the bus redelivers it
 			found <- messages[0]
 		}()
 	}
@@ -213,8 +213,9 @@ func takeDirective(t *testing.T, namespace *fakeservicebus.Server, jobID, servic
 	return d
 }
 
-// While the bus is away jobs wait and spend nothing, and the server serves on.
-func TestServe_WaitsForABusThatIsAway(t *testing.T) {
+// While the bus is unreachable, jobs wait and spend no attempt, and the server continues to
+// serve.
+func TestServe_WaitsForAnUnreachableBus(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
@@ -232,8 +233,7 @@ func TestServe_WaitsForABusThatIsAway(t *testing.T) {
 	}
 }
 
-// warned waits until the server warns of an open circuit, and is ready all the
-// same.
+// warned waits until the server warns of an open circuit while it is still ready.
 func warned(t *testing.T, s *testServer) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
@@ -248,9 +248,9 @@ func warned(t *testing.T, s *testServer) {
 	t.Fatal("the server did not warn")
 }
 
-// While replies cannot come back no worker is taken for dead, for longer than a lease:
-// no attempt is spent and no work done twice. The lease is long, so that workers on a slow
-// machine connect again in time.
+// While replies cannot arrive, for longer than a lease, the server does not treat workers
+// as dead: no attempt is spent and no work is done twice. The lease is long, so that
+// workers on a slow machine reconnect in time.
 func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
@@ -276,9 +276,9 @@ func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	}
 }
 
-// What waits in the pull queue when the bus is changed goes out by the topics, once its ACK
-// timeout has passed: that of the server that queued it. The second server's is long, so
-// that workers on a slow machine are not taken for dead.
+// When the bus is changed, items in the pull queue are published to the topics once the ACK
+// timeout of the server that queued them has passed. The second server's timeout is long,
+// so that workers on a slow machine are not treated as dead.
 func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
 	t.Parallel()
 	namespace, dir := newNamespace(t), filepath.Join(t.TempDir(), "data")

@@ -89,7 +89,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// meddled is the local store, before whose scans something may happen.
+// meddled is the local store with a hook that runs before its scans.
 type meddled struct {
 	*pebblestore.Store
 
@@ -121,13 +121,13 @@ type situation struct {
 	idle      bool // no jobs are submitted
 }
 
-// refusing is an inbox whose commands are refused or wait.
+// refusing is an inbox with commands that are refused or wait.
 type refusing struct {
 	inbox.Operator
 
 	refused atomic.Int64
-	waits   atomic.Bool // one command does, from now on
-	hangs   atomic.Bool // it answers nothing
+	waits   atomic.Bool // one command waits from now on
+	hangs   atomic.Bool // the inbox does not answer
 	since   time.Time
 }
 
@@ -153,20 +153,20 @@ func (r *refusing) Survey(context.Context) (inbox.Survey, error) {
 	return survey, nil
 }
 
-// workers is how the three workers behave. A nil one asks for no work.
+// workers says how the three workers behave. A nil one claims no work.
 type workers struct {
 	takes   time.Duration
 	fails   func(n int64) bool // whether the nth item fails
 	failure string             // more fields of the report
 }
 
-// normal are workers of whose attempts one in twenty fails, to be repeated.
+// normal are workers that fail one attempt in twenty with a retryable failure.
 var normal = workers{
 	takes: 2 * time.Second, fails: func(n int64) bool { return n%20 == 0 },
 	failure: `,"retryable":true,"error":{"code":"busy","message":"m"}`,
 }
 
-// freeDisk is what the disk has left in a normal time.
+// freeDisk is the free disk space in normal times.
 const freeDisk = 100 << 30
 
 // inSituation starts a server with these flags in the test's bubble, and stops it after
@@ -245,7 +245,7 @@ func inSituation(t *testing.T, roles []string, script func(*situation), flags ..
 	s.keep(t)
 }
 
-// leave sets the free space of the disk.
+// leave sets the free disk space.
 func (s *situation) leave(free uint64) {
 	s.disk.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40})
 }
@@ -300,7 +300,7 @@ func (s *situation) work(ctx context.Context, n int) {
 		if w.fails(serial) {
 			verb, more = "fail", w.failure
 		}
-		_, _ = s.call(ctx, http.MethodPost, "/v1/work/"+item.WorkID+":"+verb, fmt.Sprintf( // The lease brings back what is lost.
+		_, _ = s.call(ctx, http.MethodPost, "/v1/work/"+item.WorkID+":"+verb, fmt.Sprintf( // A lost item returns when its lease expires.
 			`{"owner":"w%d","request_id":"end %d","expected_rev":%d%s}`, n, serial, item.Rev, more))
 	}
 }

@@ -124,9 +124,9 @@ type archivedJob struct {
 }
 
 // add writes the job's line and syncs the file. A job has two lines if its purge is
-// repeated after a crash, or if two replicas purge it side by side.
+// repeated after a crash, or if two replicas purge it at the same time.
 func (a *archive) add(_ context.Context, job *ledger.Archived) (err error) {
-	shown := jobs.Shown{Aggregate: &job.Aggregate} // It has ended, and waits for nothing.
+	shown := jobs.Shown{Aggregate: &job.Aggregate} // The job has ended and waits for nothing.
 	line, err := json.Marshal(archivedJob{Job: httpapi.JobOf(&shown), Payload: job.Payload, Events: httpapi.EventsOf(job.History)})
 	if err != nil {
 		return fmt.Errorf("encode job %s for the archive: %w", job.Job.ID, err)

@@ -15,8 +15,8 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// frontDoor is a storage account behind a proxy that can throttle, and whose clock can
-// be wrong.
+// frontDoor is a storage account with a proxy in front of it that can throttle, and that
+// can answer with a wrong clock.
 type frontDoor struct {
 	account    *azurite.Server
 	address    string
@@ -58,9 +58,9 @@ func newFrontDoor(t *testing.T) *frontDoor {
 	return d
 }
 
-// TestServe_BearsAnAccountThatThrottles has clients and the background work meet an
-// account that answers nothing but 503. It gets a few requests and not thousands, the
-// log a few lines, and the metrics say what happens. Afterwards work goes on.
+// TestServe_BearsAnAccountThatThrottles has clients and background work use an account that
+// answers only 503. The account gets a few requests instead of thousands, the log a few
+// lines, and the metrics show the outage. Afterwards work continues.
 func TestServe_BearsAnAccountThatThrottles(t *testing.T) {
 	t.Parallel()
 	d, s := newFrontDoor(t), newSite(t)

@@ -28,7 +28,7 @@ type spans struct {
 	all []*otlp.Span
 }
 
-// collectSpans starts a collector, and has the servers of this test report to it.
+// collectSpans starts a collector, and makes the servers of this test report to it.
 func collectSpans(t *testing.T) *spans {
 	t.Helper()
 	s := &spans{}
@@ -52,10 +52,10 @@ func collectSpans(t *testing.T) *spans {
 	return s
 }
 
-// tree draws the spans below the one with that id, in the order of their begins. Commits
-// that follow each other closely may be reported in another order.
+// tree draws the spans below a span, in the order of their starts. Commits that follow each
+// other closely may be reported in another order.
 func (s *spans) tree(parent, indent string) string {
-	ranks := []string{"run", "deliver", "publish", "accept"} // the other way round, of spans that begin in one millisecond
+	ranks := []string{"run", "deliver", "publish", "accept"} // in reverse, for spans that begin in the same millisecond
 	slices.SortStableFunc(s.all, func(a, b *otlp.Span) int {
 		return cmp.Or(cmp.Compare(a.StartTimeUnixNano, b.StartTimeUnixNano), slices.Index(ranks, b.Name)-slices.Index(ranks, a.Name))
 	})
@@ -90,8 +90,8 @@ func workerSpan(d *lucius.Directive) string {
 	return "00-" + strings.Split(*d.Traceparent, "-")[1] + "-" + workersSpan + "-01"
 }
 
-// A job over HTTP, with a retry and a webhook, and one over Service Bus with replies: each
-// is one connected trace below its client's span.
+// A job over HTTP with a retry and a webhook, and a job over Service Bus with replies, are
+// each one connected trace below the client's span.
 func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest // It sets the environment.
 	attempt := func(step string) string {
 		return "  step " + step + "\n    publish\n    deliver\n    run\n"

@@ -27,14 +27,14 @@ var updateStore = flag.Bool("store.update", false, "make the store of testdata/s
 // with a new layout, under a new name; the old one stays for as long as it can be read.
 const storeFile = "testdata/store/layout-4.backup"
 
-// storeMade is before the store was made.
+// storeMade is a time before the store was made.
 var storeMade = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 
 // kept are flags that keep ended jobs, whatever their age.
 var kept = []string{"--retention", "0"}
 
-// TestUpgrade_JobsGoOnInAStoreOfAnEarlierVersion serves a store that is not of this run: what
-// it reads is what was written then, and not what this version would write.
+// TestUpgrade_JobsGoOnInAStoreOfAnEarlierVersion serves a store that an earlier version
+// wrote.
 func TestUpgrade_JobsGoOnInAStoreOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
 	if *updateStore {

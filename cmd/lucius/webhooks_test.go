@@ -19,7 +19,7 @@ import (
 
 const testSecret = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
 
-// hook is what a receiver got.
+// hook is a webhook that a receiver got.
 type hook struct {
 	header http.Header
 	body   []byte
@@ -50,8 +50,8 @@ func (s *testServer) submitWithHook(t *testing.T, url string) *api.SubmitCommand
 	return response
 }
 
-// TestWebhooks_TheEndOfAJobIsAnnounced at once, before the next pass over the schedule,
-// and as the library of Standard Webhooks verifies it.
+// TestWebhooks_TheEndOfAJobIsAnnounced checks that a webhook is sent at once, before the
+// next pass over the schedule, and that the library of Standard Webhooks verifies it.
 func TestWebhooks_TheEndOfAJobIsAnnounced(t *testing.T) {
 	t.Parallel()
 	url, got := receive(t)
