@@ -2978,6 +2978,16 @@ type Overview struct {
 	// Example: {"CANCELLING":0,"DISPATCHING":3000,"IN_PROGRESS":12,"PAUSED":4,"PAUSING":0,"QUEUED":0}
 	Jobs map[string]int `json:"jobs"`
 
+	// NextRetryAt When the next step that waits for its next attempt is due; absent if none waits.
+	//
+	// Example: 2026-01-27T10:02:33.000Z
+	NextRetryAt Time `json:"next_retry_at,omitempty,omitzero"`
+
+	// OldestJobAt When the oldest live job was accepted; absent if there is none.
+	//
+	// Example: 2026-01-27T08:15:02.000Z
+	OldestJobAt Time `json:"oldest_job_at,omitempty,omitzero"`
+
 	// OldestPendingSeconds How long the oldest due outbox row has waited to be published. Absent until this
 	// process has completed a reconciler round; without the role `sweeper` it never does.
 	//
@@ -2985,11 +2995,26 @@ type Overview struct {
 	// Example: 0.2
 	OldestPendingSeconds *float64 `json:"oldest_pending_seconds,omitempty"`
 
+	// OldestRunningAt When the attempt was started that has run longest; absent if none runs.
+	//
+	// Example: 2026-01-27T10:01:12.000Z
+	OldestRunningAt Time `json:"oldest_running_at,omitempty,omitzero"`
+
 	// OldestWaiting The directive that has waited longest for a worker.
 	OldestWaiting OldestWaiting `json:"oldest_waiting,omitempty,omitzero"`
 
 	// Pauses The pauses that hold back or slow down dispatch, by id.
 	Pauses []Pause `json:"pauses"`
+
+	// Published Publishes of directives. A publish that the bus rejects is a failure; one that fails
+	// because the bus is unavailable does not count. With the pull queue, the commit that
+	// dispatches a step publishes its directive, unless a pause holds it back.
+	Published Rates `json:"published"`
+
+	// Refused Commands that were read and refused, by requests and from the inbox: malformed,
+	// invalid, not allowed, or over a limit. Requests that were refused before their
+	// command was read, such as those without valid credentials, do not count.
+	Refused Rates `json:"refused"`
 
 	// Running Steps that a worker has started, of all services.
 	//
@@ -3002,6 +3027,9 @@ type Overview struct {
 	//
 	// Example: 2026-01-20T08:00:00.000Z
 	Since Time `json:"since"`
+
+	// Started Attempts that workers started (ACKs).
+	Started Rates `json:"started"`
 
 	// Stuck The findings of the reconciler's last round. Absent until this process has completed
 	// one; without the role `sweeper` it never does.
@@ -4973,6 +5001,9 @@ type CreateRetryParams struct {
 type ListServicesParams struct {
 	// Minutes How many of the last minutes to show one by one, including the current minute.
 	Minutes *Minutes `form:"minutes,omitempty" json:"minutes,omitempty"`
+
+	// ProtocolID The protocol whose steps to count; all protocols if it is not given.
+	ProtocolID *string `form:"protocol_id,omitempty" json:"protocol_id,omitempty"`
 }
 
 // ListWebhooksParams defines parameters for ListWebhooks.
@@ -5700,7 +5731,9 @@ type ClientInterface interface {
 	// work. Services of loaded protocols are listed even if they never had a step. The counts
 	// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
 	// not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
-	// are counted separately; the rest count as service `other`.
+	// are counted separately; the rest count as service `other`. With `protocol_id` only steps
+	// of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;
+	// the rest are not listed.
 	//
 	// Corresponds with GET /v1/admin/services (the `ListServices` operationId).
 	ListServices(ctx context.Context, params *ListServicesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -7092,7 +7125,9 @@ func (c *Client) CreateRetry(ctx context.Context, params *CreateRetryParams, bod
 // work. Services of loaded protocols are listed even if they never had a step. The counts
 // are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
 // not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
-// are counted separately; the rest count as service `other`.
+// are counted separately; the rest count as service `other`. With `protocol_id` only steps
+// of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;
+// the rest are not listed.
 //
 // Corresponds with GET /v1/admin/services (the `ListServices` operationId).
 func (c *Client) ListServices(ctx context.Context, params *ListServicesParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -9974,6 +10009,18 @@ func NewListServicesRequest(server string, params *ListServicesParams) (*http.Re
 
 		}
 
+		if params.ProtocolID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "protocol_id", *params.ProtocolID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if encoded := queryValues.Encode(); encoded != "" {
 			rawQueryFragments = append(rawQueryFragments, encoded)
 		}
@@ -12081,7 +12128,9 @@ type ClientWithResponsesInterface interface {
 	// work. Services of loaded protocols are listed even if they never had a step. The counts
 	// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
 	// not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
-	// are counted separately; the rest count as service `other`.
+	// are counted separately; the rest count as service `other`. With `protocol_id` only steps
+	// of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;
+	// the rest are not listed.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -17060,7 +17109,9 @@ func (c *ClientWithResponses) CreateRetryWithResponse(ctx context.Context, param
 // work. Services of loaded protocols are listed even if they never had a step. The counts
 // are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
 // not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
-// are counted separately; the rest count as service `other`.
+// are counted separately; the rest count as service `other`. With `protocol_id` only steps
+// of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;
+// the rest are not listed.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -26364,6 +26415,19 @@ func (siw *ServerInterfaceWrapper) ListServices(w http.ResponseWriter, r *http.R
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "minutes"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "minutes", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "protocol_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "protocol_id", r.URL.Query(), &params.ProtocolID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "protocol_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "protocol_id", Err: err})
 		}
 		return
 	}

@@ -74,6 +74,9 @@ type sheet struct {
 	Complete bool                              `json:"complete,omitempty"`
 	Live     tally                             `json:"live"`
 	Accepted window                            `json:"accepted"`
+	Refused  window                            `json:"refused"`   // commands
+	Publish  window                            `json:"published"` // of directives; rejected ones failed
+	Started  window                            `json:"started"`   // attempts
 	Ended    map[statemachine.JobState]*window `json:"ended,omitempty"`
 	Attempts map[kind]*attempts                `json:"attempts,omitempty"`
 	Pollers  []workqueue.Poller                `json:"pollers,omitempty"` // the latest
@@ -95,13 +98,20 @@ func newSheet(since time.Time) *sheet {
 	}
 }
 
+// windows returns the windows that are not divided by state or by kind.
+func (s *sheet) windows() []*window {
+	return []*window{&s.Accepted, &s.Refused, &s.Publish, &s.Started}
+}
+
 // add adds what the other has counted, but for those who polled it.
 func (s *sheet) add(other *sheet) {
 	if other.Since.Before(s.Since) {
 		s.Since = other.Since
 	}
 	s.Live.add(&other.Live, 1, 1)
-	s.Accepted.add(&other.Accepted)
+	for i, w := range s.windows() {
+		w.add(other.windows()[i])
+	}
 	for state, w := range other.Ended {
 		if s.Ended[state] == nil {
 			s.Ended[state] = new(window)
@@ -124,7 +134,9 @@ func (s *sheet) less(other *sheet) {
 	}
 	s.Since = other.AsOf
 	s.Live.add(&other.Live, -1, 1)
-	less(&s.Accepted, &other.Accepted)
+	for i, w := range s.windows() {
+		less(w, other.windows()[i])
+	}
 	for state, w := range other.Ended {
 		less(s.Ended[state], w)
 	}
@@ -136,7 +148,9 @@ func (s *sheet) less(other *sheet) {
 
 // prune forgets what is out of the windows.
 func (s *sheet) prune(now time.Time) {
-	s.Accepted.prune(now)
+	for _, w := range s.windows() {
+		w.prune(now)
+	}
 	for _, w := range s.Ended {
 		w.prune(now)
 	}
@@ -161,10 +175,19 @@ type recount struct {
 // seen is the standing of a job at that revision. There is one for each live job, so it
 // is small, and refers to no row.
 type seen struct {
-	rev, since   int64
-	state, phase uint8
-	kind         uint16 // its index in kinds
+	rev            int64
+	since, created uint32 // Unix times
+	state, phase   uint8
+	kind           uint16 // its index in kinds
 }
+
+// clone returns the kind with copies of the texts, which are parts of rows.
+func (k kind) clone() kind {
+	return kind{strings.Clone(k.Protocol), strings.Clone(k.Service), strings.Clone(k.StepType)}
+}
+
+// unix returns a Unix time in few bytes, until 2106, and 0 for the zero time.
+func unix(at time.Time) uint32 { return uint32(max(at.Unix(), 0)) }
 
 // saw counts a job as it is at its revision, unless a later one was counted.
 func (r *recount) saw(agg *statemachine.Aggregate, is standing) {
@@ -177,16 +200,16 @@ func (r *recount) saw(agg *statemachine.Aggregate, is standing) {
 	if known && last.state < uint8(len(statemachine.JobStates)) {
 		r.live.move(standing{
 			state: statemachine.JobStates[last.state], phase: phase(last.phase), kind: r.kinds[last.kind],
-			since: time.UnixMilli(last.since),
+			since: time.Unix(int64(last.since), 0), created: time.Unix(int64(last.created), 0),
 		}, -1, true)
 	}
 	r.live.move(is, 1, true)
 	at := slices.Index(r.kinds, is.kind)
 	if at < 0 {
-		at, r.kinds = len(r.kinds), append(r.kinds, kind{strings.Clone(is.kind.Service), strings.Clone(is.kind.StepType)})
+		at, r.kinds = len(r.kinds), append(r.kinds, is.kind.clone())
 	}
 	r.seen[key] = seen{
-		rev: agg.Job.Rev, since: is.since.UnixMilli(), phase: uint8(is.phase), kind: uint16(at),
+		rev: agg.Job.Rev, since: unix(is.since), created: unix(is.created), phase: uint8(is.phase), kind: uint16(at),
 		state: uint8(slices.Index(statemachine.JobStates, is.state)), // 255 for one that has ended.
 	}
 }
@@ -239,8 +262,11 @@ func (c *Census) Observe(before, after *statemachine.Aggregate, history []statem
 
 // queued counts that a step is queued, or with by = -1 no longer. The lock is held.
 func (c *Census) queued(s standing, by int, at time.Time) {
-	if s.phase == phaseQueued {
-		entry(c.own.Attempts, s.kind).Queued.by(at, by)
+	if s.phase != phaseQueued {
+		return
+	}
+	for _, k := range s.kind.each() {
+		entry(c.own.Attempts, k).Queued.by(at, by)
 	}
 }
 
@@ -258,7 +284,28 @@ func (c *Census) happened(before, after *statemachine.Aggregate, t *statemachine
 		c.own.Ended[state].happened(now, state == statemachine.JobFailedFinal)
 	case t.Object == statemachine.ObjectStep:
 		c.stepped(before, after, t, was)
+	case t.Object == statemachine.ObjectOutbox:
+		rejected := rejections(after, t.ID) > rejections(before, t.ID)
+		if rejected || t.From != t.To && t.To == string(statemachine.OutboxSent) {
+			c.own.Publish.happened(now, rejected)
+		}
 	}
+}
+
+// rejections returns how often the publish of the outbox row was rejected.
+func rejections(agg *statemachine.Aggregate, id string) int {
+	if agg.Outbox == nil || agg.Outbox.ID != id {
+		return 0
+	}
+	return agg.Outbox.Failures
+}
+
+// Refused counts a command that was refused.
+func (c *Census) Refused() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.own.Refused.happened(tablestore.Now(), true)
+	c.dirty = true
 }
 
 // stepped counts the transition of a step. A failure has an error code; an attempt
@@ -271,17 +318,24 @@ func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.
 	}
 	now, step := after.Job.UpdatedAt, &after.Steps[i]
 	from, to := statemachine.StepState(t.From), statemachine.StepState(t.To)
+	kind := kindOf(after, step)
 	if was.phase == phaseQueued && (t.Type == statemachine.EventStepClaimed || to == statemachine.StepInProgress) {
-		entry(c.own.Attempts, kindOf(step)).Waited.took(now, now.Sub(was.since))
-		c.cfg.Waited(ledger.WorkKind(kindOf(step)), now.Sub(was.since))
+		for _, k := range kind.each() {
+			entry(c.own.Attempts, k).Waited.took(now, now.Sub(was.since))
+		}
+		c.cfg.Waited(kind.work(), now.Sub(was.since))
+	}
+	if from != to && to == statemachine.StepInProgress {
+		c.own.Started.happened(now, false)
 	}
 	failed := (to == statemachine.StepFailedRetry || to == statemachine.StepFailedFinal) && t.Detail != ""
 	offered := from == statemachine.StepAwaitingAck || from == statemachine.StepInProgress
 	if !offered || !failed && to != statemachine.StepSucceeded {
 		return
 	}
-	of := entry(c.own.Attempts, kindOf(step))
-	of.happened(now, failed)
+	for _, k := range kind.each() {
+		entry(c.own.Attempts, k).happened(now, failed)
+	}
 	if step.Result(t.AttemptNo) == "" || was.phase == phaseDispatching {
 		return // A deadline ended it, or its start is not known.
 	}
@@ -290,8 +344,10 @@ func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.
 	if held.State != statemachine.StepInProgress { // It reported its RESULT without an ACK: it began when it got the directive.
 		began = held.UpdatedAt
 	}
-	of.Took.took(now, now.Sub(began))
-	c.cfg.Took(ledger.WorkKind(kindOf(step)), to, now.Sub(began))
+	for _, k := range kind.each() {
+		entry(c.own.Attempts, k).Took.took(now, now.Sub(began))
+	}
+	c.cfg.Took(kind.work(), to, now.Sub(began))
 }
 
 // Unsure says that a commit's outcome is unknown: the count may be off by one job until

@@ -1,5 +1,5 @@
-// Package census counts jobs, and the attempts of their steps by service and step type, so
-// that queries about them need no scan.
+// Package census counts jobs, and the attempts of their steps by service and step type, for
+// all protocols together and for each, so that queries about them need no scan.
 //
 //	commits of this process ──Observe──► own sheet ◄──Begin, Walked, End── reconciler
 //	                                        │ RunOnce
@@ -8,8 +8,9 @@
 //	                                        │ RunOnce
 //	             Report ◄── own sheet, those of the other processes, and the base
 //
-// A sheet holds gauges (live jobs by state, their active steps by phase) and counters
-// (accepted and ended jobs, ended attempts with their durations, in windows of an hour).
+// A sheet holds gauges (live jobs by state, their active steps by phase, the ages of both)
+// and counters (accepted and ended jobs, refused commands, publishes, started attempts, and
+// ended ones with their durations, in windows of an hour).
 // Counters add up across processes.
 //
 // Gauges are exact if no other process writes the store: after a crash one walk of the

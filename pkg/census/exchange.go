@@ -25,7 +25,7 @@ const (
 	// maxPollers bounds the pollers on a stored sheet.
 	maxPollers = 500
 	// largeSheet is how many characters a stored sheet may have, of two bytes each. A
-	// longer one loses its durations, then its pollers.
+	// longer one loses its durations and the precision of its ages, then its pollers.
 	largeSheet = tablestore.MaxRowBytes/2 - 16<<10
 )
 
@@ -290,6 +290,7 @@ func encode(s *sheet) (tablestore.Properties, error) {
 		for kind, a := range s.Attempts {
 			short.Attempts[kind] = &attempts{window: a.window}
 		}
+		short.Live = s.Live.short()
 		data, err = json.Marshal(&short)
 		for err == nil && len(data) > largeSheet && len(short.Pollers)+len(short.Polls) > 0 {
 			if short.Pollers == nil {

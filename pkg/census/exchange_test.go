@@ -9,7 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/lucius-project/lucius/pkg/census"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -167,6 +170,31 @@ func TestStore_FitsInARow(t *testing.T) {
 	crowded, err := census.New(census.Config{Store: store, Table: p.ledger.Tables().Queue, Replica: "crowded", Queue: workers})
 	must(t, err)
 	must(t, crowded.RunOnce(t.Context()))
+}
+
+// Long backlogs of many kinds lose the precision of their ages, not their counts.
+func TestStore_FitsInARowWithLongBacklogs(t *testing.T) {
+	t.Parallel()
+	p := alone(t)
+	began := time.Now().Add(-12 * time.Hour)
+	for n := range 50 * 900 {
+		job := &statemachine.Aggregate{
+			Job: statemachine.Job{ID: uuid.NewString(), State: statemachine.JobDispatching, CreatedAt: began, UpdatedAt: began},
+			Steps: []statemachine.Step{{
+				ID: "s", Type: "T", Service: fmt.Sprint("service-", n%50), State: statemachine.StepAwaitingAck, OutboxID: "o",
+			}},
+			Outbox: &statemachine.Outbox{Bus: statemachine.BusServiceBus, SentAt: began.Add(time.Duration(n) * time.Second)},
+		}
+		p.Observe(&statemachine.Aggregate{}, job, []statemachine.Transition{{
+			Object: statemachine.ObjectJob, To: string(statemachine.JobQueued),
+		}})
+	}
+	must(t, p.Close(t.Context(), true))
+	report := start(t, p.store, "").Report()
+	last := began.Add(9 * time.Second) // the first of service-9
+	if of := report.Services[49]; of.Queued != 900 || of.Oldest.After(last) || last.Sub(of.Oldest) > 900*50*time.Second/4 {
+		t.Errorf("after the restart: %+v, want the oldest at %s", of, last)
+	}
 }
 
 // What a crashed process has stored says nothing of the present.

@@ -3,6 +3,7 @@ package census_test
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -96,7 +97,10 @@ func (p *process) submit(services ...string) string {
 	p.serial++
 	delays := []time.Duration{time.Second, time.Second}
 	cmd := ledger.Command{
-		Job: statemachine.Job{TenantID: "tenant", IdempotencyHash: fmt.Sprint(p.name, p.serial)}, Payload: []byte(`{}`),
+		Payload: []byte(`{}`),
+		Job: statemachine.Job{
+			TenantID: "tenant", ProtocolID: protocols[p.serial%len(protocols)], IdempotencyHash: fmt.Sprint(p.name, p.serial),
+		},
 	}
 	for i, service := range services {
 		cmd.Steps = append(cmd.Steps, statemachine.Step{
@@ -184,10 +188,16 @@ func (p *process) walk(between func()) {
 	must(p.t, p.End(p.t.Context()))
 }
 
+// protocols are those of the jobs, in turn.
+var protocols = []string{"ingest", "review"}
+
 // stands is what a report says of the present, or what the rows say.
 type stands struct {
-	Jobs                                           map[statemachine.JobState]int
-	Dispatching, Queued, Claimed, Running, Backoff map[string]int // by service
+	Jobs map[statemachine.JobState]int
+	// By service, and by protocol and service:
+	Dispatching, Queued, Claimed, Running, Backoff map[string]int
+	// Of a store of one process:
+	OldestJob, OldestRunning, NextRetry int64 // Unix times, or 0
 }
 
 func newStands() *stands {
@@ -204,22 +214,40 @@ func (p *process) truth() *stands {
 	for _, job := range p.live() {
 		out.Jobs[job.Job.State]++
 		i, _ := job.Active()
-		service, state := job.Steps[i].Service, job.Steps[i].State
+		step := &job.Steps[i]
+		count := func(counts map[string]int) {
+			counts[step.Service]++
+			counts[job.Job.ProtocolID+" "+step.Service]++
+		}
+		out.OldestJob = earlier(out.OldestJob, job.Job.CreatedAt)
 		_, queued := job.Queued()
 		switch {
 		case queued:
-			out.Queued[service]++
-		case state == statemachine.StepDispatching:
-			out.Dispatching[service]++
-		case state == statemachine.StepAwaitingAck:
-			out.Claimed[service]++
-		case state == statemachine.StepInProgress:
-			out.Running[service]++
-		case state == statemachine.StepFailedRetry && job.Job.State != statemachine.JobPaused:
-			out.Backoff[service]++
+			count(out.Queued)
+		case step.State == statemachine.StepDispatching:
+			count(out.Dispatching)
+		case step.State == statemachine.StepAwaitingAck:
+			count(out.Claimed)
+		case step.State == statemachine.StepInProgress:
+			count(out.Running)
+			out.OldestRunning = earlier(out.OldestRunning, step.StartedAt)
+		case step.State == statemachine.StepFailedRetry && job.Job.State != statemachine.JobPaused:
+			count(out.Backoff)
+			out.NextRetry = earlier(out.NextRetry, step.NextAttemptAt)
 		}
 	}
+	if !p.ledger.Exclusive() {
+		out.OldestJob, out.OldestRunning, out.NextRetry = 0, 0, 0
+	}
 	return out
+}
+
+// earlier returns the earlier of two times, of which the first is 0 for none.
+func earlier(unix int64, at time.Time) int64 {
+	if unix == 0 {
+		return at.Unix()
+	}
+	return min(unix, at.Unix())
 }
 
 // reported is what the report says, without zeros.
@@ -231,14 +259,26 @@ func (p *process) reported() *stands {
 			out.Jobs[state] = n
 		}
 	}
-	for i := range report.Services {
-		of := &report.Services[i]
-		for n, counts := range map[*int]map[string]int{
-			&of.Dispatching: out.Dispatching, &of.Queued: out.Queued, &of.Claimed: out.Claimed,
-			&of.Running: out.Running, &of.Backoff: out.Backoff,
+	if p.ledger.Exclusive() {
+		for into, at := range map[*int64]time.Time{
+			&out.OldestJob: report.OldestJob, &out.OldestRunning: report.OldestRunning, &out.NextRetry: report.NextRetry,
 		} {
-			if *n != 0 {
-				counts[of.Service] = *n
+			if !at.IsZero() {
+				*into = at.Unix()
+			}
+		}
+	}
+	for _, protocol := range append([]string{""}, protocols...) {
+		services := p.ReportOf(protocol).Services
+		for i := range services {
+			of := &services[i]
+			for n, counts := range map[*int]map[string]int{
+				&of.Dispatching: out.Dispatching, &of.Queued: out.Queued, &of.Claimed: out.Claimed,
+				&of.Running: out.Running, &of.Backoff: out.Backoff,
+			} {
+				if *n != 0 {
+					counts[strings.TrimSpace(protocol+" "+of.Service)] = *n
+				}
 			}
 		}
 	}

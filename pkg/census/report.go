@@ -21,8 +21,17 @@ type Report struct {
 	Since    time.Time
 	Jobs     map[statemachine.JobState]int // live jobs
 	Accepted Rates                         // jobs
-	Ended    map[statemachine.JobState]Rates
-	Services []Service // by service and step type
+	Refused  Rates                         // commands; all are failures
+	// Published are the publishes of directives. Rejected ones are failures; those during an
+	// outage do not count.
+	Published Rates
+	Started   Rates // attempts
+	Ended     map[statemachine.JobState]Rates
+	// OldestJob is when the oldest live job was accepted, OldestRunning when the step was
+	// started that has run longest, and NextRetry when the next step in backoff is due; zero
+	// if there is none.
+	OldestJob, OldestRunning, NextRetry time.Time
+	Services                            []Service // by service and step type
 }
 
 // Rates are how often something happened.
@@ -66,7 +75,12 @@ func (s *Service) QueuedByMinute(n int) []int { return s.queued.levels(s.now, n,
 
 // Report returns what the census knows, without a read. Its services include these
 // kinds of work, if nothing is known of them.
-func (c *Census) Report(kinds ...ledger.WorkKind) *Report {
+func (c *Census) Report(kinds ...ledger.WorkKind) *Report { return c.ReportOf("", kinds...) }
+
+// ReportOf returns what [Census.Report] does, but unless the protocol is empty, its services
+// count only the steps of that protocol's jobs, and kinds are left out that are not counted
+// apart.
+func (c *Census) ReportOf(protocol string, kinds ...ledger.WorkKind) *Report {
 	now, pollers := tablestore.Now(), c.pollers()
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -91,7 +105,9 @@ func (c *Census) Report(kinds ...ledger.WorkKind) *Report {
 	case !c.exact:
 		out.AsOf = cmp.Or(c.asOf, c.own.Since)
 	}
-	out.Since, out.Accepted = sum.Since, sum.Accepted.rates(now, sum.Since)
+	out.Since, out.Accepted, out.Refused = sum.Since, sum.Accepted.rates(now, sum.Since), sum.Refused.rates(now, sum.Since)
+	out.Published, out.Started = sum.Publish.rates(now, sum.Since), sum.Started.rates(now, sum.Since)
+	out.OldestJob, out.OldestRunning, out.NextRetry = sum.Live.Created.oldest(), sum.Live.Running.oldest(), sum.Live.Retries.oldest()
 	for _, state := range statemachine.JobStates {
 		if !state.Terminal() {
 			out.Jobs[state] = max(sum.Live.Jobs[state], 0)
@@ -103,9 +119,12 @@ func (c *Census) Report(kinds ...ledger.WorkKind) *Report {
 	}
 	pollers = slices.DeleteFunc(pollers, func(p workqueue.Poller) bool { return now.Sub(p.LastPoll) > hour })
 	for _, known := range kinds {
-		entry(sum.Live.Steps, kind(known))
+		of := kind{protocol, known.Service, known.StepType}
+		if protocol == "" || sum.Live.Steps[of.other()] == nil && sum.Attempts[of.other()] == nil { // Else it may be among the others.
+			entry(sum.Live.Steps, of)
+		}
 	}
-	out.Services = sum.services(now, pollers)
+	out.Services = sum.services(protocol, now, pollers)
 	return out
 }
 
@@ -125,21 +144,24 @@ func (c *Census) EndRate(of ledger.WorkKind) float64 {
 		if s.Since.Before(since) {
 			since = s.Since
 		}
-		if a := s.Attempts[kind(of)]; a != nil {
+		if a := s.Attempts[everywhere(of)]; a != nil {
 			ended.add(&a.window)
 		}
 	}
 	return ended.rate(now, since, 1).PerSecond()
 }
 
-// services returns what the sheet says of each kind of work.
-func (s *sheet) services(now time.Time, pollers []workqueue.Poller) []Service {
+// services returns what the sheet says of each kind of work of the protocol.
+func (s *sheet) services(protocol string, now time.Time, pollers []workqueue.Poller) []Service {
 	for kind := range s.Attempts {
 		entry(s.Live.Steps, kind)
 	}
 	found := make([]Service, 0, len(s.Live.Steps))
 	for kind, steps := range s.Live.Steps {
-		of := Service{WorkKind: ledger.WorkKind(kind), Attempts: new(window).rates(now, s.Since), now: now}
+		if kind.Protocol != protocol {
+			continue
+		}
+		of := Service{WorkKind: kind.work(), Attempts: new(window).rates(now, s.Since), now: now}
 		for phase, into := range map[phase]*int{
 			phaseDispatching: &of.Dispatching, phaseQueued: &of.Queued, phaseClaimed: &of.Claimed,
 			phaseRunning: &of.Running, phaseBackoff: &of.Backoff,

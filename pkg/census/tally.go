@@ -2,6 +2,7 @@ package census
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -27,7 +28,10 @@ type standing struct {
 	state statemachine.JobState // empty for a job that is missing or has ended
 	kind  kind
 	phase phase
-	since time.Time // when a queued step was published
+	// since is when a queued step was published, a running one started, and one in backoff
+	// will be due.
+	since   time.Time
+	created time.Time // when the job was accepted
 }
 
 // standingOf returns the standing of a job.
@@ -36,12 +40,13 @@ func standingOf(agg *statemachine.Aggregate) standing {
 	if len(agg.Steps) == 0 || state.Terminal() {
 		return standing{}
 	}
+	s := standing{state: state, created: agg.Job.CreatedAt}
 	i, ok := agg.Active()
 	if !ok {
-		return standing{state: state}
+		return s
 	}
 	step := &agg.Steps[i]
-	s := standing{state: state, kind: kindOf(step)}
+	s.kind = kindOf(agg, step)
 	switch step.State {
 	case statemachine.StepDispatching:
 		s.phase = phaseDispatching
@@ -52,38 +57,65 @@ func standingOf(agg *statemachine.Aggregate) standing {
 			}
 		}
 	case statemachine.StepInProgress:
-		s.phase = phaseRunning
+		s.phase, s.since = phaseRunning, step.StartedAt
 	case statemachine.StepFailedRetry:
 		if state != statemachine.JobPaused {
-			s.phase = phaseBackoff
+			s.phase, s.since = phaseBackoff, step.NextAttemptAt
 		}
 	case statemachine.StepPending, statemachine.StepSucceeded, statemachine.StepFailedFinal, statemachine.StepCancelled:
 	}
 	return s
 }
 
-// kind is a [ledger.WorkKind] that can be the key of a JSON object.
-type kind ledger.WorkKind
+// kind is a [ledger.WorkKind] of one protocol, or with an empty Protocol of all of them. It
+// can be the key of a JSON object.
+type kind struct{ Protocol, Service, StepType string }
 
-func kindOf(step *statemachine.Step) kind { return kind{step.Service, step.Type} }
+func kindOf(agg *statemachine.Aggregate, step *statemachine.Step) kind {
+	return kind{agg.Job.ProtocolID, step.Service, step.Type}
+}
+
+// everywhere is the kind of work in all protocols.
+func everywhere(of ledger.WorkKind) kind { return kind{Service: of.Service, StepType: of.StepType} }
+
+func (k kind) work() ledger.WorkKind {
+	return ledger.WorkKind{Service: k.Service, StepType: k.StepType}
+}
+
+// each returns the kinds under which something of the kind is counted: that of all
+// protocols, and that of its own.
+func (k kind) each() []kind {
+	if k.Protocol == "" {
+		return []kind{k}
+	}
+	return []kind{everywhere(k.work()), k}
+}
+
+// other is the kind that stands for those beyond the bound.
+func (k kind) other() kind {
+	if k.Protocol == "" {
+		return everywhere(Other)
+	}
+	return kind{Other.Service, Other.Service, Other.StepType}
+}
 
 // MarshalText implements [encoding.TextMarshaler].
 func (k kind) MarshalText() ([]byte, error) {
-	return []byte(tablestore.Join(k.Service, k.StepType)), nil
+	return []byte(tablestore.Join(k.Protocol, k.Service, k.StepType)), nil
 }
 
 // UnmarshalText implements [encoding.TextUnmarshaler].
 func (k *kind) UnmarshalText(text []byte) error {
 	parts, err := tablestore.Split(string(text))
-	if err != nil || len(parts) != 2 {
+	if err != nil || len(parts) != 3 {
 		return fmt.Errorf("%q is no kind of work", text)
 	}
-	k.Service, k.StepType = parts[0], parts[1]
+	k.Protocol, k.Service, k.StepType = parts[0], parts[1], parts[2]
 	return nil
 }
 
-// maxKinds bounds the kinds of work that are counted apart. All further ones are counted
-// as one, [Other].
+// maxKinds bounds the kinds of work that are counted apart, and those of single protocols.
+// All further ones are counted as one, [Other].
 const maxKinds = 100
 
 // Other stands for the kinds of work beyond the first 100.
@@ -92,12 +124,16 @@ var Other = ledger.WorkKind{Service: "other", StepType: "other"}
 // entry returns the kind's value in the map, a new one if there is none. It counts a
 // further kind as [Other].
 func entry[V any](all map[kind]*V, k kind) *V {
-	room := maxKinds
-	if all[kind(Other)] != nil {
-		room++
-	}
-	if all[k] == nil && len(all) >= room {
-		k = kind(Other)
+	if all[k] == nil {
+		apart := 0
+		for known := range all {
+			if (known.Protocol == "") == (k.Protocol == "") && known != k.other() {
+				apart++
+			}
+		}
+		if apart >= maxKinds {
+			k = k.other()
+		}
 	}
 	if all[k] == nil {
 		all[k] = new(V)
@@ -107,8 +143,11 @@ func entry[V any](all map[kind]*V, k kind) *V {
 
 // tally counts what stands.
 type tally struct {
-	Jobs  map[statemachine.JobState]int `json:"jobs,omitempty"`
-	Steps map[kind]*steps               `json:"steps,omitempty"`
+	Jobs    map[statemachine.JobState]int `json:"jobs,omitempty"`
+	Steps   map[kind]*steps               `json:"steps,omitempty"`
+	Created *ages                         `json:"created"` // of jobs, by their accept
+	Running *ages                         `json:"running"` // of steps, by their start
+	Retries *ages                         `json:"retries"` // of steps in backoff, by when they are due
 }
 
 // steps counts the active steps of one kind.
@@ -118,7 +157,9 @@ type steps struct {
 }
 
 func newTally() tally {
-	return tally{Jobs: map[statemachine.JobState]int{}, Steps: map[kind]*steps{}}
+	return tally{
+		Jobs: map[statemachine.JobState]int{}, Steps: map[kind]*steps{}, Created: new(ages), Running: new(ages), Retries: new(ages),
+	}
 }
 
 // move counts a job, or with by = -1 no longer.
@@ -127,13 +168,25 @@ func (t *tally) move(s standing, by int, aged bool) {
 		return
 	}
 	t.Jobs[s.state] += by
+	if aged {
+		t.Created.move(s.created.Unix(), by)
+	}
 	if s.phase == phaseNone {
 		return
 	}
-	of := entry(t.Steps, s.kind)
-	of.Phases[s.phase] += by
-	if s.phase == phaseQueued && aged {
-		of.Queued.move(s.since.Unix(), by)
+	switch {
+	case !aged:
+	case s.phase == phaseRunning:
+		t.Running.move(s.since.Unix(), by)
+	case s.phase == phaseBackoff:
+		t.Retries.move(s.since.Unix(), by)
+	}
+	for _, k := range s.kind.each() {
+		of := entry(t.Steps, k)
+		of.Phases[s.phase] += by
+		if s.phase == phaseQueued && aged {
+			of.Queued.move(s.since.Unix(), by)
+		}
 	}
 }
 
@@ -149,29 +202,61 @@ func (t *tally) add(other *tally, numerator, denominator int) {
 		}
 		sum.Queued.add(&of.Queued)
 	}
+	t.Created.add(other.Created)
+	t.Running.add(other.Running)
+	t.Retries.add(other.Retries)
 }
 
-// blurred reports whether a new count would tell exactly how old the queued steps of some
-// kind are: a longer backlog has made their unit longer, and they fit in seconds again.
+// blurred reports whether a new count would tell some ages exactly: a longer backlog has
+// made their unit longer, and they fit in seconds again.
 func (t *tally) blurred() bool {
-	for _, of := range t.Steps {
-		if n := of.Phases[phaseQueued]; of.Queued.Unit > 1 && n > 0 && n <= maxAges {
-			return true
+	return slices.ContainsFunc(t.ages(), (*ages).blurred)
+}
+
+// short returns a copy that takes less space: all ages have a longer unit.
+func (t *tally) short() tally {
+	out := newTally()
+	out.add(t, 1, 1)
+	for _, a := range out.ages() {
+		for len(a.Counts) > fewAges {
+			a.coarsen(2 * a.Unit)
 		}
 	}
-	return false
+	return out
 }
 
-// ages counts queued steps by the second in which they were published, or by a longer
-// unit if they were in too many different seconds.
+// ages returns all ages.
+func (t *tally) ages() []*ages {
+	all := []*ages{t.Created, t.Running, t.Retries}
+	for _, of := range t.Steps {
+		all = append(all, &of.Queued)
+	}
+	return all
+}
+
+// ages counts jobs or steps by the second of a time, such as that of the publish, or by a
+// longer unit if they were in too many different seconds.
 type ages struct {
 	Unit   int64         `json:"unit"` // in seconds
 	Counts map[int64]int `json:"counts"`
 }
 
 // maxAges bounds the units that are counted apart, so that an age is known to a 500th
-// of the highest one since no more were queued.
-const maxAges = 1000
+// of the highest one since no more were queued. fewAges is how many are stored of each
+// kind if more would take too much space.
+const (
+	maxAges = 1000
+	fewAges = 16
+)
+
+// blurred reports whether the unit is longer than it needs to be.
+func (a *ages) blurred() bool {
+	n := 0
+	for _, of := range a.Counts {
+		n += of
+	}
+	return a.Unit > 1 && n > 0 && n <= maxAges
+}
 
 // move counts steps of that Unix time.
 func (a *ages) move(at int64, by int) {
@@ -209,7 +294,7 @@ func (a *ages) add(other *ages) {
 	}
 }
 
-// oldest returns since when the oldest step has been queued, zero if there is none.
+// oldest returns the earliest time, zero if there is none.
 func (a *ages) oldest() time.Time {
 	first := int64(0)
 	for at, n := range a.Counts {

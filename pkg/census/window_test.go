@@ -178,6 +178,83 @@ func TestKinds_AreBounded(t *testing.T) {
 	if other := p.service(census.Other.Service); other.Queued != 19 || other.Running != 1 {
 		t.Errorf("%+v", other)
 	}
+	work := func(n int) ledger.WorkKind {
+		return ledger.WorkKind{Service: fmt.Sprintf("service-%03d", n), StepType: "T"}
+	}
+	// The protocols take turns: the 100 kinds that are counted apart are 50 of each.
+	if services := p.ReportOf(protocols[1], work(0), work(119)).Services; len(services) != 50 || services[0].Queued != 1 {
+		t.Errorf("of a protocol %d kinds are counted, the first is %+v", len(services), services[0])
+	}
+}
+
+func TestKinds_OfAProtocolAreCountedApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		p.submit("ocr")
+		time.Sleep(time.Minute)
+		began := time.Now()
+		p.submit("ocr")
+		time.Sleep(time.Minute)
+		p.complete(p.claim("ocr", 1, true)[0])
+		expect := func(p *process) {
+			t.Helper()
+			ended, waits := p.ReportOf(protocols[1], ledger.WorkKind{Service: "new", StepType: "T"}).Services, p.ReportOf(protocols[0]).Services
+			if len(ended) != 2 || ended[0].Service != "new" || ended[1].Attempts.Hour.Count != 1 || ended[1].Queued != 0 ||
+				ended[1].Took.Count != 1 || ended[1].Waited.P50 < time.Minute {
+				t.Errorf("of the protocol whose step ended: %+v", ended)
+			}
+			if len(waits) != 1 || waits[0].Attempts.Total != 0 || waits[0].Queued != 1 || !waits[0].Oldest.Equal(began) {
+				t.Errorf("of the protocol whose step waits: %+v", waits)
+			}
+			if all := p.service("ocr"); all.Attempts.Hour.Count != 1 || all.Queued != 1 {
+				t.Errorf("of both: %+v", all)
+			}
+		}
+		expect(p)
+		must(t, p.Close(t.Context(), true))
+		expect(start(t, p.store, ""))
+	})
+}
+
+func TestWindows_HavePublishesStartsAndRefusals(t *testing.T) {
+	t.Parallel()
+	p := alone(t)
+	p.held = true
+	p.submit("ocr")
+	p.held = false
+	for range 3 {
+		p.submit("ocr")
+	}
+	p.claim("ocr", 1, false)
+	p.claim("ocr", 2, true)
+	p.Refused()
+	// A bus rejects a publish, then another for good.
+	before := &statemachine.Aggregate{Outbox: &statemachine.Outbox{ID: "x"}}
+	after := &statemachine.Aggregate{Outbox: &statemachine.Outbox{ID: "x", Failures: 1}}
+	after.Job.UpdatedAt = time.Now()
+	for _, to := range []statemachine.OutboxState{statemachine.OutboxPending, statemachine.OutboxFailedFinal} {
+		p.Observe(before, after, []statemachine.Transition{{
+			Object: statemachine.ObjectOutbox, ID: "x", From: string(statemachine.OutboxPending), To: string(to),
+		}})
+	}
+	// A withdrawn row is no publish.
+	p.Observe(before, before, []statemachine.Transition{{
+		Object: statemachine.ObjectOutbox, ID: "x", From: string(statemachine.OutboxPending), To: string(statemachine.OutboxFailedFinal),
+	}})
+	expect := func(p *process) {
+		t.Helper()
+		report := p.Report()
+		if published := report.Published.Hour; published.Count != 5 || published.Failed != 2 {
+			t.Errorf("published: %+v", published)
+		}
+		if started, refused := report.Started.Hour, report.Refused.Hour; started.Count != 2 || refused.Count != 1 || refused.Failed != 1 {
+			t.Errorf("started: %+v, refused: %+v", started, refused)
+		}
+	}
+	expect(p)
+	must(t, p.Close(t.Context(), true))
+	expect(start(t, p.store, ""))
 }
 
 func TestByMinute_IsWhatHappenedInEachMinute(t *testing.T) {

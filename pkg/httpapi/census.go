@@ -18,12 +18,16 @@ const maxWorkers = 100
 // ListServices is GET /v1/admin/services.
 func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params api.ListServicesParams) {
 	var kinds []ledger.WorkKind
+	protocol := orZero(params.ProtocolID)
 	for _, p := range e.Protocols.Current().Protocols() {
+		if protocol != "" && p.ID != protocol {
+			continue
+		}
 		for i := range p.Steps {
 			kinds = append(kinds, ledger.WorkKind{Service: p.Steps[i].Service, StepType: p.Steps[i].Type})
 		}
 	}
-	report := e.Census.Report(kinds...)
+	report := e.Census.ReportOf(protocol, kinds...)
 	out := api.ServiceList{
 		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Services: []api.Service{},
 	}
@@ -96,7 +100,11 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 	report, found := e.Census.Report(), e.Reconciler.Report()
 	out := api.Overview{
 		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Jobs: map[string]int{},
-		Accepted: ratesOf(report.Accepted, params.Minutes), Ended: map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
+		Accepted: ratesOf(report.Accepted, params.Minutes), Refused: ratesOf(report.Refused, params.Minutes),
+		Published: ratesOf(report.Published, params.Minutes), Started: ratesOf(report.Started, params.Minutes),
+		OldestJobAt: api.NewTime(report.OldestJob), OldestRunningAt: api.NewTime(report.OldestRunning),
+		NextRetryAt: api.NewTime(report.NextRetry),
+		Ended:       map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
 	}
 	if !found.RoundEnded.IsZero() { // otherwise this process does not know
 		pending := found.OldestPending.Seconds()

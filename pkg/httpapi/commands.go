@@ -27,6 +27,7 @@ func (e *endpoints) Orchestrate(w http.ResponseWriter, r *http.Request, params a
 func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers commands.Headers) {
 	body, err := e.readBody(w, r)
 	if err != nil {
+		e.countRefused(err)
 		e.respond.problem(w, r, err)
 		return
 	}
@@ -36,7 +37,8 @@ func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers comma
 }
 
 // submitText submits a command for the caller, who must be allowed to name its tenant.
-func (e *endpoints) submitText(ctx context.Context, text []byte, headers commands.Headers) (ledger.Accepted, error) {
+func (e *endpoints) submitText(ctx context.Context, text []byte, headers commands.Headers) (accepted ledger.Accepted, err error) {
+	defer func() { e.countRefused(err) }()
 	tree, err := e.reserveTree(ctx, text)
 	if err != nil {
 		return ledger.Accepted{}, err
@@ -47,6 +49,13 @@ func (e *endpoints) submitText(ctx context.Context, text []byte, headers command
 		return ledger.Accepted{}, err
 	}
 	return submission.Accept(ctx)
+}
+
+// countRefused counts a command that was refused, not one that met a fault of the server.
+func (e *endpoints) countRefused(err error) {
+	if err != nil && problem.From(err).Code.Status() < http.StatusInternalServerError {
+		e.Census.Refused()
+	}
 }
 
 // acceptedOf encodes an accepted job and sets its Location, unless err is set.

@@ -121,6 +121,53 @@ func TestCounts_AreAnsweredWithoutAReadOfTheStore(t *testing.T) {
 	}
 }
 
+// A command that is refused counts once, alone or in a batch; one that meets a fault of the
+// server does not count, nor does a replay.
+func TestRefusedCommands_AreCounted(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	refused := func() int {
+		t.Helper()
+		return decoded[api.Overview](t, h.do(t, http.MethodGet, "/v1/admin/overview", "")).Refused.Total
+	}
+	for i, step := range []struct {
+		path, body string
+		count      int
+	}{
+		{"/v1/commands", "{", 1},
+		{"/v1/commands", strings.Repeat(" ", 2<<20), 2},
+		{"/v1/orchestrate", `{"tenant_id":"tenant_a","request_type":"none"}`, 3},
+		{"/v1/commands:batch", `{"commands":[{}, ` + command + `]}`, 4},
+		{"/v1/commands", command, 4},
+	} {
+		h.do(t, http.MethodPost, step.path, step.body)
+		if got := refused(); got != step.count {
+			t.Errorf("after request %d: %d are counted, want %d", i, got, step.count)
+		}
+	}
+	h.store.fail(tablestore.ErrUnavailable)
+	h.do(t, http.MethodPost, "/v1/commands", command)
+	if got := refused(); got != 4 {
+		t.Errorf("after a fault of the store: %d are counted", got)
+	}
+}
+
+func TestServices_OfAProtocol(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	h.submitted(t)
+	of := func(protocol string) []api.Service {
+		t.Helper()
+		return decoded[api.ServiceList](t, h.do(t, http.MethodGet, "/v1/admin/services?protocol_id="+protocol, "")).Services
+	}
+	if got := of("doc_ingest_v1"); len(got) != 2 || got[1].Backlog != 1 {
+		t.Errorf("of the job's protocol: %+v", got)
+	}
+	if got := of("another"); len(got) != 0 {
+		t.Errorf("of a protocol without jobs and steps: %+v", got)
+	}
+}
+
 // A claim holds the directive's message unchanged, except for its lease.
 func TestADirectiveGoesOutByteForByte(t *testing.T) {
 	t.Parallel()

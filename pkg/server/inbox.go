@@ -31,7 +31,12 @@ func (s *Server) openInbox(context.Context) (err error) {
 	s.submitted, err = inbox.NewReader(inbox.Config{
 		Source: s.cfg.Inbox, Accept: s.acceptSubmitted, Find: s.findSubmitted, Retention: s.cfg.Ledger.Retention,
 		Grace: inboxGrace, Logger: s.log,
-		Observe: func(outcome inbox.Decision) { s.meters.submitted.WithLabelValues(string(outcome)).Inc() },
+		Observe: func(outcome inbox.Decision) {
+			s.meters.submitted.WithLabelValues(string(outcome)).Inc()
+			if outcome == inbox.Refuses {
+				s.uses.Census.Refused()
+			}
+		},
 	})
 	s.uses.Inbox, s.uses.InboxSurvey = s.cfg.Inbox, s.submitted.Survey
 	return err

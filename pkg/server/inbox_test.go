@@ -114,6 +114,9 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 		if got := get[api.Readiness](t, s, "/readyz"); !strings.Contains(strings.Join(got.Warnings, "\n"), "commands of the inbox were refused: 2") {
 			t.Errorf("%+v", got)
 		}
+		if got := s.UseCases().Census.Report().Refused.Total; got != 2 {
+			t.Errorf("%d refused commands are counted", got)
+		}
 	})
 }
 

@@ -970,7 +970,9 @@ export interface paths {
          *     work. Services of loaded protocols are listed even if they never had a step. The counts
          *     are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
          *     not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
-         *     are counted separately; the rest count as service `other`.
+         *     are counted separately; the rest count as service `other`. With `protocol_id` only steps
+         *     of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;
+         *     the rest are not listed.
          */
         get: operations["listServices"];
         put?: never;
@@ -4186,8 +4188,28 @@ export interface components {
             jobs: {
                 [key: string]: number;
             };
+            /**
+             * Format: date-time
+             * @description When the oldest live job was accepted; absent if there is none.
+             * @example 2026-01-27T08:15:02.000Z
+             */
+            oldest_job_at?: string;
             /** @description Accepted jobs. */
             accepted: components["schemas"]["Rates"];
+            /**
+             * @description Commands that were read and refused, by requests and from the inbox: malformed,
+             *     invalid, not allowed, or over a limit. Requests that were refused before their
+             *     command was read, such as those without valid credentials, do not count.
+             */
+            refused: components["schemas"]["Rates"];
+            /**
+             * @description Publishes of directives. A publish that the bus rejects is a failure; one that fails
+             *     because the bus is unavailable does not count. With the pull queue, the commit that
+             *     dispatches a step publishes its directive, unless a pause holds it back.
+             */
+            published: components["schemas"]["Rates"];
+            /** @description Attempts that workers started (ACKs). */
+            started: components["schemas"]["Rates"];
             /**
              * @description Ended jobs by state. FAILED_FINAL is a failure.
              * @example {
@@ -4223,6 +4245,18 @@ export interface components {
              * @example 8
              */
             running: number;
+            /**
+             * Format: date-time
+             * @description When the attempt was started that has run longest; absent if none runs.
+             * @example 2026-01-27T10:01:12.000Z
+             */
+            oldest_running_at?: string;
+            /**
+             * Format: date-time
+             * @description When the next step that waits for its next attempt is due; absent if none waits.
+             * @example 2026-01-27T10:02:33.000Z
+             */
+            next_retry_at?: string;
             /** @description The directive that has waited longest for a worker. */
             oldest_waiting?: components["schemas"]["OldestWaiting"];
             /**
@@ -6834,6 +6868,11 @@ export interface operations {
                  * @example 60
                  */
                 minutes?: components["parameters"]["Minutes"];
+                /**
+                 * @description The protocol whose steps to count; all protocols if it is not given.
+                 * @example doc_ingest_v1
+                 */
+                protocol_id?: string;
             };
             header?: never;
             path?: never;
