@@ -53,6 +53,47 @@ func TestInitAndDev_RunAJobToItsEnd(t *testing.T) {
 	dev.end()
 }
 
+// Without a reader of its output, or without its terminal, it ends and deletes the folder of
+// the example.
+func TestDev_LeavesNoFilesBehind(t *testing.T) {
+	t.Parallel()
+	binary, err := buildPlain()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, leave := range map[string]func(*exec.Cmd, io.Closer) error{
+		"the output is closed":   func(_ *exec.Cmd, out io.Closer) error { return out.Close() },
+		"the terminal is closed": func(cmd *exec.Cmd, _ io.Closer) error { return cmd.Process.Signal(syscall.SIGHUP) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			temporary := t.TempDir()
+			cmd := exec.CommandContext(t.Context(), binary, "dev", "--listen-addr", "127.0.0.1:0")
+			cmd.Dir, cmd.Stderr, cmd.Env = t.TempDir(), os.Stderr, append(os.Environ(), "TMPDIR="+temporary)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(out).ReadString('\n')
+			if files, _ := os.ReadDir(temporary); err != nil || len(files) != 1 {
+				t.Errorf("it says %q, %v, and has the files %v", line, err, files)
+			}
+			if err := leave(cmd, out); err != nil {
+				t.Error(err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("it does not end well: %v", err)
+			}
+			if files, err := os.ReadDir(temporary); err != nil || len(files) != 0 {
+				t.Errorf("it left %v, %v", files, err)
+			}
+		})
+	}
+}
+
 // devRun is a running lucius dev.
 type devRun struct {
 	t     *testing.T
