@@ -34,25 +34,41 @@ func (p *program) postgres() *cobra.Command {
 		}
 		return sub
 	}
+	var server string
+	migrate := verb("migrate", "Bring the schema to the version of this program",
+		"Brings the schema to the version of this program. The role of LUCIUS_POSTGRES_URL must own the schema, or be\n"+
+			"allowed to create it. One process migrates at a time; a migration is applied completely or not at all.",
+		func(ctx context.Context, cfg *config.Config) error {
+			return p.migratePostgres(ctx, cfg.PostgresURL, server)
+		})
+	migrate.Flags().StringVar(&server, "grant", "", "a role that gets the rights that serve needs, also if the schema has the version")
 	cmd.AddCommand(
-		verb("migrate", "Bring the schema to the version of this program",
-			"Brings the schema to the version of this program. The role of LUCIUS_POSTGRES_URL must own the schema, or be\n"+
-				"allowed to create it. One process migrates at a time; a migration is applied completely or not at all.",
-			func(ctx context.Context, cfg *config.Config) error {
-				from, to, err := pgstore.Migrate(ctx, cfg.PostgresURL)
-				if err != nil {
-					return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
-				}
-				if from == to {
-					return p.say("the schema already has version %d\n", to)
-				}
-				return p.say("migrated the schema from version %d to %d\n", from, to)
-			}),
+		migrate,
 		verb("check", "Check whether this program can serve on the database",
 			"Checks whether the schema has the version of this program and, for the role api, whether the inbox belongs to this\n"+
 				"ledger and the role of LUCIUS_POSTGRES_URL has the rights it needs. The exit code is 1 if not.", p.checkPostgres),
 	)
 	return cmd
+}
+
+// migratePostgres migrates the schema, and gives the server's role its rights if one is named.
+func (p *program) migratePostgres(ctx context.Context, url, server string) error {
+	from, to, err := pgstore.Migrate(ctx, url)
+	if err != nil {
+		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
+	}
+	if from == to {
+		err = p.say("the schema already has version %d\n", to)
+	} else {
+		err = p.say("migrated the schema from version %d to %d\n", from, to)
+	}
+	if err != nil || server == "" {
+		return err
+	}
+	if err := pgstore.Grant(ctx, url, server); err != nil {
+		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
+	}
+	return p.say("the role %s has the rights that serve needs\n", server)
 }
 
 // checkPostgres checks the schema, and the inbox if a process with these settings takes from it.
