@@ -20,6 +20,7 @@ type situation struct {
 	tenants  []tenantSituation
 	warnings []string
 	unready  string // why the server serves no requests
+	protocol string // of whose jobs alone the services' figures are, empty for all
 }
 
 // tenantSituation is what failed for a tenant, empty for all of them.
@@ -62,6 +63,7 @@ type helpful struct {
 const (
 	levelBad  = "bad"
 	levelWarn = "warn"
+	levelHere = "here" // of a place in the flow: a job is there
 
 	wordNoWorker = "no worker"
 )

@@ -18,6 +18,8 @@ type flowPage struct {
 	// Protocol is the one that is shown, nil for all; Protocols are those to choose from.
 	Protocol  *api.Protocol
 	Protocols []api.Protocol
+	// Notes say which figures there are not, and why.
+	Notes []string
 }
 
 func flow(r *request) (view, error) {
@@ -40,11 +42,15 @@ func flow(r *request) (view, error) {
 	wanted := r.FormValue("protocol")
 	if i := slices.IndexFunc(data.Protocols, func(p api.Protocol) bool { return p.ProtocolID == wanted }); i >= 0 {
 		data.Protocol = &data.Protocols[i]
+		if err := s.narrow(r, wanted); err != nil {
+			return v, err
+		}
 		data.Canvas = protocolCanvas(s, data.Protocol)
+		data.Notes = []string{"The figures are those of this protocol's jobs alone; workers serve all protocols of their service."}
 	} else if wanted != "" {
 		return v, badInput("There is no protocol " + wanted + ".")
 	} else {
-		data.Canvas = flowCanvas(s)
+		data.Canvas, data.Notes = flowCanvas(s), s.flowNotes()
 	}
 	v.Data = data
 	return v, nil
@@ -73,34 +79,24 @@ func figures(r *request) (*situation, error) {
 	return s, err
 }
 
-// canvas is a picture of boxes and the ways between them.
-type canvas struct {
-	Width, Height int
-	Edges         []flowEdge
-	Nodes         []flowNode
-	Labels        []flowLabel
+// narrow replaces the figures of the services by those of one protocol's jobs.
+func (s *situation) narrow(r *request, protocol string) error {
+	minutes := api.Minutes(historyMinutes)
+	params := &api.ListServicesParams{Minutes: &minutes, ProtocolID: &protocol}
+	services, err := call[api.ServiceList](r.api.ListServices(r.Context(), params))
+	s.services, s.protocol = services.Services, protocol
+	return err
 }
 
-// flowNode is a box with its figures, and where a click on it leads.
-type flowNode struct {
-	X, Y, W, H       int
-	Title, Big, Text string
-	Level            string // that of its trouble, or empty
-	URL              string
-	Below            string // the figure of the way to the next box of a column
-}
-
-// flowEdge is a way between boxes: as wide as much goes over it.
-type flowEdge struct {
-	Path  string
-	Width float64
-	Class string // hot if something moves, bad or warn if it should, retry for the way back
-}
-
-// flowLabel is a text beside a way.
-type flowLabel struct {
-	X, Y int
-	Text string
+// flowNotes say which figures the picture does not have, and why.
+func (s *situation) flowNotes() []string {
+	notes := []string{"Nothing waits in commands, checks, publishes and RESULTs, so these have neither a count nor an age."}
+	if s.overview.Bus == api.BusQueue {
+		return append(notes, "With the pull queue, the commit that dispatches a step publishes its directive: there is no relay. "+
+			"The time of a claim is not counted, so claimed directives have no age.")
+	}
+	return append(notes, "On Service Bus, a directive in its lane cannot be told from one that a worker has received: "+
+		"each service's count, and that of AWAITING_ACK, is of both.")
 }
 
 // serviceState is what all kinds of work of a service do together.
@@ -177,9 +173,12 @@ func (state *serviceState) add(s *situation, of *api.Service) {
 	}
 }
 
-// describe says in short what waits at a service and who works.
+// describe says in short what waits at a service, for how long, and who works.
 func (state *serviceState) describe(s *situation) string {
 	parts := []string{number(state.Backlog) + " ready"}
+	if s.overview != nil && s.overview.Bus == api.BusServiceBus {
+		parts[0] = number(state.Backlog) + " published"
+	}
 	if state.Running > 0 {
 		parts = append(parts, number(state.Running)+" run")
 	}
@@ -201,75 +200,93 @@ func roughly(d time.Duration) string {
 	return words[0] + " " + words[1]
 }
 
-// The measures of the canvas.
-const (
-	flowTop      = 20
-	flowRow      = 72  // from one service to the next
-	flowService  = 60  // the height of one
-	flowBox      = 84  // that of the others
-	flowEnd      = 54  // that of an end
-	flowReturn   = 44  // what the way back needs below
-	mostServices = 8   // More are folded.
-	nameLength   = 26  // Longer names are cut.
-	thinEdge     = 1.2 // the width of a way on which nothing moves
-	thickEdge    = 7
-)
-
 // flowCanvas draws how commands become results.
 func flowCanvas(s *situation) canvas {
 	o := s.overview
-	services := s.flowServices()
-	height := max(3*flowRow+24, len(services)*flowRow-(flowRow-flowService))
-	middle := flowTop + height/2
-	c := canvas{Width: 1195, Height: flowTop + height + flowReturn}
-	live, dispatching, running, claimed, backoff := 0, 0, 0, 0, 0
+	p := places{services: s.flowServices(), ends: s.ends(), lanes: "Pull queue, by service"}
+	live, dispatching, waiting, running, claimed, backoff := 0, 0, 0, 0, 0, 0
 	for _, n := range o.Jobs {
 		live += n
 	}
-	steps, failing := 0.0, 0.0
+	steps, failing, ended := 0.0, 0.0, 0
 	for i := range s.services {
 		of := &s.services[i]
-		dispatching, running, claimed, backoff = dispatching+of.Dispatching, running+of.Running, claimed+of.Claimed, backoff+of.Backoff
-		rate := &of.Attempts.LastMinute
-		steps += rate.PerSecond * (1 - rate.ErrorRate)
-		failing += rate.PerSecond * rate.ErrorRate
+		dispatching, waiting, running = dispatching+of.Dispatching, waiting+of.Backlog, running+of.Running
+		claimed, backoff = claimed+of.Claimed, backoff+of.Backoff
+		last := &of.Attempts.LastMinute
+		steps += last.PerSecond * (1 - last.ErrorRate)
+		failing += last.PerSecond * last.ErrorRate
+		ended += of.Attempts.LastHour.Count
 	}
-	accepted := &o.Accepted
-	box := func(x int, node flowNode) flowNode {
-		node.X, node.Y, node.W, node.H = x, middle-flowBox/2, 130, flowBox
-		return node
+	accepted, refused := o.Accepted.LastMinute.PerSecond, o.Refused.LastMinute.PerSecond
+	published := o.Published.LastMinute.PerSecond * (1 - o.Published.LastMinute.ErrorRate)
+	started := o.Started.LastMinute.PerSecond
+	p.commands = flowing{flowNode: flowNode{
+		Title: "Commands", Big: rate(accepted + refused), Text: number(o.Accepted.LastHour.Count+o.Refused.LastHour.Count) + " in 1 h",
+		URL: link("jobs"), Below: rate(accepted + refused),
+	}}
+	p.checks = flowing{arrives: accepted + refused, flowNode: flowNode{
+		Title: "Checks", Big: percent(share(o.Refused.LastMinute.Count, o.Accepted.LastMinute.Count+o.Refused.LastMinute.Count)),
+		Text: "refused · " + rate(refused), More: number(o.Refused.LastHour.Count) + " refused in 1 h",
+		URL: link("protocols"), Below: rate(accepted),
+	}}
+	if n := o.Refused.LastMinute.Count; n >= failuresLeast && share(n, n+o.Accepted.LastMinute.Count) >= failingShare {
+		p.checks.Level = levelWarn
 	}
-	commands := box(10, flowNode{
-		Title: "Commands", Big: rate(accepted.LastMinute.PerSecond), Text: number(accepted.LastHour.Count) + " in 1 h",
-		URL: link("jobs"), Below: rate(accepted.LastMinute.PerSecond),
-	})
-	held := box(172, flowNode{
-		Title: "Ledger", Big: number(live), Text: "live jobs", URL: link("jobs"), Below: rate(steps+failing) + " directives",
-	})
-	out := box(334, s.outboxNode(dispatching))
-	c.Nodes = append(c.Nodes, commands, held, out)
-	c.line(&commands, &held, accepted.LastMinute.PerSecond, "")
-	c.line(&held, &out, steps+failing, out.Level)
-	busy := box(816, flowNode{
-		Title: "In progress", Big: number(running), Text: number(claimed) + " claimed", URL: link("jobs", "state", api.JobStateInProgress),
-		Below: rate(steps+failing) + " attempts end",
-	})
-	for i := range services {
-		node := &services[i].flowNode
-		node.X, node.W, node.H = 500, 280, flowService
-		node.Y = middle - (len(services)*flowRow-(flowRow-flowService))/2 + i*flowRow
-		c.Nodes = append(c.Nodes, *node)
-		c.line(&out, node, services[i].arrives, node.Level)
-		c.line(node, &busy, services[i].ends, "")
+	p.ledger = flowing{arrives: accepted, flowNode: flowNode{
+		Title: "Ledger", Big: number(live), Text: "live jobs" + s.aged(" · oldest ", o.OldestJobAt), More: rate(accepted) + " accepted",
+		URL: link("jobs"), Below: rate(published),
+	}}
+	p.outbox = flowing{arrives: published, flowNode: s.outboxNode(dispatching)}
+	p.outbox.More, p.outbox.Below = rate(published)+" published", rate(published)
+	p.publish = flowing{arrives: published, flowNode: flowNode{
+		Title: "Relay", Big: rate(published), Text: number(o.Published.LastMinute.Failed) + " rejected in 1 min",
+		More: number(o.Published.LastHour.Failed) + " in 1 h", URL: link("outbox"), Below: rate(published),
+	}}
+	p.ack = flowing{flowNode: flowNode{
+		Title: "AWAITING_ACK", Big: number(claimed), Text: "claimed, not started", More: rate(started) + " start",
+		URL: link("jobs", "state", api.JobStateDispatching), Below: rate(started),
+	}}
+	if o.Bus == api.BusQueue {
+		p.publish.Text, p.publish.More, p.publish.Title = "by the commit itself", "so there is no relay", "Published"
+	} else {
+		p.lanes, p.ack.Big, p.ack.Text = "Lanes, by service", number(waiting), "published"+s.aged(" · oldest ", o.OldestWaiting.At)
 	}
-	c.Nodes = append(c.Nodes, busy)
-	for i, end := range s.ends() {
-		end.X, end.Y, end.W, end.H = 985, middle-flowEnd/2+(i-1)*85, 200, flowEnd
-		c.Nodes = append(c.Nodes, end.flowNode)
-		c.line(&busy, &end.flowNode, end.ends, end.Level)
+	p.running = flowing{arrives: started, flowNode: flowNode{
+		Title: "IN_PROGRESS", Big: number(running), Text: "running" + s.aged(" · longest ", o.OldestRunningAt),
+		More: rate(steps+failing) + " end", URL: link("jobs", "state", api.JobStateInProgress), Below: rate(steps + failing),
+	}}
+	p.result = flowing{arrives: steps + failing, flowNode: flowNode{
+		Title: "RESULT", Big: rate(steps + failing), Text: number(ended) + " in 1 h",
+		More: rate(failing) + " failed", URL: link("services"), Below: rate(failing) + " failed",
+	}}
+	p.retries = flowing{arrives: failing, ends: failing, flowNode: flowNode{
+		Title: "Waiting for a retry", Text: number(backoff) + " wait · " + rate(failing),
+		URL: link("jobs", "state", api.JobStateInProgress),
+	}}
+	if at := o.NextRetryAt; !at.IsZero() && backoff > 0 {
+		p.retries.Text += " · next " + dueIn(s.now, at.Time)
 	}
-	c.back(&busy, &out, math.Max(steps-o.Ended[string(api.JobStateSucceeded)].LastMinute.PerSecond, 0), failing, backoff)
-	return c
+	p.next = math.Max(steps-o.Ended[string(api.JobStateSucceeded)].LastMinute.PerSecond, 0)
+	if all := failing + steps; failing > 0 && failing/all >= failingShare {
+		p.retries.Level = levelWarn
+	}
+	return p.draw()
+}
+
+// aged says how long ago a time is, nothing for none.
+func (s *situation) aged(what string, at api.Time) string {
+	if at.IsZero() {
+		return ""
+	}
+	return what + roughly(s.now.Sub(at.Time))
+}
+
+func dueIn(now, at time.Time) string {
+	if !at.After(now) {
+		return "now"
+	}
+	return "in " + roughly(at.Sub(now))
 }
 
 // outboxNode is what waits to be published.
@@ -277,7 +294,7 @@ func (s *situation) outboxNode(dispatching int) flowNode {
 	o := s.overview
 	node := flowNode{Title: "Outbox", Big: number(dispatching), Text: "pending", URL: link("outbox", "state", "PENDING")}
 	if at := o.OldestPendingSeconds; at != nil && *at > 0 {
-		node.Text += " · " + duration(seconds(*at))
+		node.Text += " · oldest " + roughly(seconds(*at))
 	}
 	for _, f := range s.serverFindings() {
 		if f.Word != "" && (node.Level == "" || f.Level == levelBad) {
@@ -335,8 +352,8 @@ func (s *situation) flowServices() (shown []flowing) {
 		of := &states[i]
 		shown = append(shown, flowing{
 			flowNode: flowNode{
-				Title: cut(of.Service), Text: of.describe(s), Level: of.Level, URL: pathOf("services", of.Service),
-				Below: rate(of.PerSecond),
+				Title: cut(of.Service), Text: of.describe(s) + " · " + rate(of.PerSecond), Level: of.Level,
+				URL: pathOf("services", of.Service), Below: rate(of.PerSecond),
 			},
 			arrives: of.Arrives, ends: of.PerSecond,
 		})
@@ -360,55 +377,18 @@ func (s *situation) ends() []flowing {
 	ends := []flowing{
 		{
 			flowNode: flowNode{Title: "Succeeded", Text: well, URL: link("jobs", "state", api.JobStateSucceeded)},
-			ends:     succeeded.LastMinute.PerSecond,
+			arrives:  succeeded.LastMinute.PerSecond,
 		},
-		{flowNode: flowNode{Title: "Failed for good", Text: badly, URL: link("failures")}, ends: failed.LastMinute.PerSecond},
+		{flowNode: flowNode{Title: "Failed for good", Text: badly, URL: link("failures")}, arrives: failed.LastMinute.PerSecond},
 		{flowNode: flowNode{
 			Title: "Cancelled, paused", Text: number(cancelled.LastHour.Count) + " in 1 h · " + number(paused) + " paused",
 			URL: link("jobs", "state", api.JobStatePaused),
-		}, ends: cancelled.LastMinute.PerSecond},
+		}, arrives: cancelled.LastMinute.PerSecond},
 	}
 	if failed.LastMinute.Count > 0 {
 		ends[1].Level = levelWarn
 	}
 	return ends
-}
-
-// line draws the way from one box to another.
-func (c *canvas) line(from, to *flowNode, perSecond float64, level string) {
-	x, y := from.X+from.W, from.Y+from.H/2
-	toX, toY := to.X, to.Y+to.H/2
-	edge := flowEdge{Path: fmt.Sprintf("M%d %dH%d", x, y, toX), Width: edgeWidth(perSecond), Class: level}
-	if y != toY {
-		middle := (x + toX) / 2
-		edge.Path = fmt.Sprintf("M%d %dC%d %d %d %d %d %d", x, y, middle, y, middle, toY, toX, toY)
-	}
-	if level == "" && perSecond > 0 {
-		edge.Class = "hot"
-	}
-	c.Edges = append(c.Edges, edge)
-}
-
-// back draws the way of next steps and retries, from the bottom of one box to that of
-// another.
-func (c *canvas) back(from, to *flowNode, next, failing float64, backoff int) {
-	bottom, class := c.Height-24, "retry"
-	if share := failing / (next + failing); failing > 0 && share >= failingShare {
-		class = "retry warn"
-	}
-	c.Edges = append(c.Edges, flowEdge{
-		Path:  fmt.Sprintf("M%d %dV%dH%dV%d", from.X+from.W/2, from.Y+from.H, bottom, to.X+to.W/2, to.Y+to.H),
-		Width: edgeWidth(next + failing), Class: class,
-	})
-	c.Labels = append(c.Labels, flowLabel{
-		X: to.X + to.W/2 + 14, Y: bottom + 17,
-		Text: "next steps " + rate(next) + " · attempts that failed " + rate(failing) + " · " + number(backoff) + " wait for their retry",
-	})
-}
-
-// edgeWidth grows with the rate, more slowly.
-func edgeWidth(perSecond float64) float64 {
-	return math.Round(10*min(thinEdge+1.6*math.Log10(1+10*max(perSecond, 0)), thickEdge)) / 10
 }
 
 // rate writes how often something happens each second, or minute or hour if that is
@@ -445,10 +425,10 @@ func cut(name string) string {
 // The measures of the canvas of a protocol.
 const (
 	stepsInRow  = 4
-	stepWidth   = 230
-	stepHeight  = 84
+	stepWidth   = 252
+	stepHeight  = 100
 	stepColumns = 290
-	stepRows    = 124
+	stepRows    = 140
 )
 
 // protocolCanvas draws the steps of a protocol, with the figures of their kinds of work.
@@ -463,15 +443,18 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 		step := &p.Steps[i]
 		node := flowNode{
 			X: flowTop + i%stepsInRow*stepColumns, Y: flowTop + i/stepsInRow*stepRows, W: stepWidth, H: stepHeight,
-			Title: cut(step.StepID), Big: "–", Text: "nothing yet", URL: pathOf("services", step.Service),
+			Title: cut(step.StepID), Big: "–", Text: "not counted apart", URL: pathOf("services", step.Service),
 		}
 		perSecond := 0.0
 		j := slices.IndexFunc(s.services, func(of api.Service) bool { return of.Service == step.Service && of.StepType == step.StepType })
 		if j >= 0 {
-			one := &situation{now: s.now, overview: s.overview, pauses: s.pauses, services: s.services[j : j+1]}
+			one := &situation{now: s.now, overview: s.overview, pauses: s.pauses, services: s.services[j : j+1], protocol: s.protocol}
 			state := &one.serviceStates()[0]
 			node.Text, node.Level, perSecond = state.describe(s), state.Level, state.PerSecond
-			node.Big, node.Below = rate(perSecond), rate(perSecond)
+			node.Big, node.Below, node.More = number(state.Backlog+state.Running+state.Waiting), rate(perSecond), rate(perSecond)
+			if of := &s.services[j]; of.Backoff > 0 {
+				node.More += " · ↺ " + counted(of.Backoff, "waits for a retry", "wait for a retry")
+			}
 		}
 		switch {
 		case last == nil:
@@ -479,11 +462,8 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 			c.line(last, &node, perSecond, node.Level)
 		default: // On to the next row.
 			middle := last.Y + last.H + (stepRows-stepHeight)/2
-			class := cmp.Or(node.Level, map[bool]string{true: "hot"}[perSecond > 0])
-			c.Edges = append(c.Edges, flowEdge{
-				Path:  fmt.Sprintf("M%d %dV%dH%dV%d", last.X+last.W/2, last.Y+last.H, middle, node.X+node.W/2, node.Y),
-				Width: edgeWidth(perSecond), Class: class,
-			})
+			c.way(fmt.Sprintf("M%d %dV%dH%dV%d", last.X+last.W/2, last.Y+last.H, middle, node.X+node.W/2, node.Y-edgeTip),
+				tip(node.X+node.W/2, node.Y, 0, 1), perSecond, node.Level, "")
 		}
 		c.Nodes = append(c.Nodes, node)
 		last = &c.Nodes[len(c.Nodes)-1]

@@ -3,6 +3,7 @@ package console
 import (
 	"bytes"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,7 +57,8 @@ func busyServer() *situation {
 		pauses: []api.Pause{{PauseID: "service:index", Service: "index", State: api.PauseStatePaused}},
 		overview: &api.Overview{
 			Bus: api.BusQueue, Jobs: map[string]int{"IN_PROGRESS": 96, "DISPATCHING": 3012, "PAUSED": 120}, Accepted: perMinute(2496, 0),
-			OldestPendingSeconds: &pending, Ended: map[string]api.Rates{
+			Refused: perMinute(8, 8), Published: perMinute(5000, 0), Started: perMinute(2502, 0), OldestJobAt: ago(2 * time.Hour),
+			OldestRunningAt: ago(90 * time.Second), NextRetryAt: ago(-3 * time.Second), OldestPendingSeconds: &pending, Ended: map[string]api.Rates{
 				"SUCCEEDED": perMinute(2390, 0), "FAILED_FINAL": perMinute(3, 3), "CANCELLED": perMinute(0, 0),
 			},
 		},
@@ -84,8 +86,9 @@ func TestFlow_FoldsQuietServices(t *testing.T) {
 	for _, one := range shown {
 		titles = append(titles, one.Title+": "+one.Text)
 	}
-	want := "extract: 18 ready · 31 run · 6 workers · 200 ms, index: 0 ready · paused, ocr: 3,000 ready · no worker · 4 min, " +
-		"quiet-00: 0 ready, quiet-01: 0 ready, quiet-02: 0 ready, quiet-07: 0 ready, 16 more: idle"
+	want := "extract: 18 ready · 31 run · 6 workers · 200 ms · 41.7/s, index: 0 ready · paused · 0/s, " +
+		"ocr: 3,000 ready · no worker · 4 min · 0/s, quiet-00: 0 ready · 0/s, quiet-01: 0 ready · 0/s, " +
+		"quiet-02: 0 ready · 0/s, quiet-07: 0 ready · 1/s, 16 more: idle"
 	if got := strings.Join(titles, ", "); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
@@ -109,6 +112,31 @@ func TestFlow_SaysHowLongAServiceIsPaused(t *testing.T) {
 	}
 }
 
+// On Service Bus there is a relay, and claims are not known.
+func TestFlow_OnServiceBus(t *testing.T) {
+	t.Parallel()
+	s := busyServer()
+	s.overview.Bus, s.overview.Published = api.BusServiceBus, perMinute(5000, 40)
+	s.overview.OldestWaiting.At = ago(251 * time.Second)
+	s.overview.Refused = perMinute(2496, 2496)
+	c := flowCanvas(s)
+	got := map[string]string{}
+	for _, node := range c.Nodes {
+		got[node.Title] = strings.Join([]string{node.Big, node.Text, node.More, node.Level}, ", ")
+	}
+	for title, want := range map[string]string{
+		"Relay": "82.7/s, 40 rejected in 1 min, 2,400 in 1 h, ", "AWAITING_ACK": "3,018, published · oldest 4 min, 41.7/s start, ",
+		"Checks": "50 %, refused · 41.6/s, 149,760 refused in 1 h, warn",
+	} {
+		if got[title] != want {
+			t.Errorf("%s is %q, want %q", title, got[title], want)
+		}
+	}
+	if notes := strings.Join(s.flowNotes(), " "); !strings.Contains(notes, "cannot be told from") || strings.Contains(notes, "pull queue") {
+		t.Errorf("the notes are %s", notes)
+	}
+}
+
 func TestFlow_CanvasOfAProtocol(t *testing.T) {
 	t.Parallel()
 	p := api.Protocol{ProtocolID: "p"}
@@ -126,9 +154,18 @@ func TestFlow_Page(t *testing.T) {
 	answers := quiet()
 	s.overview.AsOf, s.overview.Since = api.NewTime(now), ago(time.Hour)
 	answers["GET /v1/admin/overview"] = s.overview
-	answers["GET /v1/admin/services"] = api.ServiceList{Services: s.services}
+	answers["GET /v1/admin/services"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		services := s.services
+		if r.FormValue("protocol_id") == "doc_ingest" { // Only a few of the steps are of its jobs.
+			services = []api.Service{{Service: "extract", StepType: "EXTRACT", Backlog: 2, Backoff: 1}, ocrWork(1, time.Second, 0)}
+		}
+		answerJSON(w, api.ServiceList{Services: services})
+	})
 	answers["GET /v1/protocols"] = api.ProtocolList{Protocols: []api.Protocol{
-		{ProtocolID: "doc_ingest", Steps: []api.ProtocolStep{{StepID: "extract", StepType: "EXTRACT", Service: "extract"}}},
+		{ProtocolID: "doc_ingest", Steps: []api.ProtocolStep{
+			{StepID: "extract", StepType: "EXTRACT", Service: "extract"}, {StepID: "ocr", StepType: "OCR", Service: "ocr"},
+			{StepID: "many", StepType: "MANY", Service: "many"},
+		}},
 	}}
 	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/flow")
@@ -136,8 +173,8 @@ func TestFlow_Page(t *testing.T) {
 		`href="/ui/flow?protocol=doc_ingest"`)
 	hasNot(t, page, "<script>alert", "style=")
 	page = b.get(t, "/ui/flow?protocol=doc_ingest")
-	has(t, page, "Flow: doc_ingest", "18 ready", "from all protocols that use them")
-	hasNot(t, page, "no worker")
+	has(t, page, "Flow: doc_ingest", "2 ready", "1 waits for a retry", "1 ready", "not counted apart", "this protocol&#39;s jobs alone")
+	hasNot(t, page, "no worker", "18 ready", "3,000", `class="node bad"`)
 	if w := b.send("GET", "/ui/flow?protocol=none", nil); !strings.Contains(w.Body.String(), "There is no protocol none.") {
 		t.Errorf("of an unknown protocol: %s", w.Body)
 	}

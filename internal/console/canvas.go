@@ -1,0 +1,202 @@
+package console
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// canvas is a picture of boxes and the ways between them.
+type canvas struct {
+	Width, Height int
+	Edges         []flowEdge
+	Nodes         []flowNode
+	Labels        []flowLabel
+}
+
+// flowNode is a box with its figures, and where a click on it leads.
+type flowNode struct {
+	X, Y, W, H             int
+	Title, Big, Text, More string
+	Level                  string // that of its trouble, or empty; here if a job is in it
+	URL                    string
+	Below                  string // the figure of the way to the next box of a column
+}
+
+// flowEdge is a way between boxes: as wide as much goes over it.
+type flowEdge struct {
+	Path  string
+	Tip   string // the head of its arrow
+	Width float64
+	Class string // hot if something moves, bad or warn if it should, retry for the way back
+}
+
+// flowLabel is a text beside a way.
+type flowLabel struct {
+	X, Y int
+	Text string
+	Loop bool // It is about a way back, which a column does not show.
+}
+
+// The measures of the canvas: two rows of five columns, from left to right and back, so
+// that next steps and retries go up between them.
+const (
+	flowTop      = 20
+	flowBox      = 100 // the height of most boxes
+	flowWide     = 170
+	flowColumn   = 204  // from one column to the next
+	flowBand     = 140  // where the waiting retries are, between the rows
+	flowSecond   = 220  // where the second row begins
+	flowRow      = 72   // from one service to the next
+	flowService  = 60   // the height of one
+	flowWidest   = 324  // and its width
+	flowEnd      = 54   // the height of an end
+	flowEnds     = 78   // from one end to the next
+	flowTurn     = 1176 // where the way turns back
+	flowHigh     = 320  // Of a higher second row, the boxes are next to its upper part.
+	mostServices = 8    // More are folded.
+	nameLength   = 26   // Longer names are cut.
+	thinEdge     = 1.2  // the width of a way on which nothing moves
+	thickEdge    = 7
+	edgeTip      = 7
+)
+
+// places are the boxes of the canvas, each with how much comes to it each second.
+type places struct {
+	commands, checks, ledger, outbox, publish, ack, running, result, retries flowing
+
+	services []flowing
+	ends     []flowing
+	next     float64 // results that lead to a next step
+	lanes    string  // what the services' boxes are
+}
+
+// draw places the boxes, and draws the ways between them.
+func (p *places) draw() canvas {
+	height := max(len(p.services)*flowRow-(flowRow-flowService), len(p.ends)*flowEnds-(flowEnds-flowEnd))
+	middle := flowSecond + min(height, flowHigh)/2
+	c := canvas{Width: flowTurn + 14, Height: flowSecond + height + flowTop}
+	x := func(column int) int { return 10 + column*flowColumn }
+	at := func(of *flowing, column, y, w, h int) {
+		of.X, of.Y, of.W, of.H = x(column), y, w, h
+	}
+	for i, of := range []*flowing{&p.commands, &p.checks, &p.ledger, &p.outbox, &p.publish} {
+		at(of, i, flowTop, flowWide, flowBox)
+	}
+	p.publish.X += (flowWidest - flowWide) / 2
+	at(&p.retries, 2, flowBand, flowWide, flowEnd)
+	p.retries.X, p.retries.W = p.retries.X+76, flowWide+28
+	for i := range p.services {
+		at(&p.services[i], 4, max(flowSecond, middle-(len(p.services)*flowRow-(flowRow-flowService))/2)+i*flowRow, flowWidest, flowService)
+	}
+	for i, of := range []*flowing{&p.result, &p.running, &p.ack} {
+		at(of, i+1, middle-flowBox/2, flowWide, flowBox)
+	}
+	for i := range p.ends {
+		at(&p.ends[i], 0, middle-(len(p.ends)*flowEnds-(flowEnds-flowEnd))/2+i*flowEnds, flowWide, flowEnd)
+	}
+	for i, way := range [][2]*flowing{{&p.commands, &p.checks}, {&p.checks, &p.ledger}, {&p.ledger, &p.outbox}, {&p.outbox, &p.publish}} {
+		level := ""
+		if i > 1 { // What cannot be published stands still before it.
+			level = p.outbox.Level
+		}
+		c.line(&way[0].flowNode, &way[1].flowNode, way[1].arrives, level)
+	}
+	c.turn(p)
+	for i := range p.services {
+		of := &p.services[i]
+		c.line(&of.flowNode, &p.ack.flowNode, of.ends, "")
+	}
+	c.line(&p.ack.flowNode, &p.running.flowNode, p.running.arrives, "")
+	c.line(&p.running.flowNode, &p.result.flowNode, p.result.arrives, "")
+	for i := range p.ends {
+		c.line(&p.result.flowNode, &p.ends[i].flowNode, p.ends[i].arrives, trouble(p.ends[i].Level))
+	}
+	c.loops(p)
+	c.Labels = append(c.Labels, flowLabel{X: x(4), Y: flowSecond - 10, Text: p.lanes})
+	for _, of := range []*flowing{&p.commands, &p.checks, &p.ledger, &p.outbox, &p.publish} {
+		c.Nodes = append(c.Nodes, of.flowNode)
+	}
+	for i := range p.services {
+		c.Nodes = append(c.Nodes, p.services[i].flowNode)
+	}
+	for _, of := range []*flowing{&p.ack, &p.running, &p.result, &p.retries} {
+		c.Nodes = append(c.Nodes, of.flowNode)
+	}
+	for i := range p.ends {
+		c.Nodes = append(c.Nodes, p.ends[i].flowNode)
+	}
+	return c
+}
+
+// loops draws the ways from a RESULT to the next step, and over a wait to the next attempt.
+func (c *canvas) loops(p *places) {
+	result, retries := &p.result.flowNode, &p.retries.flowNode
+	up, turn, into := result.X+flowWide/2-20, flowTop+flowBox+14, p.ledger.X+24
+	c.way(fmt.Sprintf("M%d %dV%dH%dV%d", up, result.Y, turn, into, flowTop+flowBox+edgeTip), tip(into, flowTop+flowBox, 0, -1),
+		p.next, "", "")
+	c.Labels = append(c.Labels, flowLabel{X: up + 12, Y: turn + 16, Text: "next steps " + rate(p.next), Loop: true})
+	level, y := trouble(retries.Level), retries.Y+retries.H/2
+	c.way(fmt.Sprintf("M%d %dV%dH%d", up+40, result.Y, y, retries.X-edgeTip), tip(retries.X, y, 1, 0), p.retries.arrives, level, "retry")
+	again := p.outbox.X + flowWide/2
+	c.way(fmt.Sprintf("M%d %dH%dV%d", retries.X+retries.W, y, again, flowTop+flowBox+edgeTip), tip(again, flowTop+flowBox, 0, -1),
+		p.retries.ends, level, "retry")
+}
+
+// trouble is the level of a way to a box: of a job's own place there is none.
+func trouble(level string) string {
+	if level == levelHere {
+		return ""
+	}
+	return level
+}
+
+// line draws the way from one box to another that is to the right or to the left of it.
+func (c *canvas) line(from, to *flowNode, perSecond float64, level string) {
+	x, y, toX, toY, dx := from.X+from.W, from.Y+from.H/2, to.X, to.Y+to.H/2, 1
+	if to.X < from.X {
+		x, toX, dx = from.X, to.X+to.W, -1
+	}
+	end := toX - dx*edgeTip
+	path := fmt.Sprintf("M%d %dH%d", x, y, end)
+	if y != toY {
+		middle := (x + end) / 2
+		path = fmt.Sprintf("M%d %dC%d %d %d %d %d %d", x, y, middle, y, middle, toY, end, toY)
+	}
+	c.way(path, tip(toX, toY, dx, 0), perSecond, level, "")
+}
+
+// turn draws the way from the first row to the services in the second.
+func (c *canvas) turn(p *places) {
+	if len(p.services) == 0 {
+		return
+	}
+	from, last := &p.publish.flowNode, &p.services[len(p.services)-1]
+	path := fmt.Sprintf("M%d %dH%dV%d", from.X+from.W, from.Y+from.H/2, flowTurn, last.Y+last.H/2)
+	c.way(path, "", p.publish.arrives, "", "")
+	for i := range p.services {
+		of := &p.services[i]
+		x, y := of.X+of.W, of.Y+of.H/2
+		c.way(fmt.Sprintf("M%d %dH%d", flowTurn, y, x+edgeTip), tip(x, y, -1, 0), of.arrives, trouble(of.Level), "")
+	}
+}
+
+// way draws a way on which so much moves.
+func (c *canvas) way(path, head string, perSecond float64, level, kind string) {
+	if level == "" && perSecond > 0 {
+		level = "hot"
+	}
+	class := strings.TrimSpace(kind + " " + level)
+	c.Edges = append(c.Edges, flowEdge{Path: path, Tip: head, Width: edgeWidth(perSecond), Class: class})
+}
+
+// tip is the head of an arrow that ends there, in that direction.
+func tip(x, y, dx, dy int) string {
+	backX, backY := x-dx*(edgeTip+1), y-dy*(edgeTip+1)
+	return fmt.Sprintf("M%d %dL%d %dL%d %dZ", x, y, backX-dy*5, backY-dx*5, backX+dy*5, backY+dx*5)
+}
+
+// edgeWidth grows with the rate, more slowly.
+func edgeWidth(perSecond float64) float64 {
+	return math.Round(10*min(thinEdge+1.6*math.Log10(1+10*max(perSecond, 0)), thickEdge)) / 10
+}
