@@ -12,6 +12,7 @@ import (
 	"helm.sh/helm/v3/pkg/chartutil"
 	"helm.sh/helm/v3/pkg/engine"
 	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -39,6 +40,16 @@ ingress: {enabled: true, host: lucius.example, tlsSecret: web}
 serviceAccount: {annotations: {azure.workload.identity/client-id: "1"}}
 podLabels: {azure.workload.identity/use: "true"}
 image: {pullSecrets: [pull]}
+`
+
+// onPostgres are values of replicas that share a database, which a job migrates.
+const onPostgres = minimal + `
+storage: postgres
+replicas: 3
+postgres: {urlSecret: server, migration: {urlSecret: owner, serverRole: lucius_server}}
+serviceMonitor: {enabled: true, tokenSecret: scrape}
+image: {pullSecrets: [pull]}
+nodeSelector: {disk: fast}
 `
 
 func load(t *testing.T) *chart.Chart {
@@ -158,6 +169,63 @@ func TestChart_RunsReplicasOnAzure(t *testing.T) {
 	}
 }
 
+func TestChart_RunsReplicasOnPostgreSQL(t *testing.T) {
+	t.Parallel()
+	made, err := render(t, onPostgres)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names := slices.Sorted(maps.Keys(made)); !slices.Equal(names, []string{
+		"NOTES.txt", "deployment.yaml", "disruption.yaml", "migration.yaml", "protocols.yaml", "service.yaml", "serviceaccount.yaml", "servicemonitor.yaml",
+	}) {
+		t.Errorf("it makes %v", names)
+	}
+	deployment := manifest[appsv1.Deployment](t, made, "deployment.yaml")
+	if *deployment.Spec.Replicas != 3 || variables(&deployment.Spec.Template.Spec)["LUCIUS_DATA_DIR"] != "" {
+		t.Errorf("it is not of replicas without a volume: %v", made)
+	}
+	migration := manifest[batchv1.Job](t, made, "migration.yaml")
+	if hook := migration.Annotations["helm.sh/hook"]; hook != "pre-install,pre-upgrade" {
+		t.Errorf("the migration runs at %q", hook)
+	}
+	service := manifest[corev1.Service](t, made, "service.yaml")
+	if migration.Spec.Template.Labels["app.kubernetes.io/name"] == service.Spec.Selector["app.kubernetes.io/name"] {
+		t.Error("the service selects the migration")
+	}
+	// Each has its own Secret, as a variable and as files.
+	for secret, pod := range map[string]*corev1.PodSpec{"server": &deployment.Spec.Template.Spec, "owner": &migration.Spec.Template.Spec} {
+		container := &pod.Containers[0]
+		url := slices.IndexFunc(container.Env, func(v corev1.EnvVar) bool { return v.Name == "LUCIUS_POSTGRES_URL" })
+		if url < 0 || container.Env[url].ValueFrom.SecretKeyRef.Name != secret || variables(pod)["LUCIUS_STORAGE_BACKEND"] != "postgres" {
+			t.Errorf("the variables are %v", container.Env)
+		}
+		for _, other := range []string{"server", "owner"} {
+			if holds := strings.Contains(pod.String(), "SecretName:"+other+","); holds != (other == secret) {
+				t.Errorf("the pod with the Secret %s has that of %s: %t", secret, other, holds)
+			}
+		}
+		if pod.NodeSelector["disk"] != "fast" || len(pod.ImagePullSecrets) != 1 || !*pod.SecurityContext.RunAsNonRoot ||
+			!*container.SecurityContext.ReadOnlyRootFilesystem || container.Image != "lucius:"+load(t).Metadata.AppVersion {
+			t.Errorf("the pod is %+v", pod)
+		}
+	}
+	if args := migration.Spec.Template.Spec.Containers[0].Args; !slices.Equal(args, []string{"postgres", "migrate", "--grant", "lucius_server"}) {
+		t.Errorf("the migration runs %v", args)
+	}
+
+	made, err = render(t, minimal+"storage: postgres\npostgres: {urlSecret: server}")
+	if err != nil || made["migration.yaml"] != "" {
+		t.Errorf("without the owner: %v, %s", err, made["migration.yaml"])
+	}
+	made, err = render(t, strings.Replace(onPostgres, ", serverRole: lucius_server", "", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if args := manifest[batchv1.Job](t, made, "migration.yaml").Spec.Template.Spec.Containers[0].Args; !slices.Equal(args, []string{"postgres", "migrate"}) {
+		t.Errorf("without a role, the migration runs %v", args)
+	}
+}
+
 // TestChart_RefusesWhatWouldNotStart gives values with which a pod would not start, or
 // which the chart does not know.
 func TestChart_RefusesWhatWouldNotStart(t *testing.T) {
@@ -167,6 +235,8 @@ func TestChart_RefusesWhatWouldNotStart(t *testing.T) {
 		`auth: {tokensSecret: t}`:                                   "protocols or protocolsConfigMap",
 		minimal + "storage: azure":                                  "azure.tableEndpoint is required",
 		minimal + "storage: postgresql":                             "storage",
+		minimal + "storage: postgres":                               "postgres.urlSecret is required",
+		minimal + "postgres: {migration: {serverRole: r}}":          "postgres.migration.urlSecret",
 		minimal + "replica: 3":                                      "replica",
 		minimal + "env: {PATH: /}":                                  "PATH",
 		minimal + "ingress: {enabled: true}":                        "ingress.host is required",

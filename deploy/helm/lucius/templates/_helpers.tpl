@@ -26,6 +26,46 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.tlsSecret }}HTTPS{{ else }}HTTP{{ end }}
 {{- end }}
 
+{{- /* The URL of a database, of the Secret that is given. */ -}}
+{{- define "lucius.url" }}
+- name: LUCIUS_POSTGRES_URL
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: url}}
+{{- end }}
+
+{{- define "lucius.image" -}}
+{{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+{{- end }}
+
+{{- define "lucius.pullSecrets" -}}
+{{- with .Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . }}
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{- /* Where pods run. */ -}}
+{{- define "lucius.placement" -}}
+{{- with .Values.nodeSelector }}
+nodeSelector: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.affinity }}
+affinity: {{ toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "lucius.podSecurity" -}}
+{runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, fsGroupChangePolicy: OnRootMismatch, seccompProfile: {type: RuntimeDefault}}
+{{- end }}
+
+{{- define "lucius.containerSecurity" -}}
+{allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+{{- end }}
+
 {{- /* The variables of every pod; those of .Values.env win. */ -}}
 {{- define "lucius.env" -}}
 {{- $env := dict "LUCIUS_LISTEN_ADDR" ":8080" "LUCIUS_PROTOCOLS_DIR" "/etc/lucius/protocols" }}
@@ -36,6 +76,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $_ := set $env "LUCIUS_STORAGE_BACKEND" "ledger" }}
 {{- $_ := set $env "LUCIUS_TABLE_ENDPOINT" (required "azure.tableEndpoint is required with storage azure" .Values.azure.tableEndpoint) }}
 {{- with .Values.azure.serviceBusNamespace }}{{ $_ := set $env "LUCIUS_BUS" "servicebus" }}{{ $_ := set $env "LUCIUS_SERVICEBUS_NAMESPACE" . }}{{ end }}
+{{- else if eq .Values.storage "postgres" }}{{ $_ := set $env "LUCIUS_STORAGE_BACKEND" "postgres" }}
+{{- include "lucius.url" (required "postgres.urlSecret is required with storage postgres" .Values.postgres.urlSecret) }}
 {{- else }}{{ $_ := set $env "LUCIUS_DATA_DIR" "/var/lib/lucius" }}
 {{- end }}
 {{- range $name, $value := merge (dict) .Values.env $env }}
@@ -52,6 +94,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if not (or .Values.protocols .Values.protocolsConfigMap) }}
 {{- fail "set protocols or protocolsConfigMap: Lucius accepts no command without a protocol" }}
 {{- end }}
+{{- if and .Values.postgres.migration.serverRole (not .Values.postgres.migration.urlSecret) }}
+{{- fail "set postgres.migration.urlSecret: the owner of the schema gives serverRole its rights" }}
+{{- end }}
 metadata:
   labels:
     {{- include "lucius.labels" . | nindent 4 }}
@@ -61,18 +106,13 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ include "lucius.account" . }}
-  {{- with .Values.image.pullSecrets }}
-  imagePullSecrets:
-    {{- range . }}
-    - name: {{ . }}
-    {{- end }}
-  {{- end }}
-  securityContext: {runAsNonRoot: true, runAsUser: 65532, runAsGroup: 65532, fsGroup: 65532, fsGroupChangePolicy: OnRootMismatch, seccompProfile: {type: RuntimeDefault}}
+  {{- include "lucius.pullSecrets" . | nindent 2 }}
+  securityContext: {{ include "lucius.podSecurity" . }}
   # LUCIUS_SHUTDOWN_GRACE, and half a minute for what is in hand.
   terminationGracePeriodSeconds: 60
   containers:
     - name: lucius
-      image: {{ printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) }}
+      image: {{ include "lucius.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       args: [serve]
       env: {{- include "lucius.env" . | nindent 8 }}
@@ -88,13 +128,16 @@ spec:
       startupProbe: {httpGet: {path: /healthz, port: http, scheme: {{ include "lucius.scheme" . }}}, periodSeconds: 5, failureThreshold: 60}
       livenessProbe: {httpGet: {path: /healthz, port: http, scheme: {{ include "lucius.scheme" . }}}, periodSeconds: 10, timeoutSeconds: 5, failureThreshold: 6}
       readinessProbe: {httpGet: {path: /readyz, port: http, scheme: {{ include "lucius.scheme" . }}}, periodSeconds: 5, timeoutSeconds: 5}
-      securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
+      securityContext: {{ include "lucius.containerSecurity" . }}
       resources: {{ toYaml .Values.resources | nindent 8 }}
       volumeMounts:
         - {name: protocols, mountPath: /etc/lucius/protocols, readOnly: true}
         - {name: tmp, mountPath: /tmp}
         {{- if eq .Values.storage "local" }}
         - {name: data, mountPath: /var/lib/lucius}
+        {{- end }}
+        {{- if eq .Values.storage "postgres" }}
+        - {name: postgres, mountPath: /etc/lucius/postgres, readOnly: true}
         {{- end }}
         {{- if .Values.auth.tokensSecret }}
         - {name: auth, mountPath: /etc/lucius/auth, readOnly: true}
@@ -107,6 +150,10 @@ spec:
       configMap: {name: {{ include "lucius.protocols" . }}}
     - name: tmp
       emptyDir: {}
+    {{- if eq .Values.storage "postgres" }}
+    - name: postgres
+      secret: {secretName: {{ .Values.postgres.urlSecret }}, defaultMode: 288}
+    {{- end }}
     {{- with .Values.auth.tokensSecret }}
     - name: auth
       secret: {secretName: {{ . }}, defaultMode: 288}
@@ -115,13 +162,5 @@ spec:
     - name: tls
       secret: {secretName: {{ . }}, defaultMode: 288}
     {{- end }}
-  {{- with .Values.nodeSelector }}
-  nodeSelector: {{ toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .Values.tolerations }}
-  tolerations: {{ toYaml . | nindent 4 }}
-  {{- end }}
-  {{- with .Values.affinity }}
-  affinity: {{ toYaml . | nindent 4 }}
-  {{- end }}
+  {{- include "lucius.placement" . | nindent 2 }}
 {{- end }}
