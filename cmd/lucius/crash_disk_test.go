@@ -59,7 +59,7 @@ func (s *site) expectUnready() {
 			return
 		}
 	}
-	s.t.Fatal("the server stays ready on a full disk")
+	s.t.Fatal("the server stays ready")
 }
 
 // TestDisk_SecondServerIsRefused starts another server on a data directory that

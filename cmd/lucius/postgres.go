@@ -16,7 +16,7 @@ import (
 // postgres returns lucius postgres. Its commands take the settings of a server.
 func (p *program) postgres() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "postgres", GroupID: cli.GroupOperate, Short: "Migrate or check the schema in PostgreSQL",
+		Use: "postgres", GroupID: cli.GroupOperate, Short: "Migrate the schema in PostgreSQL, or check the database",
 		Example: "  lucius postgres migrate\n  lucius postgres check",
 	}
 	config.Flags(cmd.PersistentFlags())
@@ -45,8 +45,9 @@ func (p *program) postgres() *cobra.Command {
 	cmd.AddCommand(
 		migrate,
 		verb("check", "Check whether this program can serve on the database",
-			"Checks whether the schema has the version of this program and, for the role api, whether the inbox belongs to this\n"+
-				"ledger and the role of LUCIUS_POSTGRES_URL has the rights it needs. The exit code is 1 if not.", p.checkPostgres),
+			"Checks the database as serve does when it starts: the settings of the server and the session, the version of the\n"+
+				"schema, the rights of the role of LUCIUS_POSTGRES_URL and, with the role api, whether the inbox belongs to this\n"+
+				"ledger. The exit code is 1 if serve would refuse it, and the error says what to do.", p.checkPostgres),
 	)
 	return cmd
 }
@@ -71,16 +72,17 @@ func (p *program) migratePostgres(ctx context.Context, url, server string) error
 	return p.say("the role %s has the rights that serve needs\n", server)
 }
 
-// checkPostgres checks the schema, and the inbox if a process with these settings takes from it.
+// checkPostgres checks the database as serve does with these settings.
 func (p *program) checkPostgres(ctx context.Context, cfg *config.Config) error {
-	current, _, err := pgstore.CheckSchema(ctx, cfg.PostgresURL)
-	if errors.Is(err, pgstore.ErrOlderSchema) || errors.Is(err, pgstore.ErrNewerSchema) {
-		return found("%w", err)
+	store, err := pgstore.Open(ctx, postgresOptions(cfg))
+	if errors.Is(err, pgstore.ErrUnusable) {
+		return found("LUCIUS_POSTGRES_URL: %w", err)
 	}
 	if err != nil {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}
-	if err := p.say("the schema has version %d, as this program needs\n", current); err != nil || !cfg.Has(config.RoleAPI) {
+	defer func() { _ = store.Close() }() // It never fails.
+	if err := p.say("the schema has version %d, as this program needs\n", store.SchemaVersion()); err != nil || !cfg.Has(config.RoleAPI) {
 		return err
 	}
 	inbox, err := pginbox.Open(ctx, pginbox.Options{URL: cfg.PostgresURL, Table: ledgerTables(cfg).Ledger})
@@ -89,7 +91,7 @@ func (p *program) checkPostgres(ctx context.Context, cfg *config.Config) error {
 	}
 	defer inbox.Close()
 	if err := inbox.Check(ctx); errors.Is(err, pginbox.ErrUnusable) {
-		return found("%w", err)
+		return found("LUCIUS_POSTGRES_URL: %w", err)
 	} else if err != nil {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}

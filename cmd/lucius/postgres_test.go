@@ -1,10 +1,14 @@
 package main
 
 import (
+	"context"
 	"errors"
+	"net/http"
 	"net/url"
 	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -12,48 +16,116 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// TestPostgres_InboxIsOfOneLedger serves with a database role without rights on the inbox,
-// which is enough without the role api, and with two ledgers in one database.
-func TestPostgres_InboxIsOfOneLedger(t *testing.T) {
-	t.Parallel()
+// leastRights are what docs/postgres.md grants the server's role, without those on the inbox.
+const leastRights = `CREATE ROLE lucius_server LOGIN PASSWORD 'hunter2'; GRANT USAGE ON SCHEMA lucius TO lucius_server;
+	GRANT SELECT ON lucius.schema_version TO lucius_server; GRANT SELECT, INSERT, UPDATE, DELETE ON lucius.rows TO lucius_server`
+
+const inboxRights = "GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO lucius_server; GRANT SELECT, INSERT ON lucius.inbox_owner TO lucius_server"
+
+// roleSite is a database whose server has a role of its own.
+type roleSite struct {
+	t     *testing.T
+	admin *pgx.Conn
+	url   string // of the server's role
+}
+
+func newRoleSite(t *testing.T) *roleSite {
+	t.Helper()
 	server := onPostgres(t)
 	admin, err := pgx.Connect(t.Context(), server.URL.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = admin.Close(t.Context()) }() // Nothing is lost with it.
-	execute := func(sql string) {
-		t.Helper()
-		if _, err := admin.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
-	}
-	execute(`CREATE ROLE lucius_server LOGIN PASSWORD 'secret'; GRANT USAGE ON SCHEMA lucius TO lucius_server;
-		GRANT SELECT ON lucius.schema_version TO lucius_server; GRANT SELECT, INSERT, UPDATE, DELETE ON lucius.rows TO lucius_server`)
+	t.Cleanup(func() { _ = admin.Close(context.WithoutCancel(t.Context())) }) // Nothing is lost with it.
 	own := *server.URL
-	own.User = url.UserPassword("lucius_server", "secret")
-	refused := func(says string, more ...string) {
-		t.Helper()
-		for _, command := range [][]string{
-			{"postgres", "check"}, {"serve", "--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols"},
-		} {
-			out, err := tryPlain(t, own.String(), append(command, more...)...)
-			if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != cli.ExitFailed {
-				t.Errorf("%v: %v", command, err)
-			}
-			expectSays(t, command[0], out, says)
+	own.User = url.UserPassword("lucius_server", "hunter2")
+	r := &roleSite{t, admin, own.String()}
+	r.execute(leastRights)
+	return r
+}
+
+func (r *roleSite) execute(sql string) {
+	r.t.Helper()
+	if _, err := r.admin.Exec(r.t.Context(), sql); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// refused fails unless check and serve end with that sentence and status 1.
+func (r *roleSite) refused(url, says string, more ...string) {
+	r.t.Helper()
+	for _, command := range [][]string{
+		{"postgres", "check"}, {"serve", "--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols"},
+	} {
+		out, err := tryPlain(r.t, url, append(command, more...)...)
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != cli.ExitFailed {
+			r.t.Errorf("%v: %v", command, err)
+		}
+		expectSays(r.t, command[0], out, says)
+	}
+}
+
+// serves checks the database, and serves on it.
+func (r *roleSite) serves(more ...string) (*site, *process) {
+	r.t.Helper()
+	runPlain(r.t, r.url, append([]string{"postgres", "check"}, more...)...)
+	s := newSite(r.t)
+	return s, s.start(append(more, "--storage-backend", config.BackendPostgres, "--postgres-url", r.url)...)
+}
+
+// TestPostgres_InboxIsOfOneLedger serves with a database role without rights on the inbox,
+// which is enough without the role api, and with two ledgers in one database.
+func TestPostgres_InboxIsOfOneLedger(t *testing.T) {
+	t.Parallel()
+	r := newRoleSite(t)
+	r.refused(r.url, inboxRights)
+	_, relay := r.serves("--roles", "relay,sweeper")
+	relay.terminate()
+	r.execute(inboxRights)
+	for range 2 {
+		_, server := r.serves()
+		server.terminate()
+	}
+	r.refused(r.url, "it belongs to the ledger luciusledger, and LUCIUS_LEDGER_TABLE is second: give this one a database of its own",
+		"--ledger-table", "second")
+}
+
+// TestPostgres_ARightIsRevoked revokes rights before a server starts, and while one serves: it
+// is not ready, clients are told that an operator has to act, and the log says how.
+func TestPostgres_ARightIsRevoked(t *testing.T) {
+	t.Parallel()
+	r := newRoleSite(t)
+	r.execute(inboxRights)
+	grant := "GRANT UPDATE ON lucius.rows TO lucius_server"
+	r.execute("REVOKE UPDATE ON lucius.rows FROM lucius_server")
+	r.refused(r.url, "the role lucius_server needs: "+grant)
+	r.execute(grant + "; REVOKE USAGE ON SCHEMA lucius FROM lucius_server")
+	r.refused(r.url, "the role lucius_server needs: GRANT USAGE ON SCHEMA lucius TO lucius_server")
+	r.execute("GRANT USAGE ON SCHEMA lucius TO lucius_server")
+	r.refused(r.url+"&default_transaction_read_only=on", "the server is a standby, or read-only")
+
+	s, server := r.serves("--log-level", "warn")
+	r.execute("REVOKE INSERT ON lucius.rows FROM lucius_server")
+	s.expectUnready()
+	submitted, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_9", "refused"))
+	if err != nil || submitted.StatusCode() != http.StatusServiceUnavailable ||
+		!strings.Contains(string(submitted.Body), "until an operator grants the server's role its rights") {
+		t.Errorf("a command: %v, %s", err, submitted.Body)
+	}
+	ready, err := s.client.GetReadinessWithResponse(t.Context())
+	if err != nil || !strings.Contains(string(ready.Body), "lacks rights, which the log names") {
+		t.Errorf("readyz: %v, %s", err, ready.Body)
+	}
+	r.execute("GRANT INSERT ON lucius.rows TO lucius_server")
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		ready, err := s.client.GetReadinessWithResponse(t.Context())
+		if err == nil && ready.StatusCode() == http.StatusOK {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the server stays unready: %v, %s", err, ready.Body)
 		}
 	}
-	serves := func(more ...string) {
-		t.Helper()
-		runPlain(t, own.String(), append([]string{"postgres", "check"}, more...)...)
-		newSite(t).start(append(more, "--storage-backend", config.BackendPostgres, "--postgres-url", own.String())...).terminate()
-	}
-	refused("GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO lucius_server; GRANT SELECT, INSERT ON lucius.inbox_owner TO lucius_server")
-	serves("--roles", "relay,sweeper")
-	execute("GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO lucius_server; GRANT SELECT, INSERT ON lucius.inbox_owner TO lucius_server")
-	serves()
-	serves()
-	refused("it belongs to the ledger luciusledger, and LUCIUS_LEDGER_TABLE is second: give this one a database of its own",
-		"--ledger-table", "second")
+	server.terminate()
+	expectSays(t, "the log", server.said.String(), "GRANT INSERT ON lucius.rows TO lucius_server")
 }

@@ -31,7 +31,9 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pro
 	case config.BackendMemory:
 		return memstore.New(memstore.Options{}), nil
 	case config.BackendPostgres:
-		store, err := pgstore.Open(ctx, pgstore.Options{URL: cfg.PostgresURL, ReadOnly: m == nil, Logger: log})
+		options := postgresOptions(cfg)
+		options.ReadOnly, options.Logger = m == nil, log
+		store, err := pgstore.Open(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 		}
@@ -64,6 +66,11 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pro
 			"age", time.Since(info.Created).Round(time.Second).String(), "opened", info.Opened, "bytes", info.Bytes)
 	}
 	return store, nil
+}
+
+// postgresOptions returns the options of a server's store on PostgreSQL.
+func postgresOptions(cfg *config.Config) pgstore.Options {
+	return pgstore.Options{URL: cfg.PostgresURL, Inbox: cfg.Has(config.RoleAPI)}
 }
 
 // backup takes a backup of the local store.

@@ -343,6 +343,10 @@ func Problem(err error) error {
 	case errors.Is(err, tablestore.ErrNoSpace):
 		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
 		told.Detail = "The store takes no writes: less disk space is free than its reserve. Sending the request again is safe."
+	case errors.Is(err, tablestore.ErrDenied):
+		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
+		told.Detail = "The store refuses the request until an operator grants the server's role its rights. " +
+			"Sending the request again is safe."
 	case errors.Is(err, tablestore.ErrUnavailable):
 		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
 		told.Detail = "The store does not answer. Sending the request again is safe."

@@ -46,7 +46,7 @@ type readiness struct {
 func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 	err := r.answer.get(ctx, func(ctx context.Context) error {
 		_, _, err := r.ledger.Live(ctx, "", 0, 1, "")
-		if why := writable(r.store); why != nil {
+		if why := writable(ctx, r.store); why != nil {
 			return unwritable(why) // This error says more than a failed read.
 		}
 		return ledger.Problem(err)
@@ -57,11 +57,15 @@ func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 	return r.warnings(time.Now()), nil
 }
 
+// writeChecker is a store that can tell before a write why it takes none. That on Azure cannot.
+type writeChecker interface {
+	Writable(ctx context.Context) error
+}
+
 // writable returns why the store takes no writes now, if the store can tell before a write.
-// Remote stores cannot.
-func writable(store tablestore.Store) error {
-	if local, ok := tablestore.As[interface{ Writable() error }](store); ok {
-		return local.Writable()
+func writable(ctx context.Context, store tablestore.Store) error {
+	if checker, ok := tablestore.As[writeChecker](store); ok {
+		return checker.Writable(ctx)
 	}
 	return nil
 }
@@ -72,6 +76,8 @@ func unwritable(err error) error {
 	switch {
 	case errors.Is(err, tablestore.ErrNoSpace):
 		detail = "The store takes no writes: less disk space is free than its reserve."
+	case errors.Is(err, tablestore.ErrDenied):
+		detail = "The store takes no writes: the server's role in the database lacks rights, which the log names."
 	case errors.Is(err, tablestore.ErrLost):
 		detail = "The store takes no writes: its data directory was removed or replaced."
 	case errors.Is(err, tablestore.ErrDamaged):

@@ -27,7 +27,7 @@ type refusing struct {
 	why error
 }
 
-func (r refusing) Writable() error { return r.why }
+func (r refusing) Writable(context.Context) error { return r.why }
 
 // TestReadiness_OfAStoreThatTakesNoWrites: a server is not ready if its store only answers
 // reads. It says why without the store's error text, which is for operators.
@@ -48,6 +48,10 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 		"a file is damaged": {
 			fmt.Errorf("%w: %w: 000007.sst", tablestore.ErrUnavailable, tablestore.ErrDamaged),
 			"The store takes no writes: a file of its data directory is damaged.",
+		},
+		"rights are missing": {
+			fmt.Errorf("%w: %w: GRANT UPDATE ON lucius.rows TO lucius", tablestore.ErrUnavailable, tablestore.ErrDenied),
+			"The store takes no writes: the server's role in the database lacks rights, which the log names.",
 		},
 		"another reason": {tablestore.ErrUnavailable, "The store takes no writes."},
 	} {
@@ -146,7 +150,7 @@ func must(t *testing.T, err error) {
 
 func TestReadiness_OfAStoreThatDoesNotTellIsNotDoubted(t *testing.T) {
 	t.Parallel()
-	if err := writable(memstore.New(memstore.Options{})); err != nil {
+	if err := writable(t.Context(), memstore.New(memstore.Options{})); err != nil {
 		t.Errorf("writable: %v", err)
 	}
 }

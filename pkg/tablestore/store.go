@@ -229,6 +229,10 @@ var (
 	// because too little disk space is free. Reads and [Reclaiming] writes may go on.
 	ErrNoSpace = errors.New("too little free disk space")
 
+	// ErrDenied is returned together with [ErrUnavailable] when the store refuses a request
+	// until an operator grants the server's role a right.
+	ErrDenied = errors.New("the server's role lacks rights")
+
 	// ErrDamaged is returned when a data directory cannot be read, or has another
 	// version's layout.
 	ErrDamaged = errors.New("data directory cannot be read")

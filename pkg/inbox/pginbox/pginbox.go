@@ -103,18 +103,12 @@ func (i *Inbox) Claim(ctx context.Context) error {
 	return i.Check(ctx) // Another ledger may have been first.
 }
 
-// Check returns an error that wraps [ErrUnusable] if the role lacks rights, which it names, or
-// if the inbox belongs to another ledger, which would have no jobs of these commands.
+// Check returns an error that wraps [ErrUnusable] if the inbox belongs to another ledger, which
+// would have no jobs of these commands. Package pgstore checks the rights of the role.
 func (i *Inbox) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
-	var role, grants, owner string
-	if err := i.pool.QueryRow(ctx, missingRights).Scan(&role, &grants); err != nil {
-		return unavailable(err)
-	}
-	if grants != "" {
-		return fmt.Errorf("%w: the role %s lacks rights: %s", ErrUnusable, role, grants)
-	}
+	var owner string
 	err := i.pool.QueryRow(ctx, "SELECT coalesce((SELECT ledger FROM lucius.inbox_owner), '')").Scan(&owner)
 	if err != nil {
 		return unavailable(err)
@@ -125,15 +119,6 @@ func (i *Inbox) Check(ctx context.Context) error {
 	}
 	return nil
 }
-
-// missingRights returns the role, and the statements that give it the rights that it lacks.
-const missingRights = `SELECT current_user, coalesce(string_agg(format('GRANT %s ON %s TO %I', rights, target, current_user), '; '), '')
-	FROM (
-		SELECT target, string_agg(needed, ', ' ORDER BY place) AS rights
-		FROM unnest(ARRAY['lucius.inbox', 'lucius.inbox', 'lucius.inbox', 'lucius.inbox_owner', 'lucius.inbox_owner'],
-			ARRAY['SELECT', 'UPDATE', 'DELETE', 'SELECT', 'INSERT']) WITH ORDINALITY AS r(target, needed, place)
-		WHERE NOT has_table_privilege(target, needed) GROUP BY target ORDER BY target
-	) missing`
 
 // unavailable returns the problem of a request that PostgreSQL did not answer.
 func unavailable(err error) error {

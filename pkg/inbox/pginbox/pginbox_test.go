@@ -259,26 +259,6 @@ func TestRights(t *testing.T) {
 	submit(t, app, `{"tenant_id":"globex"}`)
 }
 
-// TestCheck_NamesTheRightsThatAreMissing grants only the rights that the check names.
-func TestCheck_NamesTheRightsThatAreMissing(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	role, at := newRole(t, f)
-	execute(t, f.app, "GRANT USAGE ON SCHEMA lucius TO "+role)
-	server := openInbox(t, pginbox.Options{URL: at})
-	want := "the role " + role + " lacks rights: GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO " + role +
-		"; GRANT SELECT, INSERT ON lucius.inbox_owner TO " + role
-	err := server.Claim(t.Context())
-	if !errors.Is(err, pginbox.ErrUnusable) || !strings.HasSuffix(err.Error(), want) {
-		t.Fatalf("a server without rights: %v, want %s", err, want)
-	}
-	_, grants, _ := strings.Cut(err.Error(), "lacks rights: ")
-	execute(t, f.app, grants)
-	if err := server.Claim(t.Context()); err != nil {
-		t.Error(err)
-	}
-}
-
 // TestClaim_LetsOneLedgerTakeFromTheInbox starts two ledgers on one database.
 func TestClaim_LetsOneLedgerTakeFromTheInbox(t *testing.T) {
 	t.Parallel()

@@ -49,7 +49,7 @@ func (s *Store) Backup(ctx context.Context, note BackupNote) (_ *Backup, err err
 			s.running.Done()
 		}
 	}()
-	if err := s.Writable(); err != nil {
+	if err := s.Writable(ctx); err != nil {
 		return nil, err
 	}
 	if !s.backingUp.CompareAndSwap(false, true) {

@@ -182,7 +182,7 @@ func TestBackup_IsOneAtATime(t *testing.T) {
 		t.Errorf("a backup whose client left: %v, want context.Canceled", err)
 	}
 	closed := started(store.Close)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && store.Writable() == nil; {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && store.Writable(t.Context()) == nil; {
 		if _, err := store.Get(t.Context(), rowKey(1)); errors.Is(err, tablestore.ErrUnavailable) {
 			break
 		}

@@ -236,13 +236,13 @@ func TestReserveOfDiskSpace(t *testing.T) {
 			t.Errorf("commit below the reserve: %v, want ErrUnavailable", err)
 		}
 		expectThere(t, store, 1)
-		if err := store.Writable(); !errors.Is(err, tablestore.ErrUnavailable) || !errors.Is(err, tablestore.ErrNoSpace) {
+		if err := store.Writable(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || !errors.Is(err, tablestore.ErrNoSpace) {
 			t.Errorf("below the reserve it is writable: %v, want ErrUnavailable and ErrNoSpace", err)
 		}
 		usage(pebblestore.DefaultReserve)
 		time.Sleep(2 * time.Second)
 		// It measures the space even without writes.
-		if err := store.Writable(); err != nil {
+		if err := store.Writable(t.Context()); err != nil {
 			t.Errorf("with space again it is not writable: %v", err)
 		}
 		if err := commitOne(t, store, rowOf(3, 10)); err != nil {

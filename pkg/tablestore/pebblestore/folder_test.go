@@ -93,7 +93,7 @@ func TestFolder_NothingIsAcknowledgedInALostDirectory(t *testing.T) {
 					}
 				}
 				expectRefused(t, store)
-				if err := store.Writable(); !errors.Is(err, tablestore.ErrLost) || !errors.Is(err, tablestore.ErrUnavailable) {
+				if err := store.Writable(t.Context()); !errors.Is(err, tablestore.ErrLost) || !errors.Is(err, tablestore.ErrUnavailable) {
 					t.Errorf("writable: %v, want ErrLost and ErrUnavailable", err)
 				}
 				time.Sleep(time.Minute) // It no longer checks.
@@ -121,12 +121,12 @@ func TestFolder_AStoreWithoutWritersNoticesTheLoss(t *testing.T) {
 				store := open(t, options)
 				defer closeStore(t, store)
 				time.Sleep(time.Minute)
-				if err := store.Writable(); err != nil {
+				if err := store.Writable(t.Context()); err != nil {
 					t.Fatalf("writable: %v", err)
 				}
 				removeAll(t, matching(t, options.Dir, pattern)...)
 				time.Sleep(2 * time.Second)
-				if err := store.Writable(); !errors.Is(err, tablestore.ErrLost) {
+				if err := store.Writable(t.Context()); !errors.Is(err, tablestore.ErrLost) {
 					t.Errorf("writable: %v, want ErrLost", err)
 				}
 				expectRefused(t, store)
@@ -202,7 +202,7 @@ func TestFolder_AnotherStoreAtThePathIsLeftAlone(t *testing.T) {
 
 	rename(t, options.Dir, options.Dir+".new")
 	rename(t, moved, options.Dir)
-	if err := first.Writable(); !errors.Is(err, tablestore.ErrLost) {
+	if err := first.Writable(t.Context()); !errors.Is(err, tablestore.ErrLost) {
 		t.Errorf("writable once the directory is back: %v, want ErrLost", err)
 	}
 	first = open(t, options)

@@ -251,7 +251,7 @@ func TestReadOnly_ChangesNothing(t *testing.T) {
 	if _, err := store.Commit(t.Context(), batch); !errors.Is(err, tablestore.ErrInvalid) {
 		t.Errorf("write: %v, want ErrInvalid", err)
 	}
-	if err := store.Writable(); !errors.Is(err, tablestore.ErrInvalid) {
+	if err := store.Writable(t.Context()); !errors.Is(err, tablestore.ErrInvalid) {
 		t.Errorf("it is writable: %v, want ErrInvalid", err)
 	}
 	rows, err := store.Walk(t.Context(), tablestore.Walk{Table: "table"})

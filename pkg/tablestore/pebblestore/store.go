@@ -145,7 +145,7 @@ func (s *Store) healthy() error {
 // directory was removed or replaced, and with [tablestore.ErrNoSpace] while less disk
 // space is free than the reserve; [tablestore.ErrInvalid] if it was opened
 // read-only. It is safe for concurrent use.
-func (s *Store) Writable() error {
+func (s *Store) Writable(context.Context) error {
 	if s.readOnly {
 		return fmt.Errorf("%w: local store was opened read-only", tablestore.ErrInvalid)
 	}
@@ -165,7 +165,7 @@ func (s *Store) admit(needed uint64) error {
 
 // admitCommit returns why a commit must be refused, or nil.
 func (s *Store) admitCommit(ctx context.Context) error {
-	err := s.Writable()
+	err := s.Writable(ctx)
 	if errors.Is(err, tablestore.ErrNoSpace) && tablestore.IsReclaiming(ctx) {
 		s.space.reclaimed.Store(true)
 		return s.admit(s.space.reserve / reclaimShare)

@@ -66,7 +66,7 @@ func TestCommit_AGroupFailsAsItsErrorSays(t *testing.T) {
 		"53100": {tablestore.ErrNoSpace, tablestore.ErrNoSpace},
 		"53200": {tablestore.ErrUnavailable, tablestore.ErrUnavailable},
 		"25006": {tablestore.ErrUnavailable, tablestore.ErrUnavailable},
-		"42501": {tablestore.ErrUnavailable, tablestore.ErrUnavailable},
+		"42501": {tablestore.ErrDenied, tablestore.ErrDenied},
 		"57014": {tablestore.ErrUnavailable, tablestore.ErrUnavailable}, // A statement timeout.
 		"22P05": {tablestore.ErrUnavailable, nil},
 		"23514": {tablestore.ErrUnavailable, nil},

@@ -16,9 +16,9 @@ var migrations embed.FS
 
 var (
 	// ErrOlderSchema is wrapped in the error for a database that has not been migrated.
-	ErrOlderSchema = errors.New("the database's schema is older than this program needs")
+	ErrOlderSchema = fmt.Errorf("%w: its schema is older than this program needs", ErrUnusable)
 	// ErrNewerSchema is wrapped in the error for a database that a newer version migrated.
-	ErrNewerSchema = errors.New("the database's schema is newer than this program knows")
+	ErrNewerSchema = fmt.Errorf("%w: its schema is newer than this program knows", ErrUnusable)
 )
 
 // migrationLock is the advisory lock under which one process migrates.
@@ -56,17 +56,8 @@ func version(ctx context.Context, db querier) (current int, err error) {
 	return current, err
 }
 
-// CheckSchema returns the version of the database's schema and that of this program. The
-// error wraps [ErrOlderSchema] or [ErrNewerSchema] if they differ.
-func CheckSchema(ctx context.Context, url string) (current, wanted int, err error) {
-	connection, err := connect(ctx, url)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { _ = connection.Close(ctx) }() // Nothing is lost with it.
-	return compare(ctx, connection)
-}
-
+// compare returns the version of the database's schema and that of this program. The error
+// wraps [ErrOlderSchema] or [ErrNewerSchema] if they differ.
 func compare(ctx context.Context, db querier) (current, wanted int, err error) {
 	all, err := steps()
 	if err != nil {
@@ -114,10 +105,30 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 		_, err = tx.Exec(ctx, "UPDATE lucius.schema_version SET version = $1", len(all))
 		return err
 	})
+	if denied(err) {
+		err = explainDenied(ctx, connection, err)
+	}
 	if err != nil {
 		return from, to, fmt.Errorf("migrate the database: %w", err)
 	}
 	return from, to, nil
+}
+
+// explainDenied says what the role lacks that may not migrate, if that is how it fails.
+func explainDenied(ctx context.Context, db querier, denied error) error {
+	var role, owner, statement string
+	if err := db.QueryRow(ctx, `SELECT current_user, format('GRANT CREATE ON DATABASE %I TO %I', current_database(), current_user),
+			coalesce((SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'lucius'), '')`,
+	).Scan(&role, &statement, &owner); err != nil {
+		return errors.Join(denied, err)
+	}
+	switch owner {
+	case "":
+		return fmt.Errorf("the role %s may not create the schema lucius: migrate with another role, or %s: %w", role, statement, denied)
+	case role:
+		return denied
+	}
+	return fmt.Errorf("the role %s does not own the schema lucius: migrate with the role %s: %w", role, owner, denied)
 }
 
 // connect opens one connection for administration.

@@ -43,8 +43,11 @@ type Options struct {
 	// Timeout bounds each request, with the wait for a connection: after a failover the old
 	// server may be silent for longer than TCP takes to notice. Optional. Defaults to 30 s.
 	Timeout time.Duration
-	// ReadOnly says that nothing will be written, so that a standby will do.
+	// ReadOnly says that nothing will be written, so that a standby will do, and the right to
+	// read.
 	ReadOnly bool
+	// Inbox says that the process also takes commands from the inbox, with the same role.
+	Inbox bool
 	// Logger is told when notifications begin to fail, and when they work again. Optional.
 	Logger *slog.Logger
 }
@@ -53,6 +56,8 @@ type Options struct {
 type Store struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration
+	use     use
+	version int
 	epoch   string // begins the ETags of this process
 	writes  atomic.Uint64
 	closed  atomic.Bool
@@ -66,8 +71,8 @@ var (
 	_ tablestore.Notifier    = (*Store)(nil)
 )
 
-// Open connects to the database. The error wraps [ErrOlderSchema] or [ErrNewerSchema] for
-// a schema that is not this program's, and says so if the server could lose commits.
+// Open connects to the database. The error wraps [ErrUnusable], and says what to do, for a
+// server that could lose commits, a schema that is not this program's, and missing rights.
 func Open(ctx context.Context, options Options) (*Store, error) {
 	config, err := pgxpool.ParseConfig(options.URL)
 	if err != nil {
@@ -91,54 +96,16 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err != nil {
 		return nil, hideURL(err)
 	}
-	if err := check(ctx, pool, options.ReadOnly); err != nil {
+	use := options.use()
+	version, err := check(ctx, pool, use)
+	if err != nil {
 		pool.Close()
 		return nil, err
 	}
 	return &Store{
-		pool: pool, timeout: timeout, epoch: strings.ToLower(rand.Text()[:10]),
+		pool: pool, timeout: timeout, use: use, version: version, epoch: strings.ToLower(rand.Text()[:10]),
 		signals: newSignals(config.ConnConfig, cmp.Or(options.Logger, slog.New(slog.DiscardHandler))), writer: newWriter(pool, timeout),
 	}, nil
-}
-
-// check rejects a server that could lose commits, accepts none or cannot store every text,
-// and a schema of another version. A connection pooler may have dropped the setting of the
-// session.
-func check(ctx context.Context, pool *pgxpool.Pool, readOnly bool) error {
-	for _, setting := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
-		var value string
-		if err := pool.QueryRow(ctx, "SELECT current_setting($1)", setting).Scan(&value); err != nil {
-			return hideURL(err)
-		}
-		if value != "on" {
-			return fmt.Errorf("%s of the server is %s: it must be on, or a crash loses what was acknowledged", setting, value)
-		}
-	}
-	var path string
-	if err := pool.QueryRow(ctx, "SELECT current_setting('search_path')").Scan(&path); err != nil {
-		return hideURL(err)
-	}
-	if path != searchPath {
-		return fmt.Errorf("search_path of the session is %q: it must be %q, or functions of other roles could run "+
-			"with the rights of Lucius: a connection pooler has to keep it", path, searchPath)
-	}
-	var standby string
-	if err := pool.QueryRow(ctx, "SELECT current_setting('transaction_read_only')").Scan(&standby); err != nil {
-		return hideURL(err)
-	}
-	if standby == "on" && !readOnly {
-		return errors.New("the server is a standby, or read-only: name the primary, " +
-			"or all hosts of the cluster with target_session_attrs=read-write")
-	}
-	var encoding string
-	if err := pool.QueryRow(ctx, "SELECT current_setting('server_encoding')").Scan(&encoding); err != nil {
-		return hideURL(err)
-	}
-	if encoding != "UTF8" {
-		return fmt.Errorf("the database's encoding is %s: it must be UTF8, or it cannot hold every text", encoding)
-	}
-	_, _, err := compare(ctx, pool)
-	return err
 }
 
 // nextETag returns a version that no row had before, of any process.
@@ -270,8 +237,14 @@ func (s *Store) usable(ctx context.Context) error {
 	return nil
 }
 
+// SchemaVersion is the version of the database's schema, and of this program's.
+func (s *Store) SchemaVersion() int { return s.version }
+
 // unavailable returns the error of a request that wrote nothing.
 func unavailable(ctx context.Context, err error) error {
+	if denied(err) {
+		return fmt.Errorf("%w: %w, see lucius postgres check: PostgreSQL: %w", tablestore.ErrUnavailable, tablestore.ErrDenied, err)
+	}
 	return fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnavailable, cmp.Or(ctx.Err(), err))
 }
 

@@ -228,7 +228,8 @@ const (
 	codeConflict  = "LC001" // of lucius.apply
 	codeLocked    = "55P03" // another transaction has locked a row
 	codeDiskFull  = "53100"
-	classRollback = "40" // a deadlock, or a conflict with recovery
+	codeDenied    = "42501" // the role lacks a right
+	classRollback = "40"    // a deadlock, or a conflict with recovery
 	maxRetries    = 8
 	retryDelay    = 5 * time.Millisecond
 )

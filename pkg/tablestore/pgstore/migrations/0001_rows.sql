@@ -1,4 +1,9 @@
-CREATE SCHEMA IF NOT EXISTS lucius;
+-- IF NOT EXISTS would require the right to create schemas also of the role that owns this one.
+DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = 'lucius') THEN
+        CREATE SCHEMA lucius;
+    END IF;
+END $$;
 
 CREATE TABLE lucius.schema_version (version integer NOT NULL);
 INSERT INTO lucius.schema_version VALUES (0);

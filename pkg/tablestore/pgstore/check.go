@@ -1,0 +1,188 @@
+package pgstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// ErrUnusable is wrapped in the error for a database on which this process cannot serve. The
+// error says what to do.
+var ErrUnusable = errors.New("the database cannot be used")
+
+// errReadOnly is returned for a server that takes no writes.
+var errReadOnly = fmt.Errorf("%w: the server is a standby, or read-only: name the primary, "+
+	"or all hosts of the cluster with target_session_attrs=read-write", ErrUnusable)
+
+// use is what a process does with the database. Each use includes those before it.
+type use int
+
+const (
+	toRead  use = iota
+	toWrite     // what a server does
+	toTake      // commands from the inbox, what a server with the role api does
+)
+
+func (o *Options) use() use {
+	switch {
+	case o.ReadOnly:
+		return toRead
+	case o.Inbox:
+		return toTake
+	}
+	return toWrite
+}
+
+// rights are all that the role of a process needs. An object is written as in GRANT.
+var rights = []struct {
+	use           use
+	right, object string
+}{
+	{toRead, "USAGE", "SCHEMA lucius"},
+	{toRead, "SELECT", "lucius.schema_version"},
+	{toRead, "SELECT", "lucius.rows"},
+	{toWrite, "INSERT", "lucius.rows"},
+	{toWrite, "UPDATE", "lucius.rows"},
+	{toWrite, "DELETE", "lucius.rows"},
+	{toWrite, "EXECUTE", "FUNCTION lucius.apply"},
+	{toTake, "SELECT", "lucius.inbox"},
+	{toTake, "UPDATE", "lucius.inbox"},
+	{toTake, "DELETE", "lucius.inbox"},
+	{toTake, "SELECT", "lucius.inbox_owner"},
+	{toTake, "INSERT", "lucius.inbox_owner"},
+}
+
+// missingRights returns the role, and the statements that give it the rights that it lacks on
+// objects that exist. It reads the catalog by names: a name such as 'lucius.rows'::regclass
+// needs USAGE on the schema.
+const missingRights = `SELECT current_user, coalesce(string_agg(statement, '; ' ORDER BY first), '') FROM (
+		SELECT min(place) AS first,
+			format('GRANT %s ON %s TO %I', string_agg(needed, ', ' ORDER BY place), object, current_user) AS statement
+		FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS r(needed, object, place)
+		WHERE NOT CASE split_part(object, ' ', 1)
+			WHEN 'SCHEMA' THEN (SELECT has_schema_privilege(n.oid, needed) FROM pg_namespace n WHERE 'SCHEMA ' || n.nspname = object)
+			WHEN 'FUNCTION' THEN (SELECT has_function_privilege(p.oid, needed) FROM pg_proc p
+				JOIN pg_namespace n ON n.oid = p.pronamespace WHERE 'FUNCTION ' || n.nspname || '.' || p.proname = object)
+			ELSE (SELECT has_table_privilege(c.oid, needed) FROM pg_class c
+				JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname || '.' || c.relname = object) END
+		GROUP BY object
+	) missing`
+
+// checkRights returns an error that names the statements which give the role what it lacks.
+func checkRights(ctx context.Context, db querier, use use) error {
+	var needed, objects []string
+	for _, r := range rights {
+		if r.use <= use {
+			needed, objects = append(needed, r.right), append(objects, r.object)
+		}
+	}
+	var role, statements string
+	if err := db.QueryRow(ctx, missingRights, needed, objects).Scan(&role, &statements); err != nil {
+		return fmt.Errorf("read the rights of the role: %w", err)
+	}
+	if statements != "" {
+		return fmt.Errorf("%w: %w: the role %s needs: %s", ErrUnusable, tablestore.ErrDenied, role, statements)
+	}
+	return nil
+}
+
+// Grant gives the role the rights that a server needs. The URL is that of the schema's owner.
+func Grant(ctx context.Context, url, role string) error {
+	connection, err := connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = connection.Close(ctx) }() // The lock ends with it.
+	err = pgx.BeginFunc(ctx, connection, func(tx pgx.Tx) error {
+		// Two sessions that grant at the same time would fail.
+		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
+			return err
+		}
+		for _, r := range rights {
+			if _, err := tx.Exec(ctx, "GRANT "+r.right+" ON "+r.object+" TO "+pgx.Identifier{role}.Sanitize()); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("grant rights to the role %s: %w", role, err)
+	}
+	return nil
+}
+
+// check refuses a server that could lose commits, takes none or cannot hold every text, a
+// schema of another version, and a role without its rights. It returns the schema's version.
+// A connection pooler may have dropped the setting of the session.
+func check(ctx context.Context, pool *pgxpool.Pool, use use) (version int, err error) {
+	for _, setting := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
+		var value string
+		if err := pool.QueryRow(ctx, "SELECT current_setting($1)", setting).Scan(&value); err != nil {
+			return 0, hideURL(err)
+		}
+		if value != "on" {
+			return 0, fmt.Errorf("%w: %s of the server is %s: it must be on, or a crash loses what was acknowledged",
+				ErrUnusable, setting, value)
+		}
+	}
+	var path, encoding string
+	if err := pool.QueryRow(ctx, "SELECT current_setting('search_path'), current_setting('server_encoding')").Scan(&path, &encoding); err != nil {
+		return 0, hideURL(err)
+	}
+	if path != searchPath {
+		return 0, fmt.Errorf("%w: search_path of the session is %q: it must be %q, or functions of other roles could run "+
+			"with the rights of Lucius: a connection pooler has to keep it", ErrUnusable, path, searchPath)
+	}
+	if encoding != "UTF8" {
+		return 0, fmt.Errorf("%w: its encoding is %s: it must be UTF8, or it cannot hold every text", ErrUnusable, encoding)
+	}
+	if err := checkWrites(ctx, pool, use); err != nil {
+		return 0, err
+	}
+	version, _, err = compare(ctx, pool)
+	if err == nil || denied(err) {
+		if missing := checkRights(ctx, pool, use); missing != nil {
+			return 0, missing
+		}
+	}
+	return version, err
+}
+
+// checkWrites refuses a server that takes no writes.
+func checkWrites(ctx context.Context, db querier, use use) error {
+	var readOnly string
+	if err := db.QueryRow(ctx, "SELECT current_setting('transaction_read_only')").Scan(&readOnly); err != nil {
+		return hideURL(err)
+	}
+	if readOnly == "on" && use != toRead {
+		return errReadOnly
+	}
+	return nil
+}
+
+// Writable returns why the server would refuse writes, also of the inbox: a standby, or
+// missing rights. It returns nil if PostgreSQL does not answer, of which reads tell.
+func (s *Store) Writable(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	err := checkWrites(ctx, s.pool, s.use)
+	if err == nil {
+		err = checkRights(ctx, s.pool, s.use)
+	}
+	if errors.Is(err, ErrUnusable) {
+		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
+	}
+	return nil
+}
+
+// denied reports whether the role lacks a right.
+func denied(err error) bool {
+	answer, answered := errors.AsType[*pgconn.PgError](err)
+	return answered && answer.Code == codeDenied
+}
