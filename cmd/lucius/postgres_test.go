@@ -129,3 +129,15 @@ func TestPostgres_ARightIsRevoked(t *testing.T) {
 	server.terminate()
 	expectSays(t, "the log", server.said.String(), "GRANT INSERT ON lucius.rows TO lucius_server")
 }
+
+// TestServe_RefusesAStoreThatItWouldNotUse starts a server with the URL of a database, and
+// without the backend.
+func TestServe_RefusesAStoreThatItWouldNotUse(t *testing.T) {
+	t.Parallel()
+	out, err := tryPlain(t, "postgres://lucius:hunter2@db/lucius", "serve", "--storage-backend", config.BackendLocal,
+		"--data-dir", t.TempDir(), "--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols")
+	if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() != cli.ExitFailed {
+		t.Errorf("serve: %v", err)
+	}
+	expectSays(t, "serve", out, "LUCIUS_POSTGRES_URL is set, but LUCIUS_STORAGE_BACKEND is local")
+}

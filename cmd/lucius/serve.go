@@ -33,6 +33,9 @@ func (p *program) serve() *cobra.Command {
 		if *printing {
 			return loaded.Print(p.Stdout)
 		}
+		if err := loaded.CheckServe(); err != nil {
+			return err
+		}
 		hangups := make(chan os.Signal, 1)
 		signal.Notify(hangups, syscall.SIGHUP)
 		defer signal.Stop(hangups)

@@ -3,6 +3,7 @@ package config_test
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -110,6 +111,33 @@ func TestLoad_ComparesSettings(t *testing.T) {
 	} {
 		if _, err := load(t, nil, vars); err == nil {
 			t.Errorf("%v was taken", vars)
+		}
+	}
+}
+
+func TestCheckServe_RefusesAStoreThatIsNotUsed(t *testing.T) {
+	t.Parallel()
+	for variable, backends := range map[string][]string{
+		"LUCIUS_POSTGRES_URL":     {config.BackendPostgres},
+		"LUCIUS_TABLE_CONNECTION": {config.BackendLedger, config.BackendTable},
+		"LUCIUS_TABLE_ENDPOINT":   {config.BackendLedger, config.BackendTable},
+	} {
+		for _, backend := range append([]string{"", config.BackendLocal, config.BackendMemory}, backends...) {
+			vars := map[string]string{variable: "x"}
+			if backend != "" {
+				vars["LUCIUS_STORAGE_BACKEND"] = backend
+			}
+			loaded, err := load(t, nil, vars)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = loaded.CheckServe()
+			if used := slices.Contains(backends, backend); used != (err == nil) {
+				t.Errorf("%v: %v", vars, err)
+			}
+			if err != nil && !(strings.Contains(err.Error(), variable) && strings.Contains(err.Error(), "LUCIUS_STORAGE_BACKEND")) {
+				t.Errorf("%v: %v does not name both variables", vars, err)
+			}
 		}
 	}
 }

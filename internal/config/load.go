@@ -136,6 +136,20 @@ func (c *Config) crossCheck() []error {
 	return problems
 }
 
+// CheckServe returns an error for a store that is configured, but not used: a server would
+// keep its jobs somewhere else. Other commands may name a store with more variables set.
+func (c *Config) CheckServe() error {
+	if c.PostgresURL != "" && c.StorageBackend != BackendPostgres {
+		return fmt.Errorf("LUCIUS_POSTGRES_URL is set, but LUCIUS_STORAGE_BACKEND is %s: set it to %s, or unset LUCIUS_POSTGRES_URL",
+			c.StorageBackend, BackendPostgres)
+	}
+	if (c.TableConnection != "" || c.TableEndpoint != "") && !c.OnAzure() {
+		return fmt.Errorf("LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT is set, but LUCIUS_STORAGE_BACKEND is %s: "+
+			"set it to %s or %s, or unset them", c.StorageBackend, BackendLedger, BackendTable)
+	}
+	return nil
+}
+
 // sharedTopic returns a topic that directives and replies would share, or "".
 func (c *Config) sharedTopic() string {
 	if !c.ServiceBus.Replies {
