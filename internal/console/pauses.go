@@ -133,7 +133,8 @@ func pauseDispatch(r *request) (deed, error) {
 	at.Kind = cmp.Or(at.Kind, kinds[min(1, len(kinds)-1)])
 	after := strings.ReplaceAll(r.FormValue("for"), " ", "")
 	lasts := field{
-		Name: "for", Label: "Resume by itself after", Value: after, Flag: "for", Hint: "Such as 30m, 2h or 1d. Empty: not before it is resumed.",
+		Name: "for", Label: "Resume by itself after", Value: after, Flag: "for",
+		Hint: "Such as 30m, 2h or 1d. Empty: not before it is resumed.",
 	}
 	would := deed{
 		Title: "Pause dispatch to " + at.words() + "?", Button: "Pause", NeedsReason: true,

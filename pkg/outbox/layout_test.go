@@ -5,16 +5,16 @@ import "testing"
 // TestTableLayout runs the tests of the layout "ledger" in the layout "table".
 func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says it for itself.
 	for name, test := range map[string]func(*testing.T){
-		"Relay_LeavesWhatIsPaused":                               TestRelay_LeavesPausedRows,
+		"Relay_LeavesPausedRows":                                 TestRelay_LeavesPausedRows,
 		"Relay_ABacklogThatIsHeldBackHidesNothing":               TestRelay_ABacklogThatIsHeldBackHidesNothing,
-		"Relay_PublishesWhatIsCommittedAndMarksIt":               TestRelay_PublishesAndMarksCommittedRows,
+		"Relay_PublishesAndMarksCommittedRows":                   TestRelay_PublishesAndMarksCommittedRows,
 		"Relay_ACrashBetweenPublishAndMarkPublishesTheSameAgain": TestRelay_ACrashBetweenPublishAndMarkPublishesTheSameAgain,
-		"Relay_ARejectedMessageComesBackWithANewPair":            TestRelay_ARejectedMessageIsRetriedWithANewPair,
+		"Relay_ARejectedMessageIsRetriedWithANewPair":            TestRelay_ARejectedMessageIsRetriedWithANewPair,
 		"Relay_AnUnknownOutcomeIsTriedAgainUnderTheSameID":       TestRelay_AnUnknownOutcomeIsTriedAgainUnderTheSameID,
-		"Relay_AnOutageFailsNothing":                             TestRelay_AnOutageSpendsNoAttempt,
-		"Relay_APublisherThatDoesNotComeBackIsLeftBehind":        TestRelay_APublisherThatHangsIsAbandoned,
-		"Relay_WhatDoesNotFitTheInboxIsFoundLater":               TestRelay_AMessageThatDoesNotFitTheInboxIsFoundLater,
-		"Relay_FinishesWhatItHoldsWhenItStops":                   TestRelay_PublishesItsInboxWhenItStops,
+		"Relay_AnOutageSpendsNoAttempt":                          TestRelay_AnOutageSpendsNoAttempt,
+		"Relay_APublisherThatHangsIsAbandoned":                   TestRelay_APublisherThatHangsIsAbandoned,
+		"Relay_AMessageThatDoesNotFitTheInboxIsFoundLater":       TestRelay_AMessageThatDoesNotFitTheInboxIsFoundLater,
+		"Relay_PublishesItsInboxWhenItStops":                     TestRelay_PublishesItsInboxWhenItStops,
 		"Operator_Retry":                                         TestOperator_Retry,
 	} {
 		t.Run(name, test)

@@ -43,12 +43,12 @@ type Pause struct {
 }
 
 // expired reports whether the pause should resume by itself.
-func (p *Pause) expired(now time.Time) bool {
+func (p Pause) expired(now time.Time) bool {
 	return p.State == Paused && !p.Until.IsZero() && !now.Before(p.Until)
 }
 
 // outlasts reports whether the pause is to end later than the other one.
-func (p *Pause) outlasts(other *Pause) bool {
+func (p Pause) outlasts(other *Pause) bool {
 	return !other.Until.IsZero() && (p.Until.IsZero() || p.Until.After(other.Until))
 }
 
