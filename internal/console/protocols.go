@@ -59,5 +59,18 @@ func submitting(r *request, p *api.Protocol, tenant string) string {
 	if err != nil {
 		panic(err) // They are strings.
 	}
-	return "curl " + quoted(r.Origin+"/v1/commands") + " -H 'Content-Type: application/json' -d " + quoted(string(text))
+	return "curl " + quoted(r.Origin+"/v1/commands") + r.Authorization() + " -H 'Content-Type: application/json' -d " + quoted(string(text))
+}
+
+// Authorization is the option of curl for a server with access control, empty without. The
+// command that is copied does not hold the user's token.
+func (r *request) Authorization() string {
+	switch r.Who.Origin {
+	case api.IdentityOriginLoopback:
+		return ""
+	case api.IdentityOriginCertificate:
+		return ` --cert "$LUCIUS_CLIENT_CERT" --key "$LUCIUS_CLIENT_KEY"`
+	default:
+		return ` -H "Authorization: Bearer $LUCIUS_TOKEN"`
+	}
 }

@@ -87,9 +87,11 @@ func TestProtocols_WithTheirSteps(t *testing.T) {
 	page := b.get(t, "/ui/protocols")
 	has(t, page, "doc_ingest_v1", "version 1", "<code>doc.ingest</code>", "87f4dbde", "curl http://example.com/v1/commands", "&lt;script&gt;",
 		"&#34;schema_version&#34;:&#34;2&#34;", "/ui/flow?protocol=doc_ingest_v1", "&#34;tenant_id&#34;:&#34;my_tenant&#34;")
-	hasNot(t, page, "<script>alert")
+	hasNot(t, page, "<script>alert", "Authorization")
 	b.token = "bound"
-	has(t, b.get(t, "/ui/protocols"), "&#34;tenant_id&#34;:&#34;tenant_a&#34;")
+	page = b.get(t, "/ui/protocols")
+	has(t, page, "&#34;tenant_id&#34;:&#34;tenant_a&#34;", "-H &#34;Authorization: Bearer $LUCIUS_TOKEN&#34;")
+	hasNot(t, page, "/ui/flow", "/ui/services/", "bound\"")
 	b.set("GET /v1/protocols", api.ProtocolList{})
 	has(t, b.get(t, "/ui/protocols"), "No protocol is loaded", "lucius init")
 }
