@@ -1,10 +1,13 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
+	"sync"
 	"unicode"
 
 	"github.com/lucius-project/lucius/api"
@@ -16,7 +19,43 @@ type action struct {
 	// prepare returns what would be done, by the parameters of the request. The form
 	// sends them again.
 	prepare func(*request) (deed, error)
+	// role is what a user must have for what the action is on. Optional. Defaults to admin.
+	role api.GrantRole
 }
+
+// MayDo reports whether the user may do what the link to an action is for. It is the one
+// place that decides which actions a page offers; whether they are carried out decides the
+// API.
+func (r *request) MayDo(target string) bool {
+	at, err := url.Parse(target)
+	if err != nil {
+		return false
+	}
+	name, _ := strings.CutPrefix(at.Path, Path+"do/")
+	a := allActions()[name]
+	if a == nil {
+		return false
+	}
+	role, query := cmp.Or(a.role, api.GrantRoleAdmin), at.Query()
+	tenant := query.Get("tenant_id")
+	if kind, paused, _ := strings.Cut(query.Get("pause"), ":"); kind == "tenant" {
+		tenant = paused
+	}
+	if tenant == "" && !strings.HasPrefix(name, "dead-letters") && !strings.HasPrefix(name, "inbox") {
+		// A form that asks for the scope, and one object, whose tenant the link does not name.
+		one := len(query) == 0 && name == "dispatch-pause"
+		for _, object := range []string{"job", "work", "operation", "webhook", "ticked"} {
+			one = one || query.Has(object)
+		}
+		if one {
+			return len(r.tenants(role)) > 0
+		}
+	}
+	return r.May(role, tenant)
+}
+
+// allActions are the actions, made once.
+var allActions = sync.OnceValue(actions)
 
 // deed is what an action would do.
 type deed struct {
@@ -61,7 +100,7 @@ func actions() map[string]*action {
 			"and its later reports change nothing.", true, (*api.Client).CancelJob),
 		"job-pause": jobControl("pause", "No further step is dispatched. A worker that runs a step is asked to stop at a good "+
 			"point, but may finish it.", false, (*api.Client).PauseJob),
-		"job-rerun":  {prepare: rerunJob},
+		"job-rerun":  {prepare: rerunJob, role: api.GrantRoleSubmit},
 		"job-resume": jobControl("resume", "It continues where it stopped.", false, (*api.Client).ResumeJob),
 		"jobs-cancel": jobsControl("cancel", "They end without a result. A worker that runs a step is told to stop, and its "+
 			"later reports change nothing.", true, cancelMany),

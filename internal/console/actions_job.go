@@ -24,7 +24,7 @@ func jobControl(verb, text string, danger bool,
 				return link("jobs/" + id), err
 			},
 		}, nil
-	}}
+	}, role: api.GrantRoleSubmit}
 }
 
 // rerunJob runs an ended job again.

@@ -70,7 +70,7 @@ func New(config Config) (*Console, error) {
 	for _, p := range pages() {
 		c.mux.Handle("GET "+Path+p.pattern, c.serve(&p))
 	}
-	for name, a := range actions() {
+	for name, a := range allActions() {
 		c.mux.Handle("GET "+Path+"do/"+name, c.serve(&page{show: a.form}))
 		c.mux.Handle("POST "+Path+"do/"+name, c.serve(&page{show: a.carryOut}))
 	}
@@ -106,6 +106,9 @@ type page struct {
 	// role is what a user must have for some tenant; any will do if it is empty. Others do
 	// not see the page in the navigation.
 	role api.GrantRole
+	// all says that the page is of no tenant: only users who have the role for all of them
+	// see it in the navigation.
+	all bool
 	// live pages are sent again when they change.
 	live bool
 	// changes of a live page tells when to render it, which otherwise is done rarely. The

@@ -21,7 +21,6 @@ type failuresPage struct {
 	Open, Resolved  []failureGroup
 	Jobs            int // those of Open
 	Truncated       bool
-	MayRetry        bool
 	Command         string
 }
 
@@ -89,7 +88,6 @@ func failures(r *request) (view, error) {
 		return view{}, err
 	}
 	data.Filter.TenantID = data.Tenant.Value
-	data.MayRetry = r.May(api.GrantRoleAdmin, data.Tenant.Value)
 	if span := failureSpanLengths[data.Since]; span > 0 {
 		data.Filter.FailedAfter = api.NewTime(r.now.Add(-span).Truncate(time.Second))
 	}
@@ -118,7 +116,7 @@ func failures(r *request) (view, error) {
 		group.Spark, group.From, group.To = sparklineOf(group.Histogram), list.From, f.FailedBefore
 		if i < mostMessages && len(group.SampleJobIds) > 0 {
 			if job, err := call[api.Job](r.api.GetJob(r.Context(), group.SampleJobIds[0], nil)); err == nil { // It may be purged by now.
-				group.Message = job.ErrorMessage
+				group.Message = brief(job.ErrorMessage, briefMessage)
 			}
 		}
 		if group.Resolved {

@@ -383,7 +383,7 @@ func (s *situation) failureFindings(of *tenantSituation) (found []finding) {
 			continue
 		}
 		links := failureGroupOf(&selection{OperationFilter: api.OperationFilter{TenantID: of.Tenant}}, g)
-		text := "failed for good at " + cmp.Or(g.Service, "no service") + ": " + cmp.Or(g.ErrorCode, "no error code")
+		text := "failed for good at " + cmp.Or(g.Service, "no service") + ": " + cmp.Or(brief(g.ErrorCode, briefCode), "no error code")
 		if of.Tenant != "" {
 			text += ", of tenant " + of.Tenant
 		}
@@ -425,7 +425,7 @@ func webhookFindings(of *tenantSituation) []finding {
 		Level: levelWarn, Weight: len(hooks), Subject: subject, Text: "given up without being delivered",
 		Notes: []note{
 			{Text: "the last", At: last.UpdatedAt, Ago: true},
-			{Text: "to " + last.URL + ": " + cmp.Or(last.LastError, string(last.State))},
+			{Text: "to " + brief(last.URL, briefMessage) + ": " + cmp.Or(brief(last.LastError, briefMessage), string(last.State))},
 		},
 		Links: []helpful{{Text: "Show the webhooks", URL: link("webhooks", "tenant_id", of.Tenant)}},
 	}

@@ -415,12 +415,7 @@ func decimal(f float64) string {
 }
 
 // cut shortens a name for a box.
-func cut(name string) string {
-	if runes := []rune(name); len(runes) > nameLength {
-		return string(runes[:nameLength-1]) + "…"
-	}
-	return name
-}
+func cut(name string) string { return brief(name, nameLength) }
 
 // The measures of the canvas of a protocol.
 const (

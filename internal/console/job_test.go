@@ -122,7 +122,7 @@ func TestJob_ShowsItsWebhooks(t *testing.T) {
 	answers := answersOf(found)
 	answers["GET /v1/jobs/j1/webhooks"] = api.WebhookPage{Webhooks: []api.Webhook{{WebhookID: "j1.0", TenantID: "tenant_a", URL: "https://a/?" + hostile, State: api.WebhookStatePending, LastError: "503"}}}
 	page := newBrowser(t, answers).get(t, "/ui/jobs/j1")
-	has(t, page, "https://a/?&lt;script&gt;", "PENDING", "sse-connect", "/ui/do/webhook-replay?webhook=j1.0")
+	has(t, page, "https://a/?&lt;script&gt;", "PENDING", "sse-connect", "/ui/do/webhook-replay?tenant_id=tenant_a&amp;webhook=j1.0")
 	hasNot(t, page, hostile)
 }
 

@@ -142,7 +142,7 @@ func listed(found *api.Job, now time.Time) listedJob {
 	case found.Waiting != nil:
 		one.About = explain.Relative(found.Waiting.Detail, now)
 	case found.State == api.JobStateFailedFinal:
-		one.About = explain.Sentence{{Text: explain.Fault(found.ErrorCode, found.ErrorMessage)}}
+		one.About = explain.Sentence{{Text: explain.Fault(brief(found.ErrorCode, briefCode), brief(found.ErrorMessage, briefMessage))}}
 	}
 	return one
 }

@@ -394,7 +394,7 @@ func TestWebhooks_AreSentAgain(t *testing.T) {
 		"POST /v1/admin/webhooks/j1.0:replay": api.Webhook{JobID: "j1"},
 	})
 	page := b.get(t, "/ui/webhooks")
-	has(t, page, "EXHAUSTED", "503", "&lt;script&gt;", "/ui/do/webhook-replay?webhook=j1.0")
+	has(t, page, "EXHAUSTED", "503", "&lt;script&gt;", "/ui/do/webhook-replay?tenant_id=tenant_b&amp;webhook=j1.0")
 	hasNot(t, page, hostile)
 	if to := b.submits(t, "webhook-replay", url.Values{"webhook": {"j1.0"}, "reason": {"it is up"}}); to != "/ui/jobs/j1" {
 		t.Errorf("it leads to %s", to)

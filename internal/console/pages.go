@@ -11,11 +11,11 @@ import (
 func pages() []page {
 	return []page{
 		{pattern: "{$}", title: "Attention", live: true, show: attention},
-		{pattern: "flow", title: "Flow", live: true, show: flow},
+		{pattern: "flow", title: "Flow", all: true, live: true, show: flow},
 		{pattern: "jobs", title: "Jobs", role: api.GrantRoleRead, show: jobs},
 		{pattern: "jobs/{id}", role: api.GrantRoleRead, live: true, changes: jobChanges, show: job},
 		{pattern: "failures", title: "Failures", role: api.GrantRoleRead, show: failures},
-		{pattern: "services", title: "Services", live: true, show: services},
+		{pattern: "services", title: "Services", all: true, live: true, show: services},
 		{pattern: "services/{service}", live: true, show: service},
 		{pattern: "outbox", title: "Outbox", role: api.GrantRoleAdmin, show: outbox},
 		{pattern: "stuck", role: api.GrantRoleAdmin, live: true, show: stuck},
@@ -26,7 +26,7 @@ func pages() []page {
 		{pattern: "operations", title: "Operations", role: api.GrantRoleAdmin, live: true, show: operations},
 		{pattern: "operations/{id}", role: api.GrantRoleAdmin, live: true, show: operation},
 		{pattern: "protocols", title: "Protocols", role: api.GrantRoleRead, show: protocols},
-		{pattern: "audit", title: "Audit trail", role: api.GrantRoleAdmin, show: auditTrail},
+		{pattern: "audit", title: "Audit trail", role: api.GrantRoleAdmin, all: true, show: auditTrail},
 	}
 }
 
@@ -36,7 +36,7 @@ func (c *Console) navigation(f *frame) (entries []navEntry) {
 		return nil // The browser is not signed in.
 	}
 	for _, p := range pages() {
-		if p.title != "" && (p.role == "" || len(f.tenants(p.role)) > 0) {
+		if p.title != "" && f.sees(&p) {
 			to := Path + strings.TrimSuffix(p.pattern, "{$}")
 			entry := navEntry{Title: p.title, Path: to, Here: cmp.Or(f.View.Nav, f.View.Title) == p.title}
 			if to == Path {
@@ -46,4 +46,16 @@ func (c *Console) navigation(f *frame) (entries []navEntry) {
 		}
 	}
 	return entries
+}
+
+// sees reports whether the page shows the user anything.
+func (r *request) sees(p *page) bool {
+	switch {
+	case !p.all:
+		return p.role == "" || len(r.tenants(p.role)) > 0
+	case p.role == "":
+		return r.seesAll()
+	default:
+		return r.May(p.role, "")
+	}
 }

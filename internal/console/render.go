@@ -56,6 +56,7 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
 		"in":       func(at api.Time) template.HTML { return said(now(), explain.In, at.Time) },
 		"num":      number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
+		"code":  func(text string) string { return brief(text, briefCode) },
 		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
 		"words": func(s any) string {
@@ -215,6 +216,21 @@ func percent(share float64) string {
 		return strconv.FormatFloat(100*share, 'f', 1, 64) + " %"
 	}
 	return strconv.Itoa(int(math.Round(100*share))) + " %"
+}
+
+// How many characters of an error code and of a message lists show: both are chosen by
+// workers, and the page of a job has them in full.
+const (
+	briefCode    = 48
+	briefMessage = 240
+)
+
+// brief shortens a text to so many characters.
+func brief(text string, most int) string {
+	if runes := []rune(text); len(runes) > most {
+		return string(runes[:most-1]) + "…"
+	}
+	return text
 }
 
 // shortID is the recognizable part of an id: its begin and its end.

@@ -37,7 +37,6 @@ type servicePage struct {
 	Workers  []api.ServiceWorker
 	Charts   []chart
 	Pause    *api.Pause
-	MayPause bool
 	Queue    bool
 }
 
@@ -87,7 +86,7 @@ func service(r *request) (view, error) {
 	}
 	s.pauses = slices.DeleteFunc(s.pauses, func(p api.Pause) bool { return p.Service != name && p.PauseID != "all" })
 	data := servicePage{
-		Service: name, State: s.serviceStates()[0], Overview: s.overview, MayPause: r.May(api.GrantRoleAdmin, ""),
+		Service: name, State: s.serviceStates()[0], Overview: s.overview,
 		Queue: s.overview.Bus == api.BusQueue, Findings: s.pauseFindings(),
 	}
 	known := map[string]bool{}

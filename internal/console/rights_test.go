@@ -1,0 +1,130 @@
+package console
+
+import (
+	"maps"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// everything is a server on which every page offers actions to those who may do them.
+func everything() map[string]any {
+	failed := runningJob()
+	failed.State, failed.Waiting = api.JobStateFailedFinal, nil
+	answers := answersOf(failed)
+	maps.Copy(answers, quiet())
+	paused := runningJob()
+	paused.JobID, paused.State = "j2", api.JobStatePaused
+	overview := *busyServer().overview
+	overview.Pauses = []api.Pause{{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused}}
+	hooks := api.WebhookPage{Webhooks: []api.Webhook{{WebhookID: "j1.0", TenantID: "tenant_a", State: api.WebhookStateExhausted}}}
+	groups := []api.FailureGroup{{Service: "ocr", ErrorCode: "BAD", Count: 1, LastAt: ago(time.Minute), SampleJobIds: []string{"j1"}}}
+	services := []api.Service{ocrWork(3000, 251*time.Second, 4*time.Minute)}
+	maps.Copy(answers, map[string]any{
+		"GET /v1/admin/overview": overview, "GET /v1/admin/services": api.ServiceList{Services: services},
+		"GET /v1/admin/failures": api.FailureList{Groups: groups}, "GET /v1/admin/webhooks": hooks, "GET /v1/jobs/j1/webhooks": hooks,
+		"GET /v1/jobs":              api.JobPage{Jobs: []api.Job{failed, paused}},
+		"GET /v1/admin/pauses":      api.PauseList{Pauses: overview.Pauses},
+		"GET /v1/admin/operations":  api.OperationPage{Operations: []api.Operation{{OperationID: "o", State: api.OperationStateRunning}}},
+		"GET /v1/admin/outbox":      api.OutboxPage{Outbox: []api.OutboxRow{{OutboxID: "j1.0.1", JobID: "j1", State: "PENDING"}}},
+		"GET /v1/admin/audit-trail": api.AuditTrail{},
+	})
+	for request, answer := range answersOf(paused) {
+		if strings.Contains(request, "/j2") {
+			answers[request] = answer
+		}
+	}
+	return answers
+}
+
+// allPages are the pages with what they show of everything.
+func allPages() (targets []string) {
+	for _, p := range pages() {
+		switch {
+		case strings.HasPrefix(p.pattern, "jobs/{"):
+			targets = append(targets, "jobs/j1", "jobs/j2")
+		case strings.Contains(p.pattern, "{service}"):
+			targets = append(targets, "services/ocr")
+		case strings.Contains(p.pattern, "{id}"):
+			targets = append(targets, "operations/o")
+		default:
+			targets = append(targets, strings.TrimSuffix(p.pattern, "{$}"))
+		}
+	}
+	return targets
+}
+
+// A page offers an action only to a user who may do it.
+func TestActions_AreOfferedToThoseWhoMayDoThem(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, everything())
+	offers := func(token, page string) []string {
+		b.token = token
+		return strings.Split(b.send(http.MethodGet, "/ui/"+page, nil).Body.String(), "/ui/do/")[1:]
+	}
+	for _, page := range allPages() {
+		if found := offers("reader", page); len(found) > 0 {
+			t.Errorf("%q offers a reader %.60s", page, found)
+		}
+	}
+	for _, page := range []string{"", "jobs", "jobs/j1", "jobs/j2", "failures", "services/ocr", "outbox", "pauses", "webhooks"} {
+		if len(offers("good", page)) == 0 {
+			t.Errorf("%q offers an operator nothing", page)
+		}
+	}
+	for _, page := range []string{"", "pauses"} { // The pause is of a service.
+		for _, found := range offers("bound", page) {
+			if strings.HasPrefix(found, "dispatch-resume") || strings.HasPrefix(found, "dispatch-pause?") {
+				t.Errorf("%q offers an operator of one tenant %.60s", page, found)
+			}
+		}
+	}
+	if len(offers("bound", "failures")) == 0 {
+		t.Error("an operator of one tenant may not retry its jobs")
+	}
+}
+
+// Workers choose codes and messages; lists show a part of long ones.
+func TestLists_ShortenLongFaults(t *testing.T) {
+	t.Parallel()
+	answers := everything()
+	failed := answers["GET /v1/jobs/j1"].(api.Job)
+	failed.ErrorCode, failed.ErrorMessage = strings.Repeat("CODE_", 20), strings.Repeat("message ", 225)
+	answers["GET /v1/jobs/j1"], answers["GET /v1/jobs"] = failed, api.JobPage{Jobs: []api.Job{failed}}
+	answers["GET /v1/admin/failures"] = api.FailureList{Groups: []api.FailureGroup{
+		{Service: "ocr", ErrorCode: failed.ErrorCode, Count: 1, LastAt: ago(time.Minute), SampleJobIds: []string{"j1"}},
+	}}
+	b := newBrowser(t, answers)
+	text := regexp.MustCompile(`<[^>]*>`)
+	for _, page := range []string{"", "failures", "jobs"} {
+		shown := text.ReplaceAllString(b.get(t, "/ui/"+page), "")
+		has(t, shown, "CODE_CODE_")
+		hasNot(t, shown, failed.ErrorCode, failed.ErrorMessage)
+	}
+}
+
+// The navigation has no entry for a page that shows the user nothing.
+func TestNavigation_LeadsToNoDeadEnd(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, everything())
+	for token, all := range map[string]bool{"good": true, "reader": true, "bound": false} {
+		b.token = token
+		page := b.get(t, "/ui/jobs")
+		for _, to := range []string{"/ui/flow", "/ui/services"} {
+			if strings.Contains(page, `href="`+to+`"`) != all {
+				t.Errorf("%s has the wrong navigation for %s", token, to)
+			}
+		}
+		if strings.Contains(page, `href="/ui/audit"`) != (token == "good") {
+			t.Errorf("%s has the wrong navigation for the audit trail", token)
+		}
+		for _, entry := range strings.Split(strings.Split(page, "</nav>")[0], `<a href="/ui/`)[1:] {
+			to, _, _ := strings.Cut(entry, `"`)
+			hasNot(t, b.get(t, "/ui/"+to), "this page is for users", "requires the role", "needs the role")
+		}
+	}
+}
