@@ -119,7 +119,7 @@ observability: ## Evaluate the alerts and the dashboard on what a server measure
 	$(call stage,$(GO) -C deploy/observability test -count=1 ./...)
 
 .PHONY: packaging
-packaging: ## Hold the chart, the compose file, the unit and the release against the tools that read them
+packaging: ## Hold the chart, the compose files, the image, the unit and the release against the tools that read them
 	$(call stage,if command -v systemd-analyze >/dev/null; then tags=systemd; else tags=; \
 	echo "systemd-analyze is not installed: the unit is not checked"; fi; \
 	$(GO) -C deploy/packaging test -count=1 -tags "$$tags" ./...)
