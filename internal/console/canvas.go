@@ -68,6 +68,7 @@ type places struct {
 	services []flowing
 	ends     []flowing
 	next     float64 // results that lead to a next step
+	onward   string  // what is said of these
 	lanes    string  // what the services' boxes are
 }
 
@@ -113,7 +114,9 @@ func (p *places) draw() canvas {
 		c.line(&p.result.flowNode, &p.ends[i].flowNode, p.ends[i].arrives, trouble(p.ends[i].Level))
 	}
 	c.loops(p)
-	c.Labels = append(c.Labels, flowLabel{X: x(4), Y: flowSecond - 10, Text: p.lanes})
+	if len(p.services) > 0 {
+		c.Labels = append(c.Labels, flowLabel{X: x(4), Y: p.services[0].Y - 10, Text: p.lanes})
+	}
 	for _, of := range []*flowing{&p.commands, &p.checks, &p.ledger, &p.outbox, &p.publish} {
 		c.Nodes = append(c.Nodes, of.flowNode)
 	}
@@ -135,7 +138,7 @@ func (c *canvas) loops(p *places) {
 	up, turn, into := result.X+flowWide/2-20, flowTop+flowBox+14, p.ledger.X+24
 	c.way(fmt.Sprintf("M%d %dV%dH%dV%d", up, result.Y, turn, into, flowTop+flowBox+edgeTip), tip(into, flowTop+flowBox, 0, -1),
 		p.next, "", "")
-	c.Labels = append(c.Labels, flowLabel{X: up + 12, Y: turn + 16, Text: "next steps " + rate(p.next), Loop: true})
+	c.Labels = append(c.Labels, flowLabel{X: up + 12, Y: turn + 16, Text: p.onward, Loop: true})
 	level, y := trouble(retries.Level), retries.Y+retries.H/2
 	c.way(fmt.Sprintf("M%d %dV%dH%d", up+40, result.Y, y, retries.X-edgeTip), tip(retries.X, y, 1, 0), p.retries.arrives, level, "retry")
 	again := p.outbox.X + flowWide/2

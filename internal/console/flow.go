@@ -268,6 +268,7 @@ func flowCanvas(s *situation) canvas {
 		p.retries.Text += " · next " + dueIn(s.now, at.Time)
 	}
 	p.next = math.Max(steps-o.Ended[string(api.JobStateSucceeded)].LastMinute.PerSecond, 0)
+	p.onward = "next steps " + rate(p.next)
 	if all := failing + steps; failing > 0 && failing/all >= failingShare {
 		p.retries.Level = levelWarn
 	}

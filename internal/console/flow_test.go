@@ -180,6 +180,54 @@ func TestFlow_Page(t *testing.T) {
 	}
 }
 
+// The job is at one place, and the ways that it went are lit.
+func TestFlow_OfAJob(t *testing.T) {
+	t.Parallel()
+	job := runningJob()
+	job.Steps[1].Owner, job.Steps[1].Service = "w-1", "ocr"
+	var events []api.Event
+	for _, kind := range []api.EventType{
+		api.EventTypeOutboxPending, api.EventTypeOutboxSent, api.EventTypeStepAwaitingAck, api.EventTypeStepInProgress, api.EventTypeStepSucceeded,
+		api.EventTypeOutboxPending, api.EventTypeOutboxSent, api.EventTypeStepAwaitingAck, api.EventTypeStepInProgress,
+	} {
+		events = append(events, api.Event{Type: kind})
+	}
+	events = append(events, api.Event{Type: api.EventTypeStepFailedRetry, Detail: "TIMEOUT"}, api.Event{Type: api.EventTypeStepFailedRetry})
+	c := jobCanvas(&job, events, true)
+	pictured(t, "flow-job.svg", &c)
+	step := &job.Steps[1]
+	for want, change := range map[string]func(){
+		"IN_PROGRESS: ● w-1":             func() {},
+		"Outbox: ● here":                 func() { step.State = api.StepStateDispatching },
+		"ocr: ● waits for a worker":      func() { step.State, step.WorkID, step.Owner = api.StepStateAwaitingAck, "w", "" },
+		"AWAITING_ACK: ● w-1":            func() { step.State = api.StepStateAwaitingAck },
+		"AWAITING_ACK: ● no ACK yet":     func() { step.State, step.WorkID, step.Owner = api.StepStateAwaitingAck, "", "" },
+		"Waiting for a retry: ● TIMEOUT": func() { step.State, step.LastErrorCode = api.StepStateFailedRetry, "TIMEOUT" },
+		"Ledger: ● here":                 func() { step.State = api.StepStatePending },
+		"Cancelled, paused: ● PAUSED":    func() { job.State = api.JobStatePaused },
+		"Cancelled, paused: ● CANCELLED": func() { job.State, job.CompletedAt = api.JobStateCancelled, ago(0) },
+		"Succeeded: ● here":              func() { job.State, job.CompletedAt = api.JobStateSucceeded, ago(0) },
+		"Failed for good: ● corrupt":     func() { job.State, job.CompletedAt, job.ErrorCode = api.JobStateFailedFinal, ago(0), "corrupt" },
+	} {
+		job = runningJob()
+		step = &job.Steps[1]
+		step.Owner, step.Service = "w-1", "ocr"
+		change()
+		c, lit := jobCanvas(&job, nil, false), ""
+		for _, node := range c.Nodes {
+			if node.Level == levelHere {
+				lit += node.Title + ": " + node.Text
+			}
+			if node.URL != "" {
+				t.Errorf("%s leads to %s, which the user may not see", node.Title, node.URL)
+			}
+		}
+		if lit != want {
+			t.Errorf("the job is at %q, want %q", lit, want)
+		}
+	}
+}
+
 func TestRate_InWords(t *testing.T) {
 	t.Parallel()
 	for perSecond, want := range map[float64]string{0: "0/s", 41.6: "41.6/s", 1: "1/s", 1234: "1,234/s", 0.5: "30/min", 0.01: "36/h"} {

@@ -18,6 +18,7 @@ type jobPage struct {
 	Do       []helpful
 	Steps    []stepView
 	Timeline timeline
+	Canvas   canvas
 	// Events is the history, the newest entry first; Longer says that it has more.
 	Events   []api.Event
 	Longer   bool
@@ -75,6 +76,7 @@ func job(r *request) (view, error) {
 	}
 	data.Answer = explain.Job(&found, data.Events, r.now)
 	data.Timeline = timelineOf(&found, data.Events, r.now)
+	data.Canvas = jobCanvas(&found, data.Events, r.seesAll())
 	data.Steps = stepViews(&found, data.Events)
 	data.Next, data.Do = r.jobActions(&found, data.Answer.Next)
 	slices.Reverse(data.Events)
