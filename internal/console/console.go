@@ -141,6 +141,7 @@ type request struct {
 	Origin string // the server's URL as the browser knows it
 	now    time.Time
 	live   bool // It is rendered for a stream.
+	fresh  bool // Of a live page that knows when it changes: it may have changed.
 	memo   *memo
 }
 

@@ -45,42 +45,62 @@ const maxHistory = 2000
 
 func job(r *request) (view, error) {
 	id := r.PathValue("id")
-	found, err := call[api.Job](r.api.GetJob(r.Context(), id, nil))
+	read := func() (jobPage, error) { return r.readJob(id) }
+	if r.live { // Only feeds keep it, of which there are few.
+		age := memoKeep
+		if r.fresh {
+			age = 0
+		}
+		once := read
+		read = func() (jobPage, error) { return recall(r, "job "+id, age, once) }
+	}
+	data, err := read()
 	if err != nil {
 		return view{}, err
 	}
-	data := jobPage{Job: found, Command: command("why", id)}
+	found := &data.Job
+	data.Answer = explain.Job(found, data.Events, r.now)
+	data.Timeline = timelineOf(found, data.Events, r.now)
+	data.Canvas = jobCanvas(found, data.Events, r.seesAll())
+	data.Steps = stepViews(found, data.Events)
+	data.Next, data.Do = r.jobActions(found, data.Answer.Next)
+	data.Events = slices.Clone(data.Events) // What is recalled stays as it is.
+	slices.Reverse(data.Events)
+	still := !found.CompletedAt.IsZero() && settled(data.Webhooks)
+	return view{Title: "Job " + shortID(id), Template: "job", Nav: "Jobs", Data: data, Still: still}, nil
+}
+
+// readJob asks the API for what the page of a job shows.
+func (r *request) readJob(id string) (data jobPage, err error) {
+	found, err := call[api.Job](r.api.GetJob(r.Context(), id, nil))
+	if err != nil {
+		return data, err
+	}
+	data = jobPage{Job: found, Command: command("why", id)}
 	if data.Events, data.Longer, err = r.history(id); err != nil {
-		return view{}, err
+		return data, err
 	}
 	if data.Rejected, err = call[api.RejectedCallbacks](r.api.ListRejectedCallbacks(r.Context(), id)); err != nil {
-		return view{}, err
+		return data, err
 	}
-	ended := !found.CompletedAt.IsZero()
-	if ended {
+	if !found.CompletedAt.IsZero() {
 		hooks, err := call[api.WebhookPage](r.api.ListJobWebhooks(r.Context(), id))
 		if err != nil {
-			return view{}, err
+			return data, err
 		}
 		data.Webhooks = hooks.Webhooks
 	}
 	if at := currentStep(&found); at != nil && at.WorkID != "" {
 		item, err := call[api.WorkItem](r.api.GetWork(r.Context(), at.WorkID))
 		if err != nil && !isMissing(err) {
-			return view{}, err
+			return data, err
 		}
 		data.Directive = item.Directive
 	}
 	if parts := strings.Split(found.Traceparent, "-"); len(parts) > 1 {
 		data.TraceID = parts[1]
 	}
-	data.Answer = explain.Job(&found, data.Events, r.now)
-	data.Timeline = timelineOf(&found, data.Events, r.now)
-	data.Canvas = jobCanvas(&found, data.Events, r.seesAll())
-	data.Steps = stepViews(&found, data.Events)
-	data.Next, data.Do = r.jobActions(&found, data.Answer.Next)
-	slices.Reverse(data.Events)
-	return view{Title: "Job " + shortID(id), Template: "job", Nav: "Jobs", Data: data, Still: ended && settled(data.Webhooks)}, nil
+	return data, nil
 }
 
 // settled reports whether no webhook is still to be sent.

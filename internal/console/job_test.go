@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"reflect"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -175,15 +176,20 @@ func TestJobChanges_FollowsTheHistory(t *testing.T) {
 	}
 }
 
-// A page that knows when it changes is rendered then, and rarely else, until it is final.
+// A page that knows when it changes reads what it shows then, and rarely else, until it is
+// final. In between it is rendered of what it has, so that its times move on.
 func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := newBrowser(t, quiet())
 		changes := make(chan struct{})
-		var renders atomic.Int64
-		p := &page{live: true, changes: func(*request) <-chan struct{} { return changes }, show: func(*request) (view, error) {
-			n := renders.Add(1)
+		var renders, reads atomic.Int64
+		p := &page{live: true, changes: func(*request) <-chan struct{} { return changes }, show: func(r *request) (view, error) {
+			renders.Add(1)
+			n := reads.Load()
+			if r.fresh {
+				n = reads.Add(1)
+			}
 			text := fmt.Sprint("rendered ", n)
 			return view{Title: "x", Template: "attention", Data: attentionPage{Findings: []finding{{Text: text}}}, Still: n == 5}, nil
 		}}
@@ -197,8 +203,8 @@ func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 		expect := func(want int64) {
 			t.Helper()
 			synctest.Wait()
-			if got := renders.Load(); got != want {
-				t.Errorf("it was rendered %d times, not %d", got, want)
+			if got := reads.Load(); got != want {
+				t.Errorf("it was read %d times, not %d", got, want)
 			}
 		}
 		expect(1)
@@ -206,6 +212,9 @@ func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 		expect(2)
 		time.Sleep(liveRarely)
 		expect(3)
+		if got := renders.Load(); got != 2+int64(liveRarely/liveInterval) {
+			t.Errorf("it was rendered %d times", got)
+		}
 		close(changes)
 		expect(4) // Once more, since it may have ended, and not again and again.
 		time.Sleep(liveRarely)
@@ -214,6 +223,39 @@ func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 			t.Errorf("the stream is %s", body)
 		}
 	})
+}
+
+// Between changes the timeline moves on with the text, and nothing is read.
+func TestJob_ItsTimelineMovesWithoutARead(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, answersOf(runningJob(), ran(0, "extract", 1)...))
+	r := httptest.NewRequest(http.MethodGet, "/ui/jobs/j1", nil)
+	r.SetPathValue("id", "j1")
+	user, err := b.console.request(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	user.live, user.fresh = true, true
+	shown := func() jobPage {
+		t.Helper()
+		v, err := job(user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v.Data.(jobPage)
+	}
+	first, asked := shown(), len(b.requests())
+	user.fresh, user.now = false, user.now.Add(10*time.Second)
+	second := shown()
+	if got := len(b.requests()); got != asked {
+		t.Errorf("the API is asked %q once more", b.requests()[asked:])
+	}
+	if reflect.DeepEqual(first.Timeline, second.Timeline) || !reflect.DeepEqual(first.Events, second.Events) {
+		t.Error("the timeline has not moved, or the history has changed")
+	}
+	if user.fresh = true; len(shown().Events) == 0 || len(b.requests()) == asked {
+		t.Error("after a change nothing is read")
+	}
 }
 
 func TestJobActions_AskAndThenDo(t *testing.T) {

@@ -18,8 +18,11 @@ const (
 	// liveInterval is how often a page that is looked at is rendered again, and
 	// liveComment how often a stream that has nothing to send shows a sign of life.
 	liveInterval = time.Second
-	// liveRarely is how often a page is that knows when it changes: for what else it shows.
+	// liveRarely is how often a page that knows when it changes reads again what it shows,
+	// for what else that is. In between it is rendered of the same answers, unless it is
+	// larger than largeView bytes: only its picture of the time moves on.
 	liveRarely  = 5 * time.Second
+	largeView   = 64 << 10
 	liveComment = 15 * time.Second
 	// liveWrite is how long a browser may take to read one rendering.
 	liveWrite = 10 * time.Second
@@ -151,16 +154,13 @@ var times = regexp.MustCompile(`(<time [^>]*>)[^<]*`)
 
 // feed renders the page until the context ends, and tells the viewers when it has changed.
 func (c *Console) feed(ctx context.Context, f *feed, r *http.Request, p *page) {
-	interval := liveInterval
-	if p.changes != nil {
-		interval = liveRarely
-	}
-	ticker := time.NewTicker(interval)
+	ticker := &feedTicker{Ticker: time.NewTicker(liveInterval)}
 	defer ticker.Stop()
 	changes := c.changes(r, p)
 	var last []byte
+	fresh := true
 	for {
-		out, still, ok := c.renderLive(r, p)
+		out, still, ok := c.renderLive(r, p, fresh)
 		bare := times.ReplaceAll(out, []byte("$1"))
 		c.feeds.mu.Lock()
 		switch {
@@ -175,21 +175,51 @@ func (c *Console) feed(ctx context.Context, f *feed, r *http.Request, p *page) {
 		if still {
 			return
 		}
-		select {
-		case <-ticker.C:
-			if changes == nil {
-				changes = c.changes(r, p)
-			}
-		case _, open := <-changes:
-			if !open {
-				changes = nil
-			}
-		case <-c.config.Ended:
-			return
-		case <-ctx.Done():
+		var ended bool
+		if fresh, ended = c.awaitRender(ctx, ticker, &changes, p.changes != nil, len(out) > largeView); ended {
 			return
 		}
+		if ticker.due && changes == nil { // A refused subscription is not tried again and again.
+			changes = c.changes(r, p)
+		}
 	}
+}
+
+// awaitRender waits until the page is to be rendered again, and reports whether it then
+// reads again what it shows, or that the feed has ended. A page that knows when it changes
+// reads then, and rarely else; a large one is not rendered in between. The channel becomes
+// nil if it is closed.
+func (c *Console) awaitRender(ctx context.Context, ticker *feedTicker, changes *<-chan struct{}, knows, large bool) (fresh, ended bool) {
+	for {
+		select {
+		case <-ticker.C:
+			ticker.idle += liveInterval
+			ticker.due = !knows || ticker.idle >= liveRarely
+			if fresh = ticker.due; !fresh && large {
+				continue
+			}
+		case _, open := <-*changes:
+			if fresh, ticker.due = true, false; !open {
+				*changes = nil
+			}
+		case <-c.config.Ended:
+			return false, true
+		case <-ctx.Done():
+			return false, true
+		}
+		if fresh {
+			ticker.idle = 0
+		}
+		return fresh, false
+	}
+}
+
+// feedTicker ticks for a feed.
+type feedTicker struct {
+	*time.Ticker
+
+	idle time.Duration // how long nothing was read
+	due  bool          // The last wait ended since the page is to be read even without a change.
 }
 
 // changes returns the channel that tells when to render the page, nil if there is none.
@@ -206,8 +236,9 @@ func (c *Console) changes(r *http.Request, p *page) <-chan struct{} {
 
 // renderLive renders the content of the page, and reports whether that will not change. It
 // reports false for ok if the browser should keep what it has, since the server cannot
-// answer now. To a user who may see the page no more it says so, and ends the stream.
-func (c *Console) renderLive(r *http.Request, p *page) (content []byte, still, ok bool) {
+// answer now. fresh says that the page reads what it shows, even if it did so a moment ago.
+// To a user who may see the page no more it says so, and ends the stream.
+func (c *Console) renderLive(r *http.Request, p *page, fresh bool) (content []byte, still, ok bool) {
 	defer func() {
 		if recovered := recover(); recovered != nil { // No handler is around it: it would end the process.
 			c.config.Log.ErrorContext(r.Context(), "page of the console panicked", "path", r.URL.Path, "panic", recovered,
@@ -218,7 +249,7 @@ func (c *Console) renderLive(r *http.Request, p *page) (content []byte, still, o
 	f := &frame{Live: true, Oob: true, request: &request{Request: r, now: c.config.Now()}}
 	user, err := c.request(r)
 	if err == nil {
-		user.live = true
+		user.live, user.fresh = true, fresh
 		f.request = user
 		f.View, err = p.show(user)
 	}

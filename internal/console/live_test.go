@@ -50,7 +50,7 @@ func TestLive_SurvivesAPageThatPanics(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, quiet())
 	r := httptest.NewRequest(http.MethodGet, "/ui/", nil)
-	if out, still, ok := b.console.renderLive(r, &page{show: func(*request) (view, error) { panic("broken") }}); ok || still || out != nil {
+	if out, still, ok := b.console.renderLive(r, &page{show: func(*request) (view, error) { panic("broken") }}, true); ok || still || out != nil {
 		t.Errorf("a page that panics is %q, %t, %t", out, still, ok)
 	}
 }
