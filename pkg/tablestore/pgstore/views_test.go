@@ -1,0 +1,117 @@
+package pgstore_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/lucius-project/lucius/internal/postgres"
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+)
+
+// manyJobs copies the rows of a job, one job for each ten minutes before it.
+const manyJobs = `INSERT INTO lucius.rows
+	SELECT r.tbl, lucius.job_id_at(lucius.at(j.props->'created_at') - n * interval '10 minutes') || substr(j.part, 14), r.row, r.etag, r.props
+	FROM generate_series(1, 5000) n, lucius.rows j JOIN lucius.rows r ON r.tbl = j.tbl AND r.part = j.part
+	WHERE j.row = 'JOB'`
+
+// TestViews_DocumentedQueriesUseAnIndex runs the queries of docs/postgres.md on many jobs, as the
+// role for reports. Those with a condition or a limit read few blocks.
+func TestViews_DocumentedQueriesUseAnIndex(t *testing.T) {
+	t.Parallel()
+	for name, server := range map[string]*postgres.Server{"newest": postgrestest.Server, "oldest": postgrestest.StartOldest(t)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			database := postgrestest.DatabaseOn(t, server)
+			ledger, _ := replica(t, database)
+			accepted, err := ledger.Accept(t.Context(), command("k"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			execute(t, database, manyJobs)
+			execute(t, database, "ANALYZE lucius.rows")
+			role, at := newRole(t, database)
+			connection, err := pgx.Connect(t.Context(), at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = connection.Close(context.WithoutCancel(t.Context())) }() // Nothing is lost with it.
+			indexed, all := 0, 0
+			for _, statement := range documented(t, "Read it with SQL", role) {
+				if strings.HasPrefix(statement, "GRANT ") {
+					execute(t, database, statement)
+				}
+			}
+			for _, statement := range documented(t, "Read it with SQL", role) {
+				_, query, found := strings.Cut(statement, "SELECT ")
+				if !found || strings.HasPrefix(statement, "GRANT ") {
+					continue
+				}
+				blocks := blocksRead(t, connection, "SELECT "+strings.ReplaceAll(query, "…", accepted.Job.ID))
+				switch few := strings.Contains(query, " WHERE ") || strings.Contains(query, " LIMIT "); {
+				case few && blocks <= 100:
+					indexed++
+				case few:
+					t.Errorf("%s\nreads %d blocks", statement, blocks)
+				case blocks > 500:
+					all++
+				}
+			}
+			if indexed != 6 || all != 1 {
+				t.Errorf("%d queries use an index, want 6, and %d read all, want 1", indexed, all)
+			}
+			_, err = connection.Exec(t.Context(), "SELECT FROM lucius.rows")
+			if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.Code != "42501" {
+				t.Errorf("the role for reports reads the table: %v", err)
+			}
+		})
+	}
+}
+
+// blocksRead returns how many blocks the query reads.
+func blocksRead(t *testing.T, connection *pgx.Conn, query string) int {
+	t.Helper()
+	var text []byte
+	if err := connection.QueryRow(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) "+query).Scan(&text); err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	var plans []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	if err := json.Unmarshal(text, &plans); err != nil {
+		t.Fatal(err)
+	}
+	return plans[0].Plan.Hit + plans[0].Plan.Read
+}
+
+// TestJobIDAt holds the bound against ids of a known time, on both sides.
+func TestJobIDAt(t *testing.T) {
+	t.Parallel()
+	database := postgrestest.Database(t)
+	before := time.Now().Truncate(time.Millisecond)
+	id, err := uuid.NewV7()
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := time.Now().Truncate(time.Millisecond).Add(time.Millisecond)
+	for _, test := range []struct {
+		at    time.Time
+		bound bool
+	}{{before, true}, {after, false}, {time.UnixMilli(1), true}} {
+		var bound string
+		query(t, database, "SELECT lucius.job_id_at('"+test.at.UTC().Format(time.RFC3339Nano)+"')", &bound)
+		if got := id.String() >= bound; got != test.bound {
+			t.Errorf("%s is not less than %s, of %s: %t", id, bound, test.at, got)
+		}
+	}
+}
