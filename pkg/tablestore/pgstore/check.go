@@ -132,7 +132,8 @@ func check(ctx context.Context, pool *pgxpool.Pool, use use) (version int, err e
 		}
 	}
 	var path, encoding string
-	if err := pool.QueryRow(ctx, "SELECT current_setting('search_path'), current_setting('server_encoding')").Scan(&path, &encoding); err != nil {
+	settings := pool.QueryRow(ctx, "SELECT current_setting('search_path'), current_setting('server_encoding')")
+	if err := settings.Scan(&path, &encoding); err != nil {
 		return 0, hideURL(err)
 	}
 	if path != searchPath {
