@@ -108,8 +108,12 @@ func (p *process) main(w *world) {
 	}
 }
 
-// up returns the parts of a process that has started, otherwise nil.
+// up returns the parts of a process that has started, otherwise nil: also for a replica that
+// is down, of a world that is broken early.
 func (p *process) up() *parts {
+	if p == nil {
+		return nil
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.parts
