@@ -54,7 +54,11 @@ test("a reader sees no actions, and is refused them", async (t) => {
   const nav = page.getByRole("navigation", { name: "Pages" });
   await nav.getByRole("link", { name: "Failures" }).click();
   await page.getByText("TIMEOUT").first().waitFor();
-  assert.equal(await page.locator("main a[href*='/ui/do/']").count(), 0, "links to actions");
+  for (const path of ["/ui/failures", "/ui/", "/ui/flow", "/ui/jobs", `/ui/jobs/${job}`, "/ui/services/extract", "/ui/webhooks"]) {
+    await page.goto(path);
+    await page.locator("main h1").waitFor();
+    assert.equal(await page.locator("main [href*='/ui/do/'], main [formaction*='/ui/do/']").count(), 0, `actions on ${path}`);
+  }
   assert.equal(await nav.getByRole("link", { name: "Operations" }).count(), 0, "pages for operators");
 
   const refused = await page.evaluate(async (id) => (await fetch("/ui/do/job-cancel", {
