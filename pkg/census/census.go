@@ -1,8 +1,10 @@
 package census
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +37,8 @@ type Config struct {
 	// and not call the census. Optional.
 	Waited func(of ledger.WorkKind, waited time.Duration)
 	Took   func(of ledger.WorkKind, to statemachine.StepState, took time.Duration)
+	// Logger logs stored counts that cannot be read. Optional.
+	Logger *slog.Logger
 }
 
 // Queue is what a census needs of the pull queue.
@@ -223,6 +227,7 @@ func New(cfg Config) (*Census, error) {
 	if cfg.Exclusive {
 		cfg.Replica = "local"
 	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Waited == nil {
 		cfg.Waited = func(ledger.WorkKind, time.Duration) {}
 	}

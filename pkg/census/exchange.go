@@ -46,10 +46,7 @@ func (c *Census) Open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("open the census: %w", err)
 	}
-	stored, err := decode(&row)
-	if err != nil {
-		return fmt.Errorf("open the census: %w", err)
-	}
+	stored := c.sheetOf(ctx, &row)
 	c.mu.Lock()
 	c.own, c.exact, c.asOf = stored, stored.Complete, stored.AsOf
 	c.own.Pollers = nil
@@ -158,9 +155,7 @@ func (c *Census) read(ctx context.Context) error {
 		}
 		one := before[key].at(rows[i].ETag)
 		if one == nil {
-			if one, err = decode(&rows[i]); err != nil {
-				return fmt.Errorf("read the census: %w", err)
-			}
+			one = c.sheetOf(ctx, &rows[i])
 		}
 		known[key] = readSheet{rows[i].ETag, one}
 		switch {
@@ -263,11 +258,7 @@ func (c *Census) End(ctx context.Context) error {
 		case known != nil:
 			*base = *known
 		case row.ETag != "":
-			stored, err := decode(row)
-			if err != nil {
-				return nil, err
-			}
-			base = stored
+			base = c.sheetOf(ctx, row)
 		}
 		base.AsOf, base.Live = tablestore.Now(), live
 		c.mu.Lock()
@@ -304,6 +295,18 @@ func encode(s *sheet) (tablestore.Properties, error) {
 		return nil, fmt.Errorf("encode the census: %w", err)
 	}
 	return tablestore.AppendLarge(nil, column, data), nil
+}
+
+// sheetOf returns the sheet of a row that an earlier process or another one stored. One
+// that cannot be read, such as a sheet of another release, counts nothing: the next walk
+// counts the live jobs again. It is as of now, so that nobody deletes it as silent.
+func (c *Census) sheetOf(ctx context.Context, row *tablestore.Row) *sheet {
+	s, err := decode(row)
+	if err != nil {
+		c.cfg.Logger.WarnContext(ctx, "stored counts cannot be read; counting again", "error", err)
+		return newSheet(tablestore.Now())
+	}
+	return s
 }
 
 func decode(row *tablestore.Row) (*sheet, error) {

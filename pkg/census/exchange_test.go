@@ -227,3 +227,35 @@ func TestReplicas_ACrashedOneHasNoWorkers(t *testing.T) {
 		report(0, false, time.Now())
 	})
 }
+
+// A stored sheet that this program cannot read, such as one of another release, stops no
+// process: it counts nothing until a walk has counted the live jobs.
+func TestOpen_CountsAgainAfterAnUnreadableSheet(t *testing.T) {
+	t.Parallel()
+	for name, split := range map[string]bool{"of one process": false, "of several": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := memstore.New(memstore.Options{Split: split})
+			p := start(t, store, "a")
+			p.submit("ocr")
+			p.walk(nil)
+			must(t, p.Close(t.Context(), true))
+			rows, err := tablestore.ScanAll(t.Context(), store, tablestore.Query{Table: p.ledger.Tables().Queue, Partition: "census"})
+			must(t, err)
+			for _, row := range rows {
+				_, err := store.Commit(t.Context(), tablestore.Batch{{
+					Verb: tablestore.Replace, Key: row.Key, ETag: row.ETag,
+					Properties: tablestore.AppendLarge(nil, "sheet", []byte(`{"live":[]}`)),
+				}})
+				must(t, err)
+			}
+			p = start(t, store, "b")
+			if report := p.Report(); len(rows) == 0 || report.Exact || report.Jobs[statemachine.JobDispatching] != 0 {
+				t.Errorf("%d rows, after the start: %+v", len(rows), report)
+			}
+			p.walk(nil)
+			must(t, p.RunOnce(t.Context()))
+			same(t, p, "after a walk")
+		})
+	}
+}

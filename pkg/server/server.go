@@ -178,7 +178,7 @@ func (s *Server) pauseExpired(ctx context.Context, pause pauses.Pause) {
 func (s *Server) openCensus(ctx context.Context) (err error) {
 	s.uses.Census, err = census.New(census.Config{
 		Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Queue, Exclusive: s.uses.Ledger.Exclusive(), Queue: s.uses.Queue,
-		Replica: rand.Text(), Waited: s.meters.waited, Took: s.meters.took,
+		Replica: rand.Text(), Waited: s.meters.waited, Took: s.meters.took, Logger: s.log,
 	})
 	if err != nil {
 		return err
