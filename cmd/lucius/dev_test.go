@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,6 +62,10 @@ func TestDev_LeavesNoFilesBehind(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// A process inherits that a signal is ignored, as nohup ignores SIGHUP, but not a handler.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	t.Cleanup(func() { signal.Stop(hangups) })
 	for name, leave := range map[string]func(*exec.Cmd, io.Closer) error{
 		"the output is closed":   func(_ *exec.Cmd, out io.Closer) error { return out.Close() },
 		"the terminal is closed": func(cmd *exec.Cmd, _ io.Closer) error { return cmd.Process.Signal(syscall.SIGHUP) },
