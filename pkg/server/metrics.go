@@ -93,8 +93,8 @@ func (m *meters) observeLoop(loop string) func(took time.Duration, err error) {
 
 // observeSweep counts one pass of the sweeper.
 func (m *meters) observeSweep(pass upkeep.SweeperPass) {
-	for standing, n := range pass.Standings {
-		m.fired.WithLabelValues(standing.String()).Add(float64(n))
+	for outcome, n := range pass.Outcomes {
+		m.fired.WithLabelValues(outcome.String()).Add(float64(n))
 	}
 	m.sweepFailures.Add(float64(pass.Failed))
 	m.sweepLate.Set(pass.Late.Seconds())

@@ -18,26 +18,27 @@ import (
 )
 
 const (
-	bulkLease     = 30 * time.Second   // an operation stays this long with a runner that does not renew its lease
+	bulkLease     = 30 * time.Second   // how long a runner owns an operation without renewing its lease
 	bulkParallel  = 4                  // jobs of one operation that are changed concurrently
-	keepOperation = 7 * 24 * time.Hour // after its end
-	draftAge      = time.Hour          // a draft's create has surely ended by then
-	beat          = time.Second        // a worker that waits checks this often that it still has the operation
-	patience      = time.Second        // the wait after a store's error, and for a tenant at its limit
-	leaveTime     = 5 * time.Second    // bounds a worker's last writes when the process stops
+	keepOperation = 7 * 24 * time.Hour // how long an operation is kept after its end
+	draftAge      = time.Hour          // no create takes this long, so an older draft is a leftover
+	checkInterval = time.Second        // how often an idle worker checks that it still owns its operation
+	retryDelay    = time.Second        // the wait after a store error, and for a tenant at its limit
+	lastSave      = 5 * time.Second    // bounds the save with which a worker gives up its lease
 	historyPage   = 100
-	rest          = 3 * time.Second // a worker with nothing to do for longer leaves its place to others
+	maxIdle       = 3 * time.Second // a worker that would be idle for longer frees its slot
 )
 
 // BulkConfig configures a [Bulk].
 type BulkConfig struct {
 	// Operations stores the operations. Required.
 	Operations *Operations
-	// Parallel is how many operations are worked on concurrently. Optional. Defaults to 8.
+	// Parallel is the most operations that this process works on at a time. Optional.
+	// Defaults to 8.
 	Parallel int
-	// Logger logs jobs that could not be changed. Optional.
+	// Logger logs interrupted operations, and jobs that could not be changed. Optional.
 	Logger *slog.Logger
-	// Observe is called with each outcome, once it is stored. Optional. It must be
+	// Observe is called with each outcome after it has been stored. Optional. It must be
 	// safe for concurrent use.
 	Observe func(Kind, ItemOutcome)
 }
@@ -51,23 +52,23 @@ type BulkConfig struct {
 //	                       └─ item by item, at rate_per_second ──► ledger.Rerun or Change
 //	                              outcome ──► item, then the sum ──► HEAD
 //
-// Of several processes one works on an operation: it takes a lease on the HEAD by CAS.
-// It learns what is left to do from the items alone, whose outcomes are written before
-// the HEAD's sum. It never repairs itself: a write that fails ends the work on that
-// operation, and the next pass begins again from the rows. That is safe because
-// [ledger.Ledger.Rerun] makes one job for each job and starting point, however often it
-// is called, and because the history of a changed job, or of a rerun, names the
-// operation as its request id: so an operation recognises its own work after a crash, and
-// does not pause a job again that was resumed since.
+// One process at a time works on an operation: it takes a lease on the HEAD by CAS. The
+// items alone say what is left to do; their outcomes are written before the HEAD's sum. A
+// worker never retries a failed write: it stops working on the operation, and the next
+// pass starts again from the rows. That is safe because [ledger.Ledger.Rerun] makes one
+// job for each job and starting point, however often it is called, and because the history
+// of a changed job, or of a rerun, names the operation as its request id. So an operation
+// recognises its own work after a crash, and does not pause a job again that was resumed
+// in the meantime.
 //
-// A worker leaves its place to other operations if its next job is more than a few seconds
-// away, or if no job got an outcome for that time. The HEAD then has no owner, and its
-// lease says when the work goes on.
+// A worker frees its slot for other operations if its next job is more than a few seconds
+// away, or if no job got an outcome for that long. The HEAD then has no owner, and its
+// lease says when the work continues.
 //
-// Before each item the HEAD is read: once Cancel has answered, no further job is begun,
-// except those being changed at that moment. A tenant at its limit of jobs in flight is
-// skipped for a second, and the other tenants' jobs go on. While the store does not
-// answer, the job waits.
+// The worker reads the HEAD before each item, so once Cancel has returned, no job is
+// started; those being changed at that moment are finished. A tenant at its limit of jobs
+// in flight is skipped for a second while the other tenants' jobs go on. If the store is
+// unavailable, the job waits.
 type Bulk struct {
 	cfg  BulkConfig
 	name string // the owner of this runner's leases
@@ -96,8 +97,8 @@ func NewBulk(cfg BulkConfig) (*Bulk, error) {
 	return &Bulk{cfg: cfg, name: name, busy: map[string]bool{}}, nil
 }
 
-// Loop returns the loop that looks for operations. Its passes do not wait for the work
-// on them; its end does.
+// Loop returns the loop that starts the work on operations. Its passes do not wait for
+// that work; Run does before it returns.
 func (b *Bulk) Loop() Loop {
 	var work sync.WaitGroup
 	return Loop{Name: "bulk", Drain: work.Wait, Pass: func(ctx context.Context) error {
@@ -106,16 +107,17 @@ func (b *Bulk) Loop() Loop {
 	}}
 }
 
-// RunOnce works on the operations that no other runner works on, each to its
-// end, or until it rests, its lease is lost or the context ends. An error of one operation is
-// logged, and the next pass tries again; the error is that of reading the operations.
+// RunOnce works on the operations that no other runner owns, each until it is done, its
+// worker frees its slot or loses the lease, or the context ends. An error of one operation
+// is logged, and the next pass tries again; RunOnce returns only an error of reading the
+// operations.
 func (b *Bulk) RunOnce(ctx context.Context) (Pass, error) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	return b.begin(ctx, &work)
 }
 
-// begin starts the work on operations, and removes old ones.
+// begin starts a worker for each operation that is free, and removes old operations.
 func (b *Bulk) begin(ctx context.Context, work *sync.WaitGroup) (Pass, error) {
 	var pass Pass
 	query := tablestore.Query{Table: b.cfg.Operations.cfg.Table, Partition: operationsPartition}
@@ -152,18 +154,19 @@ func (b *Bulk) begin(ctx context.Context, work *sync.WaitGroup) (Pass, error) {
 	return pass, nil
 }
 
-// over reports whether nothing is left to do. A cancelled operation still waits for the
-// sum of its items while it has an owner.
+// over reports whether nothing is left to do. The owner of a cancelled operation still has
+// to store the sum of its items.
 func (o *Operation) over() bool {
 	return (o.State == OperationDone || o.State == OperationCancelled) && o.owner == ""
 }
 
-// free reports whether that runner may take the operation.
+// free reports whether the named runner may take the lease.
 func (o *Operation) free(name string, now time.Time) bool {
 	return o.owner == name || !now.Before(o.leaseUntil)
 }
 
-// reserve reports whether this runner may begin with the operation.
+// reserve takes a slot for the operation. It reports false if this runner already works on
+// the operation or has no free slot.
 func (b *Bulk) reserve(id string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -174,31 +177,30 @@ func (b *Bulk) reserve(id string) bool {
 	return true
 }
 
-// errLost is returned if the operation is another runner's, or over.
-var errLost = errors.New("the operation is not this runner's")
+// errLost is returned if another runner owns the operation, or it is over.
+var errLost = errors.New("the runner no longer owns the operation")
 
-// bulkWorker works on one operation. Its fields but those under mu belong to its own
-// goroutine.
+// bulkWorker works on one operation. mu guards the fields below it; only the worker's own
+// goroutine uses the others.
 type bulkWorker struct {
 	*Bulk
 	op      Operation
-	resumed bool       // another runner, or an earlier process, had begun
+	resumed bool       // a worker of this or another process had it before
 	waiting []*itemRow // without an outcome, in the order of their turns
-	counts  Counts     // the sum of the items that are stored with an outcome
+	counts  Counts     // the sum of the stored outcomes
 	gap     time.Duration
-	next    time.Time     // the earliest start of a job: gap after the last one
-	rest    time.Duration // until the work goes on, if it leaves its place
+	next    time.Time     // the earliest start of the next job: gap after the last one
+	pause   time.Duration // until the work continues, if the worker frees its slot
 
 	mu      sync.Mutex
 	fresh   []*itemRow           // items with an outcome that is not stored yet
-	blocked map[string]time.Time // when a tenant at its limit is tried again
-	until   time.Time            // the store is not asked before
+	blocked map[string]time.Time // tenant → when it is tried again, after reaching its limit
+	until   time.Time            // no job is tried before, after a store error
 	worked  time.Time            // when a job last got an outcome
-	stopped bool                 // the operation is over or lost
+	stopped bool                 // the operation is over, or another runner owns it
 }
 
-// work takes the lease on an operation, learns from its items what is left to do, and
-// does it.
+// work takes the lease on an operation and processes the items that have no outcome.
 func (b *Bulk) work(ctx context.Context, id string) error {
 	resumed := false
 	op, err := b.cfg.Operations.update(ctx, id, func(op *Operation) (bool, error) {
@@ -231,19 +233,19 @@ func (b *Bulk) work(ctx context.Context, id string) error {
 	return w.run(ctx)
 }
 
-// run makes turns until the operation is over, or lost, or the context ends. Then it
-// gives up the lease, if it can.
+// run processes items until the operation is over, the lease is lost, the worker would be
+// idle for too long, or the context ends. Then it tries to give up the lease.
 func (w *bulkWorker) run(ctx context.Context) error {
 	for !w.over() && ctx.Err() == nil {
 		turn, wait := w.pick(time.Now())
-		if time.Since(w.worked) > rest+w.gap {
-			wait = max(wait, 2*rest) // Nothing succeeds: the tenants are at their limit, or the store fails.
+		if time.Since(w.worked) > maxIdle+w.gap {
+			wait = max(wait, 2*maxIdle) // No progress: the tenants are at their limits, or the store fails.
 		}
-		if w.rest = wait; wait > rest {
+		if w.pause = wait; wait > maxIdle {
 			break
 		}
-		if w.rest = 0; wait > 0 {
-			sleep(ctx, min(wait, beat))
+		if w.pause = 0; wait > 0 {
+			sleep(ctx, min(wait, checkInterval))
 		} else {
 			w.changeAll(ctx, turn)
 		}
@@ -261,20 +263,20 @@ func (w *bulkWorker) run(ctx context.Context) error {
 			return err
 		}
 	}
-	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTime)
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
 	defer cancel()
 	return w.save(last, true)
 }
 
 func (w *bulkWorker) over() bool { return w.stopped || len(w.waiting) == 0 }
 
-// pick selects the items of a turn of about a second, or returns how long to wait for
-// one.
+// pick returns items for about a second of work, or how long to wait if none can be tried
+// now.
 func (w *bulkWorker) pick(at time.Time) (turn []*itemRow, wait time.Duration) {
 	if wait := w.until.Sub(at); wait > 0 {
 		return nil, wait
 	}
-	if wait := w.next.Sub(at); wait > beat {
+	if wait := w.next.Sub(at); wait > checkInterval {
 		return nil, wait
 	}
 	size := min(max(int(math.Ceil(w.op.RatePerSecond)), 1), tablestore.MaxBatchOps)
@@ -296,8 +298,8 @@ func (w *bulkWorker) pick(at time.Time) (turn []*itemRow, wait time.Duration) {
 	return turn, 0
 }
 
-// changeAll tries the items of a turn at the operation's rate, some concurrently. Items
-// that must wait longer go to the end, so that they hold up no others.
+// changeAll tries the picked items at the operation's rate, some concurrently. Items that
+// get no outcome move to the end of the queue, so that they hold up no others.
 func (w *bulkWorker) changeAll(ctx context.Context, turn []*itemRow) {
 	tried := map[*itemRow]bool{}
 	var group errgroup.Group
@@ -305,9 +307,9 @@ func (w *bulkWorker) changeAll(ctx context.Context, turn []*itemRow) {
 	for _, item := range turn {
 		w.mu.Lock()
 		at := time.Now()
-		wanted := !w.stopped && !w.until.After(at) && !w.blocked[item.tenant].After(at)
+		ready := !w.stopped && !w.until.After(at) && !w.blocked[item.tenant].After(at)
 		w.mu.Unlock()
-		if !wanted {
+		if !ready {
 			continue
 		}
 		if sleep(ctx, time.Until(w.next)); ctx.Err() != nil {
@@ -320,7 +322,7 @@ func (w *bulkWorker) changeAll(ctx context.Context, turn []*itemRow) {
 			return nil
 		})
 	}
-	_ = group.Wait() // note has the errors.
+	_ = group.Wait() // note handles the errors.
 	var late []*itemRow
 	w.waiting = slices.DeleteFunc(w.waiting, func(item *itemRow) bool {
 		if tried[item] && item.Outcome == ItemWaiting {
@@ -331,7 +333,8 @@ func (w *bulkWorker) changeAll(ctx context.Context, turn []*itemRow) {
 	w.waiting = append(w.waiting, late...)
 }
 
-// note takes over an item that has its outcome, or with an error whom to leave alone.
+// note records that an item got its outcome or, for an error, what must wait: the tenant,
+// or all items.
 func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -341,11 +344,11 @@ func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
 	case errors.Is(err, errLost) || errors.Is(err, errNoOperation):
 		w.stopped = true
 	case errors.Is(err, ledger.ErrTenantLimit):
-		w.blocked[item.tenant] = time.Now().Add(patience)
+		w.blocked[item.tenant] = time.Now().Add(retryDelay)
 	default:
-		w.until = time.Now().Add(patience)
+		w.until = time.Now().Add(retryDelay)
 		if ctx.Err() == nil {
-			w.cfg.Logger.WarnContext(ctx, "job of an operation put off", item.fields().With("operation_id", w.op.ID, "error", err)...)
+			w.cfg.Logger.WarnContext(ctx, "job of an operation deferred", item.fields().With("operation_id", w.op.ID, "error", err)...)
 		}
 	}
 }
@@ -359,9 +362,9 @@ func (w *bulkWorker) check(ctx context.Context) error {
 	return err
 }
 
-// save stores the outcomes under the items' versions, which fails after another runner
-// has changed them; then it stores their sum, and renews the lease or gives it up. It
-// returns [errLost] if the operation is another runner's.
+// save stores the outcomes under the items' ETags, which fails if another runner has
+// changed them. Then it stores their sum, and renews the lease or gives it up. It returns
+// [errLost] if another runner owns the operation.
 func (w *bulkWorker) save(ctx context.Context, leave bool) error {
 	before := w.counts
 	for part := range slices.Chunk(w.fresh, tablestore.MaxBatchOps) {
@@ -388,7 +391,7 @@ func (w *bulkWorker) save(ctx context.Context, leave bool) error {
 		}
 		op.leaseUntil = at.Add(bulkLease)
 		if leave || op.State != OperationRunning {
-			op.owner, op.leaseUntil = "", at.Add(w.rest)
+			op.owner, op.leaseUntil = "", at.Add(w.pause)
 		}
 		return true, nil
 	})
@@ -399,7 +402,7 @@ func (w *bulkWorker) save(ctx context.Context, leave bool) error {
 	return nil
 }
 
-// sleep waits that long, or until the context ends.
+// sleep waits for d, or until the context ends.
 func sleep(ctx context.Context, d time.Duration) {
 	if d <= 0 {
 		return

@@ -75,13 +75,13 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 				t.Errorf("history %+v, %v", history, err)
 			}
 			if again := runOnce(t, r); again != (upkeep.Pass{}) {
-				t.Errorf("an operation that is over began again: %+v", again)
+				t.Errorf("a finished operation was started again: %+v", again)
 			}
 		})
 	}
 }
 
-func TestBulk_KeepsThePace(t *testing.T) {
+func TestBulk_KeepsToItsRate(t *testing.T) {
 	t.Parallel()
 	for rate, want := range map[float64]time.Duration{
 		0.4: 9 * 2500 * time.Millisecond, 1: 9 * time.Second, 20: 9 * 50 * time.Millisecond, 1000: 9 * time.Millisecond,
@@ -112,7 +112,7 @@ func TestBulk_KeepsThePace(t *testing.T) {
 	}
 }
 
-func TestBulk_TenThousand(t *testing.T) {
+func TestBulk_RerunsTenThousandJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -128,7 +128,7 @@ func TestBulk_TenThousand(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if page := get(t, service, op.ID); page.State != upkeep.OperationRunning || page.Done() < 4000 || page.Done() > 5001 {
-			t.Errorf("half-way: %+v", page.Operation)
+			t.Errorf("after 5 s: %+v", page.Operation)
 		}
 		time.Sleep(6 * time.Second)
 		page := get(t, service, op.ID)
@@ -142,9 +142,8 @@ func TestBulk_TenThousand(t *testing.T) {
 	})
 }
 
-// A double click: two operations over the same jobs run concurrently in two processes,
-// and each job gets one rerun.
-func TestBulk_OneRerunOfEachJob(t *testing.T) {
+// After a double click, two operations on the same jobs run in two processes.
+func TestBulk_ConcurrentOperationsRerunAJobOnce(t *testing.T) {
 	t.Parallel()
 	store := split()
 	w := open(t, store)
@@ -185,7 +184,7 @@ func TestBulk_OneRerunOfEachJob(t *testing.T) {
 	}
 }
 
-func TestBulk_OneWorksOnAnOperation(t *testing.T) {
+func TestBulk_OneRunnerWorksOnAnOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -200,37 +199,37 @@ func TestBulk_OneWorksOnAnOperation(t *testing.T) {
 		time.Sleep(time.Minute + time.Millisecond)
 		synctest.Wait()
 		if result := runOnce(t, second); result.Done != 0 {
-			t.Errorf("the second began with it: %+v", result)
+			t.Errorf("the second runner started on an operation that the first owns: %+v", result)
 		}
 		if result := runOnce(t, first); result.Done != 0 {
-			t.Errorf("the first began with it once more: %+v", result)
+			t.Errorf("the first runner started on it twice: %+v", result)
 		}
 		if n := jobs.count(); n != 61 {
-			t.Errorf("%d reruns in a minute", n)
+			t.Errorf("%d reruns in a minute, want 61", n)
 		}
 		cancel()
 		group.Wait()
 		if result := runOnce(t, second); result.Done != 1 {
-			t.Errorf("the second did not go on: %+v", result)
+			t.Errorf("the second runner did not take over: %+v", result)
 		}
 	})
 }
 
-// A process that crashes keeps its lease; another continues when the lease has expired,
-// and recognises the reruns that the first one made and did not store.
-func TestBulk_RestartInTheMiddle(t *testing.T) {
+// A process crashes while it holds the lease. After the lease has expired, another process
+// continues, and recognises the reruns that the first one made but did not store.
+func TestBulk_ContinuesAfterACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 50, "x")
 		mem := split()
-		dying := &mortal{Store: mem}
+		store := &crashing{Store: mem}
 		op := create(t, serve(t, jobs, mem), "", upkeep.BulkRequest{RatePerSecond: 10})
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
-		group.Go(func() { _ = runner(t, serve(t, jobs, dying)).Loop().Run(ctx) })
+		group.Go(func() { _ = runner(t, serve(t, jobs, store)).Loop().Run(ctx) })
 		time.Sleep(2500 * time.Millisecond)
-		dying.die()
+		store.crash()
 		time.Sleep(2500 * time.Millisecond)
 		cancel()
 		group.Wait()
@@ -247,25 +246,25 @@ func TestBulk_RestartInTheMiddle(t *testing.T) {
 			t.Errorf("%+v, %v", page.Operation, outcomes(page))
 		}
 		if all := jobs.count(); all <= 50 || all > 50+before {
-			t.Errorf("%d reruns were asked for: the crash lost none", all)
+			t.Errorf("%d reruns were requested, so the crash lost no outcome: the test proves nothing", all)
 		}
 	})
 }
 
-// mortal is the store of a process that crashes: then it commits nothing.
-type mortal struct {
+// crashing is the store of a process that crashes: it then rejects all commits.
+type crashing struct {
 	tablestore.Store
 	mu   sync.Mutex
 	dead bool
 }
 
-func (m *mortal) die() {
+func (m *crashing) crash() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.dead = true
 }
 
-func (m *mortal) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+func (m *crashing) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	m.mu.Lock()
 	dead := m.dead
 	m.mu.Unlock()
@@ -275,7 +274,7 @@ func (m *mortal) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return m.Store.Commit(ctx, batch)
 }
 
-func TestBulk_AStopHandsTheOperationOver(t *testing.T) {
+func TestBulk_AStopReleasesTheOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -317,15 +316,15 @@ func TestCancel_StopsBetweenItems(t *testing.T) {
 			t.Errorf("%d were rerun, %d in the end: %+v, %v", n, jobs.count(), page.Operation, outcomes(page))
 		}
 		if again, err := service.Cancel(t.Context(), op.ID); err != nil || again.State != upkeep.OperationCancelled {
-			t.Errorf("once more: %+v, %v", again, err)
+			t.Errorf("second cancel: %+v, %v", again, err)
 		}
 		if result := runOnce(t, runner(t, service)); result.Done != 0 {
-			t.Errorf("it was begun again: %+v", result)
+			t.Errorf("a cancelled operation was started: %+v", result)
 		}
 	})
 }
 
-func TestCancel_WhileNothingHappens(t *testing.T) {
+func TestCancel_WhileNoRunnerOwnsTheOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -352,10 +351,10 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
 		time.Sleep(time.Second)
 		jobs.fail("a", 100, "x")
 		full := time.Now().Add(time.Minute)
-		var vain atomic.Int32
+		var refused atomic.Int32
 		jobs.veto = func(agg *statemachine.Aggregate) error {
 			if agg.Job.TenantID == "a" && time.Now().Before(full) {
-				vain.Add(1)
+				refused.Add(1)
 				return ledger.ErrTenantLimit
 			}
 			return nil
@@ -367,19 +366,19 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if page := get(t, service, op.ID); page.Applied != 100 || page.Done() != 100 || page.State != upkeep.OperationRunning {
-			t.Errorf("while the tenant is full: %+v", page.Operation)
+			t.Errorf("while the tenant is at its limit: %+v", page.Operation)
 		}
 		group.Wait()
 		if page := get(t, service, op.ID); page.Applied != 200 || page.State != upkeep.OperationDone {
 			t.Errorf("in the end: %+v", page.Operation)
 		}
-		if n := vain.Load(); n > 120 {
-			t.Errorf("the full tenant was tried %d times in a minute", n)
+		if n := refused.Load(); n > 120 {
+			t.Errorf("jobs of the tenant at its limit were tried %d times in a minute", n)
 		}
 	})
 }
 
-func TestBulk_AnOutageIsNoFailure(t *testing.T) {
+func TestBulk_WaitsForTheStoreDuringAnOutage(t *testing.T) {
 	t.Parallel()
 	for name, outage := range map[string]error{"unavailable": tablestore.ErrUnavailable, "unknown": tablestore.ErrUnknown} {
 		t.Run(name, func(t *testing.T) {
@@ -416,7 +415,7 @@ func TestBulk_AnOutageIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestBulk_RemovesAfterSevenDays(t *testing.T) {
+func TestBulk_RemovesOperationsAfterSevenDays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -435,7 +434,7 @@ func TestBulk_RemovesAfterSevenDays(t *testing.T) {
 			t.Fatalf("not removed: %+v", result)
 		}
 		if _, err := service.Get(t.Context(), op.ID, "", 1, ""); err == nil {
-			t.Error("it is still there")
+			t.Error("the removed operation can still be read")
 		}
 		all, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
 		if err != nil || len(all.Rows) != 0 {
@@ -463,7 +462,7 @@ func TestBulk_BoundsConcurrentOperations(t *testing.T) {
 	})
 }
 
-// runOn makes a pass each second for at most two minutes, until the operation is over.
+// runOn makes one pass per second, for at most two minutes, until the operation is over.
 func runOn(t *testing.T, service *upkeep.Operations, id string) {
 	t.Helper()
 	r := runner(t, service)
@@ -475,9 +474,9 @@ func runOn(t *testing.T, service *upkeep.Operations, id string) {
 	}
 }
 
-// Operations that wait for their rate or for a tenant at its limit leave their places to
-// others, and go on later at their rate.
-func TestBulk_WhatWaitsLeavesItsPlace(t *testing.T) {
+// An operation that waits for its rate, or for a tenant at its limit, frees its slot for
+// another, and continues later at its rate.
+func TestBulk_AWaitingOperationFreesItsSlot(t *testing.T) {
 	t.Parallel()
 	for name, full := range map[string]bool{"rate": false, "tenant": true} {
 		t.Run(name, func(t *testing.T) {
@@ -512,11 +511,11 @@ func TestBulk_WhatWaitsLeavesItsPlace(t *testing.T) {
 					t.Errorf("the other operation waits: %+v", page.Operation)
 				}
 				if page := get(t, service, first.ID); page.State != upkeep.OperationRunning {
-					t.Errorf("the slow one: %+v", page.Operation)
+					t.Errorf("the waiting operation: %+v", page.Operation)
 				}
 				time.Sleep(time.Minute)
 				if page := get(t, service, first.ID); page.State != upkeep.OperationDone || page.Applied != 2 {
-					t.Errorf("the slow one in the end: %+v", page.Operation)
+					t.Errorf("the waiting operation a minute later: %+v", page.Operation)
 				}
 				if n := len(jobs.starts); !full && jobs.starts[n-1].Sub(jobs.starts[0]) < 10*time.Second-time.Millisecond {
 					t.Errorf("reruns at %v", jobs.starts)
@@ -528,8 +527,7 @@ func TestBulk_WhatWaitsLeavesItsPlace(t *testing.T) {
 	}
 }
 
-// A job for which the store keeps failing holds up no other.
-func TestBulk_AJobThatFailsAgainAndAgainHoldsUpNoOther(t *testing.T) {
+func TestBulk_AJobThatKeepsFailingHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
@@ -554,9 +552,9 @@ func TestBulk_AJobThatFailsAgainAndAgainHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// A runner that stalls for longer than its lease finds that another one has the
-// operation, and changes nothing about it.
-func TestBulk_AStalledOneChangesNothing(t *testing.T) {
+// A runner that stalls for longer than its lease leaves the operation to the runner that
+// took it over.
+func TestBulk_AStalledRunnerChangesNothing(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]error{"with a rerun": nil, "with a tenant at its limit": ledger.ErrTenantLimit} {
 		t.Run(name, func(t *testing.T) {
@@ -578,7 +576,7 @@ func TestBulk_AStalledOneChangesNothing(t *testing.T) {
 				group.Go(func() { runOnce(t, runner(t, service)) })
 				time.Sleep(time.Minute)
 				if result := runOnce(t, runner(t, service)); result.Done != 1 {
-					t.Fatalf("it was not taken over: %+v", result)
+					t.Fatalf("the second runner did not take over: %+v", result)
 				}
 				before := get(t, service, op.ID)
 				group.Wait()
@@ -594,13 +592,12 @@ func TestBulk_AStalledOneChangesNothing(t *testing.T) {
 	}
 }
 
-// ownRival is a commit whose reply is lost: the driver sends it again, and reports a
+// ownConflict is a commit whose reply is lost: the driver repeats it, and reports a
 // conflict with its own write.
-var ownRival = storetest.Fault{Call: storetest.CommitCall, After: true, Err: &tablestore.ConflictError{}}
+var ownConflict = storetest.Fault{Call: storetest.CommitCall, After: true, Err: &tablestore.ConflictError{}}
 
-// Whichever call of the ledger or of this package to the store fails or loses its reply,
-// each job gets one rerun, or is cancelled, and the operation ends with the sum of its
-// items.
+// Any one store call of the ledger or of this package fails or loses its reply. Each job
+// still gets one rerun, or is cancelled, and the operation ends with the sum of its items.
 func TestBulk_SurvivesAnySingleFault(t *testing.T) {
 	t.Parallel()
 	for _, work := range []struct {
@@ -608,26 +605,26 @@ func TestBulk_SurvivesAnySingleFault(t *testing.T) {
 		atomic bool
 	}{{upkeep.KindRetry, false}, {upkeep.KindRetry, true}, {upkeep.KindCancel, false}} {
 		for name, fault := range map[string]storetest.Fault{
-			"before": {}, "after": {After: true}, "as its own rival": ownRival,
+			"before": {}, "after": {After: true}, "with its own write": ownConflict,
 		} {
 			t.Run(fmt.Sprintf("%s, atomic %t, %s", work.kind, work.atomic, name), func(t *testing.T) {
 				t.Parallel()
-				calls := workOff(t, work.kind, work.atomic, storetest.Fault{Nth: 1 << 30})
+				calls := runWithFault(t, work.kind, work.atomic, storetest.Fault{Nth: 1 << 30})
 				if calls < 40 {
-					t.Fatalf("%d calls are too few to be true", calls)
+					t.Fatalf("only %d store calls were counted", calls)
 				}
 				for nth := 1; nth <= calls; nth++ {
 					fault.Nth = nth
-					workOff(t, work.kind, work.atomic, fault)
+					runWithFault(t, work.kind, work.atomic, fault)
 				}
 			})
 		}
 	}
 }
 
-// workOff creates and completes an operation under one fault. It returns how many calls
-// the store got in the first 10 s, in which an operation without a fault ends.
-func workOff(t *testing.T, kind upkeep.Kind, atomic bool, fault storetest.Fault) int {
+// runWithFault creates and completes an operation under one fault. It returns how many
+// calls the store got in the first 10 s, in which an operation without a fault ends.
+func runWithFault(t *testing.T, kind upkeep.Kind, atomic bool, fault storetest.Fault) int {
 	t.Helper()
 	calls := 0
 	synctest.Test(t, func(t *testing.T) {
@@ -682,9 +679,9 @@ func check(t *testing.T, w *world, id string, fault storetest.Fault) {
 			t.Errorf("fault %+v: %+v, %v", fault, item, err)
 		}
 	}
-	want := 3 // And their reruns.
+	want := 3
 	if page.Kind == upkeep.KindRetry {
-		want = 6
+		want = 6 // with the reruns
 	}
 	if all := w.jobsOf(t, "t"); len(all) != want {
 		t.Errorf("fault %+v: %d jobs, want %d", fault, len(all), want)

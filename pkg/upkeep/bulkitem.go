@@ -12,9 +12,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// apply changes the job of an item, and sets the item's outcome. It returns an error if
-// the job must wait: the store's, [ledger.ErrTenantLimit], or [errLost] if the operation
-// is over.
+// apply changes the job of an item and sets the item's outcome. An error means that the
+// item keeps waiting: it is [ledger.ErrTenantLimit], an error of the store, or [errLost] if
+// the operation is over.
 func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	if err := w.check(ctx); err != nil {
 		return err
@@ -26,7 +26,7 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	item.tenant = agg.Job.TenantID
 	live := w.op.Kind != KindRetry
 	if live && w.resumed {
-		switch done, err := w.did(ctx, item.JobID); {
+		switch done, err := w.madeByThis(ctx, item.JobID); {
 		case err != nil:
 			return err
 		case done:
@@ -51,14 +51,14 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	return w.rerun(ctx, item)
 }
 
-// superseded sets the outcome if the job has a rerun. One of the other starting point is
-// no replay to the ledger: a second rerun would write to the same output.
+// superseded sets the outcome if the job has a rerun. The ledger would accept another rerun
+// from the other starting point, and both would write to the same output.
 func (w *bulkWorker) superseded(ctx context.Context, item *itemRow, job *statemachine.Job) error {
 	by, err := w.cfg.Operations.cfg.Ledger.SupersededBy(ctx, job)
 	if err != nil || by == "" {
 		return err
 	}
-	own, err := w.did(ctx, by)
+	own, err := w.madeByThis(ctx, by)
 	if err != nil {
 		return err
 	}
@@ -68,8 +68,8 @@ func (w *bulkWorker) superseded(ctx context.Context, item *itemRow, job *statema
 	return nil
 }
 
-// rerun reruns a failed job. If a filter selected it although it has a rerun from that
-// starting point, that one was cancelled, and is rerun in its place.
+// rerun reruns a failed job. A job that a filter selected can only have a rerun from this
+// starting point if that rerun was cancelled; then the cancelled one is rerun instead.
 func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 	for id := item.JobID; ; id = item.NewJobID {
 		accepted, err := w.cfg.Operations.cfg.Ledger.Rerun(ctx, ledger.Rerun{
@@ -107,13 +107,13 @@ func (w *bulkWorker) control(ctx context.Context, item *itemRow) error {
 	return w.applied(ctx, item, item.JobID, result.Outcome != statemachine.Applied)
 }
 
-// applied sets the outcome of an item that is as requested. If it was so before, this
-// operation may have done it before a crash: then that job's history says so.
+// applied sets the outcome of an item whose job is as requested. If it already was, the
+// history of jobID tells whether this operation did that before a crash.
 func (w *bulkWorker) applied(ctx context.Context, item *itemRow, jobID string, before bool) error {
 	own := true
 	if before {
 		var err error
-		if own, err = w.did(ctx, jobID); err != nil {
+		if own, err = w.madeByThis(ctx, jobID); err != nil {
 			return err
 		}
 	}
@@ -123,8 +123,8 @@ func (w *bulkWorker) applied(ctx context.Context, item *itemRow, jobID string, b
 	return nil
 }
 
-// did reports whether the job's history names this operation.
-func (w *bulkWorker) did(ctx context.Context, jobID string) (bool, error) {
+// madeByThis reports whether the job's history names this operation.
+func (w *bulkWorker) madeByThis(ctx context.Context, jobID string) (bool, error) {
 	for after := int64(0); ; {
 		entries, next, err := w.cfg.Operations.cfg.Ledger.History(ctx, jobID, after, historyPage)
 		if err != nil || next == 0 {
@@ -144,18 +144,18 @@ func (w *bulkWorker) names(entries []ledger.HistoryEntry) bool {
 // refused sets the outcome of a job that was not changed, or returns err if the job must
 // wait for its tenant or the store.
 func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) error {
-	for _, later := range []error{ledger.ErrTenantLimit, tablestore.ErrUnavailable, tablestore.ErrUnknown, ctx.Err()} {
-		if later != nil && errors.Is(err, later) {
+	for _, temporary := range []error{ledger.ErrTenantLimit, tablestore.ErrUnavailable, tablestore.ErrUnknown, ctx.Err()} {
+		if temporary != nil && errors.Is(err, temporary) {
 			return err
 		}
 	}
-	told := problem.From(ledger.Problem(err))
-	if item.Detail = told.Detail; told.Code == problem.JobNotFound || told.Code == problem.IllegalTransition {
+	reason := problem.From(ledger.Problem(err))
+	if item.Detail = reason.Detail; reason.Code == problem.JobNotFound || reason.Code == problem.IllegalTransition {
 		item.Outcome = ItemSkipped
 		return nil
 	}
 	w.cfg.Logger.ErrorContext(ctx, "job of an operation not changed", item.fields().With("operation_id", w.op.ID, "error", err)...)
-	if item.Outcome = ItemFailed; told.Code == problem.Internal {
+	if item.Outcome = ItemFailed; reason.Code == problem.Internal {
 		item.Detail = "The change failed for an internal reason, which is in the log."
 	}
 	return nil

@@ -11,8 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// A filter selects failed jobs, whatever the index says; a cancelled job is rerun only
-// if the request names it.
+// A filter selects only jobs that are FAILED_FINAL, whatever the index says; a cancelled job
+// is rerun only if the request names it.
 func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -32,8 +32,8 @@ func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 	})
 }
 
-// A job that was rerun since the selection, from the other starting point, gets no second
-// rerun; a request that names the job asks for that one.
+// A job that was rerun from the other starting point after it was selected gets no second
+// rerun, unless the request names it.
 func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
 	t.Parallel()
 	w := open(t, split())
@@ -55,8 +55,8 @@ func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
 	}
 }
 
-// A failure whose rerun was cancelled is open again, and a filter reruns it.
-func TestBulk_AFilterRerunsWhatWasCancelled(t *testing.T) {
+// A failure whose rerun was cancelled is unresolved again, so a filter selects it.
+func TestBulk_AFilterRerunsACancelledRerun(t *testing.T) {
 	t.Parallel()
 	w := open(t, split())
 	id := w.fail(t, "t", "OCR", "x")

@@ -9,8 +9,8 @@
 //	     ──▶ Webhooks    due webhooks     ──▶ webhook.Dispatcher
 //	     ──▶ Watcher     changed files    ──▶ Files.Look
 //
-// Each of them has RunOnce, which makes one pass and which tests can call, and Loop, which
-// returns the loop that repeats it. Any number of processes may run them on one store,
-// without a leader: if two act on the same entry, compare-and-swap decides. Only operations
-// and webhook attempts are leased.
+// Each has a RunOnce method, which makes one pass and which tests can call, and a Loop
+// method, which returns the loop that repeats it. Any number of processes may run them on
+// one store, without a leader: if two act on the same entry, compare-and-swap decides. Only
+// operations and webhook attempts are leased.
 package upkeep

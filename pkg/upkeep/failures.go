@@ -41,17 +41,16 @@ type OperationsConfig struct {
 	Store tablestore.Store
 	// Table is the table of the operations. Required.
 	Table string
-	// Live yields the ids of the live jobs whose traits are wanted, in parts, or returns false
-	// if it does not know them all. Optional: without it all live jobs are read to find them.
+	// Live yields the ids of the live jobs whose traits are wanted, in parts. known is false
+	// while it does not know all live jobs. Optional: without it, all live jobs are read.
 	Live func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], known bool)
-	// Random returns numbers in [0, 1), for the delays after lost races. Optional.
+	// Random returns numbers in [0, 1), for the delays after write conflicts. Optional.
 	// Defaults to math/rand/v2. It must be safe for concurrent use.
 	Random func() float64
 }
 
-// Operations shows failed jobs in groups, and stores what is done to many jobs at once,
-// which [Bulk] carries out. It is safe for concurrent use, by any number of processes on
-// one store.
+// Operations groups failed jobs, and stores operations on many jobs, which [Bulk] carries
+// out. It is safe for concurrent use, by any number of processes on one store.
 type Operations struct{ cfg OperationsConfig }
 
 // NewOperations returns the service. The error names the fields that are required.
@@ -63,43 +62,41 @@ func NewOperations(cfg OperationsConfig) (*Operations, error) {
 }
 
 const (
-	maxExamined = 100_000 // index entries that are read for one request
+	maxExamined = 100_000 // index entries read for one request
 	tenantPage  = 1000    // tenants whose entries are merged
-	entryPage   = 1000    // index entries that are read at once
+	entryPage   = 1000    // index entries read at once
 	maxGroups   = 500
 	maxSamples  = 5
-	maxVerified = 2000 // young jobs that are read
-	readers     = 8    // jobs that are read concurrently
-	// unsettled is how long after a job's end its index entry may stand for a
-	// commit that is still under way.
-	unsettled = 2 * time.Minute
+	maxVerified = 2000 // jobs read because their entries are recent
+	readers     = 8    // jobs read concurrently
+	// commitGrace is how long after a job's end its index entry may precede the commit.
+	commitGrace = 2 * time.Minute
 )
 
 // failure is a failed job as the index lists it.
 type failure struct {
 	jobs.Hint
-	// verified says that the job was read, and wrong that it did not fail after all.
-	verified, wrong bool
+	verified bool // the job has been read
+	wrong    bool // the job did not fail after all
 }
 
 // failureWalk reads the index of failed jobs.
 type failureWalk struct {
-	ledger OperationsLedger
-	filter Filter
-	// truncated says that the walk ended at maxExamined entries.
-	truncated bool
-	young     int // entries whose jobs were read
+	ledger    OperationsLedger
+	filter    Filter
+	truncated bool // the walk ended at maxExamined entries
+	recent    int  // entries whose jobs were read
 }
 
-// failures yields the failed jobs that match, in the order of [failureWalk.hints]. Of
-// entries whose commit may be under way, it reads the jobs, of at most maxVerified. In an
-// atomic store there are none.
+// failures yields the failed jobs that match, in the order of [failureWalk.hints]. It reads
+// the jobs of the first maxVerified entries whose commit may be under way; an atomic store
+// has no such entries.
 func (w *failureWalk) failures(ctx context.Context) iter.Seq2[*failure, error] {
 	return func(yield func(*failure, error) bool) {
 		now := time.Now()
-		var chunk, young []*failure
+		var chunk, unverified []*failure
 		flush := func() bool {
-			if err := verify(ctx, w.ledger, young); err != nil {
+			if err := verify(ctx, w.ledger, unverified); err != nil {
 				yield(nil, err)
 				return false
 			}
@@ -108,7 +105,7 @@ func (w *failureWalk) failures(ctx context.Context) iter.Seq2[*failure, error] {
 					return false
 				}
 			}
-			chunk, young = nil, nil
+			chunk, unverified = nil, nil
 			return true
 		}
 		for hint, err := range w.hints(ctx) {
@@ -118,10 +115,10 @@ func (w *failureWalk) failures(ctx context.Context) iter.Seq2[*failure, error] {
 			}
 			f := &failure{Hint: hint}
 			rerunAt := ledger.IDTime(f.SupersededBy)
-			recent := now.Sub(f.EndedAt) < unsettled || now.Sub(rerunAt) < ledger.RerunGrace
-			if recent && w.young < maxVerified && !w.ledger.Atomic() {
-				w.young++
-				young = append(young, f)
+			recent := now.Sub(f.EndedAt) < commitGrace || now.Sub(rerunAt) < ledger.RerunGrace
+			if recent && w.recent < maxVerified && !w.ledger.Atomic() {
+				w.recent++
+				unverified = append(unverified, f)
 			}
 			if chunk = append(chunk, f); len(chunk) == entryPage && !flush() {
 				return
@@ -131,8 +128,7 @@ func (w *failureWalk) failures(ctx context.Context) iter.Seq2[*failure, error] {
 	}
 }
 
-// hints yields the entries that match, the newest first among each thousand
-// tenants.
+// hints yields the entries that match, page of tenants by page, each newest first.
 func (w *failureWalk) hints(ctx context.Context) iter.Seq2[jobs.Hint, error] {
 	return func(yield func(jobs.Hint, error) bool) {
 		list := w.filter.list()
@@ -175,41 +171,41 @@ func (w *failureWalk) tenants(ctx context.Context) iter.Seq2[[]string, error] {
 	}
 }
 
-// FailureGroup is the failed jobs of one step type, service and error code.
+// FailureGroup describes the failed jobs with the same step type, service and error code.
 type FailureGroup struct {
 	StepType  string
 	Service   string
 	ErrorCode string
-	// Resolved says that a rerun of each of them is under way or has ended, else none has
-	// one.
+	// Resolved says that each of the jobs has a rerun that was not cancelled; otherwise
+	// none has.
 	Resolved     bool
 	Count        int
-	FirstAt      time.Time // when the first of them failed
-	LastAt       time.Time // when the last of them failed
-	SampleJobIDs []string  // the newest of them, at most 5
-	// Tenants are those with the most of them, at most 5, of TenantCount.
+	FirstAt      time.Time // when the first job failed
+	LastAt       time.Time // when the last job failed
+	SampleJobIDs []string  // the jobs that failed last, at most 5
+	// Tenants are the tenants with the most jobs, at most 5 of the TenantCount.
 	Tenants     []FailureTenant
 	TenantCount int
-	// Histogram counts how many failed in each of [FailureBuckets] equal parts of the
+	// Histogram counts the failures in each of [FailureBuckets] equal parts of the
 	// report's time span.
 	Histogram []int
 }
 
-// FailureTenant is how many jobs of a group are of one tenant.
+// FailureTenant counts a group's jobs of one tenant.
 type FailureTenant struct {
 	TenantID string
 	Count    int
 }
 
-// FailureBuckets is the length of a histogram of failures.
+// FailureBuckets is the length of a [FailureGroup]'s histogram.
 const FailureBuckets = 30
 
-// FailureReport is the failed jobs in groups.
+// FailureReport is the result of [Operations.Groups].
 type FailureReport struct {
-	Groups    []FailureGroup // the largest ones, the largest first; at most 500
+	Groups    []FailureGroup // largest first, at most 500
 	Truncated bool           // there are more jobs or groups
-	// From and To are the time span of the histograms: that of the filter, else from the
-	// first failure until now. They are zero without groups.
+	// From and To bound the histograms: as the filter says, otherwise from the first
+	// failure until now. They are zero if there are no groups.
 	From, To time.Time
 }
 
@@ -218,7 +214,7 @@ type groupKey struct {
 	resolved                     bool
 }
 
-// tally is a group in the making, with its newest jobs.
+// tally is a group that is still being counted, with its newest jobs.
 type tally struct {
 	FailureGroup
 	newest  []*failure
@@ -226,14 +222,13 @@ type tally struct {
 	ended   []time.Time
 }
 
-// Groups returns the failed jobs in groups: those without a rerun, and with resolved also
-// those with one. At most 100,000 jobs are counted.
+// Groups returns the failed jobs in groups: the jobs without a rerun and, if resolved is
+// set, those with one. It counts at most 100,000 jobs.
 //
-// It counts entries of the index, which are written before the commit that ends the job, or
-// that makes its rerun. So it reads the jobs of the newest 2,000 entries whose commit may
-// be under way, and of all samples; it counts other entries unread. An end that lost
-// its race to another, which is rare, may be among those. The errors are
-// [*problem.Error]s.
+// It counts index entries, which are written before the commit that ends the job or makes
+// its rerun. So it reads the jobs of the first 2,000 entries whose commit may be under way,
+// and all samples. It trusts the other entries, a few of which may be left from commits that
+// lost a race. The errors are [*problem.Error]s.
 func (s *Operations) Groups(ctx context.Context, f Filter, resolved bool) (report FailureReport, err error) {
 	defer func() { err = ledger.Problem(err) }()
 	if first, second := f.contradiction(); first != "" {
@@ -266,8 +261,8 @@ func (s *Operations) Groups(ctx context.Context, f Filter, resolved bool) (repor
 	return report, err
 }
 
-// largest returns the largest groups, without the samples that did not fail, with
-// histograms over that time span.
+// largest returns the largest groups, with histograms of the time between from and to. It
+// reads the samples and discounts those that did not fail.
 func (s *Operations) largest(ctx context.Context, tallies []*tally, from, to time.Time) ([]FailureGroup, error) {
 	slices.SortFunc(tallies, func(a, b *tally) int { return larger(&a.FailureGroup, &b.FailureGroup) })
 	tallies = tallies[:min(len(tallies), maxGroups)]
@@ -328,7 +323,7 @@ func count(tallies map[groupKey]*tally, failed *failure) {
 	}
 }
 
-// complete sets the tenants and the histogram of the group over that time span.
+// complete sets the group's tenants, and its histogram of the time between from and to.
 func (t *tally) complete(from, to time.Time) {
 	for tenantID, count := range t.tenants {
 		if count > 0 {
@@ -347,14 +342,14 @@ func (t *tally) complete(from, to time.Time) {
 	}
 }
 
-// larger orders groups by count, then by the last failure, the latest first.
+// larger orders groups by count, then by the last failure, both descending.
 func larger(a, b *FailureGroup) int {
 	return cmp.Or(cmp.Compare(b.Count, a.Count), b.LastAt.Compare(a.LastAt), cmp.Compare(a.StepType, b.StepType),
 		cmp.Compare(a.Service, b.Service), cmp.Compare(a.ErrorCode, b.ErrorCode))
 }
 
-// verify reads the jobs concurrently, unless they were, and notes which of them did not
-// fail and which reruns do not exist.
+// verify reads those jobs that have not been read, concurrently. It marks the jobs that did
+// not fail, and clears reruns that do not exist.
 func verify(ctx context.Context, l OperationsLedger, failures []*failure) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(readers)

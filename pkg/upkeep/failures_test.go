@@ -29,7 +29,8 @@ func groups(t *testing.T, s *upkeep.Operations, f upkeep.Filter) upkeep.FailureR
 	return report
 }
 
-// bare returns the groups without tenants and histograms, which must add up.
+// bare checks that the tenants and the histogram of each group add up, and returns the
+// groups without them.
 func bare(t *testing.T, groups []upkeep.FailureGroup) []upkeep.FailureGroup {
 	t.Helper()
 	for i := range groups {
@@ -41,14 +42,14 @@ func bare(t *testing.T, groups []upkeep.FailureGroup) []upkeep.FailureGroup {
 			inTime += n
 		}
 		if inTenants != g.Count || inTime != g.Count || g.TenantCount != len(g.Tenants) || len(g.Histogram) != upkeep.FailureBuckets {
-			t.Errorf("of %d jobs, %v are of tenants, and %v failed in time", g.Count, g.Tenants, g.Histogram)
+			t.Errorf("a group of %d jobs has the tenants %v and the histogram %v", g.Count, g.Tenants, g.Histogram)
 		}
 		g.Tenants, g.TenantCount, g.Histogram = nil, 0, nil
 	}
 	return groups
 }
 
-func TestGroups_SaysWhenAndForWhichTenants(t *testing.T) {
+func TestGroups_HaveTenantsAndAHistogram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, split())
@@ -123,12 +124,12 @@ func TestGroups_CountsByStepAndCode(t *testing.T) {
 			}
 		}
 		if report := groups(t, w.Operations, upkeep.Filter{TenantID: "t1"}); len(report.Groups) != 2 || report.Groups[0].Count != 3 {
-			t.Errorf("of a tenant: %+v", report.Groups)
+			t.Errorf("groups of one tenant: %+v", report.Groups)
 		}
 	})
 }
 
-// groupsOf are all groups, also those of jobs that were rerun, by their samples.
+// groupsOf returns the samples of all groups, unresolved and resolved.
 func groupsOf(t *testing.T, s *upkeep.Operations) (open, resolved [][]string) {
 	t.Helper()
 	report, err := s.Groups(t.Context(), upkeep.Filter{}, true)
@@ -144,13 +145,14 @@ func groupsOf(t *testing.T, s *upkeep.Operations) (open, resolved [][]string) {
 	}
 	for _, group := range groups(t, s, upkeep.Filter{}).Groups {
 		if group.Resolved || !slices.ContainsFunc(open, func(ids []string) bool { return slices.Equal(ids, group.SampleJobIDs) }) {
-			t.Errorf("without the resolved ones: %+v", group)
+			t.Errorf("the report of unresolved failures has %+v", group)
 		}
 	}
 	return open, resolved
 }
 
-// A failure is open until it is rerun. If the rerun fails as well, that failure is open.
+// A failure is unresolved until its job is rerun. If the rerun fails, that failure is
+// unresolved.
 func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -161,11 +163,11 @@ func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, age := range []time.Duration{0, time.Hour} { // The rerun is read, and is not.
+		for _, age := range []time.Duration{0, time.Hour} { // Only a recent rerun is read.
 			time.Sleep(age)
 			open, resolved := groupsOf(t, w.Operations)
 			if diff := cmp.Diff([][][]string{{{other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
-				t.Errorf("the rerun is under way, and %s old (-want +got):\n%s", age, diff)
+				t.Errorf("the rerun is live and %s old: unresolved, resolved (-want +got):\n%s", age, diff)
 			}
 		}
 		if err := w.end(t, statemachine.ResultFailedFinal, "again"); err != nil {
@@ -173,14 +175,14 @@ func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
 		}
 		open, resolved := groupsOf(t, w.Operations)
 		if diff := cmp.Diff([][][]string{{{again.Job.ID}, {other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
-			t.Errorf("the rerun failed (-want +got):\n%s", diff)
+			t.Errorf("the rerun failed: unresolved, resolved (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// A rerun whose accept crashed between the row that lists it and its commit resolves
-// nothing, and a retry selects its job again.
-func TestGroups_ARerunThatNeverCameResolvesNothing(t *testing.T) {
+// If the accept of a rerun crashes between its index row and its commit, the failure stays
+// unresolved, and a retry selects its job again.
+func TestGroups_ALostRerunResolvesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := &losing{Store: split()}
@@ -202,13 +204,13 @@ func TestGroups_ARerunThatNeverCameResolvesNothing(t *testing.T) {
 			t.Errorf("the retry: %+v", page)
 		}
 		if again := create(t, w.Operations, "", upkeep.BulkRequest{}); again.Matched != 0 {
-			t.Errorf("the job was rerun, and %d match", again.Matched)
+			t.Errorf("after the rerun %d jobs match, want none", again.Matched)
 		}
 	})
 }
 
-// The answer costs as much as there are failures, however many jobs succeeded.
-func TestGroups_ReadNothingOfJobsThatSucceeded(t *testing.T) {
+// The cost depends on the number of failures, not on the number of jobs that succeeded.
+func TestGroups_ReadNoJobsThatSucceeded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(split())
@@ -224,14 +226,14 @@ func TestGroups_ReadNothingOfJobsThatSucceeded(t *testing.T) {
 			costs = append(costs, counter.Counts())
 		}
 		if costs[0] != costs[1] || costs[0].RowsRead == 0 {
-			t.Errorf("with 10 and 100 jobs that succeeded: %+v", costs)
+			t.Errorf("costs with 10 and 100 jobs that succeeded: %+v", costs)
 		}
 	})
 }
 
-// Where an index row and its change are one write, no job is read to verify the row, but for
-// the few that the answer names.
-func TestGroups_OfAnAtomicStoreReadIndexRowsAlone(t *testing.T) {
+// An atomic store writes an index row together with its change, so no job is read to verify
+// the row, except for the samples.
+func TestGroups_OnAnAtomicStoreReadOnlyIndexRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
@@ -246,12 +248,12 @@ func TestGroups_OfAnAtomicStoreReadIndexRowsAlone(t *testing.T) {
 			costs = append(costs, counter.Counts())
 		}
 		if costs[0].Scans != costs[1].Scans || costs[1].RowsRead-costs[0].RowsRead != 20 {
-			t.Errorf("of 20 and 40 failed jobs: %+v", costs)
+			t.Errorf("costs with 20 and 40 failed jobs: %+v", costs)
 		}
 	})
 }
 
-// losing fails the commits of jobs while it is on.
+// losing is a store that fails the commits of jobs while it is on.
 type losing struct {
 	tablestore.Store
 	on bool
@@ -264,16 +266,16 @@ func (s *losing) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return s.Store.Commit(ctx, batch)
 }
 
-// An index entry is written before the commit that ends the job. If that commit never
-// comes, the entry stays.
-func TestGroups_LeavesOutAnEndThatNeverCame(t *testing.T) {
+// An index entry is written before the commit that ends the job, and stays if that commit
+// is lost.
+func TestGroups_LeaveOutALostEnd(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		age   time.Duration
 		newer int // jobs that failed after it
-		// samples is how many are named: an old entry takes the place of one.
+		// samples is how many the group has: an old entry takes the place of one.
 		samples int
-	}{"young": {0, 5, 5}, "among the samples": {time.Hour, 4, 4}} {
+	}{"recent": {0, 5, 5}, "among the samples": {time.Hour, 4, 4}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -352,7 +354,7 @@ func TestGroups_ErrorsAreProblems(t *testing.T) {
 	}{
 		"tenants": {storetest.ScanCall, 1},
 		"index":   {storetest.ScanCall, 2},
-		"job":     {storetest.ScanCall, 5}, // after the index of three months, as a young one
+		"job":     {storetest.ScanCall, 5}, // after the index of three months; the entry is recent
 	} {
 		faults.Plan(storetest.Fault{Call: test.call, Nth: test.nth})
 		_, err := w.Groups(t.Context(), upkeep.Filter{TenantID: ""}, false)

@@ -20,7 +20,7 @@ import (
 
 const table = "luciusschedule"
 
-// inbox keeps the newest message that the ledger hands over.
+// inbox keeps the last message that the ledger hands to the relay.
 type inbox struct {
 	mu   sync.Mutex
 	last ledger.Message
@@ -61,7 +61,7 @@ func serve(t *testing.T, l upkeep.OperationsLedger, store tablestore.Store) *upk
 
 func split() tablestore.Store { return memstore.New(memstore.Options{Split: true}) }
 
-// accept makes a job of one step of that type.
+// accept accepts a job with one step of that type.
 func (w *world) accept(t *testing.T, tenant, stepType string) string {
 	t.Helper()
 	policy := statemachine.Policy{
@@ -88,7 +88,7 @@ func (w *world) change(t *testing.T, jobID string, event statemachine.Event) err
 	return err
 }
 
-// end reports the newest job's result.
+// end reports the result of the last job.
 func (w *world) end(t *testing.T, status statemachine.ResultStatus, code string) error {
 	t.Helper()
 	m := w.inbox.last
@@ -100,7 +100,7 @@ func (w *world) end(t *testing.T, status statemachine.ResultStatus, code string)
 	})
 }
 
-// succeed makes n jobs that succeeded.
+// succeed adds n jobs that succeeded.
 func (w *world) succeed(t *testing.T, n int) {
 	t.Helper()
 	for range n {
@@ -111,7 +111,7 @@ func (w *world) succeed(t *testing.T, n int) {
 	}
 }
 
-// fail makes a job that failed.
+// fail adds a job that failed.
 func (w *world) fail(t *testing.T, tenant, stepType, code string) string {
 	t.Helper()
 	id := w.accept(t, tenant, stepType)
@@ -121,7 +121,7 @@ func (w *world) fail(t *testing.T, tenant, stepType, code string) string {
 	return id
 }
 
-// jobsOf are all jobs of a tenant in this month.
+// jobsOf returns all jobs of a tenant in this month.
 func (w *world) jobsOf(t *testing.T, tenant string) []string {
 	t.Helper()
 	entries, more, err := w.Index(t.Context(), ledger.IndexQuery{TenantID: tenant, Month: time.Now(), Limit: 1000})
@@ -194,7 +194,7 @@ func outcomes(page upkeep.OperationPage) map[upkeep.ItemOutcome]int {
 	return counts
 }
 
-// sketch is a ledger in memory, for large numbers of jobs, all of which failed.
+// sketch is a fake ledger that holds many jobs, all of which failed.
 type sketch struct {
 	upkeep.OperationsLedger // nil: there are no live jobs
 
@@ -215,8 +215,8 @@ func newSketch() *sketch {
 	}
 }
 
-// fail adds n failed jobs of the tenant, the newest of now and the others each a
-// millisecond older, and returns them newest first.
+// fail adds n failed jobs of the tenant, the newest created now and each other one a
+// millisecond earlier, and returns them newest first.
 func (s *sketch) fail(tenant string, n int, code string) []string {
 	var ids []string
 	now := time.Now()
@@ -300,11 +300,11 @@ func (s *sketch) Rerun(ctx context.Context, r ledger.Rerun) (ledger.Accepted, er
 	return ledger.Accepted{Job: statemachine.Job{ID: id}, Replayed: replayed}, nil
 }
 
-// SupersededBy leaves it to Rerun to know the job's rerun.
+// SupersededBy finds no rerun: Rerun knows them.
 func (s *sketch) SupersededBy(context.Context, *statemachine.Job) (string, error) { return "", nil }
 
-// newID returns a job id of that time. Package uuid remembers the latest time of the
-// process, which mixes up the clocks of tests.
+// newID returns a job id of that time. Package uuid never goes back behind the latest time
+// that the process has seen, which mixes up the clocks of concurrent tests.
 func newID(at time.Time) string {
 	id := uuid.New()
 	var ms [8]byte
@@ -314,7 +314,7 @@ func newID(at time.Time) string {
 	return id.String()
 }
 
-// count is how many reruns were asked for.
+// count returns how many reruns were requested.
 func (s *sketch) count() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()

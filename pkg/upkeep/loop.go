@@ -9,19 +9,19 @@ import (
 )
 
 const (
-	// maxBackoff bounds the delay after failed passes: a loop notices that late
+	// maxBackoff bounds the delay after failed passes, and so how late a loop notices
 	// that the store is back.
 	maxBackoff = 5 * time.Second
-	// standstill is how much later than planned a pass must begin to show that the
-	// process, or its host, was suspended.
-	standstill = time.Second
+	// suspended is the delay of a pass beyond which the process, or its host, must have
+	// been suspended.
+	suspended = time.Second
 )
 
 // Pass is what one pass did.
 type Pass struct {
 	// Done is how many schedule entries, jobs, webhooks or operations it acted on.
 	Done int
-	// Removed is how many old operations and leftovers of operations it deleted.
+	// Removed is how many old operations, and leftovers of failed creates, it deleted.
 	Removed int
 	// More says that a limit ended the pass, so that the next one has work at once.
 	More bool
@@ -31,38 +31,40 @@ type Pass struct {
 type Loop struct {
 	// Name names the loop in the log. Required.
 	Name string
-	// Pass does the work of one pass. Required. After an error the next passes come
-	// at growing delays, of 5 s at most.
+	// Pass does the work of one pass. Required. After an error, Run doubles the
+	// interval, up to 5 s, until a pass succeeds.
 	Pass func(ctx context.Context) error
-	// Interval is the time from the beginning of one pass to that of the next; a
+	// Interval is the time from the start of one pass to the start of the next; a
 	// pass that takes longer is followed by the next at once. Optional. Defaults
 	// to 1 s.
 	Interval time.Duration
-	// Jitter is the share of the interval, from 0 to 1, by which it varies, so that
-	// replicas do not work in step. Optional. Defaults to 0.
+	// Jitter is the width of the range, as a fraction of the interval from 0 to 1, over
+	// which the interval varies, so that replicas do not run in step. Optional. Defaults
+	// to 0.
 	Jitter float64
 	// Random returns numbers in [0, 1), for the jitter. Optional. Defaults to
 	// math/rand/v2. It must be safe for concurrent use.
 	Random func() float64
-	// Rest returns how long to wait after the pass that just succeeded, if that is
-	// longer than the interval. Optional.
+	// Rest is called after each pass that succeeded. It returns the time until the next
+	// one, if that is longer than the interval. Optional.
 	Rest func() time.Duration
-	// Wake asks for a pass at once. Optional.
+	// Wake starts a pass at once. Optional.
 	Wake <-chan struct{}
-	// Resumed is called before a pass that begins more than a second later than
-	// planned: the process or its host was suspended. Optional.
+	// Resumed is called before a pass that starts more than a second late, because the
+	// process or its host was suspended. Optional.
 	Resumed func(now time.Time)
-	// Drain waits for the work that passes have started, once the context has ended.
+	// Drain waits for work that passes have started. Run calls it before it returns.
 	// Optional.
 	Drain func()
 	// Logger logs failed passes. Optional.
 	Logger *slog.Logger
-	// Observe is called after each pass. Optional.
+	// Observe is called after each pass, except one that the end of the context
+	// interrupts. Optional.
 	Observe func(took time.Duration, err error)
 }
 
-// Run makes a pass at once and then at each interval, until the context ends. It
-// returns nil.
+// Run makes a pass at once and then one per interval, until the context ends. It returns
+// nil.
 func (l Loop) Run(ctx context.Context) error {
 	interval, random := cmp.Or(l.Interval, time.Second), l.Random
 	if random == nil {
@@ -84,8 +86,8 @@ func (l Loop) Run(ctx context.Context) error {
 			return nil
 		}
 		begin := time.Now()
-		// Deadlines use the wall clock; the monotonic one may stop with the host.
-		if begin.Round(0).Sub(planned.Round(0)) > standstill && l.Resumed != nil {
+		// Compare wall clocks: the monotonic clock may stop while the host is suspended.
+		if begin.Round(0).Sub(planned.Round(0)) > suspended && l.Resumed != nil {
 			l.Resumed(begin)
 		}
 		err := l.Pass(ctx)

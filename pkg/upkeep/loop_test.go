@@ -18,7 +18,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// diary records when passes began, since the start of the test.
+// diary records when passes start, as times since the start of the test.
 type diary struct {
 	start time.Time
 	at    []string
@@ -40,7 +40,7 @@ func run(t *testing.T, loop upkeep.Loop, d time.Duration) {
 	}
 }
 
-func TestLoop_WhenPassesBegin(t *testing.T) {
+func TestLoop_StartsPassesOnSchedule(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("away")
 	for name, test := range map[string]struct {
@@ -92,7 +92,7 @@ func TestLoop_WhenPassesBegin(t *testing.T) {
 	}
 }
 
-func TestLoop_WokenMakesAPassAtOnce(t *testing.T) {
+func TestLoop_WakeStartsAPassAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d, wake := diary{start: time.Now()}, make(chan struct{}, 1)
@@ -104,8 +104,8 @@ func TestLoop_WokenMakesAPassAtOnce(t *testing.T) {
 	})
 }
 
-// After a standstill between two passes, Resumed is called before the next.
-func TestLoop_NoticesAStandstill(t *testing.T) {
+// If the process is suspended between two passes, Resumed is called before the second.
+func TestLoop_NoticesASuspension(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := diary{start: time.Now()}
@@ -126,8 +126,8 @@ func TestLoop_NoticesAStandstill(t *testing.T) {
 	})
 }
 
-// Run drains the work that passes have started before it returns; a pass that the end of
-// the context interrupts is no failure.
+// Run waits for the work that passes have started before it returns. A pass that the end
+// of the context interrupts does not count as a failure.
 func TestLoop_Stops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

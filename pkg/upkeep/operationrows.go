@@ -12,15 +12,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// operationsPartition holds a HEAD for each operation, and drafts: there are never many.
+// operationsPartition holds the HEAD of each operation, and drafts. They are few.
 const operationsPartition = "operations"
 
 func (s *Operations) headKey(id string) tablestore.Key {
 	return tablestore.Key{Table: s.cfg.Table, Partition: operationsPartition, Row: tablestore.Escape(id)}
 }
 
-// itemQuery selects the items of an operation from that index on. Each create
-// has a set of its own, so that two under one key never mix.
+// itemQuery selects the items of an operation, starting at index from. Each create writes
+// a set of its own, so that the items of two creates under one key never mix.
 func (s *Operations) itemQuery(op *Operation, from int) tablestore.Query {
 	return tablestore.Query{
 		Table: s.cfg.Table, Partition: tablestore.Join("operation", op.ID, op.set), From: tablestore.Pad(from, 5),
@@ -43,7 +43,7 @@ func (s *Operations) writeItems(ctx context.Context, op *Operation, items []*ite
 	return nil
 }
 
-// itemRow is an item as it is stored.
+// itemRow is an item with its row's other properties.
 type itemRow struct {
 	Item
 	index  int
@@ -57,7 +57,7 @@ func (i *itemRow) fields() statemachine.LogFields {
 }
 
 func (o *Operation) encode() tablestore.Properties {
-	filter, _ := json.Marshal(o.Filter) // It never fails.
+	filter, _ := json.Marshal(o.Filter) // A Filter always encodes.
 	return overlay(o.loaded, tablestore.Properties{
 		{Name: "v", Value: tablestore.Int(1)},
 		{Name: "operation_id", Value: tablestore.String(o.ID)},
@@ -133,8 +133,8 @@ func decodeItem(row *tablestore.Row) *itemRow {
 	}
 }
 
-// overlay returns the properties of a loaded row with own ones written over them: what
-// a newer version of the program has stored there stays.
+// overlay replaces own properties in those of a loaded row, and keeps the rest: a newer
+// version of the program may have stored them.
 func overlay(loaded, own tablestore.Properties) tablestore.Properties {
 	rest := slices.DeleteFunc(slices.Clone(loaded), func(old tablestore.Property) bool {
 		return slices.ContainsFunc(own, func(p tablestore.Property) bool { return p.Name == old.Name })

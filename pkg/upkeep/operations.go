@@ -26,23 +26,22 @@ type OperationState string
 const (
 	OperationRunning   OperationState = "RUNNING"
 	OperationDone      OperationState = "DONE"      // every job was tried
-	OperationCancelled OperationState = "CANCELLED" // it was stopped before
+	OperationCancelled OperationState = "CANCELLED" // stopped before every job was tried
 
-	// operationDraft is the state of a row that stands for items without a HEAD.
+	// operationDraft is the state of the row by which items without a HEAD are found.
 	operationDraft OperationState = "DRAFT"
 )
 
-// Counts counts an operation's jobs by their result.
+// Counts counts an operation's jobs by outcome.
 type Counts struct {
-	Applied int // are as requested: a retried job has a rerun, a cancelled one is ending
-	Skipped int // cannot be changed so, or no longer match
-	Failed  int // could not be changed for another reason
+	Applied int // jobs that are as requested: a retried job has a rerun, a cancelled one is ending
+	Skipped int // jobs whose state forbids the change, or that no longer match
+	Failed  int // jobs that could not be changed for another reason
 }
 
-// Done is how many jobs were tried.
+// Done returns how many jobs were tried.
 func (c *Counts) Done() int { return c.Applied + c.Skipped + c.Failed }
 
-// add counts an outcome.
 func (c *Counts) add(outcome ItemOutcome) {
 	switch outcome {
 	case ItemApplied, ItemRepeated:
@@ -55,36 +54,35 @@ func (c *Counts) add(outcome ItemOutcome) {
 	}
 }
 
-// Operation changes many jobs. Its creation fixes which ones, so that neither
-// jobs that fail later nor its own reruns that fail again get into it.
+// Operation changes many jobs. [Operations.Create] fixes which ones, so that it includes
+// neither jobs that fail later nor its own reruns that fail again.
 //
-// Its rows lie in the schedule's table: one HEAD for each operation in the partition
-// "operations", and an item for each job in a partition of its own. The items are written
-// before the HEAD, and a draft row before the items: a create that crashes leaves a
-// draft, by which its items are found and removed an hour later. One batch replaces the
-// draft by the HEAD. So an operation is seen whole or not at all, and of two
-// creates under one key the second finds the first's HEAD, removes its own items and
-// answers with the first's operation.
+// Its rows are in the schedule's table: a HEAD in the partition "operations", which all
+// operations share, and an item for each job in a partition of its own. Create writes a
+// draft row, then the items, and then replaces the draft with the HEAD in one batch. So an
+// operation is visible as a whole or not at all. If Create crashes, the draft leads to the
+// items, and both are removed an hour later. If two creates use one key, the second finds
+// the first's HEAD, removes its own items and returns the first's operation.
 type Operation struct {
 	ID        string
 	Kind      Kind
 	State     OperationState
 	Named     bool   // the request named the jobs
-	Filter    Filter // otherwise; empty for all jobs
+	Filter    Filter // selects the jobs if they are not named; its zero value selects all
 	From      ledger.RerunFrom
-	Matched   int  // jobs that it is for
-	Truncated bool // more were selected than its limit, or than are examined
+	Matched   int  // how many jobs it changes
+	Truncated bool // more jobs match than its limit, or than Create examines
 	Counts
 	RatePerSecond float64
 	Reason        string
 	Actor         string
-	Caller        string // who asked for it, see [ledger.WithCaller]
+	Caller        string // who created it, see [ledger.WithCaller]
 	CreatedAt     time.Time
 	UpdatedAt     time.Time
 
 	digest     string // of the request
-	set        string // names the partition of its items
-	owner      string // the runner that works on it until leaseUntil; empty for none
+	set        string // part of the name of its items' partition
+	owner      string // the runner that holds the lease until leaseUntil; empty for none
 	leaseUntil time.Time
 	loaded     tablestore.Properties
 }
@@ -94,33 +92,33 @@ type ItemOutcome string
 
 // The outcomes.
 const (
-	ItemWaiting  ItemOutcome = "waiting"
-	ItemApplied  ItemOutcome = "applied"  // by this operation
-	ItemRepeated ItemOutcome = "repeated" // it had a rerun already, or was as requested
-	ItemSkipped  ItemOutcome = "skipped"  // it cannot be changed so, or no longer matches
-	ItemFailed   ItemOutcome = "failed"   // it could not be changed for another reason
+	ItemWaiting  ItemOutcome = "waiting"  // not tried yet
+	ItemApplied  ItemOutcome = "applied"  // this operation changed the job
+	ItemRepeated ItemOutcome = "repeated" // the job already had a rerun, or was as requested
+	ItemSkipped  ItemOutcome = "skipped"  // the job's state forbids the change, or it no longer matches
+	ItemFailed   ItemOutcome = "failed"   // the job could not be changed for another reason
 )
 
 // Item is one job of an operation.
 type Item struct {
 	JobID    string
 	Outcome  ItemOutcome
-	NewJobID string // its rerun
-	Detail   string // why it was not changed
+	NewJobID string // the job's rerun
+	Detail   string // why the job was not changed
 }
 
-// OperationPage is an operation with a part of its items, in order.
+// OperationPage is an operation with one page of its items, in order.
 type OperationPage struct {
 	Operation
 	Items []Item
 	Next  string // the token of the next page, empty at the end
 }
 
-// Create begins an operation: it fixes the jobs, and a [Bulk] changes them.
-// The same key is the same operation of a kind for as long as that is kept; without a key each
-// call makes a new one. The errors are [*problem.Error]s: invalid_envelope for an invalid
-// request, idempotency_mismatch if the key stands for another request. After any other
-// error the request may be sent again under its key.
+// Create stores an operation with the jobs that it selects, which a [Bulk] then changes.
+// While an operation is kept, a call with the same kind and key returns it; without a key,
+// each call creates a new one. The errors are [*problem.Error]s: invalid_envelope for an
+// invalid request, idempotency_mismatch if the key was used for another request. After any
+// other error the caller may repeat the request under its key.
 func (s *Operations) Create(ctx context.Context, key string, r BulkRequest) (Operation, error) {
 	if err := r.complete(); err != nil {
 		return Operation{}, err
@@ -146,13 +144,13 @@ func (s *Operations) Create(ctx context.Context, key string, r BulkRequest) (Ope
 	return made, ledger.Problem(err)
 }
 
-// existing returns the stored operation with the id of op. It returns [errNoOperation], or
-// idempotency_mismatch if that operation is for another request.
+// existing returns the stored operation with the id of op. The error is [errNoOperation] if
+// there is none, and idempotency_mismatch if it was made by another request.
 func (s *Operations) existing(ctx context.Context, op *Operation) (Operation, error) {
 	found, err := s.read(ctx, op.ID)
 	if err == nil && found.digest != op.digest {
 		return Operation{}, problem.Newf(problem.IdempotencyMismatch,
-			"The idempotency key was used before, for another operation.")
+			"The idempotency key was used for another operation before.")
 	}
 	return found, err
 }
@@ -192,11 +190,11 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 	if err == nil {
 		return made, nil
 	}
-	// The HEAD may have been written all the same: the store reports a conflict with our
-	// own write too. Or it is that of another create under the same key.
+	// There may be a HEAD all the same: ours, if the reply was lost and the store reports a
+	// conflict with our own write, or that of another create under the same key.
 	found, readErr := s.existing(ctx, op)
 	switch {
-	case errors.Is(readErr, errNoOperation): // Nothing began; a Bulk removes the draft.
+	case errors.Is(readErr, errNoOperation): // A Bulk removes the draft.
 		return Operation{}, fmt.Errorf("begin operation %s: %w", op.ID, err)
 	case readErr == nil && found.set == op.set:
 		return found, nil
@@ -206,7 +204,7 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 	return found, readErr
 }
 
-// selectJobs returns the items of the operation, and whether there may be more.
+// selectJobs returns the items of the operation, and whether more jobs may match.
 func (s *Operations) selectJobs(ctx context.Context, r *BulkRequest) (items []*itemRow, truncated bool, err error) {
 	chosen := &selection{OperationsConfig: s.cfg, request: r}
 	for found, err := range chosen.candidates(ctx) {
@@ -223,7 +221,7 @@ func (s *Operations) selectJobs(ctx context.Context, r *BulkRequest) (items []*i
 	return items, chosen.truncated, nil
 }
 
-// discard removes the items, and then the row by which they are found.
+// discard removes the items first, because the row is how they are found.
 func (s *Operations) discard(ctx context.Context, op *Operation, row tablestore.Key) error {
 	if err := tablestore.DiscardAll(ctx, s.cfg.Store, s.itemQuery(op, 0), ""); err != nil {
 		return fmt.Errorf("remove the items of operation %s: %w", op.ID, err)
@@ -234,12 +232,12 @@ func (s *Operations) discard(ctx context.Context, op *Operation, row tablestore.
 	return nil
 }
 
-// itemPage is how many items are read at once to find those with an outcome.
+// itemPage is the most items that are read at once.
 const itemPage = 1000
 
-// Get returns an operation with at most limit items, from the first one or, with a
-// page's Next, after that page; with an outcome, only the items that have it. The errors
-// are [*problem.Error]s, not_found if there is no such operation.
+// Get returns an operation with at most limit items: those with the outcome, unless it is
+// empty, after the page whose Next is after, unless that is empty. The errors are
+// [*problem.Error]s, not_found if there is no such operation.
 func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, limit int, after string) (OperationPage, error) {
 	from := 0
 	if after != "" {
@@ -259,7 +257,7 @@ func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, li
 	for {
 		query.Limit = itemPage
 		if outcome == "" {
-			query.Limit = min(itemPage, limit+1-len(page.Items)) // One more shows that there is a next page.
+			query.Limit = min(itemPage, limit+1-len(page.Items)) // One more tells whether there is a next page.
 		}
 		stored, err := s.cfg.Store.Scan(ctx, query)
 		if err != nil {
@@ -282,9 +280,9 @@ func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, li
 	}
 }
 
-// List returns one page of operations, the newest first, and the position to continue
-// after, empty at the end: of one kind unless that is empty, and of those whose filter names
-// the tenant unless that is empty. The errors are [*problem.Error]s.
+// List returns one page of operations, newest first, and the position to continue after,
+// empty at the end. It lists one kind, unless kind is empty, and the operations whose filter
+// names the tenant, unless tenantID is empty. The errors are [*problem.Error]s.
 func (s *Operations) List(ctx context.Context, kind Kind, tenantID string, limit int, after string) ([]Operation, string, error) {
 	rows, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{Table: s.cfg.Table, Partition: operationsPartition})
 	if err != nil {
@@ -297,25 +295,25 @@ func (s *Operations) List(ctx context.Context, kind Kind, tenantID string, limit
 			return nil, "", ledger.Problem(err)
 		}
 		if op.State != operationDraft && (kind == "" || op.Kind == kind) && (tenantID == "" || op.Filter.TenantID == tenantID) &&
-			op.place() > after {
+			op.sortKey() > after {
 			found = append(found, op)
 		}
 	}
-	slices.SortFunc(found, func(a, b Operation) int { return strings.Compare(a.place(), b.place()) })
+	slices.SortFunc(found, func(a, b Operation) int { return strings.Compare(a.sortKey(), b.sortKey()) })
 	if len(found) <= limit {
 		return found, "", nil
 	}
-	return found[:limit], found[limit-1].place(), nil
+	return found[:limit], found[limit-1].sortKey(), nil
 }
 
-// place is a text by which operations sort as in the list: the newest first.
-func (o *Operation) place() string {
+// sortKey sorts operations newest first.
+func (o *Operation) sortKey() string {
 	return tablestore.Join(tablestore.Pad(math.MaxInt64-o.CreatedAt.UnixMilli(), 19), o.ID)
 }
 
-// Cancel stops an operation: no further job is begun, except one that is being changed at
-// this moment, and the changed jobs stay so. An operation that has ended does not change. The
-// errors are [*problem.Error]s, not_found if there is no such operation.
+// Cancel stops an operation. Once it has returned, no job is started; those being changed at
+// that moment are finished, and nothing is undone. An operation that has ended does not
+// change. The errors are [*problem.Error]s, not_found if there is no such operation.
 func (s *Operations) Cancel(ctx context.Context, id string) (Operation, error) {
 	op, err := s.update(ctx, id, func(op *Operation) (bool, error) {
 		if op.State != OperationRunning {
@@ -327,10 +325,10 @@ func (s *Operations) Cancel(ctx context.Context, id string) (Operation, error) {
 	return op, ledger.Problem(err)
 }
 
-// errNoOperation is returned for an id that names no operation.
+// errNoOperation is returned if there is no operation with the id.
 var errNoOperation = problem.Newf(problem.NotFound, "There is no such operation.")
 
-// read returns the operation. It returns [errNoOperation].
+// read returns the operation, or [errNoOperation].
 func (s *Operations) read(ctx context.Context, id string) (Operation, error) {
 	row, err := s.cfg.Store.Get(ctx, s.headKey(id))
 	if errors.Is(err, tablestore.ErrNotFound) {
@@ -342,8 +340,8 @@ func (s *Operations) read(ctx context.Context, id string) (Operation, error) {
 	return decodeOperation(&row)
 }
 
-// update changes an operation under its version. change reports whether it
-// changed anything.
+// update applies change to an operation and stores it under its ETag, unless change reports
+// that nothing changed. It may call change several times.
 func (s *Operations) update(ctx context.Context, id string, change func(op *Operation) (bool, error)) (Operation, error) {
 	var op Operation
 	err := tablestore.Update(ctx, s.cfg.Store, s.headKey(id), s.cfg.Random, func(row *tablestore.Row) (tablestore.Properties, error) {

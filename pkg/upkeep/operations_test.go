@@ -21,7 +21,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// ids are the operation's jobs, in order.
+// ids returns the operation's jobs in order.
 func ids(page upkeep.OperationPage) []string {
 	var all []string
 	for _, item := range page.Items {
@@ -100,7 +100,7 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 	}
 }
 
-func TestCreate_AKeyIsOneOperation(t *testing.T) {
+func TestCreate_IsIdempotentUnderAKey(t *testing.T) {
 	t.Parallel()
 	for name, store := range map[string]tablestore.Store{"split": split(), "atomic": memstore.New(memstore.Options{})} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +116,7 @@ func TestCreate_AKeyIsOneOperation(t *testing.T) {
 			group.Wait()
 			for _, op := range ops {
 				if diff := cmp.Diff(ops[0].ID, op.ID); diff != "" || op.Matched != 250 {
-					t.Errorf("%+v is another than %+v", op, ops[0])
+					t.Errorf("%+v differs from %+v", op, ops[0])
 				}
 			}
 			if page := get(t, service, ops[0].ID); len(page.Items) != 250 {
@@ -130,13 +130,13 @@ func TestCreate_AKeyIsOneOperation(t *testing.T) {
 				t.Errorf("another request under the key: %v", err)
 			}
 			if other := create(t, service, "", upkeep.BulkRequest{Reason: "why"}); other.ID == ops[0].ID {
-				t.Error("without a key it is the same operation")
+				t.Error("a create without a key returned the same operation")
 			}
 		})
 	}
 }
 
-// scan returns all rows of the partition of the operations.
+// scan returns the HEADs and drafts of all operations.
 func scan(t *testing.T, store tablestore.Store) []tablestore.Row {
 	t.Helper()
 	page, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
@@ -146,16 +146,16 @@ func scan(t *testing.T, store tablestore.Store) []tablestore.Row {
 	return page.Rows
 }
 
-// A repeat completes a create that fails at any call, or loses its reply: there is one
-// operation, whole, and leftovers are removed after an hour.
-func TestCreate_CrashesAtAnyCall(t *testing.T) {
+// If any one call of a create fails or loses its reply, a repeat completes it: there is one
+// complete operation, and leftovers are removed after an hour.
+func TestCreate_SurvivesAnySingleFault(t *testing.T) {
 	t.Parallel()
 	for nth := 1; nth <= 8; nth++ {
 		for name, fault := range map[string]storetest.Fault{
-			"before": {}, "after": {After: true}, "as its own rival": ownRival,
+			"before": {}, "after": {After: true}, "with its own write": ownConflict,
 		} {
 			if fault.Err != nil && nth != 5 {
-				continue // The HEAD's is the fifth commit, and the only one with a precondition.
+				continue // Only the fifth commit, that of the HEAD, has a precondition.
 			}
 			t.Run(fmt.Sprintf("call %d %s", nth, name), func(t *testing.T) {
 				t.Parallel()
@@ -192,7 +192,7 @@ func TestCreate_CrashesAtAnyCall(t *testing.T) {
 	}
 }
 
-func TestGet_AndCancelOfNothing(t *testing.T) {
+func TestGetAndCancel_ReportAMissingOperation(t *testing.T) {
 	t.Parallel()
 	store, faults := storetest.Faulty(split())
 	service := serve(t, newSketch(), store)
@@ -257,7 +257,7 @@ func TestGet_SelectsItemsByTheirOutcome(t *testing.T) {
 	})
 }
 
-func TestNewOperations_NamesWhatIsMissing(t *testing.T) {
+func TestNewOperations_NamesMissingFields(t *testing.T) {
 	t.Parallel()
 	if _, err := upkeep.NewOperations(upkeep.OperationsConfig{}); err == nil {
 		t.Error("a service without a ledger and a store was made")

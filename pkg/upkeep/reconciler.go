@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// ReconcilerLedger is what the reconciler needs of the ledger.
+// ReconcilerLedger is the part of the ledger that a [Reconciler] needs.
 type ReconcilerLedger interface {
 	Schedule
 	Exclusive() bool
@@ -24,24 +24,25 @@ type ReconcilerLedger interface {
 	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
 }
 
-// Census counts the live jobs of a round.
+// Census counts the live jobs of each round.
 type Census interface {
-	// Begin reports whether the round should make haste.
-	Begin() (haste bool)
-	// Spare reports whether a pass of a round in haste may take hastyTime.
+	// Begin starts a round, and reports whether the round should be fast.
+	Begin() (fast bool)
+	// Spare reports whether a pass of a fast round may take all of fastTime.
 	Spare() bool
+	// Walked counts a live job of the round.
 	Walked(job *statemachine.Aggregate)
+	// End ends the round.
 	End(ctx context.Context) error
 }
 
 const (
 	// maxStuck bounds the stuck jobs of a report.
 	maxStuck = 1000
-	// hastyPage is how many jobs or hints a pass of a round in haste checks at least, if it has
-	// the time: a twentieth of a core. hastyTime is for how long it goes on while the process
-	// has nothing else to do.
-	hastyPage = 1000
-	hastyTime = 900 * time.Millisecond
+	// A pass of a fast round checks at least fastPage jobs or hints within fastTime, which
+	// takes a twentieth of a core; it uses all of fastTime if the process is otherwise idle.
+	fastPage = 1000
+	fastTime = 900 * time.Millisecond
 	// sharedAgeInterval is how often the age of the oldest due row is read if other processes
 	// share the store, which may charge for reads.
 	sharedAgeInterval = 5 * time.Second
@@ -51,19 +52,19 @@ const (
 type ReconcilerConfig struct {
 	// Ledger holds the jobs. Required.
 	Ledger ReconcilerLedger
-	// Page is the most jobs, or ready hints, that one pass checks: the rate of the walk.
-	// Optional. Defaults to 200; to 50 on an exclusive store, whose reads cost the CPU of
-	// this process: a hundredth of a core.
+	// Page is the most jobs, or ready hints, that one pass checks, except in a fast round.
+	// Optional. Defaults to 200, or to 50 on an exclusive store, whose reads cost this
+	// process CPU time: 50 a second take a hundredth of a core.
 	Page int
 	// Rest is the time between two rounds. Optional. Defaults to 1 min.
 	Rest time.Duration
-	// Census is told of each live job of each round. Optional.
+	// Census counts the live jobs of each round. Optional.
 	Census Census
 	// Logger logs each finding. Optional.
 	Logger *slog.Logger
 }
 
-// Stuck is a live job without a way forward.
+// Stuck is a live job that nothing will move forward.
 type Stuck struct {
 	JobID   string
 	State   statemachine.JobState
@@ -71,38 +72,38 @@ type Stuck struct {
 	FoundAt time.Time
 }
 
-// ReconcilerReport is what a [Reconciler] knows.
+// ReconcilerReport is what a [Reconciler] has found.
 type ReconcilerReport struct {
-	// Of the last whole round, if there was one:
-	Stuck      []Stuck // defects that could not be repaired
-	Checked    int     // slots
+	// These are of the last complete round, if there was one.
+	Stuck      []Stuck // jobs that could not be repaired, at most 1000
+	Checked    int     // slots of live jobs
 	RoundEnded time.Time
 
-	Repaired int // defects, since the process began
+	Repaired int // defects repaired since the process started
 	// OldestPending is how long the oldest due row had waited to be published when
-	// [Reconciler.AgeLoop] read it, seconds ago at most.
+	// [Reconciler.AgeLoop] last read it.
 	OldestPending time.Duration
 }
 
-// Reconciler walks the live jobs, slowly and forever, and checks that each has a way
-// forward: a pending row, a deadline or a retry time with its schedule entry, a
-// directive in the pull queue with its ready hint, or a pause. At the end of each
-// round it walks the ready index, for hints whose commit never came. Any number may
-// run on one store.
+// Reconciler walks the live jobs slowly, round after round, and checks that each can make
+// progress: it has a pending row, a deadline or a retry time with its schedule entry, a
+// directive in the pull queue with its ready hint, or a pause. At the end of each round it
+// walks the ready index, for hints whose commit never came. Any number may run on one
+// store.
 //
-// Every change of a job keeps this true. The walk turns a defect into lateness: it
-// repairs what it can, and counts that; it reports the rest to the operator. Both
-// counters are zero in a healthy system.
+// Every change of a job should keep this true, so in a healthy system nothing is repaired
+// or stuck. If there is a defect, the walk turns a lost job into a late one: it repairs and
+// counts what it can, and reports the rest to the operator.
 type Reconciler struct {
 	cfg ReconcilerConfig
-	// The next pass continues at from in the shard of live jobs, or with inReady at
-	// ready in the index.
+	// The next pass continues at from in the shard of live jobs, or, if inReady is set, at
+	// ready in the ready index.
 	shard   int
 	from    string
 	inReady bool
 	ready   ledger.ReadyWalk
-	round   ReconcilerReport // of the round under way
-	haste   bool             // it is to end soon
+	round   ReconcilerReport // of the current round
+	fast    bool             // the current round is fast
 
 	mu   sync.Mutex
 	last ReconcilerReport
@@ -125,15 +126,14 @@ func NewReconciler(cfg ReconcilerConfig) (*Reconciler, error) {
 	return &Reconciler{cfg: cfg}, nil
 }
 
-// Report returns what the reconciler knows. It is safe for concurrent use.
+// Report returns what the reconciler has found. It is safe for concurrent use.
 func (r *Reconciler) Report() ReconcilerReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.last
 }
 
-// Loop returns the loop that walks: a page in each interval, and a rest after each
-// round.
+// Loop returns the loop that checks one page per interval, and rests after each round.
 func (r *Reconciler) Loop() Loop {
 	var last Pass
 	return Loop{Name: "reconciler", Pass: func(ctx context.Context) (err error) {
@@ -147,8 +147,8 @@ func (r *Reconciler) Loop() Loop {
 	}}
 }
 
-// AgeLoop returns the loop that reads how long the oldest due row has waited. It is not a
-// part of the walk, because operators need the age while the walk rests.
+// AgeLoop returns the loop that reads how long the oldest due row has waited. It is separate
+// because operators need the age while the walk rests, too.
 func (r *Reconciler) AgeLoop() Loop {
 	return Loop{Name: "outbox age", Pass: r.ReadAge, Rest: func() time.Duration {
 		if r.cfg.Ledger.Exclusive() {
@@ -170,15 +170,14 @@ func (r *Reconciler) ReadAge(ctx context.Context) error {
 	return nil
 }
 
-// RunOnce checks one page of jobs, or of the ready index, with which a round ends; in haste
-// it checks several. It reports More until then. After an error the next pass checks the page
-// again. One pass
-// runs at a time.
+// RunOnce checks one page of jobs or, at the end of a round, of the ready index; in a fast
+// round it checks several. It reports More until the round ends. The next pass repeats a
+// page that could not be read. One pass runs at a time.
 func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	begun := time.Now()
 	pass, repaired, err := r.checkPage(ctx)
-	for err == nil && ctx.Err() == nil && r.haste && pass.More && time.Since(begun) < hastyTime &&
-		(pass.Done < hastyPage || r.cfg.Census.Spare()) {
+	for err == nil && ctx.Err() == nil && r.fast && pass.More && time.Since(begun) < fastTime &&
+		(pass.Done < fastPage || r.cfg.Census.Spare()) {
 		done := pass.Done
 		var fixed int
 		pass, fixed, err = r.checkPage(ctx)
@@ -210,7 +209,7 @@ func (r *Reconciler) checkPage(ctx context.Context) (pass Pass, repaired int, er
 func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, err error) {
 	census := r.cfg.Census
 	if census != nil && r.shard == 0 && r.from == "" {
-		r.haste = census.Begin()
+		r.fast = census.Begin()
 	}
 	findings, next, err := r.cfg.Ledger.Inspect(ctx, r.shard, r.cfg.Page, r.from)
 	if err != nil {
@@ -254,9 +253,8 @@ func (r *Reconciler) checkReady(ctx context.Context) (pass Pass, repaired int, e
 	return pass, repaired, err
 }
 
-// oldestPending returns the age of the oldest row that is due to be published. A row
-// that could not be published is due again a little later, so its age counts from its
-// creation.
+// oldestPending returns the age of the oldest row that is due to be published. The age
+// counts from the row's creation, because each failed publish makes it due later.
 func (r *Reconciler) oldestPending(ctx context.Context) (time.Duration, error) {
 	now := time.Now()
 	oldest := time.Duration(0)
@@ -274,7 +272,7 @@ func (r *Reconciler) oldestPending(ctx context.Context) (time.Duration, error) {
 		case errors.Is(err, tablestore.ErrUnavailable):
 			return 0, err
 		case err != nil: // A job that cannot be read must not hide the others.
-			r.cfg.Logger.ErrorContext(ctx, "age of a pending row not known", entries[0].Fields().With("error", err)...)
+			r.cfg.Logger.ErrorContext(ctx, "age of a pending row unknown", entries[0].Fields().With("error", err)...)
 		case job.Outbox != nil && job.Outbox.State == statemachine.OutboxPending:
 			oldest = max(oldest, now.Sub(job.Outbox.CreatedAt))
 		}

@@ -16,16 +16,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// ward is a ledger of two shards with one page of findings each.
+// ward is a fake ledger of two shards with one page of findings each.
 type ward struct {
 	findings [2][]ledger.Finding
 	err      error
-	pending  time.Time // since when a row is
-	gone     error     // why its job cannot be read
-	// hints are what each page of the ready index shows, and how many were repaired.
-	hints    []int
-	repaired int
-	bad      error
+	pending  time.Time // since when a row is pending; zero if there is none
+	gone     error     // why the row's job cannot be read
+	hints    []int     // the hints on each page of the ready index
+	repaired int       // how many hints of the first page are repaired
+	bad      error     // why the ready index cannot be read
 }
 
 func (w *ward) Shards() int { return 2 }
@@ -66,7 +65,7 @@ func (w *ward) Job(_ context.Context, id string) (*statemachine.Aggregate, error
 	return agg, w.gone
 }
 
-// round makes a whole round.
+// round makes passes until the end of a round.
 func round(t *testing.T, c *upkeep.Reconciler) {
 	t.Helper()
 	for range 10 {
@@ -79,12 +78,12 @@ func round(t *testing.T, c *upkeep.Reconciler) {
 	t.Fatal("the round does not end")
 }
 
-// job is a live job.
+// job returns a live job.
 func job(id string) *statemachine.Aggregate {
 	return &statemachine.Aggregate{Job: statemachine.Job{ID: id, State: statemachine.JobInProgress}}
 }
 
-func TestReconciler_ARound(t *testing.T) {
+func TestReconciler_ReportsARound(t *testing.T) {
 	t.Parallel()
 	w := &ward{findings: [2][]ledger.Finding{
 		{{JobID: "fine", Job: job("fine")}, {JobID: "stuck", Job: job("stuck"), Stuck: "no entry"}},
@@ -107,62 +106,62 @@ func TestReconciler_ARound(t *testing.T) {
 	}
 }
 
-// counting is a census that notes what it is told.
+// counting is a census that records its calls.
 type counting struct {
-	told  []string
-	haste bool
+	calls []string
+	fast  bool
 	err   error
 }
 
 func (c *counting) Begin() bool {
-	c.told = append(c.told, "begin")
-	return c.haste
+	c.calls = append(c.calls, "begin")
+	return c.fast
 }
 
 func (c *counting) Spare() bool { return false }
 
-func (c *counting) Walked(job *statemachine.Aggregate) { c.told = append(c.told, job.Job.ID) }
+func (c *counting) Walked(job *statemachine.Aggregate) { c.calls = append(c.calls, job.Job.ID) }
 
 func (c *counting) End(context.Context) error {
-	c.told = append(c.told, "end")
+	c.calls = append(c.calls, "end")
 	return c.err
 }
 
-// The census is told of each live job between the beginning and the end of the walk,
-// which makes haste if the census asks for it.
-func TestReconciler_TellsTheCensusOfEachRound(t *testing.T) {
+// The census gets each live job between the beginning and the end of the walk, which is
+// fast if the census asks for it.
+func TestReconciler_DrivesTheCensus(t *testing.T) {
 	t.Parallel()
-	for haste, passes := range map[bool]int{false: 3, true: 1} {
+	for fast, passes := range map[bool]int{false: 3, true: 1} {
 		w := &ward{findings: [2][]ledger.Finding{
 			{{JobID: "one", Job: job("one")}, {JobID: "gone"}}, {{JobID: "two", Job: job("two")}},
 		}}
-		told := &counting{haste: haste, err: errors.New("away")}
-		c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w, Census: told})
+		census := &counting{fast: fast, err: errors.New("away")}
+		c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w, Census: census})
 		if err != nil {
 			t.Fatal(err)
 		}
 		for n := 1; err == nil && n <= 10; n++ {
 			if _, err = c.RunOnce(t.Context()); err != nil && n != passes {
-				t.Errorf("haste %t: the walk took %d passes", haste, n)
+				t.Errorf("fast %t: the walk took %d passes, want %d", fast, n, passes)
 			}
 		}
-		if !errors.Is(err, told.err) {
-			t.Errorf("the error of the census is %v", err)
+		if !errors.Is(err, census.err) {
+			t.Errorf("RunOnce: %v, want the error of the census", err)
 		}
-		told.err = nil
+		census.err = nil
 		round(t, c)
-		if want := []string{"begin", "one", "two", "end"}; !slices.Equal(told.told, want) {
-			t.Errorf("haste %t: the census was told %q", haste, told.told)
+		if want := []string{"begin", "one", "two", "end"}; !slices.Equal(census.calls, want) {
+			t.Errorf("fast %t: the census got %q, want %q", fast, census.calls, want)
 		}
 		round(t, c)
-		if n := len(told.told); n != 8 {
-			t.Errorf("of two rounds the census was told %q", told.told)
+		if n := len(census.calls); n != 8 {
+			t.Errorf("after two rounds the census got %q", census.calls)
 		}
 	}
 }
 
-// crowd is a ledger with ten pages of live jobs, or of ready hints, each of which takes a
-// while.
+// crowd is a fake ledger with ten pages of live jobs, or of ready hints, each of which takes
+// 100 ms to read.
 type crowd struct {
 	ward
 
@@ -184,37 +183,37 @@ func (c *crowd) InspectReady(_ context.Context, _ *ledger.ReadyWalk, limit int) 
 	return limit, 0, c.page(), nil
 }
 
-// page takes the time of one page, and reports whether it is the last.
+// page waits for the time of one page, and reports whether it is the last.
 func (c *crowd) page() bool {
 	time.Sleep(100 * time.Millisecond)
 	c.pages++
 	return c.pages%10 == 0
 }
 
-// sparing is a census whose walk may take what time there is.
-type sparing struct{ counting }
+// idle is a census whose walk may take all of its time.
+type idle struct{ counting }
 
-func (*sparing) Spare() bool { return true }
+func (*idle) Spare() bool { return true }
 
-// A pass in haste checks a thousand jobs or hints, and more of them if nothing else is to be
-// done. The walk of the ready index ends in the second such pass.
-func TestReconciler_TakesTheTimeThatThereIs(t *testing.T) {
+// A fast pass checks a thousand jobs or hints, and more if the process is otherwise idle, in
+// which case the walk of the ready index ends in the second pass.
+func TestReconciler_AFastPassChecksManyPages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, hinted := range []bool{false, true} {
 			for want, census := range map[int]upkeep.Census{
-				400: &counting{}, 1200: &counting{haste: true}, 3600: &sparing{counting{haste: true}},
+				400: &counting{}, 1200: &counting{fast: true}, 3600: &idle{counting{fast: true}},
 			} {
 				c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &crowd{hinted: hinted}, Census: census, Page: 400})
 				if err != nil {
 					t.Fatal(err)
 				}
 				var pass upkeep.Pass
-				for n := 0; n < 3 && err == nil && pass.Done == 0; n++ { // Of no jobs, the walk may take a pass for each shard.
+				for n := 0; n < 3 && err == nil && pass.Done == 0; n++ { // Empty shards of live jobs take a pass each.
 					pass, err = c.RunOnce(t.Context())
 				}
 				if err != nil || pass.Done != want || !pass.More {
-					t.Errorf("%T, of hints %t: a pass checks %d, want %d, more %t: %v", census, hinted, pass.Done, want, pass.More, err)
+					t.Errorf("%T, hints %t: a pass checks %d, want %d, more %t: %v", census, hinted, pass.Done, want, pass.More, err)
 				}
 				if pass, err = c.RunOnce(t.Context()); hinted && want == 3600 && (err != nil || pass.Done != 400 || pass.More) {
 					t.Errorf("the round ends with %+v, %v", pass, err)
@@ -224,7 +223,7 @@ func TestReconciler_TakesTheTimeThatThereIs(t *testing.T) {
 	})
 }
 
-func TestReconciler_ChecksThePageAgainAfterAnError(t *testing.T) {
+func TestReconciler_RepeatsAPageAfterAnError(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
 	w := &ward{err: away}
@@ -253,7 +252,7 @@ func TestReconciler_ChecksThePageAgainAfterAnError(t *testing.T) {
 func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &ward{pending: time.Now()}}) // It is due again all the time.
+		c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &ward{pending: time.Now()}}) // The row is always due now.
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +267,7 @@ func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {
 	})
 }
 
-func TestReconciler_OfAPendingRowWhoseJobIsGone(t *testing.T) {
+func TestReconciler_SkipsAPendingRowWithoutAJob(t *testing.T) {
 	t.Parallel()
 	w := &ward{pending: time.Now().Add(-time.Hour), gone: ledger.ErrJobNotFound}
 	c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w})
@@ -284,11 +283,11 @@ func TestReconciler_OfAPendingRowWhoseJobIsGone(t *testing.T) {
 	}
 	w.gone = tablestore.ErrUnavailable
 	if err := c.ReadAge(t.Context()); !errors.Is(err, w.gone) {
-		t.Errorf("a ledger that does not answer: %v", err)
+		t.Errorf("an unavailable ledger: %v", err)
 	}
 }
 
-func TestNewReconciler_NamesTheField(t *testing.T) {
+func TestNewReconciler_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]upkeep.ReconcilerConfig{"no ledger": {}, "negative": {Ledger: &ward{}, Page: -1}} {
 		if _, err := upkeep.NewReconciler(cfg); err == nil {
@@ -297,9 +296,9 @@ func TestNewReconciler_NamesTheField(t *testing.T) {
 	}
 }
 
-// The walk over a backlog costs the same in each second, however many jobs wait, and less
-// if this process pays for the reads.
-func TestCost_OfAReconcilersPass(t *testing.T) {
+// The cost of a pass does not depend on the number of live jobs, and is lower on an exclusive
+// store, whose reads cost this process CPU time.
+func TestCost_OfAReconcilerPass(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		split bool
@@ -323,8 +322,8 @@ func TestCost_OfAReconcilersPass(t *testing.T) {
 			t.Error(pass, err)
 		}
 		got := counter.Counts()
-		// A page of slots, and of each job its rows and its ready hint; with a split store
-		// its schedule entry too.
+		// One scan reads a page of slots; each job takes a scan of its rows and a read of its
+		// ready hint, and on a split store one of its schedule entry.
 		gets := test.jobs
 		if test.split {
 			gets *= 2

@@ -50,34 +50,34 @@ func (k Kind) applies(state statemachine.JobState, named bool) bool {
 
 // The limits and defaults of a [BulkRequest].
 const (
-	MaxBulkJobIDs   = 1000   // jobs that it names
-	MaxBulkJobs     = 10_000 // jobs that its filter selects
-	MinBulkRate     = 0.01   // its RatePerSecond
-	MaxBulkRate     = 1000   // its RatePerSecond
-	DefaultBulkRate = 20     // its RatePerSecond if that is 0 and jobs are dispatched by it
-	DefaultStopRate = 200    // its RatePerSecond if that is 0 and jobs are cancelled or paused
+	MaxBulkJobIDs   = 1000   // the most JobIDs
+	MaxBulkJobs     = 10_000 // the highest Limit
+	MinBulkRate     = 0.01   // the lowest RatePerSecond
+	MaxBulkRate     = 1000   // the highest RatePerSecond
+	DefaultBulkRate = 20     // RatePerSecond of a retry or resume, unless set
+	DefaultStopRate = 200    // RatePerSecond of a cancel or pause, unless set
 )
 
-// Filter selects jobs. All its fields that are set must match.
+// Filter selects jobs. All fields that are set must match.
 type Filter struct {
 	TenantID    string                `json:"tenant_id,omitempty"`
 	RequestType string                `json:"request_type,omitempty"`
 	State       statemachine.JobState `json:"state,omitempty"` // of a live job
-	// Service, StepType and ErrorCode are those of the failure, or of the current step of
-	// a live job and its last failure.
+	// Service, StepType and ErrorCode are those of a failed job's failure, or of a live
+	// job's current step and its last failure.
 	Service   string `json:"service,omitempty"`
 	StepType  string `json:"step_type,omitempty"`
 	ErrorCode string `json:"error_code,omitempty"`
-	// The times bound the acceptance and, of failed jobs, the failure, from and to. Without
-	// CreatedAfter failed jobs are those accepted in this month or the two before it.
+	// Created… bound the time of acceptance, and Failed… that of the failure of a failed
+	// job: After ≤ time < Before. Without CreatedAfter, failed jobs are those accepted in
+	// this month or the two before it.
 	CreatedAfter  time.Time `json:"created_after,omitzero"`
 	CreatedBefore time.Time `json:"created_before,omitzero"`
 	FailedAfter   time.Time `json:"failed_after,omitzero"`
 	FailedBefore  time.Time `json:"failed_before,omitzero"`
 }
 
-// contradiction names the first two times of which one must be before the other, and is
-// not.
+// contradiction names the first pair of bounds that are not in order.
 func (f *Filter) contradiction() (first, second string) {
 	switch {
 	case !f.CreatedAfter.IsZero() && !f.CreatedBefore.IsZero() && !f.CreatedAfter.Before(f.CreatedBefore):
@@ -88,7 +88,7 @@ func (f *Filter) contradiction() (first, second string) {
 	return "", ""
 }
 
-// list returns the list of jobs to look for failures in.
+// list returns a filter for the jobs whose failures may match.
 func (f *Filter) list() jobs.Filter {
 	list := jobs.Filter{State: statemachine.JobFailedFinal, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore}
 	if end := f.FailedBefore; list.CreatedBefore.IsZero() || !end.IsZero() && end.Before(list.CreatedBefore) {
@@ -97,8 +97,8 @@ func (f *Filter) list() jobs.Filter {
 	return list
 }
 
-// matchesFailure reports whether the filter selects a failed job. A job's id holds the time
-// of its acceptance.
+// matchesFailure reports whether the filter selects a failed job. It takes the time of
+// acceptance from the job's id.
 func (f *Filter) matchesFailure(hint *jobs.Hint) bool {
 	return fits([][2]string{
 		{f.RequestType, hint.RequestType}, {f.Service, hint.Service}, {f.StepType, hint.StepType}, {f.ErrorCode, hint.ErrorCode},
@@ -118,40 +118,41 @@ func (f *Filter) matchesTraits(t *census.Traits) bool {
 	})
 }
 
-// fits reports whether each wanted text is empty or equals the job's.
-func fits(texts [][2]string) bool {
-	return !slices.ContainsFunc(texts, func(pair [2]string) bool { return pair[0] != "" && pair[0] != pair[1] })
+// fits reports whether in each pair the wanted text is empty or equals the job's.
+func fits(pairs [][2]string) bool {
+	return !slices.ContainsFunc(pairs, func(pair [2]string) bool { return pair[0] != "" && pair[0] != pair[1] })
 }
 
-// within reports whether the time is in the bounds, of which each may be zero.
+// within reports whether after ≤ t < before. A zero bound does not limit.
 func within(t, after, before time.Time) bool {
 	return (after.IsZero() || !t.Before(after)) && (before.IsZero() || t.Before(before))
 }
 
-// BulkRequest says what to do to which jobs.
+// BulkRequest describes an operation to create.
 type BulkRequest struct {
 	// Kind is what to do. Optional. Defaults to [KindRetry].
 	Kind Kind
-	// JobIDs are the jobs, in the order to be worked on. Without them, the filter selects:
-	// for a retry jobs that are FAILED_FINAL and have no rerun, the newest first; otherwise
-	// live jobs that it would change.
+	// JobIDs names the jobs, in processing order. Without it, Filter selects them: for a
+	// retry, FAILED_FINAL jobs without a rerun, newest first; otherwise live jobs that the
+	// operation would change.
 	JobIDs []string
 	Filter Filter
-	// All must be set if neither of them is.
+	// All must be set if neither JobIDs nor Filter is.
 	All bool
 	// From is the starting point of reruns. Optional. Defaults to the failed step.
 	From ledger.RerunFrom
 	// Limit is the most jobs that the filter selects. Optional. Defaults to [MaxBulkJobs].
 	Limit int
-	// RatePerSecond is the most jobs that are begun in a second. Optional. Defaults to
+	// RatePerSecond is the most jobs that are started per second. Optional. Defaults to
 	// [DefaultBulkRate] or [DefaultStopRate].
 	RatePerSecond float64
-	// Reason and Actor are for the history of the jobs. The reason is required to cancel.
+	// Reason and Actor go into the history of the jobs. A cancel requires a Reason.
 	Reason string
 	Actor  string `json:"-"`
 }
 
-// complete fills in the defaults. The error is the problem of the first invalid field.
+// complete sets the defaults and removes repeated JobIDs. The error names the first invalid
+// field.
 func (r *BulkRequest) complete() error {
 	r.Kind = cmp.Or(r.Kind, KindRetry)
 	if r.Kind == KindRetry {
@@ -192,14 +193,14 @@ func (r *BulkRequest) complete() error {
 	return nil
 }
 
-// digest identifies what a complete request asks for.
+// digest returns a hash of a complete request, without its actor.
 func (r *BulkRequest) digest() string {
-	text, _ := json.Marshal(r) // It never fails: the rate is a finite number.
+	text, _ := json.Marshal(r) // The rate is finite, so it always encodes.
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:])
 }
 
-// invalidRequest is the problem of a request with one violation.
+// invalidRequest returns the problem of a request with one violation.
 func invalidRequest(pointer, message string) error {
 	return &problem.Error{
 		Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Pointer: pointer, Message: message}},
@@ -210,17 +211,16 @@ func invalidRequest(pointer, message string) error {
 type candidate struct{ jobID, tenant string }
 
 const (
-	maxLiveRead = 20_000 // live jobs that are read for one request
+	maxLiveRead = 20_000 // live jobs read for one request
 	readPage    = 100    // jobs in memory at a time
 )
 
-// selection yields the jobs that a request selects, without its limit.
+// selection finds the jobs that a request selects, regardless of its limit.
 type selection struct {
 	OperationsConfig
 
-	request *BulkRequest
-	// truncated says that there may be more: the walk ended at its bound.
-	truncated bool
+	request   *BulkRequest
+	truncated bool // a bound ended the walk, so there may be more
 }
 
 func (s *selection) candidates(ctx context.Context) iter.Seq2[candidate, error] {
@@ -234,7 +234,7 @@ func (s *selection) candidates(ctx context.Context) iter.Seq2[candidate, error] 
 	}
 }
 
-// named yields the named jobs, which the worker reads when their turn comes.
+// named yields the named jobs without reading them: the worker does later.
 func (s *selection) named(yield func(candidate, error) bool) {
 	for _, id := range s.request.JobIDs {
 		if !yield(candidate{jobID: id}, nil) {
@@ -315,7 +315,7 @@ func (s *selection) liveIDs(ctx context.Context) iter.Seq2[[]string, error] {
 	}
 }
 
-// readAll reads the jobs concurrently, each nil if it does not exist.
+// readAll reads the jobs concurrently. Those that do not exist are nil.
 func readAll(ctx context.Context, l OperationsLedger, ids []string) ([]*statemachine.Aggregate, error) {
 	found := make([]*statemachine.Aggregate, len(ids))
 	group, ctx := errgroup.WithContext(ctx)
@@ -333,18 +333,18 @@ func readAll(ctx context.Context, l OperationsLedger, ids []string) ([]*statemac
 	return found, group.Wait()
 }
 
-// maxPreview is how many jobs a preview shows.
+// maxPreview is the most jobs in a preview's sample.
 const maxPreview = 10
 
-// Preview is what an operation would do.
+// Preview is what an operation would select.
 type Preview struct {
-	Matched   int  // jobs that are selected, without the limit
+	Matched   int  // how many jobs match, regardless of the limit
 	Truncated bool // there may be more
 	Sample    []*statemachine.Aggregate
 }
 
-// Preview returns what [Operations.Create] would select, and stores nothing. Its errors are
-// the same.
+// Preview returns what [Operations.Create] would select, without storing it. The errors are
+// those of Create.
 func (s *Operations) Preview(ctx context.Context, r BulkRequest) (preview Preview, err error) {
 	defer func() { err = ledger.Problem(err) }()
 	if err := r.complete(); err != nil {

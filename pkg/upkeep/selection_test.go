@@ -21,7 +21,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// paused is a job that is PAUSED.
+// paused adds a PAUSED job.
 func (w *world) paused(t *testing.T, tenant, stepType string) string {
 	t.Helper()
 	id := w.accept(t, tenant, stepType)
@@ -31,7 +31,7 @@ func (w *world) paused(t *testing.T, tenant, stepType string) string {
 	return id
 }
 
-// state is the job's state.
+// state returns the job's state.
 func (w *world) state(t *testing.T, jobID string) statemachine.JobState {
 	t.Helper()
 	agg, err := w.Job(t.Context(), jobID)
@@ -41,8 +41,8 @@ func (w *world) state(t *testing.T, jobID string) statemachine.JobState {
 	return agg.Job.State
 }
 
-// selected are the jobs that an operation of the request is for, sorted. A preview has
-// the same.
+// selected returns the jobs that the request selects, sorted. It checks that a preview
+// selects the same.
 func selected(t *testing.T, s *upkeep.Operations, r upkeep.BulkRequest) []string {
 	t.Helper()
 	r.All, r.Reason = true, "why"
@@ -65,7 +65,7 @@ func selected(t *testing.T, s *upkeep.Operations, r upkeep.BulkRequest) []string
 	return all
 }
 
-func TestSelection_OfLiveJobs(t *testing.T) {
+func TestCreate_SelectsLiveJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, split())
@@ -131,8 +131,7 @@ func TestPreview_CountsAllAndShowsTen(t *testing.T) {
 	}
 }
 
-// What an operation leaves out is said, not hidden.
-func TestCreate_SaysWhenThereAreMore(t *testing.T) {
+func TestCreate_ReportsTruncation(t *testing.T) {
 	t.Parallel()
 	w := open(t, split())
 	for range 3 {
@@ -155,7 +154,7 @@ func TestCreate_SaysWhenThereAreMore(t *testing.T) {
 	}
 }
 
-// flood is a ledger with ever more live jobs.
+// flood is a fake ledger whose live jobs never end.
 type flood struct {
 	*sketch
 	shown int
@@ -168,7 +167,7 @@ func (f *flood) Live(_ context.Context, _ string, _, limit int, _ string) ([]str
 	return slices.Repeat([]string{"gone"}, limit), "more", nil
 }
 
-func TestPreview_OfLiveJobsIsBounded(t *testing.T) {
+func TestPreview_ReadsABoundedNumberOfLiveJobs(t *testing.T) {
 	t.Parallel()
 	jobs := &flood{sketch: newSketch()}
 	preview, err := serve(t, jobs, split()).Preview(t.Context(), upkeep.BulkRequest{Kind: upkeep.KindPause, All: true})
@@ -177,9 +176,9 @@ func TestPreview_OfLiveJobsIsBounded(t *testing.T) {
 	}
 }
 
-// A preview costs as much as there are failures or live jobs, however many have ended
-// otherwise.
-func TestPreview_ReadsNothingOfJobsThatSucceeded(t *testing.T) {
+// The cost of a preview depends on the number of failures or live jobs, not on the number of
+// jobs that ended otherwise.
+func TestPreview_ReadsNoJobsThatSucceeded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(split())
@@ -206,8 +205,8 @@ func TestPreview_ReadsNothingOfJobsThatSucceeded(t *testing.T) {
 func TestBulk_ControlsLiveJobs(t *testing.T) {
 	t.Parallel()
 	for kind, test := range map[upkeep.Kind]struct {
-		state    statemachine.JobState // of a job after it
-		repeated statemachine.Event    // makes a job so before it
+		state    statemachine.JobState // of a job after the operation
+		repeated statemachine.Event    // brings a job into that state before the operation
 	}{
 		upkeep.KindCancel: {statemachine.JobCancelled, statemachine.Cancel{}},
 		upkeep.KindPause:  {statemachine.JobPaused, statemachine.Pause{}},
@@ -259,7 +258,7 @@ func TestBulk_ControlsLiveJobs(t *testing.T) {
 	}
 }
 
-// A job that has moved on since the operation was created is left alone.
+// A job that no longer matches when its turn comes is left alone.
 func TestBulk_ChecksALiveJobAgainstTheFilter(t *testing.T) {
 	t.Parallel()
 	w := open(t, split())
@@ -277,19 +276,19 @@ func TestBulk_ChecksALiveJobAgainstTheFilter(t *testing.T) {
 	}
 }
 
-// A process crashes after it has paused a job and before it has stored that; then a user
-// resumes the job. The runner that takes the operation over leaves it so.
-func TestBulk_ATakeOverPausesNoJobAgain(t *testing.T) {
+// A process crashes after it has paused a job but before it has stored the outcome. Then a
+// user resumes the job. The runner that takes over does not pause it again.
+func TestBulk_ATakeoverPausesNoJobAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := split()
-		dying := &mortal{Store: mem}
+		store := &crashing{Store: mem}
 		w := open(t, mem)
 		id := w.accept(t, "t", "OCR")
 		op := create(t, w.Operations, "", upkeep.BulkRequest{Kind: upkeep.KindPause})
 		var once sync.Once
-		l := &telling{Ledger: w.Ledger, changed: func() { once.Do(dying.die) }}
-		runOnce(t, runner(t, serve(t, l, dying)))
+		l := &telling{Ledger: w.Ledger, changed: func() { once.Do(store.crash) }}
+		runOnce(t, runner(t, serve(t, l, store)))
 		if got := w.state(t, id); got != statemachine.JobPaused {
 			t.Fatalf("the job is %s", got)
 		}
@@ -305,7 +304,7 @@ func TestBulk_ATakeOverPausesNoJobAgain(t *testing.T) {
 	})
 }
 
-// telling calls a function after each change of a job.
+// telling is a ledger that calls a function after each change of a job.
 type telling struct {
 	*ledger.Ledger
 	changed func()
@@ -365,8 +364,8 @@ func (blind) Live(context.Context, string, int, int, string) ([]string, string, 
 	return nil, "", errors.New("listed")
 }
 
-// If the traits of the live jobs are known, only those are read that may match.
-func TestPreview_OfKnownLiveJobs(t *testing.T) {
+// If the traits of the live jobs are known, only jobs that may match are read.
+func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 	t.Parallel()
 	w := open(t, split())
 	known := map[string]census.Traits{}

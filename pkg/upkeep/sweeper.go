@@ -17,8 +17,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// sweepLimit is the most entries that one pass reads from one shard, so that no shard
-// waits for another's backlog. The next pass continues there.
+// sweepLimit bounds the entries that one pass of a [Sweeper] reads from a shard, so that no
+// shard waits for another's backlog, and those that one pass of [Webhooks] reads from all.
+// The next pass continues after them.
 const sweepLimit = 4096
 
 // Schedule is the part of the ledger that finds due work.
@@ -28,15 +29,15 @@ type Schedule interface {
 	) ([]ledger.Entry, string, error)
 }
 
-// cursor walks the due entries of all shards and continues where it stopped, so that
-// entries that stay due do not hide the ones after them.
+// cursor walks the due entries of all shards. Each walk continues where the last one
+// stopped, so that entries that stay due do not hide the ones after them.
 type cursor struct {
 	shard int
-	after string // in the shard; empty at its start
+	after string // position in the shard; empty at its start
 }
 
-// round reads the due entries of each shard once, and calls do with them. It ends when
-// room returns 0; the next round continues there. Its error is that of reading.
+// round reads the due entries of each shard once, and calls do with each. It ends early if
+// room returns 0, and the next round continues there. The error is one of reading.
 func (c *cursor) round(ctx context.Context, s Schedule, kind ledger.Kind, room func() int, do func(ledger.Entry)) error {
 	now := time.Now()
 	for left := s.Shards(); left > 0 && ctx.Err() == nil; {
@@ -59,7 +60,7 @@ func (c *cursor) round(ctx context.Context, s Schedule, kind ledger.Kind, room f
 	return nil
 }
 
-// SweeperLedger is what the sweeper needs of the ledger.
+// SweeperLedger is the part of the ledger that a [Sweeper] needs.
 type SweeperLedger interface {
 	Schedule
 	Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.FireOutcome, ledger.Result, error)
@@ -73,8 +74,8 @@ type SweeperConfig struct {
 	Page int
 	// Parallel is how many entries are fired concurrently. Optional. Defaults to 16.
 	Parallel int
-	// Outages returns when outages of the bus ended during which workers could not be
-	// reached, or could not report. Optional: the pull queue has no such outages.
+	// Outages returns when the bus last became available again, for directives and for
+	// replies. Optional: the pull queue has no such outages.
 	Outages func(ctx context.Context) (Outages, error)
 	// Random returns numbers in [0, 1), for the shard at which a pass begins.
 	// Optional. Defaults to math/rand/v2. It must be safe for concurrent use.
@@ -85,10 +86,10 @@ type SweeperConfig struct {
 	Observe func(SweeperPass)
 }
 
-// Outages is when outages of the bus ended. An outage that goes on ends now.
+// Outages is when outages of the bus ended; an outage that has not ended counts as ending
+// now. The zero time means that there was none.
 type Outages struct {
-	// Topic returns the end of a topic's last outage, or of the whole bus's if that was
-	// later; the zero time if there was none.
+	// Topic returns the end of the last outage of a topic or of the whole bus.
 	Topic func(topic string) time.Time
 	// Replies is the end of the last outage of the reply topics.
 	Replies time.Time
@@ -96,17 +97,17 @@ type Outages struct {
 
 // SweeperPass is what one pass of a [Sweeper] did.
 type SweeperPass struct {
-	Read      int                        // schedule entries read
-	Standings map[ledger.FireOutcome]int // of the entries that were fired
-	Failed    int                        // entries that could not be fired; they stay
-	// Late is how long the oldest entry was overdue, without those that are left alone
+	Read     int                        // schedule entries read
+	Outcomes map[ledger.FireOutcome]int // of the entries that were fired
+	Failed   int                        // entries that could not be fired; they stay
+	// Late is how long the oldest entry was overdue, except for entries that must wait
 	// because their change may still commit.
 	Late time.Duration
 }
 
-// Sweeper acts on deadlines: ACK timeouts, expired leases, retries that came due,
-// rows that the hot path did not publish in time, and unfinished work after a
-// job's end. Any number may run on one store.
+// Sweeper acts on deadlines: ACK timeouts, expired leases, due retries, rows that the hot
+// path did not publish in time, and unfinished work after a job's end. Any number may run
+// on one store.
 //
 // It never searches for such jobs. Each job with anything left to do has an entry in
 // the schedule at or before its next deadline, so a pass reads the due part of one
@@ -121,16 +122,16 @@ type SweeperPass struct {
 // grace first; see [statemachine.DeadlinePassed].
 type Sweeper struct {
 	cfg SweeperConfig
-	// outage is when the last outage ended: the start of the process, the first
-	// pass that read the store again, or the first one after a standstill.
+	// outage is when the last outage ended: the start of the process, or of the first
+	// pass after the store was unavailable or the process suspended.
 	outage time.Time
-	down   bool // the store did not answer the last pass
+	down   bool // the store was unavailable in the last pass
 	// next[shard] is where the next pass begins, empty at the start of the shard.
 	next []string
 }
 
-// NewSweeper returns a sweeper that treats the time until now as an outage: workers
-// could not report while the process was down.
+// NewSweeper returns a sweeper. It treats the time until now as an outage, because workers
+// could not report while the process was down. The error names the invalid field.
 func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 	if cfg.Ledger == nil {
 		return nil, errors.New("sweeper: Ledger is required")
@@ -158,8 +159,9 @@ func (s *Sweeper) Loop() Loop {
 	}}
 }
 
-// RunOnce fires the due timers. An entry that cannot be fired stays, and does not hold
-// up the others; the error is that of reading the schedule. One pass runs at a time.
+// RunOnce fires the due timers. An entry that cannot be fired stays and does not hold up
+// the others; the error is one of reading the schedule or the outages. One pass runs at a
+// time.
 func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
 	if s.down { // This pass may be the first to find the store back.
 		s.outage = time.Now()
@@ -175,7 +177,8 @@ func (s *Sweeper) RunOnce(ctx context.Context) (SweeperPass, error) {
 	return pass, nil
 }
 
-// sweep fires the due timers of all shards. It returns the first error of reading them.
+// sweep fires the due timers of all shards. It returns the first error of reading them, or
+// the outages.
 func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 	now := time.Now()
 	var bus Outages
@@ -185,30 +188,30 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 			return SweeperPass{}, err
 		}
 	}
-	pass := SweeperPass{Standings: map[ledger.FireOutcome]int{}}
+	pass := SweeperPass{Outcomes: map[ledger.FireOutcome]int{}}
 	var mu sync.Mutex // guards pass
 	fire := func(entry ledger.Entry) {
 		event := statemachine.DeadlinePassed{Topic: bus.Topic, Replies: bus.Replies}
 		if entry.Due.Before(s.outage) {
 			event.Outage = s.outage
 		}
-		standing, result, err := s.cfg.Ledger.Fire(ctx, entry, event)
+		outcome, result, err := s.cfg.Ledger.Fire(ctx, entry, event)
 		if err == nil && result.PostErr != nil {
 			err = fmt.Errorf("after the commit: %w", result.PostErr)
 		}
-		if err != nil && ctx.Err() == nil { // When the process stops, the next one fires it.
+		if err != nil && ctx.Err() == nil { // If the process stops, another fires the entry.
 			s.cfg.Logger.WarnContext(ctx, "deadline not handled", entry.Fields().With("error", err)...)
 		}
 		mu.Lock()
 		defer mu.Unlock()
 		pass.Read++
-		if standing != ledger.Early {
+		if outcome != ledger.Early {
 			pass.Late = max(pass.Late, now.Sub(entry.Due))
 		}
 		if err != nil {
 			pass.Failed++
 		} else {
-			pass.Standings[standing]++
+			pass.Outcomes[outcome]++
 		}
 	}
 	shards := s.cfg.Ledger.Shards()
@@ -222,8 +225,9 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 	return pass, firstErr
 }
 
-// sweepShard fires the due entries of one shard page by page, those of a page
-// concurrently. Entries that stay, however many, do not hide the ones after them.
+// sweepShard fires the due entries of one shard page by page, the entries of a page
+// concurrently. It continues after the last entry read, so entries that stay do not hide
+// the ones after them.
 func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, fire func(ledger.Entry)) error {
 	for read := 0; read < sweepLimit; {
 		entries, next, err := s.cfg.Ledger.Due(ctx, ledger.Timer, shard, now, s.cfg.Page, s.next[shard])
@@ -247,7 +251,7 @@ func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, fire
 	return nil
 }
 
-// RetentionLedger is what the retention needs of the ledger.
+// RetentionLedger is the part of the ledger that a [Retention] needs.
 type RetentionLedger interface {
 	Schedule
 	Purge(ctx context.Context, entry ledger.Entry) (ledger.Purged, error)
@@ -257,12 +261,12 @@ type RetentionLedger interface {
 type RetentionConfig struct {
 	// Ledger holds the jobs. Required.
 	Ledger RetentionLedger
-	// PassLimit is the most jobs that one pass purges, so that a backlog of them never
-	// competes with the work at hand. Optional. Defaults to 50.
+	// PassLimit is the most jobs that one pass purges, so that a backlog of ended jobs
+	// never competes with live ones. Optional. Defaults to 50.
 	PassLimit int
 	// Random returns numbers in [0, 1), for the shard at which the first pass begins:
-	// replicas that begin at different ones seldom purge the same job side by side.
-	// Optional. Defaults to math/rand/v2.
+	// replicas that begin at different shards seldom purge the same job. Optional.
+	// Defaults to math/rand/v2.
 	Random func() float64
 	// Logger logs jobs that could not be purged. Optional.
 	Logger *slog.Logger
@@ -270,9 +274,9 @@ type RetentionConfig struct {
 	Observe func(ledger.Purged)
 }
 
-// Retention purges ended jobs when their retention has passed. [ledger.Ledger.Purge]
-// decides what a purge deletes, and in which order; the schedule entry of one that fails
-// or is cut short stays. Any number may run on one store.
+// Retention purges ended jobs after their retention time. [ledger.Ledger.Purge] decides
+// what to delete, in which order. The schedule entry of a job stays until its purge is
+// complete. Any number may run on one store.
 type Retention struct {
 	cfg  RetentionConfig
 	next cursor // where the next pass begins
@@ -304,9 +308,9 @@ func (r *Retention) Loop() Loop {
 	}}
 }
 
-// RunOnce tries to purge at most PassLimit jobs. A job that cannot be purged keeps its
-// entry, and does not hold up the others. The error is that of reading the schedule. One
-// pass runs at a time. It goes on when the disk is too full for other writes.
+// RunOnce purges at most PassLimit jobs. A job that cannot be purged keeps its entry and
+// does not hold up the others. The error is one of reading the schedule. One pass runs at a
+// time. A pass may write even if the disk is too full for other writes.
 func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 	ctx = tablestore.Reclaiming(ctx)
 	var pass Pass

@@ -96,7 +96,7 @@ func (b *bundle) pass(t *testing.T) upkeep.SweeperPass {
 	return result
 }
 
-func TestSweeper_DeadlinesAreActedOn(t *testing.T) {
+func TestSweeper_ActsOnDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
@@ -122,7 +122,7 @@ func TestSweeper_DeadlinesAreActedOn(t *testing.T) {
 			b.pass(t)
 		}
 		if step := b.step(t, id); step.State != statemachine.StepInProgress {
-			t.Fatalf("a step with heartbeats is %s", step.State)
+			t.Fatalf("step is %s despite heartbeats", step.State)
 		}
 		time.Sleep(16 * time.Minute)
 		b.pass(t)
@@ -132,7 +132,7 @@ func TestSweeper_DeadlinesAreActedOn(t *testing.T) {
 	})
 }
 
-func TestSweeper_ADeadlineThatPassedBeforeTheStartGetsAGrace(t *testing.T) {
+func TestSweeper_GivesAGraceAfterTheStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
@@ -159,7 +159,8 @@ func TestSweeper_ADeadlineThatPassedBeforeTheStartGetsAGrace(t *testing.T) {
 	})
 }
 
-// flaky fails to fire the entries of one job, and to read while it is down.
+// flaky is a ledger that cannot fire the entries of one job, and cannot be read while it is
+// down.
 type flaky struct {
 	*ledger.Ledger
 	bad  string
@@ -193,7 +194,7 @@ func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
 		f.bad = ids[0]
 		time.Sleep(16 * time.Second)
 		result := b.pass(t)
-		if result.Failed != 1 || result.Standings[ledger.Acted] != 19 {
+		if result.Failed != 1 || result.Outcomes[ledger.Acted] != 19 {
 			t.Errorf("%+v", result)
 		}
 		if again := b.pass(t); again.Failed != 1 || again.Read != 1 {
@@ -202,8 +203,8 @@ func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// ending calls end before it fires an entry, which may end the context as a process that
-// stops does.
+// ending is a ledger that calls end before it fires an entry, to end the context as a process
+// that stops does.
 type ending struct {
 	*ledger.Ledger
 	end func()
@@ -217,8 +218,7 @@ func (e *ending) Fire(ctx context.Context, _ ledger.Entry, _ statemachine.Event)
 	return 0, ledger.Result{}, errors.New("bad row")
 }
 
-// An entry that is not fired because the process stops is no reason for a warning.
-func TestSweeper_WarnsOfFailuresAndNotOfItsEnd(t *testing.T) {
+func TestSweeper_WarnsOfFailuresButNotWhenStopping(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]bool{"fails": false, "stops": true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestSweeper_WarnsOfFailuresAndNotOfItsEnd(t *testing.T) {
 	}
 }
 
-func TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards(t *testing.T) {
+func TestSweeper_GivesAGraceAfterAnOutageOfTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{}
@@ -267,8 +267,8 @@ func TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards(t *testing.T) {
 	})
 }
 
-// While the bus is down no deadline counts, however long that takes; afterwards there
-// is a grace, and no retry is spent.
+// While the bus is down, no deadline counts. Afterwards there is a grace, and no retry is
+// spent.
 func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -297,7 +297,7 @@ func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
 			t.Errorf("without the store: %v", err)
 		}
 		broken = nil
-		time.Sleep(2 * time.Minute) // The store was away as well: that is a grace of its own.
+		time.Sleep(2 * time.Minute) // The store was unavailable too, which gives another grace.
 		b.pass(t)
 		time.Sleep(31 * time.Second)
 		b.pass(t)
@@ -307,7 +307,7 @@ func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
 	})
 }
 
-func TestSweeper_AStandstillOfTheProcessGivesAGraceAfterwards(t *testing.T) {
+func TestSweeper_GivesAGraceAfterASuspension(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
@@ -359,7 +359,7 @@ func TestSweeper_AnIdlePassReadsOnePagePerShard(t *testing.T) {
 	}
 }
 
-func TestNewSweeper_NamesTheField(t *testing.T) {
+func TestNewSweeper_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]upkeep.SweeperConfig{"no ledger": {}, "negative page": {Ledger: &ledger.Ledger{}, Page: -1}} {
 		if _, err := upkeep.NewSweeper(cfg); err == nil {
@@ -368,7 +368,7 @@ func TestNewSweeper_NamesTheField(t *testing.T) {
 	}
 }
 
-// timers is a ledger whose entries are due a minute ago, and are fired with that outcome.
+// timers is a fake ledger whose entries are a minute overdue and are fired with that outcome.
 type timers struct{ outcome ledger.FireOutcome }
 
 func (*timers) Shards() int { return 1 }
@@ -381,8 +381,8 @@ func (f *timers) Fire(context.Context, ledger.Entry, statemachine.Event) (ledger
 	return f.outcome, ledger.Result{}, nil
 }
 
-// An entry whose change may still commit waits for that, and the sweeper is not late.
-func TestSweeper_IsLateForWhatItActsOn(t *testing.T) {
+// An entry that must wait because its change may still commit does not make the sweeper late.
+func TestSweeper_IsLateOnlyForEntriesThatItMayFire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for outcome, want := range map[ledger.FireOutcome]time.Duration{
@@ -399,11 +399,11 @@ func TestSweeper_IsLateForWhatItActsOn(t *testing.T) {
 	})
 }
 
-// backlog is a ledger of two shards with jobs to purge, or to fire.
+// backlog is a fake ledger of two shards with jobs to purge or to fire.
 type backlog struct {
 	mu     sync.Mutex
 	shards [2][]string
-	bad    []string // the jobs that cannot be
+	bad    []string // the jobs that cannot be purged or fired
 	down   error
 	purged []string
 }
@@ -446,7 +446,7 @@ func (b *backlog) Fire(ctx context.Context, entry ledger.Entry, _ statemachine.E
 	return ledger.Acted, ledger.Result{}, err
 }
 
-// As many jobs as a pass reads from a shard fail, before one that does not.
+// The jobs that fail fill a whole pass over a shard.
 func TestSweeper_ManyBadJobsHoldUpNoOther(t *testing.T) {
 	t.Parallel()
 	b := &backlog{}
@@ -488,7 +488,7 @@ func TestRetention_BoundsAPassAndContinues(t *testing.T) {
 	}
 }
 
-// As many jobs as a pass may purge fail, in the shard at which it begins.
+// The jobs that fail fill a whole pass.
 func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"a", "b"}}
@@ -506,7 +506,6 @@ func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
 	}
 }
 
-// Replicas with other random numbers begin at other shards.
 func TestRetention_BeginsAtARandomShard(t *testing.T) {
 	t.Parallel()
 	for random, want := range map[float64][]string{0: {"a", "b", "c", "d"}, 0.5: {"c", "d", "a", "b"}} {
@@ -521,7 +520,7 @@ func TestRetention_BeginsAtARandomShard(t *testing.T) {
 	}
 }
 
-func TestRetention_OutlivesAnOutage(t *testing.T) {
+func TestRetention_ContinuesAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &backlog{shards: [2][]string{slices.Repeat([]string{"x"}, 1)}, down: errors.New("away")}
@@ -544,7 +543,7 @@ func TestRetention_OutlivesAnOutage(t *testing.T) {
 	})
 }
 
-func TestNewRetention_NamesTheField(t *testing.T) {
+func TestNewRetention_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]upkeep.RetentionConfig{
 		"no ledger": {}, "negative limit": {Ledger: &backlog{}, PassLimit: -1},
@@ -558,11 +557,11 @@ func TestNewRetention_NamesTheField(t *testing.T) {
 // TestTableLayout runs these tests, which use the layout "ledger", in the layout "table".
 func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says it for itself.
 	for name, test := range map[string]func(*testing.T){
-		"Sweeper_DeadlinesAreActedOn":                          TestSweeper_DeadlinesAreActedOn,
-		"Sweeper_ADeadlineThatPassedBeforeTheStartGetsAGrace":  TestSweeper_ADeadlineThatPassedBeforeTheStartGetsAGrace,
+		"Sweeper_DeadlinesAreActedOn":                          TestSweeper_ActsOnDeadlines,
+		"Sweeper_ADeadlineThatPassedBeforeTheStartGetsAGrace":  TestSweeper_GivesAGraceAfterTheStart,
 		"Sweeper_OneBadJobHoldsUpNoOther":                      TestSweeper_OneBadJobHoldsUpNoOther,
-		"Sweeper_AnOutageOfTheStoreGivesAGraceAfterwards":      TestSweeper_AnOutageOfTheStoreGivesAGraceAfterwards,
-		"Sweeper_AStandstillOfTheProcessGivesAGraceAfterwards": TestSweeper_AStandstillOfTheProcessGivesAGraceAfterwards,
+		"Sweeper_AnOutageOfTheStoreGivesAGraceAfterwards":      TestSweeper_GivesAGraceAfterAnOutageOfTheStore,
+		"Sweeper_AStandstillOfTheProcessGivesAGraceAfterwards": TestSweeper_GivesAGraceAfterASuspension,
 		"Sweeper_AnIdlePassReadsOnePagePerShard":               TestSweeper_AnIdlePassReadsOnePagePerShard,
 	} {
 		t.Run(name, test)

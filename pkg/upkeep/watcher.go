@@ -7,12 +7,13 @@ import (
 	"sync"
 )
 
-// Files are files that can be reloaded while the process runs, as one set.
+// Files is a set of files that can be reloaded, as a whole, while the process runs.
 type Files interface {
-	// Look reads the files. It returns a hash of their contents, or of the read
-	// error, and a function that puts exactly these contents into use, or returns an
-	// error and leaves the previous ones in use. news are attributes for the log.
-	Look() (digest string, load func() (news []any, err error))
+	// Look reads the files. It returns a digest of their contents, or of the read
+	// error, and a function that puts exactly these contents into use. If they are
+	// invalid, load returns an error and leaves the previous ones in use. attrs are
+	// attributes for the log.
+	Look() (digest string, load func() (attrs []any, err error))
 	// InUse returns the digest of the contents in use.
 	InUse() string
 }
@@ -20,19 +21,18 @@ type Files interface {
 // Watcher reloads changed files: all of them as one set, or none.
 //
 // It polls the contents of the files. File system notifications would be a
-// second or two faster, but network file systems do not send them, and for the
-// swapped link of a mounted config map they differ from host to host. Times and
-// sizes are not compared: a file may change and keep both.
+// second or two faster, but network file systems do not send them, and hosts differ in
+// what they send when the symbolic link of a mounted config map is swapped. Times and
+// sizes are not compared, because a file may change and keep both.
 type Watcher struct {
 	name    string
 	files   Files
 	logger  *slog.Logger
 	observe func(ReloadOutcome)
-	// seen is the digest of a change that one look has seen. It is loaded if
-	// the next look sees it again: a file is rarely half written for a whole
-	// interval.
+	// seen is the digest of changed files that have not been loaded yet. They are loaded
+	// if the next look finds the same digest: a write rarely takes a whole interval.
 	seen string
-	// tried is the digest of the last attempt if it failed, otherwise empty.
+	// tried is the digest of the last files if they were refused, otherwise empty.
 	tried  string
 	logged string // the last failure that was logged
 	wake   chan struct{}
@@ -42,26 +42,26 @@ type Watcher struct {
 	asked   bool // The next look loads the files, changed or not.
 }
 
-// NewWatcher returns a watcher of the files, whose name is a plural such as "protocol
-// files". The logger gets each reload, and each failure once; observe is called after
-// each attempt to reload, with [Reloaded] or [Refused].
+// NewWatcher returns a watcher of the files. The name is a plural such as "protocol files".
+// The logger logs each reload, and each failure once; observe is called after each reload,
+// with [Reloaded] or [Refused].
 func NewWatcher(name string, files Files, logger *slog.Logger, observe func(ReloadOutcome)) *Watcher {
 	return &Watcher{name: name, files: files, logger: logger, observe: observe, wake: make(chan struct{}, 1)}
 }
 
-// ReloadOutcome is the result of a look at the files.
+// ReloadOutcome is the result of one look at the files.
 type ReloadOutcome int
 
 // The outcomes.
 const (
-	// Unchanged says that the files are the same as at the last attempt.
+	// Unchanged means that the files are those in use, or those last refused.
 	Unchanged ReloadOutcome = iota
-	// Settling says that the files have changed; the next look loads them if
-	// they do not change again.
+	// Settling means that the files have changed. The next look loads them if
+	// they have not changed again.
 	Settling
-	// Reloaded says that the files were loaded and are in use.
+	// Reloaded means that the files were loaded and are in use.
 	Reloaded
-	// Refused says that the files are invalid, and that the previous ones stay
+	// Refused means that the files are invalid, and that the previous ones stay
 	// in use.
 	Refused
 )
@@ -74,16 +74,15 @@ func (o ReloadOutcome) String() string {
 // Name returns the name of the files.
 func (w *Watcher) Name() string { return w.name }
 
-// Err returns why the present files are not in use, or nil if they are. It is
-// safe for concurrent use.
+// Err returns why the last reload was refused, or nil if it was not. It is safe for
+// concurrent use.
 func (w *Watcher) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.refused
 }
 
-// Ask makes the next look load the files, changed or not, and wakes the loop for it. It
-// is safe for concurrent use.
+// Ask wakes the loop to load the files, changed or not. It is safe for concurrent use.
 func (w *Watcher) Ask() {
 	w.mu.Lock()
 	w.asked = true
@@ -94,8 +93,8 @@ func (w *Watcher) Ask() {
 	}
 }
 
-// Loop returns the loop that looks at the files. Refused files do not slow it down: they
-// are logged and reported by Err.
+// Loop returns the loop that looks at the files. Refused files do not make its passes fail:
+// they are logged, and reported by Err.
 func (w *Watcher) Loop() Loop {
 	return Loop{Name: w.name, Wake: w.wake, Pass: func(ctx context.Context) error {
 		_, _ = w.RunOnce(ctx)
@@ -103,10 +102,10 @@ func (w *Watcher) Loop() Loop {
 	}}
 }
 
-// RunOnce looks at the files, and loads a change that the previous look saw as
-// well. The error, only with [Refused], is that of the load and already logged.
-// Refused files are not loaded again before they change. Only one call may run
-// at a time.
+// RunOnce looks at the files, and loads them if they have changed and the previous look
+// found the same contents. The error, only with [Refused], is that of the load and has been
+// logged. Refused files are not loaded again before they change, except after Ask. One call
+// runs at a time.
 func (w *Watcher) RunOnce(ctx context.Context) (ReloadOutcome, error) {
 	w.mu.Lock()
 	asked := w.asked
@@ -123,7 +122,7 @@ func (w *Watcher) RunOnce(ctx context.Context) (ReloadOutcome, error) {
 		w.seen = digest
 		return Settling, nil
 	}
-	news, err := load()
+	attrs, err := load()
 	outcome := Reloaded
 	w.seen, w.tried = "", ""
 	if err != nil {
@@ -135,10 +134,10 @@ func (w *Watcher) RunOnce(ctx context.Context) (ReloadOutcome, error) {
 	w.observe(outcome)
 	if err == nil {
 		w.logged = ""
-		w.logger.InfoContext(ctx, "files reloaded", append([]any{"files", w.name}, news...)...)
+		w.logger.InfoContext(ctx, "files reloaded", append([]any{"files", w.name}, attrs...)...)
 	} else if text := err.Error(); text != w.logged {
 		w.logged = text
-		w.logger.ErrorContext(ctx, "files refused, those before stay in use", "files", w.name, "error", text)
+		w.logger.ErrorContext(ctx, "files refused, the previous ones stay in use", "files", w.name, "error", text)
 	}
 	return outcome, err
 }

@@ -16,12 +16,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// file holds the text on disk and the text in use. A text that begins with
-// "bad" is refused.
+// file holds the text on disk and the text in use. It refuses a text that begins with
+// "bad".
 type file struct {
 	*upkeep.Watcher
 
-	disk     atomic.Value // a string, written while the watcher looks
+	disk     atomic.Value // a string; tests write it while the watcher runs
 	used     string
 	log      bytes.Buffer
 	attempts []string
@@ -48,7 +48,7 @@ func watch() *file {
 	return f
 }
 
-// The text on disk is loaded once, when two consecutive looks have seen it.
+// The text on disk is loaded once two consecutive looks have found it.
 func TestWatcher_RunOnce(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -102,7 +102,7 @@ func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	}
 }
 
-// A failure is logged once, however often it is seen, and again after Ask.
+// A failure is logged once, and again after Ask.
 func TestWatcher_Ask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -137,7 +137,7 @@ func TestWatcher_Ask(t *testing.T) {
 			"files reloaded": 2, "files refused": 2, "files=tokens": 4, "file:1: bad": 2, "callers=3": 1, "callers=5": 1,
 		} {
 			if got := strings.Count(f.log.String(), text); got != times {
-				t.Errorf("%q stands %d times in the log, want %d:\n%s", text, got, times, f.log.String())
+				t.Errorf("%q is %d times in the log, want %d:\n%s", text, got, times, f.log.String())
 			}
 		}
 	})

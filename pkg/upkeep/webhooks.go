@@ -16,13 +16,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// offeredSize is how many webhooks wait for an attempt at once; the schedule has the rest.
+// offeredSize is the most offered webhooks that wait for an attempt in memory. Passes find
+// the rest in the schedule.
 const offeredSize = 1024
 
-// settleTimeout bounds the write after an attempt, also while the process stops.
-const settleTimeout = 10 * time.Second
+// recordTimeout bounds the write after an attempt, even while the process stops.
+const recordTimeout = 10 * time.Second
 
-// WebhooksLedger is what the webhooks need of the ledger.
+// WebhooksLedger is the part of the ledger that [Webhooks] need.
 type WebhooksLedger interface {
 	Schedule
 	TakeWebhook(ctx context.Context, entry ledger.Entry, hold time.Duration,
@@ -36,40 +37,39 @@ type WebhooksConfig struct {
 	Ledger WebhooksLedger
 	// Dispatcher makes the attempts. Required.
 	Dispatcher *webhook.Dispatcher
-	// Workers is how many attempts are under way at once. Optional. Defaults
-	// to 64.
+	// Workers is the most concurrent attempts. Optional. Defaults to 64.
 	Workers int
-	// Hold is for how long a webhook is claimed; it must be longer than an attempt may
+	// Hold is how long a claim on a webhook lasts. It must be longer than an attempt may
 	// take. Optional. Defaults to 1 min.
 	Hold time.Duration
-	// Logger logs webhooks whose attempt could not be stored. Optional.
+	// Logger logs webhooks that could not be claimed or whose attempt could not be
+	// stored. Optional.
 	Logger *slog.Logger
-	// Observe is called after each attempt with the job and when the attempt began, from
-	// the workers' goroutines. Optional.
+	// Observe is called after each attempt, with the job and the start of the attempt.
+	// Optional. It must be safe for concurrent use.
 	Observe func(job *statemachine.Job, began time.Time, result webhook.Result)
-	// Traceparent returns the place of a job in its trace, which its webhooks carry.
-	// Optional. Defaults to that of the job's command.
+	// Traceparent returns the traceparent header of a job's webhooks. Optional. Defaults
+	// to that of the job's command.
 	Traceparent func(job *statemachine.Job) string
 }
 
 // Webhooks tells the URLs of a command how its job ended. Any number may run on one
 // store.
 //
-// The ledger writes the rows and their entries with the end of the job. Those of a job
-// that this process ends are handed over by [Webhooks.Offer], and sent at once; passes
-// over the schedule find the retries, and what was not handed over. An attempt is
-// claimed before it is sent, so that replicas do not send the same webhook
-// concurrently; if a process crashes in between, the next one sends it under the same id.
-// The bytes of an event follow from the job, which does not change any more, so they
-// are made again for each attempt.
+// The ledger writes the rows and their schedule entries when the job ends. [Webhooks.Offer]
+// sends those of jobs that end in this process at once; passes over the schedule find
+// retries and the rest. A webhook is claimed before it is sent, so that replicas do not
+// send it concurrently; if a process crashes in between, the next one sends it under the
+// same id. The body follows from the job, which no longer changes, so each attempt makes it
+// again.
 type Webhooks struct {
 	cfg     WebhooksConfig
 	offered chan ledger.Entry
 	next    cursor         // where the next pass begins
 	slots   chan struct{}  // one for each attempt under way
-	busy    sync.WaitGroup // the attempts of passes
-	// full says that the last pass left no worker free: then wake gets a value as soon
-	// as one is.
+	busy    sync.WaitGroup // the attempts that passes have started
+	// full says that the last pass left no worker free. The next worker to become free
+	// then sends to wake.
 	full atomic.Bool
 	wake chan struct{}
 }
@@ -98,8 +98,8 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 	return w, cfg.Dispatcher.Validate()
 }
 
-// Offer hands over the webhooks of a job that has just ended, or leaves them to the
-// schedule if too many wait. It never blocks.
+// Offer queues the webhooks of a job that has just ended for Run, or leaves them to the
+// next pass if the queue is full. It never blocks.
 func (w *Webhooks) Offer(ended *statemachine.Job) {
 	for _, entry := range ledger.WebhookEntries(ended) {
 		select {
@@ -109,8 +109,8 @@ func (w *Webhooks) Offer(ended *statemachine.Job) {
 	}
 }
 
-// Run sends what is handed over until the context ends, which interrupts the attempts
-// under way. It returns nil.
+// Run sends offered webhooks until the context ends, which interrupts the attempts under
+// way. It returns nil.
 func (w *Webhooks) Run(ctx context.Context) error {
 	var busy sync.WaitGroup
 	defer busy.Wait()
@@ -125,7 +125,7 @@ func (w *Webhooks) Run(ctx context.Context) error {
 				claimed, err := w.claim(ctx, entry)
 				switch {
 				case err != nil && ctx.Err() == nil:
-					w.cfg.Logger.WarnContext(ctx, "webhook not taken up; the next pass takes it", entry.Fields().With("error", err)...)
+					w.cfg.Logger.WarnContext(ctx, "webhook not claimed; the next pass tries again", entry.Fields().With("error", err)...)
 				case err == nil && claimed != nil:
 					w.attempt(ctx, claimed)
 				}
@@ -136,7 +136,7 @@ func (w *Webhooks) Run(ctx context.Context) error {
 	}
 }
 
-// enter waits for a free worker. It returns false if the context ends before.
+// enter waits for a free worker. It returns false if the context ends first.
 func (w *Webhooks) enter(ctx context.Context) bool {
 	select {
 	case w.slots <- struct{}{}:
@@ -152,9 +152,9 @@ func (w *Webhooks) leave() {
 	w.wakeIfFull()
 }
 
-// Loop returns the loop that sends what the schedule says is due. While more may be due,
-// it makes the next pass as soon as a worker is free. Its end interrupts the attempts
-// under way, whose webhooks stay due.
+// Loop returns the loop that sends due webhooks. While more may be due, the next pass starts
+// as soon as a worker is free. The end of its context interrupts the attempts under way,
+// whose webhooks stay due.
 func (w *Webhooks) Loop() Loop {
 	return Loop{Name: "webhooks", Wake: w.wake, Drain: w.Wait, Pass: func(ctx context.Context) error {
 		_, err := w.RunOnce(ctx)
@@ -162,12 +162,12 @@ func (w *Webhooks) Loop() Loop {
 	}}
 }
 
-// Wait returns when no attempt of a pass is under way.
+// Wait waits for the attempts that passes have started.
 func (w *Webhooks) Wait() { w.busy.Wait() }
 
-// RunOnce takes as many due webhooks as there are free workers, and does not
-// wait for their attempts. A webhook that cannot be claimed is left to the next pass and
-// does not hold up the others; the error joins all errors. One pass runs at a time.
+// RunOnce claims as many due webhooks as there are free workers, and does not wait for
+// their attempts. A webhook that cannot be claimed is left to the next pass and does not
+// hold up the others; the error joins all errors. One pass runs at a time.
 func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	free := cap(w.slots) - len(w.slots)
 	var pass Pass
@@ -175,7 +175,7 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	read := 0
 	room := func() int {
 		if errors.Is(errors.Join(errs...), tablestore.ErrUnavailable) {
-			return 0 // The next ones would fail as well.
+			return 0 // The next claims would fail as well.
 		}
 		return min(free-pass.Done, sweepLimit-read)
 	}
@@ -198,13 +198,13 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	}
 	pass.More = pass.Done >= free
 	if w.full.Store(pass.More); pass.More && len(w.slots) < cap(w.slots) {
-		w.wakeIfFull() // A worker became free before full was set.
+		w.wakeIfFull() // A worker may have become free before full was set.
 	}
 	return pass, nil
 }
 
-// take claims one webhook and starts its attempt. It reports false if there is none to
-// make.
+// take claims one webhook and starts its attempt. It reports false if there is nothing to
+// send.
 func (w *Webhooks) take(ctx context.Context, entry ledger.Entry) (bool, error) {
 	if !w.enter(ctx) {
 		return false, ctx.Err()
@@ -228,8 +228,8 @@ type claimedWebhook struct {
 	body []byte
 }
 
-// claim claims a webhook for one attempt, and makes the bytes to send. It returns nil if
-// the entry stands for none, or another process has it.
+// claim claims a webhook for one attempt, and makes its body. It returns nil if the entry
+// has no webhook to send, or another process has claimed it.
 func (w *Webhooks) claim(ctx context.Context, entry ledger.Entry) (*claimedWebhook, error) {
 	row, job, err := w.cfg.Ledger.TakeWebhook(ctx, entry, w.cfg.Hold)
 	if err != nil || row == nil {
@@ -267,17 +267,17 @@ func (w *Webhooks) attempt(ctx context.Context, claimed *claimedWebhook) {
 	next := *row
 	next.State, next.Attempts, next.NextAttemptAt = ledger.WebhookState(sent.State), sent.Attempts, sent.NextAttemptAt
 	next.LastStatus, next.LastError = sent.LastStatus, sent.LastError
-	// The attempt was made, so it is stored even while the process stops.
-	settle, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
+	// The attempt was made, so store it even while the process stops.
+	record, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
-	moved, err := w.cfg.Ledger.RecordWebhookAttempt(settle, row, &next)
+	recorded, err := w.cfg.Ledger.RecordWebhookAttempt(record, row, &next)
 	about := statemachine.FieldsOf(claimed.job, nil, 0).With("webhook_id", row.ID(), "outcome", result.Outcome)
 	switch {
 	case errors.Is(err, ledger.ErrJobNotFound):
-		w.cfg.Logger.InfoContext(ctx, "webhook not settled: its job has been purged", about...)
+		w.cfg.Logger.InfoContext(ctx, "webhook attempt not stored: the job has been purged", about...)
 	case err != nil:
-		w.cfg.Logger.WarnContext(ctx, "webhook not settled; it will be sent again", append(about, "error", err)...)
-	case !moved:
-		w.cfg.Logger.WarnContext(ctx, "webhook settled by another process", about...)
+		w.cfg.Logger.WarnContext(ctx, "webhook attempt not stored; it will be repeated", append(about, "error", err)...)
+	case !recorded:
+		w.cfg.Logger.WarnContext(ctx, "webhook attempt not stored: the webhook has changed since", about...)
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// sends is a sender that calls a function and counts.
+// sends is a sender that calls a function and counts the calls.
 type sends struct {
 	mu       sync.Mutex
 	messages []webhook.Message
@@ -60,7 +60,7 @@ func gate(t testing.TB, cfg webhook.GateConfig) *webhook.Gate {
 	return made
 }
 
-// dispatcher sends by s, under a policy with round delays.
+// dispatcher returns a dispatcher that sends through s, with round delays.
 func dispatcher(t testing.TB, s *sends) *webhook.Dispatcher {
 	t.Helper()
 	return &webhook.Dispatcher{
@@ -82,7 +82,7 @@ func sending(t testing.TB, h *hooks, s *sends, change func(*upkeep.WebhooksConfi
 	return made
 }
 
-// running runs the loop until the function it returns is called.
+// running runs the loop until the returned function is called.
 func running(t testing.TB, loop upkeep.Loop) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -128,8 +128,7 @@ func TestWebhooks_SendWhatIsDue(t *testing.T) {
 	})
 }
 
-// TestWebhooks_UntilTheyAreExhausted runs through a whole schedule.
-func TestWebhooks_UntilTheyAreExhausted(t *testing.T) {
+func TestWebhooks_StopAfterTheLastAttempt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
@@ -151,9 +150,9 @@ func TestWebhooks_UntilTheyAreExhausted(t *testing.T) {
 	})
 }
 
-// TestWebhooks_ASlowReceiverDoesNotHoldTheOthers: one host hangs with all of its
-// backlog in front, and the other hosts' webhooks arrive within seconds.
-func TestWebhooks_ASlowReceiverDoesNotHoldTheOthers(t *testing.T) {
+// One host hangs, with its whole backlog due first. The webhooks of other hosts arrive
+// within seconds.
+func TestWebhooks_ASlowReceiverDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var deliveries []ledger.WebhookRow
@@ -184,10 +183,9 @@ func TestWebhooks_ASlowReceiverDoesNotHoldTheOthers(t *testing.T) {
 	})
 }
 
-// TestWebhooks_ATenantsReceiverDoesNotHoldAnotherTenants: one tenant's receiver hangs,
-// with all of its backlog in front, and another tenant's on the same host gets its
-// webhooks within seconds. Those that wait say why.
-func TestWebhooks_ATenantsReceiverDoesNotHoldAnotherTenants(t *testing.T) {
+// One tenant's receiver hangs, with its whole backlog due first. Another tenant's receiver on
+// the same host gets its webhooks within seconds. The waiting webhooks say why they wait.
+func TestWebhooks_ATenantsReceiverDoesNotHoldUpAnotherTenants(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var deliveries []ledger.WebhookRow
@@ -228,8 +226,8 @@ func TestWebhooks_ATenantsReceiverDoesNotHoldAnotherTenants(t *testing.T) {
 	})
 }
 
-// TestWebhooks_AnOutageSpendsNoAttempts: while a host is down, only the probes of its
-// circuit are sent, and the deferred webhooks are delivered afterwards.
+// While a host is down, only the probes of its circuit are sent; the deferred webhooks are
+// delivered afterwards.
 func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -260,8 +258,8 @@ func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
 	})
 }
 
-// TestWebhooks_TakeMoreAsWorkersAreFreed: a backlog does not wait for the interval.
-func TestWebhooks_TakeMoreAsWorkersAreFreed(t *testing.T) {
+// A backlog does not wait for the interval.
+func TestWebhooks_StartMoreAttemptsAsWorkersBecomeFree(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var deliveries []ledger.WebhookRow
@@ -282,9 +280,8 @@ func TestWebhooks_TakeMoreAsWorkersAreFreed(t *testing.T) {
 	})
 }
 
-// TestWebhooks_MoreThanWaitAreLeftToTheSchedule: to hand over never blocks, and what is
-// handed over waits for a free worker.
-func TestWebhooks_MoreThanWaitAreLeftToTheSchedule(t *testing.T) {
+// Offer never blocks, and offered webhooks wait for a free worker.
+func TestWebhooks_LeaveToTheScheduleWhatTheQueueCannotHold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks()
@@ -300,7 +297,7 @@ func TestWebhooks_MoreThanWaitAreLeftToTheSchedule(t *testing.T) {
 		stop := running(t, upkeep.Loop{Name: "handed over", Pass: r.Run})
 		synctest.Wait()
 		if n := q.count(ledger.WebhookDelivered); n == 0 || n == 1500 {
-			t.Errorf("%d of 1500 were delivered at once, want as many as may wait", n)
+			t.Errorf("%d of 1500 were delivered at once, want as many as the queue holds", n)
 		}
 		stop()
 		stop = running(t, r.Loop())
@@ -312,9 +309,9 @@ func TestWebhooks_MoreThanWaitAreLeftToTheSchedule(t *testing.T) {
 	})
 }
 
-// TestWebhooks_StopWhatWasHandedOver: an attempt under way is interrupted, and stays due;
-// one that waits for a worker is not begun.
-func TestWebhooks_StopWhatWasHandedOver(t *testing.T) {
+// An attempt under way is interrupted and stays due; a webhook that waits for a worker is not
+// sent.
+func TestWebhooks_StoppingLeavesOfferedWebhooksDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks(due("j", "https://a.example"), due("k", "https://b.example"))
@@ -340,8 +337,7 @@ func TestWebhooks_StopWhatWasHandedOver(t *testing.T) {
 	})
 }
 
-// TestWebhooks_AskAtEachInterval and not more often, while there is little to do.
-func TestWebhooks_AskAtEachInterval(t *testing.T) {
+func TestWebhooks_ReadTheScheduleOncePerInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks(due("j", "https://a.example"), due("k", "https://b.example"))
@@ -354,8 +350,8 @@ func TestWebhooks_AskAtEachInterval(t *testing.T) {
 	})
 }
 
-// TestWebhooks_Stop interrupts attempts, and leaves them due without counting them.
-func TestWebhooks_Stop(t *testing.T) {
+// The interrupted attempts do not count, and their webhooks stay due.
+func TestWebhooks_StoppingInterruptsAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks(due("j", "https://a.example"))
@@ -376,8 +372,8 @@ func TestWebhooks_Stop(t *testing.T) {
 	})
 }
 
-// TestWebhooks_SurviveTheirStore: a webhook that could not be taken or settled is due again.
-func TestWebhooks_SurviveTheirStore(t *testing.T) {
+// A webhook that could not be claimed, or whose attempt could not be stored, is due again.
+func TestWebhooks_SurviveStoreErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		broken := errors.New("store is down")
@@ -398,7 +394,7 @@ func TestWebhooks_SurviveTheirStore(t *testing.T) {
 		if got := q.get("j.0"); got.State != ledger.WebhookDelivered || s.count() != 2 {
 			t.Errorf("sent %d times, Delivery = %+v", s.count(), got)
 		}
-		for _, line := range []string{"webhook not settled; it will be sent again", broken.Error()} {
+		for _, line := range []string{"webhook attempt not stored; it will be repeated", broken.Error()} {
 			if !strings.Contains(log.String(), line) {
 				t.Errorf("no %q in the log:\n%s", line, &log)
 			}
@@ -406,8 +402,7 @@ func TestWebhooks_SurviveTheirStore(t *testing.T) {
 	})
 }
 
-// TestWebhooks_OfAPurgedJob are not said to be sent again.
-func TestWebhooks_OfAPurgedJob(t *testing.T) {
+func TestWebhooks_OfAPurgedJobAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks(due("j", "https://a.example"))
@@ -419,18 +414,18 @@ func TestWebhooks_OfAPurgedJob(t *testing.T) {
 		}
 		w.Wait()
 		if said := log.String(); !strings.Contains(said, "purged") || strings.Contains(said, "again") {
-			t.Errorf("logged %s", said)
+			t.Errorf("the log says %s", said)
 		}
 	})
 }
 
-// TestWebhooks_AClaimThatWasLost changes nothing: another process has it.
-func TestWebhooks_AClaimThatWasLost(t *testing.T) {
+// Another process claims the webhook while the attempt takes longer than the claim.
+func TestWebhooks_ALostClaimChangesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newHooks(due("j", "https://a.example"))
 		s := &sends{act: func(context.Context, webhook.Message) webhook.Result {
-			time.Sleep(2 * time.Minute) // longer than the claim holds
+			time.Sleep(2 * time.Minute) // longer than the claim lasts
 			return delivered
 		}}
 		var seen []webhook.Outcome
@@ -458,7 +453,7 @@ func TestWebhooks_AClaimThatWasLost(t *testing.T) {
 	})
 }
 
-// TestWebhooks_DeferIfTheHostIsBusy: two spellings are one host.
+// Two spellings of a host name count as one host.
 func TestWebhooks_DeferIfTheHostIsBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -473,19 +468,19 @@ func TestWebhooks_DeferIfTheHostIsBusy(t *testing.T) {
 			t.Errorf("RunOnce: %v", err)
 		}
 		synctest.Wait()
-		put, other := q.get("j.0"), q.get("k.0") // either may be the one that is sent
+		put, other := q.get("j.0"), q.get("k.0") // Either may be sent.
 		if put.NextAttemptAt.Before(other.NextAttemptAt) {
 			put = other
 		}
 		if !put.NextAttemptAt.After(time.Now()) || put.Attempts != 0 || put.State != ledger.WebhookPending || s.count() != 1 {
-			t.Errorf("sent %d, put off %+v", s.count(), put)
+			t.Errorf("sent %d, deferred %+v", s.count(), put)
 		}
 		close(over)
 		r.Wait()
 	})
 }
 
-func TestNewWebhooks_NamesTheBadField(t *testing.T) {
+func TestNewWebhooks_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*upkeep.WebhooksConfig){
 		"Ledger":     func(c *upkeep.WebhooksConfig) { c.Ledger = nil },

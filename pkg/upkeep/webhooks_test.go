@@ -23,10 +23,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// receiver gives the answers of a list, and records what it got and when.
+// receiver gives the listed answers, and records what it got and when.
 type receiver struct {
 	mu      sync.Mutex
-	answers []webhook.Result // the next ones; delivered when they have run out
+	answers []webhook.Result // the next answers; after the last one, delivered
 	bodies  []string
 	at      []time.Duration
 	begun   time.Time
@@ -45,7 +45,7 @@ func (r *receiver) send(_ context.Context, m webhook.Message) webhook.Result {
 	return answer
 }
 
-// announcement is a job that ended, in a real ledger, and the runner of its webhook.
+// announcement is a job that ended, in a real ledger, and the runner that sends its webhook.
 type announcement struct {
 	*upkeep.Webhooks
 	ledger   *ledger.Ledger
@@ -85,7 +85,7 @@ func announce(t *testing.T, answers ...webhook.Result) *announcement {
 	return b
 }
 
-// run runs the runner for that long.
+// run runs the loop for that long.
 func (b *announcement) run(t *testing.T, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
@@ -95,7 +95,7 @@ func (b *announcement) run(t *testing.T, d time.Duration) {
 	}
 }
 
-// send sends what was handed over, until nothing more happens.
+// send runs the sending of offered webhooks until nothing more happens.
 func (b *announcement) send(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -110,7 +110,7 @@ func (b *announcement) send(t *testing.T) {
 	over.Wait()
 }
 
-// webhook is the job's only one.
+// webhook returns the job's only webhook.
 func (b *announcement) webhook(t *testing.T) ledger.WebhookRow {
 	t.Helper()
 	found, err := b.ledger.Webhooks(t.Context(), b.jobID)
@@ -120,7 +120,7 @@ func (b *announcement) webhook(t *testing.T) ledger.WebhookRow {
 	return found[0]
 }
 
-func TestWebhooks_Attempts(t *testing.T) {
+func TestWebhooks_RetryUntilAFinalOutcome(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		answers  []webhook.Result
@@ -133,7 +133,7 @@ func TestWebhooks_Attempts(t *testing.T) {
 			slices.Repeat([]webhook.Result{failed}, 9), ledger.WebhookExhausted,
 			[]time.Duration{0, 10 * time.Second, 70 * time.Second},
 		},
-		"the receiver wants no more": {[]webhook.Result{{Outcome: webhook.Gone, Status: 410}}, ledger.WebhookGone, []time.Duration{0}},
+		"the receiver answers 410": {[]webhook.Result{{Outcome: webhook.Gone, Status: 410}}, ledger.WebhookGone, []time.Duration{0}},
 		"the receiver asks for an hour": {
 			[]webhook.Result{{Outcome: webhook.RetryAfter, Status: 503, After: time.Hour}}, ledger.WebhookDelivered,
 			[]time.Duration{0, time.Hour},
@@ -152,7 +152,7 @@ func TestWebhooks_Attempts(t *testing.T) {
 	}
 }
 
-// TestWebhooks_AreSentAtTheEndOfTheJob: no time passes, and no pass is made.
+// An offered webhook needs no time and no pass.
 func TestWebhooks_AreSentAtTheEndOfTheJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -168,9 +168,8 @@ func TestWebhooks_AreSentAtTheEndOfTheJob(t *testing.T) {
 	})
 }
 
-// TestWebhooks_APassFindsWhatTheHandoverLost: whichever store call fails, before or after
-// it took effect.
-func TestWebhooks_APassFindsWhatTheHandoverLost(t *testing.T) {
+// Any one store call fails, before or after it took effect.
+func TestWebhooks_APassFindsWebhooksThatRunDidNotSend(t *testing.T) {
 	t.Parallel()
 	for _, after := range []bool{false, true} {
 		for nth := 1; nth <= 8; nth++ {
@@ -190,7 +189,7 @@ func TestWebhooks_APassFindsWhatTheHandoverLost(t *testing.T) {
 // about reports whether two times are within two passes of each other.
 func about(a, b time.Duration) bool { return (a - b).Abs() <= 2*time.Second }
 
-// unclaimable is a ledger that fails to claim all webhooks but those of one job.
+// unclaimable is a ledger that cannot claim webhooks, except those of one job.
 type unclaimable struct {
 	*ledger.Ledger
 	but string
@@ -204,8 +203,8 @@ func (u *unclaimable) TakeWebhook(ctx context.Context, entry ledger.Entry, hold 
 	return u.Ledger.TakeWebhook(ctx, entry, hold)
 }
 
-// More webhooks than there are workers cannot be claimed, and are due before the last.
-func TestWebhooks_OnesThatFailDoNotHoldUpTheOthers(t *testing.T) {
+// The webhooks that cannot be claimed outnumber the workers, and are due first.
+func TestWebhooks_FailedClaimsDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{}), Shards: 1})
@@ -244,7 +243,7 @@ func TestWebhooks_OnesThatFailDoNotHoldUpTheOthers(t *testing.T) {
 	})
 }
 
-func TestWebhooks_TheEventIsTheJobsEnd(t *testing.T) {
+func TestWebhooks_TheBodyDescribesTheEndOfTheJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := announce(t, failed)
@@ -265,7 +264,7 @@ func TestWebhooks_TheEventIsTheJobsEnd(t *testing.T) {
 	})
 }
 
-func TestWebhooks_AReplayStartsAgain(t *testing.T) {
+func TestWebhooks_AReplayRestoresTheAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := announce(t, slices.Repeat([]webhook.Result{failed}, 3)...)
@@ -280,9 +279,9 @@ func TestWebhooks_AReplayStartsAgain(t *testing.T) {
 	})
 }
 
-// Whichever store call fails, before or after it took effect, the webhook is
-// delivered in the end, at least once.
-func TestWebhooks_EveryStoreCallMayFail(t *testing.T) {
+// If any one store call fails, before or after it took effect, the webhook is still
+// delivered at least once.
+func TestWebhooks_SurviveAnySingleFault(t *testing.T) {
 	t.Parallel()
 	for _, after := range []bool{false, true} {
 		for nth := 1; nth <= 16; nth++ {
@@ -298,7 +297,7 @@ func TestWebhooks_EveryStoreCallMayFail(t *testing.T) {
 	}
 }
 
-func TestWebhooks_ReturnTheStoresError(t *testing.T) {
+func TestWebhooks_ReturnStoreErrors(t *testing.T) {
 	t.Parallel()
 	b := announce(t)
 	b.faults.Plan(storetest.Fault{Onwards: true})
@@ -307,18 +306,18 @@ func TestWebhooks_ReturnTheStoresError(t *testing.T) {
 	}
 }
 
-// hooks is a ledger of webhooks in memory. All are in the first of two shards; the
-// other may fail.
+// hooks is a fake ledger of webhooks. All are in the first of two shards; the other may
+// fail.
 type hooks struct {
 	mu        sync.Mutex
 	rows      map[string]ledger.WebhookRow
-	taken     map[string]time.Time // until when
+	taken     map[string]time.Time // until when each webhook is claimed
 	versions  map[string]int
-	claims    map[*ledger.WebhookRow]int // the version that a claim is of
+	claims    map[*ledger.WebhookRow]int // the version that was claimed
 	dueErr    error
 	settleErr error
-	asked     int      // how often
-	settled   []string // states, as they were written
+	asked     int      // how often the schedule was read
+	settled   []string // the states that were stored, in order
 }
 
 func newHooks(rows ...ledger.WebhookRow) *hooks {
@@ -332,7 +331,7 @@ func newHooks(rows ...ledger.WebhookRow) *hooks {
 	return h
 }
 
-// due is a webhook of the job that is due at once.
+// due returns a webhook of the job that is due now.
 func due(jobID, url string) ledger.WebhookRow {
 	now := time.Now()
 	return ledger.WebhookRow{
@@ -340,7 +339,7 @@ func due(jobID, url string) ledger.WebhookRow {
 	}
 }
 
-// ended is the job of a webhook.
+// ended returns the job of a webhook.
 func ended(jobID string) *statemachine.Aggregate {
 	return &statemachine.Aggregate{Job: statemachine.Job{ID: jobID, TenantID: "tenant_a", State: statemachine.JobSucceeded}}
 }
@@ -407,7 +406,7 @@ func (h *hooks) get(id string) ledger.WebhookRow {
 	return h.rows[id]
 }
 
-// count is how many webhooks are in a state.
+// count returns how many webhooks are in a state.
 func (h *hooks) count(state ledger.WebhookState) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
