@@ -169,7 +169,9 @@ func (c *Census) read(ctx context.Context) error {
 		}
 	}
 	if len(silent) > 0 {
-		delete(known, c.key(rowBase)) // It is changed here.
+		if kept.ETag != "" {
+			base = c.sheetOf(ctx, &kept) // A copy: reports read the known one concurrently.
+		}
 		for _, one := range silent {
 			base.add(one)
 		}

@@ -130,6 +130,47 @@ func TestRead_KnowsTheOthersThoughTheBaseCannotBeWritten(t *testing.T) {
 	})
 }
 
+// watched is a store that calls a function before each commit.
+type watched struct {
+	tablestore.Store
+	before func(tablestore.Batch)
+}
+
+func (s *watched) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	s.before(batch)
+	return s.Store.Commit(ctx, batch)
+}
+
+// While a process merges a silent sheet into the base, its reports count neither twice.
+func TestReport_DuringAMerge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &watched{Store: memstore.New(memstore.Options{Split: true}), before: func(tablestore.Batch) {}}
+		reader := start(t, store, "reader")
+		merges := 0
+		store.before = func(batch tablestore.Batch) {
+			if batch[0].Verb != tablestore.Delete || batch[0].Key.Partition != "census" {
+				return
+			}
+			merges++
+			if got := reader.Report().Accepted.Total; got != int64(merges) {
+				t.Errorf("merge %d: %d jobs were accepted", merges, got)
+			}
+		}
+		for n := range 3 {
+			p := start(t, store, fmt.Sprint("p", n))
+			p.submit("ocr")
+			must(t, p.RunOnce(t.Context()))
+			must(t, reader.RunOnce(t.Context()))
+			time.Sleep(3 * time.Hour)
+			must(t, reader.RunOnce(t.Context()))
+		}
+		if merges != 3 {
+			t.Errorf("%d merges", merges)
+		}
+	})
+}
+
 // One process has more workers than are listed. The others know for which work.
 func TestReplicas_KnowAllPolls(t *testing.T) {
 	t.Parallel()
