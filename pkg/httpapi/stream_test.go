@@ -91,7 +91,7 @@ func TestAStreamThatCannotBeginIsAProblem(t *testing.T) {
 	for _, last := range []string{"1-99", "99-0"} {
 		response = h.do(t, http.MethodGet, "/v1/jobs/$job/events", "", "Accept: text/event-stream", "Last-Event-ID: "+last)
 		wantProblem(t, response, problem.InvalidEnvelope,
-			"header Last-Event-ID is the id of no event of this job: leave it out to begin with the first one.")
+			"header Last-Event-ID does not name an event of this job: omit it to start with the first event.")
 	}
 	for _, last := range []string{"x", "0-1", "1--1"} {
 		response = h.do(t, http.MethodGet, "/v1/jobs/$job/events", "", "Accept: text/event-stream", "Last-Event-ID: "+last)

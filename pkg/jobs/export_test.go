@@ -1,7 +1,7 @@
 package jobs
 
-// SetMaxLive sets how many live jobs are sorted for one page.
+// SetMaxLive sets the most live jobs whose ids are read for one page.
 func (s *Service) SetMaxLive(n int) { s.maxLive = n }
 
-// SetMaxSearched sets how many index rows are looked at for one page.
+// SetMaxSearched sets the most index rows that are searched for one page.
 func (s *Service) SetMaxSearched(n int) { s.maxSearched = n }

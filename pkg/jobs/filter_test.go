@@ -19,7 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// inbox keeps the newest message that the ledger hands over.
+// inbox keeps the last message that the ledger hands to the relay.
 type inbox struct {
 	mu   sync.Mutex
 	last ledger.Message
@@ -31,8 +31,8 @@ func (i *inbox) Offer(message ledger.Message) {
 	i.last = message
 }
 
-// reported accepts a job of one step of that service, whose worker reports a result unless
-// the status is empty.
+// reported accepts a job with one step of that service. Unless the status is empty, a worker
+// reports it.
 func reported(t *testing.T, l *ledger.Ledger, in *inbox, service string, status statemachine.ResultStatus, code string) string {
 	t.Helper()
 	policy := statemachine.Policy{
@@ -57,9 +57,8 @@ func reported(t *testing.T, l *ledger.Ledger, in *inbox, service string, status 
 	return accepted.Job.ID
 }
 
-// Service and error code are those of the failed or current step, and only the jobs that may
-// match are read.
-func TestList_OfAServiceOrAnErrorCode(t *testing.T) {
+// A list by service or error code reads only jobs that may match.
+func TestList_ByServiceOrErrorCode(t *testing.T) {
 	t.Parallel()
 	store, in := &lossy{Store: memstore.New(memstore.Options{Split: true})}, &inbox{}
 	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Handoff: in})
@@ -79,8 +78,8 @@ func TestList_OfAServiceOrAnErrorCode(t *testing.T) {
 	for name, test := range map[string]struct {
 		filter jobs.Filter
 		want   []string
-		reads  int // How many jobs are read at most, if the live ones are listed.
-		least  int // If their traits are known.
+		reads  int // the most jobs to read if live jobs are listed
+		least  int // the most jobs to read if their traits are known
 	}{
 		"of a service":               {jobs.Filter{Service: "ocr"}, []string{waits, again, bad, done}, 4, 4},
 		"of an unknown service":      {jobs.Filter{Service: "x"}, nil, 2, 0},
@@ -106,7 +105,7 @@ func TestList_OfAServiceOrAnErrorCode(t *testing.T) {
 			reads   int
 		}{
 			"listed": {jobs.Surroundings{}, 1000, test.reads},
-			// As if there were too many live jobs to be listed: all jobs are read.
+			// No live job may be listed, so all jobs are read.
 			"too many": {jobs.Surroundings{}, 0, 6},
 			"known":    {known, 0, test.least},
 		} {
@@ -114,20 +113,20 @@ func TestList_OfAServiceOrAnErrorCode(t *testing.T) {
 			service.SetMaxLive(s.maxLive)
 			store.jobs.Store(0)
 			if diff := cmp.Diff(test.want, pages(t, service, test.filter, 10)); diff != "" {
-				t.Errorf("jobs %s, the live ones are %s (-want +got):\n%s", name, how, diff)
+				t.Errorf("jobs %s, live ones %s (-want +got):\n%s", name, how, diff)
 			}
 			if got := int(store.jobs.Load()); got > s.reads {
-				t.Errorf("jobs %s, the live ones are %s: read %d jobs, want %d", name, how, got, s.reads)
+				t.Errorf("jobs %s, live ones %s: read %d jobs, want at most %d", name, how, got, s.reads)
 			}
 			if diff := cmp.Diff(test.want, pages(t, service, test.filter, 1)); diff != "" {
-				t.Errorf("jobs %s, the live ones are %s, one a page (-want +got):\n%s", name, how, diff)
+				t.Errorf("jobs %s, live ones %s, one per page (-want +got):\n%s", name, how, diff)
 			}
 		}
 	}
 }
 
-// Without a match a page ends after so many index rows, of which it reads no job.
-func TestList_IndexRowsOfAPageAreBounded(t *testing.T) {
+// If no index row matches, the search for a page ends at its bound without reading a job.
+func TestList_BoundsTheIndexRowsOfAPage(t *testing.T) {
 	t.Parallel()
 	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
 	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
@@ -157,7 +156,7 @@ func TestList_IndexRowsOfAPageAreBounded(t *testing.T) {
 	}
 }
 
-// Of many live jobs a page reads the newest ones, in whatever order they are known.
+// A page reads the newest of many live jobs, in whatever order their ids are known.
 func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 	t.Parallel()
 	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
@@ -167,7 +166,7 @@ func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 	}
 	var want, known []string
 	for range 5 {
-		for range 1400 { // They have been purged since.
+		for range 1400 { // These have been purged.
 			known = append(known, uuid.Must(uuid.NewV7()).String())
 		}
 		id := accept(t, l, len(want), 1)[0]
@@ -191,13 +190,13 @@ func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 	}
 }
 
-// A process that does not know its live jobs yet waits for that a while, rather than showing
-// an empty page, and then shows those that it knows.
-func TestList_AwaitsTheLiveJobs(t *testing.T) {
+// A process that does not know all live jobs yet waits for a while before it returns an empty
+// page, and then returns those that it knows.
+func TestList_WaitsForTheLiveJobs(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		takes time.Duration // until all live jobs are known
-		next  bool          // The page says that there may be more.
+		next  bool          // the page says that there may be more
 	}{
 		"soon": {2 * time.Second, false},
 		"late": {time.Minute, true},

@@ -11,13 +11,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Index is the index that lists of jobs are read from.
+// Index is the part of the ledger that lists index entries.
 type Index interface {
 	Index(ctx context.Context, query ledger.IndexQuery) ([]ledger.IndexEntry, bool, error)
 }
 
-// Hint is an index entry with its tenant. It is written before the job's commit, so
-// only the job itself shows whether the commit happened.
+// Hint is an index entry with its tenant. The ledger writes it before the job's commit, so
+// only the job itself shows whether that commit happened.
 type Hint struct {
 	TenantID string
 	ledger.IndexEntry
@@ -25,21 +25,21 @@ type Hint struct {
 
 // HintQuery selects the part of a filter's jobs to read.
 type HintQuery struct {
-	// Tenants are the tenants whose jobs are merged. Each has a page in memory.
+	// Tenants are the tenants whose jobs are merged. Each takes a page in memory.
 	Tenants []string
-	// States are the terminal states whose jobs are merged. Without one they are those of
-	// the filter's state.
+	// States are the terminal states whose jobs are merged. If it is empty, the filter's
+	// state decides.
 	States []statemachine.JobState
-	// After is the job after which the list begins, or empty.
+	// After is the job after which the list begins. Empty for the newest.
 	After string
-	// Page is about how many entries are wanted.
+	// Page is about how many entries the caller will read.
 	Page int
 }
 
-// Hints yields a hint of each job that may match the filter, the newest first. It
-// applies the filter's terminal state, correlation id and, by months and to a day's
-// precision, times: it may yield too much, never too little. If CreatedAfter is zero,
-// it goes three months back. An error of the store is yielded last.
+// Hints yields a hint of each job that may match the filter, newest first. It applies the
+// filter's terminal state, its correlation id and, roughly, its times: it may yield jobs
+// that do not match, but misses none. If CreatedAfter is zero, it goes back three months.
+// It ends after an error.
 func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
 	return func(yield func(Hint, error) bool) {
 		if f.CorrelationID != "" {
@@ -80,12 +80,12 @@ func firstOfMonth(t time.Time) time.Time {
 	return time.Date(t.Year(), t.Month(), 1, 0, 0, 0, 0, time.UTC)
 }
 
-// idLead is how much older a job's id may be than the job: an accept that was
-// rolled forward has the id of the first try.
+// idLead is how much older a job's id may be than the job: an accept that was rolled
+// forward keeps the id of the first attempt.
 const idLead = 24 * time.Hour
 
-// walk yields the hints of one month, of all tenants merged in the order of the index,
-// newest first. It reports whether more are wanted.
+// walk yields the hints of one month, or of all months if month is zero, newest first across
+// all tenants. It reports whether to continue with an older month.
 func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint, error) bool) bool {
 	states := q.States
 	switch {
@@ -122,7 +122,7 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 		}
 		best := slices.MinFunc(sources, func(a, b *source) int { return strings.Compare(a.head, b.head) })
 		if !f.CreatedAfter.IsZero() && ledger.IDTime(best.entries[0].JobID).Add(idLead).Before(f.CreatedAfter) {
-			return false // This job, and so every later one in the list, was accepted before the filter's range.
+			return false // This job and all further ones are older than the filter's range.
 		}
 		hint := Hint{TenantID: best.query.TenantID, IndexEntry: best.entries[0]}
 		if best.entries = best.entries[1:]; len(best.entries) > 0 {
@@ -134,16 +134,16 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 	}
 }
 
-// source reads one tenant's part of a month.
+// source reads the index entries of one tenant and state in a month.
 type source struct {
 	query   ledger.IndexQuery
-	most    int // That its limit may become.
+	most    int // bounds query.Limit, which doubles with each read
 	entries []ledger.IndexEntry
 	more    bool
-	head    string // The place of the first entry in the list.
+	head    string // sort key of entries[0]
 }
 
-// fill reads the next entries if none are left.
+// fill reads more entries if none are left.
 func (s *source) fill(ctx context.Context, index Index) error {
 	if len(s.entries) > 0 || !s.more {
 		return nil

@@ -1,8 +1,8 @@
-// Package jobs reads, lists and controls jobs for callers: a job with its steps and
-// its history, waiting for its end, cancel, pause, resume and rerun.
+// Package jobs reads, lists and controls jobs for callers. It returns a job with its steps
+// and its history, waits for its end, and cancels, pauses, resumes and reruns it.
 //
-// Everything is read from the job's own rows, so an answer shows the same state that
-// the next change is decided on.
+// Jobs are read from their own rows, so an answer shows the state on which the next change
+// is decided.
 //
 // Source: Option B spec, 4 and 18.
 package jobs
@@ -28,8 +28,8 @@ type Service struct {
 	maxLive, maxSearched int
 }
 
-// New returns a service on the ledger. ended wakes readers when a job ends in this
-// process.
+// New returns a service on the ledger. ended wakes calls of [Service.Wait] when a job ends
+// in this process.
 func New(l *ledger.Ledger, ended *Ended, around Surroundings) *Service {
 	return &Service{ledger: l, ended: ended, around: around, maxLive: maxLive, maxSearched: maxSearched}
 }
@@ -41,14 +41,14 @@ func (s *Service) Get(ctx context.Context, jobID string) (*statemachine.Aggregat
 }
 
 // Payload returns the payload of the job's command, verbatim. [ledger.StepPayload]
-// finds a step's part in it. The errors are [*problem.Error]s.
+// extracts a step's part. The errors are [*problem.Error]s.
 func (s *Service) Payload(ctx context.Context, jobID string) ([]byte, error) {
 	payload, err := s.ledger.Payload(ctx, jobID)
 	return payload, ledger.Problem(err)
 }
 
-// Ended wakes readers that wait for jobs that end in this process. The zero value
-// is ready; it is safe for concurrent use.
+// Ended wakes readers that wait for a job when it ends in this process. Its zero value is
+// ready for use. It is safe for concurrent use.
 type Ended struct {
 	mu      sync.Mutex
 	waiting map[string][]chan struct{}
@@ -66,7 +66,7 @@ func (e *Ended) Tell(job *statemachine.Job) {
 	}
 }
 
-// watch returns a channel that gets a value when the job ends, and a function
+// watch returns a channel that receives a value when the job ends, and a function
 // that ends the watch.
 func (e *Ended) watch(jobID string) (signal chan struct{}, stop func()) {
 	signal = make(chan struct{}, 1)
@@ -90,9 +90,8 @@ func (e *Ended) watch(jobID string) (signal chan struct{}, stop func()) {
 // have ended.
 const pollInterval = time.Second
 
-// Wait returns the job when it is terminal, or its current state after that time. It
-// ends early when ended is closed or the context is done. The errors are
-// [*problem.Error]s.
+// Wait returns the job as soon as it is terminal, or in its current state after the time
+// wait or when ended is closed. The errors are [*problem.Error]s.
 func (s *Service) Wait(ctx context.Context, jobID string, wait time.Duration, ended <-chan struct{},
 ) (*statemachine.Aggregate, error) {
 	timeout, cancel := context.WithTimeout(ctx, wait)
@@ -119,9 +118,9 @@ func (s *Service) Wait(ctx context.Context, jobID string, wait time.Duration, en
 	}
 }
 
-// History returns one page of the job's history with rev > after, and the rev
-// to continue after, 0 at the end. Callbacks that were refused follow the change that
-// made the rev at which they were recorded. The errors are [*problem.Error]s.
+// History returns one page of the job's history with rev > after, and the rev to continue
+// after, 0 at the end. It lists each rejected callback after the change to the rev at which
+// the callback was recorded. The errors are [*problem.Error]s.
 func (s *Service) History(ctx context.Context, jobID string, after int64, limit int,
 ) ([]ledger.HistoryEntry, int64, error) {
 	entries, next, err := s.ledger.History(ctx, jobID, after, limit)
@@ -137,7 +136,7 @@ func (s *Service) History(ctx context.Context, jobID string, after int64, limit 
 	return entries, next, err
 }
 
-// withRejected adds the callbacks that were refused after the rev, up to another one
+// withRejected adds the callbacks that were rejected after rev after, and up to rev upTo
 // unless that is 0, to entries of the history.
 func (s *Service) withRejected(ctx context.Context, jobID string, entries []ledger.HistoryEntry, after, upTo int64,
 ) ([]ledger.HistoryEntry, error) {
@@ -154,7 +153,7 @@ func (s *Service) withRejected(ctx context.Context, jobID string, entries []ledg
 	return entries, nil
 }
 
-// Rejected returns the job's callbacks that were refused. The errors are
+// Rejected returns the job's callbacks that were rejected. The errors are
 // [*problem.Error]s.
 func (s *Service) Rejected(ctx context.Context, jobID string) (ledger.Rejections, error) {
 	rejected, err := s.ledger.Rejected(ctx, jobID)
@@ -164,16 +163,16 @@ func (s *Service) Rejected(ctx context.Context, jobID string) (ledger.Rejections
 	return rejected, ledger.Problem(err)
 }
 
-// followPage is about how many entries one look at a job returns. The follower keeps
-// them in memory until they are sent, however slowly.
+// followPage is about how many entries Follow returns. Its caller keeps them in memory until
+// a client, which may be slow, has read them.
 const followPage = 20
 
-// Follow returns the job's history after entry index of revision rev, and whether the
-// history is complete: the job has ended. Entries of one revision come together. The
-// errors are [*problem.Error]s, invalid_envelope if the history has no such entry; a
-// revision of 0 stands for its start.
+// Follow returns part of the job's history after entry index of revision rev, or from its
+// start if rev is 0. It reports true if the job has ended and no further entries follow.
+// Entries of one revision come together. The errors are [*problem.Error]s, invalid_envelope
+// if the history has no such entry.
 func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int) ([]ledger.HistoryEntry, bool, error) {
-	// Read the job first: its history is then at least as new.
+	// Read the job first, so that its history is at least as new.
 	agg, err := s.ledger.Job(ctx, jobID)
 	if err != nil {
 		return nil, false, ledger.Problem(err)
@@ -187,13 +186,13 @@ func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int
 	}
 	known := rev == 0
 	for len(entries) > 0 && (entries[0].Rev < rev || entries[0].Rev == rev && entries[0].Index <= index) {
-		// A refused callback may have been moved to a later revision since.
+		// A rejected callback may have moved to a later revision since.
 		known = known || entries[0].Rev == rev && (entries[0].Index == index || index >= ledger.FirstRejected)
 		entries = entries[1:]
 	}
 	if !known {
 		return nil, false, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{
-			Message: "header Last-Event-ID is the id of no event of this job: leave it out to begin with the first one",
+			Message: "header Last-Event-ID does not name an event of this job: omit it to start with the first event",
 		}}}
 	}
 	return entries, agg.Job.State.Terminal() && next == 0, nil
@@ -207,13 +206,14 @@ type Control struct {
 	RequestID string
 }
 
-// Cancel ends the job without a result. It reports whether that changed the job; the
-// errors are [*problem.Error]s, illegal_transition for a job that ended otherwise.
+// Cancel ends the job without a result. It reports whether the job changed. The errors are
+// [*problem.Error]s, illegal_transition if the job has already ended in another state.
 func (s *Service) Cancel(ctx context.Context, c Control) (*statemachine.Aggregate, bool, error) {
 	return s.control(ctx, c, statemachine.Cancel{Reason: c.Reason})
 }
 
-// Pause stops new dispatch of the job. It returns the same as [Service.Cancel].
+// Pause stops the dispatch of further steps and retries. It returns the same as
+// [Service.Cancel].
 func (s *Service) Pause(ctx context.Context, c Control) (*statemachine.Aggregate, bool, error) {
 	return s.control(ctx, c, statemachine.Pause{Reason: c.Reason})
 }
@@ -234,10 +234,10 @@ func (s *Service) control(ctx context.Context, c Control, event statemachine.Eve
 	return &result.Job, result.Outcome == statemachine.Applied, nil
 }
 
-// Rerun creates a new job from one that ended FAILED_FINAL or CANCELLED, starting at
-// the failed step unless from says otherwise. There is one for each job and starting
-// point, so a double click gives the same job. The errors are [*problem.Error]s,
-// illegal_transition for any other job.
+// Rerun creates a new job from one that ended FAILED_FINAL or CANCELLED. It starts at the
+// failed step unless from says otherwise. A job has one rerun for each starting point, so a
+// repeated request returns the same job. The errors are [*problem.Error]s,
+// illegal_transition for a job in any other state.
 func (s *Service) Rerun(ctx context.Context, c Control, from ledger.RerunFrom) (ledger.Accepted, error) {
 	accepted, err := s.ledger.Rerun(ctx, ledger.Rerun{
 		JobID: c.JobID, From: cmp.Or(from, ledger.FromFailed), Actor: c.Actor, RequestID: c.RequestID, Reason: c.Reason,

@@ -164,9 +164,9 @@ func TestControl_ReportsWhetherTheJobChanged(t *testing.T) {
 	}
 }
 
-// Callbacks that were refused stand in the history at the rev at which they were
-// recorded, on the page of that rev, and a follower gets each once.
-func TestHistory_HasTheCallbacksThatWereRefused(t *testing.T) {
+// A rejected callback is in the history at the rev at which it was recorded, on the page of
+// that rev, and a follower gets it once.
+func TestHistory_HasRejectedCallbacks(t *testing.T) {
 	t.Parallel()
 	s, l, id := setup(t)
 	reject := func(lease string) {
@@ -222,11 +222,11 @@ func TestHistory_HasTheCallbacksThatWereRefused(t *testing.T) {
 			}
 		}
 		if err != nil || n != want || (next == 0) != (after == 1) {
-			t.Errorf("the page after rev %d has %d of them, then %d: %v", after, n, next, err)
+			t.Errorf("the page after rev %d has %d rejected callbacks, then %d: %v", after, n, next, err)
 		}
 	}
 	if found, err := s.Rejected(t.Context(), id); err != nil || len(found.Kept) != 3 || found.Kept[0].Count != 2 {
-		t.Errorf("refused were %+v, %v", found, err)
+		t.Errorf("rejected callbacks: %+v, %v", found, err)
 	}
 	known, ok := errors.AsType[*problem.Error](func() error { _, err := s.Rejected(t.Context(), "gone"); return err }())
 	if !ok || known.Code != problem.JobNotFound {

@@ -14,16 +14,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Filter narrows a list of jobs. Its zero value is all jobs of the last months.
+// Filter selects jobs. Its zero value selects all jobs of the last three months.
 type Filter struct {
 	TenantID    string
 	State       statemachine.JobState
 	RequestType string
-	// Service is that of the failed or current step. ErrorCode is that of the failure, or of
-	// the last failure of a live job's current step: other ended jobs have none.
+	// Service is that of the failed or current step. ErrorCode is that of a failed job, or of
+	// the last failure of a live job's current step; other jobs have none.
 	Service   string
 	ErrorCode string
-	// CorrelationID selects jobs however old they are.
+	// CorrelationID, if set, selects jobs of any age.
 	CorrelationID string
 	// Outbox, if not nil, selects jobs by the outbox row of their latest attempt.
 	Outbox *OutboxFilter
@@ -38,36 +38,35 @@ const (
 	defaultMonths = 3
 	// maxMonths bounds how far back a list may go.
 	maxMonths = 120
-	// maxRead bounds the jobs that are read for one page, maxSearched the index rows that are
-	// looked at, and searchTime the time.
+	// The search for one page ends after maxRead jobs, maxSearched index rows or searchTime.
 	maxRead     = 2000
 	maxSearched = 20_000
 	searchTime  = 5 * time.Second
-	// bytesPerJob times its limit bounds a page, but maxPageBytes at most.
+	// A page has at most bytesPerJob for each job of its limit, and at most maxPageBytes.
 	bytesPerJob  = 16 << 10
 	maxPageBytes = 2 << 20
 	// maxTenants bounds the tenants whose jobs are merged into one list.
 	maxTenants = 1000
-	// maxLive bounds the live jobs whose ids are read for one page if they are not known
-	// without. Beyond it they are found among all jobs.
+	// maxLive bounds the ids of live jobs that are read for one page if this process does not
+	// know all live jobs. If there are more, the index of all jobs is searched instead.
 	maxLive = 50_000
-	// minFill and maxFill are how many entries of one list are read at once, the more the
-	// longer it is walked; maxFilled is about how many of all lists are in memory.
+	// minFill and maxFill bound how many entries of one list are read at once, which grows as
+	// the list is walked; maxFilled is about how many entries of all lists are in memory.
 	minFill   = 16
 	maxFill   = 1000
 	maxFilled = 10_000
 )
 
-// PageBytes is how many bytes a page of jobs may have in JSON, not counting the job with
-// which it exceeds them.
+// PageBytes returns the size in JSON at which a page of jobs ends. Its last job may exceed
+// that.
 func PageBytes(limit int) int { return min(limit*bytesPerJob, maxPageBytes) }
 
-// encodedSize is about the size of a job in JSON, with its steps.
+// encodedSize estimates the size in JSON of a job with its steps.
 func encodedSize(agg *Shown) int {
-	const names = 700 // The fields that every job and step has.
+	const names = 700 // the fields that every job and every step has
 	job := &agg.Job
 	size := names + len(job.InputRef) + len(job.OutputRef) + len(job.FinalOutput) + len(job.ErrorMessage) +
-		2*(200+len(agg.Waiting.Detail)) // It is shown with the job and with its step.
+		2*(200+len(agg.Waiting.Detail)) // twice: with the job and with its step
 	for i := range agg.Steps {
 		step := &agg.Steps[i]
 		size += names + len(step.InputRef) + len(job.WorkspaceRef) + len(step.OutputRef) + len(step.ResultRef) +
@@ -76,11 +75,10 @@ func encodedSize(agg *Shown) int {
 	return size
 }
 
-// List returns one page of jobs, newest first, and the position to continue after,
-// empty at the end. A page may hold fewer jobs than the limit, or none, and still not be
-// the last: it ends after maxRead jobs, maxSearched index rows or searchTime, and all jobs
-// before the position have been looked at. Each job is read from its own rows. The errors
-// are [*problem.Error]s.
+// List returns one page of jobs, newest first, and the position to continue after, empty at
+// the end. A page with fewer jobs than the limit, or with none, is not the last one unless
+// the position is empty: the search for a page ends after 2,000 jobs, 20,000 index rows or
+// 5 s. Each job is read from its own rows. The errors are [*problem.Error]s.
 func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, string, error) {
 	var found []Shown
 	size := 0
@@ -99,8 +97,8 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 	return found, next, nil
 }
 
-// search adds the jobs that match to a page, the newest first, until it is full or has read
-// as much as a page may. It returns the position to continue after, empty at the end.
+// search calls add with the jobs that match, newest first, until the page is full or the
+// search has reached its bounds. It returns the position to continue after, empty at the end.
 func (s *Service) search(ctx context.Context, f *Filter, limit int, after string, add func(*statemachine.Aggregate) (full bool, err error),
 ) (next string, err error) {
 	if err := f.check(after); err != nil {
@@ -113,7 +111,8 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 			return "", ledger.Problem(err)
 		}
 		searched++
-		// A job that has just ended is live as well, and one that nearly ended otherwise has two index rows.
+		// Skip a candidate that repeats: a job that has just ended may also be listed as live, and one whose
+		// other end lost a race has two index rows.
 		if f.mayMatch(&hint.IndexRow) && hint.JobID != last {
 			read, last = read+1, hint.JobID
 			agg, err := s.match(ctx, f, hint.JobID)
@@ -135,9 +134,10 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 	return "", nil
 }
 
-// await goes on with a search that came to after, and found nothing, in a process that does
-// not know all live jobs yet: from there when it does, else, when the time is up, with those
-// that it knows by then, which a later page finds again.
+// await continues a search that reached after and found nothing, in a process that does not
+// know all live jobs yet. It waits until the process does, and searches on from after. At the
+// time until it adds the matching live jobs that the process knows by then; a later page may
+// repeat them.
 func (s *Service) await(ctx context.Context, f *Filter, limit int, after string, until time.Time,
 	add func(*statemachine.Aggregate) (full bool, err error),
 ) (next string, err error) {
@@ -189,8 +189,8 @@ func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*statemac
 	return agg, nil
 }
 
-// candidates yields all jobs that may match the filter, the newest first, some of them
-// twice. An error of the store is yielded last.
+// candidates yields all jobs that may match the filter, newest first, some of them twice. It
+// ends after an error.
 func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after string) iter.Seq2[Hint, error] {
 	return func(yield func(Hint, error) bool) {
 		live, listed, err := s.live(ctx, f, after)
@@ -198,9 +198,9 @@ func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after st
 			yield(Hint{}, err)
 			return
 		}
-		// older yields the live jobs up to that place.
-		older := func(place string) bool {
-			for ; len(live) > 0 && live[0].place <= place; live = live[1:] {
+		// liveUpTo yields the live jobs up to that sort key.
+		liveUpTo := func(key string) bool {
+			for ; len(live) > 0 && live[0].key <= key; live = live[1:] {
 				if !yield(Hint{IndexEntry: ledger.IndexEntry{IndexRow: ledger.IndexRow{JobID: live[0].id}}}, nil) {
 					return false
 				}
@@ -212,16 +212,16 @@ func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after st
 				yield(Hint{}, err)
 				return
 			}
-			if !older(ledger.ListOrder(hint.JobID)) || !yield(hint, nil) {
+			if !liveUpTo(ledger.ListOrder(hint.JobID)) || !yield(hint, nil) {
 				return
 			}
 		}
-		older(maxPlace)
+		liveUpTo(maxKey)
 	}
 }
 
-// indexed yields those candidates that the index lists, if all live ones are listed without
-// those.
+// indexed yields the candidates from the index. If liveListed is set, all live ones are
+// known without it.
 func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q HintQuery) iter.Seq2[Hint, error] {
 	return func(yield func(Hint, error) bool) {
 		switch {
@@ -251,23 +251,23 @@ func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q Hin
 	}
 }
 
-// placed is a job with its place in the list.
-type placed struct{ place, id string }
+// keyed is a job with its sort key in the list, see [ledger.ListOrder].
+type keyed struct{ key, id string }
 
-// maxPlace is after all places.
-const maxPlace = "~"
+// maxKey sorts after all keys.
+const maxKey = "~"
 
-// ofLive reports whether live jobs are looked for that match, however old they are: all may
-// match otherwise, and those of the index are enough.
+// ofLive reports whether to look for matching live jobs of any age. Otherwise any job may
+// match, and the jobs in the index are enough.
 func (f *Filter) ofLive() bool {
 	return (f.State != "" || f.Service != "" || f.RequestType != "" || f.ErrorCode != "" || f.Outbox.narrow()) &&
 		!f.State.Terminal() && f.CorrelationID == ""
 }
 
-// live returns the live jobs that may match, the newest first, however old they are: as
-// many as one page may read. If the index has to be read for them, since they are too many
-// or all jobs may match, listed is false.
-func (s *Service) live(ctx context.Context, f *Filter, after string) (found []placed, listed bool, err error) {
+// live returns the live jobs of any age that may match, newest first, as many as one page may
+// read. listed is false if they must be found in the index, because they are too many or all
+// jobs may match.
+func (s *Service) live(ctx context.Context, f *Filter, after string) (found []keyed, listed bool, err error) {
 	if !f.ofLive() {
 		return nil, false, nil
 	}
@@ -278,31 +278,31 @@ func (s *Service) live(ctx context.Context, f *Filter, after string) (found []pl
 	return found, err == nil, err
 }
 
-// newest returns the newest of the jobs after that one, as many as one page may read, the
-// newest first. It leaves out those that were not accepted within the filter's times.
-func (f *Filter) newest(after string, all iter.Seq2[[]string, error]) (found []placed, err error) {
-	last, worst, oldest := "", maxPlace, f.CreatedAfter
+// newest returns the jobs that follow after in the list, newest first, as many as one page may
+// read. It leaves out jobs that were not accepted within the filter's times.
+func (f *Filter) newest(after string, all iter.Seq2[[]string, error]) (found []keyed, err error) {
+	first, last, oldest := "", maxKey, f.CreatedAfter
 	if !oldest.IsZero() {
 		oldest = oldest.Add(-idLead) // Jobs were accepted within idLead of their ids.
 	}
 	if after != "" {
-		last = ledger.ListOrder(after)
+		first = ledger.ListOrder(after)
 	}
 	for ids, err := range all {
 		if err != nil {
 			return nil, err
 		}
-		for _, id := range slices.Backward(ids) { // The last ones are the newest, as a rule.
-			made := ledger.IDTime(id)
-			if made.Before(oldest) || !f.CreatedBefore.IsZero() && !made.Before(f.CreatedBefore) {
-				continue // Most of many are, and the place of a job costs more than its time.
+		for _, id := range slices.Backward(ids) { // The last ones are usually the newest.
+			created := ledger.IDTime(id)
+			if created.Before(oldest) || !f.CreatedBefore.IsZero() && !created.Before(f.CreatedBefore) {
+				continue // This skips most of many jobs, and an id's time is cheaper than its key.
 			}
-			if place := ledger.ListOrder(id); place > last && place <= worst {
-				found = append(found, placed{place, id})
+			if key := ledger.ListOrder(id); key > first && key <= last {
+				found = append(found, keyed{key, id})
 			}
 			if len(found) == 3*maxRead {
 				if found = sorted(found); len(found) == maxRead {
-					worst, oldest = found[maxRead-1].place, ledger.IDTime(found[maxRead-1].id)
+					last, oldest = found[maxRead-1].key, ledger.IDTime(found[maxRead-1].id)
 				}
 			}
 		}
@@ -310,7 +310,7 @@ func (f *Filter) newest(after string, all iter.Seq2[[]string, error]) (found []p
 	return sorted(found), nil
 }
 
-// errTooManyLive says that there are more than maxLive live jobs.
+// errTooManyLive is returned if there are more than maxLive live jobs.
 var errTooManyLive = errors.New("too many live jobs")
 
 // liveIDs yields the ids of the live jobs that may match, in parts and in no order. The
@@ -349,14 +349,14 @@ func (s *Service) slotted(ctx context.Context, f *Filter, shard int, from string
 	return ids, len(ids), next, err
 }
 
-// sorted returns the jobs in order, the newest first, as many as one page may read.
-func sorted(found []placed) []placed {
-	slices.SortFunc(found, func(a, b placed) int { return strings.Compare(a.place, b.place) })
+// sorted returns the jobs newest first, as many as one page may read.
+func sorted(found []keyed) []keyed {
+	slices.SortFunc(found, func(a, b keyed) int { return strings.Compare(a.key, b.key) })
 	found = slices.Compact(found) // A job may hold two slots.
 	return found[:min(len(found), maxRead)]
 }
 
-// check names the first invalid parameter.
+// check returns a problem that names the first invalid parameter.
 func (f *Filter) check(after string) error {
 	var message string
 	switch {
@@ -370,8 +370,8 @@ func (f *Filter) check(after string) error {
 	return &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: message}}}
 }
 
-// mayMatch reports whether the filter may select the job of an index row. Only the rows of
-// ended jobs say more than its id.
+// mayMatch reports whether the filter may select the job of an index row. A row of a live job
+// says no more than the id.
 func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
 	return row.EndedAt.IsZero() || f.Outbox.mayMatch(row) && (f.RequestType == "" || row.RequestType == f.RequestType) &&
 		(f.Service == "" || row.Service == f.Service) &&
@@ -391,7 +391,7 @@ func (f *Filter) matches(agg *statemachine.Aggregate) bool {
 		(f.CreatedBefore.IsZero() || job.CreatedAt.Before(f.CreatedBefore))
 }
 
-// fits applies the filter to what is known of a job without its times.
+// fits applies the filter to the traits of a job, which do not include its times.
 func (f *Filter) fits(t *census.Traits) bool {
 	return (f.TenantID == "" || t.TenantID == f.TenantID) &&
 		(f.State == "" || t.State == f.State) &&

@@ -23,8 +23,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// crowd is jobs of three tenants over five months, one every ten days, the
-// oldest first. Each third is cancelled.
+// crowd accepts a job every ten days for five months, for three tenants in turn, and cancels
+// every third. It returns the ids, oldest first.
 func crowd(t *testing.T) (*jobs.Service, []string) {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
@@ -116,7 +116,7 @@ func TestList(t *testing.T) {
 	})
 }
 
-// accept accepts n jobs, one after the other, and returns their ids, the newest first.
+// accept accepts n jobs in sequence, and returns their ids, newest first.
 func accept(t *testing.T, l *ledger.Ledger, from, n int) []string {
 	t.Helper()
 	ids := make([]string, n)
@@ -143,8 +143,8 @@ func change(t *testing.T, l *ledger.Ledger, ids []string, event statemachine.Eve
 	}
 }
 
-// knowing returns what tells the traits of the jobs as they are now, and of one that has
-// ended.
+// knowing returns surroundings that know the traits of the jobs, as they are now, if they are
+// live.
 func knowing(t *testing.T, l *ledger.Ledger, ids ...string) jobs.Surroundings {
 	t.Helper()
 	known := map[string]census.Traits{}
@@ -168,21 +168,21 @@ func knowing(t *testing.T, l *ledger.Ledger, ids ...string) jobs.Surroundings {
 	}}
 }
 
-// Old jobs in a state that is not final lie behind newer ones, in a final state or in
-// another. Each page reads a bounded number of jobs, even if it is empty then.
+// Live jobs in the wanted state are found although they are older than many others. Each
+// page reads a bounded number of jobs, even if it finds none.
 func TestList_FindsLiveStates(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		newer   int
-		event   statemachine.Event // What becomes of the newer ones; nil for nothing.
+		event   statemachine.Event // changes the newer jobs, unless nil
 		maxLive int
-		known   bool // The traits of the live jobs are.
-		reads   int  // How many jobs a page may take.
+		known   bool // the traits of the live jobs are known
+		reads   int  // the most jobs that a page may read
 	}{
-		"behind ended ones":                 {300, statemachine.Cancel{}, 100, false, 7},
-		"behind more live ones than a page": {2100, nil, 10_000, false, 2000},
-		"behind too many live ones":         {2100, nil, 100, false, 2000},
-		"among known ones":                  {2100, nil, 100, true, 3},
+		"after ended ones":                        {300, statemachine.Cancel{}, 100, false, 7},
+		"after more live ones than a page":        {2100, nil, 10_000, false, 2000},
+		"after more live ones than may be listed": {2100, nil, 100, false, 2000},
+		"among known ones":                        {2100, nil, 100, true, 3},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -212,7 +212,7 @@ func TestList_FindsLiveStates(t *testing.T) {
 				}
 				reads := int(store.jobs.Load())
 				if reads > test.reads || reads < len(page) || len(page) == 0 && next != "" && reads < 2000 {
-					t.Errorf("a page of %d jobs after %q, which read %d jobs", len(page), after, reads)
+					t.Errorf("a page of %d jobs after %q read %d jobs", len(page), after, reads)
 				}
 				for _, job := range page {
 					got = append(got, job.Job.ID)
@@ -228,9 +228,8 @@ func TestList_FindsLiveStates(t *testing.T) {
 	}
 }
 
-// A page that finds nothing ends with its share of the index, although the process knows
-// all live jobs and could go on.
-func TestList_BoundsWhatIsSearchedInVain(t *testing.T) {
+// A search that finds nothing ends at its bound even if the process knows all live jobs.
+func TestList_BoundsAFruitlessSearch(t *testing.T) {
 	t.Parallel()
 	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
 	if err != nil {
@@ -246,7 +245,7 @@ func TestList_BoundsWhatIsSearchedInVain(t *testing.T) {
 	}
 }
 
-// The jobs of several tenants, accepted within a millisecond or two.
+// The jobs of several tenants are accepted within a millisecond or two.
 func TestList_KeepsTheOrderOfAcceptance(t *testing.T) {
 	t.Parallel()
 	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
@@ -262,8 +261,8 @@ func TestList_KeepsTheOrderOfAcceptance(t *testing.T) {
 	}
 }
 
-// A page ends with the job with which it exceeds its bytes.
-func TestList_APageIsBoundedInBytes(t *testing.T) {
+// A page ends with the job that exceeds its size.
+func TestList_BoundsTheBytesOfAPage(t *testing.T) {
 	t.Parallel()
 	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{})})
 	if err != nil {
@@ -293,7 +292,7 @@ func TestList_APageIsBoundedInBytes(t *testing.T) {
 		t.Errorf("a page of %d jobs has %d bytes, want %d: next %q, %v", len(found), size, bound, next, err)
 	}
 	if all := pages(t, s, jobs.Filter{}, 10); len(all) != 10 {
-		t.Errorf("%d jobs on all pages", len(all))
+		t.Errorf("all pages have %d jobs", len(all))
 	}
 }
 
@@ -373,12 +372,12 @@ func TestFollow_ContinuesAfterAnEntry(t *testing.T) {
 	if err != nil || !ended || len(rest) == 0 || rest[0].Rev != 2 {
 		t.Errorf("after the end: %+v, %t, %v", rest, ended, err)
 	}
-	rest, _, err = s.Follow(t.Context(), id, last.Rev, ledger.FirstRejected) // A refused callback that has moved.
+	rest, _, err = s.Follow(t.Context(), id, last.Rev, ledger.FirstRejected) // a rejected callback that has moved
 	if err != nil || len(rest) == 0 || rest[0].Rev != 2 {
-		t.Errorf("after a refused callback: %+v, %v", rest, err)
+		t.Errorf("after a rejected callback: %+v, %v", rest, err)
 	}
 	var told *problem.Error
 	if _, _, err := s.Follow(t.Context(), "gone", 0, 0); !errors.As(err, &told) || told.Code != problem.JobNotFound {
-		t.Errorf("a job that is not there: %v", err)
+		t.Errorf("follow of a missing job: %v", err)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// lossy is a split store that fails the commits of jobs while losing is set, and counts
-// the jobs that are read.
+// lossy is a split store that rejects the commits of jobs while losing is set, and counts
+// reads of jobs.
 type lossy struct {
 	tablestore.Store
 	losing bool

@@ -9,15 +9,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// OutboxFilter selects jobs by the outbox row of their latest attempt. Its zero value is all
-// that have one.
+// OutboxFilter selects jobs by the outbox row of their latest attempt. Its zero value selects
+// all jobs that have one.
 type OutboxFilter struct {
 	State statemachine.OutboxState
 	Lane  *int
 }
 
-// ListOutbox is [Service.List] of jobs with the outbox rows of their latest attempts, which
-// it does not leave out of ended ones.
+// ListOutbox is [Service.List] for jobs with the outbox rows of their latest attempts. Unlike
+// List, it includes the outbox rows of ended jobs.
 func (s *Service) ListOutbox(ctx context.Context, tenantID string, f OutboxFilter, limit int, after string,
 ) (found []*statemachine.Aggregate, next string, err error) {
 	next, err = s.search(ctx, &Filter{TenantID: tenantID, Outbox: &f}, limit, after, func(agg *statemachine.Aggregate) (bool, error) {
@@ -30,30 +30,31 @@ func (s *Service) ListOutbox(ctx context.Context, tenantID string, f OutboxFilte
 	return found, next, nil
 }
 
-// is reports whether the filter selects rows in that state only.
+// is reports whether the filter selects only rows in that state.
 func (f *OutboxFilter) is(state statemachine.OutboxState) bool { return f != nil && f.State == state }
 
-// narrow reports whether the filter leaves out so many live jobs that the index of all jobs
-// is not read to find those that match: most rows are SENT.
+// narrow reports whether the filter excludes so many live jobs that they should be found
+// without the index of all jobs. Most rows are SENT.
 func (f *OutboxFilter) narrow() bool {
 	return f != nil && (f.Lane != nil || f.State != "" && f.State != statemachine.OutboxSent)
 }
 
-// fits applies the filter to what is known of a job.
+// fits applies the filter to the traits of a job.
 func (f *OutboxFilter) fits(t *census.Traits) bool {
 	return f == nil || t.Outbox != "" && (f.State == "" || f.State == t.Outbox) && (f.Lane == nil || *f.Lane == t.Lane)
 }
 
-// mayMatch reports whether the filter may select the job of an ended job's index row. A job
-// whose last row is FAILED_FINAL was cancelled, or failed since it could not be published.
+// mayMatch reports whether the filter may select the ended job of an index row. If the last
+// row of a job is FAILED_FINAL, the job was cancelled, or failed because the row could not be
+// published.
 func (f *OutboxFilter) mayMatch(row *ledger.IndexRow) bool {
 	return !f.is(statemachine.OutboxPending) &&
 		(!f.is(statemachine.OutboxFailedFinal) || row.ErrorCode == "" || row.ErrorCode == statemachine.ErrorDispatchExhausted)
 }
 
-// pending returns a page of the ids of jobs whose rows wait for a relay, by the schedule, and
-// how many entries it read for them. A row that the relay of the accepting process publishes
-// at this moment has no such entry before [ledger.Config] Hold has passed.
+// pending returns from the schedule a page of the ids of jobs whose rows wait for a relay, and
+// how many entries it read. A row that went straight to the relay of the process that wrote it
+// has no such entry until [ledger.Config] Hold has passed.
 func (s *Service) pending(ctx context.Context, f *Filter, shard int, from string) (ids []string, read int, next string, err error) {
 	entries, next, err := s.ledger.Due(ctx, ledger.Dispatch, shard, farFuture, 0, from)
 	for i := range entries {
@@ -65,5 +66,5 @@ func (s *Service) pending(ctx context.Context, f *Filter, shard int, from string
 	return ids, len(entries), next, err
 }
 
-// farFuture is after each time that the schedule can hold.
+// farFuture is later than any time in the schedule.
 var farFuture = time.Date(2286, 1, 1, 0, 0, 0, 0, time.UTC)

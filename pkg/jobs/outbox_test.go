@@ -15,8 +15,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// Rows are listed by the acceptance of their jobs, and only the jobs are read whose rows may
-// match.
+// Rows are listed in the order in which their jobs were accepted, and only jobs whose rows may
+// match are read.
 func TestListOutbox(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,8 +68,8 @@ func TestListOutbox(t *testing.T) {
 			tenant string
 			filter filter
 			want   []string
-			reads  int // How many jobs are read at most, if the live ones are listed.
-			least  int // If their traits are known.
+			reads  int // the most jobs to read if live jobs are listed
+			least  int // the most jobs to read if their traits are known
 		}{
 			"all":                 {"", filter{}, []string{second, other, first, sent, bad, done, cancelled, rejected, withdrawn}, 9, 9},
 			"of a tenant":         {"u", filter{}, []string{other}, 1, 1},
@@ -89,7 +89,7 @@ func TestListOutbox(t *testing.T) {
 				reads   int
 			}{
 				"listed": {jobs.Surroundings{}, 1000, test.reads},
-				// As if there were too many live jobs to be listed: all jobs are read.
+				// No live job may be listed, so all jobs are read.
 				"too many": {jobs.Surroundings{}, 0, 9},
 				"known":    {known, 0, test.least},
 			} {
@@ -101,7 +101,7 @@ func TestListOutbox(t *testing.T) {
 					for after, more := "", true; more; more = after != "" {
 						page, next, err := service.ListOutbox(t.Context(), test.tenant, test.filter, limit, after)
 						if err != nil || len(page) > limit {
-							t.Fatalf("rows %s, the live jobs are %s: %d on a page of %d, %v", name, how, len(page), limit, err)
+							t.Fatalf("rows %s, live jobs %s: %d on a page of %d, %v", name, how, len(page), limit, err)
 						}
 						for _, agg := range page {
 							if agg.Outbox == nil || test.filter.State != "" && agg.Outbox.State != test.filter.State {
@@ -112,10 +112,10 @@ func TestListOutbox(t *testing.T) {
 						after = next
 					}
 					if diff := cmp.Diff(test.want, got); diff != "" {
-						t.Errorf("rows %s, the live jobs are %s, %d a page (-want +got):\n%s", name, how, limit, diff)
+						t.Errorf("rows %s, live jobs %s, %d per page (-want +got):\n%s", name, how, limit, diff)
 					}
 					if reads := int(store.jobs.Load()); limit == 100 && reads > s.reads {
-						t.Errorf("rows %s, the live jobs are %s: read %d jobs, want %d", name, how, reads, s.reads)
+						t.Errorf("rows %s, live jobs %s: read %d jobs, want at most %d", name, how, reads, s.reads)
 					}
 				}
 			}
@@ -123,8 +123,8 @@ func TestListOutbox(t *testing.T) {
 	})
 }
 
-// A page of the few rows that wait reads only those, however many live jobs there are, and
-// one that has to search says how far it came.
+// A page of the few pending rows reads only their jobs, however many live jobs there are. A
+// page that has to search says where the search ended.
 func TestListOutbox_OfManyLiveJobs(t *testing.T) {
 	t.Parallel()
 	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
@@ -145,14 +145,14 @@ func TestListOutbox_OfManyLiveJobs(t *testing.T) {
 	store.jobs.Store(0)
 	page, next, err := s.ListOutbox(t.Context(), "", jobs.OutboxFilter{State: statemachine.OutboxPending}, 10, "")
 	if reads := store.jobs.Load(); err != nil || next != "" || len(page) != 3 || page[0].Job.ID != waits[0] || reads != 3 {
-		t.Errorf("%d rows wait, next %q, %d reads, %v", len(page), next, reads, err)
+		t.Errorf("%d pending rows, next %q, %d reads, %v", len(page), next, reads, err)
 	}
 	store.jobs.Store(0)
 	page, next, err = s.ListOutbox(t.Context(), "", jobs.OutboxFilter{State: statemachine.OutboxFailedFinal}, 10, "")
 	if reads := store.jobs.Load(); err != nil || next == "" || len(page) != 0 || reads != 2000 {
-		t.Errorf("%d rows failed, next %q, %d reads, %v", len(page), next, reads, err)
+		t.Errorf("%d failed rows, next %q, %d reads, %v", len(page), next, reads, err)
 	}
 	if slices.Contains(waits, next) {
-		t.Errorf("the search came to %q", next)
+		t.Errorf("the search ended at %q", next)
 	}
 }

@@ -11,30 +11,29 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Surroundings tells what jobs wait for outside of their rows. Each function is
-// optional: without it there is nothing of its kind. None but Circuit may block.
+// Surroundings reads what jobs depend on outside their rows. Each function is optional:
+// without it, a job depends on nothing of its kind. Only Circuit may block.
 type Surroundings struct {
-	// Pause returns the pause that covers such directives, or nil.
+	// Pause returns the pause that covers the target, or nil.
 	Pause func(statemachine.Target) *statemachine.ActivePause
 	// Circuit returns the open circuit of the topic or of the whole bus, or nil.
 	Circuit func(ctx context.Context, topic string) (*statemachine.OpenCircuit, error)
-	// LastPoll returns when a worker last asked for such work; if none has, the time
-	// since which that is known.
+	// LastPoll returns when a worker last polled for such work. If none has, polled is
+	// false, and at is the time since which that is known.
 	LastPoll func(kind ledger.WorkKind, tenantID string) (at time.Time, polled bool)
-	// Live yields the ids of the live jobs whose traits are wanted, in parts and in any order. It
-	// returns false if it will know all of them only in a while. Some of the jobs may have
-	// ended. Without it lists find live jobs by reading them.
+	// Live yields the ids of the live jobs whose traits are wanted, in parts and in any
+	// order; some of the jobs may have ended. known is false while it does not know all live
+	// jobs. Without Live, lists find live jobs by reading them.
 	Live func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], known bool)
-	// EndRate returns how many attempts of such work have ended per second of late.
+	// EndRate returns how many attempts of such work ended per second recently.
 	EndRate func(kind ledger.WorkKind) float64
 }
 
-// maxBefore bounds the directives that are counted before a queued one.
+// maxBefore bounds how many directives ahead of a queued one are counted.
 const maxBefore = 1000
 
-// ForOneTenant returns the service for a caller who may not see what concerns all tenants:
-// it does not say who made a pause of more than one tenant and why, what failed on the bus,
-// and how fast attempts end.
+// ForOneTenant returns the service for a caller who may see only one tenant. It hides who
+// made a pause of all tenants and why, what failed on the bus, and how fast attempts end.
 func (s *Service) ForOneTenant() *Service {
 	own := *s
 	own.around.EndRate = nil
@@ -63,17 +62,18 @@ func (s *Service) ForOneTenant() *Service {
 	return &own
 }
 
-// Shown is a job with what its rows do not hold.
+// Shown is a job with what depends on more than its rows.
 type Shown struct {
 	*statemachine.Aggregate
 
 	Waiting statemachine.Waiting
-	// SupersededBy is the job that reruns this one, empty if there is none.
+	// SupersededBy is the newest rerun of the job that was not cancelled, empty if there
+	// is none.
 	SupersededBy string
 }
 
-// Show adds to a job what its rows do not hold. If its directive waits in the pull queue,
-// it counts those before it, up to a bound. The errors are [*problem.Error]s.
+// Show finds out what a job waits for, and its rerun. If its directive waits in the pull
+// queue, Show counts those ahead of it, up to 1,000. The errors are [*problem.Error]s.
 func (s *Service) Show(ctx context.Context, agg *statemachine.Aggregate) (*Shown, error) {
 	shown, err := s.listed(ctx, agg)
 	if err != nil || shown.Waiting.Reason != statemachine.ReasonQueued {
@@ -103,8 +103,8 @@ func (s *Service) Show(ctx context.Context, agg *statemachine.Aggregate) (*Shown
 	return &shown, nil
 }
 
-// Changed is [Service.Show] of a job that a request has just changed: the answer has no
-// place in the queue, and says nothing of the wait if that cannot be read.
+// Changed is [Service.Show] for a job that a request has just changed. The answer lacks the
+// place in the queue; it also lacks what the job waits for if that cannot be read.
 func (s *Service) Changed(ctx context.Context, agg *statemachine.Aggregate) *Shown {
 	shown, err := s.listed(ctx, agg)
 	if err != nil {
@@ -113,7 +113,8 @@ func (s *Service) Changed(ctx context.Context, agg *statemachine.Aggregate) *Sho
 	return &shown
 }
 
-// listed is [Service.Show] without a read for a live job.
+// listed is [Service.Show] without the place in the queue. For a live job it reads nothing
+// but the circuit.
 func (s *Service) listed(ctx context.Context, agg *statemachine.Aggregate) (Shown, error) {
 	around, err := s.surroundings(ctx, agg)
 	if err != nil {
@@ -124,7 +125,7 @@ func (s *Service) listed(ctx context.Context, agg *statemachine.Aggregate) (Show
 	return shown, ledger.Problem(err)
 }
 
-// surroundings returns what the job's wait depends on outside of its rows.
+// surroundings returns what the job's wait depends on outside its rows.
 func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate) (statemachine.Surroundings, error) {
 	var around statemachine.Surroundings
 	i, live := agg.Active()
@@ -147,7 +148,7 @@ func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate)
 	return around, nil
 }
 
-// kindOf returns by what workers choose the step.
+// kindOf returns the kind of work by which workers claim the step.
 func kindOf(step *statemachine.Step) ledger.WorkKind {
 	return ledger.WorkKind{Service: step.Service, StepType: step.Type}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// accepted accepts so many jobs on the bus, with a step of the service ocr and the topic
-// t1, and returns their ids, the oldest first.
+// accepted accepts jobs on the bus, each with a step of the service ocr and the topic t1, and
+// returns their ids, oldest first.
 func accepted(t *testing.T, bus statemachine.Bus, n int) (l *ledger.Ledger, ids []string) {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{}), Bus: bus})
@@ -40,7 +40,7 @@ func accepted(t *testing.T, bus statemachine.Bus, n int) (l *ledger.Ledger, ids 
 	return l, ids
 }
 
-// shows returns what the job waits for, by itself and in the list.
+// shows returns what the job waits for, as Show and as List say it.
 func shows(t *testing.T, s *jobs.Service, id string) (alone, listed statemachine.Waiting) {
 	t.Helper()
 	job, err := s.Get(t.Context(), id)
@@ -63,7 +63,7 @@ func shows(t *testing.T, s *jobs.Service, id string) (alone, listed statemachine
 	return shown.Waiting, listed
 }
 
-func TestShow_CountsTheDirectivesBeforeAQueuedOneUpToABound(t *testing.T) {
+func TestShow_CountsTheDirectivesAheadUpToABound(t *testing.T) {
 	t.Parallel()
 	l, ids := accepted(t, statemachine.BusQueue, 1002)
 	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{EndRate: func(kind ledger.WorkKind) float64 {
@@ -88,8 +88,7 @@ func TestShow_CountsTheDirectivesBeforeAQueuedOneUpToABound(t *testing.T) {
 	}
 }
 
-// What surrounds a job is asked for by its active step.
-func TestShow_AsksForTheSurroundingsOfTheActiveStep(t *testing.T) {
+func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 	t.Parallel()
 	target := statemachine.Target{TenantID: "t", ProtocolID: "p", Lane: 1, Service: "ocr"}
 	pausing := func(asked statemachine.Target) *statemachine.ActivePause {
@@ -133,7 +132,7 @@ func TestShow_AsksForTheSurroundingsOfTheActiveStep(t *testing.T) {
 			s := jobs.New(l, &jobs.Ended{}, test.around)
 			if test.want != "" {
 				if alone, listed := shows(t, s, ids[0]); alone.Reason != test.want || listed.Reason != test.want {
-					t.Errorf("it waits for %+v, and in the list for %+v", alone, listed)
+					t.Errorf("Show says that it waits for %+v, List for %+v", alone, listed)
 				}
 				return
 			}
@@ -145,14 +144,13 @@ func TestShow_AsksForTheSurroundingsOfTheActiveStep(t *testing.T) {
 			_, _, list := s.List(t.Context(), jobs.Filter{}, 10, "")
 			for _, err := range []error{one, list} {
 				if refused, ok := errors.AsType[*problem.Error](err); !ok || refused.Code != problem.StoreUnavailable {
-					t.Errorf("a store that is away: %v", err)
+					t.Errorf("with an unavailable store: %v", err)
 				}
 			}
 		})
 	}
 }
 
-// What failed on the bus is for callers who may see all tenants.
 func TestForOneTenant_HidesTheErrorOfACircuit(t *testing.T) {
 	t.Parallel()
 	l, ids := accepted(t, statemachine.BusServiceBus, 1)
@@ -162,10 +160,10 @@ func TestForOneTenant_HidesTheErrorOfACircuit(t *testing.T) {
 	alone, listed := shows(t, s.ForOneTenant(), ids[0])
 	for _, got := range []statemachine.Waiting{alone, listed} {
 		if got.Reason != "circuit_open" || !strings.HasPrefix(got.Detail, "circuit t1 is open; a relay tries again at ") {
-			t.Errorf("a caller of one tenant is told %+v", got)
+			t.Errorf("a caller of one tenant sees %+v", got)
 		}
 	}
 	if alone, _ = shows(t, s, ids[0]); !strings.HasPrefix(alone.Detail, "circuit t1 is open: dial 10.0.0.7; a relay") {
-		t.Errorf("a caller for all is told %+v", alone)
+		t.Errorf("a caller of all tenants sees %+v", alone)
 	}
 }
