@@ -26,29 +26,30 @@ type Config struct {
 	Replica string
 	// Exclusive says that no other process writes the store. Optional.
 	Exclusive bool
-	// Queue reports which workers poll this process, and is told which poll the others.
+	// Queue knows which workers poll this process, and learns which poll other processes.
 	// Optional.
 	Queue Queue
-	// Random returns numbers in [0, 1), for the delays after lost races; nil means
-	// math/rand/v2. It must be safe for concurrent use. Optional.
+	// Random returns numbers in [0, 1), for the delays after write conflicts. Optional.
+	// Defaults to math/rand/v2. It must be safe for concurrent use.
 	Random func() float64
-	// Waited is told how long an attempt waited for its worker, and Took how long one ran
-	// until its RESULT, and the state to which that moved the step. They must not block,
-	// and not call the census. Optional.
+	// Waited is called with the time that an attempt waited for its worker, and Took with
+	// the time that one ran until its RESULT and the state to which that moved the step.
+	// Optional. They must not block or call the census.
 	Waited func(of ledger.WorkKind, waited time.Duration)
 	Took   func(of ledger.WorkKind, to statemachine.StepState, took time.Duration)
 	// Logger logs stored counts that cannot be read. Optional.
 	Logger *slog.Logger
 }
 
-// Queue is what a census needs of the pull queue.
+// Queue is the part of the pull queue that a [Census] needs.
 type Queue interface {
 	Pollers() []workqueue.Poller
 	LastPolls() []workqueue.Poller
 	PolledElsewhere(polls []workqueue.Poller)
 }
 
-// Census counts. It is safe for concurrent use.
+// Census counts the jobs of a store, as the package comment describes. It is safe for
+// concurrent use.
 type Census struct {
 	cfg Config
 
@@ -57,34 +58,35 @@ type Census struct {
 	mu    sync.Mutex
 	own   *sheet
 	dirty bool // own has changed since it was stored
-	busy  bool // A change was committed since Spare was called.
-	// stored is own's row as it is known to be stored, nil before the first time.
+	busy  bool // a change was committed since the last call of Spare
+	// stored is the row of own as last stored, nil before that.
 	stored *tablestore.Row
-	// exact says that own has counted every live job; only if the store is exclusive.
+	// exact says that own counts every live job. It is set only if the store is exclusive.
 	exact bool
-	asOf  time.Time // if it is not: when it last was, or was stored by the last process
-	count *recount  // the walk under way, or the last one
+	asOf  time.Time // unless exact: when the count was last exact, or the last process stored it
+	count *recount  // of the current walk, or of the last one
 	live  liveJobs  // empty unless the store is exclusive
-	// Of the last exchange:
+	// The last exchange read these. invariant: no sheet among them changes, so a reader
+	// that holds mu may read them while another exchange runs.
 	others []*sheet
 	base   *sheet
-	known  map[tablestore.Key]readSheet // replaced as a whole
+	known  map[tablestore.Key]readSheet
 }
 
 // sheet is what one process has counted.
 type sheet struct {
 	AsOf     time.Time                         `json:"as_of"` // when it was stored
-	Since    time.Time                         `json:"since"` // earlier events are not in it
+	Since    time.Time                         `json:"since"` // when counting began
 	Complete bool                              `json:"complete,omitempty"`
 	Live     tally                             `json:"live"`
 	Accepted window                            `json:"accepted"`
 	Refused  window                            `json:"refused"`   // commands
-	Publish  window                            `json:"published"` // of directives; rejected ones failed
+	Publish  window                            `json:"published"` // directives; a rejected publish is a failure
 	Started  window                            `json:"started"`   // attempts
 	Ended    map[statemachine.JobState]*window `json:"ended,omitempty"`
 	Attempts map[kind]*attempts                `json:"attempts,omitempty"`
-	Pollers  []workqueue.Poller                `json:"pollers,omitempty"` // the latest
-	Polls    []workqueue.Poller                `json:"polls,omitempty"`   // by filter
+	Pollers  []workqueue.Poller                `json:"pollers,omitempty"` // the most recent
+	Polls    []workqueue.Poller                `json:"polls,omitempty"`   // the most recent of each filter
 }
 
 // attempts counts the ended attempts of one kind.
@@ -102,12 +104,12 @@ func newSheet(since time.Time) *sheet {
 	}
 }
 
-// windows returns the windows that are not divided by state or by kind.
+// windows returns the windows of the whole process, as opposed to those by state or kind.
 func (s *sheet) windows() []*window {
 	return []*window{&s.Accepted, &s.Refused, &s.Publish, &s.Started}
 }
 
-// add adds what the other has counted, but for those who polled it.
+// add adds the counts of other, but not its pollers.
 func (s *sheet) add(other *sheet) {
 	if other.Since.Before(s.Since) {
 		s.Since = other.Since
@@ -131,26 +133,26 @@ func (s *sheet) add(other *sheet) {
 	}
 }
 
-// less takes away what the other has counted, whose events are out of the windows.
-func (s *sheet) less(other *sheet) {
-	less := func(of, by *window) {
+// subtract subtracts the counts of other, whose events are older than the windows.
+func (s *sheet) subtract(other *sheet) {
+	subtract := func(of, by *window) {
 		of.Total.add(count{All: -by.Total.All, Failed: -by.Total.Failed})
 	}
 	s.Since = other.AsOf
 	s.Live.add(&other.Live, -1, 1)
 	for i, w := range s.windows() {
-		less(w, other.windows()[i])
+		subtract(w, other.windows()[i])
 	}
 	for state, w := range other.Ended {
-		less(s.Ended[state], w)
+		subtract(s.Ended[state], w)
 	}
 	for kind, a := range other.Attempts {
-		less(&s.Attempts[kind].window, &a.window)
+		subtract(&s.Attempts[kind].window, &a.window)
 	}
 	s.prune(tablestore.Now())
 }
 
-// prune forgets what is out of the windows.
+// prune drops what is older than the windows.
 func (s *sheet) prune(now time.Time) {
 	for _, w := range s.windows() {
 		w.prune(now)
@@ -166,35 +168,35 @@ func (s *sheet) prune(now time.Time) {
 	}
 }
 
-// recount is a count of the live jobs by a walk.
+// recount counts the live jobs that a walk reads, and the changes since it began.
 type recount struct {
 	live    tally
 	seen    map[[16]byte]seen // by the digest of the job's id
 	kinds   []kind
-	before  *tally // the other processes' counts as the walk began
-	adopted bool   // live is that of the own sheet
+	before  *tally // the other processes' counts when the walk began
+	adopted bool   // the own sheet uses live
 	unsure  bool   // a commit may be missing
 }
 
-// seen is the standing of a job at that revision. There is one for each live job, so it
-// is small, and refers to no row.
+// seen is the standing of a job at a revision. There is one for each live job, so it is
+// small and keeps no row in memory.
 type seen struct {
 	rev            int64
 	since, created uint32 // Unix times
 	state, phase   uint8
-	kind           uint16 // its index in kinds
+	kind           uint16 // index in recount.kinds
 }
 
-// clone returns the kind with copies of the texts, which are parts of rows.
+// clone copies the strings, which would otherwise keep whole rows in memory.
 func (k kind) clone() kind {
 	return kind{strings.Clone(k.Protocol), strings.Clone(k.Service), strings.Clone(k.StepType)}
 }
 
-// unix returns a Unix time in few bytes, until 2106, and 0 for the zero time.
+// unix returns a Unix time in four bytes, which last until 2106, and 0 for the zero time.
 func unix(at time.Time) uint32 { return uint32(max(at.Unix(), 0)) }
 
-// saw counts a job as it is at its revision, unless a later one was counted.
-func (r *recount) saw(agg *statemachine.Aggregate, is standing) {
+// observe counts a job at its revision, unless a later revision has been counted.
+func (r *recount) observe(agg *statemachine.Aggregate, is standing) {
 	digest := sha256.Sum256([]byte(agg.Job.ID))
 	key := [16]byte(digest[:])
 	last, known := r.seen[key]
@@ -214,12 +216,12 @@ func (r *recount) saw(agg *statemachine.Aggregate, is standing) {
 	}
 	r.seen[key] = seen{
 		rev: agg.Job.Rev, since: unix(is.since), created: unix(is.created), phase: uint8(is.phase), kind: uint16(at),
-		state: uint8(slices.Index(statemachine.JobStates, is.state)), // 255 for one that has ended.
+		state: uint8(slices.Index(statemachine.JobStates, is.state)), // 255 if the job has ended
 	}
 }
 
-// New returns a census that has counted nothing: [Census.Open] it. The error names the
-// field that is required.
+// New returns a census that has counted nothing. Call [Census.Open] next. The error names the
+// fields that are required.
 func New(cfg Config) (*Census, error) {
 	if cfg.Store == nil || cfg.Table == "" || cfg.Replica == "" && !cfg.Exclusive {
 		return nil, errors.New("census: Store, Table and Replica are required")
@@ -239,65 +241,66 @@ func New(cfg Config) (*Census, error) {
 	}, nil
 }
 
-// Observe counts a change that this process committed. See [ledger.Config].
+// Observe counts a change that this process has committed. It is [ledger.Config]'s Observe.
 func (c *Census) Observe(before, after *statemachine.Aggregate, history []statemachine.Transition) {
 	if len(history) == 0 {
-		return // A heartbeat moves nothing.
+		return // A heartbeat changes no count.
 	}
 	was, is := standingOf(before), standingOf(after)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dirty, c.busy = true, true
 	if c.cfg.Exclusive {
-		c.live.saw(after)
+		c.live.observe(after)
 	}
 	if c.count != nil {
-		c.count.saw(after, is)
+		c.count.observe(after, is)
 	}
 	if was != is && (c.count == nil || !c.count.adopted) {
 		c.own.Live.move(was, -1, c.cfg.Exclusive)
 		c.own.Live.move(is, 1, c.cfg.Exclusive)
 	}
-	c.queued(was, -1, after.Job.UpdatedAt)
-	c.queued(is, 1, after.Job.UpdatedAt)
+	c.recordQueued(was, -1, after.Job.UpdatedAt)
+	c.recordQueued(is, 1, after.Job.UpdatedAt)
 	for i := range history {
-		c.happened(before, after, &history[i], was)
+		c.recordTransition(before, after, &history[i], was)
 	}
 }
 
-// queued counts that a step is queued, or with by = -1 no longer. The lock is held.
-func (c *Census) queued(s standing, by int, at time.Time) {
+// recordQueued adds by, which is 1 or -1, to the number of queued steps if the step is queued.
+// The caller holds mu.
+func (c *Census) recordQueued(s standing, by int, at time.Time) {
 	if s.phase != phaseQueued {
 		return
 	}
 	for _, k := range s.kind.each() {
-		entry(c.own.Attempts, k).Queued.by(at, by)
+		entry(c.own.Attempts, k).Queued.record(at, by)
 	}
 }
 
-// happened counts one transition. The lock is held.
-func (c *Census) happened(before, after *statemachine.Aggregate, t *statemachine.Transition, was standing) {
+// recordTransition counts one transition. The caller holds mu.
+func (c *Census) recordTransition(before, after *statemachine.Aggregate, t *statemachine.Transition, was standing) {
 	now := after.Job.UpdatedAt
 	switch {
 	case t.Object == statemachine.ObjectJob && t.From == "":
-		c.own.Accepted.happened(now, false)
+		c.own.Accepted.record(now, false)
 	case t.Object == statemachine.ObjectJob && statemachine.JobState(t.To).Terminal():
 		state := statemachine.JobState(t.To)
 		if c.own.Ended[state] == nil {
 			c.own.Ended[state] = new(window)
 		}
-		c.own.Ended[state].happened(now, state == statemachine.JobFailedFinal)
+		c.own.Ended[state].record(now, state == statemachine.JobFailedFinal)
 	case t.Object == statemachine.ObjectStep:
-		c.stepped(before, after, t, was)
+		c.recordStep(before, after, t, was)
 	case t.Object == statemachine.ObjectOutbox:
 		rejected := rejections(after, t.ID) > rejections(before, t.ID)
 		if rejected || t.From != t.To && t.To == string(statemachine.OutboxSent) {
-			c.own.Publish.happened(now, rejected)
+			c.own.Publish.record(now, rejected)
 		}
 	}
 }
 
-// rejections returns how often the publish of the outbox row was rejected.
+// rejections returns how often the bus rejected the outbox row.
 func rejections(agg *statemachine.Aggregate, id string) int {
 	if agg.Outbox == nil || agg.Outbox.ID != id {
 		return 0
@@ -309,14 +312,14 @@ func rejections(agg *statemachine.Aggregate, id string) int {
 func (c *Census) Refused() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.own.Refused.happened(tablestore.Now(), true)
+	c.own.Refused.record(tablestore.Now(), true)
 	c.dirty = true
 }
 
-// stepped counts the transition of a step. A failure has an error code; an attempt
-// without one was withdrawn, or cancelled. A late RESULT, after the deadline, counts no
-// second time. The lock is held.
-func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.Transition, was standing) {
+// recordStep counts the transition of a step. A failed attempt has an error code; one without
+// was withdrawn or cancelled. An attempt that ended by its deadline does not count again when
+// its late RESULT arrives. The caller holds mu.
+func (c *Census) recordStep(before, after *statemachine.Aggregate, t *statemachine.Transition, was standing) {
 	i := 0
 	for after.Steps[i].ID != t.ID {
 		i++
@@ -326,12 +329,12 @@ func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.
 	kind := kindOf(after, step)
 	if was.phase == phaseQueued && (t.Type == statemachine.EventStepClaimed || to == statemachine.StepInProgress) {
 		for _, k := range kind.each() {
-			entry(c.own.Attempts, k).Waited.took(now, now.Sub(was.since))
+			entry(c.own.Attempts, k).Waited.record(now, now.Sub(was.since))
 		}
 		c.cfg.Waited(kind.work(), now.Sub(was.since))
 	}
 	if from != to && to == statemachine.StepInProgress {
-		c.own.Started.happened(now, false)
+		c.own.Started.record(now, false)
 	}
 	failed := (to == statemachine.StepFailedRetry || to == statemachine.StepFailedFinal) && t.Detail != ""
 	offered := from == statemachine.StepAwaitingAck || from == statemachine.StepInProgress
@@ -339,24 +342,24 @@ func (c *Census) stepped(before, after *statemachine.Aggregate, t *statemachine.
 		return
 	}
 	for _, k := range kind.each() {
-		entry(c.own.Attempts, k).happened(now, failed)
+		entry(c.own.Attempts, k).record(now, failed)
 	}
 	if step.Result(t.AttemptNo) == "" || was.phase == phaseDispatching {
-		return // A deadline ended it, or its start is not known.
+		return // A deadline ended it, or its start is unknown.
 	}
 	held := &before.Steps[i]
 	began := held.StartedAt
-	if held.State != statemachine.StepInProgress { // It reported its RESULT without an ACK: it began when it got the directive.
+	if held.State != statemachine.StepInProgress { // The RESULT came without an ACK: the attempt began with its directive.
 		began = held.UpdatedAt
 	}
 	for _, k := range kind.each() {
-		entry(c.own.Attempts, k).Took.took(now, now.Sub(began))
+		entry(c.own.Attempts, k).Took.record(now, now.Sub(began))
 	}
 	c.cfg.Took(kind.work(), to, now.Sub(began))
 }
 
-// Unsure says that a commit's outcome is unknown: the count may be off by one job until
-// the next walk.
+// Unsure records that the outcome of a commit is unknown, so that the counts may be wrong
+// until the next walk.
 func (c *Census) Unsure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -369,35 +372,34 @@ func (c *Census) Unsure() {
 	}
 }
 
-// Begin says that a walk over the live jobs begins. The walk recounts if the count is not
-// exact, or if ages are known less precisely than is possible by now. It reports whether
-// the walk should hurry, because it is needed to make the count exact or to know all live
-// jobs.
-func (c *Census) Begin() (haste bool) {
+// Begin starts a walk over the live jobs. The walk counts them again if the counts are not
+// exact, or if ages can now be known more precisely. Begin reports whether the walk should be
+// fast, because the counts are not exact or not all live jobs are known without it.
+func (c *Census) Begin() (fast bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.live.begin()
-	if c.exact && !c.own.Live.blurred() { // What the last walk has seen may be forgotten: no commit is as old.
-		c.count = nil
+	if c.exact && !c.own.Live.blurred() {
+		c.count = nil // Every commit that the last walk counted has been observed by now.
 	} else {
 		c.count = &recount{live: newTally(), seen: map[[16]byte]seen{}, before: c.elsewhere()}
 	}
 	return c.cfg.Exclusive && !(c.exact && c.live.whole)
 }
 
-// Walked says that the walk has read a live job.
+// Walked counts a live job that the walk has read.
 func (c *Census) Walked(job *statemachine.Aggregate) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.cfg.Exclusive {
-		c.live.saw(job)
+		c.live.observe(job)
 	}
 	if c.count != nil {
-		c.count.saw(job, standingOf(job))
+		c.count.observe(job, standingOf(job))
 	}
 }
 
-// elsewhere sums up what the other processes' sheets say of live jobs. The lock is held.
+// elsewhere sums up the live jobs on the other processes' sheets. The caller holds mu.
 func (c *Census) elsewhere() *tally {
 	sum := newTally()
 	for _, other := range c.others {

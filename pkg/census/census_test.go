@@ -35,13 +35,13 @@ func same(t *testing.T, p *process, when string) {
 		for _, service := range services {
 			want := truth.Queued[service] + truth.Dispatching[service]
 			if got, known := p.Waiting(statemachine.Scope{Service: service}); !known || got != want {
-				t.Fatalf("%s: %d directives wait for %s, want %d", when, got, service, want)
+				t.Fatalf("%s: %d directives for %s wait, want %d", when, got, service, want)
 			}
 		}
 	}
 }
 
-// known is what the census knows of each live job, if it knows them all.
+// known returns the traits of the live jobs that the census knows, and whether it knows all.
 func (p *process) known() (traits map[string]census.Traits, all bool) {
 	traits = map[string]census.Traits{}
 	kinds := map[census.Traits]bool{}
@@ -57,8 +57,8 @@ func (p *process) known() (traits map[string]census.Traits, all bool) {
 	return traits, all
 }
 
-// After a walk the census knows the live jobs and no others, until it may have missed a
-// commit. Of jobs that processes share it knows none.
+// After a walk, the census knows exactly the live jobs, until it may have missed a commit. It
+// knows none if several processes share the store.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -68,15 +68,15 @@ func TestLive(t *testing.T) {
 		}
 		p := start(t, h.p.store, "")
 		if _, all := p.known(); all {
-			t.Error("a process that has just begun knows all live jobs")
+			t.Error("a process that has just started knows all live jobs")
 		}
 		p.serial = 1000
 		h.p = p
 		var late []func()
 		p.late = &late
-		p.walk(func() { h.step() }) // The walk reads jobs that have ended by then.
+		p.walk(func() { h.step() }) // The walk gets jobs that have ended in the meantime.
 		for i := range late {
-			late[len(late)-1-i]() // The commits of a job are told in any order.
+			late[len(late)-1-i]() // The commits of a job may be observed in any order.
 		}
 		p.late = nil
 		same(t, p, "after the walk")
@@ -84,18 +84,18 @@ func TestLive(t *testing.T) {
 		same(t, p, "after another walk")
 		known, all := p.known()
 		if !all || len(known) != len(p.live()) || len(known) == 0 {
-			t.Errorf("%d of %d jobs are known, all: %t", len(known), len(p.live()), all)
+			t.Errorf("%d of %d jobs are known, all %t", len(known), len(p.live()), all)
 		}
 		p.Unsure()
 		if _, all := p.known(); all {
-			t.Error("after a commit whose outcome is not known all live jobs are known")
+			t.Error("after a commit with an unknown outcome, all live jobs are known")
 		}
 		if !p.Begin() {
-			t.Error("the next walk makes no haste")
+			t.Error("the next walk is not fast")
 		}
 		p.walk(nil)
 		if _, all := p.known(); !all {
-			t.Error("the walk after that has not found all live jobs")
+			t.Error("after that walk, not all live jobs are known")
 		}
 
 		shared := start(t, memstore.New(memstore.Options{Split: true}), "a")
@@ -103,12 +103,12 @@ func TestLive(t *testing.T) {
 		shared.walk(nil)
 		parts, all := shared.Live(func(*census.Traits) bool { return true })
 		if ids := slices.Concat(slices.Collect(parts)...); all || len(ids) > 0 {
-			t.Errorf("in a store of several processes %v are known, all: %t", ids, all)
+			t.Errorf("in a shared store, %v are known, all %t", ids, all)
 		}
 	})
 }
 
-// history makes jobs and changes them at random.
+// history accepts and changes jobs at random.
 type history struct {
 	p    *process
 	rng  *rand.Rand
@@ -118,7 +118,7 @@ type history struct {
 
 var services = []string{"ocr", "embed"}
 
-// step makes one change, or none if it is refused.
+// step attempts one change, which may be refused.
 func (h *history) step() string {
 	p := h.p
 	pick := func() string {
@@ -169,7 +169,6 @@ func (h *history) step() string {
 	return fmt.Sprintf("after step of %d jobs", len(h.jobs))
 }
 
-// Every commit keeps the counts of the only process true.
 func TestCounts_AreTrueAfterEveryChange(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
@@ -185,8 +184,8 @@ func TestCounts_AreTrueAfterEveryChange(t *testing.T) {
 	}
 }
 
-// A process that crashed finds the jobs of the one before it, whatever happens to them
-// while it walks, and however late the census is told of a commit.
+// After a crash, a walk counts the live jobs exactly, whatever happens to them during the
+// walk, and however late the census observes a commit.
 func TestRecount_IsExactWhileJobsChange(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
@@ -201,7 +200,7 @@ func TestRecount_IsExactWhileJobsChange(t *testing.T) {
 			}
 			h.p = start(t, h.p.store, "")
 			if h.p.Report().Exact {
-				t.Error("the counts of a process that crashed are said to be exact")
+				t.Error("after a crash, the counts claim to be exact")
 			}
 			h.p.serial = 1000
 			var late []func()
@@ -213,13 +212,13 @@ func TestRecount_IsExactWhileJobsChange(t *testing.T) {
 					late = late[1:]
 				}
 			})
-			for _, tell := range late { // The walk has seen some of these changes.
+			for _, tell := range late { // The walk has counted some of these changes.
 				tell()
 			}
 			h.p.late = nil
 			same(t, h.p, "after the walk")
 			if !h.p.Report().Exact {
-				t.Error("the counts are not said to be exact")
+				t.Error("after the walk, the counts do not claim to be exact")
 			}
 			for range 20 {
 				same(t, h.p, h.step())
@@ -232,7 +231,7 @@ func TestRecount_IsExactWhileJobsChange(t *testing.T) {
 	}
 }
 
-func TestRestart_InGoodOrderKeepsAllCounts(t *testing.T) {
+func TestRestart_KeepsAllCountsAfterAnOrderlyStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := alone(t)
@@ -250,7 +249,7 @@ func TestRestart_InGoodOrderKeepsAllCounts(t *testing.T) {
 		after := p.Report()
 		for _, report := range []*census.Report{before, after} {
 			for i := range report.Services {
-				report.Services[i].Workers = nil // Who polled this process is another matter.
+				report.Services[i].Workers = nil // A restart forgets the workers.
 			}
 		}
 		if diff := cmp.Diff(before, after, cmpopts.IgnoreUnexported(census.Rates{}, census.Service{})); diff != "" {
@@ -272,8 +271,8 @@ func TestRestart_InGoodOrderKeepsAllCounts(t *testing.T) {
 	})
 }
 
-// A commit whose outcome the process never learns is found by the next walk.
-func TestUnsure_TheNextWalkCountsAgain(t *testing.T) {
+// The next walk counts a commit whose outcome the process never learned.
+func TestUnsure_MakesTheNextWalkCountAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := alone(t)
@@ -296,7 +295,7 @@ func TestUnsure_TheNextWalkCountsAgain(t *testing.T) {
 			t.Errorf("as of %s, want %s", at, unsure)
 		}
 		if !p.Begin() {
-			t.Error("the walk need not make haste")
+			t.Error("the walk is not fast")
 		}
 		p.Unsure() // Again, so that this walk may miss a commit.
 		for _, job := range p.live() {
@@ -307,14 +306,13 @@ func TestUnsure_TheNextWalkCountsAgain(t *testing.T) {
 		p.walk(nil)
 		same(2, true)
 		if p.Begin() {
-			t.Error("the walk makes haste for nothing")
+			t.Error("the walk is fast although the counts are exact")
 		}
 	})
 }
 
-// It is called with every commit, so it makes no garbage.
-// A walk in haste takes what time there is while nothing is committed, or if a reader waits
-// for its end.
+// A fast walk may use all its time while nothing is committed, or if a reader waits for its
+// end.
 func TestSpare(t *testing.T) {
 	t.Parallel()
 	p := start(t, memstore.New(memstore.Options{}), "")
@@ -322,7 +320,7 @@ func TestSpare(t *testing.T) {
 	want := func(want bool, when string) {
 		t.Helper()
 		if p.Spare() != want {
-			t.Errorf("%s the walk has all the time: %t", when, !want)
+			t.Errorf("%s the walk may use all its time: %t", when, !want)
 		}
 	}
 	want(false, "after a commit")
@@ -339,6 +337,7 @@ func TestSpare(t *testing.T) {
 	want(false, "after the walk and a commit")
 }
 
+// The ledger calls Observe with every commit.
 func TestObserve_DoesNotAllocate(t *testing.T) { //nolint:paralleltest // It counts all allocations of the process.
 	p := start(t, memstore.New(memstore.Options{}), "")
 	p.walk(nil)
@@ -360,7 +359,7 @@ func TestObserve_DoesNotAllocate(t *testing.T) { //nolint:paralleltest // It cou
 	}
 }
 
-// What one process queues another may claim: none of their counts makes sense alone.
+// One process may claim what another has queued, so only the sum of their counts is right.
 func TestReplicas_AddUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -391,11 +390,11 @@ func TestReplicas_AddUp(t *testing.T) {
 				t.Errorf("%s: queued by minute: %v", p.name, got)
 			}
 			if got, want := p.EndRate(ocrKind), ocr.Attempts.Minute.PerSecond(); got != want || got == 0 || p.EndRate(census.Other) != 0 {
-				t.Errorf("%s: %g attempts end a second, %g by the report", p.name, got, want)
+				t.Errorf("%s: %g attempts end per second, want %g", p.name, got, want)
 			}
 		}
 		if at, ok := a.queue.LastPoll(census.Other, "tenant"); ok {
-			t.Errorf("b was polled for anything at %s", at)
+			t.Errorf("b knows of a poll for another service at %s", at)
 		}
 		if at, ok := a.queue.LastPoll(ocrKind, "tenant"); !ok {
 			t.Errorf("no worker is known to have polled since %s", at)
@@ -416,7 +415,7 @@ func TestReplicas_AddUp(t *testing.T) {
 			}
 		}
 
-		time.Sleep(3 * time.Hour) // The row of the crashed process becomes a part of the base.
+		time.Sleep(3 * time.Hour) // The row of the crashed process is merged into the base.
 		a.submit("ocr")
 		exchange()
 		for _, p := range []*process{a, b} {

@@ -16,25 +16,25 @@ const (
 	rowBase    = "base"
 	rowReplica = "replica"
 	column     = "sheet"
-	// silence is after what time the sheet of a process that has stopped storing it
-	// becomes a part of the base: what happened is then out of the windows.
+	// silence is the age at which the sheet of a process that no longer stores it is merged
+	// into the base. Its events are then older than the windows.
 	silence = 2 * time.Hour
-	// recently is how old a sheet may be of a process whose workers still wait: a process
-	// that is polled stores its sheet at each interval.
-	recently = 30 * time.Second
+	// freshSheet is the most age of a sheet whose workers may still wait: a process that is
+	// polled stores its sheet in each interval.
+	freshSheet = 30 * time.Second
 	// maxPollers bounds the pollers on a stored sheet.
 	maxPollers = 500
-	// largeSheet is how many characters a stored sheet may have, of two bytes each. A
-	// longer one loses its durations and the precision of its ages, then its pollers.
-	largeSheet = tablestore.MaxRowBytes/2 - 16<<10
+	// maxSheetChars bounds the characters of a stored sheet, which take two bytes each. A
+	// longer sheet loses its durations and the precision of its ages, then its pollers.
+	maxSheetChars = tablestore.MaxRowBytes/2 - 16<<10
 )
 
 func (c *Census) key(parts ...string) tablestore.Key {
 	return tablestore.Key{Table: c.cfg.Table, Partition: partition, Row: tablestore.Join(parts...)}
 }
 
-// Open reads what was counted before. In an exclusive store that is what the last
-// process stored: it is exact after an orderly stop. The error is the store's.
+// Open reads the stored counts. If the store is exclusive, the last process has stored them,
+// and they are exact after an orderly stop. The error is the store's.
 func (c *Census) Open(ctx context.Context) error {
 	if !c.cfg.Exclusive {
 		return c.read(ctx)
@@ -51,11 +51,10 @@ func (c *Census) Open(ctx context.Context) error {
 	c.own, c.exact, c.asOf = stored, stored.Complete, stored.AsOf
 	c.own.Pollers = nil
 	c.mu.Unlock()
-	// From now on the row would be wrong after a crash.
-	return c.store(ctx, false)
+	return c.store(ctx, false) // After a crash, the row must not count as exact.
 }
 
-// pollers are those who poll this process, the latest first.
+// pollers returns the workers that poll this process, the most recent first.
 func (c *Census) pollers() []workqueue.Poller {
 	if c.cfg.Queue == nil {
 		return nil
@@ -64,7 +63,7 @@ func (c *Census) pollers() []workqueue.Poller {
 }
 
 // RunOnce stores the own sheet if it has changed, and reads those of other processes. It
-// also stores an unchanged sheet before the others would consider this process dead.
+// also stores an unchanged sheet in time to keep others from merging it into the base.
 func (c *Census) RunOnce(ctx context.Context) error {
 	pollers := c.pollers()
 	c.mu.Lock()
@@ -82,14 +81,14 @@ func (c *Census) RunOnce(ctx context.Context) error {
 	return c.read(ctx)
 }
 
-// Close stores the own sheet for the next start. orderly says that this process changes no
-// job from now on.
+// Close stores the own sheet for the next start. orderly says that this process will change
+// no further job.
 func (c *Census) Close(ctx context.Context, orderly bool) error { return c.store(ctx, orderly) }
 
-// store writes the own sheet, under its ETag: an earlier write that lands late changes
-// nothing. complete says that the sheet will count all live jobs until the next start. If
-// the row is gone, another process has merged it into the base, while this one was
-// suspended: what it held is not stored again.
+// store writes the own sheet under its ETag, so that an earlier write that lands late fails.
+// complete says that the sheet will count all live jobs until the next start. If the row is
+// gone, another process has merged it into the base while this one was suspended, so store
+// subtracts what it held.
 func (c *Census) store(ctx context.Context, complete bool) error {
 	var pollers, polls []workqueue.Poller
 	if !c.cfg.Exclusive && c.cfg.Queue != nil {
@@ -114,7 +113,7 @@ func (c *Census) store(ctx context.Context, complete bool) error {
 			if err != nil {
 				return nil, err
 			}
-			c.own.less(merged)
+			c.own.subtract(merged)
 			c.stored = nil
 		}
 		c.dirty = false
@@ -134,8 +133,8 @@ func (c *Census) store(ctx context.Context, complete bool) error {
 	return nil
 }
 
-// read reads the base and the sheets of the other processes. It merges sheets that were
-// not stored for two hours into the base; their events are outside the windows by then.
+// read reads the base and the sheets of the other processes. It merges sheets that have not
+// been stored for two hours into the base.
 func (c *Census) read(ctx context.Context) error {
 	rows, err := tablestore.ScanAll(ctx, c.cfg.Store, tablestore.Query{Table: c.cfg.Table, Partition: partition})
 	if err != nil {
@@ -170,13 +169,13 @@ func (c *Census) read(ctx context.Context) error {
 	}
 	if len(silent) > 0 {
 		if kept.ETag != "" {
-			base = c.sheetOf(ctx, &kept) // A copy: reports read the known one concurrently.
+			base = c.sheetOf(ctx, &kept) // a copy, because reports read the known sheet
 		}
 		for _, one := range silent {
 			base.add(one)
 		}
 		base.prune(tablestore.Now())
-		err = c.fold(ctx, base, &kept, gone)
+		err = c.storeMerged(ctx, base, &kept, gone)
 	}
 	var polls []workqueue.Poller
 	for _, other := range others {
@@ -191,14 +190,14 @@ func (c *Census) read(ctx context.Context) error {
 	return err
 }
 
-// readSheet is a sheet as it was read. It is not changed: most sheets have not been
-// stored again by the next exchange.
+// readSheet is a sheet as it was read. The next exchange uses it again if its row is the
+// same, as most are.
 type readSheet struct {
 	etag  tablestore.ETag
 	sheet *sheet
 }
 
-// at returns the sheet if its row is still the same, otherwise nil.
+// at returns the sheet if its row still has that ETag, otherwise nil.
 func (r readSheet) at(etag tablestore.ETag) *sheet {
 	if r.etag != etag {
 		return nil
@@ -206,9 +205,9 @@ func (r readSheet) at(etag tablestore.ETag) *sheet {
 	return r.sheet
 }
 
-// fold stores the base with the silent sheets in it, and deletes their rows, unless
-// another process did so first.
-func (c *Census) fold(ctx context.Context, base *sheet, kept *tablestore.Row, gone tablestore.Batch) error {
+// storeMerged stores the base with the silent sheets in it and deletes their rows, unless
+// another process has done so.
+func (c *Census) storeMerged(ctx context.Context, base *sheet, kept *tablestore.Row, gone tablestore.Batch) error {
 	data, err := encode(base)
 	if err != nil {
 		return err
@@ -219,15 +218,15 @@ func (c *Census) fold(ctx context.Context, base *sheet, kept *tablestore.Row, go
 	}
 	_, err = c.cfg.Store.Commit(ctx, append(gone, op))
 	if err != nil && !errors.Is(err, tablestore.ErrConflict) {
-		return fmt.Errorf("add silent sheets to the census: %w", err)
+		return fmt.Errorf("merge silent sheets into the base of the census: %w", err)
 	}
 	return nil
 }
 
-// End says that the walk has read all live jobs. In an exclusive store its count becomes
-// that of the own sheet, to which the commits since its beginning were added. In a
-// shared one it makes a new base: of other processes' changes during the walk, it has
-// seen about a half.
+// End ends a walk that has read all live jobs. If the store is exclusive, the own sheet takes
+// over the walk's count, which includes the commits since it began. Otherwise the count makes
+// a new base, on the assumption that the walk saw half of the changes that other processes
+// made during it.
 func (c *Census) End(ctx context.Context) error {
 	c.mu.Lock()
 	if c.count == nil || c.cfg.Exclusive {
@@ -274,10 +273,10 @@ func (c *Census) End(ctx context.Context) error {
 	return nil
 }
 
-// encode makes a sheet's row.
+// encode returns the properties of a sheet's row.
 func encode(s *sheet) (tablestore.Properties, error) {
 	data, err := json.Marshal(s)
-	if err == nil && len(data) > largeSheet {
+	if err == nil && len(data) > maxSheetChars {
 		short := *s
 		short.Attempts = map[kind]*attempts{}
 		for kind, a := range s.Attempts {
@@ -285,7 +284,7 @@ func encode(s *sheet) (tablestore.Properties, error) {
 		}
 		short.Live = s.Live.short()
 		data, err = json.Marshal(&short)
-		for err == nil && len(data) > largeSheet && len(short.Pollers)+len(short.Polls) > 0 {
+		for err == nil && len(data) > maxSheetChars && len(short.Pollers)+len(short.Polls) > 0 {
 			if short.Pollers == nil {
 				short.Polls = short.Polls[:len(short.Polls)/2]
 			}
@@ -299,9 +298,9 @@ func encode(s *sheet) (tablestore.Properties, error) {
 	return tablestore.AppendLarge(nil, column, data), nil
 }
 
-// sheetOf returns the sheet of a row that an earlier process or another one stored. One
-// that cannot be read, such as a sheet of another release, counts nothing: the next walk
-// counts the live jobs again. It is as of now, so that nobody deletes it as silent.
+// sheetOf returns the sheet of a row that an earlier or another process has stored. A row that
+// cannot be read, such as one of another release, gives an empty sheet, and the next walk
+// counts the live jobs again. The empty sheet is as of now, so that it does not seem silent.
 func (c *Census) sheetOf(ctx context.Context, row *tablestore.Row) *sheet {
 	s, err := decode(row)
 	if err != nil {

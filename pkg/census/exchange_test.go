@@ -18,9 +18,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// A process that is idle, or suspended, for longer than its sheet is kept counts nothing
-// twice.
-func TestReplicas_ThatWereSilentCountOnce(t *testing.T) {
+// A process that was idle or suspended until its sheet was merged into the base counts
+// nothing twice.
+func TestReplicas_CountOnceAfterASilence(t *testing.T) {
 	t.Parallel()
 	for name, suspended := range map[string]bool{"idle": false, "suspended": true} {
 		t.Run(name, func(t *testing.T) {
@@ -38,7 +38,7 @@ func TestReplicas_ThatWereSilentCountOnce(t *testing.T) {
 					if !suspended {
 						must(t, a.RunOnce(t.Context()))
 					}
-					b.held = !b.held // It has something to store.
+					b.held = !b.held // so that b has something to store
 					b.submit("embed")
 					must(t, b.RunOnce(t.Context()))
 				}
@@ -55,7 +55,7 @@ func TestReplicas_ThatWereSilentCountOnce(t *testing.T) {
 				for _, p := range []*process{a, b} {
 					same(t, p, p.name)
 					if ocr := p.service("ocr"); p.Report().Accepted.Total != 34 || ocr.Attempts.Total != 1 {
-						t.Errorf("%s: %d were accepted, %d attempts ended", p.name, p.Report().Accepted.Total, ocr.Attempts.Total)
+						t.Errorf("%s: %d jobs were accepted, %d attempts ended", p.name, p.Report().Accepted.Total, ocr.Attempts.Total)
 					}
 				}
 			})
@@ -63,7 +63,7 @@ func TestReplicas_ThatWereSilentCountOnce(t *testing.T) {
 	}
 }
 
-// The base keeps no more than the windows, however many processes it has outlived.
+// The base holds no more than the windows, however many sheets were merged into it.
 func TestBase_DoesNotGrow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -95,12 +95,12 @@ func TestBase_DoesNotGrow(t *testing.T) {
 			t.Errorf("the base grew from %d to %d bytes", first, last)
 		}
 		if got := reader.Report().Accepted.Total; got != 20 {
-			t.Errorf("%d were accepted", got)
+			t.Errorf("%d jobs were accepted, want 20", got)
 		}
 	})
 }
 
-// noDelete is a store that deletes nothing.
+// noDelete is a store that cannot delete.
 type noDelete struct{ tablestore.Store }
 
 func (s noDelete) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
@@ -110,8 +110,8 @@ func (s noDelete) Commit(ctx context.Context, batch tablestore.Batch) ([]tablest
 	return s.Store.Commit(ctx, batch)
 }
 
-// A base that cannot be written does not freeze what is read.
-func TestRead_KnowsTheOthersThoughTheBaseCannotBeWritten(t *testing.T) {
+// If the base cannot be written, reports still include the sheets that were read.
+func TestRead_ReadsOtherSheetsIfTheBaseCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{Split: true})
@@ -125,7 +125,7 @@ func TestRead_KnowsTheOthersThoughTheBaseCannotBeWritten(t *testing.T) {
 			t.Fatalf("the base was written: %v", err)
 		}
 		if got := b.Report().Accepted.Total; got != 1 {
-			t.Errorf("%d were accepted", got)
+			t.Errorf("%d jobs were accepted, want 1", got)
 		}
 	})
 }
@@ -171,7 +171,8 @@ func TestReport_DuringAMerge(t *testing.T) {
 	})
 }
 
-// One process has more workers than are listed. The others know for which work.
+// A process has more workers than its sheet lists. The other processes still know for which
+// work they poll.
 func TestReplicas_KnowAllPolls(t *testing.T) {
 	t.Parallel()
 	store := memstore.New(memstore.Options{Split: true})
@@ -190,14 +191,14 @@ func TestReplicas_KnowAllPolls(t *testing.T) {
 	}
 }
 
-// crowd is a queue that such workers poll.
+// crowd is a queue that these workers poll.
 type crowd []workqueue.Poller
 
 func (c crowd) Pollers() []workqueue.Poller      { return c }
 func (c crowd) LastPolls() []workqueue.Poller    { return c }
 func (crowd) PolledElsewhere([]workqueue.Poller) {}
 
-// A sheet that does not fit in a row loses its workers, not its counts.
+// A sheet that does not fit into a row loses its workers, not its counts.
 func TestStore_FitsInARow(t *testing.T) {
 	t.Parallel()
 	store := memstore.New(memstore.Options{Split: true})
@@ -238,8 +239,8 @@ func TestStore_FitsInARowWithLongBacklogs(t *testing.T) {
 	}
 }
 
-// What a crashed process has stored says nothing of the present.
-func TestReplicas_ACrashedOneHasNoWorkers(t *testing.T) {
+// The workers on the sheet of a crashed process first stop waiting, and then drop out.
+func TestReplicas_ForgetTheWorkersOfACrashedOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{Split: true})
@@ -269,8 +270,8 @@ func TestReplicas_ACrashedOneHasNoWorkers(t *testing.T) {
 	})
 }
 
-// A stored sheet that this program cannot read, such as one of another release, stops no
-// process: it counts nothing until a walk has counted the live jobs.
+// A stored sheet that this program cannot read, such as one of another release, does not keep
+// a process from starting: the counts are empty until a walk has counted the live jobs.
 func TestOpen_CountsAgainAfterAnUnreadableSheet(t *testing.T) {
 	t.Parallel()
 	for name, split := range map[string]bool{"of one process": false, "of several": true} {

@@ -30,9 +30,9 @@ type process struct {
 	queue  *workqueue.Queue
 	serial int
 	held   bool // new directives wait, as under a pause
-	// late, unless it is nil, holds back what the census is told of commits.
+	// late, unless nil, collects the calls of Observe instead of making them.
 	late *[]func()
-	// timed, unless it is nil, gets what the census tells of durations.
+	// timed, unless nil, collects the calls of Waited and Took.
 	timed *[]string
 }
 
@@ -75,12 +75,12 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 	return p
 }
 
-// alone starts a process on an empty store that no other shares, whose count is exact.
+// alone starts a process on an empty exclusive store. Its counts are exact.
 func alone(t testing.TB) *process {
 	t.Helper()
 	p := start(t, memstore.New(memstore.Options{}), "")
 	p.walk(nil)
-	p.walk(nil) // From now on every commit counts by itself.
+	p.walk(nil) // After this walk there is no recount to feed.
 	return p
 }
 
@@ -91,7 +91,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// submit accepts a job with steps of these services.
+// submit accepts a job with a step of each of the services.
 func (p *process) submit(services ...string) string {
 	p.t.Helper()
 	p.serial++
@@ -115,7 +115,7 @@ func (p *process) submit(services ...string) string {
 	return accepted.Job.ID
 }
 
-// claim claims up to so many items of the service.
+// claim claims at most most items of the service.
 func (p *process) claim(service string, most int, start bool) []lifecycle.Item {
 	p.t.Helper()
 	p.serial++
@@ -147,7 +147,7 @@ func (p *process) fail(item lifecycle.Item, retryable bool) {
 	must(p.t, err)
 }
 
-// change brings an event to a job, which may refuse it.
+// change applies an event to a job, which may refuse it.
 func (p *process) change(jobID string, event statemachine.Event) {
 	p.t.Helper()
 	_, err := p.ledger.Change(p.t.Context(), jobID, event)
@@ -188,16 +188,16 @@ func (p *process) walk(between func()) {
 	must(p.t, p.End(p.t.Context()))
 }
 
-// protocols are those of the jobs, in turn.
+// protocols are the protocols of the jobs, in turn.
 var protocols = []string{"ingest", "review"}
 
-// stands is what a report says of the present, or what the rows say.
+// stands holds gauges, as a report or as the rows have them.
 type stands struct {
 	Jobs map[statemachine.JobState]int
-	// By service, and by protocol and service:
+	// Steps by service, and by protocol and service.
 	Dispatching, Queued, Claimed, Running, Backoff map[string]int
-	// Of a store of one process:
-	OldestJob, OldestRunning, NextRetry int64 // Unix times, or 0
+	// Unix times, or 0. They are set only for an exclusive store.
+	OldestJob, OldestRunning, NextRetry int64
 }
 
 func newStands() *stands {
@@ -207,7 +207,7 @@ func newStands() *stands {
 	}
 }
 
-// truth is what the rows of the live jobs say.
+// truth returns the gauges by the rows of the live jobs.
 func (p *process) truth() *stands {
 	p.t.Helper()
 	out := newStands()
@@ -250,7 +250,7 @@ func earlier(unix int64, at time.Time) int64 {
 	return min(unix, at.Unix())
 }
 
-// reported is what the report says, without zeros.
+// reported returns the gauges by the report, without zeros.
 func (p *process) reported() *stands {
 	out := newStands()
 	report := p.Report()
@@ -285,7 +285,7 @@ func (p *process) reported() *stands {
 	return out
 }
 
-// service is what the report says of the service.
+// service returns the report's counts of the service.
 func (p *process) service(name string) census.Service {
 	for _, service := range p.Report().Services {
 		if service.Service == name {

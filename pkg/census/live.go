@@ -9,15 +9,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Traits are what lists select live jobs by.
+// Traits are the properties by which lists select live jobs.
 type Traits struct {
 	statemachine.Target // of the current step
 
 	State       statemachine.JobState
 	RequestType string
 	StepType    string // of the current step
-	ErrorCode   string // of its last failure
-	// Outbox is the state of the row of its latest attempt, empty if there is none.
+	ErrorCode   string // of the current step's last failure
+	// Outbox is the state of the outbox row of the latest attempt, empty if there is none.
 	Outbox statemachine.OutboxState
 	// Waits says that the directive waits to be published, or for a worker.
 	Waits bool
@@ -41,8 +41,7 @@ func TraitsOf(agg *statemachine.Aggregate) Traits {
 	return t
 }
 
-// clone returns the traits with copies of the texts: those of a job are parts of rows, which
-// are larger.
+// clone copies the strings, which would otherwise keep whole rows in memory.
 func (t Traits) clone() Traits {
 	for _, text := range []*string{&t.TenantID, &t.ProtocolID, &t.Service, &t.RequestType, &t.StepType, &t.ErrorCode} {
 		*text = strings.Clone(*text)
@@ -50,24 +49,24 @@ func (t Traits) clone() Traits {
 	return t
 }
 
-// keepEnded is how many jobs that ended last are remembered, so that what the walk read of
-// them before, or what is told late of an earlier commit, does not bring them back.
+// keepEnded is how many recently ended jobs are remembered, so that a walk or a commit that is
+// observed late does not add them again.
 const keepEnded = 4096
 
-// liveJobs finds the live jobs of an exclusive store by their traits, in memory. A job that
-// more than keepEnded others followed to their end before it is told late stays in it until
-// the end of the next walk.
+// liveJobs indexes the live jobs of an exclusive store by their traits, in memory. If an
+// earlier change of an ended job is observed after keepEnded other jobs have ended, the job
+// stays in the index until the end of the next walk.
 type liveJobs struct {
 	jobs   map[uuid.UUID]liveJob
 	ended  map[uuid.UUID]struct{}
-	order  []uuid.UUID // those of ended, as a ring from oldest on
+	order  []uuid.UUID // the keys of ended, as a ring that starts at oldest
 	oldest int
 	alike  map[Traits]*alike
-	walk   uint32 // the number of the walk under way, or of the last one
-	seen   int    // how many of jobs were seen since it began
-	whole  bool   // Each live job is in jobs, with the traits that it has.
-	unsure bool   // since the walk began: a commit may be missing
-	asked  bool   // A caller of Live waits for the end of the walk.
+	walk   uint32 // number of the current walk, or of the last one
+	seen   int    // how many of jobs were observed since that walk began
+	whole  bool   // jobs holds each live job, with its current traits
+	unsure bool   // since the walk began, a commit may have been missed
+	asked  bool   // a caller of Live waits for the end of the walk
 }
 
 // alike are the jobs with the same traits.
@@ -83,18 +82,18 @@ type liveJob struct {
 	of   *alike
 	at   int
 	rev  int64
-	walk uint32 // the last one that began before the job was seen
+	walk uint32 // the walk in which the job was last observed
 }
 
 func newLiveJobs() liveJobs {
 	return liveJobs{jobs: map[uuid.UUID]liveJob{}, ended: map[uuid.UUID]struct{}{}, alike: map[Traits]*alike{}}
 }
 
-// saw notes the traits of a job, unless they are known as of a later revision.
-func (l *liveJobs) saw(agg *statemachine.Aggregate) {
+// observe records the traits of a job, unless those of a later revision are known.
+func (l *liveJobs) observe(agg *statemachine.Aggregate) {
 	id, err := uuid.Parse(agg.Job.ID)
 	if err != nil {
-		return // No job of the ledger has such an id.
+		return // The ledger makes no such ids.
 	}
 	known, ok := l.jobs[id]
 	switch {
@@ -132,7 +131,7 @@ func (l *liveJobs) saw(agg *statemachine.Aggregate) {
 	of.ids = append(of.ids, id)
 }
 
-// remember notes that a job has ended.
+// remember records that a job has ended.
 func (l *liveJobs) remember(id uuid.UUID) {
 	if _, known := l.ended[id]; known {
 		return
@@ -163,15 +162,15 @@ func (l *liveJobs) forget(id uuid.UUID, job liveJob) {
 	}
 }
 
-// begin notes that a walk begins.
+// begin starts a walk.
 func (l *liveJobs) begin() { l.walk, l.seen, l.unsure = l.walk+1, 0, false }
 
-// end notes that a walk has seen every live job that no change was made to.
+// end ends a walk that has read all live jobs, and removes those that it did not find.
 func (l *liveJobs) end() {
 	l.whole = !l.unsure
 	l.asked = l.asked && l.unsure
 	if l.seen == len(l.jobs) {
-		return // Commits wait during the search, and a million jobs take a while to search.
+		return // Do not search a million jobs for nothing: commits wait for the lock.
 	}
 	for id, job := range l.jobs {
 		if job.walk < l.walk {
@@ -180,8 +179,8 @@ func (l *liveJobs) end() {
 	}
 }
 
-// Spare reports whether a hurried walk may use all available time: a caller of
-// [Census.Live] waits for its end, or nothing has been committed since the last call.
+// Spare reports whether a fast walk may use all its time, because a caller of [Census.Live]
+// waits for its end, or nothing has been committed since the last call.
 func (c *Census) Spare() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,13 +189,13 @@ func (c *Census) Spare() bool {
 	return idle || c.live.asked
 }
 
-// livePart is how many ids a part of [Census.Live] has.
+// livePart is the most ids in a part of [Census.Live].
 const livePart = 128
 
 // Live yields the ids of the live jobs whose traits are wanted, in parts and in no
-// particular order. Some of them may have ended. It reports false if it does not know them
-// all: other processes write the store, or no walk has ended yet, in which case the next
-// walk hurries.
+// particular order. Some of them may have ended. known is false if other processes write the
+// store, or no walk has ended yet; the next walk is then fast. wanted must not block or call
+// the census.
 func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool) {
 	c.mu.Lock()
 	var found []uuid.UUID
@@ -209,7 +208,7 @@ func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], know
 	c.live.asked = c.live.asked || !known
 	c.mu.Unlock()
 	return func(yield func([]string) bool) {
-		for end := len(found); end > 0; end -= livePart { // The newest are the last, as a rule.
+		for end := len(found); end > 0; end -= livePart { // The last ones are usually the newest.
 			part := found[max(0, end-livePart):end]
 			ids := make([]string, len(part))
 			for i := range part {
@@ -223,7 +222,7 @@ func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], know
 }
 
 // Waiting returns how many live jobs have a directive in the scope that waits to be
-// published, or for a worker. It reports false if it does not know all live jobs.
+// published, or for a worker. known is false if the census does not know all live jobs.
 func (c *Census) Waiting(scope statemachine.Scope) (n int, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

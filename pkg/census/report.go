@@ -11,33 +11,33 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// Report is what the census knows. The caller owns it.
+// Report holds the counts of a census. The caller owns it.
 type Report struct {
 	// Exact says that the numbers of jobs and of active steps are current and exact.
 	// Otherwise they are approximate, as of AsOf.
 	Exact bool
 	AsOf  time.Time
-	// Since is when the counting began.
+	// Since is when counting began.
 	Since    time.Time
 	Jobs     map[statemachine.JobState]int // live jobs
 	Accepted Rates                         // jobs
-	Refused  Rates                         // commands; all are failures
-	// Published are the publishes of directives. Rejected ones are failures; those during an
-	// outage do not count.
+	Refused  Rates                         // commands; all count as failures
+	// Published counts the publishes of directives. Those that the bus rejected are
+	// failures; those that failed during an outage do not count.
 	Published Rates
 	Started   Rates // attempts
 	Ended     map[statemachine.JobState]Rates
-	// OldestJob is when the oldest live job was accepted, OldestRunning when the step was
-	// started that has run longest, and NextRetry when the next step in backoff is due; zero
-	// if there is none.
+	// OldestJob is when the oldest live job was accepted, OldestRunning when the
+	// longest-running step was started, and NextRetry when the next step in backoff is due;
+	// zero if there is none.
 	OldestJob, OldestRunning, NextRetry time.Time
-	Services                            []Service // by service and step type
+	Services                            []Service // sorted by service and step type
 }
 
-// Rates are how often something happened.
+// Rates says how often something happened.
 type Rates struct {
-	Minute Rate // the present minute and the one before
-	Hour   Rate // the present minute and the 60 before
+	Minute Rate // over the current minute and the one before
+	Hour   Rate // over the current minute and the 60 before
 	Total  int64
 
 	window *window
@@ -48,21 +48,22 @@ type Rates struct {
 // often it was a failure. The last entry is the current minute so far.
 func (r Rates) ByMinute(n int) (all, failed []int) { return r.window.minutes(r.now, n) }
 
-// Service is what is known of one kind of work.
+// Service holds the counts of one kind of work.
 type Service struct {
 	ledger.WorkKind
 
 	// The active steps, by what they wait for: their publish, a worker, the start by the
 	// worker that claimed them, the RESULT, the time of their next attempt.
 	Dispatching, Queued, Claimed, Running, Backoff int
-	// Oldest is when the oldest of the queued ones was published.
+	// Oldest is when the oldest queued step was published.
 	Oldest time.Time
-	// Attempts are those that ended with a RESULT or a deadline.
+	// Attempts counts the attempts that ended with a RESULT or a deadline.
 	Attempts Rates
-	// Took is the time from the start to the RESULT, Waited that from the publish to the
-	// claim; without one, to the ACK.
+	// Took is the time from the start to the RESULT, and Waited the time from the publish to
+	// the claim or, without a claim, to the ACK.
 	Took, Waited Percentiles
-	// Workers are those that polled for such work in the last hour, the latest first.
+	// Workers are the workers that polled for such work in the last hour, the most recent
+	// first.
 	Workers []workqueue.Poller
 
 	queued changes
@@ -73,13 +74,12 @@ type Service struct {
 // minutes, at most 60. The last entry is the current minute.
 func (s *Service) QueuedByMinute(n int) []int { return s.queued.levels(s.now, n, s.Queued) }
 
-// Report returns what the census knows, without a read. Its services include these
-// kinds of work, if nothing is known of them.
+// Report returns the counts without reading the store. Its services include these kinds of
+// work even if nothing was counted for them.
 func (c *Census) Report(kinds ...ledger.WorkKind) *Report { return c.ReportOf("", kinds...) }
 
-// ReportOf returns what [Census.Report] does, but unless the protocol is empty, its services
-// count only the steps of that protocol's jobs, and kinds are left out that are not counted
-// apart.
+// ReportOf is [Census.Report], but if the protocol is not empty, its services count only the
+// steps of that protocol's jobs. It then leaves out kinds that may be counted as [Other].
 func (c *Census) ReportOf(protocol string, kinds ...ledger.WorkKind) *Report {
 	now, pollers := tablestore.Now(), c.pollers()
 	c.mu.Lock()
@@ -93,12 +93,12 @@ func (c *Census) ReportOf(protocol string, kinds ...ledger.WorkKind) *Report {
 		out.AsOf = cmp.Or(c.base.AsOf, c.own.Since)
 		for _, other := range c.others {
 			sum.add(other)
-			recent := now.Sub(other.AsOf) <= recently
+			recent := now.Sub(other.AsOf) <= freshSheet
 			for _, poller := range other.Pollers {
 				poller.Waiting = poller.Waiting && recent
 				pollers = append(pollers, poller)
 			}
-			if recent && other.AsOf.Before(out.AsOf) { // Otherwise it has counted nothing since, or ended.
+			if recent && other.AsOf.Before(out.AsOf) { // An older sheet has not changed since, or its process has ended.
 				out.AsOf = other.AsOf
 			}
 		}
@@ -120,7 +120,7 @@ func (c *Census) ReportOf(protocol string, kinds ...ledger.WorkKind) *Report {
 	pollers = slices.DeleteFunc(pollers, func(p workqueue.Poller) bool { return now.Sub(p.LastPoll) > hour })
 	for _, known := range kinds {
 		of := kind{protocol, known.Service, known.StepType}
-		if protocol == "" || sum.Live.Steps[of.other()] == nil && sum.Attempts[of.other()] == nil { // Else it may be among the others.
+		if protocol == "" || sum.Live.Steps[of.other()] == nil && sum.Attempts[of.other()] == nil {
 			entry(sum.Live.Steps, of)
 		}
 	}
@@ -128,12 +128,11 @@ func (c *Census) ReportOf(protocol string, kinds ...ledger.WorkKind) *Report {
 	return out
 }
 
-// rates returns how often it happened.
 func (w *window) rates(now, since time.Time) Rates {
 	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All, window: w, now: now}
 }
 
-// EndRate returns how many attempts of the kind end per second, from the current minute and
+// EndRate returns how many attempts of the kind ended per second, over the current minute and
 // the one before.
 func (c *Census) EndRate(of ledger.WorkKind) float64 {
 	now := tablestore.Now()
@@ -151,7 +150,7 @@ func (c *Census) EndRate(of ledger.WorkKind) float64 {
 	return ended.rate(now, since, 1).PerSecond()
 }
 
-// services returns what the sheet says of each kind of work of the protocol.
+// services returns the sheet's counts of each kind of work of the protocol.
 func (s *sheet) services(protocol string, now time.Time, pollers []workqueue.Poller) []Service {
 	for kind := range s.Attempts {
 		entry(s.Live.Steps, kind)

@@ -14,7 +14,7 @@ import (
 type phase uint8
 
 const (
-	phaseNone        phase = iota // its job is paused with nothing in hand
+	phaseNone        phase = iota // nothing: its job is paused without a live attempt
 	phaseDispatching              // its publish, which a pause may hold back
 	phaseQueued                   // a worker
 	phaseClaimed                  // the start, by the worker that claimed it
@@ -23,13 +23,13 @@ const (
 	phases
 )
 
-// standing is what one job adds to the counts.
+// standing is what one job contributes to the counts.
 type standing struct {
-	state statemachine.JobState // empty for a job that is missing or has ended
+	state statemachine.JobState // empty if the job is missing or has ended
 	kind  kind
 	phase phase
-	// since is when a queued step was published, a running one started, and one in backoff
-	// will be due.
+	// since is when a queued step was published, or a running one started, or when one in
+	// backoff is due.
 	since   time.Time
 	created time.Time // when the job was accepted
 }
@@ -50,7 +50,7 @@ func standingOf(agg *statemachine.Aggregate) standing {
 	switch step.State {
 	case statemachine.StepDispatching:
 		s.phase = phaseDispatching
-	case statemachine.StepAwaitingAck: // On Service Bus, claims are not known.
+	case statemachine.StepAwaitingAck: // Claims on Service Bus are not known.
 		if s.phase = phaseClaimed; agg.Outbox != nil {
 			if _, queued := agg.Queued(); queued || agg.Outbox.Bus != statemachine.BusQueue {
 				s.phase, s.since = phaseQueued, agg.Outbox.SentAt
@@ -67,7 +67,7 @@ func standingOf(agg *statemachine.Aggregate) standing {
 	return s
 }
 
-// kind is a [ledger.WorkKind] of one protocol, or with an empty Protocol of all of them. It
+// kind is a [ledger.WorkKind] of one protocol, or of all protocols if Protocol is empty. It
 // can be the key of a JSON object.
 type kind struct{ Protocol, Service, StepType string }
 
@@ -82,8 +82,8 @@ func (k kind) work() ledger.WorkKind {
 	return ledger.WorkKind{Service: k.Service, StepType: k.StepType}
 }
 
-// each returns the kinds under which something of the kind is counted: that of all
-// protocols, and that of its own.
+// each returns the kinds under which a step of the kind is counted: that of all protocols,
+// and its own.
 func (k kind) each() []kind {
 	if k.Protocol == "" {
 		return []kind{k}
@@ -91,7 +91,7 @@ func (k kind) each() []kind {
 	return []kind{everywhere(k.work()), k}
 }
 
-// other is the kind that stands for those beyond the bound.
+// other returns the kind that stands for those beyond the bound.
 func (k kind) other() kind {
 	if k.Protocol == "" {
 		return everywhere(Other)
@@ -108,30 +108,30 @@ func (k kind) MarshalText() ([]byte, error) {
 func (k *kind) UnmarshalText(text []byte) error {
 	parts, err := tablestore.Split(string(text))
 	if err != nil || len(parts) != 3 {
-		return fmt.Errorf("%q is no kind of work", text)
+		return fmt.Errorf("%q is not a kind of work", text)
 	}
 	k.Protocol, k.Service, k.StepType = parts[0], parts[1], parts[2]
 	return nil
 }
 
-// maxKinds bounds the kinds of work that are counted apart, and those of single protocols.
-// All further ones are counted as one, [Other].
+// maxKinds bounds the kinds of work that are counted separately, over all protocols and, with
+// the same bound, by protocol. All further kinds count as [Other].
 const maxKinds = 100
 
-// Other stands for the kinds of work beyond the first 100.
+// Other stands for all kinds of work beyond the first 100.
 var Other = ledger.WorkKind{Service: "other", StepType: "other"}
 
-// entry returns the kind's value in the map, a new one if there is none. It counts a
-// further kind as [Other].
+// entry returns the kind's value in the map, and adds one if there is none. Beyond the bound,
+// it returns that of [Other].
 func entry[V any](all map[kind]*V, k kind) *V {
 	if all[k] == nil {
-		apart := 0
+		kinds := 0
 		for known := range all {
 			if (known.Protocol == "") == (k.Protocol == "") && known != k.other() {
-				apart++
+				kinds++
 			}
 		}
-		if apart >= maxKinds {
+		if kinds >= maxKinds {
 			k = k.other()
 		}
 	}
@@ -141,13 +141,13 @@ func entry[V any](all map[kind]*V, k kind) *V {
 	return all[k]
 }
 
-// tally counts what stands.
+// tally holds the gauges: the live jobs and their active steps.
 type tally struct {
 	Jobs    map[statemachine.JobState]int `json:"jobs,omitempty"`
 	Steps   map[kind]*steps               `json:"steps,omitempty"`
-	Created *ages                         `json:"created"` // of jobs, by their accept
-	Running *ages                         `json:"running"` // of steps, by their start
-	Retries *ages                         `json:"retries"` // of steps in backoff, by when they are due
+	Created *ages                         `json:"created"` // of jobs, by the time of their accept
+	Running *ages                         `json:"running"` // of steps, by the time of their start
+	Retries *ages                         `json:"retries"` // of steps in backoff, by the time at which they are due
 }
 
 // steps counts the active steps of one kind.
@@ -162,7 +162,7 @@ func newTally() tally {
 	}
 }
 
-// move counts a job, or with by = -1 no longer.
+// move adds a job if by is 1, or removes it if by is -1. aged says whether its ages count.
 func (t *tally) move(s standing, by int, aged bool) {
 	if s.state == "" {
 		return
@@ -207,13 +207,13 @@ func (t *tally) add(other *tally, numerator, denominator int) {
 	t.Retries.add(other.Retries)
 }
 
-// blurred reports whether a new count would tell some ages exactly: a longer backlog has
-// made their unit longer, and they fit in seconds again.
+// blurred reports whether a recount would know some ages to the second again, after a longer
+// backlog made their unit longer.
 func (t *tally) blurred() bool {
 	return slices.ContainsFunc(t.ages(), (*ages).blurred)
 }
 
-// short returns a copy that takes less space: all ages have a longer unit.
+// short returns a copy that takes less space, because its ages have longer units.
 func (t *tally) short() tally {
 	out := newTally()
 	out.add(t, 1, 1)
@@ -234,22 +234,21 @@ func (t *tally) ages() []*ages {
 	return all
 }
 
-// ages counts jobs or steps by the second of a time, such as that of the publish, or by a
-// longer unit if they were in too many different seconds.
+// ages counts jobs or steps by a time, such as that of the publish: by the second, or by a
+// longer unit if that takes too many entries.
 type ages struct {
 	Unit   int64         `json:"unit"` // in seconds
 	Counts map[int64]int `json:"counts"`
 }
 
-// maxAges bounds the units that are counted apart, so that an age is known to a 500th
-// of the highest one since no more were queued. fewAges is how many are stored of each
-// kind if more would take too much space.
 const (
+	// maxAges bounds the entries, so that an age is accurate to a 500th of the highest age.
 	maxAges = 1000
+	// fewAges bounds the stored entries if maxAges of them take too much space.
 	fewAges = 16
 )
 
-// blurred reports whether the unit is longer than it needs to be.
+// blurred reports whether the unit is longer than necessary.
 func (a *ages) blurred() bool {
 	n := 0
 	for _, of := range a.Counts {
@@ -258,7 +257,7 @@ func (a *ages) blurred() bool {
 	return a.Unit > 1 && n > 0 && n <= maxAges
 }
 
-// move counts steps of that Unix time.
+// move adds by to the count at a Unix time.
 func (a *ages) move(at int64, by int) {
 	if len(a.Counts) == 0 {
 		a.Unit = 1
@@ -275,7 +274,7 @@ func (a *ages) move(at int64, by int) {
 	}
 }
 
-// coarsen makes the unit longer, by a power of two.
+// coarsen changes to a longer unit, a multiple of the current one by a power of two.
 func (a *ages) coarsen(unit int64) {
 	counts := make(map[int64]int, len(a.Counts))
 	for at, n := range a.Counts {
@@ -284,7 +283,7 @@ func (a *ages) coarsen(unit int64) {
 	a.Unit, a.Counts = unit, counts
 }
 
-// add adds the other counts.
+// add adds the counts of other.
 func (a *ages) add(other *ages) {
 	if len(a.Counts) > 0 && other.Unit > a.Unit {
 		a.coarsen(other.Unit)
@@ -294,7 +293,7 @@ func (a *ages) add(other *ages) {
 	}
 }
 
-// oldest returns the earliest time, zero if there is none.
+// oldest returns the earliest time, or the zero time if there is none.
 func (a *ages) oldest() time.Time {
 	first := int64(0)
 	for at, n := range a.Counts {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The windows: counts by minute, durations by span, each for an hour.
+// Windows of an hour hold counts by minute, and durations by span.
 const (
 	minute       = time.Minute
 	span         = 5 * time.Minute
@@ -15,12 +15,12 @@ const (
 	keepMinutes  = int64(hour / minute)
 	keepSpans    = int64(hour / span)
 	firstBucket  = time.Millisecond
-	perDoubling  = 4   // buckets of a histogram, so that neighbours differ by a fifth
+	perDoubling  = 4   // buckets per doubling of the duration, so that neighbours differ by a fifth
 	lastBucket   = 120 // 12 days
 	halfOfBucket = 0.5
 )
 
-// count counts what happened, and how much of that was a failure.
+// count counts events, and failures among them.
 type count struct {
 	All    int64 `json:"all"`
 	Failed int64 `json:"failed,omitempty"`
@@ -31,14 +31,14 @@ func (c *count) add(other count) {
 	c.Failed += other.Failed
 }
 
-// window counts what happened in the last hour, and in total.
+// window counts events of the last hour, by minute, and in total.
 type window struct {
 	Total   count           `json:"total"`
 	Minutes map[int64]count `json:"minutes,omitempty"` // by Unix time in minutes
 }
 
-// happened counts one.
-func (w *window) happened(at time.Time, failed bool) {
+// record counts one event.
+func (w *window) record(at time.Time, failed bool) {
 	one := count{All: 1}
 	if failed {
 		one.Failed = 1
@@ -55,12 +55,12 @@ func (w *window) happened(at time.Time, failed bool) {
 	w.Minutes[now] = of
 }
 
-// prune forgets what is out of the window.
+// prune drops what is older than the window.
 func (w *window) prune(now time.Time) {
 	maps.DeleteFunc(w.Minutes, func(at int64, _ count) bool { return at < now.UnixNano()/int64(minute)-keepMinutes })
 }
 
-// add adds what the other has counted.
+// add adds the counts of other.
 func (w *window) add(other *window) {
 	w.Total.add(other.Total)
 	for at, n := range other.Minutes {
@@ -73,7 +73,7 @@ func (w *window) add(other *window) {
 	}
 }
 
-// minutes returns the counts of so many minutes, the last of them the present one.
+// minutes returns the counts of the last n minutes, of which the last is the current one.
 func (w *window) minutes(now time.Time, n int) (all, failed []int) {
 	all, failed = make([]int, n), make([]int, n)
 	first := now.UnixNano()/int64(minute) - int64(n) + 1
@@ -84,11 +84,11 @@ func (w *window) minutes(now time.Time, n int) (all, failed []int) {
 	return all, failed
 }
 
-// changes are by how much a number rose or fell in each minute of the last hour.
+// changes says by how much a number changed in each minute of the last hour.
 type changes map[int64]int
 
-// by counts a change.
-func (c *changes) by(at time.Time, change int) {
+// record adds a change.
+func (c *changes) record(at time.Time, change int) {
 	now := at.UnixNano() / int64(minute)
 	if *c == nil {
 		*c = changes{}
@@ -99,12 +99,12 @@ func (c *changes) by(at time.Time, change int) {
 	(*c)[now] += change
 }
 
-// prune forgets what is out of the window.
+// prune drops what is older than the window.
 func (c *changes) prune(now time.Time) {
 	maps.DeleteFunc(*c, func(at int64, _ int) bool { return at < now.UnixNano()/int64(minute)-keepMinutes })
 }
 
-// add adds what the other has counted.
+// add adds the counts of other.
 func (c *changes) add(other changes) {
 	if *c == nil && len(other) > 0 {
 		*c = changes{}
@@ -114,8 +114,8 @@ func (c *changes) add(other changes) {
 	}
 }
 
-// levels returns what the number was at the end of so many minutes, the last of them the
-// present one, in which it is present.
+// levels returns the number at the end of each of the last n minutes, given that it is
+// present now.
 func (c *changes) levels(now time.Time, n, present int) []int {
 	levels := make([]int, n)
 	last := now.UnixNano() / int64(minute)
@@ -126,8 +126,8 @@ func (c *changes) levels(now time.Time, n, present int) []int {
 	return levels
 }
 
-// rate returns the count in so many minutes before the present one, and in the present
-// one until now. What happened before since was not counted.
+// rate returns the rate over the current minute so far and the minutes before it, or since
+// counting began at since, if that is later.
 func (w *window) rate(now, since time.Time, minutes int64) Rate {
 	this := now.UnixNano() / int64(minute)
 	var sum count
@@ -143,14 +143,14 @@ func (w *window) rate(now, since time.Time, minutes int64) Rate {
 	return Rate{Count: sum.All, Failed: sum.Failed, Over: max(now.Sub(begin), 0)}
 }
 
-// Rate is how often something happened.
+// Rate says how often something happened over a time.
 type Rate struct {
 	Count  int64
 	Failed int64
-	Over   time.Duration // the time in which it was counted
+	Over   time.Duration
 }
 
-// PerSecond returns the rate per second.
+// PerSecond returns the events per second.
 func (r Rate) PerSecond() float64 {
 	if r.Over <= 0 {
 		return 0
@@ -158,7 +158,7 @@ func (r Rate) PerSecond() float64 {
 	return float64(r.Count) / r.Over.Seconds()
 }
 
-// ErrorRate returns the share that failed, 0 if nothing happened.
+// ErrorRate returns the fraction that failed, 0 if nothing happened.
 func (r Rate) ErrorRate() float64 {
 	if r.Count == 0 {
 		return 0
@@ -166,14 +166,14 @@ func (r Rate) ErrorRate() float64 {
 	return float64(r.Failed) / float64(r.Count)
 }
 
-// histogram counts durations by the bucket in which they are.
+// histogram counts durations by bucket, see [bucketOf].
 type histogram map[uint8]int64
 
-// durations holds histograms by Unix time, in spans.
+// durations holds a histogram for each span, by its Unix time in spans.
 type durations map[int64]histogram
 
-// took counts one duration.
-func (d *durations) took(at time.Time, duration time.Duration) {
+// record counts one duration.
+func (d *durations) record(at time.Time, duration time.Duration) {
 	if *d == nil {
 		*d = durations{}
 	}
@@ -185,17 +185,18 @@ func (d *durations) took(at time.Time, duration time.Duration) {
 	(*d)[now][bucketOf(duration)]++
 }
 
-// prune forgets what is out of the window.
+// prune drops what is older than the window.
 func (d *durations) prune(now time.Time) {
 	maps.DeleteFunc(*d, func(at int64, _ histogram) bool { return at < now.UnixNano()/int64(span)-keepSpans })
 }
 
+// bucketOf returns the bucket of a duration.
 func bucketOf(duration time.Duration) uint8 {
 	exact := perDoubling * math.Log2(float64(duration)/float64(firstBucket))
 	return uint8(math.Ceil(min(max(exact, 0), lastBucket)))
 }
 
-// add adds what the other has counted.
+// add adds the counts of other.
 func (d *durations) add(other durations) {
 	if *d == nil && len(other) > 0 {
 		*d = durations{}
@@ -210,7 +211,7 @@ func (d *durations) add(other durations) {
 	}
 }
 
-// percentiles returns those of the last hour.
+// percentiles returns the percentiles over the last hour.
 func (d *durations) percentiles(now time.Time) Percentiles {
 	this := now.UnixNano() / int64(span)
 	sum, total := histogram{}, int64(0)
@@ -236,8 +237,8 @@ func (d *durations) percentiles(now time.Time) Percentiles {
 	return Percentiles{Count: total, P50: of(0.50), P95: of(0.95), P99: of(0.99)}
 }
 
-// Percentiles are those of the durations in the last hour, each accurate to a tenth of its
-// value.
+// Percentiles are percentiles of the durations of the last hour, each accurate to a tenth of
+// its value.
 type Percentiles struct {
 	Count         int64
 	P50, P95, P99 time.Duration

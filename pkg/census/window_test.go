@@ -16,7 +16,7 @@ import (
 
 var ocrKind = ledger.WorkKind{Service: "ocr", StepType: "T"}
 
-// near reports whether a duration is known to a tenth.
+// near reports whether a duration is accurate to a tenth.
 func near(got, want time.Duration) bool {
 	return math.Abs(float64(got-want)) <= 0.1*float64(want)
 }
@@ -27,8 +27,8 @@ func TestWindows_HaveTheRatesAndDurationsOfTheLastHour(t *testing.T) {
 		p := alone(t)
 		var timed []string
 		p.timed = &timed
-		// One each second for 100 s waits 500 ms and runs for 1 s to 100 s. Every fourth
-		// fails.
+		// In each of 100 s an attempt waits 500 ms and then runs, for 1 s to 100 s. Every
+		// fourth fails.
 		for n := 1; n <= 100; n++ {
 			p.submit("ocr")
 			time.Sleep(500 * time.Millisecond)
@@ -49,7 +49,7 @@ func TestWindows_HaveTheRatesAndDurationsOfTheLastHour(t *testing.T) {
 		if ocr.Attempts.Total != 100 || ocr.Took.Count == 0 || ocr.Waited.Count == 0 {
 			t.Errorf("%+v", ocr)
 		}
-		// In the last hour are those of 54 s and more.
+		// The last hour has the attempts that took at least 54 s.
 		if !near(ocr.Took.P50, 77*time.Second) || !near(ocr.Took.P95, 98*time.Second) || !near(ocr.Waited.P95, 500*time.Millisecond) {
 			t.Errorf("took %+v, waited %+v", ocr.Took, ocr.Waited)
 		}
@@ -78,7 +78,7 @@ func TestWindows_HaveTheRatesAndDurationsOfTheLastHour(t *testing.T) {
 	})
 }
 
-func TestAttempts_AreThoseThatEndWithAResultOrADeadline(t *testing.T) {
+func TestAttempts_CountResultsAndDeadlines(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end    func(p *process, job string)
@@ -123,7 +123,7 @@ func (p *process) expire(job string, after time.Duration) {
 	p.change(job, statemachine.DeadlinePassed{})
 }
 
-func TestOldest_IsKnownHoweverLongTheBacklog(t *testing.T) {
+func TestOldest_IsKnownInALongBacklog(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := alone(t)
@@ -146,9 +146,9 @@ func TestOldest_IsKnownHoweverLongTheBacklog(t *testing.T) {
 			}
 		}
 		work(jobs - 600)
-		p.walk(nil) // The backlog is short again.
+		p.walk(nil) // The backlog is short again, so the walk counts exact ages.
 		if ocr, want := p.service("ocr"), began.Add((jobs-600)*apart); !ocr.Oldest.Equal(want) || !p.Report().Exact {
-			t.Errorf("the oldest of the rest is of %s, not of %s", ocr.Oldest, want)
+			t.Errorf("the oldest of the rest was queued at %s, want %s", ocr.Oldest, want)
 		}
 		work(600)
 		if ocr = p.service("ocr"); ocr.Queued != 0 || !ocr.Oldest.IsZero() || ocr.Running != jobs {
@@ -156,7 +156,7 @@ func TestOldest_IsKnownHoweverLongTheBacklog(t *testing.T) {
 		}
 		p.submit("ocr")
 		if ocr = p.service("ocr"); !ocr.Oldest.Equal(time.Now().Truncate(time.Second)) {
-			t.Errorf("the oldest is of %s, not of %s", ocr.Oldest, time.Now())
+			t.Errorf("the oldest was queued at %s, want %s", ocr.Oldest, time.Now())
 		}
 	})
 }
@@ -172,7 +172,7 @@ func TestKinds_AreBounded(t *testing.T) {
 		t.Errorf("%d kinds are counted", n)
 	}
 	if other := p.service(census.Other.Service); other.Queued != 20 {
-		t.Errorf("%d of the others are queued", other.Queued)
+		t.Errorf("%d steps of other kinds are queued", other.Queued)
 	}
 	p.claim("service-119", 1, true)
 	if other := p.service(census.Other.Service); other.Queued != 19 || other.Running != 1 {
@@ -181,13 +181,13 @@ func TestKinds_AreBounded(t *testing.T) {
 	work := func(n int) ledger.WorkKind {
 		return ledger.WorkKind{Service: fmt.Sprintf("service-%03d", n), StepType: "T"}
 	}
-	// The protocols take turns: the 100 kinds that are counted apart are 50 of each.
+	// The protocols take turns, so 50 kinds of each are counted separately.
 	if services := p.ReportOf(protocols[1], work(0), work(119)).Services; len(services) != 50 || services[0].Queued != 1 {
-		t.Errorf("of a protocol %d kinds are counted, the first is %+v", len(services), services[0])
+		t.Errorf("%d kinds of one protocol are counted, the first is %+v", len(services), services[0])
 	}
 }
 
-func TestKinds_OfAProtocolAreCountedApart(t *testing.T) {
+func TestKinds_AreCountedByProtocol(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := alone(t)
@@ -202,13 +202,13 @@ func TestKinds_OfAProtocolAreCountedApart(t *testing.T) {
 			ended, waits := p.ReportOf(protocols[1], ledger.WorkKind{Service: "new", StepType: "T"}).Services, p.ReportOf(protocols[0]).Services
 			if len(ended) != 2 || ended[0].Service != "new" || ended[1].Attempts.Hour.Count != 1 || ended[1].Queued != 0 ||
 				ended[1].Took.Count != 1 || ended[1].Waited.P50 < time.Minute {
-				t.Errorf("of the protocol whose step ended: %+v", ended)
+				t.Errorf("the protocol whose step ended: %+v", ended)
 			}
 			if len(waits) != 1 || waits[0].Attempts.Total != 0 || waits[0].Queued != 1 || !waits[0].Oldest.Equal(began) {
-				t.Errorf("of the protocol whose step waits: %+v", waits)
+				t.Errorf("the protocol whose step waits: %+v", waits)
 			}
 			if all := p.service("ocr"); all.Attempts.Hour.Count != 1 || all.Queued != 1 {
-				t.Errorf("of both: %+v", all)
+				t.Errorf("all protocols: %+v", all)
 			}
 		}
 		expect(p)
@@ -217,7 +217,7 @@ func TestKinds_OfAProtocolAreCountedApart(t *testing.T) {
 	})
 }
 
-func TestWindows_HavePublishesStartsAndRefusals(t *testing.T) {
+func TestWindows_CountPublishesStartsAndRefusals(t *testing.T) {
 	t.Parallel()
 	p := alone(t)
 	p.held = true
@@ -229,7 +229,7 @@ func TestWindows_HavePublishesStartsAndRefusals(t *testing.T) {
 	p.claim("ocr", 1, false)
 	p.claim("ocr", 2, true)
 	p.Refused()
-	// A bus rejects a publish, then another for good.
+	// The bus rejects one publish, and then a second one permanently.
 	before := &statemachine.Aggregate{Outbox: &statemachine.Outbox{ID: "x"}}
 	after := &statemachine.Aggregate{Outbox: &statemachine.Outbox{ID: "x", Failures: 1}}
 	after.Job.UpdatedAt = time.Now()
@@ -257,7 +257,7 @@ func TestWindows_HavePublishesStartsAndRefusals(t *testing.T) {
 	expect(start(t, p.store, ""))
 }
 
-func TestByMinute_IsWhatHappenedInEachMinute(t *testing.T) {
+func TestByMinute_CountsTheEventsOfEachMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := alone(t)
@@ -287,7 +287,7 @@ func TestByMinute_IsWhatHappenedInEachMinute(t *testing.T) {
 		again := start(t, p.store, "")
 		expect(again)
 		time.Sleep(62 * time.Minute)
-		again.submit("ocr") // It forgets what is out of the window.
+		again.submit("ocr") // This drops what is older than the window.
 		again.claim("ocr", 1, true)
 		ocr := again.service("ocr")
 		all, _ := ocr.Attempts.ByMinute(60)
