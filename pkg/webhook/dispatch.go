@@ -12,14 +12,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// eventTypes are the types of the events, by the state in which the job ended.
+// eventTypes maps the state in which a job ended to the type of its event.
 var eventTypes = map[statemachine.JobState]string{
 	statemachine.JobSucceeded:   "job.succeeded",
 	statemachine.JobFailedFinal: "job.failed",
 	statemachine.JobCancelled:   "job.cancelled",
 }
 
-// instant is a time that is written in UTC with milliseconds.
+// instant is a time whose text form is in UTC, to the millisecond.
 type instant time.Time
 
 // MarshalText returns the time in its wire form. It returns no error.
@@ -53,9 +53,9 @@ type end struct {
 	CompletedAt    instant               `json:"completed_at"`
 }
 
-// Body returns the bytes that announce the end of a job. They need not be stored: a job
-// that has ended does not change, and gives the same bytes again. The error says that
-// the job has not ended, or that its FinalOutput is not JSON.
+// Body returns the body of the webhook for the end of a job. It need not be stored: a job
+// that has ended does not change, so each call returns the same bytes. Body fails if the
+// job has not ended, or if its FinalOutput is not JSON.
 func Body(job *statemachine.Job) ([]byte, error) {
 	eventType, ended := eventTypes[job.State]
 	if !ended {
@@ -63,7 +63,7 @@ func Body(job *statemachine.Job) ([]byte, error) {
 	}
 	var body bytes.Buffer
 	encoder := json.NewEncoder(&body)
-	encoder.SetEscapeHTML(false) // A URL stays readable.
+	encoder.SetEscapeHTML(false) // Keep URLs readable.
 	err := encoder.Encode(event{Type: eventType, Timestamp: instant(job.CompletedAt), Data: end{
 		JobID: job.ID, TenantID: job.TenantID, RequestType: job.RequestType, ProtocolID: job.ProtocolID,
 		DocID: job.DocID, State: job.State, IdempotencyKey: job.IdempotencyKey, CorrelationID: job.CorrelationID,
@@ -71,7 +71,7 @@ func Body(job *statemachine.Job) ([]byte, error) {
 		CreatedAt: instant(job.CreatedAt), CompletedAt: instant(job.CompletedAt),
 	}})
 	if err != nil {
-		return nil, fmt.Errorf("webhook: write the end of job %s: %w", job.ID, err)
+		return nil, fmt.Errorf("webhook: encode the end of job %s: %w", job.ID, err)
 	}
 	return bytes.TrimSuffix(body.Bytes(), []byte("\n")), nil
 }
@@ -82,38 +82,39 @@ type State string
 
 // The states.
 const (
-	StatePending   State = "PENDING"   // another attempt will be made
-	StateDelivered State = "DELIVERED" // the receiver took it
+	StatePending   State = "PENDING"   // another attempt is due
+	StateDelivered State = "DELIVERED" // the receiver answered 2xx
 	StateExhausted State = "EXHAUSTED" // every attempt failed
-	StateGone      State = "GONE"      // the receiver wants no more
-	StateRefused   State = "REFUSED"   // its URL or address is not allowed
+	StateGone      State = "GONE"      // the receiver answered 410
+	StateRefused   State = "REFUSED"   // the URL or its address is not allowed
 )
 
 // Delivery is what a store keeps about the attempts to deliver one webhook.
 type Delivery struct {
 	State State
-	// Attempts counts how often it was sent since the last replay.
+	// Attempts counts the attempts since the last replay, without deferred and
+	// interrupted ones.
 	Attempts int
-	// NextAttemptAt is when it is due, while pending.
+	// NextAttemptAt is when a pending webhook is due.
 	NextAttemptAt time.Time
-	// LastStatus is the HTTP status of the last attempt, 0 if there was no answer.
+	// LastStatus is the HTTP status of the last attempt, 0 if there was no response.
 	LastStatus int
-	// LastError says why the last attempt failed or was deferred; it is safe to show.
+	// LastError says why the last attempt failed or was deferred. It is safe to show.
 	LastError string
 }
 
-// Policy says when a webhook is sent again, and when no more. It is pure: callers
-// pass the time and the randomness.
+// Policy decides when to retry a webhook, and when to give up. It is pure: callers pass
+// the time and the randomness.
 type Policy struct {
-	// Delays are the times from one attempt to the next; the first attempt is made
-	// immediately, so n delays allow n+1 attempts. Optional: empty allows one.
+	// Delays are the times between attempts. The first attempt is made at once, so n
+	// delays allow n+1 attempts. Optional: without delays there is one attempt.
 	Delays []time.Duration
-	// Jitter is the largest share, from 0 to 1, by which a delay is lengthened.
+	// Jitter is the greatest fraction, from 0 to 1, by which a delay is lengthened.
 	// Optional. Defaults to 0.
 	Jitter float64
 }
 
-// StandardPolicy is the schedule that Standard Webhooks gives as its example: ten
+// StandardPolicy returns the schedule that Standard Webhooks gives as its example: ten
 // attempts over three days.
 //
 // Source: Standard Webhooks 1.0, Deliverability and reliability.
@@ -140,11 +141,11 @@ func (p Policy) Validate() error {
 	return nil
 }
 
-// Apply returns the delivery after an attempt with this result; random is from [0, 1).
-// The next attempt is not before the receiver's Retry-After, nor before the schedule's
-// delay. Attempts that sent nothing do not count. An interrupted one does not count
-// either, keeps the previous result, and leaves the delivery due now. A deferred one is
-// due at its turn, and says why it waits.
+// Apply returns the delivery after an attempt with this result; random is from [0, 1). The
+// next attempt is due after both the schedule's delay and the receiver's Retry-After. An
+// attempt that sent nothing does not count. An interrupted one does not count either; it
+// keeps the previous result and leaves the delivery due now. A deferred one is due when
+// its turn comes, and says why it waits.
 func (p Policy) Apply(d Delivery, result Result, now time.Time, random float64) Delivery {
 	if result.Outcome == Interrupted {
 		d.State, d.NextAttemptAt = StatePending, roundUp(now)
@@ -175,7 +176,7 @@ func (p Policy) Apply(d Delivery, result Result, now time.Time, random float64) 
 	return d
 }
 
-// roundUp rounds the time up to milliseconds, as stores and schedules keep it, so
+// roundUp rounds the time up to milliseconds, the precision of stores and schedules, so
 // that it is never early.
 func roundUp(t time.Time) time.Time {
 	return t.UTC().Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond)
@@ -187,7 +188,7 @@ type Dispatcher struct {
 	Send func(ctx context.Context, message Message) Result
 	// Gate isolates receivers from each other. Required.
 	Gate *Gate
-	// Policy says when to try again. Optional. Its zero value never retries; see
+	// Policy decides when to retry. Optional. Its zero value never does; see
 	// [StandardPolicy].
 	Policy Policy
 	// Random returns numbers in [0, 1), for the jitter. Optional. Defaults to
@@ -206,8 +207,8 @@ func (d *Dispatcher) Validate() error {
 	return d.Policy.Validate()
 }
 
-// Attempt makes one attempt, unless the receiver's host is busy or in trouble. It
-// returns the delivery to store, and the result of the attempt.
+// Attempt makes one attempt, unless the gate defers it. It returns the delivery to store,
+// and the result of the attempt.
 func (d *Dispatcher) Attempt(ctx context.Context, message Message, delivery Delivery) (Delivery, Result) {
 	pass, result := d.Gate.Enter(message.TenantID, hostOf(message.URL), time.Now())
 	if pass != nil {

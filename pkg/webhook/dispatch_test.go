@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// aJob is a job that ended in a state, with every field that is announced.
+// aJob returns a job that ended in the state, with every field of the body.
 func aJob(state statemachine.JobState) *statemachine.Job {
 	began := time.Date(2026, time.January, 27, 11, 2, 3, 4_999_999, time.FixedZone("CET", 3600))
 	return &statemachine.Job{
@@ -21,7 +21,7 @@ func aJob(state statemachine.JobState) *statemachine.Job {
 		DocID: "doc_1", State: state, IdempotencyKey: "order-4711", CorrelationID: "corr-123", RerunOf: "0197f0c2-0000",
 		FinalOutput: json.RawMessage(`{"uri":"s3://out/a?b&c=<d>", "pages":3}`), ErrorCode: "bad_page", ErrorMessage: "page 3 & 4",
 		CreatedAt: began, CompletedAt: began.Add(time.Minute),
-		// These fields are not announced.
+		// The body does not include these fields.
 		InputRef: json.RawMessage(`{"uri":"s3://in"}`), CallbackURLs: []string{"https://example.com"}, IdempotencyHash: "abc",
 	}
 }
@@ -64,7 +64,7 @@ func TestBody(t *testing.T) {
 	}
 }
 
-func TestBody_OfAnOutputThatIsNotJSON(t *testing.T) {
+func TestBody_RefusesAnOutputThatIsNotJSON(t *testing.T) {
 	t.Parallel()
 	job := aJob(statemachine.JobSucceeded)
 	job.FinalOutput = json.RawMessage(`{`)
@@ -73,7 +73,6 @@ func TestBody_OfAnOutputThatIsNotJSON(t *testing.T) {
 	}
 }
 
-// Body announces each of the three ends, and refuses a job that has not ended.
 func TestBody_OfEachState(t *testing.T) {
 	t.Parallel()
 	types := map[statemachine.JobState]string{
@@ -106,7 +105,7 @@ func retryAfter(after time.Duration) webhook.Result {
 // small is a policy with round delays.
 var small = webhook.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}, Jitter: 0.5}
 
-func TestApply_WhenItIsSentAgain(t *testing.T) {
+func TestApply_SchedulesTheNextAttempt(t *testing.T) {
 	t.Parallel()
 	result := func(outcome webhook.Outcome) webhook.Result { return webhook.Result{Outcome: outcome} }
 	tests := []struct {
@@ -152,8 +151,8 @@ func TestApply_WhenItIsSentAgain(t *testing.T) {
 	}
 }
 
-// TestApply_InWholeMilliseconds: a store keeps no more, and must not make it early.
-func TestApply_InWholeMilliseconds(t *testing.T) {
+// Stores keep milliseconds, and rounding must not make an attempt early.
+func TestApply_RoundsUpToMilliseconds(t *testing.T) {
 	t.Parallel()
 	for _, nanoseconds := range []time.Duration{0, 1, 999_999, 1_000_000} {
 		now := t0.Add(nanoseconds)
@@ -165,7 +164,7 @@ func TestApply_InWholeMilliseconds(t *testing.T) {
 	}
 }
 
-// TestStandardPolicy follows a webhook that its receiver never takes.
+// TestStandardPolicy follows a webhook whose attempts all fail.
 func TestStandardPolicy(t *testing.T) {
 	t.Parallel()
 	policy := webhook.StandardPolicy()
@@ -235,7 +234,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-func TestPolicy_NamesTheBadField(t *testing.T) {
+func TestPolicy_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string

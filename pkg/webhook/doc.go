@@ -1,5 +1,5 @@
-// Package webhook announces the end of a job to its callback_urls by Standard
-// Webhooks 1.0: signed, retried over days, and never to a forbidden address.
+// Package webhook reports the end of a job to its callback_urls as Standard Webhooks 1.0
+// describes: signed, retried over days, and never sent to a forbidden address.
 //
 //	Delivery                  Enter              Send
 //	   │     ┌────────────┐ ┌──────────────────┐ ┌────────────────┐
@@ -13,54 +13,54 @@
 //
 // # Guarantees
 //
-// A webhook is sent at least once until it is delivered, or until the schedule of its
-// [Policy] is exhausted. All attempts carry the same webhook-id and the same bytes; each
-// has its own timestamp and signature. A receiver that remembers ids sees each event once.
+// A webhook is sent until it is delivered, or until the schedule of its [Policy] is
+// exhausted. It may arrive more than once. All attempts carry the same webhook-id and the
+// same body; each has its own timestamp and signature. A receiver that remembers ids
+// handles each event once.
 //
 // The outcome of an attempt is a value, a [Result]:
 //
-//	2xx                        delivered     DELIVERED
-//	410                        gone          GONE, no further attempt
-//	429, 503 with Retry-After  retry_after   PENDING, not before both say so
-//	any other answer, or none  failed        PENDING, EXHAUSTED after the last
-//	URL or address forbidden   refused       REFUSED
-//	the process stops          interrupted   PENDING, due at once, not counted
-//	host busy or in trouble    deferred      PENDING at its turn, not counted
+//	2xx                          delivered     DELIVERED
+//	410                          gone          GONE, no further attempt
+//	any other response, or none  failed        PENDING, EXHAUSTED after the last
+//	429, 503 with Retry-After    retry_after   the same, but not due before Retry-After
+//	URL or address forbidden     refused       REFUSED
+//	the process stops            interrupted   PENDING, due at once, not counted
+//	host busy or failing         deferred      PENDING, due at its turn, not counted
 //
 // [Policy], which is pure, decides the next state. The caller stores the [Delivery];
-// the package stores nothing. A replay makes a delivery pending again with no
+// the package stores nothing. A replay makes a delivery pending again and resets its
 // attempts.
 //
 // # Where webhooks go
 //
-// The client that submits a job chooses the URL, and thereby what the server calls from
-// inside its network. Checking the URL alone does not help: a name may resolve to any
-// address, and to another one the next moment. So the [Guard] checks twice. On submission,
-// [Guard.CheckURL] refuses obviously wrong URLs early. On each connection the guard checks
-// the address that is about to be dialed, after the last name look-up; that is the check
-// that counts. Only ordinary internet addresses pass, unless the operator has allowed other
-// networks.
+// The client that submits a job chooses the URL, and so could make the server call hosts
+// inside its network (server-side request forgery). Checking the URL alone does not help: a
+// name may resolve to any address, and to a different one a moment later. So the [Guard]
+// checks twice. On submission, [Guard.CheckURL] rejects obviously wrong URLs early. On each
+// connection, after the name was resolved, the guard checks the address that is about to be
+// dialed; this is the check that protects. Only ordinary internet addresses pass, unless
+// the operator has allowed other networks.
 //
-// The sender follows no redirects, keeps no cookies and uses no proxy of the
-// environment; it cuts answers off after a few kilobytes and never shows them. The
-// reasons in a Result are fixed texts of this package.
+// The sender follows no redirects, keeps no cookies and ignores proxies in the environment.
+// It reads at most a few kilobytes of a response and never shows them: the reasons in a
+// Result are fixed texts of this package.
 //
 // # Isolation of receivers
 //
-// One receiver that hangs must not occupy all workers, nor hold back another tenant's
-// webhooks on the same host. The [Gate] bounds the attempts under way of each tenant to
-// each host, and opens a circuit when a host stops answering a tenant: its due deliveries
-// are deferred, spend no attempt and say why they wait. A receiver's answer about one
-// URL, such as 404 or 500, says nothing against its host. Deferred attempts get turns at
-// the pace of the host, so that a backlog is not tried and deferred over and over. No
-// tenant has more attempts under way, to however many hosts, than stay free for others.
+// A receiver that hangs must not occupy all workers, or hold up another tenant's webhooks
+// to the same host. The [Gate] bounds the concurrent attempts of each tenant to each host,
+// and opens a circuit when a host stops answering a tenant. Deliveries to that host are
+// then deferred: they spend no attempt, and say why they wait. A response about one URL,
+// such as 404 or 500, does not count against its host. Deferred deliveries get turns at the
+// pace of the host, so that a backlog is not tried and deferred over and over. A tenant may
+// have, over all hosts, as many concurrent attempts as remain free for others.
 //
 // # Secrets
 //
-// A receiver that can verify can also sign. So two tenants should not share a secret:
-// [TenantSecrets] derives one for each tenant from the operator's secret. With two
-// secrets configured, everything is signed with both, and receivers can switch at any
-// time.
+// A receiver that can verify can also sign, so tenants should not share a secret:
+// [TenantSecrets] derives one for each tenant from the operator's secret. If two secrets
+// are configured, both sign, and receivers can switch at any time.
 //
 // Source: Standard Webhooks 1.0.
 package webhook

@@ -13,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// A sender announces the end of a job to a receiver in a private network that the
-// operator has allowed.
+// A sender reports the end of a job to a receiver in a private network that the operator has
+// allowed.
 func ExampleSender_Send() {
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -64,7 +64,7 @@ func ExampleSender_Send() {
 	// refused for: callback URL leads to an address that is not allowed
 }
 
-// A receiver that is busy says when to try again.
+// A busy receiver says when to retry.
 func ExamplePolicy_Apply() {
 	policy := webhook.StandardPolicy()
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)

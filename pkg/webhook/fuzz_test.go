@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// Whatever the header, parseRetryAfter refuses it or returns a duration that is not
-// negative, the same one each time.
+// parseRetryAfter rejects any header or returns a duration that is not negative, and always
+// the same one.
 func FuzzRetryAfter(f *testing.F) {
 	for _, value := range []string{"120", "0", " 1 ", "99999999999999999999", "Sun, 01 Mar 2026 12:00:30 GMT", "-1", "soon"} {
 		f.Add(value, int64(1772366400))
@@ -30,8 +30,8 @@ func FuzzRetryAfter(f *testing.F) {
 	})
 }
 
-// Whatever the URL, CheckURL refuses it with a message that may be shown, or a request
-// for it can be made: without hidden parts, and to a name or to an allowed address.
+// CheckURL refuses any URL with a message that is safe to show, or a request can be made to
+// it, without hidden parts, and to a name or an allowed address.
 func FuzzCheckURL(f *testing.F) {
 	for _, raw := range []string{
 		"https://example.com/x?a=b", "https://[::ffff:7f00:1]:443/", "https://0x7f.1/", "https://a@b/", "https://%31.0.0.1",

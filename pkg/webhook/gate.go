@@ -15,55 +15,53 @@ const minSpacing = time.Millisecond
 
 // GateConfig configures a [Gate].
 type GateConfig struct {
-	// Attempts is the most attempts under way in all, of which a tenant may have as
-	// many as stay free for the others. Optional. Defaults to 64.
+	// Attempts is the most concurrent attempts. A tenant may have as many of them as
+	// remain free for others. Optional. Defaults to 64.
 	Attempts int
-	// PerHost is the most attempts under way of one tenant to one host. Optional.
+	// PerHost is the most concurrent attempts of one tenant to one host. Optional.
 	// Defaults to 8.
 	PerHost int
 	// Circuit configures the circuit of each tenant's host. Optional. Defaults to the
 	// settings of package breaker, except TripAfter 5, CoolDown 15 s, MaxCoolDown 5 min
 	// and Probes 2.
 	Circuit breaker.Settings
-	// MaxDefer is the longest time that an attempt is deferred by. Optional. Defaults to
+	// MaxDefer is the longest time by which an attempt is deferred. Optional. Defaults to
 	// 10 min.
 	MaxDefer time.Duration
-	// MaxHosts is how many hosts of tenants are remembered; beyond it, those without an
-	// attempt under way are forgotten. Optional. Defaults to 10,000.
+	// MaxHosts is how many hosts of tenants are remembered. Beyond it, the gate forgets
+	// hosts without a current attempt. Optional. Defaults to 10,000.
 	MaxHosts int
 }
 
-// Gate isolates receivers and tenants from each other. A tenant's host has a bounded
-// number of attempts under way, and none while its circuit is open. Two tenants with
-// receivers on one host do not notice each other. Its callers pass the time. It is safe
-// for concurrent use.
+// Gate isolates receivers and tenants from each other. It bounds the concurrent attempts
+// to each tenant's host, and allows none while the host's circuit is open. Tenants with
+// receivers on one host do not affect each other. Callers pass the time. Gate is safe for
+// concurrent use.
 type Gate struct {
 	cfg GateConfig
 
 	mu    sync.Mutex
 	hosts map[hostKey]*host
-	// tenants counts the attempts under way of each tenant that has any.
+	// tenants counts the current attempts of each tenant that has any.
 	//
 	//	invariant: total is the sum of tenants, and total ≤ cfg.Attempts
 	tenants map[string]int
 	total   int
 }
 
-// hostKey names a host as one tenant's receiver.
+// hostKey identifies a host as one tenant's receiver.
 type hostKey struct{ tenantID, name string }
 
-// host is the state of a tenant's host. Its circuit has its own set, so that it
-// can be forgotten alone.
+// host is the state of a tenant's host. Each has a breaker set of its own, so that one can
+// be forgotten alone.
 type host struct {
 	circuit  *breaker.Set
 	inFlight int
-	// mean is the recent mean duration of an attempt.
-	mean time.Duration
-	// tail is the last turn that was assigned.
-	tail time.Time
+	mean     time.Duration // moving average of the duration of an attempt
+	tail     time.Time     // the last turn that was assigned
 }
 
-// NewGate returns a gate. The error names the field that is out of range.
+// NewGate returns a gate. The error names the fields that are out of range.
 func NewGate(cfg GateConfig) (*Gate, error) {
 	cfg.Attempts = cmp.Or(cfg.Attempts, 64)
 	cfg.PerHost = cmp.Or(cfg.PerHost, 8)
@@ -85,7 +83,7 @@ func NewGate(cfg GateConfig) (*Gate, error) {
 	return &Gate{cfg: cfg, hosts: make(map[hostKey]*host), tenants: make(map[string]int)}, nil
 }
 
-// Pass permits one attempt. Its holder returns it by [Pass.Leave], once.
+// Pass permits one attempt. Its holder must call [Pass.Leave] exactly once.
 type Pass struct {
 	gate     *Gate
 	tenantID string
@@ -94,10 +92,10 @@ type Pass struct {
 	since    time.Time
 }
 
-// Enter asks to make an attempt at a tenant's host, now. It returns a pass, or nil and
-// the result of the deferred attempt, which says why and for how long. Attempts that
-// wait for one host get turns at the pace of its recent answers, so that they do not all
-// come back at the same time.
+// Enter asks for permission to make an attempt to a tenant's host now. It returns a pass,
+// or nil and the result of the deferred attempt, which says why and for how long. Attempts
+// that wait for one host get turns at the pace of its recent responses, so that they do not
+// all come back at the same time.
 func (g *Gate) Enter(tenantID, name string, now time.Time) (*Pass, Result) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -106,9 +104,9 @@ func (g *Gate) Enter(tenantID, name string, now time.Time) (*Pass, Result) {
 	var reason string
 	switch {
 	case h.inFlight >= g.cfg.PerHost:
-		reason = "as many attempts to the receiver's host are under way as may be at once"
+		reason = "the tenant has its maximum of concurrent attempts to the receiver's host"
 	case g.tenants[tenantID] >= g.cfg.Attempts-g.total:
-		reason = "the tenant has as many attempts under way as stay free for the others"
+		reason = "the tenant has its share of all concurrent attempts"
 	default:
 		grant := h.circuit.Allow(name, 1, now)
 		if grant.N > 0 {
@@ -132,13 +130,14 @@ func (g *Gate) Enter(tenantID, name string, now time.Time) (*Pass, Result) {
 	return nil, Result{Outcome: Deferred, After: h.tail.Sub(now), Reason: reason}
 }
 
-// host returns the state of a tenant's host, which it makes at the first use.
+// host returns the state of a tenant's host, and creates it if there is none. The caller
+// holds mu.
 func (g *Gate) host(key hostKey) *host {
 	if h, known := g.hosts[key]; known {
 		return h
 	}
 	if len(g.hosts) >= g.cfg.MaxHosts {
-		// A circuit that is forgotten opens again after a few failures.
+		// If the host still fails, its new circuit opens after a few attempts.
 		maps.DeleteFunc(g.hosts, func(_ hostKey, h *host) bool { return h.inFlight == 0 })
 	}
 	circuit, err := breaker.NewSet(breaker.Config{Entity: g.cfg.Circuit})
@@ -150,7 +149,7 @@ func (g *Gate) host(key hostKey) *host {
 	return h
 }
 
-// Leave returns the pass and reports the result of the attempt.
+// Leave ends the attempt and reports its result.
 func (p *Pass) Leave(result Result, now time.Time) {
 	g := p.gate
 	g.mu.Lock()

@@ -34,8 +34,8 @@ func enterFor(t testing.TB, g *webhook.Gate, tenantID, host string, now time.Tim
 	return pass
 }
 
-// putOff expects none for the slow host, and returns how long the attempt is deferred.
-func putOff(t testing.TB, g *webhook.Gate, now time.Time) time.Duration {
+// deferredFor expects a deferral for the slow host, and returns its duration.
+func deferredFor(t testing.TB, g *webhook.Gate, now time.Time) time.Duration {
 	t.Helper()
 	return deferral(t, g, "tenant_a", slow, now).After
 }
@@ -61,17 +61,17 @@ func TestGate_BoundsTheAttemptsOfAHost(t *testing.T) {
 	g := gate(t, webhook.GateConfig{PerHost: 2})
 	first := enter(t, g, slow, t0)
 	enter(t, g, slow, t0)
-	putOff(t, g, t0)
+	deferredFor(t, g, t0)
 	for range 2 {
 		enter(t, g, well, t0)
 	}
 	first.Leave(delivered, t0)
 	enter(t, g, slow, t0)
-	putOff(t, g, t0)
+	deferredFor(t, g, t0)
 }
 
-// TestGate_TurnsComeAtThePaceOfTheHost: with attempts of 8 s, two at a time, a
-// turn comes every 4 s, and no attempt waits longer than MaxDefer.
+// With two attempts of 8 s at a time, a turn comes every 4 s. No attempt waits longer than
+// MaxDefer.
 func TestGate_TurnsComeAtThePaceOfTheHost(t *testing.T) {
 	t.Parallel()
 	g := gate(t, webhook.GateConfig{PerHost: 2, MaxDefer: 15 * time.Second})
@@ -84,53 +84,52 @@ func TestGate_TurnsComeAtThePaceOfTheHost(t *testing.T) {
 	enter(t, g, slow, now)
 	enter(t, g, slow, now)
 	for _, want := range []string{"4s", "8s", "12s", "15s", "15s"} {
-		if got := putOff(t, g, now).Round(time.Millisecond).String(); got != want {
+		if got := deferredFor(t, g, now).Round(time.Millisecond).String(); got != want {
 			t.Errorf("put off for %s, want %s", got, want)
 		}
 	}
 	now = now.Add(10 * time.Second)
-	if got := putOff(t, g, now).Round(time.Millisecond); got != 9*time.Second {
+	if got := deferredFor(t, g, now).Round(time.Millisecond); got != 9*time.Second {
 		t.Errorf("10 s later put off for %s, want 9s", got)
 	}
 }
 
-func TestGate_AHostThatIsDownIsLeftAlone(t *testing.T) {
+func TestGate_OpensACircuitForAHostThatIsDown(t *testing.T) {
 	t.Parallel()
 	g := gate(t, webhook.GateConfig{Circuit: breaker.Settings{TripAfter: 2, CoolDown: time.Minute, Probes: 1}})
 	for range 2 {
 		enter(t, g, slow, t0).Leave(silent, t0)
 	}
-	if got := putOff(t, g, t0); got < time.Minute || got > time.Minute+time.Second {
+	if got := deferredFor(t, g, t0); got < time.Minute || got > time.Minute+time.Second {
 		t.Errorf("put off for %s, want about a minute", got)
 	}
 	enter(t, g, well, t0)
 
 	later := t0.Add(time.Minute)
 	probe := enter(t, g, slow, later)
-	putOff(t, g, later)
+	deferredFor(t, g, later)
 	probe.Leave(delivered, later)
 	enter(t, g, slow, later)
 	enter(t, g, slow, later)
 }
 
-// TestGate_TenantsOnOneHostDoNotNoticeEachOther: one tenant's receiver fills its bound
-// and opens its circuit, and the other tenant's on the same host is let in.
-func TestGate_TenantsOnOneHostDoNotNoticeEachOther(t *testing.T) {
+// One tenant's receiver reaches its bound and opens its circuit. The gate still admits the
+// attempts of another tenant to the same host.
+func TestGate_IsolatesTenantsOnOneHost(t *testing.T) {
 	t.Parallel()
 	g := gate(t, webhook.GateConfig{PerHost: 2, Circuit: breaker.Settings{TripAfter: 2, CoolDown: time.Minute}})
 	hanging := []*webhook.Pass{enter(t, g, slow, t0), enter(t, g, slow, t0)}
-	putOff(t, g, t0)
+	deferredFor(t, g, t0)
 	enterFor(t, g, "tenant_b", slow, t0).Leave(delivered, t0)
 	for _, pass := range hanging {
 		pass.Leave(silent, t0)
 	}
-	putOff(t, g, t0)
+	deferredFor(t, g, t0)
 	enterFor(t, g, "tenant_b", slow, t0).Leave(delivered, t0)
 }
 
-// TestGate_ATenantLeavesAsManyFreeAsItHas: one tenant's attempts, to however many hosts,
-// are half of all, two tenants' two thirds.
-func TestGate_ATenantLeavesAsManyFreeAsItHas(t *testing.T) {
+// Over all hosts, one tenant may have half of the attempts, and two tenants two thirds.
+func TestGate_ATenantLeavesAttemptsForOthers(t *testing.T) {
 	t.Parallel()
 	g := gate(t, webhook.GateConfig{Attempts: 12})
 	fill := func(tenantID string) (passes []*webhook.Pass) {
@@ -162,7 +161,6 @@ func TestGate_ATenantLeavesAsManyFreeAsItHas(t *testing.T) {
 	}
 }
 
-// TestGate_SaysWhyAnAttemptIsDeferred gives the reasons that an operator reads.
 func TestGate_SaysWhyAnAttemptIsDeferred(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
@@ -176,10 +174,10 @@ func TestGate_SaysWhyAnAttemptIsDeferred(t *testing.T) {
 		}, "circuit open: the receiver did not answer in time"},
 		{"host is busy", webhook.GateConfig{PerHost: 1}, func(g *webhook.Gate) {
 			enter(t, g, slow, t0)
-		}, "as many attempts to the receiver's host are under way as may be at once"},
+		}, "the tenant has its maximum of concurrent attempts to the receiver's host"},
 		{"tenant is busy", webhook.GateConfig{Attempts: 2}, func(g *webhook.Gate) {
 			enter(t, g, well, t0)
-		}, "the tenant has as many attempts under way as stay free for the others"},
+		}, "the tenant has its share of all concurrent attempts"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -193,8 +191,7 @@ func TestGate_SaysWhyAnAttemptIsDeferred(t *testing.T) {
 	}
 }
 
-// TestGate_WhichResultsOpenACircuit lists the results that speak against a host.
-func TestGate_WhichResultsOpenACircuit(t *testing.T) {
+func TestGate_OpensACircuitOnHostFaults(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
@@ -223,8 +220,7 @@ func TestGate_WhichResultsOpenACircuit(t *testing.T) {
 	}
 }
 
-// TestGate_ForgetsHosts: wildcard names do not fill the memory, and a
-// host with attempts under way keeps its share.
+// Wildcard names do not fill the memory, and a host with current attempts keeps its bound.
 func TestGate_ForgetsHosts(t *testing.T) {
 	t.Parallel()
 	g := gate(t, webhook.GateConfig{PerHost: 1, MaxHosts: 3, Circuit: breaker.Settings{TripAfter: 1}})
@@ -232,7 +228,7 @@ func TestGate_ForgetsHosts(t *testing.T) {
 	for i := range 20 {
 		enter(t, g, fmt.Sprintf("%d.example:443", i), t0).Leave(silent, t0)
 	}
-	putOff(t, g, t0)
+	deferredFor(t, g, t0)
 	remembered := 0
 	for pass := (*webhook.Pass)(nil); pass == nil; remembered++ {
 		pass, _ = g.Enter("tenant_a", fmt.Sprintf("%d.example:443", 19-remembered), t0)
@@ -244,7 +240,7 @@ func TestGate_ForgetsHosts(t *testing.T) {
 	enter(t, g, slow, t0)
 }
 
-func TestNewGate_NamesTheBadField(t *testing.T) {
+func TestNewGate_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	for field, cfg := range map[string]webhook.GateConfig{
 		"Attempts":  {Attempts: -1},

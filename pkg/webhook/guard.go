@@ -12,36 +12,36 @@ import (
 	"syscall"
 )
 
-// MaxURL is the largest length of a callback URL in bytes.
+// MaxURL is the most bytes in a callback URL.
 const MaxURL = 2048
 
 // RefusedError is returned when a URL, or the address that it resolves to, is not
 // allowed. It is safe to show: it contains no address that is not in the URL.
 type RefusedError struct {
-	// Message says what is wrong, as the continuation of "callback URL …".
+	// Message says what is wrong, to be read after "callback URL".
 	Message string
 }
 
-// Error returns the message as a sentence.
+// Error returns "callback URL" and the message.
 func (e *RefusedError) Error() string { return "callback URL " + e.Message }
 
 func refuse(format string, args ...any) error {
 	return &RefusedError{Message: fmt.Sprintf(format, args...)}
 }
 
-// notAllowed is the only message about an address.
+// notAllowed is the message about every address, so that it does not reveal which one.
 const notAllowed = "leads to an address that is not allowed"
 
 // GuardConfig configures a [Guard].
 type GuardConfig struct {
-	// AllowedPrefixes are networks that webhooks may go to although they are private,
-	// loopback or otherwise not part of the internet. Optional.
+	// AllowedPrefixes are private, loopback or other special networks to which webhooks
+	// may be sent nevertheless. Optional.
 	AllowedPrefixes []netip.Prefix
 	// AllowHTTP accepts http URLs in addition to https ones. Optional.
 	AllowHTTP bool
 }
 
-// Guard decides where webhooks may go. It is immutable, and safe for concurrent
+// Guard decides where webhooks may be sent. It is immutable, and so safe for concurrent
 // use.
 type Guard struct {
 	allowed   []netip.Prefix
@@ -58,10 +58,10 @@ func NewGuard(cfg GuardConfig) (*Guard, error) {
 	return &Guard{allowed: slices.Clone(cfg.AllowedPrefixes), allowHTTP: cfg.AllowHTTP}, nil
 }
 
-// CheckURL returns a [*RefusedError] unless webhooks may be sent to the URL, as
-// far as it can tell without a name server: an absolute https URL (or http, if that
-// is allowed) without user name and fragment, with a host name in ASCII or an allowed
-// IP address. The address of a name is checked at each connection.
+// CheckURL returns a [*RefusedError] unless webhooks may be sent to the URL, as far as it
+// can tell without resolving the name. The URL must be absolute and use https (or http, if
+// that is allowed), must not have a user name or fragment, and must name its host in ASCII
+// or by an allowed IP address. The address of a name is checked at each connection.
 func (g *Guard) CheckURL(raw string) error {
 	if len(raw) > MaxURL {
 		return refuse("is %d bytes long; at most %d are allowed", len(raw), MaxURL)
@@ -93,7 +93,7 @@ func (g *Guard) CheckURL(raw string) error {
 
 // checkName returns a [*RefusedError] unless the text, in lower case, is a host name.
 func (g *Guard) checkName(name string) error {
-	// Underscores are not allowed in host names, but some hosts have them.
+	// Host names must not contain underscores, but some do.
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789-_"
 	labels := strings.Split(name, ".")
 	for _, label := range labels {
@@ -115,9 +115,9 @@ func (g *Guard) checkName(name string) error {
 	return nil
 }
 
-// CheckAddr returns a [*RefusedError] unless webhooks may go to the address. An
-// IPv4-mapped IPv6 address counts as the IPv4 address; under an allowed NAT64 prefix,
-// the embedded IPv4 address must be allowed as well.
+// CheckAddr returns a [*RefusedError] unless webhooks may be sent to the address. An
+// IPv4-mapped IPv6 address counts as the IPv4 address. Under an allowed NAT64 prefix,
+// the embedded IPv4 address must be allowed, too.
 func (g *Guard) CheckAddr(addr netip.Addr) error {
 	addr = addr.Unmap().WithZone("")
 	allowed := contains(g.allowed, addr)
@@ -131,9 +131,9 @@ func (g *Guard) CheckAddr(addr netip.Addr) error {
 	return refuse(notAllowed)
 }
 
-// control is called with the address of each connection after the name was resolved
-// and before it is dialed. It sees the very address that is dialed, so a name server
-// cannot change it in between.
+// control checks the address of a connection. The dialer calls it after it has resolved the
+// name and before it connects, with the address that it connects to, so a name server cannot
+// change the address in between.
 func (g *Guard) control(_ context.Context, _, address string, _ syscall.RawConn) error {
 	target, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -173,17 +173,17 @@ func parsePrefixes(texts ...string) []netip.Prefix {
 
 var (
 	loopbackIPv4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
-	// globalIPv6 is all of IPv6 that is allocated to the internet. The rest
+	// globalIPv6 is the part of IPv6 that is allocated to the internet. The rest
 	// is unspecified, loopback, mapped, unique local, link-local or multicast.
 	globalIPv6 = netip.MustParsePrefix("2000::/3")
-	// nat64 are the addresses through which a translator reaches IPv4.
+	// nat64 is the prefix of addresses that a translator maps to IPv4.
 	nat64 = netip.MustParsePrefix("64:ff9b::/96")
-	// reserved are the networks that no webhook may go to unless configured: those of
-	// IANA's special-purpose registries that are not ordinary parts of the internet,
-	// multicast, and services of clouds at public addresses. All of IPv6 outside of
-	// globalIPv6 is refused as well.
+	// reserved are the networks to which no webhook may be sent unless the operator allows
+	// it: those of IANA's special-purpose registries that are not ordinary parts of the
+	// internet, multicast, and cloud services at public addresses. IPv6 outside of
+	// globalIPv6 is refused, too.
 	reserved = parsePrefixes(
-		"0.0.0.0/8",        // this network; 0.0.0.0 reaches the own host
+		"0.0.0.0/8",        // this network; 0.0.0.0 is the local host
 		"10.0.0.0/8",       // private
 		"100.64.0.0/10",    // carrier-grade NAT; metadata in one cloud
 		"127.0.0.0/8",      // loopback

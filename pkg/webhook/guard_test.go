@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-func TestCheckURL_Takes(t *testing.T) {
+func TestCheckURL_Accepts(t *testing.T) {
 	t.Parallel()
 	g := guard(t, webhook.GuardConfig{})
 	for _, raw := range []string{
@@ -106,7 +106,7 @@ func TestCheckURL_Refuses(t *testing.T) {
 	}
 }
 
-func TestCheckURL_WhatIsConfigured(t *testing.T) {
+func TestCheckURL_FollowsTheConfiguration(t *testing.T) {
 	t.Parallel()
 	g := guard(t, webhook.GuardConfig{
 		AllowHTTP:       true,
@@ -238,7 +238,7 @@ func TestCheckAddr_AllowedPrefixes(t *testing.T) {
 	}
 }
 
-func TestNewGuard_NamesTheBadPrefix(t *testing.T) {
+func TestNewGuard_NamesTheInvalidPrefix(t *testing.T) {
 	t.Parallel()
 	good := netip.MustParsePrefix("10.0.0.0/8")
 	for name, bad := range map[string]netip.Prefix{

@@ -44,8 +44,8 @@ func guard(t testing.TB, cfg webhook.GuardConfig) *webhook.Guard {
 	return made
 }
 
-// onlyUs allows 127.0.0.1 and no other address of the loopback.
-func onlyUs(t testing.TB) *webhook.Guard {
+// localhostOnly returns a guard that allows 127.0.0.1 and no other loopback address.
+func localhostOnly(t testing.TB) *webhook.Guard {
 	t.Helper()
 	return guard(t, webhook.GuardConfig{AllowedPrefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}})
 }
@@ -56,8 +56,8 @@ type receiver struct {
 	hits atomic.Int64
 }
 
-// listen starts a receiver at an address, whose certificate is for example.com,
-// 127.0.0.1 and ::1.
+// listen starts a receiver at an address. Its certificate is for example.com, 127.0.0.1 and
+// ::1.
 func listen(t testing.TB, address string, handler http.HandlerFunc) *receiver {
 	t.Helper()
 	r := &receiver{}
@@ -84,13 +84,13 @@ func answering(t testing.TB, handler http.HandlerFunc) *receiver {
 	return listen(t, "127.0.0.1:0", handler)
 }
 
-// at is the receiver's URL under another host.
+// at returns the receiver's URL under another host name.
 func (r *receiver) at(host string) string {
 	_, port, _ := strings.Cut(strings.TrimPrefix(r.URL, "https://"), ":")
 	return "https://" + host + ":" + port
 }
 
-// sender returns a sender that trusts the receivers and may go to 127.0.0.1.
+// sender returns a sender that trusts the receiver and may send to 127.0.0.1.
 func sender(t testing.TB, trusted *receiver, change func(*webhook.Config)) *webhook.Sender {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -99,7 +99,7 @@ func sender(t testing.TB, trusted *receiver, change func(*webhook.Config)) *webh
 	}
 	key := secret(t, testSecret)
 	cfg := webhook.Config{
-		Guard:   onlyUs(t),
+		Guard:   localhostOnly(t),
 		Secrets: func(string) []webhook.Secret { return []webhook.Secret{key} },
 		Timeout: time.Minute,
 		RootCAs: roots,
@@ -115,7 +115,7 @@ func sender(t testing.TB, trusted *receiver, change func(*webhook.Config)) *webh
 	return made
 }
 
-// to is a message for a URL.
+// to returns a message for a URL.
 func to(url string) webhook.Message {
 	return webhook.Message{ID: "job-1.0", TenantID: "tenant_a", URL: url, Body: []byte(`{"type":"job.succeeded"}`)}
 }
@@ -139,9 +139,9 @@ func listenPlain(t testing.TB) string {
 	return "https" + strings.TrimPrefix(server.URL, "http")
 }
 
-// names are the answers of a name server, one after the other; the last one is
-// repeated. An answer without addresses says that the name does not exist. A server
-// without answers fails.
+// names is a name server that gives one answer after the other and repeats the last one. An
+// answer without addresses says that the name does not exist. A server without answers
+// fails.
 type names struct {
 	mu      sync.Mutex
 	answers [][]string
@@ -159,8 +159,8 @@ func (n *names) resolver(t testing.TB) *net.Resolver {
 	}}
 }
 
-// serve answers the questions of one connection. A look-up asks for A and AAAA
-// side by side; only the first moves on to the next answer.
+// serve answers the questions of one connection. A lookup asks for A and AAAA concurrently;
+// only A moves on to the next answer.
 func (n *names) serve(conn net.Conn) {
 	defer func() { _ = conn.Close() }()
 	for {
@@ -236,8 +236,8 @@ func (n *names) next(moves bool) ([]string, bool) {
 	return answer, true
 }
 
-// TestMain puts a proxy that does not exist into the environment: webhooks arrive
-// in these tests only if the sender does not use it.
+// TestMain sets a proxy that does not exist in the environment, so that webhooks arrive only
+// if the sender ignores it.
 func TestMain(m *testing.M) {
 	for _, name := range []string{"HTTP_PROXY", "HTTPS_PROXY"} {
 		if err := os.Setenv(name, "http://192.0.2.1:1"); err != nil {

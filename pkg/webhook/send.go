@@ -19,27 +19,26 @@ import (
 
 const (
 	userAgent = "Lucius-Webhooks/1.0"
-	// maxRetryAfter is the longest Retry-After that is obeyed.
+	// maxRetryAfter bounds the Retry-After that is obeyed.
 	maxRetryAfter   = 24 * time.Hour
 	maxAnswerHeader = 16 << 10
-	// maxAnswerBody is how much is read so that the connection can be reused; a
-	// longer answer ends with its connection.
+	// maxAnswerBody is how much of a response is read so that the connection can be
+	// reused; a longer response costs its connection.
 	maxAnswerBody = 4 << 10
-	// maxAnswerWait is how long that reading may take. A receiver that has answered and
-	// then drips its body would hold a worker until the attempt's timeout.
+	// maxAnswerWait bounds the time for that. Without it, a receiver that sends its body
+	// slowly would hold a worker until the attempt's timeout.
 	maxAnswerWait = time.Second
 )
 
 // Config configures a [Sender].
 type Config struct {
-	// Guard decides where webhooks may go. Required.
+	// Guard decides where webhooks may be sent. Required.
 	Guard *Guard
-	// Secrets returns the secrets with which a tenant's webhooks are signed, at
-	// least one; see [TenantSecrets]. Required. It must be safe for concurrent use
-	// and must not block.
+	// Secrets returns the secrets that sign a tenant's webhooks, at least one; see
+	// [TenantSecrets]. Required. It must be safe for concurrent use and must not block.
 	Secrets func(tenantID string) []Secret
-	// Timeout is how long one attempt may take, from the look-up of the name to
-	// the end of the answer. Optional. Defaults to 15 s.
+	// Timeout bounds one attempt, from the lookup of the name to the end of the response.
+	// Optional. Defaults to 15 s.
 	Timeout time.Duration
 	// RootCAs are the authorities of receivers' certificates. Optional.
 	// Defaults to the system's.
@@ -68,10 +67,11 @@ func NewSender(cfg Config) (*Sender, error) {
 	dialer := &net.Dialer{
 		Timeout: min(cfg.Timeout, 10*time.Second), Resolver: cfg.Resolver, ControlContext: cfg.Guard.control,
 	}
-	// Only HTTP/1.1: each attempt has its own connection, and every receiver speaks it.
+	// HTTP/1.1 only: concurrent attempts do not share a connection, and every receiver
+	// speaks it.
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
-	// There is no http.Client: a transport follows no redirect and keeps no cookie.
+	// A bare transport, unlike an http.Client, follows no redirects and keeps no cookies.
 	return &Sender{cfg: cfg, transport: &http.Transport{
 		Proxy:                  nil, // A proxy would hide the receiver's address from the guard.
 		DialContext:            dialer.DialContext,
@@ -79,9 +79,9 @@ func NewSender(cfg Config) (*Sender, error) {
 		TLSHandshakeTimeout:    cfg.Timeout,
 		ResponseHeaderTimeout:  cfg.Timeout,
 		MaxResponseHeaderBytes: maxAnswerHeader,
-		DisableCompression:     true, // The answer's body is not used.
+		DisableCompression:     true, // The body of the response is not used.
 		MaxIdleConns:           64,
-		MaxIdleConnsPerHost:    2, // Enough for a receiver that gets one webhook now and then.
+		MaxIdleConnsPerHost:    2, // enough for a receiver that gets a webhook now and then
 		IdleConnTimeout:        30 * time.Second,
 		Protocols:              protocols,
 	}}, nil
@@ -92,9 +92,9 @@ func (s *Sender) Close() { s.transport.CloseIdleConnections() }
 
 // Message is a webhook as it is sent.
 type Message struct {
-	// ID is the same for each attempt, and not chosen by a client. Required.
+	// ID is the same for all attempts. Clients must not be able to choose it. Required.
 	ID string
-	// TenantID is the tenant whose secrets sign it. Required.
+	// TenantID is the tenant whose secrets sign the webhook. Required.
 	TenantID string
 	// URL is the destination. Required.
 	URL string
@@ -109,21 +109,21 @@ type Outcome string
 
 // The outcomes.
 const (
-	// Delivered: the receiver answered 2xx.
+	// Delivered means that the receiver answered 2xx.
 	Delivered Outcome = "delivered"
-	// Gone: the receiver answered 410 and wants this webhook no more.
+	// Gone means that the receiver answered 410: it no longer wants this webhook.
 	Gone Outcome = "gone"
-	// RetryAfter: the receiver answered 429 or 503 with a Retry-After.
+	// RetryAfter means that the receiver answered 429 or 503 with a Retry-After.
 	RetryAfter Outcome = "retry_after"
-	// Failed: any other answer, or none.
+	// Failed means any other response, or none.
 	Failed Outcome = "failed"
-	// Refused: nothing was sent, because the URL or its address is not allowed.
+	// Refused means that nothing was sent, because the URL or its address is not allowed.
 	Refused Outcome = "refused"
-	// Interrupted: the context ended before there was an answer. The receiver may
-	// have the webhook; the attempt does not count.
+	// Interrupted means that the context ended before there was a response. The receiver
+	// may have the webhook; the attempt does not count.
 	Interrupted Outcome = "interrupted"
-	// Deferred: nothing was sent, because the receiver's host is busy or in trouble, or
-	// other tenants need the workers. The attempt does not count. Only a [Gate] returns
+	// Deferred means that nothing was sent, because the receiver's host is busy or failing,
+	// or other tenants need the workers. The attempt does not count. Only a [Gate] returns
 	// it.
 	Deferred Outcome = "deferred"
 )
@@ -132,16 +132,16 @@ const (
 // with ==.
 type Result struct {
 	Outcome Outcome
-	// Status is the HTTP status of the answer, 0 without one.
+	// Status is the HTTP status of the response, 0 without one.
 	Status int
 	// After is the receiver's Retry-After, for RetryAfter, and the time until the turn,
 	// for Deferred.
 	After time.Duration
-	// Reason says in a few words why it was not delivered. It is safe to show: of the
-	// answer it contains only the status, and it contains no address.
+	// Reason says in a few words why the webhook was not delivered. It is safe to show: it
+	// contains no address, and only the status of the response.
 	Reason string
-	// HostFault says that the failure concerns the receiver's whole host, which does
-	// not answer or is overloaded, and not only the URL.
+	// HostFault says that the failure concerns the receiver's whole host, which does not
+	// answer or is overloaded, rather than the URL alone.
 	HostFault bool
 }
 
@@ -153,7 +153,7 @@ func (s *Sender) Send(ctx context.Context, message Message) Result {
 	}
 	secrets := s.cfg.Secrets(message.TenantID)
 	if len(secrets) == 0 {
-		return Result{Outcome: Failed, Reason: "there is no secret to sign it with"}
+		return Result{Outcome: Failed, Reason: "the tenant has no secret for signing"}
 	}
 	bounded, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 	defer cancel()
@@ -170,21 +170,21 @@ func (s *Sender) Send(ctx context.Context, message Message) Result {
 	if message.Traceparent != "" {
 		request.Header.Set("traceparent", message.Traceparent)
 	}
-	// A webhook is idempotent by its id. This entry, which is not sent, tells the
-	// transport so: it then retries on a new connection if the receiver has closed
-	// the old one.
+	// A webhook is idempotent by its id. This entry, which is not sent, says so to the
+	// transport, which then retries on a new connection if the receiver has closed an
+	// idle one.
 	request.Header["Idempotency-Key"] = nil
 	response, err := s.transport.RoundTrip(request)
 	switch {
 	case err == nil:
 	case ctx.Err() != nil:
-		return Result{Outcome: Interrupted, Reason: "interrupted before there was an answer"}
+		return Result{Outcome: Interrupted, Reason: "interrupted before the receiver answered"}
 	default:
 		return noAnswer(err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode >= http.StatusOK {
-		// The status decides the result; a broken body changes nothing.
+		// The status alone decides the result, even if the body is broken.
 		defer time.AfterFunc(maxAnswerWait, cancel).Stop()
 		_, _ = io.CopyN(io.Discard, response.Body, maxAnswerBody)
 	}
@@ -214,9 +214,9 @@ func answered(status int, retryAfter string) Result {
 	return result
 }
 
-// parseRetryAfter reads a Retry-After header: seconds, or an HTTP date, which gives 0
-// if it has passed. The duration is never negative; one that is too long for the type
-// becomes the longest. It reports false for anything else.
+// parseRetryAfter parses a Retry-After header, which holds seconds or an HTTP date. A date
+// in the past gives 0, and a number that is too large the longest duration. It reports false
+// for anything else.
 func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
 	value = strings.Trim(value, " \t")
 	if value == "" {
@@ -236,13 +236,13 @@ func parseRetryAfter(value string, now time.Time) (time.Duration, bool) {
 	return max(0, at.Sub(now)), true
 }
 
-// noAnswer returns the result of an attempt without an answer. Its reasons never quote
+// noAnswer returns the result of an attempt without a response. Its reasons never quote
 // the error, because network errors contain addresses.
 func noAnswer(err error) Result {
 	if refused, ok := errors.AsType[*RefusedError](err); ok {
 		return Result{Outcome: Refused, Reason: refused.Error()}
 	}
-	result := Result{Outcome: Failed, HostFault: true, Reason: "the connection broke before there was an answer"}
+	result := Result{Outcome: Failed, HostFault: true, Reason: "the connection broke before the receiver answered"}
 	lookup, isLookup := errors.AsType[*net.DNSError](err)
 	network, isNetwork := errors.AsType[net.Error](err)
 	op, isOp := errors.AsType[*net.OpError](err)
@@ -259,9 +259,9 @@ func noAnswer(err error) Result {
 	case isCertificate:
 		result.Reason = "the receiver's certificate is not valid"
 	case isAlert || isRecord:
-		result.Reason = "the receiver speaks no acceptable TLS"
+		result.Reason = "the TLS handshake with the receiver failed"
 	case isOp && op.Op == "dial":
-		result.Reason = "the receiver could not be connected to"
+		result.Reason = "the connection to the receiver failed"
 	}
 	return result
 }

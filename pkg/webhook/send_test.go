@@ -20,9 +20,8 @@ func cutPort(url string) (host, port string, found bool) {
 	return strings.Cut(strings.TrimPrefix(url, "https://"), ":")
 }
 
-// TestSend_WhatTheReceiverGets is verified by the library of Standard Webhooks, with each
-// of two secrets.
-func TestSend_WhatTheReceiverGets(t *testing.T) {
+// The library of Standard Webhooks verifies the request with each of two secrets.
+func TestSend_TheRequest(t *testing.T) {
 	t.Parallel()
 	var header http.Header
 	var body []byte
@@ -65,8 +64,7 @@ func TestSend_WhatTheReceiverGets(t *testing.T) {
 	}
 }
 
-// TestSend_Answers says what each answer means.
-func TestSend_Answers(t *testing.T) {
+func TestSend_MapsResponsesToResults(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
 	answered := func(outcome webhook.Outcome, status int, reason string) webhook.Result {
@@ -124,9 +122,9 @@ func TestSend_Answers(t *testing.T) {
 	}
 }
 
-// TestSend_HangingAttemptsDoNotHoldAnother: a tenant's receiver hangs with as many
-// attempts as the server makes, and another tenant's on the same host answers.
-func TestSend_HangingAttemptsDoNotHoldAnother(t *testing.T) {
+// A receiver hangs with as many attempts as the server makes. Another one on the same host
+// still gets its webhook.
+func TestSend_HangingAttemptsDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	const attempts = 64
 	var arrived sync.WaitGroup
@@ -152,9 +150,8 @@ func TestSend_HangingAttemptsDoNotHoldAnother(t *testing.T) {
 	hanging.Wait()
 }
 
-// TestSend_ReceiversThatDoNotAnswer: no reason tells more than the tenant could find
-// out from outside.
-func TestSend_ReceiversThatDoNotAnswer(t *testing.T) {
+// The reasons reveal nothing that the tenant could not find out from outside.
+func TestSend_ReportsMissingResponses(t *testing.T) {
 	t.Parallel()
 	unreachable := answering(t, ok)
 	unreachable.Close()
@@ -171,12 +168,12 @@ func TestSend_ReceiversThatDoNotAnswer(t *testing.T) {
 		answers   [][]string
 		reason    string
 	}{
-		{"no server listens", unreachable.URL, nil, nil, "the receiver could not be connected to"},
-		{"cut off", cut.URL, cut, nil, "the connection broke before there was an answer"},
-		{"endless header", wordy.URL, wordy, nil, "the connection broke before there was an answer"},
+		{"no server listens", unreachable.URL, nil, nil, "the connection to the receiver failed"},
+		{"cut off", cut.URL, cut, nil, "the connection broke before the receiver answered"},
+		{"endless header", wordy.URL, wordy, nil, "the connection broke before the receiver answered"},
 		{"unknown authority", well.URL, nil, nil, "the receiver's certificate is not valid"},
 		{"certificate of another name", well.at("other.test"), well, [][]string{{"127.0.0.1"}}, "the receiver's certificate is not valid"},
-		{"no TLS", plain, nil, nil, "the receiver speaks no acceptable TLS"},
+		{"no TLS", plain, nil, nil, "the TLS handshake with the receiver failed"},
 		{"no such name", "https://gone.example.com", nil, [][]string{{}}, "the receiver's host name does not exist"},
 		{"no answer about the name", "https://x.example.com", nil, nil, "the receiver's host name could not be looked up"},
 	}
@@ -210,9 +207,9 @@ func TestSend_SlowReceivers(t *testing.T) {
 		timeout time.Duration
 		want    webhook.Result
 	}{
-		{"no answer", slow, 500 * time.Millisecond, noAnswer},
+		{"no response", slow, 500 * time.Millisecond, noAnswer},
 		// Send does not wait for the body until the timeout.
-		{"an answer whose body does not end", dripping, time.Hour, webhook.Result{Outcome: webhook.Delivered, Status: 200}},
+		{"a response whose body does not end", dripping, time.Hour, webhook.Result{Outcome: webhook.Delivered, Status: 200}},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -225,8 +222,8 @@ func TestSend_SlowReceivers(t *testing.T) {
 	}
 }
 
-// TestSend_AnAnswerWithoutEnd is cut off: Send returns, and the receiver notices.
-func TestSend_AnAnswerWithoutEnd(t *testing.T) {
+// Send returns although the response does not end, and closes the connection.
+func TestSend_BoundsTheResponse(t *testing.T) {
 	t.Parallel()
 	noticed := make(chan struct{})
 	r := answering(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -245,8 +242,8 @@ func TestSend_AnAnswerWithoutEnd(t *testing.T) {
 	<-noticed
 }
 
-// TestSend_AConnectionThatWasClosed: the sender opens a new one, and the attempt succeeds.
-func TestSend_AConnectionThatWasClosed(t *testing.T) {
+// If the receiver has closed an idle connection, the sender opens a new one.
+func TestSend_ReplacesAClosedConnection(t *testing.T) {
 	t.Parallel()
 	r := answering(t, ok)
 	s := sender(t, r, nil)
@@ -267,23 +264,23 @@ func TestSend_Interrupted(t *testing.T) {
 		<-over
 	})
 	t.Cleanup(func() { close(over) })
-	want := webhook.Result{Outcome: webhook.Interrupted, Reason: "interrupted before there was an answer"}
+	want := webhook.Result{Outcome: webhook.Interrupted, Reason: "interrupted before the receiver answered"}
 	if diff := cmp.Diff(want, sender(t, r, nil).Send(ctx, to(r.URL))); diff != "" {
 		t.Errorf("Result (-want +got):\n%s", diff)
 	}
 }
 
-func TestSend_NothingLeavesUnsigned(t *testing.T) {
+func TestSend_SendsNothingUnsigned(t *testing.T) {
 	t.Parallel()
 	r := answering(t, ok)
 	s := sender(t, r, func(cfg *webhook.Config) { cfg.Secrets = func(string) []webhook.Secret { return nil } })
-	want := webhook.Result{Outcome: webhook.Failed, Reason: "there is no secret to sign it with"}
+	want := webhook.Result{Outcome: webhook.Failed, Reason: "the tenant has no secret for signing"}
 	if diff := cmp.Diff(want, s.Send(t.Context(), to(r.URL))); diff != "" || r.hits.Load() != 0 {
 		t.Errorf("hit %d times, Result (-want +got):\n%s", r.hits.Load(), diff)
 	}
 }
 
-func TestSend_AURLThatIsNotAllowed(t *testing.T) {
+func TestSend_RefusesAForbiddenURL(t *testing.T) {
 	t.Parallel()
 	want := webhook.Result{Outcome: webhook.Refused, Reason: "callback URL must be an absolute https URL"}
 	if diff := cmp.Diff(want, sender(t, nil, nil).Send(t.Context(), to("http://example.com/"))); diff != "" {
@@ -291,7 +288,7 @@ func TestSend_AURLThatIsNotAllowed(t *testing.T) {
 	}
 }
 
-func TestNewSender_NamesTheBadField(t *testing.T) {
+func TestNewSender_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	tests := map[string]func(*webhook.Config){
 		"Guard":   func(c *webhook.Config) { c.Guard = nil },
@@ -301,7 +298,7 @@ func TestNewSender_NamesTheBadField(t *testing.T) {
 	for field, spoil := range tests {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()
-			cfg := webhook.Config{Guard: onlyUs(t), Secrets: webhook.TenantSecrets()}
+			cfg := webhook.Config{Guard: localhostOnly(t), Secrets: webhook.TenantSecrets()}
 			spoil(&cfg)
 			if _, err := webhook.NewSender(cfg); err == nil || !strings.Contains(err.Error(), field) {
 				t.Errorf("NewSender: %v, want an error about %s", err, field)
@@ -356,9 +353,9 @@ var forbidden = webhook.Result{
 	Outcome: webhook.Refused, Reason: "callback URL leads to an address that is not allowed",
 }
 
-// TestSend_ANameThatMovesInside is DNS rebinding: the name resolves to an allowed
-// address at first, and to a private one later.
-func TestSend_ANameThatMovesInside(t *testing.T) {
+// TestSend_RefusesANameThatIsRebound tests DNS rebinding: the name resolves first to an allowed
+// address, and later to a private one.
+func TestSend_RefusesANameThatIsRebound(t *testing.T) {
 	t.Parallel()
 	outside := answering(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Connection", "close") // the next attempt looks the name up again
@@ -381,8 +378,8 @@ func TestSend_ANameThatMovesInside(t *testing.T) {
 	}
 }
 
-// TestSend_NamesOfForbiddenAddresses: whatever the name is, the address counts.
-func TestSend_NamesOfForbiddenAddresses(t *testing.T) {
+// The address decides, whatever the name.
+func TestSend_RefusesNamesOfForbiddenAddresses(t *testing.T) {
 	t.Parallel()
 	tests := map[string][]string{
 		"loopback":             {"127.0.0.2"},
@@ -408,13 +405,12 @@ func TestSend_NamesOfForbiddenAddresses(t *testing.T) {
 	}
 }
 
-// TestSend_RedirectsIntoTheInside are not followed, whatever their status.
-func TestSend_RedirectsIntoTheInside(t *testing.T) {
+func TestSend_FollowsNoRedirects(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		t.Run(http.StatusText(status), func(t *testing.T) {
 			t.Parallel()
-			inside := answering(t, ok) // although the guard would allow it
+			inside := answering(t, ok) // The guard would allow this receiver.
 			outside := answering(t, func(w http.ResponseWriter, r *http.Request) {
 				http.Redirect(w, r, inside.URL, status)
 			})

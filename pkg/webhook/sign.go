@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// secretPrefix marks a webhook's secret.
+// secretPrefix begins the text form of a secret.
 const secretPrefix = "whsec_"
 
 // The sizes of a secret in bytes, before base64.
@@ -22,10 +22,10 @@ const (
 )
 
 // Secret is a key that signs webhooks. It prints as whsec_*** with every verb of fmt,
-// so that no log contains it. The zero value is no secret.
+// so that no log contains it. The zero value is invalid.
 type Secret struct{ key string }
 
-// ParseSecret reads a secret in its text form: whsec_ and 24 to 64 bytes in standard
+// ParseSecret parses the text form of a secret: whsec_ and 24 to 64 bytes in standard
 // base64. The error says what is wrong without quoting the secret.
 func ParseSecret(text string) (Secret, error) {
 	encoded, ok := strings.CutPrefix(text, secretPrefix)
@@ -42,17 +42,17 @@ func ParseSecret(text string) (Secret, error) {
 	return Secret{key: string(key)}, nil
 }
 
-// Reveal returns the secret as ParseSecret reads it, for a receiver to verify with.
+// Reveal returns the text form of the secret, with which a receiver verifies signatures.
 func (s Secret) Reveal() string {
 	return secretPrefix + base64.StdEncoding.EncodeToString([]byte(s.key))
 }
 
 // Format writes the secret masked, for every verb.
 func (s Secret) Format(f fmt.State, _ rune) {
-	_, _ = io.WriteString(f, secretPrefix+"***") // fmt buffers what it writes to
+	_, _ = io.WriteString(f, secretPrefix+"***") // Writes to fmt's buffer do not fail.
 }
 
-// ForTenant derives the tenant's secret, always the same one. It reveals nothing of
+// ForTenant derives the tenant's secret, which is always the same. It reveals nothing about
 // s, so one tenant's receivers cannot forge another tenant's signatures.
 func (s Secret) ForTenant(tenantID string) Secret {
 	mac := hmac.New(sha256.New, []byte(s.key))
@@ -60,8 +60,8 @@ func (s Secret) ForTenant(tenantID string) Secret {
 	return Secret{key: string(mac.Sum(nil))}
 }
 
-// TenantSecrets returns the Secrets of a [Config] that derive each tenant's secrets from
-// the given ones. While one secret replaces another, both are given, and both sign.
+// TenantSecrets returns a function for [Config] that derives each tenant's secrets from the
+// given ones. To replace a secret, give both for a while, so that both sign.
 func TenantSecrets(secrets ...Secret) func(tenantID string) []Secret {
 	return func(tenantID string) []Secret {
 		own := make([]Secret, len(secrets))
@@ -72,7 +72,7 @@ func TenantSecrets(secrets ...Secret) func(tenantID string) []Secret {
 	}
 }
 
-// Sign returns the webhook-signature of an attempt: one signature for each secret,
+// Sign returns the webhook-signature header of an attempt: one signature for each secret,
 // separated by spaces. Clients must not be able to choose the id.
 func Sign(id string, at time.Time, body []byte, secrets ...Secret) string {
 	signatures := make([]string, len(secrets))

@@ -46,7 +46,7 @@ func TestParseSecret(t *testing.T) {
 	}
 }
 
-func TestSecret_DoesNotShowItself(t *testing.T) {
+func TestSecret_PrintsMasked(t *testing.T) {
 	t.Parallel()
 	key := secret(t, testSecret)
 	var log bytes.Buffer
@@ -76,7 +76,7 @@ func TestTenantSecrets(t *testing.T) {
 	if again := webhook.TenantSecrets(first)("tenant_a"); again[0] != a[0] {
 		t.Error("the tenant's secret changed")
 	}
-	// Receivers hold this value: it must never change.
+	// Receivers store this value, so it must never change.
 	const want = "whsec_Jk0WCJV/U8P78BVEia8WqdvKSu19Y8Fw5ZKr/ADPGd8="
 	if got := a[0].Reveal(); got != want {
 		t.Errorf("derived %s, want %s", got, want)
@@ -86,7 +86,7 @@ func TestTenantSecrets(t *testing.T) {
 	}
 }
 
-// The test vector of the libraries of Standard Webhooks.
+// This is the test vector of the Standard Webhooks libraries.
 const (
 	vectorID        = "msg_p5jXN8AQM9LWM0D4loKWxJek"
 	vectorBody      = `{"test": 2432232314}`
