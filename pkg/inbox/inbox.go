@@ -1,5 +1,5 @@
-// Package inbox accepts commands that applications wrote into their own database, in the
-// transaction that made them necessary.
+// Package inbox accepts commands that applications write to their own database, in the
+// transaction that causes them.
 //
 //	application: BEGIN … INSERT order … submit(command) … COMMIT
 //	                                        │
@@ -7,12 +7,13 @@
 //	                    │
 //	                 Accept ── as POST /v1/commands, with the command's id as its key
 //	                    │
-//	   accepted, with its job · refused, with its problem · waits, and is tried again
+//	   accepted, with its job · refused, with its problem · waiting, to be tried again
 //
-// If a process ends, its commands are due again once their lease expires. After a crash
-// between the accept and storing its outcome, the accept is repeated and finds the job by
-// its idempotency key. So a committed command becomes exactly one job, and a rolled-back
-// one becomes none. A refused command stays until an operator retries or discards it.
+// If a process ends, its commands are due again when their lease expires. After a crash
+// between the accept and storing its outcome, the accept is repeated, and finds the job by
+// its idempotency key. So a committed command becomes exactly one job, unless it is refused
+// or discarded, and one that was rolled back becomes none. A refused command stays until an
+// operator retries or discards it.
 package inbox
 
 import (
@@ -24,7 +25,7 @@ import (
 
 // Command is a submitted command.
 type Command struct {
-	// ID is the UUID that the application got.
+	// ID is the UUID that the application received.
 	ID       string
 	TenantID string
 	// Body is the command as JSON, with an idempotency key.
@@ -32,53 +33,53 @@ type Command struct {
 	// SubmittedBy is the database role of the application.
 	SubmittedBy string
 	SubmittedAt time.Time
-	// Tries is how often it was tried before, including by processes that have ended since.
+	// Tries counts the earlier attempts to accept the command, by any process.
 	Tries int
-	// Unsure says that an earlier try may have created its job.
+	// Unsure says that an earlier attempt may have created its job.
 	Unsure bool
-	// Discard says that an operator discards it unless it is a job already.
+	// Discard says that an operator has asked to discard the command unless it is a job.
 	Discard bool
 }
 
-// Outcome is the outcome of a try to accept a command.
+// Outcome is the outcome of an attempt to accept a command.
 type Outcome struct {
-	// JobID is the job of an accepted command, else empty.
+	// JobID is the job of an accepted command, empty for any other.
 	JobID string
 	// Problem is why the command was refused or has to wait.
 	Problem *problem.Error
-	// Wait is when it is tried again; 0 if it was refused.
+	// Wait is the time until the next attempt, 0 if the command was refused.
 	Wait time.Duration
 	// PutBack returns the command to its place among its tenant's commands, without
-	// counting the try. It may be set with a problem, but not with Wait.
+	// counting the attempt. It may be set with a problem, but not with Wait.
 	PutBack bool
-	// Unsure says that a waiting command may already be a job. If it is not set, the
-	// command is discarded if an operator has requested that.
+	// Unsure says that a waiting command may already be a job. Otherwise the command is
+	// discarded if an operator has asked for that.
 	Unsure bool
 }
 
-// State is whether a command that is neither a job nor discarded is tried again.
+// State is the state of a command that is neither a job nor discarded.
 type State string
 
 // The states.
 const (
-	Waiting State = "waiting" // a replica tries it, again or for the first time
-	Refused State = "refused" // it is not tried again, unless an operator retries it
+	Waiting State = "waiting" // a replica will try to accept it
+	Refused State = "refused" // it is not tried again unless an operator retries it
 )
 
 // Listed is a command as operators see it.
 type Listed struct {
 	Command
 	State State
-	// DueAt is when a waiting command is tried next; if a replica has leased it, by another
-	// replica.
+	// DueAt is when a replica tries a waiting command next or, if one has leased it, when
+	// the lease expires.
 	DueAt time.Time
 	// RefusedAt is when it was refused, or zero.
 	RefusedAt time.Time
-	// Code, Detail and Errors say why it was refused, or could not be accepted at its last try.
+	// Code, Detail and Errors say why it was refused, or why its last attempt failed.
 	Code   problem.Code
 	Detail string
 	Errors []problem.Violation
-	// DiscardReason is why an operator discards it unless it is a job already, or empty.
+	// DiscardReason is the reason with which an operator has asked to discard it, or empty.
 	DiscardReason string
 }
 
@@ -89,57 +90,58 @@ type HandledOutcome string
 const (
 	Retried    HandledOutcome = "retried"    // it waits for a replica again
 	Discarded  HandledOutcome = "discarded"  // it will never be a job
-	Discarding HandledOutcome = "discarding" // a replica tries it or ended with it: it is discarded unless it is a job
-	Absent     HandledOutcome = "absent"     // it does not exist, or its state does not allow this
+	Discarding HandledOutcome = "discarding" // it may be a job: a replica finds out, and otherwise discards it
+	Absent     HandledOutcome = "absent"     // it does not exist, or its state does not allow the request
 )
 
-// Handled is a command with what was done to it.
+// Handled is a command and what was done to it.
 type Handled struct {
 	ID      string
 	Outcome HandledOutcome
 }
 
-// MaxHandled is the maximum number of commands that an operator lists or handles at once.
+// MaxHandled is the most commands that an operator lists or handles at once.
 const MaxHandled = 100
 
-// MaxSurveyed is the maximum number of commands of each kind that a survey counts.
+// MaxSurveyed is the most commands of each state that a survey counts.
 const MaxSurveyed = 10_000
 
-// Survey is how many commands there are in the inbox, at most [MaxSurveyed] of each kind.
+// Survey counts the commands in the inbox, at most [MaxSurveyed] of each state.
 type Survey struct {
 	Waiting, Refused int
-	// OldestWaiting and OldestRefused are when these were submitted; zero if there are none.
+	// OldestWaiting and OldestRefused are when the oldest command of each state was
+	// submitted; zero if there is none.
 	OldestWaiting, OldestRefused time.Time
 }
 
 // Operator lets operators inspect and handle commands. Its errors are [*problem.Error]s
 // with the code store_unavailable, or invalid_envelope for a malformed id.
 type Operator interface {
-	// List returns at most that many commands of the state after a cursor, by age, and the
+	// List returns at most limit commands of the state after a cursor, oldest first, and the
 	// cursor to continue after, empty at the end.
 	List(ctx context.Context, state State, limit int, after string) (page []Listed, next string, err error)
-	// Survey counts the commands that wait and that are refused.
+	// Survey counts the waiting and the refused commands.
 	Survey(ctx context.Context) (Survey, error)
-	// Retry puts refused commands back, so that a replica tries them again. Without ids it
+	// Retry makes refused commands wait again, so that a replica tries them. Without ids, it
 	// takes the first [MaxHandled]; more says that there are others.
 	Retry(ctx context.Context, ids []string) (handled []Handled, more bool, err error)
-	// Discard ends commands for the reason: those with the ids in either state, or without ids
-	// the first [MaxHandled] of the state. A command that a replica has in hand is the replica's
-	// to decide on; what the replica finds to be no job is discarded.
+	// Discard discards the commands with the ids, in either state, or without ids the first
+	// [MaxHandled] of the state. If a command is leased or may be a job, a replica checks for
+	// the job first, and discards the command if there is none.
 	Discard(ctx context.Context, ids []string, state State, reason string) (handled []Handled, more bool, err error)
 }
 
-// Source is where the commands are.
+// Source stores the commands.
 type Source interface {
 	Operator
-	// Take leases at most that many commands that are due, and fewer if they are large; it calls
-	// accept with them, and stores the outcome of each. It takes those to discard first, then the
-	// tenants in turn but for those to skip, and the commands of each in the order in which they
-	// are due. If this process ends, they are due again after the lease. It returns how many it
+	// Take leases at most limit due commands, fewer if they are large, calls accept with
+	// them, and stores their outcomes. First come commands to discard, and then those of each
+	// tenant in turn, in the order in which they are due, except for the tenants to skip. If
+	// this process ends, the commands are due again after the lease. Take returns how many it
 	// took.
 	Take(ctx context.Context, limit int, skip []string, accept func(ctx context.Context, taken []Command) []Outcome) (int, error)
-	// Forget deletes accepted commands whose job was purged, and discarded ones, of those that
-	// were decided on longer ago than retention. It looks at a bounded number after the cursor,
-	// and returns the next one, empty at the end.
+	// Forget deletes accepted commands whose job was purged, and discarded ones, if they were
+	// decided longer ago than retention. It checks a bounded number after the cursor, and
+	// returns the next cursor, empty at the end.
 	Forget(ctx context.Context, after string, retention time.Duration) (next string, deleted int, err error)
 }

@@ -19,11 +19,11 @@ import (
 
 const (
 	batchSize = 64
-	// concurrency is how many commands are decoded and accepted at once.
+	// concurrency is how many commands are decoded and accepted concurrently.
 	concurrency = 16
-	// leastWait and mostWait bound how long a command waits before the next try.
-	leastWait = time.Second
-	mostWait  = 30 * time.Second
+	// minWait and maxWait bound how long a command waits for the next attempt.
+	minWait = time.Second
+	maxWait = 30 * time.Second
 	// passTime bounds a pass, so that a reader that always has work still reports its
 	// passes.
 	passTime = 30 * time.Second
@@ -31,46 +31,45 @@ const (
 
 // Config configures a [Reader].
 type Config struct {
-	// Source is where the commands are. Required.
+	// Source stores the commands. Required.
 	Source Source
-	// Accept accepts a command, and returns its job. Its errors are [*problem.Error]s. It is
-	// called from several goroutines. Required.
+	// Accept accepts a command, and returns its job. Its errors are [*problem.Error]s.
+	// Required. It must be safe for concurrent use.
 	Accept func(ctx context.Context, command *Command) (jobID string, err error)
-	// Find returns the job that an earlier try created for a command, or "". It is called
-	// concurrently, like Accept. Required.
+	// Find returns the job that an earlier attempt has created for a command, or "". Its
+	// errors are [*problem.Error]s. Required. It must be safe for concurrent use.
 	Find func(ctx context.Context, command *Command) (jobID string, err error)
-	// Retention is how long a job and a discarded command are kept; 0 is forever.
+	// Retention is how long decided commands are kept; 0 is forever.
 	Retention time.Duration
-	// Grace is how long a command waits if this replica's protocols do not accept it:
-	// during a deployment, the application may know a protocol before the replica does.
-	// Optional.
+	// Grace is how long after its submission a command waits if this replica's protocols do
+	// not accept it: during a deployment, an application may know a protocol before the
+	// replica does. Optional.
 	Grace time.Duration
-	// Logger logs refused commands. Optional.
+	// Logger logs commands that were refused or could not be accepted. Optional.
 	Logger *slog.Logger
-	// Observe is called with the decision about each command. Optional.
+	// Observe is called with the decision about each command. Optional. It must be safe for
+	// concurrent use.
 	Observe func(decision Decision)
 }
 
 // Decision is the decision about a command.
 type Decision string
 
-// The decisions. A waiting command is decided again.
+// The decisions. A command that waits is decided again.
 const (
 	Accepts Decision = "accepted"
 	Refuses Decision = "refused"
 	Waits   Decision = "waits"
 )
 
-// Reader takes commands from the inbox. It is safe for concurrent use, but a process needs
-// one pass at a time.
+// Reader accepts the commands of an inbox. It is safe for concurrent use, but more than one
+// pass at a time gains nothing.
 type Reader struct {
 	cfg    Config
 	survey atomic.Pointer[Survey]
 
-	mu sync.Mutex
-	// limited are the tenants at a limit, with the time until which their commands are
-	// skipped in favour of other tenants'.
-	limited map[string]time.Time
+	mu      sync.Mutex
+	limited map[string]time.Time // tenant at a limit → until when its commands are skipped
 }
 
 // NewReader returns a reader. The error names the missing field.
@@ -87,7 +86,7 @@ func NewReader(cfg Config) (*Reader, error) {
 	return r, nil
 }
 
-// RunOnce takes commands until none is due, for a bounded time.
+// RunOnce accepts commands until none is due, for at most half a minute.
 func (r *Reader) RunOnce(ctx context.Context) error {
 	for began := time.Now(); time.Since(began) < passTime; {
 		taken, err := r.cfg.Source.Take(ctx, batchSize, r.tenantsAtLimit(), r.acceptAll)
@@ -113,10 +112,10 @@ func (r *Reader) atLimit(tenantID string) bool {
 	return time.Now().Before(r.limited[tenantID])
 }
 
-// limit skips the tenant's commands until the fault may be over. A jitter makes replicas
-// try again at different times.
+// limit skips the tenant's commands until the problem may be over, with a jitter so that
+// replicas try again at different times.
 func (r *Reader) limit(tenantID string, fault *problem.Error) {
-	pause := max(leastWait, fault.RetryAfter)
+	pause := max(minWait, fault.RetryAfter)
 	pause += rand.N(pause / 4) //nolint:gosec // jitter is not a secret
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +160,7 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 	case problem.TenantLimit:
 		r.limit(command.TenantID, fault)
 		outcome.PutBack = true
-	case problem.RateLimited: // The ledger was not asked.
+	case problem.RateLimited: // The ledger did not look for a job, so Unsure stays.
 		r.limit(command.TenantID, fault)
 		outcome.PutBack, outcome.Unsure = true, command.Unsure
 	case problem.Conflict, problem.StoreUnavailable, problem.ShuttingDown:
@@ -184,7 +183,7 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 	return outcome
 }
 
-// discard checks whether a command that is to be discarded became a job.
+// discard checks whether a command to be discarded is already a job.
 func (r *Reader) discard(ctx context.Context, command *Command) Outcome {
 	jobID, err := r.call(ctx, r.cfg.Find, command)
 	switch {
@@ -210,16 +209,17 @@ func (r *Reader) call(ctx context.Context, verb func(context.Context, *Command) 
 	return verb(ctx, command)
 }
 
-// waitOf returns how long a command waits after that many earlier waits.
+// waitOf returns how long a command waits after that many earlier attempts.
 func waitOf(fault *problem.Error, tries int) time.Duration {
-	wait := mostWait
+	wait := maxWait
 	if tries < 5 {
-		wait = min(leastWait<<tries, mostWait)
+		wait = min(minWait<<tries, maxWait)
 	}
 	return max(wait, fault.RetryAfter)
 }
 
-// Maintain counts the commands, and deletes those whose job was purged, for a bounded time.
+// Maintain counts the commands, and deletes old ones as [Source] Forget does, for at most
+// half a minute.
 func (r *Reader) Maintain(ctx context.Context) error {
 	survey, err := r.cfg.Source.Survey(ctx)
 	if err != nil {
@@ -238,7 +238,7 @@ func (r *Reader) Maintain(ctx context.Context) error {
 	return nil
 }
 
-// Survey returns the counts of the last [Reader.Maintain]. A nil reader has no commands.
+// Survey returns the counts of the last [Reader.Maintain]. Those of a nil reader are zero.
 func (r *Reader) Survey() Survey {
 	if r == nil {
 		return Survey{}

@@ -19,13 +19,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// source hands out commands, and notes their outcomes.
+// source hands out commands, and records their outcomes.
 type source struct {
 	inbox.Operator
 	waiting  []inbox.Command
 	outcomes map[string]inbox.Outcome
 	skipped  []string
-	pages    int // of commands to forget
+	pages    int // how many calls of Forget it takes
 	cursors  []string
 	err      error
 }
@@ -130,16 +130,16 @@ func TestReader_TakesAllDueCommands(t *testing.T) {
 	}
 	reader := newReader(t, inbox.Config{Source: from, Accept: accept})
 	if err := reader.RunOnce(t.Context()); err != nil || len(from.outcomes) != 1000 {
-		t.Errorf("%d were taken: %v", len(from.outcomes), err)
+		t.Errorf("%d commands were taken: %v", len(from.outcomes), err)
 	}
 	from.err = errUnforeseen
 	if err := reader.RunOnce(t.Context()); !errors.Is(err, errUnforeseen) {
-		t.Errorf("a store that does not answer: %v", err)
+		t.Errorf("an unavailable store: %v", err)
 	}
 }
 
-// TestReader_SkipsATenantAtItsLimit has one tenant at its limit: its other commands keep
-// their place, those of another tenant are accepted, and it is tried again a second later.
+// The other commands of a tenant at its limit keep their place, those of another tenant are
+// accepted, and the tenant is tried again a second later.
 func TestReader_SkipsATenantAtItsLimit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,7 +160,7 @@ func TestReader_SkipsATenantAtItsLimit(t *testing.T) {
 		}
 		if n := tried.Load(); n < 1 || n > 16 || !from.outcomes["63"].PutBack || from.outcomes["63"].Problem != nil ||
 			from.outcomes["other"].JobID != "j" {
-			t.Errorf("%d were tried: %+v", n, from.outcomes)
+			t.Errorf("%d commands were tried: %+v", n, from.outcomes)
 		}
 		time.Sleep(2 * time.Second)
 		if err := reader.RunOnce(t.Context()); err != nil {
@@ -172,8 +172,7 @@ func TestReader_SkipsATenantAtItsLimit(t *testing.T) {
 	})
 }
 
-// TestReader_ChecksADiscardedCommandForAJob has commands to discard, also of a tenant at
-// its limit: none is accepted.
+// A command to discard is never accepted, not even one of a tenant at its limit.
 func TestReader_ChecksADiscardedCommandForAJob(t *testing.T) {
 	t.Parallel()
 	from := &source{outcomes: map[string]inbox.Outcome{}, waiting: []inbox.Command{
@@ -204,7 +203,7 @@ func TestReader_ChecksADiscardedCommandForAJob(t *testing.T) {
 	}
 }
 
-// TestReader_RemembersCommandsThatMayBeJobs puts commands back without asking the ledger.
+// A command that is put back without a look at the ledger may still be a job.
 func TestReader_RemembersCommandsThatMayBeJobs(t *testing.T) {
 	t.Parallel()
 	from := &source{outcomes: map[string]inbox.Outcome{}}
@@ -224,7 +223,7 @@ func TestReader_RemembersCommandsThatMayBeJobs(t *testing.T) {
 	}
 }
 
-// TestReader_WaitsForProtocols has commands that no protocol of this replica accepts yet.
+// A command that no protocol of this replica accepts waits for the grace period.
 func TestReader_WaitsForProtocols(t *testing.T) {
 	t.Parallel()
 	for _, code := range []problem.Code{problem.UnknownRequestType, problem.SchemaVersionUnsupported, problem.PayloadInvalid} {
@@ -245,7 +244,6 @@ func TestReader_WaitsForProtocols(t *testing.T) {
 	}
 }
 
-// TestReader_BoundsAPass has more commands than are accepted in a pass.
 func TestReader_BoundsAPass(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -255,7 +253,7 @@ func TestReader_BoundsAPass(t *testing.T) {
 			return "j", nil
 		}})
 		if err := reader.RunOnce(t.Context()); err != nil || len(from.waiting) == 0 || len(from.waiting) == 10_000 {
-			t.Errorf("%d are left: %v", len(from.waiting), err)
+			t.Errorf("%d commands are left: %v", len(from.waiting), err)
 		}
 	})
 }
@@ -277,14 +275,14 @@ func TestReader_Maintain(t *testing.T) {
 	}
 	from.err = errUnforeseen
 	if err := reader.Maintain(t.Context()); !errors.Is(err, errUnforeseen) {
-		t.Errorf("a store that does not answer: %v", err)
+		t.Errorf("an unavailable store: %v", err)
 	}
 	if got := reader.Survey(); got != (inbox.Survey{Refused: 2}) {
 		t.Errorf("%+v", got)
 	}
 	keeping := &source{}
 	if err := newReader(t, inbox.Config{Source: keeping, Accept: accept}).Maintain(t.Context()); err != nil || keeping.cursors != nil {
-		t.Errorf("it forgets %v though jobs are kept for ever: %v", keeping.cursors, err)
+		t.Errorf("it deletes commands after %v although jobs are kept forever: %v", keeping.cursors, err)
 	}
 }
 

@@ -23,7 +23,7 @@ func busWithOutages(t *testing.T) *bus {
 	return &bus{lanes: 1, outages: told, circuits: circuits}
 }
 
-// unread are reply topics that cannot be read.
+// unread is a reader whose reply topics cannot be read.
 type unread struct{ Replies }
 
 func (unread) Down() []string { return nil }
@@ -34,7 +34,7 @@ func (b *bus) fails(topic string, verdict breaker.Verdict) {
 	b.circuits.Report(b.circuits.Allow(topic, 1, now), breaker.Outcome{Verdict: verdict}, now)
 }
 
-// noted checks which parts are out of service, notes them, and returns the sweeper's
+// noted checks which parts are out of service, records them, and returns the sweeper's
 // outages.
 func (b *bus) noted(t *testing.T, want ...outbox.Part) upkeep.Outages {
 	t.Helper()
@@ -56,21 +56,21 @@ func (b *bus) noted(t *testing.T, want ...outbox.Part) upkeep.Outages {
 	return told
 }
 
-// An open circuit is an outage of its topic, and the bus' circuit one of all topics. A
-// half-open circuit is no outage: it waits for a message to send.
-func TestOutages_AreThoseOfOpenCircuits(t *testing.T) {
+// An open circuit is an outage of its topic, or of all topics if it is that of the bus. A
+// half-open circuit, which waits for a message to send, is not an outage.
+func TestOutages_FollowOpenCircuits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := busWithOutages(t)
 		told := b.noted(t)
 		if !told.Topic("topic1").IsZero() || !told.Replies.IsZero() {
-			t.Errorf("before any: %s, %s", told.Topic("topic1"), told.Replies)
+			t.Errorf("before any outage: %s, %s", told.Topic("topic1"), told.Replies)
 		}
 		b.fails("topic1", breaker.EntityFailed)
 		began := time.Now()
 		told = b.noted(t, "topic1")
 		if !told.Topic("topic1").Equal(began) || !told.Topic("topic2").IsZero() || !told.Replies.IsZero() {
-			t.Errorf("a topic is away: %s, %s, %s", told.Topic("topic1"), told.Topic("topic2"), told.Replies)
+			t.Errorf("a topic is unavailable: %s, %s, %s", told.Topic("topic1"), told.Topic("topic2"), told.Replies)
 		}
 		time.Sleep(time.Minute)
 		told = b.noted(t)
@@ -80,33 +80,33 @@ func TestOutages_AreThoseOfOpenCircuits(t *testing.T) {
 		b.fails("topic2", breaker.BusFailed)
 		told = b.noted(t, outbox.PartBus)
 		if now := time.Now(); !told.Topic("topic1").Equal(now) || !told.Topic("topic2").Equal(now) || !told.Replies.IsZero() {
-			t.Errorf("the bus is away: %s, %s, %s", told.Topic("topic1"), told.Topic("topic2"), told.Replies)
+			t.Errorf("the bus is unavailable: %s, %s, %s", told.Topic("topic1"), told.Topic("topic2"), told.Replies)
 		}
 	})
 }
 
-// An outage of the bus is one of the replies, if they come over the bus.
-func TestOutages_OfTheBusAreThoseOfReplies(t *testing.T) {
+// An outage of the bus is also one of the replies, if they come over the bus.
+func TestOutages_OfTheBusIncludeReplies(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := busWithOutages(t)
 		b.Replies = unread{}
 		b.fails("topic1", breaker.BusFailed)
 		if told := b.noted(t, outbox.PartBus); !told.Replies.Equal(time.Now()) {
-			t.Errorf("replies are away until %s", told.Replies)
+			t.Errorf("the outage of replies ends at %s, want now", told.Replies)
 		}
 	})
 }
 
-func TestOutages_OfThePullQueueAreNone(t *testing.T) {
+func TestOutages_ThePullQueueHasNone(t *testing.T) {
 	t.Parallel()
 	if (&bus{}).outagesForSweeper() != nil {
-		t.Error("the sweeper is to ask about outages")
+		t.Error("the sweeper would read outages of the pull queue")
 	}
 }
 
-// A process without a relay shows the circuits of another's relay.
-func TestCircuits_OfAllProcessesAreShown(t *testing.T) {
+// A process shows the circuits of other processes' relays.
+func TestCircuits_IncludeThoseOfOtherProcesses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		relay, api := busWithOutages(t), busWithOutages(t)
@@ -121,7 +121,7 @@ func TestCircuits_OfAllProcessesAreShown(t *testing.T) {
 				names = append(names, circuits[i].Name)
 			}
 			if err != nil || !slices.Equal(names, want) || circuits[0].State != breaker.Open || circuits[0].Until.IsZero() {
-				t.Errorf("shown are %+v, %v, want %q", circuits, err, want)
+				t.Errorf("circuits %+v, %v, want %q", circuits, err, want)
 			}
 		}
 	})

@@ -11,17 +11,17 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// clockCheck compares this process's clock with the store's. If its clock were ahead, the
-// process would fence workers that report in time, and purge jobs too early.
+// clockCheck compares this host's clock with the store's. If the host's clock were ahead,
+// the process would fence workers that report in time, and purge jobs too early.
 type clockCheck struct {
-	skew      func() time.Duration // by how much the clock is ahead; nil if the store has none of its own
+	skew      func() time.Duration // by how much the host's clock is ahead; nil if the store has no clock
 	tolerance time.Duration        // 0 accepts any skew
 	log       *slog.Logger
 
 	wrong atomic.Bool
 }
 
-// newClockCheck returns the check against the store's clock; only remote stores have one.
+// newClockCheck returns a check against the store's clock. Only remote stores have one.
 func newClockCheck(store tablestore.Store, tolerance time.Duration, log *slog.Logger) *clockCheck {
 	c := &clockCheck{tolerance: tolerance, log: log}
 	if remote, ok := tablestore.As[interface{ Skew() time.Duration }](store); ok {
@@ -30,8 +30,8 @@ func newClockCheck(store tablestore.Store, tolerance time.Duration, log *slog.Lo
 	return c
 }
 
-// isWrong reports whether the clock differs by more than the tolerance, and logs when
-// that changes.
+// isWrong reports whether the clock differs by more than the tolerance, and logs each
+// change of that.
 func (c *clockCheck) isWrong() bool {
 	if c.skew == nil || c.tolerance == 0 {
 		return false
@@ -62,9 +62,9 @@ func (c *clockCheck) warning() string {
 		skew.Abs(), direction)
 }
 
-// guard returns the loop, which skips passes while the clock is wrong. The first pass
-// afterwards starts as after a standstill: what the loop learned by the wrong clock is
-// void.
+// guard returns the loop with passes that do nothing while the clock is wrong. The first
+// pass after that starts as if the process had been suspended, because deadlines have passed
+// that nothing acted on.
 func (c *clockCheck) guard(loop upkeep.Loop) upkeep.Loop {
 	pass, resumed, held := loop.Pass, loop.Resumed, false
 	loop.Pass = func(ctx context.Context) error {

@@ -19,13 +19,13 @@ import (
 type clocked struct {
 	tablestore.Store
 
-	ahead time.Duration // of the store's clock, this process's clock is
+	ahead time.Duration // by how much this host's clock is ahead of the store's
 }
 
 func (c *clocked) Skew() time.Duration { return c.ahead }
 
-// TestClock_HoldsLoopsWhileItIsWrong: no pass runs, this is logged once, and the first pass
-// afterwards starts as after a standstill.
+// While the clock is wrong, no pass runs, which is logged once. The first pass after that
+// starts as after a suspension.
 func TestClock_HoldsLoopsWhileItIsWrong(t *testing.T) {
 	t.Parallel()
 	out := new(bytes.Buffer)
@@ -39,7 +39,7 @@ func TestClock_HoldsLoopsWhileItIsWrong(t *testing.T) {
 		ahead           time.Duration
 		passes, resumed int
 		warning         string
-		lines           int // of the log, so far
+		lines           int // how many the log has by then
 	}{
 		{0, 1, 0, "", 0},
 		{5 * time.Second, 2, 0, "", 0},

@@ -26,10 +26,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// Role is a part of the work that the servers on one store share.
+// Role is a part of the work that the processes on one store share.
 type Role string
 
-// The roles. Each store needs a process with each of them.
+// The roles. Each store needs at least one process with each role.
 const (
 	RoleAPI     Role = "api"     // serves the API, and reads replies from the bus
 	RoleRelay   Role = "relay"   // publishes directives
@@ -46,113 +46,114 @@ type Config struct {
 	// HTTP configures the API. Its Auth is required. Open sets the use cases except Backup,
 	// and Ready, Registry, Log, Lanes and ProbesOnly.
 	HTTP httpapi.Config
-	// Ledger says how and for how long jobs are stored. Open sets Store, Bus, Hold,
+	// Ledger configures how and for how long jobs are stored. Open sets Store, Bus, Hold,
 	// Handoff, Held, Ready, Taker, Observe, Unsure, Ended and Sample, and Shared if the
 	// store is a [tablestore.Notifier]. Optional.
 	Ledger ledger.Config
 	// Policy limits commands. Open sets CheckCallbackURL. Optional.
 	Policy commands.Policy
 	// Defaults are the timeouts and budgets that a protocol does not set. Optional.
-	// Defaults to [DefaultPolicy]; a policy of your own begins with that.
+	// Defaults to [DefaultPolicy]; to change some, start from its result.
 	Defaults statemachine.Policy
-	// Routing says how many lanes there are, and the names of their topics. Optional.
+	// Routing sets the number of lanes and the names of their topics. Optional.
 	Routing routing.Config
-	// Webhooks says where webhooks may go. Optional.
+	// Webhooks decides where webhooks may be sent. Optional.
 	Webhooks webhook.GuardConfig
 	// WebhookSecrets sign webhooks. Optional. Without one, receivers cannot verify them.
 	WebhookSecrets []webhook.Secret
-	// SendWebhook sends one webhook, and must be safe for concurrent use. Optional.
-	// Defaults to sending it over HTTP.
+	// SendWebhook makes one attempt to send a webhook. Optional. Defaults to sending over
+	// HTTP. It must be safe for concurrent use.
 	SendWebhook func(ctx context.Context, message webhook.Message) webhook.Result
-	// Roles are those of this process. Optional. Defaults to all.
+	// Roles are the roles of this process. Optional. Defaults to all.
 	Roles []Role
-	// OpenBus returns the bus that carries directives to services. It is given the function
-	// that applies callbacks received over the bus. Optional. Defaults to the pull queue,
-	// from which workers claim over HTTP.
+	// OpenBus returns the bus that carries directives to services. apply applies callbacks
+	// that arrive over the bus. Optional. Defaults to the pull queue, from which workers
+	// claim over HTTP.
 	OpenBus func(apply Apply) (*Bus, error)
-	// Inbox holds the commands that applications submit in their own transactions; only a
+	// Inbox stores the commands that applications submit in their own transactions; only a
 	// process with the role api accepts them. The caller closes it after [Server.Run] has
 	// returned. Optional.
 	Inbox inbox.Source
-	// InboxWake makes the inbox reader run at once. Optional. Without it the reader runs
-	// once a second.
+	// InboxWake makes the server read the inbox at once. Optional. Without it, the server
+	// reads the inbox once a second.
 	InboxWake <-chan struct{}
-	// PublishTimeout is how long the publish of one directive may take. Optional.
-	// Defaults to 10 s.
+	// PublishTimeout bounds the publish of one directive. Optional. Defaults to 10 s.
 	PublishTimeout time.Duration
-	// RelayInterval is the time between two passes of the relay, and SweepInterval that
-	// between two looks for deadlines, webhooks and purges. Optional. Default to 1 s.
+	// RelayInterval is the time between two passes of the relay, and SweepInterval the time
+	// between two passes over deadlines, webhooks and purges. Optional. Default to 1 s.
 	RelayInterval, SweepInterval time.Duration
 	// ClockTolerance is how far this host's clock may differ from the store's, if the store
-	// has one. Beyond that the server acts on no deadlines. Optional. Defaults to no limit.
+	// has one. Beyond it, the server does not act on deadlines, purge or repair. Optional.
+	// Defaults to no limit.
 	ClockTolerance time.Duration
-	// Grace is how long requests under way may take when Run stops. Optional. Defaults
-	// to 20 s.
+	// Grace is how long Run waits for requests in progress when it stops. Optional.
+	// Defaults to 20 s.
 	Grace time.Duration
-	// StartPaused, unless empty, starts the server with all dispatch paused for that
-	// reason, until an operator resumes it. Optional.
+	// StartPaused, unless empty, pauses all dispatch at the start, with this reason, until
+	// an operator resumes it. Optional.
 	StartPaused string
-	// Watchers reload files. Open creates their loops, and readyz warns of refused files.
+	// Watchers reload files. Run runs their loops, and readyz warns of refused files.
 	// Optional.
 	Watchers []*upkeep.Watcher
 	// ReloadInterval is the time between two reads of the files. Optional. Defaults to 1 s.
 	ReloadInterval time.Duration
-	// Loops are further background loops, which run during Run. Optional.
+	// Loops are further background loops for Run to run. Optional.
 	Loops []upkeep.Loop
 	// Registry collects the metrics that /metrics shows. Optional. Defaults to a new one.
 	Registry *prometheus.Registry
 	// Logger is the server's log. Optional. Defaults to none.
 	Logger *slog.Logger
-	// Tracer receives the changes that traces are made from. Optional.
+	// Tracer makes traces of jobs. Optional.
 	Tracer Tracer
 	// Replica names this process in the log. Optional.
 	Replica string
 	// Fatal is called with an illegal transition in the relay, which is a defect, before
-	// Run stops because of it. Optional.
+	// it stops Run. Optional.
 	Fatal func(defect *seqledger.IllegalTransitionError)
 }
 
 // Apply applies a callback to its job. Its errors are those of the API.
 type Apply = func(ctx context.Context, callback callbacks.Callback) (callbacks.Answer, error)
 
-// Bus carries directives to services, and their callbacks back if they do not come over
-// HTTP. The caller closes it after [Server.Run] has returned.
+// Bus carries directives to services, and their callbacks back unless those come over HTTP.
+// The caller closes it after [Server.Run] has returned.
 type Bus struct {
 	// Publisher publishes directives. Required.
 	Publisher outbox.Publisher
 	// Replies reads callbacks. Optional.
 	Replies Replies
-	// DeadLetters are the callbacks that could not be handled. Optional.
+	// DeadLetters holds callbacks that could not be handled. Optional.
 	DeadLetters DeadLetters
 }
 
 // Replies reads callbacks from topics.
 type Replies interface {
-	// Run reads until the context ends. It logs what goes wrong.
+	// Run reads until the context ends. It logs errors.
 	Run(ctx context.Context) error
 	// Down returns the topics that cannot be read.
 	Down() []string
 }
 
-// DeadLetters are dead letters with their count.
+// DeadLetters gives access to dead letters, and counts them.
 type DeadLetters interface {
 	callbacks.DeadLetters
 
-	// Count counts them, and Survey returns what the last Count found.
+	// Count counts the dead letters.
 	Count(ctx context.Context) error
+	// Survey returns the result of the last Count.
 	Survey() callbacks.Survey
 }
 
-// Tracer makes traces of what happens to jobs. Its methods must be safe for concurrent
-// use, and must not block.
+// Tracer makes traces of jobs. Its methods must be safe for concurrent use, and must not
+// block.
 type Tracer interface {
-	// Sample decides whether a trace that begins here is recorded.
+	// Sample decides whether to record a trace that begins in this process.
 	Sample(traceID [16]byte) bool
-	// Received returns the context of a request whose sender names the traceparent.
+	// Received returns the context for a request with this traceparent header.
 	Received(ctx context.Context, traceparent string) context.Context
-	// Observe is told of each committed change.
+	// Observe records a committed change of a job.
 	Observe(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition)
-	// Webhook is told of each attempt to send a webhook of the job.
+	// Webhook records an attempt to send a webhook of the job.
 	Webhook(job *statemachine.Job, began time.Time, outcome, failure string)
 }
 
@@ -166,7 +167,7 @@ func DefaultPolicy() statemachine.Policy {
 	}
 }
 
-// withDefaults sets the defaults. The error names the field that is missing.
+// withDefaults sets the defaults. The error names the missing or invalid field.
 func (c *Config) withDefaults() error {
 	switch {
 	case c.Store == nil:
@@ -174,7 +175,7 @@ func (c *Config) withDefaults() error {
 	case c.Protocols == nil:
 		return errors.New("server: Protocols is required")
 	case c.HTTP.Auth == nil:
-		return errors.New("server: HTTP.Auth is required: it says who may call")
+		return errors.New("server: HTTP.Auth is required")
 	}
 	all := []Role{RoleAPI, RoleRelay, RoleSweeper}
 	for _, role := range c.Roles {
@@ -190,7 +191,8 @@ func (c *Config) withDefaults() error {
 	case d.AckTimeout == 0 && d.Lease == 0 && d.MaxAttempts == 0 && len(d.Dispatch)+len(d.Ack)+len(d.Execution) == 0:
 		*d = DefaultPolicy()
 	default:
-		return fmt.Errorf("server: Defaults has AckTimeout %s and Lease %s: change what DefaultPolicy returns", d.AckTimeout, d.Lease)
+		return fmt.Errorf("server: Defaults has AckTimeout %s and Lease %s, which must be positive: start from DefaultPolicy()",
+			d.AckTimeout, d.Lease)
 	}
 	c.PublishTimeout = cmp.Or(c.PublishTimeout, 10*time.Second)
 	c.RelayInterval = cmp.Or(c.RelayInterval, time.Second)

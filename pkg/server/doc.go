@@ -19,12 +19,12 @@
 //	err = s.Run(ctx)
 //	front.Close()
 //
-// The example has a worker in the same process.
+// The example also runs a worker in the same process.
 //
 // An authenticator without callers admits every caller on a loopback address, so such a
-// server must listen on one: see package auth. Requests may be served before Run starts;
-// commands are accepted, but nothing is dispatched. [Server.Run] stops in order, but data
-// on disk does not depend on that.
+// server must listen on one: see package auth. The server may handle requests before Run
+// starts: it then accepts commands, but dispatches nothing. [Server.Run] shuts down in
+// order, but no data is lost if the process ends without it.
 //
 // A server that shares its store with other processes, each with some of the roles, is set
 // up the same way: see [Config] and [ledger.Config].

@@ -25,8 +25,8 @@ steps:
   - {step_id: greet, step_type: GREET, service: greeter}
 `)}}
 
-// A program with Lucius inside: a store in a folder, the API on the program's own mux, and
-// a worker in the same process.
+// A program embeds Lucius: it keeps the store in a folder, serves the API on its own mux, and
+// runs a worker in the same process.
 func Example() {
 	dir, err := os.MkdirTemp("", "lucius")
 	if err != nil {
@@ -71,7 +71,7 @@ func run(ctx context.Context, dir string) (err error) {
 		return lucius.URI("greeting:" + task.InputRef.URI()), nil
 	})
 
-	// At the end the worker stops before the server, which answers it until then.
+	// The worker stops before the server, so that the server still answers it.
 	serving, stop := context.WithCancel(ctx)
 	working, rest := context.WithCancel(ctx)
 	served, worked := make(chan error, 1), make(chan error, 1)

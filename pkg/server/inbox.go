@@ -23,7 +23,7 @@ const (
 )
 
 // openInbox opens the reader of the commands that applications submit in their own
-// transactions, if the store has an inbox and this process accepts commands.
+// transactions, if there is an inbox and this process has the role api.
 func (s *Server) openInbox(context.Context) (err error) {
 	if s.cfg.Inbox == nil || !s.cfg.has(RoleAPI) {
 		return nil
@@ -54,8 +54,8 @@ func (s *Server) acceptSubmitted(ctx context.Context, command *inbox.Command) (j
 	return accepted.Job.ID, err
 }
 
-// findSubmitted returns the job that a command of the inbox became, or "". A command that
-// cannot be read never became a job.
+// findSubmitted returns the job of a command of the inbox, or "". A command that cannot be
+// decoded never became a job.
 func (s *Server) findSubmitted(ctx context.Context, command *inbox.Command) (jobID string, err error) {
 	submission, err := s.prepareSubmitted(command, func(string) error { return nil })
 	if err != nil {
@@ -66,15 +66,15 @@ func (s *Server) findSubmitted(ctx context.Context, command *inbox.Command) (job
 }
 
 func (s *Server) prepareSubmitted(command *inbox.Command, authorize commands.Authorize) (*commands.Submission, error) {
-	var body bytes.Buffer // Without the blanks of the database, which count towards the limits.
+	var body bytes.Buffer // Compact: white space of the database would count towards the limits.
 	if err := json.Compact(&body, command.Body); err != nil {
 		return nil, problem.NotJSON(command.Body, err)
 	}
 	return s.uses.Commands.Prepare(body.Bytes(), commands.Headers{}, authorize)
 }
 
-// inboxLoops returns the loop that takes commands, and the loop that counts and forgets
-// them.
+// inboxLoops returns the loop that accepts commands, and the loop that counts them and
+// deletes old ones.
 func (s *Server) inboxLoops() (take, maintain upkeep.Loop) {
 	return upkeep.Loop{Name: "inbox", Interval: inboxInterval, Pass: s.submitted.RunOnce, Wake: s.cfg.InboxWake},
 		upkeep.Loop{Name: "inbox survey", Interval: surveyInterval, Pass: s.submitted.Maintain}

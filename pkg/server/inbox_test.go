@@ -24,7 +24,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// submitted is an inbox in memory. It forgets a command once it is decided.
+// submitted is an inbox in memory that drops each command once it is decided.
 type submitted struct {
 	inbox.Operator
 
@@ -60,9 +60,9 @@ request_types: [t]
 steps: [{step_id: s, step_type: S, service: svc}]
 `
 
-// TestInbox_IsAcceptedAsOverHTTP submits commands through an inbox: they become jobs, are
+// TestInbox_AcceptsCommandsAsOverHTTP submits commands through an inbox: they become jobs, are
 // refused, or wait at the tenant's limit.
-func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
+func TestInbox_AcceptsCommandsAsOverHTTP(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		source := &submitted{waiting: make(chan inbox.Command, 9), outcomes: make(chan inbox.Outcome, 9)}
@@ -73,13 +73,13 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 		defer stop()
 		submit := func(body string) inbox.Outcome {
 			time.Sleep(2 * time.Second) // A tenant that was at its limit is skipped that long.
-			synctest.Wait()             // The loop waits.
+			synctest.Wait()             // until the loop waits
 			source.waiting <- inbox.Command{ID: "c", TenantID: "acme", SubmittedBy: "shop", SubmittedAt: time.Now(), Body: []byte(body)}
 			began := time.Now()
 			wake <- struct{}{}
 			outcome := <-source.outcomes
 			if took := time.Since(began); took > 100*time.Millisecond {
-				t.Errorf("it was taken after %s", took)
+				t.Errorf("the command was taken after %s", took)
 			}
 			return outcome
 		}
@@ -105,10 +105,10 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 		if bad := submit("{"); bad.Wait != 0 || bad.Problem.Code != problem.InvalidJSON {
 			t.Errorf("half a document: %+v", bad)
 		}
-		// Blanks that the database added to the text do not count.
+		// White space that the database has added does not count.
 		long := strings.Replace(command, "1.50", "["+strings.Repeat("1,"+strings.Repeat(" ", 5000), 100)+"1]", 1)
 		if full := submit(long + `c"}`); full.Problem.Code != problem.TenantLimit {
-			t.Errorf("a payload with many blanks: %+v", full)
+			t.Errorf("a payload with much white space: %+v", full)
 		}
 		time.Sleep(time.Minute)
 		if got := get[api.Readiness](t, s, "/readyz"); !strings.Contains(strings.Join(got.Warnings, "\n"), "commands of the inbox were refused: 2") {
@@ -120,8 +120,6 @@ func TestInbox_IsAcceptedAsOverHTTP(t *testing.T) {
 	})
 }
 
-// TestInbox_IsNotReadWithoutTheRoleAPI has a process without the role, with an inbox that
-// fails the test if it is read.
 func TestInbox_IsNotReadWithoutTheRoleAPI(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -134,7 +132,7 @@ func TestInbox_IsNotReadWithoutTheRoleAPI(t *testing.T) {
 	})
 }
 
-// forbidden is an inbox that must not be read.
+// forbidden is an inbox that fails the test if it is read.
 type forbidden struct {
 	inbox.Source
 
@@ -173,11 +171,11 @@ func serve(t *testing.T, cfg server.Config) (_ *server.Server, stop func()) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
-		_ = store.Close() // It never fails.
+		_ = store.Close() // A store in memory always closes.
 	}
 }
 
-// get asks the server, and decodes the answer.
+// get sends a GET request, and decodes the response.
 func get[T any](t *testing.T, s *server.Server, path string) (answer T) {
 	t.Helper()
 	recorder := httptest.NewRecorder()

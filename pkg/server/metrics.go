@@ -14,9 +14,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// meters are the counters and histograms that the parts of a server feed. Metrics that are
-// read at each scrape are registered with the parts that they read, see metricswatch.go.
-// The series of fixed labels exist from the start, so that their first increase shows.
+// meters holds the counters and histograms that the parts of a server update. For metrics
+// that are read at each scrape, see metricswatch.go. Series with known labels exist from the
+// start, so that their first increase is visible.
 type meters struct {
 	metrics.Registry
 	jobMetrics
@@ -40,11 +40,11 @@ func newMeters(registry *prometheus.Registry) *meters {
 	metrics.Create(m.relayed, metrics.Names(outbox.Marked, outbox.Settled, outbox.Rejected, outbox.Uncertain, outbox.Outage,
 		outbox.Overload, outbox.Gated, outbox.Held, outbox.Skipped, outbox.Unmarked))
 	m.submitted = m.Counter("lucius_inbox_commands_total",
-		"Commands of applications' transactions that were decided on, by outcome; one that waits is decided on again.", "outcome")
+		"Commands of applications' transactions that were decided, by outcome; one that waits is decided again.", "outcome")
 	metrics.Create(m.submitted, metrics.Names(inbox.Accepts, inbox.Refuses, inbox.Waits))
-	m.fired = m.Counter("lucius_sweeper_entries_total", "Due schedule entries, by their standing to their job.", "standing")
-	for standing := ledger.Acted; standing <= ledger.Orphaned; standing++ {
-		metrics.Create(m.fired, []string{standing.String()})
+	m.fired = m.Counter("lucius_sweeper_entries_total", "Due schedule entries that the sweeper handled, by outcome.", "outcome")
+	for outcome := ledger.Acted; outcome <= ledger.Orphaned; outcome++ {
+		metrics.Create(m.fired, []string{outcome.String()})
 	}
 	m.purged = m.Counter("lucius_retention_entries_total", "Ended jobs that were due for purging, by outcome.", "outcome")
 	for outcome := ledger.PurgeDone; outcome <= ledger.PurgeNever; outcome++ {
@@ -64,7 +64,7 @@ func newMeters(registry *prometheus.Registry) *meters {
 	})
 	m.loopFailures = m.Counter("lucius_loop_failures_total", "Failed passes of the background loops.", "loop")
 	m.published = m.Histogram("lucius_publish_duration_seconds",
-		"Time until the bus answered to a published directive, by answer; with the pull queue nothing is sent.",
+		"Time until the bus answered a published directive, by answer. The pull queue publishes nothing.",
 		metrics.Latencies, "answer")
 	metrics.Create(m.published, metrics.Names(outbox.Marked, outbox.Rejected, outbox.Uncertain, outbox.Outage))
 	m.sweepFailures = prometheus.NewCounter(prometheus.CounterOpts{

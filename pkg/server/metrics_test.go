@@ -13,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// A log line names its attempt, and contains no lease id.
-func TestChanged_LogsWithIdentity(t *testing.T) {
+// A log record identifies the attempt, and contains no lease id.
+func TestTransitions_AreLoggedWithTheirAttempt(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	log := slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: slog.LevelDebug}))
@@ -52,7 +52,7 @@ func TestCauseOf(t *testing.T) {
 	}
 }
 
-// Tenants are no label, and the number of series is bounded, as docs/operations.md says.
+// The tenant is not a label, and the number of series is bounded, as docs/operations.md says.
 func TestMetrics_AreBounded(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ services, most int }{{50, 7_000}, {2_000, 25_000}} {
@@ -85,7 +85,7 @@ func TestMetrics_AreBounded(t *testing.T) {
 			for _, metric := range family.Metric {
 				series++
 				if h := metric.Histogram; h != nil {
-					series += len(h.Bucket) + 2 // And +Inf, the sum and the count.
+					series += len(h.Bucket) + 2 // with +Inf, the sum and the count
 				}
 			}
 		}

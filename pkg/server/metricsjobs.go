@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// jobMetrics count and time jobs and their steps.
+// jobMetrics counts and times jobs and their steps.
 type jobMetrics struct {
 	transitions, stepFailures             *prometheus.CounterVec
 	stepSeconds, queueSeconds, jobSeconds *prometheus.HistogramVec
@@ -24,7 +24,7 @@ type jobMetrics struct {
 	requestTypes *bounded[string]
 }
 
-// The buckets of durations, in seconds.
+// The buckets of the histograms, in seconds.
 var (
 	stepBuckets = []float64{.01, .05, .1, .5, 1, 5, 15, 60, 300, 900, 3600}
 	jobBuckets  = []float64{.1, .5, 1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600}
@@ -50,11 +50,11 @@ func newJobMetrics(m metrics.Registry) jobMetrics {
 	return j
 }
 
-// maxValues is how many kinds of work, and how many request types, have separate series:
+// maxValues bounds the kinds of work, and the request types, that have series of their own:
 // protocol files could name any number.
 const maxValues = 200
 
-// bounded keeps the first values of a label.
+// bounded bounds the values of a label.
 type bounded[K comparable] struct {
 	mu    sync.Mutex
 	known map[K]bool
@@ -97,8 +97,8 @@ func kindsOf(protocols *protocol.Registry) (kinds []ledger.WorkKind) {
 	return kinds
 }
 
-// know creates the series for the protocols' services and request types.
-func (j *jobMetrics) know(protocols *protocol.Registry) {
+// createSeries creates the series for the protocols' kinds of work and request types.
+func (j *jobMetrics) createSeries(protocols *protocol.Registry) {
 	for _, kind := range kindsOf(protocols) {
 		j.createKind(kind)
 	}
@@ -122,13 +122,13 @@ func (j *jobMetrics) createRequestType(requestType string) {
 		outcomes(statemachine.JobSucceeded, statemachine.JobFailedFinal, statemachine.JobCancelled))
 }
 
-// waited observes how long an attempt waited for a worker.
+// waited records how long an attempt waited for a worker.
 func (j *jobMetrics) waited(of ledger.WorkKind, waited time.Duration) {
 	of = j.kinds.label(of)
 	j.queueSeconds.WithLabelValues(of.Service, of.StepType).Observe(waited.Seconds())
 }
 
-// took observes how long an attempt ran.
+// took records how long an attempt ran.
 func (j *jobMetrics) took(of ledger.WorkKind, to statemachine.StepState, took time.Duration) {
 	of = j.kinds.label(of)
 	j.stepSeconds.WithLabelValues(of.Service, of.StepType, strings.ToLower(string(to))).Observe(took.Seconds())
@@ -152,8 +152,8 @@ func (j *jobMetrics) observeTransitions(after *statemachine.Aggregate, history [
 	}
 }
 
-// observeFailure counts the transition of a step if its attempt failed. An attempt that
-// was withdrawn has no error code.
+// observeFailure counts the transition of a step if its attempt failed. The transition of a
+// withdrawn attempt has no error code.
 func (j *jobMetrics) observeFailure(after *statemachine.Aggregate, t *statemachine.Transition) {
 	retried := t.To == string(statemachine.StepFailedRetry)
 	if t.Detail == "" || !retried && t.To != string(statemachine.StepFailedFinal) {
@@ -168,8 +168,8 @@ func (j *jobMetrics) observeFailure(after *statemachine.Aggregate, t *statemachi
 	}
 }
 
-// causes are the values of the label cause. Workers choose their error codes freely, so all
-// of those share one value.
+// causes are the values of the label cause. All error codes of workers, who may choose any,
+// share the last one.
 var causes = []string{
 	statemachine.ErrorAckTimeout, statemachine.ErrorLeaseExpired, statemachine.ErrorStepTimeout,
 	statemachine.ErrorPublishRejected, statemachine.ErrorDispatchExhausted, statemachine.ErrorCancelled, causeReported,
@@ -177,8 +177,8 @@ var causes = []string{
 
 const causeReported = "reported"
 
-// causeOf returns the error code if Lucius itself set it, else the value for all codes of
-// workers.
+// causeOf returns the error code if Lucius itself sets it, otherwise the value for workers'
+// codes.
 func causeOf(code string) string {
 	if slices.Contains(causes, code) {
 		return code
@@ -186,13 +186,13 @@ func causeOf(code string) string {
 	return causeReported
 }
 
-// newCounted returns a collector of the census's counts, including zeros for the kinds of
-// work of the protocols.
-func newCounted(counts *census.Census, protocols *protocol.Holder) *counted {
-	return &counted{
+// newCensusCollector returns a collector of the census's counts, which includes zeros for
+// the kinds of work of the protocols.
+func newCensusCollector(counts *census.Census, protocols *protocol.Holder) *censusCollector {
+	return &censusCollector{
 		census: counts, protocols: protocols,
 		jobs: prometheus.NewDesc("lucius_jobs", "Live jobs, by state.", []string{"state"}, nil),
-		items: prometheus.NewDesc("lucius_work_items", "Steps that are dispatched or under way, by what they wait for.",
+		items: prometheus.NewDesc("lucius_work_items", "Active steps of live jobs, by state.",
 			[]string{"service", "step_type", "state"}, nil),
 		oldest: prometheus.NewDesc("lucius_work_oldest_seconds",
 			"Time that the oldest directive of a service has waited for a worker, or 0.",
@@ -200,23 +200,23 @@ func newCounted(counts *census.Census, protocols *protocol.Holder) *counted {
 	}
 }
 
-// counted collects the census's counts. Its labels are bounded like the census: 100 kinds
-// of work, and one for all others.
-type counted struct {
+// censusCollector collects the census's counts. The census bounds its labels to 100 kinds of
+// work, and one for all others.
+type censusCollector struct {
 	census              *census.Census
 	protocols           *protocol.Holder
 	jobs, items, oldest *prometheus.Desc
 }
 
 // Describe implements [prometheus.Collector].
-func (c *counted) Describe(to chan<- *prometheus.Desc) {
+func (c *censusCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.jobs
 	to <- c.items
 	to <- c.oldest
 }
 
 // Collect implements [prometheus.Collector].
-func (c *counted) Collect(to chan<- prometheus.Metric) {
+func (c *censusCollector) Collect(to chan<- prometheus.Metric) {
 	report := c.census.Report(kindsOf(c.protocols.Current())...)
 	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)

@@ -23,19 +23,19 @@ func (m *meters) watch(s *Server) {
 	protocols := s.cfg.Protocols
 	m.Gauge("lucius_protocols_loaded_timestamp_seconds", "When the protocols in use were loaded, in Unix time.",
 		func() float64 { return float64(protocols.LoadedAt().UnixMilli()) / 1000 })
-	m.MustRegister(newCounted(s.uses.Census, protocols))
-	m.know(protocols.Current())
+	m.MustRegister(newCensusCollector(s.uses.Census, protocols))
+	m.createSeries(protocols.Current())
 }
 
 // watchRelay registers the gauges of the relay.
 func (m *meters) watchRelay(inbox *outbox.Inbox, relay *outbox.Relay, circuits *breaker.Set) {
-	m.Gauge("lucius_relay_inbox_waiting", "Directives between a commit and the relay.",
+	m.Gauge("lucius_relay_inbox_waiting", "Directives that wait in memory for the relay after their commit.",
 		func() float64 { return float64(inbox.Waiting()) })
 	m.Count("lucius_relay_inbox_dropped_total", "Directives that the inbox left to the dispatch schedule.",
 		func() float64 { return float64(inbox.Dropped()) })
 	m.Gauge("lucius_relay_window_in_flight", "Outbox rows that are being published.",
 		func() float64 { return float64(relay.Window().Counters().InFlight) })
-	m.Gauge("lucius_relay_window_dispatched", "Outbox rows that the relay took and does not publish yet.",
+	m.Gauge("lucius_relay_window_dispatched", "Outbox rows that the relay has taken but not begun to publish.",
 		func() float64 { return float64(relay.Window().Counters().Dispatched) })
 	m.Gauge("lucius_relay_window_terminal", "Outbox rows whose outcome is not committed yet.",
 		func() float64 { return float64(relay.Window().Counters().Terminal) })
@@ -57,7 +57,7 @@ func (m *meters) watchDeadLetters(letters DeadLetters) {
 	})
 }
 
-// watchInbox registers the gauges of the commands of applications' transactions.
+// watchInbox registers the gauges of the commands that applications submit in transactions.
 func (m *meters) watchInbox(submitted *inbox.Reader) {
 	m.Gauge("lucius_inbox_waiting", "Commands of applications' transactions that wait to be accepted, at most 10,000.",
 		func() float64 { return float64(submitted.Survey().Waiting) })
@@ -75,7 +75,7 @@ func (m *meters) watchInbox(submitted *inbox.Reader) {
 func (m *meters) watchUpkeep(s *Server) {
 	m.Gauge("lucius_pauses_active", "Scopes whose dispatch is paused or ramps up.",
 		func() float64 { return float64(len(s.uses.Gate.Active())) })
-	m.Gauge("lucius_jobs_stuck", "Live jobs without a way forward that could not be repaired.",
+	m.Gauge("lucius_jobs_stuck", "Live jobs that cannot make progress and could not be repaired.",
 		func() float64 { return float64(len(s.uses.Reconciler.Report().Stuck)) })
 	m.Count("lucius_reconciler_repaired_total", "Defects that the reconciler and timers have repaired.",
 		func() float64 {

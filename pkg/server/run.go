@@ -13,22 +13,21 @@ import (
 )
 
 const (
-	// censusInterval is the time between two writes of the census; a crash loses the counts
-	// since the last one.
+	// censusInterval is the time between two writes of the census. A crash loses what was
+	// counted since the last one.
 	censusInterval = 10 * time.Second
 	// deadLetterInterval is the time between two counts of the dead letters.
 	deadLetterInterval = 15 * time.Second
-	// loopJitter is the share by which the intervals of loops vary, so that replicas do
-	// not work in step.
+	// loopJitter is the [upkeep.Loop] Jitter of all loops.
 	loopJitter = 0.1
-	// closeTimeout bounds the writes at the end.
+	// closeTimeout bounds the last writes of the census and of rejected callbacks.
 	closeTimeout = 2 * time.Second
 )
 
-// Run does the work of the process's roles until the context ends, or until a part fails.
-// Then it drains: the API refuses new requests, requests under way may finish within
-// [Config.Grace], the relay publishes what they committed, and Run returns. Call it once.
-// The error is nil if all of that succeeds.
+// Run does the background work of the process's roles until the context ends or a part
+// fails. Then it shuts down: the API refuses new requests, those in progress may finish
+// within [Config.Grace], and the relay publishes what they have committed. Run returns nil
+// if all of this succeeds. Call it once.
 func (s *Server) Run(ctx context.Context) error {
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
@@ -45,7 +44,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.submitted != nil {
 		take, maintain := s.inboxLoops()
 		for _, loop := range []upkeep.Loop{s.equipped(take), s.equipped(maintain)} {
-			replies.Go(func() { _ = loop.Run(reading) }) // It never fails.
+			replies.Go(func() { _ = loop.Run(reading) }) // Loops return nil.
 		}
 	}
 
@@ -79,12 +78,12 @@ func (s *Server) requestsEnd() error {
 	return nil
 }
 
-// closeCensus stores the counts. Without them, the next process counts again.
+// closeCensus stores the counts. If that fails, the next process counts again.
 func (s *Server) closeCensus(orderly bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
 	if err := s.uses.Census.Close(ctx, orderly); err != nil {
-		s.log.WarnContext(ctx, "the census is not stored", "error", err)
+		s.log.WarnContext(ctx, "census not stored", "error", err)
 	}
 }
 
@@ -135,20 +134,20 @@ func (s *Server) loops() []func(context.Context) error {
 	return loops
 }
 
-// equipped returns the loop with jitter, log and metrics.
+// equipped returns the loop with jitter, logger and metrics.
 func (s *Server) equipped(loop upkeep.Loop) upkeep.Loop {
 	loop.Jitter, loop.Logger, loop.Observe = loopJitter, s.log, s.meters.observeLoop(loop.Name)
 	return loop
 }
 
-// watched returns the loop of a watcher. After each pass it creates the series of the
-// protocols in use, as the pass may have loaded others.
+// watched returns the loop of a watcher. If a pass loads other protocols, it creates their
+// series.
 func (s *Server) watched(loop upkeep.Loop) upkeep.Loop {
 	known, pass := s.cfg.Protocols.Current(), loop.Pass
 	loop.Pass = func(ctx context.Context) error {
 		err := pass(ctx)
 		if current := s.cfg.Protocols.Current(); current != known {
-			s.meters.know(current)
+			s.meters.createSeries(current)
 			known = current
 		}
 		return err

@@ -25,7 +25,7 @@ import (
 const command = `{"tenant_id":"t","request_type":"greeting","schema_version":"1","payload":{},"idempotency_key":"k",` +
 	`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"callback_urls":["https://example.com/hook"]}`
 
-// minimal is the smallest configuration.
+// minimal returns the smallest configuration.
 func minimal(t *testing.T) Config {
 	t.Helper()
 	registry, err := protocol.LoadFS(fstest.MapFS{"greeting.yaml": {Data: []byte(
@@ -54,9 +54,8 @@ func TestOpen_NamesTheMissingField(t *testing.T) {
 	}
 }
 
-// TestOpen_SharesTheStoreOfNotifiers has a store that notifies other processes of its
-// writes, and a wrapper around it.
-func TestOpen_SharesTheStoreOfNotifiers(t *testing.T) {
+// A store that notifies other processes of its writes is shared, even inside a wrapper.
+func TestOpen_SharesAStoreThatNotifies(t *testing.T) {
 	t.Parallel()
 	plain := minimal(t)
 	shared := &telling{AtomicStore: memstore.New(memstore.Options{}).(tablestore.AtomicStore)}
@@ -98,7 +97,7 @@ func runs(t *testing.T, cfg Config) *opened {
 	return o
 }
 
-// sends a request.
+// sends sends a request in the background, and returns a channel for the response.
 func (o *opened) sends(t *testing.T, target string, body io.Reader) chan *httptest.ResponseRecorder {
 	t.Helper()
 	method, path, _ := strings.Cut(target, " ")
@@ -112,8 +111,8 @@ func (o *opened) sends(t *testing.T, target string, body io.Reader) chan *httpte
 	return answer
 }
 
-// A request in progress is answered, new ones are refused, and then Run returns.
-func TestRun_LetsRequestsUnderWayEnd(t *testing.T) {
+// The server answers a request in progress and refuses new ones; then Run returns.
+func TestRun_WaitsForRequestsInProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := runs(t, minimal(t))
@@ -140,7 +139,7 @@ func TestRun_LetsRequestsUnderWayEnd(t *testing.T) {
 	})
 }
 
-func TestRun_SaysThatRequestsDidNotEnd(t *testing.T) {
+func TestRun_ReportsRequestsThatDoNotEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := minimal(t)
@@ -158,8 +157,7 @@ func TestRun_SaysThatRequestsDidNotEnd(t *testing.T) {
 	})
 }
 
-// Webhooks go to the program's own sender.
-func TestRun_HandsWebhooksToTheProgram(t *testing.T) {
+func TestRun_SendsWebhooksThroughSendWebhook(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg, sent := minimal(t), make(chan webhook.Message, 1)
@@ -181,8 +179,8 @@ func TestRun_HandsWebhooksToTheProgram(t *testing.T) {
 	})
 }
 
-// A pause that expires goes into the audit log once, as the server's own action.
-func TestRun_RecordsThatAPauseExpired(t *testing.T) {
+// The audit log records the expiry of a pause once, as the server's own action.
+func TestRun_AuditsTheExpiryOfAPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cfg := minimal(t)

@@ -30,22 +30,24 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// Server is a server that [Server.Run] runs. As an [http.Handler] it serves the API.
+// Server is a Lucius server. It serves the API as an [http.Handler], and [Server.Run] does
+// the background work.
 type Server struct {
 	cfg    Config
 	log    *slog.Logger
 	meters *meters
 	clock  *clockCheck
 
-	inbox  *outbox.Inbox     // directives between a commit and the relay
+	inbox  *outbox.Inbox     // directives on their way from a commit to the relay
 	mirror *workqueue.Mirror // the head of the ready index
 	ended  jobs.Ended
 	uses   httpapi.UseCases
 	bus    *bus
 	relay  *outbox.Relay
-	// submitted takes commands from applications' transactions; nil without an inbox.
+	// submitted reads the commands that applications submit in transactions; nil without
+	// an inbox.
 	submitted *inbox.Reader
-	// illegal gets the first defect of the relay.
+	// illegal receives the first illegal transition of the relay.
 	illegal chan *seqledger.IllegalTransitionError
 
 	sweeper   *upkeep.Sweeper
@@ -53,14 +55,14 @@ type Server struct {
 	bulk      *upkeep.Bulk
 	webhooks  *upkeep.Webhooks
 	guard     *webhook.Guard
-	closeHTTP func() // the sender of webhooks
+	closeHTTP func() // closes the sender of webhooks
 
 	api      *httpapi.Server
-	underway atomic.Int64 // requests
+	underway atomic.Int64 // requests in progress
 }
 
 // Open assembles a server on an open store. The error names the part or the field at fault;
-// to try again, set another [Config.Registry]. No background work runs before [Server.Run].
+// to try again, use a new [Config.Registry]. No background work runs before [Server.Run].
 func Open(ctx context.Context, cfg Config) (*Server, error) {
 	if err := cfg.withDefaults(); err != nil {
 		return nil, err
@@ -81,8 +83,8 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	return s, nil
 }
 
-// UseCases returns the use cases that the API calls. Run does not wait for direct calls of
-// them, so end those before Run ends.
+// UseCases returns the use cases behind the API. Run does not wait for direct calls of them,
+// so let those end before Run does.
 func (s *Server) UseCases() httpapi.UseCases { return s.uses }
 
 // Relay returns the relay.
@@ -95,10 +97,11 @@ func (s *Server) Reload() {
 	}
 }
 
-// inboxSize is how many directives the inbox holds; the dispatch schedule has the rest.
+// inboxSize is the most directives in the inbox of the relay, which finds any others in the
+// dispatch schedule.
 const inboxSize = 8192
 
-// openLedger opens the ledger, and the callbacks and the pull queue on it.
+// openLedger opens the ledger, and the callbacks and the pull queue that use it.
 func (s *Server) openLedger(ctx context.Context) (err error) {
 	settings := s.cfg.Ledger
 	settings.Store, settings.Hold, settings.Bus = s.cfg.Store, s.cfg.PublishTimeout*3/2, statemachine.BusQueue
@@ -109,7 +112,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		settings.Shared = true
 	}
 	if s.cfg.has(RoleRelay) {
-		settings.Handoff = s.inbox // Without a relay here, the relays of other processes find the row at once.
+		settings.Handoff = s.inbox // Without a handoff, rows are due for the relays of other processes at once.
 	}
 	settings.Ready, settings.Taker = s.mirror.Ready, s.mirror.Taker
 	settings.Held = func(target statemachine.Target) bool { return s.uses.Gate.HoldsNew(target) }
@@ -149,7 +152,7 @@ func (s *Server) observe(ctx context.Context, before, after *statemachine.Aggreg
 	}
 }
 
-// openPauses opens the pauses, before anything is dispatched.
+// openPauses opens the pauses.
 func (s *Server) openPauses(ctx context.Context) (err error) {
 	s.uses.Pauses = pauses.New(s.cfg.Store, s.uses.Ledger.Tables().Schedule, nil)
 	if s.cfg.StartPaused != "" {
@@ -161,8 +164,8 @@ func (s *Server) openPauses(ctx context.Context) (err error) {
 	return err
 }
 
-// pauseExpired logs that a pause ended by itself, and writes an audit record as for an
-// operator who resumes it.
+// pauseExpired logs that a pause has expired, and writes the audit record that an operator's
+// resume would write.
 func (s *Server) pauseExpired(ctx context.Context, pause pauses.Pause) {
 	s.log.InfoContext(ctx, "dispatch changed", "pause_id", pause.ID(), "state", string(pause.State), "reason", "the pause has expired")
 	if s.cfg.HTTP.Audit == nil {
@@ -174,7 +177,7 @@ func (s *Server) pauseExpired(ctx context.Context, pause pauses.Pause) {
 	})
 }
 
-// openCensus opens the census, before any job changes.
+// openCensus opens the census.
 func (s *Server) openCensus(ctx context.Context) (err error) {
 	s.uses.Census, err = census.New(census.Config{
 		Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Queue, Exclusive: s.uses.Ledger.Exclusive(), Queue: s.uses.Queue,
@@ -228,7 +231,7 @@ func (s *Server) openWebhooks(context.Context) (err error) {
 		secrets := s.cfg.WebhookSecrets
 		if len(secrets) == 0 { // Webhooks are still sent, but receivers cannot verify the sender.
 			var key [32]byte
-			_, _ = rand.Read(key[:]) // It never fails.
+			_, _ = rand.Read(key[:]) // crypto/rand never fails.
 			secret, err := webhook.ParseSecret("whsec_" + base64.StdEncoding.EncodeToString(key[:]))
 			if err != nil {
 				return err
@@ -262,8 +265,7 @@ func (s *Server) openWebhooks(context.Context) (err error) {
 	return err
 }
 
-// traceparent returns the place of a job in its trace as a traceparent, empty if it has
-// none.
+// traceparent returns the traceparent of a job's span, empty if the job has no trace.
 func traceparent(job *statemachine.Job) string {
 	from, ok := statemachine.ParseTrace(job.Traceparent)
 	if !ok {
@@ -293,7 +295,7 @@ func (s *Server) openRelay(context.Context) (err error) {
 	return err
 }
 
-// openAPI opens the HTTP API, and registers the metrics of the parts.
+// openAPI opens the HTTP API, and registers the metrics that read from the other parts.
 func (s *Server) openAPI(context.Context) (err error) {
 	router, err := routing.New(s.cfg.Routing)
 	if err != nil {
@@ -314,7 +316,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 	around := jobs.Surroundings{
 		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Census.EndRate,
 	}
-	if s.uses.Ledger.Exclusive() { // Otherwise the census never knows the live jobs.
+	if s.uses.Ledger.Exclusive() { // On a shared store the census does not know the live jobs.
 		around.Live = s.uses.Census.Live
 	}
 	if s.bus.outages != nil {
@@ -339,7 +341,8 @@ func (s *Server) openAPI(context.Context) (err error) {
 	return nil
 }
 
-// ServeHTTP serves a request. Its caller's span is linked to what it does.
+// ServeHTTP serves a request of the API. Traces of its effects are linked to the caller's
+// span.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.underway.Add(1) // Count the request before it checks whether the server is stopping.
 	defer s.underway.Add(-1)
@@ -349,7 +352,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.api.ServeHTTP(w, r)
 }
 
-// openBus opens the bus, which is the pull queue without [Config.OpenBus].
+// openBus opens the bus: the pull queue, unless [Config.OpenBus] is set.
 func (s *Server) openBus(context.Context) error {
 	circuits, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
@@ -366,7 +369,7 @@ func (s *Server) openBus(context.Context) error {
 	if opened.Publisher == nil {
 		return errors.New("server: the bus has no Publisher")
 	}
-	// Between two tries a circuit is neither open nor closed.
+	// The margin covers the time between two attempts, in which a circuit is half open.
 	margin := s.cfg.PublishTimeout + 2*s.cfg.RelayInterval + 4*time.Second
 	s.bus.Bus, s.bus.outages = *opened, outbox.NewOutages(s.cfg.Store, s.uses.Ledger.Tables().Schedule, margin)
 	return nil

@@ -8,8 +8,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// logTransitions logs that a job failed for good, and each transition of a committed
-// change at debug.
+// logTransitions logs that a job has failed, and at level debug each transition of a
+// committed change.
 //
 // Source: Option B spec, 20.
 func logTransitions(log *slog.Logger, after *statemachine.Aggregate, history []statemachine.Transition) {

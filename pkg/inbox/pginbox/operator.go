@@ -13,21 +13,21 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// cursorTime is the format of times in cursors, exact to the microsecond.
+// cursorTime is the format of times in cursors. It keeps the microseconds of PostgreSQL.
 const cursorTime = time.RFC3339Nano
 
 // cursorAfter returns the cursor after a command.
 func cursorAfter(at time.Time, id string) string { return at.Format(cursorTime) + " " + id }
 
-// parseCursor returns the position of the command after which a list continues, or a
-// position before all.
+// parseCursor returns the position of the command after which a list continues, or the
+// position before all commands if after is empty.
 func parseCursor(after string) (at time.Time, id string, err error) {
 	if after == "" {
 		return time.Time{}, uuid.Nil.String(), nil
 	}
 	text, id, _ := strings.Cut(after, " ")
 	if at, err = time.Parse(cursorTime, text); err != nil || !isUUID(id) {
-		return at, "", problem.Newf(problem.InvalidEnvelope, "The cursor is not one of this list.")
+		return at, "", problem.Newf(problem.InvalidEnvelope, "The cursor is invalid.")
 	}
 	return at, id, nil
 }
@@ -89,8 +89,8 @@ func (i *Inbox) Discard(ctx context.Context, ids []string, state inbox.State, re
 		strings.ReplaceAll(reason, "\x00", ""))
 }
 
-// handle runs the statement on the named commands, or on the first [inbox.MaxHandled] of
-// the state. The statement returns the ids of the commands that it changed, with the
+// handle runs the statement on the commands with the ids, or on the first [inbox.MaxHandled]
+// of the state. The statement returns the ids of the commands that it changed, and their
 // outcomes.
 func (i *Inbox) handle(ctx context.Context, ids []string, state inbox.State, statement string, args ...any,
 ) (handled []inbox.Handled, more bool, err error) {
@@ -130,14 +130,14 @@ func (i *Inbox) handle(ctx context.Context, ids []string, state inbox.State, sta
 	return handled, more, nil
 }
 
-// isUUID reports whether a text is a UUID as the database writes it, in either case.
+// isUUID reports whether the text is a UUID with hyphens, as the database writes it.
 func isUUID(text string) bool {
 	return len(text) == len(uuid.Nil.String()) && uuid.Validate(text) == nil
 }
 
-// first returns the ids of the commands that were refused first or have waited longest. A
-// command that is refused again comes after the others, and commands that a replica will
-// discard are left out, so that repeated calls reach all.
+// first returns the ids of the commands that were refused first or have waited longest. So
+// that repeated calls reach all commands, one that is refused again comes last, and commands
+// that a replica will discard are left out.
 func first(ctx context.Context, tx pgx.Tx, state inbox.State, limit int) ([]string, error) {
 	since := map[inbox.State]string{inbox.Waiting: "submitted_at", inbox.Refused: "decided_at"}[state]
 	rows, err := tx.Query(ctx, "SELECT id::text FROM lucius.inbox WHERE state = $1 AND discard IS NULL "+

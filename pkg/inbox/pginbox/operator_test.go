@@ -79,7 +79,7 @@ func (f *fixture) discard(t *testing.T, id string) inbox.HandledOutcome {
 	return handled[0].Outcome
 }
 
-// expectState fails unless lucius.result tells the application the state.
+// expectState fails the test unless lucius.result returns the state.
 func (f *fixture) expectState(t *testing.T, id, state string) {
 	t.Helper()
 	want := `"state":"` + state + `"`
@@ -131,8 +131,7 @@ func TestOperator_ListsAndDiscardsWaitingCommands(t *testing.T) {
 	}
 }
 
-// TestDiscard_LeavesATakenCommandToItsReplica has an operator discard a command after a
-// replica has leased it and before the replica decides.
+// An operator discards a command after a replica has leased it and before the replica decides.
 func TestDiscard_LeavesATakenCommandToItsReplica(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -163,9 +162,8 @@ func TestDiscard_LeavesATakenCommandToItsReplica(t *testing.T) {
 	}
 }
 
-// TestDiscard_OfACommandThatMayBeAJob has a replica end while it handles a command: another
-// one checks whether there is a job.
-func TestDiscard_OfACommandThatMayBeAJob(t *testing.T) {
+// A replica ends while it handles a command, and another one checks whether there is a job.
+func TestDiscard_ChecksACommandThatMayBeAJob(t *testing.T) {
 	t.Parallel()
 	for state, found := range map[string]inbox.Outcome{"accepted": {JobID: "j"}, "discarded": {PutBack: true}} {
 		t.Run(state, func(t *testing.T) {
@@ -186,7 +184,7 @@ func TestDiscard_OfACommandThatMayBeAJob(t *testing.T) {
 			if page, _, err := f.List(t.Context(), inbox.Waiting, 1, ""); err != nil || page[0].DiscardReason != "a mistake" || !page[0].Unsure {
 				t.Errorf("%+v, %v", page, err)
 			}
-			// Its tenant is at a limit, and has a command that is due earlier.
+			// The tenant is at its limit, and has a command that is due earlier.
 			submit(t, f.app, `{"tenant_id":"acme"}`)
 			execute(t, f.app, "UPDATE lucius.inbox SET due_at = submitted_at - interval '1 hour' WHERE id <> $1", id)
 			for taken := 0; taken == 0; {
@@ -205,9 +203,8 @@ func TestDiscard_OfACommandThatMayBeAJob(t *testing.T) {
 	}
 }
 
-// TestDiscard_RacesWithReplicas has two replicas accept commands, often without an answer,
-// while an operator discards waiting commands. Each command is a job or discarded, never
-// both.
+// Two replicas accept commands, often without learning the outcome, while an operator discards
+// waiting ones. Each command becomes a job or is discarded, never both.
 func TestDiscard_RacesWithReplicas(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -1,10 +1,10 @@
-// Package pginbox is the [inbox.Source] in PostgreSQL, the table lucius.inbox. The schema is
-// that of package pgstore, and so are the functions by which applications submit.
+// Package pginbox implements [inbox.Source] in PostgreSQL, with the table lucius.inbox.
+// Package pgstore creates it, and the functions with which applications submit.
 //
 //	UPDATE lease, tries, due_at ──► accept ──► UPDATE state, job_id or problem WHERE lease is ours
 //
-// Each is a transaction of one round trip, so that none is open during the accepts. The lease
-// holds other processes off, and ends by due_at if its process does.
+// Each UPDATE is a transaction of one round trip, so that none is open during the accepts. The
+// lease keeps other processes away until due_at, by when a process that has ended loses it.
 package pginbox
 
 import (
@@ -28,17 +28,17 @@ import (
 type Options struct {
 	// URL is the database, such as postgres://user:password@host:5432/database. Required.
 	URL string
-	// Table is the ledger's table of jobs among lucius.rows. Required.
+	// Table is the name of the ledger's table in lucius.rows. Required.
 	Table string
 	// Timeout bounds each request. Optional. Defaults to 30 s.
 	Timeout time.Duration
-	// Lease is how long commands in hand are kept from other processes, and bounds their
+	// Lease is how long taken commands are kept from other processes. It also bounds their
 	// accepts. Optional. Defaults to 30 s.
 	Lease time.Duration
 }
 
-// Inbox is the commands that applications submitted. It is safe for concurrent use. It has
-// connections of its own, so that a busy store does not delay operators.
+// Inbox stores the commands that applications submit. It is safe for concurrent use. It has
+// its own connections, so that a busy store does not delay operators.
 type Inbox struct {
 	pool           *pgxpool.Pool
 	table          string
@@ -47,7 +47,7 @@ type Inbox struct {
 
 var _ inbox.Source = (*Inbox)(nil)
 
-// Channel is the channel of PostgreSQL on which commits of commands are notified.
+// Channel is the notification channel on which PostgreSQL reports submitted commands.
 const Channel = "lucius_inbox"
 
 const (
@@ -57,7 +57,7 @@ const (
 	// pingTimeout bounds the check of an idle connection; its server may have vanished
 	// without closing it.
 	pingTimeout = 5 * time.Second
-	// maxTakenBytes bounds the text of the commands that are taken at once; the last one
+	// maxTakenBytes bounds the text of the commands that are taken at once. The last one
 	// may exceed it.
 	maxTakenBytes = 4 << 20
 )
@@ -66,11 +66,11 @@ const (
 func Open(ctx context.Context, options Options) (*Inbox, error) {
 	config, err := pgxpool.ParseConfig(options.URL)
 	if err != nil {
-		return nil, errors.New("the URL of PostgreSQL is not valid") // The cause may quote a password.
+		return nil, errors.New("the URL of PostgreSQL is invalid") // The cause may quote a password.
 	}
 	config.MaxConns, config.PingTimeout = maxConnections, pingTimeout
 	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
-	config.ConnConfig.RuntimeParams["search_path"] = "pg_catalog, pg_temp" // No function of another role runs.
+	config.ConnConfig.RuntimeParams["search_path"] = "pg_catalog, pg_temp" // Other roles cannot shadow a function.
 	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on"           // An operator's decision must survive a crash.
 	config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(config.ConnConfig.RuntimeParams["application_name"], "lucius") + " inbox"
 	pool, err := pgxpool.NewWithConfig(ctx, config)
@@ -86,10 +86,10 @@ func Open(ctx context.Context, options Options) (*Inbox, error) {
 // Close closes the connections.
 func (i *Inbox) Close() { i.pool.Close() }
 
-// ErrUnusable is wrapped in the error for an inbox from which this process must not take.
+// ErrUnusable is returned if this process must not take commands from the inbox.
 var ErrUnusable = errors.New("the inbox cannot be used")
 
-// Claim makes the inbox that of this ledger if it has no owner yet. Its errors are those of
+// Claim makes this ledger the owner of the inbox if it has none. Its errors are those of
 // [Inbox.Check].
 func (i *Inbox) Claim(ctx context.Context) error {
 	if err := i.Check(ctx); err != nil {
@@ -104,7 +104,7 @@ func (i *Inbox) Claim(ctx context.Context) error {
 }
 
 // Check returns an error that wraps [ErrUnusable] if the inbox belongs to another ledger, which
-// would have no jobs of these commands. Package pgstore checks the rights of the role.
+// may already have jobs for its commands. Package pgstore checks the rights of the role.
 func (i *Inbox) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
@@ -125,11 +125,10 @@ func unavailable(err error) error {
 	return &problem.Error{Code: problem.StoreUnavailable, Detail: "The inbox cannot be read.", Err: fmt.Errorf("PostgreSQL: %w", err)}
 }
 
-// takeCommands leases commands. It chooses candidates without locks, from all tenants with
-// waiting commands, which it finds one by one in the index: the first command of each
-// tenant, then the second of each. It chooses more than it takes, since other processes may
-// lock some. Commands to discard come first, even those of tenants to skip, since they need
-// no room.
+// takeCommands leases commands. It first chooses candidates without locks: it walks the index
+// from tenant to tenant, and orders the first command of each tenant before the second of any.
+// It chooses more than it takes, because other processes may lock some. Commands to discard
+// come first, even those of tenants to skip, because a limit does not concern them.
 const takeCommands = `WITH RECURSIVE tenants (id) AS (
 		(SELECT tenant_id FROM lucius.inbox WHERE state = 'waiting' ORDER BY tenant_id LIMIT 1)
 		UNION ALL
@@ -169,14 +168,15 @@ func (i *Inbox) Take(ctx context.Context, limit int, skip []string, accept func(
 	accepting, cancel := context.WithTimeout(ctx, i.lease)
 	defer cancel()
 	outcomes := accept(accepting, taken)
-	// Decisions are stored during a shutdown too.
+	// Store the decisions even during a shutdown.
 	if err := i.store(context.WithoutCancel(ctx), lease, taken, places, outcomes); err != nil {
 		return 0, unavailable(err)
 	}
 	return len(taken), nil
 }
 
-// take leases commands, and returns them with their places, the times when they were due.
+// take leases commands. It returns them, and the times at which they were due, to which
+// PutBack returns them.
 func (i *Inbox) take(ctx context.Context, lease string, limit int, skip []string) ([]inbox.Command, []time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
@@ -197,9 +197,9 @@ func (i *Inbox) take(ctx context.Context, lease string, limit int, skip []string
 	return taken, places, err
 }
 
-// storeOutcomes stores the decisions. A command that is known to be no job is discarded
-// instead if an operator has asked for that. If a decision may have left a job, the lease
-// stays. Rows are locked in the order of their ids, as in operators' statements.
+// storeOutcomes stores the outcomes. A command that is known not to be a job is discarded if
+// an operator has asked for that. If the command may be a job, the lease stays and says so.
+// Rows are locked in the order of their ids, as in operators' statements, to avoid deadlocks.
 const storeOutcomes = `WITH held AS MATERIALIZED (
 		SELECT id FROM lucius.inbox WHERE id = ANY ($1::uuid[]) AND lease = $8 ORDER BY id FOR UPDATE
 	) UPDATE lucius.inbox i SET job_id = o.job, lease = CASE WHEN o.unsure THEN i.lease END,
@@ -215,8 +215,9 @@ const storeOutcomes = `WITH held AS MATERIALIZED (
 	WHERE i.id = o.id AND i.id = held.id`
 
 const (
+	// endsNow says that the command is discarded.
 	endsNow = "(i.discard IS NOT NULL AND o.state <> 'accepted' AND NOT o.unsure)"
-	// lastProblem returns the problem of a command, without a code if it was never tried.
+	// lastProblem is the problem of a command, without a code if it was never tried.
 	lastProblem = `coalesce(i.problem, '{"code": "", "detail": ""}')`
 )
 
@@ -267,10 +268,10 @@ func encode(p *problem.Error) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("encode a problem: %w", err)
 	}
-	return strings.ReplaceAll(string(text), `\u0000`, `\ufffd`), nil // jsonb takes no zero byte.
+	return strings.ReplaceAll(string(text), `\u0000`, `\ufffd`), nil // jsonb cannot hold a NUL.
 }
 
-// Survey implements [inbox.Source].
+// Survey implements [inbox.Operator].
 func (i *Inbox) Survey(ctx context.Context) (s inbox.Survey, err error) {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
@@ -293,10 +294,10 @@ func (i *Inbox) Survey(ctx context.Context) (s inbox.Survey, err error) {
 	return s, nil
 }
 
-// maxForget is how many commands one call of Forget checks.
+// maxForget is the most commands that one call of Forget checks.
 const maxForget = 1000
 
-// Forget implements [inbox.Source]. It passes over commands that another process deletes.
+// Forget implements [inbox.Source]. It skips commands that another process is deleting.
 func (i *Inbox) Forget(ctx context.Context, after string, retention time.Duration) (next string, deleted int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()

@@ -69,7 +69,7 @@ func connect(t *testing.T, at string) *pgx.Conn {
 	return connection
 }
 
-// submitter is a connection or a transaction.
+// submitter is a connection or a transaction that submits commands.
 type submitter interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
@@ -90,7 +90,7 @@ func execute(t *testing.T, in submitter, sql string, args ...any) {
 	}
 }
 
-// take takes the due commands and gives each the outcome; it returns their ids.
+// take takes the due commands, gives each the outcome, and returns their ids.
 func (f *fixture) take(t *testing.T, outcome inbox.Outcome) (ids []string) {
 	t.Helper()
 	_, err := f.Take(t.Context(), 100, nil, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
@@ -105,7 +105,7 @@ func (f *fixture) take(t *testing.T, outcome inbox.Outcome) (ids []string) {
 	return ids
 }
 
-// result is what lucius.result tells the application.
+// result is what lucius.result returns to the application.
 func (f *fixture) result(t *testing.T, in submitter, id string) string {
 	t.Helper()
 	var shown string
@@ -193,8 +193,8 @@ func codeOf(err error) string {
 	return answer.Code
 }
 
-// newRole makes a login role without rights, and returns the URL with which it connects. A role
-// is there for all databases of the server.
+// newRole creates a login role without rights, and returns the URL with which it connects. All
+// databases of the server share roles.
 func newRole(t *testing.T, f *fixture) (role, at string) {
 	t.Helper()
 	role = "app_" + strings.ReplaceAll(uuid.NewString(), "-", "")
@@ -213,8 +213,8 @@ func newRole(t *testing.T, f *fixture) (role, at string) {
 	return role, own.String()
 }
 
-// TestRights has an application that may only submit commands and read results, of the
-// tenants that its role is bound to.
+// An application may only submit commands and read results of the tenants to which its role is
+// bound.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -259,8 +259,7 @@ func TestRights(t *testing.T) {
 	submit(t, app, `{"tenant_id":"globex"}`)
 }
 
-// TestClaim_LetsOneLedgerTakeFromTheInbox starts two ledgers on one database.
-func TestClaim_LetsOneLedgerTakeFromTheInbox(t *testing.T) {
+func TestClaim_MakesOneLedgerTheOwner(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	execute(t, f.app, "DELETE FROM lucius.inbox_owner")
@@ -283,15 +282,15 @@ func TestClaim_LetsOneLedgerTakeFromTheInbox(t *testing.T) {
 	if err := claims[loser]; !errors.Is(err, pginbox.ErrUnusable) || !strings.Contains(err.Error(), want) {
 		t.Errorf("the second ledger: %v, want %s", err, want)
 	}
-	execute(t, f.app, "DELETE FROM lucius.inbox_owner") // As the error says.
+	execute(t, f.app, "DELETE FROM lucius.inbox_owner") // as the error says
 	if err := openInbox(t, pginbox.Options{URL: f.url, Table: ledgers[loser]}).Claim(t.Context()); err != nil {
 		t.Errorf("an inbox that was released: %v", err)
 	}
 }
 
-// TestTake_LeasesCommands has two processes take commands, without an open transaction.
-// Once the lease of the first ends, the second gets the command, with the try counted, and
-// the first one's decision no longer counts.
+// Two processes take commands, without an open transaction. When the lease of the first ends,
+// the second gets the command, with the attempt counted, and the first one's decision no longer
+// counts.
 func TestTake_LeasesCommands(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -330,14 +329,14 @@ func TestTake_LeasesCommands(t *testing.T) {
 	}
 }
 
-// TestTake_EndsWithItsLease has a process that ends while it handles a command.
-func TestTake_EndsWithItsLease(t *testing.T) {
+// A process ends while it handles a command.
+func TestTake_TakesACommandAgainAfterItsLease(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	id := submit(t, f.app, `{"tenant_id":"acme"}`)
 	dying := openInbox(t, pginbox.Options{URL: f.url, Lease: time.Millisecond})
 	if _, err := dying.Take(t.Context(), 100, nil, func(ctx context.Context, _ []inbox.Command) []inbox.Outcome {
-		<-ctx.Done() // Its accepts end with the lease too.
+		<-ctx.Done() // The lease bounds the accepts, too.
 		dying.Close()
 		return []inbox.Outcome{{JobID: "j-1"}}
 	}); err == nil || problem.From(err).Code != problem.StoreUnavailable {
@@ -352,7 +351,7 @@ func TestTake_EndsWithItsLease(t *testing.T) {
 	}
 }
 
-// TestTake_StoresDuringAShutdown ends the context while a command is being handled.
+// The context ends while a command is being handled.
 func TestTake_StoresDuringAShutdown(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -369,8 +368,8 @@ func TestTake_StoresDuringAShutdown(t *testing.T) {
 	}
 }
 
-// TestTake_GivesUpOnAServerThatIsSilent has a server that takes connections and never answers.
-func TestTake_GivesUpOnAServerThatIsSilent(t *testing.T) {
+// The server accepts connections and never answers.
+func TestTake_GivesUpOnASilentServer(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -385,8 +384,8 @@ func TestTake_GivesUpOnAServerThatIsSilent(t *testing.T) {
 	}
 }
 
-// TestTake_TakesTenantsInTurn has a tenant with many commands that are older than those of
-// two other tenants, one of which must be skipped.
+// One tenant has many commands, which are older than those of two other tenants. One of these
+// must be skipped.
 func TestTake_TakesTenantsInTurn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -400,7 +399,7 @@ func TestTake_TakesTenantsInTurn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for range 2 { // A command that is put back keeps its place, and its try is not counted.
+	for range 2 { // A command that is put back keeps its place, and the attempt does not count.
 		if _, err := f.Take(t.Context(), 10, []string{"skipped"}, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
 			var got []string
 			for i := range taken {
@@ -424,7 +423,7 @@ func TestTake_TakesTenantsInTurn(t *testing.T) {
 	}
 }
 
-// TestTake_TakesFewLargeCommands has more commands than fit into memory at once.
+// The due commands exceed the bytes that are taken at once.
 func TestTake_TakesFewLargeCommands(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -493,8 +492,8 @@ func TestTake_StoresTheOutcomeOfACommand(t *testing.T) {
 	}
 }
 
-// TestForget has commands whose job is there, commands whose job was purged, some with a
-// tombstone, and discarded ones, more of each than one call checks.
+// The jobs of some commands exist, others were purged, with or without a tombstone, and some
+// commands were discarded: more of each than one call checks.
 func TestForget(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -530,7 +529,7 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestForget_SkipsRowsThatAnotherProcessDeletes has another process lock the rows.
+// Another process holds locks on the rows.
 func TestForget_SkipsRowsThatAnotherProcessDeletes(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -555,11 +554,11 @@ func TestForget_SkipsRowsThatAnotherProcessDeletes(t *testing.T) {
 	}
 }
 
-func TestWithoutAServer(t *testing.T) {
+func TestInbox_ReportsAnUnavailableServer(t *testing.T) {
 	t.Parallel()
 	if _, err := pginbox.Open(t.Context(), pginbox.Options{URL: "postgres://u:secret@[", Table: table}); err == nil ||
 		strings.Contains(err.Error(), "secret") {
-		t.Errorf("a URL that is none: %v", err)
+		t.Errorf("an invalid URL: %v", err)
 	}
 	away := openInbox(t, pginbox.Options{URL: "postgres://u:p@127.0.0.1:1/x?sslmode=disable"})
 	_, taking := away.Take(t.Context(), 1, nil, nil)

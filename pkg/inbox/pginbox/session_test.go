@@ -6,8 +6,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/inbox"
 )
 
-// TestOperator_DecidesInASafeSession allows a decision only in a session that waits for the
-// disk and finds functions only in PostgreSQL's own schema.
+// Whatever the defaults of the database, a session waits for the disk at each commit, and
+// finds functions only in PostgreSQL's own schema.
 func TestOperator_DecidesInASafeSession(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
