@@ -6,8 +6,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/audit"
 )
 
-// audit audits the final rows, as "lucius audit" does, without the checker's knowledge of
-// earlier rows. By now no work may be overdue, either.
+// audit audits the final rows as "lucius audit" does, without the checker's knowledge of
+// earlier rows. Overdue work is a violation, too.
 func (w *world) audit() {
 	if w.broken() {
 		return

@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 )
 
-// bus is a bus between the servers and the workers: it keeps the messages that it
-// accepted, unordered, and may deliver one more than once. Only the driver uses it.
+// bus carries messages from the servers to the workers. It does not keep their order, and
+// may deliver one more than once. Only the driver uses it.
 type bus struct {
 	w        *world
 	messages []ledger.Message
@@ -20,14 +20,14 @@ type bus struct {
 
 func newBus(w *world) *bus { return &bus{w: w, down: map[string]time.Time{}} }
 
-// fail takes a topic or the whole bus out of service, and returns which.
+// fail takes a topic or the whole bus, for which it returns "", out of service.
 func (b *bus) fail(d time.Duration) string {
 	topic := []string{"", "topic0", "topic1"}[b.w.rng.IntN(3)]
 	b.down[topic] = time.Now().Add(d)
 	return topic
 }
 
-// take accepts messages, with an outcome for each.
+// take accepts messages, and returns an outcome for each.
 func (b *bus) take(messages []ledger.Message) []error {
 	now := time.Now()
 	outcomes := make([]error, len(messages))
@@ -46,7 +46,7 @@ func (b *bus) take(messages []ledger.Message) []error {
 	return outcomes
 }
 
-// reject rejects a publish because of its messages; in one of eight cases permanently.
+// reject rejects a publish because of its messages, in one of eight cases permanently.
 func (b *bus) reject(*call) reply {
 	return reply{err: &outbox.RejectedError{Reason: "malformed", Permanent: b.w.rng.IntN(8) == 0}}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// receiveWork runs a worker on the bus, which reports by callbacks.
+// receiveWork runs a worker that receives directives from the bus and reports by callbacks.
 func (v *visitor) receiveWork() {
 	var old []*task
 	for v.pause(3 * time.Second) {
@@ -28,7 +28,7 @@ func (v *visitor) receiveWork() {
 	}
 }
 
-// fork returns the same visitor with another task.
+// fork returns a visitor with a name and random numbers of its own, for one task.
 func (v *visitor) fork() *visitor {
 	v.jobs++
 	return v.w.visitor(fmt.Sprintf("%s.%d", v.name, v.jobs))
@@ -45,14 +45,14 @@ func taskOf(m *ledger.Message) *task {
 	return &task{jobID: m.JobID, stepID: m.StepID, tenantID: m.TenantID, attemptNo: m.AttemptNo, leaseID: m.LeaseID}
 }
 
-// work executes the task; before the calm phase it may crash, repeat or be slow.
+// work executes the task. Before the calm phase it may crash, repeat reports or be slow.
 func (v *visitor) work(t *task) func() {
 	return func() {
 		calm := v.w.isCalm()
 		if !calm && v.chance(8) {
 			return // The worker crashes while it holds the message.
 		}
-		if calm || v.chance(80) { // Otherwise the RESULT implies the ACK.
+		if calm || v.chance(80) { // Without an ACK, the RESULT implies it.
 			_ = v.report(t, "ack", "")
 		}
 		if !calm && v.chance(6) {
@@ -64,7 +64,7 @@ func (v *visitor) work(t *task) func() {
 			}
 			_ = v.report(t, "heartbeat", "")
 		}
-		if !calm && v.chance(10) && !v.pause(leaseTime) { // Slow, perhaps beyond its lease.
+		if !calm && v.chance(10) && !v.pause(leaseTime) { // slow, perhaps beyond the lease
 			return
 		}
 		status := v.outcome()
@@ -89,7 +89,7 @@ func (v *visitor) outcome() string {
 	}
 }
 
-// oneOf returns an earlier task, often the last one.
+// oneOf returns an earlier task, in half of all cases the last one.
 func (v *visitor) oneOf(old []*task) *task {
 	if v.chance(50) {
 		return old[len(old)-1]
@@ -97,7 +97,7 @@ func (v *visitor) oneOf(old []*task) *task {
 	return old[v.rng.IntN(len(old))]
 }
 
-// reportStale reports on an earlier task, or with a forged lease.
+// reportStale reports on an earlier task, sometimes with a forged lease.
 func (v *visitor) reportStale(old *task) {
 	t := *old
 	if v.chance(40) {
@@ -106,7 +106,7 @@ func (v *visitor) reportStale(old *task) {
 	_ = v.report(&t, []string{"ack", "heartbeat", "result"}[v.rng.IntN(3)], v.outcome())
 }
 
-// report sends a callback to a replica until it is answered.
+// report sends a callback, and repeats it a few times until a replica answers.
 func (v *visitor) report(t *task, kind, status string) error {
 	op := &operation{
 		kind: kind, jobID: t.jobID, stepID: t.stepID, attemptNo: t.attemptNo, leaseID: t.leaseID, status: status,
@@ -137,7 +137,7 @@ func (r *request) report(t *task, op *operation) error {
 	return r.post("/v1/callbacks/"+op.kind, body, nil)
 }
 
-// resultOf returns the result of an attempt; no two are equal.
+// resultOf returns the result of an attempt, which differs from that of any other.
 func resultOf(leaseID string) json.RawMessage {
 	return json.RawMessage(`{"uri":"mem://` + leaseID + `"}`)
 }

@@ -22,17 +22,17 @@ const (
 	tableQueue    = "luciusqueue"
 )
 
-// tables holds all of them, for the audit.
+// tables holds the names for the audit.
 var tables = audit.Tables{
 	Ledger: tableLedger, Schedule: tableSchedule, Queue: tableQueue,
 	Idempotency: "jobidempotency", Index: "luciusjobindex",
 }
 
-// auditOptions holds what the keys depend on of the rows that a job names.
+// auditOptions holds the settings on which the keys of entries and hints depend.
 var auditOptions = &audit.Options{Tables: tables, Shards: shards, ReadyShards: 1}
 
-// checker checks each write, publish and answer against the invariants, with its own
-// copy of the rows that are durable. Only the driver uses it.
+// checker checks each write, publish and answer against the invariants. It keeps its own
+// copy of the durable rows. Only the driver uses it.
 type checker struct {
 	w          *world
 	seq        int // commits so far
@@ -44,12 +44,12 @@ type checker struct {
 
 	sent    map[string]*ledger.Message // by message id
 	leases  map[string]string          // the attempt of each lease
-	holders map[string]string          // the worker that was handed each lease
-	keys    map[string]answered        // by the command's name
-	reports map[string]done            // the reports that were answered as done, by name
+	holders map[string]string          // the worker that received each lease
+	keys    map[string]answered        // the first answer to each command, by its name
+	reports map[string]done            // the reports that succeeded, by name
 
-	partial  bool            // the write changes the job again, which the store already shows
-	landing  bool            // a write lands after its caller lost it
+	partial  bool            // a later batch of the same write changes the job, too
+	landing  bool            // a write lands after its caller was told that its outcome is unknown
 	outlived map[string]bool // projected rows that landed so after their job was purged
 }
 
@@ -59,7 +59,7 @@ type answered struct {
 	variant int
 }
 
-// done records when a report was answered as done: the number of commits, and the time.
+// done records when a report succeeded: the number of commits by then, and the time.
 type done struct {
 	seq int
 	at  time.Time
@@ -72,19 +72,18 @@ type job struct {
 	exists bool
 	steps  []audit.StepRow
 	outbox map[string]audit.OutboxRow // by row key
-	// superseded is when another attempt of a step followed each attempt, and ended is
-	// when each step ended, both in commits.
+	// superseded and ended are the numbers of commits at which each attempt was followed by
+	// another, and at which each step ended.
 	superseded map[attemptKey]int
 	ended      map[int]int
 	items      map[string]audit.ItemRow     // open and ended, by row key
-	moves      map[string][]lifecycle.Event // of each work item
-	rejected   audit.RejectedRow            // the callbacks that were refused
-	seen       *audit.Evidence              // of these rows; nil until it is asked for
-	// phase is what it waits for by its rows, since phaseAt; heard is when the attempt
-	// that runs was last reported on.
-	phase          string
-	phaseAt, heard time.Time
-	purged         bool
+	moves      map[string][]lifecycle.Event // the moves of each work item
+	rejected   audit.RejectedRow            // the rejected callbacks
+	seen       *audit.Evidence              // cached result of evidence
+	phase      string                       // what the job waits for, by its rows
+	phaseAt    time.Time                    // when phase began
+	heard      time.Time                    // the last report on the running attempt
+	purged     bool
 }
 
 type attemptKey struct{ step, attempt int }
@@ -115,8 +114,8 @@ func (c *checker) job(id string) *job {
 	return j
 }
 
-// evidence returns the job as the audit sees it, without its history. It is not to be
-// changed.
+// evidence returns the job as the audit sees it, without its history. Callers must not
+// change it.
 func (j *job) evidence() *audit.Evidence {
 	if j.seen != nil {
 		return j.seen
@@ -132,16 +131,15 @@ func (j *job) evidence() *audit.Evidence {
 	return e
 }
 
-// write is one row before and after a commit; nil if it does not exist.
+// write is one operation of a commit.
 type write struct {
-	op  *tablestore.Op
-	old tablestore.Properties
-	was bool
-	// kind is the first part of the row key, such as JOB.
-	kind string
+	op   *tablestore.Op
+	old  tablestore.Properties // the row before
+	was  bool                  // the row existed before
+	kind string                // the first part of the row key, such as JOB
 }
 
-// gone reports whether the row is removed.
+// gone reports whether the operation removes the row.
 func (w *write) gone() bool { return w.op.Verb == tablestore.Delete || w.op.Verb == tablestore.Discard }
 
 // before records the rows that a batch is about to write.
@@ -187,23 +185,23 @@ func (c *checker) committedAll(who actor, batches []tablestore.Batch) {
 		})
 		c.committed(who, batch, c.before(batch))
 		if batch[0].Key.Table == tableLedger {
-			who.op = nil // The claim by a worker that waited is not the report's doing.
+			who.op = nil // A waiting worker's claim in the same write does not stem from the report.
 		}
 	}
 }
 
-// told checks that a change is durable that the process tells others of, such as the
-// receiver of a webhook. Any goroutine may call it: the driver writes the checker's rows
-// only while all others are blocked.
+// told checks that a change that the process reveals, for instance to the receiver of a
+// webhook, is durable. Any goroutine may call it, because the driver writes the checker's
+// rows only while all others are blocked.
 func (c *checker) told(job *statemachine.Job) {
 	if j := c.jobs[job.ID]; j == nil || !j.purged && j.row.Rev < job.Rev {
 		c.w.defect("told: rev %d of job %s was told before it was durable", job.Rev, job.ID)
 	}
 }
 
-// noteOutlived remembers projected rows that landed after their job was purged, by a
-// write that its caller had given up. Nothing is left that knows of them, and the
-// guarantees except them. Any other projection of a purged job is a violation.
+// noteOutlived records projected rows that a late write created after their job was purged.
+// Nothing refers to such rows any more, and the guarantees exclude them. Any other projection
+// of a purged job is a violation.
 func (c *checker) noteOutlived(batch tablestore.Batch) {
 	for i := range batch {
 		key := batch[i].Key
@@ -226,7 +224,7 @@ func (c *checker) all() []*job {
 	return list
 }
 
-// anyJob returns the id of a random job, or an empty text.
+// anyJob returns the id of a random job, or "" if there is none.
 func (c *checker) anyJob(draw int) string {
 	list := c.all()
 	if len(list) == 0 {
@@ -235,7 +233,7 @@ func (c *checker) anyJob(draw int) string {
 	return list[draw%len(list)].id
 }
 
-// anyItem returns a random open item of the pull queue; the zero item if there is none.
+// anyItem returns a random open item of the pull queue, or the zero item if there is none.
 func (c *checker) anyItem(draw int) lifecycle.Item {
 	var found []lifecycle.Item
 	for _, j := range c.all() {
@@ -252,7 +250,7 @@ func (c *checker) anyItem(draw int) lifecycle.Item {
 	return found[draw%len(found)]
 }
 
-// paused returns the jobs that are paused, or will be once their attempt ends.
+// paused returns the jobs that are paused or pausing.
 func (c *checker) paused() []string {
 	var ids []string
 	for _, j := range c.all() {

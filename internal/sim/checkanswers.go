@@ -59,7 +59,7 @@ func (c *checker) answeredPause(what, scope string, err error) {
 	}
 }
 
-// checkRefusal checks that a caller may get the error as an answer.
+// checkRefusal checks that the error is one that a caller may get.
 func (c *checker) checkRefusal(what string, err error) {
 	var refused *problem.Error
 	var unfit *ledger.NotRerunnableError
@@ -72,18 +72,18 @@ func (c *checker) checkRefusal(what string, err error) {
 	}
 }
 
-// name is the same for repeats of a report.
+// name identifies a report. Its repeats have the same name.
 func (o *operation) name() string {
 	return fmt.Sprintf("%s %s/%s/%d/%s %s", o.kind, o.jobID, o.stepID, o.attemptNo, o.leaseID, o.status)
 }
 
-// doneBefore reports whether a report was answered as done before another request began.
+// doneBefore reports whether a report succeeded before another request began.
 func (c *checker) doneBefore(name string, began int) bool {
 	first, known := c.reports[name]
 	return known && first.seq <= began
 }
 
-// markDone records that a report was answered as done.
+// markDone records that a report succeeded.
 func (c *checker) markDone(name string) {
 	if _, known := c.reports[name]; !known {
 		c.reports[name] = done{c.seq, time.Now()}
@@ -104,7 +104,7 @@ func (c *checker) answeredCallback(began int, op *operation, err error) {
 	}
 }
 
-// checkDone checks that a report that was answered as done is in the ledger.
+// checkDone checks that the ledger holds a report that succeeded.
 func (c *checker) checkDone(op *operation) {
 	j := c.job(op.jobID)
 	if j.purged || op.kind == "heartbeat" {
@@ -140,8 +140,8 @@ func (c *checker) answeredVerb(began int, op *operation, workID, requestID strin
 	}
 }
 
-// over reports whether the attempt of a report has ended. The history has no
-// heartbeats, so a repeated one may then be refused like a new one.
+// over reports whether the attempt of a report has ended. The server may then refuse a
+// repeated heartbeat like a new one, because the history has no heartbeats.
 func (c *checker) over(op *operation) bool {
 	j := c.job(op.jobID)
 	for i := range j.steps {

@@ -70,7 +70,7 @@ func (c *checker) takeHead(j *job, w *write) {
 		if w.was && !j.row.Tombstone {
 			c.violate("S1", "job %s was deleted without a tombstone", j.id)
 		}
-		j.purged = j.purged || w.was // The accept of a tombstone without a job was abandoned.
+		j.purged = j.purged || w.was // The tombstone may have been that of an abandoned accept.
 		j.exists, j.row = false, audit.JobRow{}
 		return
 	}
@@ -126,7 +126,7 @@ func (c *checker) takeOutbox(j *job, w *write) {
 		c.violate("S7", "outbox row %s changed from bus %s to %s within one attempt", next.ID, old.Bus, next.Bus)
 	}
 	if next.Bus == "queue" {
-		return // The commit publishes it; checkShape checks that there is an item.
+		return // The commit is the publish, and checkShape checks that there is an item.
 	}
 	if !w.was && next.State != "PENDING" {
 		c.violate("S7", "outbox row %s began as %s", next.ID, next.State)
@@ -143,11 +143,12 @@ func (c *checker) takeDirective(j *job, w *write) {
 	}
 }
 
-// takeRejected checks that no record of a refused callback is lost.
+// takeRejected copies the CALLBACKS row, and checks that no record of a rejected callback is
+// lost.
 func (c *checker) takeRejected(j *job, w *write) {
 	if w.gone() {
 		if w.was && !j.purged {
-			c.violate("S16", "the refused callbacks of job %s were deleted", j.id)
+			c.violate("S16", "the rejected callbacks of job %s were deleted", j.id)
 		}
 		j.rejected = audit.RejectedRow{}
 		return
@@ -155,12 +156,12 @@ func (c *checker) takeRejected(j *job, w *write) {
 	was := j.rejected
 	next, err := audit.ReadRejected(w.op.Properties)
 	if err != nil || next.More < was.More || len(next.Kept) < len(was.Kept) {
-		c.violate("S16", "job %s had %d refused callbacks and then %d: %v", j.id, was.Total(), next.Total(), err)
+		c.violate("S16", "job %s had %d rejected callbacks and then %d: %v", j.id, was.Total(), next.Total(), err)
 	}
 	for i := range was.Kept[:min(len(was.Kept), len(next.Kept))] {
 		old, kept := &was.Kept[i], &next.Kept[i]
 		if kept.Step != old.Step || !kept.First.Equal(old.First) || kept.Count < old.Count || kept.Rev < old.Rev {
-			c.violate("S16", "refused callback %d of job %s was %+v and then %+v", i, j.id, *old, *kept)
+			c.violate("S16", "rejected callback %d of job %s was %+v and then %+v", i, j.id, *old, *kept)
 		}
 	}
 	j.rejected = next
@@ -210,7 +211,7 @@ func (c *checker) checkNewJob(j *job) {
 	}
 }
 
-// keyFree reports whether another job may have a job's key by now.
+// keyFree reports whether the idempotency key of a job may belong to another job by now.
 func (c *checker) keyFree(j *job) bool {
 	ttl := c.w.scenario.retention
 	return ttl > 0 && j.row.Terminal() && time.Now().After(j.row.Completed.Add(ttl))

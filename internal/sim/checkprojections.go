@@ -9,8 +9,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// staleProjections returns how the projected rows differ from the jobs. They may lag while
-// there is work, but not once all work is done.
+// staleProjections returns how the projected rows differ from the jobs. They may lag only
+// while there is work.
 func (w *world) staleProjections() []string {
 	if !w.scenario.table {
 		return nil

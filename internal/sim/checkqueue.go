@@ -31,8 +31,8 @@ func (c *checker) published(m *ledger.Message) {
 	c.sent[id] = &message
 }
 
-// checkMessage checks that each message id belongs to one attempt, and each attempt to
-// one message id.
+// checkMessage checks that each message id and each lease belong to one attempt, and each
+// attempt to one message id.
 func (c *checker) checkMessage(jobID, stepID string, attempt int, lease, id string) {
 	name := jobID + "/" + stepID + "/" + strconv.Itoa(attempt)
 	if known := c.leases[lease]; known != "" && known != name {
@@ -54,8 +54,8 @@ func (c *checker) directive(jobID string, step, attempt int) []byte {
 	}], "directive")
 }
 
-// checkQueue checks a batch on the queue's table: only void hints are deleted, and none
-// is written before its kind of work is in the catalog.
+// checkQueue checks a batch on the queue's table: only void hints may be deleted, and a hint
+// may be written only once its kind of work is in the catalog.
 func (c *checker) checkQueue(writes []write) {
 	for i := range writes {
 		w := &writes[i]
@@ -78,8 +78,8 @@ func (c *checker) checkQueue(writes []write) {
 	}
 }
 
-// checkHintGone checks that a deleted hint was void for good: its change has landed or
-// cannot land, and no queued item names it.
+// checkHintGone checks that a deleted hint was void: the change that needed it has landed or
+// can no longer land, and no queued item names the hint.
 func (c *checker) checkHintGone(j *job, key tablestore.Key, rev int64) {
 	if j.purged || j.row.Tombstone {
 		return
@@ -111,7 +111,7 @@ func (c *checker) takeItem(j *job, w *write) {
 	j.items[row] = item
 }
 
-// takeMoves copies the moves of work items from a row of the history.
+// takeMoves copies the moves of work items from a row of the history, and returns them.
 func (c *checker) takeMoves(j *job, w *write) []lifecycle.Event {
 	if w.gone() {
 		return nil
@@ -126,8 +126,8 @@ func (c *checker) takeMoves(j *job, w *write) []lifecycle.Event {
 	return moves
 }
 
-// checkItems compares the work items of a job with those before: each change is a move
-// of the lifecycle and in the item's history.
+// checkItems compares the work items of a job with those before: each change must be a move
+// of the lifecycle, and in the item's history.
 func (c *checker) checkItems(was, j *job, moves []lifecycle.Event) {
 	evidence := j.evidence()
 	for i := range evidence.Items {
@@ -154,12 +154,12 @@ func (c *checker) checkItems(was, j *job, moves []lifecycle.Event) {
 		if !slices.ContainsFunc(evidence.Items, func(row audit.ItemRow) bool {
 			return row.WorkID == e.WorkID && (row.Rev >= e.Rev || row.Removed && row.Rev == e.Rev-1)
 		}) {
-			c.violate("queue", "work item %s was %s by rev %d, and its row is not at it", e.WorkID, e.Type, e.Rev)
+			c.violate("queue", "work item %s was %s at rev %d, which its row has not reached", e.WorkID, e.Type, e.Rev)
 		}
 	}
 }
 
-// checkMemory checks that a claim was stored before it claimed its first item.
+// checkMemory checks that the claim row was stored before the claim took an item.
 func (c *checker) checkMemory(j *job, e lifecycle.Event) {
 	sum := sha256.Sum256([]byte(e.Actor + "\x00" + e.RequestID))
 	memory := c.rows[tablestore.Key{
@@ -174,5 +174,5 @@ func (c *checker) checkMemory(j *job, e lifecycle.Event) {
 			}
 		}
 	}
-	c.violate("queue", "%s claimed work item %s by %s, which remembers %v (%v)", e.Actor, e.WorkID, e.RequestID, candidates, err)
+	c.violate("queue", "%s claimed work item %s by request %s, whose row has %v (%v)", e.Actor, e.WorkID, e.RequestID, candidates, err)
 }

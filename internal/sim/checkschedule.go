@@ -9,8 +9,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// checkForward checks that a schedule entry leads to a job at or before its next
-// deadline, or that workers can find it: its ready hint was written before this commit.
+// checkForward checks that the job can make progress: a schedule entry leads to it at or
+// before its next deadline, or workers can find it by a ready hint that was written before
+// this commit.
 func (c *checker) checkForward(j *job) {
 	evidence, due := j.evidence(), j.due()
 	queued := evidence.Queued()
@@ -28,12 +29,11 @@ func (c *checker) checkForward(j *job) {
 	case queued == nil:
 		c.violate("schedule", "job %s is %s and has no entry", j.id, j.row.State)
 	case j.row.Rev == 1 && !c.w.scenario.atomic:
-		c.violate("schedule", "job %s was accepted, and no entry would free what the accept reserved", j.id)
+		c.violate("schedule", "job %s was accepted, and no entry would release its reservations", j.id)
 	}
 }
 
-// due returns the job's next deadline, the zero time for a job that waits for a
-// worker.
+// due returns the job's next deadline, the zero time if there is none.
 func (j *job) due() time.Time {
 	if j.row.Terminal() {
 		return j.row.Completed.Add(time.Minute)
@@ -64,7 +64,7 @@ func (c *checker) entryKey(j *job) tablestore.Key {
 	return evidence.EntryKey(auditOptions)
 }
 
-// checkSchedule checks that no entry is deleted that is still needed.
+// checkSchedule checks that an entry is deleted only when it is no longer needed.
 func (c *checker) checkSchedule(writes []write) {
 	for i := range writes {
 		w := &writes[i]
@@ -86,23 +86,22 @@ func (c *checker) checkSchedule(writes []write) {
 	}
 }
 
-// timed reports whether a row key of a shard is that of an entry that may represent a
-// deadline.
+// timed reports whether a row key of a shard is that of a timer or dispatch entry.
 func timed(parts []string) bool {
 	return len(parts) == 4 && (parts[0] == string(ledger.Timer) || parts[0] == string(ledger.Dispatch))
 }
 
-// checkEnd checks that the post work of a job's end is done when the last entry that would
-// repeat it is deleted.
+// checkEnd checks that the post-commit work of a job's end is done before the last entry that
+// would repeat it is deleted.
 func (c *checker) checkEnd(j *job) {
 	slot := c.rows[tablestore.Key{Table: tableSchedule, Partition: j.row.SlotPartition, Row: j.row.SlotRow}]
 	if slot.Get("job_id").String() == j.id && !c.remembered(j) {
-		c.violate("slot", "job %s has ended, its slot is taken, and no entry remembers it", j.id)
+		c.violate("slot", "job %s has ended, its slot is taken, and no entry would free it", j.id)
 	}
 }
 
-// remembered reports whether an entry will free the slot of the job: an accept that
-// lost the race for the job may have taken the slot after the end had freed it.
+// remembered reports whether an entry will free the slot of the job. There may be one of an
+// accept that lost the race for the job, and took the slot after the job's end had freed it.
 func (c *checker) remembered(j *job) bool {
 	for key, row := range c.rows {
 		if key.Table == tableSchedule && row.Get("slot_row").String() == j.row.SlotRow && strings.Contains(key.Row, ":"+j.id+":") {

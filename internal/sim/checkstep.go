@@ -53,17 +53,17 @@ func (c *checker) checkPair(j *job, index int) {
 	c.leases[step.Lease] = attempt
 }
 
-// checkFailure checks that a step ends as FAILED_FINAL only when a budget is spent, or a
+// checkFailure checks that a step ends as FAILED_FINAL only if a budget is spent, or if a
 // worker or the bus reported a permanent failure.
 func (c *checker) checkFailure(who actor, j *job, step *audit.StepRow) {
 	if step.ErrorCode == "" {
 		c.violate("S13", "step %s of job %s failed and does not say why", step.ID, j.id)
 	}
-	said := who.op != nil && who.op.kind == "result" && who.op.status == "FAILED_FINAL"
+	justified := who.op != nil && who.op.kind == "result" && who.op.status == "FAILED_FINAL"
 	for i := range step.Spent {
-		said = said || step.Spent[i] > step.Budget[i]
+		justified = justified || step.Spent[i] > step.Budget[i]
 	}
-	if !said && step.ErrorCode != statemachine.ErrorDispatchExhausted {
+	if !justified && step.ErrorCode != statemachine.ErrorDispatchExhausted {
 		c.violate("S13", "step %s of job %s failed (%s) with budget left", step.ID, j.id, step.ErrorCode)
 	}
 }
@@ -83,7 +83,7 @@ func (c *checker) checkReport(who actor, was *job) {
 	}
 }
 
-// checkShape checks a job by itself, as the audit does.
+// checkShape checks the rows of a job against each other, as the audit does.
 func (c *checker) checkShape(j *job) {
 	for _, finding := range j.evidence().Shape() {
 		c.violate(string(finding.Invariant), "job %s: %s", j.id, finding.Detail)
@@ -95,7 +95,7 @@ func (c *checker) checkShape(j *job) {
 	}
 }
 
-// walks reports whether listed edges lead from one state to another.
+// walks reports whether a path of listed edges leads from one state to another.
 func walks[S ~string](edges []statemachine.Edge[S], from, to string) bool {
 	seen, next := map[S]bool{}, []S{S(from)}
 	for len(next) > 0 {

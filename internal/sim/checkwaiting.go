@@ -13,21 +13,21 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// moment is the checker's knowledge of a live job at a time: its rows and its surroundings.
-// It checks what each reason claims about the rows, not how the program finds the reason.
+// moment is a live job at a time, with its rows and its surroundings. The checker derives
+// from it which reasons are true, independently of how the program finds the reason.
 type moment struct {
 	job    *job
 	now    time.Time
-	step   *audit.StepRow   // the first that has not ended
-	row    *audit.OutboxRow // of its latest attempt
+	step   *audit.StepRow   // the first step that has not ended
+	row    *audit.OutboxRow // the row of its latest attempt
 	around statemachine.Surroundings
 
 	held   bool // a worker may have the attempt
 	unsent bool // the attempt is not published
-	queued bool // it waits in the pull queue
+	queued bool // the directive waits in the pull queue
 }
 
-// moment returns the job's moment, nil if the job has ended.
+// moment returns the moment of a job, or nil if the job has ended.
 func (c *checker) moment(j *job, now time.Time, around *statemachine.Surroundings) *moment {
 	i := slices.IndexFunc(j.steps, func(s audit.StepRow) bool { return !s.Terminal() })
 	if i < 0 || j.row.Terminal() {
@@ -45,7 +45,7 @@ func (c *checker) moment(j *job, now time.Time, around *statemachine.Surrounding
 	return m
 }
 
-// phase describes what the job waits for by its rows; [job.phaseAt] is when it began.
+// phase describes what the job waits for, by its rows. [job.phaseAt] is when the phase began.
 func (m *moment) phase() string {
 	if state := m.job.row.State; state == "PAUSED" || state == "PAUSING" || state == "CANCELLING" {
 		return state
@@ -106,7 +106,7 @@ func (m *moment) since(reason string) time.Time {
 	return from
 }
 
-// until returns when the program acts by itself.
+// until returns when the program will act on its own.
 func (m *moment) until(reason string) time.Time {
 	switch {
 	case reason == "scope_paused":
@@ -141,7 +141,7 @@ func (m *moment) blocker(reason string) string {
 }
 
 // surroundings returns possible surroundings of a job. The rows do not depend on them, so
-// the checker invents a different combination for each commit.
+// the checker makes up a different combination for each commit.
 func surroundings(n int, now time.Time) statemachine.Surroundings {
 	var around statemachine.Surroundings
 	switch n % 3 {
@@ -167,9 +167,8 @@ func surroundings(n int, now time.Time) statemachine.Surroundings {
 	return around
 }
 
-// checkWaiting checks that the job waits for exactly one reason, that the program names
-// it, and that all that it says about the reason is true, now and a while later if nothing
-// happens.
+// checkWaiting checks that exactly one reason is true of the job, and that the program gives
+// this reason with correct details, now and, at every other commit, a while later.
 func (c *checker) checkWaiting(j *job) {
 	now := time.Now().UTC()
 	around := surroundings(c.seq, now)
@@ -199,7 +198,7 @@ func (c *checker) judgeWaiting(m *moment, got statemachine.Waiting) {
 	truth := m.reasons()
 	reason := string(got.Reason)
 	if len(truth) != 1 || truth[0] != reason {
-		c.violate("waiting", "job %s waits for %q, and true are %q", m.job.id, reason, truth)
+		c.violate("waiting", "job %s says that it waits for %q, want %q", m.job.id, reason, truth)
 		return
 	}
 	c.waits[reason]++
@@ -215,14 +214,14 @@ func (c *checker) judgeWaiting(m *moment, got statemachine.Waiting) {
 	}
 }
 
-// takeHeard notes a report of the worker: it ends the silence.
+// takeHeard records the time of a worker's report, which ends its silence.
 func (j *job) takeHeard(who actor, old, next *audit.StepRow, row tablestore.Properties) {
 	if next.State == "IN_PROGRESS" && (old.State != "IN_PROGRESS" || who.op != nil) {
 		j.heard = row.Get("updated_at").Time()
 	}
 }
 
-// reader returns a ledger that reads the rows as they are.
+// reader returns a ledger that reads the store directly, not through the gate.
 func (c *checker) reader() *ledger.Ledger {
 	if c.ledger == nil {
 		cfg := ledger.Config{Store: c.w.store, Shards: shards}

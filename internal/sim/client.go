@@ -10,12 +10,9 @@ import (
 // command is a command that each client may submit more than once.
 type command struct {
 	tenant  string
-	key     string // empty: the hash is used instead
-	variant int    // another body under the same key
+	key     string
+	variant int // 1 is another body under the same key
 	steps   int
-	limit   int
-	// patience is the unit of the delays before a retry.
-	patience time.Duration
 }
 
 // hash identifies the body.
@@ -56,7 +53,7 @@ func (w *world) commands() []*command {
 	for i := range list {
 		list[i] = &command{
 			tenant: fmt.Sprintf("t%d", 1+rng.IntN(2)), key: fmt.Sprintf("key-%d", i),
-			steps: 1 + rng.IntN(3), limit: w.scenario.limit, patience: w.scenario.patience,
+			steps: 1 + rng.IntN(3),
 		}
 	}
 	return list
@@ -73,7 +70,7 @@ func (v *visitor) submitAll(commands []*command) {
 			c.variant = 1
 		}
 		if _, err := v.retry(6, func() (any, error) { return v.submit(&c) }); err == nil && v.chance(20) {
-			_, _ = v.submit(&c) // A client repeats a command that was answered.
+			_, _ = v.submit(&c) // Repeat a command that was answered.
 		}
 	}
 }
@@ -102,9 +99,10 @@ func (c *command) body() fields {
 	}
 }
 
-// operate runs an operator, which controls jobs, and requests retries and reruns.
+// operate runs an operator, who controls jobs, items and dispatch, and requests retries and
+// reruns.
 func (v *visitor) operate() {
-	endless := map[string]bool{} // Scopes with a pause that does not end by itself.
+	endless := map[string]bool{} // scopes with a pause that does not end on its own
 	for range v.w.scenario.controls {
 		if !v.pause(8*time.Second) || v.w.isCalm() {
 			break
@@ -132,16 +130,16 @@ func (v *visitor) operate() {
 	}
 	for _, id := range scopes {
 		if endless[id] {
-			v.resumeScope(id, 1000) // Until a replica is up again.
+			v.resumeScope(id, 1000) // A replica may still be down.
 		}
 	}
 }
 
-// scopes are the scopes that an operator pauses.
+// scopes are the scopes that operators pause.
 var scopes = []string{"all", "tenant:t1", "protocol:p2", "lane:1", "service:svc1"}
 
-// pauseScope pauses dispatch by scope, and usually resumes it after a while unless it ends
-// by itself.
+// pauseScope pauses the dispatch of a scope, in half of all cases with an end, and often
+// resumes it after a while.
 func (v *visitor) pauseScope() (id string, ends bool) {
 	id = scopes[v.rng.IntN(len(scopes))]
 	body := map[string]fields{
@@ -176,7 +174,7 @@ func (v *visitor) resumeScope(id string, tries int) {
 	})
 }
 
-// steer controls a job once, sometimes twice.
+// steer requests a random event of a job.
 func (v *visitor) steer(id string) {
 	v.requestEvent(id, []statemachine.Event{
 		statemachine.Cancel{}, statemachine.Pause{}, statemachine.Pause{}, statemachine.Pause{}, statemachine.Resume{},
@@ -184,7 +182,8 @@ func (v *visitor) steer(id string) {
 	}[v.rng.IntN(10)])
 }
 
-// requestEvent requests an event of a job; nil requests a rerun.
+// requestEvent requests an event of a job, or a rerun if event is nil. It sometimes repeats the
+// request, and often resumes a job that it has paused.
 func (v *visitor) requestEvent(id string, event statemachine.Event) {
 	what := fmt.Sprintf("steer %T %s", event, id)
 	from := []string{"failed", "start"}[v.rng.IntN(2)]
@@ -220,7 +219,7 @@ func verbOf(event statemachine.Event) string {
 	}
 }
 
-// release resumes paused jobs in the calm phase, except some that stay paused.
+// release waits for the calm phase, and then resumes most paused jobs.
 func (v *visitor) release() {
 	for !v.w.isCalm() {
 		if !v.pause(time.Second) {

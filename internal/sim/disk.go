@@ -8,26 +8,28 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
-// disk is the disk of the embedded store, which applies each write at once and syncs it
-// later, in the order of the writes. Like the store, it keeps the replies that tell of a
-// write until that write is synced. Only the driver uses it. A nil disk syncs at once.
+// disk models the disk of the embedded store, which applies each write at once and syncs it
+// later, in the order of the writes. As in the store, a reply that reveals a write waits until
+// that write is synced. Only the driver uses it. A nil disk syncs at once.
 //
 //	invariant: the checker's rows are those of the synced writes
 type disk struct {
 	w    *world
 	lag  time.Duration // the longest time until a write is synced
 	tail memstore.Tail
-	// unsynced are the writes of the tail. The one at index i has position synced+i+1.
+	// unsynced are the writes of the tail.
+	//
+	//	invariant: unsynced[i] has the position synced+i+1
 	unsynced []diskWrite
 	synced   int
-	failed   bool // it takes no writes until the process starts again
+	failed   bool // the disk rejects writes until the process restarts
 }
 
-// diskWrite is a write that was applied.
+// diskWrite is a write that was applied but not synced.
 type diskWrite struct {
-	due     time.Time // synced then
+	due     time.Time // when it is synced
 	batches []tablestore.Batch
-	check   func() // checks it
+	check   func() // passes the write to the checker
 }
 
 func newDisk(w *world, lag time.Duration) *disk { return &disk{w: w, lag: lag} }
@@ -73,14 +75,14 @@ func (d *disk) keep(n int) {
 	}
 }
 
-// fail makes the disk fail: it loses writes as in a crash, and the process goes on.
+// fail makes the disk fail: it loses writes as in a crash, but the process continues.
 func (d *disk) fail() {
 	d.crash()
 	d.failed = true
 }
 
-// crash loses the last writes that are not synced: from none, if the process alone has
-// crashed, to all.
+// crash loses a random number of the last unsynced writes: none, as if only the process had
+// crashed, up to all.
 func (d *disk) crash() {
 	d.keep(d.w.rng.IntN(len(d.unsynced) + 1))
 	d.w.faults[Undone] += len(d.unsynced)
@@ -88,7 +90,7 @@ func (d *disk) crash() {
 	d.unsynced, d.failed = nil, false
 }
 
-// next returns when the next write is synced, the zero time if there is none.
+// next returns when the next write is synced, or the zero time if there is none.
 func (d *disk) next() time.Time {
 	if d == nil || len(d.unsynced) == 0 {
 		return time.Time{}
@@ -99,11 +101,10 @@ func (d *disk) next() time.Time {
 // durable reports whether the write at the position is synced.
 func (d *disk) durable(position int) bool { return d == nil || position <= d.synced }
 
-// mayYetSync reports whether the write at the position is not synced, and may be later.
+// mayYetSync reports whether the write at the position is not synced but may be later.
 func (d *disk) mayYetSync(position int) bool { return !d.durable(position) && !d.failed }
 
-// last returns the position of the last write of the partition that is not synced, 0 if
-// there is none.
+// last returns the position of the last unsynced write to the partition, 0 if there is none.
 func (d *disk) last(table, partition string) int {
 	if d == nil {
 		return 0
@@ -118,7 +119,7 @@ func (d *disk) last(table, partition string) int {
 	return 0
 }
 
-// lastOf returns the greatest position that last returns for the batches.
+// lastOf returns the position of the last unsynced write to the partitions of the batches.
 func (d *disk) lastOf(batches ...tablestore.Batch) int {
 	position := 0
 	for _, batch := range batches {

@@ -1,6 +1,6 @@
-// Package sim simulates a whole Lucius: several replicas on one store, and as visitors
-// clients, operators and workers, all in one process, on virtual time, from one seed.
-// Visitors call the HTTP handlers of the replicas.
+// Package sim simulates a whole system in one process, on virtual time, from one seed:
+// several replicas on one store, and the clients, operators and workers that call their
+// HTTP handlers, called visitors.
 //
 //	clients   operator   workers          replicas: ledger, relay, sweeper,
 //	   │          │         │             pull queue, reconciler, retention
@@ -22,18 +22,20 @@
 // visitors are simulated. Everything runs in one bubble of [testing/synctest]. A bubble
 // makes time virtual, but does not order goroutines: the gate does. The driver waits
 // until all goroutines are blocked, sorts the parked calls by actor and content, and
-// draws one. So a seed has the same trace again, on any number of processors.
+// picks one at random. So a seed always has the same trace, on any number of processors.
 //
-// An eighth of all seeds has one replica on the embedded store, which applies a write at
-// once, shows it to its process, and syncs it later. The checker sees each write when it is
-// synced, so whatever is told before violates an invariant, even if no crash follows.
+// An eighth of all seeds run one replica on a model of the embedded store, which applies a
+// write at once, shows it to its process, and syncs it later. The checker sees each write
+// when it is synced, so telling anyone of it earlier violates an invariant, even if no crash
+// follows. A sixteenth run several replicas on a store that applies a whole change at once,
+// as PostgreSQL does.
 //
-// After a phase with faults comes a calm one, in which every job must end and nothing
+// A phase with faults is followed by a calm one, in which every job must end and nothing
 // may be left over. In the last phase there is no work, and few calls are allowed.
 //
 // Every fourth seed runs in the storage layout "table". At its end, the projected rows
-// must agree with the jobs. A quarter of all seeds makes job ids that begin with random
-// bits, as on Azure.
+// must agree with the jobs. In a quarter of all seeds, job ids begin with random bits, as
+// on Azure.
 //
 // Run one seed with
 //

@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// maxPark is the longest time that a call waits for its turn.
+	// maxPark is how long a call waits before it goes first.
 	maxPark = 20 * time.Second
-	// maxLate is the longest time after which a timed-out write lands.
+	// maxLate is the longest time until a timed-out write lands.
 	maxLate = 45 * time.Second
 	// maxDelay is the longest delay of a call or reply.
 	maxDelay = 15 * time.Second
-	// diskFaultRate is how often a fault strikes the disk in a step while writes are not
-	// synced: a few times in a phase with faults.
+	// diskFaultRate is the probability of a disk fault in a step with unsynced writes. It
+	// makes for a few faults in a phase with faults.
 	diskFaultRate = 0.02
 )
 
-// until drives the world until the end time, or until done returns true.
+// until runs the driver until the end time, or until done returns true.
 func (w *world) until(end time.Time, done func() bool) {
 	for time.Now().Before(end) && !w.broken() && !done() {
 		w.advance(end)
@@ -48,7 +48,7 @@ func (w *world) advance(end time.Time) {
 		return
 	}
 	w.execute(w.choose(ready))
-	// Time passes with each call, so that no two are at the same instant.
+	// Let time pass, so that no two calls happen at the same instant.
 	time.Sleep(time.Duration(1 + w.rng.Int64N(int64(3*time.Millisecond))))
 }
 
@@ -67,7 +67,8 @@ func (w *world) schedule(calls []*call) {
 	}
 }
 
-// logUniform draws a duration between two bounds, uniform over the orders of magnitude.
+// logUniform draws a duration between two bounds: each further doubling is an eighth less
+// likely.
 func (w *world) logUniform(least, most time.Duration) time.Duration {
 	d := least
 	for d < most && w.rng.IntN(8) != 0 {
@@ -76,8 +77,8 @@ func (w *world) logUniform(least, most time.Duration) time.Duration {
 	return min(most, d+time.Duration(w.rng.Int64N(int64(d))))
 }
 
-// eligible returns the calls that may be executed, reusing the memory of w.calls, and the
-// time at which the next one may.
+// eligible returns the calls that may be executed, in the memory of calls, and the time at
+// which the next one may be.
 func (w *world) eligible(calls []*call) ([]*call, time.Time) {
 	now := time.Now()
 	found := calls[:0]
@@ -95,7 +96,7 @@ func (w *world) eligible(calls []*call) ([]*call, time.Time) {
 	return found, next
 }
 
-// choose draws the call to execute; one that has expired goes first.
+// choose returns the first call that has expired, otherwise a random one.
 func (w *world) choose(calls []*call) *call {
 	now := time.Now()
 	for _, c := range calls {
@@ -178,7 +179,7 @@ func (w *world) faultOf(c *call) Fault {
 	return w.scenario.faults.draw(w.rng, c.verb)
 }
 
-// inject executes a call with a fault.
+// inject answers or executes a call with a fault.
 func (w *world) inject(c *call, fault Fault) {
 	switch fault {
 	case FailBefore, Throttle, DiskFailure:
@@ -228,14 +229,15 @@ func (w *world) answerDurable(c *call, fault Fault, r reply) {
 	w.hold(c, Unsynced, r, 0)
 }
 
-// hold delays the reply of a call that was executed, by d at least.
+// hold delays the reply of an executed call by at least d.
 func (w *world) hold(c *call, why Fault, r reply, d time.Duration) {
 	w.note(c, why, r)
 	w.gate.hold(&held{r, why}, time.Now().Add(d), c.equal)
 }
 
-// release gives the delayed reply of a call. If its caller has given up before the reply was
-// durable, or the disk has failed, it learns that the outcome is not known.
+// release answers a call with its delayed reply. If the caller gave up before the writes that
+// the reply reveals were durable, or the disk has failed, a write gets an unknown outcome and
+// a read an error.
 func (w *world) release(c *call) {
 	switch {
 	case w.disk.durable(c.held.after):
@@ -247,7 +249,7 @@ func (w *world) release(c *call) {
 	}
 }
 
-// postpone answers a write with an unknown outcome; it lands later, or never.
+// postpone answers a write with an unknown outcome. The write lands later, or never.
 func (w *world) postpone(c *call, fault Fault) {
 	if w.rng.IntN(8) != 0 {
 		late := *c
@@ -279,7 +281,7 @@ func lost(c *call) error {
 	return errors.New("reply lost")
 }
 
-// answer returns the reply to the caller.
+// answer adds the call to the trace, and returns the reply to the caller.
 func (w *world) answer(c *call, fault Fault, r reply) {
 	w.note(c, fault, r)
 	w.gate.leave(r, c.equal)
@@ -294,8 +296,8 @@ func (w *world) note(c *call, fault Fault, r reply) {
 	w.trace.add(line{time.Since(w.start), c.actor, string(c.verb), c.detail, fault, outcome})
 }
 
-// crash kills a process, which restarts later. The embedded store crashes with it: a suffix
-// of the writes that are not synced is lost, and no other write lands later.
+// crash kills a process, which restarts later. The embedded store crashes with it: it loses
+// the last unsynced writes, and no late write lands.
 func (w *world) crash(p *process) {
 	if w.disk != nil {
 		w.disk.crash()
@@ -306,8 +308,8 @@ func (w *world) crash(p *process) {
 	w.after(w.logUniform(100*time.Millisecond, 30*time.Second), p.replica.begin)
 }
 
-// injectWorldFault draws whether a fault of the whole world strikes, and reports
-// whether it did.
+// injectWorldFault injects a fault that strikes many calls, with the probability of the
+// profile, and reports whether it did.
 func (w *world) injectWorldFault() bool {
 	draw := w.rng.Float64()
 	for _, f := range worldFaults {
@@ -336,9 +338,9 @@ func (w *world) injectWorldFault() bool {
 	return false
 }
 
-// injectDiskFault draws whether a fault strikes the computer with the embedded store before
-// all writes are synced, and reports whether one did: it loses its power, or its disk fails
-// and the process runs on for a while.
+// injectDiskFault injects a fault into the host of the embedded store while writes are not
+// synced, and reports whether it did: the host loses power, or its disk fails and the process
+// continues for a while.
 func (w *world) injectDiskFault() bool {
 	r := w.replicas[0]
 	if w.disk.next().IsZero() || r.now == nil || w.rng.Float64() >= diskFaultRate {

@@ -4,31 +4,31 @@ import (
 	"math/rand/v2"
 )
 
-// Fault is one kind of thing that goes wrong.
+// Fault is a kind of fault.
 type Fault string
 
 // The faults.
 const (
 	None        Fault = "-"
-	FailBefore  Fault = "fail-before"  // refused, without effect
-	FailAfter   Fault = "fail-after"   // executed, and the reply is lost
-	LateWrite   Fault = "late-write"   // timed out, and executed later or never
-	CrashBefore Fault = "crash-before" // the process crashes, without effect
-	CrashAfter  Fault = "crash-after"  // executed, and the process crashes
-	SlowReply   Fault = "slow-reply"   // executed, and the reply comes later: a read is stale
-	Delay       Fault = "delay"        // the call is delayed
+	FailBefore  Fault = "fail-before"  // the call is refused, without effect
+	FailAfter   Fault = "fail-after"   // the call is executed, but the reply is lost
+	LateWrite   Fault = "late-write"   // the write times out, and lands later or never
+	CrashBefore Fault = "crash-before" // the process crashes before the call is executed
+	CrashAfter  Fault = "crash-after"  // the process crashes after the call was executed
+	SlowReply   Fault = "slow-reply"   // the call is executed, but its reply comes later: a read is stale
+	Delay       Fault = "delay"        // the call is executed later
 	ShortPage   Fault = "short-page"   // a page has fewer rows than it could
 	Throttle    Fault = "throttle"     // the store refuses all calls for a while
-	Partition   Fault = "partition"    // one replica loses the store for a while
-	ClockJump   Fault = "clock-jump"   // time passes without progress
+	Partition   Fault = "partition"    // one replica cannot reach the store for a while
+	ClockJump   Fault = "clock-jump"   // time passes while nothing runs
 	BusOutage   Fault = "bus-outage"   // the bus, or a topic, is down for a while
 	Rejected    Fault = "rejected"     // the bus rejects a message because of its content
 	Duplicate   Fault = "duplicate"    // the bus delivers a message again
 	Expired     Fault = "expired"      // the caller's context has ended
-	Unsynced    Fault = "unsynced"     // executed, and the reply waits until the disk has synced it
-	PowerLoss   Fault = "power-loss"   // the process crashes, and writes that are not synced are undone
-	DiskFailure Fault = "disk-failure" // writes that are not synced are undone, and the store refuses all calls
-	Undone      Fault = "undone"       // a write that was applied and not synced is undone
+	Unsynced    Fault = "unsynced"     // the call is executed, but its reply waits for the disk
+	PowerLoss   Fault = "power-loss"   // the process crashes, and unsynced writes are undone
+	DiskFailure Fault = "disk-failure" // unsynced writes are undone, and the store refuses all calls
+	Undone      Fault = "undone"       // an unsynced write is undone
 )
 
 // callFaults strike single calls, in the order in which they are drawn.
@@ -59,11 +59,11 @@ func (f Fault) strikes(v verb) bool {
 	}
 }
 
-// profile holds how often each fault strikes. Each seed has a different profile: some have
-// few kinds, so that the effect of one is not hidden by the others.
+// profile holds how often each fault strikes. Each seed draws one: some have few kinds of
+// faults, so that others do not hide the effect of one.
 type profile struct {
 	rates map[Fault]float64
-	delay float64 // the share of calls that are delayed
+	delay float64 // the fraction of calls that are delayed
 }
 
 // newProfile draws a profile.
@@ -75,8 +75,8 @@ func newProfile(rng *rand.Rand) profile {
 			p.rates[f] = intensity * (0.5 + rng.Float64())
 		}
 	}
-	// A crash costs more than a lost reply: a world that is always down tests nothing.
-	p.rates[Rejected] *= 6 // Publishes are few.
+	p.rates[Rejected] *= 6 // There are few publishes.
+	// A crash costs more than a lost reply, and a system that is always down tests nothing.
 	p.rates[CrashBefore] /= 4
 	p.rates[CrashAfter] /= 4
 	for _, f := range worldFaults {
@@ -90,7 +90,7 @@ func newProfile(rng *rand.Rand) profile {
 	return p
 }
 
-// draw draws the fault of one call.
+// draw draws the fault of a call.
 func (p *profile) draw(rng *rand.Rand, v verb) Fault {
 	draw := rng.Float64()
 	for _, f := range callFaults {

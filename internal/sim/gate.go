@@ -23,29 +23,29 @@ const (
 	verbRequest verb = "request" // a visitor sends a request to a replica
 	verbReply   verb = "reply"   // the replica answers
 	verbReceive verb = "receive" // a worker receives a message from the bus
-	verbLook    verb = "look"    // a visitor learns of a job
+	verbLook    verb = "look"    // a visitor learns of a job or an item
 )
 
-// errDead is returned for the calls of a process that has crashed, and for all calls
-// once the simulation is over. No invariant sees it.
+// errDead is returned by the calls of a process that has crashed, and by all calls once the
+// simulation is over. The checker never sees it.
 var errDead = errors.New("the process is dead")
 
 // call is one call of a port that is parked at the gate.
 type call struct {
 	actor string
 	verb  verb
-	// detail describes the whole call: calls of an actor with the same detail are
-	// equal.
+	// detail describes the whole call: calls of an actor with the same verb and detail are
+	// interchangeable.
 	detail string
 	proc   *process        // the caller; nil for a visitor
-	ctx    context.Context //nolint:containedctx // It is the caller's, and the driver asks whether its time is over.
-	// exec executes the call. Only the driver runs it, when all others are blocked.
+	ctx    context.Context //nolint:containedctx // It is the caller's: the driver checks whether it has ended.
+	// exec executes the call. The driver runs it when all other goroutines are blocked.
 	exec func() reply
 	done chan reply
 
-	arrived int       // the driver's step in which it was first seen
-	ready   time.Time // executed at this time or later
-	expires time.Time // goes first after this time
+	arrived int       // the driver's step in which it first saw the call
+	ready   time.Time // the call is not executed earlier
+	expires time.Time // after this time, the call goes first
 	held    *held     // the delayed reply of an executed call
 }
 
@@ -53,12 +53,12 @@ type call struct {
 type reply struct {
 	value any
 	err   error
-	// after is the position of the last write that the reply tells of, 0 for none: it is
-	// given once that write is durable.
+	// after is the position on the disk of the last write that the reply reveals, or 0. The
+	// reply is given once that write is durable.
 	after int
 }
 
-// held is a reply that is given later, to all calls that were equal.
+// held is a delayed reply to all calls that were equal.
 type held struct {
 	reply
 
@@ -68,21 +68,21 @@ type held struct {
 // over reports whether the caller has given up.
 func (c *call) over() bool { return c.ctx != nil && c.ctx.Err() != nil }
 
-// equal reports whether two calls cannot be told apart: they get the same reply at the same
-// time, so their order does not matter.
+// equal reports whether two calls are indistinguishable. Such calls get the same reply at the
+// same time, so their order does not matter.
 func (c *call) equal(other *call) bool {
 	return other == c || other.actor == c.actor && other.verb == c.verb && other.detail == c.detail &&
 		other.arrived == c.arrived && other.held == c.held
 }
 
-// gate blocks all actors: each call of a port is parked here, and the driver decides
-// which is executed.
+// gate serializes all actors: each call of a port is parked here, and the driver decides
+// which one is executed.
 type gate struct {
 	mu      sync.Mutex
 	parked  []*call // sorted by actor, verb and detail; equal calls by arrival
 	stopped bool
-	bell    chan struct{} // rung by each arrival
-	answers []chan reply  // of answered calls, to be used again
+	bell    chan struct{} // signals the arrival of a call
+	answers []chan reply  // channels of answered calls, for reuse
 }
 
 func newGate() *gate { return &gate{bell: make(chan struct{}, 1)} }
@@ -147,12 +147,12 @@ func (g *gate) leave(r reply, leaves func(*call) bool) {
 		if !leaves(c) {
 			return false
 		}
-		c.done <- r // It has room: a call is answered once.
+		c.done <- r // The channel has room, because a call is answered once.
 		return true
 	})
 }
 
-// kill makes all calls of a process fail from now on.
+// kill makes all current and further calls of a process fail.
 func (g *gate) kill(p *process) {
 	g.mu.Lock()
 	p.dead = true
@@ -168,7 +168,7 @@ func (g *gate) alive(p *process) bool {
 	return !p.dead && !g.stopped
 }
 
-// stop ends all parked calls.
+// stop makes all current and further calls fail.
 func (g *gate) stop() {
 	g.mu.Lock()
 	g.stopped = true
@@ -176,13 +176,13 @@ func (g *gate) stop() {
 	g.leave(reply{err: errDead}, func(*call) bool { return true })
 }
 
-// actor is the caller of a port, carried by the context.
+// actor is the caller of a port. The context carries it.
 type actor struct {
 	name string
-	op   *operation // the report that is handled, if an invariant depends on it
+	op   *operation // the report that is being handled, if there is one
 }
 
-// operation is a worker's report, for the invariants.
+// operation is a worker's report, as the checker needs it.
 type operation struct {
 	kind      string // ack, heartbeat, result
 	jobID     string

@@ -15,9 +15,9 @@ import (
 // fields is a JSON object in a request.
 type fields map[string]any
 
-// post sends a request to the HTTP handler of the replica, as if from the network, and
-// decodes its answer. It returns the answer's error as one that the invariants know, or
-// errLost if there was no answer.
+// post sends a request to the HTTP handler of the replica, as if over the network, and
+// decodes the response. It returns an error response as an error that the checker knows, and
+// errLost if there was no response.
 func (r *request) post(path string, body fields, into any) error {
 	encoded, err := json.Marshal(body)
 	if err != nil {
@@ -34,9 +34,9 @@ func (r *request) post(path string, body fields, into any) error {
 	r.handler.ServeHTTP(answer, asked)
 	switch data := answer.Body.Bytes(); {
 	case len(data) == 0:
-		return errLost // The replica has crashed, or the client has given up.
+		return errLost // The replica crashed, or the client gave up.
 	case answer.Code >= http.StatusBadRequest:
-		return told(answer.Code, data)
+		return problemError(answer.Code, data)
 	case into == nil:
 		return nil
 	default:
@@ -47,15 +47,15 @@ func (r *request) post(path string, body fields, into any) error {
 	}
 }
 
-// told returns the error that a problem represents.
-func told(status int, data []byte) error {
+// problemError returns the error that a problem response represents.
+func problemError(status int, data []byte) error {
 	var p struct {
 		Code   problem.Code `json:"code"`
 		Status int          `json:"status"`
 		Detail string       `json:"detail"`
 	}
 	if err := json.Unmarshal(data, &p); err != nil || p.Status != status || p.Code.Status() != status {
-		return fmt.Errorf("%d is answered with %q, which is not a problem of this API", status, data)
+		return fmt.Errorf("the response with status %d has the body %q, which is not a problem of this API", status, data)
 	}
 	switch p.Code {
 	case problem.IdempotencyMismatch:

@@ -9,20 +9,20 @@ import (
 	"slices"
 )
 
-// jobID matches the ids of jobs. Of the other ids, only those of bulk operations are UUIDs
+// jobID matches the ids of jobs. Among other ids, only those of bulk operations are UUIDs
 // of these versions.
 var jobID = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[78][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
 
 const uuidLength = 36
 
-// companions are the fields that must accompany others.
+// companions are pairs of fields: a record with the first must also have the second.
 var companions = [][2]string{
 	{"jobId", "tenant_id"}, {"stepId", "jobId"}, {"stepId", "attempt_no"}, {"correlation_id", "jobId"}, {"trace_id", "jobId"},
 }
 
-// LogFault returns what is wrong with the fields of a line of the log, empty if nothing is:
-// a line about a job names the job and its tenant, one about a step the attempt as well,
-// and no line has a lease id.
+// LogFault returns what is wrong with the fields of a log record, or "". A record about a job
+// must name the job and its tenant, one about a step also the attempt, and none may have a
+// lease id.
 //
 // Source: Option B spec, 20.
 func LogFault(fields map[string]any) string {
@@ -44,7 +44,7 @@ func LogFault(fields map[string]any) string {
 	return ""
 }
 
-// mayFault reports whether the line has a field that LogFault looks at: most have none.
+// mayFault reports whether the record has a field that LogFault checks. Most have none.
 func mayFault(line slog.Record) (may bool) {
 	line.Attrs(func(a slog.Attr) bool {
 		switch {
@@ -60,7 +60,7 @@ func mayFault(line slog.Record) (may bool) {
 	return may
 }
 
-// logCheck is a log handler that reports lines with a fault.
+// logCheck is a log handler that reports records with a fault.
 type logCheck struct {
 	report func(format string, args ...any)
 	given  map[string]any
@@ -81,7 +81,7 @@ func (c *logCheck) Handle(_ context.Context, line slog.Record) error {
 		return true
 	})
 	if fault := LogFault(fields); fault != "" {
-		c.report("the line %q of the log %s: %s", line.Message, fault, fmt.Sprint(fields))
+		c.report("the log record %q %s: %s", line.Message, fault, fmt.Sprint(fields))
 	}
 	return nil
 }

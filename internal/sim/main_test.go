@@ -17,8 +17,8 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	// A world is small and lives for milliseconds: with the default, the collector
-	// runs several times for each.
+	// A simulation is small and takes milliseconds: with the default, the collector would run
+	// several times for each.
 	debug.SetGCPercent(1600)
 	goleak.VerifyTestMain(m)
 }

@@ -15,15 +15,15 @@ import (
 	"testing"
 )
 
-// mutantSeeds is how many seeds a mutant may survive.
+// mutantSeeds is how many seeds a mutant is tested with.
 const mutantSeeds = 12000
 
-// TestMutants breaks the code with one patch after the other, and expects the simulation to
-// detect each by an invariant that the patch names: an invariant that no defect violates
-// proves nothing. If a defect needs too rare a coincidence, its patch names a test instead.
-// The broken files are outside of the tree. `make mutants` runs it; -run TestMutants/<name>
-// runs one patch.
-func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is enough for a machine.
+// TestMutants applies one patch after the other to the code, and expects the simulation to
+// detect each defect by an invariant that the patch names: an invariant that no defect
+// violates proves nothing. If a defect needs too rare a coincidence, its patch names a test
+// instead. The patched files are outside of the tree. `make mutants` runs this test; -run
+// TestMutants/<name> runs one patch.
+func TestMutants(t *testing.T) { //nolint:paralleltest // One build keeps the machine busy.
 	root, err := filepath.Abs("../..")
 	if err != nil {
 		t.Fatal(err)
@@ -44,13 +44,13 @@ func TestMutants(t *testing.T) { //nolint:paralleltest // One build at a time is
 				t.Log(failTest(t, root, overlay, claim))
 				return
 			}
-			t.Log(survive(t, buildMutant(t, overlay), claim.invariants))
+			t.Log(detect(t, buildMutant(t, overlay), claim.invariants))
 		})
 	}
 }
 
-// TestMutantsBuild checks that each patch applies to the current code, and that the code
-// builds with it. It is quick, so it runs with every change.
+// TestMutantsBuild checks that each patch applies to the current code and that the result
+// builds. It is quick, so it runs with every change.
 func TestMutantsBuild(t *testing.T) { //nolint:tparallel // Each build takes all cores.
 	t.Parallel()
 	root, err := filepath.Abs("../..")
@@ -83,8 +83,8 @@ func TestMutantsBuild(t *testing.T) { //nolint:tparallel // Each build takes all
 	}
 }
 
-// claim is the first line of a patch: the invariants by which the simulation detects
-// it, or the test that does.
+// claim is what the first line of a patch says: the invariants by which the simulation
+// detects the defect, and the test that detects it, if one does instead.
 type claim struct {
 	invariants []string
 	pkg, test  string
@@ -125,7 +125,8 @@ func declares(t *testing.T, dir, test string) bool {
 	})
 }
 
-// writeOverlay writes the patched files, and the list by which the compiler finds them.
+// writeOverlay writes the patched files, and returns the file for the -overlay flag of the go
+// command that lists them.
 func writeOverlay(t *testing.T, root, patch string) (list string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -148,7 +149,7 @@ func writeOverlay(t *testing.T, root, patch string) (list string) {
 	return list
 }
 
-// buildMutant builds this test with the overlay, and returns the program.
+// buildMutant builds this test with the overlay, and returns the path of the program.
 func buildMutant(t *testing.T, overlay string) string {
 	t.Helper()
 	program := filepath.Join(filepath.Dir(overlay), "sim.test")
@@ -166,20 +167,20 @@ func failTest(t *testing.T, root, overlay string, c claim) string {
 	run.Dir = root
 	out, err := run.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "--- FAIL: "+c.test) {
-		t.Fatalf("%s of %s does not detect it: %v\n%s", c.test, c.pkg, err, out)
+		t.Fatalf("%s of %s does not detect the defect: %v\n%s", c.test, c.pkg, err, out)
 	}
-	return "seen by " + c.test
+	return "detected by " + c.test
 }
 
-// failure matches the report of a failed seed, and violated a violation in it.
+// failure matches the report of a failed seed, and violated the name of an invariant in it.
 var (
 	failure  = regexp.MustCompile(`seed (\d+):\n((?:[ \t]*\S.*\n)+)`)
 	violated = regexp.MustCompile(`(?m)^\s*(?:audit: (?:violation|late) )?([\w -]+):`)
 )
 
-// survive runs the mutant until it is detected, and returns the seed and the
+// detect runs the mutant until the simulation detects it, and returns the seed and the
 // invariant.
-func survive(t *testing.T, program string, invariants []string) string {
+func detect(t *testing.T, program string, invariants []string) string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -187,26 +188,26 @@ func survive(t *testing.T, program string, invariants []string) string {
 		"-sim.stop", fmt.Sprint("-sim.seeds=", mutantSeeds))
 	out, err := run.CombinedOutput()
 	if err == nil || strings.Contains(string(out), "panic: test timed out") {
-		t.Fatalf("survived %d seeds, or until the time limit", mutantSeeds)
+		t.Fatalf("the mutant survived %d seeds, or the time limit ended the run", mutantSeeds)
 	}
 	seeds := failure.FindAllStringSubmatch(string(out), -1)
 	if seeds == nil {
-		return "seen by a crash: " + string(out[:min(len(out), 300)])
+		return "detected by a crash: " + string(out[:min(len(out), 300)])
 	}
 	for _, seen := range seeds {
 		for _, name := range violated.FindAllStringSubmatch(seen[2], -1) {
 			if slices.Contains(invariants, name[1]) {
-				return fmt.Sprintf("seen at seed %s by %s: %.160s", seen[1], name[1], strings.TrimSpace(seen[2]))
+				return fmt.Sprintf("detected at seed %s by %s: %.160s", seen[1], name[1], strings.TrimSpace(seen[2]))
 			}
 		}
 	}
-	t.Fatalf("seen, and not by %q: %s", invariants, seeds[0][2])
+	t.Fatalf("detected, but not by %q: %s", invariants, seeds[0][2])
 	return ""
 }
 
 // apply applies a unified diff, and returns the files that it changes. The lines that a
-// hunk expects must occur once. Line numbers are ignored, so a patch survives changes
-// elsewhere in its file.
+// hunk expects must occur exactly once. Line numbers are ignored, so that a patch still
+// applies after changes elsewhere in the file.
 func apply(t *testing.T, root, patch string) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -220,7 +221,7 @@ func apply(t *testing.T, root, patch string) map[string]string {
 		for _, hunk := range strings.Split(hunks, "\n@@ ")[1:] {
 			before, after := sides(hunk)
 			if n := strings.Count(text, before); n != 1 {
-				t.Fatalf("%s: a hunk fits %d times, bring the patch up to date:\n%s", name, n, before)
+				t.Fatalf("%s: a hunk matches %d times: update the patch:\n%s", name, n, before)
 			}
 			text = strings.Replace(text, before, after, 1)
 		}

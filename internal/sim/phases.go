@@ -13,28 +13,28 @@ import (
 )
 
 const (
-	// settleTime is how long the jobs have to end in the calm phase: as long as it takes
-	// to spend every budget of every step.
-	settleTime = 15 * time.Minute
-	// cleanupTime is how long leftover rows may then exist: the grace of an orphaned
-	// entry, twice, and a round of the reconciler.
+	// endTime bounds the time until the jobs end in the calm phase: it allows every step to
+	// spend all budgets.
+	endTime = 15 * time.Minute
+	// cleanupTime bounds the time after that until leftover rows are gone: it allows for the
+	// grace of an orphaned entry, twice, and a round of the reconciler.
 	cleanupTime = 15 * time.Minute
-	// countTime is how long the replicas then have to agree on the number of jobs: two
-	// rounds of the reconciler, and two passes of the census.
+	// countTime bounds the time after that until the replicas agree on the number of jobs: it
+	// allows for two rounds of the reconciler, and two passes of the census.
 	countTime = 4 * time.Minute
-	// idleTime is how long the idle world is observed.
+	// idleTime is how long the idle phase lasts.
 	idleTime = 2 * time.Minute
 )
 
-// faultPhase runs the world with faults.
+// faultPhase runs the simulation with faults.
 func (w *world) faultPhase() {
 	w.until(w.start.Add(w.scenario.length), func() bool { return w.trace.n > 6000 })
 }
 
-// tailPhase runs the world without faults: by its end every job must have ended, and
+// calmPhase runs the simulation without faults. By its end every job must have ended, and
 // nothing may be left over.
-func (w *world) tailPhase() {
-	w.faulty, w.tail = false, true
+func (w *world) calmPhase() {
+	w.faulty = false
 	w.throttled = time.Time{}
 	clear(w.cut)
 	clear(w.bus.down)
@@ -45,7 +45,7 @@ func (w *world) tailPhase() {
 		c.ready = time.Now()
 	}
 	unended := w.afterCommits(w.unended)
-	w.until(time.Now().Add(settleTime), func() bool { return len(w.pending()) == 0 && len(unended()) == 0 })
+	w.until(time.Now().Add(endTime), func() bool { return len(w.pending()) == 0 && len(unended()) == 0 })
 	w.requireNone("L2", w.pending())
 	w.requireNone("L2", unended())
 	w.mu.Lock()
@@ -63,13 +63,14 @@ func (w *world) tailPhase() {
 	w.audit()
 }
 
-// afterCommits returns a function that calls list again only after a commit: the result of
-// list must depend on the rows alone.
+// afterCommits returns a function that returns list(), but calls it again only after a commit.
+// The result of list must depend only on the rows.
 func (w *world) afterCommits(list func() []string) func() []string {
 	return afterChange(func() int { return w.check.seq }, list)
 }
 
-// afterChange returns a function that calls list again only after version has risen.
+// afterChange returns a function that returns list(), but calls it again only after version
+// has changed.
 func afterChange(version func() int, list func() []string) func() []string {
 	seen, last := -1, []string(nil)
 	return func() []string {
@@ -80,8 +81,8 @@ func afterChange(version func() int, list func() []string) func() []string {
 	}
 }
 
-// eachSecond returns a function that calls done only once a second instead of at each step
-// of the driver, and returns false in between.
+// eachSecond returns a function that calls done at most once a second, and returns false in
+// between.
 func eachSecond(done func() bool) func() bool {
 	var next time.Time
 	return func() bool {
@@ -93,7 +94,7 @@ func eachSecond(done func() bool) func() bool {
 	}
 }
 
-// requireNone reports what should not exist by now.
+// requireNone reports each element of the list as a violation.
 func (w *world) requireNone(invariant string, list []string) {
 	for _, what := range list {
 		if !w.broken() {
@@ -102,7 +103,7 @@ func (w *world) requireNone(invariant string, list []string) {
 	}
 }
 
-// idlePhase checks that a world without work makes few calls.
+// idlePhase checks that a system without work makes few calls.
 func (w *world) idlePhase() {
 	before := w.trace.n
 	end := time.Now().Add(idleTime)
@@ -118,7 +119,7 @@ func (w *world) idlePhase() {
 	}
 }
 
-// pending reports what the driver itself has still to do.
+// pending reports whether the driver still has something to do.
 func (w *world) pending() []string {
 	if len(w.late) > 0 || len(w.agenda) > 0 || !w.disk.next().IsZero() {
 		return []string{"writes or tasks are pending"}
@@ -145,7 +146,7 @@ func (w *world) leftOver() []string {
 			list = append(list, what+" "+key.String())
 		}
 	}
-	slices.Sort(list) // The order of the map differs from run to run.
+	slices.Sort(list) // Map iteration has a random order.
 	return list
 }
 
@@ -159,7 +160,7 @@ func stepsOf(j *job) string {
 	return b.String()
 }
 
-// surplus returns why a row should have been deleted, empty if it should not.
+// surplus describes a row that should have been deleted. It returns "" for any other.
 func (w *world) surplus(key tablestore.Key) string {
 	row := w.check.rows[key]
 	switch {
@@ -179,7 +180,7 @@ func (w *world) surplus(key tablestore.Key) string {
 	return ""
 }
 
-// running returns how many replicas have started. In the tail none crashes.
+// running returns how many replicas have started. In the calm phase none crashes.
 func (w *world) running() int {
 	n := 0
 	for _, r := range w.replicas {
@@ -190,8 +191,8 @@ func (w *world) running() int {
 	return n
 }
 
-// miscounted returns the replicas with a census that does not agree with the rows: at this
-// point no step has work left, and the jobs that have not ended are paused.
+// miscounted describes how the census of each replica differs from the rows. At this point, no
+// step has work left, and jobs that have not ended are paused.
 func (w *world) miscounted() []string {
 	paused := 0
 	for _, j := range w.check.all() {
@@ -213,7 +214,7 @@ func (w *world) miscounted() []string {
 		}
 		for _, s := range report.Services {
 			if s.Dispatching+s.Queued+s.Claimed+s.Running+s.Backoff != 0 {
-				list = append(list, fmt.Sprintf("%s counts steps of a service that has nothing to do: %+v", r.now.name, s))
+				list = append(list, fmt.Sprintf("%s counts steps of a service that has no work: %+v", r.now.name, s))
 			}
 		}
 	}

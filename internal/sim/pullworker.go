@@ -15,7 +15,7 @@ func (v *visitor) pullWork() {
 			v.reportStale(v.oneOf(old))
 		}
 		for _, got := range v.claim(n) {
-			v.w.actors.Go(v.fork().workOff(v.name, got))
+			v.w.actors.Go(v.fork().execute(v.name, got))
 			old = append(old, got.task())
 		}
 	}
@@ -61,11 +61,11 @@ func (v *visitor) claim(n int) []item {
 	return items
 }
 
-// workOff executes one item by the verbs of the pull queue, or by callbacks.
-func (v *visitor) workOff(owner string, got item) func() {
+// execute executes one item by the verbs of the pull queue, or by callbacks.
+func (v *visitor) execute(owner string, got item) func() {
 	return func() {
 		t := got.task()
-		if v.chance(15) { // Claimed here, reported by callbacks.
+		if v.chance(15) { // A worker may claim an item here and report it by callbacks.
 			v.work(t)()
 			return
 		}
@@ -90,7 +90,7 @@ type itemWorker struct {
 	verbs  int
 }
 
-// run calls the verbs in order; before the calm phase it may crash or be slow.
+// run calls the verbs in order. Before the calm phase it may crash or be slow.
 func (h *itemWorker) run(status lifecycle.Status) {
 	calm := h.w.isCalm()
 	if !calm && h.chance(8) {
@@ -110,7 +110,7 @@ func (h *itemWorker) run(status lifecycle.Status) {
 			return
 		}
 	}
-	if !calm && h.chance(10) && !h.pause(leaseTime) { // Slow, perhaps beyond its lease.
+	if !calm && h.chance(10) && !h.pause(leaseTime) { // slow, perhaps beyond the lease
 		return
 	}
 	h.do("result", h.outcome())
@@ -134,7 +134,7 @@ func (h *itemWorker) do(kind, status string) bool {
 	value, err := h.retry(4, ask)
 	got, ok := value.(item)
 	if err != nil || !ok || got.Directive.AttemptNo != h.task.attemptNo {
-		return false // In the last case another worker has the item's next attempt.
+		return false // With another attempt number, the item was handed out again.
 	}
 	if h.chance(20) {
 		_, _ = ask()
@@ -160,7 +160,7 @@ func (r *request) verb(h *itemWorker, op *operation, id string, rev int64) (any,
 	return got, err
 }
 
-// operateItem runs an operator that stalls an item or requeues a stalled one.
+// operateItem stalls a random item, or requeues it if it is stalled.
 func (v *visitor) operateItem() {
 	draw := v.rng.IntN(1 << 20)
 	r := v.w.gate.park(&call{

@@ -28,18 +28,18 @@ type replica struct {
 	w          *world
 	name       string
 	generation int
-	now        *process // nil while it is down; used by the driver
+	now        *process // nil while the replica is down; only the driver uses it
 }
 
 // process is one run of a replica.
 type process struct {
 	replica *replica
 	name    string
-	dead    bool            // under the gate's mutex
+	dead    bool            // guarded by the gate's mutex
 	ctx     context.Context //nolint:containedctx // It ends when the process crashes.
 	cancel  context.CancelFunc
 	rng     *rand.Rand
-	pull    bool // it publishes to the pull queue, otherwise to the bus
+	pull    bool // publishes to the pull queue, otherwise to the bus
 
 	mu    sync.Mutex
 	parts *parts // nil until it has started
@@ -52,7 +52,7 @@ type parts struct {
 	callbacks  *callbacks.Service
 	reconciler *upkeep.Reconciler
 	gate       *pauses.Gate
-	pauses     bool            // operators pause dispatch; otherwise the gate is not asked
+	pauses     bool            // operators pause dispatch; without it the gate is not used
 	outages    *outbox.Outages // nil if replicas do not share them
 	ended      jobs.Ended
 	census     *census.Census
@@ -108,8 +108,8 @@ func (p *process) main(w *world) {
 	}
 }
 
-// up returns the parts of a process that has started, otherwise nil: also for a replica that
-// is down, of a world that is broken early.
+// up returns the parts of a process that has started, otherwise nil. p is nil if its replica
+// is down.
 func (p *process) up() *parts {
 	if p == nil {
 		return nil
@@ -164,9 +164,9 @@ func (p *process) open(w *world) (*parts, error) {
 		return nil, err
 	}
 	made.ledger = l
-	queueLots := &randomSource{rng: w.source(p.name + "/queue")}
+	queueRandom := &randomSource{rng: w.source(p.name + "/queue")}
 	if made.queue, err = workqueue.New(workqueue.Config{
-		Ledger: l, Store: store, Mirror: mirror, Random: queueLots.float, Held: made.held, HeldTenant: made.heldTenant, Logger: w.log,
+		Ledger: l, Store: store, Mirror: mirror, Random: queueRandom.float, Held: made.held, HeldTenant: made.heldTenant, Logger: w.log,
 	}); err != nil {
 		return nil, err
 	}
@@ -204,13 +204,13 @@ func (m *parts) count(ctx context.Context, w *world, p *process, store tablestor
 	return m.census.Open(ctx)
 }
 
-// every adds a loop that runs a pass at each interval.
+// every adds a loop that runs a pass in each interval.
 func (m *parts) every(interval time.Duration, l upkeep.Loop) {
 	l.Interval = interval
 	m.loops = append(m.loops, loop{l.Name, l.Run})
 }
 
-// admit asks the gate, which is set before any loop runs.
+// admit asks the gate, which is set before any loop starts.
 func (m *parts) admit(target statemachine.Target) bool {
 	return !m.pauses || m.gate.Admit(target)
 }
@@ -222,7 +222,7 @@ func (m *parts) held(target statemachine.Target) bool {
 
 func (m *parts) heldTenant(tenantID string) bool { return m.pauses && m.gate.HoldsTenant(tenantID) }
 
-// mirrorLimit is so small that mirrors sometimes overflow.
+// mirrorLimit is small, so that mirrors sometimes overflow.
 const mirrorLimit = 4
 
 // addLoops adds the background loops.
@@ -231,34 +231,34 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *ou
 	if err != nil {
 		return err
 	}
-	relayLots, sweepLots := &randomSource{rng: w.source(p.name + "/relay")}, &randomSource{rng: w.source(p.name + "/sweeper")}
+	relayRandom, sweepRandom := &randomSource{rng: w.source(p.name + "/relay")}, &randomSource{rng: w.source(p.name + "/sweeper")}
 	workers := 2
 	if w.scenario.mixed {
-		// The reconciler may hand over rows before the relay runs: the Go scheduler would
-		// choose how two workers share them.
+		// If rows wait before the relay starts, the Go scheduler would decide how two workers
+		// share them.
 		workers = 1
 	}
 	relay, err := outbox.NewRelay(outbox.Config{
-		Ledger: m.ledger, Publisher: publisher, Inbox: inbox, Breakers: breakers, Random: relayLots.float,
+		Ledger: m.ledger, Publisher: publisher, Inbox: inbox, Breakers: breakers, Random: relayRandom.float,
 		Fatal:    func(e *seqledger.IllegalTransitionError) { w.defect("%s: illegal transition: %v", p.name, e) },
 		Deadline: publishDeadline, Batch: 4, Workers: workers, Logger: w.log,
-		// One at a time: the first calls for rows of one job in one pass are equal, so the
-		// Go scheduler would choose which of them draws which id.
+		// Rows are marked one at a time: the first calls for rows of one job in one pass are
+		// equal, so the Go scheduler would decide which of them draws which id.
 		Marks: 1, PassLimit: 16, Admit: m.admit, Held: m.held,
 	})
 	if err != nil {
 		return err
 	}
-	swept := upkeep.SweeperConfig{Ledger: m.ledger, Page: 8, Parallel: 1, Random: sweepLots.float, Logger: w.log}
+	sweeping := upkeep.SweeperConfig{Ledger: m.ledger, Page: 8, Parallel: 1, Random: sweepRandom.float, Logger: w.log}
 	m.loops = []loop{{"relay", relay.Run}}
 	m.every(relayInterval, upkeep.Loop{Name: "relay passes", Pass: func(ctx context.Context) error {
 		_, err := relay.RunOnce(ctx)
 		return err
 	}})
 	if w.scenario.sharesOutages {
-		m.addOutages(store, breakers, &swept)
+		m.addOutages(store, breakers, &sweeping)
 	}
-	sweeper, err := upkeep.NewSweeper(swept)
+	sweeper, err := upkeep.NewSweeper(sweeping)
 	if err != nil {
 		return err
 	}
@@ -266,10 +266,10 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *ou
 	return m.addCleanup(w)
 }
 
-// addOutages lets replicas share which topics are down, for the sweeper.
-func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, swept *upkeep.SweeperConfig) {
+// addOutages makes replicas share outages of topics, and lets the sweeper read them.
+func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, sweeping *upkeep.SweeperConfig) {
 	m.outages = outbox.NewOutages(store, m.ledger.Tables().Schedule, publishDeadline+2*relayInterval)
-	swept.Outages = func(ctx context.Context) (upkeep.Outages, error) {
+	sweeping.Outages = func(ctx context.Context) (upkeep.Outages, error) {
 		ends, err := m.outages.Ends(ctx)
 		return upkeep.Outages{Topic: ends.Topic}, err
 	}
@@ -278,7 +278,7 @@ func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, swept 
 	}})
 }
 
-// addKeepers adds the loops that finish work that others left.
+// addCleanup adds the reconciler and the retention.
 func (m *parts) addCleanup(w *world) error {
 	reconciler, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{
 		Ledger: m.ledger, Page: 8, Rest: reconcileInterval, Census: m.census, Logger: w.log,
@@ -316,7 +316,7 @@ type randomSource struct {
 
 var _ io.Reader = (*randomSource)(nil)
 
-// Read fills p; it never fails.
+// Read fills p with random bytes. It never fails.
 func (l *randomSource) Read(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -11,29 +11,29 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// errLost is returned to a visitor that does not learn the outcome of its request.
+// errLost is returned if a visitor does not learn the outcome of its request.
 var errLost = errors.New("no answer")
 
-// visitor is an actor outside of the replicas: a client, an operator or a worker.
+// visitor is an actor outside the replicas: a client, an operator or a worker.
 type visitor struct {
 	w    *world
 	name string
 	rng  *rand.Rand
 	n    int // requests so far
-	jobs int // tasks begun
+	jobs int // tasks started
 }
 
 func (w *world) visitor(name string) *visitor {
 	return &visitor{w: w, name: name, rng: w.source(name)}
 }
 
-// request is a request that reached a replica.
+// request is a request that has reached a replica.
 type request struct {
 	*parts
 	id    string
 	proc  *process
 	ctx   context.Context //nolint:containedctx // A request lasts as long as its context.
-	began int             // the number of commits before it
+	began int             // the number of commits before the request
 }
 
 // answer is the answer of a replica.
@@ -43,7 +43,7 @@ type answer struct {
 }
 
 // ask sends a request to a random replica and waits for the answer. handle runs in the
-// replica. known gets the answer when it is given, whether or not it arrives.
+// replica. The driver calls known when the replica answers, even if the visitor has given up.
 func (v *visitor) ask(what string, op *operation, handle func(*request) (any, error), known func(*request, any, error)) (any, error) {
 	v.n++
 	name := fmt.Sprintf("%s#%d", v.name, v.n)
@@ -59,7 +59,7 @@ func (v *visitor) ask(what string, op *operation, handle func(*request) (any, er
 	v.w.serve(func() {
 		defer cancel()
 		value, err := handle(req)
-		back := &call{actor: name, verb: verbReply, detail: what + " " + tell(err), proc: req.proc, exec: func() reply {
+		back := &call{actor: name, verb: verbReply, detail: what + " " + errorText(err), proc: req.proc, exec: func() reply {
 			known(req, value, err)
 			return reply{}
 		}}
@@ -78,8 +78,8 @@ func (v *visitor) ask(what string, op *operation, handle func(*request) (any, er
 	}
 }
 
-// serve runs f in a goroutine. It prefers a goroutine that has finished earlier: its stack
-// has already grown enough for a request.
+// serve runs f in a goroutine. It prefers one that has finished a request, because its stack
+// has already grown.
 func (w *world) serve(f func()) {
 	select {
 	case w.served <- f:
@@ -98,8 +98,8 @@ func (w *world) serve(f func()) {
 	})
 }
 
-// tell returns an error for the trace.
-func tell(err error) string {
+// errorText returns the text of an error for the trace.
+func errorText(err error) string {
 	if err == nil {
 		return "ok"
 	}
@@ -128,7 +128,7 @@ func unknown(err error) bool {
 	return errors.Is(err, errLost) || errors.Is(err, tablestore.ErrUnknown) || errors.Is(err, tablestore.ErrUnavailable)
 }
 
-// insist repeats a request until there is an answer, or patience ends.
+// retry repeats a request until it is answered, or has been sent tries times.
 func (v *visitor) retry(tries int, ask func() (any, error)) (any, error) {
 	for {
 		value, err := ask()
@@ -141,10 +141,11 @@ func (v *visitor) retry(tries int, ask func() (any, error)) (any, error) {
 	}
 }
 
-// pause sleeps for up to twice that long.
+// pause sleeps for a random time, on average about. It reports false when the simulation is
+// over.
 func (v *visitor) pause(about time.Duration) bool {
 	return v.w.sleep(time.Duration(v.rng.Int64N(int64(2 * about))))
 }
 
-// chance draws true with that probability in percent.
+// chance returns true with a probability in percent.
 func (v *visitor) chance(percent int) bool { return v.rng.IntN(100) < percent }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// The times of the simulated servers. They are short, so that many events fit into little
-// virtual time, but have the same proportions as in the program.
+// The times of the simulated servers. They are short, so that much happens in little virtual
+// time, but have the same proportions as in the program.
 const (
 	shards            = 2
 	publishDeadline   = 4 * time.Second
@@ -20,27 +20,27 @@ const (
 
 // scenario is the configuration that a seed draws.
 type scenario struct {
-	pull          bool // the pull queue, otherwise a bus
-	mixed         bool // each process of a replica draws one of the two buses
-	table         bool // the storage layout "table", otherwise "ledger"
-	atomic        bool // the store applies a whole change in one write, as the embedded one; one replica uses it
-	shared        bool // several replicas use the atomic store, as with PostgreSQL
+	pull          bool // processes publish to the pull queue, otherwise to a bus
+	mixed         bool // each process draws which of the two it publishes to
+	table         bool // the storage layout is "table", otherwise "ledger"
+	atomic        bool // the store applies a whole change in one write
+	shared        bool // several replicas use the atomic store, as on PostgreSQL; otherwise one, as embedded
 	spread        bool // job ids begin with random bits, as on Azure, otherwise with the time
 	pauses        bool // operators pause dispatch by scope
 	sharesOutages bool // replicas share outages of the bus
 	replicas      int
 	clients       int
 	workers       int
-	commands      int           // distinct commands
-	submits       int           // of each client
-	controls      int           // by operators
+	commands      int           // how many distinct commands there are
+	submits       int           // how often each client submits one
+	controls      int           // how often the operator acts
 	limit         int           // the limit of a tenant's jobs in flight; 0 means no limit
-	inbox         int           // room on the hot path
-	jitter        float64       // of the delays
-	liveness      bool          // the reconciler runs from the start
-	cold          bool          // one replica has no relay to hand rows to
-	patience      time.Duration // the unit of the delays before a retry
-	retention     time.Duration // 0: jobs are kept
+	inbox         int           // the size of the relay's inbox
+	jitter        float64       // of the delays before retries
+	reconcile     bool          // the reconciler runs from the start
+	cold          bool          // one replica does not hand rows straight to its relay
+	retryUnit     time.Duration // the unit of the delays before a retry
+	retention     time.Duration // 0 keeps jobs
 	length        time.Duration // of the phase with faults
 	faults        profile
 }
@@ -58,11 +58,11 @@ func newScenario(rng *rand.Rand) scenario {
 	if rng.IntN(2) == 0 {
 		s.jitter = 0.3
 	}
-	s.liveness = rng.IntN(3) == 0
+	s.reconcile = rng.IntN(3) == 0
 	s.cold = rng.IntN(4) == 0
-	s.patience = time.Duration(1+rng.IntN(3)*5) * time.Second
+	s.retryUnit = time.Duration(1+rng.IntN(3)*5) * time.Second
 	if rng.IntN(5) == 0 {
-		s.retention = 4 * maxLate // A write that lands late finds the job.
+		s.retention = 4 * maxLate // so that a late write still finds the job
 	}
 	s.faults = newProfile(rng)
 	return s

@@ -22,17 +22,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-// maxSteps is the maximum number of steps of a command; each number of steps has a request
-// type.
+// maxSteps is the most steps of a command. Each number of steps has a request type.
 const maxSteps = 3
 
-// registries holds the parsed protocols by patience: parsing them costs more than all
-// else that a process does when it starts. A registry never changes.
+// registries caches the parsed protocols by retryUnit: parsing them costs more than
+// everything else that a process does at its start. A registry never changes.
 var registries sync.Map
 
 // protocols returns the protocols of one to three steps.
 func (s *scenario) protocols() (*protocol.Holder, error) {
-	if known, ok := registries.Load(s.patience); ok {
+	if known, ok := registries.Load(s.retryUnit); ok {
 		return protocol.NewHolder(known.(*protocol.Registry)), nil
 	}
 	files := fstest.MapFS{}
@@ -42,9 +41,9 @@ func (s *scenario) protocols() (*protocol.Holder, error) {
 		for i := range steps {
 			fmt.Fprintf(&text, "  - {step_id: s%d, step_type: t, service: svc%d, input: previous, ack_timeout: %s, lease: %s,\n",
 				i, i%2, ackTimeout, leaseTime)
-			p := s.patience
+			u := s.retryUnit
 			fmt.Fprintf(&text, "     retry: {dispatch: [%s, %s], ack: [%s, %s, %s], execution: [%s, %s, %s], max_attempts: 1000}}\n",
-				2*p, 4*p, 2*p, 4*p, 7*p, 2*p, 4*p, 7*p)
+				2*u, 4*u, 2*u, 4*u, 7*u, 2*u, 4*u, 7*u)
 		}
 		files[fmt.Sprintf("p%d.yaml", steps)] = &fstest.MapFile{Data: []byte(text.String())}
 	}
@@ -52,7 +51,7 @@ func (s *scenario) protocols() (*protocol.Holder, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the simulation's protocols: %w", err)
 	}
-	registries.Store(s.patience, registry)
+	registries.Store(s.retryUnit, registry)
 	return protocol.NewHolder(registry), nil
 }
 
@@ -92,8 +91,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 		UseCases: httpapi.UseCases{
 			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, around),
 			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Reconciler: m.reconciler,
-			Census:     m.census,
-			Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
+			Census: m.census, Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.
 		Auth:  auth.New(auth.Config{}), Registry: prometheus.NewRegistry(), Log: w.log,

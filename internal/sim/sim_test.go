@@ -18,13 +18,13 @@ import (
 	"github.com/lucius-project/lucius/internal/sim"
 )
 
-// corpus holds the seeds that once found a defect.
+// corpus holds the seeds that have found a defect.
 //
 //go:embed testdata/sim/seeds.txt
 var corpus []byte
 
-// TestSim runs the simulation with the corpus, and with fresh seeds that follow a fixed
-// one, so that two runs of one commit are equal.
+// TestSim runs the simulation with the corpus, and with further seeds that are the same in
+// each run.
 func TestSim(t *testing.T) {
 	t.Parallel()
 	if *oneSeed != 0 {
@@ -70,7 +70,7 @@ func judge(t *testing.T, result *sim.Result) {
 	}
 }
 
-// known returns the corpus.
+// known returns the seeds of the corpus.
 func known(t *testing.T) []uint64 {
 	t.Helper()
 	var seeds []uint64
@@ -89,7 +89,7 @@ func known(t *testing.T) []uint64 {
 	return seeds
 }
 
-// fresh returns the seeds that the flags name.
+// fresh returns the seeds that the flags select.
 func fresh() []uint64 {
 	count := *seedCount
 	if testing.Short() {
@@ -131,7 +131,7 @@ func (s *totals) add(result *sim.Result) {
 	}
 }
 
-// String summarizes a long run.
+// String summarizes the run.
 func (s *totals) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,8 +155,8 @@ func (s *totals) String() string {
 	return b.String()
 }
 
-// TestSameSeedSameTrace checks that a seed has the same trace again, on one processor
-// and on two.
+// TestSameSeedSameTrace checks that a seed always has the same trace, on one processor and on
+// two.
 func TestSameSeedSameTrace(t *testing.T) { //nolint:paralleltest // It sets the number of processors.
 	count := uint64(50)
 	if testing.Short() {
@@ -170,7 +170,7 @@ func TestSameSeedSameTrace(t *testing.T) { //nolint:paralleltest // It sets the 
 		for seed := uint64(1); seed <= count; seed++ {
 			hash := sim.Run(t, seed, nil).Hash
 			if first, known := hashes[seed]; known && first != hash {
-				t.Errorf("seed %d has another trace on %d processors", seed, processors)
+				t.Errorf("seed %d has a different trace on %d processors", seed, processors)
 			}
 			hashes[seed] = hash
 		}

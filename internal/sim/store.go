@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// censusPartition holds what each replica counts.
+// censusPartition is the partition of the census.
 const censusPartition = "census"
 
 // port is a process's connection to the store. It is not a [tablestore.AtomicStore], so
@@ -47,7 +47,7 @@ func (s atomicPort) CommitAll(
 			return reply{etags, err, s.w.disk.lastOf(batches...)}
 		}
 		position := s.w.disk.write(batches, func() { s.w.check.committedAll(who, batches) })
-		if applied != nil { // Before the caller is answered, and also if it never is.
+		if applied != nil { // The caller may never get a reply.
 			applied(etags)
 		}
 		return reply{etags, nil, position}
@@ -103,7 +103,7 @@ func (s *port) park(ctx context.Context, v verb, detail string, exec func() repl
 	return s.w.gate.park(&call{actor: actorOf(ctx).name, verb: v, detail: detail, proc: s.p, ctx: ctx, exec: exec})
 }
 
-// commit applies a batch, and checks what it wrote.
+// commit applies a batch, and passes it to the checker.
 func (w *world) commit(who actor, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	before := w.check.before(batch)
 	etags, err := w.store.Commit(context.Background(), batch)

@@ -11,10 +11,10 @@ import (
 // traceTail is how many lines a trace keeps.
 const traceTail = 80
 
-// trace is the sequence of calls: a hash of all, and the text of the last ones.
+// trace is the sequence of calls: a hash of all, and the last ones.
 type trace struct {
 	hash  hash.Hash64
-	text  []byte // of the last line, to reuse its memory
+	text  []byte // the text of the last line, to reuse its memory
 	lines [traceTail]line
 	n     int
 	log   func(string)

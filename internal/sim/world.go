@@ -17,18 +17,18 @@ import (
 // Result is the result of one simulation.
 type Result struct {
 	Seed uint64
-	// Hash is the hash of the trace: two runs of a seed have the same.
+	// Hash is the hash of the trace, which is the same in each run of a seed.
 	Hash uint64
-	// Calls is the number of port calls, and Faults how many of each kind struck.
+	// Calls is the number of port calls, and Faults the number of faults of each kind.
 	Calls  int
 	Faults map[Fault]int
 	// Virtual is the virtual time that passed.
 	Virtual time.Duration
-	// Ended is the number of jobs by the state that they ended in.
+	// Ended is the number of jobs by their last state.
 	Ended map[string]int
-	// Waits is how often jobs were seen to wait for each reason.
+	// Waits is how often a job was found to wait for each reason.
 	Waits map[string]int
-	// Violations are the violated invariants; a correct program has none.
+	// Violations are the violated invariants. A correct program has none.
 	Violations []string
 	// Trace is the end of the trace, if there are violations.
 	Trace []string
@@ -48,39 +48,38 @@ type world struct {
 	start    time.Time
 	replicas []*replica
 	stopping chan struct{}
-	served   chan func() // hands requests to goroutines that have finished one
+	served   chan func() // passes requests to goroutines that have finished one
 	actors   sync.WaitGroup
 
-	// Only the driver uses the next fields.
+	// Only the driver uses these fields.
 	faulty    bool
 	step      int
 	alarm     *time.Timer // ends a rest
 	faults    map[Fault]int
 	agenda    []dueTask
-	late      []*call
-	calls     []*call              // of the step, to reuse its memory
-	throttled time.Time            // until then the store refuses all calls
-	cut       map[string]time.Time // by replica: until then it has no store
-	tail      bool
-	counted   int  // reads of the census
-	shortPage bool // the scan that is executed returns a short page
+	late      []*call              // timed-out writes that have not landed
+	calls     []*call              // the calls of the step, to reuse its memory
+	throttled time.Time            // until when the store refuses all calls
+	cut       map[string]time.Time // replica → until when it cannot reach the store
+	counted   int                  // how often the census was read
+	shortPage bool                 // the current scan returns a short page
 
-	log *slog.Logger // checks the lines of all parts
+	log *slog.Logger // the log of all parts, which checks its records
 
 	mu        sync.Mutex
-	defects   []string // reported by the parts themselves
+	defects   []string // found by the parts themselves
 	calm      bool     // visitors no longer crash or misbehave
 	reconcile bool     // the reconciler runs from now on
 }
 
-// dueTask is a task of the driver at a time.
+// dueTask is a task of the driver for a time.
 type dueTask struct {
 	at time.Time
 	do func()
 }
 
-// Run runs the simulation of a seed in a bubble of its own. log, which may be nil, gets
-// each step as it happens.
+// Run runs the simulation of a seed in a bubble of its own. log, which may be nil, is called
+// with each step.
 func Run(t *testing.T, seed uint64, log func(string)) Result {
 	t.Helper()
 	var result Result
@@ -102,16 +101,16 @@ func newWorld(seed uint64) *world {
 	}
 	w.log = slog.New(&logCheck{report: w.defect})
 	w.scenario = newScenario(rng)
-	// These are not drawn: a draw would change the meaning of all recorded seeds.
+	// The seed determines these directly: further draws would change all recorded seeds.
 	w.scenario.table = seed%4 == 1
-	w.scenario.spread = seed%16/4 == 2 // In both layouts, with pauses and without.
+	w.scenario.spread = seed%16/4 == 2 // in both layouts, with and without pauses
 	w.scenario.pauses = seed%8 == 3 || seed%8 == 5
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
-	options := memstore.Options{Split: true, Shared: true} // The checker keeps the rows of batches, too.
-	if slices.Contains([]uint64{3, 10, 14}, seed%16) {     // These seeds have scenarios with and without pauses.
+	options := memstore.Options{Split: true, Shared: true} // The checker shares the rows, too.
+	if slices.Contains([]uint64{3, 10, 14}, seed%16) {     // These scenarios are with and without pauses.
 		options.Split, w.scenario.atomic = false, true
-		w.scenario.shared = seed%32 >= 14 && seed%32 < 26 // As PostgreSQL is.
+		w.scenario.shared = seed%32 >= 14 && seed%32 < 26 // as PostgreSQL is
 	}
 	if w.scenario.atomic && !w.scenario.shared {
 		w.scenario.replicas = 1
@@ -124,8 +123,8 @@ func newWorld(seed uint64) *world {
 	return w
 }
 
-// source returns the random numbers of one actor, which do not depend on the draws of
-// others.
+// source returns the random numbers of one actor, which do not depend on what other actors
+// draw.
 func (w *world) source(name string) *rand.Rand {
 	var h uint64 = 14695981039346656037
 	for i := range len(name) {
@@ -143,7 +142,7 @@ func (w *world) run() {
 		r.begin()
 	}
 	w.startActors()
-	for _, phase := range []func(){w.faultPhase, w.tailPhase, w.idlePhase} {
+	for _, phase := range []func(){w.faultPhase, w.calmPhase, w.idlePhase} {
 		if phase(); w.broken() {
 			break
 		}
@@ -175,7 +174,7 @@ func (w *world) result() Result {
 	return r
 }
 
-// violations returns the violations that the checker and the parts themselves found.
+// violations returns the violations that the checker and the parts themselves have found.
 func (w *world) violations() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -184,7 +183,7 @@ func (w *world) violations() []string {
 
 func (w *world) broken() bool { return len(w.violations()) > 0 }
 
-// defect records a violation that a part found by itself.
+// defect records a violation that a part has found by itself.
 func (w *world) defect(format string, args ...any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -202,10 +201,10 @@ func (w *world) isCalm() bool {
 func (w *world) reconciles() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.reconcile || w.scenario.liveness
+	return w.reconcile || w.scenario.reconcile
 }
 
-// sleep blocks an actor; it reports false when the simulation is over.
+// sleep blocks an actor. It reports false when the simulation is over.
 func (w *world) sleep(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
