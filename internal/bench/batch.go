@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// batchSize is how many commands a batch has: the most that the server takes.
+	// batchSize is the number of commands in a batch, the most that the server accepts.
 	batchSize = 100
-	// batchClients is how many clients send batches at the same time.
+	// batchClients is the number of clients that send batches concurrently.
 	batchClients = 8
 )
 
-// batchLoop lets clients send batches, one after the other, of commands for a service
-// without a worker. It counts the commands whose batch is answered in the window.
+// batchLoop makes each client send one batch after the other, with commands for a service
+// without a worker. It counts the commands of batches that are answered in the window.
 func batchLoop(ctx context.Context, r *run) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for client := range batchClients {
@@ -55,7 +55,8 @@ func (r *run) batchNames(client, n, size int) []string {
 	return names
 }
 
-// submitBatch sends one batch of commands with these names. A refused command is an error.
+// submitBatch sends one batch of commands with these names. It returns an error if a command
+// is refused.
 func (r *run) submitBatch(ctx context.Context, names []string, requestType string, client int) error {
 	request := api.BatchRequest{Commands: make([]api.Command, len(names))}
 	for i, name := range names {

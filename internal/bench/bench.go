@@ -7,22 +7,22 @@
 //	     └──────── puller ◀──work:claim── │        │
 //	                  └─work:complete───▶ └────────┘
 //
-// Each kind of load is measured on a server of its own with an empty data directory, and,
-// if the options say so, once more on a server that already holds many jobs:
+// Each kind of load is measured on a new server with an empty data directory and, if the
+// options say so, again on a server that already holds many jobs:
 //
 //   - closed loop ([One], [Three], [Callbacks]): each submitter sends one command, waits for
 //     its job to end, and only then sends the next. This finds the highest rate: there are
 //     never more jobs in flight than submitters, so a slow server gets fewer commands
 //     instead of being overrun.
-//   - open loop ([Open]): commands are sent at a fixed rate, however slow the answers are,
+//   - open loop ([Open]): commands are sent at a fixed rate, however slow the responses are,
 //     and each job is timed from when its command was due. A closed loop would not send
-//     while the server stalls, and so would not see most of a stall.
+//     while the server stalls, and so would miss most of a stall.
 //   - batches ([Batch]): POST /v1/commands:batch with 100 commands, which no worker takes.
 //
-// A job has ended when the server has answered the completion of its last step: that
-// answer follows the commit that made the job SUCCEEDED. Taking the time there is exact
-// and costs no request. As a check, a sample of the jobs is read back afterwards, and one
-// that is not SUCCEEDED fails the run.
+// A job has ended when the server has answered the completion of its last step, because
+// that answer follows the commit that makes the job SUCCEEDED. Taking the time there is
+// exact and costs no request. As a check, a sample of the jobs is read back afterwards, and
+// one that is not SUCCEEDED fails the run.
 //
 // The same client code measures the ceilings of the machine; see [Ceiling]. The ratio to
 // them says more about the server than an absolute figure, which depends on the machine.
@@ -48,22 +48,22 @@ import (
 
 // Server is a running server.
 type Server struct {
-	// URL is its base URL, such as http://127.0.0.1:8080.
+	// URL is the base URL, such as http://127.0.0.1:8080.
 	URL string
-	// Stop stops it in good order, and returns once it has released its data directory.
+	// Stop shuts the server down, and returns once it has released its data directory.
 	Stop func() error
 }
 
 // Options configures a measurement.
 type Options struct {
-	// Start starts a server with that data directory, which does not exist yet, and with
-	// the protocols in the other directory. Required.
+	// Start starts a server with the data directory, which does not exist yet, and the
+	// protocols directory. Required.
 	Start func(ctx context.Context, dataDir, protocolsDir string) (Server, error)
-	// DiskBytes returns how much of the disk the rows in the data directory of a stopped
-	// server take, without those that were replaced since. Required.
+	// DiskBytes returns how many bytes the current rows take in the data directory of a
+	// stopped server. Required.
 	DiskBytes func(ctx context.Context, dataDir string) (int64, error)
-	// Dir is a folder on the disk to measure. What is written there is removed
-	// afterwards. Required.
+	// Dir is a folder on the disk to measure. Measure removes what it writes there.
+	// Required.
 	Dir string
 	// Progress receives lines about the progress of the run. Optional.
 	Progress io.Writer
@@ -72,24 +72,24 @@ type Options struct {
 	// Submitters is the number of clients, and so of jobs in flight in a closed loop.
 	// Optional. Defaults to 64.
 	Submitters int
-	// Pullers is the number of claims that wait for work at the same time; each
-	// may take many items at once. Optional. Defaults to 4.
+	// Pullers is the number of concurrent claims, each of which may take many items.
+	// Optional. Defaults to 4.
 	Pullers int
 	// PayloadBytes is the size of each command's payload. Optional. Defaults to
 	// 256.
 	PayloadBytes int
 	// Rate is the number of jobs per second of the open loop. Optional. Defaults to 50.
 	Rate int
-	// Finished, Live and Waiting are the jobs that a prefilled server holds: those that
-	// have succeeded, those with a step that a worker holds, and those of a service without
-	// a worker. Optional. If all are 0, no prefilled server is measured.
+	// Finished, Live and Waiting are the numbers of jobs on a prefilled server: jobs that
+	// have succeeded, jobs with a step that a worker holds, and jobs of a service without a
+	// worker. Optional. If all are 0, no prefilled server is measured.
 	Finished, Live, Waiting int
 	// Duration is how long each load is measured. Optional. Defaults to 5s.
 	Duration time.Duration
-	// WarmUp is how long each load lasts before that. Optional. Defaults to 1s.
+	// WarmUp is how long each load runs before that. Optional. Defaults to 1s.
 	WarmUp time.Duration
-	// Drain is how long the last jobs may take to end after a run. Optional.
-	// Defaults to 30s.
+	// Drain bounds the time for the last jobs to end after a run. Optional. Defaults to
+	// 30s.
 	Drain time.Duration
 }
 
@@ -106,8 +106,8 @@ const (
 // validate returns an error that names the first invalid field.
 func (o *Options) validate() error {
 	for _, field := range []struct {
-		name                 string
-		value, least, utmost int
+		name            string
+		value, min, max int
 	}{
 		{"Submitters", o.Submitters, 1, maxSubmitters},
 		{"Pullers", o.Pullers, 1, maxPullers},
@@ -117,8 +117,8 @@ func (o *Options) validate() error {
 		{"Live", o.Live, 0, maxPrefill},
 		{"Waiting", o.Waiting, 0, maxPrefill},
 	} {
-		if field.value < field.least || field.value > field.utmost {
-			return fmt.Errorf("%s is %d, it must be from %d to %d", field.name, field.value, field.least, field.utmost)
+		if field.value < field.min || field.value > field.max {
+			return fmt.Errorf("%s is %d: it must be from %d to %d", field.name, field.value, field.min, field.max)
 		}
 	}
 	switch {
@@ -129,15 +129,15 @@ func (o *Options) validate() error {
 	case o.Dir == "":
 		return errors.New("Dir is required")
 	case o.Duration <= 0:
-		return fmt.Errorf("Duration is %s, it must be more than 0", o.Duration)
+		return fmt.Errorf("Duration is %s: it must be positive", o.Duration)
 	case o.WarmUp < 0:
-		return fmt.Errorf("WarmUp is %s, it must not be negative", o.WarmUp)
+		return fmt.Errorf("WarmUp is %s: it must not be negative", o.WarmUp)
 	case o.Drain <= 0:
-		return fmt.Errorf("Drain is %s, it must be more than 0", o.Drain)
+		return fmt.Errorf("Drain is %s: it must be positive", o.Drain)
 	}
 	for _, name := range o.Loads {
 		if !slices.Contains(Loads(), name) {
-			return fmt.Errorf("Loads has %q, it must be of %s", name, strings.Join(Loads(), ", "))
+			return fmt.Errorf("Loads has %q: the loads are %s", name, strings.Join(Loads(), ", "))
 		}
 	}
 	return nil
@@ -161,8 +161,7 @@ func (o *Options) setDefaults() {
 // ErrUnfinished is returned when accepted jobs have not ended within Drain.
 var ErrUnfinished = errors.New("jobs did not end")
 
-// ErrAudit is returned when a job that was counted is not SUCCEEDED when it is
-// read back.
+// ErrAudit is returned when a job that was counted is not SUCCEEDED when read back.
 var ErrAudit = errors.New("a counted job has not succeeded")
 
 // bench is one measurement.
@@ -172,11 +171,11 @@ type bench struct {
 }
 
 // Measure measures the machine and the server. It takes WarmUp and Duration for each
-// ceiling and each load, plus at most Drain for each load, and the time to make the jobs
-// of the prefilled server.
+// ceiling and each load, at most Drain for each load, and the time to create the jobs of
+// the prefilled server.
 //
-// It ends at the first failed request; a [*StatusError] holds the server's answer.
-// Its other errors are [ErrUnfinished], [ErrReplayed] and [ErrAudit].
+// It ends at the first failed request; a [*StatusError] holds the server's response. It
+// also returns [ErrUnfinished], [ErrReplayed] and [ErrAudit].
 func Measure(ctx context.Context, options Options) (*Report, error) {
 	options.setDefaults()
 	if err := options.validate(); err != nil {
@@ -245,12 +244,12 @@ func (b *bench) onPrefilled(ctx context.Context) (rows []Row, err error) {
 	return rows, err
 }
 
-// withServer starts a server on a fresh folder and removes both after use, which may
-// stop the server.
+// withServer calls use with a server on a new folder. Afterwards it stops the server, unless
+// use has, and removes the folder.
 func (b *bench) withServer(ctx context.Context, use func(server Server, dataDir string) error) (err error) {
 	dir, err := os.MkdirTemp(b.options.Dir, "server-")
 	if err != nil {
-		return fmt.Errorf("make a folder: %w", err)
+		return fmt.Errorf("create a folder: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	protocols, data := filepath.Join(dir, "protocols"), filepath.Join(dir, "data")
@@ -274,7 +273,7 @@ func (b *bench) withServer(ctx context.Context, use func(server Server, dataDir 
 	return use(server, data)
 }
 
-// window returns the measured time, which begins after the warm-up.
+// window returns a window that begins after the warm-up.
 func (b *bench) window() window {
 	start := time.Now().Add(b.options.WarmUp)
 	return window{start, start.Add(b.options.Duration)}

@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// callBackAll reports on delivered items, all at the same time.
+// callBackAll reports on delivered items concurrently.
 func callBackAll(ctx context.Context, w *workers, items []item) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for i := range items {

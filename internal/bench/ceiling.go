@@ -16,15 +16,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// ceilingKind is what a ceiling's server does with a request's body before it answers.
+// ceilingKind is a kind of ceiling: what the server does with a body before it answers.
 type ceilingKind struct {
 	name string
-	// open makes what it needs in the folder. keep returns once the body is safe.
+	// open creates files in the folder. keep returns once it has stored a body; closing
+	// removes the files.
 	open func(dir string) (keep func(body []byte) error, closing func() error, err error)
 }
 
-// ceilings are the kinds, each of which does more than the previous one. The ratios are to
-// [GroupedSync]: no durable service on the machine answers more requests.
+// ceilings are the kinds, each of which does more than the one before it. Ratios are to
+// [GroupedSync], because no durable service on the machine answers more requests.
 var ceilings = []ceilingKind{
 	{"bare HTTP", func(string) (func([]byte) error, func() error, error) {
 		return func([]byte) error { return nil }, func() error { return nil }, nil
@@ -39,15 +40,15 @@ var ceilings = []ceilingKind{
 	{"HTTP + Pebble commit", openCommits},
 }
 
-// GroupedSync is the ceiling of a server that answers once its bytes are on disk, with one
-// fdatasync for all requests that wait for one.
+// GroupedSync is the ceiling of a server that answers once the body is on disk, with one
+// fdatasync for all waiting requests.
 const GroupedSync = "HTTP + shared sync"
 
-// openCommits opens a separate Pebble store and commits each body as a row.
+// openCommits opens a Pebble store that commits each body as a row.
 func openCommits(dir string) (keep func([]byte) error, closing func() error, err error) {
 	own, err := os.MkdirTemp(dir, "ceiling-")
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a folder: %w", err)
+		return nil, nil, fmt.Errorf("create a folder: %w", err)
 	}
 	db, err := pebble.Open(own, engineOptions())
 	if err != nil {
@@ -60,12 +61,12 @@ func openCommits(dir string) (keep func([]byte) error, closing func() error, err
 	return keep, func() error { return errors.Join(db.Close(), os.RemoveAll(own)) }, nil
 }
 
-// ceilingAnswer is about as long as a server's answer to a command.
+// ceilingAnswer is about as long as a server's response to a command.
 const ceilingAnswer = `{"jobId":"00000000-0000-7000-8000-000000000000","state":"DISPATCHING",` +
 	`"replayed":false,"correlation_id":"00000000-0000-7000-8000-000000000000"}`
 
-// ceilingServer does the minimum of a durable service: it answers a request once its body
-// is kept.
+// ceilingServer does the least that a service must: it answers a request once keep has stored
+// its body.
 type ceilingServer struct {
 	keep    func(body []byte) error
 	closing func() error
@@ -102,10 +103,10 @@ func (c *ceilingServer) handle(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(http.StatusAccepted)
-	_, _ = io.WriteString(w, ceilingAnswer) // A client that is gone needs no answer.
+	_, _ = io.WriteString(w, ceilingAnswer) // Writing fails only if the client is gone.
 }
 
-// close ends the server and removes its files. All clients must have ended.
+// close stops the server and removes its files. No request may be in progress.
 func (c *ceilingServer) close() error {
 	err := c.server.Close()
 	if served := <-c.served; !errors.Is(served, http.ErrServerClosed) {
@@ -114,8 +115,8 @@ func (c *ceilingServer) close() error {
 	return errors.Join(err, c.closing())
 }
 
-// ceiling measures how many requests such a server answers for the same number of clients,
-// with bodies as long as a command's payload.
+// ceiling measures how many requests a ceiling's server answers, with as many clients as the
+// closed loops have, and with bodies as long as a command's payload.
 func (b *bench) ceiling(ctx context.Context, kind ceilingKind) (result Ceiling, err error) {
 	server, err := startCeiling(ctx, kind, b.options.Dir)
 	if err != nil {
@@ -131,7 +132,7 @@ func (b *bench) ceiling(ctx context.Context, kind ceilingKind) (result Ceiling, 
 	times := newLatencies()
 	group, ctx := errgroup.WithContext(ctx)
 	for range b.options.Submitters {
-		group.Go(func() error { return b.knock(ctx, client, window, body, times) })
+		group.Go(func() error { return b.sendAll(ctx, client, window, body, times) })
 	}
 	err = group.Wait()
 	stop()
@@ -141,9 +142,9 @@ func (b *bench) ceiling(ctx context.Context, kind ceilingKind) (result Ceiling, 
 	}, err
 }
 
-// knock makes one request after the other until the window's end, and records the durations
+// sendAll sends one request after the other until the window ends, and records the latencies
 // of those answered in it.
-func (b *bench) knock(ctx context.Context, client *client, window window, body []byte, times *latencies) error {
+func (b *bench) sendAll(ctx context.Context, client *client, window window, body []byte, times *latencies) error {
 	for {
 		begun := time.Now()
 		if !begun.Before(window.end) {
@@ -159,12 +160,12 @@ func (b *bench) knock(ctx context.Context, client *client, window window, body [
 	}
 }
 
-// engineOptions are those of a bare Pebble store.
+// engineOptions returns the options of a plain Pebble store.
 func engineOptions() *pebble.Options {
 	return &pebble.Options{FormatMajorVersion: pebble.FormatNewest, Logger: silent{}}
 }
 
-// silent discards the engine's messages. Failures are returned as errors.
+// silent discards the engine's messages, but panics with a fatal one.
 type silent struct{}
 
 func (silent) Infof(string, ...any)  {}

@@ -85,7 +85,7 @@ func TestTheCeilingAnswersAFailedWriteWith500(t *testing.T) {
 	}
 }
 
-func TestACommitOfTheCeilingIsARow(t *testing.T) {
+func TestTheCeilingCommitsABodyAsARow(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	keep, closing, err := openCommits(dir)

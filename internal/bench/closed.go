@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// closedLoop lets each submitter send one command after the other, each after the previous
-// one's job has ended. It counts the jobs that end in the window.
+// closedLoop makes each submitter send one command after the other, each after the job of the
+// previous one has ended. It counts the jobs that end in the window.
 func closedLoop(ctx context.Context, r *run) error {
 	group, ctx := errgroup.WithContext(ctx)
 	for submitter := range r.options.Submitters {

@@ -13,8 +13,8 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// Cost is what server and client use for one job. Submitters and workers both are the
-// client.
+// Cost is what server and client use for one job. The client is the submitters and workers
+// together.
 type Cost struct {
 	// ServerCPU and ClientCPU are processor times, in microseconds.
 	ServerCPU float64 `json:"server_cpu_us"`
@@ -22,12 +22,13 @@ type Cost struct {
 	// ServerBytes and ClientBytes are the bytes allocated on the heap.
 	ServerBytes float64 `json:"server_allocated_bytes"`
 	ClientBytes float64 `json:"client_allocated_bytes"`
-	// Commits and Reads are those of the server's data directory.
+	// Commits and Reads are counts of the server's store.
 	Commits float64 `json:"commits"`
 	Reads   float64 `json:"reads"`
 }
 
-// cost is what was used since the processes began: times in seconds.
+// cost is what the processes have used since they started, or in a window. Times are in
+// seconds.
 type cost struct{ serverCPU, clientCPU, serverBytes, clientBytes, commits, reads float64 }
 
 // watchCost returns what server and client use in the window.
@@ -86,7 +87,7 @@ func counterIn(families map[string]*dto.MetricFamily, name string) float64 {
 	return sum
 }
 
-// per divides what was used by the jobs.
+// per returns the cost of one job.
 func (c cost) per(jobs int64) Cost {
 	if jobs == 0 {
 		return Cost{}

@@ -11,8 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// metricsOf serves metrics; each counter is its factor times how often the metrics were
-// read.
+// metricsOf serves metrics. Each counter is its factor times the number of reads.
 func metricsOf(t *testing.T) *client {
 	t.Helper()
 	var reads atomic.Int64

@@ -15,22 +15,22 @@ import (
 	"github.com/lucius-project/lucius/internal/bench"
 )
 
-// fakeServer carries jobs through their steps in memory. A test may spoil one
-// kind of request.
+// fakeServer carries jobs through their steps in memory. A test may replace its responses to
+// one kind of request.
 type fakeServer struct {
 	t   *testing.T
 	url string
-	// spoil answers a request instead of the server if it returns true.
+	// spoil, if it returns true, has answered the request instead of the server.
 	spoil func(w http.ResponseWriter, r *http.Request) bool
 
 	mu       sync.Mutex
 	jobs     map[string]*fakeJob   // by job id
 	keys     map[string]bool       // the idempotency keys and request ids that were used
 	queues   map[string][]*fakeJob // jobs with a step that waits for a worker, by service
-	arrived  chan struct{}         // is closed and replaced when the queue gets something
+	arrived  chan struct{}         // closed and replaced when a job is queued
 	payloads map[int]int           // how many commands had a payload of this size
-	running  int                   // servers that were started and not stopped
-	starts   int                   // servers that were started
+	running  int                   // servers that have been started but not stopped
+	starts   int                   // servers that have been started
 }
 
 // fakeJob is one job.
@@ -53,7 +53,7 @@ func serve(t *testing.T, spoil func(w http.ResponseWriter, r *http.Request) bool
 	return f
 }
 
-// start starts a server. All servers are the same one.
+// start starts a server. All servers share the fake's state.
 func (f *fakeServer) start(_ context.Context, _, protocolsDir string) (bench.Server, error) {
 	_, err := os.Stat(protocolsDir)
 	if err != nil {
@@ -113,7 +113,7 @@ func (f *fakeServer) submitBatch(w http.ResponseWriter, r *http.Request) {
 	f.answer(w, http.StatusOK, answer)
 }
 
-// accept makes the command's job. f.mu is held.
+// accept creates the command's job. The caller holds mu.
 func (f *fakeServer) accept(command *api.Command) *fakeJob {
 	f.once(command.IdempotencyKey)
 	f.payloads[len(command.Payload)]++
@@ -139,10 +139,10 @@ func (f *fakeServer) metrics(w http.ResponseWriter) {
 	_, _ = fmt.Fprintf(w, "# TYPE %s counter\n%s %d\n", name, name, len(f.keys))
 }
 
-// once fails the test if a name that must be fresh was used before.
+// once fails the test if a name that must be unique was used before.
 func (f *fakeServer) once(name string) {
 	if name == "" || f.keys[name] {
-		f.t.Errorf("%q is not a fresh name", name)
+		f.t.Errorf("the name %q is used again", name)
 	}
 	f.keys[name] = true
 }
@@ -231,7 +231,7 @@ func (f *fakeServer) result(w http.ResponseWriter, r *http.Request) {
 	f.answer(w, http.StatusOK, map[string]any{})
 }
 
-// finish ends the job's step. f.mu is held.
+// finish ends the job's step. The caller holds mu.
 func (f *fakeServer) finish(job *fakeJob) {
 	job.rev++
 	if job.step < job.steps {
@@ -241,7 +241,7 @@ func (f *fakeServer) finish(job *fakeJob) {
 	}
 }
 
-// state is the state of a job.
+// state returns the state of a job.
 func (f *fakeServer) state(jobID string) api.JobState {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -269,7 +269,7 @@ func decode[T any](t *testing.T, r *http.Request) T {
 	return body
 }
 
-// at answers requests with that suffix of the path.
+// at returns a spoil function for requests whose path has that suffix.
 func at(suffix string, status int, body string) func(http.ResponseWriter, *http.Request) bool {
 	return func(w http.ResponseWriter, r *http.Request) bool {
 		if !strings.HasSuffix(r.URL.Path, suffix) {
@@ -281,7 +281,7 @@ func at(suffix string, status int, body string) func(http.ResponseWriter, *http.
 	}
 }
 
-// statusOf is the *bench.StatusError that a test expects.
+// statusOf returns the *bench.StatusError that a test expects.
 func statusOf(method, path string, status int, body string) *bench.StatusError {
 	return &bench.StatusError{Method: method, Path: path, Status: status, Body: body}
 }

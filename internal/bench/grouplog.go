@@ -24,13 +24,13 @@ type groupLog struct {
 type group struct {
 	bytes  []byte
 	synced chan struct{}
-	err    error // may be read once synced is closed
+	err    error // must not be read before synced is closed
 }
 
 // errLogClosed is returned for an append to a closed log.
 var errLogClosed = errors.New("the log is closed")
 
-// openGroupLog creates the log in a new file in the folder.
+// openGroupLog creates a log in a new file in the folder.
 func openGroupLog(dir string) (*groupLog, error) {
 	file, err := os.CreateTemp(dir, "bench-ceiling-*.log")
 	if err != nil {
@@ -55,7 +55,7 @@ func (l *groupLog) append(record []byte) error {
 	l.mu.Unlock()
 	select {
 	case l.wake <- struct{}{}:
-	default: // A wake-up is pending already.
+	default: // A wake-up is already pending.
 	}
 	<-mine.synced
 	return mine.err
@@ -88,8 +88,7 @@ func (l *groupLog) flush() {
 	close(current.synced)
 }
 
-// close waits for pending appends and removes the file. No append may be in
-// progress.
+// close closes the log and removes the file. No append may be in progress.
 func (l *groupLog) close() error {
 	l.mu.Lock()
 	l.closed = true

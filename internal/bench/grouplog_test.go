@@ -55,7 +55,7 @@ func TestAppendsAreOnDiskWhenTheyReturn(t *testing.T) {
 	}
 }
 
-func TestAClosedLogTakesNothing(t *testing.T) {
+func TestAClosedLogRefusesAppends(t *testing.T) {
 	t.Parallel()
 	log := openLog(t)
 	if err := log.close(); err != nil {
@@ -69,7 +69,7 @@ func TestAClosedLogTakesNothing(t *testing.T) {
 	}
 }
 
-func TestAnAppendThatIsNotOnDiskIsAnError(t *testing.T) {
+func TestAFailedWriteFailsTheAppend(t *testing.T) {
 	t.Parallel()
 	log := openLog(t)
 	if err := log.file.Close(); err != nil {

@@ -7,7 +7,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// longest is the longest duration that is distinguished.
+// longest is the longest duration that is recorded; longer ones count as this long.
 const longest = time.Hour
 
 // latencies collects durations with three significant digits. It is safe for concurrent

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// openLoop sends commands at the fixed rate, whether or not earlier ones are answered, and
-// times each from when it was due. It counts the jobs that were due in the window, so that
-// slow jobs are not left out.
+// openLoop sends commands at a fixed rate, whether or not earlier ones have been answered, and
+// times each from when it was due. It counts the jobs whose commands were due in the window,
+// so that it includes slow ones.
 func openLoop(ctx context.Context, r *run) error {
 	group, ctx := errgroup.WithContext(ctx)
 	begin := r.window.start.Add(-r.options.WarmUp)

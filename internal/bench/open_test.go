@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// A run that is late, here because its window has passed, sends the overdue commands, and
-// adds the delay to the latency.
+// A run that is late, here because its window has passed, sends the overdue commands and
+// includes the delay in their latency.
 func TestTheOpenLoopTimesFromWhenACommandWasDue(t *testing.T) {
 	t.Parallel()
 	b := &bench{options: Options{Rate: 50, WarmUp: time.Second}, progress: newProgress(nil)}
@@ -39,7 +39,7 @@ func TestTheOpenLoopTimesFromWhenACommandWasDue(t *testing.T) {
 	}
 	for name, times := range map[string]*latencies{"end to end": r.endToEnd, "submit": r.submit} {
 		if least := time.Duration(times.histogram.Min()) * time.Microsecond; least < late-late/100 {
-			t.Errorf("%s took %s, and it was due a minute ago", name, least)
+			t.Errorf("%s took %s, although it was due a minute ago", name, least)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// prefill makes the jobs of the prefilled server: the finished ones by running them.
+// prefill creates the jobs of the prefilled server.
 func (b *bench) prefill(ctx context.Context, server Server) error {
 	for _, kind := range []struct {
 		name string
@@ -33,7 +33,7 @@ func (b *bench) prefill(ctx context.Context, server Server) error {
 }
 
 // makeFinished submits jobs of one step in batches and completes them. Each client sends a
-// batch once the jobs of its previous one have ended.
+// batch when the jobs of its previous batch have ended.
 func makeFinished(ctx context.Context, r *run, jobs int) error {
 	group, ctx := errgroup.WithContext(ctx)
 	stop := r.workers().run(ctx, group, r.options.Pullers)
@@ -62,7 +62,7 @@ func makeFinished(ctx context.Context, r *run, jobs int) error {
 	return group.Wait()
 }
 
-// makeLive submits jobs and starts their steps, which nothing ends.
+// makeLive submits jobs and starts their steps without completing them.
 func makeLive(ctx context.Context, r *run, jobs int) error {
 	err := r.fill(ctx, jobs, func(ctx context.Context, names []string, client int) error {
 		return r.submitBatch(ctx, names, liveType, client)
@@ -77,7 +77,7 @@ func makeLive(ctx context.Context, r *run, jobs int) error {
 			return err
 		}
 		if len(items) == 0 {
-			return fmt.Errorf("%w: %d of %d were not dispatched", ErrUnfinished, left, jobs)
+			return fmt.Errorf("%w: %d of %d jobs were not dispatched", ErrUnfinished, left, jobs)
 		}
 		left -= len(items)
 	}
@@ -91,8 +91,8 @@ func makeWaiting(ctx context.Context, r *run, jobs int) error {
 	})
 }
 
-// fill calls send, in several clients, with the names of batches that have that many jobs
-// together.
+// fill calls send, from several clients concurrently, with the names of batches for the given
+// number of jobs in total.
 func (r *run) fill(ctx context.Context, jobs int, send func(ctx context.Context, names []string, client int) error) error {
 	var taken atomic.Int64
 	group, ctx := errgroup.WithContext(ctx)

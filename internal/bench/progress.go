@@ -12,8 +12,8 @@ import (
 	"golang.org/x/term"
 )
 
-// progress shows the progress of a run: on a terminal in one line that it rewrites,
-// elsewhere in a new line every few seconds.
+// progress shows the progress of a run: on a terminal in one line, which it rewrites,
+// elsewhere in a new line every two seconds.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -26,11 +26,11 @@ func newProgress(out io.Writer) *progress {
 	return &progress{out: out, terminal: ok && term.IsTerminal(int(file.Fd()))}
 }
 
-// count counts one thing that ended.
+// count counts one job or request.
 func (p *progress) count() { p.counted.Add(1) }
 
-// follow reports on a run until stop is called or the context ends. unit names the
-// things counted. The zero window is that of a run that takes as long as it takes.
+// follow shows the progress of a run until stop is called or the context ends. unit names
+// what is counted. The window is zero if the end of the run is not known.
 func (p *progress) follow(ctx context.Context, name, unit string, window window) (stop func()) {
 	p.counted.Store(0)
 	ctx, cancel := context.WithCancel(ctx)
@@ -81,11 +81,11 @@ const clearLine = "\r\x1b[K"
 // print writes a text and ignores errors: the run does not depend on its progress.
 func (p *progress) print(text string) { _, _ = io.WriteString(p.out, text) }
 
-// phase returns the name of the run's phase at the time.
+// phase describes the phase of the run at the time.
 func phase(window window, now time.Time) string {
 	switch {
 	case window.end.IsZero():
-		return "under way"
+		return "in progress"
 	case now.Before(window.start):
 		return "warming up"
 	case now.Before(window.end):

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// A log file gets a line every two seconds, and none after the end.
+// Without a terminal, there is a line every two seconds, and none after the end.
 func TestProgressOfARun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -30,7 +30,7 @@ func TestProgressOfARun(t *testing.T) {
 	})
 }
 
-// A terminal gets one line, which is rewritten repeatedly and removed at the end.
+// A terminal shows one line, which is rewritten and, at the end, removed.
 func TestProgressOnATerminal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -23,13 +23,13 @@ const (
 	waitingType = "bench.waiting"
 )
 
-// requestType returns the request type of jobs of the first service with that many steps.
+// requestType returns the request type of jobs with that many steps of the first service.
 func requestType(steps int) string { return fmt.Sprintf("bench.%d", steps) }
 
 // stepID returns the id of a job's nth step, from 1.
 func stepID(n int) string { return fmt.Sprintf("step_%d", n) }
 
-// writeProtocols makes the folder with the protocols of the benchmark.
+// writeProtocols creates the folder with the protocols of the benchmark.
 func writeProtocols(dir string) error {
 	if err := os.Mkdir(dir, 0o750); err != nil {
 		return fmt.Errorf("write the protocols of the benchmark: %w", err)
@@ -47,8 +47,7 @@ func writeProtocols(dir string) error {
 	return nil
 }
 
-// protocolFile returns the protocol of jobs with that many steps. No lease ends during a
-// measurement.
+// protocolFile returns a protocol with that many steps. Its lease outlasts any measurement.
 func protocolFile(id, requestType, service string, steps int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "protocol_id: %s\nrequest_types: [%s]\nlease: 24h\nsteps:\n", id, requestType)

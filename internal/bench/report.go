@@ -12,8 +12,7 @@ const (
 	Prefilled = "prefilled"
 )
 
-// Report is the result of one measurement. In JSON, names end with the unit of their
-// times.
+// Report is the result of one measurement. In JSON, the names of times end with their unit.
 type Report struct {
 	Submitters      int     `json:"submitters"`
 	Pullers         int     `json:"pullers"`
@@ -30,12 +29,12 @@ type Report struct {
 	Rows []Row `json:"rows"`
 }
 
-// Ceiling is the result of a server that does next to nothing. The least does nothing with
-// a request, the next one syncs it to disk, sharing the sync with others, and the last one
-// commits it to Pebble.
+// Ceiling is the result of a minimal server, an upper limit of what a service can reach on
+// the machine. The first only reads a request, the second also syncs it to disk, in one sync
+// with others, and the third commits it to Pebble.
 type Ceiling struct {
 	Name string `json:"name"`
-	// Requests counts the answers in the measured time, and PerSecond is their rate.
+	// Requests counts the responses in the window, and PerSecond is their rate.
 	Requests  int64       `json:"requests"`
 	PerSecond float64     `json:"requests_per_second"`
 	Latency   Percentiles `json:"latency_ms"`
@@ -45,34 +44,35 @@ type Ceiling struct {
 type Row struct {
 	Load  string `json:"load"`
 	Store string `json:"store"`
-	// Jobs counts those in the measured time, and PerSecond is their rate. Of batches,
-	// these are the accepted commands.
+	// Jobs counts the jobs of the window, and PerSecond is their rate. For batches, it
+	// counts the accepted commands.
 	Jobs      int64   `json:"jobs"`
 	PerSecond float64 `json:"jobs_per_second"`
 	// OfCeiling is PerSecond divided by that of [GroupedSync].
 	OfCeiling float64 `json:"of_ceiling"`
-	// OfEmpty compares a prefilled store with an empty one: the ratio of the rates, or for
-	// the open loop, whose rate is fixed, that of the inverse median latencies.
+	// OfEmpty compares a prefilled store with an empty one: it is the ratio of the rates or,
+	// for the open loop, whose rate is fixed, the inverse ratio of the median latencies.
 	OfEmpty float64 `json:"of_empty,omitempty"`
-	// EndToEnd is from the submission of a command to its job's end, Submit from the
-	// submission to the answer. Both begin when the command was due in the open loop.
+	// EndToEnd is the time from the submission of a command to the end of its job, and
+	// Submit the time to the response. In the open loop, both begin when the command was
+	// due.
 	EndToEnd Percentiles `json:"end_to_end_ms,omitzero"`
 	Submit   Percentiles `json:"submit_ms"`
-	// Cost is that of one job.
+	// Cost is the cost of one job.
 	Cost Cost `json:"per_job"`
-	// DiskBytes is the size of the compacted data directory per job. 0 if it holds jobs
-	// that have not ended.
+	// DiskBytes is the size of the compacted data directory per job, or 0 if it was not
+	// measured.
 	DiskBytes float64 `json:"disk_bytes_per_job,omitempty"`
-	// Audited is how many jobs were read back; all of them had succeeded.
+	// Audited is how many jobs were read back; all had succeeded.
 	Audited int    `json:"audited"`
 	Goals   []Goal `json:"goals,omitempty"`
 }
 
 // Goal is a limit for one figure of a row.
 type Goal struct {
-	// What is the figure.
+	// What names the figure.
 	What string `json:"what"`
-	// Limit is the greatest good value if AtMost is set, and else the least one.
+	// Limit is the greatest good value if AtMost is set, otherwise the least.
 	Limit  float64 `json:"limit"`
 	AtMost bool    `json:"at_most"`
 	Got    float64 `json:"got"`
@@ -87,7 +87,7 @@ func atMost(limit float64, what string, got float64) Goal {
 	return Goal{What: what, Limit: limit, AtMost: true, Got: got, Met: got <= limit}
 }
 
-// goals returns the goals of a row. Those of the latencies are for a quiet machine.
+// goals returns the goals of a row. The latency goals assume an otherwise idle machine.
 func (r *Row) goals() []Goal {
 	if r.Store == Prefilled {
 		return []Goal{atLeast(0.9, "of the empty store", r.OfEmpty)}
@@ -137,7 +137,7 @@ func (r *Report) compare() {
 	}
 }
 
-// ratio returns 0 for a ratio to nothing.
+// ratio returns a/b, or 0 if b is 0.
 func ratio(a, b float64) float64 {
 	if b == 0 {
 		return 0
@@ -175,7 +175,7 @@ tables after a compaction. Jobs that were read back had all succeeded.
 func writeTable(b *strings.Builder, rows [][]string) {
 	table := tabwriter.NewWriter(b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, row := range rows {
-		_, _ = fmt.Fprintf(table, "%s\t\n", strings.Join(row, "\t")) // A strings.Builder never fails.
+		_, _ = fmt.Fprintf(table, "%s\t\n", strings.Join(row, "\t")) // Writes to a strings.Builder do not fail.
 	}
 	_ = table.Flush()
 }
@@ -214,7 +214,7 @@ func (r *Report) costs() [][]string {
 	return rows
 }
 
-// goalLines returns the table of the goals.
+// goalLines returns the table of goals.
 func (r *Report) goalLines() [][]string {
 	rows := [][]string{{"", "", "goal", "got", ""}}
 	for i := range r.Rows {
@@ -234,7 +234,7 @@ func (r *Report) goalLines() [][]string {
 	return rows
 }
 
-// title names the row.
+// title returns the name of the row.
 func (r *Row) title() string {
 	if r.Store == Prefilled {
 		return r.Load + ", prefilled"
@@ -242,7 +242,7 @@ func (r *Row) title() string {
 	return r.Load
 }
 
-// number formats a figure; 0 means that it was not measured.
+// number formats a figure. 0 means that it was not measured.
 func number(format string, value float64) string {
 	if value == 0 {
 		return "-"
@@ -250,7 +250,8 @@ func number(format string, value float64) string {
 	return fmt.Sprintf(format, value)
 }
 
-// figure formats with three significant digits, or more if the integer part has more.
+// figure formats a value with at least three significant digits, without cutting its integer
+// part.
 func figure(value float64) string {
 	if value >= 1000 {
 		return fmt.Sprintf("%.0f", value)

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// example is a report with a row of each kind.
+// example returns a report with a row of each kind.
 func example() *Report {
 	report := &Report{
 		Submitters: 64, Pullers: 4, PayloadBytes: 256, Rate: 50, Finished: 2000, Live: 200, Waiting: 3000,
@@ -92,7 +92,7 @@ func TestEachRowHasItsGoals(t *testing.T) {
 }
 
 // If the ceiling was not measured, there is no ratio to it.
-func TestNoCeilingNoRatio(t *testing.T) {
+func TestTheRatioNeedsACeiling(t *testing.T) {
 	t.Parallel()
 	report := Report{Ceilings: []Ceiling{{Name: GroupedSync}}, Rows: []Row{{Load: One, Store: Empty, PerSecond: 5}, {Load: Three, Store: Prefilled}}}
 	report.compare()

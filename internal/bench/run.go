@@ -16,8 +16,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// ErrReplayed is returned when the server answers a command as a replay, so that no
-// new job was run for it.
+// ErrReplayed is returned when the server answers a new command with the job of an earlier
+// one.
 var ErrReplayed = errors.New("a fresh command was answered as a replay")
 
 // The names of the loads; see the package comment.
@@ -37,10 +37,10 @@ type load struct {
 	// produce sends commands until the window's end, and returns once their jobs have
 	// ended.
 	produce func(ctx context.Context, r *run) error
-	// work does the steps of claimed items and returns once the server has answered that they
-	// have ended. nil means that no worker takes the jobs.
+	// work does the steps of claimed items and returns once the server has confirmed that
+	// they have ended. nil means that no worker takes the jobs.
 	work func(ctx context.Context, w *workers, items []item) error
-	// delivery makes workers claim without starting.
+	// delivery makes workers claim items without starting them.
 	delivery bool
 }
 
@@ -49,7 +49,7 @@ var loads = []*load{
 	{name: Three, steps: 3, produce: closedLoop, work: complete},
 	{name: Callbacks, steps: 3, produce: closedLoop, work: callBackAll, delivery: true},
 	{name: Open, steps: 3, produce: openLoop, work: complete},
-	{name: Batch, steps: 1, produce: batchLoop}, // Last, since its jobs stay.
+	{name: Batch, steps: 1, produce: batchLoop}, // last, because its jobs remain on the server
 }
 
 // Loads returns the names of all loads, in the order in which they are measured.
@@ -61,7 +61,7 @@ func Loads() []string {
 	return names
 }
 
-// loadNamed returns the load of that name, which exists.
+// loadNamed returns the load of that name, which must exist.
 func loadNamed(name string) *load {
 	for _, load := range loads {
 		if load.name == name {
@@ -71,7 +71,7 @@ func loadNamed(name string) *load {
 	return nil
 }
 
-// run is the measurement of one load on one server. The producers and workers share it.
+// run is the measurement of one load on one server. Producers and workers share it.
 type run struct {
 	options *Options
 	load    *load
@@ -84,19 +84,19 @@ type run struct {
 	// count is called for each job that ended.
 	count func()
 
-	// endToEnd holds the times from a command's submission (in an open loop, from when it
-	// was due) to its job's end, of the jobs in the window. submit holds the times until
-	// the answers to the same commands.
+	// endToEnd holds the times from the submission of each command of the window (in an open
+	// loop, from when it was due) to the end of its job, and submit the times to the
+	// responses.
 	endToEnd, submit *latencies
-	counted, all     atomic.Int64 // Jobs in the window, and in the whole run.
+	counted, all     atomic.Int64 // jobs in the window, and in the whole run
 
 	mu      sync.Mutex
-	sampled []string // Ids of jobs for the audit.
+	sampled []string // ids of jobs for the audit
 
 	row Row
 }
 
-// newRun returns a run that has not begun, with a client to be closed.
+// newRun returns a run that has not started. The caller closes its client.
 func (b *bench) newRun(server Server, load *load, store string) *run {
 	return &run{
 		options: &b.options, load: load, tracker: newTracker(), window: b.window(),
@@ -136,8 +136,8 @@ func (b *bench) run(ctx context.Context, server Server, load *load, store string
 	return r, nil
 }
 
-// drive runs the producers, and the workers until these have ended. It returns what
-// server and client have used in the window.
+// drive runs the producers, and the workers until the producers have ended. It returns what
+// server and client used in the window.
 func (r *run) drive(ctx context.Context) (used cost, err error) {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() (err error) {
@@ -156,7 +156,7 @@ func (r *run) drive(ctx context.Context) (used cost, err error) {
 	return used, err
 }
 
-// carry submits the nth command of a submitter and waits for its job's end. It returns
+// carry submits the nth command of a submitter and waits for the end of its job. It returns
 // when the command was answered and when the job ended.
 func (r *run) carry(ctx context.Context, submitter, n int) (answered, ended time.Time, err error) {
 	name := fmt.Sprintf("%s-%d-%d", r.name, submitter, n)
@@ -177,7 +177,7 @@ func (r *run) carry(ctx context.Context, submitter, n int) (answered, ended time
 	}
 	r.count()
 	r.all.Add(1)
-	if bits.OnesCount(uint(n)) == 1 { // The 1st, 2nd, 4th and so on: few, but from all over the run.
+	if bits.OnesCount(uint(n)) == 1 { // the 1st, 2nd, 4th and so on: a few from the whole run
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.sampled = append(r.sampled, accepted.JobID)
@@ -185,18 +185,18 @@ func (r *run) carry(ctx context.Context, submitter, n int) (answered, ended time
 	return answered, ended, nil
 }
 
-// record records a job that lies in the window.
+// record records a job of the window.
 func (r *run) record(begun, answered, ended time.Time) {
 	r.counted.Add(1)
 	r.submit.record(answered.Sub(begun))
 	r.endToEnd.record(ended.Sub(begun))
 }
 
-// tenants is how many tenants the submitters spread over, so that fairness between
-// tenants is at work.
+// tenants is the number of tenants of the submitters, so that the server must be fair between
+// tenants.
 const tenants = 8
 
-// command returns a command of that name, which is unique.
+// command returns a command with that name, which must be unique.
 func (r *run) command(name, requestType string, submitter int) api.Command {
 	return api.Command{
 		TenantID:       fmt.Sprintf("bench-%d", submitter%tenants),

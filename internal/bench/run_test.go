@@ -18,7 +18,7 @@ import (
 	"github.com/lucius-project/lucius/internal/bench"
 )
 
-// short are options for a run that ends soon.
+// short returns options for a run that ends soon.
 func short(t *testing.T, server *fakeServer) bench.Options {
 	t.Helper()
 	return bench.Options{
@@ -33,7 +33,7 @@ func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	options := short(t, server)
 	options.Loads = nil
 	options.Finished, options.Live, options.Waiting = 150, 120, 130
-	options.Duration = time.Second // A slow machine ends no job in a moment.
+	options.Duration = time.Second // long enough for a job to end on a slow machine
 	report, err := bench.Measure(t.Context(), options)
 	if err != nil {
 		t.Fatal(err)
@@ -68,8 +68,8 @@ func TestMeasureCountsEachLoadOnBothStores(t *testing.T) {
 	}
 }
 
-// checkRow checks what holds for all rows. The open loop's warm-up is shorter than the
-// interval of its commands, so that its first one lies outside the window.
+// checkRow checks what must hold for all rows. The open loop's warm-up is shorter than the
+// interval of its commands, so that only its first command is outside the window.
 func checkRow(t *testing.T, row *bench.Row, report *bench.Report) {
 	t.Helper()
 	batches := row.Load == bench.Batch
@@ -145,7 +145,7 @@ func TestThePrefilledServerHoldsTheJobs(t *testing.T) {
 	}
 }
 
-// A run in which requests fail measures nothing, so the first one ends it.
+// A run in which requests fail measures nothing, so the first failure ends it.
 func TestAnUnexpectedAnswerEndsTheRun(t *testing.T) {
 	t.Parallel()
 	problem := `{"code":"unknown_request_type"}`
@@ -170,7 +170,7 @@ func TestAnUnexpectedAnswerEndsTheRun(t *testing.T) {
 			server := serve(t, at(test.path, test.status, test.body))
 			options := short(t, server)
 			options.Loads = []string{test.load}
-			options.Duration = time.Second // A slow machine sends no request in a moment.
+			options.Duration = time.Second // long enough for a request on a slow machine
 			_, err := bench.Measure(t.Context(), options)
 			var status *bench.StatusError
 			if !errors.As(err, &status) {
@@ -186,7 +186,7 @@ func TestAnUnexpectedAnswerEndsTheRun(t *testing.T) {
 	}
 }
 
-func TestARunThatProvesNothingFails(t *testing.T) {
+func TestAnInvalidRunFails(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		load  string
@@ -209,7 +209,7 @@ func TestARunThatProvesNothingFails(t *testing.T) {
 			options := short(t, serve(t, test.spoil))
 			options.Loads = []string{test.load}
 			if errors.Is(test.want, bench.ErrUnfinished) {
-				options.Drain = 100 * time.Millisecond // Else there is time enough for a slow machine.
+				options.Drain = 100 * time.Millisecond // In other cases, a slow machine may need the default.
 			}
 			if _, err := bench.Measure(t.Context(), options); !errors.Is(err, test.want) {
 				t.Errorf("error %v, want %v", err, test.want)

@@ -16,19 +16,19 @@ import (
 const (
 	// claimMax is the most items that one claim takes.
 	claimMax = 32
-	// claimWait is how long a claim waits for a first item.
+	// claimWait is how long a claim waits for its first item.
 	claimWait = 20 * time.Second
 )
 
-// workers claim and do the work of one service. All are one worker to the server.
+// workers claim and do the work of one service. To the server they are one worker.
 type workers struct {
 	client         *client
 	owner, service string
-	// start makes a claim start its items as well.
+	// start makes a claim also start its items.
 	start bool
 	// work does the items of a claim, and calls done for each.
 	work func(ctx context.Context, w *workers, items []item) error
-	// last is the id of a job's last step, after which ended is called with the job's
+	// last is the id of a job's last step. When it has ended, ended is called with the job's
 	// correlation id.
 	last  string
 	ended func(correlationID string, at time.Time)
@@ -50,8 +50,8 @@ type item struct {
 	} `json:"directive"`
 }
 
-// run starts that many pullers in the group. They claim until stop is called; the items
-// that they have claimed are still done.
+// run starts that many pullers in the group. They claim until stop is called, and finish the
+// items that they have claimed.
 func (w *workers) run(ctx context.Context, group *errgroup.Group, pullers int) (stop func()) {
 	claims, stop := context.WithCancel(ctx)
 	for range pullers {
@@ -60,8 +60,8 @@ func (w *workers) run(ctx context.Context, group *errgroup.Group, pullers int) (
 	return stop
 }
 
-// pull claims items until the claims' context ends, and does those of a claim in a
-// goroutine of the group, so that slow ones do not block further claims.
+// pull claims items until the claims' context ends. It does the items of each claim in a
+// goroutine of the group, so that slow ones do not delay further claims.
 func (w *workers) pull(ctx, claims context.Context, group *errgroup.Group) error {
 	for claims.Err() == nil {
 		items, err := w.claim(claims, claimMax)
@@ -82,7 +82,7 @@ func (w *workers) done(item *item) {
 	}
 }
 
-// claim waits for items and claims at most that many.
+// claim waits for items and claims at most most of them.
 func (w *workers) claim(ctx context.Context, most int32) ([]item, error) {
 	var claimed struct {
 		Items []item `json:"items"`
@@ -115,15 +115,15 @@ func complete(ctx context.Context, w *workers, items []item) error {
 	return nil
 }
 
-// resultRef refers to a step's result.
+// resultRef is the result of every step.
 var resultRef = json.RawMessage(`{"uri":"bench://result"}`)
 
 // requestID returns a new request id.
 func (w *workers) requestID() string { return fmt.Sprintf("%s-%d", w.owner, w.requests.Add(1)) }
 
-// tracker notifies each submitter when its job has ended. It knows jobs by the
-// correlation id, which the submitter chose: a job may end before its submitter has
-// read the job id. It is safe for concurrent use.
+// tracker notifies each submitter of the end of its job. It identifies jobs by the correlation
+// id, which the submitter chooses, because a job may end before its submitter has read the job
+// id. It is safe for concurrent use.
 type tracker struct {
 	mu      sync.Mutex
 	waiting map[string]chan time.Time
@@ -140,13 +140,12 @@ func (t *tracker) expect(correlationID string) <-chan time.Time {
 	return ended
 }
 
-// end records that a job ended. It ignores repetitions, and jobs left over from an
-// earlier run.
+// end records that a job has ended. It ignores repetitions, and jobs of an earlier run.
 func (t *tracker) end(correlationID string, at time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if ended, ok := t.waiting[correlationID]; ok {
-		ended <- at // The channel has room for it, and gets no other.
+		ended <- at // The channel has room, because it gets one value.
 		delete(t.waiting, correlationID)
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestTheTrackerTellsAnEndOnce(t *testing.T) {
+func TestTheTrackerReportsAnEndOnce(t *testing.T) {
 	t.Parallel()
 	tracker := newTracker()
 	ended := tracker.expect("mine")
