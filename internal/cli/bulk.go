@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/google/uuid"
@@ -121,9 +123,9 @@ func (s *session) operate(ctx context.Context, b *bulk, ids []string, create beg
 			return err
 		}
 		if b.dryRun || preview.Matched == 0 {
-			return show(s, preview, showPreview)
+			return show(s, preview, func(p *page, preview api.OperationPreview) { showPreview(p, preview, b.limit) })
 		}
-		if err := s.confirm(question(&preview)); err != nil {
+		if err := s.confirm(question(&preview, b.limit)); err != nil {
 			return err
 		}
 		request.DryRun = false
@@ -141,21 +143,32 @@ func (s *session) operate(ctx context.Context, b *bulk, ids []string, create beg
 	return s.followOperation(ctx, &op)
 }
 
-// question asks whether to begin an operation.
-func question(preview *api.OperationPreview) string {
+// question asks whether to start an operation.
+func question(preview *api.OperationPreview, limit int32) string {
 	verb := map[api.OperationKind]string{
 		api.OperationKindRetry: "Rerun", api.OperationKindCancel: "Cancel",
 		api.OperationKindPause: "Pause", api.OperationKindResume: "Resume",
 	}[preview.Kind]
+	return verb + " " + affected(preview, limit) + "?"
+}
+
+// maxBulkJobs is the most jobs that an operation changes, unless --limit names fewer.
+const maxBulkJobs = 10_000
+
+// affected says how many jobs an operation would change, and of how many if that is fewer.
+func affected(preview *api.OperationPreview, limit int32) string {
 	jobs := explain.Count(preview.Matched, "job")
-	if preview.Truncated {
-		jobs = "the newest " + jobs + " of more"
+	switch changed := min(preview.Matched, int(cmp.Or(limit, maxBulkJobs))); {
+	case preview.Truncated:
+		return fmt.Sprintf("%d of at least %s", changed, jobs)
+	case changed < preview.Matched:
+		return fmt.Sprintf("%d of %s", changed, jobs)
 	}
-	return verb + " " + jobs + "?"
+	return jobs
 }
 
 // showPreview writes what an operation would do.
-func showPreview(p *page, preview api.OperationPreview) {
+func showPreview(p *page, preview api.OperationPreview, limit int32) {
 	if preview.Matched == 0 {
 		p.line("No job matches: nothing was changed.")
 		return
@@ -169,11 +182,7 @@ func showPreview(p *page, preview api.OperationPreview) {
 		p.line("and %d more", more)
 	}
 	p.line("")
-	text := ""
-	if preview.Truncated {
-		text = ", and there may be more than one operation allows"
-	}
-	p.line("%s would be changed%s. Nothing has been changed.", p.style(bold, explain.Count(preview.Matched, "job")), text)
+	p.line("%s would be changed. Nothing has been changed.", p.style(bold, affected(&preview, limit)))
 }
 
 // checkFrom checks the flag of [registerFrom].

@@ -185,6 +185,34 @@ func TestRetry_ChangesNothingUnlessAgreed(t *testing.T) {
 	}
 }
 
+// An operation changes at most --limit jobs, however many match.
+func TestRetry_SaysHowManyJobsItChanges(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		args      string
+		matched   int
+		truncated bool
+		want      string
+	}{
+		{"retry --all", 500, false, "Rerun 500 jobs?"},
+		{"retry --all --limit 10", 500, false, "Rerun 10 of 500 jobs?"},
+		{"retry --all", 12_000, false, "Rerun 10000 of 12000 jobs?"},
+		{"retry --all", 9000, true, "Rerun 9000 of at least 9000 jobs?"},
+		{"retry --all --limit 10 --dry-run", 500, false, "10 of 500 jobs would be changed."},
+		{"retry --all --dry-run", 9000, true, "9000 of at least 9000 jobs would be changed."},
+	} {
+		matching := preview(test.matched)
+		matching.Truncated = test.truncated
+		out, err := newLine(t, newScripted(t, map[string][]any{retries: {matching}}).url).run(t, strings.Split(test.args, " ")...)
+		if err != nil {
+			out += err.Error()
+		}
+		if !strings.Contains(out, test.want) {
+			t.Errorf("%s: %q, want %q", test.args, out, test.want)
+		}
+	}
+}
+
 func TestRetry_OfNamedJobs(t *testing.T) {
 	t.Parallel()
 	server := newScripted(t, map[string][]any{retries: {operation(api.OperationStateRunning, 0)}})
