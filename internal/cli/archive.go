@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// archivedJob is a line of an archive, as a server with LUCIUS_ARCHIVE_DIR writes it.
+// archivedJob is a line of an archive, which a server with LUCIUS_ARCHIVE_DIR writes.
 type archivedJob struct {
 	api.Job
 
@@ -93,11 +93,11 @@ func archiveFiles(path string) ([]string, error) {
 	if err != nil {
 		return nil, &Error{Code: ExitNotFound, Err: err}
 	}
-	slices.Sort(files) // By month.
+	slices.Sort(files) // by month
 	return files, nil
 }
 
-// archiveFilter says which jobs are wanted.
+// archiveFilter selects jobs.
 type archiveFilter struct {
 	tenant, job string
 	since       api.Time
@@ -113,18 +113,17 @@ type archiveReader struct {
 	*session
 
 	filter archiveFilter
-	seen   map[string]bool // A purge that was repeated writes a job again.
+	seen   map[string]bool // ids of jobs: a repeated purge archives a job again
 	found  []api.Job       // for the table
-	bad    int             // lines
+	bad    int             // how many lines are damaged
 }
 
-// file reads a file.
 func (r *archiveReader) file(name string) error {
 	file, err := os.Open(name)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = file.Close() }() // It was only read.
+	defer func() { _ = file.Close() }() // Closing a file that was only read loses nothing.
 	lines := bufio.NewReaderSize(file, 1<<16)
 	for number := 1; ; number++ {
 		line, err := lines.ReadBytes('\n')
@@ -154,7 +153,7 @@ func (r *archiveReader) file(name string) error {
 	}
 }
 
-// take prints a job, or notes it for the table, if it is wanted.
+// take prints a job, or keeps it for the table, if the filter selects it.
 func (r *archiveReader) take(job *archivedJob, line []byte) error {
 	if r.seen[job.JobID] || !r.filter.wants(&job.Job) {
 		return nil
@@ -167,7 +166,7 @@ func (r *archiveReader) take(job *archivedJob, line []byte) error {
 	return nil
 }
 
-// check returns what keeps a line from being that of a job that has ended.
+// check returns an error unless the line is a complete record of a job that has ended.
 func (j *archivedJob) check() error {
 	ended := j.State == api.JobStateSucceeded || j.State == api.JobStateFailedFinal || j.State == api.JobStateCancelled
 	if j.JobID == "" || j.TenantID == "" || !ended || j.CompletedAt.IsZero() || len(j.Events) == 0 {
@@ -186,7 +185,7 @@ func (j *archivedJob) check() error {
 	return nil
 }
 
-// end prints the table, and returns the error of bad lines.
+// end prints the table, and returns an error if lines are damaged.
 func (r *archiveReader) end() error {
 	if r.output != "json" {
 		if err := show(r.session, api.JobPage{Jobs: r.found}, showArchived); err != nil {

@@ -13,7 +13,8 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 )
 
-// archived returns the line of a job that ended that many hours ago, with two changes.
+// archived returns the line of a job that ended that many hours ago, with a history of two
+// changes.
 func archived(t *testing.T, id, tenant string, hours int) string {
 	t.Helper()
 	ended := api.NewTime(now.Add(-time.Duration(hours) * time.Hour))
@@ -63,7 +64,7 @@ func TestArchive_ListsEachJobOnce(t *testing.T) {
 	}
 }
 
-func TestArchive_NamesWhatIsDamaged(t *testing.T) {
+func TestArchive_ReportsDamagedLines(t *testing.T) {
 	t.Parallel()
 	good := archived(t, "j1", "a", 1)
 	var job map[string]any

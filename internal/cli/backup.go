@@ -17,7 +17,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// CheckedBackup is what a backup says of itself.
+// CheckedBackup is the description in a backup that has been checked.
 type CheckedBackup struct {
 	Version string   `json:"version"`
 	TakenAt api.Time `json:"taken_at"`
@@ -68,7 +68,7 @@ func (t *tool) backup() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// receiveBackup has the server send a backup, writes it and checks it.
+// receiveBackup requests a backup from the server, writes it and checks it.
 func (s *session) receiveBackup(ctx context.Context, out io.Writer, reason string) (CheckedBackup, error) {
 	response, err := s.CreateBackup(ctx, api.ControlRequest{Reason: reason})
 	if err != nil {
@@ -101,12 +101,12 @@ func (s *session) receiveBackup(ctx context.Context, out io.Writer, reason strin
 	return checked, nil
 }
 
-// receiver writes what is read from a server.
+// receiver copies to a writer what is read from the server.
 type receiver struct {
 	from   io.Reader
 	to     io.Writer
-	broke  error // of reading
-	failed error // of writing
+	broke  error // why reading failed
+	failed error // why writing failed
 }
 
 // Read implements [io.Reader].
@@ -122,10 +122,10 @@ func (r *receiver) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// partial is at the end of the name of a backup that is not whole.
+// partial ends the name of an incomplete backup.
 const partial = ".partial"
 
-// backupFile is where a backup goes.
+// backupFile is the destination of a backup.
 type backupFile struct {
 	io.Writer
 	file *os.File // nil for standard output
@@ -147,14 +147,14 @@ func (s *session) backupFile(name string, force bool) (*backupFile, error) {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, usagef("the backup cannot be written: %w", err)
 	}
-	left, _ := os.ReadDir(filepath.Dir(name)) // CreateTemp says what is wrong with the folder.
+	left, _ := os.ReadDir(filepath.Dir(name)) // If it fails, so does CreateTemp.
 	for _, file := range left {
 		if strings.HasPrefix(file.Name(), filepath.Base(name)+".") && strings.HasSuffix(file.Name(), partial) {
 			fmt.Fprintf(s.Stderr, "%s is left over from an unfinished backup: remove it, unless that backup is still running\n",
 				filepath.Join(filepath.Dir(name), file.Name()))
 		}
 	}
-	// With a name of its own: another backup to the same file would write into it.
+	// A unique name keeps another backup to the same file from writing into this one.
 	file, err := os.CreateTemp(filepath.Dir(name), filepath.Base(name)+".*"+partial)
 	if err != nil {
 		return nil, usagef("the backup cannot be written: %w", err)
@@ -162,7 +162,7 @@ func (s *session) backupFile(name string, force bool) (*backupFile, error) {
 	return &backupFile{Writer: file, file: file, name: name}, nil
 }
 
-// keep gives the file its name, durably.
+// keep renames the file to its final name, durably.
 func (b *backupFile) keep() error {
 	if b.file == nil {
 		return nil

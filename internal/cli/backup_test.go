@@ -15,7 +15,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// backupLine returns a line whose backups are whole if they say so.
+// backupLine returns a line whose check of a backup passes if the backup says that it is
+// complete.
 func backupLine(t *testing.T, server string) *line {
 	t.Helper()
 	l := newLine(t, server)
@@ -30,7 +31,7 @@ func backupLine(t *testing.T, server string) *line {
 	return l
 }
 
-// sends is a server that sends that as a backup; it breaks off if the text says so.
+// sends starts a server that sends that text as a backup, and breaks off if the text says so.
 func sends(t *testing.T, text string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -48,8 +49,8 @@ func sends(t *testing.T, text string) string {
 	return server.URL
 }
 
-// expectFile fails unless the file holds that text, or is not there if it is empty, and no
-// half of a backup is next to it.
+// expectFile fails the test unless the file holds that text, or does not exist if the text is
+// empty, and there is no incomplete backup next to it.
 func expectFile(t *testing.T, name, want string) {
 	t.Helper()
 	got, err := os.ReadFile(name)
@@ -61,7 +62,7 @@ func expectFile(t *testing.T, name, want string) {
 	}
 }
 
-func TestBackup_IsKeptOnceItIsWhole(t *testing.T) {
+func TestBackup_IsKeptOnceItIsComplete(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "lucius.backup")
 	l := backupLine(t, sends(t, "this is whole"))
@@ -93,9 +94,9 @@ func TestBackup_IsKeptOnceItIsWhole(t *testing.T) {
 	}
 }
 
-// What a backup left that was killed is named, and left to the operator: its command may
-// still run.
-func TestBackup_NamesTheBeginningOfAnother(t *testing.T) {
+// The file of an incomplete backup is reported but not removed, because its command may still
+// be running.
+func TestBackup_ReportsAnIncompleteOne(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "[lucius].backup")
 	begun, other := file+".123.partial", filepath.Join(filepath.Dir(file), "other.backup.1.partial")
@@ -116,7 +117,7 @@ func TestBackup_NamesTheBeginningOfAnother(t *testing.T) {
 	}
 }
 
-func TestBackup_ThatFailsLeavesNothing(t *testing.T) {
+func TestBackup_LeavesNothingIfItFails(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		server, to string
@@ -159,7 +160,8 @@ func TestBackup_ThatFailsLeavesNothing(t *testing.T) {
 	}
 }
 
-// Two backups to one file, as by a cron job that overlaps itself, do not write into each other.
+// Two concurrent backups to one file, for instance of a cron job that overlaps itself, do not
+// write into each other.
 func TestBackup_TwiceToTheSameFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "lucius.backup")
@@ -178,7 +180,7 @@ func TestBackup_TwiceToTheSameFile(t *testing.T) {
 	expectFile(t, file, "the first is whole")
 }
 
-// full takes nothing.
+// full is a writer that fails.
 type full struct{}
 
 func (full) Write([]byte) (int, error) { return 0, errors.New("no space") }

@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/internal/explain"
 )
 
-// bulk is the flags of a command that changes many jobs by an operation of the server.
+// bulk holds the flags of a command that changes many jobs in one operation.
 type bulk struct {
 	selection
 
@@ -24,7 +24,7 @@ type bulk struct {
 	reason              string
 }
 
-// begin begins an operation. A repeat with the same key begins no second one.
+// begin starts an operation, or previews it. A repeat with the same key starts no second one.
 type begin func(ctx context.Context, c *api.Client, key api.IdempotencyKey, request *api.BulkRequest) (*http.Response, error)
 
 // register registers the flags that all such commands have.
@@ -45,7 +45,7 @@ func (b *bulk) selects() bool {
 	return b.all || b.OperationFilter != api.OperationFilter{} || b.state+b.createdAfter+b.createdBefore+b.failedAfter+b.failedBefore != ""
 }
 
-// request returns the request for the named jobs, or those that the flags select.
+// request returns the request for the named jobs, or for those that the flags select.
 func (b *bulk) request(s *session, ids []string) (*api.BulkRequest, error) {
 	switch {
 	case len(ids) > 0 && b.selects():
@@ -108,8 +108,8 @@ func createResumption(ctx context.Context, c *api.Client, key api.IdempotencyKey
 	return c.CreateResumption(ctx, &api.CreateResumptionParams{IdempotencyKey: &key}, *r)
 }
 
-// operate begins an operation on many jobs once the caller has agreed to their number, and
-// shows it until its end.
+// operate starts an operation on many jobs after the user has confirmed their number, and
+// shows its progress until it ends.
 func (s *session) operate(ctx context.Context, b *bulk, ids []string, create begin) error {
 	request, err := b.request(s, ids)
 	if err != nil {

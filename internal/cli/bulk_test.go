@@ -19,8 +19,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// scripted is a server that answers the requests of each "METHOD /path" with one value
-// after another, the last one again and again, and records requests.
+// scripted is a server that answers the requests for each "METHOD /path" with one value after
+// the other, repeating the last one, and records requests.
 type scripted struct {
 	url string
 
@@ -67,7 +67,7 @@ func newScripted(t *testing.T, answers map[string][]any) *scripted {
 	return s
 }
 
-// wantAsked compares the requests since the last call.
+// wantAsked compares the requests since its last call.
 func (s *scripted) wantAsked(t *testing.T, want ...string) {
 	t.Helper()
 	s.mu.Lock()
@@ -80,7 +80,7 @@ func (s *scripted) wantAsked(t *testing.T, want ...string) {
 
 const operationID = "0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7c00"
 
-// operation is a retry of three jobs that have been tried so far, one of them in vain.
+// operation returns a retry of three jobs, of which done have been tried.
 func operation(state api.OperationState, done int) api.Operation {
 	op := api.Operation{
 		OperationID: operationID, Kind: api.OperationKindRetry, State: state, Matched: 3, Done: done, Caller: "ops-1", RatePerSecond: 20,
@@ -137,7 +137,7 @@ func TestRetry_AsksAndFollows(t *testing.T) {
 	}
 }
 
-func TestRetry_ChangesNothingUnlessAgreed(t *testing.T) {
+func TestRetry_ChangesNothingUnlessConfirmed(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		args, stdin string
@@ -223,7 +223,7 @@ func TestRetry_OfNamedJobs(t *testing.T) {
 	forPrograms(t, l, preview(2), "retry", "a", "b", "--dry-run")
 }
 
-// Ctrl-C leaves the operation running, and says how to see and stop it.
+// After Ctrl-C the operation continues, and the command says how to watch and stop it.
 func TestRetry_Interrupted(t *testing.T) {
 	t.Parallel()
 	for _, begun := range []bool{true, false} {
@@ -233,7 +233,7 @@ func TestRetry_Interrupted(t *testing.T) {
 			case r.Method == http.MethodPost && begun:
 				fmt.Fprint(w, encode(t, operation(api.OperationStateRunning, 0)))
 			default:
-				_, _ = io.Copy(io.Discard, r.Body) // Only then the server sees that the client leaves.
+				_, _ = io.Copy(io.Discard, r.Body) // Only then does the server notice that the client leaves.
 				interrupt()
 				<-r.Context().Done()
 			}

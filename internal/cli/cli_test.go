@@ -31,14 +31,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // now is the time of all tests.
 var now = time.Date(2026, 1, 27, 12, 0, 0, 0, time.UTC)
 
-// line is a command line with its surroundings.
+// line is a command line with its environment.
 type line struct {
 	cli.Env
 
 	out, notes bytes.Buffer
 }
 
-// newLine returns the surroundings of a command that calls the server, without any context.
+// newLine returns the environment of a command that calls the server, without contexts.
 func newLine(t *testing.T, server string, variables ...string) *line {
 	t.Helper()
 	l := &line{}
@@ -50,7 +50,7 @@ func newLine(t *testing.T, server string, variables ...string) *line {
 	return l
 }
 
-// run runs a command and returns what it printed, and its error. They follow the output.
+// run runs a command, and returns its output and its error.
 func (l *line) run(t *testing.T, args ...string) (string, error) {
 	t.Helper()
 	l.out.Reset()
@@ -59,8 +59,8 @@ func (l *line) run(t *testing.T, args ...string) (string, error) {
 	return l.out.String(), err
 }
 
-// answers is a server that answers each request of "METHOD /path" with that value. A
-// problem.Code is answered as a problem.
+// answers is a server that answers each request for "METHOD /path" with a value, or with a
+// problem if the value is a problem.Code.
 func answers(t *testing.T, all map[string]any) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -104,8 +104,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// forPrograms runs a command with each form of output for programs, which must be what the
-// server answered, in the API's own type.
+// forPrograms runs a command with each output format for programs. The output must be the
+// server's answer, in the API's own type.
 func forPrograms[T any](t *testing.T, l *line, answered T, args ...string) {
 	t.Helper()
 	for _, format := range []string{"json", "yaml"} {
@@ -140,13 +140,13 @@ func encode(t *testing.T, value any) string {
 	return string(text)
 }
 
-// TestHelp compares the help of each command, and asks each for an example.
+// TestHelp compares the help of each command, which must have an example.
 func TestHelp(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, "http://127.0.0.1:8080")
 	var walk func(cmd *cobra.Command, path []string)
 	walk = func(cmd *cobra.Command, path []string) {
-		if cmd.Name() == "completion" || cmd.Name() == "help" { // Cobra's own.
+		if cmd.Name() == "completion" || cmd.Name() == "help" { // These are cobra's own.
 			return
 		}
 		out, err := l.run(t, append(path, "--help")...)

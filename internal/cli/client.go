@@ -19,18 +19,19 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// place is a server and how to call it: an entry of the contexts file, flags, or variables.
-type place struct {
+// connection is a server and how to call it, from the contexts file, flags or environment
+// variables.
+type connection struct {
 	Server     string `json:"server,omitempty" yaml:"server,omitempty"`
-	Token      string `json:"-" yaml:"token,omitempty"` // It is stored, and never shown.
+	Token      string `json:"-" yaml:"token,omitempty"` // stored, but never shown
 	TokenFile  string `json:"token_file,omitempty" yaml:"token_file,omitempty"`
 	CAFile     string `json:"ca_file,omitempty" yaml:"ca_file,omitempty"`
 	ClientCert string `json:"client_cert,omitempty" yaml:"client_cert,omitempty"`
 	ClientKey  string `json:"client_key,omitempty" yaml:"client_key,omitempty"`
 }
 
-// register registers a flag for each part of the place.
-func (w *place) register(flags *pflag.FlagSet) {
+// register registers a flag for each part of the connection.
+func (w *connection) register(flags *pflag.FlagSet) {
 	flags.StringVar(&w.Server, "server", "", "URL of the server (LUCIUS_URL)")
 	flags.StringVar(&w.Token, "token", "", "bearer token; other users of the host can see it: prefer a file (LUCIUS_TOKEN)")
 	flags.StringVar(&w.TokenFile, "token-file", "", "file with the bearer token (LUCIUS_TOKEN_FILE)")
@@ -40,41 +41,41 @@ func (w *place) register(flags *pflag.FlagSet) {
 }
 
 // fields returns the parts by the names of their flags.
-func (w *place) fields() map[string]*string {
+func (w *connection) fields() map[string]*string {
 	return map[string]*string{
 		"server": &w.Server, "token": &w.Token, "token-file": &w.TokenFile, "ca-file": &w.CAFile,
 		"client-cert": &w.ClientCert, "client-key": &w.ClientKey,
 	}
 }
 
-// where returns the server to call: flags win over the context that a flag names, that over
-// the environment, and that over the current context. What a context holds is sent only to
-// the context's own server.
-func (t *tool) where() (place, error) {
+// connection returns how to call the server. Flags take precedence over the context that a
+// flag names, that over environment variables, and those over the current context. The
+// credentials of a context are sent only to the context's own server.
+func (t *tool) connection() (connection, error) {
 	contexts, err := t.readContexts()
 	if err != nil {
-		return place{}, err
+		return connection{}, err
 	}
-	variables := place{
+	variables := connection{
 		Server: t.get("LUCIUS_URL"), Token: t.get("LUCIUS_TOKEN"), TokenFile: t.get("LUCIUS_TOKEN_FILE"),
 		CAFile: t.get("LUCIUS_CA_FILE"), ClientCert: t.get("LUCIUS_CLIENT_CERT"), ClientKey: t.get("LUCIUS_CLIENT_KEY"),
 	}
-	sources := []place{t.flags, variables}
+	sources := []connection{t.flags, variables}
 	if name := cmp.Or(t.context, t.get("LUCIUS_CONTEXT"), contexts.Current); name != "" {
 		stored, err := contexts.named(name)
 		if err != nil {
-			return place{}, err
+			return connection{}, err
 		}
 		switch other := cmp.Or(t.flags.Server, variables.Server); {
 		case t.context != "" && (t.flags.Server == "" || t.flags.Server == stored.Server):
-			sources = []place{t.flags, stored, variables}
+			sources = []connection{t.flags, stored, variables}
 		case other == "" || other == stored.Server:
 			sources = append(sources, stored)
 		}
 	}
-	found := place{}
+	found := connection{}
 	for _, source := range sources {
-		if found.Token != "" || found.TokenFile != "" { // A token wins over the file of another source.
+		if found.Token != "" || found.TokenFile != "" { // Do not mix a token and a token file of two sources.
 			source.Token, source.TokenFile = "", ""
 		}
 		into := found.fields()
@@ -88,12 +89,12 @@ func (t *tool) where() (place, error) {
 	return found, nil
 }
 
-// open begins a session. Close it.
+// open starts a session. The caller must close it.
 func (t *tool) open(cmd *cobra.Command) (*session, error) {
 	if err := t.checkOutput(); err != nil {
 		return nil, err
 	}
-	at, err := t.where()
+	at, err := t.connection()
 	if err != nil {
 		return nil, err
 	}
@@ -113,14 +114,14 @@ func (t *tool) open(cmd *cobra.Command) (*session, error) {
 		Transport: &http.Transport{
 			Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true,
 			DialContext: (&net.Dialer{Timeout: 10 * time.Second}).DialContext, TLSHandshakeTimeout: 10 * time.Second,
-			ResponseHeaderTimeout: 2 * time.Minute, // An answer may wait for a minute.
+			ResponseHeaderTimeout: 2 * time.Minute, // The server may hold a request for a minute.
 			IdleConnTimeout:       time.Minute,
 		},
 		// A redirect could send the token elsewhere.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	s := &session{tool: t, cmd: cmd}
-	s.Client, err = api.NewClient(server, api.WithHTTPClient(&patient{client, &t.Env}), api.WithRequestEditorFn(
+	s.Client, err = api.NewClient(server, api.WithHTTPClient(&retrier{client, &t.Env}), api.WithRequestEditorFn(
 		func(_ context.Context, r *http.Request) error {
 			r.Header.Set("User-Agent", "lucius-cli")
 			if token != "" {
@@ -129,14 +130,14 @@ func (t *tool) open(cmd *cobra.Command) (*session, error) {
 			return nil
 		}))
 	if err != nil {
-		return nil, usagef("the server's URL is not valid: %w", err)
+		return nil, usagef("the server's URL is invalid: %w", err)
 	}
 	return s, nil
 }
 
 // close closes the connections of the session.
 func (s *session) close() {
-	if doer, ok := s.Client.Client.(*patient); ok {
+	if doer, ok := s.Client.Client.(*retrier); ok {
 		doer.CloseIdleConnections()
 	}
 }
@@ -147,7 +148,7 @@ func parseServer(text string) (string, error) {
 	switch {
 	case text == "":
 		return "", usagef("name the server with --server")
-	case strings.Contains(text, "@"): // It is not repeated, as it may have a password.
+	case strings.Contains(text, "@"): // The error does not repeat the URL, which may hold a password.
 		return "", usagef("the server's URL has a user: give a token with --token-file")
 	case err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "":
 		return "", usagef("the server is %q, it must be a URL such as http://127.0.0.1:8080", text)
@@ -156,7 +157,7 @@ func parseServer(text string) (string, error) {
 }
 
 // token returns the bearer token, "" without one.
-func (w *place) token() (string, error) {
+func (w *connection) token() (string, error) {
 	token := w.Token
 	if token == "" && w.TokenFile != "" {
 		text, err := os.ReadFile(w.TokenFile)
@@ -175,8 +176,8 @@ func (w *place) token() (string, error) {
 	return token, nil
 }
 
-// tls returns the settings of TLS.
-func (w *place) tls() (*tls.Config, error) {
+// tls returns the TLS settings.
+func (w *connection) tls() (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if w.CAFile != "" {
 		text, err := os.ReadFile(w.CAFile)
@@ -200,23 +201,21 @@ func (w *place) tls() (*tls.Config, error) {
 	return config, nil
 }
 
-// patient repeats requests that the server was too busy for.
-type patient struct {
+// retrier repeats requests that the server was too busy to handle.
+type retrier struct {
 	*http.Client
 
 	env *Env
 }
 
-// attempts is how often a request is sent at most, and longestPause the most that a
-// server may ask to wait between two.
 const (
-	attempts     = 4
-	longestPause = 30 * time.Second
+	attempts     = 4                // the most times that a request is sent
+	longestPause = 30 * time.Second // the longest Retry-After that is obeyed
 )
 
-// Do sends the request. 429 says that it was not handled, so it is repeated; 503 does not,
-// so only a request that changes nothing is.
-func (p *patient) Do(request *http.Request) (*http.Response, error) {
+// Do sends the request. A 429 means that the server did not handle it, so Do repeats it. A 503
+// does not, so Do repeats only requests that change nothing.
+func (p *retrier) Do(request *http.Request) (*http.Response, error) {
 	for attempt := 1; ; attempt++ {
 		response, err := p.Client.Do(request) //nolint:gosec // The caller names the server.
 		if err != nil {
@@ -233,10 +232,10 @@ func (p *patient) Do(request *http.Request) (*http.Response, error) {
 		}
 		if request.GetBody != nil {
 			if request.Body, err = request.GetBody(); err != nil {
-				return response, nil //nolint:nilerr // It cannot be repeated.
+				return response, nil //nolint:nilerr // The request cannot be repeated.
 			}
 		}
-		_ = response.Body.Close() // Its connection is not used again.
+		_ = response.Body.Close()
 		if err := p.env.pause(request.Context(), pause); err != nil {
 			return nil, err
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// Each script is read by its shell: bash always, the others if they are here.
-func TestCompletion_ScriptsAreRead(t *testing.T) {
+// Each shell reads its script: bash always, the others if they are installed.
+func TestCompletion_ScriptsParse(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		out, err := newLine(t, "").run(t, "completion", shell)
@@ -37,7 +37,7 @@ func TestCompletion_ScriptsAreRead(t *testing.T) {
 	}
 }
 
-func TestCompletion_KnowsWordsOfTheServer(t *testing.T) {
+func TestCompletion_AsksTheServer(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, answers(t, map[string]any{
 		"GET /v1/jobs":      api.JobPage{Jobs: []api.Job{failedJob()}},
@@ -54,7 +54,7 @@ func TestCompletion_KnowsWordsOfTheServer(t *testing.T) {
 
 		"jobs list --request-type ": "doc.ingest\ndoc.scan\n",
 		"jobs list --state ":        "QUEUED\nDISPATCHING\nIN_PROGRESS\nPAUSING\nPAUSED\nCANCELLING\nCANCELLED\nSUCCEEDED\nFAILED_FINAL\n",
-		"jobs get x ":               "", // It takes one.
+		"jobs get x ":               "", // The command takes one argument.
 	} {
 		l.Environment = append(l.Environment[:1], "LUCIUS_URL="+l.DefaultURL)
 		out, err := l.run(t, append([]string{"__complete"}, strings.Split(line, " ")...)...)

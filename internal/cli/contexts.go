@@ -18,8 +18,8 @@ import (
 
 // contexts is the contexts file.
 type contexts struct {
-	Current  string           `yaml:"current,omitempty"`
-	Contexts map[string]place `yaml:"contexts"`
+	Current  string                `yaml:"current,omitempty"`
+	Contexts map[string]connection `yaml:"contexts"`
 }
 
 // contextsPath returns the path of the contexts file.
@@ -36,10 +36,10 @@ func (e *Env) contextsPath() (string, error) {
 
 // readContexts reads the contexts file. Without a file there are no contexts.
 func (e *Env) readContexts() (*contexts, error) {
-	c := &contexts{Contexts: map[string]place{}}
+	c := &contexts{Contexts: map[string]connection{}}
 	path, err := e.contextsPath()
-	if err != nil { // There is no home, as in a container: flags or variables say all.
-		return c, nil //nolint:nilerr // Storing a context says so.
+	if err != nil { // Without a home, as in a container, flags and variables suffice.
+		return c, nil //nolint:nilerr // Storing a context reports this error.
 	}
 	text, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -52,7 +52,7 @@ func (e *Env) readContexts() (*contexts, error) {
 		err = yaml.UnmarshalWithOptions(text, c, yaml.Strict())
 	}
 	if _, ok := errors.AsType[yaml.Error](err); ok {
-		err = errors.New(yaml.FormatError(err, false, false)) // Without the lines around, which may have a token.
+		err = errors.New(yaml.FormatError(err, false, false)) // Do not quote the lines, which may hold a token.
 	}
 	if err != nil {
 		return nil, usagef("the contexts file %s cannot be read: %w", path, err)
@@ -60,7 +60,7 @@ func (e *Env) readContexts() (*contexts, error) {
 	return c, nil
 }
 
-// write replaces the contexts file, which only its owner may read because it can hold tokens.
+// write replaces the contexts file. Only its owner may read it, because it can hold tokens.
 func (c *contexts) write(e *Env) error {
 	path, err := e.contextsPath()
 	if err != nil {
@@ -73,7 +73,7 @@ func (c *contexts) write(e *Env) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return fmt.Errorf("create the folder of the contexts file: %w", err)
 	}
-	file, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // With mode 0600.
+	file, err := os.CreateTemp(filepath.Dir(path), ".contexts-*") // has mode 0600
 	if err != nil {
 		return fmt.Errorf("write the contexts file: %w", err)
 	}
@@ -88,10 +88,10 @@ func (c *contexts) write(e *Env) error {
 }
 
 // named returns the context of that name.
-func (c *contexts) named(name string) (place, error) {
+func (c *contexts) named(name string) (connection, error) {
 	found, ok := c.Contexts[name]
 	if !ok {
-		return place{}, &Error{Code: ExitNotFound, Err: fmt.Errorf(
+		return connection{}, &Error{Code: ExitNotFound, Err: fmt.Errorf(
 			"there is no context %q: lucius context list shows all contexts", name)}
 	}
 	return found, nil
@@ -109,11 +109,11 @@ func (t *tool) contextCommands() *cobra.Command {
 	return cmd
 }
 
-// listedContext is a context as it is shown: without its token.
+// listedContext is a context without its token, for output.
 type listedContext struct {
 	Name    string `json:"name"`
 	Current bool   `json:"current"`
-	place
+	connection
 	HasToken bool `json:"has_token"`
 }
 
@@ -153,7 +153,7 @@ func (t *tool) contextList() *cobra.Command {
 	return cmd
 }
 
-// contextName matches names of contexts, which a shell and YAML take as they are.
+// contextName matches names of contexts that need no quotes in a shell or in YAML.
 var contextName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 func (t *tool) contextSet() *cobra.Command {
@@ -161,7 +161,7 @@ func (t *tool) contextSet() *cobra.Command {
 		Use: "set NAME", Short: "Add a context, or change the given parts of one", Args: Takes(1, 1),
 		Example: "  lucius context set prod --server https://lucius.example.com --token-file ~/.lucius-token",
 	}
-	var set place
+	var set connection
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if !contextName.MatchString(args[0]) {
 			return usagef("the context's name is %q, it must consist of letters, digits, '.', '_' and '-', "+
@@ -184,9 +184,9 @@ func (t *tool) contextSet() *cobra.Command {
 	return cmd
 }
 
-// change takes over the parts that flags give. A token replaces a token file, and the
-// other way round.
-func (w *place) change(to *place, flags *pflag.FlagSet) (err error) {
+// change sets the parts that were given by flags. A token replaces a token file, and vice
+// versa.
+func (w *connection) change(to *connection, flags *pflag.FlagSet) (err error) {
 	switch token, file := flags.Changed("token"), flags.Changed("token-file"); {
 	case token && file:
 		return usagef("a context has a token or a token file, not both")
@@ -201,7 +201,7 @@ func (w *place) change(to *place, flags *pflag.FlagSet) (err error) {
 			continue
 		}
 		*stored[name] = *value
-		if name != "server" && name != "token" && *value != "" { // A file, for commands that run in any folder.
+		if name != "server" && name != "token" && *value != "" { // Later commands may run in another folder.
 			if *stored[name], err = filepath.Abs(*value); err != nil {
 				return usagef("--%s: %w", name, err)
 			}
@@ -225,7 +225,7 @@ func (t *tool) contextDelete() *cobra.Command {
 		})
 }
 
-// edits makes cmd change the contexts by a function that gets the name of an existing one.
+// edits makes cmd change the contexts by calling edit with the name of an existing one.
 func (t *tool) edits(cmd *cobra.Command, edit func(all *contexts, name string)) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = Takes(1, 1), t.completeContexts
 	cmd.RunE = func(_ *cobra.Command, args []string) error {

@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 )
 
-// who is a server that answers with the token that it was given, as a problem.
+// who is a server that answers with a problem whose detail is the token it got.
 func who(t *testing.T, name string) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -26,9 +26,9 @@ func who(t *testing.T, name string) string {
 	return server.URL
 }
 
-// Flags win over the context that a flag names, that over variables, and these over the
-// current context. What a context holds goes to its own server alone.
-func TestContexts_WhichServerAndToken(t *testing.T) {
+// Flags take precedence over the context that a flag names, that over variables, and those over
+// the current context. The credentials of a context go only to its own server.
+func TestContexts_ChooseServerAndToken(t *testing.T) {
 	t.Parallel()
 	a, b := who(t, "A"), who(t, "B")
 	file := filepath.Join(t.TempDir(), "token")
@@ -48,11 +48,11 @@ func TestContexts_WhichServerAndToken(t *testing.T) {
 		variables, flags []string
 		want             string
 	}{
-		{nil, nil, "A got Bearer of-a"}, // The first one is current.
+		{nil, nil, "A got Bearer of-a"}, // The first context is current.
 		{nil, []string{"--context", "b"}, "B got Bearer of-file"},
 		{[]string{"LUCIUS_CONTEXT=b"}, nil, "B got Bearer of-file"},
 		{[]string{"LUCIUS_CONTEXT=b"}, []string{"--context", "a"}, "A got Bearer of-a"},
-		{[]string{"LUCIUS_URL=" + b}, nil, "B got "}, // Not the token of A.
+		{[]string{"LUCIUS_URL=" + b}, nil, "B got "}, // B must not get the token of A.
 		{nil, []string{"--server", b}, "B got "},
 		{nil, []string{"--context", "a", "--server", b}, "B got "},
 		{[]string{"LUCIUS_URL=" + b, "LUCIUS_TOKEN=of-env"}, nil, "B got Bearer of-env"},
@@ -85,7 +85,7 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 	run(2, "name the server with --server", "set", "prod")
 	run(0, "", "set", "prod", "--server", "https://lucius.example.com", "--token", "geheim")
 	run(0, "", "set", "dev", "--server", "http://127.0.0.1:8080")
-	run(0, "", "set", "prod", "--ca-file", "ca.pem") // The rest stays.
+	run(0, "", "set", "prod", "--ca-file", "ca.pem") // keeps the rest
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file: %v, %v", info, err)
 	}
@@ -100,7 +100,7 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 	run(0, "", "delete", "dev")
 	run(3, `there is no context "dev"`, "delete", "dev")
 	run(2, "a context has a token or a token file, not both", "set", "prod", "--token", "a", "--token-file", "b")
-	run(0, "", "set", "prod", "--token-file", "b") // Instead of the token.
+	run(0, "", "set", "prod", "--token-file", "b") // replaces the token
 	if text, err := os.ReadFile(path); err != nil || strings.Contains(string(text), "geheim") || !strings.Contains(string(text), "current: prod") {
 		t.Errorf("the file: %v\n%s", err, text)
 	}
@@ -111,7 +111,7 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 	if err := os.WriteFile(path, []byte("contexts:\n  a:\n    token: geheim\n  b: [\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	run(2, "contexts.yaml cannot be read: [4:6]", "list") // And nothing of the line before, which has a token.
+	run(2, "contexts.yaml cannot be read: [4:6]", "list") // without the line before, which has a token
 	for _, name := range []string{"", "a b", "a\nb", "-a", "a: b"} {
 		run(2, "the context's name is", "set", "--server", "http://x", "--", name)
 	}

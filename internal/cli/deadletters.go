@@ -68,7 +68,7 @@ func (t *tool) deadLettersList() *cobra.Command {
 	return cmd
 }
 
-// everyDeadLetter is more dead letters than topics hold.
+// everyDeadLetter is more dead letters than the topics hold.
 const everyDeadLetter = 1 << 20
 
 // deadLettersHandle returns a command that replays or purges dead letters.
@@ -108,8 +108,8 @@ func (t *tool) deadLettersHandle(verb, short string,
 	return asks(cmd)
 }
 
-// handleDeadLetters replays or purges dead letters in parts that the API takes, and prints
-// what became of each. It ends with an error if some stay.
+// handleDeadLetters replays or purges dead letters, as many per request as the API accepts, and
+// prints the outcome of each. It returns an error if some remain.
 func (s *session) handleDeadLetters(ids []string, handle func([]string) (*http.Response, error)) error {
 	result := api.DeadLetterResult{Handled: []api.HandledDeadLetter{}}
 	var err error
@@ -129,7 +129,7 @@ func (s *session) handleDeadLetters(ids []string, handle func([]string) (*http.R
 	}
 	kept := slices.ContainsFunc(result.Handled, func(one api.HandledDeadLetter) bool { return one.Outcome == api.DeadLetterOutcomeKept })
 	if kept && err == nil {
-		err = &Error{Code: ExitFailed, Err: errors.New("not all dead letters could be handled; the others stay")}
+		err = &Error{Code: ExitFailed, Err: errors.New("not all dead letters could be handled; the others remain")}
 	}
 	return errors.Join(show(s, result, func(p *page, result api.DeadLetterResult) {
 		rows := make([][]string, len(result.Handled))

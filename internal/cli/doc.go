@@ -1,6 +1,6 @@
-// Package cli is the command line of people and scripts who use a server: each command
+// Package cli is the command line for people and scripts that use a server. Each command
 // calls the public API with the generated client and the caller's own token, so it can do
-// what they may and no more.
+// only what the caller may.
 //
 //	cmd/lucius ──► Root ──► a command ──► session ──► api.Client ──► server
 //	                            │             └─ flags > environment > context
@@ -21,13 +21,13 @@
 //		})
 //	}
 //
-// It is added to a group of tool.commands, or to another command. [call] turns every fault
-// into an [Error] with its sentence and exit code. show prints the API's own type as JSON
-// or YAML, and by the function as text for people; it removes what could control a terminal.
-// A command that changes much asks with session.confirm first. Its flags are those of the
+// tool.commands, or another command, adds it. [call] turns every failure into an [Error] with
+// a sentence and an exit code. show prints the API's own type as JSON or YAML, or as text for
+// people, which the function writes; it removes characters that could control a terminal. A
+// command with large effects asks first, with session.confirm. Its flags are those of the
 // cobra command.
 //
-// Tests run Root with an [Env] of their own. Those in this package have a server that
-// answers what the test says, and compare with golden files (-update writes them); those in
-// cmd/lucius have a real one.
+// Tests run Root with an [Env] of their own. Those in this package use a server with scripted
+// responses, and compare output with golden files (-update writes them); those in cmd/lucius
+// use a real server.
 package cli

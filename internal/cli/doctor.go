@@ -17,16 +17,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// Check is what lucius doctor found out about one thing.
+// Check is the result of one check of lucius doctor.
 type Check struct {
 	Name   string `json:"name"`
 	OK     bool   `json:"ok"`
 	Detail string `json:"detail"`
-	// Todo says what to do about a fault. Optional.
+	// Todo says how to fix a failure. Optional.
 	Todo string `json:"todo,omitempty"`
 }
 
-// diagnosis is the output of lucius doctor for programs.
+// diagnosis is the output of lucius doctor.
 type diagnosis struct {
 	OK     bool    `json:"ok"`
 	Checks []Check `json:"checks"`
@@ -67,7 +67,7 @@ func (t *tool) doctor() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// showDiagnosis writes a line for each check, and what to do about faults.
+// showDiagnosis writes a line for each check, and how to fix failures.
 func showDiagnosis(p *page, all diagnosis) {
 	widest := 0
 	for _, check := range all.Checks {
@@ -89,17 +89,17 @@ func showDiagnosis(p *page, all diagnosis) {
 func (s *session) examine(ctx context.Context) []Check {
 	var date string
 	asked := s.now()
-	_, err := call[api.Health](noted(&date)(s.GetHealth(ctx)))
+	_, err := call[api.Health](recordDate(&date)(s.GetHealth(ctx)))
 	if err != nil {
 		return []Check{failedCheck("server", err)}
 	}
-	at, _ := s.where() // It was read to open the session.
+	at, _ := s.connection() // Opening the session has shown that it can be read.
 	checks := []Check{{Name: "server", OK: true, Detail: at.Server + " answers"}}
 	return append(append(checks, s.checkReady(ctx)...), append([]Check{clocks(asked, s.now(), date)}, s.checkToken(ctx)...)...)
 }
 
-// noted notes the Date of an answer.
-func noted(date *string) func(*http.Response, error) (*http.Response, error) {
+// recordDate stores the Date of a response.
+func recordDate(date *string) func(*http.Response, error) (*http.Response, error) {
 	return func(response *http.Response, err error) (*http.Response, error) {
 		if err == nil {
 			*date = response.Header.Get("Date")
@@ -108,8 +108,8 @@ func noted(date *string) func(*http.Response, error) (*http.Response, error) {
 	}
 }
 
-// failedCheck returns a check that failed with an error: after its last colon it says what
-// to do.
+// failedCheck returns a check that failed with an error. The text after the error's last colon
+// says what to do.
 func failedCheck(name string, err error) Check {
 	text := plain(err.Error())
 	if i := strings.LastIndex(text, ": "); i > 0 {
@@ -118,7 +118,7 @@ func failedCheck(name string, err error) Check {
 	return Check{Name: name, Detail: text}
 }
 
-// checkReady checks that the server is ready. Each thing that is degraded is a check.
+// checkReady checks that the server is ready. Each warning is a failed check.
 func (s *session) checkReady(ctx context.Context) []Check {
 	ready, err := call[api.Readiness](s.GetReadiness(ctx))
 	if err != nil {
@@ -131,11 +131,12 @@ func (s *session) checkReady(ctx context.Context) []Check {
 	return checks
 }
 
-// mostSkew is how far the clocks may be apart. Dates in HTTP have seconds.
+// mostSkew is how far the clocks may differ. The Date of a response has a precision of a
+// second.
 const mostSkew = 5 * time.Second
 
-// clocks compares the server's clock with that of this host, which sent the request and
-// got the answer at these times.
+// clocks compares the server's clock, in the Date of a response, with that of this host, which
+// sent the request and got the response at these times.
 func clocks(sent, got time.Time, date string) Check {
 	at, err := http.ParseTime(date)
 	if err != nil {
@@ -156,8 +157,8 @@ func clocks(sent, got time.Time, date string) Check {
 	return Check{Name: "clock", OK: true, Detail: "within " + short(mostSkew) + " of this host's"}
 }
 
-// rights are the roles with a request that takes each. None of them changes anything: the
-// empty object is neither a command nor a claim.
+// rights are the roles, each with a request that requires it. The requests change nothing,
+// because an empty object is neither a valid command nor a valid claim.
 var rights = []struct {
 	role string
 	ask  func(context.Context, *session) (*http.Response, error)
@@ -176,7 +177,8 @@ var rights = []struct {
 	}},
 }
 
-// checkToken checks that the token is valid, and finds out its roles and the server's version.
+// checkToken checks that the token is valid, and finds out its roles and the version of the
+// server.
 func (s *session) checkToken(ctx context.Context) []Check {
 	var roles []string
 	for _, right := range rights {
@@ -199,13 +201,13 @@ func (s *session) checkToken(ctx context.Context) []Check {
 		return []Check{{Name: "token", Detail: "it is valid, but has no role", Todo: "ask for a token with a role: see docs/access.md"}}
 	}
 	detail := "valid; its roles are "
-	if at, _ := s.where(); at.Token+at.TokenFile+at.ClientCert == "" {
+	if at, _ := s.connection(); at.Token+at.TokenFile+at.ClientCert == "" {
 		detail = "not required; without one the roles are "
 	}
 	return []Check{{Name: "token", OK: true, Detail: detail + strings.Join(roles, ", ")}, s.checkVersion(ctx)}
 }
 
-// buildInfo matches the version in the metrics.
+// buildInfo matches the server's version in its metrics.
 var buildInfo = regexp.MustCompile(`(?m)^lucius_build_info\{[^}]*version="([^"]*)"`)
 
 // checkVersion reads the server's version from its metrics.

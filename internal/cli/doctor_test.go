@@ -15,7 +15,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// patient answers GET /healthz with this Date, and each other path with a status and a body.
+// patient is a server that answers GET /healthz with this Date, and each other path with a
+// status and a body.
 func patient(t *testing.T, date time.Time, answers map[string]any) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -39,7 +40,7 @@ func refused(code problem.Code, detail string) api.Problem {
 	return api.Problem{Code: code, Status: int32(code.Status()), Title: code.Title(), Type: code.Type(), Detail: detail}
 }
 
-// healthy is what a server answers an operator who may read and operate all tenants.
+// healthy returns the answers of a healthy server to an operator of all tenants.
 func healthy() map[string]any {
 	return map[string]any{
 		"/healthz": api.Health{Status: "ok"}, "/readyz": api.Readiness{Status: "ready", Warnings: []string{}},

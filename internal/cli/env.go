@@ -11,30 +11,29 @@ import (
 	"golang.org/x/term"
 )
 
-// Env holds what a command line uses of the process, so that tests can replace it.
+// Env is the environment of a command line. Tests replace it.
 type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
-	// Environment has entries NAME=value, as os.Environ has them; the last one counts.
+	// Environment has entries NAME=value, as from os.Environ. The last entry of a name counts.
 	Environment []string
-	// Terminal says that Stdout is a terminal, which shows colours and live views.
+	// Terminal says that Stdout is a terminal, which can show colours and live views.
 	Terminal bool
 	// Size returns the columns and rows of the terminal. Optional. Defaults to 80 and 24.
 	Size func() (columns, rows int)
-	// Interactive says that a person reads Stderr and types into Stdin, and so can be asked.
+	// Interactive says that Stdin and Stderr are terminals, so that the user can be asked.
 	Interactive bool
-	// DefaultURL is the server's URL if the caller names none.
+	// DefaultURL is the server's URL if the user names none.
 	DefaultURL string
-	// CheckBackup reads a backup to its end, tells progress how much of the store it has read,
-	// and returns what the backup says of itself, or what is wrong with it. Required for
-	// lucius backup.
+	// CheckBackup reads and checks a backup, reports to progress how much of the store it has
+	// read, and returns the description in the backup. Required for lucius backup.
 	CheckBackup func(r io.Reader, progress func(done, total int64)) (CheckedBackup, error)
 	// CheckFiles checks the protocol files and the data folder of a server on this host, each
-	// if it is not empty. Required for these flags of lucius doctor.
+	// unless its path is empty. Required for these flags of lucius doctor.
 	CheckFiles func(protocolsDir, dataDir string) []Check
 	// Now is the clock of relative times. Optional. Defaults to time.Now.
 	Now func() time.Time
-	// Sleep waits for that long, or until the context ends. Optional. Defaults to real time.
+	// Sleep waits for a time, or until the context ends. Optional. Defaults to real time.
 	Sleep func(context.Context, time.Duration)
 }
 
@@ -45,7 +44,7 @@ func ProcessEnv(defaultURL string) Env {
 		Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, Environment: os.Environ(), DefaultURL: defaultURL,
 		Size: func() (int, int) {
 			columns, rows, err := term.GetSize(int(os.Stdout.Fd()))
-			if err != nil || columns < 1 || rows < 1 { // Some terminals do not say.
+			if err != nil || columns < 1 || rows < 1 { // Some terminals do not report their size.
 				return 80, 24
 			}
 			return columns, rows
@@ -54,17 +53,17 @@ func ProcessEnv(defaultURL string) Env {
 	}
 }
 
-// errInterrupted is part of every error of a command that was interrupted.
+// errInterrupted is wrapped in every error of a command that was interrupted.
 var errInterrupted = errors.New("interrupted")
 
-// interruptible is a reader whose reads end with its context, as those of a terminal do not.
+// interruptible is a reader whose reads end with its context, unlike those of a terminal.
 type interruptible struct {
 	ctx  context.Context //nolint:containedctx // Read takes none.
 	from io.Reader
 }
 
-// Interruptible returns a reader whose Read ends with [ExitInterrupted] when the context
-// ends. It may then still take one more piece of the input, which is lost.
+// Interruptible returns a reader whose Read fails with [ExitInterrupted] when the context
+// ends. A read that is then still blocked discards its input.
 func Interruptible(ctx context.Context, from io.Reader) io.Reader { return &interruptible{ctx, from} }
 
 // Read implements [io.Reader].
@@ -90,7 +89,7 @@ func (r *interruptible) Read(p []byte) (int, error) {
 	}
 }
 
-// get returns the value of a variable, "" if it is not set.
+// get returns the value of an environment variable, "" if it is not set.
 func (e *Env) get(name string) (value string) {
 	for _, entry := range e.Environment {
 		if text, ok := strings.CutPrefix(entry, name+"="); ok {
@@ -100,12 +99,12 @@ func (e *Env) get(name string) (value string) {
 	return value
 }
 
-// colours reports whether output may have colours: see no-color.org.
+// colours reports whether output may have colours. See no-color.org.
 func (e *Env) colours() bool {
 	return e.Terminal && e.get("NO_COLOR") == "" && e.get("TERM") != "dumb"
 }
 
-// pause waits. Its error says that the command was interrupted.
+// pause waits. It returns an error if the command is interrupted.
 func (e *Env) pause(ctx context.Context, d time.Duration) error {
 	if e.Sleep != nil {
 		e.Sleep(ctx, d)

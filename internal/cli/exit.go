@@ -20,8 +20,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// The exit codes of all commands. ExitDefect is that of a server which found a defect of
-// its own and stopped with no regard to what it had in hand.
+// The exit codes of all commands. ExitDefect is that of a server that stopped because it had
+// detected an internal defect.
 const (
 	ExitFailed      = 1
 	ExitUsage       = 2
@@ -33,7 +33,7 @@ const (
 	ExitInterrupted = 130
 )
 
-// exitCodesHelp documents them. docs/cli.md has the same table.
+// exitCodesHelp documents the exit codes. docs/cli.md has the same table.
 const exitCodesHelp = `Every command exits with one of these codes:
 
     0  done
@@ -48,11 +48,11 @@ const exitCodesHelp = `Every command exits with one of these codes:
    70  the server detected an internal defect and stopped
   130  interrupted`
 
-// Error is a sentence for people with an exit code.
+// Error is an error with an exit code. Its text is a sentence for people.
 type Error struct {
 	Code int
 	Err  error
-	// Problem is what the server answered. Optional.
+	// Problem is the server's response, if it was a problem.
 	Problem *api.Problem
 }
 
@@ -81,10 +81,10 @@ func usagef(format string, args ...any) error {
 	return &Error{Code: ExitUsage, Err: fmt.Errorf(format, args...)}
 }
 
-// maxAnswer is the most bytes of an answer that are read. Answers are pages.
+// maxAnswer bounds how much of a response is read.
 const maxAnswer = 256 << 20
 
-// call decodes an answer of the API. Its error is an [*Error].
+// call decodes a response of the API. Its error is an [*Error].
 func call[T any](response *http.Response, err error) (answer T, _ error) {
 	if err != nil {
 		return answer, unreachable(err)
@@ -98,35 +98,35 @@ func call[T any](response *http.Response, err error) (answer T, _ error) {
 		return answer, refusal(response, body)
 	}
 	if err := json.Unmarshal(body, &answer); err != nil {
-		return answer, strange(response)
+		return answer, notLucius(response)
 	}
 	return answer, nil
 }
 
-// refusal returns the error of an answer that is a problem.
+// refusal returns the error for a response that is not 2xx.
 func refusal(response *http.Response, body []byte) error {
 	var p api.Problem
 	mediaType, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if err := json.Unmarshal(body, &p); err != nil || mediaType != "application/problem+json" || p.Code == "" {
-		return strange(response)
+		return notLucius(response)
 	}
 	if p.Code == problem.Unauthenticated && response.Request.Header.Get("Authorization") == "" {
-		p.Detail = "" // It is about headers, which is for programs.
+		p.Detail = "" // The detail is about headers, which help only programs.
 	}
 	return problemError(&p)
 }
 
-// strange returns the error of an answer that no Lucius server gives.
-func strange(response *http.Response) error {
+// notLucius returns the error for a response that no Lucius server sends.
+func notLucius(response *http.Response) error {
 	return &Error{Code: ExitUnavailable, Err: fmt.Errorf(
 		"%s answered %d, but not like a Lucius server: check --server, or a proxy in front of it",
 		origin(response.Request.URL), response.StatusCode)}
 }
 
-// problemError returns the error of a problem: what it says, and what to do.
+// problemError returns the error for a problem: what is wrong, and what to do.
 func problemError(p *api.Problem) error {
 	text := cmp.Or(p.Detail, p.Title)
-	if len(p.Errors) > 1 { // The detail has the first one and their number.
+	if len(p.Errors) > 1 { // The detail has only the first violation, and their number.
 		all := make([]string, len(p.Errors))
 		for i, violation := range p.Errors {
 			all[i] = strings.TrimSpace(violation.Pointer + " " + violation.Message)
@@ -156,12 +156,12 @@ func exitCodeOf(status int32) int {
 	return ExitUsage
 }
 
-// hints say what to do about a problem that does not say it itself.
+// hints say what to do about problems whose detail does not say it.
 var hints = map[problem.Code]string{
 	problem.Unauthenticated:   "give a token with --token-file, LUCIUS_TOKEN or a context",
 	problem.Forbidden:         "ask for a token that covers this",
 	problem.JobNotFound:       "check the id; lucius jobs list shows the jobs that you may read",
-	problem.RateLimited:       "wait a little and repeat the command",
+	problem.RateLimited:       "wait a moment and repeat the command",
 	problem.TenantLimit:       "wait until jobs of the tenant have ended, and repeat the command",
 	problem.StoreUnavailable:  "repeat the command when it is back",
 	problem.BusUnavailable:    "repeat the command when it is back",
@@ -171,7 +171,7 @@ var hints = map[problem.Code]string{
 	problem.Internal:          "the server's log says more",
 }
 
-// unreachable returns the error of a request without an answer.
+// unreachable returns the error for a request without a response.
 func unreachable(err error) error {
 	if known, ok := errors.AsType[*Error](err); ok {
 		return known
@@ -213,5 +213,5 @@ func isTimeout(err error) bool {
 	return ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)
 }
 
-// origin returns the server's part of a URL, without what may be secret.
+// origin returns the scheme and host of a URL, without parts that may be secret.
 func origin(u *url.URL) string { return u.Scheme + "://" + u.Host }

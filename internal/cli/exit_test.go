@@ -18,13 +18,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// Each code of the contract has a sentence and an exit code.
+// Each problem code has a sentence and an exit code.
 func TestErrors_OfTheServer(t *testing.T) {
 	t.Parallel()
 	var table strings.Builder
 	for _, code := range problem.Codes() {
 		if status := code.Status(); status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
-			continue // They are repeated: see below.
+			continue // The command repeats such requests: see below.
 		}
 		l := newLine(t, answers(t, map[string]any{"GET /v1/jobs/x": code}))
 		_, err := l.run(t, "jobs", "get", "x")
@@ -48,7 +48,7 @@ func TestErrors_NameFlagsInsteadOfFields(t *testing.T) {
 	}
 }
 
-func TestErrors_OfTheServersURLHoldNoPassword(t *testing.T) {
+func TestErrors_HideAPasswordInTheURL(t *testing.T) {
 	t.Parallel()
 	for _, server := range []string{"http://user:secret@host", "ftp://user:secret@host", "user:secret@host", "http://user:secret%zz@host"} {
 		_, err := newLine(t, server).run(t, "jobs", "list")
@@ -58,7 +58,7 @@ func TestErrors_OfTheServersURLHoldNoPassword(t *testing.T) {
 	}
 }
 
-func TestHelp_OfNoCommand(t *testing.T) {
+func TestHelp_OfAnUnknownCommand(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"help", "nonsense"}, {"help", "jobs", "nonsense"}} {
 		if out, err := newLine(t, "").run(t, args...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), "there is no command") {
@@ -74,8 +74,8 @@ func TestHelp_OfNoCommand(t *testing.T) {
 	}
 }
 
-// The page of the command line lists the exit codes that the help lists.
-func TestExitCodes_AreOnThePage(t *testing.T) {
+// docs/cli.md lists the same exit codes as the help.
+func TestExitCodes_AreDocumented(t *testing.T) {
 	t.Parallel()
 	page, err := os.ReadFile("../../docs/cli.md")
 	if err != nil {
@@ -97,8 +97,8 @@ func TestExitCodes_AreOnThePage(t *testing.T) {
 	}
 }
 
-// An overloaded server is asked again, when it says.
-func TestErrors_AreRepeatedWhileTheServerIsBusy(t *testing.T) {
+// A request to an overloaded server is repeated when the server says.
+func TestRequests_AreRepeatedWhileTheServerIsBusy(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		var asked atomic.Int32
@@ -117,13 +117,13 @@ func TestErrors_AreRepeatedWhileTheServerIsBusy(t *testing.T) {
 	}
 }
 
-func TestErrors_WithoutAnAnswer(t *testing.T) {
+func TestErrors_WithoutAResponse(t *testing.T) {
 	t.Parallel()
 	closed, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_ = closed.Close() // Its port is not listened on.
+	_ = closed.Close() // Nothing listens on its port.
 	foreign := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(foreign.Close)
 	secure := httptest.NewUnstartedServer(http.NotFoundHandler())

@@ -53,14 +53,14 @@ func (t *tool) failures() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// failed is the failed jobs in groups, each with the message of its newest job.
+// failed is a list of groups of failed jobs, with the message of each group's newest job.
 type failed struct {
 	api.FailureList
 
 	Messages []string
 }
 
-// mostMessages is for how many groups, the largest ones, a message is read.
+// mostMessages is the most groups for which a message is read: the largest ones.
 const mostMessages = 20
 
 // messages reads the message of each group's newest job.
@@ -68,7 +68,7 @@ func (s *session) messages(ctx context.Context, groups []api.FailureGroup) []str
 	all := make([]string, len(groups))
 	for i := range groups[:min(len(groups), mostMessages)] {
 		if ids := groups[i].SampleJobIds; len(ids) > 0 {
-			if job, err := call[api.Job](s.GetJob(ctx, ids[0], nil)); err == nil { // It may be purged by now.
+			if job, err := call[api.Job](s.GetJob(ctx, ids[0], nil)); err == nil { // The job may have been purged.
 				all[i] = job.ErrorMessage
 			}
 		}
@@ -120,7 +120,7 @@ func (t *tool) failuresList() *cobra.Command {
 			params.Limit, params.PageToken = &size, token
 			page, err := call[api.JobPage](s.ListJobs(ctx, params))
 			jobs := slices.DeleteFunc(page.Jobs, func(job api.Job) bool {
-				return !failedSo(&job, f) || !resolved && job.SupersededBy != ""
+				return !matchesFailure(&job, f) || !resolved && job.SupersededBy != ""
 			})
 			return page, jobs, page.NextPageToken, err
 		}, func(page *api.JobPage, jobs []api.Job) { page.Jobs = jobs })
@@ -136,9 +136,9 @@ func (t *tool) failuresList() *cobra.Command {
 	return cmd
 }
 
-// failedSo reports whether a failed job matches those filters that lists of jobs lack: the
-// time of the failure, and the type of the step that failed.
-func failedSo(job *api.Job, f *api.OperationFilter) bool {
+// matchesFailure reports whether a failed job matches the filters that the API's list of jobs
+// lacks: the time of the failure, and the type of the step that failed.
+func matchesFailure(job *api.Job, f *api.OperationFilter) bool {
 	at := job.CompletedAt
 	if !f.FailedAfter.IsZero() && at.Before(f.FailedAfter.Time) || !f.FailedBefore.IsZero() && !at.Before(f.FailedBefore.Time) {
 		return false
@@ -146,7 +146,7 @@ func failedSo(job *api.Job, f *api.OperationFilter) bool {
 	return f.StepType == "" || failedStep(job).StepType == f.StepType
 }
 
-// failedStep returns the step at which a job failed; an empty one if there is none.
+// failedStep returns the step at which a job failed, or an empty step if there is none.
 func failedStep(job *api.Job) *api.Step {
 	i := slices.IndexFunc(job.Steps, func(step api.Step) bool { return step.State == api.StepStateFailedFinal })
 	if i < 0 {

@@ -40,7 +40,8 @@ func TestFailures(t *testing.T) {
 	}
 }
 
-// The API lists failed jobs of a service and code, and the command those of one group among them.
+// The API lists failed jobs by service and code; the command lists those of one group among
+// them.
 func TestFailuresList(t *testing.T) {
 	t.Parallel()
 	job := func(id string, change func(*api.Job)) api.Job {

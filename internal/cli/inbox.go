@@ -37,14 +37,15 @@ func (t *tool) inbox() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// inboxState adds the flag --state, and returns what it sets, nil if it is not given.
+// inboxState registers the flag --state, and returns a function that returns its value, nil if
+// it is not given.
 func inboxState(cmd *cobra.Command, usage string) func() (*api.InboxState, error) {
 	text := cmd.Flags().String("state", "", usage)
 	return func() (*api.InboxState, error) {
 		state := api.InboxState(strings.ToLower(*text))
 		switch {
 		case state == "":
-			return nil, nil //nolint:nilnil // There is no state, and nothing is wrong.
+			return nil, nil //nolint:nilnil // The flag is optional.
 		case !state.Valid():
 			return nil, usagef("--state is %q, it must be waiting or refused", *text)
 		}
@@ -52,7 +53,7 @@ func inboxState(cmd *cobra.Command, usage string) func() (*api.InboxState, error
 	}
 }
 
-// readInbox reads at most limit commands of the state, refused ones if that is nil.
+// readInbox reads at most limit commands of the state, or refused ones if state is nil.
 func (s *session) readInbox(ctx context.Context, state *api.InboxState, limit int) (api.InboxPage, error) {
 	return pages(limit, func(size api.Limit, token *api.PageToken) (api.InboxPage, []api.InboxCommand, string, error) {
 		size = min(size, api.MaxInbox)
@@ -83,7 +84,7 @@ func (t *tool) inboxList() *cobra.Command {
 	return cmd
 }
 
-// showInbox writes the commands of one state, and how many there are of both.
+// showInbox writes the commands of one state, and how many there are of the other.
 func showInbox(p *page, list api.InboxPage, waiting bool) {
 	header, none := []string{"COMMAND", "TENANT", "SUBMITTED BY", "SUBMITTED", "WHY"}, "No command in the inbox was refused."
 	if waiting {
@@ -114,7 +115,7 @@ func showInbox(p *page, list api.InboxPage, waiting bool) {
 	}
 }
 
-// inboxCount says how many commands there are, and how old the oldest is.
+// inboxCount says how many commands there are, and when the oldest was submitted.
 func inboxCount(p *page, count int, what string, oldest api.Time) string {
 	text := strconv.Itoa(count) + what
 	if !oldest.IsZero() {
@@ -123,7 +124,8 @@ func inboxCount(p *page, count int, what string, oldest api.Time) string {
 	return text
 }
 
-// inboxHandle returns a command that retries or discards refused commands.
+// inboxHandle returns a command that retries or discards commands. ends says that it discards
+// them.
 func (t *tool) inboxHandle(verb, short string, ends bool,
 	handle func(ctx context.Context, s *session, ids []string, reason string) (*http.Response, error),
 ) *cobra.Command {
@@ -169,8 +171,8 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 	return asks(cmd)
 }
 
-// handleInbox retries or discards commands in parts that the API takes, and prints what became
-// of each.
+// handleInbox retries or discards commands, as many per request as the API accepts, and prints
+// the outcome of each.
 func (s *session) handleInbox(ids []string, handle func([]string) (*http.Response, error)) error {
 	result := api.InboxResult{Handled: []api.HandledInboxCommand{}}
 	var err error

@@ -79,7 +79,7 @@ var jobStates = []string{
 	string(api.JobStateFailedFinal),
 }
 
-// requestTypes completes the request types that protocols take.
+// requestTypes completes the request types of the protocols.
 func requestTypes(ctx context.Context, s *session) (words []cobra.Completion) {
 	list, err := call[api.ProtocolList](s.ListProtocols(ctx))
 	if err != nil {
@@ -110,8 +110,8 @@ func showJobs(p *page, list api.JobPage) {
 	p.more(list.NextPageToken != "", len(rows))
 }
 
-// jobsControl returns a command that steers each of the named jobs, or begins an operation
-// on those that its flags select.
+// jobsControl returns a command that controls each of the named jobs, or starts an operation on
+// those that its flags select.
 func (t *tool) jobsControl(verb, short, done string,
 	control func(*api.Client, context.Context, api.JobID, api.ControlRequest, ...api.RequestEditorFn) (*http.Response, error),
 	create begin,

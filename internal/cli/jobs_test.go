@@ -22,7 +22,7 @@ const jobID = "0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7c8b"
 
 func at(before time.Duration) api.Time { return api.NewTime(now.Add(-before)) }
 
-// failedJob is a job whose second step failed with a message that tries to clear the screen.
+// failedJob returns a job whose second step failed with a message that would clear the screen.
 func failedJob() api.Job {
 	return api.Job{
 		JobID: jobID, State: api.JobStateFailedFinal, TenantID: "tenant_a", RequestType: "doc.ingest", ProtocolID: "doc_ingest_v1",
@@ -62,7 +62,7 @@ func TestJobsGet_ForPrograms(t *testing.T) {
 	forPrograms(t, newLine(t, answers(t, map[string]any{"GET /v1/jobs/" + jobID: failedJob()})), failedJob(), "jobs", "get", jobID)
 }
 
-// paged is a server that lists three jobs, at most two at a time, and returns the queries.
+// paged starts a server that lists three jobs, at most two per page, and records the queries.
 func paged(t *testing.T) (string, *[]string) {
 	t.Helper()
 	var queries []string
@@ -158,7 +158,7 @@ func TestJobsControl(t *testing.T) {
 	forPrograms(t, l, cancelled, "jobs", "cancel", "a")
 }
 
-// A terminal's read does not end by Ctrl-C, which only ends the context.
+// Ctrl-C ends the context, but not a read from a terminal.
 func TestCtrlC_EndsACommandThatReadsItsInput(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"jobs", "cancel", "a", "b"}, {"submit", "-"}} {
@@ -175,8 +175,8 @@ func TestCtrlC_EndsACommandThatReadsItsInput(t *testing.T) {
 	}
 }
 
-// The path of a request for such an id would lead elsewhere.
-func TestJobsGet_OfNoID(t *testing.T) {
+// Such an id would change the path of the request.
+func TestJobsGet_RefusesAnInvalidID(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, "http://127.0.0.1:1")
 	for _, id := range []string{"", ".", "..", "../admin/pauses"} {

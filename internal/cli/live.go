@@ -6,14 +6,13 @@ import (
 	"unicode/utf8"
 )
 
-// view is a part of a terminal that is drawn over and over.
+// view is a part of a terminal that is redrawn in place.
 type view struct {
-	s *session
-	// drawn is how many lines the last drawing took.
-	drawn int
+	s     *session
+	drawn int // the number of lines of the last drawing
 }
 
-// live returns a view, nil if output does not go to a terminal that can show one.
+// live returns a view, or nil if the output does not go to a terminal that can show one.
 func (s *session) live() *view {
 	if !s.Terminal || s.get("TERM") == "dumb" {
 		return nil
@@ -21,8 +20,8 @@ func (s *session) live() *view {
 	return &view{s: s}
 }
 
-// draw replaces what was drawn before. Lines are cut at the edge of the terminal: a
-// wrapped one would be counted wrong.
+// draw replaces the last drawing. It cuts lines at the edge of the terminal, because a wrapped
+// line would take more rows than it counts.
 func (v *view) draw(text string) {
 	columns, rows := 80, 24
 	if v.s.Size != nil {
@@ -39,7 +38,7 @@ func (v *view) draw(text string) {
 	}
 	out.WriteString("\x1b[J")
 	v.drawn = len(lines)
-	_ = v.s.write(out.String()) // The next drawing, or the end, meets the same error.
+	_ = v.s.write(out.String()) // If the output is closed, the next drawing fails as well.
 }
 
 // cut returns the first columns of a line.

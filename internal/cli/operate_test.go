@@ -14,8 +14,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// shows runs a command line whose only request, the target, is answered so. It compares the
-// text for people with a file, and what programs get with the answer.
+// shows runs a command line whose only request, the target, gets that answer. It compares the
+// text for people with a golden file, and the output for programs with the answer.
 func shows[T any](t *testing.T, name, target string, answer T, commandLine string) {
 	t.Helper()
 	path, _, _ := strings.Cut(target, "?")
@@ -190,7 +190,7 @@ func TestPauses(t *testing.T) {
 		"inbox retry":                                                          cli.ExitUsage,
 		"inbox retry a --all":                                                  cli.ExitUsage,
 		"inbox discard a --reason x":                                           cli.ExitUsage, // There is no terminal.
-		"inbox discard --all --yes":                                            cli.ExitUsage, // There is no reason.
+		"inbox discard --all --yes":                                            cli.ExitUsage, // A reason is required.
 		"inbox list --state accepted":                                          cli.ExitUsage,
 		"inbox retry a b --reason corrected":                                   cli.ExitUsage,
 	} {
@@ -225,7 +225,7 @@ func TestOutbox(t *testing.T) {
 	}
 }
 
-// Only jobs with an item are listed, of all states in which a job may have one.
+// The list has jobs with an item, of all states in which a job may have one.
 func TestWork_List(t *testing.T) {
 	t.Parallel()
 	running := api.Step{
@@ -347,7 +347,7 @@ func TestDeadLetters(t *testing.T) {
 	shows(t, "dead-letters-replay", `POST /v1/admin/dead-letters:replay {"dead_letter_ids":["3-1","3-2"],"reason":"x"}`, result, "dead-letters replay 3-1 3-2 --reason x --yes")
 	shows(t, "dead-letters-replay", `POST /v1/admin/dead-letters:purge {"dead_letter_ids":["3-1"]}`, result, "dead-letters purge 3-1 --yes")
 
-	// All that are there: 101 in two requests, of which the second stays.
+	// --all takes 101 in two requests, of which the second one fails.
 	var letters []api.DeadLetter
 	var ids []string
 	for i := range api.MaxDeadLetters + 1 {
@@ -370,7 +370,7 @@ func TestDeadLetters(t *testing.T) {
 	server.wantAsked(t, list+" limit=100", list+" limit=100&page_token=next",
 		replay+` {"dead_letter_ids":`+encode(t, ids[:100])+`}`, replay+` {"dead_letter_ids":["100"]}`)
 
-	// The bus fails in between: what was done is shown.
+	// The bus fails in between: the output shows what was done.
 	failing := result
 	failing.Error = &api.Problem{Code: problem.BusUnavailable, Status: 503, Title: "The bus is unavailable"}
 	server.answers[replay] = []any{failing}
@@ -413,7 +413,7 @@ func TestInbox(t *testing.T) {
 	shows(t, "inbox-retry", `POST /v1/admin/inbox:retry {"command_ids":["c-1","c-2"],"reason":"x"}`, result, "inbox retry c-1 c-2 --reason x --yes")
 	shows(t, "inbox-retry", `POST /v1/admin/inbox:discard {"command_ids":["c-1"],"reason":"x"}`, result, "inbox discard c-1 --reason x --yes")
 
-	// All that are there: 101 in two requests.
+	// --all takes 101 in two requests.
 	var commands []api.InboxCommand
 	var ids []string
 	for i := range api.MaxInbox + 1 {

@@ -15,7 +15,7 @@ import (
 	eastasian "golang.org/x/text/width"
 )
 
-// checkOutput returns an error if there is no such form of output.
+// checkOutput returns an error if the output format is invalid.
 func (t *tool) checkOutput() error {
 	if t.output != "table" && t.output != "json" && t.output != "yaml" {
 		return usagef("--output is %q, it must be table, json or yaml", t.output)
@@ -23,8 +23,8 @@ func (t *tool) checkOutput() error {
 	return nil
 }
 
-// show prints what the server answered: as JSON or YAML in the API's own form, or as text
-// that the function writes for people.
+// show prints the server's answer: as JSON or YAML in the API's own form, or as text for
+// people, which the function writes.
 func show[T any](s *session, answer T, people func(p *page, answer T)) error {
 	if s.output != "table" {
 		return s.encode(answer)
@@ -34,7 +34,7 @@ func show[T any](s *session, answer T, people func(p *page, answer T)) error {
 
 // render returns the text of an answer for people.
 func render[T any](s *session, answer T, people func(p *page, answer T)) string {
-	harmless(reflect.ValueOf(&answer).Elem())
+	sanitize(reflect.ValueOf(&answer).Elem())
 	p := s.page()
 	people(p, answer)
 	return p.String()
@@ -80,8 +80,7 @@ func (s *session) page() *page { return &page{now: s.now(), colours: s.colours()
 // line writes a line.
 func (p *page) line(format string, args ...any) { fmt.Fprintf(p, format+"\n", args...) }
 
-// fields writes names and values alternately, a pair a line, without pairs whose value is
-// empty.
+// fields writes pairs of names and values, one per line. It leaves out pairs without a value.
 func (p *page) fields(pairs ...string) {
 	var rows [][]string
 	for i := 0; i < len(pairs); i += 2 {
@@ -119,14 +118,14 @@ func (p *page) table(header []string, rows [][]string) {
 	}
 }
 
-// more says that a list was cut at --limit, if it was.
+// more writes that a list was cut at --limit, if it was.
 func (p *page) more(cut bool, shown int) {
 	if cut {
 		p.line("%s", p.style(faint, fmt.Sprintf("There may be more than these %d: use --limit.", shown)))
 	}
 }
 
-// style is a colour or weight: the parameter of ECMA-48's SGR.
+// style is a colour or weight: a parameter of SGR in ECMA-48.
 type style string
 
 const (
@@ -161,7 +160,7 @@ func (p *page) state(state string) string {
 	return p.style(cyan, state)
 }
 
-// styled matches what [page.style] adds.
+// styled matches the control sequences that [page.style] adds.
 var styled = regexp.MustCompile("\x1b\\[[0-9]+m")
 
 // width returns how many columns of a terminal the text takes.
@@ -172,8 +171,8 @@ func width(text string) (columns int) {
 	return columns
 }
 
-// cells returns how many columns of a terminal a character takes: none if it changes the one
-// before it, and two if it is one of East Asia or an emoji.
+// cells returns how many columns of a terminal a character takes: none if it combines with the
+// one before it, and two if it is East Asian or an emoji.
 func cells(r rune) int {
 	switch {
 	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
@@ -189,7 +188,7 @@ func cells(r rune) int {
 // minWide is the first character that takes two columns.
 const minWide = 0x1100
 
-// ago returns how long ago a time was, "" for none.
+// ago says how long ago a time was. It returns "" for the zero time.
 func (p *page) ago(at time.Time) string {
 	if at.IsZero() {
 		return ""
@@ -202,7 +201,8 @@ func (p *page) ago(at time.Time) string {
 	return p.until(at)
 }
 
-// until returns how far a time ahead is, "" for none, and "now" for one that has passed.
+// until says how far away a future time is. It returns "" for the zero time, and "now" for one
+// that has passed.
 func (p *page) until(at time.Time) string {
 	switch left := at.Sub(p.now); {
 	case at.IsZero():
@@ -214,7 +214,7 @@ func (p *page) until(at time.Time) string {
 	}
 }
 
-// short returns a duration in its largest unit, and the next one if that is small.
+// short formats a duration in its largest unit and, if that number is small, the next one.
 func short(d time.Duration) string {
 	second, minute, hour := time.Second, time.Minute, time.Hour
 	switch {
@@ -232,10 +232,10 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%dd", d/day)
 }
 
-// harmless replaces control characters in all texts of a value: a worker's error message
-// could otherwise move the cursor, and one with several lines would break a table.
-func harmless(v reflect.Value) {
-	if !v.CanInterface() { // Part of a time.
+// sanitize replaces control characters in all strings of a value. Otherwise a worker's error
+// message could move the cursor, and one with several lines would break a table.
+func sanitize(v reflect.Value) {
+	if !v.CanInterface() { // an unexported field, such as those of a time
 		return
 	}
 	switch v.Kind() {
@@ -245,11 +245,11 @@ func harmless(v reflect.Value) {
 		}
 	case reflect.Pointer, reflect.Interface:
 		if !v.IsNil() {
-			harmless(v.Elem())
+			sanitize(v.Elem())
 		}
 	case reflect.Struct:
 		for _, field := range v.Fields() {
-			harmless(field)
+			sanitize(field)
 		}
 	case reflect.Slice:
 		if text, ok := reflect.TypeAssert[json.RawMessage](v); ok && v.CanSet() {
@@ -257,20 +257,20 @@ func harmless(v reflect.Value) {
 			return
 		}
 		for i := range v.Len() {
-			harmless(v.Index(i))
+			sanitize(v.Index(i))
 		}
 	case reflect.Map:
 		for _, key := range v.MapKeys() {
 			value := reflect.New(v.Type().Elem()).Elem()
 			value.Set(v.MapIndex(key))
-			harmless(value)
+			sanitize(value)
 			v.SetMapIndex(key, value)
 		}
-	default: // Numbers and truth values.
+	default: // numbers and booleans
 	}
 }
 
-// plain returns the text on one line, without control characters.
+// plain returns the text in one line, without control characters.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -12,14 +12,14 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// state is what the overview shows.
+// state is the state that the overview shows.
 type state struct {
 	Overview api.Overview
 	Services []api.Service
-	fault    string // why it is not that of now
+	fault    string // why the state is not current
 }
 
-// overview returns lucius overview, which shows how the whole server does.
+// overview returns lucius overview, which shows the state of the whole server.
 func (t *tool) overview() *cobra.Command {
 	var once bool
 	var interval time.Duration
@@ -45,8 +45,8 @@ func (t *tool) overview() *cobra.Command {
 			now, err := s.state(ctx)
 			switch {
 			case view != nil && ExitCode(err) == ExitInterrupted:
-				return nil // Ctrl-C is the way to end it.
-			case last != nil && ExitCode(err) == ExitUnavailable: // It restarts, or will be back.
+				return nil // Ctrl-C is how a user ends it.
+			case last != nil && ExitCode(err) == ExitUnavailable: // The server may be restarting.
 				now = *last
 				now.fault = err.Error()
 			case err != nil:
@@ -58,7 +58,7 @@ func (t *tool) overview() *cobra.Command {
 			}
 			view.draw(render(s, now, showState))
 			if err := s.pause(ctx, interval); err != nil {
-				return nil //nolint:nilerr // It is Ctrl-C, too.
+				return nil //nolint:nilerr // This is Ctrl-C, too.
 			}
 		}
 	})
@@ -77,7 +77,7 @@ func (s *session) state(ctx context.Context) (now state, err error) {
 	return now, err
 }
 
-// showState writes one screen about the server.
+// showState writes one screen with the state of the server.
 func showState(p *page, now state) {
 	all := &now.Overview
 	exact := "exact"
@@ -143,11 +143,11 @@ func showState(p *page, now state) {
 	}
 }
 
-// inboxWait is how long a command of an application's transaction may wait without being noted.
+// inboxWait is how long a command in the inbox may wait before the overview shows that.
 const inboxWait = time.Minute
 
-// openCommands says how many commands of the inbox were refused, and how many wait if one does
-// for too long.
+// openCommands says how many commands of the inbox were refused and, if one has waited for too
+// long, how many wait.
 func openCommands(p *page, counts *api.InboxCounts) (refused, waiting string) {
 	if counts == nil {
 		return "", ""

@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 )
 
-// busy is how a server does that has all that the overview shows.
+// busy returns a state with everything that the overview shows.
 func busy() (api.Overview, api.ServiceList) {
 	rates := func(minute, hour, total int) api.Rates {
 		return api.Rates{
@@ -57,7 +57,7 @@ func TestOverview(t *testing.T) {
 	}
 }
 
-// On a terminal the overview is drawn again and again, over the one before, until Ctrl-C.
+// On a terminal the overview is redrawn in place until Ctrl-C.
 func TestOverview_IsLive(t *testing.T) {
 	t.Parallel()
 	all, services := busy()
@@ -82,8 +82,8 @@ func TestOverview_IsLive(t *testing.T) {
 	}
 }
 
-// A server that restarts does not end the overview: it shows the last state, and says so.
-func TestOverview_OutlivesARestart(t *testing.T) {
+// While a server restarts, the overview shows the last state, and says so.
+func TestOverview_SurvivesARestart(t *testing.T) {
 	t.Parallel()
 	all, services := busy()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -110,7 +110,7 @@ func TestOverview_OutlivesARestart(t *testing.T) {
 	if err != nil || len(drawn) < 4 {
 		t.Fatalf("%v\n%q", err, drawn)
 	}
-	drawn = drawn[:len(drawn)-1] // The rest is empty.
+	drawn = drawn[:len(drawn)-1] // The last part is empty.
 	for i, one := range drawn {
 		if stale := i > 0 && i < len(drawn)-1; strings.Contains(one, "Not current, trying again: ") != stale || !strings.Contains(one, "embed") {
 			t.Errorf("look %d: %q", i+1, one)
@@ -122,8 +122,7 @@ func TestOverview_OutlivesARestart(t *testing.T) {
 	}
 }
 
-// Columns are those of the terminal: a character of East Asia takes two, an accent of its own
-// none.
+// An East Asian character takes two columns of a terminal, and a combining accent none.
 func TestOverview_CountsColumns(t *testing.T) {
 	t.Parallel()
 	all, services := busy()

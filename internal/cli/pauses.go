@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// scope is the flags that name the scope of a pause of dispatch.
+// scope holds the flags that name the scope of a pause.
 type scope struct {
 	tenant, protocol, service string
 	lane                      int32
@@ -43,7 +43,7 @@ func (c *scope) check() error {
 	return nil
 }
 
-// paused reports whether a pause has the scope.
+// paused reports whether the pause has exactly this scope.
 func (c *scope) paused(pause *api.Pause) bool {
 	lane := int32(-1)
 	if pause.Lane != nil {
@@ -110,10 +110,11 @@ func (t *tool) pauseDispatch() *cobra.Command {
 	return t.calls(asks(cmd))
 }
 
-// expiry is the flags that say when a pause resumes by itself.
+// expiry holds the flags that say when a pause expires.
 type expiry struct{ after, at string }
 
-// fill sets the end of the pause. The server's clock decides, so a duration is sent as one.
+// fill sets the end of the pause. It sends a duration as such, because the server's clock
+// decides.
 func (e *expiry) fill(request *api.PauseRequest) error {
 	switch {
 	case e.after != "" && e.at != "":
@@ -173,7 +174,7 @@ func (t *tool) resumeDispatch() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// pauseOf returns the id of the pause with that scope.
+// pauseOf returns the id of the pause with exactly that scope.
 func (s *session) pauseOf(ctx context.Context, over *scope) (string, error) {
 	if err := over.check(); err != nil {
 		return "", err
@@ -184,7 +185,7 @@ func (s *session) pauseOf(ctx context.Context, over *scope) (string, error) {
 	}
 	i := slices.IndexFunc(list.Pauses, func(pause api.Pause) bool { return over.paused(&pause) })
 	if i < 0 {
-		return "", &Error{Code: ExitNotFound, Err: errors.New("this is not paused: lucius pauses list shows what is")}
+		return "", &Error{Code: ExitNotFound, Err: errors.New("this scope is not paused: lucius pauses list shows all pauses")}
 	}
 	return list.Pauses[i].PauseID, nil
 }
@@ -219,7 +220,7 @@ func (t *tool) pauses() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// resumes says when a pause resumes by itself, "" if it does not.
+// resumes says when a pause expires. It returns "" if it does not.
 func (p *page) resumes(pause *api.Pause) string {
 	if pause.State != api.PauseStatePaused {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"github.com/vbauerster/mpb/v8/decor"
 )
 
-// progress is a bar on a terminal, and nothing elsewhere.
+// progress is a progress bar. Its zero value shows nothing.
 type progress struct {
 	bars *mpb.Progress
 	bar  *mpb.Bar
@@ -41,8 +41,8 @@ func (p *progress) end() {
 	}
 }
 
-// Progress shows a person how many bytes of something are done, until the second function is
-// called. Without a person both do nothing.
+// Progress shows a progress bar in bytes until end is called, if [Env.Interactive] is set.
+// Otherwise both functions do nothing.
 func (e *Env) Progress(what string) (set func(done, total int64), end func()) {
 	if !e.Interactive {
 		return func(int64, int64) {}, func() {}
@@ -54,5 +54,5 @@ func (e *Env) Progress(what string) (set func(done, total int64), end func()) {
 	}, p.end
 }
 
-// Size returns a number of bytes for people.
+// Size formats a number of bytes for people.
 func Size(bytes int64) string { return fmt.Sprintf("% .1f", decor.SizeB1024(bytes)) }

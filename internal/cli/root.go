@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra/doc"
 )
 
-// The groups of the root's help. A command names its group in GroupID.
+// The groups in the help of the root command. A command names its group in GroupID.
 const (
 	GroupServer  = "server"
 	GroupJobs    = "jobs"
@@ -17,8 +17,8 @@ const (
 	GroupSetUp   = "setup"
 )
 
-// Root returns the program's command: the program's own ones and those of this package.
-// [Run] runs it.
+// Root returns the root command, with own and the commands of this package below it. [Run]
+// runs it.
 func Root(env *Env, own ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lucius",
@@ -40,7 +40,7 @@ func Root(env *Env, own ...*cobra.Command) *cobra.Command {
 	root.SetCompletionCommandGroupID(GroupSetUp)
 	root.AddCommand(own...)
 	for _, cmd := range (&tool{Env: *env}).commands() {
-		if both, _, err := root.Find([]string{cmd.Name()}); err == nil && both != root { // Such as protocols.
+		if both, _, err := root.Find([]string{cmd.Name()}); err == nil && both != root { // such as protocols
 			both.AddCommand(cmd.Commands()...)
 			continue
 		}
@@ -53,13 +53,13 @@ func Root(env *Env, own ...*cobra.Command) *cobra.Command {
 	return root
 }
 
-// Run runs the command line args on the root. Its error has an exit code: see [ExitCode].
-// What is wrong with the line itself, before a command has begun, is [ExitUsage].
+// Run runs the command line args. [ExitCode] returns the exit code of its error: [ExitUsage]
+// if the line itself is wrong, so that no command has started.
 func Run(ctx context.Context, root *cobra.Command, args []string) error {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	begun := false
 	prepare(root, &begun)
-	root.SetArgs(append([]string{}, args...)) // Without arguments cobra would take those of the process.
+	root.SetArgs(append([]string{}, args...)) // Given nil, cobra would use the arguments of the process.
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !begun {
 		return usagef("%w: see %s --help", err, cmd.CommandPath())
@@ -67,7 +67,7 @@ func Run(ctx context.Context, root *cobra.Command, args []string) error {
 	return err
 }
 
-// help returns lucius help, which is cobra's, but for an error if there is no such command.
+// help returns lucius help. Unlike cobra's own, it fails if there is no such command.
 func help() *cobra.Command {
 	return &cobra.Command{
 		Use: "help [COMMAND]", GroupID: GroupSetUp, Short: "Help about any command", Example: "  lucius help jobs list",
@@ -92,8 +92,8 @@ func help() *cobra.Command {
 	}
 }
 
-// prepare notes in begun that a command has begun, gives help to commands that only have
-// subcommands, and keeps flags in the order in which they were registered.
+// prepare makes a command and those below it set begun when they start, makes commands that
+// only have subcommands show their help, and keeps flags in the order of their registration.
 func prepare(cmd *cobra.Command, begun *bool) {
 	cmd.Flags().SortFlags, cmd.PersistentFlags().SortFlags, cmd.LocalFlags().SortFlags = false, false, false
 	cmd.DisableFlagsInUseLine = true
@@ -122,7 +122,7 @@ func prepare(cmd *cobra.Command, begun *bool) {
 	}
 }
 
-// Takes returns a check of the number of arguments, which the command's use line names.
+// Takes returns a check of the number of arguments. Its error shows the use line.
 func Takes(least, most int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		switch {
@@ -135,7 +135,7 @@ func Takes(least, most int) cobra.PositionalArgs {
 	}
 }
 
-// manPages returns the command that writes the manual, for those who package the program.
+// manPages returns the command that writes the man pages, for packaging.
 func manPages() *cobra.Command {
 	var dir string
 	cmd := &cobra.Command{
@@ -160,6 +160,6 @@ func completeWords(cmd *cobra.Command, flag string, words ...string) {
 		return words, cobra.ShellCompDirectiveNoFileComp
 	}
 	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
-		panic(err) // The flag is registered twice, or not at all.
+		panic(err) // The flag does not exist, or has a completion already.
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// selection is the flags that select jobs, as the API's filters do.
+// selection holds the flags that select jobs, as the API's filters do.
 type selection struct {
 	api.OperationFilter
 
@@ -51,7 +51,7 @@ func (f *selection) registerLive(cmd *cobra.Command) {
 	completeWords(cmd, "state", jobStates...)
 }
 
-// parse sets the filters whose flags are text, and returns all.
+// parse parses the flags that are not strings in the API, and returns all filters.
 func (f *selection) parse(s *session) (*api.OperationFilter, error) {
 	f.State = api.JobState(strings.ToUpper(f.state))
 	for _, moment := range []struct {

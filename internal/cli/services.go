@@ -86,12 +86,12 @@ func showService(p *page, list api.ServiceList) {
 	}
 }
 
-// ended says how many attempts ended and failed.
+// ended says how many attempts ended, and how many of them failed.
 func ended(r *api.Rate) string {
 	return fmt.Sprintf("%s ended, %d failed (%.1f %%)", explain.Count(r.Count, "attempt"), r.Failed, 100*r.ErrorRate)
 }
 
-// percentiles says how long something takes, "" if that is not known.
+// percentiles says how long something takes. It returns "" if that is not known.
 func percentiles(d *api.Percentiles) string {
 	if d.Count == 0 {
 		return ""
@@ -99,7 +99,7 @@ func percentiles(d *api.Percentiles) string {
 	return fmt.Sprintf("p50 %s, p95 %s, p99 %s (of %d)", exact(d.P50), exact(d.P95), exact(d.P99), d.Count)
 }
 
-// exact returns seconds as a duration of three digits.
+// exact formats seconds as a duration with three digits.
 func exact(s float64) string {
 	d := seconds(s)
 	for unit := time.Microsecond; unit <= time.Minute; unit *= 10 {

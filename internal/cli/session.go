@@ -15,11 +15,11 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// tool makes the commands. It holds the flags that they share, and is used for one line.
+// tool makes the commands, and holds the flags that they share. It serves one command line.
 type tool struct {
 	Env
 
-	flags   place
+	flags   connection
 	context string
 	output  string
 }
@@ -34,7 +34,7 @@ func (t *tool) commands() []*cobra.Command {
 	}
 }
 
-// session is a command under way.
+// session is a running command with its connection to the server.
 type session struct {
 	*api.Client
 	*tool
@@ -46,10 +46,11 @@ type session struct {
 // spec describes a command that calls the server. See the package's comment.
 type spec struct {
 	use, short, long, example string
-	// args is the number of arguments, and more says that it is the least.
+	// args is the number of arguments, or, if more is set, the least number.
 	args int
 	more bool
-	// completes completes the arguments with the server's help. Optional.
+	// completes returns completions of the arguments, which it reads from the server.
+	// Optional.
 	completes func(context.Context, *session) []cobra.Completion
 }
 
@@ -60,7 +61,7 @@ func (t *tool) command(is spec, run func(ctx context.Context, s *session, args [
 		cmd.Args = Takes(is.args, math.MaxInt)
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		for _, arg := range args { // As by an empty variable. The path of a request would lead elsewhere.
+		for _, arg := range args { // An empty shell variable, for instance, would change the path of the request.
 			if is.completes != nil && (strings.Trim(arg, ".") == "" || strings.Contains(arg, "/")) {
 				return usagef("%q is not an id: see %s --help", arg, cmd.CommandPath())
 			}
@@ -81,10 +82,10 @@ func (t *tool) command(is spec, run func(ctx context.Context, s *session, args [
 	return cmd
 }
 
-// completionTimeout is how long a completion may ask the server.
+// completionTimeout bounds the requests of a completion.
 const completionTimeout = 2 * time.Second
 
-// complete asks the server for completions; without one there are none.
+// complete asks the server for completions. If it is unavailable, there are none.
 func (t *tool) complete(cmd *cobra.Command, words func(context.Context, *session) []cobra.Completion) (
 	[]cobra.Completion, cobra.ShellCompDirective,
 ) {
@@ -104,12 +105,12 @@ func (t *tool) completeFlag(cmd *cobra.Command, flag string, words func(context.
 		return t.complete(cmd, words)
 	}
 	if err := cmd.RegisterFlagCompletionFunc(flag, complete); err != nil {
-		panic(err) // The flag is registered twice, or not at all.
+		panic(err) // The flag does not exist, or has a completion already.
 	}
 }
 
-// calls registers the flags that say where the server is, and the output's form, on the
-// command and those below it.
+// calls registers the flags for the connection and the output format on a command and those
+// below it.
 func (t *tool) calls(cmd *cobra.Command) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	t.flags.register(flags)
@@ -132,7 +133,8 @@ func (s *session) agreed() bool {
 	return yes != nil && yes.Value.String() == "true"
 }
 
-// confirm asks whether to go on. Without a terminal, --yes must have been given.
+// confirm asks the user whether to continue, unless --yes was given. Without a terminal to ask
+// on, it fails.
 func (s *session) confirm(question string) error {
 	if s.agreed() {
 		return nil
@@ -146,7 +148,7 @@ func (s *session) confirm(question string) error {
 		fmt.Fprintln(s.Stderr)
 		return unreachable(context.Canceled)
 	}
-	// The end of the input is a no.
+	// The end of the input means no.
 	if answer = strings.ToLower(strings.TrimSpace(answer)); answer != "y" && answer != "yes" {
 		return &Error{Code: ExitFailed, Err: errors.New("nothing was changed")}
 	}
@@ -159,9 +161,9 @@ func asks(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// each does something with each id. It asks the question before it does so with several,
-// unless the question is empty. It goes on after an error, prints it, and returns the last
-// one.
+// each calls do with each id. If there are several, it asks the question first, unless that is
+// empty. After an error it prints the error and continues, unless the server is unavailable or
+// the command was interrupted. It then returns an error with the last exit code.
 func (s *session) each(question string, ids []string, do func(id string) error) (err error) {
 	if question != "" && len(ids) > 1 {
 		if err := s.confirm(question); err != nil {
@@ -185,10 +187,10 @@ func (s *session) each(question string, ids []string, do func(id string) error) 
 // largestPage is the most entries of a page of the API.
 const largestPage = 1000
 
-// pages reads pages until there are limit entries or no more. It returns the last page with
-// the entries of all.
+// pages reads pages until it has limit entries or there are no more. It returns the last page
+// with the entries of all.
 func pages[P, E any](limit int, read func(size api.Limit, token *api.PageToken) (P, []E, string, error), set func(*P, []E)) (P, error) {
-	all := []E{} // An empty list is printed as one.
+	all := []E{} // not nil, which would be printed as null
 	var token *api.PageToken
 	if limit < 1 {
 		return *new(P), usagef("--limit is %d, it must be at least 1", limit)
@@ -207,12 +209,13 @@ func pages[P, E any](limit int, read func(size api.Limit, token *api.PageToken) 
 	}
 }
 
-// momentHelp says what [session.moment] reads.
+// momentHelp describes the values that [session.moment] parses.
 const momentHelp = "a time such as 2026-01-27T08:00:00Z or 2026-01-27, or how long ago, such as 24h or 7d"
 
 const day = 24 * time.Hour
 
-// moment reads the value of a flag that is a point in time; nil if it is empty.
+// moment parses the value of a flag that names a point in time. It returns nil if the value is
+// empty.
 func (s *session) moment(flag, text string) (*api.Time, error) {
 	if text == "" {
 		return nil, nil
@@ -229,7 +232,7 @@ func (s *session) moment(flag, text string) (*api.Time, error) {
 	return new(api.NewTime(s.now().Add(-ago))), nil
 }
 
-// period reads a duration, which may be in days.
+// period parses a duration, which may be in days.
 func period(text string) (time.Duration, error) {
 	count, found := strings.CutSuffix(text, "d")
 	if !found {
@@ -243,7 +246,7 @@ func period(text string) (time.Duration, error) {
 	return long, err
 }
 
-// optional returns the value for a parameter, nil if it is empty.
+// optional returns a pointer to the value, or nil if the value is zero.
 func optional[T comparable](value T) *T {
 	if value == *new(T) {
 		return nil

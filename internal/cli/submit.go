@@ -25,7 +25,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// submission is a lucius submit under way.
+// submission holds the flags of lucius submit.
 type submission struct {
 	again, wait bool
 	timeout     time.Duration
@@ -59,7 +59,7 @@ func (t *tool) submit() *cobra.Command {
 		}
 		return s.submitMany(ctx, commands, &o)
 	})
-	cmd.ValidArgsFunction = nil // It completes files.
+	cmd.ValidArgsFunction = nil // The shell completes files.
 	flags := cmd.Flags()
 	flags.BoolVar(&o.again, "again", false, "create new jobs, even for commands that were submitted before")
 	flags.BoolVar(&o.wait, "wait", false, "wait for the jobs to end; exits with 1 if one does not succeed")
@@ -68,14 +68,14 @@ func (t *tool) submit() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// command is a command of the input.
+// command is a command in the input.
 type command struct {
 	line int
 	text json.RawMessage
 }
 
-// readCommands reads the input, and gives each command an idempotency key. Nothing is sent
-// of an input with a fault.
+// readCommands reads the whole input, and gives each command an idempotency key. If a part of
+// the input is invalid, nothing is sent.
 func (s *session) readCommands(name string, again bool) ([]command, error) {
 	var input []byte
 	var err error
@@ -90,9 +90,9 @@ func (s *session) readCommands(name string, again bool) ([]command, error) {
 	return parseCommands(input, again)
 }
 
-// parseCommands reads commands that are in an array, or one after another.
+// parseCommands parses commands in an array, or consecutive ones.
 func parseCommands(input []byte, again bool) ([]command, error) {
-	input = bytes.TrimPrefix(input, []byte("\ufeff")) // Some editors begin a text with it.
+	input = bytes.TrimPrefix(input, []byte("\ufeff")) // Some editors write a byte order mark.
 	at := func(offset int64) int { return 1 + bytes.Count(input[:offset], []byte("\n")) }
 	for offset := 0; offset < len(input); {
 		r, size := utf8.DecodeRune(input[offset:])
@@ -104,7 +104,7 @@ func parseCommands(input []byte, again bool) ([]command, error) {
 	decoder := json.NewDecoder(bytes.NewReader(input))
 	end := ""
 	if trimmed := bytes.TrimSpace(input); len(trimmed) > 0 && trimmed[0] == '[' {
-		_, _ = decoder.Token() // It is the bracket.
+		_, _ = decoder.Token() // the bracket
 		end = "]"
 	}
 	var all []command
@@ -121,7 +121,7 @@ func parseCommands(input []byte, again bool) ([]command, error) {
 		}
 		all = append(all, command{line, keyed})
 	}
-	// The decoder sees no more commands at any closing bracket, and if that of the array is missing.
+	// The decoder stops at any closing bracket, and at the end of an array that is not closed.
 	switch rest := input[decoder.InputOffset():]; {
 	case string(bytes.TrimSpace(rest)) == end:
 	case len(bytes.TrimSpace(rest)) == 0:
@@ -136,8 +136,8 @@ func parseCommands(input []byte, again bool) ([]command, error) {
 	return all, nil
 }
 
-// withKey adds an idempotency key to a command that has none: a hash of its text and of how
-// often the same text came before, or a new one.
+// withKey adds an idempotency key to a command that has none: a hash of its text, with a number
+// for each further copy of the text, or, if again is set, a new key.
 func withKey(text json.RawMessage, copies map[[sha256.Size]byte]int, again bool) (json.RawMessage, error) {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(text, &fields); err != nil || fields == nil {
@@ -148,7 +148,7 @@ func withKey(text json.RawMessage, copies map[[sha256.Size]byte]int, again bool)
 	}
 	key := uuid.NewString()
 	if !again {
-		plain, err := json.Marshal(fields) // With sorted names and without spaces.
+		plain, err := json.Marshal(fields) // sorts the names and removes white space
 		if err != nil {
 			return nil, err
 		}
@@ -158,7 +158,7 @@ func withKey(text json.RawMessage, copies map[[sha256.Size]byte]int, again bool)
 			key += "-" + strconv.Itoa(copies[hash])
 		}
 	}
-	// The rest stays as it is: the server refuses a name that is there twice, and says in which column.
+	// Keep the rest of the text, so that the server can name the column of a duplicate name.
 	keyed := bytes.TrimSpace(bytes.TrimSuffix(text, []byte("}")))
 	if len(fields) > 0 {
 		keyed = append(keyed, ',')
@@ -166,8 +166,8 @@ func withKey(text json.RawMessage, copies map[[sha256.Size]byte]int, again bool)
 	return append(keyed, fmt.Sprintf(`"idempotency_key":%q}`, key)...), nil
 }
 
-// submitOne submits a command. It repeats what may not have arrived, which is harmless with
-// a key.
+// submitOne submits a command. It repeats a request that may not have arrived, which is safe
+// because the command has a key.
 func (s *session) submitOne(ctx context.Context, text []byte) (receipt api.CommandAccepted, err error) {
 	err = s.repeat(ctx, func() (err error) {
 		receipt, err = call[api.CommandAccepted](s.SubmitCommandWithBody(ctx, nil, "application/json", bytes.NewReader(text)))
@@ -176,7 +176,7 @@ func (s *session) submitOne(ctx context.Context, text []byte) (receipt api.Comma
 	return receipt, err
 }
 
-// repeat does something again that failed because the server was unavailable.
+// repeat calls do again, a few times, if it fails because the server is unavailable.
 func (s *session) repeat(ctx context.Context, do func() error) error {
 	for failures := 1; ; failures++ {
 		err := do()
@@ -189,14 +189,15 @@ func (s *session) repeat(ctx context.Context, do func() error) error {
 	}
 }
 
-// The largest batch: MaxBatch commands, and bytes well below the server's default limit of
-// a body. Several batches are under way at once.
 const (
-	batchBytes  = 512 << 10
+	// batchBytes bounds a batch, well below the server's default limit of a body. A batch
+	// also has at most MaxBatch commands.
+	batchBytes = 512 << 10
+	// parallelism is how many batches, or waits for jobs, are in progress at a time.
 	parallelism = 4
 )
 
-// submitMany submits the commands in batches, and prints what became of them.
+// submitMany submits the commands in batches, and prints their outcomes.
 func (s *session) submitMany(ctx context.Context, commands []command, o *submission) error {
 	results := make([]api.BatchItem, len(commands))
 	progress := s.progress("submitted", len(commands))
@@ -234,8 +235,8 @@ func (s *session) submitMany(ctx context.Context, commands []command, o *submiss
 	return cmp.Or(err, refusedError(results))
 }
 
-// submitBatch submits those commands that have no final result yet. Its error is
-// ExitUnavailable if the server was too busy for some of them.
+// submitBatch submits the commands that have no final result yet. Its exit code is
+// [ExitUnavailable] if the server was too busy for some of them.
 func (s *session) submitBatch(ctx context.Context, commands []command, results []api.BatchItem) error {
 	var open []int
 	var body bytes.Buffer
@@ -254,7 +255,7 @@ func (s *session) submitBatch(ctx context.Context, commands []command, results [
 	}
 	body.WriteString("]}")
 	answer, err := call[api.BatchResult](s.SubmitBatchWithBody(ctx, "application/json", &body))
-	if isRefused(err, problem.TooLarge, problem.InvalidJSON) { // The batch, be it for one command in it.
+	if isRefused(err, problem.TooLarge, problem.InvalidJSON) { // One command may have spoiled the whole batch.
 		if len(commands) == 1 {
 			results[0], err = s.submitAlone(ctx, commands[0].text)
 			return err
@@ -282,7 +283,7 @@ func isRefused(err error, codes ...problem.Code) bool {
 	return ok && fault.Problem != nil && slices.Contains(codes, fault.Problem.Code)
 }
 
-// submitAlone submits a command for which its batch was refused.
+// submitAlone submits a command because of which its batch was refused.
 func (s *session) submitAlone(ctx context.Context, text []byte) (api.BatchItem, error) {
 	receipt, err := call[api.CommandAccepted](s.SubmitCommandWithBody(ctx, nil, "application/json", bytes.NewReader(text)))
 	if fault, ok := errors.AsType[*Error](err); ok && fault.Problem != nil && !again(fault.Problem.Status) {
@@ -296,7 +297,7 @@ func (s *session) submitAlone(ctx context.Context, text []byte) (api.BatchItem, 
 	}, nil
 }
 
-// again reports whether a command is to be sent that has this status: 0 before it was sent.
+// again reports whether to send a command with this status, which is 0 before the first time.
 func again(status int32) bool {
 	return status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError
 }
@@ -322,7 +323,7 @@ func showBatch(p *page, commands []command, results []api.BatchItem) {
 	}
 }
 
-// refusedError returns the error of a batch with refused commands.
+// refusedError returns an error if commands were refused.
 func refusedError(results []api.BatchItem) error {
 	refused, code := 0, 0
 	for i := range results {
@@ -336,7 +337,7 @@ func refusedError(results []api.BatchItem) error {
 	return &Error{Code: code, Err: fmt.Errorf("%d of %d commands were refused", refused, len(results))}
 }
 
-// awaitMany waits for the end of all accepted jobs, and prints how they ended.
+// awaitMany waits until all accepted jobs have ended, and prints how they did.
 func (s *session) awaitMany(ctx context.Context, commands []command, results []api.BatchItem, timeout time.Duration) error {
 	jobs := make([]api.Job, len(results))
 	progress := s.progress("ended", len(results))

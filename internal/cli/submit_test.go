@@ -18,14 +18,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
-// intake is a server that takes commands once for each key, and whose jobs have ended.
+// intake is a server that accepts commands, one for each key. Its jobs have ended.
 type intake struct {
 	t  *testing.T
 	mu sync.Mutex
-	// jobs has the keys of accepted commands, and bodies the requests.
+	// jobs holds the keys of accepted commands, and bodies the requests.
 	jobs   map[string]int
 	bodies []string
-	// busy is how many commands are answered that the store is unavailable.
+	// busy is how many further commands get the answer that the store is unavailable.
 	busy int
 	// limit is the most bytes of a body.
 	limit int
@@ -139,7 +139,7 @@ func TestSubmit_One(t *testing.T) {
 		}
 	}
 	run(`{"request_type": "doc.ingest", "doc_id": "1"}`, 0, "Accepted: job job-1 is DISPATCHING\n")
-	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted before: job job-1") // The same command.
+	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted before: job job-1") // the same command
 	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted: job job-2", "--again")
 	run(`{"doc_id":"1","request_type":"doc.ingest","idempotency_key":"mine"}`, 0, "Accepted: job job-3")
 	if s.jobs["mine"] != 3 || !strings.Contains(s.bodies[0], `"idempotency_key":"cli-`) {
@@ -150,7 +150,7 @@ func TestSubmit_One(t *testing.T) {
 	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "SUCCEEDED", "--wait")
 	run(`{"doc_id":"2","request_type":"doc.ingest","idempotency_key":"mine"}`, 0, `"replayed": true`, "-o", "json")
 	s.busy = 1
-	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted before: job job-1") // At the second attempt.
+	run(`{"doc_id":"1","request_type":"doc.ingest"}`, 0, "Accepted before: job job-1") // on the second attempt
 	for text, want := range map[string]string{
 		"": "has no command", "[]": "has no command", "{}\n{]": "line 2: the input is not JSON", "{}\n\n7": "line 3: a command must be a JSON object",
 		"[{}\n,{}\n": "line 3: the input is cut short", "[{}]\n{}": "line 2: the input is not JSON: there is text", "{}\n}\n{}": "line 2: the input is not JSON",
@@ -174,7 +174,7 @@ func TestSubmit_Many(t *testing.T) {
 		t.Errorf("answered %v", err)
 	}
 	golden(t, "submit-many.txt", out)
-	if len(s.bodies) != 3 || len(s.jobs) != 251 { // A copy in one file is a command of its own.
+	if len(s.bodies) != 3 || len(s.jobs) != 251 { // A copy in the same file is a separate command.
 		t.Errorf("%d requests, %d jobs", len(s.bodies), len(s.jobs))
 	}
 	out, err = l.run(t, "submit", file, "-o", "json")
@@ -188,9 +188,9 @@ func TestSubmit_Many(t *testing.T) {
 	}
 }
 
-// Commands are sent again while the server is busy, and in smaller batches if it takes only
-// such.
-func TestSubmit_ManyToAServerInTrouble(t *testing.T) {
+// Commands are repeated while the server is busy, and sent in smaller batches if it rejects
+// larger ones.
+func TestSubmit_ManyToABusyServer(t *testing.T) {
 	t.Parallel()
 	s, l := newIntake(t)
 	s.busy, s.limit = 3, 1000
@@ -210,8 +210,8 @@ func TestSubmit_ManyToAServerInTrouble(t *testing.T) {
 	}
 }
 
-// A command that spoils its batch is refused by itself.
-func TestSubmit_ManyWithOnesThatSpoilTheirBatch(t *testing.T) {
+// A command that spoils its batch is refused alone.
+func TestSubmit_ManyWithInvalidOnes(t *testing.T) {
 	t.Parallel()
 	s, l := newIntake(t)
 	s.limit = 2000
@@ -226,8 +226,8 @@ func TestSubmit_ManyWithOnesThatSpoilTheirBatch(t *testing.T) {
 	golden(t, "submit-spoilt.txt", out)
 }
 
-// Who repeats lucius submit --again must not be told that it creates no second job.
-func TestSubmit_BrokenOffWithAgain(t *testing.T) {
+// With --again, the error must not promise that a repeat creates no second job.
+func TestSubmit_InterruptedWithAgain(t *testing.T) {
 	t.Parallel()
 	s, l := newIntake(t)
 	s.busy = 1 << 20
@@ -237,12 +237,12 @@ func TestSubmit_BrokenOffWithAgain(t *testing.T) {
 	}
 }
 
-func TestSubmit_InterruptedSaysThatTheJobsGoOn(t *testing.T) {
+func TestSubmit_InterruptedSaysThatTheJobsContinue(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"{}": "lucius jobs watch slow", "{} {}": "the jobs continue"} {
 		ctx, interrupt := context.WithCancel(t.Context())
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			_, _ = io.Copy(io.Discard, r.Body) // Until then the server does not notice that the caller has gone.
+			_, _ = io.Copy(io.Discard, r.Body) // Only then does the server notice that the client leaves.
 			switch one := (api.BatchItem{Status: http.StatusAccepted, JobID: "slow"}); r.URL.Path {
 			case "/v1/commands":
 				fmt.Fprint(w, encode(t, api.CommandAccepted{JobID: "slow"}))
@@ -281,7 +281,7 @@ func TestSubmit_ManyAndWait(t *testing.T) {
 	}
 }
 
-func TestSubmit_WaitsNoLongerThanItWasTold(t *testing.T) {
+func TestSubmit_WaitsAtMostTheTimeout(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {

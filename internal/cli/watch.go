@@ -63,7 +63,7 @@ func (t *tool) jobsWatch() *cobra.Command {
 	}, func(ctx context.Context, s *session, args []string) error { return s.watch(ctx, args[0]) })
 }
 
-// reconnects is how often in a row a stream is opened again that tells nothing new.
+// reconnects is how often in a row a request is repeated without progress.
 const reconnects = 5
 
 // watch follows a job until it ends.
@@ -79,7 +79,7 @@ func (s *session) watch(ctx context.Context, jobID string) error {
 	if view != nil {
 		view.draw(render(s, job, showJob))
 		handle = func(e *api.Event) (err error) {
-			if e.Rev <= job.Rev { // It is drawn.
+			if e.Rev <= job.Rev { // The view already shows the event.
 				return nil
 			}
 			if job, err = call[api.Job](s.GetJob(ctx, jobID, nil)); err == nil {
@@ -97,8 +97,9 @@ func (s *session) watch(ctx context.Context, jobID string) error {
 	return outcome(&job)
 }
 
-// followToEnd hands on each event of a job until it has ended, and returns the job. A stream
-// that ends before, as when its server stops, is opened again.
+// followToEnd calls handle with each event of a job until the job has ended, and returns the
+// job. If the stream ends before that, for instance because its server stops, followToEnd opens
+// it again.
 func (s *session) followToEnd(ctx context.Context, jobID string, handle func(*api.Event) error) (job api.Job, err error) {
 	last := ""
 	for failures := 0; ; {
@@ -121,7 +122,7 @@ func (s *session) followToEnd(ctx context.Context, jobID string, handle func(*ap
 	}
 }
 
-// outcome returns the error of a job that ended, and did not succeed.
+// outcome returns an error if a job that has ended did not succeed.
 func outcome(job *api.Job) error {
 	if job.State == api.JobStateSucceeded {
 		return nil
@@ -141,7 +142,7 @@ func (s *session) printEvent(e *api.Event) error {
 	if s.output == "yaml" {
 		return s.encode([]api.Event{*e})
 	}
-	harmless(reflect.ValueOf(e).Elem())
+	sanitize(reflect.ValueOf(e).Elem())
 	p := s.page()
 	cells := p.event(e)
 	cells[0] = e.At.Local().Format(time.TimeOnly)
@@ -152,7 +153,8 @@ func (s *session) printEvent(e *api.Event) error {
 // longestEvent is the most bytes of an event.
 const longestEvent = 4 << 20
 
-// follow reads a job's stream after the event last until it ends, and hands on each event.
+// follow reads a job's stream, after the event last, until the stream ends. It calls handle with
+// each event, and updates last.
 func (s *session) follow(ctx context.Context, jobID string, last *string, handle func(*api.Event) error) error {
 	params := &api.ListJobEventsParams{LastEventID: optional(*last)}
 	response, err := s.ListJobEvents(ctx, jobID, params, func(_ context.Context, r *http.Request) error {
@@ -176,7 +178,7 @@ func (s *session) follow(ctx context.Context, jobID string, last *string, handle
 		}
 		var e api.Event
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return strange(response)
+			return notLucius(response)
 		}
 		*last = e.EventID
 		if err := handle(&e); err != nil {
@@ -213,7 +215,7 @@ func (t *tool) jobsRerun() *cobra.Command {
 	return cmd
 }
 
-// accepted prints the receipt of a command or, if the caller waits, the job at its end.
+// accepted prints the receipt of a command or, if wait is set, the job once it has ended.
 func (s *session) accepted(ctx context.Context, receipt *api.CommandAccepted, wait bool, timeout time.Duration) error {
 	if !wait {
 		return show(s, *receipt, func(p *page, r api.CommandAccepted) {
@@ -233,7 +235,7 @@ func (s *session) accepted(ctx context.Context, receipt *api.CommandAccepted, wa
 	return cmp.Or(show(s, *job, showJob), outcome(job))
 }
 
-// end waits for the end of a job, for at most that time if it is not 0.
+// end waits until a job has ended, for at most timeout unless that is 0.
 func (s *session) end(ctx context.Context, jobID string, timeout time.Duration) (*api.Job, error) {
 	late := func() error {
 		return &Error{Code: ExitFailed, Err: fmt.Errorf("job %s has not ended within %s: lucius why %s", jobID, timeout, jobID)}
@@ -263,5 +265,5 @@ func (s *session) end(ctx context.Context, jobID string, timeout time.Duration) 
 	}
 }
 
-// errLate says that a job has not ended in time.
+// errLate is the cause of a context that ends because a job has not ended in time.
 var errLate = errors.New("late")

@@ -19,9 +19,9 @@ import (
 // story is a server with one job, whose stream breaks after two of its four events.
 type story struct {
 	mu    sync.Mutex
-	state api.JobState // At the end.
-	seen  int          // Events that were sent.
-	asked []string     // The ids after which a stream was asked for.
+	state api.JobState // the last state
+	seen  int          // how many events were sent
+	asked []string     // the ids after which streams were requested
 }
 
 func (s *story) events() []api.Event {
@@ -98,7 +98,7 @@ func TestJobsWatch(t *testing.T) {
 	}
 }
 
-// A watch ends with the person's Ctrl-C.
+// Ctrl-C ends a watch.
 func TestJobsWatch_IsInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

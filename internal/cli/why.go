@@ -19,7 +19,7 @@ type explained struct {
 	Events []api.Event
 }
 
-// why returns lucius why, which says in sentences what a job waits for, or how it ended.
+// why returns lucius why, which says what a job waits for, or how it ended.
 func (t *tool) why() *cobra.Command {
 	cmd := t.command(spec{
 		use: "why JOB", short: "Say what a job waits for, or why it failed", args: 1, completes: jobIDs,
@@ -47,7 +47,7 @@ func (t *tool) why() *cobra.Command {
 // wholeHistory is more entries than a job's history has.
 const wholeHistory = 1 << 20
 
-// history reads a job's history, at most limit entries or a few more.
+// history reads about limit entries of a job's history.
 func (s *session) history(ctx context.Context, jobID string, limit int) (api.EventPage, error) {
 	return pages(limit, func(size api.Limit, token *api.PageToken) (api.EventPage, []api.Event, string, error) {
 		page, err := call[api.EventPage](s.ListJobEvents(ctx, jobID, &api.ListJobEventsParams{Limit: &size, PageToken: token}))
@@ -55,7 +55,7 @@ func (s *session) history(ctx context.Context, jobID string, limit int) (api.Eve
 	}, func(page *api.EventPage, events []api.Event) { page.Events = events })
 }
 
-// shownFailures is how many of a job's failed attempts are shown: the last ones.
+// shownFailures is how many of a job's last failed attempts are shown.
 const shownFailures = 5
 
 // showWhy writes one screen about a job.
@@ -90,7 +90,7 @@ func showWhy(p *page, x explained) {
 	}
 }
 
-// when words a time of a sentence.
+// when formats a time in a sentence.
 func (p *page) when(form explain.Form, at time.Time) string {
 	switch form {
 	case explain.In:

@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// waitingJob is a job whose second step waits for that.
+// waitingJob returns a job whose second step waits for the reason.
 func waitingJob(state api.JobState, w api.Waiting) api.Job {
 	job := failedJob()
 	job.State, job.ErrorCode, job.ErrorMessage, job.CompletedAt = state, "", "", api.Time{}
@@ -18,7 +18,8 @@ func waitingJob(state api.JobState, w api.Waiting) api.Job {
 	return job
 }
 
-// history is that of a job whose second step failed six times, and which ops-1 stopped.
+// history returns that of a job whose second step failed six times, and which ops-1 paused
+// and ops-2 cancelled.
 func history() api.EventPage {
 	var page api.EventPage
 	for attempt := range 6 {
@@ -38,7 +39,7 @@ func history() api.EventPage {
 	return page
 }
 
-// TestWhy shows the answer for each reason, and for each end.
+// TestWhy compares the answer for each reason, and for each end.
 func TestWhy(t *testing.T) {
 	t.Parallel()
 	soon, since := api.NewTime(now.Add(9*time.Second)), at(5*time.Minute)

@@ -30,7 +30,7 @@ func (t *tool) work() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// withWork are the states of jobs that may have a work item.
+// withWork are the states of jobs that may have an open work item.
 var withWork = []api.JobState{
 	api.JobStateInProgress, api.JobStateDispatching, api.JobStatePausing, api.JobStateCancelling, api.JobStatePaused,
 }
@@ -62,7 +62,7 @@ func (t *tool) workList() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			list.Jobs = append(list.Jobs, some.Jobs...) // A token would be for the jobs of one state.
+			list.Jobs = append(list.Jobs, some.Jobs...) // without a token, which would be for one state only
 		}
 		return show(s, list, func(p *page, list api.JobPage) {
 			showWorkList(p, list)
@@ -117,7 +117,7 @@ func (t *tool) workGet() *cobra.Command {
 // showWork writes a work item.
 func showWork(p *page, item api.WorkItem) {
 	var directive api.Directive
-	_ = json.Unmarshal(item.Directive, &directive) // Without it the fields stay out.
+	_ = json.Unmarshal(item.Directive, &directive) // If it fails, the fields are left out.
 	lease, failure := "", ""
 	if item.Lease != nil {
 		lease = p.until(item.Lease.ExpiresAt.Time)
