@@ -12,11 +12,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// ErrUnusable is wrapped in the error for a database on which this process cannot serve. The
-// error says what to do.
+// ErrUnusable is returned if this process cannot use the database. The error that wraps it
+// says what to do.
 var ErrUnusable = errors.New("the database cannot be used")
 
-// errReadOnly is returned for a server that takes no writes.
+// errReadOnly is returned for a server that accepts no writes.
 var errReadOnly = fmt.Errorf("%w: the server is a standby, or read-only: name the primary, "+
 	"or all hosts of the cluster with target_session_attrs=read-write", ErrUnusable)
 
@@ -24,9 +24,9 @@ var errReadOnly = fmt.Errorf("%w: the server is a standby, or read-only: name th
 type use int
 
 const (
-	toRead  use = iota
-	toWrite     // what a server does
-	toTake      // commands from the inbox, what a server with the role api does
+	toRead  use = iota // as an audit does
+	toWrite            // as every server does
+	toTake             // take commands from the inbox, as a server with the role api does
 )
 
 func (o *Options) use() use {
@@ -39,7 +39,7 @@ func (o *Options) use() use {
 	return toWrite
 }
 
-// rights are all that the role of a process needs. An object is written as in GRANT.
+// rights are the rights that the role of a process needs. Objects are written as in GRANT.
 var rights = []struct {
 	use           use
 	right, object string
@@ -58,9 +58,9 @@ var rights = []struct {
 	{toTake, "INSERT", "lucius.inbox_owner"},
 }
 
-// missingRights returns the role, and the statements that give it the rights that it lacks on
-// objects that exist. It reads the catalog by names: a name such as 'lucius.rows'::regclass
-// needs USAGE on the schema.
+// missingRights returns the role, and the statements that grant it the rights that it lacks on
+// existing objects. It looks objects up by name in the catalog, because a cast such as
+// 'lucius.rows'::regclass requires USAGE on the schema.
 const missingRights = `SELECT current_user, coalesce(string_agg(statement, '; ' ORDER BY first), '') FROM (
 		SELECT min(place) AS first,
 			format('GRANT %s ON %s TO %I', string_agg(needed, ', ' ORDER BY place), object, current_user) AS statement
@@ -74,7 +74,7 @@ const missingRights = `SELECT current_user, coalesce(string_agg(statement, '; ' 
 		GROUP BY object
 	) missing`
 
-// checkRights returns an error that names the statements which give the role what it lacks.
+// checkRights returns an error with the statements that grant the role the rights it lacks.
 func checkRights(ctx context.Context, db querier, use use) error {
 	var needed, objects []string
 	for _, r := range rights {
@@ -92,15 +92,16 @@ func checkRights(ctx context.Context, db querier, use use) error {
 	return nil
 }
 
-// Grant gives the role the rights that a server needs. The URL is that of the schema's owner.
+// Grant grants the role the rights that a server needs. The URL must be that of the schema's
+// owner.
 func Grant(ctx context.Context, url, role string) error {
 	connection, err := connect(ctx, url)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = connection.Close(ctx) }() // The lock ends with it.
+	defer func() { _ = connection.Close(ctx) }() // The transaction has ended.
 	err = pgx.BeginFunc(ctx, connection, func(tx pgx.Tx) error {
-		// Two sessions that grant at the same time would fail.
+		// Concurrent grants on one object would fail.
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
 			return err
 		}
@@ -117,9 +118,9 @@ func Grant(ctx context.Context, url, role string) error {
 	return nil
 }
 
-// check refuses a server that could lose commits, takes none or cannot hold every text, a
-// schema of another version, and a role without its rights. It returns the schema's version.
-// A connection pooler may have dropped the setting of the session.
+// check refuses a server that could lose commits, accepts no writes or cannot store every text,
+// a schema of another version, and a role that lacks rights. It returns the schema's version. It
+// also checks the settings of the session, because a connection pooler may drop them.
 func check(ctx context.Context, pool *pgxpool.Pool, use use) (version int, err error) {
 	for _, setting := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
 		var value string
@@ -155,7 +156,7 @@ func check(ctx context.Context, pool *pgxpool.Pool, use use) (version int, err e
 	return version, err
 }
 
-// checkWrites refuses a server that takes no writes.
+// checkWrites refuses a server that accepts no writes, unless use is to read.
 func checkWrites(ctx context.Context, db querier, use use) error {
 	var readOnly string
 	if err := db.QueryRow(ctx, "SELECT current_setting('transaction_read_only')").Scan(&readOnly); err != nil {
@@ -167,8 +168,8 @@ func checkWrites(ctx context.Context, db querier, use use) error {
 	return nil
 }
 
-// Writable returns why the server would refuse writes, also of the inbox: a standby, or
-// missing rights. It returns nil if PostgreSQL does not answer, of which reads tell.
+// Writable returns why the server would refuse writes: it is a standby, or the role lacks
+// rights. It returns nil if PostgreSQL does not answer, because reads report that.
 func (s *Store) Writable(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

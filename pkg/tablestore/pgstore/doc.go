@@ -6,25 +6,25 @@
 //	            │           │ rows in the order of their      └ those changes have their
 //	            │           │ keys                              outcome, the others are
 //	            │           ▼                                   sent again
-//	            └ changes that were made while others were under way
+//	            └ changes that arrived while others were being written
 //
 //	lucius.rows (tbl, part, row) ── etag, props (jsonb)
 //
-// Rows are readable: their properties are an object of JSON, with texts, numbers and
-// booleans as such, times as {"t": "2026-01-27T10:02:30.000Z"} and bytes as {"b": base64}.
+// Rows are readable: their properties are a JSON object, with texts, numbers and booleans as
+// such, times as {"t": "2026-01-27T10:02:30.000Z"} and bytes as {"b": base64}.
 //
 // # Outcomes
 //
-// A group is a statement of its own, outside of a transaction block, so the server commits
-// before it answers. An answer of severity ERROR means that nothing was written. If there is
-// no answer, or the session was ended by force, nothing was written only if nothing had been
-// sent; otherwise the outcome is [tablestore.ErrUnknown], and the caller reads a row of the
-// change to learn it. Every session sets synchronous_commit, so that what was answered is
+// A group is a single statement outside of a transaction block, so the server commits before
+// it answers. An answer of severity ERROR means that nothing was written. Without an answer, or
+// if the session was terminated, it is certain that nothing was written only if nothing was
+// sent. Otherwise the outcome is [tablestore.ErrUnknown], and the caller reads a row of the
+// change to learn it. Every session sets synchronous_commit, so that an acknowledged change is
 // on disk; [Open] refuses a server that runs without fsync.
 //
 // # Schema
 //
-// Migrations are embedded and numbered. [Migrate] applies those that are missing, one
-// process at a time; [Open] changes nothing, and refuses a database whose schema is older
-// or newer than it knows with a sentence.
+// Migrations are embedded and numbered. [Migrate] applies those that are missing, one process at
+// a time. [Open] changes nothing, and refuses a schema of another version with an error that
+// says what to do.
 package pgstore

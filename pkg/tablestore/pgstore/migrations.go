@@ -15,18 +15,18 @@ import (
 var migrations embed.FS
 
 var (
-	// ErrOlderSchema is wrapped in the error for a database that has not been migrated.
+	// ErrOlderSchema is returned for a database that has not been migrated to this version.
 	ErrOlderSchema = fmt.Errorf("%w: its schema is older than this program needs", ErrUnusable)
-	// ErrNewerSchema is wrapped in the error for a database that a newer version migrated.
+	// ErrNewerSchema is returned for a database that a newer version has migrated.
 	ErrNewerSchema = fmt.Errorf("%w: its schema is newer than this program knows", ErrUnusable)
 )
 
 // migrationLock is the advisory lock under which one process migrates.
 const migrationLock = 0x6c7563697573 // lucius
 
-// steps returns the statements of each migration; the first one makes version 1.
+// steps returns the statements of each migration. The first one makes version 1.
 func steps() ([]string, error) {
-	names, err := fs.Glob(migrations, "migrations/*.sql") // In the order of their numbers.
+	names, err := fs.Glob(migrations, "migrations/*.sql") // in the order of their numbers
 	if err != nil {
 		return nil, err
 	}
@@ -77,8 +77,8 @@ func compare(ctx context.Context, db querier) (current, wanted int, err error) {
 }
 
 // Migrate brings the database's schema to the version of this program, and returns the
-// versions before and after. Only one process migrates at a time; a migration is applied
-// whole or not at all. The error wraps [ErrNewerSchema] for a newer schema.
+// versions before and after. One process migrates at a time, and all missing migrations are
+// applied in one transaction. The error wraps [ErrNewerSchema] for a newer schema.
 func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	all, err := steps()
 	if err != nil {
@@ -88,7 +88,7 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	defer func() { _ = connection.Close(ctx) }() // The lock ends with it.
+	defer func() { _ = connection.Close(ctx) }() // The transaction has ended.
 	err = pgx.BeginFunc(ctx, connection, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
 			return err
@@ -114,7 +114,8 @@ func Migrate(ctx context.Context, url string) (from, to int, err error) {
 	return from, to, nil
 }
 
-// explainDenied says what the role lacks that may not migrate, if that is how it fails.
+// explainDenied adds to an error of a role that may not migrate which role may, or what to
+// grant.
 func explainDenied(ctx context.Context, db querier, denied error) error {
 	var role, owner, statement string
 	if err := db.QueryRow(ctx, `SELECT current_user, format('GRANT CREATE ON DATABASE %I TO %I', current_database(), current_user),
@@ -148,7 +149,7 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 // hideURL returns an error without the URL, which may contain a password.
 func hideURL(err error) error {
 	if parse, ok := errors.AsType[*pgconn.ParseConfigError](err); ok {
-		return fmt.Errorf("the URL of PostgreSQL is not valid: %w", parse.Unwrap())
+		return fmt.Errorf("the URL of PostgreSQL is invalid: %w", parse.Unwrap())
 	}
 	return fmt.Errorf("connect to PostgreSQL: %w", err)
 }

@@ -15,15 +15,15 @@ import (
 // timeLayout is how times are stored: in UTC, to the millisecond.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// Objects represent values that JSON has no type for: {"t": time}, {"b": base64}, and {"s":
-// base64} for a text with a zero byte, which jsonb cannot hold.
+// Objects represent values for which JSON has no type: {"t": time}, {"b": base64}, and {"s":
+// base64} for a text with a NUL, which jsonb cannot hold.
 const (
 	tagTime  = "t"
 	tagBytes = "b"
 	tagText  = "s"
 )
 
-// encode returns the properties as an object of JSON.
+// encode returns the properties as a JSON object.
 func encode(properties tablestore.Properties) (string, error) {
 	var out strings.Builder
 	out.WriteByte('{')
@@ -33,7 +33,7 @@ func encode(properties tablestore.Properties) (string, error) {
 			out.WriteByte(',')
 		}
 		out.WriteByte('"')
-		out.WriteString(p.Name) // It is an identifier.
+		out.WriteString(p.Name) // An identifier needs no escapes.
 		out.WriteString(`":`)
 		switch value := p.Value; value.Kind() {
 		case tablestore.KindString:
@@ -73,7 +73,7 @@ func writeTagged(out *strings.Builder, tag, text string) {
 	out.WriteString(`{"` + tag + `":"` + text + `"}`)
 }
 
-// decode reads what encode wrote. The error wraps [tablestore.ErrCorrupt].
+// decode is the inverse of encode. The error wraps [tablestore.ErrCorrupt].
 func decode(text []byte) (tablestore.Properties, error) {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.UseNumber()
@@ -117,5 +117,5 @@ func decodeValue(stored any) (none tablestore.Value, err error) {
 			}
 		}
 	}
-	return none, fmt.Errorf("%v is no value", stored)
+	return none, fmt.Errorf("%v is not a value", stored)
 }

@@ -14,25 +14,26 @@ import (
 )
 
 const (
-	// listenersLock is the advisory lock that each listening process holds shared, so that
-	// a process without others does not notify.
+	// listenersLock is the advisory lock that each listening process holds in shared mode,
+	// so that a process can find out that it is alone and need not notify.
 	listenersLock = 0x6c7563697574
 	// signalGap is the minimum time between two sends of a process. A transaction that
 	// notifies holds a server-wide lock while it commits.
 	signalGap = 5 * time.Millisecond
-	// alonePause is how long a process that found no other drops its notifications.
+	// alonePause is how long a process that found itself alone drops its notifications.
 	alonePause = time.Second
 	// maxSignals bounds the notifications that wait to be sent, and maxPayload their size,
 	// which PostgreSQL limits to less than 8000 bytes.
 	maxSignals, maxPayload = 1024, 7999
-	// A session that was idle for pingEvery is checked. Each request may take requestTime.
+	// The session is checked when it has been idle for pingEvery. requestTime bounds each
+	// request.
 	pingEvery, requestTime = 30 * time.Second, 10 * time.Second
-	// The pauses before a new session grow from the first to the last.
+	// The delay before a new session grows from firstReconnect to lastReconnect.
 	firstReconnect, lastReconnect = 50 * time.Millisecond, 5 * time.Second
 )
 
-// signals carries the notifications of a process over one session outside of the pool,
-// which listens, and sends in batches. It starts with the first use.
+// signals sends and receives the notifications of a process over one session outside of the
+// pool. It sends in batches. Its first use starts it.
 type signals struct {
 	config *pgx.ConnConfig
 	begin  sync.Once
@@ -40,14 +41,14 @@ type signals struct {
 	end    context.CancelFunc
 	done   sync.WaitGroup
 	log    *slog.Logger
-	up     atomic.Bool // whether there is a session that listens
-	failed bool        // whether the failure was logged; only run uses it
+	up     atomic.Bool // the session listens
+	failed bool        // the failure was logged; only run uses it
 
 	mu        sync.Mutex
-	heard     map[string][]func(payload string)
-	waiting   map[signal]struct{} // to be sent
-	alone     time.Time           // until then the process counts as the only one
-	interrupt context.CancelFunc  // ends the wait for notifications; nil if the session is busy
+	heard     map[string][]func(payload string) // callbacks by channel
+	waiting   map[signal]struct{}               // notifications to send
+	alone     time.Time                         // until when the process counts as the only one
+	interrupt context.CancelFunc                // ends the wait for notifications; nil if the session is busy
 }
 
 // signal is one notification.
@@ -62,9 +63,9 @@ func newSignals(config *pgx.ConnConfig, log *slog.Logger) *signals {
 	return s
 }
 
-// close ends the session. No callback is running afterwards.
+// close ends the session. After it returns, no callback runs.
 func (s *signals) close() {
-	s.begin.Do(func() {}) // From now on it cannot start.
+	s.begin.Do(func() {}) // prevents a start
 	s.end()
 	s.done.Wait()
 }
@@ -76,7 +77,7 @@ func (s *Store) Notify(channel, payload string) { s.signals.notify(signal{channe
 func (s *Store) Listen(channel string, heard func(payload string)) { s.signals.listen(channel, heard) }
 
 // Notified reports whether the process has a session that listens, so that others can wake
-// it; its begin is the first call of Listen or Notify.
+// it. The first call of Listen or Notify starts the session.
 func (s *Store) Notified() bool { return s.signals.up.Load() }
 
 func (s *signals) notify(one signal) {
@@ -100,7 +101,7 @@ func (s *signals) listen(channel string, heard func(payload string)) {
 
 func (s *signals) start() { s.begin.Do(func() { s.done.Go(s.run) }) }
 
-// wake ends the wait for notifications. The lock is held.
+// wake ends the wait for notifications. The caller holds mu.
 func (s *signals) wake() {
 	if s.interrupt != nil {
 		s.interrupt()
@@ -110,7 +111,7 @@ func (s *signals) wake() {
 // run holds a session until the store is closed.
 func (s *signals) run() {
 	for pause := firstReconnect; s.ctx.Err() == nil; pause = min(2*pause, lastReconnect) {
-		connected, err := s.session() // Callers poll: they need no error.
+		connected, err := s.session()
 		s.report(err)
 		if connected {
 			pause = firstReconnect
@@ -121,7 +122,8 @@ func (s *signals) run() {
 	}
 }
 
-// report notes whether the session listens, and logs changes.
+// report records whether the session listens, and logs changes of that. Callers of Notify and
+// Listen get no errors, because they also poll.
 func (s *signals) report(err error) {
 	s.up.Store(err == nil)
 	switch failed := err != nil; {
@@ -135,22 +137,22 @@ func (s *signals) report(err error) {
 	s.failed = !s.failed
 }
 
-// session is one connection, which listens on some channels.
+// session is a connection and the channels on which it listens.
 type session struct {
 	*pgx.Conn
 
-	pid       uint32 // of the server's process; through a pooler, the protocol names another
+	pid       uint32 // of the server process; through a pooler, the protocol names another one
 	listening map[string]bool
 }
 
-// session connects, and listens and sends until an error. connected says that the
-// connection was made.
+// session connects, and listens and sends until an error. connected says that it could
+// connect.
 func (s *signals) session() (connected bool, err error) {
 	session, err := s.connect()
 	if err != nil {
 		return false, err
 	}
-	defer func() { _ = session.Close(context.WithoutCancel(s.ctx)) }() // Nothing is lost with it.
+	defer func() { _ = session.Close(context.WithoutCancel(s.ctx)) }() // Closing it loses nothing.
 	for next := time.Now(); err == nil; {
 		if err = s.listenAll(session); err != nil {
 			break
@@ -167,8 +169,8 @@ func (s *signals) session() (connected bool, err error) {
 	return true, err
 }
 
-// connect opens a session and takes the listeners' lock, by which other processes know of
-// it.
+// connect opens a session and takes the listeners' lock, which tells other processes that
+// this one listens.
 func (s *signals) connect() (*session, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
@@ -186,8 +188,8 @@ func (s *signals) connect() (*session, error) {
 	return opened, nil
 }
 
-// listenAll listens on the channels that the session does not listen on yet, and tells
-// their callbacks that notifications may have been missed.
+// listenAll starts to listen on channels that are new to the session, and tells their
+// callbacks that notifications may have been missed.
 func (s *signals) listenAll(session *session) error {
 	s.mu.Lock()
 	added := slices.DeleteFunc(slices.Collect(maps.Keys(s.heard)), func(channel string) bool { return session.listening[channel] })
@@ -204,7 +206,7 @@ func (s *signals) listenAll(session *session) error {
 	return nil
 }
 
-// take returns the notifications that wait to be sent, none before the time next.
+// take returns the notifications to send, but none before the time next.
 func (s *signals) take(next time.Time) []signal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -219,8 +221,8 @@ func (s *signals) take(next time.Time) []signal {
 	return batch
 }
 
-// send sends the batch if other processes listen, in which case the listeners' lock cannot
-// be taken exclusively.
+// send sends the batch if other processes listen, that is, if the listeners' lock cannot be
+// taken exclusively.
 func (s *signals) send(session *session, batch []signal) error {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
@@ -240,8 +242,8 @@ func (s *signals) send(session *session, batch []signal) error {
 	return err
 }
 
-// hear waits for one notification, or until there is something to send or a channel to
-// listen on. It checks a session that was idle for long.
+// hear waits for one notification, or until there is a notification to send or a new channel.
+// It checks the session if it has been idle for long.
 func (s *signals) hear(session *session, next time.Time) error {
 	ctx, cancel := context.WithTimeout(s.ctx, pingEvery)
 	defer cancel()
@@ -270,7 +272,7 @@ func (s *signals) hear(session *session, next time.Time) error {
 	case s.ctx.Err() != nil || session.IsClosed():
 		return err
 	case errors.Is(ctx.Err(), context.Canceled):
-		return nil // There is something to send.
+		return nil // There is a notification to send, or a new channel.
 	}
 	ctx, cancelPing := context.WithTimeout(s.ctx, requestTime)
 	defer cancelPing()

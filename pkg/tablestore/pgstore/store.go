@@ -20,15 +20,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// searchPath contains no schema in which another role of the database may create functions:
-// a function that matches the arguments better than PostgreSQL's own would run with the
-// rights of Lucius.
+// searchPath contains no schema in which another role may create functions. Otherwise such a
+// function, if it matches the arguments better than PostgreSQL's own, would run with the rights
+// of Lucius.
 const searchPath = "pg_catalog, pg_temp"
 
-// awaitStandby begins each session with a commit that writes only to the log. It is
-// answered when the standbys that PostgreSQL waits for have it, and therefore all earlier
-// commits. Without it, a commit whose wait was ended by a crash or a timeout would be
-// visible before it is replicated, and a failover would lose it.
+// awaitStandby is the first statement of each session: a commit that writes only to the log.
+// The server answers it when the standbys that it waits for have this commit, and so all
+// earlier ones. Without it, a session could read a commit whose own wait for the standbys was
+// ended by a crash or a timeout, and which a failover would then lose.
 const awaitStandby = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(true, 'lucius', '') END"
 
 // maxPage is the greatest number of rows on one page.
@@ -38,17 +38,18 @@ const maxPage = 1000
 type Options struct {
 	// URL is the database, such as postgres://user:password@host:5432/database. Required.
 	URL string
-	// Connections is how many connections the store opens at most. Optional. Defaults to 32.
+	// Connections is the most connections that the store opens. Optional. Defaults to 32.
 	Connections int
-	// Timeout bounds each request, with the wait for a connection: after a failover the old
-	// server may be silent for longer than TCP takes to notice. Optional. Defaults to 30 s.
+	// Timeout bounds each request, including the wait for a connection: after a failover, TCP
+	// may take long to notice that the old server is silent. Optional. Defaults to 30 s.
 	Timeout time.Duration
-	// ReadOnly says that nothing will be written, so that a standby will do, and the right to
-	// read.
+	// ReadOnly says that the process only reads, so that a standby and the right to read
+	// suffice. Optional.
 	ReadOnly bool
 	// Inbox says that the process also takes commands from the inbox, with the same role.
+	// Optional.
 	Inbox bool
-	// Logger is told when notifications begin to fail, and when they work again. Optional.
+	// Logger logs when notifications begin to fail, and when they work again. Optional.
 	Logger *slog.Logger
 }
 
@@ -58,7 +59,7 @@ type Store struct {
 	timeout time.Duration
 	use     use
 	version int
-	epoch   string // begins the ETags of this process
+	epoch   string // random prefix of this process's ETags
 	writes  atomic.Uint64
 	closed  atomic.Bool
 	signals *signals
@@ -71,8 +72,8 @@ var (
 	_ tablestore.Notifier    = (*Store)(nil)
 )
 
-// Open connects to the database. The error wraps [ErrUnusable], and says what to do, for a
-// server that could lose commits, a schema that is not this program's, and missing rights.
+// Open connects to the database. The error wraps [ErrUnusable], and says what to do, if the
+// server could lose commits, the schema has another version, or rights are missing.
 func Open(ctx context.Context, options Options) (*Store, error) {
 	config, err := pgxpool.ParseConfig(options.URL)
 	if err != nil {
@@ -108,12 +109,12 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}, nil
 }
 
-// nextETag returns a version that no row had before, of any process.
+// nextETag returns an ETag that no process has used before.
 func (s *Store) nextETag() tablestore.ETag {
 	return tablestore.ETag(s.epoch + strconv.FormatUint(s.writes.Add(1), 36))
 }
 
-// columns begins the queries for rows.
+// columns begins each query for rows.
 const columns = "SELECT part, row, etag, props FROM lucius.rows WHERE tbl = $1 AND "
 
 // Get implements [tablestore.Store].
@@ -141,7 +142,7 @@ func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	sql, args := columns+"part = $2 AND row >= $3", []any{
 		query.Table, query.Partition, bound(query.From),
 	}
-	if query.Continue != "" { // The last row of the page before.
+	if query.Continue != "" { // the last row of the previous page
 		sql, args = sql+" AND row > $4", append(args, bound(query.Continue))
 	}
 	if query.To != "" {
@@ -161,8 +162,8 @@ func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 	return page, nil
 }
 
-// bound converts the bound of a scan to a text at the same place among row keys, which are
-// printable ASCII. PostgreSQL accepts no text with a zero byte or invalid UTF-8.
+// bound converts the bound of a scan to a text with the same order among row keys, which are
+// printable ASCII, because PostgreSQL rejects texts with a NUL or invalid UTF-8.
 func bound(text string) string {
 	for i := range len(text) {
 		switch c := text[i]; {
@@ -184,8 +185,8 @@ func (s *Store) Walk(ctx context.Context, walk tablestore.Walk) ([]tablestore.Ro
 		walk.Table, walk.Partition, walk.Row, min(cmp.Or(walk.Limit, maxPage), maxPage))
 }
 
-// read runs a query for rows of the table that is its first argument. If its session ends,
-// it uses another.
+// read runs a query for rows of the table in its first argument. If the session ends, it uses
+// another.
 func (s *Store) read(ctx context.Context, sql string, args ...any) ([]tablestore.Row, error) {
 	for try := 1; ; try++ {
 		if err := s.usable(ctx); err != nil {
@@ -237,10 +238,10 @@ func (s *Store) usable(ctx context.Context) error {
 	return nil
 }
 
-// SchemaVersion is the version of the database's schema, and of this program's.
+// SchemaVersion returns the version of the database's schema, which is that of this program.
 func (s *Store) SchemaVersion() int { return s.version }
 
-// unavailable returns the error of a request that wrote nothing.
+// unavailable returns the error for a request that wrote nothing.
 func unavailable(ctx context.Context, err error) error {
 	if denied(err) {
 		return fmt.Errorf("%w: %w, see lucius postgres check: PostgreSQL: %w", tablestore.ErrUnavailable, tablestore.ErrDenied, err)
@@ -280,7 +281,7 @@ func (s *Store) CommitAll(
 	return etags, nil
 }
 
-// sleep waits about that long. It reports false if the context ends first.
+// sleep waits for a random time, on average d. It reports false if the context ends first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d/2 + time.Duration(mathrand.Int64N(int64(d)))) //nolint:gosec // It only spreads retries.
 	defer timer.Stop()

@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// maxSenders bounds the shared transactions that write concurrently: with more, fewer
-	// changes would share one.
+	// maxSenders bounds the concurrent shared transactions: with more of them, fewer changes
+	// would share one.
 	maxSenders = 4
 	// maxGroup and maxGroupRows bound the changes of one transaction.
 	maxGroup, maxGroupRows = 64, 1000
@@ -26,18 +26,19 @@ const (
 
 // change is a change that is being written.
 type change struct {
-	first []*tablestore.Op // the first op on each row, by its index in the change
+	first []*tablestore.Op // the first op on each row
 	rows  []write
-	done  chan error // receives the outcome; it has room for it
+	done  chan error // receives the outcome; has room for one
 	late  bool       // its deadline has passed, so it is not sent again; guarded by writer.mu
 }
 
 // write is the write of one row, as an argument of lucius.apply.
 type write struct {
-	key          tablestore.Key
-	place        int
-	expect, etag *string // expect is nil for any version, etag for a row that is removed
-	props        *string
+	key    tablestore.Key
+	place  int     // index of the row's op in change.first
+	expect *string // the expected ETag, empty for an absent row; nil for any
+	etag   *string // the new ETag; nil if the row is removed
+	props  *string
 }
 
 // newChange folds the batches into one write per row. The server compares a row's version
@@ -55,7 +56,7 @@ func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change
 	}
 	writes, etags, err := tablestore.Fold(batches, func(key tablestore.Key) (tablestore.ETag, error) {
 		if op := c.first[places[key]]; op.ETag != tablestore.Own {
-			return op.ETag, nil // That of an insert is empty.
+			return op.ETag, nil // An insert has no ETag.
 		}
 		return "", nil
 	}, next)
@@ -87,15 +88,15 @@ func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change
 	return c, etags, nil
 }
 
-// writer sends changes to the server. Changes that arrive while others are being written
-// share the next transaction: its round trip, its plan and its flush of the log.
+// writer sends changes to the server. Changes that arrive while others are being written share
+// the next transaction, and so its round trip, its plan and its flush of the log.
 //
 //	write ──▶ shared ──take──▶ group ──▶ one call of lucius.apply ──▶ an outcome for each
 //	                                       └ the fault of one ──▶ alone ──▶ a call for each
 //
-// A group in which a condition does not hold is sent again without the changes concerned.
-// After an error that may be the fault of one change, such as a row that another transaction
-// keeps, each is sent alone. Other errors, such as a full disk, are the outcome of all.
+// If a precondition in a group fails, the group is sent again without the changes concerned.
+// After an error that one change may have caused, such as a row that another transaction has
+// locked, each change is sent alone. Other errors, such as a full disk, are the outcome of all.
 type writer struct {
 	pool    *pgxpool.Pool
 	timeout time.Duration
@@ -111,8 +112,8 @@ type writer struct {
 type line struct {
 	waiting []*change
 	senders int // invariant: len(waiting) > 0 ⇒ senders > 0
-	most    int // the maximum of senders
-	group   int // the maximum of changes in a transaction
+	most    int // bounds senders
+	group   int // bounds the changes in a transaction
 }
 
 // newWriter returns a writer that leaves half of the connections to reads.
@@ -145,7 +146,7 @@ func (w *writer) write(ctx context.Context, c *change) error {
 	if w.withdraw(c) {
 		return unavailable(waiting, waiting.Err())
 	}
-	select { // The change is being written; wait for its outcome, since commitOnce has a timeout too.
+	select { // The change is being written: wait for its outcome, because commitOnce has a timeout, too.
 	case err := <-c.done:
 		return err
 	case <-ctx.Done():
@@ -153,8 +154,7 @@ func (w *writer) write(ctx context.Context, c *change) error {
 	}
 }
 
-// enqueue queues changes of which nothing is written. It drops those whose deadline has
-// passed.
+// enqueue queues changes that have not been written. It drops those whose deadline has passed.
 func (w *writer) enqueue(l *line, changes ...*change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -171,7 +171,8 @@ func (w *writer) enqueue(l *line, changes ...*change) {
 	}
 }
 
-// withdraw gives up the change, and reports whether it was not sent yet and will not be.
+// withdraw marks the change as late. It reports true if the change was still queued, and so
+// will not be sent.
 func (w *writer) withdraw(c *change) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -192,8 +193,8 @@ func (w *writer) send(l *line) {
 	}
 }
 
-// take returns the changes of the next transaction; no two of them write the same row. If
-// there are none, the sender ends.
+// take returns the changes of the next transaction, no two of which write the same row. If
+// there are none, it counts the sender out.
 func (w *writer) take(l *line) []*change {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -225,7 +226,7 @@ func (w *writer) take(l *line) []*change {
 
 // The error codes of PostgreSQL that this package distinguishes.
 const (
-	codeConflict  = "LC001" // of lucius.apply
+	codeConflict  = "LC001" // raised by lucius.apply
 	codeLocked    = "55P03" // another transaction has locked a row
 	codeDiskFull  = "53100"
 	codeDenied    = "42501" // the role lacks a right
@@ -234,9 +235,9 @@ const (
 	retryDelay    = 5 * time.Millisecond
 )
 
-// commit sends the group until each change has an outcome. It sends the group again if
-// nothing was sent, or if the server answers that it rolled the transaction back for a
-// reason outside of it.
+// commit sends the group until each change has an outcome or is queued to be sent alone. It
+// repeats the group if nothing was sent, or if the server rolled the transaction back because
+// of another one.
 func (w *writer) commit(group []*change) {
 	for try := 1; len(group) > 0; try++ {
 		rows := ordered(group)
@@ -269,10 +270,10 @@ func (w *writer) commit(group []*change) {
 	}
 }
 
-// ofOne reports whether an error of a group may be the fault of one of its changes.
+// ofOne reports whether one change may have caused the error of its group.
 func ofOne(code string) bool {
 	switch code[:min(2, len(code))] {
-	case "22", "23", classRollback, "54", "XX": // Values, constraints, sizes, and damaged rows.
+	case "22", "23", classRollback, "54", "XX": // values, constraints, sizes, and damaged rows
 		return true
 	}
 	return code == codeLocked
@@ -348,9 +349,9 @@ func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
 	return pgconn.SafeToRetry(err), err
 }
 
-// forget makes reads after a commit with an unknown outcome begin with [awaitStandby]. It
-// waits until the commit's session has ended on the server, if the server answers: before
-// that, the commit may still become visible.
+// forget makes reads after a commit with an unknown outcome use new sessions, which begin with
+// [awaitStandby]. It first waits until a closed session has ended on the server, if the server
+// answers: until then, the commit may still become visible.
 func (w *writer) forget(connection *pgxpool.Conn) {
 	if closed := connection.Conn().PgConn(); closed.IsClosed() {
 		<-closed.CleanupDone()
@@ -358,8 +359,8 @@ func (w *writer) forget(connection *pgxpool.Conn) {
 	w.pool.Reset()
 }
 
-// withoutConflicts ends the changes that write one of the conflicting rows with a conflict,
-// and returns the others. places counts rows from 1.
+// withoutConflicts gives the changes that write one of the conflicting rows the outcome
+// conflict, and returns the others. places lists the conflicting rows, counted from 1.
 func withoutConflicts(group []*change, rows []placed, places string) (others []*change) {
 	first := map[*change]int{}
 	for place := range strings.SplitSeq(places, ",") {
