@@ -62,6 +62,20 @@ func (s *site) expectUnready() {
 	s.t.Fatal("the server stays ready")
 }
 
+// expectReady waits until the server says that it is ready.
+func (s *site) expectReady() {
+	s.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		ready, err := s.client.GetReadinessWithResponse(s.t.Context())
+		if err == nil && ready.StatusCode() == http.StatusOK {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("the server stays unready: %v, %s", err, ready.Body)
+		}
+	}
+}
+
 // TestDisk_SecondServerIsRefused starts another server on a data directory that
 // one has open: it ends with a sentence, and the first goes on.
 func TestDisk_SecondServerIsRefused(t *testing.T) {

@@ -15,13 +15,14 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// frontDoor is a storage account with a proxy in front of it that can throttle, and that
-// can answer with a wrong clock.
+// frontDoor is a storage account with a proxy in front of it that can throttle or deny
+// access, and that can answer with a wrong clock.
 type frontDoor struct {
 	account    *azurite.Server
 	address    string
 	connection string
 	throttles  atomic.Bool
+	denies     atomic.Value // the suffix of the paths to which it denies access, if it does
 	refused    atomic.Int64
 	clock      atomic.Int64 // how far its clock is ahead, in nanoseconds
 }
@@ -44,13 +45,18 @@ func newFrontDoor(t *testing.T) *frontDoor {
 		},
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !d.throttles.Load() {
+		suffix, denies := d.denies.Load().(string)
+		switch {
+		case d.throttles.Load():
+			d.refused.Add(1)
+			w.Header().Set("X-Ms-Error-Code", "ServerBusy")
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case denies && strings.HasSuffix(r.URL.Path, suffix):
+			w.Header().Set("X-Ms-Error-Code", "AuthorizationPermissionMismatch")
+			w.WriteHeader(http.StatusForbidden)
+		default:
 			proxy.ServeHTTP(w, r)
-			return
 		}
-		d.refused.Add(1)
-		w.Header().Set("X-Ms-Error-Code", "ServerBusy")
-		w.WriteHeader(http.StatusServiceUnavailable)
 	}))
 	t.Cleanup(server.Close)
 	d.address = server.Listener.Addr().String()
@@ -109,4 +115,34 @@ func TestServe_BearsAnAccountThatThrottles(t *testing.T) {
 		!strings.Contains(p.said.String(), "lines about an unavailable store left out") {
 		t.Errorf("%d lines of the log: %.4000s", lines, p.said.String())
 	}
+}
+
+// TestServe_IsNotReadyWhileTheAccountDeniesAccess takes rights away from a server: it is not
+// ready, clients are told that an operator has to act, and the log says what the account
+// answers. Once it has them again it continues by itself, and no job has failed.
+func TestServe_IsNotReadyWhileTheAccountDeniesAccess(t *testing.T) {
+	t.Parallel()
+	d, s := newFrontDoor(t), newSite(t)
+	p := s.start("--storage-backend", config.BackendLedger, "--table-connection", d.connection, "--log-level", "warn")
+	l := &load{t: t, site: s, accepted: map[string]string{}}
+	l.mustSubmit("tenant_a", "a")
+	const nothing = "?"                              // No path ends with it.
+	for _, suffix := range []string{"/$batch", ""} { // writes, and all requests
+		d.denies.Store(suffix)
+		submitted, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
+		if err != nil || submitted.StatusCode() != http.StatusServiceUnavailable ||
+			!strings.Contains(string(submitted.Body), "The store denies the server access until an operator acts.") {
+			t.Errorf("access to %q denied, a command: %v, %s", suffix, err, submitted.Body)
+		}
+		s.expectUnready()
+		ready, err := s.client.GetReadinessWithResponse(t.Context())
+		if err != nil || !strings.Contains(string(ready.Body), "it denies the server access until an operator acts; the log says why.") {
+			t.Errorf("access to %q denied, readyz: %v, %s", suffix, err, ready.Body)
+		}
+		d.denies.Store(nothing)
+		s.expectReady()
+	}
+	l.finish()
+	p.terminate()
+	expectSays(t, "the log", p.said.String(), "the store denies the server access: HTTP 403 AuthorizationPermissionMismatch")
 }

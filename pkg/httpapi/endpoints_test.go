@@ -340,8 +340,8 @@ func TestAReadThatTheStoreDoesNotAnswerConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	for cause, want := range map[error]string{
 		tablestore.ErrUnavailable: "The store does not answer. Sending the request again is safe.",
-		fmt.Errorf("%w: %w", tablestore.ErrUnavailable, tablestore.ErrDenied): "The store refuses the request until an operator " +
-			"grants the server's role its rights. Sending the request again is safe.",
+		fmt.Errorf("%w: %w", tablestore.ErrUnavailable, tablestore.ErrDenied): "The store denies the server access until an " +
+			"operator acts. Sending the request again is safe.",
 		tablestore.ErrUnknown: "The store did not confirm the change. Sending the request again is safe.",
 	} {
 		h := newHarness(t)

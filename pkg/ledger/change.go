@@ -345,8 +345,7 @@ func Problem(err error) error {
 		told.Detail = "The store takes no writes: less disk space is free than its reserve. Sending the request again is safe."
 	case errors.Is(err, tablestore.ErrDenied):
 		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
-		told.Detail = "The store refuses the request until an operator grants the server's role its rights. " +
-			"Sending the request again is safe."
+		told.Detail = "The store denies the server access until an operator acts. Sending the request again is safe."
 	case errors.Is(err, tablestore.ErrUnavailable):
 		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
 		told.Detail = "The store does not answer. Sending the request again is safe."

@@ -57,12 +57,13 @@ func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 	return r.warnings(time.Now()), nil
 }
 
-// writeChecker is a store that can tell before a write why it takes none. That on Azure cannot.
+// writeChecker is a store that can tell why it takes no writes: before a write, or on Azure
+// after one was denied.
 type writeChecker interface {
 	Writable(ctx context.Context) error
 }
 
-// writable returns why the store takes no writes now, if the store can tell before a write.
+// writable returns why the store takes no writes now, if the store can tell.
 func writable(ctx context.Context, store tablestore.Store) error {
 	if checker, ok := tablestore.As[writeChecker](store); ok {
 		return checker.Writable(ctx)
@@ -77,7 +78,7 @@ func unwritable(err error) error {
 	case errors.Is(err, tablestore.ErrNoSpace):
 		detail = "The store takes no writes: less disk space is free than its reserve."
 	case errors.Is(err, tablestore.ErrDenied):
-		detail = "The store takes no writes: the server's role in the database lacks rights, which the log names."
+		detail = "The store takes no writes: it denies the server access until an operator acts; the log says why."
 	case errors.Is(err, tablestore.ErrLost):
 		detail = "The store takes no writes: its data directory was removed or replaced."
 	case errors.Is(err, tablestore.ErrDamaged):

@@ -49,9 +49,9 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 			fmt.Errorf("%w: %w: 000007.sst", tablestore.ErrUnavailable, tablestore.ErrDamaged),
 			"The store takes no writes: a file of its data directory is damaged.",
 		},
-		"rights are missing": {
+		"access is denied": {
 			fmt.Errorf("%w: %w: GRANT UPDATE ON lucius.rows TO lucius", tablestore.ErrUnavailable, tablestore.ErrDenied),
-			"The store takes no writes: the server's role in the database lacks rights, which the log names.",
+			"The store takes no writes: it denies the server access until an operator acts; the log says why.",
 		},
 		"another reason": {tablestore.ErrUnavailable, "The store takes no writes."},
 	} {

@@ -230,8 +230,9 @@ var (
 	ErrNoSpace = errors.New("too little free disk space")
 
 	// ErrDenied is returned together with [ErrUnavailable] when the store refuses a request
-	// until an operator grants the server's role a right.
-	ErrDenied = errors.New("the server's role lacks rights")
+	// until an operator acts: the server lacks a right, its credential is not valid, or the
+	// store admits no requests from its network.
+	ErrDenied = errors.New("the store denies the server access")
 
 	// ErrDamaged is returned when a data directory cannot be read, or has another
 	// version's layout.

@@ -48,6 +48,9 @@ func (s *Store) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestor
 	}
 	defer end()
 	if err := c.run(ctx); err != nil {
+		if errors.Is(err, tablestore.ErrDenied) {
+			s.denied.Store(new(batch[0].Key.Table))
+		}
 		return nil, fmt.Errorf("commit to %s/%s: %w", batch[0].Key.Table, batch[0].Key.Partition, err)
 	}
 	return c.etags, nil

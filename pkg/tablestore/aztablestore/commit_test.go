@@ -14,6 +14,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
+// errDenied is the outcome of a request that was denied access.
+var errDenied = errors.Join(tablestore.ErrUnavailable, tablestore.ErrDenied)
+
 // once allows no retries.
 var once = aztablestore.WithTries(aztablestore.Options{}, 1)
 
@@ -85,7 +88,7 @@ func TestTransactionThatFailed(t *testing.T) {
 		"bad input":                     {failed(400, "InvalidInput", "1:Bad."), tablestore.ErrInvalid},
 		"a large value":                 {failed(400, "PropertyValueTooLarge", "1:Large."), tablestore.ErrTooLarge},
 		"a large row":                   {failed(400, "EntityTooLarge", "1:Large."), tablestore.ErrTooLarge},
-		"no right":                      {failed(403, "AuthorizationPermissionMismatch", "0:No."), tablestore.ErrUnavailable},
+		"no right":                      {failed(403, "AuthorizationPermissionMismatch", "0:No."), errDenied},
 		"throttled":                     {failed(503, "ServerBusy", "0:Busy."), tablestore.ErrUnavailable},
 		"timed out":                     {failed(500, "OperationTimedOut", "0:Late."), tablestore.ErrUnknown},
 		"a code of no kind":             {failed(599, "Strange", "0:Strange."), tablestore.ErrUnknown},
@@ -115,7 +118,7 @@ func expectError(t *testing.T, err, want error) {
 		t.Errorf("%v: conflict (-want +got):\n%s", err, diff)
 	}
 	for _, class := range []error{tablestore.ErrNotFound, tablestore.ErrUnknown, tablestore.ErrUnavailable,
-		tablestore.ErrInvalid, tablestore.ErrTooLarge, tablestore.ErrCorrupt} {
+		tablestore.ErrDenied, tablestore.ErrInvalid, tablestore.ErrTooLarge, tablestore.ErrCorrupt} {
 		if errors.Is(err, class) != errors.Is(want, class) {
 			t.Errorf("%v: is %q %t, want %t", err, class, errors.Is(err, class), errors.Is(want, class))
 		}
@@ -137,8 +140,8 @@ func TestCommitWithoutATransactionsAnswer(t *testing.T) {
 		answer answer
 		want   error
 	}{
-		"no credentials":           {refuses(401, "NoAuthenticationInformation"), tablestore.ErrUnavailable},
-		"wrong credentials":        {refuses(403, "AuthenticationFailed"), tablestore.ErrUnavailable},
+		"no credentials":           {refuses(401, "NoAuthenticationInformation"), errDenied},
+		"wrong credentials":        {refuses(403, "AuthenticationFailed"), errDenied},
 		"no such account":          {refuses(404, "ResourceNotFound"), tablestore.ErrUnavailable},
 		"no such page":             {reply(404, "<html>"), tablestore.ErrUnavailable},
 		"a large body":             {refuses(413, "RequestBodyTooLarge"), tablestore.ErrTooLarge},
@@ -277,7 +280,7 @@ func TestDiscardOfAbsentRows(t *testing.T) {
 		"no place, one absent":  {tablestore.Batch{discard("a"), replace("b")}, []answer{gone(""), absent, inside(done(one))}, 3, nil},
 		"no place, none absent": {tablestore.Batch{discard("a"), replace("b")}, []answer{gone(""), rowNamed("a")}, 2, &tablestore.ConflictError{}},
 		"none to look up":       {tablestore.Batch{remove("a"), replace("b")}, []answer{gone("")}, 1, &tablestore.ConflictError{}},
-		"no look-up":            {tablestore.Batch{discard("a"), discard("c")}, []answer{gone("0:"), refuses(403, "AuthorizationFailure")}, 3, tablestore.ErrUnavailable},
+		"no look-up":            {tablestore.Batch{discard("a"), discard("c")}, []answer{gone("0:"), refuses(403, "AuthorizationFailure")}, 3, errDenied},
 		"a row in the way":      {tablestore.Batch{discard("a"), replace("b")}, []answer{gone(""), reply(200, `{"RowKey":"a"}`, "Content-Type", "application/json")}, 2, &tablestore.ConflictError{}},
 	} {
 		t.Run(name, func(t *testing.T) {

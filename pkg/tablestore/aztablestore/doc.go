@@ -29,7 +29,8 @@
 //	no connection, no token                     more     ErrUnavailable
 //	the circuit is open                         none     ErrUnavailable
 //	429, or 503 with ServerBusy or Retry-After  more     ErrUnavailable
-//	401, 403, no such table or account          one      ErrUnavailable
+//	401, 403                                    one      ErrDenied with ErrUnavailable
+//	no such table or account                    one      ErrUnavailable
 //	400, 413 and the like                       one      ErrInvalid, ErrTooLarge
 //	sent, and anything else                     one      ErrUnknown    ErrUnavailable
 //	a conflict after a try that was throttled   one      ErrUnknown    —

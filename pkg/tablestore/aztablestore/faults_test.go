@@ -212,11 +212,11 @@ func TestMissingTableIsNoMissingRow(t *testing.T) {
 	}
 }
 
-func TestWrongKeyIsUnavailable(t *testing.T) {
+func TestWrongKeyIsDenied(t *testing.T) {
 	t.Parallel()
 	options := aztablestore.Options{Connection: strings.Replace(connection(t), "AccountKey=", "AccountKey=AAAA", 1), Tables: []string{"table"}}
 	_, err := aztablestore.Open(t.Context(), options)
-	expectError(t, err, tablestore.ErrUnavailable)
+	expectError(t, err, errDenied)
 }
 
 // TestOpeningTwiceKeepsTheRows opens a second store on the tables of the first.

@@ -134,6 +134,7 @@ type Store struct {
 	// throttled is the circuit of the partitions that were throttled since the last
 	// success, empty or several.
 	throttled atomic.Value
+	denied    atomic.Pointer[string] // the table of the last write that was denied access; nil once Writable finds that it can be written
 }
 
 var (
@@ -334,6 +335,24 @@ func Check(ctx context.Context, options Options) (checks []TableCheck, err error
 		checks = append(checks, check)
 	}
 	return checks, nil
+}
+
+// Writable returns an error that wraps [tablestore.ErrDenied] if the account denies access to
+// writes. It sends nothing until a write was denied; from then on it checks that table, as
+// [Check] does, until access is granted. It returns nil if the account does not answer, of
+// which reads tell.
+func (s *Store) Writable(ctx context.Context) error {
+	table := s.denied.Load()
+	if table == nil {
+		return nil
+	}
+	switch err := s.checkTable(ctx, *table); {
+	case errors.Is(err, tablestore.ErrDenied):
+		return err
+	case err == nil:
+		s.denied.CompareAndSwap(table, nil) // Unless another write was denied since.
+	}
+	return nil
 }
 
 // checkTable writes, reads and deletes a row of the table.

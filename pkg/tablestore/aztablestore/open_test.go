@@ -69,11 +69,11 @@ func TestOpenCreatesTables(t *testing.T) {
 		"there after a loss":   {[]answer{lost(errNetwork), refuses(409, "TableAlreadyExists"), created}, 3, nil},
 		"still being deleted":  {[]answer{refuses(409, "TableBeingDeleted"), refuses(409, "TableBeingDeleted"), created}, 4, nil},
 		"being deleted":        {[]answer{refuses(409, "TableBeingDeleted")}, 4, tablestore.ErrUnavailable},
-		"no right":             {[]answer{refuses(403, "AuthorizationFailure")}, 1, tablestore.ErrUnavailable},
+		"no right":             {[]answer{refuses(403, "AuthorizationFailure")}, 1, errDenied},
 		"no account":           {[]answer{refuses(404, "ResourceNotFound")}, 1, tablestore.ErrUnavailable},
 		"no connection":        {[]answer{unreachable(errNetwork)}, 4, tablestore.ErrUnavailable},
 		"a name they dislike":  {[]answer{refuses(400, "")}, 1, tablestore.ErrInvalid},
-		"the second one fails": {[]answer{created, refuses(403, "AuthorizationFailure")}, 2, tablestore.ErrUnavailable},
+		"the second one fails": {[]answer{created, refuses(403, "AuthorizationFailure")}, 2, errDenied},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

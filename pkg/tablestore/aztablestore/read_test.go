@@ -139,7 +139,7 @@ func TestScanFailures(t *testing.T) {
 		"no such table": {refuses(404, "TableNotFound"), tablestore.ErrUnavailable},
 		"no page":       {refuses(404, "ResourceNotFound"), tablestore.ErrUnavailable},
 		"bad filter":    {refuses(400, "InvalidInput"), tablestore.ErrInvalid},
-		"no right":      {refuses(403, "AuthenticationFailed"), tablestore.ErrUnavailable},
+		"no right":      {refuses(403, "AuthenticationFailed"), errDenied},
 		"lost":          {lost(errNetwork), tablestore.ErrUnavailable},
 		"cut off":       {reply(200, `{"value":[{"Partit`, "Content-Type", "application/json"), tablestore.ErrUnavailable},
 		"no row":        {reply(200, `{"value":[{"PartitionKey":"p"}]}`, "Content-Type", "application/json"), tablestore.ErrCorrupt},

@@ -55,7 +55,7 @@ func TestRetries(t *testing.T) {
 		"a read that was lost":                    {get, []answer{lost(errNetwork), refuses(500, "InternalError"), read}, 3, nil},
 		"a read of a page that is no row":         {get, []answer{reply(200, "<html>"), read}, 2, nil},
 		"a read that is lost for good":            {get, []answer{lost(errNetwork)}, 4, tablestore.ErrUnavailable},
-		"a read that was refused":                 {get, []answer{refuses(403, "AuthenticationFailed"), read}, 1, tablestore.ErrUnavailable},
+		"a read that was refused":                 {get, []answer{refuses(403, "AuthenticationFailed"), read}, 1, errDenied},
 		"a read of a row that is not there":       {get, []answer{refuses(404, "ResourceNotFound"), read}, 1, tablestore.ErrNotFound},
 		"a read of a table that is not there":     {get, []answer{refuses(404, "TableNotFound"), read}, 1, tablestore.ErrUnavailable},
 		"a read that a proxy answered with a 404": {get, []answer{reply(404, "<html>"), read}, 1, tablestore.ErrUnavailable},

@@ -96,7 +96,14 @@ func (s *Store) try(ctx context.Context, try func(ctx context.Context) error) *r
 	}
 	if answer, ok := errors.AsType[*azcore.ResponseError](err); ok {
 		body, _ := runtime.Payload(answer.RawResponse) // Already read, so this cannot fail.
-		return answered(answer.StatusCode, answer.RawResponse.Header, body)
+		f := answered(answer.StatusCode, answer.RawResponse.Header, body)
+		if f.code == "" {
+			f.code = answer.ErrorCode // Refused credentials are answered in XML.
+		}
+		if f.denied() {
+			f.skew = s.Skew()
+		}
+		return f
 	}
 	// Its text contains the address, which may hold a signature.
 	if outer, ok := errors.AsType[*url.Error](err); ok {
@@ -182,6 +189,8 @@ type requestError struct {
 	op int
 	// wait is the delay that the service asks for before a retry.
 	wait time.Duration
+	// skew is by how much the own clock was ahead of the account's, if access was denied.
+	skew time.Duration
 	// cause is the error if there was no answer.
 	cause error
 }
@@ -198,8 +207,14 @@ func (f *requestError) Error() string {
 	if f.message != "" {
 		text += ": " + f.message
 	}
+	if f.skew.Abs() > mostSkew {
+		text += fmt.Sprintf(" (this host's clock differs from the account's by %s)", f.skew.Abs())
+	}
 	return text
 }
+
+// mostSkew is how far a signed request's time may be from the account's clock.
+const mostSkew = 15 * time.Minute
 
 // Unwrap returns the cause, so that errors.Is finds the context's error.
 func (f *requestError) Unwrap() error { return f.cause }
@@ -254,7 +269,7 @@ func (f *requestError) ofRead() error {
 	if f.effect == refused && !f.external() {
 		return f.ofRequest()
 	}
-	return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, f)
+	return f.unavailable()
 }
 
 // ofWrite returns the port's error for a transaction that failed without a
@@ -264,16 +279,30 @@ func (f *requestError) ofWrite() error {
 	case f.effect == unclear:
 		return fmt.Errorf("%w: %w", tablestore.ErrUnknown, f)
 	case f.effect == notTaken || f.external():
-		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, f)
+		return f.unavailable()
 	default:
 		return f.ofRequest()
 	}
 }
 
+// unavailable returns the port's error for a request that wrote nothing.
+func (f *requestError) unavailable() error {
+	if f.denied() {
+		return fmt.Errorf("%w: %w: %w", tablestore.ErrUnavailable, tablestore.ErrDenied, f)
+	}
+	return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, f)
+}
+
 // external reports whether the request was refused because of its environment:
-// wrong credentials, or a missing account or table.
-func (f *requestError) external() bool {
-	return f.status == http.StatusUnauthorized || f.status == http.StatusForbidden || f.status == http.StatusNotFound
+// access was denied, or the account or the table is missing.
+func (f *requestError) external() bool { return f.denied() || f.status == http.StatusNotFound }
+
+// denied reports whether the account denied access: a role or a signature lacks a right, a
+// key is wrong, a signature or the account's network rules exclude this host, or a signed
+// request's time is too far from the account's. The service checks this before it does
+// anything else.
+func (f *requestError) denied() bool {
+	return f.status == http.StatusUnauthorized || f.status == http.StatusForbidden
 }
 
 // ofRequest returns the port's error for a request that can never succeed.
