@@ -134,7 +134,7 @@ func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 		return nil
 	}
 	peer.SetHooks(hooks)
-	expectAzure(t, variables, "check", cli.ExitFailed, "wrong: global-bus-p1: the credential does not let it be used\n")
+	expectAzure(t, variables, "check", cli.ExitFailed, "wrong: global-bus-p1: access is denied (it needs the right Send, or the role Azure Service Bus Data Sender): ")
 	peer.SetHooks(fakeservicebus.Hooks{})
 	variables["LUCIUS_SERVICEBUS_ADMIN_CONNECTION"] = ""
 	expectAzure(t, variables, "check", 0, "set LUCIUS_SERVICEBUS_ADMIN_CONNECTION", "topics: 4 checked, 0 wrong\n")

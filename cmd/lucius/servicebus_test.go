@@ -144,6 +144,36 @@ func TestServe_OnServiceBus(t *testing.T) {
 	}
 }
 
+// While the namespace denies the server its rights, /readyz names the topics and the rights,
+// and directives wait without spending a budget, which is a single retry here.
+func TestServe_WaitsForItsRightsOnServiceBus(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	namespace.SetHooks(fakeservicebus.Hooks{OnAttach: func(string) *fakeservicebus.Refusal {
+		return &fakeservicebus.Refusal{Condition: fakeservicebus.UnauthorizedAccess, Description: "claim(s) are required"}
+	}})
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), patient...)...)
+	jobID := s.submit(t)
+	warned := ""
+	for _, want := range []string{
+		"is out of service: access is denied (it needs the right Send, or the role Azure Service Bus Data Sender): ",
+		"replies cannot be read from global-bus-replies-p0: access is denied (it needs the right Listen, or the role ",
+	} {
+		for deadline := time.Now().Add(time.Minute); !strings.Contains(warned, want); time.Sleep(20 * time.Millisecond) {
+			ready, err := s.client.GetReadinessWithResponse(t.Context())
+			if err != nil || ready.JSON200 == nil || time.Now().After(deadline) {
+				t.Fatalf("readyz: %v, %s, want %q", err, ready.Body, want)
+			}
+			warned = strings.Join(ready.JSON200.Warnings, "\n")
+		}
+	}
+	namespace.SetHooks(fakeservicebus.Hooks{})
+	workOnBus(t, namespace, handle)
+	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded || job.AttemptsTotal != len(busServices) {
+		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
+	}
+}
+
 // A worker may answer over HTTP instead, and learns there that it is superseded.
 func TestServe_OnServiceBusWithCallbacks(t *testing.T) {
 	t.Parallel()

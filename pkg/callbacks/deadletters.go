@@ -7,6 +7,13 @@ import (
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
+// UnreadTopic is a topic whose replies cannot be read now.
+type UnreadTopic struct {
+	Topic string
+	// Reason is why, in the bus's words, empty if it is not known.
+	Reason string
+}
+
 // DeadLetter is a reply that the consumer of the reply topics could not handle.
 type DeadLetter struct {
 	// ID identifies it while it exists.

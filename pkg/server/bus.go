@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 )
@@ -22,7 +23,7 @@ type bus struct {
 }
 
 // down lists the reply topics that cannot be read.
-func (b *bus) down() []string {
+func (b *bus) down() []callbacks.UnreadTopic {
 	if b.Replies == nil {
 		return nil
 	}

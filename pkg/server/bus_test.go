@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
@@ -26,7 +27,7 @@ func busWithOutages(t *testing.T) *bus {
 // unread is a reader whose reply topics cannot be read.
 type unread struct{ Replies }
 
-func (unread) Down() []string { return nil }
+func (unread) Down() []callbacks.UnreadTopic { return nil }
 
 // fails reports a failed send to the topic.
 func (b *bus) fails(topic string, verdict breaker.Verdict) {

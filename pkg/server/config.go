@@ -131,7 +131,7 @@ type Replies interface {
 	// Run reads until the context ends. It logs errors.
 	Run(ctx context.Context) error
 	// Down returns the topics that cannot be read.
-	Down() []string
+	Down() []callbacks.UnreadTopic
 }
 
 // DeadLetters gives access to dead letters, and counts them.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -95,10 +96,10 @@ func (r *readiness) warnings(now time.Time) []string {
 		if name == breaker.Bus {
 			name = "the whole bus"
 		}
-		warnings = append(warnings, "the circuit of "+name+" is "+circuit.State.String())
+		warnings = append(warnings, "the circuit of "+name+" is "+circuit.State.String()+": "+circuit.Reason)
 	}
-	for _, topic := range r.bus.down() {
-		warnings = append(warnings, "replies cannot be read from "+topic+": see the log")
+	for _, unread := range r.bus.down() {
+		warnings = append(warnings, "replies cannot be read from "+unread.Topic+": "+cmp.Or(unread.Reason, "see the log"))
 	}
 	if letters := r.bus.DeadLetters; letters != nil && letters.Survey().Count > 0 {
 		found := letters.Survey()

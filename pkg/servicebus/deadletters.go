@@ -152,7 +152,8 @@ func textOf(text *string) string {
 // unavailable returns the problem of a lane that cannot be read.
 func (d *DeadLetters) unavailable(l *deadLane, err error) error {
 	return &problem.Error{
-		Code: problem.BusUnavailable, Detail: "The dead letters of " + l.topic + " cannot be read.", RetryAfter: time.Second, Err: err,
+		Code: problem.BusUnavailable, Detail: "The dead letters of " + l.topic + " cannot be read.", RetryAfter: time.Second,
+		Err: explained(err, toRead),
 	}
 }
 

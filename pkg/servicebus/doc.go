@@ -28,7 +28,7 @@
 //
 //	the message     too large (permanent), rejected
 //	the topic       missing, disabled, full, unauthorised, throttled, silent
-//	the whole bus   no connection
+//	the whole bus   no connection, no token
 //	unknown         timeout, and everything else
 //
 // A reply is settled after the ledger's commit, never before. An unreadable reply is

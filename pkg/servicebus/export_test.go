@@ -27,7 +27,7 @@ func Verdict(ctx context.Context, topic string, err error, opening bool) error {
 	if opening {
 		err = &linkError{err}
 	}
-	return verdict(ctx, topic, err)
+	return verdict(ctx, topic, toSend, err)
 }
 
 // WithCouriers returns a publisher that sends with these couriers. Each connects

@@ -116,7 +116,7 @@ func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (
 // outcome turns the error of a send into one of [outbox.Publisher]'s. A single
 // unanswered send proves nothing; after several in a row the topic is out of service.
 func (l *lane) outcome(ctx context.Context, err error) error {
-	outcome := verdict(ctx, l.topic, err)
+	outcome := verdict(ctx, l.topic, toSend, err)
 	if !errors.Is(outcome, outbox.ErrUncertain) || !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		l.silent.Store(0)
 		return outcome

@@ -170,11 +170,11 @@ func (r *Replies) Run(ctx context.Context) error {
 }
 
 // Down lists the topics that cannot be read now.
-func (r *Replies) Down() []string {
-	var down []string
+func (r *Replies) Down() []callbacks.UnreadTopic {
+	var down []callbacks.UnreadTopic
 	for _, topic := range r.topics {
-		if topic.down.Load() {
-			down = append(down, topic.name)
+		if reason := topic.down.Load(); reason != nil {
+			down = append(down, callbacks.UnreadTopic{Topic: topic.name, Reason: *reason})
 		}
 	}
 	return down

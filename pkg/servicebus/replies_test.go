@@ -152,7 +152,8 @@ func TestReplies_ReadsATopicForEachLane(t *testing.T) {
 		over := make(chan error)
 		go func() { over <- replies.Run(ctx) }()
 		pass(time.Minute)
-		if diff := cmp.Diff([]string{"global-bus-replies-p3", "global-bus-replies-p10"}, replies.Down()); diff != "" {
+		want := []callbacks.UnreadTopic{{Topic: "global-bus-replies-p3", Reason: "closed"}, {Topic: "global-bus-replies-p10", Reason: "closed"}}
+		if diff := cmp.Diff(want, replies.Down()); diff != "" {
 			t.Errorf("down, by lane (-want +got):\n%s", diff)
 		}
 		mu.Lock()

@@ -43,8 +43,8 @@ type subscription struct {
 	cfg  *RepliesConfig
 	name string
 	open func() (receiver, error)
-	// down is true while the topic cannot be read.
-	down   atomic.Bool
+	// down is why the topic cannot be read, as far as that is known; nil while it can.
+	down   atomic.Pointer[string]
 	slots  chan struct{} // one for each reply in hand
 	inHand sync.WaitGroup
 }
@@ -80,18 +80,33 @@ func (s *subscription) run(ctx context.Context) {
 		}
 		if readable {
 			failures = 0
-			if s.down.Swap(false) {
+			if s.down.Swap(nil) != nil {
 				s.cfg.Logger.InfoContext(ctx, "reply topic is read again", "topic", s.name)
 			}
 			continue
 		}
 		// A broken connection shows as no messages and no error. A first empty
 		// receive proves nothing.
-		if ctx.Err() == nil && (err != nil || failures > 0) && !s.down.Swap(true) {
-			s.cfg.Logger.WarnContext(ctx, "reply topic cannot be read", "topic", s.name, "error", err)
+		if ctx.Err() == nil && (err != nil || failures > 0) {
+			s.unreadable(ctx, err)
 		}
 		s.pause(ctx, failures)
 		failures++
+	}
+}
+
+// unreadable notes that the topic cannot be read. It logs the first error of an outage.
+func (s *subscription) unreadable(ctx context.Context, err error) {
+	reason := ""
+	if err = explained(err, toRead); err != nil {
+		reason = err.Error()
+	}
+	known := s.down.Load()
+	if known == nil || reason != "" {
+		s.down.Store(&reason)
+	}
+	if known == nil {
+		s.cfg.Logger.WarnContext(ctx, "reply topic cannot be read", "topic", s.name, "error", err)
 	}
 }
 

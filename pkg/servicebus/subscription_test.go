@@ -80,14 +80,16 @@ func TestSubscription_HandlesAllThatCame(t *testing.T) {
 func TestSubscription_ATopicThatBreaksAndRecovers(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		name string
-		err  error
-		down bool // after one failure, and not only after two
+		name   string
+		err    error
+		down   bool // after one failure, and not only after two
+		reason string
 	}{
-		{"missing", said("amqp:not-found"), true},
-		{"no right", coded(azservicebus.CodeUnauthorizedAccess), true},
-		{"no connection", coded(azservicebus.CodeConnectionLost), true},
-		{"nothing, and no error either", nil, false},
+		{"missing", said("amqp:not-found"), true, "*Error{Condition: amqp:not-found, Description: so it is, Info: map[]}"},
+		{"no right", coded(azservicebus.CodeUnauthorizedAccess), true, "access is denied " +
+			"(it needs the right Listen, or the role Azure Service Bus Data Receiver): (unauthorized): unknown error"},
+		{"no connection", coded(azservicebus.CodeConnectionLost), true, "(connlost): unknown error"},
+		{"nothing, and no error either", nil, false, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -117,7 +119,7 @@ func TestSubscription_ATopicThatBreaksAndRecovers(t *testing.T) {
 					t.Errorf("after one failure: down %v, want it %t", c.Down(), test.down)
 				}
 				pass(10 * time.Minute)
-				if diff := cmp.Diff([]string{"replies-0"}, c.Down()); diff != "" {
+				if diff := cmp.Diff([]callbacks.UnreadTopic{{Topic: "replies-0", Reason: test.reason}}, c.Down()); diff != "" {
 					t.Errorf("down (-want +got):\n%s", diff)
 				}
 				mu.Lock()
@@ -157,7 +159,7 @@ func TestSubscription_AReceiverThatCannotBeMade(t *testing.T) {
 		over := make(chan error)
 		go func() { over <- replies.Run(ctx) }()
 		synctest.Wait()
-		if diff := cmp.Diff([]string{"replies-0"}, replies.Down()); diff != "" {
+		if diff := cmp.Diff([]callbacks.UnreadTopic{{Topic: "replies-0", Reason: "closed"}}, replies.Down()); diff != "" {
 			t.Errorf("down (-want +got):\n%s", diff)
 		}
 		pass(time.Minute)

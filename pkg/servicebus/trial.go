@@ -54,21 +54,21 @@ func Try(ctx context.Context, n Namespace, trial Trial) ([]Fault, error) {
 	faults := make([]Fault, len(trial.Topics)+len(trial.Subscriptions))
 	var group errgroup.Group
 	group.SetLimit(maxConcurrent)
-	check := func(at int, entity string, try func(context.Context) error) {
+	check := func(at int, entity string, need right, try func(context.Context) error) {
 		group.Go(func() error {
 			ctx, cancel := context.WithTimeout(ctx, cmp.Or(trial.Timeout, 10*time.Second))
 			defer cancel()
 			if err := try(ctx); err != nil {
-				faults[at] = Fault{Entity: entity, Detail: explain(ctx, entity, err)}
+				faults[at] = Fault{Entity: entity, Detail: explain(ctx, entity, need, err)}
 			}
 			return nil
 		})
 	}
 	for i, topic := range trial.Topics {
-		check(i, topic, func(ctx context.Context) error { return trySend(ctx, opened.client, topic, trial.MessageBytes) })
+		check(i, topic, toSend, func(ctx context.Context) error { return trySend(ctx, opened.client, topic, trial.MessageBytes) })
 	}
 	for i, s := range trial.Subscriptions {
-		check(len(trial.Topics)+i, s.String(), func(ctx context.Context) error { return tryRead(ctx, opened.client, s) })
+		check(len(trial.Topics)+i, s.String(), toRead, func(ctx context.Context) error { return tryRead(ctx, opened.client, s) })
 	}
 	_ = group.Wait() // Failures are faults.
 	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -106,11 +106,11 @@ func tryRead(ctx context.Context, client *azservicebus.Client, s Subscription) e
 }
 
 // explain describes an error for an operator.
-func explain(ctx context.Context, entity string, err error) string {
-	if broken, ok := errors.AsType[*azservicebus.Error](err); ok && broken.Code == azservicebus.CodeUnauthorizedAccess {
-		return "the credential does not let it be used"
+func explain(ctx context.Context, entity string, need right, err error) string {
+	outcome := verdict(ctx, entity, need, err)
+	if denied, ok := errors.AsType[*accessError](outcome); ok {
+		return denied.Error()
 	}
-	outcome := verdict(ctx, entity, err)
 	if _, refused := errors.AsType[*outbox.RejectedError](outcome); refused {
 		return "its message size limit is below that of directives"
 	}

@@ -39,7 +39,12 @@ func TestTry_Allowed(t *testing.T) {
 
 func TestTry_ReportsFaults(t *testing.T) {
 	t.Parallel()
-	const invoker = wireReplies + "/lucius-invoker"
+	const (
+		invoker = wireReplies + "/lucius-invoker"
+		noSend  = "access is denied (it needs the right Send, or the role Azure Service Bus Data Sender): "
+		noRead  = "access is denied (it needs the right Listen, or the role Azure Service Bus Data Receiver): "
+		noToken = "(unauthorized): rpc: failed, status code 401 and description: InvalidSignature"
+	)
 	for name, test := range map[string]struct {
 		change func(*fakeservicebus.Config)
 		size   int
@@ -51,20 +56,20 @@ func TestTry_ReportsFaults(t *testing.T) {
 		},
 		"no token": {
 			func(cfg *fakeservicebus.Config) {
-				cfg.Hooks.OnToken = func(string) *fakeservicebus.Refusal { return &fakeservicebus.Refusal{Description: "no"} }
+				cfg.Hooks.OnToken = func(string) *fakeservicebus.Refusal { return &fakeservicebus.Refusal{Description: "InvalidSignature"} }
 			}, 1,
-			[]servicebus.Fault{{wireTopic, "the credential does not let it be used"}, {invoker, "the credential does not let it be used"}},
+			[]servicebus.Fault{{wireTopic, noSend + noToken}, {invoker, noRead + noToken}},
 		},
 		"no right to send": {
 			func(cfg *fakeservicebus.Config) {
 				cfg.Hooks.OnAttach = func(address string) *fakeservicebus.Refusal {
 					if address == wireTopic {
-						return &fakeservicebus.Refusal{Condition: fakeservicebus.UnauthorizedAccess}
+						return &fakeservicebus.Refusal{Condition: fakeservicebus.UnauthorizedAccess, Description: "no"}
 					}
 					return nil
 				}
 			}, 1,
-			[]servicebus.Fault{{wireTopic, "the credential does not let it be used"}},
+			[]servicebus.Fault{{wireTopic, noSend + "(unauthorized): *Error{Condition: amqp:unauthorized-access, Description: no, Info: map[]}"}},
 		},
 		"small messages": {
 			func(cfg *fakeservicebus.Config) { cfg.MaxMessageSize = 1000 }, 2000,

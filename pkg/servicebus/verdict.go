@@ -17,18 +17,19 @@ type linkError struct{ err error }
 func (e *linkError) Error() string { return "open the topic: " + e.err.Error() }
 func (e *linkError) Unwrap() error { return e.err }
 
-// verdict turns an error of the SDK into one of [outbox.Publisher]'s. The context
-// is the send's: once it has ended, verdict believes only a rejection of the
-// message itself.
+// verdict turns an error of the SDK into one of [outbox.Publisher]'s, for a request that
+// needs that right on the topic. The context is the send's: once it has ended, verdict
+// believes only a rejection of the message itself.
 //
 //	too large                        rejected, permanent
 //	amqp:not-allowed                 rejected; from the link: the topic is out
 //	not found, disabled, full,       the topic is out
 //	unauthorised, throttled
-//	connection lost, after retries   the whole bus is out
+//	connection lost, after retries,  the whole bus is out
+//	no token
 //	timeout, cancelled, closed,      unknown
 //	released, modified, all else
-func verdict(ctx context.Context, topic string, err error) error {
+func verdict(ctx context.Context, topic string, need right, err error) error {
 	var condition amqp.ErrCond
 	if fault, ok := errors.AsType[*amqp.Error](err); ok {
 		condition = fault.Condition
@@ -44,10 +45,16 @@ func verdict(ctx context.Context, topic string, err error) error {
 	case ctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return uncertain(err)
 	}
+	if denied, ok := errors.AsType[*accessError](explained(err, need)); ok {
+		if denied.noToken {
+			return &outbox.OutageError{Err: denied}
+		}
+		return &outbox.OutageError{Entity: topic, Err: denied}
+	}
 	// The SDK hides the cause of an error to which it gives a code.
 	if coded, ok := errors.AsType[*azservicebus.Error](err); ok {
 		switch coded.Code {
-		case azservicebus.CodeUnauthorizedAccess, azservicebus.CodeNotFound:
+		case azservicebus.CodeNotFound:
 			return &outbox.OutageError{Entity: topic, Err: coded}
 		case azservicebus.CodeConnectionLost:
 			return &outbox.OutageError{Err: coded}
@@ -56,8 +63,7 @@ func verdict(ctx context.Context, topic string, err error) error {
 		}
 	}
 	switch condition {
-	case amqp.ErrCondNotFound, conditionDisabled, amqp.ErrCondResourceLimitExceeded, amqp.ErrCondNotAllowed,
-		amqp.ErrCondUnauthorizedAccess, conditionServerBusy:
+	case amqp.ErrCondNotFound, conditionDisabled, amqp.ErrCondResourceLimitExceeded, amqp.ErrCondNotAllowed, conditionServerBusy:
 		return &outbox.OutageError{Entity: topic, Err: err}
 	}
 	return uncertain(err)

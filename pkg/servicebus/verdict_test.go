@@ -41,6 +41,14 @@ func said(condition amqp.ErrCond) error {
 	return &amqp.Error{Condition: condition, Description: "so it is"}
 }
 
+// noTokenError is the error of a credential that gets no token, as azidentity marks and writes it.
+type noTokenError struct{}
+
+func (noTokenError) Error() string {
+	return "DefaultAzureCredential: failed to acquire a token.\nAttempted credentials:\n\tnone"
+}
+func (noTokenError) NonRetriable() {}
+
 // coded returns an error of the SDK with a code.
 func coded(code azservicebus.Code) error { return &azservicebus.Error{Code: code} }
 
@@ -59,6 +67,8 @@ func TestVerdict(t *testing.T) {
 		{"missing entity, from a request", coded(azservicebus.CodeNotFound), "topic", "topic"},
 		{"no right", coded(azservicebus.CodeUnauthorizedAccess), "topic", "topic"},
 		{"no right, raw", said(amqp.ErrCondUnauthorizedAccess), "topic", "topic"},
+		{"no right any more", &amqp.LinkError{RemoteErr: &amqp.Error{Condition: amqp.ErrCondUnauthorizedAccess}}, "topic", "topic"},
+		{"no token", noTokenError{}, "bus", "bus"},
 		{"full", said(amqp.ErrCondResourceLimitExceeded), "topic", "topic"},
 		{"disabled", said("com.microsoft:entity-disabled"), "topic", "topic"},
 		{"not allowed", said(amqp.ErrCondNotAllowed), "rejected", "topic"},
@@ -138,6 +148,10 @@ func TestVerdict_SaysWhy(t *testing.T) {
 		{"on the way in", context.Canceled, true, "outcome of the publish is unknown: open the topic: context canceled"},
 		{"the topic", coded(azservicebus.CodeNotFound), false, "topic is out of service: (notfound): unknown error"},
 		{"the bus", coded(azservicebus.CodeConnectionLost), false, "bus is out of service: (connlost): unknown error"},
+		{"the right", coded(azservicebus.CodeUnauthorizedAccess), false, "topic is out of service: access is denied " +
+			"(it needs the right Send, or the role Azure Service Bus Data Sender): (unauthorized): unknown error"},
+		{"the credential", noTokenError{}, true, "bus is out of service: the credential gets no token: " +
+			"DefaultAzureCredential: failed to acquire a token. Attempted credentials: none"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -223,6 +227,48 @@ func TestWire_AMissingTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	published(t, publish(t, publisher, onTopic("global-bus-p1", 1)))
+}
+
+// A right is taken away while a link is open: its topic is out of service until it is back,
+// and the error says which right the server needs.
+func TestWire_ARightThatIsTakenAway(t *testing.T) {
+	t.Parallel()
+	peer := namespaceOnWire(t, nil)
+	publisher := publisherOnWire(t, peer, nil)
+	published(t, publish(t, publisher, onTopic(wireTopic, 1)))
+	refusal := fakeservicebus.Refusal{Condition: fakeservicebus.UnauthorizedAccess, Description: "'Send' claim(s) are required"}
+	peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault {
+		return fakeservicebus.Fault{Effect: fakeservicebus.Reject, Condition: refusal.Condition, Description: refusal.Description}
+	}})
+	err := publish(t, publisher, onTopic(wireTopic, 1))[0]
+	if !isOutageOf(wireTopic)(err) || !strings.Contains(err.Error(), "access is denied (it needs the right Send,") ||
+		!strings.Contains(err.Error(), refusal.Description) {
+		t.Errorf("%v", err)
+	}
+	peer.SetHooks(fakeservicebus.Hooks{})
+	published(t, publish(t, publisher, onTopic(wireTopic, 1)))
+}
+
+// withoutToken is a credential that gets no token.
+type withoutToken struct{}
+
+func (withoutToken) GetToken(context.Context, policy.TokenRequestOptions) (azcore.AccessToken, error) {
+	return azcore.AccessToken{}, noTokenError{}
+}
+
+// Without a token nothing can be sent to any topic: the bus is out of service.
+func TestWire_ACredentialThatGetsNoToken(t *testing.T) {
+	t.Parallel()
+	peer := namespaceOnWire(t, nil)
+	namespace := overWebSockets(t, peer).namespace
+	_, host, _ := strings.Cut(namespace.Connection, "Endpoint=sb://")
+	namespace.Host, _, _ = strings.Cut(host, "/;")
+	namespace.Connection, namespace.Credential = "", withoutToken{}
+	publisher := publisherOnWire(t, peer, func(cfg *servicebus.PublisherConfig) { cfg.Namespace = namespace })
+	err := publish(t, publisher, onTopic(wireTopic, 1))[0]
+	if !isOutageOf("")(err) || !strings.Contains(err.Error(), "the credential gets no token: ") || strings.Contains(err.Error(), "\n") {
+		t.Errorf("%v", err)
+	}
 }
 
 func TestWire_ARefusedCredential(t *testing.T) {
