@@ -197,12 +197,15 @@ func (l *Ledger) submit(ctx context.Context, plan *plan) (applied tablestore.App
 			l.cfg.Unsure()
 		}
 	}()
-	for range maxSubmits {
+	for submits := range maxSubmits {
 		if applied, err = l.apply(ctx, plan.change, plan); err == nil {
 			return applied, nil
 		}
 		conflict := errors.Is(err, tablestore.ErrConflict)
 		if !conflict && !errors.Is(err, tablestore.ErrUnknown) {
+			if submits > 0 { // An earlier submission may still arrive.
+				err = fmt.Errorf("%w: %w", tablestore.ErrUnknown, err)
+			}
 			return tablestore.Applied{}, fmt.Errorf("commit a change of job %s: %w", plan.after.Job.ID, err)
 		}
 		if plan.light && ctx.Err() == nil {

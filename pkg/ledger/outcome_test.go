@@ -121,6 +121,34 @@ func TestChange_AnUnavailableStoreChangesNothing(t *testing.T) {
 	assertRevs(t, b, id, 1)
 }
 
+// A submission whose reply was lost may still arrive, even if the store refuses the next one.
+func TestChange_ARefusalAfterAnUnknownOutcomeConfirmsNothing(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	id := b.mustAccept(t, command("h")).Job.ID
+	answers := []error{tablestore.ErrUnknown, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, tablestore.ErrDenied)}
+	var late commit
+	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+		if !commits(batch) {
+			return commit()
+		}
+		if late == nil {
+			late = commit
+		}
+		answer := answers[0]
+		answers = answers[1:]
+		return nil, answer
+	})
+	if _, err := b.Change(t.Context(), id, statemachine.Cancel{}); !errors.Is(err, tablestore.ErrUnknown) || len(answers) > 0 {
+		t.Errorf("answered %v, with %d answers left", err, len(answers))
+	}
+	if _, err := late(); err != nil {
+		t.Fatal(err)
+	}
+	b.store.set(nil)
+	assertRevs(t, b, id, 2)
+}
+
 func TestChange_AnotherTenantsJobIsNotFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
