@@ -1,6 +1,7 @@
 package census
 
 import (
+	"context"
 	"iter"
 	"strings"
 
@@ -219,6 +220,44 @@ func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], know
 			}
 		}
 	}, known
+}
+
+// Index is [Census.Live] of one process, or nil if there is none.
+type Index func(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool)
+
+// Lister lists all live jobs, as [ledger.Ledger] does.
+type Lister interface {
+	Live(ctx context.Context, tenantID string, shard, limit int, from string) (jobIDs []string, next string, err error)
+	Shards() int
+}
+
+// Candidates yields the ids of live jobs in parts: of those whose traits are wanted, if the
+// index knows all live jobs, otherwise of all live jobs of the tenant, or of all tenants. It
+// may yield an id twice, and ids of jobs that have ended. It ends after an error, which is the
+// lister's.
+func (index Index) Candidates(
+	ctx context.Context, all Lister, tenantID string, wanted func(*Traits) bool,
+) iter.Seq2[[]string, error] {
+	return func(yield func([]string, error) bool) {
+		if index != nil {
+			if parts, known := index(wanted); known {
+				for ids := range parts {
+					if !yield(ids, nil) {
+						return
+					}
+				}
+				return
+			}
+		}
+		for shard := range all.Shards() {
+			for from, more := "", true; more; more = from != "" {
+				ids, next, err := all.Live(ctx, tenantID, shard, livePart, from)
+				if from = next; !yield(ids, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
 }
 
 // Waiting returns how many live jobs have a directive in the scope that waits to be

@@ -3,7 +3,6 @@ package jobs
 import (
 	"context"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/census"
@@ -21,10 +20,8 @@ type Surroundings struct {
 	// LastPoll returns when a worker last polled for such work. If none has, polled is
 	// false, and at is the time since which that is known.
 	LastPoll func(kind ledger.WorkKind, tenantID string) (at time.Time, polled bool)
-	// Live yields the ids of the live jobs whose traits are wanted, in parts and in any
-	// order; some of the jobs may have ended. known is false while it does not know all live
-	// jobs. Without Live, lists find live jobs by reading them.
-	Live func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], known bool)
+	// Live finds live jobs by their traits. Without it, lists find them by reading them.
+	Live census.Index
 	// EndRate returns how many attempts of such work ended per second recently.
 	EndRate func(kind ledger.WorkKind) float64
 }

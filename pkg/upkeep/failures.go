@@ -41,9 +41,8 @@ type OperationsConfig struct {
 	Store tablestore.Store
 	// Table is the table of the operations. Required.
 	Table string
-	// Live yields the ids of the live jobs whose traits are wanted, in parts. known is false
-	// while it does not know all live jobs. Optional: without it, all live jobs are read.
-	Live func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], known bool)
+	// Live finds live jobs by their traits. Optional: without it, all live jobs are read.
+	Live census.Index
 	// Random returns numbers in [0, 1), for the delays after write conflicts. Optional.
 	// Defaults to math/rand/v2. It must be safe for concurrent use.
 	Random func() float64

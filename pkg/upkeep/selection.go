@@ -261,7 +261,10 @@ func (s *selection) failed(ctx context.Context, yield func(candidate, error) boo
 // live yields the live jobs that the operation would change, in no particular order.
 func (s *selection) live(ctx context.Context, yield func(candidate, error) bool) {
 	read, seen := 0, map[string]bool{} // A job may hold two slots.
-	for ids, err := range s.liveIDs(ctx) {
+	wanted := func(t *census.Traits) bool {
+		return s.request.Kind.applies(t.State, false) && s.request.Filter.matchesTraits(t)
+	}
+	for ids, err := range s.Live.Candidates(ctx, s.Ledger, s.request.Filter.TenantID, wanted) {
 		if over := read + len(ids) - maxLiveRead; over > 0 {
 			ids, s.truncated = ids[:len(ids)-over], true
 		}
@@ -285,32 +288,6 @@ func (s *selection) live(ctx context.Context, yield func(candidate, error) bool)
 		}
 		if s.truncated {
 			return
-		}
-	}
-}
-
-// liveIDs yields the ids of the live jobs that the request may select, page by page.
-func (s *selection) liveIDs(ctx context.Context) iter.Seq2[[]string, error] {
-	return func(yield func([]string, error) bool) {
-		if s.Live != nil {
-			if parts, known := s.Live(func(t *census.Traits) bool {
-				return s.request.Kind.applies(t.State, false) && s.request.Filter.matchesTraits(t)
-			}); known {
-				for ids := range parts {
-					if !yield(ids, nil) {
-						return
-					}
-				}
-				return
-			}
-		}
-		for shard := range s.Ledger.Shards() {
-			for from, more := "", true; more; more = from != "" {
-				ids, next, err := s.Ledger.Live(ctx, s.request.Filter.TenantID, shard, readPage, from)
-				if from = next; !yield(ids, err) || err != nil {
-					return
-				}
-			}
 		}
 	}
 }
