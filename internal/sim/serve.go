@@ -90,7 +90,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 	m.handler, err = httpapi.New(httpapi.Config{
 		UseCases: httpapi.UseCases{
 			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, around),
-			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger), Reconciler: m.reconciler,
+			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger, nil), Reconciler: m.reconciler,
 			Census: m.census, Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.

@@ -22,6 +22,9 @@ type Traits struct {
 	Outbox statemachine.OutboxState
 	// Waits says that the directive waits to be published, or for a worker.
 	Waits bool
+	// Retryable says that an operator can make the next dispatch due: the directive waits to
+	// be published, or the step in FAILED_RETRY.
+	Retryable bool
 }
 
 // TraitsOf returns the traits of a job.
@@ -39,6 +42,8 @@ func TraitsOf(agg *statemachine.Aggregate) Traits {
 	if row := agg.Outbox; row != nil && row.ID == agg.Steps[i].OutboxID { // Else the row is of the step before.
 		t.Outbox = row.State
 	}
+	state := agg.Steps[i].State
+	t.Retryable = state == statemachine.StepDispatching || state == statemachine.StepFailedRetry
 	return t
 }
 

@@ -5,15 +5,22 @@ import (
 	"errors"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // Operator makes waiting rows due. It is safe for concurrent use.
-type Operator struct{ ledger *ledger.Ledger }
+type Operator struct {
+	ledger *ledger.Ledger
+	live   census.Index
+}
 
-// NewOperator returns an operator on the ledger.
-func NewOperator(l *ledger.Ledger) *Operator { return &Operator{ledger: l} }
+// NewOperator returns an operator on the ledger, which finds live jobs by the index. Without
+// one it reads all of them.
+func NewOperator(l *ledger.Ledger, live census.Index) *Operator {
+	return &Operator{ledger: l, live: live}
+}
 
 // Filter chooses rows. Without OutboxIDs it chooses among the rows of live jobs those
 // that are PENDING, or whose step waits in FAILED_RETRY; each field that is set
@@ -24,9 +31,14 @@ type Filter struct {
 	JobID     string
 	Lane      *int
 	OlderThan time.Duration // since the row was last changed
-	Limit     int           // the maximum number of rows; 0 means no limit
+	Limit     int           // the maximum number of rows, of any that match; 0 means no limit
 	Actor     string
 	RequestID string
+}
+
+// fits applies the filter to what is known of a live job.
+func (f *Filter) fits(t *census.Traits) bool {
+	return t.Retryable && (f.TenantID == "" || f.TenantID == t.TenantID) && (f.Lane == nil || *f.Lane == t.Lane)
 }
 
 // Skip is a row that was not made due, and why.
@@ -63,9 +75,7 @@ func (o *Operator) Retry(ctx context.Context, filter Filter) (Report, error) {
 	case filter.JobID != "":
 		err = o.retryJob(ctx, filter.JobID, filter, &report)
 	default:
-		for shard := 0; shard < o.ledger.Shards() && err == nil; shard++ {
-			err = o.retryShard(ctx, shard, filter, &report)
-		}
+		err = o.retryLive(ctx, filter, &report)
 	}
 	return report, ledger.Problem(err)
 }
@@ -92,11 +102,9 @@ func (o *Operator) retryRow(ctx context.Context, id string, filter Filter, repor
 	return nil
 }
 
-// retryShard retries the matching rows of the live jobs of one shard.
-func (o *Operator) retryShard(ctx context.Context, shard int, filter Filter, report *Report) error {
-	from := ""
-	for {
-		jobIDs, next, err := o.ledger.Live(ctx, filter.TenantID, shard, 256, from)
+// retryLive retries the matching rows of live jobs.
+func (o *Operator) retryLive(ctx context.Context, filter Filter, report *Report) error {
+	for jobIDs, err := range o.live.Candidates(ctx, o.ledger, filter.TenantID, filter.fits) {
 		if err != nil {
 			return err
 		}
@@ -109,11 +117,8 @@ func (o *Operator) retryShard(ctx context.Context, shard int, filter Filter, rep
 				return err
 			}
 		}
-		if next == "" {
-			return nil
-		}
-		from = next
 	}
+	return nil
 }
 
 // retryJob retries the job's waiting row, if it matches.
@@ -122,16 +127,12 @@ func (o *Operator) retryJob(ctx context.Context, jobID string, filter Filter, re
 	if err != nil {
 		return err
 	}
-	i, ok := agg.Active()
-	if !ok {
+	if len(agg.Steps) == 0 {
 		return nil
 	}
-	step := &agg.Steps[i]
-	waits := step.State == statemachine.StepDispatching || step.State == statemachine.StepFailedRetry
-	if !waits ||
-		filter.TenantID != "" && agg.Job.TenantID != filter.TenantID ||
-		filter.Lane != nil && step.Routing.Lane != *filter.Lane ||
-		time.Since(step.UpdatedAt) < filter.OlderThan {
+	traits := census.TraitsOf(agg)
+	step := &agg.Steps[agg.Job.CurrentStepIndex] // A step that can be retried was dispatched, and is the current one.
+	if !filter.fits(&traits) || time.Since(step.UpdatedAt) < filter.OlderThan {
 		return nil
 	}
 	report.Matched++

@@ -272,7 +272,7 @@ func TestOperator_Retry(t *testing.T) {
 		if _, err := b.ledger.Change(t.Context(), sent, statemachine.Published{OutboxID: sent + ".0.1", AttemptNo: 1}); err != nil {
 			t.Fatal(err)
 		}
-		operator := outbox.NewOperator(b.ledger)
+		operator := outbox.NewOperator(b.ledger, nil)
 		report, err := operator.Retry(t.Context(), outbox.Filter{
 			OutboxIDs: []string{waiting + ".0.1", sent + ".0.1", waiting + ".0.7", "nonsense", "gone.0.1", waiting + ".9.1"},
 		})
@@ -330,7 +330,7 @@ func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 			{"all", outbox.Filter{}, []string{"of lane 2", "of u", "old", "waiting"}},
 		} {
 			time.Sleep(time.Minute)
-			report, err := outbox.NewOperator(b.ledger).Retry(t.Context(), test.filter)
+			report, err := outbox.NewOperator(b.ledger, nil).Retry(t.Context(), test.filter)
 			var got []string
 			for _, name := range slices.Sorted(maps.Keys(jobs)) {
 				if b.job(t, jobs[name]).Outbox.DueAt.Equal(time.Now()) || b.job(t, jobs[name]).Outbox.CreatedAt.Equal(time.Now()) {
@@ -342,7 +342,7 @@ func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 				t.Errorf("%s: %q are due, want %q; %+v, %v", test.name, got, test.want, report, err)
 			}
 		}
-		report, err := outbox.NewOperator(b.ledger).Retry(t.Context(), outbox.Filter{Limit: 2})
+		report, err := outbox.NewOperator(b.ledger, nil).Retry(t.Context(), outbox.Filter{Limit: 2})
 		if err != nil || report.Matched != 2 {
 			t.Errorf("at most two: %+v, %v", report, err)
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -203,6 +204,31 @@ func TestRun_AuditsTheExpiryOfAPause(t *testing.T) {
 		if len(got) != 1 || got[0].Object != "tenant:t" || got[0].Tenant != "t" || got[0].Caller.Name() != "system" ||
 			got[0].Caller.Origin() != auth.ByExpiry || got[0].Outcome != auth.Done {
 			t.Errorf("after it: %+v", got)
+		}
+		s.stop()
+		must(t, <-s.ended)
+	})
+}
+
+// A retry of all outbox rows reads no live job whose row does not wait, since the only process
+// on a store knows its live jobs.
+func TestRun_RetriesOutboxRowsWithoutReadingAllJobs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg := minimal(t)
+		var reads *storetest.Counter
+		cfg.Store, reads = storetest.Counting(cfg.Store)
+		s := runs(t, cfg)
+		if got := <-s.sends(t, "POST /v1/commands", strings.NewReader(command)); got.Code != http.StatusAccepted {
+			t.Fatalf("%d %s", got.Code, got.Body)
+		}
+		time.Sleep(time.Minute + time.Millisecond) // The reconciler has seen the live jobs, and no loop is due now.
+		synctest.Wait()
+		reads.Reset()
+		got := <-s.sends(t, "POST /v1/admin/outbox/retry", strings.NewReader("{}"))
+		counts := reads.Counts()
+		if got.Code != http.StatusOK || !strings.Contains(got.Body.String(), `"matched":0`) || counts.Gets+counts.Scans > 0 {
+			t.Errorf("%d %s, read %+v", got.Code, got.Body, counts)
 		}
 		s.stop()
 		must(t, <-s.ended)

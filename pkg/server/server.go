@@ -128,7 +128,6 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 	if s.uses.Ledger, err = ledger.Open(ctx, settings); err != nil {
 		return err
 	}
-	s.uses.Operator = outbox.NewOperator(s.uses.Ledger)
 	s.uses.Callbacks = callbacks.New(callbacks.Config{
 		Ledger: s.uses.Ledger, Logger: s.log,
 		Rejected:   func(kind, cause string) { s.meters.rejected.WithLabelValues(kind, cause).Inc() },
@@ -207,6 +206,7 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
+	s.uses.Operator = outbox.NewOperator(s.uses.Ledger, s.uses.Census.Live)
 	if s.bulk, err = upkeep.NewBulk(upkeep.BulkConfig{
 		Operations: s.uses.Operations, Logger: s.log,
 		Observe: func(kind upkeep.Kind, outcome upkeep.ItemOutcome) {

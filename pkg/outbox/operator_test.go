@@ -1,0 +1,82 @@
+package outbox_test
+
+import (
+	"iter"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/census"
+	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+// A retry of all reads only the jobs that it may retry, if the live jobs are known by their
+// traits. Otherwise it reads all live jobs, with the same result.
+func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+		b := setupOn(t, store, statemachine.BusServiceBus)
+		const sent, pending = 50, 3
+		known := map[string]census.Traits{}
+		for n := range sent + pending + 1 {
+			id := b.accept(t)
+			row := b.job(t, id).Outbox
+			events := []statemachine.Event{
+				statemachine.Published{OutboxID: row.ID, AttemptNo: 1},
+				statemachine.Ack{StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: row.LeaseID}},
+				statemachine.Stall{StepID: "one", AttemptNo: 1}, // FAILED_RETRY
+			}
+			if n < sent {
+				events = events[:1+n%2] // Some are in progress.
+			} else if n < sent+pending {
+				events = nil
+			}
+			for _, event := range events {
+				if _, err := b.ledger.Change(t.Context(), id, event); err != nil {
+					t.Fatal(err)
+				}
+			}
+			known[id] = census.TraitsOf(b.job(t, id))
+		}
+		index := func(all bool) census.Index {
+			return func(wanted func(*census.Traits) bool) (iter.Seq[[]string], bool) {
+				var ids []string
+				for id, traits := range known {
+					if wanted(&traits) {
+						ids = append(ids, id)
+					}
+				}
+				return slices.Values([][]string{ids}), all
+			}
+		}
+		for name, test := range map[string]struct {
+			index census.Index
+			reads int
+		}{
+			"no index":                     {nil, sent + pending + 1},
+			"an index that does not know":  {index(false), sent + pending + 1},
+			"an index that knows all jobs": {index(true), pending + 1},
+		} {
+			operator := outbox.NewOperator(b.ledger, test.index)
+			counter.Reset()
+			report, err := operator.Retry(t.Context(), outbox.Filter{OlderThan: time.Hour}) // None is that old.
+			counts := counter.Counts()
+			lists := 0
+			if test.reads > sent {
+				lists = b.ledger.Shards()
+			}
+			if err != nil || report.Matched != 0 || counts.Gets+counts.Scans != int64(test.reads+lists) {
+				t.Errorf("%s: %+v, %v, read %+v, want %d jobs", name, report, err, counts, test.reads)
+			}
+			report, err = operator.Retry(t.Context(), outbox.Filter{})
+			if err != nil || report.Matched != pending+1 || report.Retried != pending+1 {
+				t.Errorf("%s: %+v, %v", name, report, err)
+			}
+		}
+	})
+}
