@@ -13,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// selection is the jobs that an action on many of them is for: by their ids, or by the
-// filters of the API under the same names.
+// selection says which jobs an action on many jobs is for: by their ids, or by filters that
+// have the names of the API's.
 type selection struct {
 	api.OperationFilter
 
@@ -23,8 +23,8 @@ type selection struct {
 
 // selectionOf reads the selection from the request's parameters.
 func selectionOf(r *request) (s selection, err error) {
-	ticked := r.FormValue("ticked") != "" // It parses the form as well.
-	known := map[string]bool{}            // Without script the form's URL has the ids once more.
+	ticked := r.FormValue("ticked") != "" // FormValue parses the form as well.
+	known := map[string]bool{}            // Without script the form's URL repeats the ids.
 	for _, ids := range r.Form["job"] {
 		for id := range strings.FieldsSeq(strings.ReplaceAll(ids, ",", " ")) {
 			if strings.HasPrefix(id, "-") {
@@ -46,7 +46,7 @@ func selectionOf(r *request) (s selection, err error) {
 		"failed_after": &s.FailedAfter, "failed_before": &s.FailedBefore,
 	} {
 		text := r.FormValue(name)
-		if text == "" || at.Bind(text) == nil || at.Bind(text+"Z") == nil || at.Bind(text+":00Z") == nil { // Browsers leave out the zone.
+		if text == "" || at.Bind(text) == nil || at.Bind(text+"Z") == nil || at.Bind(text+":00Z") == nil { // Browsers omit the zone.
 			continue
 		}
 		return s, badInput(fmt.Sprintf("The time %q is not like 2026-01-27T10:00:00Z.", text))
@@ -59,7 +59,7 @@ func (s *selection) empty() bool {
 	return len(s.JobIDs) == 0 && s.OperationFilter == api.OperationFilter{}
 }
 
-// args is the selection on the command line.
+// args returns the selection as arguments of the command line.
 func (s *selection) args() []string {
 	if s.empty() {
 		return []string{"--all"}
@@ -77,12 +77,12 @@ func flagAt(name string, at api.Time) []string {
 	return flag(name, at.String())
 }
 
-// beginBulk asks for an operation on many jobs, or with dryRun for what it would do. A
-// repeat with the same key begins no second one.
+// beginBulk starts an operation on many jobs, or with dryRun previews it. A repeat with the
+// same key starts no second operation.
 type beginBulk func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error)
 
-// bulk completes a deed that is an operation on many jobs. Its form has a key, so that a
-// form that is sent twice begins one operation.
+// bulk completes a deed that starts an operation on many jobs. The form has an idempotency
+// key, so that sending it twice starts one operation.
 func bulk(r *request, would deed, begin beginBulk) (deed, error) {
 	preview, err := call[api.OperationPreview](begin(r.Context(), nil, true, ""))
 	if err != nil {

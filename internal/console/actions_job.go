@@ -9,7 +9,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// jobControl returns an action that steers one job.
+// jobControl returns an action that cancels, pauses or resumes one job.
 func jobControl(verb, text string, danger bool,
 	control func(*api.Client, context.Context, api.JobID, api.ControlRequest, ...api.RequestEditorFn) (*http.Response, error),
 ) *action {
@@ -42,7 +42,7 @@ func rerunJob(r *request) (deed, error) {
 	}, nil
 }
 
-// rerunFrom asks for the step at which reruns begin.
+// rerunFrom is the field for the step at which reruns start.
 func rerunFrom(value string) field {
 	return field{
 		Name: "from", Flag: "from", Label: "From", Value: value, Options: []string{string(api.RerunFromFailed), string(api.RerunFromStart)},
@@ -50,14 +50,14 @@ func rerunFrom(value string) field {
 	}
 }
 
-// titled is a verb as the begin of a sentence.
+// titled returns the verb with a capital letter.
 func titled(verb string) string { return strings.ToUpper(verb[:1]) + verb[1:] }
 
-// steer asks the API for an operation on many live jobs, or with DryRun for what it would
-// do.
+// steer starts an operation on many live jobs through the API, or with DryRun previews it.
 type steer func(ctx context.Context, c *api.Client, key *api.IdempotencyKey, request *api.BulkRequest) (*http.Response, error)
 
-// jobsControl returns an action that steers many jobs, which the request names or selects.
+// jobsControl returns an action that cancels, pauses or resumes the jobs that the request
+// names or selects.
 func jobsControl(verb, text string, danger bool, begin steer) *action {
 	name := titled(verb)
 	return &action{prepare: func(r *request) (deed, error) {

@@ -4,7 +4,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// auditPage is who did what.
+// auditPage shows who did what.
 type auditPage struct {
 	// Everywhere says that the user may see it.
 	Everywhere bool

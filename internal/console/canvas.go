@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// canvas is a picture of boxes and the ways between them.
+// canvas is a diagram: boxes and the arrows between them.
 type canvas struct {
 	Width, Height int
 	Edges         []flowEdge
@@ -14,65 +14,65 @@ type canvas struct {
 	Labels        []flowLabel
 }
 
-// flowNode is a box with its figures, and where a click on it leads.
+// flowNode is a box with its figures and the page that a click on it opens.
 type flowNode struct {
 	X, Y, W, H             int
 	Title, Big, Text, More string
-	Level                  string // that of its trouble, or empty; here if a job is in it
+	Level                  string // of its trouble, or empty; levelHere if the job is there
 	URL                    string
-	Below                  string // the figure of the way to the next box of a column
+	Below                  string // the figure at the arrow to the next box, where the boxes form a column
 }
 
-// flowEdge is a way between boxes: as wide as much goes over it.
+// flowEdge is an arrow between boxes. Its width grows with the rate.
 type flowEdge struct {
 	Path  string
-	Tip   string // the head of its arrow
+	Tip   string // the arrowhead; empty for none
 	Width float64
-	Class string // hot if something moves, bad or warn if it should, retry for the way back
+	Class string // hot if something moves, bad or warn in trouble; "retry" is added on the way of retries
 }
 
-// flowLabel is a text beside a way.
+// flowLabel is a text beside an arrow.
 type flowLabel struct {
 	X, Y int
 	Text string
-	Loop bool // It is about a way back, which a column does not show.
+	Loop bool // The arrow leads back; a column of boxes does not show it.
 }
 
-// The measures of the canvas: two rows of five columns, from left to right and back, so
-// that next steps and retries go up between them.
+// The dimensions of the canvas. It has two rows of five columns, the first from left to
+// right and the second back, so that next steps and retries go up between the rows.
 const (
 	flowTop      = 20
 	flowBox      = 100 // the height of most boxes
 	flowWide     = 170
 	flowColumn   = 204  // from one column to the next
-	flowBand     = 140  // where the waiting retries are, between the rows
-	flowSecond   = 220  // where the second row begins
+	flowBand     = 140  // the top of the box of waiting retries, between the rows
+	flowSecond   = 220  // the top of the second row
 	flowRow      = 72   // from one service to the next
-	flowService  = 60   // the height of one
-	flowWidest   = 324  // and its width
-	flowEnd      = 54   // the height of an end
+	flowService  = 60   // the height of a service's box
+	flowWidest   = 324  // the width of a service's box
+	flowEnd      = 54   // the height of the box of an end
 	flowEnds     = 78   // from one end to the next
-	flowTurn     = 1176 // where the way turns back
-	flowHigh     = 320  // Of a higher second row, the boxes are next to its upper part.
-	mostServices = 8    // More are folded.
-	nameLength   = 26   // Longer names are cut.
-	thinEdge     = 1.2  // the width of a way on which nothing moves
+	flowTurn     = 1176 // where the arrows turn to the second row
+	flowHigh     = 320  // In a higher second row, this much of its top has the boxes in its middle.
+	mostServices = 8    // If there are more, the quiet ones share a box.
+	nameLength   = 26   // Longer names are shortened.
+	thinEdge     = 1.2  // the width of an arrow on which nothing moves
 	thickEdge    = 7
 	edgeTip      = 7
 )
 
-// places are the boxes of the canvas, each with how much comes to it each second.
+// places are the boxes of the canvas, each with its rates.
 type places struct {
 	commands, checks, ledger, outbox, publish, ack, running, result, retries flowing
 
 	services []flowing
 	ends     []flowing
-	next     float64 // results that lead to a next step
-	onward   string  // what is said of these
-	lanes    string  // what the services' boxes are
+	next     float64 // results per second that lead to a next step
+	onward   string  // the label of the arrow to the next step
+	lanes    string  // the label above the services
 }
 
-// draw places the boxes, and draws the ways between them.
+// draw lays out the boxes and draws the arrows between them.
 func (p *places) draw() canvas {
 	height := max(len(p.services)*flowRow-(flowRow-flowService), len(p.ends)*flowEnds-(flowEnds-flowEnd))
 	middle := flowSecond + min(height, flowHigh)/2
@@ -98,7 +98,7 @@ func (p *places) draw() canvas {
 	}
 	for i, way := range [][2]*flowing{{&p.commands, &p.checks}, {&p.checks, &p.ledger}, {&p.ledger, &p.outbox}, {&p.outbox, &p.publish}} {
 		level := ""
-		if i > 1 { // What cannot be published stands still before it.
+		if i > 1 { // What cannot be published waits here.
 			level = p.outbox.Level
 		}
 		c.line(&way[0].flowNode, &way[1].flowNode, way[1].arrives, level)
@@ -132,7 +132,8 @@ func (p *places) draw() canvas {
 	return c
 }
 
-// loops draws the ways from a RESULT to the next step, and over a wait to the next attempt.
+// loops draws the arrows from RESULT back up: to the next step, and through the waiting
+// retries to the next attempt.
 func (c *canvas) loops(p *places) {
 	result, retries := &p.result.flowNode, &p.retries.flowNode
 	up, turn, into := result.X+flowWide/2-20, flowTop+flowBox+14, p.ledger.X+24
@@ -146,7 +147,8 @@ func (c *canvas) loops(p *places) {
 		p.retries.ends, level, "retry")
 }
 
-// trouble is the level of a way to a box: of a job's own place there is none.
+// trouble returns the level of an arrow to a box of that level. The box of the job is not in
+// trouble.
 func trouble(level string) string {
 	if level == levelHere {
 		return ""
@@ -154,7 +156,7 @@ func trouble(level string) string {
 	return level
 }
 
-// line draws the way from one box to another that is to the right or to the left of it.
+// line draws an arrow between boxes that are beside each other.
 func (c *canvas) line(from, to *flowNode, perSecond float64, level string) {
 	x, y, toX, toY, dx := from.X+from.W, from.Y+from.H/2, to.X, to.Y+to.H/2, 1
 	if to.X < from.X {
@@ -169,7 +171,7 @@ func (c *canvas) line(from, to *flowNode, perSecond float64, level string) {
 	c.way(path, tip(toX, toY, dx, 0), perSecond, level, "")
 }
 
-// turn draws the way from the first row to the services in the second.
+// turn draws the arrow from the first row to the services in the second.
 func (c *canvas) turn(p *places) {
 	if len(p.services) == 0 {
 		return
@@ -184,7 +186,7 @@ func (c *canvas) turn(p *places) {
 	}
 }
 
-// way draws a way on which so much moves.
+// way adds an arrow with that rate. A head that is empty is not drawn.
 func (c *canvas) way(path, head string, perSecond float64, level, kind string) {
 	if level == "" && perSecond > 0 {
 		level = "hot"
@@ -193,13 +195,13 @@ func (c *canvas) way(path, head string, perSecond float64, level, kind string) {
 	c.Edges = append(c.Edges, flowEdge{Path: path, Tip: head, Width: edgeWidth(perSecond), Class: class})
 }
 
-// tip is the head of an arrow that ends there, in that direction.
+// tip returns the head of an arrow that ends at x, y with the direction dx, dy.
 func tip(x, y, dx, dy int) string {
 	backX, backY := x-dx*(edgeTip+1), y-dy*(edgeTip+1)
 	return fmt.Sprintf("M%d %dL%d %dL%d %dZ", x, y, backX-dy*5, backY-dx*5, backX+dy*5, backY+dx*5)
 }
 
-// edgeWidth grows with the rate, more slowly.
+// edgeWidth returns the width of an arrow, which grows with the logarithm of the rate.
 func edgeWidth(perSecond float64) float64 {
 	return math.Round(10*min(thinEdge+1.6*math.Log10(1+10*max(perSecond, 0)), thickEdge)) / 10
 }

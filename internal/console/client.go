@@ -12,16 +12,16 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// inProcess sends requests to a handler of this process. The answer's body is read while
-// the handler writes it, so that streams work too.
+// inProcess is a transport to a handler in this process. The body is read while the handler
+// writes it, so that streams work too.
 type inProcess struct {
 	handler http.Handler
-	// from is the browser's request, whose connection the handler sees: its address and
-	// its certificate.
+	// from is the browser's request. The handler sees the address and the certificate of its
+	// connection.
 	from *http.Request
 }
 
-// RoundTrip sends one request. The handler ends when the body is closed.
+// RoundTrip sends one request. Closing the response's body cancels the handler's context.
 func (t inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 	ctx, cancel := context.WithCancel(bare{r.Context()})
 	inner := r.Clone(ctx)
@@ -38,26 +38,26 @@ func (t inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
 			if recovered := recover(); recovered != nil { // The handler has logged it.
 				_ = writer.CloseWithError(fmt.Errorf("console: the handler ended: %v", recovered))
 			}
-			w.begin(http.StatusInternalServerError) // If it has not.
+			w.begin(http.StatusInternalServerError) // Only if the handler has sent no status.
 			_ = writer.Close()
 		}()
 		t.handler.ServeHTTP(w, inner)
 		w.begin(http.StatusOK)
 	}()
-	<-w.begun // The handler ends when the request's context does.
+	<-w.begun // It does not wait for ctx: the handler ends when that does.
 	return &http.Response{
 		Status: http.StatusText(w.status), StatusCode: w.status, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: w.sent, Body: closing{reader, cancel}, ContentLength: -1, Request: r,
 	}, nil
 }
 
-// bare is a context without values: those of the browser's request are about its own
-// connection and answer.
+// bare hides the values of a context: those of the browser's request are about its own
+// connection and response.
 type bare struct{ context.Context } //nolint:containedctx // It is a context.
 
 func (bare) Value(any) any { return nil }
 
-// closing is a body that ends its handler when it is closed.
+// closing is a response's body that cancels its handler's context when it is closed.
 type closing struct {
 	*io.PipeReader
 
@@ -69,8 +69,8 @@ func (c closing) Close() error {
 	return c.PipeReader.Close()
 }
 
-// answer is the writer of an answer in process. Only the handler's goroutine uses it until
-// begun is closed.
+// answer is the [http.ResponseWriter] of [inProcess]. Until begun is closed, only the
+// handler's goroutine uses it.
 type answer struct {
 	header, sent http.Header
 	status       int
@@ -92,13 +92,13 @@ func (a *answer) begin(status int) {
 
 func (a *answer) Write(data []byte) (int, error) {
 	a.begin(http.StatusOK)
-	return a.body.Write(data) //nolint:wrapcheck // It is the reader's own.
+	return a.body.Write(data) //nolint:wrapcheck // It is the error that the reader closed the pipe with.
 }
 
-// Flush does nothing: what is written has been read.
+// Flush does nothing: a write returns after the reader has read it.
 func (a *answer) Flush() {}
 
-// refusal is the API's answer to a request that it refused.
+// refusal is an error response of the API, or an error of the console in the same form.
 type refusal struct {
 	Status  int
 	Problem api.Problem
@@ -108,17 +108,17 @@ func (r *refusal) Error() string {
 	return cmp.Or(r.Problem.Detail, r.Problem.Title, http.StatusText(r.Status))
 }
 
-// hasStatus reports whether the API refused a request with this status.
+// hasStatus reports whether the API answered with this error status.
 func hasStatus(err error, status int) bool {
 	refused, ok := errors.AsType[*refusal](err)
 	return ok && refused.Status == status
 }
 
-// maxAnswer bounds what is read of an answer, in bytes.
+// maxAnswer is how many bytes of a response are read at most.
 const maxAnswer = 16 << 20
 
-// call decodes the answer of a call of the API. The error is a [*refusal], or that of a
-// request that ended.
+// call decodes the response of a call of the API. The error is a [*refusal] if the API
+// answered with an error.
 func call[T any](response *http.Response, err error) (value T, _ error) {
 	if err != nil {
 		return value, fmt.Errorf("console: call the API: %w", err)
@@ -130,7 +130,7 @@ func call[T any](response *http.Response, err error) (value T, _ error) {
 	}
 	if response.StatusCode/100 != 2 {
 		refused := &refusal{Status: response.StatusCode}
-		_ = json.Unmarshal(body, &refused.Problem) // Without one the status has to do.
+		_ = json.Unmarshal(body, &refused.Problem) // Without a problem the status has to do.
 		return value, refused
 	}
 	if err := json.Unmarshal(body, &value); err != nil {

@@ -7,12 +7,12 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// deadLettersPage is the replies that could not be handled.
+// deadLettersPage shows the replies that could not be handled.
 type deadLettersPage struct {
 	Letters []api.DeadLetter
 	More    string
 	// None says that this server takes no replies from topics, and Everywhere that the
-	// user may see them.
+	// user may see the dead letters.
 	None, Everywhere bool
 }
 
@@ -62,7 +62,8 @@ func purgeLetters(r *request) (deed, error) {
 	}, nil
 }
 
-// lettersOf returns what the request selects, in words and as arguments as well.
+// lettersOf returns the API's request for the letters that the form selects, and the
+// selection in words and as arguments of the command line.
 func lettersOf(r *request) (request api.DeadLetterRequest, what string, args []string) {
 	if id := r.FormValue("letter"); id != "" {
 		return api.DeadLetterRequest{DeadLetterIDs: []string{id}}, "dead letter " + shortID(id), []string{id}
@@ -70,7 +71,7 @@ func lettersOf(r *request) (request api.DeadLetterRequest, what string, args []s
 	return api.DeadLetterRequest{All: true}, "all dead letters", []string{"--all"}
 }
 
-// handled returns where to go on. What the server could not do with a letter is an error.
+// handled returns the page to show next. A letter that the server had to keep is an error.
 func handled(done *api.DeadLetterResult, err error) (string, error) {
 	switch {
 	case err != nil:

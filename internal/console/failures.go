@@ -8,18 +8,18 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// failuresPage is what failed and why, in groups.
+// failuresPage shows what failed and why, in groups.
 type failuresPage struct {
 	Tenant tenantFilter
-	// Filter is what the jobs are selected by, under the names of the API, and Since the
-	// time span of the failures, one of failureSpans.
+	// Filter selects the jobs, and Since is the time span of their failures, one of
+	// failureSpans.
 	Filter selection
 	Since  string
 	Spans  []string
-	// IncludeResolved shows the jobs that were rerun as well, in Resolved.
+	// IncludeResolved says that Resolved has the groups of rerun jobs.
 	IncludeResolved bool
 	Open, Resolved  []failureGroup
-	Jobs            int // those of Open
+	Jobs            int // in the groups of Open
 	Truncated       bool
 	Command         string
 }
@@ -30,8 +30,8 @@ type failureGroup struct {
 
 	Message     string
 	Jobs, Retry string
-	// Spark is the histogram as a picture, From when it begins, and To when it ends, zero
-	// if that is the present.
+	// Spark is the histogram as a chart. It begins at From and ends at To, which is zero for
+	// the present.
 	Spark    sparkline
 	From, To api.Time
 }
@@ -49,8 +49,8 @@ const (
 	sparkHeight = 36
 )
 
-// sparklineOf draws counts, the largest at full height. A bar of few among many is still
-// seen.
+// sparklineOf draws counts, the largest at full height. Even the bar of the smallest stays
+// visible.
 func sparklineOf(counts []int) (s sparkline) {
 	most, last := 0, 0
 	for _, n := range counts {
@@ -75,7 +75,7 @@ var failureSpanLengths = map[string]time.Duration{
 	"1 h": time.Hour, "24 h": 24 * time.Hour, "7 d": 7 * 24 * time.Hour, "30 d": 30 * 24 * time.Hour,
 }
 
-// mostMessages is for how many groups, the largest ones, a message is read.
+// mostMessages is the number of groups, the first of the list, whose message is read.
 const mostMessages = 20
 
 func failures(r *request) (view, error) {
@@ -129,7 +129,7 @@ func failures(r *request) (view, error) {
 	return view{Title: "Failures", Template: "failures", Data: data}, nil
 }
 
-// failureGroupOf adds the links of a group of jobs that match the filter.
+// failureGroupOf adds the links of a group of the filter's jobs.
 func failureGroupOf(f *selection, group *api.FailureGroup) failureGroup {
 	filter := []any{
 		"tenant_id", f.TenantID, "request_type", f.RequestType, "service", group.Service, "error_code", group.ErrorCode,
@@ -143,7 +143,7 @@ func failureGroupOf(f *selection, group *api.FailureGroup) failureGroup {
 	}
 }
 
-// stamp is a time as a parameter, empty for none.
+// stamp returns a time as a parameter, empty for the zero time.
 func stamp(at api.Time) string {
 	if at.IsZero() {
 		return ""

@@ -11,14 +11,15 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// flowPage is the picture of all that flows, or of the steps of one protocol.
+// flowPage shows the flow of all jobs, or the steps of one protocol.
 type flowPage struct {
 	Overview *api.Overview
 	Canvas   canvas
-	// Protocol is the one that is shown, nil for all; Protocols are those to choose from.
+	// Protocol is the one whose steps are shown, nil for the flow of all jobs; Protocols are
+	// those to choose from.
 	Protocol  *api.Protocol
 	Protocols []api.Protocol
-	// Notes say which figures there are not, and why.
+	// Notes say which figures are missing, and why.
 	Notes []string
 }
 
@@ -56,16 +57,15 @@ func flow(r *request) (view, error) {
 	return v, nil
 }
 
-// seesAll reports whether the user may see what is counted for all tenants together.
+// seesAll reports whether the user may see counts of all tenants together.
 func (r *request) seesAll() bool {
 	return r.May(api.GrantRoleRead, "") || r.May(api.GrantRoleAdmin, "")
 }
 
-// notForTenants is the page for a user who may not see what is counted for all tenants
-// together.
+// notForTenants returns the page for a user who may not see counts of all tenants together.
 func notForTenants(v view) view { return view{Title: v.Title, Template: "notfortenants"} }
 
-// figures asks for the counts of the whole server.
+// figures reads the counts of the whole server.
 func figures(r *request) (*situation, error) {
 	minutes := api.Minutes(historyMinutes)
 	s := &situation{now: r.now}
@@ -79,7 +79,7 @@ func figures(r *request) (*situation, error) {
 	return s, err
 }
 
-// narrow replaces the figures of the services by those of one protocol's jobs.
+// narrow replaces the services' figures with those of one protocol's jobs.
 func (s *situation) narrow(r *request, protocol string) error {
 	minutes := api.Minutes(historyMinutes)
 	params := &api.ListServicesParams{Minutes: &minutes, ProtocolID: &protocol}
@@ -88,7 +88,7 @@ func (s *situation) narrow(r *request, protocol string) error {
 	return err
 }
 
-// flowNotes say which figures the picture does not have, and why.
+// flowNotes returns which figures the diagram lacks, and why.
 func (s *situation) flowNotes() []string {
 	notes := []string{"Nothing waits in commands, checks, publishes and RESULTs, so these have neither a count nor an age."}
 	if s.overview.Bus == api.BusQueue {
@@ -99,21 +99,21 @@ func (s *situation) flowNotes() []string {
 		"each service's count, and that of AWAITING_ACK, is of both.")
 }
 
-// serviceState is what all kinds of work of a service do together.
+// serviceState sums up all kinds of work of a service.
 type serviceState struct {
 	Service   string
 	Kinds     []api.Service
-	Level     string // that of its worst finding, or empty
-	Trouble   string // one word or two about it
+	Level     string // of its worst finding, or empty
+	Trouble   string // that finding in a word or two
 	Paused    bool
 	Backlog   int
-	Running   int // or claimed
-	Waiting   int // for a publish or the next attempt
+	Running   int // claimed or running
+	Waiting   int // to be published, or for the next attempt
 	Workers   int
 	Oldest    api.Time
 	LastPoll  api.Time
 	PerSecond float64
-	Arrives   float64 // each second
+	Arrives   float64 // per second
 }
 
 // serviceStates sums up the services, by name.
@@ -134,7 +134,7 @@ func (s *situation) serviceStates() (states []serviceState) {
 				continue
 			}
 			if !of.Paused || p.Until.IsZero() || !until.IsZero() && p.Until.After(until.Time) {
-				until = p.Until // The one that holds it the longest.
+				until = p.Until // The pause that ends last counts.
 			}
 			of.Paused = true
 		}
@@ -154,7 +154,7 @@ func (state *serviceState) add(s *situation, of *api.Service) {
 	state.Backlog += of.Backlog
 	state.Running += of.Claimed + of.Running
 	state.Waiting += of.Dispatching + of.Backoff
-	state.Workers = max(state.Workers, of.WorkersTotal) // Most ask for all kinds of their service.
+	state.Workers = max(state.Workers, of.WorkersTotal) // Most workers ask for all kinds of their service.
 	state.PerSecond += of.Attempts.LastMinute.PerSecond
 	state.Arrives += of.Attempts.LastMinute.PerSecond
 	if n := len(of.BacklogByMinute); n > 1 {
@@ -173,7 +173,7 @@ func (state *serviceState) add(s *situation, of *api.Service) {
 	}
 }
 
-// describe says in short what waits at a service, for how long, and who works.
+// describe says briefly what waits at a service, for how long, and how many workers it has.
 func (state *serviceState) describe(s *situation) string {
 	parts := []string{number(state.Backlog) + " ready"}
 	if s.overview != nil && s.overview.Bus == api.BusServiceBus {
@@ -275,7 +275,7 @@ func flowCanvas(s *situation) canvas {
 	return p.draw()
 }
 
-// aged says how long ago a time is, nothing for none.
+// aged says how long ago a time was, and nothing for the zero time.
 func (s *situation) aged(what string, at api.Time) string {
 	if at.IsZero() {
 		return ""
@@ -290,7 +290,7 @@ func dueIn(now, at time.Time) string {
 	return "in " + roughly(at.Sub(now))
 }
 
-// outboxNode is what waits to be published.
+// outboxNode returns the box of what waits to be published.
 func (s *situation) outboxNode(dispatching int) flowNode {
 	o := s.overview
 	node := flowNode{Title: "Outbox", Big: number(dispatching), Text: "pending", URL: link("outbox", "state", "PENDING")}
@@ -302,7 +302,7 @@ func (s *situation) outboxNode(dispatching int) flowNode {
 			node.Level, node.Text = f.Level, f.Word
 		}
 	}
-	held := 0 // by pauses that are not shown at a service
+	held := 0 // pauses that are not of one service
 	for i := range s.pauses {
 		if p := &s.pauses[i]; p.State == api.PauseStatePaused && p.Service == "" {
 			held++
@@ -315,14 +315,15 @@ func (s *situation) outboxNode(dispatching int) flowNode {
 	return node
 }
 
-// flowing is a box, and how much comes to it and leaves it each second.
+// flowing is a box with how much arrives and leaves per second.
 type flowing struct {
 	flowNode
 
 	arrives, ends float64
 }
 
-// flowServices are the boxes of the services; the quiet ones of many are one box.
+// flowServices returns the boxes of the services. If there are more than mostServices, the
+// quieter ones share the last box.
 func (s *situation) flowServices() (shown []flowing) {
 	states := s.serviceStates()
 	if len(states) > mostServices {
@@ -364,7 +365,7 @@ func (s *situation) flowServices() (shown []flowing) {
 
 func levelRank(level string) int { return slices.Index([]string{"", levelWarn, levelBad}, level) }
 
-// ends are how jobs end, or stand still.
+// ends returns the boxes of ended and of paused jobs.
 func (s *situation) ends() []flowing {
 	o := s.overview
 	ended := func(state api.JobState) (api.Rates, string) {
@@ -392,8 +393,7 @@ func (s *situation) ends() []flowing {
 	return ends
 }
 
-// rate writes how often something happens each second, or minute or hour if that is
-// seldom.
+// rate formats a rate per second, or per minute or hour if it is low.
 func rate(perSecond float64) string {
 	switch {
 	case perSecond == 0:
@@ -407,7 +407,7 @@ func rate(perSecond float64) string {
 	}
 }
 
-// decimal writes a number below 100 with one decimal.
+// decimal formats a number, below 100 with at most one decimal.
 func decimal(f float64) string {
 	if f < 100 {
 		return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0")
@@ -418,7 +418,7 @@ func decimal(f float64) string {
 // cut shortens a name for a box.
 func cut(name string) string { return brief(name, nameLength) }
 
-// The measures of the canvas of a protocol.
+// The dimensions of a protocol's canvas.
 const (
 	stepsInRow  = 4
 	stepWidth   = 252
@@ -456,7 +456,7 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 		case last == nil:
 		case node.Y == last.Y:
 			c.line(last, &node, perSecond, node.Level)
-		default: // On to the next row.
+		default: // The step is the first of a row.
 			middle := last.Y + last.H + (stepRows-stepHeight)/2
 			c.way(fmt.Sprintf("M%d %dV%dH%dV%d", last.X+last.W/2, last.Y+last.H, middle, node.X+node.W/2, node.Y-edgeTip),
 				tip(node.X+node.W/2, node.Y, 0, 1), perSecond, node.Level, "")

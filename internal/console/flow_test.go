@@ -94,7 +94,7 @@ func TestFlow_FoldsQuietServices(t *testing.T) {
 	}
 }
 
-// Of several pauses of a service, the one that holds it the longest counts.
+// Of several pauses of a service, the one that ends last counts.
 func TestFlow_SaysHowLongAServiceIsPaused(t *testing.T) {
 	t.Parallel()
 	s := busyServer()
@@ -112,7 +112,7 @@ func TestFlow_SaysHowLongAServiceIsPaused(t *testing.T) {
 	}
 }
 
-// On Service Bus there is a relay, and claims are not known.
+// On Service Bus there is a relay, and the server does not know of claims.
 func TestFlow_OnServiceBus(t *testing.T) {
 	t.Parallel()
 	s := busyServer()
@@ -133,7 +133,7 @@ func TestFlow_OnServiceBus(t *testing.T) {
 		}
 	}
 	if notes := strings.Join(s.flowNotes(), " "); !strings.Contains(notes, "cannot be told from") || strings.Contains(notes, "pull queue") {
-		t.Errorf("the notes are %s", notes)
+		t.Errorf("got the notes %s", notes)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestFlow_Page(t *testing.T) {
 	answers["GET /v1/admin/overview"] = s.overview
 	answers["GET /v1/admin/services"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		services := s.services
-		if r.FormValue("protocol_id") == "doc_ingest" { // Only a few of the steps are of its jobs.
+		if r.FormValue("protocol_id") == "doc_ingest" { // Its jobs have only a few of the steps.
 			services = []api.Service{{Service: "extract", StepType: "EXTRACT", Backlog: 2, Backoff: 1}, ocrWork(1, time.Second, 0)}
 		}
 		answerJSON(w, api.ServiceList{Services: services})
@@ -180,7 +180,7 @@ func TestFlow_Page(t *testing.T) {
 	}
 }
 
-// The job is at one place, and the ways that it went are lit.
+// The job is in one box, and the arrows of its way are lit.
 func TestFlow_OfAJob(t *testing.T) {
 	t.Parallel()
 	job := runningJob()

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// A box that scrolls sideways must be within reach of the keyboard, and have a name. A
-// button in a link is neither.
+// An area that scrolls sideways must be focusable and have a name. A link must not contain a
+// button.
 func TestTemplates_AreWithinReachOfTheKeyboard(t *testing.T) {
 	t.Parallel()
 	templates, err := fs.Glob(files, "templates/*.html")

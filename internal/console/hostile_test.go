@@ -18,7 +18,7 @@ func TestQuoted_AShellReadsTheWordBack(t *testing.T) {
 	} {
 		line := quoted(word)
 		if strings.ContainsAny(line, "\x03\x1b\n\t") {
-			t.Errorf("a terminal would act on %q", line)
+			t.Errorf("%q has control characters", line)
 		}
 		read, err := exec.CommandContext(t.Context(), "bash", "-c", "printf %s "+line).Output()
 		if err != nil || string(read) != word {
@@ -27,7 +27,7 @@ func TestQuoted_AShellReadsTheWordBack(t *testing.T) {
 	}
 }
 
-// An id is no flag: the copied command would be one for all jobs.
+// If the id were a flag, the copied command could change all jobs.
 func TestAction_RefusesAnIDThatIsAFlag(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, nil)
@@ -43,7 +43,7 @@ func TestAction_RefusesAnIDThatIsAFlag(t *testing.T) {
 	}
 }
 
-// Without script a form is sent to its own URL, which has the same jobs.
+// Without script a form is sent to its own URL, which names the same jobs.
 func TestAction_NamesAJobOnce(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"POST /v1/admin/pausings": api.OperationPreview{Matched: 2}})

@@ -7,13 +7,14 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// inboxPage is the commands of applications' transactions in one state.
+// inboxPage shows the inbox's commands in one state.
 type inboxPage struct {
 	State    api.InboxState
 	Commands []api.InboxCommand
 	Counts   api.InboxCounts
 	More     string
-	// None says that this server has no inbox, and Everywhere that the user may see it.
+	// None says that this server has no inbox, and Everywhere that the user may see its
+	// commands.
 	None, Everywhere bool
 }
 
@@ -71,8 +72,8 @@ func discardInbox(r *request) (deed, error) {
 	}, nil
 }
 
-// inboxOf returns what the request selects, in words and as arguments as well; nil ids are
-// all commands of the state.
+// inboxOf returns the ids of the commands that the form selects, nil for all of the state,
+// and the selection in words and as arguments of the command line.
 func inboxOf(r *request, state string) (ids []string, what string, args []string) {
 	if id := r.FormValue("command"); id != "" {
 		return []string{id}, "command " + shortID(id), []string{id}

@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// answersOf is what the API answers about a job with that history.
+// answersOf returns the API's answers about a job with that history.
 func answersOf(found api.Job, events ...api.Event) map[string]any {
 	path := "GET /v1/jobs/" + found.JobID
 	return map[string]any{
@@ -24,7 +24,7 @@ func answersOf(found api.Job, events ...api.Event) map[string]any {
 	}
 }
 
-// runningJob is one whose second step runs.
+// runningJob returns a job whose second step is running.
 func runningJob() api.Job {
 	w := &api.Waiting{Reason: api.WaitingReasonRunning, Since: at(13), Until: at(110), Detail: "w-1 runs attempt 1"}
 	return api.Job{
@@ -168,16 +168,16 @@ func TestJobChanges_FollowsTheHistory(t *testing.T) {
 		}
 	}
 	close(more)
-	for range changes { // Until it is closed.
+	for range changes { // until it is closed
 	}
 	b.set("GET /v1/jobs/j1/events", refuse(http.StatusTooManyRequests, "There are too many streams."))
 	for range jobChanges(user) {
-		t.Error("a refused stream tells of a change")
+		t.Error("a refused stream reports a change")
 	}
 }
 
-// A page that knows when it changes reads what it shows then, and rarely else, until it is
-// final. In between it is rendered of what it has, so that its times move on.
+// A page with a stream of changes is read after each change, and otherwise rarely, until it
+// is final. In between it is rendered from what it has, so that its times move on.
 func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -216,7 +216,7 @@ func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 			t.Errorf("it was rendered %d times", got)
 		}
 		close(changes)
-		expect(4) // Once more, since it may have ended, and not again and again.
+		expect(4) // Once: the page may be final now.
 		time.Sleep(liveRarely)
 		<-done
 		if body := w.Body.String(); !strings.Contains(body, "rendered 5") || !strings.HasSuffix(body, "event: end\ndata:\n\n") {
@@ -225,7 +225,7 @@ func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 	})
 }
 
-// Between changes the timeline moves on with the text, and nothing is read.
+// Between changes the timeline and its text move on without a read.
 func TestJob_ItsTimelineMovesWithoutARead(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, answersOf(runningJob(), ran(0, "extract", 1)...))
@@ -248,13 +248,13 @@ func TestJob_ItsTimelineMovesWithoutARead(t *testing.T) {
 	user.fresh, user.now = false, user.now.Add(10*time.Second)
 	second := shown()
 	if got := len(b.requests()); got != asked {
-		t.Errorf("the API is asked %q once more", b.requests()[asked:])
+		t.Errorf("the API is asked again: %q", b.requests()[asked:])
 	}
 	if reflect.DeepEqual(first.Timeline, second.Timeline) || !reflect.DeepEqual(first.Events, second.Events) {
 		t.Error("the timeline has not moved, or the history has changed")
 	}
 	if user.fresh = true; len(shown().Events) == 0 || len(b.requests()) == asked {
-		t.Error("after a change nothing is read")
+		t.Error("nothing is read after a change")
 	}
 }
 
@@ -279,7 +279,7 @@ func TestJobActions_AskAndThenDo(t *testing.T) {
 	has(t, w.Body.String(), "The job has not ended.", `lucius jobs rerun j1 --from failed --reason &#39;it&#39;\&#39;&#39;s off&#39;`)
 }
 
-// A job whose current step the server does not tell is shown without it.
+// A job whose current step the API omits is shown without it.
 func TestJob_WithoutItsCurrentStep(t *testing.T) {
 	t.Parallel()
 	for _, index := range []int{-1, 2} {

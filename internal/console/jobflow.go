@@ -7,12 +7,12 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// jobCanvas draws the flow with one job in it: the places that it has been at, and the one
-// at which it is. links says whether the user may see the services.
+// jobCanvas draws the way of one job through the flow, and lights the box where it is. links
+// says whether the user may see the services.
 func jobCanvas(found *api.Job, events []api.Event, links bool) canvas {
-	passed := map[api.EventType]int{} // how often, by the type of the history's entries
+	passed := map[api.EventType]int{} // how many entries of each type the history has
 	for i := range events {
-		if e := &events[i]; e.Type != api.EventTypeStepFailedRetry || e.Detail != "" { // Else the attempt was withdrawn.
+		if e := &events[i]; e.Type != api.EventTypeStepFailedRetry || e.Detail != "" { // Otherwise the attempt was withdrawn.
 			passed[e.Type]++
 		}
 	}
@@ -67,7 +67,7 @@ func jobCanvas(found *api.Job, events []api.Event, links bool) canvas {
 	return p.draw()
 }
 
-// often counts what happened, nothing for never.
+// often says how often something happened, and nothing for never.
 func often(n int, one string) string {
 	if n == 0 {
 		return ""
@@ -75,7 +75,7 @@ func often(n int, one string) string {
 	return counted(n, one, one+"s")
 }
 
-// token lights the place at which the job is.
+// token lights the box where the job is.
 func (p *places) token(found *api.Job, step *api.Step) {
 	lit, says := &p.ledger, "here"
 	switch ended := !found.CompletedAt.IsZero(); {

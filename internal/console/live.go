@@ -15,24 +15,24 @@ import (
 
 const (
 	eventStream = "text/event-stream"
-	// liveInterval is how often a page that is looked at is rendered again, and
-	// liveComment how often a stream that has nothing to send shows a sign of life.
+	// liveInterval is how often a page with viewers is rendered again.
 	liveInterval = time.Second
-	// liveRarely is how often a page that knows when it changes reads again what it shows,
-	// for what else that is. In between it is rendered of the same answers, unless it is
-	// larger than largeView bytes: only its picture of the time moves on.
-	liveRarely  = 5 * time.Second
-	largeView   = 64 << 10
+	// liveRarely is how often a page with a stream of changes is read even without a change:
+	// the stream does not cover all that it shows. In between it is rendered from the same
+	// responses, for the times that it shows, unless it is larger than largeView bytes.
+	liveRarely = 5 * time.Second
+	largeView  = 64 << 10
+	// liveComment is how long a stream is silent at most.
 	liveComment = 15 * time.Second
-	// liveWrite is how long a browser may take to read one rendering.
+	// liveWrite is the write deadline of one rendering.
 	liveWrite = 10 * time.Second
-	// maxFeeds is how many pages are rendered for streams at a time, and maxCallerFeeds how
-	// many of them for one caller.
+	// maxFeeds is how many live pages are rendered at a time, and maxCallerFeeds how many of
+	// them for one caller.
 	maxFeeds       = 256
 	maxCallerFeeds = 64
 )
 
-// feeds are the live pages that browsers look at, by caller and URL.
+// feeds are the live pages with viewers.
 type feeds struct {
 	mu   sync.Mutex
 	open map[feedKey]*feed
@@ -40,14 +40,15 @@ type feeds struct {
 
 type feedKey struct{ caller, token, url string }
 
-// feed renders one page for all who look at it.
+// feed is a live page that is rendered once for all viewers. The lock of [feeds] guards it.
 type feed struct {
 	viewers int
 	cancel  context.CancelFunc
 	changed chan struct{} // Closed and replaced when latest changes.
 	latest  []byte
-	still   bool // Latest will not change.
-	// stale is since when the page could not be rendered, empty if latest is current.
+	still   bool // latest will not change.
+	// stale is the time since which the page could not be rendered, empty if latest is
+	// current.
 	stale string
 }
 
@@ -91,7 +92,7 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 		if err != nil || control.Flush() != nil || still {
 			return
 		}
-		_ = control.SetWriteDeadline(time.Time{}) // With HTTP/2 it would end a stream that is silent.
+		_ = control.SetWriteDeadline(time.Time{}) // With HTTP/2 the deadline would end a silent stream.
 		comment := time.NewTimer(liveComment)
 		select {
 		case <-changed:
@@ -107,8 +108,8 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 	}
 }
 
-// join returns the page's feed, which it begins for the first viewer, or nil if there are
-// too many.
+// join adds a viewer to the page's feed, which the first viewer starts. It returns nil if
+// there are too many feeds.
 func (c *Console) join(key feedKey, r *request, p *page) *feed {
 	c.feeds.mu.Lock()
 	defer c.feeds.mu.Unlock()
@@ -133,13 +134,13 @@ func (c *Console) join(key feedKey, r *request, p *page) *feed {
 	return f
 }
 
-// tell wakes the viewers. The lock is held.
+// tell wakes the viewers. The caller holds the lock of [feeds].
 func (f *feed) tell() {
 	close(f.changed)
 	f.changed = make(chan struct{})
 }
 
-// leave ends the feed with its last viewer.
+// leave removes a viewer. The last one ends the feed.
 func (c *Console) leave(key feedKey, f *feed) {
 	c.feeds.mu.Lock()
 	defer c.feeds.mu.Unlock()
@@ -149,7 +150,7 @@ func (c *Console) leave(key feedKey, f *feed) {
 	}
 }
 
-// times matches what is inside of the elements that script keeps up to date by itself.
+// times matches the elements whose text script keeps up to date by itself.
 var times = regexp.MustCompile(`(<time [^>]*>)[^<]*`)
 
 // feed renders the page until the context ends, and tells the viewers when it has changed.
@@ -179,16 +180,16 @@ func (c *Console) feed(ctx context.Context, f *feed, r *http.Request, p *page) {
 		if fresh, ended = c.awaitRender(ctx, ticker, &changes, p.changes != nil, len(out) > largeView); ended {
 			return
 		}
-		if ticker.due && changes == nil { // A refused subscription is not tried again and again.
+		if ticker.due && changes == nil { // A refused subscription is tried again only when a read is due.
 			changes = c.changes(r, p)
 		}
 	}
 }
 
-// awaitRender waits until the page is to be rendered again, and reports whether it then
-// reads again what it shows, or that the feed has ended. A page that knows when it changes
-// reads then, and rarely else; a large one is not rendered in between. The channel becomes
-// nil if it is closed.
+// awaitRender waits until the page is to be rendered again. It reports whether to read the
+// page's data again, and whether the feed has ended. knows says that the page has a stream
+// of changes: it is read after each change, and otherwise every [liveRarely]; if it is large,
+// it is not rendered in between. A channel that is closed is set to nil.
 func (c *Console) awaitRender(ctx context.Context, ticker *feedTicker, changes *<-chan struct{}, knows, large bool) (fresh, ended bool) {
 	for {
 		select {
@@ -214,15 +215,16 @@ func (c *Console) awaitRender(ctx context.Context, ticker *feedTicker, changes *
 	}
 }
 
-// feedTicker ticks for a feed.
+// feedTicker is the clock of a feed.
 type feedTicker struct {
 	*time.Ticker
 
-	idle time.Duration // how long nothing was read
-	due  bool          // The last wait ended since the page is to be read even without a change.
+	idle time.Duration // since the last read
+	due  bool          // The last wait ended with a read that is due even without a change.
 }
 
-// changes returns the channel that tells when to render the page, nil if there is none.
+// changes returns a channel that receives a value after changes of the page and is closed
+// when no more are sent, nil if the page has none.
 func (c *Console) changes(r *http.Request, p *page) <-chan struct{} {
 	if p.changes == nil {
 		return nil
@@ -234,13 +236,13 @@ func (c *Console) changes(r *http.Request, p *page) <-chan struct{} {
 	return p.changes(user)
 }
 
-// renderLive renders the content of the page, and reports whether that will not change. It
-// reports false for ok if the browser should keep what it has, since the server cannot
-// answer now. fresh says that the page reads what it shows, even if it did so a moment ago.
-// To a user who may see the page no more it says so, and ends the stream.
+// renderLive renders the content of the page, and reports with still that it will not change
+// any more. ok is false if the page cannot be rendered now and the browser should keep what
+// it has. fresh says to read the page's data even if it was read a moment ago. A user who may
+// no longer see the page is told so, and the stream ends.
 func (c *Console) renderLive(r *http.Request, p *page, fresh bool) (content []byte, still, ok bool) {
 	defer func() {
-		if recovered := recover(); recovered != nil { // No handler is around it: it would end the process.
+		if recovered := recover(); recovered != nil { // This goroutine has no handler that would recover it.
 			c.config.Log.ErrorContext(r.Context(), "page of the console panicked", "path", r.URL.Path, "panic", recovered,
 				"stack", string(debug.Stack()))
 			content, still, ok = nil, false, false

@@ -51,7 +51,7 @@ func TestLive_SurvivesAPageThatPanics(t *testing.T) {
 	b := newBrowser(t, quiet())
 	r := httptest.NewRequest(http.MethodGet, "/ui/", nil)
 	if out, still, ok := b.console.renderLive(r, &page{show: func(*request) (view, error) { panic("broken") }}, true); ok || still || out != nil {
-		t.Errorf("a page that panics is %q, %t, %t", out, still, ok)
+		t.Errorf("a page that panics returns %q, %t, %t", out, still, ok)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestLive_IsLimited(t *testing.T) {
 		join(strings.Repeat("x", 1+caller/maxCallerFeeds), caller)
 	}
 	if join("late", 0) != nil {
-		t.Error("there are more pages than the process renders")
+		t.Error("the process renders more pages than its limit")
 	}
 	for key, f := range opened {
 		b.console.leave(key, f)
@@ -129,7 +129,8 @@ func TestLive_IsLimited(t *testing.T) {
 	}
 }
 
-// While the API cannot answer, the page stays as it is, and its viewers learn since when.
+// While the API does not answer, the page stays as it is, and its viewers are told since
+// when.
 func TestLive_SaysThatItIsNotCurrent(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, quiet())
@@ -141,7 +142,7 @@ func TestLive_SaysThatItIsNotCurrent(t *testing.T) {
 	b.set("GET /v1/admin/overview", refuse(http.StatusServiceUnavailable, "The store does not answer."))
 	reads(t, stream, "event: stale")
 	reads(t, stream, "data: 2026-01-27T10:02:30Z")
-	late := opens(t, server, "/ui/", "good") // It gets what was shown last as well.
+	late := opens(t, server, "/ui/", "good") // A new viewer gets the last rendering as well.
 	reads(t, late, "All is well: ")
 	reads(t, late, "data: 2026-01-27T10:02:30Z")
 	b.set("GET /v1/admin/overview", quiet()["GET /v1/admin/overview"])

@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// memo keeps answers for a while that cost a read of the store, or that every page needs:
-// for each user apart.
+// memo caches, for each user, answers that every page needs or that cost reads of the store.
 type memo struct {
 	mu   sync.Mutex
 	kept map[memoKey]memoValue
@@ -19,7 +18,8 @@ type memoValue struct {
 	value any
 }
 
-// memoKeep is how long an answer is kept at most, and memoMost how many are.
+// memoMost is how many answers are kept. Those older than memoKeep are deleted when another
+// is added.
 const (
 	memoKeep = time.Minute
 	memoMost = 10000
@@ -27,8 +27,8 @@ const (
 
 func newMemo() *memo { return &memo{kept: map[memoKey]memoValue{}} }
 
-// recall returns the answer that the user got to the question, unless it is as old as
-// that: then it asks. Errors are not kept.
+// recall returns the user's answer to the question if it is younger than age; otherwise it
+// asks. Errors are not kept.
 func recall[T any](r *request, question string, age time.Duration, ask func() (T, error)) (T, error) {
 	m, key := r.memo, memoKey{r.Who.Name, token(r.Request), question}
 	m.mu.Lock()

@@ -8,7 +8,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// operationsPage is the operations on many jobs.
+// operationsPage lists the operations on many jobs.
 type operationsPage struct {
 	Tenant     tenantFilter
 	Operations []api.Operation
@@ -25,12 +25,12 @@ func operations(r *request) (view, error) {
 	}}, err
 }
 
-// operationPage is one operation and a page of its jobs.
+// operationPage shows one operation and a page of its jobs.
 type operationPage struct {
 	api.Operation
 
-	// Outcome is that of the jobs which are shown, empty for all, and Outcomes are all
-	// that there are.
+	// Outcome is the outcome of the jobs shown, empty for all, and Outcomes are those to
+	// choose from.
 	Outcome  api.OperationItemOutcome
 	Outcomes []api.OperationItemOutcome
 	More     string

@@ -12,25 +12,25 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// outboxPage is the directives on their way to the bus.
+// outboxPage lists the directives of the outbox.
 type outboxPage struct {
 	Tenant tenantFilter
 	State  string
 	Lane   string
 	Rows   []api.OutboxRow
 	More   string
-	// SearchedTo is how far a page has looked that is not full and has older rows.
+	// SearchedTo is how far back the search got if it ended before the page was full.
 	SearchedTo api.Time
 	Command    string
-	// Everywhere says that the user may see what belongs to no tenant.
+	// Everywhere says that the user is an admin of all tenants.
 	Everywhere bool
-	// DeadLetters says that replies come over topics.
+	// DeadLetters says that the server takes replies from topics.
 	DeadLetters bool
 	// Inbox says that applications can submit in their own transactions.
 	Inbox bool
 }
 
-// everyState shows the rows of all states.
+// everyState is the choice of all states.
 const everyState = "ALL"
 
 func outbox(r *request) (view, error) {
@@ -67,7 +67,7 @@ func outbox(r *request) (view, error) {
 	return view{Title: "Outbox", Template: "outbox", Data: data}, nil
 }
 
-// laneOf reads the number of a lane, nil if there is none.
+// laneOf parses the number of a lane; it is nil if the text is empty.
 func laneOf(text string) (*int32, error) {
 	if text == "" {
 		return nil, nil //nolint:nilnil // There is no lane, and nothing is wrong.
@@ -140,7 +140,7 @@ func requeueWork(r *request) (deed, error) {
 	}, nil
 }
 
-// back returns the URL of the job that a form was opened for, or of the page.
+// back returns the URL of the job that the form names, or of the page if it names none.
 func (r *request) back(page string) string {
 	if job := r.FormValue("job"); job != "" {
 		return link("jobs/" + url.PathEscape(job))

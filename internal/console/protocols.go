@@ -6,7 +6,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// protocolsPage is how commands are taken apart into steps.
+// protocolsPage shows the protocols, with the steps of each.
 type protocolsPage struct {
 	api.ProtocolList
 
@@ -36,7 +36,7 @@ func protocols(r *request) (view, error) {
 	return view{Title: "Protocols", Template: "protocols", Data: data}, nil
 }
 
-// submitting is the command that submits a job of the protocol.
+// submitting returns the command that submits a job of the protocol.
 func submitting(r *request, p *api.Protocol, tenant string) string {
 	body := struct {
 		TenantID      string            `json:"tenant_id"`
@@ -62,8 +62,8 @@ func submitting(r *request, p *api.Protocol, tenant string) string {
 	return "curl " + quoted(r.Origin+"/v1/commands") + r.Authorization() + " -H 'Content-Type: application/json' -d " + quoted(string(text))
 }
 
-// Authorization is the option of curl for a server with access control, empty without. The
-// command that is copied does not hold the user's token.
+// Authorization returns curl's options for a server with access control, empty without. They
+// name environment variables, so that the copied command does not hold the user's token.
 func (r *request) Authorization() string {
 	switch r.Who.Origin {
 	case api.IdentityOriginLoopback:

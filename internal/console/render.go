@@ -25,13 +25,13 @@ import (
 //go:embed templates assets
 var files embed.FS
 
-// frame is what the templates see: a page, its user, and the navigation around it.
+// frame is the data of the templates: a page, its user, and the navigation around it.
 type frame struct {
 	*request
 
 	View view
 	Live bool
-	Oob  bool // It is sent to a page that is shown already.
+	Oob  bool // An out-of-band swap: the browser shows the page already.
 	Nav  []navEntry
 }
 
@@ -39,7 +39,7 @@ type frame struct {
 type navEntry struct {
 	Title, Path string
 	Here        bool
-	// Count is shown if it is not empty, and Hot if it needs an operator.
+	// Count is shown beside the title, and Hot says that it needs an operator.
 	Count string
 	Hot   bool
 }
@@ -76,13 +76,13 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 	return t, nil
 }
 
-// since is how long ago a time is, which script keeps up to date; the whole time is shown
-// on hover.
+// since writes how long ago a time was, which script keeps up to date. The time itself is
+// shown on hover.
 func since(now, at time.Time) template.HTML {
 	return timeTag("since", at, duration(now.Sub(at)))
 }
 
-// until is how long it is until a time, or "now".
+// until writes how long it is until a time, or "now".
 func until(now, at time.Time) template.HTML {
 	text := "now"
 	if at.After(now) {
@@ -91,7 +91,7 @@ func until(now, at time.Time) template.HTML {
 	return timeTag("until", at, text)
 }
 
-// clock is the time of day in UTC, with the date if it is not today's.
+// clock writes the time of day in UTC, with the date if it is not today's.
 func clock(now, at time.Time) template.HTML {
 	layout := "15:04:05.000"
 	if at.UTC().Format(time.DateOnly) != now.UTC().Format(time.DateOnly) {
@@ -100,7 +100,7 @@ func clock(now, at time.Time) template.HTML {
 	return timeTag("", at, at.UTC().Format(layout))
 }
 
-// localTime is a time as an input of a form has it, in UTC.
+// localTime returns a time as the value of a datetime-local input, in UTC.
 func localTime(at api.Time) string {
 	if at.IsZero() {
 		return ""
@@ -108,7 +108,7 @@ func localTime(at api.Time) string {
 	return at.UTC().Format("2006-01-02T15:04:05")
 }
 
-// sentence is a sentence whose times script keeps up to date.
+// sentence writes a sentence whose times script keeps up to date.
 func sentence(now time.Time, s explain.Sentence) template.HTML {
 	var out strings.Builder
 	for _, piece := range s {
@@ -121,7 +121,7 @@ func sentence(now time.Time, s explain.Sentence) template.HTML {
 	return template.HTML(out.String()) //nolint:gosec // The texts are escaped.
 }
 
-// said is a time of a sentence.
+// said writes a time of a sentence.
 func said(now time.Time, form explain.Form, at time.Time) template.HTML {
 	left := at.Sub(now)
 	switch {
@@ -147,14 +147,14 @@ func timeTag(class string, at time.Time, text string) template.HTML {
 		return "–"
 	}
 	stamp := at.UTC().Format("2006-01-02T15:04:05.000Z")
-	if class != "" { // Script keeps it up to date.
+	if class != "" { // Script keeps the text up to date.
 		class = ` class="` + class + `"`
 	}
 	tag := fmt.Sprintf(`<time%s datetime=%q title=%q>%s</time>`, class, stamp, stamp, text)
-	return template.HTML(tag) //nolint:gosec // All of it is made here.
+	return template.HTML(tag) //nolint:gosec // No part of it comes from outside.
 }
 
-// duration writes a time span as people say it: its two largest units.
+// duration formats a time span in its two largest units.
 func duration(d time.Duration) string {
 	switch d = max(d, 0); {
 	case d < time.Second:
@@ -182,8 +182,7 @@ func two(d, large time.Duration, name string, small time.Duration, smallName str
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
 
-// number writes a number with a separator for thousands; one below ten may have a
-// fraction.
+// number formats a number with separators of thousands. One below ten may have a decimal.
 func number(value any) string {
 	if f, ok := value.(float64); ok {
 		if f < 10 && f != math.Trunc(f) {
@@ -210,7 +209,7 @@ func counted(n int, one, many string) string {
 	return number(n) + " " + many
 }
 
-// percent writes a share of 1.
+// percent formats a share, from 0 to 1.
 func percent(share float64) string {
 	if share > 0 && share < 0.1 {
 		return strconv.FormatFloat(100*share, 'f', 1, 64) + " %"
@@ -218,14 +217,14 @@ func percent(share float64) string {
 	return strconv.Itoa(int(math.Round(100*share))) + " %"
 }
 
-// How many characters of an error code and of a message lists show: both are chosen by
-// workers, and the page of a job has them in full.
+// The characters of an error code and of a message that lists show. Workers choose both, and
+// the page of a job has them in full.
 const (
 	briefCode    = 48
 	briefMessage = 240
 )
 
-// brief shortens a text to so many characters.
+// brief shortens a text to at most that many characters.
 func brief(text string, most int) string {
 	if runes := []rune(text); len(runes) > most {
 		return string(runes[:most-1]) + "…"
@@ -233,7 +232,7 @@ func brief(text string, most int) string {
 	return text
 }
 
-// shortID is the recognizable part of an id: its begin and its end.
+// shortID shortens an id to its beginning and end.
 func shortID(id string) string {
 	if len(id) <= 16 {
 		return id
@@ -241,8 +240,8 @@ func shortID(id string) string {
 	return id[:8] + "…" + id[len(id)-4:]
 }
 
-// stateClass is the colour of a state: bad needs a person, warn will, run moves, ok is
-// done, and idle waits.
+// stateClass returns the style of a state: bad needs an operator, warn soon may, run is under
+// way, ok is done, and idle waits.
 func stateClass(state any) string {
 	switch fmt.Sprint(state) {
 	case "FAILED_FINAL", "EXHAUSTED", "REJECTED", "REFUSED", "GONE", "open", "failed", "denied":
@@ -267,8 +266,8 @@ func pretty(text json.RawMessage) string {
 	return out.String()
 }
 
-// link returns the URL of a path of the console with these query parameters; empty ones
-// are left out.
+// link returns the URL of a page of the console with these query parameters, without those
+// that are empty.
 func link(to string, pairs ...any) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -282,7 +281,7 @@ func link(to string, pairs ...any) string {
 	return Path + to + "?" + query.Encode()
 }
 
-// dict makes the data of a template of several values.
+// dict returns a map of names and values, as the data of a template.
 func dict(pairs ...any) map[string]any {
 	values := map[string]any{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -294,7 +293,7 @@ func dict(pairs ...any) map[string]any {
 // assetTags are the versions of the assets: digests of their content.
 var assetTags = sync.OnceValue(func() map[string]string {
 	tags := map[string]string{}
-	_ = fs.WalkDir(files, "assets", func(name string, entry fs.DirEntry, err error) error { // They are embedded.
+	_ = fs.WalkDir(files, "assets", func(name string, entry fs.DirEntry, err error) error { // Embedded files do not fail.
 		if err == nil && !entry.IsDir() {
 			data, _ := files.ReadFile(name)
 			sum := sha256.Sum256(data)

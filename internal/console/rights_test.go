@@ -11,7 +11,8 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// everything is a server on which every page offers actions to those who may do them.
+// everything returns the answers of a server on which every page offers actions to those
+// who may take them.
 func everything() map[string]any {
 	failed := runningJob()
 	failed.State, failed.Waiting = api.JobStateFailedFinal, nil
@@ -41,7 +42,7 @@ func everything() map[string]any {
 	return answers
 }
 
-// allPages are the pages with what they show of everything.
+// allPages are the pages, with what each shows of [everything].
 func allPages() (targets []string) {
 	for _, p := range pages() {
 		switch {
@@ -58,7 +59,7 @@ func allPages() (targets []string) {
 	return targets
 }
 
-// A page offers an action only to a user who may do it.
+// A page offers an action only to a user who may take it.
 func TestActions_AreOfferedToThoseWhoMayDoThem(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, everything())
@@ -88,7 +89,7 @@ func TestActions_AreOfferedToThoseWhoMayDoThem(t *testing.T) {
 	}
 }
 
-// Workers choose codes and messages; lists show a part of long ones.
+// Workers choose codes and messages; lists shorten long ones.
 func TestLists_ShortenLongFaults(t *testing.T) {
 	t.Parallel()
 	answers := everything()

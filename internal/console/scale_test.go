@@ -36,14 +36,13 @@ var (
 )
 
 const (
-	// scaleTenants is how many tenants the jobs are of, and scaleFails of how many jobs one
-	// fails.
+	// scaleTenants is the number of tenants with jobs. One in scaleFails jobs fails.
 	scaleTenants = 20
 	scaleFails   = 100
-	// scalePaused is how many of the live jobs are paused, the oldest ones.
+	// scalePaused is how many live jobs are paused, the oldest ones.
 	scalePaused = 12
-	// mostReads and mostRows bound what one page reads of the store, however many jobs there
-	// are.
+	// mostReads and mostRows bound what one page reads from the store, however many jobs
+	// there are.
 	mostReads = 1_000
 	mostRows  = 30_000
 )
@@ -60,8 +59,8 @@ type crowded struct {
 }
 
 // TestScale asks a real server with many jobs for each page. It prints how long that takes
-// and what the server reads for it, and fails if that is more than a constant: `make
-// console-scale`.
+// and how much the server reads for it, and fails if it reads more than mostReads or
+// mostRows. `make console-scale` runs it.
 func TestScale(t *testing.T) { //nolint:paralleltest // It measures.
 	s := startCrowded(t)
 	s.fill()
@@ -82,7 +81,7 @@ func TestScale(t *testing.T) { //nolint:paralleltest // It measures.
 		times, reads, rows := make([]time.Duration, *scaleAsks), 1<<60, 1<<60
 		for i := range times {
 			if i > 0 {
-				time.Sleep(100 * time.Millisecond) // Else what the server does besides would be in all.
+				time.Sleep(100 * time.Millisecond) // Otherwise all would include what the server reads in the background.
 			}
 			readsBefore, rowsBefore := s.read()
 			begun := time.Now()
@@ -100,7 +99,7 @@ func TestScale(t *testing.T) { //nolint:paralleltest // It measures.
 	}
 }
 
-// startCrowded starts the program that is built from these sources.
+// startCrowded builds the program from these sources and starts it.
 func startCrowded(t *testing.T) *crowded {
 	t.Helper()
 	dir := cmp.Or(*scaleDir, t.TempDir())
@@ -145,7 +144,7 @@ func startCrowded(t *testing.T) *crowded {
 	return &crowded{T: t, url: url, client: client, browser: browser}
 }
 
-// fill makes the jobs, unless the folder has some.
+// fill creates the jobs, unless the folder has some.
 func (s *crowded) fill() {
 	list, err := call[api.JobPage](s.client.ListJobs(s.Context(), &api.ListJobsParams{Limit: new(api.Limit(1))}))
 	if err == nil && len(list.Jobs) == 0 {
@@ -162,8 +161,8 @@ func (s *crowded) fill() {
 	if err != nil {
 		s.Fatal(err)
 	}
-	// The server knows its live jobs after a walk over them: then it need not search for those
-	// in a state that none is in.
+	// After a walk over its live jobs the server knows them: it need not search for jobs in a
+	// state that none has.
 	for deadline, known := time.Now().Add(10*time.Minute), false; !known; time.Sleep(time.Second) {
 		list, err := s.jobs(api.JobStateQueued)
 		if err != nil || time.Now().After(deadline) {
@@ -225,7 +224,7 @@ func (s *crowded) pauseAll() error {
 	return err
 }
 
-// claimed is what is read of a claimed item.
+// claimed has the fields of a claimed item that the test uses.
 type claimed struct {
 	Items []struct {
 		WorkID string `json:"work_id"`
@@ -239,10 +238,10 @@ func (s *crowded) claimSome(service string, most int) (claimed, error) {
 	}))
 }
 
-// name returns a new name for a request.
+// name returns a new id for a request.
 func (s *crowded) name() string { return fmt.Sprint("r", s.requests.Add(1)) }
 
-// claim starts jobs, which nothing ends.
+// claim starts jobs that never end.
 func (s *crowded) claim(jobs int) error {
 	for jobs > 0 {
 		got, err := s.claimSome("rest", min(jobs, 100))
@@ -254,7 +253,7 @@ func (s *crowded) claim(jobs int) error {
 	return nil
 }
 
-// finish makes jobs that have ended.
+// finish creates jobs that have ended.
 func (s *crowded) finish(jobs int) error {
 	var group errgroup.Group
 	group.SetLimit(8)
@@ -308,7 +307,7 @@ func (s *crowded) end(got *claimed) error {
 	return err
 }
 
-// get returns the body of an answer, which must be a good one.
+// get returns the body of a response, which must be a success.
 func (s *crowded) get(path string) string {
 	request, err := http.NewRequestWithContext(s.Context(), http.MethodGet, s.url+path, http.NoBody)
 	if err != nil {
@@ -329,7 +328,7 @@ func (s *crowded) get(path string) string {
 // page asks for a page.
 func (s *crowded) page(path string) { s.get(Path + path) }
 
-// read returns what the server has read of its store.
+// read returns how much the server has read from its store.
 func (s *crowded) read() (reads, rows int) {
 	for line := range strings.Lines(s.get("/metrics")) {
 		for name, into := range map[string]*int{"lucius_store_reads_total ": &reads, "lucius_store_rows_read_total ": &rows} {

@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// servicesPage is what each service has to do, and how it does it.
+// servicesPage shows the work of each service, and how fast it is done.
 type servicesPage struct {
 	Overview *api.Overview
 	Services []serviceRow
@@ -24,10 +24,10 @@ type serviceRow struct {
 	Level, Trouble string
 	LastPoll       api.Time
 	Spark          sparkline // its backlog
-	Queue          bool      // Workers ask for work, so that they are known.
+	Queue          bool      // Workers poll the pull queue, so that they are known.
 }
 
-// servicePage is one service.
+// servicePage shows one service.
 type servicePage struct {
 	Service  string
 	State    serviceState
@@ -61,7 +61,7 @@ func services(r *request) (view, error) {
 	return v, nil
 }
 
-// serviceRow is a kind of work with its trouble.
+// serviceRow returns the row of a kind of work.
 func (s *situation) serviceRow(of *api.Service) serviceRow {
 	row := serviceRow{Service: *of, LastPoll: lastPoll(of), Spark: sparklineOf(of.BacklogByMinute), Queue: s.overview.Bus == api.BusQueue}
 	alone := &situation{now: s.now, overview: s.overview, pauses: s.pauses, services: []api.Service{*of}}
@@ -107,7 +107,7 @@ func service(r *request) (view, error) {
 		}
 	}
 	for i := range data.Findings {
-		data.Findings[i].Links = nil // They lead here, or are below.
+		data.Findings[i].Links = nil // They lead to this page, or to what it shows below.
 	}
 	if len(s.pauses) > 0 {
 		data.Pause = &s.pauses[0]
@@ -120,12 +120,12 @@ func service(r *request) (view, error) {
 	return v, nil
 }
 
-// refuseMissing is the answer for a thing that does not exist.
+// refuseMissing is the error for a thing that does not exist.
 func refuseMissing(sentence string) *refusal {
 	return &refusal{Status: http.StatusNotFound, Problem: api.Problem{Detail: sentence}}
 }
 
-// addTo adds counts to a sum, minute by minute, the last of both being the present one.
+// addTo adds counts to a sum, minute by minute. The last of each is the present minute.
 func addTo(sum, more []int) {
 	for i := range min(len(sum), len(more)) {
 		sum[len(sum)-1-i] += more[len(more)-1-i]
@@ -139,25 +139,25 @@ func counts(by *api.MinuteCounts) []int {
 	return by.Counts
 }
 
-// chart is a picture of the last hour, minute by minute. Script draws it; without script
-// there is a smaller one of its first series.
+// chart shows the last hour, minute by minute. Script draws it; without script there is a
+// sparkline of its first series.
 type chart struct {
 	Title string
 	Spark sparkline
-	// Text says what the picture shows.
+	// Text says what the chart shows.
 	Text string
-	// Spec is for the script, as JSON.
+	// Spec is the chart's data for the script, as JSON.
 	Spec string
 }
 
-// series is one line of a chart. Its colour is one of the style's.
+// series is one line of a chart. Its colour is the name of one in the style sheet.
 type series struct {
 	Label  string `json:"label"`
 	Colour string `json:"colour"`
 	Values []int  `json:"values"`
 }
 
-// charts returns a chart, or none if the server has told no minutes.
+// charts returns a chart, or none if the server sent no counts by minute.
 func (s *situation) charts(title string, lines ...series) []chart {
 	n := len(lines[0].Values)
 	if n == 0 {

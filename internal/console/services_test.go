@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// serving answers with a busy server.
+// serving returns the answers of a busy server.
 func serving(s *situation) map[string]any {
 	answers := quiet()
 	s.overview.AsOf, s.overview.Exact, s.overview.Pauses = api.NewTime(now), true, s.pauses
@@ -61,7 +61,7 @@ func TestService_SaysWhatItHasToDo(t *testing.T) {
 	}
 }
 
-// What a page shows to copy goes to the server as the browser reaches it.
+// A command to copy names the server by the URL that the browser uses.
 func TestExamples_UseTLSAsTheBrowserDoes(t *testing.T) {
 	t.Parallel()
 	answers := serving(busyServer())

@@ -11,16 +11,16 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// cookieName names the cookie that holds the user's token. It is only for the console's
-// own pages, and scripts cannot read it. The token itself is in it, so that every replica
-// knows the user without keeping sessions, and a revoked token ends at once.
+// cookieName is the name of the cookie that holds the user's token. Browsers send it to the
+// console's pages only, and scripts cannot read it. Since it is the token itself, no replica
+// keeps sessions, and a revoked token stops working at once.
 const cookieName = "lucius_console"
 
-// maxCookie is the longest token that fits into a cookie, in bytes: browsers drop a cookie
-// of more than 4,096 with its name and attributes.
+// maxCookie is the longest token that fits into a cookie, in bytes: browsers drop a cookie of
+// more than 4,096 bytes, and its name and attributes may count.
 const maxCookie = 3800
 
-// token returns the browser's token, empty without one.
+// token returns the token of the browser's cookie, empty without one.
 func token(r *http.Request) string {
 	cookie, err := r.Cookie(cookieName)
 	if err != nil {
@@ -40,12 +40,12 @@ func (c *Console) setToken(w http.ResponseWriter, r *http.Request, token string)
 	http.SetCookie(w, cookie)
 }
 
-// secure reports whether the browser speaks TLS, to this server or to a proxy before it.
+// secure reports whether the browser uses TLS, to this server or to a proxy in front of it.
 func (c *Console) secure(r *http.Request) bool {
 	return r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https" || strings.HasPrefix(c.config.PublicURL, "https://")
 }
 
-// origin is the server's URL as the browser knows it.
+// origin returns the server's URL as the browser knows it.
 func (c *Console) origin(r *http.Request) string {
 	scheme := "http://"
 	if c.secure(r) {
@@ -54,15 +54,15 @@ func (c *Console) origin(r *http.Request) string {
 	return cmp.Or(c.config.PublicURL, scheme+r.Host)
 }
 
-// signInForm is what the page of the sign-in shows.
+// signInForm is the data of the sign-in page.
 type signInForm struct {
 	Next  string
 	Fault string
-	// Issuer says that the user can sign in at the identity provider.
+	// Issuer says that users can sign in at the identity provider.
 	Issuer bool
 }
 
-// signIn shows the form, and takes the token that it sends.
+// signIn shows the sign-in page, or takes the token that its form sends.
 func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	next, fault := local(r.FormValue("next")), ""
 	if r.Method == http.MethodPost {
@@ -76,7 +76,7 @@ func (c *Console) signIn(w http.ResponseWriter, r *http.Request) {
 	c.showSignIn(w, r, next, fault)
 }
 
-// tryToken keeps the token if a caller has it. The error says what is wrong.
+// tryToken sets the cookie if the API accepts the token. The error is shown to the user.
 func (c *Console) tryToken(w http.ResponseWriter, r *http.Request, token string) error {
 	switch {
 	case token == "":
@@ -106,7 +106,7 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
 	http.Redirect(w, r, Path+"sign-in", http.StatusSeeOther)
 }
 
-// local returns the URL if it is one of the console, else that of the first page.
+// local returns the URL if it is one of the console's, and otherwise that of the first page.
 func local(next string) string {
 	parsed, err := url.Parse(next)
 	if err != nil || parsed.Scheme != "" || parsed.Host != "" || !strings.HasPrefix(parsed.Path, Path) || strings.Contains(next, `\`) {

@@ -13,36 +13,36 @@ import (
 
 // Issuer lets people sign in at an identity provider.
 type Issuer interface {
-	// AuthorizationURL returns where the browser begins. It comes back to redirect with the
-	// state and a code.
+	// AuthorizationURL returns the provider's URL at which the browser starts. The provider
+	// sends the browser back to redirect with the state and a code.
 	AuthorizationURL(ctx context.Context, redirect, state, verifier string) (string, error)
 	// Exchange returns the tokens that the provider gives for the code, the best first.
 	Exchange(ctx context.Context, redirect, code, verifier string) ([]string, error)
 }
 
-// The cookie of a sign-in under way at the identity provider. It comes back with the
-// browser, whose sign-in no one else can have begun.
+// The cookie of a sign-in under way at the identity provider. It shows that the browser that
+// comes back is the one that started the sign-in.
 const (
 	signInCookie = "lucius_sign_in"
 	signInPath   = Path + "sign-in"
 	signInTime   = 10 * time.Minute
-	// maxNext is the longest URL that fits into the cookie, however JSON escapes it, in bytes.
+	// maxNext is the longest URL, in bytes, that fits into the cookie however JSON escapes it.
 	maxNext = 400
 )
 
-// pendingSignIn is what the cookie holds.
+// pendingSignIn is the content of the cookie.
 type pendingSignIn struct {
 	State    string `json:"state"`
 	Verifier string `json:"verifier"`
 	Next     string `json:"next"`
 }
 
-// callbackURL is where the identity provider sends the browser back to.
+// callbackURL returns the URL that the identity provider sends the browser back to.
 func (c *Console) callbackURL(r *http.Request) string {
 	return c.origin(r) + signInPath + "/callback"
 }
 
-// setPending keeps what a sign-in needs when the browser comes back, or forgets it.
+// setPending sets or, if the value is empty, removes the cookie of a pending sign-in.
 func (c *Console) setPending(w http.ResponseWriter, r *http.Request, value string) {
 	cookie := &http.Cookie{ //nolint:gosec // On loopback there is no TLS.
 		Name: signInCookie, Value: value, Path: signInPath, MaxAge: int(signInTime.Seconds()),
@@ -66,18 +66,18 @@ func (c *Console) signInAtIssuer(w http.ResponseWriter, r *http.Request) {
 	if len(pending.Next) > maxNext {
 		pending.Next = Path // The browser would drop the whole cookie.
 	}
-	text, _ := json.Marshal(pending) // Texts: it cannot fail.
+	text, _ := json.Marshal(pending) // Marshalling strings cannot fail.
 	c.setPending(w, r, base64.RawURLEncoding.EncodeToString(text))
 	http.Redirect(w, r, to, http.StatusSeeOther)
 }
 
-// signedInAtIssuer takes the browser that comes back from the identity provider, and keeps
-// the first of its tokens that the API takes.
+// signedInAtIssuer completes the sign-in of a browser that comes back from the identity
+// provider, with the first of its tokens that the API accepts.
 func (c *Console) signedInAtIssuer(w http.ResponseWriter, r *http.Request) {
 	var pending pendingSignIn
 	if cookie, err := r.Cookie(signInCookie); err == nil {
 		text, _ := base64.RawURLEncoding.DecodeString(cookie.Value)
-		_ = json.Unmarshal(text, &pending) // What is not one of ours has no state.
+		_ = json.Unmarshal(text, &pending) // A cookie that is not ours has no state.
 	}
 	c.setPending(w, r, "")
 	next := local(pending.Next)
@@ -106,7 +106,7 @@ func (c *Console) signedInAtIssuer(w http.ResponseWriter, r *http.Request) {
 	c.showSignIn(w, r, next, "The identity provider knows you, but this server does not accept its tokens: "+err.Error())
 }
 
-// showSignIn shows the form with what went wrong.
+// showSignIn shows the form, and what went wrong.
 func (c *Console) showSignIn(w http.ResponseWriter, r *http.Request, next, fault string) {
 	status := http.StatusOK
 	if fault != "" {

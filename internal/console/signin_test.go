@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// provider is an identity provider that gives these tokens for the code "the code".
+// provider is an identity provider that returns these tokens for the code "the code".
 type provider struct {
 	tokens          []string
 	down            bool
@@ -62,7 +62,7 @@ func (b *browser) comesBack(target string, cookies ...*http.Cookie) *httptest.Re
 	return w
 }
 
-// cookieOf returns the cookie of that name in the answer.
+// cookieOf returns the cookie of that name in the response.
 func cookieOf(t *testing.T, w *httptest.ResponseRecorder, name string) *http.Cookie {
 	t.Helper()
 	for _, cookie := range w.Result().Cookies() {
@@ -70,7 +70,7 @@ func cookieOf(t *testing.T, w *httptest.ResponseRecorder, name string) *http.Coo
 			return cookie
 		}
 	}
-	t.Fatalf("the answer sets no cookie %s: %v", name, w.Header())
+	t.Fatalf("the response sets no cookie %s: %v", name, w.Header())
 	return nil
 }
 
@@ -150,7 +150,7 @@ func TestSignIn_ComesBackToThePublicURL(t *testing.T) {
 	}
 }
 
-// Behind a proxy that does not tell the browser's scheme the public URL says it.
+// Behind a proxy that does not forward the browser's scheme, the public URL has it.
 func TestSignIn_CookiesAreForTheSchemeOfThePublicURL(t *testing.T) {
 	t.Parallel()
 	for public, secure := range map[string]bool{"": false, "http://lucius.example": false, "https://lucius.example": true} {

@@ -2,7 +2,7 @@ package console
 
 import "github.com/lucius-project/lucius/api"
 
-// stuckPage is the live jobs without a way forward.
+// stuckPage lists the stuck jobs.
 type stuckPage struct {
 	// Everywhere says that the user may see them.
 	Everywhere bool

@@ -7,7 +7,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// tenants returns the tenants that the user has the role for; "*" is all.
+// tenants returns the tenants for which the user has the role; "*" is all of them.
 func (r *request) tenants(role api.GrantRole) (names []string) {
 	for i := range r.Who.Grants {
 		if r.Who.Grants[i].Role == role {
@@ -18,16 +18,16 @@ func (r *request) tenants(role api.GrantRole) (names []string) {
 	return slices.Compact(names)
 }
 
-// tenantFilter is of which tenant a list is.
+// tenantFilter is the choice of a list's tenant.
 type tenantFilter struct {
 	// Value is empty for all tenants.
 	Value string
-	// Choices are those of a user who must choose one; empty if the user may see all.
+	// Choices are the tenants of a user who must choose one; empty if the user may see all.
 	Choices []string
 }
 
-// tenant returns the tenant whose list is asked for. A user who may not see all tenants
-// gets the first one of theirs unless the request names one.
+// tenant returns the tenant that the request names. Without one, a user who may not see all
+// tenants gets the first of theirs.
 func (r *request) tenant(role api.GrantRole) tenantFilter {
 	f := tenantFilter{Value: r.FormValue("tenant_id")}
 	if !r.May(role, "") {
@@ -38,12 +38,12 @@ func (r *request) tenant(role api.GrantRole) tenantFilter {
 	return f
 }
 
-// missingRole is what a page shows to a user who has not the role for it.
+// missingRole returns the page for a user who lacks the role for it.
 func missingRole(title string, role api.GrantRole) view {
 	return view{Title: title, Template: "missingrole", Data: role}
 }
 
-// more is the URL of the next page of a list, empty on the last.
+// more returns the URL of a list's next page, empty on the last.
 func (r *request) more(token string) string {
 	if token == "" {
 		return ""
@@ -53,7 +53,7 @@ func (r *request) more(token string) string {
 	return r.URL.Path + "?" + query.Encode()
 }
 
-// pageToken is the page of a list that is asked for, nil for the first one.
+// pageToken returns the token of the page that the request asks for, nil for the first.
 func (r *request) pageToken() *api.PageToken { return optional(r.FormValue("page_token")) }
 
 // optional returns a parameter for the API, nil for the zero value.
@@ -65,5 +65,5 @@ func optional[T comparable](value T) *T {
 	return &value
 }
 
-// isMissing reports whether the API has no such thing.
+// isMissing reports whether the API answered that there is no such thing.
 func isMissing(err error) bool { return hasStatus(err, http.StatusNotFound) }

@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/internal/explain"
 )
 
-// timeline is the course of a job, to scale: a row for each attempt of a step. Places and
-// widths are percentages of the whole.
+// timeline shows the course of a job to scale, with a row for each attempt of a step.
+// Positions and widths are percentages of the whole.
 type timeline struct {
 	Begin api.Time
 	Ticks []tick
@@ -32,8 +32,8 @@ type course struct {
 	Attempt int
 	Worker  string
 	Spans   []span
-	// Deadline is where the wait ends by itself, 0 for none. Beyond says that this is
-	// further away than is shown.
+	// Deadline is the position at which the wait ends by itself, 0 for none. Beyond says that
+	// it is later than the timeline shows.
 	Deadline float64
 	Beyond   bool
 	Note     explain.Sentence // the spans in words
@@ -53,18 +53,18 @@ type span struct {
 type spanKind string
 
 const (
-	spanPublish  spanKind = "publish" // the directive is to be published
-	spanQueued   spanKind = "queued"  // for a worker
-	spanClaimed  spanKind = "claimed" // a worker has it, and has not begun
+	spanPublish  spanKind = "publish" // The directive waits to be published.
+	spanQueued   spanKind = "queued"  // It waits for a worker.
+	spanClaimed  spanKind = "claimed" // A worker has it, and has not started.
 	spanRunning  spanKind = "running"
-	spanSilent   spanKind = "silent" // the worker runs it, without a sign of life
+	spanSilent   spanKind = "silent" // It was started, but its worker sends no heartbeats.
 	spanDone     spanKind = "done"
 	spanFailed   spanKind = "failed"
-	spanLost     spanKind = "lost" // A deadline passed: nothing was heard of the worker.
+	spanLost     spanKind = "lost" // A deadline passed without a word from the worker.
 	spanStopped  spanKind = "stopped"
 	spanBackoff  spanKind = "backoff"
 	spanPaused   spanKind = "paused"
-	spanTooShort          = 0.4 // per cent: a shorter one would not be seen
+	spanTooShort          = 0.4 // The least width in percent: a narrower span would be invisible.
 )
 
 var spanWords = map[spanKind]string{
@@ -93,13 +93,13 @@ func timelineOf(job *api.Job, events []api.Event, now time.Time) timeline {
 			d.step(e)
 		case api.EventObjectJob:
 			d.hold(e)
-		case api.EventObjectOutbox: // Its step changes with it.
+		case api.EventObjectOutbox: // The step changes with it, and has an entry of its own.
 		}
 	}
 	return d.finish()
 }
 
-// drawing is a timeline that is being made.
+// drawing is a timeline under construction.
 type drawing struct {
 	job        *api.Job
 	begin, end time.Time
@@ -113,7 +113,7 @@ type attempt struct {
 	no   int
 }
 
-// row returns the row of an attempt.
+// row returns the row of the entry's attempt, and notes the worker.
 func (d *drawing) row(e *api.Event) *course {
 	key := attempt{e.ObjectID, e.AttemptNo}
 	row := d.rows[key]
@@ -122,14 +122,14 @@ func (d *drawing) row(e *api.Event) *course {
 		d.rows[key] = row
 		d.order = append(d.order, key)
 	}
-	if (e.Actor == api.ActorWorker || e.Actor == api.ActorPlatform) && e.Caller != "loopback" { // That is no name.
+	if (e.Actor == api.ActorWorker || e.Actor == api.ActorPlatform) && e.Caller != "loopback" { // "loopback" names no worker.
 		row.Worker = e.Caller
 	}
 	return row
 }
 
-// begins ends the open span of a row, as of another kind unless that is empty, and begins a
-// new one unless its kind is empty.
+// begins ends the open span and starts one of the given kind, unless that is empty. The span
+// that ends becomes one of the kind was, if it was running or its worker was lost.
 func (c *course) begins(at time.Time, was, kind spanKind) {
 	if n := len(c.Spans); n > 0 && c.Spans[n-1].end.IsZero() {
 		last := &c.Spans[n-1]
@@ -161,7 +161,7 @@ func (d *drawing) step(e *api.Event) {
 	case api.EventTypeStepSucceeded:
 		d.row(e).begins(at, spanDone, "")
 	case api.EventTypeStepCancelled:
-		if d.rows[attempt{e.ObjectID, e.AttemptNo}] != nil { // Otherwise the step had not begun.
+		if d.rows[attempt{e.ObjectID, e.AttemptNo}] != nil { // Otherwise the step had not started.
 			d.row(e).begins(at, spanStopped, "")
 		}
 	case api.EventTypeStepFailedRetry, api.EventTypeStepFailedFinal:
@@ -171,7 +171,7 @@ func (d *drawing) step(e *api.Event) {
 		}
 		switch e.Detail {
 		case "":
-			was = spanStopped // It was withdrawn.
+			was = spanStopped // The attempt was withdrawn.
 		case "lease_expired", "ack_timeout":
 			was = spanLost
 		}
@@ -182,11 +182,11 @@ func (d *drawing) step(e *api.Event) {
 		row.begins(at, "", after)
 	case api.EventTypeStepCarried:
 		d.row(e).Note = explain.Sentence{{Text: "done by the job that this one reruns"}}
-	default: // It leaves the attempt as it is.
+	default: // The other entries do not change an attempt.
 	}
 }
 
-// hold notes while the job is paused.
+// hold notes when the job was paused and when it went on.
 func (d *drawing) hold(e *api.Event) {
 	if e.From == string(api.JobStatePaused) && e.To != e.From && len(d.holds) > 0 {
 		d.holds[len(d.holds)-1].end = e.At.Time
@@ -196,13 +196,14 @@ func (d *drawing) hold(e *api.Event) {
 	}
 }
 
-// finish ends what is open now, and measures everything.
+// finish computes the positions of all spans. Those still open extend to the end of the
+// job, or to now.
 func (d *drawing) finish() timeline {
 	current, until := d.current(), time.Time{}
 	if current != nil && d.job.Waiting != nil {
 		until = d.job.Waiting.Until.Time
 	}
-	// Of the future at most a third of the past is shown.
+	// Show at most a third as much future as past.
 	last := d.end
 	if until.After(last) {
 		last = last.Add(min(until.Sub(last), max(last.Sub(d.begin)/3, time.Second)))
@@ -230,7 +231,7 @@ func (d *drawing) finish() timeline {
 	measure(t.Holds)
 	for _, key := range d.order {
 		row := d.rows[key]
-		row.Spans = slices.DeleteFunc(row.Spans, func(s span) bool { // Such as the publication to the queue, which takes no time.
+		row.Spans = slices.DeleteFunc(row.Spans, func(s span) bool { // With the pull queue a publish takes no time.
 			return s.end.Equal(s.begin) && s.Kind == spanPublish
 		})
 		measure(row.Spans)
@@ -261,7 +262,7 @@ func (c *course) say(until time.Time) {
 	}
 }
 
-// current returns the row at which a live job waits.
+// current returns the row of the attempt that a live job waits for.
 func (d *drawing) current() *course {
 	i := slices.IndexFunc(d.job.Steps, func(s api.Step) bool { return s.Waiting != nil })
 	if i < 0 {
@@ -279,7 +280,7 @@ func (d *drawing) current() *course {
 	return row
 }
 
-// roundSteps are the distances between marks of an axis.
+// roundSteps are the distances between the marks of an axis.
 var roundSteps = []time.Duration{
 	time.Millisecond, 2 * time.Millisecond, 5 * time.Millisecond, 10 * time.Millisecond, 20 * time.Millisecond, 50 * time.Millisecond,
 	100 * time.Millisecond, 200 * time.Millisecond, 500 * time.Millisecond, time.Second, 2 * time.Second, 5 * time.Second, 10 * time.Second,
@@ -287,7 +288,7 @@ var roundSteps = []time.Duration{
 	time.Hour, 2 * time.Hour, 4 * time.Hour, 8 * time.Hour, 12 * time.Hour, 24 * time.Hour,
 }
 
-// ticks returns marks at round distances from the begin.
+// ticks returns marks at round distances from the beginning.
 func ticks(whole time.Duration) (marks []tick) {
 	const most = 5
 	i := slices.IndexFunc(roundSteps, func(step time.Duration) bool { return whole/step <= most })

@@ -16,10 +16,11 @@ import (
 
 var update = stdflag.Bool("update", false, "write the golden files")
 
-// at is that many seconds after these jobs were accepted, 100 s before now.
+// at returns the time that many seconds after the jobs of these tests were accepted, which
+// was 100 s before now.
 func at(s float64) api.Time { return api.NewTime(now.Add(seconds(s) - 100*time.Second)) }
 
-// happened is an entry of the history.
+// happened returns an entry of the history.
 func happened(s float64, of api.EventType, step string, no int, detail string) api.Event {
 	e := api.Event{Type: of, At: at(s), Object: api.EventObjectStep, ObjectID: step, AttemptNo: no, Detail: detail, Actor: api.ActorWorker, Caller: "w-1"}
 	if strings.HasPrefix(string(of), "job.") {
@@ -31,7 +32,7 @@ func happened(s float64, of api.EventType, step string, no int, detail string) a
 	return e
 }
 
-// ran is the history of an attempt that is queued, claimed and begun.
+// ran returns the history of an attempt that is queued, claimed and started.
 func ran(s float64, step string, no int) []api.Event {
 	return []api.Event{
 		happened(s, api.EventTypeStepDispatching, step, no, ""), happened(s, api.EventTypeStepAwaitingAck, step, no, ""),
@@ -39,7 +40,7 @@ func ran(s float64, step string, no int) []api.Event {
 	}
 }
 
-// draw writes a timeline as text: 100 columns are its whole length.
+// draw writes a timeline as text, 100 columns wide.
 func draw(t timeline) string {
 	var out strings.Builder
 	axis := []byte(strings.Repeat(" ", 101))

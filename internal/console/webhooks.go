@@ -6,7 +6,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// webhooksPage is the webhooks that were not delivered.
+// webhooksPage lists the webhooks that were not delivered.
 type webhooksPage struct {
 	Tenant   tenantFilter
 	Webhooks []api.Webhook
