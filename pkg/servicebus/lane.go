@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/go-amqp"
 
 	"github.com/lucius-project/lucius/pkg/outbox"
 )
@@ -145,8 +146,7 @@ type sender struct {
 	opened atomic.Pointer[azservicebus.Sender]
 }
 
-// send implements [courier]. A message too large for a batch is sent without one:
-// large messages may have a limit of their own.
+// send implements [courier].
 func (s *sender) send(ctx context.Context, messages []*azservicebus.Message) (int, error) {
 	link := s.opened.Load()
 	if link == nil {
@@ -157,8 +157,36 @@ func (s *sender) send(ctx context.Context, messages []*azservicebus.Message) (in
 			return len(messages), &linkError{err}
 		}
 		s.opened.CompareAndSwap(nil, made)
-		link = s.opened.Load()
+		if link = s.opened.Load(); link == nil {
+			link = made // Another send has just dropped the first one.
+		}
 	}
+	taken, err := sendOver(ctx, link, messages)
+	if closesLink(err) && s.opened.CompareAndSwap(link, nil) {
+		go func() { // It may wait for the broker.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+			defer cancel()
+			_ = link.Close(ctx) // Nothing uses it any more.
+		}()
+	}
+	return taken, err
+}
+
+// closesLink reports whether the topic may have closed the link with that error for good. The
+// SDK opens a link again only after errors that it retries. After another one, such as that of
+// a topic that is disabled, or of a right that is taken away, its sender returns the same
+// error for each message, also when the topic is back.
+func closesLink(err error) bool {
+	if _, ok := errors.AsType[*amqp.LinkError](err); ok || errors.Is(err, azservicebus.ErrMessageTooLarge) {
+		return true
+	}
+	coded, ok := errors.AsType[*azservicebus.Error](err) // It hides a link's error.
+	return ok && (coded.Code == azservicebus.CodeUnauthorizedAccess || coded.Code == azservicebus.CodeNotFound)
+}
+
+// sendOver sends as many of the messages as fit into one batch. A message too large for a
+// batch is sent without one: large messages may have a limit of their own.
+func sendOver(ctx context.Context, link *azservicebus.Sender, messages []*azservicebus.Message) (int, error) {
 	batch, err := link.NewMessageBatch(ctx, nil)
 	if err != nil {
 		return len(messages), &linkError{err}

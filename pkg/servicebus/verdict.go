@@ -35,6 +35,9 @@ func verdict(ctx context.Context, topic string, need right, err error) error {
 		condition = fault.Condition
 	}
 	_, link := errors.AsType[*linkError](err)
+	if _, closed := errors.AsType[*amqp.LinkError](err); closed { // Any message on it may be the cause, or none.
+		link = true
+	}
 	switch {
 	case err == nil:
 		return nil

@@ -72,6 +72,7 @@ func TestVerdict(t *testing.T) {
 		{"full", said(amqp.ErrCondResourceLimitExceeded), "topic", "topic"},
 		{"disabled", said("com.microsoft:entity-disabled"), "topic", "topic"},
 		{"not allowed", said(amqp.ErrCondNotAllowed), "rejected", "topic"},
+		{"not allowed to go on", &amqp.LinkError{RemoteErr: &amqp.Error{Condition: amqp.ErrCondNotAllowed}}, "topic", "topic"},
 		{"throttled", said("com.microsoft:server-busy"), "topic", "topic"},
 		{"too large, alone", azservicebus.ErrMessageTooLarge, "rejected for good", "rejected for good"},
 		{"too large, in a batch", said(amqp.ErrCondMessageSizeExceeded), "rejected for good", "rejected for good"},

@@ -249,6 +249,33 @@ func TestWire_ARightThatIsTakenAway(t *testing.T) {
 	published(t, publish(t, publisher, onTopic(wireTopic, 1)))
 }
 
+// A topic may close an open link for a reason that lasts: it was disabled or deleted, is full,
+// or the right to send was taken away. Once the reason is gone, messages are sent again.
+func TestWire_ALinkThatIsClosedForAReason(t *testing.T) {
+	t.Parallel()
+	for _, condition := range []string{
+		fakeservicebus.UnauthorizedAccess, fakeservicebus.NotFound, fakeservicebus.EntityDisabled, fakeservicebus.LimitExceeded,
+		fakeservicebus.NotAllowed, fakeservicebus.MessageSizeExceeded, fakeservicebus.DetachForced,
+	} {
+		t.Run(condition, func(t *testing.T) {
+			t.Parallel()
+			peer := namespaceOnWire(t, nil)
+			publisher := publisherOnWire(t, peer, nil)
+			for _, n := range []int{1, 3} { // alone, and in a batch
+				published(t, publish(t, publisher, onTopic(wireTopic, n)))
+				peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault {
+					return fakeservicebus.Fault{Effect: fakeservicebus.Detach, Condition: condition, Description: "Disabled."}
+				}})
+				if outcomes := publish(t, publisher, onTopic(wireTopic, n)); slices.Contains(outcomes, nil) {
+					t.Errorf("%d while the topic closes the link: %v", n, outcomes)
+				}
+				peer.SetHooks(fakeservicebus.Hooks{})
+				published(t, publish(t, publisher, onTopic(wireTopic, n)))
+			}
+		})
+	}
+}
+
 // withoutToken is a credential that gets no token.
 type withoutToken struct{}
 
