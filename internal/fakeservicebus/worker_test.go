@@ -188,6 +188,12 @@ func TestWorker_ReportsWhatFailed(t *testing.T) {
 			func(context.Context, *lucius.Task) (any, error) { panic("at the page") },
 			api.ResultStatusFailedRetry, api.ReportedError{Code: "handler_panicked", Message: "the handler panicked: at the page"}, 0,
 		},
+		"quoting the connection's key": {
+			func(context.Context, *lucius.Task) (any, error) {
+				return nil, lucius.Final("denied", "no rights with SharedAccessKey=c2VjcmV0")
+			},
+			api.ResultStatusFailedFinal, api.ReportedError{Code: "denied", Message: "no rights with SharedAccessKey=[secret]"}, 0,
+		},
 		"too large": {
 			func(context.Context, *lucius.Task) (any, error) { return lucius.URI(strings.Repeat("x", 9000)), nil },
 			api.ResultStatusFailedFinal, api.ReportedError{

@@ -176,12 +176,12 @@ func (b *bench) rotate(t *testing.T) {
 	t.Helper()
 	long := b.add(what{"do": "sleep", "seconds": 3})
 	b.worker.started(t, long)
-	b.proxy.token.Store("second")
+	b.proxy.token.Store("the second token")
 	short := b.add(what{"do": "succeed"}) // The claim that waits gets it, and the next one is refused.
 	until(t, "a claim is refused", func() bool {
 		return len(b.proxy.seen(func(c *call) bool { return claims(c) && c.status == http.StatusUnauthorized })) > 0
 	})
-	b.worker.writeToken(t, "second")
+	b.worker.writeToken(t, "the second token")
 	for _, id := range []string{long, short, b.add(what{"do": "succeed"})} {
 		if j := b.wait(id); j.State != "SUCCEEDED" {
 			t.Errorf("after a new token the job ended %s %s", j.State, j.ErrorCode)

@@ -32,6 +32,11 @@ var scenarios = []scenario{
 		judge: failed(func(c *call) bool { return !c.body.Retryable && c.body.Error.Message == "told to fail" }),
 	},
 	{
+		name: "an error that quotes the token", payload: what{"do": "quote_token"},
+		state: "FAILED_FINAL", code: "CONFORMANCE_FINAL", attempt: 1,
+		judge: failed(func(c *call) bool { return c.body.Error.Message == "refused: Bearer [secret]" }),
+	},
+	{
 		name: "Retry", payload: what{"do": "retry_once"}, state: "SUCCEEDED", attempt: 2,
 		judge: failed(func(c *call) bool { return c.body.Retryable && c.body.Error.Code == "CONFORMANCE_RETRY" }),
 	},

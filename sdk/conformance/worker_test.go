@@ -41,7 +41,7 @@ type worker struct {
 func startWorker(t *testing.T, sdk *sdk, url string, grace int) *worker {
 	t.Helper()
 	w := &worker{t: t, ended: make(chan struct{}), token: filepath.Join(t.TempDir(), "token")}
-	w.writeToken(t, "first")
+	w.writeToken(t, "the first token")
 	w.cmd = exec.Command(sdk.command[0], sdk.command[1:]...)
 	w.cmd.Dir = sdk.dir
 	w.cmd.Env = append(os.Environ(), "LUCIUS_URL="+url, "LUCIUS_TOKEN=", "LUCIUS_TOKEN_FILE="+w.token, "CONFORMANCE_PARALLEL=24",

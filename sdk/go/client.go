@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"os"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -46,6 +47,7 @@ type Client struct {
 	source   func(context.Context) (string, error) // nil if the token never changes
 	http     *http.Client
 	retryFor time.Duration
+	sent     atomic.Pointer[string] // the last token
 }
 
 // NewClient returns a client. It does not connect yet. The error says what is wrong with
@@ -189,6 +191,14 @@ func (c *Client) try(ctx context.Context, what call) error {
 	return nil
 }
 
+// lastToken returns the last token that was sent, empty if there is none.
+func (c *Client) lastToken() string {
+	if token := c.sent.Load(); token != nil {
+		return *token
+	}
+	return ""
+}
+
 // send sends the call. The caller closes the answer's body.
 func (c *Client) send(ctx context.Context, what call) (*http.Response, error) {
 	var body bytes.Buffer
@@ -212,7 +222,9 @@ func (c *Client) send(ctx context.Context, what call) (*http.Response, error) {
 			return nil, fmt.Errorf("get the token: %w", err)
 		}
 	}
-	if token = strings.TrimSpace(token); token != "" {
+	token = strings.TrimSpace(token)
+	c.sent.Store(&token)
+	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	if parent := Traceparent(ctx); parent != "" {

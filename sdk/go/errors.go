@@ -101,9 +101,24 @@ func (f *StepError) Error() string {
 // Unwrap returns the reason.
 func (f *StepError) Unwrap() error { return f.Err }
 
-// Reported returns what is reported of the failure, cut to the lengths that the server takes.
-func (f *StepError) Reported() ReportedError {
-	return ReportedError{Code: cut(f.Code, maxCode), Message: cut(f.Error(), maxMessage)}
+// Reported returns what is reported of the failure: its code and its text, with [secret] in
+// the place of each of the secrets, cut to the lengths that the server takes. A secret of
+// fewer than 8 bytes is kept, as words have such parts.
+func (f *StepError) Reported(secrets ...string) ReportedError {
+	return ReportedError{Code: cut(redact(f.Code, secrets), maxCode), Message: cut(redact(f.Error(), secrets), maxMessage)}
+}
+
+// minSecret is the length of the shortest secret that is redacted, in bytes.
+const minSecret = 8
+
+// redact returns the text without the secrets, should it quote them.
+func redact(text string, secrets []string) string {
+	for _, secret := range secrets {
+		if len(secret) >= minSecret {
+			text = strings.ReplaceAll(text, secret, "[secret]")
+		}
+	}
+	return text
 }
 
 // Final returns the error of work that no further attempt can do: the job fails.

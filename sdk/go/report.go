@@ -43,13 +43,14 @@ func (r *run) complete(ctx context.Context, item *WorkItem, result Result) {
 
 // fail reports a failure.
 func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError) {
+	reported := failure.Reported(r.Client.lastToken())
 	err := r.atRev(ctx, item, "report", func(ctx context.Context, rev int64, requestID string) error {
 		return r.Client.try(ctx, call{
 			method: http.MethodPost, path: workPath(item.WorkID, ":fail"),
 			body: WorkFailure{
 				Owner: r.Owner, ExpectedRev: rev, RequestID: requestID,
 				Retryable: failure.Retryable, RetryAfterSeconds: failure.After.Seconds(),
-				Error: failure.Reported(),
+				Error: reported,
 			},
 		})
 	})

@@ -329,6 +329,64 @@ func TestFailuresAreReported(t *testing.T) {
 	}
 }
 
+// An error may quote a header, and everyone who may read the job reads its error.
+func TestATokenIsNotReported(t *testing.T) {
+	t.Parallel()
+	const token = "a-secret-token"
+	for name, test := range map[string]struct {
+		handle func() (any, error)
+		want   lucius.ReportedError
+	}{
+		"any error": {
+			func() (any, error) { return nil, errors.New("401 for Bearer " + token + ", " + token) },
+			lucius.ReportedError{Code: "work_failed", Message: "401 for Bearer [secret], [secret]"},
+		},
+		"a final one": {
+			func() (any, error) { return nil, lucius.Final("of "+token, "401 for %s", token) },
+			lucius.ReportedError{Code: "of [secret]", Message: "401 for [secret]"},
+		},
+		"one to retry": {
+			func() (any, error) { return nil, lucius.Retry("BUSY", "401: %w", errors.New(token)) },
+			lucius.ReportedError{Code: "BUSY", Message: "401: [secret]"},
+		},
+		"a panic": {
+			func() (any, error) { panic(token) },
+			lucius.ReportedError{Code: "handler_panicked", Message: "the handler panicked: [secret]"},
+		},
+		"one that is cut": {
+			func() (any, error) { return nil, errors.New(strings.Repeat("x", 996) + token) },
+			lucius.ReportedError{Code: "work_failed", Message: strings.Repeat("x", 996) + "[sec"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(t)
+				cfg := q.config()
+				var err error
+				cfg.Client, err = lucius.NewClient(lucius.ClientConfig{
+					URL: "http://server.test", HTTPClient: &http.Client{Transport: q}, Token: token + "\n",
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w := lucius.NewWorker(cfg)
+				w.Handle("OCR", func(context.Context, *lucius.Task) (any, error) { return test.handle() })
+				stop := start(t, w)
+				q.enqueue("w1")
+				synctest.Wait()
+				if diff := cmp.Diff(&test.want, q.only("fail").Body.Error); diff != "" {
+					t.Errorf("(-want +got):\n%s", diff)
+				}
+				stop()
+			})
+		})
+	}
+	if got := (&lucius.StepError{Code: "token t"}).Reported("t", ""); got.Message != "token t" {
+		t.Errorf("a secret that is none: %q", got.Message)
+	}
+}
+
 // As FailNow of a test does: the attempt ends with its lease, and the worker goes on.
 func TestAHandlerThatEndsItsGoroutineHoldsNothing(t *testing.T) {
 	t.Parallel()

@@ -38,6 +38,9 @@ def do(task):
     what, first = task.payload["do"], task.attempt == 1
     if what == "final":
         raise Final("CONFORMANCE_FINAL", "told to fail")
+    if what == "quote_token":
+        with open(os.environ["LUCIUS_TOKEN_FILE"]) as file:
+            raise Final("CONFORMANCE_FINAL", f"refused: Bearer {file.read().strip()}")
     if what == "retry_once" and first:
         raise Retry("CONFORMANCE_RETRY", "told to retry")
     if what == "retry_after" and first:

@@ -59,12 +59,21 @@ func (c *Config) dialNamespace(ctx context.Context, args azservicebus.NewWebSock
 
 // emulator reports whether a connection string is that of an emulator.
 func emulator(connection string) bool {
-	for part := range strings.SplitSeq(connection, ";") {
-		name, value, _ := strings.Cut(part, "=")
-		if strings.EqualFold(name, "UseDevelopmentEmulator") {
-			yes, err := strconv.ParseBool(value)
-			return err == nil && yes // The Azure SDK has refused what is no bool.
+	yes, err := strconv.ParseBool(part(connection, "UseDevelopmentEmulator"))
+	return err == nil && yes // The Azure SDK has refused what is no bool.
+}
+
+// secrets returns the parts of a connection string that no error of a handler may report.
+func secrets(connection string) []string {
+	return []string{part(connection, "SharedAccessKey"), part(connection, "SharedAccessSignature")}
+}
+
+// part returns the value of a part of a connection string, empty if it has none.
+func part(connection, name string) string {
+	for pair := range strings.SplitSeq(connection, ";") {
+		if key, value, _ := strings.Cut(pair, "="); strings.EqualFold(key, name) {
+			return value
 		}
 	}
-	return false
+	return ""
 }

@@ -86,7 +86,7 @@ func (d *directive) do(handling, replying context.Context) bool {
 	if errors.Is(context.Cause(handling), lucius.ErrStopped) && !d.expired() {
 		return false
 	}
-	answer := reply{Type: "RESULT", Status: lucius.ResultStatusFailedFinal, Error: failure.Reported()}
+	answer := reply{Type: "RESULT", Status: lucius.ResultStatusFailedFinal, Error: failure.Reported(secrets(d.lane.cfg.Connection)...)}
 	if failure.Retryable {
 		answer.Status, answer.RetryAfterSeconds = lucius.ResultStatusFailedRetry, failure.After.Seconds()
 	}

@@ -13,7 +13,7 @@ from typing import Any, Dict, Mapping, Optional
 from ._completions import Completions
 from ._transport import Transport, segment, transient
 from .errors import LuciusError, ProblemError
-from .task import CANCELLED, LEASE_LOST, Report, Task, failure
+from .task import CANCELLED, LEASE_LOST, Report, Task, failure, fit
 
 log = logging.getLogger("lucius")
 
@@ -128,7 +128,7 @@ class Lease:
         A result that the server does not take fails the step: the next attempt would
         return the same.
         """
-        verb, body = end
+        verb, body = fit(end, self._transport.redact)
         if not self.lost and self._left() <= 0:
             self._lose("it has ended")
         if self.lost:

@@ -103,8 +103,11 @@ class Transport:
             connection.close()
 
     def redact(self, text: str) -> str:
-        """The text without the token, should a message have quoted it."""
-        return text.replace(self._sent, "[token]") if self._sent else text
+        """The text without the token, should a message have quoted it.
+
+        One of fewer than 8 characters is kept, as words have such parts.
+        """
+        return text.replace(self._sent, "[secret]") if len(self._sent) >= 8 else text
 
     @property
     def token_may_change(self) -> bool:

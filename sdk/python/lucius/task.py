@@ -147,8 +147,17 @@ def _cut(text: object, length: int = _MAX_MESSAGE) -> str:
 
 
 def failure(code: str, message: str, *, retryable: bool, after: Optional[float] = None) -> Report:
-    """The report of a failure."""
-    body: Dict[str, Any] = {"retryable": retryable, "error": {"code": _cut(code, _MAX_CODE), "message": _cut(message)}}
+    """The report of a failure, whose texts :func:`fit` makes fit to be sent."""
+    body: Dict[str, Any] = {"retryable": retryable, "error": {"code": str(code), "message": str(message)}}
     if after is not None:
         body["retry_after_seconds"] = min(max(0.0, after), 604800.0)
     return "fail", body
+
+
+def fit(end: Report, redact: Callable[[str], str]) -> Report:
+    """The report with the texts of its error redacted, and cut to the lengths that the server takes."""
+    verb, body = end
+    if "error" in body:
+        code, message = redact(body["error"]["code"]), redact(body["error"]["message"])
+        body = {**body, "error": {"code": _cut(code, _MAX_CODE), "message": _cut(message)}}
+    return verb, body

@@ -239,7 +239,7 @@ class Worker:
         """The report of a handler that raised something other than Final."""
         cause = task.cancelled.cause
         try:
-            message = self._transport.redact(f"{type(error).__name__}: {error}")
+            message = f"{type(error).__name__}: {error}"
         except Exception:  # Its __str__ fails.
             message = type(error).__name__
         if cause == CANCELLED:

@@ -54,7 +54,9 @@ class Reports(unittest.TestCase):
             (Retry("BUSY"), (True, "BUSY", "", None)),
             (RetryAfter(30, "BUSY"), (True, "BUSY", "", 30)),
             (KeyError("page"), (True, "work_failed", "KeyError: 'page'", None)),
-            (OSError("401 for secret-token"), (True, "work_failed", "OSError: 401 for [token]", None)),
+            (OSError("401 for secret-token"), (True, "work_failed", "OSError: 401 for [secret]", None)),
+            (Final("of secret-token", "401 for secret-token"), (False, "of [secret]", "401 for [secret]", None)),
+            (Retry("BUSY", "x" * 996 + "secret-token"), (True, "BUSY", "x" * 996 + "[sec", None)),
             (SystemExit(3), (True, "work_failed", "SystemExit: 3", None)),
             (asyncio.CancelledError(), (True, "work_failed", "CancelledError: ", None)),
             (Unprintable(), (True, "work_failed", "Unprintable", None)),
@@ -67,6 +69,11 @@ class Reports(unittest.TestCase):
                 verb, body = self.report(fail)
                 got = (body["retryable"], body["error"]["code"], body["error"]["message"], body.get("retry_after_seconds"))
                 self.assertEqual((verb, got), ("fail", want))
+
+    def test_a_short_token_is_no_secret(self):
+        def fail(task):
+            raise ValueError("not a token")
+        self.assertEqual(self.report(fail, token="t")[1]["error"]["message"], "ValueError: not a token")
 
     def test_an_async_handler_that_exits_does_not_end_the_others(self):
         async def handler(task):

@@ -1,5 +1,6 @@
 /** The conformance worker: sdk/conformance/README.md says what it does. */
 
+import { readFile } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
 
 import { Final, Retry, RetryAfter, type Task, Worker } from "../src/index.js";
@@ -31,6 +32,10 @@ async function act(task: Task) {
   const what = task.payload["do"];
   const first = task.attempt === 1;
   if (what === "final") throw new Final("CONFORMANCE_FINAL", "told to fail");
+  if (what === "quote_token") {
+    const token = await readFile(process.env["LUCIUS_TOKEN_FILE"]!, "utf8");
+    throw new Final("CONFORMANCE_FINAL", `refused: Bearer ${token.trim()}`);
+  }
   if (what === "retry_once" && first) throw new Retry("CONFORMANCE_RETRY", "told to retry");
   if (what === "retry_after" && first) {
     throw new RetryAfter(task.payload["seconds"], "CONFORMANCE_RETRY_AFTER", "told to retry later");

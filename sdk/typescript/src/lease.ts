@@ -15,14 +15,21 @@ const maxCode = 128;
 /** How a task ended: the verb, and the body of its request. */
 export interface Report {
   verb: "complete" | "fail";
-  body: Record<string, unknown>;
+  body: Record<string, unknown> & { error?: { code: string; message: string } };
 }
 
-/** The report of a failure. */
+/** The report of a failure, whose texts {@link fit} makes fit to be sent. */
 export function failure(code: string, message: string, retryable: boolean, after?: number): Report {
-  const body: Record<string, unknown> = { retryable, error: { code: cut(code, maxCode), message: cut(message) } };
+  const body: Report["body"] = { retryable, error: { code: String(code), message: String(message) } };
   if (after !== undefined) body["retry_after_seconds"] = after > 0 ? Math.min(after, 604_800) : 0;
   return { verb: "fail", body };
+}
+
+/** The body with the texts of its error redacted, and cut to the lengths that the server takes. */
+function fit(body: Report["body"], redact: (text: string) => string): Report["body"] {
+  if (!body.error) return body;
+  const { code, message } = body.error;
+  return { ...body, error: { code: cut(redact(code), maxCode), message: cut(redact(message)) } };
 }
 
 /** Receives warnings and errors; console does. */
@@ -74,7 +81,7 @@ export class Lease {
     if (!this.#lost && this.#left() <= 0) this.#lose("it has ended");
     if (this.#lost) return;
     try {
-      await this.#verb(verb, body, { retryFor: Infinity, timeout: callTimeout, signal: finished, log: this.log });
+      await this.#verb(verb, fit(body, (text) => this.transport.redact(text)), { retryFor: Infinity, timeout: callTimeout, signal: finished, log: this.log });
     } catch (error) {
       if (verb === "complete" && error instanceof ProblemError && (error.status === 413 || error.status === 422)) {
         return this.report(failure("result_refused", error.message, false), finished);

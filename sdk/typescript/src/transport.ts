@@ -63,9 +63,12 @@ export class Transport {
     this.#token = token ?? (process.env["LUCIUS_TOKEN"] || (file ? () => tokenOf(file) : ""));
   }
 
-  /** The text without the token, should a message have quoted it. */
+  /**
+   * The text without the token, should a message have quoted it. One of fewer than 8
+   * characters is kept, as words have such parts.
+   */
   redact(text: string): string {
-    return this.#sent ? text.replaceAll(this.#sent, "[token]") : text;
+    return this.#sent.length >= 8 ? text.replaceAll(this.#sent, "[secret]") : text;
   }
 
   get tokenMayChange(): boolean {

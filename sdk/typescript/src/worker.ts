@@ -188,7 +188,7 @@ export class Worker {
   #failed(task: Task, error: unknown): Report {
     let message = "the handler failed";
     try {
-      message = this.#transport.redact(error instanceof Error ? `${error.name}: ${error.message}` : String(error));
+      message = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
     } catch {
       // What was thrown has no text.
     }

@@ -46,7 +46,9 @@ test("errors say what comes next", async () => {
     [new Retry("BUSY"), [true, "BUSY", "", undefined]],
     [new RetryAfter(30, "BUSY"), [true, "BUSY", "", 30]],
     [new TypeError("no page"), [true, "work_failed", "TypeError: no page", undefined]],
-    [new Error("401 for secret-token"), [true, "work_failed", "Error: 401 for [token]", undefined]],
+    [new Error("401 for secret-token"), [true, "work_failed", "Error: 401 for [secret]", undefined]],
+    [new Final("of secret-token", "401 for secret-token"), [false, "of [secret]", "401 for [secret]", undefined]],
+    [new Retry("BUSY", "x".repeat(996) + "secret-token"), [true, "BUSY", "x".repeat(996) + "[sec", undefined]],
     ["thrown text", [true, "work_failed", "thrown text", undefined]],
     [Object.create(null), [true, "work_failed", "the handler failed", undefined]],
     [new Final(404 as any, 5 as any), [false, "404", "5", undefined]],
@@ -58,6 +60,11 @@ test("errors say what comes next", async () => {
     assert.equal(verb, "fail");
     assert.deepEqual([body.retryable, body.error.code, body.error.message, body.retry_after_seconds], want);
   }
+});
+
+test("a short token is no secret", async () => {
+  const { body } = await report(() => { throw new Error("not a token"); }, { token: "t" });
+  assert.equal(body.error.message, "Error: not a token");
 });
 
 test("a result that cannot be taken is final", async () => {

@@ -94,6 +94,12 @@ func (c *conformance) conform(ctx context.Context, task *lucius.Task) (any, erro
 	switch {
 	case p.Do == "final":
 		return nil, lucius.Final("CONFORMANCE_FINAL", "told to fail")
+	case p.Do == "quote_token":
+		token, err := os.ReadFile(os.Getenv("LUCIUS_TOKEN_FILE")) //nolint:gosec // The test names the file.
+		if err != nil {
+			return nil, err
+		}
+		return nil, lucius.Final("CONFORMANCE_FINAL", "refused: Bearer %s", strings.TrimSpace(string(token)))
 	case p.Do == "retry_once" && first:
 		return nil, lucius.Retry("CONFORMANCE_RETRY", "told to retry")
 	case p.Do == "retry_after" && first:
