@@ -73,6 +73,7 @@ func TestConformance(t *testing.T) {
 			b.together(t)
 			b.crash(t)
 			b.slowNetwork(t)
+			b.anyStep(t, sdk)
 			b.drain(t)
 			b.stop(t, sdk)
 			b.oracle(t)
@@ -99,10 +100,13 @@ func (s *sdk) present(t *testing.T) {
 	})
 }
 
-// add submits a job.
-func (b *bench) add(payload what) string {
+// add submits a job for the worker.
+func (b *bench) add(payload what) string { b.t.Helper(); return b.addOf("sdk.conform", payload) }
+
+// addOf submits a job of a request type.
+func (b *bench) addOf(requestType string, payload what) string {
 	b.t.Helper()
-	job := b.submit(payload)
+	job := b.submit(requestType, payload)
 	b.jobs = append(b.jobs, job)
 	return job
 }
@@ -253,6 +257,23 @@ func (b *bench) slowNetwork(t *testing.T) {
 			t.Errorf("in a slow network the job ended %s in attempt %d", j.State, j.Steps[0].AttemptNo)
 		}
 	}
+}
+
+// anyStep expects the worker to leave a step whose type it has no handler for to another one,
+// which has a handler for any.
+func (b *bench) anyStep(t *testing.T, sdk *sdk) {
+	t.Helper()
+	other := b.addOf("sdk.other", what{"do": "succeed"})
+	b.wait(b.add(what{"do": "succeed"})) // The worker has claimed since.
+	if j := b.job(other); j.Steps[0].Owner != "" {
+		t.Errorf("a worker took a step of another type: %+v", j)
+	}
+	more := startWorker(t, sdk, b.proxy.url, 60, "CONFORMANCE_ANY_STEP=yes")
+	if j := b.wait(other); j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
+		t.Errorf("a step of any type ended its job %s %q in attempt %d", j.State, j.ErrorCode, j.Steps[0].AttemptNo)
+	}
+	more.terminate()
+	more.exits(t)
 }
 
 // drain stops the worker while it has a task: it finishes it, and takes no other.

@@ -156,12 +156,12 @@ type what map[string]any
 
 const traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// submit submits a job and returns its id.
-func (s *site) submit(payload what) string {
+// submit submits a job of a request type, and returns its id.
+func (s *site) submit(requestType string, payload what) string {
 	s.t.Helper()
 	var accepted struct{ JobID string }
 	s.call("POST", "/v1/commands", map[string]any{
-		"tenant_id": "tenant_a", "request_type": "sdk.conform", "schema_version": "1", "payload": payload,
+		"tenant_id": "tenant_a", "request_type": requestType, "schema_version": "1", "payload": payload,
 		"input_ref": what{"uri": "conformance://in"}, "output_ref": what{"uri": "conformance://out"},
 		"idempotency_key": fmt.Sprint(time.Now().UnixNano()), "traceparent": traceparent,
 	}, &accepted)

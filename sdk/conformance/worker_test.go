@@ -37,15 +37,16 @@ type worker struct {
 	lines []line
 }
 
-// startWorker starts the SDK's conformance worker on the proxy.
-func startWorker(t *testing.T, sdk *sdk, url string, grace int) *worker {
+// startWorker starts the SDK's conformance worker on the proxy, with further settings.
+func startWorker(t *testing.T, sdk *sdk, url string, grace int, settings ...string) *worker {
 	t.Helper()
 	w := &worker{t: t, ended: make(chan struct{}), token: filepath.Join(t.TempDir(), "token")}
 	w.writeToken(t, "the first token")
 	w.cmd = exec.Command(sdk.command[0], sdk.command[1:]...)
 	w.cmd.Dir = sdk.dir
 	w.cmd.Env = append(os.Environ(), "LUCIUS_URL="+url, "LUCIUS_TOKEN=", "LUCIUS_TOKEN_FILE="+w.token, "CONFORMANCE_PARALLEL=24",
-		fmt.Sprint("CONFORMANCE_GRACE_SECONDS=", grace))
+		fmt.Sprint("CONFORMANCE_GRACE_SECONDS=", grace), "CONFORMANCE_ANY_STEP=")
+	w.cmd.Env = append(w.cmd.Env, settings...)
 	w.cmd.Stderr = &w.said
 	out, err := w.cmd.StdoutPipe()
 	if err != nil {

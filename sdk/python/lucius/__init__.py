@@ -21,10 +21,10 @@ from .errors import (
 from .model import Accepted, Command, Event, Job, Step
 from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
 from .transaction import Submission, submission_of, submit_tx
-from .worker import Worker
+from .worker import ANY_STEP, Worker
 
 __all__ = [
-    "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Client", "Command", "ConflictError", "Event",
+    "ANY_STEP", "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Client", "Command", "ConflictError", "Event",
     "Final", "ForbiddenError", "InvalidError", "Job", "LEASE_LOST", "LuciusError", "NoAnswerError", "NotFoundError",
     "ProblemError", "Retry", "RetryAfter", "STOPPING", "Step", "Submission", "Task", "TimedOutError", "UnauthenticatedError",
     "UnavailableError", "Violation", "Watch", "Worker", "submission_of", "submit_tx",

@@ -31,6 +31,9 @@ Handler = Callable[[Task], Any]
 Middleware = Callable[[Task, Handler], Any]
 H = TypeVar("H", bound=Handler)
 
+#: Stands for all step types, see :meth:`Worker.step`.
+ANY_STEP = "*"
+
 # The server's limit of a reference, in bytes of JSON.
 _MAX_RESULT = 8 << 10
 # What handlers get to end after the cancellation at the end of the grace.
@@ -79,7 +82,11 @@ class Worker:
         self._loop_guard = threading.Lock()
 
     def step(self, step_type: str) -> Callable[[H], H]:
-        """Register the decorated function, plain or ``async``, for a step type."""
+        """Register the decorated function, plain or ``async``, for a step type.
+
+        With :data:`ANY_STEP` it does the steps of all types of the worker's services that
+        have no handler of their own.
+        """
         def register(handler: H) -> H:
             if step_type in self._handlers:
                 raise ValueError(f"step type {step_type!r} has a handler already")
@@ -171,8 +178,10 @@ class Worker:
 
     def _claim(self, most: int) -> List[Mapping[str, Any]]:
         """Claim and start up to most items, and wait for the first."""
-        body = {"owner": self.owner, "services": self._services, "step_types": sorted(self._handlers),
-                "max": most, "wait_seconds": self._claim_wait, "start": True, "request_id": str(uuid.uuid4())}
+        body = {"owner": self.owner, "services": self._services, "max": most, "wait_seconds": self._claim_wait,
+                "start": True, "request_id": str(uuid.uuid4())}
+        if ANY_STEP not in self._handlers:
+            body["step_types"] = sorted(self._handlers)
         try:
             answer = self._transport.call("POST", "/v1/work:claim", body, timeout=self._claim_wait + 10,
                                           retry_for=float("inf"), interruptible=self._stopping,
@@ -220,9 +229,9 @@ class Worker:
                 self._changed.notify_all()
 
     def _handle(self, task: Task) -> Report:
-        handler = self._handlers.get(task.step_type)
+        handler = self._handlers.get(task.step_type) or self._handlers.get(ANY_STEP)
         if handler is None:
-            return failure("step_type_unknown", f"no handler for {task.step_type}", retryable=True)
+            return failure("step_type_unknown", f"this worker has no handler for {task.step_type}", retryable=True)
         for middleware in reversed(self._middleware):
             handler = _wrapped(middleware, handler)
         try:

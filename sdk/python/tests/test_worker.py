@@ -5,17 +5,18 @@ import threading
 import unittest
 from pathlib import Path
 
-from lucius import CANCELLED, Final, ProblemError, Retry, RetryAfter, Worker
+from lucius import ANY_STEP, CANCELLED, STOPPING, Final, ProblemError, Retry, RetryAfter, Worker
 
 from .fake import Fake, Queue
 
 logging.getLogger("lucius").setLevel(logging.CRITICAL)
 
 
-def run(queue, handler, **options):
+def run(queue, handler, step_types=("EXTRACT",), **options):
     """Run a worker until all tasks of the queue are reported, and return the reports."""
     worker = Worker("extract", url=queue.url, **{"token": "secret-token", **options})
-    worker.step("EXTRACT")(handler)
+    for step_type in step_types:
+        worker.step(step_type)(handler)
     running = threading.Thread(target=worker.run)
     running.start()
     try:
@@ -108,6 +109,35 @@ class Reports(unittest.TestCase):
         message = self.report(fail)[1]["error"]["message"]
         self.assertLessEqual(len(message.encode()), 1000)
         self.assertEqual(set(message[len("ValueError: "):]), {"ä"})
+
+
+class StepTypes(unittest.TestCase):
+    def claims(self, queue):
+        return [request.body.get("step_types") for request in queue.requests if request.path == "/v1/work:claim"]
+
+    def test_a_worker_claims_those_that_it_has_handlers_for(self):
+        queue = Queue({})
+        (verb, body), = run(queue, lambda task: None, ["SCAN", "OCR"])  # The server gives it another one.
+        self.assertEqual(self.claims(queue)[0], ["OCR", "SCAN"])
+        self.assertEqual((verb, body["retryable"], body["error"]), (
+            "fail", True, {"code": "step_type_unknown", "message": "this worker has no handler for EXTRACT"}))
+
+    def test_the_handler_of_any_step_does_what_has_no_other(self):
+        queue = Queue({})
+        worker = Worker("extract", url=queue.url)
+
+        @worker.step("SCAN")
+        def scan(task):
+            raise Final("ANOTHERS_STEP")
+
+        @worker.step(ANY_STEP)
+        def do(task):
+            worker.stop()
+            return {"uri": task.step_type}
+        worker.run()
+        queue.close()
+        self.assertEqual(self.claims(queue)[0], None)
+        self.assertEqual([(verb, body["result_ref"]) for verb, body in queue.reports], [("complete", {"uri": "EXTRACT"})])
 
 
 class Completions(unittest.TestCase):

@@ -3,7 +3,7 @@ export type { Log } from "./lease.js";
 export { Task, type Directive, type Progress, type Ref } from "./task.js";
 export type { Connection, Token } from "./transport.js";
 export { submissionOf, submitTx, type Queryable, type Submission } from "./transaction.js";
-export { Worker, type Handler, type Middleware, type Result, type WorkerOptions } from "./worker.js";
+export { anyStep, Worker, type Handler, type Middleware, type Result, type WorkerOptions } from "./worker.js";
 export {
   Client, ended, type Accepted, type ClientOptions, type Command, type Event, type Job, type JobState, type ListOptions,
 } from "./client.js";

@@ -40,6 +40,9 @@ const maxResult = 8 << 10;
 // What handlers get to end after the cancellation at the end of the grace.
 const lastMilliseconds = 2_000;
 
+/** Stands for all step types, see {@link Worker.step}. */
+export const anyStep = "*";
+
 /**
  * Does the steps of one service, or of several. Register a handler for each step type with
  * {@link Worker.step}, then call {@link Worker.run}. Delivery is at least once: a handler
@@ -72,7 +75,10 @@ export class Worker {
     this.owner = options.owner ?? `${hostname().slice(0, 64)}-${process.pid}-${randomUUID().slice(0, 8)}`;
   }
 
-  /** Register the handler of a step type. */
+  /**
+   * Register the handler of a step type. That of {@link anyStep} does the steps of all types
+   * of the worker's services that have no handler of their own.
+   */
   step(stepType: string, handler: Handler): this {
     if (this.#handlers.has(stepType)) throw new Error(`step type ${stepType} has a handler already`);
     this.#handlers.set(stepType, handler);
@@ -120,8 +126,8 @@ export class Worker {
   /** Claim and start up to most items, and wait for the first. */
   async #claim(most: number): Promise<WorkItem[]> {
     const body = {
-      owner: this.owner, services: this.#services, step_types: [...this.#handlers.keys()], max: most,
-      wait_seconds: this.#options.claimWait, start: true, request_id: randomUUID(),
+      owner: this.owner, services: this.#services, max: most, wait_seconds: this.#options.claimWait, start: true,
+      ...(this.#handlers.has(anyStep) ? {} : { step_types: [...this.#handlers.keys()] }), request_id: randomUUID(),
     };
     const path = "/v1/work:claim";
     const signal = this.#stopping.signal;
@@ -171,8 +177,8 @@ export class Worker {
   }
 
   async #handle(task: Task): Promise<Report> {
-    let handler = this.#handlers.get(task.stepType);
-    if (!handler) return failure("step_type_unknown", `no handler for ${task.stepType}`, true);
+    let handler = this.#handlers.get(task.stepType) ?? this.#handlers.get(anyStep);
+    if (!handler) return failure("step_type_unknown", `this worker has no handler for ${task.stepType}`, true);
     for (const middleware of [...this.#options.middleware].reverse()) {
       const next: Handler = handler;
       handler = (task) => middleware(task, next);

@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Final, type Handler, type Middleware, ProblemError, Retry, RetryAfter, Worker, type WorkerOptions } from "../src/index.js";
-import { type Accepts, fake, queue, type Refuse } from "./fake.js";
+import { anyStep, Final, type Handler, type Middleware, ProblemError, Retry, RetryAfter, Worker, type WorkerOptions } from "../src/index.js";
+import { type Accepts, type Asked, fake, queue, type Refuse } from "./fake.js";
 
 const warnings: Error[] = [];
 process.on("warning", (warning) => warnings.push(warning));
@@ -21,6 +21,8 @@ async function run(payloads: unknown[], handler: Handler, options: Partial<Worke
   server.close();
   return server.reports;
 }
+
+const claims = (asked: Asked[]) => asked.filter(({ path }) => path === "/v1/work:claim").map(({ body }) => body.step_types);
 
 async function report(handler: Handler, options: Partial<WorkerOptions> = {}) {
   const [one, ...more] = await run([{ language: "en" }], handler, options);
@@ -65,6 +67,35 @@ test("errors say what comes next", async () => {
 test("a short token is no secret", async () => {
   const { body } = await report(() => { throw new Error("not a token"); }, { token: "t" });
   assert.equal(body.error.message, "Error: not a token");
+});
+
+test("a worker claims the step types that it has handlers for", async () => {
+  const server = await queue([{}]); // It gives the worker another one.
+  const worker = new Worker({ service: "extract", url: server.url, log: silent }).step("SCAN", () => {}).step("OCR", () => {});
+  const running = worker.run();
+  await server.reported;
+  worker.stop();
+  await running;
+  server.close();
+  assert.deepEqual(claims(server.asked)[0], ["SCAN", "OCR"]);
+  const { verb, body } = server.reports[0]!;
+  assert.deepEqual([verb, body.retryable, body.error], [
+    "fail", true, { code: "step_type_unknown", message: "this worker has no handler for EXTRACT" },
+  ]);
+});
+
+test("the handler of any step does what has no other", async () => {
+  const server = await queue([{}]);
+  const worker = new Worker({ service: "extract", url: server.url, log: silent });
+  worker.step("SCAN", () => { throw new Final("ANOTHERS_STEP"); });
+  worker.step(anyStep, (task) => {
+    worker.stop();
+    return { uri: task.stepType };
+  });
+  await worker.run();
+  server.close();
+  assert.equal(claims(server.asked)[0], undefined);
+  assert.deepEqual(server.reports.map(({ verb, body }) => [verb, body.result_ref]), [["complete", { uri: "EXTRACT" }]]);
 });
 
 test("a result that cannot be taken is final", async () => {
