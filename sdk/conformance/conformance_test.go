@@ -305,7 +305,7 @@ func (b *bench) stop(t *testing.T, sdk *sdk) {
 		t.Errorf("the worker did not write %+v", want)
 	}
 	reports := b.proxy.seen(func(c *call) bool { return c.jobID == job && c.verb == "fail" })
-	if len(reports) != 1 || reports[0].body.Error.Code != "worker_stopped" || !reports[0].body.Retryable {
+	if len(reports) != 1 || reports[0].body.Error.Code != "worker_stopped" || !reports[0].body.Retryable || reports[0].body.RetryAfter != 1 {
 		t.Errorf("the report of a task that outlasted the grace: %+v", reports)
 	}
 	b.call("POST", "/v1/jobs/"+job+":cancel", what{}, nil)

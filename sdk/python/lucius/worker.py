@@ -239,13 +239,11 @@ class Worker:
             if inspect.isawaitable(result):
                 result = self._await(task, result)
             return _completion(result)
-        except Final as error:
-            return failure(error.code, error.message, retryable=False)
         except BaseException as error:
             return self._failed(task, error)
 
     def _failed(self, task: Task, error: BaseException) -> Report:
-        """The report of a handler that raised something other than Final."""
+        """The report of a handler that raised an exception."""
         cause = task.cancelled.cause
         try:
             message = f"{type(error).__name__}: {error}"
@@ -253,11 +251,13 @@ class Worker:
             message = type(error).__name__
         if cause == CANCELLED:
             return failure("cancelled", message, retryable=False)
+        if cause == STOPPING:  # Another worker gets the step at once.
+            return failure("worker_stopped", message, retryable=True, after=1)
+        if isinstance(error, Final):
+            return failure(error.code, error.message, retryable=False)
         if isinstance(error, Retry):
             after = error.seconds if isinstance(error, RetryAfter) else None
             return failure(error.code, error.message, retryable=True, after=after)
-        if cause == STOPPING:
-            return failure("worker_stopped", message, retryable=True)
         if cause is None:
             log.error("the handler of %s failed", task.work_id, exc_info=error)
         return failure("work_failed", message, retryable=True)

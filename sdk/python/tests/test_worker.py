@@ -76,6 +76,32 @@ class Reports(unittest.TestCase):
             raise ValueError("not a token")
         self.assertEqual(self.report(fail, token="t")[1]["error"]["message"], "ValueError: not a token")
 
+    def test_a_failure_after_the_cancellation_says_so(self):
+        for error in (Final("GIVEN_UP"), Retry("BUSY"), KeyError("page")):
+            def fail(task, error=error):
+                task.cancelled.wait(60)
+                raise error
+            with self.subTest(error=repr(error)):
+                (_, body), = run(Queue({}, lease=1, beat={"cancel_requested": True}), fail)
+                self.assertEqual((body["retryable"], body["error"]["code"]), (False, "cancelled"))
+
+    def test_another_worker_gets_the_step_soon_after_the_grace(self):
+        for error in (Final("GIVEN_UP"), RetryAfter(600), KeyError("page")):
+            queue = Queue({})
+            self.addCleanup(queue.close)
+            worker = Worker("extract", url=queue.url, grace=0)
+
+            @worker.step("EXTRACT")
+            def fail(task, error=error, worker=worker):
+                worker.stop()
+                task.cancelled.wait(60)
+                self.assertEqual(task.cancelled.cause, STOPPING)
+                raise error
+            with self.subTest(error=repr(error)):
+                worker.run()
+                (_, body), = queue.reports
+                self.assertEqual((body["retryable"], body["error"]["code"], body["retry_after_seconds"]), (True, "worker_stopped", 1))
+
     def test_an_async_handler_that_exits_does_not_end_the_others(self):
         async def handler(task):
             if task.payload["exits"]:

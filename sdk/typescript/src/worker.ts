@@ -186,11 +186,11 @@ export class Worker {
     try {
       return completion(await handler(task));
     } catch (error) {
-      return error instanceof Final ? failure(error.code, error.message, false) : this.#failed(task, error);
+      return this.#failed(task, error);
     }
   }
 
-  /** The report of a handler that threw something other than Final. */
+  /** The report of a handler that threw. */
   #failed(task: Task, error: unknown): Report {
     let message = "the handler failed";
     try {
@@ -199,10 +199,11 @@ export class Worker {
       // What was thrown has no text.
     }
     if (task.cause === "cancelled") return failure("cancelled", message, false);
+    if (task.cause === "stopping") return failure("worker_stopped", message, true, 1); // Another worker gets the step at once.
+    if (error instanceof Final) return failure(error.code, error.message, false);
     if (error instanceof Retry) {
       return failure(error.code, error.message, true, error instanceof RetryAfter ? error.seconds : undefined);
     }
-    if (task.cause === "stopping") return failure("worker_stopped", message, true);
     if (task.cause === undefined) this.#options.log.error(`the handler of ${task.workId} failed`, error);
     return failure("work_failed", message, true);
   }

@@ -69,6 +69,29 @@ test("a short token is no secret", async () => {
   assert.equal(body.error.message, "Error: not a token");
 });
 
+test("a failure after the cancellation says so", async () => {
+  for (const error of [new Final("GIVEN_UP"), new Retry("BUSY"), new TypeError("no page")]) {
+    const [one] = await run([{}], (task) => new Promise((_, reject) => {
+      task.cancelled.addEventListener("abort", () => reject(error));
+    }), {}, { seconds: 1, beat: { cancel_requested: true } });
+    assert.deepEqual([one?.body.retryable, one?.body.error.code], [false, "cancelled"]);
+  }
+});
+
+test("another worker gets the step soon after the grace", async () => {
+  for (const error of [new Final("GIVEN_UP"), new RetryAfter(600), new TypeError("no page")]) {
+    const server = await queue([{}]);
+    const worker = new Worker({ service: "extract", url: server.url, log: silent, grace: 0 });
+    await worker.step("EXTRACT", (task) => new Promise((_, reject) => {
+      worker.stop();
+      task.cancelled.addEventListener("abort", () => reject(error));
+    })).run();
+    server.close();
+    const [one] = server.reports;
+    assert.deepEqual([one?.body.retryable, one?.body.error.code, one?.body.retry_after_seconds], [true, "worker_stopped", 1]);
+  }
+});
+
 test("a worker claims the step types that it has handlers for", async () => {
   const server = await queue([{}]); // It gives the worker another one.
   const worker = new Worker({ service: "extract", url: server.url, log: silent }).step("SCAN", () => {}).step("OCR", () => {});
