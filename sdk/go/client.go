@@ -70,6 +70,9 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 		if file := os.Getenv("LUCIUS_TOKEN_FILE"); c.token == "" && file != "" {
 			c.source = tokenFile(file)
 		}
+		if strings.ContainsFunc(strings.TrimSpace(c.token), func(r rune) bool { return r < ' ' || r > '~' }) {
+			return nil, errors.New("lucius: the token has characters that a header cannot hold")
+		}
 	}
 	if c.http == nil {
 		c.http = &http.Client{Transport: &http.Transport{

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -575,6 +576,26 @@ func TestAnAnswerThatIsNotTheServersIsRefused(t *testing.T) {
 		_, err := client(t, &scripted{t: t, answers: []answer{test.answer}}).Get(t.Context(), "j1")
 		if err == nil || err.Error() != test.want {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestARequestThatCannotBeEncodedIsNotSent(t *testing.T) {
+	t.Parallel()
+	wrong := command
+	wrong.Payload = math.NaN()
+	const want = "submit: the request cannot be encoded: json: unsupported value: NaN"
+	if _, err := client(t, &scripted{t: t}).Submit(t.Context(), wrong); err == nil || err.Error() != want {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNewClientSaysWhatIsWrongWithTheToken(t *testing.T) {
+	t.Parallel()
+	for _, token := range []string{"two\nlines", "tökén"} {
+		_, err := lucius.NewClient(lucius.ClientConfig{Token: token})
+		if err == nil || err.Error() != "lucius: the token has characters that a header cannot hold" {
+			t.Errorf("%q: %v", token, err)
 		}
 	}
 }

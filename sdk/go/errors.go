@@ -23,6 +23,9 @@ type Error struct {
 
 // Error implements error.
 func (e *Error) Error() string {
+	if e.Status == 0 && e.Code == "" { // The request was not sent.
+		return e.Detail
+	}
 	var text strings.Builder
 	fmt.Fprintf(&text, "the server answered %d", e.Status)
 	if e.Code != "" {

@@ -61,12 +61,13 @@ export class Client {
    */
   async submitBatch(commands: Command[]): Promise<(Accepted | ProblemError)[]> {
     const path = "/v1/commands:batch";
+    const bodies = commands.map((command) => JSON.stringify(command));
     const results: (Schemas["BatchItem"] | undefined)[] = commands.map(() => undefined);
     const isUndecided = (one?: Schemas["BatchItem"]) => !one || new ProblemError(one.status, {}).transient;
     const once = async (): Promise<Answer> => {
       const asked = [...commands.keys()].filter((index) => isUndecided(results[index]));
-      const body = { commands: asked.map((index) => commands[index]) };
-      const answer = await this.#transport.once("POST", path, { body, timeout: batchTimeout });
+      const text = `{"commands":[${asked.map((index) => bodies[index]).join()}]}`;
+      const answer = await this.#transport.once("POST", path, { text, timeout: batchTimeout });
       if (answer.status !== 200) return answer;
       const said = JSON.parse(answer.text) as Schemas["BatchResult"];
       if (said.results.length !== asked.length) throw new LuciusError("it answered another number of commands");

@@ -70,12 +70,12 @@ export class Completions {
 
   async #alone({ workId, body, headers, resolve }: Completion): Promise<void> {
     const path = `/v1/work/${encodeURIComponent(workId)}:complete`;
-    resolve(await this.transport.once("POST", path, { body, headers, timeout, signal: this.finished }));
+    resolve(await this.transport.once("POST", path, { text: JSON.stringify(body), headers, timeout, signal: this.finished }));
   }
 
   async #together(batch: Completion[]): Promise<void> {
-    const body = { items: batch.map(({ workId, body }) => ({ work_id: workId, ...body })) };
-    const answer = await this.transport.once("POST", "/v1/work:complete", { body, timeout: batchTimeout, signal: this.finished });
+    const text = JSON.stringify({ items: batch.map(({ workId, body }) => ({ work_id: workId, ...body })) });
+    const answer = await this.transport.once("POST", "/v1/work:complete", { text, timeout: batchTimeout, signal: this.finished });
     if (ProblemError.parse(answer.status, "").transient || answer.status === 401) {
       for (const one of batch) one.resolve(answer);
       return;

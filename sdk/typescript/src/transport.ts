@@ -14,7 +14,8 @@ export interface Connection {
 }
 
 export interface CallOptions {
-  body?: unknown;
+  /** The body, as JSON. */
+  text?: string | undefined;
   headers?: Record<string, string>;
   /** How long one try may take, in milliseconds. */
   timeout?: number;
@@ -60,7 +61,8 @@ export class Transport {
     if (!/^https?:$/.test(parsed.protocol)) throw new TypeError(`${parsed.href} is no http or https URL`);
     this.#base = parsed.href.replace(/\/+$/, "");
     const file = process.env["LUCIUS_TOKEN_FILE"];
-    this.#token = token ?? (process.env["LUCIUS_TOKEN"] || (file ? () => tokenOf(file) : ""));
+    const found = token ?? (process.env["LUCIUS_TOKEN"] || (file ? () => tokenOf(file) : ""));
+    this.#token = typeof found === "function" ? found : checked(found);
   }
 
   /**
@@ -78,13 +80,12 @@ export class Transport {
   /** Make one try of a request. It rejects if there is no answer. */
   async send(method: string, path: string, options: CallOptions): Promise<Response> {
     const headers: Record<string, string> = { accept: "application/json", ...options.headers };
-    const token = typeof this.#token === "function" ? await this.#token() : this.#token;
-    this.#sent = (token ?? "").trim(); // A file with one often ends with a line break.
+    this.#sent = typeof this.#token === "function" ? checked(await this.#token()) : this.#token;
     if (this.#sent) headers["authorization"] = `Bearer ${this.#sent}`;
     const request: RequestInit = { method, headers, redirect: "manual" }; // A POST would become a GET.
-    if (options.body !== undefined) {
+    if (options.text !== undefined) {
       headers["content-type"] = "application/json";
-      request.body = JSON.stringify(options.body);
+      request.body = options.text;
     }
     if (options.signal) request.signal = options.signal;
     return fetch(this.#base + path, request);
@@ -98,8 +99,12 @@ export class Transport {
     });
   }
 
-  /** Make a call and return its answer. It rejects with ProblemError or NoAnswerError. */
-  async call<T>(method: string, path: string, options: CallOptions = {}): Promise<T> {
+  /**
+   * Make a call and return its answer. It rejects with ProblemError or NoAnswerError, or with
+   * TypeError if the body cannot be encoded.
+   */
+  async call<T>(method: string, path: string, { body, ...limits }: CallOptions & { body?: unknown } = {}): Promise<T> {
+    const options: CallOptions = { ...limits, text: body === undefined ? undefined : JSON.stringify(body) };
     const { retryFor = 60_000, repeat401, signal, enough, log, once = () => this.once(method, path, options) } = options;
     const giveUp = performance.now() + retryFor;
     for (let delay = firstDelay, tries = 1; ; delay = Math.min(delay * 2, longestDelay), tries++) {
@@ -122,6 +127,14 @@ export class Transport {
       if (performance.now() + wait > giveUp || !(await sleep(wait, signal, enough))) throw failure;
     }
   }
+}
+
+/** The token without the line break with which a file often ends. */
+function checked(token: string | undefined): string {
+  const trimmed = (token ?? "").trim();
+  // The error of fetch would quote it.
+  if (!/^[\x20-\x7e]*$/.test(trimmed)) throw new TypeError("the token has characters that a header cannot hold");
+  return trimmed;
 }
 
 /** The token in the file. */

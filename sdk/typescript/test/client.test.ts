@@ -67,6 +67,25 @@ test("a token is read for each request", async (t) => {
   assert.deepEqual(asked.map(({ headers }) => headers.authorization), ["Bearer first", "Bearer second"]);
 });
 
+test("a token that no header can hold is not sent, and not quoted", async (t) => {
+  const { url, asked } = await serve(t, [{ status: 200, body: {} }]);
+  assert.throws(() => new Client({ url, token: "two\nlines" }), /^TypeError: the token has characters/);
+  await assert.rejects(new Client({ url, token: () => "two\nlines", retryFor: 0 }).get("j1"), (error) => {
+    assert.ok(error instanceof NoAnswerError);
+    assert.equal(error.message, "GET /v1/jobs/j1: the token has characters that a header cannot hold");
+    return true;
+  });
+  assert.equal(asked.length, 0);
+});
+
+test("a request that cannot be encoded is not sent", async (t) => {
+  const { client, asked } = await serve(t, [{ status: 202, body: receipt }]);
+  const wrong = { ...command, payload: { n: 1n } };
+  await assert.rejects(client.submit(wrong), TypeError);
+  await assert.rejects(client.submitBatch([wrong]), TypeError);
+  assert.equal(asked.length, 0);
+});
+
 test("a wait ends with its signal", async (t) => {
   const { client } = await serve(t, [{ status: 200, body: { state: "IN_PROGRESS" } }]);
   const signal = AbortSignal.timeout(100);
