@@ -94,8 +94,7 @@ class Completions:
             for one in batch:
                 one.answer = status, headers, content
             return
-        said = decoded(content) if status == 200 else None
-        results = said.get("results", []) if isinstance(said, dict) else []
+        results = decoded(content).get("results", []) if status == 200 else []
         if len(results) != len(batch):  # One of them may be at fault.
             for one in batch:
                 one.alone = True

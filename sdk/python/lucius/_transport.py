@@ -194,7 +194,7 @@ class Transport:
                 status, answer, content = once() if once else self.once(
                     method, path, text, headers or {}, timeout, interruptible)
                 if 200 <= status < 300:
-                    return decoded(content) if content else None
+                    return decoded(content)
                 failure = ProblemError.parse(status, content)
                 if not (transient(status) or repeat_401 and status == 401):
                     raise failure
@@ -237,12 +237,15 @@ def encoded(body: Any) -> bytes:
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
 
 
-def decoded(content: bytes) -> Any:
-    """The content as JSON. Raises HTTPException if it is not, as of a proxy."""
+def decoded(content: bytes) -> Dict[str, Any]:
+    """The content as a JSON object. Raises HTTPException if it is none, as of a proxy."""
     try:
-        return json.loads(content)
+        answer = json.loads(content)
     except ValueError as error:
         raise http.client.HTTPException(f"the answer is no JSON: {error}") from None
+    if not isinstance(answer, dict):
+        raise http.client.HTTPException("the answer is no JSON object")
+    return answer
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

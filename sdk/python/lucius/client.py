@@ -65,12 +65,12 @@ class Client:
                 "POST", path, encoded({"commands": [bodies[i] for i in asked]}), {}, _BATCH_TIMEOUT)
             if status != 200:
                 return status, headers, content
-            answers = decoded(content)["results"]
+            answers = decoded(content).get("results", [])
             if len(answers) != len(asked):
                 raise http.client.HTTPException("it answered another number of commands")
             results.update(zip(asked, answers))
             undecided = next((r for r in results.values() if transient(r["status"])), None)
-            return (undecided["status"], headers, encoded(undecided["error"])) if undecided else (200, headers, b"")
+            return (undecided["status"], headers, encoded(undecided["error"])) if undecided else (200, headers, b"{}")
 
         try:
             self._transport.call("POST", path, retry_for=self._retry_for, once=once)

@@ -197,7 +197,7 @@ class Worker:
             except LuciusError as again:
                 log.warning("items may stay claimed: the last claim was not answered: %s", again or error)
                 return []
-        items: List[Mapping[str, Any]] = answer["items"]
+        items: List[Mapping[str, Any]] = answer.get("items") or []
         return items
 
     def _begin(self, item: Mapping[str, Any]) -> None:

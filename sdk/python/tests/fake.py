@@ -20,6 +20,7 @@ class Fake:
 
     def __init__(self, answer):
         self.requests = []
+        self.answer = answer
         guard = threading.Lock()
         fake = self
 
@@ -32,7 +33,7 @@ class Fake:
                 request = Request(self.command, self.path, self.headers, body)
                 with guard:
                     fake.requests.append(request)
-                status, content, *headers = answer(request)
+                status, content, *headers = fake.answer(request)
                 if status == 0:  # No answer.
                     self.close_connection = True
                     return

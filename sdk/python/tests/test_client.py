@@ -83,7 +83,7 @@ class Calls(Scripted):
         self.assertEqual([r.headers["Authorization"] for r in fake.requests], ["Bearer first", "Bearer second"])
 
     def test_an_answer_that_is_no_json_is_none(self):
-        client, _ = self.serve((200, b"<html>"), (200, job()))
+        client, _ = self.serve((200, b"<html>"), (200, b""), (200, "ok"), (200, []), (200, job()))
         self.assertTrue(client.get("j1").succeeded)
 
     def test_a_batch_repeats_the_commands_without_a_decision(self):

@@ -319,6 +319,12 @@ class Stops(unittest.TestCase):
         worker.run()
         self.assertLessEqual(len(fake.requests), 2)
 
+    def test_an_answer_of_another_program_does_not_end_the_worker(self):
+        queue, answers = Queue({}), [{}, [], b"", "ok"]
+        real = queue.answer
+        queue.answer = lambda request: (200, answers.pop()) if answers else real(request)
+        self.assertEqual([verb for verb, _ in run(queue, lambda task: None)], ["complete"])
+
     def test_a_server_that_does_not_answer_is_named_in_the_log(self):
         worker = Worker("extract", url="http://127.0.0.1:1")
         worker.step("EXTRACT")(lambda task: None)

@@ -73,7 +73,7 @@ export class Client {
       if (said.results.length !== asked.length) throw new LuciusError("it answered another number of commands");
       asked.forEach((index, at) => (results[index] = said.results[at]));
       const undecided = results.find(isUndecided);
-      return undecided ? { ...answer, status: undecided.status, text: JSON.stringify(undecided.error) } : { ...answer, text: "" };
+      return undecided ? { ...answer, status: undecided.status, text: JSON.stringify(undecided.error) } : { ...answer, text: "{}" };
     };
     try {
       await this.#transport.call("POST", path, { retryFor: this.#retryFor, once });

@@ -112,7 +112,7 @@ export class Transport {
       let failure: Error;
       try {
         const { status, retryAfter, text } = await once();
-        if (status >= 200 && status < 300) return (text ? JSON.parse(text) : undefined) as T;
+        if (status >= 200 && status < 300) return decoded(text) as T;
         const problem = ProblemError.parse(status, text);
         if (!problem.transient && !(repeat401 && status === 401)) throw problem;
         failure = problem;
@@ -127,6 +127,13 @@ export class Transport {
       if (performance.now() + wait > giveUp || !(await sleep(wait, signal, enough))) throw failure;
     }
   }
+}
+
+/** The object that the text is in JSON. */
+function decoded(text: string): object {
+  const answer: unknown = JSON.parse(text);
+  if (typeof answer !== "object" || answer === null || Array.isArray(answer)) throw new Error("the answer is no JSON object");
+  return answer;
 }
 
 /** The token without the line break with which a file often ends. */

@@ -14,6 +14,11 @@ export type Result = { uri: string } & Record<string, unknown>;
 /** Does one task. Nothing returned is no result. */
 export type Handler = (task: Task) => Promise<Result | void> | Result | void;
 
+/** The answer to a claim. */
+interface Claimed {
+  items?: WorkItem[];
+}
+
 /** Wraps every handler: it calls next(task), and returns what that does. */
 export type Middleware = (task: Task, next: Handler) => ReturnType<Handler>;
 
@@ -135,7 +140,7 @@ export class Worker {
       const timeout = (this.#options.claimWait + 10) * 1000;
       const repeat401 = this.#welcome && this.#transport.tokenMayChange;
       const options = { body, timeout, retryFor: Infinity, repeat401, signal, log: this.#options.log };
-      const { items } = await this.#transport.call<{ items: WorkItem[] }>("POST", path, options);
+      const { items = [] } = await this.#transport.call<Claimed>("POST", path, options);
       this.#welcome = true;
       return items;
     } catch (error) {
@@ -143,7 +148,8 @@ export class Worker {
     }
     try { // The interrupted claim may have succeeded: its items would stay claimed.
       const again = { ...body, wait_seconds: 0 };
-      return (await this.#transport.call<{ items: WorkItem[] }>("POST", path, { body: again, timeout: 2000, retryFor: 2000 })).items;
+      const { items = [] } = await this.#transport.call<Claimed>("POST", path, { body: again, timeout: 2000, retryFor: 2000 });
+      return items;
     } catch (error) {
       this.#options.log.warn(`items may stay claimed: the last claim was not answered: ${(error as Error).message}`);
       return [];

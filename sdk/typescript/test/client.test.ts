@@ -86,6 +86,11 @@ test("a request that cannot be encoded is not sent", async (t) => {
   assert.equal(asked.length, 0);
 });
 
+test("an answer that is no JSON object is none", async (t) => {
+  const { client } = await serve(t, [...["<html>", "", '"ok"', "[]"].map((body) => ({ status: 200, body })), { status: 202, body: receipt }]);
+  assert.deepEqual(await client.submit(command), receipt);
+});
+
 test("a wait ends with its signal", async (t) => {
   const { client } = await serve(t, [{ status: 200, body: { state: "IN_PROGRESS" } }]);
   const signal = AbortSignal.timeout(100);

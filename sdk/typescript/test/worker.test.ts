@@ -121,6 +121,17 @@ test("the handler of any step does what has no other", async () => {
   assert.deepEqual(server.reports.map(({ verb, body }) => [verb, body.result_ref]), [["complete", { uri: "EXTRACT" }]]);
 });
 
+test("an answer of another program does not end the worker", async () => {
+  const answers: unknown[] = [{}, [], "", '"ok"'];
+  const server = await fake(() => ({ status: 200, body: answers.length > 0 ? answers.pop() : { items: [] } }));
+  const worker = new Worker({ service: "extract", url: server.url, log: silent }).step("EXTRACT", () => {});
+  const running = worker.run();
+  while (server.asked.length < 6) await new Promise((resolve) => setTimeout(resolve, 20));
+  worker.stop();
+  await running;
+  server.close();
+});
+
 test("a result that cannot be taken is final", async () => {
   const cases: [any, string][] = [
     ["s3://bucket/out.json", "result_invalid"], [{ pages: 3 }, "result_invalid"], [{ uri: " " }, "result_invalid"],
