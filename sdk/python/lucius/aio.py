@@ -7,7 +7,7 @@ import ssl
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, AsyncIterator, Callable, Iterator, List, Optional, Sequence, TypeVar, Union
 
-from ._transport import Token
+from ._transport import Interruptible, Token
 from .client import Client, When
 from .errors import ProblemError
 from .model import Accepted, Command, Event, Job
@@ -20,7 +20,7 @@ class AsyncClient:
     """What :class:`Client` does, for asyncio.
 
     ``parallel`` limits the calls that are under way at once. A cancelled await ends at
-    once; its call may still reach the server.
+    once; its call may still reach the server. A cancelled ``wait`` asks no more.
     """
 
     def __init__(self, url: Optional[str] = None, token: Token = None, *, retry_for: float = 60.0,
@@ -48,7 +48,11 @@ class AsyncClient:
         return await self._run(lambda: self._client.get(job_id))
 
     async def wait(self, job_id: str, timeout: Optional[float] = None) -> Job:
-        return await self._run(lambda: self._client.wait(job_id, timeout))
+        interruptible = Interruptible()
+        try:
+            return await self._run(lambda: self._client._wait(job_id, timeout, interruptible))
+        finally:
+            interruptible.interrupt()
 
     async def cancel(self, job_id: str, reason: str = "") -> Job:
         return await self._run(lambda: self._client.cancel(job_id, reason))

@@ -85,18 +85,29 @@ class Client:
         return Job.parse(self._call("GET", _job(job_id)))
 
     def wait(self, job_id: str, timeout: Optional[float] = None) -> Job:
-        """Wait until the job has ended, and return it. Raises :class:`TimedOutError`."""
+        """Wait until the job has ended, and return it.
+
+        After the ``timeout`` it raises :class:`TimedOutError`, or the error of the last call
+        if the server does not answer.
+        """
+        return self._wait(job_id, timeout, Interruptible())
+
+    def _wait(self, job_id: str, timeout: Optional[float], interruptible: Interruptible) -> Job:
+        """Wait as :meth:`wait` does. Raises LuciusError if it is interrupted."""
         end = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
             begun = time.monotonic()
-            seconds = min(max(end - begun, 0.0), _POLL_SECONDS)
-            job = Job.parse(self._call("GET", path_with(_job(job_id), {"wait": f"{seconds:.3f}s"}),
-                                       timeout=seconds + 10))
+            left = max(end - begun, 0.0)
+            seconds = min(left, _POLL_SECONDS)
+            job = Job.parse(self._transport.call(
+                "GET", path_with(_job(job_id), {"wait": f"{seconds:.3f}s"}), timeout=seconds + 10,
+                retry_for=min(self._retry_for, max(left, 1.0)), interruptible=interruptible))
             if job.ended:
                 return job
             if time.monotonic() >= end:
                 raise TimedOutError(f"job {job_id} is {job.state} after {timeout} seconds")
-            time.sleep(max(min(SHORTEST_POLL + begun, end) - time.monotonic(), 0))
+            if interruptible.interrupted.wait(max(min(SHORTEST_POLL + begun, end) - time.monotonic(), 0)):
+                raise LuciusError(f"the wait for job {job_id} was interrupted")
 
     def list(self, *, tenant_id: Optional[str] = None, state: Optional[str] = None,
              request_type: Optional[str] = None, correlation_id: Optional[str] = None,

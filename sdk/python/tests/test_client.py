@@ -2,6 +2,8 @@ import asyncio
 import json
 import os
 import tempfile
+import threading
+import time
 import unittest
 from datetime import datetime
 from unittest.mock import patch
@@ -127,6 +129,13 @@ class Calls(Scripted):
         with self.assertRaisesRegex(TimedOutError, "IN_PROGRESS after 0 seconds"):
             client.wait("j1", timeout=0)
 
+    def test_a_wait_ends_in_time_without_a_server(self):
+        client, fake = self.serve((503, {"code": "store_unavailable"}))
+        begun = time.monotonic()
+        with self.assertRaisesRegex(UnavailableError, "store_unavailable"):
+            client.wait("j1", timeout=0.1)
+        self.assertLess(time.monotonic() - begun, 20)
+
     def test_a_server_that_shuts_down_is_not_asked_all_the_time(self):
         client, fake = self.serve((200, job(state="IN_PROGRESS")))
         with self.assertRaises(TimedOutError):
@@ -185,4 +194,21 @@ class Async(Scripted):
                 self.assertEqual([j.job_id async for j in client.list()], ["j1"])
                 self.assertEqual([e.event_id async for e in client.history("j1")], ["e1"])
                 self.assertEqual([e.event_id async for e in client.watch("j1")], ["e1"])
+        asyncio.run(story())
+
+    def test_a_cancelled_wait_ends(self):
+        def answer(request):
+            if request.query:  # It waits for the end of the job.
+                release.wait(60)
+            return 200, job(state="IN_PROGRESS")
+        release = threading.Event()
+        fake = Fake(answer)
+        self.addCleanup(fake.close)
+        self.addCleanup(release.set)
+
+        async def story():
+            async with AsyncClient(fake.url, parallel=1) as client:
+                with self.assertRaises(asyncio.TimeoutError):
+                    await asyncio.wait_for(client.wait("j1"), 0.1)
+                await asyncio.wait_for(client.get("j1"), 20)  # It has the only thread.
         asyncio.run(story())

@@ -91,13 +91,18 @@ export class Client {
     return this.#call("GET", path(jobId));
   }
 
-  /** Wait until the job has ended, and return it. It rejects with {@link TimedOutError}. */
+  /**
+   * Wait until the job has ended, and return it. After the timeout, in seconds, it rejects
+   * with {@link TimedOutError}, or with the error of the last call if the server does not
+   * answer.
+   */
   async wait(jobId: string, { timeout = Infinity, signal }: { timeout?: number; signal?: AbortSignal } = {}): Promise<Job> {
     const end = performance.now() + timeout * 1000;
     for (;;) {
       const begun = performance.now();
-      const ms = Math.min(Math.max(end - begun, 0), longestPoll);
-      const options = { timeout: ms + 10_000, retryFor: this.#retryFor, signal };
+      const left = Math.max(end - begun, 0);
+      const ms = Math.min(left, longestPoll);
+      const options = { timeout: ms + 10_000, retryFor: Math.min(this.#retryFor, Math.max(left, 1000)), signal };
       const job = await this.#transport.call<Job>("GET", `${path(jobId)}?wait=${Math.round(ms)}ms`, options).catch((error) => {
         signal?.throwIfAborted();
         throw error;
@@ -146,7 +151,11 @@ export class Client {
       }
       if (last !== seen || over) continue;
       // Either the job ended before the stream began, or the server is away.
-      over = ended(await this.get(jobId)) && failures === 0;
+      const job = this.#transport.call<Job>("GET", path(jobId), { retryFor: this.#retryFor, signal });
+      over = ended(await job.catch((error) => {
+        signal?.throwIfAborted();
+        throw error;
+      })) && failures === 0;
       if (!(await sleep(Math.min(100 * 2 ** failures, 5000), signal))) signal?.throwIfAborted();
     }
   }

@@ -91,6 +91,27 @@ test("an answer that is no JSON object is none", async (t) => {
   assert.deepEqual(await client.submit(command), receipt);
 });
 
+test("a wait ends in time without a server", async (t) => {
+  const { client } = await serve(t, [{ status: 503, body: { code: "store_unavailable" } }]);
+  const begun = performance.now();
+  await assert.rejects(client.wait("j1", { timeout: 0.1 }), /503 store_unavailable/);
+  assert.ok(performance.now() - begun < 20_000);
+});
+
+test("a watch ends with its signal", async (t) => {
+  const controller = new AbortController();
+  const server = await fake(({ path }) => {
+    if (path.endsWith("/events")) return { status: 503, body: {} };
+    setTimeout(() => controller.abort(), 50);
+    return new Promise(() => {}); // The job is never answered.
+  });
+  t.after(server.close);
+  const begun = performance.now();
+  const watch = new Client({ url: server.url }).watch("j1", { signal: controller.signal });
+  await assert.rejects(watch.next(), (error) => error === controller.signal.reason);
+  assert.ok(performance.now() - begun < 5_000);
+});
+
 test("a wait ends with its signal", async (t) => {
   const { client } = await serve(t, [{ status: 200, body: { state: "IN_PROGRESS" } }]);
   const signal = AbortSignal.timeout(100);
