@@ -123,7 +123,7 @@ class RetryAfter(Retry):
 
     def __init__(self, seconds: float, code: str = "retry_after", message: str = "") -> None:
         super().__init__(code, message)
-        self.seconds = seconds
+        self.seconds = float(seconds)
 
 
 class Cancelled(LuciusError):

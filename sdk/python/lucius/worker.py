@@ -64,13 +64,16 @@ class Worker:
             raise ValueError(f"claim_wait is {claim_wait}, it must be from 0 to 60")
         if grace < 0:
             raise ValueError(f"grace is {grace}, it must not be negative")
+        if isinstance(services, str):
+            raise ValueError(f"services is {services!r}, it must be a list of names")
         self.owner = owner or f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._services = [service, *services]
-        self._parallel, self._grace, self._claim_wait = parallel, grace, claim_wait
+        self._parallel, self._grace, self._claim_wait = parallel, min(grace, threading.TIMEOUT_MAX), claim_wait
         self._transport = Transport(url, token, tls=tls)
         self._completions = Completions(self._transport)
         self._handlers: Dict[str, Handler] = {}
         self._middleware = list(middleware)
+        self._ran = False
         self._welcome = False  # The server has answered a claim.
         self._stopping = Interruptible()
         self._finished = threading.Event()  # Nothing is reported after it.
@@ -87,6 +90,9 @@ class Worker:
         With :data:`ANY_STEP` it does the steps of all types of the worker's services that
         have no handler of their own.
         """
+        if not isinstance(step_type, str):
+            raise TypeError('name the step type: @worker.step("OCR")')
+
         def register(handler: H) -> H:
             if step_type in self._handlers:
                 raise ValueError(f"step type {step_type!r} has a handler already")
@@ -109,6 +115,10 @@ class Worker:
         """
         if not self._handlers:
             raise ValueError("no handler is registered: decorate a function with @worker.step(…)")
+        with self._changed:
+            if self._ran:
+                raise RuntimeError("a worker runs once: create another one")
+            self._ran = True
         restore = self._take_signals()
         claimer = threading.Thread(target=self._claim_until_stopped, name="claims", daemon=True)
         claimer.start()

@@ -2,6 +2,7 @@ import ast
 import asyncio
 import logging
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -54,6 +55,7 @@ class Reports(unittest.TestCase):
             (Final("NO_LANGUAGE", "which?"), (False, "NO_LANGUAGE", "which?", None)),
             (Retry("BUSY"), (True, "BUSY", "", None)),
             (RetryAfter(30, "BUSY"), (True, "BUSY", "", 30)),
+            (RetryAfter("30", "BUSY"), (True, "BUSY", "", 30)),
             (KeyError("page"), (True, "work_failed", "KeyError: 'page'", None)),
             (OSError("401 for secret-token"), (True, "work_failed", "OSError: 401 for [secret]", None)),
             (Final("of secret-token", "401 for secret-token"), (False, "of [secret]", "401 for [secret]", None)),
@@ -70,6 +72,10 @@ class Reports(unittest.TestCase):
                 verb, body = self.report(fail)
                 got = (body["retryable"], body["error"]["code"], body["error"]["message"], body.get("retry_after_seconds"))
                 self.assertEqual((verb, got), ("fail", want))
+
+    def test_a_delay_is_a_number(self):
+        with self.assertRaises(ValueError):
+            RetryAfter("soon")
 
     def test_a_short_token_is_no_secret(self):
         def fail(task):
@@ -325,6 +331,26 @@ class Stops(unittest.TestCase):
         queue.answer = lambda request: (200, answers.pop()) if answers else real(request)
         self.assertEqual([verb for verb, _ in run(queue, lambda task: None)], ["complete"])
 
+    def test_a_worker_runs_once(self):
+        worker = Worker("extract", url="http://127.0.0.1:1")
+        worker.step("EXTRACT")(lambda task: None)
+        worker.stop()
+        worker.run()
+        with self.assertRaisesRegex(RuntimeError, "a worker runs once"):
+            worker.run()
+
+    def test_the_grace_may_have_no_end(self):
+        queue = Queue({})
+        self.addCleanup(queue.close)
+        worker = Worker("extract", url=queue.url, grace=float("inf"))
+
+        @worker.step("EXTRACT")
+        def finish(task):
+            worker.stop()
+            time.sleep(0.1)
+        worker.run()
+        self.assertEqual([verb for verb, _ in queue.reports], ["complete"])
+
     def test_a_server_that_does_not_answer_is_named_in_the_log(self):
         worker = Worker("extract", url="http://127.0.0.1:1")
         worker.step("EXTRACT")(lambda task: None)
@@ -364,7 +390,7 @@ class Stops(unittest.TestCase):
             Worker("extract", url="http://localhost").run()
 
     def test_settings_are_checked(self):
-        for options in ({"parallel": 0}, {"parallel": 101}, {"claim_wait": 61}, {"grace": -1}, {"url": "ftp://host"}):
+        for options in ({"parallel": 0}, {"services": "ocr"}, {"parallel": 101}, {"claim_wait": 61}, {"grace": -1}, {"url": "ftp://host"}):
             with self.subTest(options=options), self.assertRaises(ValueError):
                 Worker("extract", **options)
 
@@ -373,6 +399,8 @@ class Stops(unittest.TestCase):
         worker.step("EXTRACT")(print)
         with self.assertRaisesRegex(ValueError, "'EXTRACT' has a handler already"):
             worker.step("EXTRACT")(print)
+        with self.assertRaisesRegex(TypeError, "name the step type"):
+            worker.step(print)
 
 
 class Sources(unittest.TestCase):

@@ -60,6 +60,7 @@ export class Worker {
   readonly #transport: Transport;
   readonly #handlers = new Map<string, Handler>();
   readonly #leases = new Set<Lease>();
+  #ran = false;
   #welcome = false; // The server has answered a claim.
   readonly #stopping = new AbortController();
   readonly #finished = new AbortController(); // Nothing is reported after it.
@@ -103,6 +104,8 @@ export class Worker {
    */
   async run(): Promise<void> {
     if (this.#handlers.size === 0) throw new Error("no handler is registered: call worker.step(type, handler)");
+    if (this.#ran) throw new Error("a worker runs once: create another one");
+    this.#ran = true;
     const stop = () => this.stop();
     process.on("SIGTERM", stop).on("SIGINT", stop);
     try {

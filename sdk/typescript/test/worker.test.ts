@@ -132,6 +132,13 @@ test("an answer of another program does not end the worker", async () => {
   server.close();
 });
 
+test("a worker runs once", async () => {
+  const worker = new Worker({ service: "extract", url: "http://127.0.0.1:1", log: silent }).step("EXTRACT", () => {});
+  worker.stop();
+  await worker.run();
+  await assert.rejects(worker.run(), /a worker runs once/);
+});
+
 test("a result that cannot be taken is final", async () => {
   const cases: [any, string][] = [
     ["s3://bucket/out.json", "result_invalid"], [{ pages: 3 }, "result_invalid"], [{ uri: " " }, "result_invalid"],
