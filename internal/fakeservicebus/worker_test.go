@@ -214,16 +214,18 @@ func TestWorker_ReportsWhatFailed(t *testing.T) {
 	}
 }
 
-// A broker that neither accepts nor rejects a RESULT releases it. The worker sends it again, and
-// completes the directive only then, whatever connection it has.
-func TestWorker_SendsAgainWhatTheBusReleases(t *testing.T) {
+// A broker that neither accepts nor rejects a RESULT releases it, and a topic that is disabled
+// closes the link. The worker sends the RESULT again, and completes the directive only then,
+// whatever connection it has.
+func TestWorker_SendsAgainWhatTheBusDidNotStore(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		effect fakeservicebus.Effect
 		change func(*bus, *servicebus.Config)
 	}{
-		"released": {fakeservicebus.Release, func(*bus, *servicebus.Config) {}},
-		"modified": {fakeservicebus.Modify, func(*bus, *servicebus.Config) {}},
+		"released":                     {fakeservicebus.Release, func(*bus, *servicebus.Config) {}},
+		"modified":                     {fakeservicebus.Modify, func(*bus, *servicebus.Config) {}},
+		"refused, and the link closed": {fakeservicebus.Detach, func(*bus, *servicebus.Config) {}},
 		"released, with TLS": {fakeservicebus.Release, func(b *bus, cfg *servicebus.Config) {
 			address, roots := b.overTLS()
 			cfg.Connection = "Endpoint=sb://" + address + ";SharedAccessKeyName=n;SharedAccessKey=c2VjcmV0"
@@ -253,7 +255,7 @@ func TestWorker_SendsAgainWhatTheBusReleases(t *testing.T) {
 				if b.Depth(directives) != 1 {
 					t.Error("the directive was completed before its RESULT was on the bus")
 				}
-				return fakeservicebus.Fault{Effect: test.effect}
+				return fakeservicebus.Fault{Effect: test.effect, Condition: fakeservicebus.EntityDisabled}
 			}})
 			b.send(directive)
 			stop := b.work(stores, func(cfg *servicebus.Config) { test.change(b, cfg) })

@@ -169,7 +169,7 @@ func (d *directive) reply(ctx context.Context, answer reply) bool {
 	}
 	for failures := 1; ; failures++ {
 		once, cancel := context.WithTimeout(ctx, callTimeout)
-		err := d.lane.replies.SendMessage(once, message, nil)
+		err := d.lane.send(once, message)
 		cancel()
 		if err == nil {
 			return true

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
+	"github.com/Azure/go-amqp"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -20,7 +21,8 @@ type lane struct {
 	cfg     *Config
 	worker  *lucius.Worker
 	open    func() (*azservicebus.Receiver, error)
-	replies *azservicebus.Sender
+	reopen  func() (*azservicebus.Sender, error)
+	replies atomic.Pointer[azservicebus.Sender]
 
 	from *azservicebus.Receiver
 	// settling is nil until the lane is no longer read; then it replaces from, and closed is
@@ -47,11 +49,47 @@ func openLane(receiving, sending *azservicebus.Client, cfg *Config, n int) (*lan
 	if err != nil {
 		return nil, fmt.Errorf("subscription %s of %s: %w", cfg.Subscription, topic, err)
 	}
-	replies, err := sending.NewSender(cfg.ReplyPrefix+strconv.Itoa(n), nil)
+	reopen := func() (*azservicebus.Sender, error) { return sending.NewSender(cfg.ReplyPrefix+strconv.Itoa(n), nil) }
+	replies, err := reopen()
 	if err != nil {
 		return nil, fmt.Errorf("replies of lane %d: %w", n, err)
 	}
-	return &lane{cfg: cfg, open: open, from: from, closed: make(chan struct{}), replies: replies, inHand: map[attempt]*directive{}}, nil
+	l := &lane{cfg: cfg, open: open, from: from, closed: make(chan struct{}), reopen: reopen, inHand: map[attempt]*directive{}}
+	l.replies.Store(replies)
+	return l, nil
+}
+
+// send sends a reply once. If the topic closed the sender's link, another sender takes its
+// place.
+//
+// The server's publisher does the same. It is written twice, since neither module may depend
+// on the other for it.
+func (l *lane) send(ctx context.Context, message *azservicebus.Message) error {
+	sender := l.replies.Load()
+	err := sender.SendMessage(ctx, message, nil)
+	if !closesLink(err) {
+		return err
+	}
+	if another, failed := l.reopen(); failed == nil && l.replies.CompareAndSwap(sender, another) {
+		go func() { // It may wait for the bus.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callTimeout)
+			defer cancel()
+			_ = sender.Close(ctx) // Nothing uses it any more.
+		}()
+	}
+	return err
+}
+
+// closesLink reports whether the topic may have closed the link with that error for good. The
+// SDK opens a link again only after errors that it retries. After another one, such as that of
+// a topic that is disabled, or of a right that is taken away, its sender returns the same
+// error for each message, also when the topic is back.
+func closesLink(err error) bool {
+	if _, ok := errors.AsType[*amqp.LinkError](err); ok || errors.Is(err, azservicebus.ErrMessageTooLarge) {
+		return true
+	}
+	coded, ok := errors.AsType[*azservicebus.Error](err) // It hides a link's error.
+	return ok && (coded.Code == azservicebus.CodeUnauthorizedAccess || coded.Code == azservicebus.CodeNotFound)
 }
 
 // run reads the lane until the context ends, and waits for the directives in hand.
