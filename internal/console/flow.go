@@ -24,7 +24,20 @@ type flowPage struct {
 }
 
 func flow(r *request) (view, error) {
-	v := view{Title: "Flow", Template: "flow"}
+	v, wanted, data := view{Title: "Flow", Template: "flow"}, r.FormValue("protocol"), flowPage{}
+	if readable := len(r.tenants(api.GrantRoleRead)) > 0; readable && (wanted != "" || r.seesAll()) {
+		list, err := call[api.ProtocolList](r.api.ListProtocols(r.Context()))
+		if err != nil {
+			return v, err
+		}
+		data.Protocols = list.Protocols
+	} else if !readable && wanted != "" {
+		return missingRole(v.Title, api.GrantRoleRead), nil
+	}
+	i := slices.IndexFunc(data.Protocols, func(p api.Protocol) bool { return p.ProtocolID == wanted })
+	if wanted != "" && i < 0 {
+		return v, badInput("There is no protocol " + wanted + ".")
+	}
 	if !r.seesAll() {
 		return notForTenants(v), nil
 	}
@@ -32,24 +45,14 @@ func flow(r *request) (view, error) {
 	if err != nil {
 		return v, err
 	}
-	data := flowPage{Overview: s.overview}
-	if r.May(api.GrantRoleRead, "") {
-		list, err := call[api.ProtocolList](r.api.ListProtocols(r.Context()))
-		if err != nil {
-			return v, err
-		}
-		data.Protocols = list.Protocols
-	}
-	wanted := r.FormValue("protocol")
-	if i := slices.IndexFunc(data.Protocols, func(p api.Protocol) bool { return p.ProtocolID == wanted }); i >= 0 {
+	data.Overview = s.overview
+	if i >= 0 {
 		data.Protocol = &data.Protocols[i]
 		if err := s.narrow(r, wanted); err != nil {
 			return v, err
 		}
 		data.Canvas = protocolCanvas(s, data.Protocol)
 		data.Notes = []string{"The figures are those of this protocol's jobs alone; workers serve all protocols of their service."}
-	} else if wanted != "" {
-		return v, badInput("There is no protocol " + wanted + ".")
 	} else {
 		data.Canvas, data.Notes = flowCanvas(s), s.flowNotes()
 	}

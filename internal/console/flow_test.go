@@ -175,9 +175,12 @@ func TestFlow_Page(t *testing.T) {
 	page = b.get(t, "/ui/flow?protocol=doc_ingest")
 	has(t, page, "Flow: doc_ingest", "2 ready", "1 waits for a retry", "1 ready", "not counted apart", "this protocol&#39;s jobs alone")
 	hasNot(t, page, "no worker", "18 ready", "3,000", `class="node bad"`)
-	if w := b.send("GET", "/ui/flow?protocol=none", nil); !strings.Contains(w.Body.String(), "There is no protocol none.") {
-		t.Errorf("of an unknown protocol: %s", w.Body)
+	for _, b.token = range []string{"good", "reader", "bound"} { // Protocols belong to no tenant.
+		if w := b.send("GET", "/ui/flow?protocol=none", nil); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "There is no protocol none.") {
+			t.Errorf("of an unknown protocol %s sees %d: %s", b.token, w.Code, w.Body)
+		}
 	}
+	has(t, b.get(t, "/ui/flow?protocol=doc_ingest"), "this page is for users")
 }
 
 // The job is in one box, and the arrows of its way are lit.
