@@ -299,7 +299,7 @@ func ticks(whole time.Duration) (marks []tick) {
 	for whole/step > most {
 		step *= 2
 	}
-	for at := time.Duration(0); at <= whole; at += step {
+	for at := time.Duration(0); len(marks) <= int(whole/step); at += step { // After the last one it may overflow.
 		marks = append(marks, tick{At: 100 * float64(at) / float64(whole), Text: duration(at)})
 	}
 	return marks

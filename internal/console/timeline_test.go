@@ -3,6 +3,7 @@ package console
 import (
 	stdflag "flag"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -156,7 +157,7 @@ func TestTicks_AreFewAndRound(t *testing.T) {
 	t.Parallel()
 	for whole, want := range map[time.Duration]string{
 		time.Millisecond: "0 ms,1 ms", 90 * time.Second: "0 ms,30 s,1 min,1 min 30 s", 40 * 24 * time.Hour: "0 ms,8 d,16 d,24 d,32 d,40 d",
-		59 * time.Second: "0 ms,10 s,20 s,30 s,40 s,50 s",
+		59 * time.Second: "0 ms,10 s,20 s,30 s,40 s,50 s", math.MaxInt64: "0 ms,32768 d,65536 d,98304 d",
 	} {
 		var got []string
 		for _, mark := range ticks(whole) {
