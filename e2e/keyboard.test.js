@@ -24,6 +24,7 @@ test("the keyboard is enough", async (t) => {
   const dialog = page.getByRole("dialog");
   await dialog.waitFor();
   assert.ok(await page.evaluate(() => document.activeElement.closest("dialog") !== null), "the dialog has the focus");
+  assert.equal(await focused(page), "name", "the first field to fill has the focus");
   for (let n = 0; n < 20; n++) { // Round and round: the focus stays in the dialog, or goes to the browser.
     await page.keyboard.press("Tab");
     assert.ok(await page.evaluate(() => document.activeElement === document.body || document.activeElement.closest("dialog")));

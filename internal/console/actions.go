@@ -70,6 +70,8 @@ type deed struct {
 	Key     string
 	// Fields are asked for beside the reason. They are parameters of the command.
 	Fields []field
+	// First names the field to fill first. Optional. Defaults to the reason.
+	First string
 	// NeedsReason says that the reason must not be empty, and NoReason that none is kept.
 	NeedsReason, NoReason bool
 	// Command does the same on the command line.

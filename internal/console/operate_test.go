@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -208,6 +209,12 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"POST /v1/admin/pauses": api.Pause{}})
 	has(t, b.get(t, "/ui/do/dispatch-pause"), "<option selected>service</option>", "<option>lane</option>", "lucius pause --service NAME --reason WHY")
+	for target, first := range map[string]string{"": "name", "?kind=all": "reason", "?service=ocr": "reason"} {
+		field := regexp.MustCompile(`<input name="(\w+)"[^>]* autofocus>`).FindAllStringSubmatch(b.get(t, "/ui/do/dispatch-pause"+target), -1)
+		if len(field) != 1 || field[0][1] != first {
+			t.Errorf("%q: to fill first are %q", target, field)
+		}
+	}
 	form := b.get(t, "/ui/do/dispatch-pause?service=ocr")
 	has(t, form, "Pause dispatch to service ocr?", `name="service" value="ocr"`, " required")
 	hasNot(t, form, `name="kind"`)

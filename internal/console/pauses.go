@@ -149,6 +149,9 @@ func pauseDispatch(r *request) (deed, error) {
 			{Name: "name", Label: "Name", Value: at.Name, Hint: "The service, tenant, protocol or lane; empty for all."},
 			lasts,
 		}
+		if at.Name == "" && at.Kind != "all" {
+			would.First = "name"
+		}
 	}
 	would.do = func(ctx context.Context, reason string) (string, error) {
 		request := api.PauseRequest{Reason: reason}
