@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -143,7 +144,7 @@ func (a *action) form(r *request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	return formOf(r, &would, "", nil), nil
+	return formOf(r, &would, strings.TrimSpace(r.FormValue("reason")), nil), nil
 }
 
 // carryOut does it. What the server refuses is shown in the form.
@@ -227,11 +228,19 @@ func flag(name, value string) []string {
 	return []string{"--" + name, value}
 }
 
+// entered returns the parameters of a request whose form was parsed, each once: without
+// script a form is sent to its own URL, which has some of them as well.
+func entered(r *http.Request) url.Values {
+	values := maps.Clone(r.Form)
+	maps.Copy(values, r.PostForm)
+	return values
+}
+
 // formOf returns the view of a form.
 func formOf(r *request, would *deed, reason string, fault error) view {
 	form := actionForm{deed: *would, Values: map[string]string{}, Reason: reason}
-	for name := range r.Form {
-		form.Values[name] = strings.Join(r.Form[name], ",")
+	for name, values := range entered(r.Request) {
+		form.Values[name] = strings.Join(values, ",")
 	}
 	delete(form.Values, "reason")
 	if would.Key != "" {
@@ -242,6 +251,9 @@ func formOf(r *request, would *deed, reason string, fault error) view {
 	}
 	if fault != nil {
 		form.Fault = fault.Error()
+	}
+	if would.NeedsReason {
+		reason = cmp.Or(reason, "WHY")
 	}
 	if reason != "" && !would.NoReason {
 		form.Command += " --reason " + quoted(reason)

@@ -78,8 +78,12 @@ func New(config Config) (*Console, error) {
 	return c, nil
 }
 
-// maxForm bounds what a form sends, in bytes.
-const maxForm = 256 << 10
+const (
+	// maxForm bounds what a form sends, and maxFilled the URL of a form with what was entered,
+	// in bytes.
+	maxForm   = 256 << 10
+	maxFilled = 8 << 10
+)
 
 // errNoPage is the answer for a path without a page.
 var errNoPage = &refusal{Status: http.StatusNotFound, Problem: api.Problem{Detail: "There is no such page."}}
@@ -190,10 +194,7 @@ func (c *Console) serve(p *page) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		user, err := c.request(r)
 		if hasStatus(err, http.StatusUnauthorized) {
-			if token(r) != "" {
-				c.setToken(w, r, "")
-			}
-			redirect(w, r, Path+"sign-in?"+url.Values{"next": {r.URL.RequestURI()}}.Encode())
+			c.askToSignIn(w, r)
 			return
 		}
 		if err == nil && p.role != "" && len(user.tenants(p.role)) == 0 {
@@ -218,6 +219,28 @@ func (c *Console) serve(p *page) http.Handler {
 		}
 		c.render(w, r, f.View.Status, f)
 	})
+}
+
+// askToSignIn sends the browser to the sign-in, and from there back to what it asked for. A
+// form that htmx has sent stays instead, and says what to do.
+func (c *Console) askToSignIn(w http.ResponseWriter, r *http.Request) {
+	if token(r) != "" {
+		c.setToken(w, r, "")
+	}
+	if r.Method == http.MethodPost && r.Header.Get("HX-Request") != "" {
+		ended := &refusal{Status: http.StatusUnauthorized, Problem: api.Problem{
+			Detail: "Your sign-in has ended, so nothing was done. Sign in again in another tab, then send this form again.",
+		}}
+		c.render(w, r, ended.Status, &frame{View: c.fault(r, ended)})
+		return
+	}
+	next := r.URL.RequestURI()
+	if r.Method == http.MethodPost && r.ParseForm() == nil {
+		if filled := r.URL.Path + "?" + entered(r).Encode(); len(filled) <= maxFilled {
+			next = filled
+		}
+	}
+	redirect(w, r, Path+"sign-in?"+url.Values{"next": {next}}.Encode())
 }
 
 // redirect sends the browser to another page; htmx follows a header of its own, since it
@@ -252,7 +275,11 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, f *
 	f.Nav = c.navigation(f)
 	var out bytes.Buffer
 	name := "frame"
-	if r.Header.Get("HX-Target") == "dialog" {
+	switch inDialog := r.Header.Get("HX-Target") == "dialog"; {
+	case inDialog && r.Method == http.MethodPost && status >= http.StatusBadRequest: // The form stays, with what was entered.
+		w.Header().Set("HX-Retarget", "find .refused")
+		name = "refused"
+	case inDialog:
 		name = "dialog"
 	}
 	if err := c.templates.ExecuteTemplate(&out, name, f); err != nil {

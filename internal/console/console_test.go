@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -147,9 +148,12 @@ func newBrowser(t *testing.T, answers map[string]any) *browser {
 	return b
 }
 
-// send sends a request with the token, and a form if it is not nil.
-func (b *browser) send(method, target string, form url.Values) *httptest.ResponseRecorder {
+// send sends a request with the token, a form if it is not nil, and these headers.
+func (b *browser) send(method, target string, form url.Values, headers ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequest(method, target, strings.NewReader(form.Encode()))
+	for pair := range slices.Chunk(headers, 2) {
+		r.Header.Set(pair[0], pair[1])
+	}
 	if form != nil {
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
@@ -159,6 +163,11 @@ func (b *browser) send(method, target string, form url.Values) *httptest.Respons
 	w := httptest.NewRecorder()
 	b.console.ServeHTTP(w, r)
 	return w
+}
+
+// sendsForm sends the form of a dialog, as htmx does.
+func (b *browser) sendsForm(name string, form url.Values) *httptest.ResponseRecorder {
+	return b.send(http.MethodPost, "/ui/do/"+name, form, "HX-Request", "true", "HX-Target", "dialog")
 }
 
 // get returns a page, which must be there.

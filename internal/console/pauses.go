@@ -140,7 +140,7 @@ func pauseDispatch(r *request) (deed, error) {
 		Title: "Pause dispatch to " + at.words() + "?", Button: "Pause", NeedsReason: true,
 		Text: "Nothing new goes to workers within the scope until it is resumed. " +
 			"Commands are still accepted, and workers finish what they hold.",
-		Command: at.command("pause", append(flag("for", after), "--reason", "WHY")...), Fields: []field{lasts},
+		Command: at.command("pause", flag("for", after)...), Fields: []field{lasts},
 	}
 	if asked {
 		would.Title = "Pause dispatch?"

@@ -46,12 +46,34 @@
     tick();
     drawCharts();
   });
-  // A refusal is shown where the form was.
-  document.addEventListener("htmx:beforeSwap", (event) => {
-    if (event.detail.xhr && event.detail.xhr.status >= 400) {
-      event.detail.shouldSwap = true;
-      event.detail.isError = false;
+  // Says where the form is, or else in a dialog, that a request was not answered.
+  const unanswered = (by) => {
+    const form = by.closest("form.action");
+    const said = document.createElement("p");
+    said.className = "fault";
+    said.setAttribute("role", "alert");
+    said.textContent = form
+      ? "The server did not answer: it may or may not have done this. Look before you send it again."
+      : "The server did not answer. Try again.";
+    if (form) {
+      form.querySelector(".refused").replaceChildren(said);
+      return;
     }
+    const close = document.createElement("button");
+    close.className = "close";
+    close.textContent = "Close";
+    dialog().replaceChildren(said, close);
+    if (!dialog().open) dialog().showModal();
+  };
+  document.addEventListener("htmx:sendError", (event) => unanswered(event.target));
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { xhr, requestConfig } = event.detail;
+    if (!xhr || xhr.status < 400) return;
+    // A refusal of the server is shown; a proxy's own page, which has no such policy, is none.
+    const own = xhr.getResponseHeader("Content-Security-Policy") !== null;
+    event.detail.shouldSwap = own;
+    event.detail.isError = false;
+    if (!own) unanswered(requestConfig.elt);
   });
   // The server says since when it cannot render the page, and nothing when it can again.
   const stale = (event) => {

@@ -1,0 +1,105 @@
+package console
+
+import (
+	"html"
+	"net/http"
+	"net/url"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// hidden returns the value that the form sends again for the parameter.
+func hidden(t *testing.T, page, name string) string {
+	t.Helper()
+	found := regexp.MustCompile(`<input type="hidden" name="` + name + `" value="([^"]*)">`).FindStringSubmatch(page)
+	if found == nil {
+		t.Fatalf("the form does not send %s:\n%s", name, page)
+	}
+	return html.UnescapeString(found[1])
+}
+
+// Without script a form is sent to its own URL, which has the parameters once more.
+func TestForm_IsSentAgainWithTheSameParameters(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/cancellations": api.OperationPreview{Matched: 2}})
+	const target = "/ui/do/jobs-cancel?tenant_id=acme&state=QUEUED"
+	w := b.send(http.MethodPost, target, url.Values{"tenant_id": {"acme"}, "state": {"QUEUED"}, "reason": {" "}})
+	has(t, w.Body.String(), "Give a reason")
+	if tenant := hidden(t, w.Body.String(), "tenant_id"); tenant != "acme" {
+		t.Errorf("the form sends the tenant %q", tenant)
+	}
+
+	b.set("POST /v1/jobs/j1:pause", refuse(http.StatusConflict, "The job has ended."))
+	w = b.send(http.MethodPost, "/ui/do/job-pause?job=j1", url.Values{"job": {"j1"}})
+	has(t, w.Body.String(), "The job has ended.")
+	if job := hidden(t, w.Body.String(), "job"); job != "j1" {
+		t.Errorf("the form sends the job %q", job)
+	}
+}
+
+func TestForm_NamesOneReasonInItsCommand(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/cancellations": api.OperationPreview{Matched: 2}})
+	has(t, b.get(t, "/ui/do/jobs-cancel"), "lucius jobs cancel --all --reason WHY<")
+	has(t, b.get(t, "/ui/do/dispatch-pause?service=ocr"), "lucius pause --service ocr --reason WHY<")
+	w := b.send(http.MethodPost, "/ui/do/dispatch-pause", url.Values{"kind": {"lane"}, "name": {"x"}, "reason": {"down"}})
+	has(t, w.Body.String(), "A lane is a number.", "lucius pause --lane x --reason down<")
+}
+
+// What was entered is not lost with the sign-in.
+func TestForm_OutlivesTheSignIn(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, nil)
+	b.scripted.token = true
+	b.token = "revoked"
+	form := url.Values{"kind": {"service"}, "name": {"ocr"}, "for": {"2h"}, "reason": {"the disk is full"}}
+	w := b.sendsForm("dispatch-pause", form)
+	if to := w.Header().Get("HX-Retarget"); w.Code != http.StatusUnauthorized || to != "find .refused" {
+		t.Errorf("it answers %d for %q", w.Code, to)
+	}
+	has(t, w.Body.String(), `role="alert"`, "nothing was done", `href="/ui/sign-in" target="_blank"`)
+	hasNot(t, w.Body.String(), "<form", "<html")
+
+	w = b.send(http.MethodPost, "/ui/do/dispatch-pause", form)
+	to, err := url.Parse(w.Header().Get("Location"))
+	if err != nil || w.Code != http.StatusSeeOther || to.Path != "/ui/sign-in" {
+		t.Fatalf("it answers %d, to %v, %v", w.Code, to, err)
+	}
+	b.token = "good"
+	has(t, b.get(t, to.Query().Get("next")), "<option selected>service</option>", `value="ocr"`, `value="2h"`, `value="the disk is full"`)
+
+	b.token = "revoked"
+	form.Set("reason", strings.Repeat("x", maxFilled))
+	w = b.send(http.MethodPost, "/ui/do/dispatch-pause?service=ocr", form)
+	if to := w.Header().Get("Location"); to != "/ui/sign-in?next=%2Fui%2Fdo%2Fdispatch-pause%3Fservice%3Docr" {
+		t.Errorf("a long form leads to %.200s", to)
+	}
+}
+
+// A refusal that is no form must not take its place.
+func TestForm_OutlivesARefusal(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/retries": refuse(http.StatusServiceUnavailable, "The store does not answer.")})
+	w := b.sendsForm("retry", url.Values{"service": {"ocr"}, "reason": {"fixed"}})
+	if to := w.Header().Get("HX-Retarget"); w.Code != http.StatusServiceUnavailable || to != "find .refused" {
+		t.Errorf("it answers %d for %q", w.Code, to)
+	}
+	has(t, w.Body.String(), `role="alert"`, "The store does not answer.")
+	hasNot(t, w.Body.String(), "<h1>", "Sign in")
+}
+
+// A dialog can be closed without a keyboard, whatever it shows.
+func TestDialog_HasAButtonThatClosesIt(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, nil)
+	for target, says := range map[string]string{"jobs-cancel?ticked=1": "Tick the jobs first.", "dispatch-pause": "Pause dispatch?"} {
+		w := b.send(http.MethodGet, "/ui/do/"+target, nil, "HX-Request", "true", "HX-Target", "dialog")
+		has(t, w.Body.String(), says)
+		if n := strings.Count(w.Body.String(), `<button type="button" class="close">`); n != 1 {
+			t.Errorf("%s has %d such buttons: %s", target, n, w.Body)
+		}
+	}
+}
