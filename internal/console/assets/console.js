@@ -77,7 +77,7 @@
   });
   // The server says since when it cannot render the page, and nothing when it can again.
   const stale = (event) => {
-    if (event.data) live("not current since " + new Date(event.data).toLocaleTimeString(), true);
+    if (event.data) live("not current since " + new Date(event.data).toISOString().slice(11, 19) + " UTC", true);
     else live("live", false);
   };
   document.addEventListener("htmx:sseOpen", (event) => {
