@@ -67,6 +67,31 @@ test("a live page says since when it is not current", async (t) => {
   await page.waitForFunction((after) => globalThis.said[after] === "live", at + 1);
 });
 
+// Over HTTP/1 a browser opens six connections to a server.
+test("pages that are not seen leave the connections to those that are", async (t) => {
+  const server = await serve(t);
+  const page = await openPage(server);
+  await page.context().addInitScript(() => {
+    globalThis.unseen = false;
+    Object.defineProperty(document, "hidden", { get: () => globalThis.unseen });
+  });
+  const turn = (tab, unseen) => tab.evaluate((now) => {
+    globalThis.unseen = now;
+    document.dispatchEvent(new Event("visibilitychange"));
+  }, unseen);
+  await page.goto("/ui/pauses");
+  await page.getByText("Nothing is paused.").waitFor();
+  for (let n = 0, last = page; n < 7; n++) {
+    await turn(last, true);
+    last = await page.context().newPage();
+    await last.goto("/ui/");
+    await last.getByRole("heading", { name: "Needs attention" }).waitFor();
+  }
+  await server.client().call("POST", "/v1/admin/pauses", { service: "ocr", reason: "OCR is down" });
+  await turn(page, false);
+  await page.getByText("OCR is down").waitFor();
+});
+
 test("a chart takes the colours of the scheme", async (t) => {
   const server = await serve(t);
   await server.client().submit();

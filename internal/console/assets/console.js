@@ -80,6 +80,47 @@
     if (event.data) live("not current since " + new Date(event.data).toISOString().slice(11, 19) + " UTC", true);
     else live("live", false);
   };
+  // A page that is not seen has no stream: with HTTP/1 a browser opens six connections to a
+  // server, and as many tabs would keep it from loading anything else.
+  const stream = (url) => {
+    const listeners = new Map(); // the names of their events
+    let source = null;
+    let ended = false;
+    const turn = () => {
+      if (document.hidden) {
+        source?.close();
+        source = null;
+      } else if (!source) {
+        source = new EventSource(url);
+        source.onopen = (event) => seen.onopen(event);
+        source.onerror = (event) => {
+          if (event.target.readyState === EventSource.CLOSED) seen.close(); // htmx begins another one.
+          seen.onerror(event);
+        };
+        for (const [listener, name] of listeners) source.addEventListener(name, listener);
+      }
+    };
+    const seen = {
+      get readyState() { return ended ? EventSource.CLOSED : source?.readyState ?? EventSource.CONNECTING; },
+      addEventListener: (name, listener) => {
+        listeners.set(listener, name);
+        source?.addEventListener(name, listener);
+      },
+      removeEventListener: (name, listener) => {
+        listeners.delete(listener);
+        source?.removeEventListener(name, listener);
+      },
+      close: () => {
+        ended = true;
+        document.removeEventListener("visibilitychange", turn);
+        source?.close();
+      },
+    };
+    document.addEventListener("visibilitychange", turn);
+    turn();
+    return seen;
+  };
+  if (window.htmx) window.htmx.createEventSource = stream;
   document.addEventListener("htmx:sseOpen", (event) => {
     live("live", false);
     event.detail.source.addEventListener("stale", stale);
