@@ -13,6 +13,9 @@ test("without script, pages are read and actions are plain forms", async (t) => 
   for (const link of await page.getByRole("navigation", { name: "Pages" }).getByRole("link").all()) {
     assert.ok((await page.request.get(await link.getAttribute("href"))).ok());
   }
+  await page.goto(`/ui/jobs/${jobs.waiting}`);
+  await page.getByText("What is stored").waitFor();
+  assert.equal(await page.locator("#live:visible, .copy:visible, [data-copy]:visible").count(), 0, "what only script makes work");
   await page.goto("/ui/failures");
   await page.getByText("TIMEOUT").first().waitFor();
   await page.goto(`/ui/do/job-cancel?job=${jobs.waiting}`);
