@@ -12,10 +12,11 @@ import (
 // attentionPage is the first page: what is wrong, the worst first, and how all else is.
 type attentionPage struct {
 	Findings []finding
-	// Well says how all else is, empty for a user who may not see all tenants: their
-	// names are in Tenants.
+	// Well says how all else is, empty for a user who may not see all tenants: the names of
+	// those that were looked at are in Tenants, and Unseen is how many others there are.
 	Well     string
 	Tenants  []string
+	Unseen   int
 	Overview *api.Overview
 }
 
@@ -36,7 +37,9 @@ func attention(r *request) (view, error) {
 	if found.overview != nil {
 		data.Well = wellness(found)
 	} else {
-		data.Tenants = r.tenants(api.GrantRoleRead)
+		tenants := r.tenants(api.GrantRoleRead)
+		data.Tenants = tenants[:min(len(tenants), mostTenants)]
+		data.Unseen = len(tenants) - len(data.Tenants)
 	}
 	return view{Title: "Attention", Template: "attention", Data: data}, err
 }

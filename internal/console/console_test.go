@@ -27,7 +27,7 @@ var now = time.Date(2026, 1, 27, 10, 2, 30, 0, time.UTC)
 
 // scripted is an API that answers each request, such as "GET /v1/jobs", with a value, a
 // refusal or a handler. It knows the callers "ops-1", by the token "good" or without one, who may do
-// all, and "reader" and "bound", who may read, and operate only for tenant_a.
+// all, and "reader" and "bound", who may read, and operate only for tenant_a, and "many".
 type scripted struct {
 	mu      sync.Mutex
 	answers map[string]any
@@ -49,6 +49,7 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		"":              {Name: "ops-1", Origin: "loopback", Grants: grants("*", "submit", "read", "platform", "admin")},
 		"Bearer good":   {Name: "ops-1", Origin: "token", Grants: grants("*", "submit", "read", "platform", "admin")},
 		"Bearer reader": {Name: "reader", Origin: "token", Grants: grants("*", "read")},
+		"Bearer many":   {Name: "many", Origin: "token", Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: manyTenants}}},
 		"Bearer bound":  {Name: "bound", Origin: "token", Grants: grants("tenant_a", "submit", "read", "admin")},
 	}[r.Header.Get("Authorization")]
 	if who == nil || s.token && who.Origin == "loopback" {
@@ -71,6 +72,9 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	answerJSON(w, value)
 }
+
+// manyTenants are those that the caller "many" may read.
+var manyTenants = strings.Fields("t00 t01 t02 t03 t04 t05 t06 t07 t08 t09 t10 t11")
 
 func grants(tenant string, roles ...api.GrantRole) (all []api.Grant) {
 	for _, role := range roles {

@@ -202,3 +202,12 @@ func TestAttention_OfAUserOfOneTenant(t *testing.T) {
 	b.set("GET /v1/admin/pauses", api.PauseList{})
 	has(t, b.get(t, "/ui/flow"), "counted for all tenants together")
 }
+
+func TestAttention_SaysWhichTenantsItLookedAt(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, quiet())
+	b.token = "many"
+	page := b.get(t, "/ui/")
+	has(t, page, "Nothing needs attention at t00, t01,", ", t09.", "2 more tenants</a> of yours were not looked at.")
+	hasNot(t, page, "t10")
+}
