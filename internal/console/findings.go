@@ -319,16 +319,24 @@ func (s *situation) serverFindings() (found []finding) {
 		}
 		found = append(found, f)
 	}
-	paused := o.Jobs[string(api.JobStatePaused)] + o.Jobs[string(api.JobStatePausing)]
-	if paused > 0 {
-		text := "one by one, until they are resumed"
-		if paused == 1 {
-			text = "on its own, until it is resumed"
+	if n := o.Jobs[string(api.JobStatePaused)] + o.Jobs[string(api.JobStatePausing)]; n > 0 {
+		f := finding{
+			Level: levelWarn, Weight: n, Subject: counted(n, "job is paused", "jobs are paused"),
+			Text: "one by one, until they are resumed",
 		}
-		found = append(found, finding{
-			Level: levelWarn, Weight: paused, Subject: counted(paused, "job is paused", "jobs are paused"), Text: text,
-			Links: []helpful{{Text: "Show the jobs", URL: link("jobs", "state", api.JobStatePaused)}},
-		})
+		if n == 1 {
+			f.Text = "on its own, until it is resumed"
+		}
+		for _, state := range []api.JobState{api.JobStatePaused, api.JobStatePausing} {
+			show := helpful{Text: "Show the jobs", URL: link("jobs", "state", state)}
+			if in := o.Jobs[string(state)]; in == 0 {
+				continue
+			} else if in < n {
+				show.Text = fmt.Sprintf("Show the %s %s", number(in), state)
+			}
+			f.Links = append(f.Links, show)
+		}
+		found = append(found, f)
 	}
 	return found
 }

@@ -119,13 +119,17 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 			of:   situation{overview: &api.Overview{Jobs: map[string]int{"PAUSED": 1}}},
 			want: []string{"warn 1 job is paused on its own, until it is resumed [Show the jobs]"},
 		},
+		"a job that is about to be paused": {
+			of:   situation{overview: &api.Overview{Jobs: map[string]int{"PAUSING": 1}}},
+			want: []string{"warn 1 job is paused on its own, until it is resumed [Show the jobs]"},
+		},
 		"the server": {
 			of: situation{unready: "The store does not answer.", warnings: []string{"dispatch of all is PAUSED: x", "2 replies are dead letters", "1 command of the inbox was refused"}, overview: &api.Overview{
 				Jobs: map[string]int{"PAUSED": 3, "PAUSING": 1}, Stuck: api.StuckCount{Count: 1, Checked: 50}, OldestPendingSeconds: &late,
 			}},
 			want: []string{
 				"bad The server is not ready: The store does not answer.", "bad 1 job stands still and cannot continue without help",
-				"warn 4 jobs are paused one by one", "warn The outbox is late: its oldest directive has been due for 45 s",
+				"warn 4 jobs are paused one by one, until they are resumed [Show the 3 PAUSED] [Show the 1 PAUSING]", "warn The outbox is late: its oldest directive has been due for 45 s",
 				"warn The server warns: 2 replies are dead letters [Show the dead letters]",
 				"warn The server warns: 1 command of the inbox was refused [Show the inbox]",
 			},
