@@ -25,7 +25,9 @@ type jobPage struct {
 	Rejected api.RejectedCallbacks
 	Webhooks []api.Webhook
 	TraceID  string
-	Command  string
+	// Related is the URL of the jobs with the same correlation id.
+	Related string
+	Command string
 	// Directive is what the worker of the current step got, if the pull queue holds it.
 	Directive api.DirectiveBytes
 }
@@ -62,6 +64,10 @@ func job(r *request) (view, error) {
 	data.Answer = explain.Job(found, data.Events, r.now)
 	data.Timeline = timelineOf(found, data.Events, r.now)
 	data.Canvas = jobCanvas(found, data.Events, r.seesAll())
+	data.Related = link("jobs", "correlation_id", found.CorrelationID)
+	if !r.May(api.GrantRoleRead, "") {
+		data.Related = link("jobs", "correlation_id", found.CorrelationID, "tenant_id", found.TenantID)
+	}
 	data.Steps = stepViews(found, data.Events)
 	data.Next, data.Do = r.jobActions(found, data.Answer.Next)
 	data.Events = slices.Clone(data.Events) // What is recalled stays as it is.

@@ -124,7 +124,29 @@ func (r *request) find(sought string) (view, error) {
 			return view{}, err
 		}
 	}
-	return view{Location: link("jobs", "correlation_id", sought)}, nil
+	tenant := ""
+	if !r.May(api.GrantRoleRead, "") {
+		var err error
+		if tenant, err = r.correlated(sought); err != nil {
+			return view{}, err
+		}
+	}
+	return view{Location: link("jobs", "correlation_id", sought, "tenant_id", tenant)}, nil
+}
+
+// correlated returns the first of the user's tenants that has a job with the correlation id,
+// empty if none has.
+func (r *request) correlated(id string) (string, error) {
+	tenants := r.tenants(api.GrantRoleRead)
+	for _, tenant := range tenants[:min(len(tenants), mostTenants)] {
+		list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &api.ListJobsParams{
+			TenantID: &tenant, CorrelationID: &id, Limit: new(api.Limit(1)),
+		}))
+		if err != nil || len(list.Jobs) > 0 {
+			return tenant, err
+		}
+	}
+	return "", nil
 }
 
 // currentStep returns the step that a job is at, nil if the server tells none.

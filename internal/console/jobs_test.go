@@ -129,6 +129,34 @@ func TestJobs_FindsByJobOrCorrelation(t *testing.T) {
 	}
 }
 
+// A user of several tenants need not know whose job it is.
+func TestJobs_FindsByCorrelationInEachTenant(t *testing.T) {
+	t.Parallel()
+	related := runningJob()
+	related.TenantID, related.CorrelationID = "t03", "corr 1"
+	answers := answersOf(related)
+	answers["GET /v1/jobs"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		list := api.JobPage{}
+		if r.FormValue("tenant_id") == related.TenantID && r.FormValue("correlation_id") == related.CorrelationID {
+			list.Jobs = []api.Job{related}
+		}
+		answerJSON(w, list)
+	})
+	b := newBrowser(t, answers)
+	b.token = "many"
+	for sought, want := range map[string]string{
+		"corr 1": "/ui/jobs?correlation_id=corr+1&tenant_id=t03", "corr 2": "/ui/jobs?correlation_id=corr+2",
+	} {
+		w := b.send(http.MethodGet, "/ui/jobs?"+url.Values{"q": {sought}}.Encode(), nil)
+		if got := w.Header().Get("Location"); w.Code != http.StatusSeeOther || got != want {
+			t.Errorf("%q leads to %q, %d", sought, got, w.Code)
+		}
+	}
+	has(t, b.get(t, "/ui/jobs/j1"), `href="/ui/jobs?correlation_id=corr&#43;1&amp;tenant_id=t03"`)
+	b.token = "good"
+	has(t, b.get(t, "/ui/jobs/j1"), `href="/ui/jobs?correlation_id=corr&#43;1"`)
+}
+
 func TestJobsActions_CountFirstAndThenBegin(t *testing.T) {
 	t.Parallel()
 	for verb, path := range map[string]string{"cancel": "cancellations", "pause": "pausings", "resume": "resumptions"} {
