@@ -18,13 +18,14 @@ func TestJobs_ListsThemWithAFewWords(t *testing.T) {
 	t.Parallel()
 	failed := runningJob()
 	failed.JobID, failed.State, failed.Waiting, failed.ErrorCode, failed.ErrorMessage = "j2", api.JobStateFailedFinal, nil, "bad", hostile
+	failed.SupersededBy = "j3"
 	running := runningJob()
 	running.TenantID, running.Waiting = hostile, &api.Waiting{Reason: api.WaitingReasonSilent, Detail: "silent since " + at(40).String()}
 	b := newBrowser(t, map[string]any{"GET /v1/jobs": api.JobPage{Jobs: []api.Job{running, failed}, NextPageToken: "t&2"}})
 	page := b.get(t, "/ui/jobs?state=IN_PROGRESS&service=ocr&error_code=a+b&since=24+h&page_token=t1&back=")
 	b.asks(t, "GET /v1/jobs?state=IN_PROGRESS&service=ocr&error_code=a+b&created_after=2026-01-26T10%3A02%3A30.000Z&limit=50&page_token=t1")
 	filter := "created_after=2026-01-26T10%3A02%3A30.000Z&amp;error_code=a&#43;b"
-	has(t, page, `href="/ui/jobs/j1"`, "<option selected>IN_PROGRESS</option>", `<option selected>24 h</option>`, `silent for <time class="since"`, "bad: &lt;script&gt;",
+	has(t, page, `href="/ui/jobs/j1"`, "<option selected>IN_PROGRESS</option>", `<option selected>24 h</option>`, `silent for <time class="since"`, "bad: &lt;script&gt;", `rerun as <a href="/ui/jobs/j3">`,
 		`rel="prev" href="/ui/jobs?created_after=2026-01-26T10%3A02%3A30.000Z&amp;error_code=a&#43;b&amp;service=ocr&amp;state=IN_PROGRESS"`,
 		`rel="next" href="/ui/jobs?back=&amp;back=t1&amp;`+filter+`&amp;page_token=t%262&amp;`,
 		`/ui/do/jobs-cancel?`+filter+`&amp;service=ocr&amp;state=IN_PROGRESS"`, `formaction="/ui/do/jobs-pause?ticked=1"`, `name="job" value="j2"`,
