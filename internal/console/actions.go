@@ -39,8 +39,8 @@ func (r *request) MayDo(target string) bool {
 	}
 	role, query := cmp.Or(a.role, api.GrantRoleAdmin), at.Query()
 	tenant := query.Get("tenant_id")
-	if kind, paused, _ := strings.Cut(query.Get("pause"), ":"); kind == "tenant" {
-		tenant = paused
+	if paused := scopeOfPause(query.Get("pause")); paused.Kind == "tenant" {
+		tenant = paused.Name
 	}
 	if tenant == "" && !strings.HasPrefix(name, "dead-letters") && !strings.HasPrefix(name, "inbox") {
 		// A form that asks for the scope, and one object, whose tenant the link does not name.

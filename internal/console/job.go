@@ -216,7 +216,7 @@ func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []hel
 	case explain.SeeRerun:
 		first = &helpful{Text: "See its rerun", URL: link("jobs/" + next.Of)}
 	case explain.EndPause:
-		if by := found.Waiting.BlockedBy; by != nil && r.May(api.GrantRoleAdmin, "") {
+		if by := found.Waiting.BlockedBy; by != nil {
 			first = &helpful{Text: "Resume dispatch…", URL: link("do/dispatch-resume", "pause", by.ID), Action: true}
 		}
 	case explain.StartWorker, explain.SeeWorker:

@@ -258,6 +258,24 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 	has(t, b.send(http.MethodPost, "/ui/do/dispatch-resume", url.Values{"service": {"ocr"}, "ramp": {"soon"}}).Body.String(), "a number of seconds")
 }
 
+// The id of a pause escapes what a path may not hold.
+func TestDispatch_OfATenantWithAnyName(t *testing.T) {
+	t.Parallel()
+	const id = "tenant:m~C3~BCller~7E~3Cb~3E"
+	b := newBrowser(t, map[string]any{"POST /v1/admin/pauses": api.Pause{}, "POST /v1/admin/pauses/" + id + ":resume": api.Pause{}})
+	has(t, b.get(t, "/ui/do/dispatch-resume?pause="+id), "Resume dispatch to tenant müller~&lt;b&gt;?",
+		"lucius resume --tenant &#39;müller~&lt;b&gt;&#39;")
+	b.submits(t, "dispatch-resume", url.Values{"pause": {id}})
+	b.asks(t, "POST /v1/admin/pauses/"+id+":resume {}")
+	b.submits(t, "dispatch-pause", url.Values{"pause": {id}, "reason": {"again"}})
+	b.asks(t, `POST /v1/admin/pauses {"reason":"again","tenant_id":"müller~\u003cb\u003e"}`)
+	has(t, b.get(t, "/ui/do/dispatch-resume?pause=tenant:~zz"), "Resume dispatch to tenant ~zz?")
+	operator := request{Who: api.Identity{Grants: grants("müller~<b>", "admin")}}
+	if !operator.MayDo(link("do/dispatch-resume", "pause", id)) || operator.MayDo(link("do/dispatch-resume", "pause", "tenant:m~C3~BCller")) {
+		t.Error("an operator of the tenant may resume it, and no other")
+	}
+}
+
 func TestOutbox_ShowsWhatWaits(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{

@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -82,20 +83,35 @@ func pausedScope(p *api.Pause) string {
 var scopeKinds = []string{"all", "service", "tenant", "protocol", "lane"}
 
 // scope is the kind and the name of what a form pauses or resumes.
-type scope struct{ Kind, Name string }
+type scope struct {
+	Kind, Name string
+	// PauseID is the id of its pause. Optional: the form may only begin one.
+	PauseID string
+}
+
+// scopeOfPause returns the scope of the pause with that id, in which a name is escaped as in
+// the path of a URL, but with "~" for "%".
+func scopeOfPause(id string) scope {
+	kind, escaped, _ := strings.Cut(id, ":")
+	name, err := url.PathUnescape(strings.ReplaceAll(escaped, "~", "%"))
+	if err != nil {
+		name = escaped // There is no such pause, as the API says.
+	}
+	return scope{kind, name, id}
+}
 
 // scopeOf returns the scope that the request's parameters name: by its id, by a parameter
 // of its kind, or by what was entered into the form. It is empty if there is none yet.
 func scopeOf(r *request) scope {
-	if kind, name, _ := strings.Cut(r.FormValue("pause"), ":"); kind != "" {
-		return scope{kind, name}
+	if id := r.FormValue("pause"); id != "" {
+		return scopeOfPause(id)
 	}
 	for _, kind := range scopeKinds {
 		if name := r.FormValue(kind); name != "" {
-			return scope{kind, name}
+			return scope{Kind: kind, Name: name}
 		}
 	}
-	return scope{r.FormValue("kind"), strings.TrimSpace(r.FormValue("name"))}
+	return scope{Kind: r.FormValue("kind"), Name: strings.TrimSpace(r.FormValue("name"))}
 }
 
 // words says what the scope is.
@@ -111,7 +127,7 @@ func (s scope) id() string {
 	if s.Kind == "all" {
 		return "all"
 	}
-	return s.Kind + ":" + s.Name
+	return cmp.Or(s.PauseID, s.Kind+":"+strings.ReplaceAll(strings.ReplaceAll(url.PathEscape(s.Name), "~", "%7E"), "%", "~"))
 }
 
 // command is a command on the scope.
