@@ -47,6 +47,10 @@ export async function seed(server) {
   for (let n = 0; n < 6; n++) jobs.waiting = await api.submit({ doc_id: `doc-${n}` });
 
   await api.call("POST", "/v1/admin/pauses", { service: "validate", reason: "the ledger of the tax office is down" });
+  // Words that are longer than a line.
+  const tenant = "t".repeat(128);
+  await api.call("POST", "/v1/admin/pauses", { tenant_id: tenant, reason: "r".repeat(300) });
+  jobs.long = await api.submit({ tenant_id: tenant, doc_id: "d".repeat(128), correlation_id: "c".repeat(128) });
   const retry = await api.call("POST", "/v1/admin/retries",
     { service: "ocr", error_code: corrupt.code, reason: "a new version of the reader" });
   await eventually("the retry has ended", async () =>
