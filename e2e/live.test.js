@@ -67,6 +67,36 @@ test("a live page says since when it is not current", async (t) => {
   await page.waitForFunction((after) => globalThis.said[after] === "live", at + 1);
 });
 
+test("what a user has opened, selected or focused stays when a page changes", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  await api.call("POST", "/v1/admin/pauses", { service: "extract", reason: "no room" });
+  const job = await api.submit();
+  const page = await openPage(server);
+  await page.goto(`/ui/jobs/${job}`);
+  const open = () => page.locator("details[open] summary").allTextContents();
+  await page.getByText("extract: extract, EXTRACT").click();
+  await page.evaluate(() => {
+    const row = [...document.querySelectorAll(".history tr")].find((tr) => tr.textContent.includes("job accepted"));
+    getSelection().selectAllChildren(row.cells[1]);
+  });
+  await api.call("POST", "/v1/admin/pauses/service:extract:resume", { ramp_seconds: 0 });
+  await page.getByText("Directive of extract").waitFor(); // It comes before the step.
+  assert.deepEqual(await open(), ["extract: extract, EXTRACT"]);
+  assert.equal(await page.evaluate(() => getSelection().toString()), "job accepted");
+
+  await api.call("POST", "/v1/admin/pauses", { service: "validate", reason: "a full disk" });
+  await page.goto("/ui/");
+  const focused = () => page.evaluate(() => document.activeElement.closest("article")?.querySelector(".lead b").textContent);
+  await page.getByRole("article").filter({ hasText: "a full disk" }).getByRole("link", { name: "Resume…" }).focus();
+  assert.equal(await focused(), "Service validate");
+  await api.call("POST", "/v1/admin/pauses", { service: "extract", reason: "no room" });
+  await api.submit();
+  await page.getByText(/[1-9] directives? wait/).waitFor(); // Some wait for it, so it comes first.
+  assert.match(await page.getByRole("article").first().textContent(), /^\s*Service extract/);
+  assert.equal(await focused(), "Service validate");
+});
+
 // Over HTTP/1 a browser opens six connections to a server.
 test("pages that are not seen leave the connections to those that are", async (t) => {
   const server = await serve(t);

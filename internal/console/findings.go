@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
@@ -32,6 +33,9 @@ type tenantSituation struct {
 
 // finding is something that needs an operator, as a sentence.
 type finding struct {
+	// ID names what it is about, whatever the figures. Optional: without it a live page may
+	// turn it into another one. It is unique on its page.
+	ID string
 	// Level is bad if jobs fail or stand still, and warn if they will.
 	Level string
 	// Weight ranks findings of a level: about how many jobs it holds up.
@@ -110,6 +114,16 @@ func findings(s *situation) (found []finding) {
 	slices.SortStableFunc(found, func(a, b finding) int {
 		return cmp.Or(strings.Compare(a.Level, b.Level), cmp.Compare(b.Weight, a.Weight)) // bad comes before warn.
 	})
+	known := map[string]int{}
+	for i := range found {
+		f := &found[i]
+		about := f.Text
+		if len(f.Links) > 0 {
+			about = f.Word + " " + f.Links[0].URL
+		}
+		known[about]++
+		f.ID = fmt.Sprintf("finding-%x-%d", sha256.Sum224([]byte(about)), known[about])
+	}
 	return found
 }
 

@@ -165,8 +165,13 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 			t.Parallel()
 			test.of.now = now
 			var got []string
+			known := map[string]bool{}
 			for _, f := range findings(&test.of) {
 				got = append(got, readOut(&f))
+				if known[f.ID] {
+					t.Errorf("two findings have the id %s", f.ID)
+				}
+				known[f.ID] = true
 			}
 			if !slices.EqualFunc(got, test.want, strings.HasPrefix) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
