@@ -248,7 +248,7 @@ func flowCanvas(s *situation) canvas {
 	}}
 	p.ack = flowing{flowNode: flowNode{
 		Title: "AWAITING_ACK", Big: number(claimed), Text: "claimed, not started", More: rate(started) + " start",
-		URL: link("jobs", "state", api.JobStateDispatching), Below: rate(started),
+		URL: link("services"), Below: rate(started), // No state of jobs is that of these steps.
 	}}
 	if o.Bus == api.BusQueue {
 		p.publish.Text, p.publish.More, p.publish.Title = "by the commit itself", "so there is no relay", "Published"
@@ -264,8 +264,7 @@ func flowCanvas(s *situation) canvas {
 		More: rate(failing) + " failed", URL: link("services"), Below: rate(failing) + " failed",
 	}}
 	p.retries = flowing{arrives: failing, ends: failing, flowNode: flowNode{
-		Title: "Waiting for a retry", Text: number(backoff) + " wait · " + rate(failing),
-		URL: link("jobs", "state", api.JobStateInProgress),
+		Title: "Waiting for a retry", Text: number(backoff) + " wait · " + rate(failing), URL: link("services"),
 	}}
 	if at := o.NextRetryAt; !at.IsZero() && backoff > 0 {
 		p.retries.Text += " · next " + dueIn(s.now, at.Time)
