@@ -202,7 +202,11 @@ func TestPauses_SaysWhoAndWhyAndWhatWaits(t *testing.T) {
 	has(t, b.get(t, "/ui/pauses"), "<b>Service ocr</b> is paused: 7 directives wait", "<b>Tenant acme</b> is paused: 1 directive waits",
 		"<b>Lane 7</b> is paused: 0 directives wait")
 	b.set("GET /v1/admin/pauses", api.PauseList{})
-	has(t, b.get(t, "/ui/pauses"), "Nothing is paused.")
+	has(t, b.get(t, "/ui/pauses"), "Nothing is paused.", "lucius pause --service ocr")
+	b.token = "bound"
+	page = b.get(t, "/ui/pauses")
+	has(t, page, "None of your tenants is paused.", "a lane or everything may be paused too")
+	hasNot(t, page, "Nothing is paused.", "lucius pause --service ocr")
 }
 
 func TestDispatch_IsPausedAndResumed(t *testing.T) {
