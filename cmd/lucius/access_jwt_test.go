@@ -39,7 +39,7 @@ func issuer(t *testing.T) (url string, sign func(claims map[string]any) string) 
 		"kty": "OKP", "crv": "Ed25519", "kid": "k", "alg": "EdDSA", "use": "sig", "x": base64.RawURLEncoding.EncodeToString(public),
 	}}})
 	part := func(value any) string {
-		text, _ := json.Marshal(value) // Texts, lists and numbers: it can not fail.
+		text, _ := json.Marshal(value) // Strings, lists and numbers cannot fail.
 		return base64.RawURLEncoding.EncodeToString(text)
 	}
 	sign = func(claims map[string]any) string {
@@ -48,7 +48,7 @@ func issuer(t *testing.T) (url string, sign func(claims map[string]any) string) 
 		signed := part(map[string]string{"alg": "EdDSA", "kid": "k", "typ": "JWT"}) + "." + part(all)
 		return signed + "." + base64.RawURLEncoding.EncodeToString(ed25519.Sign(private, []byte(signed)))
 	}
-	// Everyone is signed in at once, as alice, who may read; the code is the challenge.
+	// Everyone is signed in at once, as alice, who may read. The code is the PKCE challenge.
 	mux.HandleFunc("/authorize", func(w http.ResponseWriter, r *http.Request) {
 		back := r.FormValue("redirect_uri") + "?" + neturl.Values{"state": {r.FormValue("state")}, "code": {r.FormValue("code_challenge")}}.Encode()
 		http.Redirect(w, r, back, http.StatusFound)
@@ -127,7 +127,7 @@ func TestAccess_JWT(t *testing.T) {
 	}
 }
 
-// A server without access control still refuses requests of web pages.
+// A server without access control still refuses requests from web pages.
 func TestAccess_NothingConfigured(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, t.TempDir(), "--storage-backend", "memory")

@@ -22,14 +22,14 @@ type caller struct {
 	http  *http.Client
 }
 
-// answer is a server's answer.
+// answer is a server's response.
 type answer struct {
 	status int
 	body   string
 	header http.Header
 }
 
-// do is like call, for a request that must be answered.
+// do is like call, and fails the test if there is no response.
 func (c *caller) do(t *testing.T, method, path, body string) answer {
 	t.Helper()
 	got, err := c.call(t.Context(), method, path, body)
@@ -39,15 +39,15 @@ func (c *caller) do(t *testing.T, method, path, body string) answer {
 	return got
 }
 
-// call sends a request. All requests have one id, so that answers can be compared.
+// call sends a request. All requests have the same id, so that responses can be compared.
 func (c *caller) call(ctx context.Context, method, path, body string) (answer, error) {
 	request, err := http.NewRequestWithContext(ctx, method, c.url+path, strings.NewReader(body))
 	if err != nil {
 		return answer{}, err
 	}
 	request.Header.Set("X-Request-Id", "r1")
-	// It is not sent: it lets the client retry the request if the server has closed an
-	// idle connection in the meantime.
+	// The header is not sent: it lets the client retry the request if the server has just
+	// closed an idle connection.
 	request.Header["X-Idempotency-Key"] = nil
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
@@ -69,7 +69,7 @@ func (c *caller) send(request *http.Request) (answer, error) {
 	return answer{response.StatusCode, string(text), response.Header}, err
 }
 
-// want is like do, for a request that must be answered with that status.
+// want is like do, and fails the test if the response has another status.
 func (c *caller) want(t *testing.T, status int, method, path, body string) answer {
 	t.Helper()
 	got := c.do(t, method, path, body)
@@ -79,7 +79,7 @@ func (c *caller) want(t *testing.T, status int, method, path, body string) answe
 	return got
 }
 
-// field is a text in the answer.
+// field returns a string in the response.
 func (a answer) field(t *testing.T, names ...string) string {
 	t.Helper()
 	var value any
@@ -118,21 +118,21 @@ func addCaller(t *testing.T, file, name string, grants ...string) string {
 	return token
 }
 
-// estate is a server with callers, on a protocol of the services read and write.
-type estate struct {
+// accessServer is a server with callers, on a protocol of the services read and write.
+type accessServer struct {
 	server *testServer
 	file   string
 	audit  string
 	call   map[string]*caller
 }
 
-// newEstate starts a server with the callers, who have the grants that their
-// text lists.
-func newEstate(t *testing.T, callers map[string]string, more ...string) *estate {
+// newAccessServer starts a server with the callers, who have the grants that are listed for
+// them.
+func newAccessServer(t *testing.T, callers map[string]string, more ...string) *accessServer {
 	t.Helper()
 	dir, protocols := t.TempDir(), t.TempDir()
 	put(t, protocols, ingest("1", "read", "write"))
-	e := &estate{file: filepath.Join(dir, "tokens.yaml"), audit: filepath.Join(dir, "audit.log"), call: map[string]*caller{}}
+	e := &accessServer{file: filepath.Join(dir, "tokens.yaml"), audit: filepath.Join(dir, "audit.log"), call: map[string]*caller{}}
 	client := &http.Client{Transport: contracted(&http.Transport{DisableKeepAlives: true})}
 	for name, grants := range callers {
 		e.call[name] = &caller{token: addCaller(t, e.file, name, strings.Fields(grants)...), http: client}
@@ -140,7 +140,7 @@ func newEstate(t *testing.T, callers map[string]string, more ...string) *estate 
 	e.call[""] = &caller{http: client}
 	flags := append([]string{
 		"--storage-backend", "memory", "--protocols-dir", protocols, "--auth-file", e.file, "--audit-log", e.audit, "--protocols-interval", "5ms",
-	}, patient...)
+	}, longTimeouts...)
 	e.server = serveOn(t, dir, append(flags, more...)...)
 	for _, caller := range e.call {
 		caller.url = e.server.url
@@ -148,22 +148,22 @@ func newEstate(t *testing.T, callers map[string]string, more ...string) *estate 
 	return e
 }
 
-// ingestFor is a command of the tenant.
+// ingestFor returns a command of the tenant.
 func ingestFor(tenant, key string) string {
 	return `{"tenant_id":"` + tenant + `","request_type":"doc.ingest","schema_version":"1","idempotency_key":"` + key + `",` +
 		`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"payload":{}}`
 }
 
-// claimBody claims one item, and waits for it if that is asked for.
+// claimBody returns the body of a claim of one item, which waits that many seconds for it.
 func claimBody(requestID string, wait int, services ...string) string {
-	named, _ := json.Marshal(services) // Texts: it can not fail.
+	named, _ := json.Marshal(services) // Strings cannot fail.
 	return fmt.Sprintf(`{"owner":"w","request_id":"%s","wait_seconds":%d,"start":true,"services":%s}`, requestID, wait, named)
 }
 
 func TestAccess_ObjectsOfAnotherTenantAreNotFound(t *testing.T) {
 	t.Parallel()
 	const everything = "submit:%[1]s read:%[1]s platform:%[1]s admin:%[1]s"
-	e := newEstate(t, map[string]string{
+	e := newAccessServer(t, map[string]string{
 		"a": fmt.Sprintf(everything, "tenant_a"), "b": fmt.Sprintf(everything, "tenant_b"), "all": fmt.Sprintf(everything, "*"),
 	})
 	a, b, all := e.call["a"], e.call["b"], e.call["all"]
@@ -226,7 +226,7 @@ func TestAccess_ObjectsOfAnotherTenantAreNotFound(t *testing.T) {
 
 func TestAccess_CommandsAreForTheCallersTenants(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, map[string]string{"a": "submit:tenant_a", "reader": "read:*"})
+	e := newAccessServer(t, map[string]string{"a": "submit:tenant_a", "reader": "read:*"})
 	a, reader := e.call["a"], e.call["reader"]
 	a.want(t, http.StatusForbidden, "POST", "/v1/commands", ingestFor("tenant_b", "k"))
 	// The tenant of the job counts, however the body spells it.
@@ -256,7 +256,7 @@ func TestAccess_CommandsAreForTheCallersTenants(t *testing.T) {
 
 func TestAccess_ClaimsTakeTheCallersWorkAlone(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, map[string]string{
+	e := newAccessServer(t, map[string]string{
 		"client": "submit:*", "read-a": "platform:tenant_a:read", "write": "platform:*:write",
 		"uneven": "platform:tenant_a:read platform:tenant_b:write", "b": "platform:tenant_b",
 	})
@@ -296,7 +296,7 @@ func TestAccess_ClaimsTakeTheCallersWorkAlone(t *testing.T) {
 
 func TestAccess_TokensAreTakenUpAndWithdrawnWhileTheServerRuns(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, map[string]string{"operator": "read:* admin:*", "leaver": "read:*"})
+	e := newAccessServer(t, map[string]string{"operator": "read:* admin:*", "leaver": "read:*"})
 	leaver, operator := e.call["leaver"], e.call["operator"]
 	leaver.want(t, http.StatusOK, "GET", "/v1/protocols", "")
 	joiner := &caller{url: e.server.url, http: leaver.http, token: addCaller(t, e.file, "joiner", "read:tenant_a")}
@@ -341,7 +341,7 @@ func TestAccess_TokensAreTakenUpAndWithdrawnWhileTheServerRuns(t *testing.T) {
 
 func TestAccess_LimitsAndAudit(t *testing.T) {
 	t.Parallel()
-	e := newEstate(t, map[string]string{"a": "submit:tenant_a", "operator": "admin:*"}, "--rate-limit-tenant", "0.01:1")
+	e := newAccessServer(t, map[string]string{"a": "submit:tenant_a", "operator": "admin:*"}, "--rate-limit-tenant", "0.01:1")
 	a := e.call["a"]
 	jobID := a.want(t, http.StatusAccepted, "POST", "/v1/commands", ingestFor("tenant_a", "k")).field(t, "jobId")
 	limited := a.want(t, http.StatusTooManyRequests, "POST", "/v1/commands", ingestFor("tenant_a", "k2"))

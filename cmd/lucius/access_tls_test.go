@@ -58,13 +58,14 @@ func (a *authority) sign(t *testing.T, template *x509.Certificate, key *ecdsa.Pr
 	return signed
 }
 
-// issue writes a certificate of that common name, and its key, and returns them.
+// issue writes a certificate with that common name and its key to the files, and returns
+// them.
 func (a *authority) issue(t *testing.T, dir, name, certFile, keyFile string) tls.Certificate {
 	t.Helper()
 	return a.issueFor(t, time.Hour, dir, name, certFile, keyFile)
 }
 
-// issueFor is issue for a certificate that expires after that time.
+// issueFor is like issue, for a certificate that expires after that time.
 func (a *authority) issueFor(t *testing.T, valid time.Duration, dir, name, certFile, keyFile string) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -94,7 +95,7 @@ func (a *authority) issueFor(t *testing.T, valid time.Duration, dir, name, certF
 	return pair
 }
 
-// client trusts the authority, and shows the certificates.
+// client returns a client that trusts the authority and presents the certificates.
 func (a *authority) client(own ...tls.Certificate) *http.Client {
 	pool := x509.NewCertPool()
 	pool.AddCert(a.certificate)
@@ -103,7 +104,7 @@ func (a *authority) client(own ...tls.Certificate) *http.Client {
 	})}
 }
 
-// nameOf is the name in the server's certificate.
+// nameOf returns the common name of the server's certificate.
 func (c *caller) nameOf(t *testing.T) string {
 	t.Helper()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, c.url+"/healthz", http.NoBody)
@@ -118,13 +119,13 @@ func (c *caller) nameOf(t *testing.T) string {
 	return response.TLS.PeerCertificates[0].Subject.CommonName
 }
 
-// run runs the binary to its end, and returns the text of both outputs.
+// run runs the binary to its end, and returns what it printed.
 func run(t *testing.T, binary string, args ...string) (stdout, stderr string) {
 	t.Helper()
 	var said strings.Builder
 	cmd := exec.CommandContext(t.Context(), binary, args...)
 	cmd.Stderr = &said
-	out, _ := cmd.Output() // Its text reports a failure.
+	out, _ := cmd.Output() // The caller sees a failure in the text.
 	return string(out), said.String()
 }
 

@@ -1,4 +1,4 @@
-// An hour of virtual time takes minutes under the race detector. The stage observability of
+// An hour of virtual time takes minutes under the race detector. The observability stage of
 // make test runs these tests without it.
 
 //go:build !race
@@ -24,10 +24,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// lead is the normal time before a situation.
+// lead is how long a server works normally before a situation.
 const lead = 5 * time.Minute
 
-// virtually are the situations of a server on virtual time.
+// virtually has the situations of a server on virtual time.
 var virtually = map[string]struct {
 	flags func(t *testing.T) []string
 	roles []string // all by default
@@ -73,24 +73,24 @@ var virtually = map[string]struct {
 			s.workers.Store(&workers{
 				takes: normal.takes, fails: func(n int64) bool { return n%10 == 0 }, failure: normal.failure, // Retries are due.
 			})
-			s.meddle("timer:", func(context.Context) error { time.Sleep(10 * time.Second); return nil })
+			s.beforeScans("timer:", func(context.Context) error { time.Sleep(10 * time.Second); return nil })
 		},
 		shows: `lucius_sweeper_late_seconds ([3-9]\d|\d\d\d)`,
 	},
 	"StoreThatHangs": { // It answers nothing to the reconciler.
 		begin: func(s *situation) {
-			s.meddle("live:", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
+			s.beforeScans("live:", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })
 		},
 		shows: `lucius_loop_pass_seconds_count{loop="reconciler"} `,
 	},
 	"StoreThatFails": { // It answers errors to the reconciler.
 		begin: func(s *situation) {
-			s.meddle("live:", func(context.Context) error { return fmt.Errorf("broken: %w", tablestore.ErrUnavailable) })
+			s.beforeScans("live:", func(context.Context) error { return fmt.Errorf("broken: %w", tablestore.ErrUnavailable) })
 		},
 		shows: `lucius_loop_failures_total{loop="reconciler"} \d\d+\n`,
 	},
-	"StuckJob":      {begin: func(s *situation) { s.strike(true) }, shows: "lucius_jobs_stuck 1\n"},
-	"RepairedJob":   {begin: func(s *situation) { s.strike(false) }, shows: "lucius_reconciler_repaired_total 1\n"},
+	"StuckJob":      {begin: func(s *situation) { s.loseEntry(true) }, shows: "lucius_jobs_stuck 1\n"},
+	"RepairedJob":   {begin: func(s *situation) { s.loseEntry(false) }, shows: "lucius_reconciler_repaired_total 1\n"},
 	"BadProtocol":   {begin: func(s *situation) { s.breakProtocols() }, shows: "lucius_protocols_refused 1\n"},
 	"ShortLivedTLS": {flags: certificateFor(13 * 24 * time.Hour), shows: "lucius_tls_certificate_expires_timestamp_seconds "},
 	"LongLivedTLS":  {flags: certificateFor(90 * 24 * time.Hour), shows: "lucius_tls_certificate_expires_timestamp_seconds "},
@@ -186,8 +186,8 @@ func TestSituation_Held(t *testing.T) {
 	})
 }
 
-// meddle calls a function before each scan of such rows of the schedule.
-func (s *situation) meddle(prefix string, before func(context.Context) error) {
+// beforeScans calls a function before each scan of the schedule that starts at the prefix.
+func (s *situation) beforeScans(prefix string, before func(context.Context) error) {
 	s.store.scans.Store(new(func(ctx context.Context, query tablestore.Query) error {
 		if query.Table == "luciusschedule" && strings.HasPrefix(query.From, prefix) {
 			return before(ctx)
@@ -196,9 +196,10 @@ func (s *situation) meddle(prefix string, before func(context.Context) error) {
 	}))
 }
 
-// strike deletes the schedule entry of a job that a worker has, and forgets it in the job
-// if that is to be beyond repair. No known defect does that, so the test changes the store.
-func (s *situation) strike(beyondRepair bool) {
+// loseEntry deletes the schedule entry of a job that a worker has, and the job's reference to
+// it if the loss is to be beyond repair. No known defect does that, so the test changes the
+// store.
+func (s *situation) loseEntry(beyondRepair bool) {
 	s.t.Helper()
 	s.workers.Store(&workers{takes: time.Hour, fails: normal.fails})
 	s.idle = true
@@ -263,7 +264,7 @@ func certificateFor(valid time.Duration) func(t *testing.T) []string {
 	}
 }
 
-// withoutRelay are the flags of a process whose directives another one was to publish.
+// withoutRelay returns the flags of a process whose directives another one should publish.
 func withoutRelay(*testing.T) []string {
 	return []string{
 		"--bus", config.BusServiceBus, "--servicebus-connection",

@@ -24,7 +24,7 @@ func auditCommand(t *testing.T, args ...string) (stdout string, code int) {
 	return auditIn(t, nil, args...)
 }
 
-// auditIn runs lucius audit under those variables.
+// auditIn runs lucius audit with those environment variables.
 func auditIn(t *testing.T, variables map[string]string, args ...string) (stdout string, code int) {
 	t.Helper()
 	out, notes := &output{}, &output{}
@@ -36,8 +36,8 @@ func auditIn(t *testing.T, variables map[string]string, args ...string) (stdout 
 	return out.String() + err.Error(), exitCode(err)
 }
 
-// auditFolder fails unless an audit finds nothing wrong in the folder, which no
-// server has open.
+// auditFolder fails unless an audit finds nothing wrong in the folder. No server may have it
+// open.
 func auditFolder(t *testing.T, dir string, flags ...string) {
 	t.Helper()
 	if out, code := auditCommand(t, append(flags, "--data-dir", dir)...); code != 0 {
@@ -65,7 +65,7 @@ func finish(t *testing.T, s *testServer, jobID string) {
 func TestAudit_OfACleanFolder(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	s := serveOn(t, dir, patient...)
+	s := serveOn(t, dir, longTimeouts...)
 	finish(t, s, s.submit(t))
 	if out, code := auditCommand(t, "--data-dir", dir); code != cli.ExitUsage || !strings.Contains(out, "in use by another process") {
 		t.Errorf("beside a server the audit ends with %d: %s", code, out)

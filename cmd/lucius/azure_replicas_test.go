@@ -22,7 +22,7 @@ import (
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
-// onAzure starts a replica on the account, in that layout.
+// onAzure starts a replica on the account with that layout.
 func onAzure(t *testing.T, account *azurite.Server, layout string) *testServer {
 	t.Helper()
 	return serveOn(t, t.TempDir(), "--storage-backend", layout, "--table-connection", account.ConnectionString(),
@@ -51,8 +51,8 @@ func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 	}
 }
 
-// API, relay and sweeper may be separate processes: one commits entries to the schedule,
-// and the others find them there, also after a change of the bus.
+// API, relay and sweeper may be separate processes: one commits entries to the schedule, and
+// the others find them there, even after the bus was changed.
 func TestServe_RolesApart(t *testing.T) {
 	t.Parallel()
 	account, err := azurite.Start(t.Context())
@@ -90,7 +90,7 @@ func TestServe_RolesApart(t *testing.T) {
 	stop()
 
 	namespace := newNamespace(t)
-	front, stop = serve(append(onBus(namespace), patient...)...)
+	front, stop = serve(append(onBus(namespace), longTimeouts...)...)
 	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	job = front.wait(t, front.submitAs(t, "on the bus")) // The relay publishes each step.
 	if job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
@@ -99,7 +99,7 @@ func TestServe_RolesApart(t *testing.T) {
 	stop()
 }
 
-// assertProbesOnly checks that the process answers for itself, and serves no API.
+// assertProbesOnly checks that the process answers probes, and serves no API.
 func assertProbesOnly(t *testing.T, s *testServer) {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -163,8 +163,8 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) *testServer {
 	return two
 }
 
-// assertAddsUp checks that the replica has its own counts, and those of the stopped replica
-// that accepted the job.
+// assertAddsUp checks that the replica's counts include those of the stopped replica that
+// accepted the job.
 func assertAddsUp(t *testing.T, s *testServer) {
 	t.Helper()
 	var last *api.Overview

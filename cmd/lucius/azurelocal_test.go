@@ -42,7 +42,7 @@ func TestAzureLocal_PrintsHowToGoOn(t *testing.T) {
 			t.Errorf("lucius azure %s ends with %d:\n%s", word, code, out)
 		}
 	}
-	s := serveOn(t, t.TempDir(), append(flags, patient...)...)
+	s := serveOn(t, t.TempDir(), append(flags, longTimeouts...)...)
 	response, err := s.client.SubmitCommandWithBodyWithResponse(t.Context(), nil, "application/json", strings.NewReader(body))
 	if err != nil || response.StatusCode() != http.StatusAccepted {
 		t.Fatalf("submit %s: %v, %s", body, err, response.Body)

@@ -29,7 +29,7 @@ func TestBackup_IsRestored(t *testing.T) {
 	tokens := filepath.Join(dir, "tokens.yaml")
 	admin := addCaller(t, tokens, "admin", "admin:*", "submit:*", "read:*", "platform:*")
 	tenant := addCaller(t, tokens, "tenant", "admin:tenant_a")
-	s := serveOn(t, data, append(patient, "--auth-file", tokens)...)
+	s := serveOn(t, data, append(longTimeouts, "--auth-file", tokens)...)
 	by := &caller{url: s.url, token: admin, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	command := strings.Replace(ingestFor("tenant_a", "k"), `{}}`, `{"language":"en"}}`, 1)
 	accepted := by.want(t, http.StatusAccepted, "POST", "/v1/commands", command).body
@@ -52,7 +52,7 @@ func TestBackup_IsRestored(t *testing.T) {
 	c.want(cli.ExitUsage, "no such file", "restore", file+".none", "--data-dir", restored)
 
 	// The command is known, and the job continues, as in the first server.
-	other := serveOn(t, restored, append(patient, "--auth-file", tokens)...)
+	other := serveOn(t, restored, append(longTimeouts, "--auth-file", tokens)...)
 	again := *by
 	again.url = other.url
 	if got := again.want(t, http.StatusAccepted, "POST", "/v1/commands", command).body; jobOf(t, got) != jobOf(t, accepted) {
@@ -109,7 +109,7 @@ func jobOf(t *testing.T, body string) string {
 
 func TestBackup_IsOfADataFolder(t *testing.T) {
 	t.Parallel()
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(patient, "--storage-backend", "memory")...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(longTimeouts, "--storage-backend", "memory")...)
 	terminalOf(t, s.url, "").want(cli.ExitNotFound, "Only a store in a data folder has backups", "backup", "--to", filepath.Join(t.TempDir(), "b"))
 }
 
@@ -118,10 +118,10 @@ func TestBackup_IsOfADataFolder(t *testing.T) {
 func TestBackup_OfASlowClient(t *testing.T) {
 	t.Parallel()
 	data := filepath.Join(t.TempDir(), "data")
-	s := serveOn(t, data, patient...)
+	s := serveOn(t, data, longTimeouts...)
 	large := func(n int) {
 		noise := make([]byte, 90_000)
-		_, _ = rand.Read(noise) // It never fails.
+		_, _ = rand.Read(noise) // This never fails.
 		payload, _ := json.Marshal(map[string]string{"language": "en", "noise": base64.StdEncoding.EncodeToString(noise)})
 		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, api.Command{
 			TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", IdempotencyKey: fmt.Sprint("k", n),
@@ -162,7 +162,7 @@ func TestBackup_OfASlowClient(t *testing.T) {
 	}
 }
 
-// A line that a crash cut short does not spoil the next one.
+// A line that a crash cut short does not corrupt the next one.
 func TestArchive_GoesOnAfterATornLine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -43,7 +43,7 @@ func service(t *testing.T, list *api.ServiceList, name string) *api.Service {
 func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
-	s := serveOn(t, dir, patient...)
+	s := serveOn(t, dir, longTimeouts...)
 	const jobs = 3000
 	for n := 0; n < jobs; n += 100 {
 		var batch api.BatchRequest
@@ -89,7 +89,7 @@ func TestServe_CountsABacklogOfAnySize(t *testing.T) {
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
-	s = serveOn(t, dir, patient...)
+	s = serveOn(t, dir, longTimeouts...)
 	check(jobs, 0)
 	s.claim(t, "c1", true)
 	check(jobs-1, 1)
@@ -103,7 +103,7 @@ func TestCrash_JobsAreCountedAgain(t *testing.T) {
 	t.Parallel()
 	site := newSite(t)
 	s := &testServer{client: site.client}
-	p := site.start(patient...)
+	p := site.start(longTimeouts...)
 	const jobs = 40
 	for n := range jobs {
 		s.submitAs(t, fmt.Sprint(n))
@@ -112,7 +112,7 @@ func TestCrash_JobsAreCountedAgain(t *testing.T) {
 		s.claim(t, fmt.Sprint("c", n), true)
 	}
 	p.kill()
-	p = site.start(patient...)
+	p = site.start(longTimeouts...)
 	list := s.services(t) // It waits until the counts are exact.
 	if extract := service(t, list, "extract"); extract.Backlog != jobs-3 || extract.Running != 3 || extract.OldestWaitingAt.IsZero() {
 		t.Errorf("%+v", extract)

@@ -19,7 +19,7 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// terminal runs command lines against a server.
+// terminal runs commands against a server.
 type terminal struct {
 	t         *testing.T
 	variables []string
@@ -34,7 +34,7 @@ func terminalOf(t *testing.T, server, token string) *terminal {
 	}}
 }
 
-// run runs a command line. It returns what was printed, followed by the error, and the exit code.
+// run runs a command. It returns what was printed, followed by the error, and the exit code.
 func (c *terminal) run(args ...string) (out string, code int) {
 	c.t.Helper()
 	stdout := &output{}
@@ -46,7 +46,7 @@ func (c *terminal) run(args ...string) (out string, code int) {
 	return stdout.String(), 0
 }
 
-// want runs a command line that must end with that code and print that text.
+// want runs a command that must exit with that code and print that text.
 func (c *terminal) want(code int, says string, args ...string) string {
 	c.t.Helper()
 	out, got := c.run(args...)
@@ -56,7 +56,7 @@ func (c *terminal) want(code int, says string, args ...string) string {
 	return out
 }
 
-// decode runs a command line with -o json and decodes what it prints into the API's type.
+// decode runs a command with -o json and decodes what it prints into the API's type.
 func decode[T any](c *terminal, args ...string) (answer T) {
 	c.t.Helper()
 	decoder := json.NewDecoder(strings.NewReader(c.want(0, "", append(args, "-o", "json")...)))
@@ -72,7 +72,7 @@ func TestCLI_CallsTheServerAsTheCaller(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "tokens.yaml")
 	reader := addCaller(t, file, "reader", "read:tenant_a", "submit:tenant_a")
 	stranger := addCaller(t, file, "stranger", "platform:tenant_b:ocr")
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(patient, "--auth-file", file)...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(longTimeouts, "--auth-file", file)...)
 	by := &caller{url: s.url, token: reader, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	var accepted api.CommandAccepted
 	if err := json.Unmarshal([]byte(by.want(t, 202, "POST", "/v1/commands", strings.Replace(ingestFor("tenant_a", "k"), `{}}`, `{"language":"en"}}`, 1)).body), &accepted); err != nil {
@@ -88,7 +88,7 @@ func TestCLI_CallsTheServerAsTheCaller(t *testing.T) {
 	terminalOf(t, s.url, stranger).want(cli.ExitForbidden, "ask for a token", "jobs", "get", accepted.JobID)
 }
 
-// commandFor is the text of a command of the document.
+// commandFor returns a command for the document, as JSON.
 func commandFor(document string) string {
 	return `{"tenant_id":"tenant_a","request_type":"doc.ingest","schema_version":"1","doc_id":"` + document + `",` +
 		`"input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"},"payload":{"language":"en"}}`
@@ -97,7 +97,7 @@ func commandFor(document string) string {
 // A user submits commands, sees why one waits and why it failed, and reruns it.
 func TestCLI_TellsOfAJobFromItsCommandToItsEnd(t *testing.T) {
 	t.Parallel()
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), longTimeouts...)
 	c := terminalOf(t, s.url, "")
 	c.stdin = commandFor("1")
 	accepted := decode[api.CommandAccepted](c, "submit", "-")
@@ -144,7 +144,7 @@ func TestCLI_TellsOfAJobFromItsCommandToItsEnd(t *testing.T) {
 // One file submits many commands, and one command tells who stopped a job.
 func TestCLI_SubmitsManyAndStopsThem(t *testing.T) {
 	t.Parallel()
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), longTimeouts...)
 	c := terminalOf(t, s.url, "")
 	path := filepath.Join(t.TempDir(), "commands.jsonl")
 	lines := []string{strings.Replace(commandFor("bad"), "doc.ingest", "doc.burn", 1)}
@@ -184,7 +184,7 @@ func TestCLI_SpeaksTLSWithACertificateOfTheCaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serveOn(t, at("data"), append(patient, "--auth-file", at("callers.yaml"), "--tls-cert", at("cert.pem"), "--tls-key", at("key.pem"),
+	s := serveOn(t, at("data"), append(longTimeouts, "--auth-file", at("callers.yaml"), "--tls-cert", at("cert.pem"), "--tls-key", at("key.pem"),
 		"--tls-client-ca", at("ca.pem"))...)
 	c := terminalOf(t, s.url, "")
 	c.want(cli.ExitUnavailable, "name the authority's certificate with --ca-file", "jobs", "list")

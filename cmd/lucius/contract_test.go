@@ -11,8 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
 
-// contract is the OpenAPI document that the exchanges of these tests are checked
-// against. A fault fails the run at its end, because no test waits for some of the
+// contract is the OpenAPI document that the requests and responses of these tests are checked
+// against. A mismatch fails the run at its end, because no test waits for some of the
 // goroutines.
 var contract = sync.OnceValue(func() *contracttest.Contract {
 	made, err := contracttest.New()
@@ -22,13 +22,13 @@ var contract = sync.OnceValue(func() *contracttest.Contract {
 	return made
 })
 
-// faults are the exchanges that differ from the document.
+// faults are the mismatches.
 var faults struct {
 	mu   sync.Mutex
 	seen []error
 }
 
-// contracted is a transport that checks its exchanges against the document.
+// contracted returns a transport that checks requests and responses against the document.
 func contracted(base http.RoundTripper) http.RoundTripper {
 	return &contracttest.Transport{Base: base, Contract: contract(), Fault: func(err error) {
 		faults.mu.Lock()
@@ -37,8 +37,8 @@ func contracted(base http.RoundTripper) http.RoundTripper {
 	}}
 }
 
-// holdToContract returns the exit code of the tests, which is not 0 if an exchange
-// differs from the document. In a verbose run it prints the exercised operations.
+// holdToContract returns the exit code of the tests, which is not 0 after a mismatch. In a
+// verbose run it prints the exercised operations.
 func holdToContract(code int) int {
 	faults.mu.Lock()
 	found := slices.Clone(faults.seen)

@@ -12,9 +12,9 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// auditClean reads a data directory that no server has open, after every job on
-// it has ended well: there is one job for each accepted command and none
-// besides, its history has no gap, and each of its steps was applied once.
+// auditClean checks a data directory that no server has open, after every job in it has
+// succeeded: there is one job for each accepted command and no other, its history has no gap,
+// and each of its steps was applied once.
 func auditClean(t *testing.T, dir string, accepted map[string]string) {
 	t.Helper()
 	if len(accepted) == 0 {
@@ -91,7 +91,7 @@ func auditJob(t *testing.T, client *api.ClientWithResponses, id string) {
 	}
 }
 
-// listJobs lists the ids of all jobs that the filter names.
+// listJobs returns the ids of all jobs that match the filter.
 func listJobs(t *testing.T, client *api.ClientWithResponses, filter api.ListJobsParams) (ids []string) {
 	t.Helper()
 	for {

@@ -23,8 +23,8 @@ var crashRounds = flag.Int("crash.rounds", 10, "how often replicas on Azure are 
 // TestCrash_EverythingOnAzure runs three replicas on one storage account, with workers on
 // a namespace or with workers that pull. It kills replicas, restarts the broker, cuts the
 // connections to it and to the account, makes the account throttle, and makes replies
-// arrive twice and out of order. Every accepted command still has a job that ended well, no
-// step is applied twice, and the audit of the account is clean.
+// arrive twice and out of order. The job of every accepted command still succeeds, no step is
+// applied twice, and the audit of the account is clean.
 func TestCrash_EverythingOnAzure(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ layout, bus string }{
@@ -56,7 +56,7 @@ func TestCrash_EverythingOnAzure(t *testing.T) {
 	}
 }
 
-// more waits until that many more commands are accepted.
+// more waits until n more commands are accepted.
 func (l *load) more(n int) {
 	l.t.Helper()
 	want := len(l.jobs()) + n
@@ -67,14 +67,14 @@ func (l *load) more(n int) {
 	}
 }
 
-// cloud is an account, a namespace, and replicas on both. Clients reach the replica that
-// started last.
+// cloud is an account, a namespace, and replicas that use both. Clients reach the replica
+// that started last.
 type cloud struct {
 	t         *testing.T
 	layout    string
 	bus       string
 	door      *frontDoor // of the account
-	way       *road      // to the door
+	proxy     *tcpProxy  // in front of the door
 	namespace *fakeservicebus.Server
 	entry     *site
 	replicas  []*process
@@ -86,7 +86,7 @@ const replicasOnAzure = 3
 func newCloud(t *testing.T, layout, bus string) *cloud {
 	t.Helper()
 	door := newFrontDoor(t)
-	c := &cloud{t: t, layout: layout, bus: bus, door: door, way: newRoad(t, door.address), namespace: newNamespace(t), entry: newSite(t)}
+	c := &cloud{t: t, layout: layout, bus: bus, door: door, proxy: newTCPProxy(t, door.address), namespace: newNamespace(t), entry: newSite(t)}
 	var arrivals atomic.Int64
 	c.namespace.SetHooks(fakeservicebus.Hooks{OnArrival: func(subscription, _ string) fakeservicebus.Arrival {
 		n := arrivals.Add(1)
@@ -101,13 +101,13 @@ func newCloud(t *testing.T, layout, bus string) *cloud {
 	return c
 }
 
-// flags are those of a replica.
+// flags returns the flags of a replica.
 func (c *cloud) flags() []string {
 	flags := []string{"--servicebus-lanes", fmt.Sprint(busLanes)}
 	if c.bus == config.BusServiceBus {
 		flags = onBus(c.namespace)
 	}
-	return append(flags, "--storage-backend", c.layout, "--table-connection", c.way.connectionOver(c.door.account),
+	return append(flags, "--storage-backend", c.layout, "--table-connection", c.proxy.connectionOver(c.door.account),
 		"--ack-timeout", "3s", "--lease-duration", "3s", "--publish-timeout", "2s", "--sweep-interval", "200ms",
 		"--outbox-retry-interval", "200ms")
 }
@@ -137,9 +137,9 @@ func (c *cloud) disturb(round int) {
 			c.t.Fatal(err)
 		}
 	case 3: // The account is unreachable for a while.
-		c.way.close()
+		c.proxy.close()
 		time.Sleep(time.Second)
-		c.way.reopen()
+		c.proxy.reopen()
 	case 4: // The account throttles.
 		c.door.throttles.Store(true)
 		time.Sleep(time.Second)
@@ -159,7 +159,7 @@ func (c *cloud) audit(accepted map[string]string) {
 	if found := listJobs(c.t, c.entry.client, api.ListJobsParams{}); len(found) != len(accepted) {
 		c.t.Errorf("%d commands were accepted, and there are %d jobs", len(accepted), len(found))
 	}
-	for range 20 { // If a crash interrupted the work after a job's end, an entry for it is due soon.
+	for range 20 { // If a crash interrupted the work after a job's end, its schedule entry is due soon.
 		if _, clean := c.auditOnce(); clean {
 			break
 		}

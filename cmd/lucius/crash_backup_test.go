@@ -13,8 +13,9 @@ import (
 const backups = 2
 
 // TestCrash_ABackupUnderLoadIsWhole backs up a server while clients submit commands and
-// workers carry them out, and kills it right after. The restored store is sound, has every
-// command that was acknowledged before the backup began, and can carry them to their ends.
+// workers execute them, and kills it right after. The restored store passes the audit and has
+// every command that was acknowledged before the backup began, and a server on it completes
+// their jobs.
 func TestCrash_ABackupUnderLoadIsWhole(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)

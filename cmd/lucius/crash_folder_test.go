@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// expectLost fails unless the server refuses commands and says that it is not
-// ready, from the very next command on.
+// expectLost fails unless the server, from the next command on, refuses commands and reports
+// that it is not ready.
 func (s *site) expectLost() {
 	s.t.Helper()
 	response, err := s.client.SubmitCommandWithResponse(s.t.Context(), nil, commandOf("tenant_9", "lost"))
@@ -47,7 +47,7 @@ func TestFolder_RemovedUnderAServer(t *testing.T) {
 	server := s.start()
 	l, _ := startClients(s, 5*time.Millisecond)
 	time.Sleep(300 * time.Millisecond)
-	if os.RemoveAll(s.data) != nil { // The server made a file in the meantime.
+	if os.RemoveAll(s.data) != nil { // The server created a file in the meantime.
 		if err := os.RemoveAll(s.data); err != nil {
 			t.Fatal(err)
 		}
@@ -96,9 +96,9 @@ func TestFolder_MovedUnderAServer(t *testing.T) {
 	auditClean(t, s.data, jobs)
 }
 
-// TestFolder_DamageIsRefused removes the files that identify the store, or truncates one of
-// its tables: the server refuses to start and deletes nothing. Once the files are restored,
-// all data is there.
+// TestFolder_DamageIsRefused removes a file that identifies the store, or one of its tables:
+// the server refuses to start and changes nothing. Once the file is restored, all data is
+// there.
 func TestFolder_DamageIsRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t)
@@ -108,7 +108,7 @@ func TestFolder_DamageIsRefused(t *testing.T) {
 	if said := server.said.String(); !strings.Contains(said, `"msg":"new store made","dir":"`+s.data) {
 		t.Errorf("the log does not say that a new store was made: %s", said)
 	}
-	server = s.start("--log-level", "info") // It makes tables of the log.
+	server = s.start("--log-level", "info") // It flushes the log to tables.
 	server.terminate()
 	if said := server.said.String(); !strings.Contains(said, `"msg":"store opened","dir":"`+s.data) || !strings.Contains(said, `"opened":2`) {
 		t.Errorf("the log does not say that the store was opened: %s", said)

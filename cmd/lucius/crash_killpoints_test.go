@@ -14,7 +14,7 @@ import (
 // killEnv is the variable of killpoints.go, which this test is built without.
 const killEnv = "LUCIUS_TEST_KILL_AT"
 
-// around returns the points before and after each of these writes.
+// around returns the kill points before and after each of these writes.
 func around(writes ...string) (points []string) {
 	for _, write := range writes {
 		points = append(points, "before."+write, "after."+write)
@@ -24,7 +24,7 @@ func around(writes ...string) (points []string) {
 
 // TestCrash_AtNamedPoints makes the server kill itself between two of its writes, under
 // load: at one point, and after each restart at the next one. See killpoints.go for what
-// the points mean. The last start is that of the binary as it is shipped.
+// the points mean. The last start is of the binary as it is shipped.
 func TestCrash_AtNamedPoints(t *testing.T) {
 	t.Parallel()
 	for name, points := range map[string][]string{
@@ -75,8 +75,8 @@ func TestCrash_AtNamedPointsOfHeldRows(t *testing.T) {
 	}
 }
 
-// dieAt makes a server under load kill itself at one point after the other, and expects
-// every job to succeed.
+// dieAt makes a server under load kill itself at one point after another, and expects every
+// job to succeed.
 func (s *site) dieAt(points []string) {
 	s.t.Helper()
 	l := startLoad(s, 20*time.Millisecond)
@@ -115,8 +115,8 @@ func TestCrash_WhileStartingAndStopping(t *testing.T) {
 	auditClean(t, s.data, jobs)
 }
 
-// startToDie starts a server that kills itself at the point, and reports whether it began
-// to serve.
+// startToDie starts a server that kills itself at the point, and reports whether it got as
+// far as serving.
 func (s *site) startToDie(point string) (*process, bool) {
 	s.t.Helper()
 	binary, err := buildKillable()

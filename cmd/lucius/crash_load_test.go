@@ -15,19 +15,18 @@ import (
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
-// load is the work of clients and workers with a server that may crash at any moment:
-// clients send each command until it is accepted, and workers carry it through its three
-// steps.
+// load has clients and workers use a server that may crash at any moment: clients send each
+// command until it is accepted, and workers execute its three steps.
 type load struct {
 	t       *testing.T
 	site    *site
 	tenants int
-	pause   time.Duration // Between two commands of one tenant.
+	pause   time.Duration // between two commands of one tenant
 
 	mu       sync.Mutex
-	accepted map[string]string // The job of each command, by its key.
-	replayed []string          // Commands whose first 202 was a replay: an earlier 202 was lost.
-	quiet    chan struct{}     // Closed when no new command is to be sent.
+	accepted map[string]string // the job of each command, by its key
+	replayed []string          // commands whose first 202 was a replay: an earlier 202 was lost
+	quiet    chan struct{}     // closed when no new command is to be sent
 
 	submitters sync.WaitGroup
 	workers    sync.WaitGroup
@@ -43,7 +42,7 @@ func startLoad(s *site, pause time.Duration) *load {
 	return l
 }
 
-// startClients makes two tenants send commands, until the load rests, which ends the
+// startClients makes two tenants send commands. Calling rest stops them and cancels the
 // context.
 func startClients(s *site, pause time.Duration) (*load, context.Context) {
 	ctx, rest := context.WithCancel(s.t.Context())
@@ -61,8 +60,8 @@ func startClients(s *site, pause time.Duration) (*load, context.Context) {
 	return l, ctx
 }
 
-// submitAll sends one command after the other until the load is quiet, each
-// until it is accepted.
+// submitAll sends one command after another until the load is quiet. It repeats each until it
+// is accepted.
 func (l *load) submitAll(ctx context.Context, tenant string) {
 	for i := 0; ctx.Err() == nil; i++ {
 		key := fmt.Sprint("key-", i)
@@ -102,7 +101,7 @@ func (l *load) submit(ctx context.Context, tenant, key string) bool {
 	return true
 }
 
-// commandOf is the command that a tenant sends under a key.
+// commandOf returns the command that a tenant sends under a key.
 func commandOf(tenant, key string) api.Command {
 	return api.Command{
 		TenantID: tenant, RequestType: "doc.ingest", SchemaVersion: "1", IdempotencyKey: key,
@@ -111,14 +110,14 @@ func commandOf(tenant, key string) api.Command {
 	}
 }
 
-// work carries steps out until the load rests.
+// work executes steps until the context ends.
 func (l *load) work(ctx context.Context, owner string) {
 	if err := newWorker(l.t, siteURL, l.site.http, owner, handle).Run(ctx); err != nil && ctx.Err() == nil {
 		l.t.Errorf("worker: %v", err)
 	}
 }
 
-// newWorker returns a worker of all services of a server.
+// newWorker returns a worker for all services of a server.
 func newWorker(t *testing.T, url string, transport *http.Client, owner string, handle lucius.Handler) *lucius.Worker {
 	t.Helper()
 	client, err := lucius.NewClient(lucius.ClientConfig{URL: url, HTTPClient: transport})
@@ -132,8 +131,8 @@ func newWorker(t *testing.T, url string, transport *http.Client, owner string, h
 	return w
 }
 
-// handle is a worker's work: sometimes it takes so long that the lease needs a heartbeat,
-// and sometimes it fails and must be repeated.
+// handle executes a step. In one of sixteen jobs a step takes so long that its lease needs a
+// heartbeat, and in another one the first attempt of each step fails.
 func handle(ctx context.Context, task *lucius.Task) (any, error) {
 	last := task.JobID[len(task.JobID)-1]
 	switch {
@@ -148,8 +147,8 @@ func handle(ctx context.Context, task *lucius.Task) (any, error) {
 	return lucius.URI("s3://result"), nil
 }
 
-// drain lets the submitters have their last command accepted, and waits until
-// every accepted job has ended well. It returns them.
+// drain waits until the submitters' last commands are accepted and every accepted job has
+// succeeded, stops the workers, and returns the jobs.
 func (l *load) drain() map[string]string {
 	l.t.Helper()
 	close(l.quiet)
@@ -167,7 +166,7 @@ func (l *load) drain() map[string]string {
 	return jobs
 }
 
-// await waits until the job has ended well.
+// await waits until the job has succeeded.
 func (l *load) await(name, id string) {
 	l.t.Helper()
 	wait := "5s"
@@ -186,7 +185,7 @@ func (l *load) await(name, id string) {
 	l.t.Fatalf("job %s of command %s does not end", id, name)
 }
 
-// jobs are the jobs that were accepted so far, by their command.
+// jobs returns the jobs accepted so far, by the keys of their commands.
 func (l *load) jobs() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

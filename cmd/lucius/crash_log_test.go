@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// The last write of a log that is to be damaged, which was not acknowledged.
+// The last write of a log that is to be damaged. It was not acknowledged.
 const (
 	lastTenant = "tenant_9"
 	lastKey    = "last"
@@ -107,7 +107,7 @@ func (l *load) mustSubmit(tenant, key string) {
 	}
 }
 
-// finish works until every accepted job has ended well.
+// finish runs workers until every accepted job has succeeded.
 func (l *load) finish() {
 	l.t.Helper()
 	ctx, rest := context.WithCancel(l.t.Context())
@@ -119,7 +119,7 @@ func (l *load) finish() {
 	}
 }
 
-// damagedSite is a copy of the directory with another log.
+// damagedSite returns a copy of the directory with another log.
 func damagedSite(t *testing.T, dir string, damage func(log []byte) []byte) *site {
 	t.Helper()
 	s := newSite(t)
@@ -137,7 +137,7 @@ func damagedSite(t *testing.T, dir string, damage func(log []byte) []byte) *site
 	return s
 }
 
-// logOf is the newest log of a data directory.
+// logOf returns the newest log of a data directory.
 func logOf(t *testing.T, dir string) string {
 	t.Helper()
 	logs, err := filepath.Glob(filepath.Join(dir, "*.log"))

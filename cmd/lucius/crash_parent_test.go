@@ -24,7 +24,7 @@ func TestCrash_OfGoRunEndsItsProgram(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(cached), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Link(binary, cached); err != nil { // A process knows its file's name, not that of a link to it.
+	if err := os.Link(binary, cached); err != nil { // With a symbolic link, the process would see the path of its target.
 		t.Fatal(err)
 	}
 	shell := exec.Command("sh", append([]string{"-c", `"$@"; true`, "sh", cached}, s.arguments(nil)...)...)

@@ -56,7 +56,7 @@ func TestPause_AServerThatStoodStillFencesNoWorker(t *testing.T) {
 		time.Sleep(lease / 3)
 		return lucius.URI("s3://result"), nil
 	})
-	l.workers.Go(func() { _ = w.Run(ctx) }) // The jobs show any failure.
+	l.workers.Go(func() { _ = w.Run(ctx) }) // A failure shows in the jobs.
 	for range 8 {
 		<-inHand
 	}

@@ -59,9 +59,9 @@ func tryPlain(t *testing.T, databaseURL string, args ...string) (string, error) 
 func TestCrash_EverythingOnPostgres(t *testing.T) {
 	t.Parallel()
 	server := onPostgres(t)
-	way := newRoad(t, server.URL.Host)
+	proxy := newTCPProxy(t, server.URL.Host)
 	over := *server.URL
-	over.Host = way.listener.Addr().String()
+	over.Host = proxy.listener.Addr().String()
 	flags := []string{
 		"--storage-backend", config.BackendPostgres, "--postgres-url", over.String(),
 		"--ack-timeout", "3s", "--lease-duration", "3s", "--publish-timeout", "2s", "--sweep-interval", "200ms",
@@ -83,9 +83,9 @@ func TestCrash_EverythingOnPostgres(t *testing.T) {
 		case 1: // All sessions end at once.
 			endSessions(t, server.URL)
 		case 2: // The network fails.
-			way.close()
+			proxy.close()
 			time.Sleep(time.Second)
-			way.reopen()
+			proxy.reopen()
 		case 3: // PostgreSQL dies, and recovers from its log.
 			if err := errors.Join(server.Kill(), server.Start(t.Context())); err != nil {
 				t.Fatal(err)

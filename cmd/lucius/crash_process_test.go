@@ -60,9 +60,9 @@ var (
 	buildKillable = sync.OnceValues(func() (string, error) { return build("killpoints") })
 )
 
-// swift are settings under which a server that is killed repeatedly still completes all
-// work within seconds, and exhausts no budget.
-var swift = []string{
+// fastFlags let a server that is killed repeatedly complete all work within seconds, without
+// exhausting a budget.
+var fastFlags = []string{
 	"--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols", "--log-level", "error",
 	"--ack-timeout", "500ms", "--lease-duration", "2s", "--publish-timeout", "500ms",
 	"--ack-backoff", "100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms",
@@ -80,7 +80,7 @@ type site struct {
 	address atomic.Value
 }
 
-// siteURL stands for the current server, at any address.
+// siteURL stands for the current server, whatever its address.
 const siteURL = "http://localhost"
 
 func newSite(t *testing.T) *site {
@@ -109,7 +109,7 @@ type process struct {
 	t     *testing.T
 	site  *site
 	cmd   *exec.Cmd
-	said  strings.Builder // its standard error, once it has ended
+	said  strings.Builder // its standard error, to be read once it has ended
 	ended chan struct{}
 }
 
@@ -128,9 +128,9 @@ func (s *site) start(more ...string) *process {
 	return p
 }
 
-// arguments are those of a server on the site.
+// arguments returns the arguments of a server on the site.
 func (s *site) arguments(more []string) []string {
-	return append(append([]string{"serve", "--data-dir", s.data}, swift...), more...)
+	return append(append([]string{"serve", "--data-dir", s.data}, fastFlags...), more...)
 }
 
 // launch starts a process and waits until it serves, or has ended.
@@ -150,14 +150,14 @@ func (s *site) launch(cmd *exec.Cmd) (*process, bool) {
 		expectFields(s.t, p.said.String())
 	})
 	lines := bufio.NewReader(out)
-	line, _ := lines.ReadString('\n') // A process that ends says nothing.
+	line, _ := lines.ReadString('\n') // It is empty if the process ends.
 	_, address, serves := strings.Cut(strings.TrimSpace(line), "lucius serves http://")
 	if serves {
 		s.address.Store(address)
 	}
 	go func() {
-		_, _ = io.Copy(io.Discard, lines) // Until it ends.
-		_ = cmd.Wait()                    // Its exit state is kept.
+		_, _ = io.Copy(io.Discard, lines) // until the process ends
+		_ = cmd.Wait()                    // cmd keeps the exit status.
 		s.address.CompareAndSwap(address, "")
 		close(p.ended)
 	}()
@@ -180,7 +180,7 @@ func (p *process) wait(longest time.Duration) {
 // ending describes how the process ended, with its output. It must have ended.
 func (p *process) ending() string { return p.cmd.ProcessState.String() + ": " + p.said.String() }
 
-// signal sends the process a signal, which may have ended.
+// signal sends a signal to the process, which may have ended.
 func (p *process) signal(signal syscall.Signal) { _ = p.cmd.Process.Signal(signal) }
 
 // kill ends the process as kill -9 does, if it has not ended.
@@ -190,13 +190,13 @@ func (p *process) kill() {
 	p.wait(time.Minute)
 }
 
-// killed says whether the process was killed with SIGKILL.
+// killed reports whether SIGKILL ended the process.
 func (p *process) killed() bool {
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
 }
 
-// terminate asks the server to stop, which it does with status 0.
+// terminate sends the server SIGTERM and fails unless it exits with status 0.
 func (p *process) terminate() {
 	p.t.Helper()
 	p.signal(syscall.SIGTERM)

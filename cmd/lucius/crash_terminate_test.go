@@ -41,7 +41,7 @@ func TestTerminate_UnderLoad(t *testing.T) {
 	}
 }
 
-// waitForWork claims work that never comes, and returns the answer's status.
+// waitForWork claims work that never comes, and returns the status of the response.
 func (s *site) waitForWork() <-chan int {
 	answered := make(chan int, 1)
 	go func() {
@@ -63,9 +63,9 @@ type witness struct {
 	http.RoundTripper
 
 	mu     sync.Mutex
-	seen   map[int]int // How often each status was answered.
-	shut   int         // requests that were not accepted
-	broken []error     // Requests that ended any other way, cut-off answers among them.
+	seen   map[int]int // how often each status was answered
+	shut   int         // requests that the stopping server did not take
+	broken []error     // requests that ended any other way, such as with a response cut off
 }
 
 // RoundTrip implements [http.RoundTripper].
@@ -87,7 +87,7 @@ func (w *witness) RoundTrip(r *http.Request) (*http.Response, error) {
 	return response, err
 }
 
-// witnessed is an answer's body.
+// witnessed is the body of a response.
 type witnessed struct {
 	io.ReadCloser
 	witness *witness
@@ -104,7 +104,7 @@ func (b *witnessed) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// report fails for what no client should see.
+// report fails the test for what no client should see.
 func (w *witness) report(t *testing.T) {
 	t.Helper()
 	w.mu.Lock()

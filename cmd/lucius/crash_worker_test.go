@@ -14,8 +14,8 @@ import (
 // helpURL is the variable of a worker process that names the server's URL.
 const helpURL = "LUCIUS_TEST_URL"
 
-// helpWork is a worker process. It prints a word when it holds an item, which takes a
-// while, and ends when its input ends.
+// helpWork runs a worker process. It prints a word when it holds an item, which takes a
+// while, and exits when its standard input ends.
 func helpWork() {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() {

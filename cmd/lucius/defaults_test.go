@@ -40,8 +40,7 @@ type standardServer struct {
 	logged  *output
 }
 
-// topics are a bus that records its messages, and rejects each message of the first
-// attempts.
+// topics is a bus that records its messages, and rejects each message of the first attempts.
 type topics struct {
 	rejects int
 	sent    chan []byte
@@ -116,7 +115,7 @@ func serveStandard(t *testing.T, overBus bool, rejects int, more ...string) *sta
 	return s
 }
 
-// directly hands requests to the handler, without a connection.
+// directly is a transport that calls the handler, without a connection.
 type directly struct{ http.Handler }
 
 func (d directly) Do(r *http.Request) (*http.Response, error) {
@@ -129,7 +128,7 @@ func (d directly) Do(r *http.Request) (*http.Response, error) {
 	return recorder.Result(), nil
 }
 
-// next returns the next directive that a worker gets, nil once the job has ended.
+// next returns the next directive that a worker receives, nil once the job has ended.
 func (s *standardServer) next(t *testing.T, jobID string) *statemachine.Directive {
 	t.Helper()
 	for {
@@ -424,7 +423,7 @@ func (s *standardServer) beats(t *testing.T, d *statemachine.Directive) bool {
 	return response.JSON200 != nil
 }
 
-// between checks a time that a loop may notice late.
+// between checks a duration whose end a loop may notice late.
 func between(t *testing.T, name string, got, low, high time.Duration) {
 	t.Helper()
 	const late = 1200 * time.Millisecond
@@ -433,7 +432,7 @@ func between(t *testing.T, name string, got, low, high time.Duration) {
 	}
 }
 
-// A program that embeds the server gets the defaults of the settings.
+// A program that embeds the server gets the settings' defaults.
 func TestDefaults_AreThoseOfThePackage(t *testing.T) {
 	t.Parallel()
 	loaded, err := config.LoadArgs(nil, nil)

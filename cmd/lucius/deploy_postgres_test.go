@@ -25,8 +25,8 @@ type composed struct {
 }
 
 // TestDeploy_ComposeOnPostgreSQL does what deploy/compose/postgres.yaml has Docker do, on a
-// PostgreSQL of this machine: it makes the passwords and the roles, migrates, and serves with
-// two replicas, with the commands and variables of the services.
+// PostgreSQL of this machine: it creates the passwords and the roles, migrates, and serves
+// with two replicas, with the commands and variables of the services.
 func TestDeploy_ComposeOnPostgreSQL(t *testing.T) {
 	t.Parallel()
 	server, dir := postgrestest.Start(t), newPasswords(t)
@@ -96,8 +96,8 @@ func TestDeploy_ComposeOnPostgreSQL(t *testing.T) {
 	second.want(t, http.StatusOK, "GET", "/v1/jobs/"+job, "")
 }
 
-// newPasswords runs deploy/compose/passwords.sh. The folder can be entered by PostgreSQL, whose
-// user is another one, as in a container.
+// newPasswords runs deploy/compose/passwords.sh. PostgreSQL runs as another user, as in a
+// container, and may enter the folder.
 func newPasswords(t *testing.T) (dir string) {
 	t.Helper()
 	script, err := filepath.Abs("../../deploy/compose/passwords.sh")
@@ -108,7 +108,7 @@ func newPasswords(t *testing.T) (dir string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // The system empties its folder of temporary files.
+	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // The system deletes what is left of its temporary files.
 	secrets := filepath.Join(dir, "secrets")
 	for again := range 2 {
 		cmd := exec.CommandContext(t.Context(), "sh", script)

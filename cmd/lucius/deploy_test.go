@@ -61,8 +61,8 @@ func TestDeploy_CreatesWhatTheProgramExpects(t *testing.T) {
 	}
 }
 
-// The replicas of the template start: each variable is a setting, and with values as the
-// template gives them the configuration is valid. Without access control it is not.
+// The replicas of the template start: each variable is a setting, and with values like the
+// template's the configuration is valid. Without access control it is not.
 func TestDeploy_StartsReplicasThatMayListen(t *testing.T) {
 	t.Parallel()
 	variables := map[string]string{}
@@ -80,7 +80,7 @@ func TestDeploy_StartsReplicasThatMayListen(t *testing.T) {
 		}
 		variables[name] = value
 	}
-	delete(variables, "LUCIUS_LEASE_DURATION") // the example of a further variable
+	delete(variables, "LUCIUS_LEASE_DURATION") // the template's example of an additional variable
 	load := func() (*config.Loaded, error) {
 		loaded, err := config.Load(nil, entries(variables))
 		return loaded, err

@@ -58,7 +58,7 @@ func TestDoctor_ChecksFilesOfThisHost(t *testing.T) {
 // The commands of the program and those that call a server share lucius protocols.
 func TestCLI_ProtocolsOfTheServerAndOfFiles(t *testing.T) {
 	t.Parallel()
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), longTimeouts...)
 	c := terminalOf(t, s.url, "")
 	c.want(0, "doc.ingest", "protocols", "list")
 	c.want(0, "takes doc.ingest", "protocols", "validate", "../../protocols")

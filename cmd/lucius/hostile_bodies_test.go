@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// posting is a request up to its body.
-func (f *fortress) posting(token, path, headers string) string {
+// posting returns a request up to its body.
+func (f *attackedServer) posting(token, path, headers string) string {
 	text := "POST " + path + " HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" + headers
 	if token != "" {
 		text += "Authorization: Bearer " + token + "\r\n"
@@ -18,8 +18,7 @@ func (f *fortress) posting(token, path, headers string) string {
 	return text + "\r\n"
 }
 
-// read reads one answer. The connection may be closed without one: then the
-// status is 0.
+// read reads one response. If the connection is closed without one, the status is 0.
 func read(conn net.Conn) (answer, error) {
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
 	if err != nil {
@@ -34,7 +33,7 @@ func read(conn net.Conn) (answer, error) {
 // They are refused, with and without a credential, and the connection ends.
 func TestHostile_EndlessBodies(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	const chunked, declared = "Transfer-Encoding: chunked\r\n", "Content-Length: 99999999999\r\n"
 	for _, test := range []struct{ name, token, path, headers, code string }{
 		{"chunked", f.token, "/v1/commands", chunked, "too_large"},
@@ -48,7 +47,7 @@ func TestHostile_EndlessBodies(t *testing.T) {
 				go pour(conn, f.posting(test.token, test.path, test.headers), "10\r\n\"234567890123456\r\n")
 				got, err := read(conn)
 				if err != nil {
-					return // What was sent after the connection's end can cost the answer.
+					return // Data sent after the server closed the connection may reset it and lose the response.
 				}
 				f.expectProblem(http.MethodPost, test.path, got, test.code)
 				f.expectClosed(conn)
@@ -61,7 +60,7 @@ func TestHostile_EndlessBodies(t *testing.T) {
 // Their senders see the answer.
 func TestHostile_BodiesThatAreRefusedAreAnswered(t *testing.T) {
 	t.Parallel()
-	f := besiege(t, "--max-body-bytes", "10000", "--max-payload-bytes", "5000")
+	f := startAttacked(t, "--max-body-bytes", "10000", "--max-payload-bytes", "5000")
 	body := fmt.Sprintf("%-10001s", `{"owner":"o"}`)
 	for _, path := range []string{"/v1/commands", "/v1/commands:batch", "/v1/work:claim", "/v1/callbacks/result", "/v1/admin/pauses"} {
 		f.expectProblem(http.MethodPost, path, f.do(t, http.MethodPost, path, body), "too_large")

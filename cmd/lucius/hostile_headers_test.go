@@ -14,7 +14,7 @@ import (
 func TestHostile_HeaderFloods(t *testing.T) {
 	t.Parallel()
 	const start = "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\n"
-	f := besiege(t)
+	f := startAttacked(t)
 	for name, flood := range map[string]func(io.Writer){
 		"one that does not end": func(w io.Writer) { pour(w, start+"X-Big: ", "a") },
 		"100,000 of them":       func(w io.Writer) { pour(w, start, "X-Small: a\r\n") },
@@ -34,15 +34,15 @@ func TestHostile_HeaderFloods(t *testing.T) {
 	}
 }
 
-// TestHostile_NoHTTP sends text that is no request.
+// TestHostile_NoHTTP sends text that is not an HTTP request.
 func TestHostile_NoHTTP(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	for _, text := range []string{
-		"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", // A client that speaks TLS.
+		"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", // a TLS client
 		"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"GET / HTTP/9.9\r\n\r\n",
-		"GET /v1/jobs HTTP/1.1\r\n\r\n", // No Host.
+		"GET /v1/jobs HTTP/1.1\r\n\r\n", // no Host header
 		"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
 		"GET /v1/jobs HTTP/1.1\r\nHost: a\r\nX\x00: b\r\n\r\n",
 		"POST /v1/commands HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
@@ -61,8 +61,8 @@ func TestHostile_NoHTTP(t *testing.T) {
 	f.while(func() {})
 }
 
-// allAtOnce attacks on n connections.
-func (f *fortress) allAtOnce(n int, attack func(net.Conn)) {
+// allAtOnce attacks on n connections at a time.
+func (f *attackedServer) allAtOnce(n int, attack func(net.Conn)) {
 	var attacks sync.WaitGroup
 	for range n {
 		attacks.Go(func() {
@@ -78,8 +78,8 @@ func (f *fortress) allAtOnce(n int, attack func(net.Conn)) {
 	attacks.Wait()
 }
 
-// pour sends a beginning and then the same text repeatedly without delay: at least 100,000
-// times, and until the connection ends.
+// pour sends a beginning and then the same text repeatedly without delay, at least 100,000
+// times and until the connection ends.
 func pour(w io.Writer, beginning, text string) {
 	chunk := strings.Repeat(text, 10_000)
 	for _, err := io.WriteString(w, beginning); err == nil; {

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// crowd is how many idle connections there are: as many as may be open at once,
-// unless the system forbids this process to have that many.
-const crowd = 10_000
+// maxIdle is how many idle connections the test opens: as many as the server allows, unless
+// the system allows this process fewer.
+const maxIdle = 10_000
 
-// allowFiles raises this process's limit of open files for n connections, and returns
-// how many of them fit.
+// allowFiles raises this process's limit on open files for n connections, and returns how
+// many of them fit.
 func allowFiles(t *testing.T, n int) int {
 	t.Helper()
 	const beside = 2000
@@ -38,24 +38,24 @@ func allowFiles(t *testing.T, n int) int {
 // and half send nothing after one answered request.
 func TestHostile_IdleConnections(t *testing.T) {
 	t.Parallel()
-	n := allowFiles(t, crowd)
-	f := besiege(t)
+	n := allowFiles(t, maxIdle)
+	f := startAttacked(t)
 	f.while(func() {
-		f.crowdIn(n)
+		f.openIdle(n)
 		sockets := openSockets(t, f.cmd.Process.Pid)
 		t.Logf("%d connections were opened, the server has %d sockets", n, sockets)
 	})
 }
 
-// TestHostile_MoreConnectionsThanMayBe opens far more connections than the server allows:
-// it closes those idle longest, and a good client can always connect.
+// TestHostile_MoreConnectionsThanMayBe opens far more connections than the server allows: it
+// closes those that are idle longest, and a good client can always connect.
 func TestHostile_MoreConnectionsThanMayBe(t *testing.T) {
 	t.Parallel()
 	const may, beside = 50, 20
-	f := besiege(t, "--max-connections", fmt.Sprint(may))
+	f := startAttacked(t, "--max-connections", fmt.Sprint(may))
 	f.while(func() {
 		for range 5 {
-			f.crowdIn(2 * may)
+			f.openIdle(2 * may)
 			if sockets := openSockets(t, f.cmd.Process.Pid); sockets > may+beside {
 				t.Errorf("the server has %d sockets with --max-connections %d", sockets, may)
 			}
@@ -63,8 +63,8 @@ func TestHostile_MoreConnectionsThanMayBe(t *testing.T) {
 	})
 }
 
-// crowdIn opens connections that stay idle.
-func (f *fortress) crowdIn(n int) {
+// openIdle opens connections that stay idle.
+func (f *attackedServer) openIdle(n int) {
 	var group errgroup.Group
 	group.SetLimit(32)
 	for i := range n {
@@ -81,7 +81,7 @@ func (f *fortress) crowdIn(n int) {
 	}
 }
 
-// askOnce sends a request, reads the answer, and leaves the connection open.
+// askOnce sends a request, reads the response, and leaves the connection open.
 func askOnce(conn net.Conn) error {
 	if _, err := fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"); err != nil {
 		return err

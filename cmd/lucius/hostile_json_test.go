@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// manyKeys are 100,000 members of an object, each after a comma.
+// manyKeys returns 100,000 members of an object, each after a comma.
 func manyKeys() string {
 	var text strings.Builder
 	for i := range int64(100_000) {
@@ -17,7 +17,7 @@ func manyKeys() string {
 	return text.String()
 }
 
-// hostileBodies are bodies that parsers have failed on, by their fault.
+// hostileBodies are bodies that parsers have failed on, by what is wrong with them.
 func hostileBodies() map[string]string {
 	nested := func(n int, open, shut string) string { return strings.Repeat(open, n) + "1" + strings.Repeat(shut, n) }
 	return map[string]string{
@@ -37,10 +37,10 @@ func hostileBodies() map[string]string {
 	}
 }
 
-// TestHostile_JSON sends such bodies to every kind of path that takes one.
+// TestHostile_JSON sends [hostileBodies] to every kind of path that takes one.
 func TestHostile_JSON(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	f.while(func() {
 		for name, body := range hostileBodies() {
 			for _, path := range []string{
@@ -61,11 +61,11 @@ func TestHostile_JSON(t *testing.T) {
 	})
 }
 
-// TestHostile_TinyValues sends many bodies at a time that decode to trees of 50 times
-// their size. Each gets an answer.
+// TestHostile_TinyValues sends many bodies at a time that decode to trees 50 times their
+// size. Each is answered.
 func TestHostile_TinyValues(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	f.while(func() {
 		const value = `{"a":{"b":{}}},`
 		body := `{"x":[` + strings.Repeat(value, (1<<20-20)/len(value)) + `0]}`
@@ -91,7 +91,7 @@ func TestHostile_TinyValues(t *testing.T) {
 // TestHostile_Payloads sends commands that are valid except for their payload.
 func TestHostile_Payloads(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	f.while(func() {
 		for name, test := range map[string]struct{ payload, code string }{
 			"deep":            {`{"language":"en","x":` + strings.Repeat("[", 5000) + strings.Repeat("]", 5000) + `}`, "too_large"},

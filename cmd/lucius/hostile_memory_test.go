@@ -27,7 +27,7 @@ const memoryBound = 512 << 20
 func TestHostile_ManyLists(t *testing.T) {
 	t.Parallel()
 	const jobs, lists = 1000, 50
-	f := besiege(t)
+	f := startAttacked(t)
 	ref := strings.Repeat("x", 1000)
 	commands := make([]string, 100)
 	for i := 0; i < jobs; i += len(commands) {
@@ -51,13 +51,13 @@ func TestHostile_ManyLists(t *testing.T) {
 	})
 }
 
-// TestHostile_LargeClaims claims a hundred large directives, and then repeats the claim
-// many times concurrently. An answer that is read too slowly may be cut off, and is asked
-// for again.
+// TestHostile_LargeClaims claims a hundred large directives, and then repeats the claim many
+// times concurrently. A response that is read too slowly may be cut off, and is requested
+// again.
 func TestHostile_LargeClaims(t *testing.T) {
 	t.Parallel()
 	const jobs, batch, claims = 100, 5, 100
-	f := besiege(t)
+	f := startAttacked(t)
 	payload := fmt.Sprintf(`{"language":"en","x":%q}`, strings.Repeat("x", 120_000))
 	for i := 0; i < jobs; i += batch {
 		commands := make([]string, batch)
@@ -93,7 +93,7 @@ func TestHostile_LargeClaims(t *testing.T) {
 func TestMemory_OfWorkedJobs(t *testing.T) {
 	t.Parallel()
 	const jobs, batch = 480, 16
-	f := besiege(t)
+	f := startAttacked(t)
 	payload := fmt.Sprintf(`{"language":"en","x":%q}`, strings.Repeat("x", 60_000))
 	f.while(func() {
 		for i := 0; i < jobs; i += batch {
@@ -117,7 +117,7 @@ func TestMemory_OfWorkedJobs(t *testing.T) {
 	})
 }
 
-// workOnce claims some work and completes it. It returns how many steps that ended.
+// workOnce claims some work and completes it. It returns the number of completed steps.
 func workOnce(t *testing.T, worker *caller, claim int64) (done int64) {
 	t.Helper()
 	got, err := worker.call(t.Context(), http.MethodPost, "/v1/work:claim",
@@ -162,8 +162,7 @@ func residentPeak(t *testing.T, pid int) int64 {
 	return 0
 }
 
-// openSockets is how many sockets the process has, as Linux counts them.
-// Elsewhere it is 0.
+// openSockets returns the number of sockets of the process on Linux, and 0 elsewhere.
 func openSockets(t *testing.T, pid int) (n int) {
 	t.Helper()
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))

@@ -10,7 +10,7 @@ import (
 // answered like any other missing object.
 func TestHostile_Paths(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	long := strings.Repeat("a", 5000)
 	f.while(func() {
 		for _, id := range []string{long, long[:600], long[:160], strings.Repeat("%ff", 200), "%ff%fe", "%00", "a%0d%0aX-Evil:1", "%2e%2e"} {
@@ -39,7 +39,7 @@ func TestHostile_Paths(t *testing.T) {
 // TestHostile_Parameters sends invalid parameters.
 func TestHostile_Parameters(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	long := strings.Repeat("a", 5000)
 	f.while(func() {
 		for _, path := range []string{

@@ -11,11 +11,11 @@ import (
 )
 
 // TestHostile_SlowClients sends headers that never end and bodies that hardly arrive. The
-// server waits for them no longer than they may take, even if it refuses the request
-// without its body.
+// server waits for them no longer than its timeouts, even if it refuses the request without
+// reading the body.
 func TestHostile_SlowClients(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	f.while(func() {
 		var attacks sync.WaitGroup
 		attacks.Go(func() { f.allAtOnce(200, f.sendSlowHeaders) })
@@ -26,7 +26,7 @@ func TestHostile_SlowClients(t *testing.T) {
 }
 
 // sendSlowHeaders fails unless the connection ends without an answer.
-func (f *fortress) sendSlowHeaders(conn net.Conn) {
+func (f *attackedServer) sendSlowHeaders(conn net.Conn) {
 	_, _ = fmt.Fprint(conn, "GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: ")
 	go drip(conn, "a", 100*time.Millisecond)
 	if said := f.expectClosed(conn); said != "" {
@@ -36,7 +36,7 @@ func (f *fortress) sendSlowHeaders(conn net.Conn) {
 
 // sendSlowBody fails unless the request is answered with a problem of that code,
 // and the connection ends.
-func (f *fortress) sendSlowBody(token, code string) func(net.Conn) {
+func (f *attackedServer) sendSlowBody(token, code string) func(net.Conn) {
 	return func(conn net.Conn) {
 		_, _ = fmt.Fprint(conn, f.posting(token, "/v1/commands", "Content-Length: 100000\r\n"))
 		go drip(conn, " ", time.Second)

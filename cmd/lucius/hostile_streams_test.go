@@ -14,12 +14,12 @@ import (
 	"time"
 )
 
-// TestHostile_UnreadStreams follows a job with a long history, and reads
-// nothing of it. The server does not wait for such a client.
+// TestHostile_UnreadStreams follows a job with a long history without reading it. The server
+// does not wait for such a client.
 func TestHostile_UnreadStreams(t *testing.T) {
 	t.Parallel()
 	const streams = 1000
-	f := besiege(t)
+	f := startAttacked(t)
 	jobID := f.longJob(t)
 	f.while(func() {
 		for range streams {
@@ -32,11 +32,10 @@ func TestHostile_UnreadStreams(t *testing.T) {
 	})
 }
 
-// TestHostile_UnreadAnswers asks for large answers, and reads nothing of
-// them.
+// TestHostile_UnreadAnswers requests large responses without reading them.
 func TestHostile_UnreadAnswers(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	jobID := f.longJob(t)
 	f.while(func() {
 		for range 200 {
@@ -48,8 +47,8 @@ func TestHostile_UnreadAnswers(t *testing.T) {
 	})
 }
 
-// TestHostile_AnswersThatRepeatThePayload asks for jobs whose 32 steps have the same
-// payload each, so that an answer has 4 MB, and reads nothing of them.
+// TestHostile_AnswersThatRepeatThePayload requests jobs whose 32 steps each have the same
+// payload, so that a response has 4 MB, without reading them.
 func TestHostile_AnswersThatRepeatThePayload(t *testing.T) {
 	t.Parallel()
 	protocols := t.TempDir()
@@ -60,7 +59,7 @@ func TestHostile_AnswersThatRepeatThePayload(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(protocols, "long.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := besiege(t, "--protocols-dir", protocols)
+	f := startAttacked(t, "--protocols-dir", protocols)
 	jobID := f.submit(t, `{"x":"`+strings.Repeat("x", 130_000)+`"}`)
 	if got := len(f.want(t, http.StatusOK, http.MethodGet, "/v1/jobs/"+jobID, "").body); got < 32*130_000 {
 		t.Fatalf("the job has %d bytes", got)
@@ -73,11 +72,11 @@ func TestHostile_AnswersThatRepeatThePayload(t *testing.T) {
 	})
 }
 
-// TestHostile_TooManyStreams opens more streams than a process has.
+// TestHostile_TooManyStreams opens more streams than a process allows.
 func TestHostile_TooManyStreams(t *testing.T) {
 	t.Parallel()
 	const may, beside = 1024, 50
-	f := besiege(t)
+	f := startAttacked(t)
 	jobID := f.submit(t, `{"language":"en"}`)
 	path := "/v1/jobs/" + jobID + "/events"
 	f.while(func() {
@@ -125,7 +124,7 @@ func TestHostile_TooManyStreams(t *testing.T) {
 func TestHostile_LongPolls(t *testing.T) {
 	t.Parallel()
 	const polls = 1000
-	f := besiege(t)
+	f := startAttacked(t)
 	f.while(func() {
 		for i := range polls {
 			conn, err := f.dial()
@@ -141,15 +140,15 @@ func TestHostile_LongPolls(t *testing.T) {
 }
 
 // submit submits a command that no worker works on.
-func (f *fortress) submit(t *testing.T, payload string) string {
+func (f *attackedServer) submit(t *testing.T, payload string) string {
 	t.Helper()
 	body := strings.Replace(ingestFor("tenant_long", "k"), "{}}", payload+"}", 1)
 	return f.want(t, http.StatusAccepted, http.MethodPost, "/v1/commands", body).field(t, "jobId")
 }
 
-// longJob is a job with more payload, and more history, than the system holds for
-// a client that reads nothing.
-func (f *fortress) longJob(t *testing.T) string {
+// longJob submits a job with more payload, and more history, than the system buffers for a
+// client that reads nothing.
+func (f *attackedServer) longJob(t *testing.T) string {
 	t.Helper()
 	jobID := f.submit(t, `{"language":"en","x":"`+strings.Repeat("x", 120_000)+`"}`)
 	because := `{"reason":"` + strings.Repeat("y", 1000) + `"}`
@@ -163,9 +162,8 @@ func (f *fortress) longJob(t *testing.T) string {
 	return jobID
 }
 
-// dialDeaf opens a connection of which hardly anything fits into the buffers of
-// the system.
-func (f *fortress) dialDeaf(t *testing.T) net.Conn {
+// dialDeaf opens a connection for which the system buffers hardly anything.
+func (f *attackedServer) dialDeaf(t *testing.T) net.Conn {
 	t.Helper()
 	small := func(_, _ string, raw syscall.RawConn) (err error) {
 		failed := raw.Control(func(file uintptr) {
@@ -187,7 +185,7 @@ func (f *fortress) dialDeaf(t *testing.T) net.Conn {
 }
 
 // untilUnderWay waits until that many requests are in progress.
-func (f *fortress) untilUnderWay(what string, enough func(n int) bool) {
+func (f *attackedServer) untilUnderWay(what string, enough func(n int) bool) {
 	f.t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
 		metrics, err := f.call(f.t.Context(), http.MethodGet, "/metrics", "")

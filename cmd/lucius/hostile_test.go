@@ -19,31 +19,31 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
 
-// patience is how long a hostile or a good client waits at most.
-// It is far beyond all limits of the server.
+// patience is how long a hostile or a good client waits at most. It is far longer than all
+// timeouts of the server.
 const patience = 2 * time.Minute
 
-// fortress is a real server that asks who calls, by tokens and by JWT, under
-// siege. A good client is always there.
-type fortress struct {
+// attackedServer is a server process that authenticates callers by tokens and by JWTs. A good
+// client uses it during each attack.
+type attackedServer struct {
 	*process
-	*caller // The good client. It may do everything, and has one connection.
+	*caller // the good client, which has all roles
 
 	url     string
 	address string
-	mint    *mint
+	issuer  *tokenIssuer
 	keys    atomic.Int64
 }
 
-// besiege starts the server, with more flags that win over the usual ones.
-func besiege(t *testing.T, more ...string) *fortress {
+// startAttacked starts the server. More flags override the usual ones.
+func startAttacked(t *testing.T, more ...string) *attackedServer {
 	t.Helper()
-	f := &fortress{mint: newMint(t)}
+	f := &attackedServer{issuer: newTokenIssuer(t)}
 	file := filepath.Join(t.TempDir(), "tokens.yaml")
 	token := addCaller(t, file, "good", "submit:*", "read:*", "platform:*", "admin:*")
 	s := newSite(t)
 	f.process = s.start(append([]string{
-		"--auth-file", file, "--oidc-issuer", f.mint.url, "--oidc-audience", "lucius", "--audit-log", "off",
+		"--auth-file", file, "--oidc-issuer", f.issuer.url, "--oidc-audience", "lucius", "--audit-log", "off",
 		"--ack-timeout", "5m", "--lease-duration", "5m",
 	}, more...)...)
 	f.address = s.address.Load().(string)
@@ -52,16 +52,16 @@ func besiege(t *testing.T, more ...string) *fortress {
 	return f
 }
 
-// as is a client with that token.
-func (f *fortress) as(token string) *caller {
+// as returns a client with that token.
+func (f *attackedServer) as(token string) *caller {
 	transport := &http.Transport{}
 	f.t.Cleanup(transport.CloseIdleConnections)
 	return &caller{url: f.url, token: token, http: &http.Client{Transport: transport, Timeout: patience}}
 }
 
-// while attacks, and checks that a good client is always answered and that the server stays
-// within its memory bound.
-func (f *fortress) while(attack func()) {
+// while runs an attack, and checks that the good client is always answered and that the server
+// stays within its memory bound.
+func (f *attackedServer) while(attack func()) {
 	f.t.Helper()
 	over := make(chan struct{})
 	var calls sync.WaitGroup
@@ -73,7 +73,7 @@ func (f *fortress) while(attack func()) {
 				last = true // Once more, after the attack.
 			case <-time.After(20 * time.Millisecond):
 			}
-			if err := f.callWell(); err != nil {
+			if err := f.submitAndRead(); err != nil {
 				f.t.Errorf("a good client is not answered: %v", err)
 				return
 			}
@@ -89,8 +89,8 @@ func (f *fortress) while(attack func()) {
 	}
 }
 
-// callWell submits a command and reads its job.
-func (f *fortress) callWell() error {
+// submitAndRead submits a command and reads its job.
+func (f *attackedServer) submitAndRead() error {
 	key := fmt.Sprint(f.keys.Add(1))
 	submitted, err := f.call(f.t.Context(), http.MethodPost, "/v1/commands", strings.Replace(ingestFor("tenant_good", key), "{}}", `{"language":"en"}}`, 1))
 	if err != nil {
@@ -106,8 +106,8 @@ func (f *fortress) callWell() error {
 	return nil
 }
 
-// dial opens a connection that ends with the test, or with the patience.
-func (f *fortress) dial() (net.Conn, error) {
+// dial opens a connection that ends with the test, or after [patience].
+func (f *attackedServer) dial() (net.Conn, error) {
 	conn, err := net.DialTimeout("tcp", f.address, patience)
 	if err != nil {
 		return nil, err
@@ -118,7 +118,7 @@ func (f *fortress) dial() (net.Conn, error) {
 
 // expectClosed fails unless the server closes the connection, and returns the bytes that it
 // sent before.
-func (f *fortress) expectClosed(conn net.Conn) string {
+func (f *attackedServer) expectClosed(conn net.Conn) string {
 	said, err := io.ReadAll(conn)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		f.t.Errorf("the connection of %s is still open", conn.LocalAddr())
@@ -126,9 +126,9 @@ func (f *fortress) expectClosed(conn net.Conn) string {
 	return string(said)
 }
 
-// expectProblem fails unless the answer is a problem of that code, as the
+// expectProblem fails unless the response is a problem with that code, as the OpenAPI
 // document has it for the request, and reveals no internals.
-func (f *fortress) expectProblem(method, path string, got answer, code string) {
+func (f *attackedServer) expectProblem(method, path string, got answer, code string) {
 	f.t.Helper()
 	var found api.Problem
 	err := json.Unmarshal([]byte(got.body), &found)

@@ -22,13 +22,13 @@ type (
 )
 
 // forgeries are tokens that are forged or no longer valid.
-func forgeries(m *mint) map[string]string {
+func forgeries(m *tokenIssuer) map[string]string {
 	with := func(h header, c claims) string { return m.token(h, c, m.ed25519("a")) }
 	year := 365 * 24 * time.Hour
 	own := header{"jwk": m.jwk("stranger"), "kid": "stranger"}
 	good := with(nil, nil)
 	parts := strings.Split(good, ".")
-	rsaKey, _ := x509.MarshalPKIXPublicKey(m.rsa.Public()) // This key can be marshalled.
+	rsaKey, _ := x509.MarshalPKIXPublicKey(m.rsa.Public()) // An RSA key cannot fail.
 	return map[string]string{
 		"alg none":                    m.token(header{"alg": "none"}, nil, unsigned),
 		"alg none in another case":    m.token(header{"alg": "nOnE"}, nil, unsigned),
@@ -69,10 +69,10 @@ func forgeries(m *mint) map[string]string {
 // and the issuer is not asked about each.
 func TestHostile_Tokens(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
-	good := f.as(f.mint.token(nil, nil, f.mint.ed25519("a")))
+	f := startAttacked(t)
+	good := f.as(f.issuer.token(nil, nil, f.issuer.ed25519("a")))
 	good.want(t, http.StatusOK, http.MethodGet, "/v1/jobs?tenant_id=tenant_a", "")
-	forged := forgeries(f.mint)
+	forged := forgeries(f.issuer)
 	f.while(func() {
 		var strangers sync.WaitGroup
 		for name, token := range forged {
@@ -90,7 +90,7 @@ func TestHostile_Tokens(t *testing.T) {
 		strangers.Wait()
 	})
 	good.want(t, http.StatusOK, http.MethodGet, "/v1/jobs?tenant_id=tenant_a", "")
-	if asked := f.mint.asked.Load(); asked > 20 {
+	if asked := f.issuer.asked.Load(); asked > 20 {
 		t.Errorf("the issuer was asked %d times about %d tokens", asked, 20*len(forged))
 	}
 }
@@ -98,7 +98,7 @@ func TestHostile_Tokens(t *testing.T) {
 // TestHostile_Credentials sends headers that hold no token.
 func TestHostile_Credentials(t *testing.T) {
 	t.Parallel()
-	f := besiege(t)
+	f := startAttacked(t)
 	f.while(func() {
 		for _, values := range [][]string{
 			{""}, {"Bearer"}, {"Bearer "}, {"Basic Z29vZDpnb29k"}, {"Bearer " + f.token + " " + f.token},
@@ -131,7 +131,7 @@ func hs256(secret []byte) func([]byte) []byte {
 	}
 }
 
-// deep is a value that is nested.
+// deep returns a deeply nested value.
 func deep(n int) any {
 	var value any
 	for range n {
@@ -140,8 +140,8 @@ func deep(n int) any {
 	return value
 }
 
-// token is a token with those parts in addition to the usual ones; nil removes one.
-func (m *mint) token(h header, c claims, sign func([]byte) []byte) string {
+// token returns a token with those parts in addition to the usual ones; nil removes one.
+func (m *tokenIssuer) token(h header, c claims, sign func([]byte) []byte) string {
 	head := header{"alg": "EdDSA", "kid": "a", "typ": "JWT"}
 	body := claims{
 		"iss": m.url, "aud": "lucius", "sub": "alice", "exp": time.Now().Add(time.Hour).Unix(), "lucius_roles": "read:*",

@@ -17,8 +17,8 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// The limit never caps the live heap, and stacks, which the collector cannot free, do
-// not take the heap's room.
+// The memory limit never caps the live heap, and stacks, which the collector cannot free, do
+// not reduce the heap's share.
 func TestMemoryLimit(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

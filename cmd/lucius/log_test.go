@@ -12,7 +12,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 )
 
-// A stop leaves two lines, and none that would alarm an operator.
+// A stop logs two lines, and none that would alarm an operator.
 func TestLog_SaysHowTheServerStops(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
@@ -46,7 +46,7 @@ func serveAndStop(t *testing.T, args ...string) string {
 	return log.String()
 }
 
-// writerFunc adapts a function to a writer.
+// writerFunc adapts a function to [io.Writer].
 type writerFunc func([]byte) (int, error)
 
 func (f writerFunc) Write(text []byte) (int, error) { return f(text) }

@@ -14,7 +14,7 @@ import (
 // The metrics show the course of jobs: starts, retries, timeouts and ends.
 func TestServe_CountsTheCourseOfJobs(t *testing.T) {
 	t.Parallel()
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), patient...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), longTimeouts...)
 	jobID := s.submit(t)
 	item := s.claim(t, "c0", true)
 	failed, err := s.client.FailWorkWithResponse(t.Context(), item.WorkID, api.WorkFailure{
@@ -73,7 +73,7 @@ func scrapeURL(t *testing.T, base string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = response.Body.Close() }() // It is read.
+	defer func() { _ = response.Body.Close() }() // The body has been read.
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		t.Fatal(err)

@@ -61,10 +61,10 @@ func allMetrics(t *testing.T) map[string]*dto.MetricFamily {
 	return families
 }
 
-// A metric name as queries and the documentation have it.
+// A metric name, as in queries and in the documentation.
 var metricName = regexp.MustCompile(`\blucius_[a-z_]*[a-z]`)
 
-// Every metric is documented and keeps Prometheus' conventions, and what the
+// Every metric is documented and follows Prometheus' conventions, and every metric that the
 // documentation, the alerts and the dashboard name exists.
 func TestMetrics_AreThoseOfTheDocumentation(t *testing.T) {
 	t.Parallel()

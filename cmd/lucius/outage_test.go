@@ -16,8 +16,8 @@ import (
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
-// road is the way to a service, which can be closed.
-type road struct {
+// tcpProxy forwards connections to a service until it is closed.
+type tcpProxy struct {
 	listener net.Listener
 	target   string
 
@@ -27,35 +27,35 @@ type road struct {
 	busy   sync.WaitGroup
 }
 
-// newRoad opens a road to the address. It ends with the test.
-func newRoad(t *testing.T, target string) *road {
+// newTCPProxy starts a proxy in front of the address. It ends with the test.
+func newTCPProxy(t *testing.T, target string) *tcpProxy {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &road{listener: listener, target: target, open: map[net.Conn]struct{}{}}
-	r.busy.Go(func() {
+	p := &tcpProxy{listener: listener, target: target, open: map[net.Conn]struct{}{}}
+	p.busy.Go(func() {
 		for {
 			from, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			r.busy.Go(func() { r.carry(from) })
+			p.busy.Go(func() { p.forward(from) })
 		}
 	})
 	t.Cleanup(func() {
-		_ = listener.Close() // It only ends the loop above.
-		r.close()
-		r.busy.Wait()
+		_ = listener.Close() // This ends the loop above.
+		p.close()
+		p.busy.Wait()
 	})
-	return r
+	return p
 }
 
-// carry forwards data in both directions until one side closes.
-func (r *road) carry(from net.Conn) {
-	to, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", r.target)
-	if err != nil || !r.enter(from, to) {
+// forward copies data in both directions until one side closes.
+func (p *tcpProxy) forward(from net.Conn) {
+	to, err := (&net.Dialer{}).DialContext(context.Background(), "tcp", p.target)
+	if err != nil || !p.add(from, to) {
 		_ = from.Close() // so that the caller notices
 		if err == nil {
 			_ = to.Close()
@@ -63,52 +63,52 @@ func (r *road) carry(from net.Conn) {
 		return
 	}
 	var both sync.WaitGroup
-	for _, way := range [][2]net.Conn{{from, to}, {to, from}} {
+	for _, pair := range [][2]net.Conn{{from, to}, {to, from}} {
 		both.Go(func() {
-			_, _ = io.Copy(way[0], way[1]) // However it ends, both ends are closed.
-			_, _ = way[0].Close(), way[1].Close()
+			_, _ = io.Copy(pair[0], pair[1]) // Both ends are closed, whatever ended the copy.
+			_, _ = pair[0].Close(), pair[1].Close()
 		})
 	}
 	both.Wait()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	delete(r.open, from)
-	delete(r.open, to)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.open, from)
+	delete(p.open, to)
 }
 
-// enter reports whether the road is open.
-func (r *road) enter(ends ...net.Conn) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
+// add registers both ends of a connection, unless the proxy is closed.
+func (p *tcpProxy) add(ends ...net.Conn) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
 		return false
 	}
 	for _, end := range ends {
-		r.open[end] = struct{}{}
+		p.open[end] = struct{}{}
 	}
 	return true
 }
 
 // close cuts all connections and refuses new ones.
-func (r *road) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	for end := range r.open {
-		_ = end.Close() // Its holder notices.
+func (p *tcpProxy) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for end := range p.open {
+		_ = end.Close() // forward returns.
 	}
 }
 
 // reopen lets connections through again.
-func (r *road) reopen() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = false
+func (p *tcpProxy) reopen() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = false
 }
 
-// connectionOver is the account's connection string over the road.
-func (r *road) connectionOver(account *azurite.Server) string {
-	return strings.ReplaceAll(account.ConnectionString(), account.Addr(), r.listener.Addr().String())
+// connectionOver returns the account's connection string with the proxy's address.
+func (p *tcpProxy) connectionOver(account *azurite.Server) string {
+	return strings.ReplaceAll(account.ConnectionString(), account.Addr(), p.listener.Addr().String())
 }
 
 // While the storage account is unreachable, clients get an error, and no accepted job fails
@@ -120,13 +120,13 @@ func TestServe_WaitsForAnUnreachableAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(account.Stop)
-	way := newRoad(t, account.Addr())
-	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendLedger, "--table-connection", way.connectionOver(account),
+	proxy := newTCPProxy(t, account.Addr())
+	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendLedger, "--table-connection", proxy.connectionOver(account),
 		"--ack-timeout", "5s", "--lease-duration", "5s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
 	waiting, inHand := s.submitAs(t, "waiting"), s.submitAs(t, "in hand")
 	item := s.claim(t, "c1", true)
 
-	way.close()
+	proxy.close()
 	for deadline := time.Now().Add(8 * time.Second); time.Now().Before(deadline); {
 		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
 		if err != nil || response.StatusCode() != http.StatusServiceUnavailable || response.HTTPResponse.Header.Get("Retry-After") == "" ||
@@ -137,7 +137,7 @@ func TestServe_WaitsForAnUnreachableAccount(t *testing.T) {
 	if response, err := s.client.GetReadinessWithResponse(t.Context()); err != nil || response.StatusCode() != http.StatusServiceUnavailable {
 		t.Errorf("readiness: %v, %s", err, response.Body)
 	}
-	way.reopen()
+	proxy.reopen()
 
 	s.complete(t, item)
 	rest := workOver(t, s)

@@ -21,10 +21,10 @@ func protocolsCommand(t *testing.T, env map[string]string, args ...string) (stdo
 	return out.String(), err
 }
 
-// refused are the folders of protocol files that are wrong in known ways.
+// refused are the folders of protocol files with known mistakes.
 const refused = "../../pkg/protocol/testdata/refused/"
 
-// complaints is what should be said about one of them.
+// complaints returns the expected messages about one of them.
 func complaints(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(refused, name, "want.txt"))

@@ -18,8 +18,8 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 )
 
-// ingest is a protocol for doc.ingest of the version, with steps that are named
-// for their services.
+// ingest returns a protocol for doc.ingest with that version, and a step for each service
+// with its name.
 func ingest(version string, steps ...string) string {
 	var text strings.Builder
 	text.WriteString("protocol_id: ingest\nversion: " + version + "\nrequest_types: [doc.ingest]\nsteps:\n")
@@ -29,7 +29,7 @@ func ingest(version string, steps ...string) string {
 	return text.String()
 }
 
-// put replaces the protocol file of the folder atomically.
+// put atomically replaces the protocol file of the folder.
 func put(t *testing.T, dir, text string) {
 	t.Helper()
 	next, path := filepath.Join(dir, "next"), filepath.Join(dir, "ingest.yaml")
@@ -48,7 +48,7 @@ func until(t *testing.T, what string, answer func() bool) {
 	}
 }
 
-// version is the version of the one protocol in use.
+// version returns the version of the only protocol in use.
 func (s *testServer) version(t *testing.T) string {
 	t.Helper()
 	response, err := s.client.ListProtocolsWithResponse(t.Context())
@@ -58,7 +58,7 @@ func (s *testServer) version(t *testing.T) string {
 	return response.JSON200.Protocols[0].Version
 }
 
-// work does the next step, and returns its id.
+// work executes the next step, and returns its id.
 func (s *testServer) work(t *testing.T, requestID string) string {
 	t.Helper()
 	item := s.claim(t, requestID, true)
@@ -82,7 +82,7 @@ func (s *testServer) complete(t *testing.T, item *api.WorkItem) {
 	}
 }
 
-// stepOf is the step that the item's directive is for.
+// stepOf returns the id of the step that the item's directive is for.
 func stepOf(t *testing.T, item *api.WorkItem) string {
 	t.Helper()
 	var directive struct {
@@ -106,7 +106,7 @@ func outcome(job *api.Job) []string {
 // watching starts a server on a protocol folder.
 func watching(t *testing.T, dir, protocols string) *testServer {
 	t.Helper()
-	return serveOn(t, dir, append([]string{"--protocols-dir", protocols, "--protocols-interval", "5ms"}, patient...)...)
+	return serveOn(t, dir, append([]string{"--protocols-dir", protocols, "--protocols-interval", "5ms"}, longTimeouts...)...)
 }
 
 func TestReload_AJobKeepsTheStepsThatItWasAcceptedWith(t *testing.T) {
@@ -162,7 +162,7 @@ func TestReload_AJobOutlivesItsProtocol(t *testing.T) {
 	}
 }
 
-// metric is the line of a metric, without its name.
+// metric returns the line of a metric, without its name.
 func (s *testServer) metric(t *testing.T, name string) string {
 	t.Helper()
 	response, err := s.client.GetMetricsWithResponse(t.Context())

@@ -15,7 +15,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// How many jobs of each kind a bureau has, and for how many of them OCR fails.
+// How many jobs of each kind a bureau has, and how many of them OCR fails.
 const (
 	bureauJobs   = 1000
 	bureauFails  = 400 // at first
@@ -29,7 +29,7 @@ type bureau struct {
 	t *testing.T
 	// client submits, ops asks, and worker does the work of ocr.
 	client, ops, worker *caller
-	// terminal is that of the operator, and asked the command lines that ran on it.
+	// terminal is the operator's, and asked the commands that ran on it.
 	terminal *terminal
 	asked    []string
 
@@ -37,7 +37,7 @@ type bureau struct {
 	failed             []string // ids of jobs that ocr failed at first
 
 	claims   int
-	attempts int // that ocr ended
+	attempts int // attempts that ocr ended
 	// shortest and longest bound the durations of its attempts, as the worker saw them.
 	shortest, longest []time.Duration
 }
@@ -89,8 +89,8 @@ func (b *bureau) ask(status int, target, body string, into any) {
 	}
 }
 
-// types runs a command line, which must be short, and compares its output, ignoring the
-// width of columns.
+// types runs a command, which must be short, and compares its output, ignoring the width of
+// columns.
 func (b *bureau) types(line string, says ...string) {
 	b.t.Helper()
 	const longest = 60
@@ -105,8 +105,8 @@ func (b *bureau) types(line string, says ...string) {
 	}
 }
 
-// words splits a command line, as a shell does at spaces and double quotes, and removes
-// the program's name.
+// words splits a command line at spaces and double quotes, as a shell does, without the
+// program's name.
 func words(line string) (all []string) {
 	for i, part := range strings.Split(line, `"`) {
 		if i%2 == 0 {
@@ -143,8 +143,7 @@ func (b *bureau) submit(tenant, service string, n int) (ids []string) {
 	return ids
 }
 
-// work makes the worker of ocr execute all waiting items. It fails for these jobs or
-// reruns.
+// work makes the worker of ocr execute all waiting items. It fails those of these jobs.
 func (b *bureau) work(failing []string) {
 	b.t.Helper()
 	for {
@@ -207,8 +206,8 @@ func (b *bureau) failures(more string) []api.FailureGroup {
 	return list.Groups
 }
 
-// An operator on call asks seven questions. For each, one request returns the correct
-// answer, and one command line prints it.
+// An operator on call asks seven questions. For each, one request returns the correct answer,
+// and one command prints it.
 func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 	t.Parallel()
 	b := newBureau(t)
@@ -261,7 +260,7 @@ func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 
 	b.countAll()
 
-	// Where is X, and why does it wait? A minute without a poll tells that there is no worker.
+	// Where is X, and why does it wait? A minute without a poll shows that there is no worker.
 	var why api.Waiting
 	b.await("a minute without a poll", func() bool {
 		why = *b.job(b.embed[7]).Waiting
@@ -346,7 +345,7 @@ func (b *bureau) countAll() {
 	}
 	ended := fmt.Sprintf("%d attempts ended, %d failed (%.1f %%)", b.attempts, failed, 100*float64(failed)/float64(b.attempts))
 	b.types("lucius services --service ocr", ended, "p95 ", "worker-1")
-	// A bucket of the histogram is a tenth wide either way, and the server's clock has milliseconds.
+	// A bucket of the histogram covers 10 % either way, and the server's clock has milliseconds.
 	slices.Sort(b.shortest)
 	slices.Sort(b.longest)
 	low, high := b.shortest[b.attempts*94/100].Seconds()*0.85-0.003, b.longest[b.attempts*96/100].Seconds()*1.15+0.003

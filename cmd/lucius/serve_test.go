@@ -18,7 +18,7 @@ import (
 	"github.com/lucius-project/lucius/internal/sim"
 )
 
-// output is a writer for several goroutines.
+// output is a buffer for several goroutines.
 type output struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -36,7 +36,7 @@ func (o *output) String() string {
 	return o.b.String()
 }
 
-// entries returns variables as a process has them.
+// entries returns the variables as entries of a process's environment.
 func entries(variables map[string]string) (environment []string) {
 	for name, value := range variables {
 		environment = append(environment, name+"="+value)
@@ -52,22 +52,21 @@ type testServer struct {
 	stop   func() error
 }
 
-// short are settings under which a whole schedule passes within seconds.
-var short = []string{
+// shortTimeouts let a whole retry schedule pass within seconds.
+var shortTimeouts = []string{
 	"--ack-timeout", "50ms", "--lease-duration", "300ms", "--sweep-interval", "10ms", "--outbox-retry-interval", "10ms",
 	"--ack-backoff", "20ms,20ms", "--execution-backoff", "20ms,20ms", "--dispatch-backoff", "20ms", "--log-level", "debug",
 }
 
-// patient are settings under which nothing expires during a test.
-var patient = []string{"--ack-timeout", "1m", "--lease-duration", "1m"}
+// longTimeouts let nothing expire during a test.
+var longTimeouts = []string{"--ack-timeout", "1m", "--lease-duration", "1m"}
 
-// serveOn starts a server on the folder, with more flags that win over the usual
-// ones.
+// serveOn starts a server on the folder. More flags override the usual ones.
 func serveOn(t *testing.T, dir string, more ...string) *testServer {
 	t.Helper()
 	args := append([]string{
 		"--listen-addr", "127.0.0.1:0", "--data-dir", dir, "--protocols-dir", "../../protocols",
-	}, short...)
+	}, shortTimeouts...)
 	loaded, err := config.LoadArgs(append(args, more...), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -102,8 +101,8 @@ func serveOn(t *testing.T, dir string, more ...string) *testServer {
 	}
 }
 
-// expectFields fails unless each line of the log that is about a job says which one, and
-// which attempt if it is about a step, and none has a lease id.
+// expectFields fails unless each line of the log about a job names the job, each about a step
+// names the attempt as well, and none has a lease id.
 func expectFields(t *testing.T, log string) {
 	t.Helper()
 	for line := range strings.Lines(log) {
@@ -179,12 +178,12 @@ func TestServe_AckTimeoutsGoThroughAllAttempts(t *testing.T) {
 
 func TestServe_LeasesExpireAndHeartbeatsKeepThem(t *testing.T) {
 	t.Parallel()
-	// Long enough that a busy machine is not late with a heartbeat.
+	// Long enough for heartbeats to be in time on a busy machine.
 	s := serveOn(t, t.TempDir(), "--lease-duration", "3s")
 	id := s.submit(t)
 	item := s.claim(t, "c1", true)
 	rev := item.Rev
-	for i := range 8 { // Longer than two leases.
+	for i := range 8 { // longer than two leases
 		time.Sleep(800 * time.Millisecond)
 		response, err := s.client.HeartbeatWorkWithResponse(t.Context(), item.WorkID, api.WorkHeartbeat{
 			Owner: "w", ExpectedRev: rev, RequestID: "h" + string(rune('0'+i)),
@@ -208,12 +207,12 @@ func TestServe_LeasesExpireAndHeartbeatsKeepThem(t *testing.T) {
 func TestServe_ARestartGoesOnWithTheSameJobs(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first := serveOn(t, dir, patient...)
+	first := serveOn(t, dir, longTimeouts...)
 	id := first.submit(t)
 	if err := first.stop(); err != nil {
 		t.Fatalf("the server did not end well: %v", err)
 	}
-	second := serveOn(t, dir, patient...)
+	second := serveOn(t, dir, longTimeouts...)
 	for _, request := range []string{"c1", "c2", "c3"} {
 		item := second.claim(t, request, true)
 		response, err := second.client.CompleteWorkWithResponse(t.Context(), item.WorkID, api.WorkCompletion{
@@ -311,7 +310,7 @@ func TestDemo_RunsToItsEndAndAgain(t *testing.T) {
 	}
 }
 
-// A list by time accepts the same format of times as all other commands.
+// A list by time accepts the same formats of times as all other commands.
 func TestServe_ListsByTime(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"))
@@ -332,8 +331,8 @@ func TestServe_ListsByTime(t *testing.T) {
 	}
 }
 
-// A pause is resumed by the id that it was given, whatever its scope is called, and
-// commands that were accepted during the pause are dispatched soon after.
+// A pause is resumed by its id, whatever characters its scope has, and commands accepted
+// during the pause are dispatched soon after.
 func TestServe_PausesAndResumes(t *testing.T) {
 	t.Parallel()
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"))
@@ -352,5 +351,5 @@ func TestServe_PausesAndResumes(t *testing.T) {
 			t.Errorf("resume %s: %v, %s", created.JSON200.PauseID, err, resumed.Body)
 		}
 	}
-	s.claim(t, "claim", true) // It waits for less than the safety net.
+	s.claim(t, "claim", true) // It waits less than the interval of the periodic check.
 }

@@ -125,7 +125,7 @@ func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle lucius.Han
 func TestServe_OnServiceBus(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), patient...)...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), longTimeouts...)...)
 	workOnBus(t, namespace, handle)
 	jobID := s.submit(t)
 	job := s.wait(t, jobID)
@@ -152,7 +152,7 @@ func TestServe_WaitsForItsRightsOnServiceBus(t *testing.T) {
 	namespace.SetHooks(fakeservicebus.Hooks{OnAttach: func(string) *fakeservicebus.Refusal {
 		return &fakeservicebus.Refusal{Condition: fakeservicebus.UnauthorizedAccess, Description: "claim(s) are required"}
 	}})
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), patient...)...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), longTimeouts...)...)
 	jobID := s.submit(t)
 	warned := ""
 	for _, want := range []string{
@@ -324,7 +324,7 @@ func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
 	if err := before.stop(); err != nil {
 		t.Fatal(err)
 	}
-	s := serveOn(t, dir, append(onBus(namespace), patient...)...)
+	s := serveOn(t, dir, append(onBus(namespace), longTimeouts...)...)
 	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded {
 		t.Errorf("the job is %s: %+v", job.State, job.Steps[0])

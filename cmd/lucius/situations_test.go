@@ -1,4 +1,4 @@
-// An hour of virtual time takes minutes under the race detector. The stage observability of
+// An hour of virtual time takes minutes under the race detector. The observability stage of
 // make test runs these tests without it.
 
 //go:build !race
@@ -31,11 +31,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
-// recording is what Prometheus reads of a server. The module deploy/observability
-// evaluates the alerts on it: go test -artifacts keeps it.
+// recording is what Prometheus would scrape from a server. go test -artifacts keeps it, and
+// the module deploy/observability evaluates the alerts on it.
 type recording struct{ text strings.Builder }
 
-// scraped adds a scrape of that time.
+// scraped adds a scrape at that time.
 func (r *recording) scraped(at time.Time, text string) {
 	fmt.Fprintf(&r.text, "# scraped %d\n%s", at.UnixMilli(), text)
 }
@@ -52,23 +52,23 @@ func (r *recording) keep(t *testing.T) {
 // scrapeInterval is the time between two scrapes of a recording.
 const scrapeInterval = 30 * time.Second
 
-// pipes is a listener without a network, for virtual time.
-type pipes struct {
+// pipeListener is a listener without a network: virtual time needs one.
+type pipeListener struct {
 	accepted chan net.Conn
 	closed   chan struct{}
 	close    func()
 }
 
-func newPipes() *pipes {
-	p := &pipes{accepted: make(chan net.Conn), closed: make(chan struct{})}
+func newPipeListener() *pipeListener {
+	p := &pipeListener{accepted: make(chan net.Conn), closed: make(chan struct{})}
 	p.close = sync.OnceFunc(func() { close(p.closed) })
 	return p
 }
 
-func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
-func (p *pipes) Close() error   { p.close(); return nil }
+func (p *pipeListener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} }
+func (p *pipeListener) Close() error   { p.close(); return nil }
 
-func (p *pipes) Accept() (net.Conn, error) {
+func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-p.accepted:
 		return conn, nil
@@ -77,7 +77,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 	}
 }
 
-func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+func (p *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	own, other := net.Pipe()
 	select {
 	case p.accepted <- other:
@@ -89,24 +89,24 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// meddled is the local store with a hook that runs before its scans.
-type meddled struct {
+// hookedStore is the local store with a hook that runs before its scans.
+type hookedStore struct {
 	*pebblestore.Store
 
 	scans atomic.Pointer[func(ctx context.Context, query tablestore.Query) error]
 }
 
-func (m *meddled) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	if meddle := m.scans.Load(); meddle != nil {
-		if err := (*meddle)(ctx, query); err != nil {
+func (m *hookedStore) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	if before := m.scans.Load(); before != nil {
+		if err := (*before)(ctx, query); err != nil {
 			return tablestore.Page{}, err
 		}
 	}
 	return m.Store.Scan(ctx, query)
 }
 
-// situation is a server with the default settings on virtual time and a disk in memory,
-// its clients, and what Prometheus reads of it.
+// situation is a server with the default settings on virtual time and a disk in memory, with
+// its clients and its recording.
 type situation struct {
 	recording
 	*caller
@@ -114,20 +114,20 @@ type situation struct {
 	t         *testing.T
 	protocols string // the folder
 	disk      *vfs.MemFS
-	store     *meddled
+	store     *hookedStore
 	serial    atomic.Int64
 	workers   atomic.Pointer[workers]
 	inbox     refusing
 	idle      bool // no jobs are submitted
 }
 
-// refusing is an inbox with commands that are refused or wait.
+// refusing is an inbox with refused and waiting commands.
 type refusing struct {
 	inbox.Operator
 
 	refused atomic.Int64
-	waits   atomic.Bool // one command waits from now on
-	hangs   atomic.Bool // the inbox does not answer
+	waits   atomic.Bool // One command waits from now on.
+	hangs   atomic.Bool // The inbox does not answer.
 	since   time.Time
 }
 
@@ -153,14 +153,14 @@ func (r *refusing) Survey(context.Context) (inbox.Survey, error) {
 	return survey, nil
 }
 
-// workers says how the three workers behave. A nil one claims no work.
+// workers says how the three workers behave. While it is nil, they claim no work.
 type workers struct {
 	takes   time.Duration
 	fails   func(n int64) bool // whether the nth item fails
 	failure string             // more fields of the report
 }
 
-// normal are workers that fail one attempt in twenty with a retryable failure.
+// normal workers fail one attempt in twenty with a retryable failure.
 var normal = workers{
 	takes: 2 * time.Second, fails: func(n int64) bool { return n%20 == 0 },
 	failure: `,"retryable":true,"error":{"code":"busy","message":"m"}`,
@@ -169,8 +169,8 @@ var normal = workers{
 // freeDisk is the free disk space in normal times.
 const freeDisk = 100 << 30
 
-// inSituation starts a server with these flags in the test's bubble, and stops it after
-// the script. If roles are given, it has no others, as if other processes had them.
+// inSituation starts a server with these flags in the test's bubble, and stops it after the
+// script. If roles are given, it has only these, as if other processes had the others.
 func inSituation(t *testing.T, roles []string, script func(*situation), flags ...string) {
 	t.Helper()
 	s := &situation{t: t, protocols: t.TempDir(), disk: vfs.NewMem()}
@@ -204,12 +204,12 @@ func inSituation(t *testing.T, roles []string, script func(*situation), flags ..
 		t.Fatal(err)
 	}
 	h := newHost(cfg, log, m, local, access, protocol.NewHolder(registry))
-	s.store = &meddled{Store: local}
+	s.store = &hookedStore{Store: local}
 	h.store, h.inbox = s.store, &s.inbox
 	if err := h.open(ctx); err != nil {
 		t.Fatal(err)
 	}
-	listener, ended := newPipes(), make(chan error, 1)
+	listener, ended := newPipeListener(), make(chan error, 1)
 	running, stop := context.WithCancel(ctx)
 	go func() { ended <- h.run(running, listener, nil) }()
 	transport := &http.Transport{
@@ -245,12 +245,12 @@ func inSituation(t *testing.T, roles []string, script func(*situation), flags ..
 	s.keep(t)
 }
 
-// leave sets the free disk space.
+// leave sets the free disk space, in bytes.
 func (s *situation) leave(free uint64) {
 	s.disk.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: free, TotalBytes: 1 << 40})
 }
 
-// submit submits a job, unless the store takes none.
+// submit submits a job, unless the store accepts none.
 func (s *situation) submit() {
 	s.t.Helper()
 	got := s.do(s.t, http.MethodPost, "/v1/commands", fmt.Sprintf(`{"tenant_id":"tenant_a","request_type":"doc.ingest",`+
@@ -261,7 +261,7 @@ func (s *situation) submit() {
 	}
 }
 
-// passes lets time pass, in which a job is submitted between two scrapes.
+// passes lets time pass, with a job submitted between each two scrapes.
 func (s *situation) passes(d time.Duration) {
 	s.t.Helper()
 	for end := time.Now().Add(d); time.Now().Before(end); {

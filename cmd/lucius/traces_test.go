@@ -28,7 +28,7 @@ type spans struct {
 	all []*otlp.Span
 }
 
-// collectSpans starts a collector, and makes the servers of this test report to it.
+// collectSpans starts a collector, and has the servers of this test report to it.
 func collectSpans(t *testing.T) *spans {
 	t.Helper()
 	s := &spans{}
@@ -102,7 +102,7 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 		url, hooks := receive(t)
 		s := serveOn(t, t.TempDir(), append([]string{
 			"--execution-backoff", "1ms", "--webhook-secrets", testSecret, "--webhook-networks", "127.0.0.0/8", "--webhook-allow-http", "true",
-		}, patient...)...)
+		}, longTimeouts...)...)
 		jobID := s.submitTraced(t, url)
 		item := s.claim(t, "claim", true)
 		if !strings.Contains(string(item.Directive), `"traceparent":"00-`+clientTrace) {
@@ -136,7 +136,7 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 	t.Run("over Service Bus", func(t *testing.T) {
 		collected := collectSpans(t)
 		namespace := newNamespace(t)
-		s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), patient...)...)
+		s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), longTimeouts...)...)
 		rest := workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 		s.wait(t, s.submitTraced(t, ""))
 		rest()

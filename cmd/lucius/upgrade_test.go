@@ -30,7 +30,7 @@ const storeFile = "testdata/store/layout-4.backup"
 // storeMade is a time before the store was made.
 var storeMade = time.Date(2026, 11, 1, 0, 0, 0, 0, time.UTC)
 
-// kept are flags that keep ended jobs, whatever their age.
+// kept are flags that keep ended jobs of any age.
 var kept = []string{"--retention", "0"}
 
 // TestUpgrade_JobsGoOnInAStoreOfAnEarlierVersion serves a store that an earlier version
@@ -96,7 +96,7 @@ func TestUpgrade_JobsGoOnInAStoreOfAnEarlierVersion(t *testing.T) {
 // or what is special about it.
 func makeStore(t *testing.T) {
 	t.Helper()
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(kept, patient...)...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(kept, longTimeouts...)...)
 	submit := func(left string) string {
 		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, api.Command{
 			TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1", Payload: json.RawMessage(`{"language":"en"}`),

@@ -25,7 +25,7 @@ type hook struct {
 	body   []byte
 }
 
-// receive starts a receiver of webhooks.
+// receive starts a webhook receiver.
 func receive(t *testing.T) (string, <-chan hook) {
 	t.Helper()
 	got := make(chan hook, 8)
@@ -50,8 +50,8 @@ func (s *testServer) submitWithHook(t *testing.T, url string) *api.SubmitCommand
 	return response
 }
 
-// TestWebhooks_TheEndOfAJobIsAnnounced checks that a webhook is sent at once, before the
-// next pass over the schedule, and that the library of Standard Webhooks verifies it.
+// TestWebhooks_TheEndOfAJobIsAnnounced checks that a webhook is sent at once, before the next
+// pass over the schedule, and that the Standard Webhooks library verifies it.
 func TestWebhooks_TheEndOfAJobIsAnnounced(t *testing.T) {
 	t.Parallel()
 	url, got := receive(t)

@@ -13,18 +13,18 @@ import (
 	"testing"
 )
 
-// mint is an OpenID Connect issuer on loopback. Its keys are a and b, of Ed25519,
-// and rsa; there is also the key of a stranger, which it does not show.
-type mint struct {
+// tokenIssuer is an OpenID Connect issuer on loopback. It publishes the Ed25519 keys a and b
+// and the key rsa; the key of a stranger is not published.
+type tokenIssuer struct {
 	url   string
 	own   map[string]ed25519.PrivateKey
 	rsa   *rsa.PrivateKey
-	asked atomic.Int64 // How often its keys were requested.
+	asked atomic.Int64 // how often its keys were requested
 }
 
-func newMint(t *testing.T) *mint {
+func newTokenIssuer(t *testing.T) *tokenIssuer {
 	t.Helper()
-	m := &mint{own: map[string]ed25519.PrivateKey{}}
+	m := &tokenIssuer{own: map[string]ed25519.PrivateKey{}}
 	for _, id := range []string{"a", "b", "stranger"} {
 		_, private, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {
@@ -54,21 +54,21 @@ func newMint(t *testing.T) *mint {
 	return m
 }
 
-// jwk is the public key of that id.
-func (m *mint) jwk(id string) map[string]string {
+// jwk returns the public key with that id.
+func (m *tokenIssuer) jwk(id string) map[string]string {
 	public, _ := m.own[id].Public().(ed25519.PublicKey)
 	return map[string]string{
 		"kty": "OKP", "crv": "Ed25519", "kid": id, "alg": "EdDSA", "use": "sig", "x": base64.RawURLEncoding.EncodeToString(public),
 	}
 }
 
-// ed25519 signs with the key of that id.
-func (m *mint) ed25519(id string) func([]byte) []byte {
+// ed25519 returns a function that signs with the key of that id.
+func (m *tokenIssuer) ed25519(id string) func([]byte) []byte {
 	return func(text []byte) []byte { return ed25519.Sign(m.own[id], text) }
 }
 
-// encode is one part of a token.
+// encode returns one part of a token.
 func encode(value any) string {
-	text, _ := json.Marshal(value) // Texts, lists and numbers: it can not fail.
+	text, _ := json.Marshal(value) // Strings, lists and numbers cannot fail.
 	return base64.RawURLEncoding.EncodeToString(text)
 }
