@@ -81,6 +81,11 @@ test("the command of a pause follows its form", async (t) => {
   await page.getByLabel("Name").fill("7");
   await page.getByLabel("Reason").fill("maintenance");
   assert.equal(await command.textContent(), "lucius pause --lane 7 --reason maintenance");
+
+  await page.goto("/ui/do/dispatch-resume?pause=service:ocr");
+  await page.getByLabel("Ramp").fill("30");
+  await page.getByLabel("Reason").fill("repaired");
+  assert.equal(await command.textContent(), "lucius resume --service ocr --ramp 30s --reason repaired");
 });
 
 test("the command of a form quotes what a terminal would act on", async (t) => {

@@ -85,9 +85,9 @@ type deed struct {
 type field struct {
 	Name, Label, Value, Hint string
 	Options                  []string // Those of a list; else it is a line of text.
-	// Flag is that of the command, if it takes the value as it is. Script keeps the
+	// Flag is that of the command, if it takes the value, followed by Unit. Script keeps the
 	// command up to date by it.
-	Flag string
+	Flag, Unit string
 }
 
 // actions returns all actions, by the name in their URL.

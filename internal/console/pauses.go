@@ -232,7 +232,8 @@ func resumeDispatch(r *request) (deed, error) {
 		Text:    "Waiting directives go out at a rate that doubles every second, so that workers are not flooded.",
 		Command: at.command("resume", rest...),
 		Fields: []field{{
-			Name: "ramp", Label: "Ramp, in seconds", Value: ramp, Hint: "Empty means the server's 15 s; 0 dispatches everything at once.",
+			Name: "ramp", Label: "Ramp, in seconds", Value: ramp, Flag: "ramp", Unit: "s",
+			Hint: "Empty means the server's 15 s; 0 dispatches everything at once.",
 		}},
 		do: func(ctx context.Context, reason string) (string, error) {
 			request := api.ResumeRequest{Reason: reason}

@@ -170,7 +170,7 @@
     for (const input of form.querySelectorAll("[data-flag]")) {
       line = line.replace(new RegExp(` --${input.dataset.flag} (\\$?'[^']*'(\\\\''[^']*')*|[^' ]+)`), "");
       const value = input.value.trim() || (input.required ? "WHY" : "");
-      if (value) line += ` --${input.dataset.flag} ${quoted(value)}`;
+      if (value) line += ` --${input.dataset.flag} ${quoted(value + (input.dataset.unit ?? ""))}`;
     }
     copy.dataset.copy = form.querySelector(".command code").textContent = line;
   });
