@@ -64,6 +64,21 @@ test("a service is paused with a reason, and resumed", async (t) => {
   await api.work("extract");
 });
 
+test("a form is left for the page that it was opened from", async (t) => {
+  const server = await serve(t);
+  const page = await openPage(server);
+  await page.goto("/ui/pauses");
+  const [tab] = await Promise.all([
+    page.waitForEvent("popup"), page.evaluate(() => { window.open("/ui/do/dispatch-pause"); }),
+  ]);
+  await tab.getByRole("button", { name: "Leave it" }).click();
+  await tab.getByRole("heading", { name: "Pauses" }).waitFor();
+  await tab.goto("/ui/jobs");
+  await tab.goto("/ui/do/dispatch-pause");
+  await tab.getByRole("button", { name: "Leave it" }).click();
+  await tab.getByRole("heading", { name: "Jobs" }).waitFor();
+});
+
 test("the command of a pause follows its form", async (t) => {
   const server = await serve(t);
   const page = await openPage(server);

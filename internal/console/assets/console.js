@@ -145,7 +145,11 @@
     } else if (event.target.closest("dialog .close")) {
       dialog().close();
     } else if (event.target.closest(".close")) {
-      history.back();
+      // In a tab of its own, or after the sign-in, a form has no page to go back to.
+      const from = document.referrer || "/ui/";
+      const signIn = new URL(from, location.href).pathname.startsWith("/ui/sign-in");
+      if (history.length > 1 && !signIn) history.back();
+      else location.assign(signIn ? "/ui/" : from);
     }
   });
   // The command of a form has what the user enters. It is quoted as by quoted() in actions.go.
