@@ -64,6 +64,22 @@ test("a service is paused with a reason, and resumed", async (t) => {
   await api.work("extract");
 });
 
+test("a way back ticks no other jobs", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  for (let n = 0; n < 4; n++) await api.submit();
+  const page = await openPage(server);
+  await page.goto("/ui/jobs?state=DISPATCHING");
+  const ticks = page.locator("input[name=job]");
+  await ticks.first().check();
+  await page.getByRole("button", { name: "Pause…" }).click();
+  await act(page, "one is enough", "Pause 1 job");
+  await page.getByText("DONE").waitFor();
+  await page.goBack();
+  await ticks.nth(2).waitFor();
+  assert.equal(await ticks.and(page.locator(":checked")).count(), 0);
+});
+
 test("a form is left for the page that it was opened from", async (t) => {
   const server = await serve(t);
   const page = await openPage(server);
