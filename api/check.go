@@ -32,6 +32,7 @@ const (
 	MaxPageToken  = 1024     // The longest page_token.
 	MaxBatch      = 100      // How many commands or completions a batch may hold.
 	MaxRetryJobs  = 1000     // How many jobs a retry may name.
+	MaxMinutes    = 60       // The largest minutes of the operators' views.
 	MaxRetryRate  = 1000     // The largest rate_per_second.
 	MaxRamp       = 3600     // The largest ramp_seconds.
 	MaxPause      = 31536000 // The largest for_seconds.

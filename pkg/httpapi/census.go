@@ -17,6 +17,10 @@ const maxWorkers = 100
 
 // ListServices is GET /v1/admin/services.
 func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params api.ListServicesParams) {
+	if err := checkMinutes(params.Minutes); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
 	var kinds []ledger.WorkKind
 	protocol := orZero(params.ProtocolID)
 	for _, p := range e.Protocols.Current().Protocols() {
@@ -36,6 +40,14 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params 
 		out.Services = append(out.Services, serviceOf(&report.Services[i], now, params.Minutes))
 	}
 	e.respond.answer(w, r, http.StatusOK, out, nil)
+}
+
+// checkMinutes checks how many minutes a request asks for: the answer has a number for each.
+func checkMinutes(minutes *api.Minutes) error {
+	if minutes != nil && (*minutes < 1 || *minutes > api.MaxMinutes) {
+		return invalid("parameter minutes "+mustBeMinutes, nil)
+	}
+	return nil
 }
 
 // bus names the bus by which directives reach the workers.
@@ -97,6 +109,10 @@ func percentilesOf(p census.Percentiles) api.Percentiles {
 
 // GetOverview is GET /v1/admin/overview.
 func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params api.GetOverviewParams) {
+	if err := checkMinutes(params.Minutes); err != nil {
+		e.respond.problem(w, r, err)
+		return
+	}
 	report, found := e.Census.Report(), e.Reconciler.Report()
 	out := api.Overview{
 		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Jobs: map[string]int{},

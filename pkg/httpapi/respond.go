@@ -159,9 +159,13 @@ func send(w http.ResponseWriter, status int, contentType string, parts ...[]byte
 // bind.
 var formats = map[string]string{
 	"limit": mustBePage, "lane": mustBeLane, "created_after": mustBeTime, "created_before": mustBeTime,
+	"failed_after": mustBeTime, "failed_before": mustBeTime, "minutes": mustBeMinutes,
 }
 
-var mustBePage = fmt.Sprintf("must be a whole number from 1 to %d", api.MaxPage)
+var (
+	mustBePage    = fmt.Sprintf("must be a whole number from 1 to %d", api.MaxPage)
+	mustBeMinutes = fmt.Sprintf("must be a whole number from 1 to %d", api.MaxMinutes)
+)
 
 const (
 	mustBeLane = "must be a whole number from 0 on"

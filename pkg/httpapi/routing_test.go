@@ -78,6 +78,13 @@ func TestParametersAreChecked(t *testing.T) {
 		{"GET /v1/jobs/$job/events?limit=0", nil, "parameter limit must be a whole number from 1 to 1000"},
 		{"GET /v1/work/$claimed/events?limit=1001", nil, "parameter limit must be a whole number from 1 to 1000"},
 		{"GET /v1/work/$claimed/events?page_token=" + longToken(), nil, "parameter page_token is invalid"},
+		{"GET /v1/admin/overview?minutes=0", nil, "parameter minutes must be a whole number from 1 to 60"},
+		{"GET /v1/admin/overview?minutes=-1", nil, "parameter minutes must be a whole number from 1 to 60"},
+		{"GET /v1/admin/overview?minutes=61", nil, "parameter minutes must be a whole number from 1 to 60"},
+		{"GET /v1/admin/services?minutes=-1", nil, "parameter minutes must be a whole number from 1 to 60"},
+		{"GET /v1/admin/services?minutes=2147483647", nil, "parameter minutes must be a whole number from 1 to 60"},
+		{"GET /v1/admin/services?minutes=all", nil, "parameter minutes must be a whole number from 1 to 60"},
+		{"GET /v1/admin/failures?failed_after=noon", nil, "parameter failed_after must be a time as in RFC 3339, such as 2026-01-27T12:00:00Z"},
 		{
 			"POST /v1/commands", []string{"Idempotency-Key: a", "Idempotency-Key: b"},
 			"header Idempotency-Key occurs more than once",
