@@ -9,6 +9,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -30,9 +32,9 @@ const (
 	MaxPage       = 1000     // How many entries a page may hold.
 	DefaultPage   = 100      // How many entries a page holds unless asked otherwise.
 	MaxPageToken  = 1024     // The longest page_token.
+	MaxMinutes    = 60       // The largest minutes of the operators' views.
 	MaxBatch      = 100      // How many commands or completions a batch may hold.
 	MaxRetryJobs  = 1000     // How many jobs a retry may name.
-	MaxMinutes    = 60       // The largest minutes of the operators' views.
 	MaxRetryRate  = 1000     // The largest rate_per_second.
 	MaxRamp       = 3600     // The largest ramp_seconds.
 	MaxPause      = 31536000 // The largest for_seconds.
@@ -388,6 +390,10 @@ func (v *violations) ref(pointer string, ref *json.RawMessage) {
 		v.add(pointer, "must be an object")
 	case len(*ref) > MaxRef:
 		v.exceeds(pointer, fmt.Sprintf("is %d bytes long; at most %d are allowed", len(*ref), MaxRef))
+	case !jsontext.Value(*ref).IsValid():
+		// encoding/json accepts it. The next step's directive would hold it, which readers
+		// that are as strict as for commands refuse, this server's among them.
+		v.add(pointer, "must have each name once in an object, and no half of a surrogate pair")
 	default:
 		v.uri(pointer+"/uri", *ref)
 	}

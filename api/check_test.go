@@ -335,9 +335,12 @@ func TestAReferenceHasAURI(t *testing.T) {
 		`{"uri":"u","x":"` + strings.Repeat("x", api.MaxRef) + `"}`: {
 			Message: "is 8210 bytes long; at most 8192 are allowed", Code: problem.TooLarge,
 		},
-		`["uri"]`:      {Message: "must be an object"},
-		`{"uri":"u"}`:  {},
-		` {"uri":"u"}`: {},
+		`{"uri":"u","x":1,"x":2}`:         {Message: "must have each name once in an object, and no half of a surrogate pair"},
+		`{"uri":"u","x":[{"y":1,"y":1}]}`: {Message: "must have each name once in an object, and no half of a surrogate pair"},
+		`{"uri":"\ud800"}`:                {Message: "must have each name once in an object, and no half of a surrogate pair"},
+		`["uri"]`:                         {Message: "must be an object"},
+		`{"uri":"u"}`:                     {},
+		` {"uri":"u"}`:                    {},
 	} {
 		t.Run(fmt.Sprintf("%.20s", ref), func(t *testing.T) {
 			t.Parallel()

@@ -2200,7 +2200,8 @@ type ItemCompletion struct {
 
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -2223,7 +2224,8 @@ type ItemCompletion struct {
 
 	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -3490,7 +3492,8 @@ type ReportedError struct {
 
 // ReportedRef A reference as a platform service reported it, kept as given. Opaque except
 // for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-// most 8 KiB as sent (413 `too_large`).
+// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+// objects (400 `invalid_envelope`).
 //
 // Example: {"uri":"s3://bucket/ocr.json"}
 type ReportedRef = json.RawMessage
@@ -3566,7 +3569,8 @@ type ResultCallback struct {
 
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -3574,7 +3578,8 @@ type ResultCallback struct {
 
 	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -3884,7 +3889,8 @@ type Step struct {
 
 	// InputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -3925,7 +3931,8 @@ type Step struct {
 
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -3953,7 +3960,8 @@ type Step struct {
 
 	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -4301,7 +4309,8 @@ type WorkCompletion struct {
 
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -4324,7 +4333,8 @@ type WorkCompletion struct {
 
 	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -4607,7 +4617,8 @@ type WorkLease struct {
 type WorkResult struct {
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -4615,7 +4626,8 @@ type WorkResult struct {
 
 	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}

@@ -1067,7 +1067,8 @@ type ItemCompletion struct {
 
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1090,7 +1091,8 @@ type ItemCompletion struct {
 
 	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1406,7 +1408,8 @@ type ReportedError struct {
 
 // ReportedRef A reference as a platform service reported it, kept as given. Opaque except
 // for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-// most 8 KiB as sent (413 `too_large`).
+// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+// objects (400 `invalid_envelope`).
 //
 // Example: {"uri":"s3://bucket/ocr.json"}
 type ReportedRef = Reference
@@ -1487,7 +1490,8 @@ type Step struct {
 
 	// InputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1528,7 +1532,8 @@ type Step struct {
 
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1556,7 +1561,8 @@ type Step struct {
 
 	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1744,7 +1750,8 @@ type WorkCompletion struct {
 
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1767,7 +1774,8 @@ type WorkCompletion struct {
 
 	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1960,7 +1968,8 @@ type WorkLease struct {
 type WorkResult struct {
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}
@@ -1968,7 +1977,8 @@ type WorkResult struct {
 
 	// ResultRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-	// most 8 KiB as sent (413 `too_large`).
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
 	//
 	//
 	// Example: {"uri":"s3://bucket/ocr.json"}

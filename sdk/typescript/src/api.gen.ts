@@ -1438,7 +1438,8 @@ export interface components {
         /**
          * @description A reference as a platform service reported it, kept as given. Opaque except
          *     for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
-         *     most 8 KiB as sent (413 `too_large`).
+         *     most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+         *     objects (400 `invalid_envelope`).
          * @example {
          *       "uri": "s3://bucket/ocr.json"
          *     }
