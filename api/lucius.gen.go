@@ -832,7 +832,8 @@ type AckCallback struct {
 	JobID string `json:"jobId"`
 
 	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
-	// current: 409 `stale_attempt`.
+	// current: 409 `stale_attempt`. If it is the last one of a step that has ended another
+	// way: 409 `illegal_transition`.
 	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
@@ -1138,7 +1139,8 @@ type CallbackIdentity struct {
 	JobID string `json:"jobId"`
 
 	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
-	// current: 409 `stale_attempt`.
+	// current: 409 `stale_attempt`. If it is the last one of a step that has ended another
+	// way: 409 `illegal_transition`.
 	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
@@ -1954,7 +1956,8 @@ type HeartbeatCallback struct {
 	JobID string `json:"jobId"`
 
 	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
-	// current: 409 `stale_attempt`.
+	// current: 409 `stale_attempt`. If it is the last one of a step that has ended another
+	// way: 409 `illegal_transition`.
 	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
@@ -3561,7 +3564,8 @@ type ResultCallback struct {
 	JobID string `json:"jobId"`
 
 	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
-	// current: 409 `stale_attempt`.
+	// current: 409 `stale_attempt`. If it is the last one of a step that has ended another
+	// way: 409 `illegal_transition`.
 	//
 	//
 	// Example: 9a7c1f0e5d3b4a29

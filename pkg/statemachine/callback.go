@@ -69,8 +69,13 @@ func (c *change) current(stepID string, pair Pair) *Step {
 	return step
 }
 
-// stale refuses a callback whose pair is not the current one.
+// stale refuses a callback whose pair is not the current one. The last pair of a step that
+// has ended is not current either, but no newer attempt has replaced it.
 func (c *change) stale(step *Step, pair Pair) {
+	if _, attempt := fence(step, pair); attempt != nil && pair.AttemptNo == step.AttemptNo && step.State.Terminal() {
+		c.closed(step)
+		return
+	}
 	if pair.AttemptNo == step.AttemptNo && step.LeaseID != "" && pair.LeaseID != step.LeaseID {
 		c.refuse(CodeStaleAttempt, "lease_id is not the lease of attempt %d of step %q", pair.AttemptNo, step.ID)
 		return

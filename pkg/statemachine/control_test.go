@@ -89,6 +89,24 @@ func TestCancel_EndsWithTheAttempt(t *testing.T) {
 	}
 }
 
+// The worker of a step that was cancelled learns that the step is over, not that a newer
+// attempt has replaced its own.
+func TestCancel_TheLastPairIsRefusedAsTooLate(t *testing.T) {
+	t.Parallel()
+	s := newStory(t)
+	s.does(s.published())
+	ack, beat, result := s.ack(), s.heartbeat(), s.result(statemachine.ResultSucceeded)
+	s.does(statemachine.Cancel{})
+	s.later(time.Hour)
+	s.does(statemachine.DeadlinePassed{})
+	s.is(statemachine.JobCancelled, cancelled, cancelled)
+	for _, late := range []statemachine.Event{ack, beat, result} {
+		s.answers(late, statemachine.Refused, statemachine.CodeIllegalTransition)
+	}
+	result.Pair.LeaseID = "guessed"
+	s.answers(result, statemachine.Refused, statemachine.CodeStaleAttempt)
+}
+
 func TestCancel_OfAnEndedJob(t *testing.T) {
 	t.Parallel()
 	s := newStory(t)

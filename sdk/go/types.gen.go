@@ -619,7 +619,8 @@ type CallbackIdentity struct {
 	JobID string `json:"jobId"`
 
 	// LeaseID The directive's `lease_id`, a capability. If the pair of attempt and lease is not
-	// current: 409 `stale_attempt`.
+	// current: 409 `stale_attempt`. If it is the last one of a step that has ended another
+	// way: 409 `illegal_transition`.
 	//
 	//
 	// Example: 9a7c1f0e5d3b4a29
