@@ -4,8 +4,11 @@ import (
 	"errors"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -91,6 +94,30 @@ func TestRerun_ADoubleClickMakesOneJob(t *testing.T) {
 	if live := b.live(t); len(live) != 2 {
 		t.Errorf("%d jobs are alive", len(live))
 	}
+}
+
+// The claim of a rerun does not expire with idempotency keys: otherwise a late repeat would
+// execute the steps a second time.
+func TestRerun_ARepeatAfterTheTimeOfKeysIsAnsweredWithTheSameJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := split()
+		b := open(t, store, ledger.Config{
+			Bus: statemachine.BusServiceBus, Shards: 1, Retention: 10 * time.Hour, KeyTTL: time.Hour,
+			Projector: projectionstest.Projector(t, store),
+		})
+		rerun := ledger.Rerun{JobID: b.failedAtTwo(t), From: ledger.FromFailed}
+		first, err := b.Rerun(t.Context(), rerun)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.succeed(t, b.inbox.last())
+		time.Sleep(2 * time.Hour)
+		again, err := b.Rerun(t.Context(), rerun)
+		if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
+			t.Errorf("answered %+v, %v", again, err)
+		}
+	})
 }
 
 func TestRerun_OnlyOfFailedOrCancelledJobs(t *testing.T) {

@@ -73,9 +73,11 @@ func (l *Ledger) retainTombstone(job *statemachine.Job) tablestore.Stage {
 	return append(stage, tablestore.Batch{l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})})
 }
 
-// keyExpired reports whether the job's idempotency key may name another command.
+// keyExpired reports whether the job's idempotency key may name another command. The claim
+// of a rerun names no other: it is kept as long as the rerun, and so at least as long as the
+// job that it repeats.
 func (l *Ledger) keyExpired(s *snapshot, now time.Time) bool {
-	return !s.head.tombstone && l.cfg.KeyTTL > 0 && s.agg.Job.State.Terminal() &&
+	return !s.head.tombstone && l.cfg.KeyTTL > 0 && s.agg.Job.RerunOf == "" && s.agg.Job.State.Terminal() &&
 		now.After(s.agg.Job.CompletedAt.Add(l.cfg.KeyTTL))
 }
 
