@@ -21,6 +21,9 @@ import (
 // [problem.InvalidJSON], [problem.InvalidEnvelope], [problem.TooLarge] or
 // [problem.RefInvalid]. The command aliases body.
 //
+// If only the policy refuses the command, Decode returns the command with the error: it may
+// have been accepted under another policy.
+//
 // Source: Option B spec, 5.2.
 func Decode(body []byte, headers Headers, policy Policy) (*Command, error) {
 	tree, err := canonicaljson.Parse(body)
@@ -35,15 +38,15 @@ func Decode(body []byte, headers Headers, policy Policy) (*Command, error) {
 		return nil, d.err()
 	}
 	command := d.command(headers)
-	if err := d.err(); err != nil {
-		return nil, err
+	if d.faulty {
+		return nil, d.err()
 	}
 	same := make(map[string]any, len(hashed))
 	for _, name := range hashed {
 		same[name] = fields[name]
 	}
 	command.Hash = canonicaljson.Hash(same)
-	return command, nil
+	return command, d.err()
 }
 
 // hashed are the fields that must be equal in two equal commands.
@@ -66,9 +69,10 @@ type decoder struct {
 	code       problem.Code
 	violations []problem.Violation
 	unnamed    int
+	faulty     bool // There is a violation that any policy refuses.
 }
 
-// command reads all fields. Its result is valid only without a violation.
+// command reads all fields. Its result is valid unless it is faulty.
 func (d *decoder) command(headers Headers) *Command {
 	c := &Command{
 		TenantID:      d.text("tenant_id", MaxTenantID, required),
@@ -98,6 +102,12 @@ func (d *decoder) command(headers Headers) *Command {
 
 // fail records a violation.
 func (d *decoder) fail(code problem.Code, pointer, format string, args ...any) {
+	d.faulty = true
+	d.forbid(code, pointer, format, args...)
+}
+
+// forbid records a violation of the policy.
+func (d *decoder) forbid(code problem.Code, pointer, format string, args ...any) {
 	d.code = problem.Foremost(d.code, code)
 	if len(d.violations) == MaxViolations {
 		d.unnamed++
@@ -167,9 +177,12 @@ func (d *decoder) checkText(pointer, text string, limit int) {
 	}
 }
 
-// tooLong records a value that exceeds its limit, both in bytes.
+// tooLong is the message about a value that exceeds its limit, both in bytes.
+const tooLong = "is %d bytes long; at most %d are allowed"
+
+// tooLong records a value that exceeds its limit.
 func (d *decoder) tooLong(pointer string, size, limit int) {
-	d.fail(problem.TooLarge, pointer, "is %d bytes long; at most %d are allowed", size, limit)
+	d.fail(problem.TooLarge, pointer, tooLong, size, limit)
 }
 
 // mode reads the mode.
@@ -200,7 +213,7 @@ func (d *decoder) payload() (json.RawMessage, map[string]any) {
 	}
 	text := d.texts["payload"]
 	if limit := cmp.Or(d.policy.MaxPayloadBytes, DefaultMaxPayload); len(text) > limit {
-		d.tooLong("/payload", len(text), limit)
+		d.forbid(problem.TooLarge, "/payload", tooLong, len(text), limit)
 	}
 	return text, tree
 }
@@ -239,7 +252,7 @@ func (d *decoder) checkURI(pointer string, value any) {
 	case strings.ContainsFunc(uri, unicode.IsControl):
 		d.fail(problem.RefInvalid, pointer, "must not contain control characters")
 	case !d.policy.allows(uri):
-		d.fail(problem.RefInvalid, pointer, "has a scheme or prefix that is not allowed here")
+		d.forbid(problem.RefInvalid, pointer, "has a scheme or prefix that is not allowed here")
 	}
 }
 
@@ -269,7 +282,7 @@ func (d *decoder) callbackURLs() []string {
 			d.tooLong(pointer, len(text), MaxCallbackURL)
 		default: // The sender checks again: a name may resolve differently by then.
 			if fault := d.policy.callbackFault(text); fault != "" {
-				d.fail(problem.InvalidEnvelope, pointer, "%s", fault)
+				d.forbid(problem.InvalidEnvelope, pointer, "%s", fault)
 			}
 			urls[i] = text
 		}

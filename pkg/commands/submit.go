@@ -58,16 +58,18 @@ type Submission struct {
 // the job's tenant before it looks anything up; it does not call the store. The errors
 // are those of authorize, or [*problem.Error]s that name every violation.
 func (s *Service) Prepare(body []byte, headers Headers, authorize Authorize) (*Submission, error) {
-	command, err := Decode(body, headers, s.cfg.Policy)
-	if err != nil {
-		return nil, err
+	command, refused := Decode(body, headers, s.cfg.Policy)
+	if command == nil {
+		return nil, refused
 	}
 	if err := authorize(command.TenantID); err != nil {
 		return nil, err
 	}
 	submission := &Submission{ledger: s.cfg.Ledger}
-	if submission.command, err = s.job(command); err != nil {
-		submission.refused = err
+	if refused == nil {
+		submission.command, refused = s.job(command)
+	}
+	if submission.refused = refused; refused != nil {
 		submission.command.Job = statemachine.Job{
 			TenantID: command.TenantID, IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
 		}
@@ -82,8 +84,8 @@ func (s *Submission) Accept(ctx context.Context) (ledger.Accepted, error) {
 		accepted, err := s.ledger.Accept(ctx, s.command)
 		return accepted, ledger.Problem(err)
 	}
-	// The command may have been accepted before: protocols may have changed since, and a
-	// replay is never refused.
+	// The command may have been accepted before: protocols and the policy may have changed
+	// since, and a replay is never refused.
 	accepted, found, err := s.Find(ctx)
 	if err == nil && !found {
 		err = s.refused

@@ -1,6 +1,7 @@
 package commands_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -46,20 +47,25 @@ func setup(t *testing.T, limit int) *bundle {
 	if err != nil {
 		t.Fatal(err)
 	}
+	b := &bundle{ledger: l, counter: counter, protocols: protocol.NewHolder(registry)}
+	b.restart(t, commands.Policy{AllowedRefs: []string{"s3"}})
+	return b
+}
+
+// restart replaces the service by one with that policy, on the same jobs.
+func (b *bundle) restart(t *testing.T, policy commands.Policy) {
+	t.Helper()
 	router, err := routing.New(routing.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	holder := protocol.NewHolder(registry)
-	service, err := commands.New(commands.Config{
-		Ledger: l, Protocols: holder, Router: router,
-		Policy:   commands.Policy{AllowedRefs: []string{"s3"}},
+	b.Service, err = commands.New(commands.Config{
+		Ledger: b.ledger, Protocols: b.protocols, Router: router, Policy: policy,
 		Defaults: statemachine.Policy{AckTimeout: 30 * time.Second, Lease: time.Minute, MaxAttempts: 3},
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &bundle{Service: service, ledger: l, counter: counter, protocols: holder}
 }
 
 // Submit prepares a command and accepts it.
@@ -220,6 +226,38 @@ func TestSubmit_AReplayIsNeverRefused(t *testing.T) {
 			}
 			var told *problem.Error
 			if _, err := b.Submit(t.Context(), ingest("1.50", "1.51"), headers, anyone); !errors.As(err, &told) || told.Code.Status() >= 500 {
+				t.Errorf("%s, another command: %v", name, err)
+			}
+		}
+	}
+}
+
+// The same holds if the server has another policy since.
+func TestSubmit_AReplayIsNotRefusedByAnotherPolicy(t *testing.T) {
+	t.Parallel()
+	called := func(body []byte) []byte {
+		return append(bytes.TrimSuffix(bytes.TrimSpace(body), []byte("}")), `,"callback_urls":["https://example.com/"]}`...)
+	}
+	for name, policy := range map[string]commands.Policy{
+		"references":   {AllowedRefs: []string{"gs"}},
+		"payloads":     {MaxPayloadBytes: 2},
+		"callbacks":    {CheckCallbackURL: func(string) string { return "is not allowed" }},
+		"all together": {AllowedRefs: []string{"gs"}, MaxPayloadBytes: 2},
+	} {
+		for _, headers := range []commands.Headers{{}, {IdempotencyKey: "k"}} {
+			b := setup(t, 0)
+			first, err := b.Submit(t.Context(), called(ingest()), headers, anyone)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.restart(t, policy)
+			again, err := b.Submit(t.Context(), called(ingest()), headers, anyone)
+			if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
+				t.Errorf("%s: %+v, %v", name, again, err)
+			}
+			var told *problem.Error
+			if _, err := b.Submit(t.Context(), called(ingest("1.50", "1.51")), headers, anyone); !errors.As(err, &told) ||
+				told.Code == problem.IdempotencyMismatch || told.Code.Status() >= 500 {
 				t.Errorf("%s, another command: %v", name, err)
 			}
 		}
