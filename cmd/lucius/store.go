@@ -45,7 +45,11 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pro
 		}
 		store, err := aztablestore.Open(ctx, options)
 		if err != nil {
-			return nil, fmt.Errorf("LUCIUS_STORAGE_BACKEND %s: %w", cfg.StorageBackend, err)
+			variable := "LUCIUS_TABLE_CONNECTION"
+			if cfg.TableConnection == "" {
+				variable = "LUCIUS_TABLE_ENDPOINT"
+			}
+			return nil, fmt.Errorf("%s: %w", variable, err)
 		}
 		return store, nil
 	}

@@ -37,7 +37,7 @@ func TestLoad_FlagsThenEnvironmentThenDefaults(t *testing.T) {
 }
 
 // The variables of Option B, 21.1, and of the canvas keep their names, except those of
-// Temporal.
+// Temporal, and that of the in-flight table, whose rows are in the schedule's table.
 func TestLoad_TakesTheVariablesOfTheSources(t *testing.T) {
 	t.Parallel()
 	variables := map[string]string{
@@ -76,6 +76,8 @@ func TestLoad_NamesInvalidSettings(t *testing.T) {
 		"LUCIUS_BACKOFF_JITTER": "2", "LUCIUS_MAX_ATTEMPTS": "0", "LUCIUS_SWEEP_INTERVAL": "1us", "LUCIUS_PROTOCOLS_INTERVAL": "0s",
 		"LUCIUS_MAX_BODY_BYTES": "many", "LUCIUS_MAX_PAYLOAD_BYTES": "458753", "LUCIUS_MAX_CONNECTIONS": "0", "LUCIUS_MAX_INFLIGHT_PER_TENANT": "-1", "LUCIUS_LOG_LEVEL": "loud",
 		"LUCIUS_LEDGER_TABLE": "Lucius-Ledger", "LUCIUS_START_PAUSED": "perhaps", "LUCIUS_RETENTION": "long",
+		"LUCIUS_SERVICEBUS_TOPIC_PREFIX": "bus p", "LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION": "lucius/invoker",
+		"LUCIUS_REF_PREFIXES": "s3,/mnt/in", "LUCIUS_WEBHOOK_NETWORKS": "::ffff:10.0.0.0/104",
 		"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": "x", "LUCIUS_ACK_BACKOFF": strings.Repeat("1s,", 17),
 	} {
 		_, err := load(t, nil, map[string]string{variable: value})
@@ -213,6 +215,7 @@ func TestLoad_RefusesVariablesThatAreNoSettings(t *testing.T) {
 		want string // Empty if the variables are taken.
 	}{
 		{map[string]string{"LUCIUS_DATADIR": "x"}, "LUCIUS_DATADIR is not a setting: the closest one is LUCIUS_DATA_DIR;"},
+		{map[string]string{"LUCIUS_INFLIGHT_TABLE": "t"}, "the closest one is LUCIUS_SCHEDULE_TABLE;"},
 		{map[string]string{"LUCIUS_REF_PREFIX": "s3"}, "the closest one is LUCIUS_REF_PREFIXES;"},
 		{map[string]string{"LUCIUS_STEP_TIMEOUT_SECONDS": "3"}, "the closest one is LUCIUS_STEP_RESULT_TIMEOUT_SECONDS;"},
 		{map[string]string{"LUCIUS_PORT": "8080"}, "LUCIUS_PORT is not a setting: the closest one is LUCIUS_LISTEN_ADDR;"},
@@ -269,6 +272,29 @@ func TestLoad_BoundsDurations(t *testing.T) {
 	loaded, err := load(t, nil, map[string]string{"LUCIUS_RETENTION": "61320h", "LUCIUS_STEP_RESULT_TIMEOUT": "off", "LUCIUS_IDEMPOTENCY_TTL": "0"})
 	if err != nil || loaded.Retention != 61320*time.Hour || loaded.StepTimeout != 0 || loaded.KeyTTL != 0 {
 		t.Errorf("%+v, %v", loaded, err)
+	}
+}
+
+// The seeds' spelling takes whole seconds and nothing else: a number that is too large must
+// not come out as a short timeout, nor 15m as 15 minutes in a variable of seconds.
+func TestLoad_TakesTheStepTimeoutInWholeSeconds(t *testing.T) {
+	t.Parallel()
+	const variable = "LUCIUS_STEP_RESULT_TIMEOUT_SECONDS"
+	for _, value := range []string{"", "x", "15m", "1.5", "-5", "31622401", "18446744074", "99999999999999999999"} {
+		_, err := load(t, nil, map[string]string{variable: value})
+		want := fmt.Sprintf("%s is %q, must be a whole number from 0 to 31622400", variable, value)
+		if err == nil || err.Error() != want {
+			t.Errorf("%q answered %v", value, err)
+		}
+	}
+	for value, want := range map[string]time.Duration{"0": 0, "31622400": 366 * 24 * time.Hour} {
+		if loaded, err := load(t, nil, map[string]string{variable: value}); err != nil || loaded.StepTimeout != want {
+			t.Errorf("%q answered %v, %v", value, loaded.StepTimeout, err)
+		}
+	}
+	_, err := load(t, nil, map[string]string{variable: "900", "LUCIUS_STEP_RESULT_TIMEOUT": "10m"})
+	if err == nil || !strings.Contains(err.Error(), variable+" and LUCIUS_STEP_RESULT_TIMEOUT are the same setting") {
+		t.Errorf("both answered %v", err)
 	}
 }
 

@@ -12,10 +12,13 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/protocol"
 )
 
-// stepTimeoutSeconds is the seeds' spelling of LUCIUS_STEP_RESULT_TIMEOUT.
-const stepTimeoutSeconds = "LUCIUS_STEP_RESULT_TIMEOUT_SECONDS"
+const (
+	stepTimeout        = "LUCIUS_STEP_RESULT_TIMEOUT"
+	stepTimeoutSeconds = "LUCIUS_STEP_RESULT_TIMEOUT_SECONDS" // The seeds' spelling of it.
+)
 
 // Loaded is a configuration with the texts of its settings.
 type Loaded struct {
@@ -45,6 +48,9 @@ func Load(flags *pflag.FlagSet, environment []string) (*Loaded, error) {
 	}
 	all := loaded.settings()
 	problems := unknownVariables(variables, all)
+	if err := takeSeconds(variables); err != nil {
+		problems = append(problems, err)
+	}
 	for i := range all {
 		s := &all[i]
 		text, from := s.text(flags, variables)
@@ -77,15 +83,25 @@ func (s *setting) text(flags *pflag.FlagSet, variables map[string]string) (text,
 	if value, ok := variables[s.variable]; ok {
 		return value, s.variable
 	}
-	if s.variable == "LUCIUS_STEP_RESULT_TIMEOUT" {
-		if value, ok := variables[stepTimeoutSeconds]; ok {
-			if n, err := strconv.Atoi(value); err == nil {
-				return (time.Duration(n) * time.Second).String(), stepTimeoutSeconds
-			}
-			return value, stepTimeoutSeconds
-		}
-	}
 	return s.standard, s.variable
+}
+
+// takeSeconds makes the seeds' spelling of the step timeout the setting's own variable. The
+// error says why it cannot.
+func takeSeconds(variables map[string]string) error {
+	value, given := variables[stepTimeoutSeconds]
+	if !given {
+		return nil
+	}
+	if _, both := variables[stepTimeout]; both {
+		return fmt.Errorf("%s and %s are the same setting: unset one of them", stepTimeoutSeconds, stepTimeout)
+	}
+	seconds, err := integer(0, int(protocol.MaxDuration/time.Second))(value)
+	if err != nil {
+		return fmt.Errorf("%s is %q, %w", stepTimeoutSeconds, Mask(value), err)
+	}
+	variables[stepTimeout] = (time.Duration(seconds) * time.Second).String()
+	return nil
 }
 
 // crossCheck checks settings against each other.

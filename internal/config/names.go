@@ -23,7 +23,9 @@ func unknownVariables(variables map[string]string, all []setting) []error {
 			continue
 		}
 		closest := "LUCIUS_LISTEN_ADDR"
-		if !addressLike.MatchString(name) {
+		if name == inflightTable {
+			closest = "LUCIUS_SCHEDULE_TABLE"
+		} else if !addressLike.MatchString(name) {
 			closest = slices.MinFunc(names, func(a, b string) int { return edits(name, a) - edits(name, b) })
 		}
 		problems = append(problems, fmt.Errorf("%s is not a setting: the closest one is %s; lucius serve --help lists all", name, closest))
@@ -36,6 +38,9 @@ var clientVariables = []string{
 	"LUCIUS_URL", "LUCIUS_TOKEN", "LUCIUS_TOKEN_FILE", "LUCIUS_CA_FILE", "LUCIUS_CLIENT_CERT", "LUCIUS_CLIENT_KEY",
 	"LUCIUS_CONTEXT", "LUCIUS_CONFIG",
 }
+
+// inflightTable is the sources' name for a table whose rows are in the schedule's.
+const inflightTable = "LUCIUS_INFLIGHT_TABLE"
 
 // addressLike matches other servers' names for the setting of the listen address.
 var addressLike = regexp.MustCompile(`^LUCIUS_((HTTP|SERVER|BIND|LISTEN)_?)?(PORT|HOST|ADDR|ADDRESS|BIND|LISTEN)$`)

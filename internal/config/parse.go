@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/protocol"
 )
 
@@ -170,10 +171,40 @@ func tableName(s string) (string, error) {
 	return s, nil
 }
 
+// The names that Service Bus takes, of topics without the lane's number.
+var (
+	topicName        = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]{0,199}$`)
+	subscriptionName = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,48}[A-Za-z0-9])?$`)
+)
+
+// topicPrefix accepts the name of a topic without its number.
+func topicPrefix(s string) (string, error) {
+	if !topicName.MatchString(s) {
+		return "", errors.New("must be 1 to 200 of the characters A-Z a-z 0-9 . _ / - that begin with a letter or a digit")
+	}
+	return s, nil
+}
+
+// subscription accepts the name of a subscription.
+func subscription(s string) (string, error) {
+	if !subscriptionName.MatchString(s) {
+		return "", errors.New("must be 1 to 50 of the characters A-Z a-z 0-9 . _ - that begin and end with a letter or a digit")
+	}
+	return s, nil
+}
+
+// refPrefix accepts a scheme or a prefix of references.
+func refPrefix(s string) (string, error) {
+	if (commands.Policy{AllowedRefs: []string{s}}).Validate() != nil {
+		return "", errors.New("must be a scheme such as s3, or a prefix that begins with one, such as s3://bucket/")
+	}
+	return s, nil
+}
+
 // network accepts a network.
 func network(s string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(s)
-	if err != nil {
+	if err != nil || prefix.Addr().Is4In6() { // The guard compares addresses as IPv4.
 		return prefix, errors.New("must be a network such as 10.0.0.0/8")
 	}
 	return prefix.Masked(), nil
