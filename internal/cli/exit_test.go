@@ -58,6 +58,29 @@ func TestErrors_HideAPasswordInTheURL(t *testing.T) {
 	}
 }
 
+// A variable that is not set must not widen what a command selects.
+func TestErrors_OfFlagsThatWouldNotCount(t *testing.T) {
+	t.Parallel()
+	for line, want := range map[string]string{
+		"retry --service ocr --tenant= --yes":     "--tenant is empty: give it a value, or leave it out",
+		"jobs cancel --state= --service ocr -y":   "--state is empty",
+		"jobs list --created-after=":              "--created-after is empty",
+		"failures --since=":                       "--failed-after is empty",
+		"outbox retry --job= --all -y":            "--job is empty",
+		"outbox retry --lane -5 --all -y":         "--lane is -5, it must be at least 0",
+		"outbox list --lane -1":                   "--lane is -1, it must be at least 0",
+		"pause --all --reason x --service= --yes": "--service is empty",
+		"webhooks list --tenant=":                 "--tenant is empty",
+	} {
+		server := newScripted(t, nil)
+		_, err := newLine(t, server.url).run(t, strings.Fields(line)...)
+		if cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(fmt.Sprint(err), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+		server.wantAsked(t)
+	}
+}
+
 func TestHelp_OfAnUnknownCommand(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"help", "nonsense"}, {"help", "jobs", "nonsense"}} {

@@ -132,12 +132,12 @@ func TestPauses(t *testing.T) {
 	shows(t, "pauses", "GET /v1/admin/pauses", api.PauseList{Pauses: []api.Pause{ocr, everything, lane}}, "pauses list")
 	shows(t, "pauses-none", "GET /v1/admin/pauses", api.PauseList{Pauses: []api.Pause{}}, "pauses list")
 	for flags, body := range map[string]string{
-		"--service ocr":                 `"reason":"why","service":"ocr"`,
-		"--tenant tenant_a":             `"reason":"why","tenant_id":"tenant_a"`,
-		"--protocol p --allow-unknown":  `"allow_unknown":true,"protocol_id":"p","reason":"why"`,
-		"--lane 0":                      `"lane":0,"reason":"why"`,
-		"--all --yes":                   `"all":true,"reason":"why"`,
-		"--service ocr -y --tenant= -y": `"reason":"why","service":"ocr"`,
+		"--service ocr":                `"reason":"why","service":"ocr"`,
+		"--tenant tenant_a":            `"reason":"why","tenant_id":"tenant_a"`,
+		"--protocol p --allow-unknown": `"allow_unknown":true,"protocol_id":"p","reason":"why"`,
+		"--lane 0":                     `"lane":0,"reason":"why"`,
+		"--all --yes":                  `"all":true,"reason":"why"`,
+		"--service ocr -y":             `"reason":"why","service":"ocr"`,
 	} {
 		shows(t, "pause", "POST /v1/admin/pauses {"+body+"}", ocr, "pause --reason why "+flags)
 	}

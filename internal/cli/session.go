@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/lucius-project/lucius/api"
 )
@@ -66,6 +67,9 @@ func (t *tool) command(is spec, run func(ctx context.Context, s *session, args [
 				return usagef("%q is not an id: see %s --help", arg, cmd.CommandPath())
 			}
 		}
+		if err := checkFlags(cmd); err != nil {
+			return err
+		}
 		s, err := t.open(cmd)
 		if err != nil {
 			return err
@@ -80,6 +84,22 @@ func (t *tool) command(is spec, run func(ctx context.Context, s *session, args [
 		return t.complete(cmd, is.completes)
 	}
 	return cmd
+}
+
+// checkFlags refuses values that would count as if the flag were not given: a text that is
+// empty, as by an unset variable, and a lane below 0. Without its --tenant a command would
+// select the jobs of all.
+func checkFlags(cmd *cobra.Command) (err error) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(flag *pflag.Flag) {
+		switch text := flag.Value.String(); {
+		case !flag.Changed || err != nil:
+		case flag.Value.Type() == "string" && text == "":
+			err = usagef("--%s is empty: give it a value, or leave it out", flag.Name)
+		case flag.Name == "lane" && strings.HasPrefix(text, "-"):
+			err = usagef("--lane is %s, it must be at least 0", text)
+		}
+	})
+	return err
 }
 
 // completionTimeout bounds the requests of a completion.
