@@ -25,6 +25,9 @@ func (c *PauseRequest) Check() []problem.Violation {
 	}
 	if c.ForSeconds != nil {
 		v.number("/for_seconds", *c.ForSeconds, MaxPause)
+		if *c.ForSeconds == 0 { // It would be over at once, while 0 elsewhere means no limit.
+			v.add("/for_seconds", "must be more than 0")
+		}
 	}
 	if c.RampSeconds != nil {
 		v.number("/ramp_seconds", *c.RampSeconds, MaxRamp)
