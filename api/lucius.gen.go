@@ -888,7 +888,9 @@ type AdminWorkRequest struct {
 	// Example: The worker hangs.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// RequestID The operator's name for this request. A repeat gets the first response.
+	// RequestID The operator's name for this request. A repeat changes nothing, and gets the item as
+	// it is now. Without one, the name is the `X-Request-Id` with the item's `rev`.
+	//
 	//
 	// Example: 3f1d2c
 	RequestID string `json:"request_id,omitempty,omitzero"`

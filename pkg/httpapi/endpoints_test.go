@@ -405,6 +405,31 @@ func TestARevConflictNamesTheCurrentRev(t *testing.T) {
 	}
 }
 
+// An operator's verb without a name is repeated only by the same verb on the same rev.
+func TestOperatorsVerbs_UnderOneRequestID(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	item, _ := h.claimed(t, false)
+	target := "/v1/admin/work/" + item.WorkID
+	rev := fmt.Sprintf(`{"expected_rev":%d}`, item.Rev)
+	for _, test := range []struct {
+		verb, body string
+		status     int
+		want       string
+	}{
+		{":stall", rev, http.StatusOK, `"status":"stalled"`},
+		{":stall", rev, http.StatusOK, `"status":"stalled"`},
+		{":stall", "", http.StatusConflict, `"code":"illegal_transition"`},
+		{":requeue", "", http.StatusOK, `"status":"queued"`},
+		{":stall", rev, http.StatusOK, `"status":"queued"`},
+	} {
+		got := h.do(t, http.MethodPost, target+test.verb, test.body, "X-Request-Id: r")
+		if got.Status != test.status || !strings.Contains(got.Body, test.want) {
+			t.Errorf("%s %s: got %d %s, want %d %s", test.verb, test.body, got.Status, got.Body, test.status, test.want)
+		}
+	}
+}
+
 // Each completion of a batch gets the same answer as it would alone. A foreign and a
 // missing item look alike.
 func TestABatchOfCompletions(t *testing.T) {

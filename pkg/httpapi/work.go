@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -150,14 +149,15 @@ func (e *endpoints) RequeueWork(w http.ResponseWriter, r *http.Request, workID a
 }
 
 // operateWork applies an operator's verb. If the operator gives no rev, the item's
-// current one is used.
+// current one is used. If the operator gives no name for the request, it is that of the
+// HTTP request and the rev: tools send one X-Request-Id with several requests.
 func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID string,
 	do func(context.Context, string, lifecycle.Request) (workqueue.View, error),
 ) {
 	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.AdminWorkRequest) (any, error) {
 		by := lifecycle.Request{
 			Actor: string(api.ActorOperator), ExpectedRev: request.ExpectedRev,
-			ID: cmp.Or(request.RequestID, requestStateOf(ctx).id),
+			ID: request.RequestID,
 		}
 		if by.ExpectedRev == 0 {
 			view, err := e.Queue.Get(ctx, workID)
@@ -165,6 +165,9 @@ func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID s
 				return nil, err
 			}
 			by.ExpectedRev = view.Item.Rev
+		}
+		if by.ID == "" {
+			by.ID = fmt.Sprintf("%s.%d", requestStateOf(ctx).id, by.ExpectedRev)
 		}
 		return e.item(ctx, func() (workqueue.View, error) { return do(ctx, workID, by) })
 	})

@@ -4764,7 +4764,8 @@ export interface components {
              */
             expected_rev?: number;
             /**
-             * @description The operator's name for this request. A repeat gets the first response.
+             * @description The operator's name for this request. A repeat changes nothing, and gets the item as
+             *     it is now. Without one, the name is the `X-Request-Id` with the item's `rev`.
              * @example 3f1d2c
              */
             request_id?: string;
