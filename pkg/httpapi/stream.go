@@ -131,7 +131,7 @@ func (s *stream) read() (events []api.Event, ended bool, err error) {
 	var rev int64
 	var index int
 	if s.last != "" {
-		if _, err := fmt.Sscanf(s.last, "%d-%d", &rev, &index); err != nil || rev < 1 || index < 0 {
+		if _, err := fmt.Sscanf(s.last+"\n", "%d-%d\n", &rev, &index); err != nil || rev < 1 || index < 0 {
 			return nil, false, invalid("header Last-Event-ID is not the id of an event", nil)
 		}
 	}

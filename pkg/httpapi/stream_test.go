@@ -93,7 +93,7 @@ func TestAStreamThatCannotBeginIsAProblem(t *testing.T) {
 		wantProblem(t, response, problem.InvalidEnvelope,
 			"header Last-Event-ID does not name an event of this job: omit it to start with the first event.")
 	}
-	for _, last := range []string{"x", "0-1", "1--1"} {
+	for _, last := range []string{"x", "0-1", "1--1", "1-0x", "1-0 1"} {
 		response = h.do(t, http.MethodGet, "/v1/jobs/$job/events", "", "Accept: text/event-stream", "Last-Event-ID: "+last)
 		wantProblem(t, response, problem.InvalidEnvelope, "header Last-Event-ID is not the id of an event.")
 	}
