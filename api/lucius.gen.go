@@ -1284,10 +1284,10 @@ type ClaimRequest struct {
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first response; a claim
-	// that reuses the name with different filters, rights or `start` gets 400
-	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
-	// as long as the lease.
+	// characters and without blanks at the ends. A repeat changes nothing, and gets the item
+	// as it is now. Another verb under the same name, or a claim that reuses the name with
+	// different filters, rights or `start`, gets 400 `invalid_envelope`. Remembered for each
+	// owner, with the item (for claims, without one), for at least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -2218,10 +2218,10 @@ type ItemCompletion struct {
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first response; a claim
-	// that reuses the name with different filters, rights or `start` gets 400
-	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
-	// as long as the lease.
+	// characters and without blanks at the ends. A repeat changes nothing, and gets the item
+	// as it is now. Another verb under the same name, or a claim that reuses the name with
+	// different filters, rights or `start`, gets 400 `invalid_envelope`. Remembered for each
+	// owner, with the item (for claims, without one), for at least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -3519,10 +3519,10 @@ type ReportedSending struct {
 }
 
 // RequestID The worker's name for this request, a new one for each request, without control
-// characters and without blanks at the ends. A repeat gets the first response; a claim
-// that reuses the name with different filters, rights or `start` gets 400
-// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
-// as long as the lease.
+// characters and without blanks at the ends. A repeat changes nothing, and gets the item
+// as it is now. Another verb under the same name, or a claim that reuses the name with
+// different filters, rights or `start`, gets 400 `invalid_envelope`. Remembered for each
+// owner, with the item (for claims, without one), for at least as long as the lease.
 //
 // Example: 3f1d2c
 type RequestID = string
@@ -4328,10 +4328,10 @@ type WorkCompletion struct {
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first response; a claim
-	// that reuses the name with different filters, rights or `start` gets 400
-	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
-	// as long as the lease.
+	// characters and without blanks at the ends. A repeat changes nothing, and gets the item
+	// as it is now. Another verb under the same name, or a claim that reuses the name with
+	// different filters, rights or `start`, gets 400 `invalid_envelope`. Remembered for each
+	// owner, with the item (for claims, without one), for at least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -4490,10 +4490,10 @@ type WorkFailure struct {
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first response; a claim
-	// that reuses the name with different filters, rights or `start` gets 400
-	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
-	// as long as the lease.
+	// characters and without blanks at the ends. A repeat changes nothing, and gets the item
+	// as it is now. Another verb under the same name, or a claim that reuses the name with
+	// different filters, rights or `start`, gets 400 `invalid_envelope`. Remembered for each
+	// owner, with the item (for claims, without one), for at least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -4529,10 +4529,10 @@ type WorkHeartbeat struct {
 	Progress *Progress `json:"progress,omitempty"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first response; a claim
-	// that reuses the name with different filters, rights or `start` gets 400
-	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
-	// as long as the lease.
+	// characters and without blanks at the ends. A repeat changes nothing, and gets the item
+	// as it is now. Another verb under the same name, or a claim that reuses the name with
+	// different filters, rights or `start`, gets 400 `invalid_envelope`. Remembered for each
+	// owner, with the item (for claims, without one), for at least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c
@@ -4668,10 +4668,10 @@ type WorkVerb struct {
 	Owner string `json:"owner"`
 
 	// RequestID The worker's name for this request, a new one for each request, without control
-	// characters and without blanks at the ends. A repeat gets the first response; a claim
-	// that reuses the name with different filters, rights or `start` gets 400
-	// `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
-	// as long as the lease.
+	// characters and without blanks at the ends. A repeat changes nothing, and gets the item
+	// as it is now. Another verb under the same name, or a claim that reuses the name with
+	// different filters, rights or `start`, gets 400 `invalid_envelope`. Remembered for each
+	// owner, with the item (for claims, without one), for at least as long as the lease.
 	//
 	//
 	// Example: 3f1d2c

@@ -2385,10 +2385,10 @@ export interface components {
         };
         /**
          * @description The worker's name for this request, a new one for each request, without control
-         *     characters and without blanks at the ends. A repeat gets the first response; a claim
-         *     that reuses the name with different filters, rights or `start` gets 400
-         *     `invalid_envelope`. Remembered for each item (for claims, for each owner) for at least
-         *     as long as the lease.
+         *     characters and without blanks at the ends. A repeat changes nothing, and gets the item
+         *     as it is now. Another verb under the same name, or a claim that reuses the name with
+         *     different filters, rights or `start`, gets 400 `invalid_envelope`. Remembered for each
+         *     owner, with the item (for claims, without one), for at least as long as the lease.
          * @example 3f1d2c
          */
         RequestId: string;
