@@ -174,7 +174,7 @@ func TestPostgres_SaysWhatIsMissing(t *testing.T) {
 	for name, test := range map[string]struct{ url, says string }{
 		"an empty database": {fresh, "run lucius postgres migrate"},
 		"no server":         {closed, "connection refused"},
-		"no URL":            {"postgres://a:hunter2@[", "not valid"},
+		"no URL":            {"postgres://a:hunter2@[", "URL of PostgreSQL is invalid"},
 	} {
 		out, err := tryPlain(t, test.url, "serve", "--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols")
 		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() == 0 {
