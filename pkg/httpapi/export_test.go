@@ -75,11 +75,17 @@ func (s *Server) Answer(w http.ResponseWriter, r *http.Request, value any) {
 	s.respond.answer(w, r, http.StatusOK, value, nil)
 }
 
-// AnswerCuts returns the functions that cut the answers which are being sent now.
-func (s *Server) AnswerCuts() (cuts []func()) {
-	s.respond.answers.mu.Lock()
-	defer s.respond.answers.mu.Unlock()
-	for _, h := range s.respond.answers.holders {
+// Answers returns the limiter of answers that are being sent.
+func (s *Server) Answers() FairLimiter { return FairLimiter{s.respond.answers} }
+
+// Bodies returns the limiter of bodies.
+func (s *Server) Bodies() FairLimiter { return FairLimiter{s.bodies} }
+
+// Cuts returns the functions that cut the requests which hold a slot now.
+func (l FairLimiter) Cuts() (cuts []func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, h := range l.holders {
 		for _, held := range h.slots {
 			cuts = append(cuts, held.cut)
 		}

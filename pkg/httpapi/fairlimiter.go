@@ -67,7 +67,8 @@ func newFairLimiter(limit int64, full whenFull, refusal *problem.Error) *fairLim
 // acquire returns a slot of that weight for a request of the caller, or the limiter's
 // refusal. cut, unless it is nil, ends the request when it is preempted. acquire waits
 // until preempted requests have released their slots, so that the limit is never exceeded,
-// except by a single slot that is larger. Its other errors are those of ctx.
+// except by a single slot that is larger. Its other errors are those of ctx: the slot then
+// counts until the preempted ones are released, and cut may still be called.
 func (l *fairLimiter) acquire(ctx context.Context, caller string, weight int64, cut func()) (*slot, error) {
 	acquired := &slot{limiter: l, caller: caller, weight: weight, cut: cut}
 	if l.full == queues {

@@ -189,6 +189,7 @@ func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request, control 
 		})
 	})
 	if err != nil {
+		reading.Do(func() {}) // Its slot may still be preempted, see acquire.
 		return nil, err
 	}
 	requestStateOf(r.Context()).held = share

@@ -60,6 +60,7 @@ func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status, held
 		sending.Do(func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
 	})
 	if err != nil {
+		sending.Do(func() {}) // Its slot may still be preempted, see acquire.
 		p.problem(w, r, err)
 		return
 	}

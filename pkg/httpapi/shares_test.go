@@ -407,12 +407,12 @@ func TestAnUnreadAnswerIsCutForOthers(t *testing.T) {
 type cutLater struct {
 	*conn
 
-	server interface{ AnswerCuts() []func() }
-	cuts   []func()
+	answers httpapi.FairLimiter
+	cuts    []func()
 }
 
 func (c *cutLater) Write(data []byte) (int, error) {
-	c.cuts = append(c.cuts, c.server.AnswerCuts()...)
+	c.cuts = append(c.cuts, c.answers.Cuts()...)
 	return c.conn.Write(data)
 }
 
@@ -421,7 +421,7 @@ func (c *cutLater) Write(data []byte) (int, error) {
 func TestASentAnswerIsNotCut(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	w := &cutLater{conn: newConn(false), server: h}
+	w := &cutLater{conn: newConn(false), answers: h.Answers()}
 	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v1/jobs", http.NoBody))
 	if w.Code != http.StatusOK || len(w.cuts) != 1 {
 		t.Fatalf("answered %d with %d answers on their way", w.Code, len(w.cuts))
@@ -429,6 +429,49 @@ func TestASentAnswerIsNotCut(t *testing.T) {
 	w.cuts[0]()
 	if w.wasCut() {
 		t.Error("the connection is cut after the answer was sent")
+	}
+}
+
+// A client may go away while its request waits for the room of another. The request is then
+// still counted, and may be chosen to be cut after it has ended: its connection may serve
+// another, and its writer no longer exists.
+func TestARequestThatGaveUpIsNotCut(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		room   func(*httpapi.Server) httpapi.FairLimiter
+		method string
+		path   string
+		body   string
+	}{
+		"before its body is read":   {(*httpapi.Server).Bodies, http.MethodPost, "/v1/commands", command},
+		"before its answer is sent": {(*httpapi.Server).Answers, http.MethodGet, "/v1/jobs", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := newHarness(t)
+				room := test.room(h.Server)
+				release, err := room.Acquire(t.Context(), "greedy", 64<<20, nil)
+				must(t, err)
+				ctx, leave := context.WithCancel(t.Context())
+				request := httptest.NewRequestWithContext(ctx, test.method, test.path, strings.NewReader(test.body))
+				request.Header.Set("Content-Type", "application/json")
+				w := newConn(false)
+				go h.ServeHTTP(w, request)
+				synctest.Wait()
+				cuts := room.Cuts()
+				leave()
+				synctest.Wait()
+				if len(cuts) != 1 || w.wasCut() {
+					t.Fatalf("%d requests wait for room; cut: %t", len(cuts), w.wasCut())
+				}
+				cuts[0]()
+				if w.wasCut() {
+					t.Error("the connection is cut after the request has ended")
+				}
+				release()
+			})
+		})
 	}
 }
 
