@@ -1,5 +1,12 @@
 package pgstore
 
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
 // RolledBack is rolledBack, for tests with answers of servers in other languages.
 var RolledBack = rolledBack
 
@@ -9,3 +16,17 @@ func (s *Store) Waiting() int {
 	defer s.writer.mu.Unlock()
 	return len(s.writer.shared.waiting)
 }
+
+// Writer is the writer of a store.
+type Writer struct{ *writer }
+
+// NewWriter returns a writer whose pool is not connected.
+func NewWriter(pool *pgxpool.Pool) Writer { return Writer{newWriter(pool, time.Minute)} }
+
+// Write writes a change without rows.
+func (w Writer) Write(ctx context.Context) error {
+	return w.write(ctx, &change{done: make(chan error, 1)})
+}
+
+// Close closes the writer.
+func (w Writer) Close() { w.close() }

@@ -227,10 +227,12 @@ func (s *Store) readOnce(ctx context.Context, sql string, args ...any) ([]tables
 	return rows, found.Err()
 }
 
+var errClosed = fmt.Errorf("%w: the store is closed", tablestore.ErrUnavailable)
+
 // usable returns why no request can be sent, or nil.
 func (s *Store) usable(ctx context.Context) error {
 	if s.closed.Load() {
-		return fmt.Errorf("%w: the store is closed", tablestore.ErrUnavailable)
+		return errClosed
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)

@@ -128,8 +128,11 @@ func newWriter(pool *pgxpool.Pool, timeout time.Duration) *writer {
 	return w
 }
 
+// close ends the senders, and waits for them. Later changes are refused.
 func (w *writer) close() {
-	w.end()
+	w.mu.Lock()
+	w.end() // Under the lock, so that no sender starts after it.
+	w.mu.Unlock()
 	w.sending.Wait()
 }
 
@@ -154,11 +157,16 @@ func (w *writer) write(ctx context.Context, c *change) error {
 	}
 }
 
-// enqueue queues changes that have not been written. It drops those whose deadline has passed.
+// enqueue queues changes that have not been written. It drops those whose deadline has passed,
+// and all once the writer is closed.
 func (w *writer) enqueue(l *line, changes ...*change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, c := range changes {
+		if w.ctx.Err() != nil {
+			c.done <- errClosed
+			continue
+		}
 		if c.late {
 			c.done <- unavailable(w.ctx, context.DeadlineExceeded)
 			continue

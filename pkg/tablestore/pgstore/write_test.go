@@ -9,11 +9,13 @@ import (
 	"net"
 	"net/url"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -270,5 +272,31 @@ func relay(client net.Conn, server string, trips *atomic.Int64) {
 		if _, err := upstream.Write(slices.Concat(header, body)); err != nil {
 			return
 		}
+	}
+}
+
+// A change may come while the store is being closed, which already waits for all senders.
+func TestNoSenderStartsOnceTheWriterIsClosed(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // It accepts connections, and never answers.
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgxpool.New(t.Context(), "postgres://"+silent.Addr().String()+"/x?sslmode=disable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	t.Cleanup(func() { _ = silent.Close() }) // The pool waits for its connections.
+	writer := pgstore.NewWriter(pool)
+	outcome := make(chan error, 1)
+	go func() { outcome <- writer.Write(t.Context()) }()
+	time.Sleep(50 * time.Millisecond)
+	writer.Close()
+	if err := <-outcome; !errors.Is(err, tablestore.ErrUnavailable) {
+		t.Errorf("a change in progress: %v", err)
+	}
+	if err := writer.Write(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || !strings.Contains(err.Error(), "closed") {
+		t.Errorf("a later change: %v", err)
 	}
 }
