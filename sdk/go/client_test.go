@@ -348,6 +348,52 @@ func TestWatchGoesOnAfterTheLastEntry(t *testing.T) {
 	}
 }
 
+// A stream may last for hours without an entry. When it breaks then, the watch goes on.
+func TestWatchOutlivesAStreamOfAQuietJob(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]func(ctx context.Context) error{
+		"cut": func(context.Context) error { return io.ErrUnexpectedEOF },
+		"silent": func(ctx context.Context) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				streams := 0
+				c := client(t, roundTripper(func(r *http.Request) (*http.Response, error) {
+					streams++
+					body, server := io.Pipe()
+					go func() {
+						if streams > 1 {
+							_, _ = io.WriteString(server, entry("1", "job", "SUCCEEDED"))
+							_ = server.Close()
+							return
+						}
+						for range 20 {
+							_, _ = io.WriteString(server, ": waiting\n\n")
+							time.Sleep(15 * time.Second)
+						}
+						_ = server.CloseWithError(end(r.Context()))
+					}()
+					return &http.Response{StatusCode: http.StatusOK, Body: body}, nil
+				}))
+				var ids []string
+				for event, err := range c.Watch(t.Context(), "j1") {
+					if err != nil {
+						t.Fatalf("after %d streams: %v", streams, err)
+					}
+					ids = append(ids, event.EventID)
+				}
+				if fmt.Sprint(ids) != "[1]" || streams != 2 {
+					t.Errorf("entries %v of %d streams", ids, streams)
+				}
+			})
+		})
+	}
+}
+
 func TestWatchEndsWithARefusal(t *testing.T) {
 	t.Parallel()
 	ids, _, err := watched(t, answer{status: 200, body: entry("1", "job", "QUEUED")},

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
@@ -49,9 +50,10 @@ type watcher struct {
 // 15 s.
 const silence = time.Minute
 
-// read connects once and reads the stream to its end, which is no error if entries came.
+// read connects once and reads the stream to its end, which is no error if the server said
+// anything.
 func (w *watcher) read(ctx context.Context) error {
-	ctx, cancel := context.WithCancelCause(ctx)
+	streaming, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	alive := time.AfterFunc(silence, func() { cancel(fmt.Errorf("the server said nothing for %s", silence)) })
 	defer alive.Stop()
@@ -59,7 +61,7 @@ func (w *watcher) read(ctx context.Context) error {
 	if w.last != "" {
 		what.header.Set("Last-Event-ID", w.last)
 	}
-	response, err := w.client.send(ctx, what)
+	response, err := w.client.send(streaming, what)
 	if err != nil {
 		return err
 	}
@@ -68,45 +70,48 @@ func (w *watcher) read(ctx context.Context) error {
 		text, _ := io.ReadAll(response.Body) // Without its text the status says enough.
 		return errorOf(response.StatusCode, response.Header, text)
 	}
-	before := w.last
-	err = w.entries(response.Body, func() { alive.Reset(silence) })
+	heard, err := w.entries(response.Body, alive)
+	_, undecoded := errors.AsType[*Error](err)
 	switch {
 	case w.done:
 		return nil
 	case w.ended && err == nil:
 		w.done = true
 		return nil
-	case w.last != before && ctx.Err() == nil:
-		return nil // Whatever broke the stream, there was progress: connect again at once.
+	case heard && !undecoded && ctx.Err() == nil:
+		return nil // Whatever broke the stream, the server was there: connect again, however long ago that was.
 	}
 	return err
 }
 
-// entries yields the entries of the stream.
-func (w *watcher) entries(stream io.Reader, heard func()) error {
+// entries yields the entries of the stream. It reports whether the server said anything, and
+// ends when alive does because it says nothing.
+func (w *watcher) entries(stream io.Reader, alive *time.Timer) (heard bool, _ error) {
 	lines := bufio.NewReader(stream)
 	for {
+		alive.Reset(silence)
 		line, err := lines.ReadBytes('\n')
+		alive.Stop() // The loop over the entries may take its time.
 		if err == io.EOF {
-			return nil
+			return heard, nil
 		}
 		if err != nil {
-			return fmt.Errorf("read the stream: %w", err)
+			return heard, fmt.Errorf("read the stream: %w", err)
 		}
-		heard()
+		heard = true
 		data, found := bytes.CutPrefix(line, []byte("data:"))
 		if !found {
 			continue // A comment, the end of an entry, or a field that data repeats.
 		}
 		var event Event
 		if err := json.Unmarshal(data, &event); err != nil {
-			return &Error{Problem: Problem{Status: http.StatusOK, Detail: "an entry cannot be decoded: " + err.Error()}}
+			return heard, &Error{Problem: Problem{Status: http.StatusOK, Detail: "an entry cannot be decoded: " + err.Error()}}
 		}
 		w.last = event.EventID
 		w.ended = w.ended || event.Object == EventObjectJob && JobState(event.To).Final()
 		if !w.yield(event, nil) {
 			w.done = true
-			return nil
+			return heard, nil
 		}
 	}
 }
