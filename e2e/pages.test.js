@@ -62,3 +62,17 @@ test("the list of jobs fits a phone", async (t) => {
   assert.ok(wide <= shown, `the list is ${wide} px wide, and ${shown} px of it are shown`);
   assert.ok(await row.getByRole("cell").last().isVisible(), "what the job waits for is shown");
 });
+
+test("a phone shows times with their zone, and the last polls of workers with long names", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  const job = await api.submit();
+  await api.claim("extract", "w".repeat(100));
+  const page = await openPage(server, { viewport: phone });
+  await page.goto(`/ui/jobs/${job}`);
+  const zone = await page.locator(".history time").first().evaluate((time) => getComputedStyle(time, "::after").content);
+  assert.equal(zone, '" UTC"');
+  await page.goto("/ui/services/extract");
+  const [shown, wide] = await page.getByRole("region", { name: "Workers" }).evaluate((list) => [list.clientWidth, list.scrollWidth]);
+  assert.ok(wide <= shown, `the list is ${wide} px wide, and ${shown} px of it are shown`);
+});
