@@ -247,6 +247,7 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 	for says, form := range map[string]url.Values{
 		"Name what to pause.": {"kind": {"service"}, "reason": {"x"}},
 		"How long it is paused is a number with a unit, such as 30m, 2h or 1d.": {"service": {"ocr"}, "for": {"tomorrow"}, "reason": {"x"}},
+		"A pause that ends by itself lasts at most 365d.":                       {"service": {"ocr"}, "for": {"366d"}, "reason": {"x"}},
 		"A lane is a number.": {"kind": {"lane"}, "name": {"seven"}, "reason": {"x"}},
 		"Give a reason":       {"service": {"ocr"}},
 	} {

@@ -176,8 +176,11 @@ func pauseDispatch(r *request) (deed, error) {
 		}
 		if after != "" {
 			long, err := lasting(after)
-			if err != nil || long <= 0 {
+			switch {
+			case err != nil || long <= 0:
 				return "", badInput("How long it is paused is a number with a unit, such as 30m, 2h or 1d.")
+			case long.Seconds() > api.MaxPause:
+				return "", badInput("A pause that ends by itself lasts at most 365d.")
 			}
 			request.ForSeconds = new(long.Seconds())
 		}
