@@ -55,14 +55,22 @@ func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[
 	}
 }
 
-// months returns the first days of the oldest and of the newest month to read.
+// clockLead is how far the clocks of other replicas may be ahead of this one's.
+const clockLead = 24 * time.Hour
+
+// months returns the first days of the oldest and of the newest month to read. It does not
+// read months in which no job can have been accepted yet, however late CreatedBefore is.
 func (f *Filter) months(after string) (oldest, newest time.Time) {
 	end := time.Now()
+	latest := end.Add(clockLead)
 	if !f.CreatedBefore.IsZero() {
 		end = f.CreatedBefore
 	}
 	if after != "" {
 		end = ledger.IDTime(after)
+	}
+	if end.After(latest) {
+		end = latest
 	}
 	newest = firstOfMonth(end)
 	oldest = firstOfMonth(f.CreatedAfter)

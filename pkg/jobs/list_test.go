@@ -1,10 +1,12 @@
 package jobs_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -96,6 +98,7 @@ func TestList(t *testing.T) {
 			"of a request type":     {jobs.Filter{CreatedAfter: all, RequestType: "r1"}, func(i int) bool { return i%2 == 1 }},
 			"from a time on":        {jobs.Filter{CreatedAfter: day(100)}, func(i int) bool { return i >= 10 }},
 			"before a time":         {jobs.Filter{CreatedAfter: all, CreatedBefore: day(30)}, func(i int) bool { return i < 3 }},
+			"before a far time":     {jobs.Filter{CreatedAfter: all, CreatedBefore: day(99 * 366)}, func(int) bool { return true }},
 			"with a correlation id": {jobs.Filter{TenantID: "t0", CorrelationID: "c2"}, func(i int) bool { return i == 6 }},
 			"of one correlation id": {jobs.Filter{CorrelationID: "c1"}, func(i int) bool { return i/3 == 1 }},
 			"of an unknown one":     {jobs.Filter{CorrelationID: "c"}, func(int) bool { return false }},
@@ -243,6 +246,44 @@ func TestList_BoundsAFruitlessSearch(t *testing.T) {
 	if err != nil || len(page) > 0 || next != ended[99] {
 		t.Errorf("a page of %d jobs, next %q, want %q; %v", len(page), next, ended[99], err)
 	}
+}
+
+// months counts the months of which the index is read.
+type months map[string]bool
+
+func (m months) Index(_ context.Context, q ledger.IndexQuery) ([]ledger.IndexEntry, bool, error) {
+	m[q.Month.Format("2006-01")] = true
+	return nil, false, nil
+}
+
+// No job was accepted in a month that has not come yet.
+func TestHints_OfFarTimes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { // It begins in January 2000.
+		far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
+		for name, test := range map[string]struct {
+			filter jobs.Filter
+			after  string
+			want   []string
+		}{
+			"without bounds":           {want: []string{"1999-11", "1999-12", "2000-01"}},
+			"before a far time":        {filter: jobs.Filter{CreatedBefore: far}, want: []string{"1999-11", "1999-12", "2000-01"}},
+			"after a job of that time": {after: "ffffffff-ffff-7fff-bfff-ffffffffffff", want: []string{"1999-11", "1999-12", "2000-01"}},
+			"between two times": {
+				filter: jobs.Filter{CreatedAfter: time.Date(1999, 12, 9, 0, 0, 0, 0, time.UTC), CreatedBefore: far},
+				want:   []string{"1999-12", "2000-01"},
+			},
+			"after a far time": {filter: jobs.Filter{CreatedAfter: far}},
+		} {
+			read := months{}
+			for _, err := range test.filter.Hints(t.Context(), read, jobs.HintQuery{Tenants: []string{"t"}, After: test.after}) {
+				t.Errorf("%s: a hint, %v", name, err)
+			}
+			if diff := cmp.Diff(test.want, slices.Sorted(maps.Keys(read))); diff != "" {
+				t.Errorf("%s, the months (-want +got):\n%s", name, diff)
+			}
+		}
+	})
 }
 
 // The jobs of several tenants are accepted within a millisecond or two.
