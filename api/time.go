@@ -11,7 +11,8 @@ import (
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
 // Time is a point in time on the wire: written in UTC with milliseconds,
-// smaller units cut off, and read in any RFC 3339 form.
+// smaller units cut off, and read in any RFC 3339 form. A time that has no such form in UTC,
+// where its year would be -1 or 10000, is refused: no client could read it.
 type Time struct { //nolint:recvcheck // Reading fills it in, writing copies it.
 	// The field keeps the type from being convertible to the runtime's Date: the client
 	// would send only the day of a time in a query.
@@ -42,17 +43,25 @@ func (t *Time) UnmarshalJSON(data []byte) error {
 	if bytes.Equal(data, []byte("null")) {
 		return nil
 	}
-	if err := t.Time.UnmarshalJSON(data); err != nil {
+	var parsed time.Time
+	if err := parsed.UnmarshalJSON(data); err != nil || !writable(parsed) {
 		return &json.UnmarshalTypeError{Value: string(data), Type: reflect.TypeFor[Time]()}
 	}
+	t.Time = parsed
 	return nil
+}
+
+// writable reports whether RFC 3339 has a form of the time in UTC.
+func writable(t time.Time) bool {
+	year := t.UTC().Year()
+	return year >= 0 && year <= 9999
 }
 
 // Bind reads any RFC 3339 time from the query of a request. Without it the
 // generated glue would parse a Time as a date.
 func (t *Time) Bind(src string) error {
 	parsed, err := time.Parse(time.RFC3339Nano, src)
-	if err != nil {
+	if err != nil || !writable(parsed) {
 		return &time.ParseError{Layout: time.RFC3339, Value: src, Message: ": not an RFC 3339 time"}
 	}
 	t.Time = parsed

@@ -50,6 +50,24 @@ func TestTimeIsReadInAnyRFC3339Form(t *testing.T) {
 	}
 }
 
+// What the server shows of a time, clients must be able to read: it is in UTC, in which the
+// year may differ.
+func TestTimeIsRefusedIfItsYearInUTCHasNotFourDigits(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"0000-01-01T01:00:00+01:00": "0000-01-01T00:00:00.000Z", "9999-12-31T22:59:59.999-01:00": "9999-12-31T23:59:59.999Z",
+		"0000-01-01T00:59:59+01:00": "", "9999-12-31T23:00:00-01:00": "",
+	} {
+		var bound, decoded api.Time
+		bindErr, decodeErr := bound.Bind(text), json.Unmarshal([]byte(`"`+text+`"`), &decoded)
+		if (bindErr != nil) != (want == "") || (decodeErr != nil) != (want == "") {
+			t.Errorf("%s: errors %v and %v", text, bindErr, decodeErr)
+		} else if want != "" && (bound.String() != want || decoded.String() != want) {
+			t.Errorf("%s is read as %s and %s", text, bound, decoded)
+		}
+	}
+}
+
 func TestTimeNullLeavesItUnset(t *testing.T) {
 	t.Parallel()
 	var got api.Time
@@ -60,7 +78,10 @@ func TestTimeNullLeavesItUnset(t *testing.T) {
 
 func TestTimeRefusesAnythingElseAndNamesTheField(t *testing.T) {
 	t.Parallel()
-	for _, value := range []string{`"yesterday"`, `"2026-01-27"`, `"2026-01-27T10:02:00"`, `1769508120`, `{}`, `""`} {
+	for _, value := range []string{
+		`"yesterday"`, `"2026-01-27"`, `"2026-01-27T10:02:00"`, `1769508120`, `{}`, `""`,
+		`"0000-01-01T00:59:59+01:00"`, `"9999-12-31T23:00:00-01:00"`,
+	} {
 		var lease struct {
 			Lease api.WorkLease `json:"lease"`
 		}
