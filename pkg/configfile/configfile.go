@@ -18,7 +18,9 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
 	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
 )
 
 // Error is a fault in a file and its line.
@@ -103,7 +105,8 @@ func Digest(contents ...Content) string {
 
 // ParseYAML parses a text that holds one document, and calls use with its root. The
 // library that reads it panics on some malformed texts, such as a tag without a value; a
-// reload survives that in the parser as well as in use, whose error it places.
+// reload survives that in the parser as well as in use, whose error it places. Texts that
+// would take all memory, by their depth or their aliases, are refused.
 func ParseYAML(text []byte, use func(root ast.Node) error) (fault *Error) {
 	defer func() {
 		if recover() != nil {
@@ -113,7 +116,11 @@ func ParseYAML(text []byte, use func(root ast.Node) error) (fault *Error) {
 	if !utf8.Valid(text) {
 		return &Error{Message: "is not UTF-8"}
 	}
-	file, err := parser.ParseBytes(text, 0)
+	tokens := lexer.Tokenize(string(text))
+	if fault := tooDeep(tokens); fault != nil {
+		return fault
+	}
+	file, err := parser.Parse(tokens, 0)
 	switch {
 	case err != nil:
 		fault = place(err)
@@ -124,10 +131,80 @@ func ParseYAML(text []byte, use func(root ast.Node) error) (fault *Error) {
 	case len(file.Docs) > 1:
 		return &Error{Message: "has more than one document; a file holds one"}
 	}
+	if (&expansion{anchors: map[string]int{}}).size(file.Docs[0].Body) > maxExpanded {
+		return &Error{Message: fmt.Sprintf("has aliases that repeat its values to more than %d bytes", maxExpanded)}
+	}
 	if err := use(file.Docs[0].Body); err != nil {
 		return place(err)
 	}
 	return nil
+}
+
+// The limits of a text, beyond which a few kilobytes of it take gigabytes to parse.
+const (
+	maxDepth    = 128     // Of nested [ ] and { }.
+	maxColumn   = 1000    // Of a - or ? outside of them; each level takes at least two columns.
+	maxExpanded = 8 << 20 // Bytes of all values, with those that aliases repeat.
+)
+
+// tooDeep returns the fault of a text whose values are nested deeper than the limits.
+func tooDeep(tokens token.Tokens) *Error {
+	depth := 0
+	for _, t := range tokens {
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			depth++
+		case token.SequenceEndType, token.MappingEndType:
+			depth--
+		case token.SequenceEntryType, token.MappingKeyType:
+			if depth <= 0 && t.Position.Column > maxColumn {
+				return &Error{Line: t.Position.Line, Message: fmt.Sprintf("is nested beyond column %d", maxColumn)}
+			}
+		default:
+		}
+		if depth > maxDepth {
+			return &Error{Line: t.Position.Line, Message: fmt.Sprintf("is nested deeper than %d levels", maxDepth)}
+		}
+	}
+	return nil
+}
+
+// expansion measures a document with the values that aliases repeat.
+type expansion struct {
+	anchors map[string]int // The sizes of the values so far that have a name.
+}
+
+// size returns about how many bytes a value has, and at least maxExpanded + 1 if those are
+// more than maxExpanded.
+func (e *expansion) size(node ast.Node) (sum int) {
+	switch n := node.(type) {
+	case nil:
+		return 0
+	case *ast.AnchorNode:
+		sum = e.size(n.Value)
+		e.anchors[n.Name.GetToken().Value] = sum
+	case *ast.AliasNode:
+		sum = e.anchors[n.Value.GetToken().Value]
+	case *ast.TagNode:
+		sum = e.size(n.Value)
+	case *ast.MappingNode:
+		for _, member := range n.Values {
+			sum = min(sum+e.size(member), maxExpanded+1)
+		}
+	case *ast.MappingValueNode:
+		sum = e.size(n.Key) + e.size(n.Value)
+	case *ast.MappingKeyNode:
+		sum = e.size(n.Value)
+	case *ast.SequenceNode:
+		for _, entry := range n.Values {
+			sum = min(sum+e.size(entry), maxExpanded+1)
+		}
+	case *ast.LiteralNode:
+		sum = len(n.Value.Value)
+	default:
+		sum = len(n.GetToken().Value)
+	}
+	return min(sum+1, maxExpanded+1)
 }
 
 // place keeps the line and the first line of the message: the others quote the file.

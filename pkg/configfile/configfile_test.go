@@ -2,6 +2,7 @@ package configfile_test
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -75,6 +76,15 @@ func TestParseYAML(t *testing.T) {
 		"l: !x\n0\n  -0":      "0: is not valid YAML", // The library panics.
 		"panic: in the use\n": "0: is not valid YAML",
 		"a: 1\n# a comment\n": "",
+		"l: [&x 1, *x, *x]\n": "",
+		"m: " + strings.Repeat("[", 128) + strings.Repeat("]", 128):    `1: unknown field "m"`,
+		"m: " + strings.Repeat("{a: ", 128) + strings.Repeat("}", 128): `1: unknown field "m"`,
+		"a: 1\nm: " + strings.Repeat("[", 20_000):                      "2: is nested deeper than 128 levels",
+		"m: " + strings.Repeat("{a: ", 129) + strings.Repeat("}", 129): "1: is nested deeper than 128 levels",
+		"m:\n  " + strings.Repeat("- ", 20_000) + "1":                  "2: is nested beyond column 1000",
+		"m:\n  " + strings.Repeat("? ", 20_000) + "1":                  "2: is nested beyond column 1000",
+		bomb(20): "0: has aliases that repeat its values to more than 8388608 bytes",
+		bomb(4):  `1: unknown field "b"`,
 	} {
 		fault := configfile.ParseYAML([]byte(text), func(root ast.Node) error {
 			if strings.HasPrefix(text, "panic") {
@@ -94,6 +104,15 @@ func TestParseYAML(t *testing.T) {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}
+}
+
+// bomb returns a text whose aliases repeat a value 10 to the power of n times.
+func bomb(n int) string {
+	text := "b:\n- &a0 1\n"
+	for i := range n {
+		text += fmt.Sprintf("- &a%d [%s]\n", i+1, strings.TrimSuffix(strings.Repeat(fmt.Sprintf("*a%d, ", i), 10), ", "))
+	}
+	return text
 }
 
 func TestError(t *testing.T) {

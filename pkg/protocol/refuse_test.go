@@ -54,7 +54,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 		{"a tag without a value", "protocol_id: p\nrequest_types: !x\n0\n  -0", "p.yaml: is not valid YAML"},
 		{"a YAML version", "%YAML 1.2\n---\nprotocol_id: p\n", "p.yaml: has more than one document; a file holds one"},
 		{"an alias without its anchor", small("version: *v", ""), `p.yaml:3: could not find alias "v"`},
-		{"nested without end", "protocol_id: p\nsteps: " + strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001), "p.yaml: exceeded max depth"},
+		{"nested without end", "protocol_id: p\nsteps: " + strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001), "p.yaml:2: is nested deeper than 128 levels"},
 
 		{"no protocol_id", strings.Replace(small("", ""), "protocol_id: p\n", "", 1), "p.yaml: protocol_id is required"},
 		{"a null protocol_id", strings.Replace(small("", ""), "_id: p\n", "_id:\n", 1), "p.yaml:1: protocol_id is required"},
