@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"regexp"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"time"
 
@@ -80,7 +81,7 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 			_, err = w.Write([]byte(": waiting\n\n"))
 		} else {
 			sent = latest
-			_, err = fmt.Fprintf(w, "event: view\ndata: %s\n\n", bytes.ReplaceAll(latest, []byte("\n"), []byte("\ndata: ")))
+			_, err = fmt.Fprintf(w, "event: view\ndata: %s\n\n", dataLines.Replace(string(latest)))
 		}
 		if err == nil && stale != said {
 			said = stale
@@ -107,6 +108,10 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 		comment.Stop()
 	}
 }
+
+// dataLines makes each line of a rendering one of the field data. A carriage return alone ends
+// a line of the stream, too: it may come from the output of a worker's program.
+var dataLines = strings.NewReplacer("\r\n", "\ndata: ", "\r", "\ndata: ", "\n", "\ndata: ")
 
 // join adds a viewer to the page's feed, which the first viewer starts. It returns nil if
 // there are too many feeds.

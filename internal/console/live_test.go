@@ -46,6 +46,21 @@ func TestLive_EndsForAUserWhoMaySeeNoMore(t *testing.T) {
 	}
 }
 
+func TestLive_AReturnInATextEndsNoField(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"GET /v1/admin/overview": refuse(http.StatusNotFound, "10%\revent: end\r\n20%")})
+	server := httptest.NewServer(b.console)
+	t.Cleanup(server.Close)
+	defer close(b.ended)
+	stream := opens(t, server, "/ui/services", "good")
+	reads(t, stream, "10%")
+	for _, want := range []string{"data: event: end", "data: 20%"} {
+		if stream.Scan(); !strings.HasPrefix(stream.Text(), want) {
+			t.Errorf("the next line is %q, want %q", stream.Text(), want)
+		}
+	}
+}
+
 func TestLive_SurvivesAPageThatPanics(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, quiet())
