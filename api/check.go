@@ -17,6 +17,7 @@ import (
 // The limits of openapi.yaml on requests, in characters, entries and seconds.
 const (
 	MaxTenantID   = 128      // The longest tenant_id.
+	MaxScopeName  = 128      // The longest name of what a pause stops, in bytes.
 	MaxName       = 128      // The longest id, owner, service, step type or request id.
 	MaxReason     = 1024     // The longest reason of a control or operator's request.
 	MaxFilters    = 64       // How many services or step types a claim may name.

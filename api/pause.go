@@ -1,6 +1,9 @@
 package api
 
 import (
+	"fmt"
+	"unicode/utf8"
+
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -17,9 +20,9 @@ func (c *PauseRequest) Check() []problem.Violation {
 	if scopes != 1 {
 		v.add("", "must hold exactly one of tenant_id, protocol_id, lane, service and all")
 	}
-	v.optional("/tenant_id", c.TenantID)
-	v.optional("/protocol_id", c.ProtocolID)
-	v.optional("/service", c.Service)
+	v.scope("/tenant_id", c.TenantID)
+	v.scope("/protocol_id", c.ProtocolID)
+	v.scope("/service", c.Service)
 	if c.Lane != nil {
 		v.atLeast("/lane", float64(*c.Lane), 0)
 	}
@@ -37,6 +40,15 @@ func (c *PauseRequest) Check() []problem.Violation {
 	}
 	v.reason(c.Reason, 1)
 	return v
+}
+
+// scope checks the name of what is paused, unless it is absent. The pause's id, by which it
+// is resumed, holds it.
+func (v *violations) scope(pointer string, name *string) {
+	v.optional(pointer, name)
+	if name != nil && len(*name) > MaxScopeName && utf8.RuneCountInString(*name) <= MaxName {
+		v.exceeds(pointer, fmt.Sprintf("is %d bytes long; at most %d are allowed", len(*name), MaxScopeName))
+	}
 }
 
 // Scope returns what the request names.

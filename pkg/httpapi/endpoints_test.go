@@ -320,6 +320,21 @@ func TestAPauseNamesTheCaller(t *testing.T) {
 	}
 }
 
+// An id holds the name with escapes, which is up to three times as long.
+func TestAPauseOfALongNameCanBeResumed(t *testing.T) {
+	t.Parallel()
+	name := strings.Repeat("é", 64)
+	for _, body := range []string{`{"tenant_id":"` + name + `"`, `{"allow_unknown":true,"protocol_id":"` + name + `"`} {
+		h := newHarness(t)
+		made := decoded[api.Pause](t, h.given(t, "POST /v1/admin/pauses", body+`,"reason":"why"}`))
+		if ended := decoded[api.Pause](t, h.given(t, "POST /v1/admin/pauses/"+made.PauseID+":resume", `{"ramp_seconds":0}`)); ended.State != "RESUMED" {
+			t.Errorf("%s is %s", made.PauseID, ended.State)
+		}
+	}
+	response := newHarness(t).do(t, http.MethodPost, "/v1/admin/pauses", `{"allow_unknown":true,"service":"`+name+`e","reason":"why"}`)
+	wantProblem(t, response, problem.TooLarge, "/service is 129 bytes long; at most 128 are allowed.")
+}
+
 // An empty filter, the mistake of a script without a value, would select everything.
 func TestAnEmptyFilterIsRefused(t *testing.T) {
 	t.Parallel()

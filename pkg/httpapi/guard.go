@@ -221,9 +221,21 @@ func (g *guard) middleware(next http.Handler) http.Handler {
 	})
 }
 
-// maxObjectID is the longest id that an object may have, in bytes: a longer one does
-// not fit into the key of a row.
-const maxObjectID = 160
+const (
+	// maxObjectID is the longest id that an object may have, in bytes: a longer one does not
+	// fit into the key of a row.
+	maxObjectID = 160
+	// maxPauseID is the longest id of a pause, in which each byte of a name may take three.
+	maxPauseID = len("protocol:") + 3*api.MaxScopeName
+)
+
+// longestID returns the longest id that an object of that kind may have, in bytes.
+func (k *objectKind) longestID() int {
+	if k.parameter == "pauseId" {
+		return maxPauseID
+	}
+	return maxObjectID
+}
 
 // admit returns the problem of a request that is not allowed. A path's object must be
 // the caller's: foreign and missing objects are both answered here, before the rest of
@@ -247,7 +259,7 @@ func (g *guard) admit(state *requestState, r *http.Request) error {
 	if err := state.rule.Admit(state.caller); err != nil || !owned {
 		return err
 	}
-	if len(state.object) > maxObjectID {
+	if len(state.object) > kind.longestID() {
 		return kind.missing
 	}
 	everything := state.rule.AllowsStep(state.caller, "", "")

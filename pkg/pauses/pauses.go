@@ -1,9 +1,11 @@
 package pauses
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -78,7 +80,10 @@ func New(store tablestore.Store, table string, random func() float64) *Service {
 }
 
 func (s *Service) key(scope statemachine.Scope) tablestore.Key {
-	return tablestore.Key{Table: s.table, Partition: partition, Row: tablestore.Join(scope.ID())}
+	kind, value, _ := strings.Cut(scope.ID(), ":")
+	// The id has escapes of its own, which would be escaped again and might not fit.
+	value = cmp.Or(scope.TenantID, scope.ProtocolID, scope.Service, value)
+	return tablestore.Key{Table: s.table, Partition: partition, Row: tablestore.Join(kind, value)}
 }
 
 // List returns all pauses, ramping ones included, by id. The error is the
