@@ -103,12 +103,18 @@ func (s *session) watch(ctx context.Context, jobID string) error {
 func (s *session) followToEnd(ctx context.Context, jobID string, handle func(*api.Event) error) (job api.Job, err error) {
 	last := ""
 	for failures := 0; ; {
+		var heard bool
 		before := last
-		if err = s.follow(ctx, jobID, &last, handle); err == nil {
+		if heard, err = s.follow(ctx, jobID, &last, handle); err == nil {
 			job, err = call[api.Job](s.GetJob(ctx, jobID, nil))
 		}
-		if failures++; last != before {
+		switch {
+		case last != before:
 			failures = 0
+		case heard: // The job may be quiet for days, and the server was there.
+			failures = 1
+		default:
+			failures++
 		}
 		switch {
 		case err == nil && !job.CompletedAt.IsZero():
@@ -154,41 +160,43 @@ func (s *session) printEvent(e *api.Event) error {
 const longestEvent = 4 << 20
 
 // follow reads a job's stream, after the event last, until the stream ends. It calls handle with
-// each event, and updates last.
-func (s *session) follow(ctx context.Context, jobID string, last *string, handle func(*api.Event) error) error {
+// each event, and updates last. It reports whether the server said anything, if only that there
+// is no event.
+func (s *session) follow(ctx context.Context, jobID string, last *string, handle func(*api.Event) error) (heard bool, _ error) {
 	params := &api.ListJobEventsParams{LastEventID: optional(*last)}
 	response, err := s.ListJobEvents(ctx, jobID, params, func(_ context.Context, r *http.Request) error {
 		r.Header.Set("Accept", "text/event-stream")
 		return nil
 	})
 	if err != nil {
-		return unreachable(err)
+		return false, unreachable(err)
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
 		body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer))
-		return errors.Join(refusal(response, body), err)
+		return false, errors.Join(refusal(response, body), err)
 	}
 	lines := bufio.NewScanner(response.Body)
 	lines.Buffer(nil, longestEvent)
 	for lines.Scan() {
+		heard = true
 		data, ok := strings.CutPrefix(lines.Text(), "data: ")
 		if !ok {
 			continue
 		}
 		var e api.Event
 		if err := json.Unmarshal([]byte(data), &e); err != nil {
-			return notLucius(response)
+			return false, notLucius(response)
 		}
 		*last = e.EventID
 		if err := handle(&e); err != nil {
-			return err
+			return heard, err
 		}
 	}
 	if err := lines.Err(); err != nil {
-		return unreachable(err)
+		return heard, unreachable(err)
 	}
-	return nil
+	return heard, nil
 }
 
 func (t *tool) jobsRerun() *cobra.Command {

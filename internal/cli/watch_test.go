@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,6 +96,30 @@ func TestJobsWatch(t *testing.T) {
 	last := out[strings.LastIndex(out, "\x1b[9F"):]
 	if err != nil || !strings.Contains(last, "SUCCEEDED") || strings.Count(last, "\n") != 9 || strings.Contains(last, "IN_PROGRESS") {
 		t.Errorf("live: %v\n%q", err, last)
+	}
+}
+
+// A job may be quiet for days, while proxies and crashes of servers break its streams.
+func TestJobsWatch_OutlivesTheStreamsOfAQuietJob(t *testing.T) {
+	t.Parallel()
+	var streams atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case !strings.HasSuffix(r.URL.Path, "/events"):
+			job := failedJob()
+			if job.State = api.JobStateSucceeded; streams.Load() < 20 {
+				job.State, job.CompletedAt = api.JobStateInProgress, api.Time{}
+			}
+			_ = json.NewEncoder(w).Encode(job)
+		case streams.Add(1) < 20:
+			fmt.Fprint(w, ": waiting\n\n")
+			_ = http.NewResponseController(w).Flush()
+			panic(http.ErrAbortHandler)
+		}
+	}))
+	t.Cleanup(server.Close)
+	if _, err := newLine(t, server.URL).run(t, "jobs", "watch", jobID); err != nil || streams.Load() != 20 {
+		t.Errorf("after %d streams: %v", streams.Load(), err)
 	}
 }
 
