@@ -152,13 +152,10 @@ func question(preview *api.OperationPreview, limit int32) string {
 	return verb + " " + affected(preview, limit) + "?"
 }
 
-// maxBulkJobs is the most jobs that an operation changes, unless --limit names fewer.
-const maxBulkJobs = 10_000
-
 // affected says how many jobs an operation would change, and of how many if that is fewer.
 func affected(preview *api.OperationPreview, limit int32) string {
 	jobs := explain.Count(preview.Matched, "job")
-	switch changed := min(preview.Matched, int(cmp.Or(limit, maxBulkJobs))); {
+	switch changed := min(preview.Matched, int(cmp.Or(limit, explain.MaxBulkJobs))); {
 	case preview.Truncated:
 		return fmt.Sprintf("%d of at least %s", changed, jobs)
 	case changed < preview.Matched:

@@ -65,9 +65,10 @@ type deed struct {
 	// Button is the text of the button that does it. Danger says that it cannot be undone.
 	Button string
 	Danger bool
-	// Preview says which jobs would be changed, if the server selects them, and Key is the
-	// idempotency key of their operation.
+	// Preview says which jobs match, if the server selects them, Changes how many of them one
+	// operation changes, and Key is its idempotency key.
 	Preview *api.OperationPreview
+	Changes int
 	Key     string
 	// Fields are asked for beside the reason. They are parameters of the command.
 	Fields []field

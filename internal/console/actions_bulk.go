@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/explain"
 )
 
 // selection says which jobs an action on many jobs is for: by their ids, or by filters that
@@ -88,8 +89,9 @@ func bulk(r *request, would deed, begin beginBulk) (deed, error) {
 	if err != nil {
 		return deed{}, err
 	}
-	if n := preview.Matched; n > 0 {
-		would.Button += " " + counted(n, "job", "jobs") // So that nobody reads "Cancel" as "do nothing".
+	would.Changes = min(preview.Matched, explain.MaxBulkJobs)
+	if would.Changes > 0 {
+		would.Button += " " + counted(would.Changes, "job", "jobs") // So that nobody reads "Cancel" as "do nothing".
 	}
 	would.Preview, would.Key = &preview, cmp.Or(r.FormValue("key"), uuid.NewString())
 	would.do = func(ctx context.Context, reason string) (string, error) {
