@@ -26,7 +26,10 @@ type Gate struct {
 	mu      sync.Mutex
 	holds   map[string]*hold // by the pause's id
 	changes int              // number of changes of this process
-	read    time.Time        // when the refresh began that made the view
+	// changed is the number of the last change of a pause, by the pause's id, unless the view
+	// was read after it.
+	changed map[string]int
+	read    time.Time // when the refresh began that made the view
 }
 
 // maxAge is how old a view may be: beyond it the process does not know what is
@@ -45,7 +48,7 @@ func NewGate(ctx context.Context, service *Service, expired func(context.Context
 	if expired == nil {
 		expired = func(context.Context, Pause) {}
 	}
-	g := &Gate{service: service, expired: expired, holds: map[string]*hold{}}
+	g := &Gate{service: service, expired: expired, holds: map[string]*hold{}, changed: map[string]int{}}
 	if err := g.Refresh(ctx); err != nil {
 		return nil, err
 	}
@@ -54,8 +57,8 @@ func NewGate(ctx context.Context, service *Service, expired func(context.Context
 
 // Refresh reads the pauses, resumes those whose time is over, and removes those whose ramp
 // is. It is to be called every second: a process learns that late what another one has
-// paused. What it has read is dropped if a change of this process came in between: it may
-// be older. After an error the view is unchanged: what is paused stays paused.
+// paused. What it has read of a pause is dropped if this process changed that pause in
+// between: it may be older. After an error the view is unchanged: what is paused stays paused.
 func (g *Gate) Refresh(ctx context.Context) error {
 	g.mu.Lock()
 	changes := g.changes
@@ -86,22 +89,28 @@ func (g *Gate) Refresh(ctx context.Context) error {
 	return nil
 }
 
-// adopt makes the pauses the view that were read after so many changes of this process,
-// unless there was another since, and returns those whose ramp is over.
+// adopt makes the pauses the view that were read after so many changes of this process, except
+// those that it has changed since, and returns those whose ramp is over.
 func (g *Gate) adopt(pauses []Pause, changes int, began time.Time) []Pause {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.changes != changes {
-		return nil
-	}
 	var over []Pause
 	fresh := make(map[string]*hold, len(pauses))
 	for _, pause := range pauses {
-		if pause.at(began).State == Resumed {
+		switch id := pause.ID(); {
+		case g.changed[id] > changes:
+		case pause.at(began).State == Resumed:
 			over = append(over, pause)
-			continue
+		default:
+			fresh[id] = g.hold(pause)
 		}
-		fresh[pause.ID()] = g.hold(pause)
+	}
+	for id, change := range g.changed {
+		if change <= changes {
+			delete(g.changed, id)
+		} else if known := g.holds[id]; known != nil {
+			fresh[id] = known
+		}
 	}
 	g.holds, g.read = fresh, began
 	return over
@@ -121,6 +130,7 @@ func (g *Gate) Apply(pause Pause) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.changes++
+	g.changed[pause.ID()] = g.changes
 	if pause.State == Resumed {
 		delete(g.holds, pause.ID())
 		return

@@ -373,6 +373,44 @@ func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 	}
 }
 
+// A refresh takes over what others have paused though this process changes a pause meanwhile,
+// even if it does so in each refresh, as for a script that pauses many tenants.
+func TestGate_RefreshesDuringManyChanges(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &scanning{Store: memstore.New(memstore.Options{})}
+		service, gate := setup(t, store)
+		own, resumed := statemachine.Scope{TenantID: "own"}, statemachine.Scope{TenantID: "resumed"}
+		create := func(scope statemachine.Scope) pauses.Pause {
+			pause, err := service.Create(t.Context(), pauses.Pause{Scope: scope, Reason: "why", Actor: "operator"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pause
+		}
+		create(statemachine.Scope{TenantID: "other"})
+		gate.Apply(create(resumed))
+		store.after = func() {
+			gate.Apply(create(own))
+			pause, err := service.Resume(t.Context(), resumed, 0)
+			if err == nil { // Otherwise an earlier refresh has removed it.
+				gate.Apply(pause)
+			}
+		}
+		for range 10 {
+			time.Sleep(time.Second)
+			if err := gate.Refresh(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for tenant, want := range map[string]bool{"own": true, "other": true, "resumed": false, "none": false} {
+				if held := gate.HoldsNew(target(tenant, "p", 3)); held != want {
+					t.Errorf("tenant %s: held %t", tenant, held)
+				}
+			}
+		}
+	})
+}
+
 // While the store is away, what is paused stays paused, and who pauses is told.
 func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 	t.Parallel()
