@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
@@ -40,6 +41,23 @@ func TestTextThatReadersOfTheStoreMayRejectIsRefused(t *testing.T) {
 		case test.detail != "" && problemOf(t, response).Detail != test.detail:
 			t.Errorf("%s: answered %s", name, response.Body)
 		}
+	}
+}
+
+// The id of a job in a body may have 128 characters. Their escapes can be longer than a key.
+func TestAJobWithATooLongIDInABodyIsMissing(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	id := strings.Repeat("é", 128)
+	ack := `{"stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l","timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","jobId":"` + id + `"}`
+	wantProblem(t, h.do(t, http.MethodPost, "/v1/callbacks/ack", ack), problem.JobNotFound, "There is no such job.")
+	preview := decoded[api.OperationPreview](t, h.given(t, "POST /v1/admin/cancellations", `{"dry_run":true,"reason":"r","job_ids":["`+id+`"]}`))
+	if preview.Matched != 0 {
+		t.Errorf("an operation would change %d jobs", preview.Matched)
+	}
+	retry := decoded[api.OutboxRetryResult](t, h.given(t, "POST /v1/admin/outbox/retry", `{"outbox_ids":["`+id+`.0.1"]}`))
+	if len(retry.Skipped) != 1 {
+		t.Errorf("a row of such a job is retried: %+v", retry)
 	}
 }
 

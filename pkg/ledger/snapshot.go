@@ -45,6 +45,9 @@ func (s *snapshot) carries(workID string, attemptNo int) bool {
 
 // load reads a job by one scan. A tombstone is a snapshot with head.tombstone.
 func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
+	if len(tablestore.Escape(jobID)) > tablestore.MaxKeyBytes { // No row can have such a key.
+		return nil, ErrJobNotFound
+	}
 	rows, err := l.scanJob(ctx, jobID)
 	if err == nil && (len(rows) == 0 || rows[0].Key.Row != rowJob) {
 		return nil, ErrJobNotFound
