@@ -28,8 +28,8 @@ func (c *PauseRequest) Check() []problem.Violation {
 	}
 	if c.ForSeconds != nil {
 		v.number("/for_seconds", *c.ForSeconds, MaxPause)
-		if *c.ForSeconds == 0 { // It would be over at once, while 0 elsewhere means no limit.
-			v.add("/for_seconds", "must be more than 0")
+		if s := *c.ForSeconds; s >= 0 && s < 0.001 { // It would be over at once, while 0 elsewhere means no limit.
+			v.add("/for_seconds", "must be at least 0.001")
 		}
 	}
 	if c.RampSeconds != nil {

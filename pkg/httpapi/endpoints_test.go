@@ -290,7 +290,7 @@ func TestAPauseExpiresByTheServersClock(t *testing.T) {
 		`"until":"2020-01-01T00:00:00Z"`:                     "/until must be later than the server's time, ",
 		`"until":"2120-01-01T00:00:00Z","for_seconds":1`:     "/until must be absent if for_seconds is given",
 		`"for_seconds":-1`:                                   "/for_seconds must be at least 0",
-		`"for_seconds":0`:                                    "/for_seconds must be more than 0",
+		`"for_seconds":0`:                                    "/for_seconds must be at least 0.001",
 		`"for_seconds":31536001`:                             "/for_seconds must be at most 31536000",
 		`"until":"2120-01-01T00:00:00Z","ramp_seconds":3601`: "/ramp_seconds must be at most 3600",
 	} {
