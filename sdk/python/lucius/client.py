@@ -167,6 +167,7 @@ class Watch(Iterator[Event]):
     def __init__(self, client: Client, job_id: str) -> None:
         self._client, self._job_id = client, job_id
         self._interruptible = Interruptible()
+        self._failures = 0  # in a row, of streams over which the server said nothing
         self._events = self._read()
 
     def __next__(self) -> Event:
@@ -176,23 +177,23 @@ class Watch(Iterator[Event]):
         self._interruptible.interrupt()
 
     def _read(self) -> Iterator[Event]:
-        last, over, failures = "", False, 0
+        last, over = "", False
         while not over and not self._interruptible.interrupted.is_set():
-            seen = last
+            seen, broken = last, False
             try:
                 for event in self._stream(last):
-                    last, over, failures = event.event_id, over or event.ends_job, 0
+                    last, over = event.event_id, over or event.ends_job
                     yield event
             except _CALL_FAILED as error:
                 if self._interruptible.interrupted.is_set():
                     return
-                failures += 1
-                if failures > 8:
+                self._failures, broken = self._failures + 1, True
+                if self._failures > 8:
                     raise NoAnswerError(f"the stream of job {self._job_id}: {error}") from error
             if last == seen and not over:
                 # Either the job ended before the stream began, or the server is away.
-                over = self._client.get(self._job_id).ended and failures == 0
-                self._interruptible.interrupted.wait(min(0.1 * 2 ** failures, 5))
+                over = self._client.get(self._job_id).ended and not broken
+                self._interruptible.interrupted.wait(min(0.1 * 2 ** self._failures, 5))
 
     def _stream(self, last: str) -> Iterator[Event]:
         """One stream after the last entry, until the server ends it."""
@@ -210,6 +211,7 @@ class Watch(Iterator[Event]):
                 raise problem
             data: List[str] = []
             for line in iter(response.readline, b""):
+                self._failures = 0  # A quiet job has comments only.
                 text = line.decode().rstrip("\r\n")
                 if text.startswith("data:"):
                     data.append(text[5:].lstrip(" "))

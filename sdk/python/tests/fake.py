@@ -1,6 +1,9 @@
 """A server for tests: it answers by a script, and keeps what it was asked."""
 
 import json
+import os
+import socket
+import struct
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
@@ -16,7 +19,10 @@ class Request:
 
 
 class Fake:
-    """``answer`` takes a request and returns status and JSON, with headers if it likes."""
+    """``answer`` takes a request and returns status and JSON, with headers if it likes.
+
+    After an answer with a Transfer-Encoding the connection is reset.
+    """
 
     def __init__(self, answer):
         self.requests = []
@@ -39,11 +45,15 @@ class Fake:
                     return
                 encoded = content if isinstance(content, bytes) else json.dumps(content).encode()
                 self.send_response(status)
-                for name, value in dict(*headers).items():
+                for name, value in (given := dict(*headers)).items():
                     self.send_header(name, value)
-                self.send_header("Content-Length", str(len(encoded)))
+                if "Transfer-Encoding" not in given:
+                    self.send_header("Content-Length", str(len(encoded)))
                 self.end_headers()
                 self.wfile.write(encoded)
+                if "Transfer-Encoding" in given:
+                    self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    os.close(self.connection.detach())
 
             do_GET = do_POST = handle_any
 

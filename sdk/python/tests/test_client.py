@@ -159,6 +159,13 @@ class Calls(Scripted):
         streams = [r for r in fake.requests if r.path.endswith("/events")]
         self.assertEqual([r.headers["Last-Event-ID"] for r in streams], [None, "e2", "e2"])
 
+    def test_a_watch_of_a_quiet_job_goes_on_however_often_its_stream_breaks(self):
+        quiet = (200, b"b\r\n: waiting\n\n\r\n", {"Transfer-Encoding": "chunked"})
+        client, fake = self.serve(
+            *[quiet, (200, job(state="IN_PROGRESS"))] * 10, (200, stream(event(1, "SUCCEEDED"))))
+        self.assertEqual([e.event_id for e in client.watch("j1")], ["e1"])
+        self.assertEqual(len(fake.requests), 21)
+
     def test_a_watch_of_what_is_not_there_fails(self):
         client, _ = self.serve((404, {"code": "job_not_found"}))
         with self.assertRaises(NotFoundError):

@@ -135,16 +135,21 @@ export class Client {
   async *watch(jobId: string, { signal }: { signal?: AbortSignal } = {}): AsyncGenerator<Event> {
     let last = "";
     let over = false;
-    for (let failures = 0; !over; ) {
+    let failures = 0; // in a row, of streams over which the server said nothing
+    const heard = () => {
+      failures = 0; // A quiet job has comments only.
+    };
+    while (!over) {
       const seen = last;
+      let broken = false;
       try {
-        for await (const event of this.#stream(jobId, last, signal)) {
+        for await (const event of this.#stream(jobId, last, heard, signal)) {
           last = event.event_id;
           over ||= event.object === "job" && ended({ state: event.to as JobState });
-          failures = 0;
           yield event;
         }
       } catch (error) {
+        broken = true;
         signal?.throwIfAborted();
         if (error instanceof ProblemError && !error.transient) throw error;
         if (++failures > 8) throw new NoAnswerError(`the stream of job ${jobId}: ${(error as Error).message}`, { cause: error });
@@ -155,7 +160,7 @@ export class Client {
       over = ended(await job.catch((error) => {
         signal?.throwIfAborted();
         throw error;
-      })) && failures === 0;
+      })) && !broken;
       if (!(await sleep(Math.min(100 * 2 ** failures, 5000), signal))) signal?.throwIfAborted();
     }
   }
@@ -199,7 +204,7 @@ export class Client {
   }
 
   /** One stream after the last entry, until the server ends it. */
-  async *#stream(jobId: string, last: string, signal?: AbortSignal): AsyncGenerator<Event> {
+  async *#stream(jobId: string, last: string, heard: () => void, signal?: AbortSignal): AsyncGenerator<Event> {
     const controller = new AbortController();
     const abort = () => controller.abort(signal?.reason);
     signal?.addEventListener("abort", abort);
@@ -213,6 +218,7 @@ export class Client {
       const decoder = new TextDecoder();
       for await (const chunk of response.body) {
         silence.refresh();
+        heard();
         text += decoder.decode(chunk as Uint8Array, { stream: true });
         const messages = text.split("\n\n");
         text = messages.pop() ?? "";

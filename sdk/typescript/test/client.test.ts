@@ -196,6 +196,15 @@ test("a watch continues where it was", async (t) => {
   assert.deepEqual(streams.map((a) => a.headers["last-event-id"]), [undefined, "e2", "e2"]);
 });
 
+test("a watch of a quiet job goes on however often its stream breaks", async (t) => {
+  const quiet = [{ status: 200, body: ": waiting\n\n", broken: true }, { status: 200, body: { state: "IN_PROGRESS" } }];
+  const { client, asked } = await serve(t, [...Array(10).fill(quiet).flat(), { status: 200, body: stream(event(1, "SUCCEEDED")) }]);
+  const found: string[] = [];
+  for await (const { event_id } of client.watch("j1")) found.push(event_id);
+  assert.deepEqual(found, ["e1"]);
+  assert.equal(asked.length, 21);
+});
+
 test("a watch of what is not there fails", async (t) => {
   const { client } = await serve(t, [{ status: 404, body: { code: "job_not_found" } }]);
   await assert.rejects(client.watch("j1").next(), /404 job_not_found/);

@@ -11,9 +11,10 @@ export interface Asked {
   body: any;
 }
 
-/** Status 0 breaks the connection. */
+/** Status 0 breaks the connection, and so does an answer that is broken, after its body. */
 export interface Answer {
   status: number;
+  broken?: boolean;
   body?: unknown;
   headers?: Record<string, string>;
 }
@@ -29,12 +30,15 @@ export async function fake(answer: (asked: Asked) => Answer | Promise<Answer>) {
       body: text ? JSON.parse(text) : undefined,
     };
     asked.push(one);
-    const { status, body, headers = {} } = await answer(one);
+    const { status, body, broken, headers = {} } = await answer(one);
     if (status === 0) {
       request.socket.destroy();
       return;
     }
-    response.writeHead(status, headers).end(typeof body === "string" ? body : JSON.stringify(body));
+    const content = typeof body === "string" ? body : JSON.stringify(body);
+    response.writeHead(status, headers);
+    if (broken) response.write(content, () => request.socket.destroy());
+    else response.end(content);
   });
   await new Promise<void>((resolve) => server.listen(0, "127.0.0.1", resolve));
   const url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
