@@ -304,7 +304,7 @@ func (e *endpoints) unknownScope(scope *statemachine.Scope) *problem.Violation {
 func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID api.PauseID) {
 	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ResumeRequest) (any, error) {
 		scope, err := statemachine.ParseScope(pauseID)
-		if err != nil {
+		if err != nil || max(len(scope.TenantID), len(scope.ProtocolID), len(scope.Service)) > api.MaxScopeName {
 			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause.", Err: err}
 		}
 		pause, err := e.Pauses.Resume(ctx, scope, rampOf(request.RampSeconds))

@@ -70,12 +70,13 @@ func TestAnObjectWithATooLongIDIsMissing(t *testing.T) {
 		"POST /v1/jobs/" + long + ":cancel": problem.JobNotFound,
 		"GET /v1/work/" + long:              problem.WorkNotFound,
 		"GET /v1/admin/operations/" + long:  problem.NotFound,
-		"POST /v1/admin/pauses/tenant:" + strings.Repeat("a", 400) + ":resume": problem.NotFound,
-		"GET /v1/jobs?tenant_id=" + long:                                       problem.InvalidEnvelope,
-		"GET /v1/admin/failures?tenant_id=" + long:                             problem.InvalidEnvelope,
-		"GET /v1/jobs?tenant_id=t&correlation_id=" + long:                      problem.InvalidEnvelope,
-		"GET /v1/jobs?tenant_id=t&request_type=" + long[:129]:                  problem.InvalidEnvelope,
-		"GET /v1/jobs?tenant_id=t&service=" + strings.Repeat("é", 100):         problem.InvalidEnvelope,
+		"POST /v1/admin/pauses/tenant:" + strings.Repeat("a", 400) + ":resume":   problem.NotFound,
+		"POST /v1/admin/pauses/tenant:" + strings.Repeat("%ff", 200) + ":resume": problem.NotFound,
+		"GET /v1/jobs?tenant_id=" + long:                                         problem.InvalidEnvelope,
+		"GET /v1/admin/failures?tenant_id=" + long:                               problem.InvalidEnvelope,
+		"GET /v1/jobs?tenant_id=t&correlation_id=" + long:                        problem.InvalidEnvelope,
+		"GET /v1/jobs?tenant_id=t&request_type=" + long[:129]:                    problem.InvalidEnvelope,
+		"GET /v1/jobs?tenant_id=t&service=" + strings.Repeat("é", 100):           problem.InvalidEnvelope,
 	} {
 		if found := problemOf(t, g.as(t, "submit:* read:* platform:* admin:*", target, "")); found.Code != code {
 			t.Errorf("%.40s: answered %s, want %s", target, found.Code, code)
