@@ -279,13 +279,13 @@ func warned(t *testing.T, s *testServer) {
 }
 
 // While replies cannot arrive, for longer than a lease, the server does not treat workers
-// as dead: no attempt is spent and no work is done twice. The lease is long, so that
-// workers on a slow machine reconnect in time.
+// as dead: no attempt is spent and no work is done twice. The lease is long, so that workers
+// on a slow machine reconnect in time: two calls of a worker in a row may hang for 20 s each.
 func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
-		"--ack-timeout", "30s", "--lease-duration", "30s", "--publish-timeout", "1s", "--outbox-retry-interval", "100ms")...)
+		"--ack-timeout", "1m", "--lease-duration", "1m", "--publish-timeout", "1s", "--outbox-retry-interval", "100ms")...)
 	inHand, release := make(chan struct{}, 10), make(chan struct{})
 	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) {
 		inHand <- struct{}{}
@@ -295,7 +295,7 @@ func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	jobID := s.submit(t)
 	<-inHand
 	namespace.Stop()
-	time.Sleep(45 * time.Second)
+	time.Sleep(75 * time.Second)
 	if err := namespace.Restart(); err != nil {
 		t.Fatal(err)
 	}
