@@ -36,6 +36,7 @@ const (
 	MaxMinutes    = 60       // The largest minutes of the operators' views.
 	MaxBatch      = 100      // How many commands or completions a batch may hold.
 	MaxRetryJobs  = 1000     // How many jobs a retry may name.
+	MaxBulkJobs   = 10_000   // How many jobs an operation changes, unless its limit is lower.
 	MaxRetryRate  = 1000     // The largest rate_per_second.
 	MaxRamp       = 3600     // The largest ramp_seconds.
 	MaxPause      = 31536000 // The largest for_seconds.

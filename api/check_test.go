@@ -176,6 +176,20 @@ func TestAPauseHasOneScope(t *testing.T) {
 	}
 }
 
+func TestParsePauseID(t *testing.T) {
+	t.Parallel()
+	name := "tenant/a ~%é"
+	id := (&api.PauseRequest{TenantID: &name}).Scope().ID()
+	if pause, err := api.ParsePauseID(id); err != nil || pause.TenantID != name || pause.PauseID != id {
+		t.Errorf("%s is %+v, %v", id, pause, err)
+	}
+	for _, id := range []string{"", "tenant:", "tenant:~zz", "lane:x", "x:y"} {
+		if pause, err := api.ParsePauseID(id); err == nil {
+			t.Errorf("%q is %+v", id, pause)
+		}
+	}
+}
+
 func TestRetryJobIDsStandAlone(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

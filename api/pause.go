@@ -69,6 +69,15 @@ func (c *PauseRequest) Scope() statemachine.Scope {
 	return scope
 }
 
+// ParsePauseID returns a pause with that id and what it pauses, or an error if no pause has such
+// an id.
+func ParsePauseID(id string) (Pause, error) {
+	scope, err := statemachine.ParseScope(id)
+	pause := Pause{PauseID: id}
+	pause.SetScope(scope)
+	return pause, err
+}
+
 // SetScope shows what is paused.
 func (p *Pause) SetScope(scope statemachine.Scope) {
 	p.TenantID, p.ProtocolID, p.Service = scope.TenantID, scope.ProtocolID, scope.Service

@@ -155,7 +155,7 @@ func question(preview *api.OperationPreview, limit int32) string {
 // affected says how many jobs an operation would change, and of how many if that is fewer.
 func affected(preview *api.OperationPreview, limit int32) string {
 	jobs := explain.Count(preview.Matched, "job")
-	switch changed := min(preview.Matched, int(cmp.Or(limit, explain.MaxBulkJobs))); {
+	switch changed := min(preview.Matched, int(cmp.Or(limit, api.MaxBulkJobs))); {
 	case preview.Truncated:
 		return fmt.Sprintf("%d of at least %s", changed, jobs)
 	case changed < preview.Matched:

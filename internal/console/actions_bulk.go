@@ -11,7 +11,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
 )
 
 // selection says which jobs an action on many jobs is for: by their ids, or by filters that
@@ -89,9 +88,9 @@ func bulk(r *request, would deed, begin beginBulk) (deed, error) {
 	if err != nil {
 		return deed{}, err
 	}
-	would.Changes = min(preview.Matched, explain.MaxBulkJobs)
+	would.Changes = min(preview.Matched, api.MaxBulkJobs)
 	if would.Changes > 0 {
-		would.Button += " " + counted(would.Changes, "job", "jobs") // So that nobody reads "Cancel" as "do nothing".
+		would.Button += " " + counted(would.Changes, "job", "jobs") // "Cancel" alone would read as "close this form".
 	}
 	would.Preview, would.Key = &preview, cmp.Or(r.FormValue("key"), uuid.NewString())
 	would.do = func(ctx context.Context, reason string) (string, error) {

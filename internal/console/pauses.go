@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"context"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -89,13 +88,11 @@ type scope struct {
 	PauseID string
 }
 
-// scopeOfPause returns the scope of the pause with that id, in which a name is escaped as in
-// the path of a URL, but with "~" for "%".
+// scopeOfPause returns the scope of the pause with that id.
 func scopeOfPause(id string) scope {
-	kind, escaped, _ := strings.Cut(id, ":")
-	name, err := url.PathUnescape(strings.ReplaceAll(escaped, "~", "%"))
-	if err != nil {
-		name = escaped // There is no such pause, as the API says.
+	kind, name, _ := strings.Cut(id, ":")
+	if pause, err := api.ParsePauseID(id); err == nil { // Otherwise the API answers that there is no such pause.
+		name = cmp.Or(pause.TenantID, pause.ProtocolID, pause.Service, name)
 	}
 	return scope{kind, name, id}
 }
@@ -122,12 +119,14 @@ func (s scope) words() string {
 	return s.Kind + " " + s.Name
 }
 
-// id is the id of the pause of the scope.
-func (s scope) id() string {
-	if s.Kind == "all" {
-		return "all"
+// id returns the id of the pause of the scope.
+func (s scope) id() (string, error) {
+	var request api.PauseRequest
+	if s.PauseID != "" {
+		return s.PauseID, nil
 	}
-	return cmp.Or(s.PauseID, s.Kind+":"+strings.ReplaceAll(strings.ReplaceAll(url.PathEscape(s.Name), "~", "%7E"), "%", "~"))
+	err := s.fill(&request)
+	return request.Scope().ID(), err
 }
 
 // command is a command on the scope.
@@ -216,8 +215,10 @@ func (s scope) fill(request *api.PauseRequest) error {
 		var err error
 		request.Lane, err = laneOf(s.Name)
 		return err
-	default:
+	case "all":
 		request.All = true
+	default: // A pause or its end must not cover more than was meant.
+		return badInput("A pause is of everything, or of a service, tenant, protocol or lane.")
 	}
 	return nil
 }
@@ -247,7 +248,10 @@ func resumeDispatch(r *request) (deed, error) {
 				}
 				request.RampSeconds = &seconds
 			}
-			_, err := call[api.Pause](r.api.ResumePause(ctx, at.id(), request))
+			id, err := at.id()
+			if err == nil {
+				_, err = call[api.Pause](r.api.ResumePause(ctx, id, request))
+			}
 			return link("pauses"), err
 		},
 	}, nil

@@ -98,9 +98,6 @@ func Relative(text string, now time.Time) (s Sentence) {
 	return append(s, say(text[end:])...)
 }
 
-// MaxBulkJobs is the most jobs that an operation changes, unless its limit is lower.
-const MaxBulkJobs = 10_000
-
 // Count returns a number with its noun.
 func Count(n int, noun string) string {
 	if n == 1 {

@@ -18,6 +18,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // asJSON returns the value as the server writes it.
@@ -333,6 +334,14 @@ func TestAPauseOfALongNameCanBeResumed(t *testing.T) {
 	}
 	response := newHarness(t).do(t, http.MethodPost, "/v1/admin/pauses", `{"allow_unknown":true,"service":"`+name+`e","reason":"why"}`)
 	wantProblem(t, response, problem.TooLarge, "/service is 129 bytes long; at most 128 are allowed.")
+}
+
+// Clients say how many jobs an operation will change, which the use case bounds.
+func TestAnOperationChangesAsManyJobsAsClientsAreTold(t *testing.T) {
+	t.Parallel()
+	if api.MaxBulkJobs != upkeep.MaxBulkJobs {
+		t.Errorf("clients are told %d jobs; an operation changes %d", api.MaxBulkJobs, upkeep.MaxBulkJobs)
+	}
 }
 
 // An empty filter, the mistake of a script without a value, would select everything.
