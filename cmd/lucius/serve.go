@@ -108,7 +108,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	}
 	serves = true
 	log.InfoContext(ctx, "serving", "url", scheme+"://"+listener.Addr().String(), "version", moduleVersion(),
-		"store", cfg.StorageBackend, "bus", cfg.Bus, "roles", cfg.Roles, "traces", h.tracer != nil)
+		"store", cfg.StorageBackend, "bus", cfg.Bus, "reply_topics", cfg.ServiceBus.Replies, "roles", cfg.Roles, "traces", h.tracer != nil)
 	return h.run(ctx, listener, p.hangups)
 }
 

@@ -64,11 +64,20 @@ var longTimeouts = []string{"--ack-timeout", "1m", "--lease-duration", "1m"}
 // serveOn starts a server on the folder. More flags override the usual ones.
 func serveOn(t *testing.T, dir string, more ...string) *testServer {
 	t.Helper()
+	return serveIn(t, nil, dir, more...)
+}
+
+// serveIn is [serveOn] with variables in the environment.
+func serveIn(t *testing.T, environment []string, dir string, more ...string) *testServer {
+	t.Helper()
 	args := append([]string{
 		"--listen-addr", "127.0.0.1:0", "--data-dir", dir, "--protocols-dir", "../../protocols",
 	}, shortTimeouts...)
-	loaded, err := config.LoadArgs(append(args, more...), nil)
+	loaded, err := config.LoadArgs(append(args, more...), environment)
 	if err != nil {
+		t.Fatal(err)
+	}
+	if err := loaded.CheckServe(); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -13,6 +13,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
@@ -29,8 +30,13 @@ var busServices = []string{"extract", "embed", "index"}
 // newNamespace starts a namespace with what provisioning would make in it.
 func newNamespace(t *testing.T) *fakeservicebus.Server {
 	t.Helper()
+	return newNamespaceOf(t, busLanes)
+}
+
+func newNamespaceOf(t *testing.T, lanes int) *fakeservicebus.Server {
+	t.Helper()
 	var cfg fakeservicebus.Config
-	for lane := range busLanes {
+	for lane := range lanes {
 		directives := fakeservicebus.Topic{Name: fmt.Sprint("global-bus-p", lane)}
 		for _, service := range busServices {
 			directives.Subscriptions = append(directives.Subscriptions, fakeservicebus.Subscription{
@@ -91,6 +97,11 @@ func onBus(namespace *fakeservicebus.Server) []string {
 // workOnBus makes the services work until the test ends, or rest is called.
 func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle lucius.Handler) (rest func()) {
 	t.Helper()
+	return workOnLanes(t, namespace, busLanes, handle)
+}
+
+func workOnLanes(t *testing.T, namespace *fakeservicebus.Server, lanes int, handle lucius.Handler) (rest func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, len(busServices))
 	for _, service := range busServices {
@@ -98,7 +109,7 @@ func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle lucius.Han
 		worker.Handle(lucius.AnyStep, handle)
 		go func() {
 			done <- servicebus.Run(ctx, worker, servicebus.Config{
-				Connection: namespace.ConnectionString(), Lanes: busLanes, Service: service,
+				Connection: namespace.ConnectionString(), Lanes: lanes, Service: service,
 				Heartbeat: 500 * time.Millisecond, Parallel: 16, Traceparent: workerSpan, Log: slog.New(slog.DiscardHandler),
 			})
 		}()
@@ -141,6 +152,41 @@ func TestServe_OnServiceBus(t *testing.T) {
 				t.Errorf("%s holds %s: %v", path, found[0].Body, found[0].Properties)
 			}
 		}
+	}
+}
+
+// The variables of Option B, 21.1, and no others, select Service Bus with its reply topics
+// and one table for all of a job. Temporal's are left out, and the tables have the closest
+// names that Azure accepts.
+func TestServe_WithTheVariablesOfOptionB(t *testing.T) {
+	t.Parallel()
+	account, err := azurite.Start(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(account.Stop)
+	const lanes = 16
+	namespace := newNamespaceOf(t, lanes)
+	s := serveIn(t, entries(map[string]string{
+		"LUCIUS_SERVICEBUS_CONNECTION":         namespace.ConnectionString(),
+		"LUCIUS_SERVICEBUS_REPLY_PREFIX":       "global-bus-replies-p",
+		"LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION": "lucius-invoker",
+		"LUCIUS_SERVICEBUS_LANES":              fmt.Sprint(lanes),
+		"LUCIUS_LEDGER_TABLE":                  "luciusledger",
+		"LUCIUS_IDEMPOTENCY_TABLE":             "jobidempotency",
+		"LUCIUS_STORAGE_BACKEND":               "ledger",
+		"LUCIUS_TABLE_CONNECTION":              account.ConnectionString(),
+		"LUCIUS_JOBS_TABLE":                    "jobs",
+		"LUCIUS_STEPS_TABLE":                   "steps",
+		"LUCIUS_JOB_INDEX_TABLE":               "jobindex",
+		"LUCIUS_MAX_INFLIGHT_PER_TENANT":       "100",
+		"LUCIUS_MAX_ATTEMPTS":                  "3",
+		"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS":   "600",
+	}), t.TempDir(), longTimeouts...)
+	workOnLanes(t, namespace, lanes, handle)
+	job := s.wait(t, s.submit(t))
+	if job.State != api.JobStateSucceeded || string(job.FinalOutput) != `{"uri":"s3://result"}` {
+		t.Errorf("the job is %s, its output %s", job.State, job.FinalOutput)
 	}
 }
 

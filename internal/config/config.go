@@ -1,6 +1,6 @@
 // Package config reads the server's configuration: flags, then environment
 // variables, then defaults. It refuses an invalid value with an error that names it,
-// and guesses nothing.
+// and a setting that the selected store or bus would not use.
 package config
 
 import (

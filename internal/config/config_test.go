@@ -65,6 +65,71 @@ func TestLoad_TakesTheVariablesOfTheSources(t *testing.T) {
 	if diff := cmp.Diff(variables, got); diff != "" {
 		t.Errorf("(-set +loaded):\n%s", diff)
 	}
+	if c.Bus != config.BusServiceBus || !c.ServiceBus.Replies {
+		t.Errorf("the bus is %s, and reply topics are read: %t", c.Bus, c.ServiceBus.Replies)
+	}
+	if err := loaded.CheckServe(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A setting that only Service Bus or only reply topics use selects them, unless another
+// bus is named: then the server refuses it.
+func TestLoad_ANamespaceSelectsServiceBus(t *testing.T) {
+	t.Parallel()
+	const (
+		connection   = "LUCIUS_SERVICEBUS_CONNECTION"
+		prefix       = "LUCIUS_SERVICEBUS_REPLY_PREFIX"
+		subscription = "LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION"
+	)
+	for _, test := range []struct {
+		vars    map[string]string
+		bus     string
+		replies bool
+		refused string // Empty if the server starts.
+	}{
+		{map[string]string{connection: "c"}, config.BusServiceBus, false, ""},
+		{map[string]string{"LUCIUS_SERVICEBUS_NAMESPACE": "n"}, config.BusServiceBus, false, ""},
+		{map[string]string{connection: ""}, config.BusQueue, false, ""},
+		{map[string]string{connection: "c", prefix: "global-bus-replies-p"}, config.BusServiceBus, true, ""},
+		{map[string]string{connection: "c", subscription: "lucius-invoker"}, config.BusServiceBus, true, ""},
+		{map[string]string{connection: "c", "LUCIUS_BUS": "servicebus", subscription: "me"}, config.BusServiceBus, true, ""},
+		{map[string]string{connection: "c", "LUCIUS_SERVICEBUS_REPLIES": "true"}, config.BusServiceBus, true, ""},
+		{
+			map[string]string{connection: "c", subscription: "me", "LUCIUS_SERVICEBUS_REPLIES": "false"}, config.BusServiceBus, false,
+			subscription + " is set, but LUCIUS_SERVICEBUS_REPLIES is false",
+		},
+		{map[string]string{connection: "c", "LUCIUS_BUS": "queue"}, config.BusQueue, false, connection + " is set, but LUCIUS_BUS is queue"},
+		{map[string]string{prefix: "replies-"}, config.BusQueue, false, prefix + " is set, but LUCIUS_BUS is queue"},
+		{map[string]string{"LUCIUS_SERVICEBUS_LANES": "4"}, config.BusQueue, false, ""}, // Routing uses it on any bus.
+	} {
+		loaded, err := load(t, nil, test.vars)
+		if err != nil {
+			t.Errorf("%v: %v", test.vars, err)
+			continue
+		}
+		if loaded.Bus != test.bus || loaded.ServiceBus.Replies != test.replies {
+			t.Errorf("%v: the bus is %s, and reply topics are read: %t", test.vars, loaded.Bus, loaded.ServiceBus.Replies)
+		}
+		err = loaded.CheckServe()
+		if test.refused == "" && err != nil || test.refused != "" && (err == nil || !strings.Contains(err.Error(), test.refused)) {
+			t.Errorf("%v answered %v, want %q", test.vars, err, test.refused)
+		}
+	}
+}
+
+// Azure refuses the sources' table names; the error says which ones to use.
+func TestLoad_SuggestsALegalTableName(t *testing.T) {
+	t.Parallel()
+	for variable, names := range map[string][2]string{
+		"LUCIUS_LEDGER_TABLE":      {"lucius_ledger", "luciusledger"},
+		"LUCIUS_IDEMPOTENCY_TABLE": {"job-idempotency", "jobidempotency"},
+	} {
+		_, err := load(t, nil, map[string]string{variable: names[0]})
+		if err == nil || !strings.Contains(err.Error(), variable) || !strings.HasSuffix(err.Error(), ", such as "+names[1]) {
+			t.Errorf("%s=%s answered %v", variable, names[0], err)
+		}
+	}
 }
 
 func TestLoad_NamesInvalidSettings(t *testing.T) {

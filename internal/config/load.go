@@ -24,6 +24,8 @@ const (
 type Loaded struct {
 	Config
 	texts map[string]string
+	// given holds the variables that a flag or the environment set.
+	given map[string]bool
 }
 
 // Flags registers the flag of each setting, in the order of the table.
@@ -36,10 +38,11 @@ func Flags(flags *pflag.FlagSet) {
 
 // Load reads the flags that [Flags] registered, then the environment, which has entries
 // NAME=value of which the last one counts, then the defaults. Flags may be nil: then it
-// reads none. The error names every invalid value and its source, and every variable
-// that is no setting.
+// reads none. A namespace selects Service Bus, and a setting of the reply topics has them
+// read. The error names every invalid value and its source, and every variable that is no
+// setting.
 func Load(flags *pflag.FlagSet, environment []string) (*Loaded, error) {
-	loaded := &Loaded{texts: map[string]string{}}
+	loaded := &Loaded{texts: map[string]string{}, given: map[string]bool{}}
 	variables := map[string]string{}
 	for _, entry := range environment {
 		if name, value, _ := strings.Cut(entry, "="); strings.HasPrefix(name, "LUCIUS_") {
@@ -51,12 +54,17 @@ func Load(flags *pflag.FlagSet, environment []string) (*Loaded, error) {
 	if err := takeSeconds(variables); err != nil {
 		problems = append(problems, err)
 	}
+	from := map[string]string{}
 	for i := range all {
 		s := &all[i]
-		text, from := s.text(flags, variables)
-		loaded.texts[s.variable] = text
+		loaded.texts[s.variable], from[s.variable], loaded.given[s.variable] = s.text(flags, variables)
+	}
+	loaded.selectBus()
+	for i := range all {
+		s := &all[i]
+		text := loaded.texts[s.variable]
 		if err := s.set(text); err != nil {
-			problems = append(problems, fmt.Errorf("%s is %q, %s", from, s.shown(text), Mask(err.Error())))
+			problems = append(problems, fmt.Errorf("%s is %q, %s", from[s.variable], s.shown(text), Mask(err.Error())))
 		}
 	}
 	if len(problems) == 0 {
@@ -75,15 +83,40 @@ func LoadArgs(args, environment []string) (*Loaded, error) {
 	return Load(flags, environment)
 }
 
-// text returns the setting's text and its source.
-func (s *setting) text(flags *pflag.FlagSet, variables map[string]string) (text, from string) {
+// text returns the setting's text and its source, and whether it was given.
+func (s *setting) text(flags *pflag.FlagSet, variables map[string]string) (text, from string, given bool) {
 	if name := flagName(s.variable); flags != nil && flags.Changed(name) {
-		return flags.Lookup(name).Value.String(), "--" + name
+		return flags.Lookup(name).Value.String(), "--" + name, true
 	}
 	if value, ok := variables[s.variable]; ok {
-		return value, s.variable
+		return value, s.variable, true
 	}
-	return s.standard, s.variable
+	return s.standard, s.variable, false
+}
+
+// The settings that select the bus, and whether replies come over it too.
+const (
+	busVariable     = "LUCIUS_BUS"
+	repliesVariable = "LUCIUS_SERVICEBUS_REPLIES"
+)
+
+var (
+	namespaceVariables = []string{"LUCIUS_SERVICEBUS_CONNECTION", "LUCIUS_SERVICEBUS_NAMESPACE"}
+	replyVariables     = []string{"LUCIUS_SERVICEBUS_REPLY_PREFIX", "LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION"}
+)
+
+// selectBus replaces the defaults of the bus and of replies if settings were given that
+// only Service Bus and only reply topics use.
+//
+// Source: Option B, 21.1, which names those settings and no other switch.
+func (l *Loaded) selectBus() {
+	given := func(variable string) bool { return l.given[variable] && l.texts[variable] != "" }
+	if !l.given[busVariable] && slices.ContainsFunc(namespaceVariables, given) {
+		l.texts[busVariable] = BusServiceBus
+	}
+	if !l.given[repliesVariable] && l.texts[busVariable] == BusServiceBus && slices.ContainsFunc(replyVariables, given) {
+		l.texts[repliesVariable] = "true"
+	}
 }
 
 // takeSeconds makes the seeds' spelling of the step timeout the setting's own variable. The
@@ -152,16 +185,31 @@ func (c *Config) crossCheck() []error {
 	return problems
 }
 
-// CheckServe returns an error for a store that is configured, but not used: a server would
-// keep its jobs somewhere else. Other commands may name a store with more variables set.
-func (c *Config) CheckServe() error {
-	if c.PostgresURL != "" && c.StorageBackend != BackendPostgres {
+// CheckServe returns an error for settings of a store or a bus that is not used: a server
+// would keep its jobs somewhere else, or wait for replies that come another way. Other
+// commands may name a store with more variables set.
+func (l *Loaded) CheckServe() error {
+	if l.PostgresURL != "" && l.StorageBackend != BackendPostgres {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL is set, but LUCIUS_STORAGE_BACKEND is %s: set it to %s, or unset LUCIUS_POSTGRES_URL",
-			c.StorageBackend, BackendPostgres)
+			l.StorageBackend, BackendPostgres)
 	}
-	if (c.TableConnection != "" || c.TableEndpoint != "") && !c.OnAzure() {
+	if (l.TableConnection != "" || l.TableEndpoint != "") && !l.OnAzure() {
 		return fmt.Errorf("LUCIUS_TABLE_CONNECTION or LUCIUS_TABLE_ENDPOINT is set, but LUCIUS_STORAGE_BACKEND is %s: "+
-			"set it to %s or %s, or unset them", c.StorageBackend, BackendLedger, BackendTable)
+			"set it to %s or %s, or unset them", l.StorageBackend, BackendLedger, BackendTable)
+	}
+	for _, variable := range slices.Concat(namespaceVariables, replyVariables) {
+		reply := slices.Contains(replyVariables, variable)
+		switch {
+		case !l.given[variable] || l.texts[variable] == "":
+		case l.Bus != BusServiceBus && reply:
+			return fmt.Errorf("%s is set, but LUCIUS_BUS is %s, which has no reply topics: "+
+				"set LUCIUS_SERVICEBUS_CONNECTION or LUCIUS_SERVICEBUS_NAMESPACE, or unset %[1]s", variable, l.Bus)
+		case l.Bus != BusServiceBus:
+			return fmt.Errorf("%s is set, but LUCIUS_BUS is %s: unset one of them", variable, l.Bus)
+		case reply && !l.ServiceBus.Replies:
+			return fmt.Errorf("%s is set, but LUCIUS_SERVICEBUS_REPLIES is false, so that no reply topic is read: "+
+				"unset one of them", variable)
+		}
 	}
 	return nil
 }

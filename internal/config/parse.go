@@ -163,12 +163,18 @@ func boolean(s string) (bool, error) {
 	return value, nil
 }
 
-// tableName accepts names that every store accepts for a table.
+// tableName accepts names that every store accepts for a table. Its error suggests the
+// closest one, because the sources' names have characters that Azure Tables refuses.
 func tableName(s string) (string, error) {
-	if !regexp.MustCompile(`^[a-z][a-z0-9]{2,62}$`).MatchString(s) {
-		return "", errors.New("must be 3 to 63 lower-case letters and digits that begin with a letter")
+	legal := regexp.MustCompile(`^[a-z][a-z0-9]{2,62}$`)
+	if legal.MatchString(s) {
+		return s, nil
 	}
-	return s, nil
+	const must = "must be 3 to 63 lower-case letters and digits that begin with a letter"
+	if closest := regexp.MustCompile(`[^a-z0-9]`).ReplaceAllString(strings.ToLower(s), ""); legal.MatchString(closest) {
+		return "", fmt.Errorf("%s, such as %s", must, closest)
+	}
+	return "", errors.New(must)
 }
 
 // The names that Service Bus takes, of topics without the lane's number.

@@ -52,7 +52,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 		{"LUCIUS_AUDIT_LOG", AuditStderr, "destination of the audit log: stderr, off, or a file", into(&c.AuditLog, required)},
 
 		// The bus for directives and replies.
-		{"LUCIUS_BUS", BusQueue, "queue (the pull queue) or servicebus (Azure)", into(&c.Bus, oneOf(BusQueue, BusServiceBus))},
+		{busVariable, BusQueue, "queue (the pull queue) or servicebus (Azure), which a namespace selects",
+			into(&c.Bus, oneOf(BusQueue, BusServiceBus))},
 		{"LUCIUS_SERVICEBUS_CONNECTION", "", "connection string of the namespace", into(&c.ServiceBus.Connection, text)},
 		{"LUCIUS_SERVICEBUS_NAMESPACE", "", "or its host name, with the default Azure credential", into(&c.ServiceBus.Namespace, text)},
 		{"LUCIUS_SERVICEBUS_WEBSOCKETS", "false", "use AMQP over WebSockets, on port 443", into(&c.ServiceBus.WebSockets, boolean)},
@@ -60,7 +61,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 			into(&c.ServiceBus.AdminConnection, text)},
 		{"LUCIUS_SERVICEBUS_TOPIC_PREFIX", "global-bus-p", "name of a lane's topic without its number", into(&c.TopicPrefix, topicPrefix)},
 		{"LUCIUS_SERVICEBUS_LANES", "16", "number of lanes", into(&c.Lanes, integer(1, 1024))},
-		{"LUCIUS_SERVICEBUS_REPLIES", "false", "also read replies from topics", into(&c.ServiceBus.Replies, boolean)},
+		{repliesVariable, "false", "also read replies from topics; either of the next two selects it",
+			into(&c.ServiceBus.Replies, boolean)},
 		{"LUCIUS_SERVICEBUS_REPLY_PREFIX", "global-bus-replies-p", "name of a reply topic without its number",
 			into(&c.ServiceBus.ReplyPrefix, topicPrefix)},
 		{"LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION", "lucius-invoker", "subscription on reply topics",
