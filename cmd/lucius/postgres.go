@@ -35,13 +35,24 @@ func (p *program) postgres() *cobra.Command {
 		return sub
 	}
 	var server string
+	var options pgstore.MigrateOptions
+	var show bool
 	migrate := verb("migrate", "Bring the schema to the version of this program",
 		"Brings the schema to the version of this program. The role of LUCIUS_POSTGRES_URL must own the schema, or be\n"+
-			"allowed to create it. One process migrates at a time; a migration is applied completely or not at all.",
+			"allowed to create it. One process migrates at a time; all migrations are applied, or none.",
 		func(ctx context.Context, cfg *config.Config) error {
-			return p.migratePostgres(ctx, cfg.PostgresURL, server)
+			if show {
+				options.Print = func(sql string) error { return p.say("%s", sql) }
+			}
+			return p.migratePostgres(ctx, cfg.PostgresURL, server, options)
 		})
 	migrate.Flags().StringVar(&server, "grant", "", "a role that gets the rights that serve needs, also if the schema has the version")
+	migrate.Flags().BoolVar(&show, "print", false, "print the SQL instead of running it; nothing if the schema has the version")
+	migrate.Flags().BoolVar(&options.All, "all", false, "with --print, the SQL of every migration, also of those that were applied")
+	migrate.Flags().BoolVar(&options.Down, "down", false, "undo the newest migration, for the program before it")
+	migrate.MarkFlagsMutuallyExclusive("print", "grant")
+	migrate.MarkFlagsMutuallyExclusive("all", "down")
+	migrate.MarkFlagsMutuallyExclusive("down", "grant")
 	cmd.AddCommand(
 		migrate,
 		verb("check", "Check whether this program can serve on the database",
@@ -53,14 +64,23 @@ func (p *program) postgres() *cobra.Command {
 }
 
 // migratePostgres migrates the schema, and gives the server's role its rights if one is named.
-func (p *program) migratePostgres(ctx context.Context, url, server string) error {
-	from, to, err := pgstore.Migrate(ctx, url)
+func (p *program) migratePostgres(ctx context.Context, url, server string, options pgstore.MigrateOptions) error {
+	if options.All && options.Print == nil {
+		return errors.New("--all needs --print")
+	}
+	from, to, err := pgstore.Migrate(ctx, url, options)
+	if errors.Is(err, pgstore.ErrUnusable) || errors.Is(err, pgstore.ErrNoWayDown) {
+		return found("LUCIUS_POSTGRES_URL: %w", err)
+	}
 	if err != nil {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}
-	if from == to {
+	switch {
+	case options.Print != nil:
+		return nil
+	case from == to:
 		err = p.say("the schema already has version %d\n", to)
-	} else {
+	default:
 		err = p.say("migrated the schema from version %d to %d\n", from, to)
 	}
 	if err != nil || server == "" {

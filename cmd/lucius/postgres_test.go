@@ -17,7 +17,7 @@ import (
 
 // leastRights are what docs/postgres.md grants the server's role, without those on the inbox.
 const leastRights = `CREATE ROLE lucius_server LOGIN PASSWORD 'hunter2'; GRANT USAGE ON SCHEMA lucius TO lucius_server;
-	GRANT SELECT ON lucius.schema_version TO lucius_server; GRANT SELECT, INSERT, UPDATE, DELETE ON lucius.rows TO lucius_server`
+	GRANT SELECT ON lucius.migrations TO lucius_server; GRANT SELECT, INSERT, UPDATE, DELETE ON lucius.rows TO lucius_server`
 
 const inboxRights = "GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO lucius_server; GRANT SELECT, INSERT ON lucius.inbox_owner TO lucius_server"
 

@@ -86,7 +86,7 @@ func DatabaseOn(t testing.TB, server *postgres.Server) string {
 			t.Error(err)
 		}
 	})
-	if _, _, err := pgstore.Migrate(t.Context(), url); err != nil {
+	if _, _, err := pgstore.Migrate(t.Context(), url, pgstore.MigrateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	return url

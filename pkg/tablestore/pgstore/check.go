@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -45,7 +49,7 @@ var rights = []struct {
 	right, object string
 }{
 	{toRead, "USAGE", "SCHEMA lucius"},
-	{toRead, "SELECT", "lucius.schema_version"},
+	{toRead, "SELECT", "lucius.migrations"},
 	{toRead, "SELECT", "lucius.rows"},
 	{toWrite, "INSERT", "lucius.rows"},
 	{toWrite, "UPDATE", "lucius.rows"},
@@ -147,13 +151,64 @@ func check(ctx context.Context, pool *pgxpool.Pool, use use) (version int, err e
 	if err := checkWrites(ctx, pool, use); err != nil {
 		return 0, err
 	}
-	version, _, err = compare(ctx, pool)
+	version, err = compare(ctx, pool)
 	if err == nil || denied(err) {
 		if missing := checkRights(ctx, pool, use); missing != nil {
 			return 0, missing
 		}
 	}
+	if err == nil {
+		err = checkObjects(ctx, pool)
+	}
 	return version, err
+}
+
+// named matches the statements of migrations that create or drop an object.
+var named = regexp.MustCompile(`(?m)^(CREATE|DROP)(?: UNIQUE)? (TABLE|INDEX|VIEW|FUNCTION) (?:lucius\.)?(\w+)`)
+
+// objects returns the objects that the migrations make, such as "table lucius.rows".
+func objects() ([]string, error) {
+	all, err := migrations()
+	if err != nil {
+		return nil, err
+	}
+	made := map[string]bool{}
+	for _, m := range all {
+		for _, match := range named.FindAllStringSubmatch(m.up, -1) {
+			if object := strings.ToLower(match[2]) + " lucius." + match[3]; match[1] == "CREATE" {
+				made[object] = true
+			} else {
+				delete(made, object)
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(made)), nil
+}
+
+// present are the objects of the schema in the notation of objects, without the indexes of
+// constraints. An index that was not built to its end does not count.
+const present = `SELECT CASE c.relkind WHEN 'r' THEN 'table' WHEN 'v' THEN 'view' ELSE 'index' END || ' lucius.' || c.relname AS object
+		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace LEFT JOIN pg_index i ON i.indexrelid = c.oid
+		WHERE n.nspname = 'lucius' AND (c.relkind IN ('r', 'v') OR c.relkind = 'i' AND i.indisvalid
+			AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = c.oid))
+	UNION SELECT 'function lucius.' || p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'lucius'`
+
+// checkObjects refuses a schema from which an object was removed.
+func checkObjects(ctx context.Context, db querier) error {
+	wanted, err := objects()
+	if err != nil {
+		return err
+	}
+	var missing []string
+	err = db.QueryRow(ctx, "SELECT array_agg(w ORDER BY w) FROM unnest($1::text[]) w WHERE w NOT IN ("+present+")", wanted).Scan(&missing)
+	if err != nil {
+		return fmt.Errorf("read the objects of the schema: %w", err)
+	}
+	if len(missing) > 0 {
+		return fmt.Errorf("%w: its schema has its version, but lacks %s: create it with the statements that "+
+			"lucius postgres migrate --print --all shows, as the owner of the schema", ErrUnusable, strings.Join(missing, ", "))
+	}
+	return nil
 }
 
 // checkWrites refuses a server that accepts no writes, unless use is to read.

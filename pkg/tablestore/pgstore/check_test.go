@@ -98,7 +98,7 @@ func TestOpen_NamesTheRightsThatAreMissing(t *testing.T) {
 	database := postgrestest.Database(t)
 	role, at := newRole(t, database)
 	server, relay, audit := pgstore.Options{URL: at, Inbox: true}, pgstore.Options{URL: at}, pgstore.Options{URL: at, ReadOnly: true}
-	all := "GRANT USAGE ON SCHEMA lucius TO ROLE; GRANT SELECT ON lucius.schema_version TO ROLE; " +
+	all := "GRANT USAGE ON SCHEMA lucius TO ROLE; GRANT SELECT ON lucius.migrations TO ROLE; " +
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON lucius.rows TO ROLE; " +
 		"GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO ROLE; GRANT SELECT, INSERT ON lucius.inbox_owner TO ROLE"
 	if got, want := needs(tryOpen(t, server)), strings.ReplaceAll(all, "ROLE", role); got != want {
@@ -121,7 +121,7 @@ func TestOpen_NamesTheRightsThatAreMissing(t *testing.T) {
 		relay, audit bool // whether a process needs it that does not take from the inbox, or only reads
 	}{
 		{"USAGE ON SCHEMA lucius", true, true},
-		{"SELECT ON lucius.schema_version", true, true},
+		{"SELECT ON lucius.migrations", true, true},
 		{"SELECT ON lucius.rows", true, true},
 		{"INSERT ON lucius.rows", true, false},
 		{"UPDATE ON lucius.rows", true, false},
@@ -235,7 +235,7 @@ func TestMigrate_SaysWhichRoleMay(t *testing.T) {
 			role, at := newRole(t, database)
 			refused := func(want string) {
 				t.Helper()
-				if _, _, err := pgstore.Migrate(t.Context(), at); err == nil || !strings.Contains(err.Error(), want) {
+				if _, _, err := pgstore.Migrate(t.Context(), at, pgstore.MigrateOptions{}); err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%v, want %s", err, want)
 				}
 			}
@@ -244,7 +244,7 @@ func TestMigrate_SaysWhichRoleMay(t *testing.T) {
 			execute(t, database, "CREATE SCHEMA lucius")
 			refused("the role " + role + " does not own the schema lucius: migrate with the role " + admin)
 			execute(t, database, "ALTER SCHEMA lucius OWNER TO "+role)
-			if _, _, err := pgstore.Migrate(t.Context(), at); err != nil {
+			if _, _, err := pgstore.Migrate(t.Context(), at, pgstore.MigrateOptions{}); err != nil {
 				t.Error(err)
 			}
 		})

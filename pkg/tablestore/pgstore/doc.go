@@ -24,7 +24,7 @@
 //
 // # Schema
 //
-// Migrations are embedded and numbered. [Migrate] applies those that are missing, one process at
-// a time. [Open] changes nothing, and refuses a schema of another version with an error that
-// says what to do.
+// Migrations are embedded and numbered, and the database records the hash of each. [Migrate]
+// applies those that are missing, one process at a time. [Open] changes nothing, and refuses a
+// schema of another version or of other statements with an error that says what to do.
 package pgstore

@@ -30,3 +30,10 @@ func (w Writer) Write(ctx context.Context) error {
 
 // Close closes the writer.
 func (w Writer) Close() { w.close() }
+
+// Objects are the objects that the migrations make, and Present is the query for those of a
+// database.
+var (
+	Objects = objects
+	Present = present
+)

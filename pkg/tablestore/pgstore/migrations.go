@@ -2,116 +2,235 @@ package pgstore
 
 import (
 	"context"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
 //go:embed migrations/*.sql
-var migrations embed.FS
+var migrationFiles embed.FS
 
 var (
 	// ErrOlderSchema is returned for a database that has not been migrated to this version.
 	ErrOlderSchema = fmt.Errorf("%w: its schema is older than this program needs", ErrUnusable)
 	// ErrNewerSchema is returned for a database that a newer version has migrated.
 	ErrNewerSchema = fmt.Errorf("%w: its schema is newer than this program knows", ErrUnusable)
+	// ErrOtherSchema is returned for a database to which other migrations were applied than
+	// those of this program.
+	ErrOtherSchema = fmt.Errorf("%w: its schema is not the one of this program", ErrUnusable)
+	// ErrNoWayDown is returned for a migration that cannot be undone.
+	ErrNoWayDown = errors.New("the migration cannot be undone")
 )
 
 // migrationLock is the advisory lock under which one process migrates.
 const migrationLock = 0x6c7563697573 // lucius
 
-// steps returns the statements of each migration. The first one makes version 1.
-func steps() ([]string, error) {
-	names, err := fs.Glob(migrations, "migrations/*.sql") // in the order of their numbers
+// migration brings the schema from the version before it to its own.
+type migration struct {
+	version int
+	name    string // of its file, without the extension
+	up      string
+	down    string // the statements that undo it, empty if it cannot be undone
+	hash    string // of up, in hexadecimal
+	serves  int    // the oldest schema version whose programs work on this one
+}
+
+// servesLine begins a migration on whose schema programs of older versions work.
+const servesLine = "-- serves: "
+
+// migrations returns all migrations. The one at i makes version i+1.
+var migrations = sync.OnceValues(func() (all []migration, err error) {
+	names, err := fs.Glob(migrationFiles, "migrations/*.sql") // in the order of their numbers
 	if err != nil {
 		return nil, err
 	}
-	var all []string
-	for _, name := range names {
-		text, err := migrations.ReadFile(name)
+	texts := map[string]string{}
+	for _, file := range names {
+		text, err := migrationFiles.ReadFile(file)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, string(text))
+		texts[strings.TrimSuffix(path.Base(file), ".sql")] = string(text)
+	}
+	for _, name := range slices.Sorted(maps.Keys(texts)) {
+		if strings.HasSuffix(name, ".down") {
+			continue
+		}
+		m := migration{version: len(all) + 1, name: name, up: texts[name], down: texts[name+".down"]}
+		sum := sha256.Sum256([]byte(m.up))
+		m.hash, m.serves = hex.EncodeToString(sum[:]), m.version
+		if first, _, _ := strings.Cut(m.up, "\n"); strings.HasPrefix(first, servesLine) {
+			if m.serves, err = strconv.Atoi(first[len(servesLine):]); err != nil || m.serves < 1 || m.serves > m.version {
+				return nil, fmt.Errorf("migration %s: %q names no version up to its own", name, first)
+			}
+		}
+		all = append(all, m)
 	}
 	return all, nil
+})
+
+// apply returns the statements that apply the migration, and record that.
+func (m *migration) apply() string {
+	return fmt.Sprintf("%s\nINSERT INTO lucius.migrations (version, name, hash, serves) VALUES (%d, '%s', '%s', %d);\n",
+		strings.TrimSpace(m.up), m.version, m.name, m.hash, m.serves)
+}
+
+// undo returns the statements that undo the migration, and delete its record.
+func (m *migration) undo() string {
+	return fmt.Sprintf("%s\nDELETE FROM lucius.migrations WHERE version = %d;\n", strings.TrimSpace(m.down), m.version)
 }
 
 // querier is a connection or a transaction.
 type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// version returns the version of the database's schema, 0 if there is none.
-func version(ctx context.Context, db querier) (current int, err error) {
-	var exists bool
-	if err := db.QueryRow(ctx, "SELECT to_regclass('lucius.schema_version') IS NOT NULL").Scan(&exists); err != nil || !exists {
-		return 0, err
+// applied returns the migrations that were applied to the database, without their statements.
+func applied(ctx context.Context, db querier) ([]migration, error) {
+	var recorded, before bool
+	err := db.QueryRow(ctx, "SELECT to_regclass('lucius.migrations') IS NOT NULL, to_regclass('lucius.rows') IS NOT NULL").
+		Scan(&recorded, &before)
+	if err != nil {
+		return nil, err
 	}
-	err = db.QueryRow(ctx, "SELECT version FROM lucius.schema_version").Scan(&current)
-	return current, err
+	if before && !recorded {
+		return nil, fmt.Errorf("%w: a version before the first release made it: use another database, "+
+			"or DROP SCHEMA lucius CASCADE, which deletes its jobs", ErrOtherSchema)
+	}
+	if !recorded {
+		return nil, nil
+	}
+	rows, err := db.Query(ctx, "SELECT version, name, hash, serves FROM lucius.migrations ORDER BY version")
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (m migration, err error) {
+		return m, row.Scan(&m.version, &m.name, &m.hash, &m.serves)
+	})
 }
 
-// compare returns the version of the database's schema and that of this program. The error
-// wraps [ErrOlderSchema] or [ErrNewerSchema] if they differ.
-func compare(ctx context.Context, db querier) (current, wanted int, err error) {
-	all, err := steps()
+// compare returns the version of the database's schema, and refuses a schema to which other
+// migrations were applied than those of this program, or not all of them, or newer ones. The
+// error wraps [ErrOtherSchema], [ErrOlderSchema] or [ErrNewerSchema].
+func compare(ctx context.Context, db querier) (current int, err error) {
+	known, err := migrations()
 	if err != nil {
-		return 0, 0, err
+		return 0, err
 	}
-	wanted = len(all)
-	if current, err = version(ctx, db); err != nil {
-		return 0, wanted, fmt.Errorf("read the version of the schema: %w", err)
+	stored, err := applied(ctx, db)
+	if errors.Is(err, ErrOtherSchema) {
+		return 0, err
 	}
+	if err != nil {
+		return 0, fmt.Errorf("read the version of the schema: %w", err)
+	}
+	for i, m := range stored[:min(len(stored), len(known))] {
+		if m.version != i+1 || m.hash != known[i].hash {
+			return 0, fmt.Errorf("%w: migration %s was applied with other statements than this program has in %s: "+
+				"use the program that applied it, or a new database", ErrOtherSchema, m.name, known[i].name)
+		}
+	}
+	current, wanted := len(stored), len(known)
 	switch {
 	case current < wanted:
 		err = fmt.Errorf("%w: it has version %d, and this program needs %d: run lucius postgres migrate", ErrOlderSchema, current, wanted)
 	case current > wanted:
 		err = fmt.Errorf("%w: it has version %d, and this program knows up to %d: use a newer Lucius", ErrNewerSchema, current, wanted)
 	}
-	return current, wanted, err
+	return current, err
 }
 
-// Migrate brings the database's schema to the version of this program, and returns the
-// versions before and after. One process migrates at a time, and all missing migrations are
-// applied in one transaction. The error wraps [ErrNewerSchema] for a newer schema.
-func Migrate(ctx context.Context, url string) (from, to int, err error) {
-	all, err := steps()
-	if err != nil {
-		return 0, 0, err
-	}
+// MigrateOptions says how to migrate.
+type MigrateOptions struct {
+	// Down undoes the newest migration. Optional.
+	Down bool
+	// Print is called with the statements instead of running them, if there are any. Optional.
+	Print func(sql string) error
+	// All has Print called with the statements of every migration, also of those that were
+	// applied. Optional.
+	All bool
+}
+
+// Migrate brings the database's schema to the version of this program, or one version down,
+// and returns the versions before and after. One process migrates at a time, and all
+// migrations are applied in one transaction, or none. The error wraps [ErrNewerSchema] for a
+// newer schema, [ErrOtherSchema] for one with other migrations, and [ErrNoWayDown] for a
+// migration that cannot be undone.
+func Migrate(ctx context.Context, url string, options MigrateOptions) (from, to int, err error) {
 	connection, err := connect(ctx, url)
 	if err != nil {
 		return 0, 0, err
 	}
 	defer func() { _ = connection.Close(ctx) }() // The transaction has ended.
 	err = pgx.BeginFunc(ctx, connection, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
+		lock := fmt.Sprintf("SELECT pg_advisory_xact_lock(%d);\n", int64(migrationLock))
+		if _, err := tx.Exec(ctx, lock); err != nil {
 			return err
 		}
-		var err error
-		if from, to, err = compare(ctx, tx); !errors.Is(err, ErrOlderSchema) {
-			return err // The schema already has this version, or a newer one.
+		steps, current, err := pending(ctx, tx, &options)
+		if err != nil {
+			return err
 		}
-		for number := from; number < len(all); number++ {
-			if _, err := tx.Exec(ctx, all[number]); err != nil {
-				return fmt.Errorf("migration %d: %w", number+1, err)
+		from, to = current, current+len(steps)
+		if options.Down {
+			to = current - 1
+		}
+		if options.Print != nil && len(steps) > 0 {
+			return options.Print("BEGIN;\n" + lock + "\n" + strings.Join(steps, "\n") + "\nCOMMIT;\n")
+		}
+		for _, statements := range steps {
+			if _, err := tx.Exec(ctx, statements); err != nil {
+				return err
 			}
 		}
-		_, err = tx.Exec(ctx, "UPDATE lucius.schema_version SET version = $1", len(all))
-		return err
+		return nil
 	})
 	if denied(err) {
 		err = explainDenied(ctx, connection, err)
 	}
 	if err != nil {
-		return from, to, fmt.Errorf("migrate the database: %w", err)
+		return from, from, fmt.Errorf("migrate the database: %w", err)
 	}
 	return from, to, nil
+}
+
+// pending returns the version of the database's schema, and the statements of each migration
+// that is to be applied, or of the one to undo.
+func pending(ctx context.Context, db querier, options *MigrateOptions) (steps []string, current int, err error) {
+	all, err := migrations()
+	if err != nil {
+		return nil, 0, err
+	}
+	if current, err = compare(ctx, db); err != nil && !errors.Is(err, ErrOlderSchema) {
+		return nil, current, err
+	}
+	switch {
+	case options.All && options.Print != nil:
+		current = 0
+	case options.Down && current == 0:
+		return nil, 0, fmt.Errorf("%w: the database has no schema of Lucius", ErrNoWayDown)
+	case options.Down && all[current-1].down == "":
+		return nil, current, fmt.Errorf("%w: version %d belongs to the first schema", ErrNoWayDown, current)
+	case options.Down:
+		return []string{all[current-1].undo()}, current, nil
+	}
+	for i := range all[current:] {
+		steps = append(steps, all[current+i].apply())
+	}
+	return steps, current, nil
 }
 
 // explainDenied adds to an error of a role that may not migrate which role may, or what to

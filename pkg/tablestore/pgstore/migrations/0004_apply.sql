@@ -68,5 +68,3 @@ BEGIN
             ON CONFLICT (tbl, part, row) DO UPDATE SET etag = EXCLUDED.etag, props = EXCLUDED.props;
     END IF;
 END $$;
-
-DROP FUNCTION lucius.write;
