@@ -1264,11 +1264,13 @@ type CircuitState string
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
 type ClaimRequest struct {
-	// LeaseSeconds The time within which the claim must be started or extended; absent or 0 means the
-	// step's ACK timeout.
+	// LeaseSeconds The lease of the items: how long the worker may be silent before another gets the
+	// step. The claim, the start and each heartbeat last that long, after the start at
+	// most as long as the step's own lease. Less than a second counts as one. Absent or 0
+	// means the step's ACK timeout, and after the start its lease.
 	//
 	//
-	// Example: 900
+	// Example: 90
 	LeaseSeconds float64 `json:"lease_seconds,omitempty,omitzero"`
 
 	// Max The maximum number of items to claim; absent or 0 means 1. Claiming stops early once

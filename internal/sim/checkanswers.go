@@ -153,7 +153,7 @@ func (c *checker) over(op *operation) bool {
 }
 
 // answeredClaim checks the items that a worker got.
-func (c *checker) answeredClaim(began int, owner, requestID string, items []item, err error) {
+func (c *checker) answeredClaim(began int, owner, requestID string, lease time.Duration, items []item, err error) {
 	if err != nil {
 		c.checkRefusal("claim "+requestID, err)
 	}
@@ -170,8 +170,12 @@ func (c *checker) answeredClaim(began int, owner, requestID string, items []item
 			c.violate("queue", "%s got %s, which it never claimed by %s", owner, items[i].WorkID, requestID)
 		}
 		for index := range j.steps {
-			if j.steps[index].ID != t.stepID {
+			step := &j.steps[index]
+			if step.ID != t.stepID {
 				continue
+			}
+			if step.Attempt == t.attemptNo && step.Live() && step.ClaimLease != lease {
+				c.violate("lease", "%s claimed %s for %s, and the step has %s", owner, items[i].WorkID, lease, step.ClaimLease)
 			}
 			when, superseded := j.superseded[attemptKey{index, t.attemptNo}]
 			ended, over := j.ended[index]

@@ -100,7 +100,7 @@ func (c *checker) takeStep(who actor, j *job, w *write) (int, bool) {
 	for len(j.steps) <= step.Index {
 		j.steps = append(j.steps, audit.StepRow{})
 	}
-	j.takeHeard(who, &j.steps[step.Index], &step, w.op.Properties)
+	c.takeHeard(who, j, &j.steps[step.Index], &step, w.op.Properties)
 	if old := j.steps[step.Index]; old.Attempt != step.Attempt {
 		j.superseded[attemptKey{step.Index, old.Attempt}] = c.seq
 	}

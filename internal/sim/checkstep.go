@@ -31,6 +31,9 @@ func (c *checker) checkStep(who actor, was, j *job, index int, whole bool) {
 	if !whole {
 		c.checkReport(who, was)
 	}
+	if free := next.State == "DISPATCHING" || next.State == "AWAITING_ACK" && next.Expires.IsZero(); free && next.ClaimLease != 0 {
+		c.violate("lease", "no worker has attempt %d of step %d of job %s, which has the lease of a claim", next.Attempt, index, j.id)
+	}
 	if end := old.End(); next.State == "FAILED_RETRY" && old.State != next.State && who.op == nil &&
 		strings.HasSuffix(who.name, "/sweeper") && end.After(time.Now()) {
 		c.violate("deadline", "step %d of job %s was timed out before %s", index, j.id, end)

@@ -63,7 +63,7 @@ func (m *moment) reasons() []string {
 	covered := pause != nil && (m.unsent || m.queued && !pause.Ramping)
 	broken := m.around.Circuit != nil && m.row.Bus == "servicebus"
 	unpolled := !m.around.Polled.IsZero() && m.now.Sub(m.around.Polled) > time.Minute
-	quiet := m.now.Sub(m.job.heard) > leaseTime/2
+	quiet := m.now.Sub(m.job.heard) > leaseOf(m.step)/2
 	var found []string
 	for reason, holds := range map[string]bool{
 		"job_paused":   state == "PAUSED" && !m.held,
@@ -97,7 +97,7 @@ func (m *moment) since(reason string) time.Time {
 	case "no_worker":
 		return later(from, m.around.Polled)
 	case "silent":
-		return m.job.heard.Add(leaseTime / 2)
+		return m.job.heard.Add(leaseOf(m.step) / 2)
 	case "backoff":
 		if m.unsent {
 			return m.row.Updated
@@ -214,11 +214,24 @@ func (c *checker) judgeWaiting(m *moment, got statemachine.Waiting) {
 	}
 }
 
-// takeHeard records the time of a worker's report, which ends its silence.
-func (j *job) takeHeard(who actor, old, next *audit.StepRow, row tablestore.Properties) {
+// takeHeard records the time of a worker's report, which ends its silence, and checks the
+// lease that the report gets.
+func (c *checker) takeHeard(who actor, j *job, old, next *audit.StepRow, row tablestore.Properties) {
 	if next.State == "IN_PROGRESS" && (old.State != "IN_PROGRESS" || who.op != nil) {
 		j.heard = row.Get("updated_at").Time()
+		if want := j.heard.Add(leaseOf(next)); !next.Expires.Equal(want) {
+			c.violate("lease", "a report on step %s of job %s got a lease until %s, want %s", next.ID, j.id, next.Expires, want)
+		}
 	}
+}
+
+// leaseOf returns what each report of the step's worker gets: what its claim asked for, or
+// what the step allows if that is less or the claim asked for nothing.
+func leaseOf(step *audit.StepRow) time.Duration {
+	if step.ClaimLease > 0 && step.ClaimLease < leaseTime {
+		return step.ClaimLease
+	}
+	return leaseTime
 }
 
 // reader returns a ledger that reads the store directly, not through the gate.

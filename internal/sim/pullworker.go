@@ -42,8 +42,10 @@ func (v *visitor) claim(n int) []item {
 		"owner": v.name, "request_id": id, "max": 1 + v.rng.IntN(2),
 		"wait_seconds": 3 * v.rng.Float64(), "start": v.chance(20),
 	}
+	var lease time.Duration
 	if v.chance(20) {
-		body["lease_seconds"] = 20
+		lease = 20 * time.Second
+		body["lease_seconds"] = lease.Seconds()
 	}
 	value, _ := v.retry(3, func() (any, error) {
 		return v.ask("claim "+id, nil, func(r *request) (any, error) {
@@ -54,7 +56,7 @@ func (v *visitor) claim(n int) []item {
 			return got.Items, err
 		}, func(r *request, value any, err error) {
 			items, _ := value.([]item)
-			v.w.check.answeredClaim(r.began, v.name, id, items, err)
+			v.w.check.answeredClaim(r.began, v.name, id, lease, items, err)
 		})
 	})
 	items, _ := value.([]item)

@@ -250,7 +250,7 @@ func (e *Evidence) Item(i *ItemRow) lifecycle.Item {
 		return lifecycle.Item{WorkID: i.WorkID}
 	}
 	item := lifecycle.Item{
-		WorkID: i.WorkID, Status: e.status(i, s), Attempt: i.Claims, Rev: i.Rev, Owner: i.Owner, ClaimLease: i.ClaimLease,
+		WorkID: i.WorkID, Status: e.status(i, s), Attempt: i.Claims, Rev: i.Rev, Owner: i.Owner,
 		DedupeKey: i.DedupeKey, MessageID: i.Message, AttemptNo: i.Attempt, LeaseID: "forgotten", JobID: e.JobID,
 		StepID: s.ID, TenantID: e.Job.Tenant, Service: s.Service, StepType: s.Type, CreatedAt: i.Created,
 		UpdatedAt: i.Updated, Requests: i.Requests,

@@ -78,6 +78,7 @@ type StepRow struct {
 	WorkID, Owner          string // As it shows them.
 	Index, Attempt, Lane   int
 	Expires, Timeout, Next time.Time
+	ClaimLease             time.Duration // As its worker asked, 0 if it did not.
 	Output, Result         string
 	GaveOutput, GaveResult bool
 	Memory                 []AttemptMemory
@@ -101,7 +102,8 @@ func ReadStep(p tablestore.Properties) StepRow {
 		Type: c.text("step_type"), Service: c.text("service"), ErrorCode: c.text("last_error_code"),
 		WorkID: c.text("work_id"), Owner: c.text("owner"), Index: c.int("step_index"), Attempt: c.int("attempt_no"), Lane: c.int("lane"),
 		Expires: c.time("lease_expires_at"), Timeout: c.time("timeout_at"), Next: c.time("next_attempt_at"),
-		Output: c.text("output_ref"), Result: c.text("result_ref"), MaxAttempts: c.int("max_attempts"),
+		ClaimLease: time.Duration(c.int("claim_lease_ms")) * time.Millisecond,
+		Output:     c.text("output_ref"), Result: c.text("result_ref"), MaxAttempts: c.int("max_attempts"),
 		GaveOutput: c.get("gave_output").Bool(), GaveResult: c.get("gave_result").Bool(),
 	}
 	for i, cause := range []string{"dispatch", "ack", "execution"} {
@@ -176,7 +178,6 @@ type ItemRow struct {
 	Step, First, Attempt, Claims int // First is the attempt for which the item was made.
 	Rev, ReadyRev                int64
 	ReadySince, Created, Updated time.Time
-	ClaimLease                   time.Duration
 	Open, Removed                bool // Only the key says whether the item is open.
 	Requests                     []lifecycle.Remembered
 }
@@ -189,8 +190,7 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 		Owner: c.text("owner"), Ended: c.text("ended"), ErrorCode: c.text("error_code"), Step: c.int("step_index"),
 		Attempt: c.int("attempt_no"), Claims: c.int("claims"), Rev: c.get("rev").Int(), ReadyRev: c.get("ready_rev").Int(),
 		ReadySince: c.time("ready_since"), Created: c.time("created_at"), Updated: c.time("updated_at"),
-		ClaimLease: time.Duration(c.int("claim_lease_ms")) * time.Millisecond,
-		Open:       strings.HasPrefix(key, "OPENITEM:"), Removed: c.get("removed").Bool(),
+		Open: strings.HasPrefix(key, "OPENITEM:"), Removed: c.get("removed").Bool(),
 	}
 	parts := strings.Split(key, ":")
 	var err error

@@ -284,6 +284,29 @@ func TestAPauseOfAServiceHoldsBackItsSteps(t *testing.T) {
 	}
 }
 
+// The lease that a claim asks for is that of its start and heartbeats, too.
+func TestAClaimAsksForItsLease(t *testing.T) {
+	t.Parallel()
+	for seconds, want := range map[string]time.Duration{
+		"90": 90 * time.Second, "0.001": time.Second, "86400": 15 * time.Minute, "0": 15 * time.Minute,
+	} {
+		h := newHarness(t)
+		h.submitted(t)
+		claim := fmt.Sprintf(`{"owner":"o","request_id":"claim","lease_seconds":%s,"start":true}`, seconds)
+		item := decoded[api.ClaimedWork](t, h.given(t, "POST /v1/work:claim", claim)).Items[0]
+		leased := func(how string, expires, now time.Time) {
+			t.Helper()
+			if got := expires.Sub(now); got != want {
+				t.Errorf("with lease_seconds %s, %s gives %s, want %s", seconds, how, got, want)
+			}
+		}
+		leased("the claim", item.Lease.ExpiresAt.Time, item.UpdatedAt.Time)
+		beat := fmt.Sprintf(`{"owner":"o","expected_rev":%d,"request_id":"beat"}`, item.Rev)
+		item = decoded[api.WorkItem](t, h.given(t, "POST /v1/work/"+item.WorkID+":heartbeat", beat))
+		leased("a heartbeat", item.Lease.ExpiresAt.Time, item.UpdatedAt.Time)
+	}
+}
+
 func TestAPauseExpiresByTheServersClock(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -233,15 +233,12 @@ func (l *Ledger) decideClaim(
 // claimVerb returns the claim of one item as a verb. To the job it is the delivery,
 // which starts the ACK deadline; with the start it is the ACK.
 func claimVerb(workID string, id OutboxID, c *Claim) *verb {
-	event := func(item *lifecycle.Item, now time.Time) statemachine.Event {
+	event := func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		pair := statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
-		switch {
-		case c.Start:
-			return statemachine.Ack{StepID: item.StepID, Pair: pair}
-		case c.Lease > 0:
-			return statemachine.Claimed{StepID: item.StepID, Pair: pair, By: now.Add(c.Lease)}
+		if c.Start {
+			return statemachine.Ack{StepID: item.StepID, Pair: pair, Lease: c.Lease}
 		}
-		return statemachine.Claimed{StepID: item.StepID, Pair: pair}
+		return statemachine.Claimed{StepID: item.StepID, Pair: pair, Lease: c.Lease}
 	}
 	return &verb{
 		workID: workID, id: id, claim: c,

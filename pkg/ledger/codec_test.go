@@ -142,7 +142,7 @@ func TestCodec_WritesANumberThatIsZero(t *testing.T) {
 		want := map[string][]string{
 			"job": {"v", "rev", "current_step_index", "attempts_total"},
 			"step": {
-				"v", "step_index", "attempt_no", "spent_dispatch", "spent_ack", "spent_execution", "ack_timeout_ms", "lease_ms",
+				"v", "step_index", "attempt_no", "claim_lease_ms", "spent_dispatch", "spent_ack", "spent_execution", "ack_timeout_ms", "lease_ms",
 				"timeout_ms", "max_attempts", "lane",
 			},
 			"outbox":   {"v", "step_index", "attempt_no", "failures", "lane"},

@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"cmp"
 	"encoding/json"
 	"time"
 )
@@ -110,6 +111,10 @@ type Step struct {
 	// while AWAITING_ACK the zero time says that the directive waits in the
 	// pull queue for a worker.
 	LeaseExpiresAt time.Time
+	// ClaimLease is the lease that the worker asked for when it claimed the attempt in the
+	// pull queue, or 0. It replaces the policy's ACK timeout, and then its lease unless that
+	// is shorter.
+	ClaimLease time.Duration
 	// StartedAt is when an attempt was last started: its ACK.
 	StartedAt time.Time
 	// TimeoutAt is the absolute end of the attempt's run, or the zero time.
@@ -263,6 +268,14 @@ func (a *Aggregate) Active() (int, bool) {
 // the worker's report or a deadline ends it.
 func (s *Step) held() bool {
 	return s.State == StepInProgress || s.State == StepAwaitingAck && !s.LeaseExpiresAt.IsZero()
+}
+
+// ackTimeout returns how long a claim, or a heartbeat before the ACK, lasts.
+func (s *Step) ackTimeout() time.Duration { return cmp.Or(s.ClaimLease, s.Policy.AckTimeout) }
+
+// lease returns how long an ACK or a heartbeat of the attempt lasts.
+func (s *Step) lease() time.Duration {
+	return min(cmp.Or(s.ClaimLease, s.Policy.Lease), s.Policy.Lease)
 }
 
 // attemptEnd returns the earlier of the lease's end and the absolute timeout.

@@ -155,7 +155,7 @@ func TestBus_AClaimedAttemptStaysWithItsWorker(t *testing.T) {
 	s.does(statemachine.DeadlinePassed{})
 	s.is(statemachine.JobDispatching, awaiting)
 	s.wakes(statemachine.WakeTimer, time.Second)
-	s.does(statemachine.ClaimExtended{StepID: "one", Pair: s.pair(), By: s.now.Add(time.Minute)})
+	s.does(statemachine.ClaimExtended{StepID: "one", Pair: s.pair()})
 	s.does(s.ack())
 	s.does(s.result(statemachine.ResultSucceeded))
 	s.is(statemachine.JobInProgress, succeeded, dispatching)

@@ -1,6 +1,7 @@
 package statemachine
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"slices"
@@ -134,10 +135,8 @@ func (e Claimed) decide(c *change) {
 		c.refuse(CodeIllegalTransition, "step %q is in a worker's hands, or ended", step.ID)
 		return
 	}
-	step.LeaseExpiresAt = deadline(e.By, 0)
-	if e.By.IsZero() {
-		step.LeaseExpiresAt = deadline(c.env.Now, step.Policy.AckTimeout)
-	}
+	step.ClaimLease = e.Lease
+	step.LeaseExpiresAt = deadline(c.env.Now, step.ackTimeout())
 	c.touch(step)
 	c.noteStep(step, EventStepClaimed, "claimed")
 }
@@ -154,7 +153,7 @@ func (e ClaimExtended) decide(c *change) {
 	}
 	c.light(step)
 	step.progressed(e.Progress)
-	if by := deadline(e.By, 0); by.After(step.LeaseExpiresAt) {
+	if by := deadline(c.env.Now, step.ackTimeout()); by.After(step.LeaseExpiresAt) {
 		step.LeaseExpiresAt = by
 	}
 }
@@ -174,6 +173,7 @@ func (e Ack) decide(c *change) {
 		c.stale(step, e.Pair)
 	case !c.closed(step):
 		c.reported(step, e.Report)
+		step.ClaimLease = cmp.Or(e.Lease, step.ClaimLease)
 		c.start(step, "ACK")
 	}
 }
@@ -223,7 +223,7 @@ func (c *change) acked(step *Step, cause string) {
 
 // extendLease renews the lease for its full duration from now, within the absolute timeout.
 func (c *change) extendLease(step *Step) {
-	step.LeaseExpiresAt = deadline(c.env.Now, step.Policy.Lease)
+	step.LeaseExpiresAt = deadline(c.env.Now, step.lease())
 	step.LeaseExpiresAt = step.attemptEnd()
 }
 

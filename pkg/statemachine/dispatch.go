@@ -89,6 +89,7 @@ func (c *change) newPair(step *Step) {
 	step.LeaseID = c.env.LeaseID
 	step.LeaseExpiresAt = deadline(c.env.Now, c.env.Hold+step.Policy.AckTimeout)
 	step.TimeoutAt = time.Time{}
+	step.ClaimLease = 0
 	step.WorkID, step.Owner = "", ""
 	step.remember()
 }

@@ -66,29 +66,30 @@ type PublishRejected struct {
 	Reason    string
 }
 
-// Claimed is a worker's claim of a directive in the pull queue, which delivers it.
-// By is the deadline of its ACK; the zero time means the step's ACK timeout.
+// Claimed is a worker's claim of a directive in the pull queue, which delivers it. Lease is
+// the lease that the worker asks for, see [Step.ClaimLease].
 type Claimed struct {
 	StepID string
 	Pair   Pair
-	By     time.Time
+	Lease  time.Duration // Optional.
 }
 
-// ClaimExtended moves the ACK deadline of a claimed directive.
+// ClaimExtended gives a claimed directive the time until its ACK again, from now.
 type ClaimExtended struct {
 	StepID   string
 	Pair     Pair
-	By       time.Time
 	Progress *Progress // Optional.
 }
 
-// Ack is a worker's ACK.
+// Ack is a worker's ACK. Lease is the lease that the worker asks for if this is also its
+// claim, see [Step.ClaimLease].
 //
 // Source: Option B spec, 11.2.
 type Ack struct {
 	StepID string
 	Pair   Pair
 	Report Report
+	Lease  time.Duration // Optional.
 }
 
 // Heartbeat says that a worker is still working.

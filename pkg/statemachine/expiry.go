@@ -45,7 +45,7 @@ func (e DeadlinePassed) outage(step *Step, row *Outbox) time.Time {
 func (c *change) grace(step *Step, outage time.Time) bool {
 	extra := step.Policy.AckTimeout
 	if step.State == StepInProgress {
-		extra = step.Policy.Lease / 3
+		extra = step.lease() / 3
 	}
 	until := deadline(outage, extra)
 	timedOut := !step.TimeoutAt.IsZero() && !step.TimeoutAt.After(c.env.Now)

@@ -1,6 +1,7 @@
 package statemachine_test
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"testing"
@@ -40,6 +41,10 @@ func violations(before *statemachine.Aggregate, d *statemachine.Decision, env st
 		holds := step.State == statemachine.StepDispatching || step.State == statemachine.StepAwaitingAck ||
 			step.State == statemachine.StepInProgress
 		report(holds && step.LeaseID == "", "step %d is %s without a lease", i, step.State)
+		report(step.State == statemachine.StepDispatching && step.ClaimLease != 0, "step %d has the lease of a claim before", i)
+		reported := step.State == statemachine.StepInProgress && step.UpdatedAt.Equal(env.Now)
+		report(reported && step.LeaseExpiresAt.After(env.Now.Add(min(step.Policy.Lease, cmp.Or(step.ClaimLease, step.Policy.Lease)))),
+			"step %d, which asked for a lease of %s, has one until %s, and now is %s", i, step.ClaimLease, step.LeaseExpiresAt, env.Now)
 	}
 	report(running > 1, "%d steps are in progress", running)
 	report(total != after.Job.AttemptsTotal, "attempts_total is %d, the steps have %d", after.Job.AttemptsTotal, total)
@@ -150,7 +155,9 @@ func lifeOf(s *story) []statemachine.Event {
 		statemachine.Stall{StepID: s.step().ID, AttemptNo: s.step().AttemptNo},
 		s.ack(), s.ack(), s.heartbeat(), s.result(statemachine.ResultSucceeded), s.result(statemachine.ResultFailedRetry),
 		s.result(statemachine.ResultFailedFinal), s.claimed(),
-		statemachine.ClaimExtended{StepID: s.step().ID, Pair: s.pair(), By: s.now.Add(time.Minute)},
+		statemachine.ClaimExtended{StepID: s.step().ID, Pair: s.pair()},
+		statemachine.Claimed{StepID: s.step().ID, Pair: s.pair(), Lease: time.Minute},
+		statemachine.Ack{StepID: s.step().ID, Pair: s.pair(), Lease: time.Minute},
 	}
 	if s.agg.Outbox != nil {
 		events = append(events, s.published(), statemachine.PublishRejected{

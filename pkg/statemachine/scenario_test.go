@@ -114,7 +114,7 @@ func TestScenarios_RejectInvalidFiles(t *testing.T) {
 		{"a time alone", why + "job one\n+1s\n", `f.txt:5: nothing happens at that time`},
 		{"a bad time", why + "job one\n+1 accept\n", `f.txt:5: "1" is no duration`},
 		{"a time in the past", why + "job one\n+2s accept\n\n+1s pause\n", "f.txt:7: +1s lies in the past"},
-		{"a time without a sign", why + "job one\naccept\nclaimed one#1 by=1m\n", `f.txt:6: "1m" is no time`},
+		{"a time without a sign", why + "job one\naccept\ndeadline-passed outage=1m\n", `f.txt:6: "1m" is no time`},
 		{"no attempt", why + "job one\naccept\nack\n", "f.txt:6: it needs to say which attempt"},
 		{"a step for an attempt", why + "job one\naccept\nack one\n", `f.txt:6: unknown word "one"`},
 		{"an attempt without a number", why + "job one\naccept\nack one#x\n", `f.txt:6: "x" is no number`},

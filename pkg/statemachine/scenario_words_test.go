@@ -27,14 +27,14 @@ var verbs = map[string]verb{
 	"publish-rejected": {"attempt permanent", func(a *args) statemachine.Event {
 		return statemachine.PublishRejected{OutboxID: a.row.ID, AttemptNo: a.row.AttemptNo, Permanent: a.says("permanent")}
 	}},
-	"claimed": {"attempt forged by", func(a *args) statemachine.Event {
-		return statemachine.Claimed{StepID: a.row.StepID, Pair: a.pair(), By: a.clock("by")}
+	"claimed": {"attempt forged lease", func(a *args) statemachine.Event {
+		return statemachine.Claimed{StepID: a.row.StepID, Pair: a.pair(), Lease: a.duration("lease")}
 	}},
-	"claim-extended": {"attempt forged by", func(a *args) statemachine.Event {
-		return statemachine.ClaimExtended{StepID: a.row.StepID, Pair: a.pair(), By: a.clock("by")}
+	"claim-extended": {"attempt forged", func(a *args) statemachine.Event {
+		return statemachine.ClaimExtended{StepID: a.row.StepID, Pair: a.pair()}
 	}},
-	"ack": {"attempt forged", func(a *args) statemachine.Event {
-		return statemachine.Ack{StepID: a.row.StepID, Pair: a.pair()}
+	"ack": {"attempt forged lease", func(a *args) statemachine.Event {
+		return statemachine.Ack{StepID: a.row.StepID, Pair: a.pair(), Lease: a.duration("lease")}
 	}},
 	"heartbeat": {"attempt forged", func(a *args) statemachine.Event {
 		return statemachine.Heartbeat{StepID: a.row.StepID, Pair: a.pair()}

@@ -406,11 +406,26 @@ func TestStory_APulledDirectiveWaitsForItsWorker(t *testing.T) {
 	s.does(s.claimed())
 	s.wakes(statemachine.WakeTimer, 30*time.Second)
 	s.answers(s.claimed(), statemachine.Refused, statemachine.CodeIllegalTransition)
-	s.does(statemachine.ClaimExtended{StepID: "one", Pair: s.pair(), By: s.now.Add(time.Minute)})
-	s.later(31 * time.Second)
+	s.later(20 * time.Second)
+	s.does(statemachine.ClaimExtended{StepID: "one", Pair: s.pair()})
+	s.later(11 * time.Second)
 	s.does(statemachine.DeadlinePassed{})
 	s.is(statemachine.JobDispatching, awaiting)
-	s.wakes(statemachine.WakeTimer, 29*time.Second)
+	s.wakes(statemachine.WakeTimer, 19*time.Second)
+}
+
+// A heartbeat makes no deadline earlier: the job's timer is not due before.
+func TestStory_AHeartbeatKeepsALongerGrace(t *testing.T) {
+	t.Parallel()
+	s := queueStory(t)
+	s.does(statemachine.Claimed{StepID: "one", Pair: s.pair(), Lease: 10 * time.Second})
+	s.later(time.Hour)
+	s.does(statemachine.DeadlinePassed{Outage: s.now})
+	s.wakes(statemachine.WakeTimer, 30*time.Second)
+	s.does(statemachine.ClaimExtended{StepID: "one", Pair: s.pair()})
+	if left := s.step().LeaseExpiresAt.Sub(s.now); left != 30*time.Second {
+		t.Errorf("%s are left", left)
+	}
 }
 
 func TestStory_AnOutageGivesAGrace(t *testing.T) {

@@ -197,7 +197,7 @@ func (w *Waiting) held(step *Step, now time.Time) {
 	if step.Owner != "" {
 		w.BlockedBy = Blocker{BlockerWork, step.WorkID}
 	}
-	silent := heard.Add(step.Policy.Lease / 2)
+	silent := heard.Add(step.lease() / 2)
 	switch {
 	case w.Reason == ReasonDelivered:
 		w.Detail = fmt.Sprintf("attempt %d was delivered to %s, and its ACK is due by %s", step.AttemptNo, worker, stamp(end))

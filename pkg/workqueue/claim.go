@@ -27,7 +27,8 @@ type ClaimRequest struct {
 	Max int
 	// Wait is how long to wait for a first item.
 	Wait time.Duration
-	// Lease replaces the step's ACK timeout until the start, if it is not 0.
+	// Lease, unless it is 0, is the lease of the items, from the claim and from each
+	// heartbeat on. From the start, the step's own lease bounds it.
 	Lease time.Duration
 	// Start also starts the items, in the same change.
 	Start bool

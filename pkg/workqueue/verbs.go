@@ -51,11 +51,11 @@ func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (
 }
 
 // Heartbeat extends the lease of a running item, or the ACK deadline of a claimed
-// one by as much as the claim gave. progress is kept for readers unless it is nil.
+// one. progress is kept for readers unless it is nil.
 func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Request, progress *statemachine.Progress) (View, error) {
-	return q.do(ctx, workID, lifecycle.OpHeartbeat, r, func(item *lifecycle.Item, now time.Time) statemachine.Event {
+	return q.do(ctx, workID, lifecycle.OpHeartbeat, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
 		if item.Status == lifecycle.StatusClaimed {
-			return statemachine.ClaimExtended{StepID: item.StepID, Pair: pairOf(item), By: now.Add(item.ClaimLease), Progress: progress}
+			return statemachine.ClaimExtended{StepID: item.StepID, Pair: pairOf(item), Progress: progress}
 		}
 		return statemachine.Heartbeat{StepID: item.StepID, Pair: pairOf(item), Progress: progress}
 	})

@@ -74,7 +74,6 @@ func Validate(item Item) error {
 	if known {
 		v.exactly(must.owner, item.Owner != "", "owner", item.Status)
 		v.exactly(must.lease, !item.LeaseExpiresAt.IsZero(), "lease", item.Status)
-		v.require(item.ClaimLease == 0 || item.Status == StatusClaimed, "claim_lease", "must be absent when %s", item.Status)
 		v.exactly(must.result, len(item.Result) > 0, "result", item.Status)
 		v.exactly(must.failure, item.Error != nil, "error", item.Status)
 		v.require(len(item.Result) == 0 || isObject(item.Result), "result", "must be a JSON object")

@@ -125,18 +125,6 @@ func TestValidateNamesWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestOnlyAClaimedItemHasAClaimLease(t *testing.T) {
-	t.Parallel()
-	for _, status := range lifecycle.Statuses() {
-		item := in(t, status)
-		item.ClaimLease = lease
-		got := violated(t, lifecycle.Validate(item))
-		if want := status != lifecycle.StatusClaimed; (len(got) > 0) != want || want && got[0] != "claim_lease" {
-			t.Errorf("%s: violated %v", status, got)
-		}
-	}
-}
-
 func TestValidateLooksIntoTheEnd(t *testing.T) {
 	t.Parallel()
 	succeeded, failed := in(t, "succeeded"), in(t, "failed")

@@ -41,9 +41,6 @@ type Item struct {
 	// LeaseExpiresAt is when the lease ends unless it is extended; zero if there is
 	// no lease.
 	LeaseExpiresAt time.Time
-	// ClaimLease is the length of the lease that the claim gave; a heartbeat gives
-	// as much again. Only a claimed item has one.
-	ClaimLease time.Duration
 	// Result is a JSON object, with output_ref and result_ref if there are any. Only
 	// a succeeded item has one.
 	Result json.RawMessage

@@ -125,9 +125,6 @@ func (i *Item) enter(move Transition, now time.Time) {
 	if !move.To.Held() {
 		i.Owner, i.LeaseExpiresAt = "", time.Time{}
 	}
-	if move.To != StatusClaimed {
-		i.ClaimLease = 0
-	}
 }
 
 // remember adds a request and drops those that may be forgotten, in a new slice.
@@ -208,11 +205,7 @@ func (d Directive) validate() error {
 // direct reclaim must not ask for that. Errors are those of the package comment; a
 // zero leaseUntil is an [ErrInvalidRequest].
 func Claim(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
-	change, err := underLease(item, OpClaimNext, request, leaseUntil, now)
-	if err == nil && !change.Repeat {
-		change.Item.ClaimLease = leaseUntil.Sub(now)
-	}
-	return change, err
+	return underLease(item, OpClaimNext, request, leaseUntil, now)
 }
 
 // ClaimAndStart claims the item and starts it in one change: two transitions with

@@ -105,23 +105,6 @@ func TestWorkersMovesSetOwnerAndLease(t *testing.T) {
 	}
 }
 
-func TestAClaimedItemKnowsForHowLongItWasClaimed(t *testing.T) {
-	t.Parallel()
-	claimed := in(t, "claimed")
-	if claimed.ClaimLease != lease {
-		t.Errorf("claimed for %s, want %s", claimed.ClaimLease, lease)
-	}
-	beaten := must(t)(lifecycle.Heartbeat(claimed, by(anna, claimed), t0.Add(3*lease), t0.Add(time.Second)))
-	if beaten.ClaimLease != lease {
-		t.Errorf("after a heartbeat, claimed for %s, want %s", beaten.ClaimLease, lease)
-	}
-	for _, op := range []lifecycle.Operation{"start", "stall"} {
-		if moved := must(t)(perform(op, claimed, by(actorOf(op), claimed), t0)); moved.ClaimLease != 0 {
-			t.Errorf("after %s, claimed for %s", op, moved.ClaimLease)
-		}
-	}
-}
-
 func TestClaimAndStartIsTwoTransitions(t *testing.T) {
 	t.Parallel()
 	item := queued(t)

@@ -206,8 +206,8 @@ func claim(owner string) verb {
 
 func claimFor(owner string, lease time.Duration) verb {
 	v := claim(owner)
-	v.event = func(j *job, item lifecycle.Item) statemachine.Event {
-		return statemachine.Claimed{StepID: item.StepID, Pair: pairOf(&item), By: j.now.Add(lease)}
+	v.event = func(_ *job, item lifecycle.Item) statemachine.Event {
+		return statemachine.Claimed{StepID: item.StepID, Pair: pairOf(&item), Lease: lease}
 	}
 	return v
 }
@@ -225,9 +225,9 @@ func begin(owner string) verb {
 }
 
 func beat(owner string) verb {
-	return verb{operation: lifecycle.OpHeartbeat, actor: owner, event: func(j *job, item lifecycle.Item) statemachine.Event {
+	return verb{operation: lifecycle.OpHeartbeat, actor: owner, event: func(_ *job, item lifecycle.Item) statemachine.Event {
 		if item.Status == lifecycle.StatusClaimed {
-			return statemachine.ClaimExtended{StepID: item.StepID, Pair: pairOf(&item), By: j.now.Add(item.ClaimLease)}
+			return statemachine.ClaimExtended{StepID: item.StepID, Pair: pairOf(&item)}
 		}
 		return statemachine.Heartbeat{StepID: item.StepID, Pair: pairOf(&item)}
 	}}

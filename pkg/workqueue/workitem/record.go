@@ -60,8 +60,6 @@ type Record struct {
 	// Claims counts the claims of the item, and Rev its moves.
 	Claims int
 	Rev    int64
-	// ClaimLease is the length of the lease that the claim gave, until the start.
-	ClaimLease time.Duration
 	// ReadySince, ReadyRev and AttemptNo name the one ready hint of a queued item.
 	// They stay after the item was claimed, so that a requeue and a purge delete a
 	// hint that a crash left.
@@ -95,7 +93,7 @@ func (r *Record) Open() bool { return r.Ended == "" }
 func View(agg *statemachine.Aggregate, r *Record) lifecycle.Item {
 	step := &agg.Steps[r.StepIndex]
 	item := lifecycle.Item{
-		WorkID: r.WorkID, Status: r.status(step), Attempt: r.Claims, Rev: r.Rev, Owner: r.Owner, ClaimLease: r.ClaimLease,
+		WorkID: r.WorkID, Status: r.status(step), Attempt: r.Claims, Rev: r.Rev, Owner: r.Owner,
 		DedupeKey: r.DedupeKey, MessageID: r.MessageID, AttemptNo: r.AttemptNo,
 		JobID: agg.Job.ID, StepID: step.ID, TenantID: agg.Job.TenantID, Service: step.Service, StepType: step.Type,
 		CreatedAt: r.CreatedAt, UpdatedAt: r.UpdatedAt, Requests: r.Requests,
@@ -164,7 +162,7 @@ func resultOf(step *statemachine.Step) json.RawMessage {
 
 // take copies the item into the record after a move.
 func (r *Record) take(item *lifecycle.Item) {
-	r.Owner, r.Claims, r.Rev, r.ClaimLease = item.Owner, item.Attempt, item.Rev, item.ClaimLease
+	r.Owner, r.Claims, r.Rev = item.Owner, item.Attempt, item.Rev
 	r.AttemptNo, r.MessageID = item.AttemptNo, item.MessageID
 	r.Requests, r.UpdatedAt = item.Requests, item.UpdatedAt
 	if item.Error != nil {

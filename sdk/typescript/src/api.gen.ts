@@ -2371,9 +2371,11 @@ export interface components {
             wait_seconds?: number;
             /**
              * Format: double
-             * @description The time within which the claim must be started or extended; absent or 0 means the
-             *     step's ACK timeout.
-             * @example 900
+             * @description The lease of the items: how long the worker may be silent before another gets the
+             *     step. The claim, the start and each heartbeat last that long, after the start at
+             *     most as long as the step's own lease. Less than a second counts as one. Absent or 0
+             *     means the step's ACK timeout, and after the start its lease.
+             * @example 90
              */
             lease_seconds?: number;
             /**
