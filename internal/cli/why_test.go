@@ -61,7 +61,7 @@ func TestWhy(t *testing.T) {
 		name string
 		job  api.Job
 	}{
-		{"backoff", wait(api.JobStateInProgress, api.WaitingReasonBackoff, "attempt 7 of 10 at "+stamp+" after ocr_timeout", nil)},
+		{"backoff", wait(api.JobStateInProgress, api.WaitingReasonBackoff, "execution retry 6 of 9 at "+stamp+" after ocr_timeout", nil)},
 		{"job_paused", waitingJob(api.JobStatePaused, api.Waiting{Reason: api.WaitingReasonJobPaused, Since: since, Detail: "the job is paused, and goes on when it is resumed"})},
 		{"scope_paused", waitingJob(api.JobStateDispatching, api.Waiting{
 			Reason: api.WaitingReasonScopePaused, Since: since, Detail: "paused by ops-1: OCR is down", BlockedBy: &api.Blocker{Type: api.BlockerTypePause, ID: "service:embed"},

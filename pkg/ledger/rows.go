@@ -151,6 +151,7 @@ var stepCodec = newCodec(slices.Concat([]column[statemachine.Step]{
 	integer("spent_dispatch", func(s *statemachine.Step) *int { return &s.Spent.Dispatch }),
 	integer("spent_ack", func(s *statemachine.Step) *int { return &s.Spent.Ack }),
 	integer("spent_execution", func(s *statemachine.Step) *int { return &s.Spent.Execution }),
+	text("retry_cause", func(s *statemachine.Step) *statemachine.Cause { return &s.RetryCause }),
 	millis("ack_timeout_ms", func(s *statemachine.Step) *time.Duration { return &s.Policy.AckTimeout }),
 	millis("lease_ms", func(s *statemachine.Step) *time.Duration { return &s.Policy.Lease }),
 	millis("timeout_ms", func(s *statemachine.Step) *time.Duration { return &s.Policy.Timeout }),

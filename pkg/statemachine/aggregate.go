@@ -124,6 +124,9 @@ type Step struct {
 	// OutboxID is the outbox row of the latest attempt.
 	OutboxID string
 	Spent    Spent
+	// RetryCause is the budget that the latest failed attempt spent; empty if an operator
+	// has taken an attempt from its worker since.
+	RetryCause Cause
 	// Attempts is the step's memory of its attempts, oldest first.
 	Attempts []Attempt
 	// LastReport is the report of the latest callback applied to the step.
@@ -182,11 +185,35 @@ type Policy struct {
 	MaxAttempts int
 }
 
+// Cause is a kind of failure. Each has its own budget: a list of delays.
+type Cause string
+
+// The causes.
+const (
+	CauseDispatch  Cause = "dispatch"  // the bus rejected the directive
+	CauseAck       Cause = "ack"       // no worker acknowledged the directive in time
+	CauseExecution Cause = "execution" // the worker failed, or did not report in time
+)
+
 // Spent counts a step's failures by cause.
 type Spent struct {
 	Dispatch  int
 	Ack       int
 	Execution int
+}
+
+func (s *Spent) total() int { return s.Dispatch + s.Ack + s.Execution }
+
+// budget returns the count of a cause's failures and the delays before its retries.
+func (s *Step) budget(of Cause) (spent *int, delays []time.Duration) {
+	switch of {
+	case CauseDispatch:
+		return &s.Spent.Dispatch, s.Policy.Dispatch
+	case CauseAck:
+		return &s.Spent.Ack, s.Policy.Ack
+	default:
+		return &s.Spent.Execution, s.Policy.Execution
+	}
 }
 
 // Attempt is what a step remembers of one attempt, so that the repeat of a callback gets

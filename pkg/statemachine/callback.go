@@ -278,7 +278,7 @@ func (e Result) decide(c *change) {
 		step.keepOutput(e)
 		c.failStep(step, code, message, "RESULT FAILED_FINAL")
 	case ResultFailedRetry:
-		c.failAttempt(step, &step.Spent.Execution, step.Policy.Execution, failure{
+		c.failAttempt(step, CauseExecution, failure{
 			code: code, message: message, trigger: "RESULT FAILED_RETRY", retryAfter: e.RetryAfter,
 		})
 	}

@@ -140,6 +140,7 @@ func (e Stall) decide(c *change) {
 		if len(step.Policy.Execution) > 0 {
 			delay = step.Policy.Execution[0]
 		}
+		step.RetryCause = ""
 		c.waitForRetry(step, deadline(c.env.Now, c.jitter(delay)), cause, "")
 	}
 }

@@ -180,7 +180,7 @@ func (e PublishRejected) decide(c *change) {
 	step := &c.agg.Steps[row.StepIndex]
 	row.Failures++
 	row.LastError = reason
-	delay, again := step.spend(&step.Spent.Dispatch, step.Policy.Dispatch)
+	delay, again := step.spend(CauseDispatch)
 	c.touch(step)
 	if e.Permanent || !again {
 		c.outbox(OutboxFailedFinal, "publish failed final")

@@ -82,7 +82,7 @@ func (c *change) expire(step *Step) bool {
 		if step.LeaseExpiresAt.IsZero() || step.LeaseExpiresAt.After(now) {
 			return false
 		}
-		c.failAttempt(step, &step.Spent.Ack, step.Policy.Ack, failure{
+		c.failAttempt(step, CauseAck, failure{
 			code: ErrorAckTimeout, trigger: "ACK timeout",
 			message: fmt.Sprintf("no ACK for attempt %d by %s", step.AttemptNo, stamp(step.LeaseExpiresAt)),
 		})
@@ -97,7 +97,7 @@ func (c *change) expire(step *Step) bool {
 			f.code, f.trigger = ErrorStepTimeout, "step timeout"
 			f.message = fmt.Sprintf("attempt %d ran longer than %s", step.AttemptNo, step.Policy.Timeout)
 		}
-		c.failAttempt(step, &step.Spent.Execution, step.Policy.Execution, f)
+		c.failAttempt(step, CauseExecution, f)
 	case StepFailedRetry:
 		if c.agg.Job.State == JobPaused || step.NextAttemptAt.After(now) {
 			return false
@@ -126,15 +126,15 @@ type failure struct {
 	retryAfter time.Duration
 }
 
-// failAttempt spends one delay of the failure's budget: the step waits for its next
+// failAttempt spends one delay of the cause's budget: the step waits for its next
 // attempt, ends as FAILED_FINAL, or is cancelled with its job.
-func (c *change) failAttempt(step *Step, spent *int, delays []time.Duration, f failure) {
+func (c *change) failAttempt(step *Step, cause Cause, f failure) {
 	step.LastErrorCode, step.LastErrorMessage = f.code, f.message
 	if c.agg.Job.State == JobCancelling {
 		c.cancelRest(f.trigger)
 		return
 	}
-	delay, again := step.spend(spent, delays)
+	delay, again := step.spend(cause)
 	if !again {
 		c.failStep(step, f.code, f.message, f.trigger)
 		return
@@ -148,12 +148,14 @@ func (c *change) failAttempt(step *Step, spent *int, delays []time.Duration, f f
 
 // spend counts a failure of one cause and returns the delay before the retry, or false
 // if the cause's delays or the cap over all causes are exhausted.
-func (s *Step) spend(count *int, delays []time.Duration) (time.Duration, bool) {
+func (s *Step) spend(cause Cause) (time.Duration, bool) {
+	count, delays := s.budget(cause)
 	*count++
+	s.RetryCause = cause
 	if *count > len(delays) {
 		return 0, false
 	}
-	attempts := s.Spent.Dispatch + s.Spent.Ack + s.Spent.Execution + 1
+	attempts := s.Spent.total() + 1
 	if s.Policy.MaxAttempts > 0 && attempts > s.Policy.MaxAttempts {
 		return 0, false
 	}

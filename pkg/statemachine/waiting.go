@@ -240,20 +240,23 @@ func prefixed(prefix, text string) string {
 // backoff completes the wait for the delay before an attempt.
 func (w *Waiting) backoff(step *Step, until time.Time) {
 	w.Until = until
-	spent, most := step.Spent.Dispatch+step.Spent.Ack+step.Spent.Execution, step.Policy.mostAttempts()
-	w.Detail = fmt.Sprintf("attempt %d of %d at %s", spent+1, most, stamp(until))
-	if step.LastErrorCode != "" {
-		w.Detail += " after " + step.LastErrorCode
+	if step.RetryCause == "" {
+		w.Detail = fmt.Sprintf("an operator ended attempt %d; the next is at %s and spends no retry", step.AttemptNo, stamp(until))
+		return
 	}
+	retry, allowed := step.retries()
+	w.Detail = fmt.Sprintf("%s retry %d of %d at %s after %s", step.RetryCause, retry, allowed, stamp(until), step.LastErrorCode)
 }
 
-// mostAttempts is how many attempts the budgets allow in total.
-func (p *Policy) mostAttempts() int {
-	most := 1 + len(p.Dispatch) + len(p.Ack) + len(p.Execution)
-	if p.MaxAttempts > 0 {
-		most = min(most, p.MaxAttempts)
+// retries numbers the retry that a step waits for among those of its cause, and returns how
+// many the cause's delays and the cap over all causes allow if no other cause spends more.
+func (s *Step) retries() (retry, allowed int) {
+	spent, delays := s.budget(s.RetryCause)
+	allowed = len(delays)
+	if most := s.Policy.MaxAttempts; most > 0 {
+		allowed = min(allowed, most-1-(s.Spent.total()-*spent))
 	}
-	return most
+	return *spent, allowed
 }
 
 // latest returns the later of two times.

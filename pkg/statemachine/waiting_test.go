@@ -1,6 +1,7 @@
 package statemachine_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -100,7 +101,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			around: statemachine.Surroundings{Pause: paused, Circuit: circuit},
 			want: statemachine.Waiting{
 				Reason: "backoff", Since: at(9*minute + 30*time.Second), Until: at(10*minute + 30*time.Second),
-				Detail: "attempt 2 of 5 at 2026-01-02T03:14:35.000Z after publish_rejected",
+				Detail: "dispatch retry 1 of 1 at 2026-01-02T03:14:35.000Z after publish_rejected",
 			},
 		},
 		"a row that the bus rejected, after its delay": {
@@ -176,7 +177,18 @@ func TestWaiting_EachReason(t *testing.T) {
 			around: statemachine.Surroundings{Pause: paused},
 			want: statemachine.Waiting{
 				Reason: "backoff", Since: at(9*minute + 45*time.Second), Until: at(10*minute + 15*time.Second),
-				Detail: "attempt 2 of 5 at 2026-01-02T03:14:20.000Z after TIMEOUT",
+				Detail: "execution retry 1 of 1 at 2026-01-02T03:14:20.000Z after TIMEOUT",
+			},
+		},
+		"before the next attempt, after an operator took the attempt": {
+			bus: statemachine.BusQueue, tell: func(s *story) {
+				running(s)
+				s.later(8*minute + 45*time.Second)
+				s.does(statemachine.Stall{StepID: s.step().ID, AttemptNo: 1})
+			},
+			want: statemachine.Waiting{
+				Reason: "backoff", Since: at(9*minute + 45*time.Second), Until: at(10*minute + 15*time.Second),
+				Detail: "an operator ended attempt 1; the next is at 2026-01-02T03:14:20.000Z and spends no retry",
 			},
 		},
 		"being cancelled": {
@@ -221,6 +233,55 @@ func TestWaiting_EachReason(t *testing.T) {
 			}
 			if diff := cmp.Diff(test.want, s.waits(test.around)); diff != "" {
 				t.Errorf("it waits for (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// Each cause has its own retries: those of another cause do not add to them, but the cap
+// over all causes may take some.
+func TestWaiting_CountsTheRetriesOfItsCause(t *testing.T) {
+	t.Parallel()
+	const ack, execution = statemachine.CauseAck, statemachine.CauseExecution
+	for name, test := range map[string]struct {
+		most     int
+		failures []statemachine.Cause
+		want     []string // of each failure; that of the last one, which ends the job, is empty
+	}{
+		"one cause": {10, []statemachine.Cause{execution, execution, execution}, []string{"execution retry 1 of 2", "execution retry 2 of 2", ""}},
+		"two causes": {
+			10,
+			[]statemachine.Cause{ack, execution, ack, execution, ack, ack},
+			[]string{"ack retry 1 of 3", "execution retry 1 of 2", "ack retry 2 of 3", "execution retry 2 of 2", "ack retry 3 of 3", ""},
+		},
+		"the cap ends it first": {3, []statemachine.Cause{ack, ack, ack}, []string{"ack retry 1 of 2", "ack retry 2 of 2", ""}},
+		"the cap, after another cause": {
+			3, []statemachine.Cause{execution, ack, ack}, []string{"execution retry 1 of 2", "ack retry 1 of 1", ""},
+		},
+		"no cap": {0, []statemachine.Cause{ack}, []string{"ack retry 1 of 3"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newStory(t)
+			s.agg.Steps[0].Policy = statemachine.Policy{
+				AckTimeout: time.Minute, Lease: time.Minute, MaxAttempts: test.most,
+				Ack: []time.Duration{time.Second, time.Second, time.Second}, Execution: []time.Duration{time.Second, time.Second},
+			}
+			for i, cause := range test.failures {
+				s.does(s.published())
+				if cause == execution {
+					s.does(s.ack())
+				}
+				s.later(time.Minute)
+				s.does(statemachine.DeadlinePassed{})
+				got, _, _ := strings.Cut(s.waits(statemachine.Surroundings{}).Detail, " at ")
+				if got != test.want[i] {
+					t.Errorf("failure %d: it waits for %q, want %q", i+1, got, test.want[i])
+				}
+				if test.want[i] != "" {
+					s.later(time.Second)
+					s.does(statemachine.DeadlinePassed{})
+				}
 			}
 		})
 	}
