@@ -33,6 +33,8 @@ COPY --from=build --chown=65532:65532 /out/data /var/lib/lucius
 COPY --from=build --chown=65532:65532 /out/tmp /tmp
 
 USER 65532:65532
+# `demo` writes to the current folder.
+WORKDIR /var/lib/lucius
 ENV LUCIUS_DATA_DIR=/var/lib/lucius \
     LUCIUS_PROTOCOLS_DIR=/etc/lucius/protocols
 VOLUME /var/lib/lucius

@@ -20,7 +20,7 @@ func TestAzureLocal_PrintsHowToGoOn(t *testing.T) {
 	if out, err := exec.Command("go", "build", "-o", binary, "../../internal/azurelocal").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	cmd := exec.Command(binary, "--lanes", "2", "--documents-dir", "../../testdata/documents", "--work-dir", t.TempDir())
+	cmd := exec.Command(binary, "--lanes", "2", "--documents-dir", "../../internal/demo/documents", "--work-dir", t.TempDir())
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

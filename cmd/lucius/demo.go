@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -21,10 +22,9 @@ func (p *program) demo() *cobra.Command {
 	}
 	var o demoOptions
 	flags := cmd.Flags()
-	flags.StringVar(&o.dir, "data-dir", "./lucius-demo", "folder for the demo's store and outputs")
+	flags.StringVar(&o.dir, "data-dir", "./lucius-demo", "folder for the demo's store, protocol, documents and outputs")
 	flags.StringVar(&o.listen, "listen-addr", "127.0.0.1:0", "loopback address to serve on")
-	flags.StringVar(&o.protocols, "protocols-dir", "./protocols", "folder of the protocol files")
-	flags.StringVar(&o.documents, "documents-dir", "./testdata/documents", "folder of the documents")
+	flags.StringVar(&o.documents, "documents-dir", "", "folder of the documents (default: the demo's own)")
 	flags.StringVar(&o.query, "query", "", "what to search the index for")
 	flags.BoolVar(&o.keep, "keep", false, "keep the server running at the end, until Ctrl-C")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.runDemo(cmd.Context(), o) }
@@ -32,15 +32,19 @@ func (p *program) demo() *cobra.Command {
 }
 
 type demoOptions struct {
-	dir, listen, protocols, documents, query string
-	keep                                     bool
+	dir, listen, documents, query string
+	keep                          bool
 }
 
 func (p *program) runDemo(ctx context.Context, o demoOptions) error {
+	if err := demo.Unpack(o.dir); err != nil {
+		return err
+	}
+	documents := cmp.Or(o.documents, filepath.Join(o.dir, "documents"))
 	// The environment of a real server has no influence.
 	loaded, err := config.LoadArgs([]string{
-		"--data-dir", filepath.Join(o.dir, "store"), "--listen-addr", o.listen, "--protocols-dir", o.protocols,
-		"--log-level", "warn", "--log-format", "text",
+		"--data-dir", filepath.Join(o.dir, "store"), "--listen-addr", o.listen,
+		"--protocols-dir", filepath.Join(o.dir, "protocols"), "--log-level", "warn", "--log-format", "text",
 	}, nil)
 	if err != nil {
 		return err
@@ -52,7 +56,7 @@ func (p *program) runDemo(ctx context.Context, o demoOptions) error {
 		fmt.Fprintf(p.Stdout, "lucius serves %s with its store in %s\n\n", baseURL, loaded.DataDir)
 		go func() {
 			played <- demo.Run(ctx, demo.Options{
-				BaseURL: baseURL, DocumentsDir: o.documents, WorkDir: filepath.Join(o.dir, "work"), Out: p.Stdout,
+				BaseURL: baseURL, DocumentsDir: documents, WorkDir: filepath.Join(o.dir, "work"), Out: p.Stdout,
 				Terminal: p.Terminal, Query: o.query,
 			})
 			if o.keep && ctx.Err() == nil {

@@ -295,7 +295,7 @@ func TestRun_PrintsConfigurationAndHelp(t *testing.T) {
 // documents is how many documents the demo has.
 func documents(t *testing.T) int {
 	t.Helper()
-	all, err := filepath.Glob("../../testdata/documents/*.[th]*")
+	all, err := filepath.Glob("../../internal/demo/documents/*.[th]*")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -308,9 +308,7 @@ func TestDemo_RunsToItsEndAndAgain(t *testing.T) {
 	for range 2 {
 		out := &output{}
 		p := &program{Env: cli.Env{Stdout: out, Stderr: out}}
-		err := p.run(t.Context(), []string{
-			"demo", "--data-dir", dir, "--protocols-dir", "../../protocols", "--documents-dir", "../../testdata/documents",
-		})
+		err := p.run(t.Context(), []string{"demo", "--data-dir", dir})
 		all := fmt.Sprintf("%d of %d documents ingested", documents(t), documents(t))
 		if err != nil || !strings.Contains(out.String(), all) || !strings.Contains(out.String(), "search:") {
 			t.Fatalf("%v:\n%s", err, out.String())

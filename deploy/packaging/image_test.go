@@ -20,6 +20,24 @@ func (baseImage) ResolveImageConfig(_ context.Context, ref string, _ sourceresol
 	return ref, digest.FromBytes(config), config, nil
 }
 
+// A command such as lucius demo writes to the current folder. In the image that is one which
+// the image's user may write to: the volume.
+func TestImage_RunsInAFolderOfItsUser(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	image, err := dockerfile2llb.Dockerfile2LLB(t.Context(), text, dockerfile2llb.ConvertOpt{MetaResolver: baseImage{}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := &image.Image.Config
+	if _, volume := config.Volumes[config.WorkingDir]; !volume || config.User != "65532:65532" {
+		t.Errorf("user %s runs it in %q, and the volumes are %v", config.User, config.WorkingDir, config.Volumes)
+	}
+}
+
 // TestImage_IsWhatDockerReads has BuildKit read the Dockerfile, with the checks of
 // docker build --check, and each of two mistakes is found.
 func TestImage_IsWhatDockerReads(t *testing.T) {

@@ -52,7 +52,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	flags := flag.NewFlagSet("azurelocal", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.IntVar(&o.lanes, "lanes", 16, "number of lanes")
-	flags.StringVar(&o.documents, "documents-dir", "./testdata/documents", "folder of documents that services may read")
+	flags.StringVar(&o.documents, "documents-dir", "./internal/demo/documents", "folder of documents that services may read")
 	flags.StringVar(&o.work, "work-dir", "./lucius-azure", "folder that services write to")
 	flags.StringVar(&o.layout, "layout", "ledger", "ledger or table")
 	if err := flags.Parse(args); err != nil {

@@ -11,13 +11,14 @@
 // After a kill, even kill -9, it may be run again on the same folders. Each command's
 // idempotency key is derived from the document's path and content, so the server
 // answers with the job of the first run, which continues; a document edited in the
-// meantime is a new job. The items of a killed worker become available again when
-// their leases expire.
+// meantime is a new job. The steps of a killed worker are tried again when their leases
+// expire, which the demo's protocol lets happen soon; until then the progress says so.
 package demo
 
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -88,6 +89,8 @@ var ErrNoDocuments = errors.New("there is no .txt or .html file")
 // demo is one run.
 type demo struct {
 	Options
+	// run is a part of the names of this run's workers, and of no other run's.
+	run       string
 	client    *lucius.Client
 	workspace docpipeline.Workspace
 }
@@ -118,7 +121,7 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return fmt.Errorf("server %s: %w", options.BaseURL, err)
 	}
-	d := &demo{options, client, docpipeline.Workspace{Documents: documentsDir, Work: work}}
+	d := &demo{options, rand.Text(), client, docpipeline.Workspace{Documents: documentsDir, Work: work}}
 	names, err := d.documents()
 	if err != nil {
 		return err
@@ -161,7 +164,9 @@ func (d *demo) documents() ([]string, error) {
 
 // serve runs one platform service at the demo's pace until the context ends.
 func (d *demo) serve(ctx context.Context, name string, service lucius.Handler) error {
-	w := lucius.NewWorker(lucius.WorkerConfig{Client: d.client, Service: name, Log: slog.New(slog.DiscardHandler)})
+	w := lucius.NewWorker(lucius.WorkerConfig{
+		Client: d.client, Service: name, Owner: "demo-" + name + "-" + d.run, Log: slog.New(slog.DiscardHandler),
+	})
 	w.Handle(lucius.AnyStep, func(ctx context.Context, task *lucius.Task) (any, error) {
 		result, err := service(ctx, task)
 		timer := time.NewTimer(d.Pace)

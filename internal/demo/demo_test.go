@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,92 @@ func TestAnInterruptedRunIsContinued(t *testing.T) {
 	}
 	if len(server.jobs) != 2 {
 		t.Errorf("%d jobs for 2 documents", len(server.jobs))
+	}
+}
+
+// The leases of a killed run have to end first; the next run says for what it waits.
+func TestARunSaysThatItWaitsForAKilledOne(t *testing.T) {
+	t.Parallel()
+	server, baseURL := serve(t)
+	options, out := stage(t, baseURL)
+	ctx, kill := context.WithCancel(t.Context())
+	server.spoil = func(w http.ResponseWriter, r *http.Request) bool {
+		lost := strings.HasSuffix(r.URL.Path, ":complete") || strings.HasSuffix(r.URL.Path, ":fail")
+		if lost {
+			kill()
+			http.Error(w, "", http.StatusConflict)
+		}
+		return lost
+	}
+	if err := demo.Run(ctx, options); !errors.Is(err, context.Canceled) {
+		t.Fatalf("error %v", err)
+	}
+	if strings.Contains(out.String(), "waits until") {
+		t.Errorf("it waits for its own workers:\n%s", out)
+	}
+	server.spoil = nil
+	out.Reset()
+	held := regexp.MustCompile(`(?m)^\S+ +extract: waits until 03:04:06 for the worker of a run that was killed$`)
+	backoff := regexp.MustCompile(`(?m)^\S+ +extract: the next attempt starts at 03:04:06$`)
+	options.Out = &listener{out: out, hear: func(text string) {
+		switch {
+		case backoff.MatchString(text):
+			server.release()
+		case held.MatchString(text):
+			server.expire()
+		}
+	}}
+	if err := demo.Run(t.Context(), options); err != nil {
+		t.Fatalf("%v:\n%s", err, out)
+	}
+}
+
+// listener hears what has been written after each write.
+type listener struct {
+	out  *bytes.Buffer
+	hear func(string)
+}
+
+func (l *listener) Write(p []byte) (int, error) {
+	n, err := l.out.Write(p)
+	l.hear(l.out.String())
+	return n, err
+}
+
+// A user's changes to the files survive.
+func TestUnpackKeepsTheFilesThatAreThere(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for range 2 {
+		if err := demo.Unpack(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	bees := filepath.Join(dir, "documents", "bees.txt")
+	if err := os.WriteFile(bees, []byte("mine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "documents", "salt.txt")); err != nil {
+		t.Fatal(err)
+	}
+	if err := demo.Unpack(dir); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := os.ReadFile(bees); err != nil || string(text) != "mine" {
+		t.Errorf("%q, %v", text, err)
+	}
+	for _, name := range []string{"documents/salt.txt", "protocols/doc_ingest.yaml"} {
+		got, err := os.ReadFile(filepath.Join(dir, filepath.FromSlash(name)))
+		want, wantErr := os.ReadFile(filepath.FromSlash(name))
+		if err != nil || wantErr != nil || !bytes.Equal(got, want) {
+			t.Errorf("%s: %v, %v", name, err, wantErr)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "documents", "README.md")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the clone's README: %v", err)
+	}
+	if err := demo.Unpack(bees); err == nil {
+		t.Error("a file is taken for a folder")
 	}
 }
 

@@ -35,6 +35,8 @@ type fakeJob struct {
 	api.Job
 	input   json.RawMessage // of the current step
 	claimed bool
+	owner   string
+	failed  bool // its last attempt: it waits for the next one
 }
 
 func serve(t *testing.T) (*fakeServer, string) {
@@ -71,7 +73,7 @@ func (f *fakeServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.answer(w, http.StatusOK, f.job(id).Job)
+		f.answer(w, http.StatusOK, f.shown(f.job(id)))
 	}
 }
 
@@ -127,10 +129,10 @@ func (f *fakeServer) take(request api.ClaimRequest) ([]api.WorkItem, <-chan stru
 	var items []api.WorkItem
 	for _, job := range f.jobs {
 		open := job.State == api.JobStateDispatching || job.State == api.JobStateInProgress
-		if job.claimed || !open || services[job.CurrentStepIndex] != request.Services[0] || len(items) == int(request.Max) {
+		if job.claimed || job.failed || !open || services[job.CurrentStepIndex] != request.Services[0] || len(items) == int(request.Max) {
 			continue
 		}
-		job.claimed, job.State = true, api.JobStateInProgress
+		job.claimed, job.owner, job.State = true, request.Owner, api.JobStateInProgress
 		job.CurrentStepID = services[job.CurrentStepIndex]
 		directive, err := json.Marshal(api.Directive{
 			JobID: job.JobID, InputRef: job.input, OutputRef: job.OutputRef, Payload: json.RawMessage(`{"language":"en"}`),
@@ -166,12 +168,39 @@ func (f *fakeServer) fail(w http.ResponseWriter, id string, failure api.WorkFail
 	f.answer(w, http.StatusOK, api.WorkItem{WorkID: id, Directive: json.RawMessage("{}")})
 }
 
-// release takes all items from workers, as when their leases expire.
+// leaseEnd is when all leases and delays end.
+var leaseEnd = time.Date(2026, 1, 2, 3, 4, 5, 678_000_000, time.Local)
+
+// shown returns the job with what it waits for.
+func (f *fakeServer) shown(job *fakeJob) api.Job {
+	shown := job.Job
+	reason := api.WaitingReasonRunning
+	switch {
+	case job.failed:
+		reason = api.WaitingReasonBackoff
+	case !job.claimed:
+		return shown
+	}
+	wait := &api.Waiting{Reason: reason, Until: api.NewTime(leaseEnd)}
+	shown.Steps = []api.Step{{StepID: job.CurrentStepID, Owner: job.owner, Waiting: wait}}
+	return shown
+}
+
+// expire ends the leases of all workers: their steps wait for the next attempt.
+func (f *fakeServer) expire() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, job := range f.jobs {
+		job.failed, job.claimed = job.claimed, false
+	}
+}
+
+// release takes all items from workers, and offers them again.
 func (f *fakeServer) release() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, job := range f.jobs {
-		job.claimed = false
+		job.claimed, job.failed = false, false
 	}
 	f.tell()
 }

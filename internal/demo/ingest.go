@@ -76,7 +76,7 @@ func key(parts ...[]byte) string {
 // watch reads the jobs until all have ended and shows each change. The client tolerates
 // outages of the server.
 func (d *demo) watch(ctx context.Context, documents []*document) error {
-	show := newProgress(d.Out, d.Terminal, documents)
+	show := newProgress(d.Out, d.Terminal, d.run, documents)
 	defer show.end()
 	ticker := time.NewTicker(lookInterval)
 	defer ticker.Stop()

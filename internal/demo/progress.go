@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
@@ -20,6 +23,7 @@ const steps = 3
 // for each change elsewhere.
 type progress struct {
 	out   io.Writer
+	run   string // is a part of the names of this run's workers
 	bars  *mpb.Progress
 	shown map[string]*line
 }
@@ -31,8 +35,8 @@ type line struct {
 	label atomic.Value
 }
 
-func newProgress(out io.Writer, terminal bool, documents []*document) *progress {
-	p := &progress{out: out, shown: make(map[string]*line, len(documents))}
+func newProgress(out io.Writer, terminal bool, run string, documents []*document) *progress {
+	p := &progress{out: out, run: run, shown: make(map[string]*line, len(documents))}
 	if terminal && drawable(out) {
 		p.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(32), mpb.WithAutoRefresh())
 	}
@@ -63,7 +67,7 @@ func drawable(out io.Writer) bool {
 
 // update shows the present state of a document.
 func (p *progress) update(doc *document) {
-	shown, label := p.shown[doc.name], label(doc)
+	shown, label := p.shown[doc.name], p.label(doc)
 	if shown.label.Swap(label) == label {
 		return
 	}
@@ -80,8 +84,13 @@ func (p *progress) update(doc *document) {
 }
 
 // label returns the state of a document for display.
-func label(doc *document) string {
+func (p *progress) label(doc *document) string {
+	step := waitingStep(&doc.job)
 	switch {
+	case step != nil && step.Waiting.Reason == lucius.WaitingReasonBackoff:
+		return fmt.Sprintf("%s: the next attempt starts at %s", step.StepID, clock(step.Waiting.Until))
+	case step != nil && step.Owner != "" && !strings.HasSuffix(step.Owner, p.run) && !step.Waiting.Until.IsZero():
+		return fmt.Sprintf("%s: waits until %s for the worker of a run that was killed", step.StepID, clock(step.Waiting.Until))
 	case doc.job.State.Final() && doc.replayed:
 		return string(doc.job.State) + " (its command was accepted before)"
 	case doc.job.State == lucius.JobStateInProgress:
@@ -89,6 +98,18 @@ func label(doc *document) string {
 	}
 	return string(doc.job.State)
 }
+
+// waitingStep returns the step that the job waits for, nil if there is none.
+func waitingStep(job *lucius.Job) *lucius.Step {
+	at := slices.IndexFunc(job.Steps, func(s lucius.Step) bool { return s.Waiting != nil })
+	if at < 0 {
+		return nil
+	}
+	return &job.Steps[at]
+}
+
+// clock formats a time to the second, rounded up, as the user's clock shows it.
+func clock(at time.Time) string { return at.Add(time.Second - 1).Local().Format(time.TimeOnly) }
 
 // end leaves the bars as they are.
 func (p *progress) end() {

@@ -15,7 +15,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 // documentsDir holds the documents of the demo.
-const documentsDir = "../../testdata/documents"
+const documentsDir = "../demo/documents"
 
 // documents are their names.
 func documents(t *testing.T) []string {

@@ -92,7 +92,7 @@ func (w Workspace) write(name string, value any) (lucius.Reference, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode %q: %w", name, err)
 	}
-	if err := writeFile(w.Work, name, append(data, '\n')); err != nil {
+	if err := WriteFile(w.Work, name, append(data, '\n')); err != nil {
 		return nil, err
 	}
 	return FileRef(filepath.Join(w.Work, name)), nil

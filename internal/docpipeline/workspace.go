@@ -95,9 +95,9 @@ func readJSON(folder, name string, value any) error {
 	return nil
 }
 
-// writeFile writes a file of the folder atomically and durably: no reader sees a
+// WriteFile writes a file of the folder atomically and durably: no reader sees a
 // partial file, not even after a power failure. It creates missing folders.
-func writeFile(folder, name string, data []byte) (err error) {
+func WriteFile(folder, name string, data []byte) (err error) {
 	if err := os.MkdirAll(folder, 0o750); err != nil {
 		return fmt.Errorf("create a folder: %w", err)
 	}

@@ -26,7 +26,7 @@ var textFiles = regexp.MustCompile(`\.(?:go|md|ya?ml|json|sh|html|css|js|ts|txt|
 	`|(?:^|/)(?:Makefile|Dockerfile|LICENSE|\.ci/run|\.[a-z]+ignore|\.editorconfig)$`)
 
 // notOurs are directories that a build, a run or an editor creates.
-var notOurs = []string{".git", ".idea", ".vscode", "bin", "lucius-data", "node_modules"}
+var notOurs = []string{".git", ".idea", ".vscode", "bin", "lucius-data", "lucius-demo", "node_modules"}
 
 // readTree returns the text files of the repository, ordered by path.
 func readTree(t *testing.T) []file {
