@@ -31,6 +31,9 @@ func TestDocuments_SayHowTheirBlocksAreChecked(t *testing.T) {
 			if block.Verb == guides.Run || block.Verb == guides.Serve {
 				ran++
 			}
+			if block.Language == "sh" && commentInComment.MatchString(block.Text) {
+				t.Errorf("%s:%d: a comment contains the next command:\n%s", d.path, block.Line, block.Text)
+			}
 			if block.Verb != guides.PartOf {
 				continue
 			}
@@ -44,6 +47,10 @@ func TestDocuments_SayHowTheirBlocksAreChecked(t *testing.T) {
 		t.Errorf("%d blocks run in all", ran)
 	}
 }
+
+// commentInComment matches a shell line whose comment has a comment of its own, as when two
+// lines were joined: the second command would not run.
+var commentInComment = regexp.MustCompile(`(?m) # .* # `)
 
 var (
 	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
