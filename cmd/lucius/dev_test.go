@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -250,6 +251,26 @@ func TestInit_OverwritesNothing(t *testing.T) {
 	}
 	if _, err := protocol.Load(filepath.Join(dir, "protocols")); err != nil {
 		t.Error(err)
+	}
+}
+
+// The containers of compose.yaml run as other users than the one who wrote the folder.
+func TestInit_LetsOtherUsersRead(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "new", "pipeline")
+	terminalOf(t, "", "").want(0, "cd "+dir, "init", dir)
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := entry.Info()
+		if want := map[bool]fs.FileMode{true: 0o755, false: 0o644}[entry.IsDir()]; err == nil && info.Mode().Perm()&want != want {
+			t.Errorf("%s has mode %s, want %s", path, info.Mode().Perm(), want)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -82,7 +82,8 @@ func writeProject(dir string, force bool) (written []string, err error) {
 		if bytes.HasPrefix(contents[path], []byte("#!")) {
 			mode = 0o755
 		}
-		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		// The containers of compose.yaml read the folders as other users.
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { //nolint:gosec // They hold no secrets.
 			return nil, err
 		}
 		if err := os.WriteFile(path, contents[path], mode); err != nil {
