@@ -133,10 +133,8 @@ func (c *ControlRequest) Check() []problem.Violation {
 // Check returns what is wrong with the request by itself.
 func (c *AdminWorkRequest) Check() []problem.Violation {
 	var v violations
-	v.atLeast("/expected_rev", float64(c.ExpectedRev), 0)
-	if c.RequestID != "" {
-		v.id("/request_id", c.RequestID)
-	}
+	v.atLeast("/expected_rev", float64(c.ExpectedRev), 1)
+	v.id("/request_id", c.RequestID)
 	v.reason(c.Reason, 0)
 	return v
 }

@@ -259,7 +259,7 @@ func TestIdsAndReasonsAreReadable(t *testing.T) {
 		{"a verb", (&api.WorkVerb{Owner: "w ", ExpectedRev: 1, RequestID: " r"}).Check(), []problem.Violation{
 			{Pointer: "/owner", Message: blank}, {Pointer: "/request_id", Message: blank},
 		}},
-		{"an operator's verb", (&api.AdminWorkRequest{RequestID: "r\x00"}).Check(), []problem.Violation{{Pointer: "/request_id", Message: control}}},
+		{"an operator's verb", (&api.AdminWorkRequest{ExpectedRev: 1, RequestID: "r\x00"}).Check(), []problem.Violation{{Pointer: "/request_id", Message: control}}},
 		{"a reason", (&api.ControlRequest{Reason: "so\r\nHTTP"}).Check(), []problem.Violation{{Pointer: "/reason", Message: control}}},
 		{"a reason of a pause", (&api.PauseRequest{All: true, Reason: "\t"}).Check(), []problem.Violation{{Pointer: "/reason", Message: control}}},
 		{"no services", claim(api.ClaimRequest{Owner: "w", RequestID: "r", Services: []string{}, StepTypes: []string{}}), []problem.Violation{

@@ -874,26 +874,24 @@ type AckCallback struct {
 // Example: platform
 type Actor string
 
-// AdminWorkRequest An operator's change of an item; every field is optional.
+// AdminWorkRequest An operator's change of an item.
 type AdminWorkRequest struct {
-	// ExpectedRev The item's `rev` as last seen; any other value gets 409 `rev_conflict`. Absent or 0
-	// accepts any.
-	//
+	// ExpectedRev The item's `rev` as the operator saw it; any other value gets 409 `rev_conflict`.
 	//
 	// Example: 2
-	ExpectedRev int64 `json:"expected_rev,omitempty,omitzero"`
+	ExpectedRev int64 `json:"expected_rev"`
 
-	// Reason For the history.
+	// Reason For the histories of the item and of the job.
 	//
 	// Example: The worker hangs.
 	Reason string `json:"reason,omitempty,omitzero"`
 
 	// RequestID The operator's name for this request. A repeat changes nothing, and gets the item as
-	// it is now. Without one, the name is the `X-Request-Id` with the item's `rev`.
+	// it is now.
 	//
 	//
 	// Example: 3f1d2c
-	RequestID string `json:"request_id,omitempty,omitzero"`
+	RequestID string `json:"request_id"`
 }
 
 // AuditOutcome `done`; `denied` for 401, 403, or 404 for another tenant's object; `failed` if it was
@@ -4408,9 +4406,9 @@ type WorkEvent struct {
 	// Example: ocr-workers
 	Caller string `json:"caller,omitempty,omitzero"`
 
-	// Detail Details.
+	// Detail The reason that an operator gave for the move.
 	//
-	// Example: The job was cancelled.
+	// Example: The worker hangs.
 	Detail string `json:"detail,omitempty,omitzero"`
 
 	// EventID Unique in the item, in the order of the history.
@@ -4777,7 +4775,7 @@ type Unprocessable = Problem
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
 type UnsupportedMediaType = Problem
 
-// AdminWork An operator's change of an item; every field is optional.
+// AdminWork An operator's change of an item.
 type AdminWork = AdminWorkRequest
 
 // Control Why an operator or client cancels, pauses or resumes.

@@ -162,7 +162,7 @@ func TestPauses(t *testing.T) {
 		}
 		server.wantAsked(t, list, path+" "+body)
 	}
-	l := newLine(t, newScripted(t, map[string][]any{list: {api.PauseList{Pauses: []api.Pause{lane}}}}).url)
+	l := newLine(t, newScripted(t, map[string][]any{list: {api.PauseList{Pauses: []api.Pause{lane}}}, "GET /v1/work/a": {api.WorkItem{}}, "GET /v1/work/b": {api.WorkItem{}}}).url)
 	for line, code := range map[string]int{
 		"pause --reason x":                                                     cli.ExitUsage,
 		"pause --service ocr":                                                  cli.ExitUsage,
@@ -180,6 +180,7 @@ func TestPauses(t *testing.T) {
 		"outbox retry a --job b":                                               cli.ExitUsage,
 		"outbox retry --all":                                                   cli.ExitUsage,
 		"outbox retry --lane 3":                                                cli.ExitUsage,
+		"work stall a":                                                         cli.ExitUsage, // There is no terminal.
 		"work stall a b":                                                       cli.ExitUsage,
 		"webhooks replay a b":                                                  cli.ExitUsage,
 		"webhooks list --job a --tenant t":                                     cli.ExitUsage,
@@ -304,17 +305,41 @@ func TestWork(t *testing.T) {
 
 	for _, verb := range []string{"stall", "requeue"} {
 		path := "POST /v1/admin/work/w1:" + verb
-		server := newScripted(t, map[string][]any{path: {item}})
+		server := newScripted(t, map[string][]any{path: {item}, "GET /v1/work/w1": {item}, "GET /v1/work/w2": {item}, "GET /v1/work/w3": {problem.WorkNotFound}})
 		l := newLine(t, server.url)
-		out, err := l.run(t, "work", verb, "w1", "--reason", "it hangs")
+		asked := func(request int) (body api.AdminWorkRequest) {
+			t.Helper()
+			if err := json.Unmarshal([]byte(strings.TrimPrefix(server.asked[request], path)), &body); err != nil {
+				t.Fatal(err)
+			}
+			return body
+		}
+		out, err := l.run(t, "work", verb, "w1", "--reason", "it hangs", "--yes")
 		if err != nil || out != "Item w1 is running\n" {
 			t.Errorf("%v, %q", err, out)
 		}
-		var body api.AdminWorkRequest
-		if err := json.Unmarshal([]byte(strings.TrimPrefix(server.asked[0], path)), &body); err != nil || body.RequestID == "" || body.Reason != "it hangs" {
-			t.Errorf("%v, %+v", err, body)
+		if body := asked(1); body.RequestID == "" || body.Reason != "it hangs" || body.ExpectedRev != item.Rev {
+			t.Errorf("%+v", body)
 		}
-		forPrograms(t, l, item, "work", verb, "w1")
+		if _, err = l.run(t, "work", verb, "w1", "--expected-rev", "4", "--request-id", "again"); err != nil {
+			t.Error(err)
+		}
+		if body := asked(2); body.RequestID != "again" || body.ExpectedRev != 4 {
+			t.Errorf("%+v", body)
+		}
+		for flags, want := range map[string]string{
+			"w1":                        "w1 (running by worker-1\ufffd[2J, rev 5)? There is no terminal to ask on",
+			"w1 w2":                     "rev 5), w2 (running by ",
+			"w1 w2 --expected-rev 4":    "are for one item",
+			"w1 w2 --request-id r":      "are for one item",
+			"w1 --expected-rev 4 w3 -y": "are for one item",
+			"w3 -y":                     "item w3: ",
+		} {
+			if _, err := l.run(t, append([]string{"work", verb}, strings.Fields(flags)...)...); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s answered %v", flags, err)
+			}
+		}
+		forPrograms(t, l, item, "work", verb, "w1", "--yes")
 	}
 }
 

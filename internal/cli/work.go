@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -126,7 +127,7 @@ func showWork(p *page, item api.WorkItem) {
 		failure = explain.Fault(item.Error.Code, item.Error.Message)
 	}
 	p.fields("work", item.WorkID, "status", p.work(item.Status), "job", directive.JobID, "step", directive.StepID,
-		"service", directive.Service, "tenant", directive.TenantID, "attempt", strconv.Itoa(item.Attempt), "worker", item.Owner,
+		"service", directive.Service, "tenant", directive.TenantID, "attempt", strconv.Itoa(item.Attempt), "rev", strconv.FormatInt(item.Rev, 10), "worker", item.Owner,
 		"lease ends", lease, "error", failure, "created", p.ago(item.CreatedAt.Time), "changed", p.ago(item.UpdatedAt.Time))
 }
 
@@ -168,24 +169,54 @@ func (t *tool) workEvents() *cobra.Command {
 	return cmd
 }
 
-// workControl returns a command that changes each of the items.
+// workControl returns a command that changes each of the items, provided that it is still as
+// the operator saw it.
 func (t *tool) workControl(verb, short string,
 	control func(*api.Client, context.Context, api.WorkID, api.AdminWorkRequest, ...api.RequestEditorFn) (*http.Response, error),
 ) *cobra.Command {
-	var reason string
+	request := api.AdminWorkRequest{}
 	cmd := t.command(spec{
 		use: verb + " WORK...", short: short, args: 1, more: true,
+		long: "Shows each item and asks; then changes it, unless it has changed since. --expected-rev names the rev of an\n" +
+			"item that you have seen already, such as with lucius work get.",
 		example: "  lucius work " + verb + " WORK --reason \"the worker hangs\"",
 	}, func(ctx context.Context, s *session, ids []string) error {
-		question := fmt.Sprintf("%s %d items?", strings.ToUpper(verb[:1])+verb[1:], len(ids))
-		return s.each(question, ids, func(id string) error {
-			item, err := call[api.WorkItem](control(s.Client, ctx, id, api.AdminWorkRequest{Reason: reason, RequestID: uuid.NewString()}))
+		if len(ids) > 1 && (request.ExpectedRev != 0 || request.RequestID != "") {
+			return usagef("--expected-rev and --request-id are for one item")
+		}
+		revs, err := s.seen(ctx, strings.ToUpper(verb[:1])+verb[1:], ids, request.ExpectedRev)
+		if err != nil {
+			return err
+		}
+		return s.each("", ids, func(id string) error {
+			of := request
+			of.ExpectedRev, of.RequestID = revs[id], cmp.Or(request.RequestID, uuid.NewString())
+			item, err := call[api.WorkItem](control(s.Client, ctx, id, of))
 			if err != nil {
 				return err
 			}
 			return show(s, item, func(p *page, item api.WorkItem) { p.line("Item %s is %s", item.WorkID, p.work(item.Status)) })
 		})
 	})
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the history")
+	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, for the histories of the item and of its job")
+	cmd.Flags().Int64Var(&request.ExpectedRev, "expected-rev", 0, "rev at which you saw the item; then nothing is asked")
+	cmd.Flags().StringVar(&request.RequestID, "request-id", "", "name of the request, to repeat one without its answer (default: a new one)")
 	return asks(cmd)
+}
+
+// seen returns the rev of each item that the user agrees to change, after showing them. A rev
+// that the user has seen before is taken as it is.
+func (s *session) seen(ctx context.Context, verb string, ids []string, rev int64) (map[string]int64, error) {
+	if rev != 0 {
+		return map[string]int64{ids[0]: rev}, nil
+	}
+	revs, lines := map[string]int64{}, make([]string, len(ids))
+	for i, id := range ids {
+		item, err := call[api.WorkItem](s.GetWork(ctx, id))
+		if err != nil {
+			return nil, fmt.Errorf("item %s: %w", plain(id), err)
+		}
+		revs[id], lines[i] = item.Rev, plain(id+" ("+explain.Item(&item)+")")
+	}
+	return revs, s.confirm(fmt.Sprintf("%s %s?", verb, strings.Join(lines, ", ")))
 }

@@ -66,10 +66,11 @@ type deed struct {
 	Button string
 	Danger bool
 	// Preview says which jobs match, if the server selects them, Changes how many of them one
-	// operation changes, and Key is its idempotency key.
+	// operation changes.
 	Preview *api.OperationPreview
 	Changes int
-	Key     string
+	// Sent are parameters that the form sends again beside those of its own request.
+	Sent map[string]string
 	// Fields are asked for beside the reason. They are parameters of the command.
 	Fields []field
 	// First names the field to fill first. Optional. Defaults to the reason.
@@ -244,9 +245,7 @@ func formOf(r *request, would *deed, reason string, fault error) view {
 		form.Values[name] = strings.Join(values, ",")
 	}
 	delete(form.Values, "reason")
-	if would.Key != "" {
-		form.Values["key"] = would.Key
-	}
+	maps.Copy(form.Values, would.Sent)
 	for _, input := range would.Fields {
 		delete(form.Values, input.Name)
 	}

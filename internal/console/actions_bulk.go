@@ -92,9 +92,10 @@ func bulk(r *request, would deed, begin beginBulk) (deed, error) {
 	if would.Changes > 0 {
 		would.Button += " " + counted(would.Changes, "job", "jobs") // "Cancel" alone would read as "close this form".
 	}
-	would.Preview, would.Key = &preview, cmp.Or(r.FormValue("key"), uuid.NewString())
+	key := cmp.Or(r.FormValue("key"), uuid.NewString())
+	would.Preview, would.Sent = &preview, map[string]string{"key": key}
 	would.do = func(ctx context.Context, reason string) (string, error) {
-		op, err := call[api.Operation](begin(ctx, &would.Key, false, reason))
+		op, err := call[api.Operation](begin(ctx, &key, false, reason))
 		return link("operations/" + op.OperationID), err
 	}
 	return would, nil

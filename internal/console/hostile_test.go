@@ -56,8 +56,8 @@ func TestAction_NamesAJobOnce(t *testing.T) {
 
 func TestAction_GoesBackToAJobAndNowhereElse(t *testing.T) {
 	t.Parallel()
-	b := newBrowser(t, map[string]any{"POST /v1/admin/work/w1:stall": api.WorkItem{}})
-	w := b.send(http.MethodPost, "/ui/do/work-stall", url.Values{"work": {"w1"}, "job": {"../../v1/x?y"}})
+	b := newBrowser(t, map[string]any{"GET /v1/work/w1": api.WorkItem{}, "POST /v1/admin/work/w1:stall": api.WorkItem{}})
+	w := b.send(http.MethodPost, "/ui/do/work-stall", url.Values{"work": {"w1"}, "rev": {"1"}, "job": {"../../v1/x?y"}})
 	if to := w.Header().Get("Location"); to != "/ui/jobs/..%2F..%2Fv1%2Fx%3Fy" {
 		t.Errorf("it leads to %q", to)
 	}

@@ -346,6 +346,7 @@ func TestOutbox_ActsOnRowsAndWork(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{
 		"POST /v1/admin/outbox/retry":    api.OutboxRetryResult{Matched: 1, Retried: 1},
+		"GET /v1/work/w1":                api.WorkItem{WorkID: "w1", Status: api.WorkStatusRunning, Owner: "<worker>", Rev: 5},
 		"POST /v1/admin/work/w1:stall":   api.WorkItem{},
 		"POST /v1/admin/work/w1:requeue": api.WorkItem{},
 	})
@@ -355,15 +356,33 @@ func TestOutbox_ActsOnRowsAndWork(t *testing.T) {
 	b.asks(t, `POST /v1/admin/outbox/retry {"jobId":"j1","tenant_id":"acme"}`)
 	b.set("POST /v1/admin/outbox/retry", api.OutboxRetryResult{Matched: 1, Skipped: []api.OutboxSkip{{Reason: "it was sent"}}})
 	has(t, b.send(http.MethodPost, "/ui/do/outbox-retry", url.Values{"job": {"j1"}}).Body.String(), "None of 1 became due: it was sent")
-	has(t, b.get(t, "/ui/do/work-stall?work=w1"), "lucius work stall w1")
-	if to := b.submits(t, "work-stall", url.Values{"work": {"w1"}, "job": {"j1"}, "reason": {"lost"}}); to != "/ui/jobs/j1" {
+	has(t, b.get(t, "/ui/do/work-stall?work=w1"), "It is running by &lt;worker&gt;, rev 5.", "lucius work stall w1 --expected-rev 5",
+		`name="rev" value="5"`, `name="key" value="`)
+	seen := url.Values{"work": {"w1"}, "job": {"j1"}, "reason": {"lost"}, "rev": {"4"}, "key": {"k1"}}
+	if to := b.submits(t, "work-stall", seen); to != "/ui/jobs/j1" {
 		t.Errorf("it leads to %s", to)
 	}
-	b.asks(t, `POST /v1/admin/work/w1:stall {"reason":"lost"}`)
-	if to := b.submits(t, "work-requeue", url.Values{"work": {"w1"}}); to != "/ui/outbox" {
+	b.asks(t, `POST /v1/admin/work/w1:stall {"expected_rev":4,"reason":"lost","request_id":"k1"}`)
+	if to := b.submits(t, "work-requeue", url.Values{"work": {"w1"}, "rev": {"5"}, "key": {"k2"}}); to != "/ui/outbox" {
 		t.Errorf("it leads to %s", to)
 	}
-	b.asks(t, `POST /v1/admin/work/w1:requeue {}`)
+	b.asks(t, `POST /v1/admin/work/w1:requeue {"expected_rev":5,"request_id":"k2"}`)
+}
+
+// If the item changed since the form showed it, the form shows it as it is now, and what the
+// user sends then is for that rev.
+func TestWork_ThatChangedIsShownAgain(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{
+		"GET /v1/work/w1":              api.WorkItem{WorkID: "w1", Status: api.WorkStatusClaimed, Owner: "other", Rev: 7},
+		"POST /v1/admin/work/w1:stall": refuse(http.StatusConflict, "The item is at rev 7."),
+	})
+	seen := url.Values{"work": {"w1"}, "rev": {"5"}, "key": {"k1"}}
+	page := b.send(http.MethodPost, "/ui/do/work-stall", seen).Body.String()
+	has(t, page, "The item is at rev 7.", "It is claimed by other, rev 7.", `name="rev" value="7"`, `name="key" value="k1"`)
+	hasNot(t, page, `value="5"`)
+	seen.Del("rev")
+	has(t, b.send(http.MethodPost, "/ui/do/work-stall", seen).Body.String(), "which rev of the item you saw")
 }
 
 func TestDeadLetters_AreHandledOrDeleted(t *testing.T) {
@@ -481,6 +500,7 @@ func TestCommands_OfOperators(t *testing.T) {
 		"GET /v1/admin/dead-letters": api.DeadLetterPage{}, "GET /v1/admin/inbox": api.InboxPage{},
 		"GET /v1/admin/services": api.ServiceList{Services: []api.Service{{Service: "o"}}},
 		"GET /v1/protocols":      api.ProtocolList{Protocols: []api.Protocol{{ProtocolID: "it's"}}},
+		"GET /v1/work/w":         api.WorkItem{WorkID: "w", Rev: 1},
 	})
 	maps.Copy(answers, answersOf(runningJob()))
 	b := newBrowser(t, answers)

@@ -4,12 +4,16 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net/http"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/explain"
 )
 
 // outboxPage lists the directives of the outbox.
@@ -112,32 +116,45 @@ func retryOutbox(r *request) (deed, error) {
 
 // stallWork takes an item from its worker.
 func stallWork(r *request) (deed, error) {
-	id := r.FormValue("work")
-	return deed{
+	return changeWork(r, "stall", r.api.StallWork, deed{
 		Title: "Take the work from its worker?", Button: "Take it away",
 		Text: "The item is stalled: later reports of its worker about this attempt no longer count, and the step waits " +
 			"for its next attempt. No retry budget is spent.",
-		Command: command("work stall", id),
-		do: func(ctx context.Context, reason string) (string, error) {
-			_, err := call[api.WorkItem](r.api.StallWork(ctx, id, api.AdminWorkRequest{Reason: reason}))
-			return r.back("outbox"), err
-		},
-	}, nil
+	})
 }
 
 // requeueWork offers a stalled item again.
 func requeueWork(r *request) (deed, error) {
-	id := r.FormValue("work")
-	return deed{
+	return changeWork(r, "requeue", r.api.RequeueWork, deed{
 		Title: "Offer the stalled work again?", Button: "Offer it now",
 		Text: "The item is queued with the directive of a new attempt now, without waiting for the backoff. " +
 			"No retry budget is spent.",
-		Command: command("work requeue", id),
-		do: func(ctx context.Context, reason string) (string, error) {
-			_, err := call[api.WorkItem](r.api.RequeueWork(ctx, id, api.AdminWorkRequest{Reason: reason}))
-			return r.back("outbox"), err
-		},
-	}, nil
+	})
+}
+
+// changeWork completes a deed that changes the item that the form shows. It is refused if the
+// item changed since; the form then shows it as it is now.
+func changeWork(r *request, verb string,
+	change func(context.Context, api.WorkID, api.AdminWorkRequest, ...api.RequestEditorFn) (*http.Response, error), would deed,
+) (deed, error) {
+	id, key := r.FormValue("work"), cmp.Or(r.FormValue("key"), uuid.NewString())
+	item, err := call[api.WorkItem](r.api.GetWork(r.Context(), id))
+	if err != nil {
+		return deed{}, err
+	}
+	rev := strconv.FormatInt(item.Rev, 10)
+	would.Text = "It is " + explain.Item(&item) + ". " + would.Text
+	would.Command = command("work "+verb, id, "--expected-rev", rev)
+	would.Sent = map[string]string{"rev": rev, "key": key}
+	would.do = func(ctx context.Context, reason string) (string, error) {
+		seen, err := strconv.ParseInt(r.PostFormValue("rev"), 10, 64)
+		if err != nil {
+			return "", badInput("The form does not say which rev of the item you saw.")
+		}
+		_, err = call[api.WorkItem](change(ctx, id, api.AdminWorkRequest{ExpectedRev: seen, RequestID: key, Reason: reason}))
+		return r.back("outbox"), err
+	}
+	return would, nil
 }
 
 // back returns the URL of the job that the form names, or of the page if it names none.

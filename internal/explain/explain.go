@@ -149,6 +149,14 @@ func Progress(step *api.Step) string {
 	return text
 }
 
+// Item describes a work item to an operator who is about to change it.
+func Item(item *api.WorkItem) string {
+	if item.Owner != "" {
+		return fmt.Sprintf("%s by %s, rev %d", item.Status, item.Owner, item.Rev)
+	}
+	return fmt.Sprintf("%s, rev %d", item.Status, item.Rev)
+}
+
 // ended explains how the job ended.
 func (x *explained) ended() Answer {
 	job := x.job

@@ -176,7 +176,7 @@ func (v *visitor) operateItem() {
 	if found.Status == lifecycle.StatusStalled {
 		verb = "requeue"
 	}
-	body := fields{"expected_rev": found.Rev, "request_id": fmt.Sprint("shove-", v.n)}
+	body := fields{"expected_rev": found.Rev, "request_id": fmt.Sprint("shove-", v.n), "reason": "shoved"}
 	_, _ = v.retry(3, func() (any, error) {
 		return v.ask("shove "+string(found.Status)+" "+found.WorkID, nil, func(r *request) (any, error) {
 			return nil, r.post("/v1/admin/work/"+found.WorkID+":"+verb, body, nil)

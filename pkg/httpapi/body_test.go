@@ -32,8 +32,8 @@ var posts = map[string]string{
 	"/v1/jobs/$job:pause":             `{}`,
 	"/v1/jobs/$job:resume":            `{}`,
 	"/v1/admin/outbox/retry":          `{}`,
-	"/v1/admin/work/$claimed:stall":   `{}`,
-	"/v1/admin/work/$stalled:requeue": `{}`,
+	"/v1/admin/work/$claimed:stall":   operatorsBody("$rev", "x2"),
+	"/v1/admin/work/$stalled:requeue": operatorsBody("3", "x2"),
 }
 
 func TestBodiesMustBeDeclaredAsJSON(t *testing.T) {

@@ -39,7 +39,7 @@ func TestEventsNameTheirCaller(t *testing.T) {
 	claim := g.as(t, ocr, "POST /v1/work:claim", `{"owner":"operator","request_id":"c1"}`)
 	item := decoded[api.ClaimedWork](t, claim).Items[0]
 	g.as(t, ocr, "POST /v1/work/"+item.WorkID+":start", fmt.Sprintf(`{"owner":"operator","expected_rev":%d,"request_id":"s1"}`, item.Rev))
-	g.as(t, ops, "POST /v1/admin/work/"+item.WorkID+":stall", "")
+	g.as(t, ops, "POST /v1/admin/work/"+item.WorkID+":stall", operatorsBody("3", "x1"))
 	_, err := g.ledger.Change(t.Context(), job, statemachine.Retry{}, ledger.By(ledger.ActorSystem, ""))
 	must(t, err)
 	claim = g.as(t, ocr, "POST /v1/work:claim", `{"owner":"o","request_id":"c2"}`)

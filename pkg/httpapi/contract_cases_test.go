@@ -84,8 +84,8 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "resumeJob", Status: 409}:         asking("POST /v1/jobs/$failed:resume", ""),
 	{Operation: "rerunJob", Status: 409}:          asking("POST /v1/jobs/$job:rerun", ""),
 	{Operation: "replayWebhook", Status: 409}:     asking("POST /v1/admin/webhooks/$waiting:replay", ""),
-	{Operation: "stallWork", Status: 409}:         asking("POST /v1/admin/work/$stalled:stall", ""),
-	{Operation: "requeueWork", Status: 409}:       asking("POST /v1/admin/work/$claimed:requeue", ""),
+	{Operation: "stallWork", Status: 409}:         asking("POST /v1/admin/work/$stalled:stall", operatorsBody("3", "x2")),
+	{Operation: "requeueWork", Status: 409}:       asking("POST /v1/admin/work/$claimed:requeue", operatorsBody("$rev", "x2")),
 
 	{Operation: "submitCommand", Status: 422}:      asking("POST /v1/commands", strings.Replace(command, "language", "tongue", 1)),
 	{Operation: "orchestrate", Status: 422}:        asking("POST /v1/orchestrate", strings.Replace(command, "doc.ingest", "doc.eat", 1)),

@@ -452,27 +452,50 @@ func TestARevConflictNamesTheCurrentRev(t *testing.T) {
 	}
 }
 
-// An operator's verb without a name is repeated only by the same verb on the same rev.
-func TestOperatorsVerbs_UnderOneRequestID(t *testing.T) {
+// An operator's verb names the rev that the operator saw and its request, and keeps the
+// reason in both histories. Only the same verb repeats a request.
+func TestOperatorsVerbs_CarryRevRequestAndReason(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	item, _ := h.claimed(t, false)
+	item, directive := h.claimed(t, false)
 	target := "/v1/admin/work/" + item.WorkID
-	rev := fmt.Sprintf(`{"expected_rev":%d}`, item.Rev)
+	body := func(rev int64, id string) string {
+		return fmt.Sprintf(`{"expected_rev":%d,"request_id":%q,"reason":"it hangs"}`, rev, id)
+	}
 	for _, test := range []struct {
 		verb, body string
 		status     int
 		want       string
 	}{
-		{":stall", rev, http.StatusOK, `"status":"stalled"`},
-		{":stall", rev, http.StatusOK, `"status":"stalled"`},
-		{":stall", "", http.StatusConflict, `"code":"illegal_transition"`},
-		{":requeue", "", http.StatusOK, `"status":"queued"`},
-		{":stall", rev, http.StatusOK, `"status":"queued"`},
+		{":stall", "", http.StatusUnsupportedMediaType, `"code":"unsupported_media_type"`},
+		{":stall", "{}", http.StatusBadRequest, `"pointer":"/expected_rev"`},
+		{":stall", `{"expected_rev":2}`, http.StatusBadRequest, `"pointer":"/request_id"`},
+		{":stall", `{"request_id":"r"}`, http.StatusBadRequest, `"pointer":"/expected_rev"`},
+		{":stall", body(item.Rev-1, "r"), http.StatusConflict, `"code":"rev_conflict"`},
+		{":stall", body(item.Rev, "r"), http.StatusOK, `"status":"stalled"`},
+		{":stall", body(item.Rev, "r"), http.StatusOK, `"status":"stalled"`},
+		{":stall", body(item.Rev+1, "s"), http.StatusConflict, `"code":"illegal_transition"`},
+		{":requeue", body(item.Rev+1, "r"), http.StatusBadRequest, `"pointer":"/request_id"`},
+		{":requeue", body(item.Rev+1, "s"), http.StatusOK, `"status":"queued"`},
+		{":stall", body(item.Rev, "r"), http.StatusOK, `"status":"queued"`},
 	} {
-		got := h.do(t, http.MethodPost, target+test.verb, test.body, "X-Request-Id: r")
+		got := h.do(t, http.MethodPost, target+test.verb, test.body)
 		if got.Status != test.status || !strings.Contains(got.Body, test.want) {
 			t.Errorf("%s %s: got %d %s, want %d %s", test.verb, test.body, got.Status, got.Body, test.status, test.want)
+		}
+	}
+	var reasons []string
+	for _, event := range decoded[api.WorkEventPage](t, h.given(t, "GET /v1/work/"+item.WorkID+"/events", "")).Events {
+		reasons = append(reasons, string(event.Type)+" "+event.RequestID+": "+event.Detail)
+	}
+	want := []string{"stalled r: it hangs", "requeued s: it hangs"}
+	if diff := cmp.Diff(want, reasons[len(reasons)-2:]); diff != "" {
+		t.Errorf("the item's history (-want +got):\n%s", diff)
+	}
+	history := h.given(t, "GET /v1/jobs/"+directive.JobID+"/events", "").Body
+	for _, cause := range []string{`"cause":"stalled by an operator: it hangs"`, `"cause":"retry request: it hangs"`} {
+		if !strings.Contains(history, cause) {
+			t.Errorf("the job's history lacks %s: %s", cause, history)
 		}
 	}
 }

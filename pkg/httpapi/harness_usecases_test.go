@@ -197,13 +197,19 @@ func (h *harness) failed(t testing.TB) string {
 func (h *harness) stalled(t testing.TB) string {
 	t.Helper()
 	item, _ := h.claimed(t, false)
-	h.given(t, "POST /v1/admin/work/"+item.WorkID+":stall", "")
+	h.given(t, "POST /v1/admin/work/"+item.WorkID+":stall", operatorsBody(strconv.FormatInt(item.Rev, 10), "x1"))
 	return item.WorkID
 }
 
 // verbBody is the body of a worker's verb.
 func verbBody(rev int64) string {
 	return fmt.Sprintf(`{"owner":"o","expected_rev":%d,"request_id":"r2"}`, rev)
+}
+
+// operatorsBody is the body of an operator's verb. A rev of "$rev" is that of $claimed, and
+// $stalled has the rev 3.
+func operatorsBody(rev, id string) string {
+	return fmt.Sprintf(`{"expected_rev":%s,"request_id":%q}`, rev, id)
 }
 
 // exhausted returns a webhook of an ended job, with its attempts exhausted.

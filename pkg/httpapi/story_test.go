@@ -205,9 +205,10 @@ func (s *story) tellOfOperators(t *testing.T) {
 	}
 	s.relay(t)
 	s.ask(t, "POST /v1/work:claim", `{"owner":"o","services":["ocr"],"request_id":"c4","start":true}`)
-	s.ask(t, "POST /v1/admin/work/ID3.0.1:stall", "")
+	s.ask(t, "POST /v1/admin/work/ID3.0.1:stall", "{}")
+	s.ask(t, "POST /v1/admin/work/ID3.0.1:stall", `{"expected_rev":3,"request_id":"q0","reason":"hangs"}`)
 	s.ask(t, "POST /v1/admin/work/ID3.0.1:requeue", `{"expected_rev":1,"request_id":"q1","reason":"hangs"}`)
-	s.ask(t, "POST /v1/admin/work/ID3.0.1:requeue", "")
+	s.ask(t, "POST /v1/admin/work/ID3.0.1:requeue", `{"expected_rev":4,"request_id":"q1","reason":"hangs"}`)
 	s.ask(t, "GET /v1/work/ID3.0.1/events", "")
 	s.relay(t)
 	s.ask(t, "POST /v1/work:claim", `{"owner":"o","request_id":"c5","start":true}`)

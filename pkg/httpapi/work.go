@@ -140,7 +140,7 @@ func (e *endpoints) ListWorkEvents(w http.ResponseWriter, r *http.Request, workI
 				EventID: fmt.Sprintf("%s-%d", workID, event.Rev), Rev: event.Rev, Type: api.WorkEventType(event.Type),
 				At: api.NewTime(event.At), Actor: event.Actor, Caller: event.Caller,
 				From: api.WorkStatus(event.From), To: api.WorkStatus(event.To),
-				RequestID: event.RequestID, Attempt: event.Attempt,
+				RequestID: event.RequestID, Attempt: event.Attempt, Detail: event.Reason,
 			}
 		}
 		return found, err
@@ -157,26 +157,13 @@ func (e *endpoints) RequeueWork(w http.ResponseWriter, r *http.Request, workID a
 	e.operateWork(w, r, workID, e.Queue.Requeue)
 }
 
-// operateWork applies an operator's verb. If the operator gives no rev, the item's
-// current one is used. If the operator gives no name for the request, it is that of the
-// HTTP request and the rev: tools send one X-Request-Id with several requests.
+// operateWork applies an operator's verb.
 func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID string,
 	do func(context.Context, string, lifecycle.Request) (workqueue.View, error),
 ) {
-	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.AdminWorkRequest) (any, error) {
+	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.AdminWorkRequest) (any, error) {
 		by := lifecycle.Request{
-			Actor: string(api.ActorOperator), ExpectedRev: request.ExpectedRev,
-			ID: request.RequestID,
-		}
-		if by.ExpectedRev == 0 {
-			view, err := e.Queue.Get(ctx, workID)
-			if err != nil {
-				return nil, err
-			}
-			by.ExpectedRev = view.Item.Rev
-		}
-		if by.ID == "" {
-			by.ID = fmt.Sprintf("%s.%d", requestStateOf(ctx).id, by.ExpectedRev)
+			Actor: string(api.ActorOperator), ExpectedRev: request.ExpectedRev, ID: request.RequestID, Reason: request.Reason,
 		}
 		return e.item(ctx, func() (workqueue.View, error) { return do(ctx, workID, by) })
 	})

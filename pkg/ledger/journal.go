@@ -167,6 +167,7 @@ type storedMove struct {
 	AtMS      int64  `json:"at"`
 	Actor     string `json:"a"`
 	RequestID string `json:"r,omitempty"`
+	Reason    string `json:"y,omitempty"`
 	Attempt   int    `json:"n"`
 }
 
@@ -175,7 +176,7 @@ func encodeMoves(events []lifecycle.Event) ([]byte, error) {
 	for i, e := range events {
 		moves[i] = storedMove{
 			WorkID: e.WorkID, Rev: e.Rev, Type: string(e.Type), From: string(e.From), To: string(e.To),
-			AtMS: e.At.UnixMilli(), Actor: e.Actor, RequestID: e.RequestID, Attempt: e.Attempt,
+			AtMS: e.At.UnixMilli(), Actor: e.Actor, RequestID: e.RequestID, Reason: e.Reason, Attempt: e.Attempt,
 		}
 	}
 	return json.Marshal(moves)
@@ -211,7 +212,7 @@ func (l *Ledger) ItemHistory(ctx context.Context, workID string) ([]lifecycle.Ev
 				events = append(events, lifecycle.Event{
 					WorkID: m.WorkID, Rev: m.Rev, Type: lifecycle.EventType(m.Type), From: lifecycle.Status(m.From),
 					To: lifecycle.Status(m.To), At: time.UnixMilli(m.AtMS).UTC(), Actor: m.Actor, RequestID: m.RequestID,
-					Attempt: m.Attempt, Caller: rows[i].Properties.Get(columnCaller).String(),
+					Reason: m.Reason, Attempt: m.Attempt, Caller: rows[i].Properties.Get(columnCaller).String(),
 				})
 			}
 		}

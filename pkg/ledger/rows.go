@@ -266,6 +266,7 @@ var itemCodec = newCodec(
 	integer("ready_rev", func(r *workitem.Record) *int64 { return &r.ReadyRev }),
 	text("requeue_actor", func(r *workitem.Record) *string { return &r.RequeuedBy.Actor }),
 	text("requeue_id", func(r *workitem.Record) *string { return &r.RequeuedBy.RequestID }),
+	text("requeue_reason", func(r *workitem.Record) *string { return &r.RequeuedBy.Reason }),
 	list("requests", func(r *workitem.Record) *[]lifecycle.Remembered { return &r.Requests }, formatRequests, parseRequests),
 	text("ended", func(r *workitem.Record) *lifecycle.Status { return &r.Ended }),
 	flag("removed", func(r *workitem.Record) *bool { return &r.Removed }),

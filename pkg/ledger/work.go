@@ -90,9 +90,8 @@ func (l *Ledger) admit(ctx context.Context, s *snapshot, v *verb) (item lifecycl
 	}
 	request := v.request(&item)
 	repeat, err = lifecycle.Check(item, v.Operation, request)
-	asked := workitem.Requester{Actor: request.Actor, RequestID: request.ID}
 	switch {
-	case err == nil && v.Operation == lifecycle.OpRequeueStalled && record.RequeuedBy == asked:
+	case err == nil && v.Operation == lifecycle.OpRequeueStalled && record.RequeuedBy.Sent(request):
 		return item, true, nil
 	case record.Removed && !repeat:
 		return item, false, lifecycle.ErrNotFound

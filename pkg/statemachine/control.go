@@ -105,6 +105,7 @@ func (e Retry) decide(c *change) {
 		c.refuse(CodeIllegalTransition, "the job is %s", job.State)
 		return
 	}
+	cause := "retry request" + prefixed(": ", truncate(e.Reason, maxMessage))
 	step := c.active()
 	if step == nil || e.StepID != "" && step.ID != e.StepID {
 		c.refuse(CodeIllegalTransition, "step %q is not the active one", e.StepID)
@@ -112,10 +113,10 @@ func (e Retry) decide(c *change) {
 	}
 	switch step.State {
 	case StepFailedRetry:
-		c.noteStep(step, EventStepRetryNow, "retry request")
+		c.noteStep(step, EventStepRetryNow, cause)
 		c.dispatch(step, "retry request")
 	case StepDispatching:
-		c.makeDue("retry request")
+		c.makeDue(cause)
 	case StepPending, StepAwaitingAck, StepInProgress, StepSucceeded, StepFailedFinal, StepCancelled:
 		c.refuse(CodeIllegalTransition, "step %q is %s: nothing waits for a dispatch", step.ID, step.State)
 	}
@@ -123,7 +124,7 @@ func (e Retry) decide(c *change) {
 
 // decide takes a directive from its worker; the step waits for its next attempt.
 func (e Stall) decide(c *change) {
-	const cause = "stalled by an operator"
+	cause := "stalled by an operator" + prefixed(": ", truncate(e.Reason, maxMessage))
 	step := c.find(e.StepID)
 	switch {
 	case step == nil:

@@ -166,13 +166,14 @@ type Resume struct{ Reason string }
 
 // Retry is an operator's retry: the step that waits for its next dispatch becomes due
 // now. It spends no budget. StepID, if set, must be the active step.
-type Retry struct{ StepID string }
+type Retry struct{ StepID, Reason string }
 
 // Stall is an operator who takes a claimed or running directive from its worker. It
 // spends no budget.
 type Stall struct {
 	StepID    string
 	AttemptNo int
+	Reason    string
 }
 
 // Name implements [Event].

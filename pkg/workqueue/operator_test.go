@@ -95,8 +95,10 @@ func TestRequeue_UnderAPauseIsTheOperatorsWhenThatEnds(t *testing.T) {
 	bothStores(t, func(t *testing.T, b *bundle) {
 		stalled := b.stalled(t)
 		b.pending.Store(true)
+		request := by("olga", "x2", stalled)
+		request.Reason = "it hangs"
 		for range 2 {
-			view, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
+			view, err := b.Requeue(t.Context(), stalled.WorkID, request)
 			if err != nil || view.Item.Status != lifecycle.StatusStalled || view.Item.Rev != stalled.Rev {
 				t.Fatalf("requeue: %v, item is %s at rev %d", err, view.Item.Status, view.Item.Rev)
 			}
@@ -105,7 +107,7 @@ func TestRequeue_UnderAPauseIsTheOperatorsWhenThatEnds(t *testing.T) {
 			t.Errorf("step is %s at attempt %d", step.State, step.AttemptNo)
 		}
 		b.mark(t, b.message(t, stalled.JobID))
-		if _, last := b.events(t, stalled.WorkID); last.Type != lifecycle.EventRequeued || last.Actor != "olga" {
+		if _, last := b.events(t, stalled.WorkID); last.Type != lifecycle.EventRequeued || last.Actor != "olga" || last.Reason != "it hangs" {
 			t.Errorf("last event is %+v", last)
 		}
 		if views := b.claim(t, "w2", "c2", 5, true); len(views) != 1 || views[0].Item.AttemptNo != 2 {

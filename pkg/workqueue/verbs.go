@@ -105,7 +105,7 @@ func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f 
 // Stall takes an item from its worker for an operator. It spends no budget.
 func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpStall, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
-		return statemachine.Stall{StepID: item.StepID, AttemptNo: item.AttemptNo}
+		return statemachine.Stall{StepID: item.StepID, AttemptNo: item.AttemptNo, Reason: r.Reason}
 	})
 }
 
@@ -115,7 +115,7 @@ func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (
 // dispatch is paused.
 func (q *Queue) Requeue(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
 	return q.do(ctx, workID, lifecycle.OpRequeueStalled, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
-		return statemachine.Retry{StepID: item.StepID}
+		return statemachine.Retry{StepID: item.StepID, Reason: r.Reason}
 	})
 }
 

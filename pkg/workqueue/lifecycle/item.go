@@ -116,6 +116,8 @@ type Request struct {
 	ExpectedRev int64
 	// ID is the request_id: new for each request, the same for its repeats. Required.
 	ID string
+	// Reason is why the actor asks, for the history. Optional.
+	Reason string
 }
 
 // validate checks that the request is complete.

@@ -32,8 +32,10 @@ type Event struct {
 	To    Status
 	At    time.Time
 	Actor string
-	// RequestID is the request that asked for the move; empty for an enqueue.
+	// RequestID is the request that asked for the move; empty for an enqueue. Reason is why
+	// it did, if it says so.
 	RequestID string
+	Reason    string
 	// Attempt is the item's after the move.
 	Attempt int
 	// Caller names who sent the request that led to the move, if the queue knows it.
@@ -149,7 +151,7 @@ func (i *Item) remember(added Remembered, now time.Time) {
 func (i *Item) event(move Transition, request Request, now time.Time) Event {
 	return Event{
 		WorkID: i.WorkID, Rev: i.Rev, Type: move.Event, From: move.From, To: move.To,
-		At: now, Actor: request.Actor, RequestID: request.ID, Attempt: i.Attempt,
+		At: now, Actor: request.Actor, RequestID: request.ID, Reason: request.Reason, Attempt: i.Attempt,
 	}
 }
 

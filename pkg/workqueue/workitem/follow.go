@@ -135,13 +135,13 @@ func (f *follower) followStalled(step *statemachine.Step) {
 	case step.State == statemachine.StepFailedRetry && !withdrawn:
 	case step.State == statemachine.StepDispatching && row.Bus == statemachine.BusQueue:
 		if f.ask.Operation == lifecycle.OpRequeueStalled {
-			f.record.RequeuedBy = Requester{f.ask.Request.Actor, f.ask.Request.ID}
+			f.record.RequeuedBy = Requester{f.ask.Request.Actor, f.ask.Request.ID, f.ask.Request.Reason}
 			f.moves.Changed = true
 		}
 	case step.State == statemachine.StepAwaitingAck && row.Bus == statemachine.BusQueue:
 		by := f.request(lifecycle.OpRequeueStalled, actorRelay)
 		if held := f.record.RequeuedBy; held.Actor != "" {
-			by.Actor, by.ID = held.Actor, held.RequestID
+			by.Actor, by.ID, by.Reason = held.Actor, held.RequestID, held.Reason
 		}
 		f.move(lifecycle.Requeue(f.item, by, directiveOf(row), f.now))
 		f.record.RequeuedBy = Requester{}

@@ -81,8 +81,13 @@ type Record struct {
 	UpdatedAt time.Time
 }
 
-// Requester identifies the request for a move.
-type Requester struct{ Actor, RequestID string }
+// Requester identifies the request for a move, and keeps its reason.
+type Requester struct{ Actor, RequestID, Reason string }
+
+// Sent reports whether the request is the requester's, or a repeat of it.
+func (r Requester) Sent(request lifecycle.Request) bool {
+	return r.Actor == request.Actor && r.RequestID == request.ID
+}
 
 // Open reports whether the item has neither ended nor been removed.
 func (r *Record) Open() bool { return r.Ended == "" }

@@ -2781,8 +2781,8 @@ export interface components {
              */
             request_id?: string;
             /**
-             * @description Details.
-             * @example The job was cancelled.
+             * @description The reason that an operator gave for the move.
+             * @example The worker hangs.
              */
             detail?: string;
         };
@@ -4756,23 +4756,22 @@ export interface components {
              */
             reason: string;
         };
-        /** @description An operator's change of an item; every field is optional. */
+        /** @description An operator's change of an item. */
         AdminWorkRequest: {
             /**
              * Format: int64
-             * @description The item's `rev` as last seen; any other value gets 409 `rev_conflict`. Absent or 0
-             *     accepts any.
+             * @description The item's `rev` as the operator saw it; any other value gets 409 `rev_conflict`.
              * @example 2
              */
-            expected_rev?: number;
+            expected_rev: number;
             /**
              * @description The operator's name for this request. A repeat changes nothing, and gets the item as
-             *     it is now. Without one, the name is the `X-Request-Id` with the item's `rev`.
+             *     it is now.
              * @example 3f1d2c
              */
-            request_id?: string;
+            request_id: string;
             /**
-             * @description For the history.
+             * @description For the histories of the item and of the job.
              * @example The worker hangs.
              */
             reason?: string;
@@ -7278,7 +7277,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: components["requestBodies"]["AdminWork"];
+        requestBody: components["requestBodies"]["AdminWork"];
         responses: {
             200: components["responses"]["WorkItem"];
             400: components["responses"]["BadRequest"];
@@ -7306,7 +7305,7 @@ export interface operations {
             };
             cookie?: never;
         };
-        requestBody?: components["requestBodies"]["AdminWork"];
+        requestBody: components["requestBodies"]["AdminWork"];
         responses: {
             200: components["responses"]["WorkItem"];
             400: components["responses"]["BadRequest"];
