@@ -206,8 +206,19 @@ var damages = map[string]damage{
 	}},
 	"not in the list of its month": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "running", "jobs").Key) }},
 	"not in the list of failures":  {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "failed", "ended").Key) }},
-	"not in the list of reruns":    {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "rerun", "reruns").Key) }},
-	"a webhook is lost":            {rule: audit.Ended, do: func(f *fixture) { f.drop(f.key("done", "WEBHOOK:00")) }},
+	"not in the list of its state": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "running", "live").Key) }},
+	"in the list of a state that it left": {rule: audit.Listed, says: "and not there", do: func(f *fixture) {
+		row := f.find(tables.Index, "running", "live")
+		row.Key.Partition = strings.Replace(row.Key.Partition, "IN_PROGRESS", "DISPATCHING", 1)
+		f.write(tablestore.Op{Verb: tablestore.Put, Key: row.Key, Properties: row.Properties})
+	}},
+	"in the list of live jobs after its end": {rule: audit.Listed, says: "and not there", do: func(f *fixture) {
+		row := f.find(tables.Index, "done", "jobs")
+		row.Key.Partition = tablestore.Join("live", "tenant_a", "IN_PROGRESS")
+		f.write(tablestore.Op{Verb: tablestore.Put, Key: row.Key, Properties: row.Properties})
+	}},
+	"not in the list of reruns": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "rerun", "reruns").Key) }},
+	"a webhook is lost":         {rule: audit.Ended, do: func(f *fixture) { f.drop(f.key("done", "WEBHOOK:00")) }},
 	"the post work of the end is undone": {rule: audit.Ended, late: true, wait: time.Hour, do: func(f *fixture) {
 		row, err := f.store.Get(f.t.Context(), f.key("done", "JOB"))
 		if err != nil {

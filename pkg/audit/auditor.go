@@ -57,6 +57,7 @@ type fact struct {
 	entry     tablestore.Key // Of the schedule entry that the job names.
 	slot      tablestore.Key
 	hint      tablestore.Key // Of the ready hint that a queued item names.
+	listed    tablestore.Key // In the list of live jobs by state.
 }
 
 // suspicion holds findings that must be confirmed.
@@ -86,6 +87,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	}
 	a.o.Shards = int(settings.Properties.Get("shards").Int())
 	a.o.ReadyShards = max(int(settings.Properties.Get("ready_shards").Int()), 1)
+	a.o.ListsLive = settings.Properties.Get("lists_live").Bool()
 	if a.o.Shards == 0 { // The store was never used.
 		return &a.report, nil
 	}
@@ -190,6 +192,9 @@ func (a *auditor) factOf(e *Evidence) fact {
 		return fact{tombstone: true}
 	}
 	f := fact{rev: e.Job.Rev, updated: e.Job.Updated, slot: e.slotKey(&a.o)}
+	if !e.Job.Terminal() {
+		f.listed = e.liveKey(&a.o)
+	}
 	if e.Job.EntryKind != "" {
 		f.entry = e.EntryKey(&a.o)
 	}
@@ -238,13 +243,15 @@ func (a *auditor) strays(ctx context.Context) error {
 	})
 }
 
-// slotRow begins the rows of the live set, which lie between the schedule's.
-const slotRow = "live"
+const (
+	slotRow  = "live" // begins the rows of the live set, which lie between the schedule's
+	liveList = "live" // begins the partitions of the lists of live jobs by state
+)
 
 // reference is a row outside of the ledger's table that belongs to a job.
 type reference struct {
 	jobID string    // Empty if the row belongs to no job.
-	kind  string    // Of a schedule entry, or of the work of a ready hint.
+	kind  string    // Of a schedule entry, of a list, or of the work of a ready hint.
 	since time.Time // The time for which, or at which, the row was written.
 	rev   int64     // The revision for which it was written.
 }
@@ -285,6 +292,7 @@ func (a *auditor) refer(row *tablestore.Row) (r reference, err error) {
 		if area == "tenants" {
 			return r, nil
 		}
+		r.kind = area
 	}
 	r.jobID, r.since = row.Properties.Get("job_id").String(), row.Properties.Get("created_at").Time()
 	if r.since.IsZero() {
@@ -331,13 +339,13 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	switch table, since := row.Key.Table, stamp(r.since); {
 	case table == a.o.Tables.Idempotency && !there && (late || !a.o.Split):
 		return finding(Accepted, a.o.Split, "its idempotency key is claimed since %s, and it is missing", since)
+	case table == a.o.Tables.Index && (late && !there || r.kind == liveList && row.Key != job.listed):
+		return finding(Listed, r.kind != liveList, "it is in the list %s, and not there", row.Key.Partition)
 	case !late, row.Key == job.entry, row.Key == job.slot, row.Key == job.hint: // They are judged with the job.
 	case table == a.o.Tables.Idempotency && gone:
 		return finding(Claim, true, "its idempotency key is claimed since %s, and it was abandoned", since)
 	case table == a.o.Tables.Schedule && r.kind == "":
 		return finding(Slot, true, "slot %s is taken for it since %s, and it does not hold it", row.Key.Row, since)
-	case table == a.o.Tables.Index && !there:
-		return finding(Listed, true, "it is in the list %s, and not there", row.Key.Partition)
 	case table == a.o.Tables.Schedule && !there:
 		return finding(Forward, true, "a %s entry was due at %s, and the job is missing", r.kind, since)
 	case table == a.o.Tables.Schedule && ahead:

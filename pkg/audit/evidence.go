@@ -21,6 +21,7 @@ type Options struct {
 	// Shards and ReadyShards are the numbers of shards of the schedule and of the
 	// ready index. Required.
 	Shards, ReadyShards int
+	ListsLive           bool          // Live jobs are listed by their state, and their changes keep the list exact.
 	Split               bool          // The store writes the batches of a change one after the other.
 	Now                 time.Time     // Required.
 	KeyTTL              time.Duration // An idempotency key outlives its job by it; 0 is as long as the job is kept.
@@ -128,7 +129,8 @@ func (e *Evidence) claimKey(o *Options) tablestore.Key {
 }
 
 // listKeys returns the keys of the index rows that list the job: by its acceptance, by its
-// end if it has ended, and a rerun also under the job that it supersedes.
+// end if it has ended, else by its state if live jobs are so listed, and a rerun also under
+// the job that it supersedes.
 func (e *Evidence) listKeys(o *Options) []tablestore.Key {
 	month, row := listPlace(e.JobID)
 	keys := []tablestore.Key{{Table: o.Tables.Index, Partition: tablestore.Join("jobs", e.Job.Tenant, month), Row: row}}
@@ -141,6 +143,8 @@ func (e *Evidence) listKeys(o *Options) []tablestore.Key {
 	if e.Job.Terminal() {
 		partition := tablestore.Join("ended", e.Job.Tenant, month, e.Job.State)
 		keys = append(keys, tablestore.Key{Table: o.Tables.Index, Partition: partition, Row: row})
+	} else if o.ListsLive {
+		keys = append(keys, e.liveKey(o))
 	}
 	if old := e.Job.Supersedes; old != "" {
 		month, first := listPlace(old)
@@ -149,6 +153,12 @@ func (e *Evidence) listKeys(o *Options) []tablestore.Key {
 		})
 	}
 	return keys
+}
+
+// liveKey returns the key of the row that lists the job by its state while it is live.
+func (e *Evidence) liveKey(o *Options) tablestore.Key {
+	_, row := listPlace(e.JobID)
+	return tablestore.Key{Table: o.Tables.Index, Partition: tablestore.Join(liveList, e.Job.Tenant, e.Job.State), Row: row}
 }
 
 // listPlace returns the month of a job's acceptance and its key in lists.

@@ -46,7 +46,7 @@ func newFixture(t *testing.T, split bool) *fixture {
 	mirror := workqueue.NewMirror(0)
 	var err error
 	f.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: f.store, Ready: mirror.Ready, Taker: mirror.Taker, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention, SpreadIDs: split,
+		Store: f.store, Shared: true, Ready: mirror.Ready, Taker: mirror.Taker, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention, SpreadIDs: split,
 		Held: func(statemachine.Target) bool { return f.held },
 	})
 	if err != nil {

@@ -204,7 +204,7 @@ func TestList_WaitsForTheLiveJobs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
+				l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{})})
 				if err != nil {
 					t.Fatal(err)
 				}

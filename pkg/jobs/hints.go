@@ -55,6 +55,18 @@ func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[
 	}
 }
 
+// liveHints is [Filter.Hints] for live jobs of any age, in a ledger that lists live jobs. It
+// applies the filter's state. It reads the states in the order of a job's life, so that it
+// does not miss a job that advances between two reads.
+func (f *Filter) liveHints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
+	return func(yield func(Hint, error) bool) {
+		if q.States = []statemachine.JobState{f.State}; f.State == "" {
+			q.States = slices.DeleteFunc(slices.Clone(statemachine.JobStates), statemachine.JobState.Terminal)
+		}
+		f.walk(ctx, index, &q, time.Time{}, yield)
+	}
+}
+
 // clockLead is how far the clocks of other replicas may be ahead of this one's.
 const clockLead = 24 * time.Hour
 

@@ -48,7 +48,8 @@ const (
 	// maxTenants bounds the tenants whose jobs are merged into one list.
 	maxTenants = 1000
 	// maxLive bounds the ids of live jobs that are read for one page if this process does not
-	// know all live jobs. If there are more, the index of all jobs is searched instead.
+	// know all live jobs, and the ledger does not list them by state. If there are more, the
+	// index of all jobs is searched instead.
 	maxLive = 50_000
 	// minFill and maxFill bound how many entries of one list are read at once, which grows as
 	// the list is walked; maxFilled is about how many entries of all lists are in memory.
@@ -105,7 +106,7 @@ func (s *Service) search(ctx context.Context, f *Filter, limit int, after string
 		return "", err
 	}
 	begun, searched, read, added, last, full := time.Now(), 0, 0, 0, "", false
-	mayAwait := f.ofLive() && s.around.Live != nil && !s.liveKnown()
+	mayAwait := f.ofLive() && s.ledger.Exclusive() && s.around.Live != nil && !s.liveKnown()
 	for hint, err := range s.candidates(ctx, f, limit, after) {
 		if err != nil {
 			return "", ledger.Problem(err)
@@ -193,21 +194,25 @@ func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*statemac
 // ends after an error.
 func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after string) iter.Seq2[Hint, error] {
 	return func(yield func(Hint, error) bool) {
-		live, listed, err := s.live(ctx, f, after)
+		q := HintQuery{After: after, Page: limit}
+		live, listed, err := s.live(ctx, f, q)
 		if err != nil {
 			yield(Hint{}, err)
 			return
 		}
+		next, stop := iter.Pull2(live)
+		defer stop()
+		first, err, more := next()
 		// liveUpTo yields the live jobs up to that sort key.
 		liveUpTo := func(key string) bool {
-			for ; len(live) > 0 && live[0].key <= key; live = live[1:] {
-				if !yield(Hint{IndexEntry: ledger.IndexEntry{IndexRow: ledger.IndexRow{JobID: live[0].id}}}, nil) {
+			for ; more && (err != nil || ledger.ListOrder(first.JobID) <= key); first, err, more = next() {
+				if !yield(first, err) || err != nil {
 					return false
 				}
 			}
 			return true
 		}
-		for hint, err := range s.indexed(ctx, f, listed, HintQuery{After: after, Page: limit}) {
+		for hint, err := range s.indexed(ctx, f, listed, q) {
 			if err != nil {
 				yield(Hint{}, err)
 				return
@@ -236,19 +241,23 @@ func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q Hin
 			q.States = []statemachine.JobState{statemachine.JobSucceeded, statemachine.JobFailedFinal, statemachine.JobCancelled}
 		}
 		var err error
-		switch q.Tenants = []string{f.TenantID}; {
-		case f.TenantID != "":
-		case f.CorrelationID != "":
-			q.Tenants, err = s.ledger.CorrelatedTenants(ctx, f.CorrelationID, maxTenants)
-		default:
-			q.Tenants, err = s.ledger.Tenants(ctx, "", maxTenants)
-		}
-		if err != nil {
+		if q.Tenants, err = s.tenants(ctx, f); err != nil {
 			yield(Hint{}, err)
 			return
 		}
 		f.Hints(ctx, s.ledger, q)(yield)
 	}
+}
+
+// tenants returns the tenants whose jobs may match.
+func (s *Service) tenants(ctx context.Context, f *Filter) ([]string, error) {
+	switch {
+	case f.TenantID != "":
+		return []string{f.TenantID}, nil
+	case f.CorrelationID != "":
+		return s.ledger.CorrelatedTenants(ctx, f.CorrelationID, maxTenants)
+	}
+	return s.ledger.Tenants(ctx, "", maxTenants)
 }
 
 // keyed is a job with its sort key in the list, see [ledger.ListOrder].
@@ -265,17 +274,30 @@ func (f *Filter) ofLive() bool {
 }
 
 // live returns the live jobs of any age that may match, newest first, as many as one page may
-// read. listed is false if they must be found in the index, because they are too many or all
-// jobs may match.
-func (s *Service) live(ctx context.Context, f *Filter, after string) (found []keyed, listed bool, err error) {
-	if !f.ofLive() {
-		return nil, false, nil
+// read. listed is false if they must be found in the index of all jobs, because they are too
+// many or all jobs may match.
+func (s *Service) live(ctx context.Context, f *Filter, q HintQuery) (hints iter.Seq2[Hint, error], listed bool, err error) {
+	none := func(func(Hint, error) bool) {}
+	switch {
+	case !f.ofLive():
+		return none, false, nil
+	case s.ledger.ListsLive() && !f.Outbox.is(statemachine.OutboxPending):
+		if q.Tenants, err = s.tenants(ctx, f); err != nil {
+			return nil, false, err
+		}
+		return f.liveHints(ctx, s.ledger, q), true, nil
 	}
-	found, err = f.newest(after, s.liveIDs(ctx, f))
+	found, err := f.newest(q.After, s.liveIDs(ctx, f))
 	if errors.Is(err, errTooManyLive) {
-		return nil, false, nil
+		return none, false, nil
 	}
-	return found, err == nil, err
+	return func(yield func(Hint, error) bool) {
+		for _, job := range found {
+			if !yield(Hint{IndexEntry: ledger.IndexEntry{IndexRow: ledger.IndexRow{JobID: job.id}}}, nil) {
+				return
+			}
+		}
+	}, err == nil, err
 }
 
 // newest returns the jobs that follow after in the list, newest first, as many as one page may
@@ -370,10 +392,11 @@ func (f *Filter) check(after string) error {
 	return &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: message}}}
 }
 
-// mayMatch reports whether the filter may select the job of an index row. A row of a live job
+// mayMatch reports whether the filter may select the job of an index row. A row of all jobs
 // says no more than the id.
 func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
-	return row.EndedAt.IsZero() || f.Outbox.mayMatch(row) && (f.RequestType == "" || row.RequestType == f.RequestType) &&
+	return row.RequestType == "" && row.EndedAt.IsZero() || (row.EndedAt.IsZero() || f.Outbox.mayMatch(row)) &&
+		(f.RequestType == "" || row.RequestType == f.RequestType) &&
 		(f.Service == "" || row.Service == f.Service) &&
 		(f.ErrorCode == "" || row.ErrorCode == f.ErrorCode)
 }

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -125,8 +126,8 @@ func accept(t *testing.T, l *ledger.Ledger, from, n int) []string {
 	ids := make([]string, n)
 	for i := range n {
 		accepted, err := l.Accept(t.Context(), ledger.Command{
-			Job:   statemachine.Job{TenantID: fmt.Sprint("t", i%2), IdempotencyHash: fmt.Sprint(from + i)},
-			Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
+			Job:   statemachine.Job{TenantID: fmt.Sprint("t", i%2), IdempotencyHash: fmt.Sprint(from + i), RequestType: "r"},
+			Steps: []statemachine.Step{{ID: "one", Service: "ocr"}}, Payload: []byte(`{}`),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -226,6 +227,83 @@ func TestList_FindsLiveStates(t *testing.T) {
 			}
 			if diff := cmp.Diff(paused, got); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// counting is an atomic store that counts the requests and the rows that are read.
+type counting struct {
+	tablestore.AtomicStore
+
+	reads, rows atomic.Int64
+}
+
+func (s *counting) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	page, err := s.AtomicStore.Scan(ctx, query)
+	s.reads.Add(1)
+	s.rows.Add(int64(len(page.Rows)))
+	return page, err
+}
+
+func (s *counting) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+	s.reads.Add(1)
+	s.rows.Add(1)
+	return s.AtomicStore.Get(ctx, key)
+}
+
+// A list of live jobs reads as much among 100 live jobs as among 10,000, in a store that one
+// process writes and in one that several share.
+func TestList_OfLiveJobsReadsOnePage(t *testing.T) {
+	t.Parallel()
+	const few, limit = 7, 3
+	filters := map[string]jobs.Filter{
+		"in a rare state":                 {State: statemachine.JobPaused},
+		"in a rare state, of a tenant":    {State: statemachine.JobPaused, TenantID: "t1"},
+		"in a rare state, of a service":   {State: statemachine.JobPaused, Service: "ocr"},
+		"in a rare state, of a type":      {State: statemachine.JobPaused, RequestType: "r"},
+		"in a state without jobs":         {State: statemachine.JobCancelling},
+		"in the state of most":            {State: statemachine.JobDispatching},
+		"in the state of most, of a type": {State: statemachine.JobDispatching, RequestType: "r"},
+		"of a service":                    {Service: "ocr"},
+	}
+	type cost struct{ Reads, Rows, Found int64 }
+	for name, shared := range map[string]bool{"one process": false, "several processes": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			costs := map[int]map[string]cost{}
+			for _, most := range []int{100, 10_000} {
+				store := &counting{AtomicStore: memstore.New(memstore.Options{}).(tablestore.AtomicStore)}
+				l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Shared: shared})
+				if err != nil {
+					t.Fatal(err)
+				}
+				paused := accept(t, l, 0, few)
+				change(t, l, paused, statemachine.Pause{})
+				others := accept(t, l, few, most)
+				var around jobs.Surroundings
+				if !shared {
+					around = knowing(t, l, append(others, paused...)...)
+				}
+				s := jobs.New(l, &jobs.Ended{}, around)
+				costs[most] = map[string]cost{}
+				for name, filter := range filters {
+					store.reads.Store(0)
+					store.rows.Store(0)
+					page, _, err := s.List(t.Context(), filter, limit, "")
+					if err != nil {
+						t.Fatal(err)
+					}
+					costs[most][name] = cost{store.reads.Load(), store.rows.Load(), int64(len(page))}
+				}
+			}
+			if diff := cmp.Diff(costs[100], costs[10_000]); diff != "" {
+				t.Errorf("-among 100 +among 10,000 live jobs:\n%s", diff)
+			}
+			for name, got := range costs[10_000] {
+				if got.Reads > 40 || got.Rows > 150 {
+					t.Errorf("%s: %+v", name, got)
+				}
 			}
 		})
 	}

@@ -13,10 +13,12 @@ import (
 // The index rows are hints: written before the commit that they describe, never
 // changed, and compared with the job when they are read. A job has one from its
 // acceptance and one from its end, both sorted by the job's id, newest first, so that
-// a command that is accepted on a second try is not listed twice.
+// a command that is accepted on a second try is not listed twice. Only the index of live
+// jobs follows each change, in the same atomic write.
 const (
 	indexJobs        = "jobs"        // by tenant and month of acceptance
 	indexEnded       = "ended"       // by tenant, month of acceptance and terminal state
+	indexLive        = "live"        // by tenant and state, see [Ledger.ListsLive]
 	indexCorrelation = "correlation" // by correlation id, in it by tenant
 	indexTenants     = "tenants"     // one row for each tenant
 	// indexReruns has a row for each rerun, by tenant, month of acceptance of the job that
@@ -31,8 +33,9 @@ const newestFirst = 9_999_999_999_999
 // IndexRow is one index row: a job that may match.
 type IndexRow struct {
 	JobID string
-	// The rest is set in the rows of ended jobs: when a job ended, at which step, and with
-	// which error code it failed.
+	// The rest is set in the rows of ended jobs, and of live jobs by state: the current or
+	// last step, the code of its last failure if the job is live or FAILED_FINAL, and when
+	// the job ended.
 	RequestType string
 	StepType    string
 	Service     string
@@ -74,7 +77,8 @@ type IndexQuery struct {
 	TenantID string
 	// Month is any time in the month of acceptance.
 	Month time.Time
-	// State is a terminal state, or empty for all jobs.
+	// State is a terminal state, or empty for all jobs. If the ledger lists live jobs, it may
+	// be any state; Month is not used for those of live jobs.
 	State statemachine.JobState
 	// CorrelationID lists the jobs with that id, of all months.
 	CorrelationID string
@@ -238,6 +242,8 @@ func (l *Ledger) indexKey(q *IndexQuery, jobID string) tablestore.Key {
 	case q.CorrelationID != "":
 		key.Partition = tablestore.Join(indexCorrelation, q.CorrelationID)
 		key.Row = tablestore.Join(q.TenantID, "") + key.Row
+	case q.State != "" && !q.State.Terminal():
+		key.Partition = tablestore.Join(indexLive, q.TenantID, string(q.State))
 	case q.State != "":
 		key.Partition = tablestore.Join(indexEnded, q.TenantID, month, string(q.State))
 	default:
@@ -314,18 +320,52 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Stage {
 	job := &agg.Job
 	keys := l.indexKeys(job)
-	step := &agg.Steps[job.CurrentStepIndex]
-	entry := IndexRow{
-		JobID: job.ID, RequestType: job.RequestType, StepType: step.Type, Service: step.Service, EndedAt: job.CompletedAt,
-	}
-	if job.State == statemachine.JobFailedFinal {
-		entry.ErrorCode = job.ErrorCode
-	}
+	entry := indexRowOf(agg)
 	stage := tablestore.Stage{{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.encode(&entry, nil)}}}
 	if job.Supersedes != "" && job.State == statemachine.JobCancelled {
 		stage = append(stage, l.indexRerun(job))
 	}
 	return stage
+}
+
+// indexRowOf returns the row of a job in the index of its state.
+func indexRowOf(agg *statemachine.Aggregate) IndexRow {
+	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
+	row := IndexRow{
+		JobID: job.ID, RequestType: job.RequestType, StepType: step.Type, Service: step.Service, EndedAt: job.CompletedAt,
+	}
+	switch {
+	case job.State == statemachine.JobFailedFinal:
+		row.ErrorCode = job.ErrorCode
+	case !job.State.Terminal():
+		row.ErrorCode = step.LastErrorCode
+	}
+	return row
+}
+
+// ListsLive reports whether live jobs are listed by their state. If they are, each live job
+// has one row, which its changes move in the same write. The store must be atomic, and other
+// processes write it too, or else a census knows the live jobs without it. It must have been
+// so since its first job.
+func (l *Ledger) ListsLive() bool { return l.listsLive }
+
+// relist writes the job's row in the index of live jobs, and removes the row of its former
+// state.
+func (p *planner) relist(out *plan) {
+	before, after := &p.s.agg, &p.d.After
+	if !p.l.listsLive || before.Job.State.Terminal() {
+		return
+	}
+	keyOf := func(job *statemachine.Job) tablestore.Key {
+		return p.l.indexKey(&IndexQuery{TenantID: job.TenantID, State: job.State}, job.ID)
+	}
+	moved := !p.isAccept() && before.Job.State != after.Job.State
+	if moved {
+		out.change.Post = append(out.change.Post, tablestore.Stage{{{Verb: tablestore.Discard, Key: keyOf(&before.Job)}}})
+	}
+	if row := indexRowOf(after); !after.Job.State.Terminal() && (moved || p.isAccept() || row != indexRowOf(before)) {
+		out.beforeCommit(tablestore.Stage{{{Verb: tablestore.Put, Key: keyOf(&after.Job), Properties: indexCodec.encode(&row, nil)}}})
+	}
 }
 
 // Tenants returns one page of the names of all tenants that ever had a job, after

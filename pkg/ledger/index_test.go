@@ -13,6 +13,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // listed are the jobs of a list, page by page.
@@ -246,5 +247,89 @@ func TestIndex_NamesTheTenantsOfACorrelationID(t *testing.T) {
 	}
 	if none, err := b.CorrelatedTenants(t.Context(), "d", 2); err != nil || len(none) != 0 {
 		t.Errorf("of an unknown id: %q, %v", none, err)
+	}
+}
+
+// liveRows returns the rows of the index of live jobs, by state.
+func liveRows(t *testing.T, l *ledger.Ledger) map[statemachine.JobState][]ledger.IndexRow {
+	t.Helper()
+	all := map[statemachine.JobState][]ledger.IndexRow{}
+	for _, state := range statemachine.JobStates {
+		if state.Terminal() {
+			continue
+		}
+		entries, _, err := l.Index(t.Context(), ledger.IndexQuery{TenantID: "tenant_a", State: state, Limit: 10})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range entries {
+			all[state] = append(all[state], entries[i].IndexRow)
+		}
+	}
+	return all
+}
+
+func TestIndex_FollowsALiveJobOnASharedAtomicStore(t *testing.T) {
+	t.Parallel()
+	b := &bundle{inbox: &inbox{}}
+	var err error
+	if b.Ledger, err = ledger.Open(t.Context(), ledger.Config{
+		Store: memstore.New(memstore.Options{}), Shared: true, Bus: statemachine.BusServiceBus, Handoff: b.inbox,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	id := b.mustAccept(t, command("a")).Job.ID
+	row := ledger.IndexRow{JobID: id, RequestType: "doc.ingest", StepType: "ONE", Service: "ones"}
+	want := func(when string, state statemachine.JobState, row ledger.IndexRow) {
+		t.Helper()
+		if diff := cmp.Diff(map[statemachine.JobState][]ledger.IndexRow{state: {row}}, liveRows(t, b.Ledger)); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	want("accepted", statemachine.JobDispatching, row)
+	b.mustChange(t, id, statemachine.Pause{})
+	want("paused", statemachine.JobPaused, row)
+	b.mustChange(t, id, statemachine.Resume{})
+	want("resumed", statemachine.JobDispatching, row)
+	m := b.inbox.last()
+	b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+	b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
+	want("started", statemachine.JobInProgress, row)
+	b.mustChange(t, id, statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedRetry, ErrorCode: "again"})
+	row.ErrorCode = "again"
+	want("to be tried again", statemachine.JobInProgress, row)
+	b.mustChange(t, id, statemachine.Retry{})
+	b.succeed(t, b.inbox.last())
+	want("at the next step", statemachine.JobInProgress,
+		ledger.IndexRow{JobID: id, RequestType: "doc.ingest", StepType: "TWO", Service: "twos"})
+	b.succeed(t, b.inbox.last())
+	if got := liveRows(t, b.Ledger); len(got) > 0 {
+		t.Errorf("ended: %v", got)
+	}
+}
+
+// A store that began without the index lacks the rows of its live jobs, so it never has one.
+func TestListsLive(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		split, first, now, want bool
+	}{
+		"shared":                 {first: true, now: true, want: true},
+		"exclusive":              {},
+		"exclusive first":        {now: true},
+		"not atomic":             {split: true, first: true, now: true},
+		"exclusive after shared": {first: true, want: true},
+	} {
+		store := memstore.New(memstore.Options{Split: test.split})
+		var l *ledger.Ledger
+		for _, shared := range []bool{test.first, test.now} {
+			var err error
+			if l, err = ledger.Open(t.Context(), ledger.Config{Store: store, Shared: shared}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := l.ListsLive(); got != test.want {
+			t.Errorf("%s: %t", name, got)
+		}
 	}
 }

@@ -150,6 +150,8 @@ type Ledger struct {
 	tables Tables
 	shards []string               // the partitions of the schedule and of the live set
 	atomic tablestore.AtomicStore // the store if it is one, else nil
+	// invariant: listsLive ⇒ atomic ≠ nil
+	listsLive bool
 
 	recent   *recent
 	kinds    sync.Map // each WorkKind whose catalog row is known to be written
@@ -217,18 +219,20 @@ type settings struct {
 	shards      int
 	readyShards int
 	layout      string // "table" with a projector, else ""
+	listsLive   bool   // live jobs have rows by their state
 }
 
 var settingsCodec = newCodec(
 	integer("shards", func(s *settings) *int { return &s.shards }),
 	integer("ready_shards", func(s *settings) *int { return &s.readyShards }),
 	text("layout", func(s *settings) *string { return &s.layout }),
+	flag("lists_live", func(s *settings) *bool { return &s.listsLive }),
 )
 
 // adoptSettings takes the numbers of shards from the store, and checks its layout.
 // The first process on a store writes its own settings.
 func (l *Ledger) adoptSettings(ctx context.Context) error {
-	own := settings{shards: l.cfg.Shards, readyShards: l.cfg.ReadyShards}
+	own := settings{shards: l.cfg.Shards, readyShards: l.cfg.ReadyShards, listsLive: l.atomic != nil && l.cfg.Shared}
 	if l.cfg.Projector != nil {
 		own.layout = "table"
 	}
@@ -257,7 +261,7 @@ func (l *Ledger) adoptSettings(ctx context.Context) error {
 		return fmt.Errorf("the store keeps its jobs in the layout %s, not %s",
 			cmp.Or(kept.layout, "ledger"), cmp.Or(own.layout, "ledger"))
 	}
-	l.cfg.Shards, l.cfg.ReadyShards = kept.shards, kept.readyShards
+	l.cfg.Shards, l.cfg.ReadyShards, l.listsLive = kept.shards, kept.readyShards, kept.listsLive && l.atomic != nil
 	for shard := range kept.shards {
 		l.shards = append(l.shards, tablestore.Join("shard", tablestore.Pad(shard, 3)))
 	}

@@ -136,6 +136,7 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 		return nil, err
 	}
 	p.post(out, entry)
+	p.relist(out)
 	if p.l.cfg.Projector != nil {
 		out.revision = p.revision(out.message)
 	}
