@@ -101,6 +101,9 @@ func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
 		if accepted, err = a.try(ctx); err == nil && accepted == nil {
 			return tablestore.ErrConflict
 		}
+		if err == nil && accepted.Replayed {
+			return l.confirm(ctx)
+		}
 		return err
 	})
 	if err != nil {
@@ -114,10 +117,13 @@ func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
 // errors are those of [Ledger.Accept].
 func (l *Ledger) Replay(ctx context.Context, cmd Command) (Accepted, bool, error) {
 	accepted, err := l.newAcceptance(&cmd).replay(ctx)
-	if accepted == nil {
+	if accepted == nil || err != nil {
 		return Accepted{}, false, err
 	}
-	return *accepted, true, err
+	if err := l.confirm(ctx); err != nil {
+		return Accepted{}, false, err
+	}
+	return *accepted, true, nil
 }
 
 // newAcceptance addresses the claim by the command's key, or by its hash if it has

@@ -98,7 +98,7 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 		}
 		if plan == nil {
 			result.PostErr = l.forgetLost(ctx, &result.Job.Job, o)
-			return nil
+			return l.confirmRepeat(ctx, result.Outcome, o)
 		}
 		l.hand(plan, &handed)
 		defer plan.takeover.release()
@@ -123,6 +123,23 @@ func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, eve
 		return Result{}, err // A refusal names the work item, and the worker reads it.
 	}
 	return Result{}, fmt.Errorf("change job %s: %w", jobID, err)
+}
+
+// confirm returns nil once a failover cannot lose what this process has read. A request that
+// an earlier change has fulfilled is acknowledged only then.
+func (l *Ledger) confirm(ctx context.Context) error {
+	if confirmer, ok := tablestore.As[tablestore.Confirmer](l.store); ok {
+		return confirmer.Confirm(ctx)
+	}
+	return nil
+}
+
+// confirmRepeat confirms the change that a repeated request is answered with.
+func (l *Ledger) confirmRepeat(ctx context.Context, outcome statemachine.Outcome, o *options) error {
+	if outcome != statemachine.Duplicate || o.entry != nil {
+		return nil
+	}
+	return l.confirm(ctx)
 }
 
 // forgetLost deletes the entries of lost tries, for a change that has nothing to write.

@@ -197,6 +197,14 @@ type Notifier interface {
 	Listen(channel string, heard func(payload string))
 }
 
+// Confirmer is a store whose reads may show a commit that a failover then loses.
+type Confirmer interface {
+	// Confirm returns nil once a failover cannot lose any commit that this process has read,
+	// so that a request may be acknowledged which an earlier commit has fulfilled. Else the
+	// error wraps [ErrUnavailable].
+	Confirm(ctx context.Context) error
+}
+
 // First reports whether the walk begins at the table's first row.
 func (w Walk) First() bool { return w.Partition == "" }
 

@@ -68,6 +68,12 @@ func start(t testing.TB, open func(ctx context.Context, dir string) (*postgres.S
 	return server
 }
 
+// Standby starts a standby of the server for this test alone. The server restarts for it.
+func Standby(t testing.TB, server *postgres.Server) *postgres.Server {
+	t.Helper()
+	return start(t, server.Standby)
+}
+
 // Database returns the URL of a database with the schema, for this test alone.
 func Database(t testing.TB) string {
 	t.Helper()

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -101,31 +102,40 @@ func (i *Inbox) handle(ctx context.Context, ids []string, state inbox.State, sta
 	}
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
-	err = pgx.BeginFunc(ctx, i.pool, func(tx pgx.Tx) error {
-		if len(ids) == 0 {
-			if ids, err = first(ctx, tx, state, inbox.MaxHandled+1); err != nil {
-				return err
-			}
-			more = len(ids) > inbox.MaxHandled
-			ids = ids[:min(len(ids), inbox.MaxHandled)]
-		}
-		rows, err := tx.Query(ctx, statement, append([]any{ids}, args...)...)
-		if err != nil {
+	_, err = i.pool.Commit(ctx, func(connection *pgxpool.Conn) error {
+		return pgx.BeginFunc(ctx, connection, func(tx pgx.Tx) (err error) {
+			handled, more, err = handleIn(ctx, tx, ids, state, statement, args)
 			return err
-		}
-		done := map[string]inbox.HandledOutcome{}
-		var id string
-		var outcome inbox.HandledOutcome
-		if _, err := pgx.ForEachRow(rows, []any{&id, &outcome, nil}, func() error { done[id] = outcome; return nil }); err != nil {
-			return err
-		}
-		for _, id := range ids {
-			handled = append(handled, inbox.Handled{ID: id, Outcome: cmp.Or(done[strings.ToLower(id)], inbox.Absent)})
-		}
-		return nil
+		})
 	})
 	if err != nil {
 		return nil, false, unavailable(err)
+	}
+	return handled, more, nil
+}
+
+// handleIn is handle in a transaction.
+func handleIn(ctx context.Context, tx pgx.Tx, ids []string, state inbox.State, statement string, args []any,
+) (handled []inbox.Handled, more bool, err error) {
+	if len(ids) == 0 {
+		if ids, err = first(ctx, tx, state, inbox.MaxHandled+1); err != nil {
+			return nil, false, err
+		}
+		more = len(ids) > inbox.MaxHandled
+		ids = ids[:min(len(ids), inbox.MaxHandled)]
+	}
+	rows, err := tx.Query(ctx, statement, append([]any{ids}, args...)...)
+	if err != nil {
+		return nil, false, err
+	}
+	done := map[string]inbox.HandledOutcome{}
+	var id string
+	var outcome inbox.HandledOutcome
+	if _, err := pgx.ForEachRow(rows, []any{&id, &outcome, nil}, func() error { done[id] = outcome; return nil }); err != nil {
+		return nil, false, err
+	}
+	for _, id := range ids {
+		handled = append(handled, inbox.Handled{ID: id, Outcome: cmp.Or(done[strings.ToLower(id)], inbox.Absent)})
 	}
 	return handled, more, nil
 }

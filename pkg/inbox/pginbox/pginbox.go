@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lucius-project/lucius/pkg/inbox"
+	"github.com/lucius-project/lucius/pkg/pgsession"
 	"github.com/lucius-project/lucius/pkg/problem"
 )
 
@@ -40,7 +41,7 @@ type Options struct {
 // Inbox stores the commands that applications submit. It is safe for concurrent use. It has
 // its own connections, so that a busy store does not delay operators.
 type Inbox struct {
-	pool           *pgxpool.Pool
+	pool           *pgsession.Pool
 	table          string
 	timeout, lease time.Duration
 }
@@ -54,9 +55,6 @@ const (
 	// maxConnections allows one connection for taking commands, and two for operators and
 	// upkeep.
 	maxConnections = 3
-	// pingTimeout bounds the check of an idle connection; its server may have vanished
-	// without closing it.
-	pingTimeout = 5 * time.Second
 	// maxTakenBytes bounds the text of the commands that are taken at once. The last one
 	// may exceed it.
 	maxTakenBytes = 4 << 20
@@ -64,23 +62,12 @@ const (
 
 // Open returns the inbox of a database. It does not connect.
 func Open(ctx context.Context, options Options) (*Inbox, error) {
-	config, err := pgxpool.ParseConfig(options.URL)
+	timeout := cmp.Or(options.Timeout, 30*time.Second)
+	pool, err := pgsession.Open(ctx, pgsession.Options{URL: options.URL, Name: " inbox", Connections: maxConnections, Timeout: timeout})
 	if err != nil {
 		return nil, errors.New("the URL of PostgreSQL is invalid") // The cause may quote a password.
 	}
-	config.MaxConns, config.PingTimeout = maxConnections, pingTimeout
-	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
-	config.ConnConfig.RuntimeParams["search_path"] = "pg_catalog, pg_temp" // Other roles cannot shadow a function.
-	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on"           // An operator's decision must survive a crash.
-	config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(config.ConnConfig.RuntimeParams["application_name"], "lucius") + " inbox"
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("inbox: %w", err)
-	}
-	return &Inbox{
-		pool: pool, table: options.Table,
-		timeout: cmp.Or(options.Timeout, 30*time.Second), lease: cmp.Or(options.Lease, 30*time.Second),
-	}, nil
+	return &Inbox{pool: pool, table: options.Table, timeout: timeout, lease: cmp.Or(options.Lease, 30*time.Second)}, nil
 }
 
 // Close closes the connections.
@@ -97,7 +84,7 @@ func (i *Inbox) Claim(ctx context.Context) error {
 	}
 	claiming, cancel := context.WithTimeout(ctx, i.timeout)
 	defer cancel()
-	if _, err := i.pool.Exec(claiming, "INSERT INTO lucius.inbox_owner (ledger) VALUES ($1) ON CONFLICT DO NOTHING", i.table); err != nil {
+	if err := i.pool.Exec(claiming, "INSERT INTO lucius.inbox_owner (ledger) VALUES ($1) ON CONFLICT DO NOTHING", i.table); err != nil {
 		return unavailable(err)
 	}
 	return i.Check(ctx) // Another ledger may have been first.
@@ -120,9 +107,14 @@ func (i *Inbox) Check(ctx context.Context) error {
 	return nil
 }
 
-// unavailable returns the problem of a request that PostgreSQL did not answer.
+// unavailable returns the problem of a request that PostgreSQL did not answer, or whose commit
+// a failover may lose.
 func unavailable(err error) error {
-	return &problem.Error{Code: problem.StoreUnavailable, Detail: "The inbox cannot be read.", Err: fmt.Errorf("PostgreSQL: %w", err)}
+	detail := "The inbox cannot be read."
+	if errors.Is(err, pgsession.ErrUnreplicated) {
+		detail = "The inbox did not confirm the change. Sending the request again is safe."
+	}
+	return &problem.Error{Code: problem.StoreUnavailable, Detail: detail, Err: fmt.Errorf("PostgreSQL: %w", err)}
 }
 
 // takeCommands leases commands. It first chooses candidates without locks: it walks the index
@@ -183,16 +175,20 @@ func (i *Inbox) take(ctx context.Context, lease string, limit int, skip []string
 	if skip == nil {
 		skip = []string{}
 	}
-	rows, err := i.pool.Query(ctx, takeCommands, limit, skip, lease, i.lease.Seconds(), maxTakenBytes)
-	if err != nil {
-		return nil, nil, err
-	}
+	var taken []inbox.Command
 	var places []time.Time
-	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c inbox.Command, err error) {
-		var place time.Time
-		err = row.Scan(&c.ID, &c.TenantID, &c.Body, &c.SubmittedBy, &c.SubmittedAt, &c.Tries, &c.Unsure, &c.Discard, &place)
-		places = append(places, place)
-		return c, err
+	_, err := i.pool.Commit(ctx, func(connection *pgxpool.Conn) error {
+		rows, err := connection.Query(ctx, takeCommands, limit, skip, lease, i.lease.Seconds(), maxTakenBytes)
+		if err != nil {
+			return err
+		}
+		taken, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c inbox.Command, err error) {
+			var place time.Time
+			err = row.Scan(&c.ID, &c.TenantID, &c.Body, &c.SubmittedBy, &c.SubmittedAt, &c.Tries, &c.Unsure, &c.Discard, &place)
+			places = append(places, place)
+			return c, err
+		})
+		return err
 	})
 	return taken, places, err
 }
@@ -252,8 +248,7 @@ func (i *Inbox) store(ctx context.Context, lease string, taken []inbox.Command, 
 		due, waits = append(due, place), append(waits, outcome.Wait.Seconds())
 		unsure = append(unsure, outcome.Unsure)
 	}
-	_, err := i.pool.Exec(ctx, storeOutcomes, ids, states, jobs, problems, due, waits, unsure, lease)
-	return err
+	return i.pool.Exec(ctx, storeOutcomes, ids, states, jobs, problems, due, waits, unsure, lease)
 }
 
 // fault is the stored form of a problem.

@@ -11,8 +11,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/lucius-project/lucius/pkg/pgsession"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -125,7 +125,7 @@ func Grant(ctx context.Context, url, role string) error {
 // check refuses a server that could lose commits, accepts no writes or cannot store every text,
 // a schema of another version, and a role that lacks rights. It returns the schema's version. It
 // also checks the settings of the session, because a connection pooler may drop them.
-func check(ctx context.Context, pool *pgxpool.Pool, use use) (version int, err error) {
+func check(ctx context.Context, pool *pgsession.Pool, use use) (version int, err error) {
 	for _, setting := range []string{"fsync", "full_page_writes", "synchronous_commit"} {
 		var value string
 		if err := pool.QueryRow(ctx, "SELECT current_setting($1)", setting).Scan(&value); err != nil {
@@ -141,9 +141,9 @@ func check(ctx context.Context, pool *pgxpool.Pool, use use) (version int, err e
 	if err := settings.Scan(&path, &encoding); err != nil {
 		return 0, hideURL(err)
 	}
-	if path != searchPath {
+	if path != pgsession.SearchPath {
 		return 0, fmt.Errorf("%w: search_path of the session is %q: it must be %q, or functions of other roles could run "+
-			"with the rights of Lucius: a connection pooler has to keep it", ErrUnusable, path, searchPath)
+			"with the rights of Lucius: a connection pooler has to keep it", ErrUnusable, path, pgsession.SearchPath)
 	}
 	if encoding != "UTF8" {
 		return 0, fmt.Errorf("%w: its encoding is %s: it must be UTF8, or it cannot hold every text", ErrUnusable, encoding)

@@ -4,11 +4,8 @@ import (
 	"context"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/lucius-project/lucius/pkg/pgsession"
 )
-
-// RolledBack is rolledBack, for tests with answers of servers in other languages.
-var RolledBack = rolledBack
 
 // Waiting returns the number of changes that wait for a sender.
 func (s *Store) Waiting() int {
@@ -21,7 +18,7 @@ func (s *Store) Waiting() int {
 type Writer struct{ *writer }
 
 // NewWriter returns a writer whose pool is not connected.
-func NewWriter(pool *pgxpool.Pool) Writer { return Writer{newWriter(pool, time.Minute)} }
+func NewWriter(pool *pgsession.Pool) Writer { return Writer{newWriter(pool, time.Minute)} }
 
 // Write writes a change without rows.
 func (w Writer) Write(ctx context.Context) error {

@@ -17,6 +17,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/lucius-project/lucius/pkg/pgsession"
 )
 
 //go:embed migrations/*.sql
@@ -257,7 +259,7 @@ func connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, hideURL(err)
 	}
-	config.RuntimeParams["search_path"] = searchPath
+	config.RuntimeParams["search_path"] = pgsession.SearchPath
 	connection, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, hideURL(err)

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/internal/postgres"
@@ -187,18 +186,6 @@ func TestCommit_WaitsNoLongerThanItsTimeout(t *testing.T) {
 	}
 	if err := <-done; !errors.Is(err, tablestore.ErrUnknown) {
 		t.Errorf("a commit under way: %v", err)
-	}
-}
-
-// The field Severity of an error is in the server's language; the unlocalized severity is
-// not.
-func TestAnAnswerIsUnderstoodInEveryLanguage(t *testing.T) {
-	t.Parallel()
-	if !pgstore.RolledBack(&pgconn.PgError{Severity: "FEHLER", SeverityUnlocalized: "ERROR"}) {
-		t.Error("an error of a German server is not known as one")
-	}
-	if pgstore.RolledBack(&pgconn.PgError{Severity: "ERROR", SeverityUnlocalized: "FATAL"}) {
-		t.Error("a session that was ended is taken for a transaction that was rolled back")
 	}
 }
 

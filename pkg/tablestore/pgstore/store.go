@@ -14,22 +14,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"github.com/lucius-project/lucius/pkg/pgsession"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
-
-// searchPath contains no schema in which another role may create functions. Otherwise such a
-// function, if it matches the arguments better than PostgreSQL's own, would run with the rights
-// of Lucius.
-const searchPath = "pg_catalog, pg_temp"
-
-// awaitStandby is the first statement of each session: a commit that writes only to the log.
-// The server answers it when the standbys that it waits for have this commit, and so all
-// earlier ones. Without it, a session could read a commit whose own wait for the standbys was
-// ended by a crash or a timeout, and which a failover would then lose.
-const awaitStandby = "SELECT CASE WHEN NOT pg_is_in_recovery() THEN pg_logical_emit_message(true, 'lucius', '') END"
 
 // maxPage is the greatest number of rows on one page.
 const maxPage = 1000
@@ -55,7 +42,7 @@ type Options struct {
 
 // Store is a table store on PostgreSQL. It is safe for concurrent use.
 type Store struct {
-	pool    *pgxpool.Pool
+	pool    *pgsession.Pool
 	timeout time.Duration
 	use     use
 	version int
@@ -70,30 +57,16 @@ var (
 	_ tablestore.AtomicStore = (*Store)(nil)
 	_ tablestore.Walker      = (*Store)(nil)
 	_ tablestore.Notifier    = (*Store)(nil)
+	_ tablestore.Confirmer   = (*Store)(nil)
 )
 
 // Open connects to the database. The error wraps [ErrUnusable], and says what to do, if the
 // server could lose commits, the schema has another version, or rights are missing.
 func Open(ctx context.Context, options Options) (*Store, error) {
-	config, err := pgxpool.ParseConfig(options.URL)
-	if err != nil {
-		return nil, hideURL(err)
-	}
-	config.MaxConns = int32(min(cmp.Or(options.Connections, 32), math.MaxInt32))
-	config.ConnConfig.RuntimeParams["synchronous_commit"] = "on"
-	config.ConnConfig.RuntimeParams["search_path"] = searchPath
-	config.ConnConfig.RuntimeParams["timezone"] = "UTC"
-	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "lucius"
-	}
 	timeout := cmp.Or(options.Timeout, 30*time.Second)
-	config.AfterConnect = func(ctx context.Context, connection *pgx.Conn) error {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-		_, err := connection.Exec(ctx, awaitStandby)
-		return err
-	}
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	pool, err := pgsession.Open(ctx, pgsession.Options{
+		URL: options.URL, Connections: int32(min(cmp.Or(options.Connections, 32), math.MaxInt32)), Timeout: timeout,
+	})
 	if err != nil {
 		return nil, hideURL(err)
 	}
@@ -105,13 +78,27 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}
 	return &Store{
 		pool: pool, timeout: timeout, use: use, version: version, epoch: strings.ToLower(rand.Text()[:10]),
-		signals: newSignals(config.ConnConfig, cmp.Or(options.Logger, slog.New(slog.DiscardHandler))), writer: newWriter(pool, timeout),
+		signals: newSignals(pool.Config().ConnConfig, cmp.Or(options.Logger, slog.New(slog.DiscardHandler))),
+		writer:  newWriter(pool, timeout),
 	}, nil
 }
 
 // nextETag returns an ETag that no process has used before.
 func (s *Store) nextETag() tablestore.ETag {
 	return tablestore.ETag(s.epoch + strconv.FormatUint(s.writes.Add(1), 36))
+}
+
+// Confirm implements [tablestore.Confirmer].
+func (s *Store) Confirm(ctx context.Context) error {
+	if err := s.usable(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := s.pool.Confirm(ctx); err != nil {
+		return unavailable(ctx, err)
+	}
+	return nil
 }
 
 // columns begins each query for rows.
@@ -196,7 +183,7 @@ func (s *Store) read(ctx context.Context, sql string, args ...any) ([]tablestore
 		switch {
 		case err == nil, errors.Is(err, tablestore.ErrCorrupt):
 			return rows, err
-		case rolledBack(err), isConnect(err), errors.Is(err, context.DeadlineExceeded), try == maxRetries,
+		case pgsession.RolledBack(err), isConnect(err), errors.Is(err, context.DeadlineExceeded), try == maxRetries,
 			!sleep(ctx, time.Duration(try)*retryDelay):
 			return nil, unavailable(ctx, err)
 		}

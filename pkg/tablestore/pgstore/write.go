@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/lucius-project/lucius/pkg/pgsession"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -98,7 +99,7 @@ func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change
 // After an error that one change may have caused, such as a row that another transaction has
 // locked, each change is sent alone. Other errors, such as a full disk, are the outcome of all.
 type writer struct {
-	pool    *pgxpool.Pool
+	pool    *pgsession.Pool
 	timeout time.Duration
 	ctx     context.Context //nolint:containedctx // It ends with the store: a group outlives its callers.
 	end     context.CancelFunc
@@ -117,7 +118,7 @@ type line struct {
 }
 
 // newWriter returns a writer that leaves half of the connections to reads.
-func newWriter(pool *pgxpool.Pool, timeout time.Duration) *writer {
+func newWriter(pool *pgsession.Pool, timeout time.Duration) *writer {
 	quarter := max(1, int(pool.Config().MaxConns)/4)
 	w := &writer{
 		pool: pool, timeout: timeout,
@@ -250,7 +251,7 @@ func (w *writer) commit(group []*change) {
 	for try := 1; len(group) > 0; try++ {
 		rows := ordered(group)
 		unsent, err := w.commitOnce(rows)
-		answer, undone := &pgconn.PgError{}, rolledBack(err)
+		answer, undone := &pgconn.PgError{}, pgsession.RolledBack(err)
 		if undone {
 			answer, _ = errors.AsType[*pgconn.PgError](err)
 		}
@@ -271,7 +272,7 @@ func (w *writer) commit(group []*change) {
 		case undone, unsent:
 			finish(group, unavailable(w.ctx, err))
 			return
-		default: // The answer was lost, or the session ended during the commit.
+		default: // The answer was lost, the session ended during the commit, or no standby may have it.
 			finish(group, fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnknown, err))
 			return
 		}
@@ -342,29 +343,12 @@ func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, w.timeout)
 	defer cancel()
-	connection, err := w.pool.Acquire(ctx)
-	if err != nil {
-		return true, err
-	}
-	defer connection.Release()
-	defer func() {
-		if err != nil && !unsent && !rolledBack(err) {
-			w.forget(connection)
-		}
-	}()
-	_, err = connection.Exec(ctx, "SELECT lucius.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-		tables, parts, names, expects, etags, props, writes, removals, puts, discards)
-	return pgconn.SafeToRetry(err), err
-}
-
-// forget makes reads after a commit with an unknown outcome use new sessions, which begin with
-// [awaitStandby]. It first waits until a closed session has ended on the server, if the server
-// answers: until then, the commit may still become visible.
-func (w *writer) forget(connection *pgxpool.Conn) {
-	if closed := connection.Conn().PgConn(); closed.IsClosed() {
-		<-closed.CleanupDone()
-	}
-	w.pool.Reset()
+	sent, err := w.pool.Commit(ctx, func(connection *pgxpool.Conn) error {
+		_, err := connection.Exec(ctx, "SELECT lucius.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+			tables, parts, names, expects, etags, props, writes, removals, puts, discards)
+		return err
+	})
+	return !sent, err
 }
 
 // withoutConflicts gives the changes that write one of the conflicting rows the outcome
@@ -391,14 +375,6 @@ func withoutConflicts(group []*change, rows []placed, places string) (others []*
 		}
 	}
 	return others
-}
-
-// rolledBack reports whether the server answered that it rolled the statement back. A
-// session that is terminated answers with another severity, whether or not it had
-// committed. The field Severity is in the language of the server's messages.
-func rolledBack(err error) bool {
-	answer, answered := errors.AsType[*pgconn.PgError](err)
-	return answered && answer.SeverityUnlocalized == "ERROR"
 }
 
 // isConnect reports whether no connection was made, so that nothing was sent.

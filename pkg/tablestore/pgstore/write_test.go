@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/pkg/pgsession"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -282,7 +282,9 @@ func TestNoSenderStartsOnceTheWriterIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := pgxpool.New(t.Context(), "postgres://"+silent.Addr().String()+"/x?sslmode=disable")
+	pool, err := pgsession.Open(t.Context(), pgsession.Options{
+		URL: "postgres://" + silent.Addr().String() + "/x?sslmode=disable", Connections: 4, Timeout: time.Minute,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
