@@ -121,6 +121,46 @@ func TestPostgres_ARightIsRevoked(t *testing.T) {
 	expectSays(t, "the log", server.said.String(), "GRANT INSERT ON lucius.rows TO lucius_server")
 }
 
+// TestPostgres_RowLevelSecurityHidesNothing switches row-level security on, before a server
+// starts and while one serves. Without a policy it hides all rows from other roles than the
+// owner: the store would look empty.
+func TestPostgres_RowLevelSecurityHidesNothing(t *testing.T) {
+	t.Parallel()
+	r := newRoleSite(t)
+	r.execute(inboxRights)
+	audited := func(says string) {
+		t.Helper()
+		out, err := tryPlain(t, r.url, "audit")
+		if exit, ok := errors.AsType[*exec.ExitError](err); !ok || exit.ExitCode() == 0 {
+			t.Errorf("audit: %v", err)
+		}
+		expectSays(t, "audit", out, says)
+	}
+	audited("no server has used these tables, or their rows are hidden: the table luciusschedule has none")
+	r.execute("ALTER TABLE lucius.inbox ENABLE ROW LEVEL SECURITY; ALTER TABLE lucius.migrations ENABLE ROW LEVEL SECURITY")
+	r.refused(r.url, "row-level security hides rows of lucius.inbox, lucius.migrations from the role lucius_server: "+
+		"ALTER TABLE lucius.inbox DISABLE ROW LEVEL SECURITY, or ALTER ROLE lucius_server BYPASSRLS")
+	r.execute("ALTER TABLE lucius.inbox DISABLE ROW LEVEL SECURITY; ALTER TABLE lucius.migrations DISABLE ROW LEVEL SECURITY")
+
+	s, server := r.serves("--log-level", "warn")
+	if submitted, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_9", "before")); err != nil ||
+		submitted.StatusCode() != http.StatusAccepted {
+		t.Fatalf("a command: %v, %s", err, submitted.Body)
+	}
+	expectSays(t, "audit", runPlain(t, r.url, "audit"), "1 jobs")
+	r.execute("ALTER TABLE lucius.rows ENABLE ROW LEVEL SECURITY")
+	s.expectUnready()
+	listed, err := s.client.ListJobsWithResponse(t.Context(), nil)
+	if err != nil || listed.StatusCode() != http.StatusServiceUnavailable {
+		t.Errorf("a list: %v, %s", err, listed.Body)
+	}
+	audited("row-level security hides rows of lucius.rows from the role lucius_server")
+	r.execute("ALTER TABLE lucius.rows DISABLE ROW LEVEL SECURITY")
+	s.expectReady()
+	server.terminate()
+	expectSays(t, "the log", server.said.String(), "row-level security hides rows of lucius.rows from the role lucius_server")
+}
+
 // TestServe_RefusesAStoreThatItWouldNotUse starts a server with the URL of a database, and
 // without the backend.
 func TestServe_RefusesAStoreThatItWouldNotUse(t *testing.T) {

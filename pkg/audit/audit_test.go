@@ -1,6 +1,7 @@
 package audit_test
 
 import (
+	"errors"
 	"maps"
 	"strings"
 	"testing"
@@ -60,11 +61,14 @@ func TestAudit_ReportsWorkThatIsLeft(t *testing.T) {
 	})
 }
 
-func TestAudit_OfAnEmptyStore(t *testing.T) {
+// An audit that sees no rows must not pass: the rows may be hidden, or in other tables.
+func TestAudit_RefusesAStoreWithoutSettings(t *testing.T) {
 	t.Parallel()
-	f := &fixture{t: t, store: emptyStore()}
-	if report := f.audit(audit.Options{}); report.Jobs+len(report.Findings) != 0 {
-		t.Errorf("the report is %+v", report)
+	_, err := audit.Run(t.Context(), audit.Config{
+		Store: emptyStore().(audit.Store), Options: audit.Options{Tables: audit.Tables{Ledger: "luciusledger", Schedule: "luciusschedule"}},
+	})
+	if !errors.Is(err, audit.ErrNoSettings) || !strings.Contains(err.Error(), "luciusschedule") {
+		t.Errorf("an empty store: %v", err)
 	}
 }
 

@@ -66,8 +66,12 @@ type suspicion struct {
 	again    func(ctx context.Context) ([]Finding, error) // Reads and judges once more.
 }
 
-// Run reads the whole store and reports. It returns the store's errors; what is
-// wrong with the rows is in the report.
+// ErrNoSettings is returned for a store without the row of settings that the first server
+// writes: no server has used these tables, or the reader cannot see their rows.
+var ErrNoSettings = errors.New("the store has no row of settings: no server has used these tables, or their rows are hidden")
+
+// Run reads the whole store and reports. It returns [ErrNoSettings] or the store's errors; what
+// is wrong with the rows is in the report.
 func Run(ctx context.Context, cfg Config) (*Report, error) {
 	if cfg.Store == nil {
 		return nil, errors.New("audit: Config.Store is required")
@@ -88,8 +92,8 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	a.o.Shards = int(settings.Properties.Get("shards").Int())
 	a.o.ReadyShards = max(int(settings.Properties.Get("ready_shards").Int()), 1)
 	a.o.ListsLive = settings.Properties.Get("lists_live").Bool()
-	if a.o.Shards == 0 { // The store was never used.
-		return &a.report, nil
+	if a.o.Shards == 0 {
+		return nil, fmt.Errorf("%w: the table %s has none", ErrNoSettings, a.o.Tables.Schedule)
 	}
 	if err := a.jobs(ctx); err != nil {
 		return nil, err

@@ -78,7 +78,14 @@ const missingRights = `SELECT current_user, coalesce(string_agg(statement, '; ' 
 		GROUP BY object
 	) missing`
 
-// checkRights returns an error with the statements that grant the role the rights it lacks.
+// hidden returns the role, and those of the tables from which row-level security hides rows.
+const hidden = `SELECT quote_ident(current_user), array_agg(object ORDER BY object) FROM (
+		SELECT DISTINCT n.nspname || '.' || c.relname AS object FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+		WHERE n.nspname || '.' || c.relname = ANY ($1::text[]) AND c.relrowsecurity AND row_security_active(c.oid)
+	) active`
+
+// checkRights returns an error with the statements that grant the role the rights it lacks, or
+// that let it see all rows.
 func checkRights(ctx context.Context, db querier, use use) error {
 	var needed, objects []string
 	for _, r := range rights {
@@ -92,6 +99,14 @@ func checkRights(ctx context.Context, db querier, use use) error {
 	}
 	if statements != "" {
 		return fmt.Errorf("%w: %w: the role %s needs: %s", ErrUnusable, tablestore.ErrDenied, role, statements)
+	}
+	var tables []string
+	if err := db.QueryRow(ctx, hidden, objects).Scan(&role, &tables); err != nil {
+		return fmt.Errorf("read the policies of the tables: %w", err)
+	}
+	if len(tables) > 0 {
+		return fmt.Errorf("%w: %w: row-level security hides rows of %s from the role %s: ALTER TABLE %s DISABLE ROW LEVEL SECURITY, or "+
+			"ALTER ROLE %s BYPASSRLS", ErrUnusable, tablestore.ErrDenied, strings.Join(tables, ", "), role, tables[0], role)
 	}
 	return nil
 }
@@ -136,10 +151,15 @@ func check(ctx context.Context, pool *pgsession.Pool, use use) (version int, err
 				ErrUnusable, setting, value)
 		}
 	}
-	var path, encoding string
-	settings := pool.QueryRow(ctx, "SELECT current_setting('search_path'), current_setting('server_encoding')")
-	if err := settings.Scan(&path, &encoding); err != nil {
+	var path, encoding, rowSecurity string
+	settings := pool.QueryRow(ctx, "SELECT current_setting('search_path'), current_setting('server_encoding'), "+
+		"current_setting('row_security')")
+	if err := settings.Scan(&path, &encoding, &rowSecurity); err != nil {
 		return 0, hideURL(err)
+	}
+	if rowSecurity != "off" {
+		return 0, fmt.Errorf("%w: row_security of the session is %s: it must be off, or row-level security could hide jobs: "+
+			"a connection pooler has to keep it", ErrUnusable, rowSecurity)
 	}
 	if path != pgsession.SearchPath {
 		return 0, fmt.Errorf("%w: search_path of the session is %q: it must be %q, or functions of other roles could run "+

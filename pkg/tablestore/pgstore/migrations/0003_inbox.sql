@@ -41,13 +41,13 @@ CREATE TABLE lucius.inbox_rights (
 
 -- Whether the session's role may submit commands of a tenant and see what became of them.
 CREATE FUNCTION lucius.inbox_allows(tenant text) RETURNS boolean
-LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET row_security = off
 RETURN EXISTS (SELECT FROM lucius.inbox_rights r WHERE r.role = session_user AND r.tenant_id IN (tenant, '*'));
 
 -- Submits a command in the caller's transaction, and returns its id. The role of the session
 -- needs EXECUTE on this function and USAGE on the schema, and no right on any table.
 CREATE FUNCTION lucius.submit(command jsonb) RETURNS uuid
-LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
 DECLARE
     new_id uuid := gen_random_uuid();
     body   text;
@@ -77,7 +77,7 @@ END $$;
 -- those of its job.
 CREATE FUNCTION lucius.result(command_id uuid) RETURNS TABLE (
     state text, problem jsonb, job_id text, job_state text, final_output json, error_code text, error_message text)
-LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = off
 BEGIN ATOMIC
     SELECT i.state, i.problem, i.job_id, r.props->>'state', lucius.document(r.props->'final_output'),
            r.props->>'error_code', r.props->>'error_message'
