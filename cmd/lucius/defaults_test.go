@@ -401,7 +401,7 @@ func TestObserve_TimeoutsAreCountedAndLogged(t *testing.T) {
 						t.Errorf("the log has no %s", line)
 					}
 				}
-				failed := fmt.Sprintf(`"level":"INFO","msg":"job failed","jobId":%q,"tenant_id":"tenant_a","stepId":"extract","attempt_no":4,`, id)
+				failed := fmt.Sprintf(`"level":"INFO","msg":"job ended","jobId":%q,"tenant_id":"tenant_a","stepId":"extract","attempt_no":4,`, id)
 				if strings.Count(s.logged.String(), failed) != 1 {
 					t.Errorf("the log has not one line with %s", failed)
 				}

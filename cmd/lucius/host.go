@@ -102,7 +102,7 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 		WebhookSecrets: cfg.WebhookSecrets, PublishTimeout: cfg.PublishTimeout, RelayInterval: cfg.RetryInterval,
 		SweepInterval: cfg.SweepInterval, ClockTolerance: cfg.ClockTolerance, Grace: cfg.ShutdownGrace,
 		Watchers: h.watchFiles(), ReloadInterval: cfg.ProtocolsInterval, Loops: []upkeep.Loop{memoryLoop()},
-		Registry: h.metrics.Registry.Registry, Logger: h.log, Replica: fmt.Sprintf("%s:%d", name, os.Getpid()),
+		Registry: h.metrics.Registry.Registry, Logger: h.log, LogFailuresOnly: cfg.LogJobs == config.LogJobsFailures, Replica: fmt.Sprintf("%s:%d", name, os.Getpid()),
 		Fatal: func(*seqledger.IllegalTransitionError) {
 			time.AfterFunc(defectGrace, func() { os.Exit(cli.ExitDefect) }) //nolint:revive // It cannot wait for main.
 		},

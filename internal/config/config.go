@@ -73,7 +73,15 @@ type Config struct {
 
 	LogLevel  string
 	LogFormat string
+	// LogJobs is [LogJobsAll] or [LogJobsFailures].
+	LogJobs string
 }
+
+// The ended jobs that the log has a line for.
+const (
+	LogJobsAll      = "all"
+	LogJobsFailures = "failures"
+)
 
 // The storage backends and buses that this program knows.
 const (

@@ -46,7 +46,7 @@ func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
 		Retention: 720 * time.Hour, KeyTTL: 168 * time.Hour,
 
 		Access:   config.Access{OIDCRolesClaim: "lucius_roles", OIDCScopes: "openid", AuditLog: "stderr"},
-		LogLevel: "info", LogFormat: "json",
+		LogLevel: "info", LogFormat: "json", LogJobs: "all",
 	}
 	if diff := cmp.Diff(want, loaded.Config); diff != "" {
 		t.Errorf("defaults (-documented +loaded):\n%s", diff)

@@ -87,6 +87,9 @@ var (
 
 // Mask replaces what may be secret in a setting, an error or a value of the log.
 func Mask(text string) string {
+	if !strings.ContainsAny(text, "@=_") { // Each expression needs one of them; logs mask most texts for nothing.
+		return text
+	}
 	return secretMember.ReplaceAllString(userOfURL.ReplaceAllString(text, "://(set)@"), "${1}(set)")
 }
 

@@ -103,6 +103,9 @@ type Config struct {
 	Registry *prometheus.Registry
 	// Logger is the server's log. Optional. Defaults to none.
 	Logger *slog.Logger
+	// LogFailuresOnly leaves the ends of jobs that did not fail out of the log. Optional.
+	// Defaults to a line at level info for each job that ends.
+	LogFailuresOnly bool
 	// Tracer makes traces of jobs. Optional.
 	Tracer Tracer
 	// Replica names this process in the log. Optional.

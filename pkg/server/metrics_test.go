@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -23,7 +24,7 @@ func TestTransitions_AreLoggedWithTheirAttempt(t *testing.T) {
 			Traceparent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", Rev: 7},
 		Steps: []statemachine.Step{{ID: "ocr", LeaseID: "capability", LastErrorCode: statemachine.ErrorAckTimeout}},
 	}
-	logTransitions(log, after, []statemachine.Transition{
+	logTransitions(log, false, after, []statemachine.Transition{
 		{Object: statemachine.ObjectStep, ID: "ocr", Type: "step.failed_retry", From: "INITIATED", To: "FAILED_RETRY", AttemptNo: 2, Cause: "ACK timeout"},
 		{Object: statemachine.ObjectOutbox, ID: "row", Type: "outbox.failed_final", From: "SENT", To: "FAILED_FINAL", AttemptNo: 2},
 	})
@@ -37,6 +38,47 @@ func TestTransitions_AreLoggedWithTheirAttempt(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "capability") {
 		t.Error("the log holds the lease id")
+	}
+}
+
+// The end of a job is one line at level info, with the fields of the job and of the attempt
+// that ended it; failuresOnly leaves out all but failures.
+func TestTransitions_LogTheEndOfEachJob(t *testing.T) {
+	t.Parallel()
+	accepted := time.Date(2026, 1, 27, 10, 2, 0, 0, time.UTC)
+	for _, test := range []struct {
+		state        statemachine.JobState
+		code         string
+		level        slog.Level
+		failuresOnly bool
+		want         string // Empty if the log has no line.
+	}{
+		{statemachine.JobSucceeded, "", slog.LevelInfo, false, `"state":"SUCCEEDED","attempts_total":3,"seconds":1.5}`},
+		{statemachine.JobCancelled, "cancelled", slog.LevelInfo, false, `"seconds":1.5,"error_code":"cancelled","error_message":""}`},
+		{statemachine.JobFailedFinal, "bad_scan", slog.LevelInfo, false, `"seconds":1.5,"error_code":"bad_scan","error_message":""}`},
+		{statemachine.JobFailedFinal, "bad_scan", slog.LevelInfo, true, `"state":"FAILED_FINAL"`},
+		{statemachine.JobSucceeded, "", slog.LevelInfo, true, ""},
+		{statemachine.JobCancelled, "cancelled", slog.LevelInfo, true, ""},
+		{statemachine.JobFailedFinal, "bad_scan", slog.LevelWarn, false, ""},
+		{statemachine.JobInProgress, "", slog.LevelInfo, false, ""},
+	} {
+		var out bytes.Buffer
+		logTransitions(slog.New(slog.NewJSONHandler(&out, &slog.HandlerOptions{Level: test.level})), test.failuresOnly, &statemachine.Aggregate{
+			Job: statemachine.Job{
+				ID: "job", TenantID: "tenant", RequestType: "doc.ingest", CorrelationID: "c", State: test.state, ErrorCode: test.code,
+				AttemptsTotal: 3, CreatedAt: accepted, CompletedAt: accepted.Add(1500 * time.Millisecond),
+			},
+			Steps: []statemachine.Step{{ID: "ocr", AttemptNo: 2, Attempts: []statemachine.Attempt{{No: 2, LeaseDigest: "digest"}}}},
+		}, []statemachine.Transition{
+			{Object: statemachine.ObjectStep, ID: "ocr", From: "IN_PROGRESS", To: "SUCCEEDED", AttemptNo: 2},
+			{Object: statemachine.ObjectJob, From: "CANCELLING", To: string(test.state)},
+		})
+		const about = `"level":"INFO","msg":"job ended","jobId":"job","tenant_id":"tenant","stepId":"ocr","attempt_no":2,` +
+			`"lease_digest":"digest","correlation_id":"c","request_type":"doc.ingest",`
+		got := out.String()
+		if test.want == "" && got != "" || test.want != "" && (strings.Count(got, "\n") != 1 || !strings.Contains(got, about) || !strings.Contains(got, test.want)) {
+			t.Errorf("%s at %s, failures only %t: logged %q, want %s", test.state, test.level, test.failuresOnly, got, test.want)
+		}
 	}
 }
 

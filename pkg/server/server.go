@@ -145,7 +145,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 func (s *Server) observe(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 	s.uses.Census.Observe(before, after, history)
 	s.meters.observeTransitions(after, history)
-	logTransitions(s.log, after, history)
+	logTransitions(s.log, s.cfg.LogFailuresOnly, after, history)
 	if s.cfg.Tracer != nil {
 		s.cfg.Tracer.Observe(ctx, before, after, history)
 	}

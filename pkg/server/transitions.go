@@ -8,17 +8,18 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// logTransitions logs that a job has failed, and at level debug each transition of a
-// committed change.
+// logTransitions logs that a job has ended, and at level debug each transition of a
+// committed change. With failuresOnly it leaves out the end of a job that did not fail.
 //
 // Source: Option B spec, 20.
-func logTransitions(log *slog.Logger, after *statemachine.Aggregate, history []statemachine.Transition) {
+func logTransitions(log *slog.Logger, failuresOnly bool, after *statemachine.Aggregate, history []statemachine.Transition) {
 	job, ctx := &after.Job, context.Background()
-	details := log.Enabled(ctx, slog.LevelDebug)
+	details, ends := log.Enabled(ctx, slog.LevelDebug), log.Enabled(ctx, slog.LevelInfo)
+	ends = ends && job.State.Terminal() && (job.State == statemachine.JobFailedFinal || !failuresOnly)
 	for i := range history {
 		t := &history[i]
-		failed := t.Object == statemachine.ObjectJob && t.From != t.To && t.To == string(statemachine.JobFailedFinal)
-		if !details && !failed {
+		ended := ends && t.Object == statemachine.ObjectJob && t.From != t.To && t.To == string(job.State)
+		if !details && !ended {
 			continue
 		}
 		step := &after.Steps[job.CurrentStepIndex] // An outbox row belongs to the current step.
@@ -30,9 +31,13 @@ func logTransitions(log *slog.Logger, after *statemachine.Aggregate, history []s
 			attemptNo = t.AttemptNo
 		}
 		about := statemachine.FieldsOf(job, step, attemptNo)
-		if failed {
-			log.InfoContext(ctx, "job failed", about.With("request_type", job.RequestType, "attempts_total", job.AttemptsTotal,
-				"error_code", job.ErrorCode, "error_message", job.ErrorMessage)...)
+		if ended {
+			fields := about.With("request_type", job.RequestType, "state", string(job.State), "attempts_total", job.AttemptsTotal,
+				"seconds", job.CompletedAt.Sub(job.CreatedAt).Seconds())
+			if job.ErrorCode != "" {
+				fields = append(fields, "error_code", job.ErrorCode, "error_message", job.ErrorMessage)
+			}
+			log.InfoContext(ctx, "job ended", fields...)
 		}
 		if details {
 			log.DebugContext(ctx, "transition",
