@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/data/aztables"
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
@@ -44,6 +45,7 @@ func TestServe_ReplicasOnOneStorageAccount(t *testing.T) {
 			replica := doAJob(t, account, layout)
 			if layout == config.BackendTable {
 				assertShown(t, account)
+				assertFound(t, account)
 			}
 			assertIDsAreSpread(t, replica)
 			assertLayoutStays(t, account, layout)
@@ -233,6 +235,39 @@ func assertShown(t *testing.T, account *azurite.Server) {
 	found, err := projectionstest.Compare(t.Context(), store, "luciussteps")
 	if err != nil || len(found) > 0 {
 		t.Errorf("not shown: %v, %v", found, err)
+	}
+}
+
+// assertFound checks that filters with plain numbers, which are Edm.Int32, find the rows of
+// the finished job: other programs read the tables of Phase 1.
+func assertFound(t *testing.T, account *azurite.Server) {
+	t.Helper()
+	service, err := aztables.NewServiceClientFromConnectionString(account.ConnectionString(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		table, filter string
+		want          int
+	}{
+		{"luciusjobs", "current_step_index eq 2 and attempts_total eq 3", 1},
+		{"luciusjobs", "current_step_index eq 0", 0},
+		{"luciussteps", "step_type eq 'EXTRACT' and step_index eq 0 and attempt_no eq 1 and lane eq 15", 1},
+		{"luciusoutbox", "lane eq 15 and partition eq 15 and attempt_no ge 1 and step_index eq 0", 1},
+		{"luciusoutbox", "lane eq 0", 0},
+	} {
+		found := 0
+		pager := service.NewClient(test.table).NewListEntitiesPager(&aztables.ListEntitiesOptions{Filter: &test.filter})
+		for pager.More() {
+			page, err := pager.NextPage(t.Context())
+			if err != nil {
+				t.Fatalf("%s: %v", test.filter, err)
+			}
+			found += len(page.Entities)
+		}
+		if found != test.want {
+			t.Errorf("%s where %s: %d rows, want %d", test.table, test.filter, found, test.want)
+		}
 	}
 }
 

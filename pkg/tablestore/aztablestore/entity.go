@@ -11,7 +11,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// The type annotations in an entity's JSON. Strings and booleans need none.
+// The type annotations in an entity's JSON. Strings, booleans and numbers of 32 bits need
+// none.
 const (
 	typeSuffix = "@odata.type"
 	typeInt    = "Edm.Int64"
@@ -22,8 +23,9 @@ const (
 // timeLayout is how times are stored: always UTC, in milliseconds.
 const timeLayout = "2006-01-02T15:04:05.000Z"
 
-// encodeRow returns the entity of a row. Integers are sent as text: a JSON
-// number would pass through a float.
+// encodeRow returns the entity of a row. An integer of 32 bits is an Edm.Int32, because a
+// filter such as "lane eq 0" matches no Edm.Int64. Larger ones are sent as text: a JSON number
+// would pass through a float.
 func encodeRow(key tablestore.Key, properties tablestore.Properties) []byte {
 	entity := make(map[string]any, 2+2*len(properties))
 	entity["PartitionKey"], entity["RowKey"] = key.Partition, key.Row
@@ -35,14 +37,18 @@ func encodeRow(key tablestore.Key, properties tablestore.Properties) []byte {
 		case tablestore.KindBool:
 			entity[name] = value.Bool()
 		case tablestore.KindInt:
-			entity[name], entity[name+typeSuffix] = strconv.FormatInt(value.Int(), 10), typeInt
+			if n := value.Int(); n == int64(int32(n)) {
+				entity[name] = n
+			} else {
+				entity[name], entity[name+typeSuffix] = strconv.FormatInt(n, 10), typeInt
+			}
 		case tablestore.KindTime:
 			entity[name], entity[name+typeSuffix] = value.Time().Format(timeLayout), typeTime
 		case tablestore.KindBytes:
 			entity[name], entity[name+typeSuffix] = base64.StdEncoding.EncodeToString(value.Bytes()), typeBytes
 		}
 	}
-	encoded, _ := json.Marshal(entity) // Texts and booleans cannot fail.
+	encoded, _ := json.Marshal(entity) // Texts, booleans and integers cannot fail.
 	return encoded
 }
 
@@ -85,8 +91,7 @@ func decodeValue(kind string, field any) (tablestore.Value, error) {
 	case bool:
 		return tablestore.Bool(field), nil
 	case float64:
-		// A whole number without a type is an Edm.Int32, which another program
-		// wrote.
+		// A whole number without a type is an Edm.Int32.
 		if n := int32(field); kind == "" && float64(n) == field {
 			return tablestore.Int(int64(n)), nil
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
-// TestValuesOnTheWire checks how values are sent: integers and bytes as text
-// with their type, times in UTC.
+// TestValuesOnTheWire checks how values are sent: small integers as numbers, large ones and
+// bytes as text with their type, times in UTC.
 func TestValuesOnTheWire(t *testing.T) {
 	t.Parallel()
 	zone := time.FixedZone("", 3600)
@@ -25,7 +25,9 @@ func TestValuesOnTheWire(t *testing.T) {
 		"string":            {tablestore.String("it's"), map[string]any{"v": "it's"}},
 		"bool":              {tablestore.Bool(true), map[string]any{"v": true}},
 		"integer past 2^53": {tablestore.Int(1<<62 + 1), map[string]any{"v": "4611686018427387905", "v@odata.type": "Edm.Int64"}},
-		"small integer":     {tablestore.Int(2), map[string]any{"v": "2", "v@odata.type": "Edm.Int64"}},
+		"integer past 2^31": {tablestore.Int(1 << 31), map[string]any{"v": "2147483648", "v@odata.type": "Edm.Int64"}},
+		"least of 32 bits":  {tablestore.Int(-1 << 31), map[string]any{"v": -2147483648.0}},
+		"small integer":     {tablestore.Int(2), map[string]any{"v": 2.0}},
 		"time in a zone":    {tablestore.Time(time.Date(2026, 1, 1, 3, 4, 5, 6_789_000, zone)), map[string]any{"v": "2026-01-01T02:04:05.006Z", "v@odata.type": "Edm.DateTime"}},
 		"bytes":             {tablestore.Bytes([]byte{0, 255}), map[string]any{"v": "AP8=", "v@odata.type": "Edm.Binary"}},
 	} {
