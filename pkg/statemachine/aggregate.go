@@ -256,6 +256,7 @@ type Outbox struct {
 	Routing Routing
 	// DueAt is when the row is to be published (again). While a relay publishes the
 	// row, it is after the end of that relay's hold.
+	// invariant: State ≠ PENDING ⇒ DueAt is zero
 	DueAt time.Time
 	// Rejected says that the bus refused the last publish because of the message
 	// itself, so that the next one must carry a new pair.

@@ -287,6 +287,9 @@ func (c *change) outbox(to OutboxState, cause string) {
 		return
 	}
 	row.UpdatedAt = c.env.Now
+	if to != OutboxPending {
+		row.DueAt = time.Time{}
+	}
 	if to == OutboxSent {
 		row.SentAt = c.env.Now
 	}

@@ -46,6 +46,9 @@ func violations(before *statemachine.Aggregate, d *statemachine.Decision, env st
 		report(reported && step.LeaseExpiresAt.After(env.Now.Add(min(step.Policy.Lease, cmp.Or(step.ClaimLease, step.Policy.Lease)))),
 			"step %d, which asked for a lease of %s, has one until %s, and now is %s", i, step.ClaimLease, step.LeaseExpiresAt, env.Now)
 	}
+	if row := after.Outbox; row != nil {
+		report(row.State != statemachine.OutboxPending && !row.DueAt.IsZero(), "the outbox row is %s and due", row.State)
+	}
 	report(running > 1, "%d steps are in progress", running)
 	report(total != after.Job.AttemptsTotal, "attempts_total is %d, the steps have %d", after.Job.AttemptsTotal, total)
 	if i, ok := after.Active(); ok && !after.Job.State.Terminal() {

@@ -177,7 +177,8 @@ func TestPhase1_Outbox(t *testing.T) {
 		}
 		// The row has the job's and the step's id only once, and names the time
 		// of the next try as the steps do.
-		assertFields(t, row, field{"outbox_id", word(l.outboxID)}, field{"step_id", unset}, field{"due_at", unset})
+		assertFields(t, row, field{"outbox_id", word(l.outboxID)}, field{"step_id", unset}, field{"due_at", unset},
+			field{"next_attempt_at", unset})
 	})
 	synctest.Test(t, func(t *testing.T) {
 		l := liveFor(t, 0)
