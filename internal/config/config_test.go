@@ -281,6 +281,9 @@ func TestLoad_RefusesVariablesThatAreNoSettings(t *testing.T) {
 	}{
 		{map[string]string{"LUCIUS_DATADIR": "x"}, "LUCIUS_DATADIR is not a setting: the closest one is LUCIUS_DATA_DIR;"},
 		{map[string]string{"LUCIUS_INFLIGHT_TABLE": "t"}, "the closest one is LUCIUS_SCHEDULE_TABLE;"},
+		{map[string]string{"LUCIUS_TEMPORAL_ADDRESS": "a:7233"}, "LUCIUS_TEMPORAL_ADDRESS is not a setting, and nothing takes its place: Lucius needs no Temporal"},
+		{map[string]string{"LUCIUS_TEMPORAL_TASK_QUEUE": "q"}, "LUCIUS_TEMPORAL_TASK_QUEUE is not a setting, and nothing takes its place:"},
+		{map[string]string{"LUCIUS_INVOKER_URL": "http://i"}, "LUCIUS_INVOKER_URL is not a setting, and nothing takes its place:"},
 		{map[string]string{"LUCIUS_REF_PREFIX": "s3"}, "the closest one is LUCIUS_REF_PREFIXES;"},
 		{map[string]string{"LUCIUS_STEP_TIMEOUT_SECONDS": "3"}, "the closest one is LUCIUS_STEP_RESULT_TIMEOUT_SECONDS;"},
 		{map[string]string{"LUCIUS_PORT": "8080"}, "LUCIUS_PORT is not a setting: the closest one is LUCIUS_LISTEN_ADDR;"},

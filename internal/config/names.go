@@ -22,6 +22,10 @@ func unknownVariables(variables map[string]string, all []setting) []error {
 		if slices.Contains(names, name) || strings.HasPrefix(name, "LUCIUS_TEST_") || ofService(name, variables) {
 			continue
 		}
+		if strings.HasPrefix(name, temporalPrefix) || name == invokerURL {
+			problems = append(problems, fmt.Errorf("%s is not a setting, and nothing takes its place: Lucius needs no Temporal; unset it", name))
+			continue
+		}
 		closest := "LUCIUS_LISTEN_ADDR"
 		if name == inflightTable {
 			closest = "LUCIUS_SCHEDULE_TABLE"
@@ -41,6 +45,12 @@ var clientVariables = []string{
 
 // inflightTable is the sources' name for a table whose rows are in the schedule's.
 const inflightTable = "LUCIUS_INFLIGHT_TABLE"
+
+// The sources' names for settings of Temporal and of its worker.
+const (
+	temporalPrefix = "LUCIUS_TEMPORAL_"
+	invokerURL     = "LUCIUS_INVOKER_URL"
+)
 
 // addressLike matches other servers' names for the setting of the listen address.
 var addressLike = regexp.MustCompile(`^LUCIUS_((HTTP|SERVER|BIND|LISTEN)_?)?(PORT|HOST|ADDR|ADDRESS|BIND|LISTEN)$`)
