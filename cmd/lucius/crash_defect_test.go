@@ -7,10 +7,32 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/seqledger"
 )
+
+// The process ends within a second of the illegal transition, on the clock of the process.
+func TestDefect_EndsTheProcessWithinASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var exits []int
+		exitSoon(func(code int) { exits = append(exits, code) })(&seqledger.IllegalTransitionError{})
+		synctest.Wait()
+		if len(exits) > 0 {
+			t.Errorf("it exits with %v at once, without an orderly stop", exits)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if diff := cmp.Diff([]int{cli.ExitDefect}, exits); diff != "" {
+			t.Errorf("exits after a second (-want +got):\n%s", diff)
+		}
+	})
+}
 
 // TestCrash_AnIllegalTransitionStopsTheServer breaks the window of a server's relay during
 // a request for which it would wait minutes. It stops at once, with the facts in its log

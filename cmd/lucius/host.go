@@ -103,9 +103,7 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 		SweepInterval: cfg.SweepInterval, ClockTolerance: cfg.ClockTolerance, Grace: cfg.ShutdownGrace,
 		Watchers: h.watchFiles(), ReloadInterval: cfg.ProtocolsInterval, Loops: []upkeep.Loop{memoryLoop()},
 		Registry: h.metrics.Registry.Registry, Logger: h.log, LogFailuresOnly: cfg.LogJobs == config.LogJobsFailures, Replica: fmt.Sprintf("%s:%d", name, os.Getpid()),
-		Fatal: func(*seqledger.IllegalTransitionError) {
-			time.AfterFunc(defectGrace, func() { os.Exit(cli.ExitDefect) }) //nolint:revive // It cannot wait for main.
-		},
+		Fatal: exitSoon(os.Exit),
 	}
 	for _, role := range cfg.Roles {
 		settings.Roles = append(settings.Roles, server.Role(role))
@@ -223,6 +221,14 @@ func (h *host) watchFiles() []*upkeep.Watcher {
 //
 // Source: Stage1 seq ledger spec, Illegal Transition Policy.
 const defectGrace = 800 * time.Millisecond
+
+// exitSoon returns what an illegal transition calls: it ends the process after that grace
+// regardless of requests under way, which main would wait for.
+func exitSoon(exit func(code int)) func(*seqledger.IllegalTransitionError) {
+	return func(*seqledger.IllegalTransitionError) {
+		time.AfterFunc(defectGrace, func() { exit(cli.ExitDefect) })
+	}
+}
 
 // run serves on the listener until the context ends, or until a part fails. Then it takes
 // no new connections, and lets the server stop in good order.
