@@ -32,9 +32,9 @@ type flight struct {
 }
 
 // publish takes one batch through the window; messages that do not fit are left to the
-// schedule. It returns after the publish deadline at the latest: a publisher that exceeds
-// it continues in the background, its leases expire, and its late outcomes are dropped. A
-// halted window returns an error, which stops the relay.
+// schedule. It returns once the rows are marked, which has no deadline of its own: a row that
+// a slow store has not marked would be published again. A halted window returns an error,
+// which stops the relay.
 func (r *Relay) publish(ctx context.Context, owner string, batch []admitted) error {
 	flights := make([]flight, 0, len(batch))
 	now := time.Now()
@@ -59,20 +59,8 @@ func (r *Relay) publish(ctx context.Context, owner string, batch []admitted) err
 	}
 	// A publish in progress is finished even if the process is asked to stop.
 	work, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.Deadline)
-	done := make(chan error, 1)
-	go func() {
-		defer cancel()
-		done <- r.fly(work, flights)
-	}()
-	watchdog := time.NewTimer(r.cfg.Deadline + r.cfg.Deadline/4)
-	defer watchdog.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-watchdog.C:
-		r.cfg.Logger.ErrorContext(ctx, "publisher exceeded its deadline", "messages", len(flights))
-		return nil
-	}
+	defer cancel()
+	return r.fly(work, flights)
 }
 
 // fly publishes the flights. Until the deadline it repeats those with an unknown outcome,
@@ -176,7 +164,8 @@ func (r *Relay) abandon(f *flight, terminal seqledger.State, outcome Outcome) er
 const beats = 4
 
 // send publishes the flights once, with heartbeats for their leases. The publish ends early
-// if no flight is waiting for it any more.
+// if no flight is waiting for it any more. A publisher that exceeds its deadline continues in
+// the background and has no outcomes: the leases expire.
 func (r *Relay) send(ctx context.Context, flights []flight) ([]error, error) {
 	messages := make([]ledger.Message, len(flights))
 	for i := range flights {
@@ -189,7 +178,17 @@ func (r *Relay) send(ctx context.Context, flights []flight) ([]error, error) {
 		defer end()
 		beating <- r.keepLeases(sending, flights)
 	}()
-	outcomes := r.cfg.Publisher.Publish(sending, messages)
+	published := make(chan []error, 1)
+	go func() { published <- r.cfg.Publisher.Publish(sending, messages) }()
+	deadline, _ := ctx.Deadline()
+	watchdog := time.NewTimer(time.Until(deadline) + r.cfg.Deadline/4)
+	defer watchdog.Stop()
+	var outcomes []error
+	select {
+	case outcomes = <-published:
+	case <-watchdog.C:
+		r.cfg.Logger.ErrorContext(ctx, "publisher exceeded its deadline", "messages", len(flights))
+	}
 	end()
 	return outcomes, <-beating // The heartbeats have ended: the caller owns the flights again.
 }
@@ -262,6 +261,10 @@ func (r *Relay) round(ctx context.Context, flights []flight) ([]flight, error) {
 		if f.lease == nil {
 			continue
 		}
+		if outcomes == nil { // A pass reclaims the lease.
+			r.cfg.Breakers.Report(f.grant, breaker.Outcome{Verdict: breaker.NoVerdict}, time.Now())
+			continue
+		}
 		outcome, _ := judge(outcomes[i])
 		r.cfg.Sent(outcome, took)
 		terminal := seqledger.TerminalFail
@@ -330,9 +333,10 @@ func (r *Relay) settle(ctx context.Context, f *flight, cause error) error {
 	return nil
 }
 
-// applyEvent changes the row's job, and returns the outcome if that succeeds.
+// applyEvent changes the row's job, and returns the outcome if that succeeds. The deadline of
+// the publish does not bound it.
 func (r *Relay) applyEvent(ctx context.Context, f *flight, outcome Outcome, event statemachine.Event) Outcome {
-	result, err := r.cfg.Ledger.Change(ctx, f.message.JobID, event, ledger.By(actor, ""))
+	result, err := r.cfg.Ledger.Change(context.WithoutCancel(ctx), f.message.JobID, event, ledger.By(actor, ""))
 	switch {
 	case err != nil:
 		r.cfg.Logger.WarnContext(ctx, "row not settled", f.message.Fields().With("error", err)...)

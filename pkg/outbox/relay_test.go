@@ -1,10 +1,12 @@
 package outbox_test
 
 import (
+	"context"
 	"errors"
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +16,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // The row is marked once the bus has its message, and not before.
@@ -345,6 +349,58 @@ func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 		report, err := outbox.NewOperator(b.ledger, nil).Retry(t.Context(), outbox.Filter{Limit: 2})
 		if err != nil || report.Matched != 2 {
 			t.Errorf("at most two: %+v, %v", report, err)
+		}
+	})
+}
+
+// slowStore is a store on which each call takes a while; a call ends early with its context.
+type slowStore struct {
+	tablestore.Store
+
+	takes atomic.Int64
+}
+
+func (s *slowStore) wait(ctx context.Context) error {
+	timer := time.NewTimer(time.Duration(s.takes.Load()))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return errors.Join(tablestore.ErrUnavailable, ctx.Err())
+	}
+}
+
+func (s *slowStore) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
+	if err := s.wait(ctx); err != nil {
+		return tablestore.Page{}, err
+	}
+	return s.Store.Scan(ctx, query)
+}
+
+func (s *slowStore) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if err := s.wait(ctx); err != nil {
+		return nil, err
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+// The publish deadline bounds the publish alone. Otherwise a row that a slow store takes long
+// to mark would never be marked, but published again and again.
+func TestRelay_ASlowStoreMarksARowAfterThePublishDeadline(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &slowStore{Store: memstore.New(memstore.Options{Split: true})}
+		b := setupOn(t, store, statemachine.BusServiceBus)
+		id := b.acceptOf(t, "t")
+		store.takes.Store(int64(8 * time.Second)) // Twice that is more than the deadline of 10 s.
+		stop := b.start(t)
+		time.Sleep(time.Minute)
+		store.takes.Store(0)
+		stop()
+		b.wantRow(t, id, statemachine.OutboxSent)
+		if len(b.bus.ids()) != 1 || b.saw(outbox.Marked) != 1 {
+			t.Errorf("published %q, %d marked", b.bus.ids(), b.saw(outbox.Marked))
 		}
 	})
 }
