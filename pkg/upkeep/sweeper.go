@@ -214,35 +214,46 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 			pass.Outcomes[outcome]++
 		}
 	}
+	// With a slow store, shards one after the other would take as long as all of their reads.
 	shards := s.cfg.Ledger.Shards()
 	start := int(s.cfg.Random() * float64(shards))
-	var firstErr error
+	slots := make(chan struct{}, s.cfg.Parallel)
+	errs := make([]error, shards)
+	var group errgroup.Group
+	group.SetLimit(s.cfg.Parallel)
 	for i := range shards {
-		if err := s.sweepShard(ctx, (start+i)%shards, now, fire); err != nil && firstErr == nil {
-			firstErr = err
+		group.Go(func() error {
+			errs[i] = s.sweepShard(ctx, (start+i)%shards, now, slots, fire)
+			return nil
+		})
+	}
+	_ = group.Wait() // Each shard is swept, whatever becomes of the others.
+	for _, err := range errs {
+		if err != nil {
+			return pass, err
 		}
 	}
-	return pass, firstErr
+	return pass, nil
 }
 
 // sweepShard fires the due entries of one shard page by page, the entries of a page
-// concurrently. It continues after the last entry read, so entries that stay do not hide
-// the ones after them.
-func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, fire func(ledger.Entry)) error {
+// concurrently, as far as there are slots. It continues after the last entry read, so entries
+// that stay do not hide the ones after them.
+func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, slots chan struct{}, fire func(ledger.Entry)) error {
 	for read := 0; read < sweepLimit; {
 		entries, next, err := s.cfg.Ledger.Due(ctx, ledger.Timer, shard, now, s.cfg.Page, s.next[shard])
 		if err != nil {
 			return err
 		}
-		var group errgroup.Group
-		group.SetLimit(s.cfg.Parallel)
+		var group sync.WaitGroup
 		for _, entry := range entries {
-			group.Go(func() error {
+			slots <- struct{}{}
+			group.Go(func() {
+				defer func() { <-slots }()
 				fire(entry)
-				return nil
 			})
 		}
-		_ = group.Wait() // fire counts the errors.
+		group.Wait()
 		read += len(entries)
 		if s.next[shard] = next; next == "" {
 			break

@@ -567,3 +567,60 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says 
 		t.Run(name, test)
 	}
 }
+
+// slowSchedule is a ledger that takes a second to read a shard or to fire an entry, and counts
+// the reads and the entries that are under way.
+type slowSchedule struct {
+	upkeep.SweeperLedger
+
+	mu                   sync.Mutex
+	reading, mostReading int
+	firing, mostFiring   int
+}
+
+func (s *slowSchedule) Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string,
+) ([]ledger.Entry, string, error) {
+	defer s.enter(&s.reading, &s.mostReading)()
+	return s.SweeperLedger.Due(ctx, kind, shard, now, limit, from)
+}
+
+func (s *slowSchedule) Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.FireOutcome, ledger.Result, error) {
+	defer s.enter(&s.firing, &s.mostFiring)()
+	return s.SweeperLedger.Fire(ctx, entry, event)
+}
+
+func (s *slowSchedule) enter(n, most *int) (leave func()) {
+	s.mu.Lock()
+	*n++
+	*most = max(*most, *n)
+	s.mu.Unlock()
+	time.Sleep(time.Second)
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		*n--
+	}
+}
+
+// With a slow store, a shard must not wait for the reads and the entries of the others.
+func TestSweeper_ShardsDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		slow := &slowSchedule{}
+		b := setup(t, func(l *ledger.Ledger) upkeep.SweeperLedger {
+			slow.SweeperLedger = l
+			return slow
+		})
+		for i := range 40 {
+			b.accept(t, fmt.Sprint(i))
+		}
+		time.Sleep(time.Minute)
+		pass, err := b.RunOnce(t.Context())
+		if err != nil || pass.Read != 40 {
+			t.Fatalf("%+v, %v", pass, err)
+		}
+		if slow.mostReading != 4 || slow.mostFiring < 5 || slow.mostFiring > 16 {
+			t.Errorf("%d shards were read at once, and %d entries fired", slow.mostReading, slow.mostFiring)
+		}
+	})
+}
