@@ -199,9 +199,10 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 	return result, plan, nil
 }
 
-// maxSubmits bounds the submissions of a batch with an unknown outcome. This loop is
-// not [tablestore.Retry], whose error would say that nothing was written.
-const maxSubmits = 50
+// maxSubmits bounds the submissions of a batch with an unknown outcome: each may take as long
+// as its deadline, and keeps a slow store busy. This loop is not [tablestore.Retry], whose
+// error would say that nothing was written.
+const maxSubmits = 4
 
 // submit applies the plan. It returns [tablestore.ErrConflict] after a lost race, and
 // [tablestore.ErrUnknown] if the plan may have been committed. After an unknown

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 )
 
 // Own is the ETag by which an op of a [Change] names the version that an
@@ -99,6 +100,9 @@ func (s Stage) validate(written map[Key]bool) error {
 // After an error that wraps [ErrUnknown] the caller finds out the outcome by
 // reading a row of the change. Apply never submits a batch twice.
 //
+// Stages that have begun go on for 30 s after ctx ends: a caller that gave up on a
+// slow store repeats its request, and finds the change done.
+//
 // applied, unless it is nil, is called once with the ETags of a change that is
 // committed, on an AtomicStore as early as [AtomicStore.CommitAll] allows.
 func Apply(ctx context.Context, store Store, change Change, applied func(map[Key]ETag)) (Applied, error) {
@@ -119,14 +123,34 @@ func Apply(ctx context.Context, store Store, change Change, applied func(map[Key
 		}
 	} else if err := change.Validate(); err != nil {
 		return Applied{}, err
-	} else if err := a.commitStages(ctx, needed); err != nil {
-		return Applied{ETags: a.etags}, err
+	} else if err := ctx.Err(); err != nil {
+		return Applied{}, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	} else {
+		var end context.CancelFunc
+		ctx, end = finishing(ctx)
+		defer end()
+		if err := a.commitStages(ctx, needed); err != nil {
+			return Applied{ETags: a.etags}, err
+		}
 	}
 	postErr := a.commitStages(ctx, change.Post)
 	if _, atomic := store.(AtomicStore); !atomic && applied != nil {
 		applied(a.etags)
 	}
 	return Applied{Committed: true, ETags: a.etags, PostErr: postErr}, nil
+}
+
+// finishTime is how long a change that has begun goes on after its caller gave up.
+const finishTime = 30 * time.Second
+
+// finishing returns a context that ends finishTime after ctx.
+func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(finishTime, cancel) })
+	return longer, func() {
+		stop()
+		cancel()
+	}
 }
 
 // conditionalOn reports whether an op of the stages has a precondition on that

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -248,4 +250,43 @@ func TestChangeValidate(t *testing.T) {
 			t.Errorf("%s: %v does not wrap ErrInvalid", name, err)
 		}
 	}
+}
+
+// A caller that gives up on a slow store repeats its request. If its first change had stopped
+// between two stages, no request would ever get further.
+func TestApplyFinishesWhatItHasBegun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		store := splitStore()
+		store.before = func(string) error {
+			cancel()
+			time.Sleep(5 * time.Second)
+			return nil
+		}
+		applied, err := tablestore.Apply(ctx, store, twoStages(), nil)
+		if err != nil || !applied.Committed || applied.PostErr != nil {
+			t.Errorf("%+v, %v", applied, err)
+		}
+		if _, err := tablestore.Apply(ctx, store, twoStages(), nil); !errors.Is(err, tablestore.ErrUnavailable) || len(store.log) != 5 {
+			t.Errorf("a change that had not begun: %v, the store has %q", err, store.log)
+		}
+	})
+}
+
+func TestApplyDoesNotFinishForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		store := splitStore()
+		store.before = func(string) error {
+			cancel()
+			time.Sleep(20 * time.Second)
+			return nil
+		}
+		applied, err := tablestore.Apply(ctx, store, twoStages(), nil)
+		if err == nil || applied.Committed {
+			t.Errorf("%+v, %v", applied, err)
+		}
+	})
 }
