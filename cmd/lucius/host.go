@@ -59,7 +59,7 @@ func newHost(cfg *config.Config, log *slog.Logger, m *programMetrics, store tabl
 ) *host {
 	local, _ := store.(*pebblestore.Store)
 	m.watchStore(store)
-	return &host{cfg: cfg, log: log, metrics: m, store: killableStore(store), local: local, access: access, protocols: protocols}
+	return &host{cfg: cfg, log: log, metrics: m, store: killableStore(m.paced(store)), local: local, access: access, protocols: protocols}
 }
 
 // open opens the server.

@@ -12,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pacer"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 	"github.com/lucius-project/lucius/pkg/upkeep"
@@ -77,6 +78,32 @@ func (m *programMetrics) watchStore(store tablestore.Store) {
 	}
 	metrics.Create(m.storeRequests, operations, outcomes)
 	metrics.Create(m.storeSeconds, operations)
+}
+
+// paced returns a remote store with a pace that adapts to it, which the metrics show. A local
+// store needs none.
+func (m *programMetrics) paced(store tablestore.Store) tablestore.Store {
+	var settings pacer.Config
+	switch store.(type) {
+	case *aztablestore.Store:
+	case *pgstore.Store:
+		settings.Deadline = 30 * time.Second // A commit may wait for a standby.
+	default:
+		return store
+	}
+	store = pacer.New(store, settings)
+	pace := store.(tablestore.Paced).Pace
+	m.Gauge("lucius_store_call_limit", "Calls of the store that may be under way at once: fewer while calls time out.",
+		func() float64 { return float64(pace().Limit) })
+	m.Gauge("lucius_store_calls_underway", "Calls of the store that are under way.",
+		func() float64 { return float64(pace().Underway) })
+	m.Gauge("lucius_store_calls_waiting", "Calls that wait because the limit of calls is reached.",
+		func() float64 { return float64(pace().Waiting) })
+	m.Gauge("lucius_store_call_deadline_seconds", "How long a call of the store may take: longer while calls time out.",
+		func() float64 { return pace().Deadline.Seconds() })
+	m.Count("lucius_store_timeouts_total", "Calls that the store did not answer within their deadline.",
+		func() float64 { return float64(pace().Timeouts) })
+	return store
 }
 
 // watchDisk registers the gauges and counters of the data directory.

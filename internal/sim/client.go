@@ -62,14 +62,14 @@ func (w *world) commands() []*command {
 // submitAll runs a client.
 func (v *visitor) submitAll(commands []*command) {
 	for range v.w.scenario.submits {
-		if !v.pause(8 * time.Second) {
+		if !v.pause(8*time.Second) || v.w.isClosed() {
 			return
 		}
 		c := *commands[v.rng.IntN(len(commands))]
 		if v.chance(10) {
 			c.variant = 1
 		}
-		if _, err := v.retry(6, func() (any, error) { return v.submit(&c) }); err == nil && v.chance(20) {
+		if _, err := v.retry(v.w.scenario.tries, func() (any, error) { return v.submit(&c) }); err == nil && v.chance(20) {
 			_, _ = v.submit(&c) // Repeat a command that was answered.
 		}
 	}

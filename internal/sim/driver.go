@@ -60,6 +60,10 @@ func (w *world) schedule(calls []*call) {
 			continue
 		}
 		c.arrived, c.ready, c.expires = w.step, now, now.Add(maxPark)
+		if w.slows(c) {
+			w.slowDown(c)
+			continue
+		}
 		if w.faulty && w.rng.Float64() < w.scenario.faults.delay {
 			w.faults[Delay]++
 			c.ready = now.Add(w.logUniform(time.Millisecond, maxDelay))
@@ -167,6 +171,8 @@ func (w *world) faultOf(c *call) Fault {
 	switch {
 	case store && w.disk != nil && w.disk.failed:
 		return DiskFailure
+	case c.over() && c.slow:
+		return Slow
 	case c.over():
 		return Expired
 	case store && now.Before(w.throttled):
@@ -184,6 +190,13 @@ func (w *world) inject(c *call, fault Fault) {
 	switch fault {
 	case FailBefore, Throttle, DiskFailure:
 		w.answer(c, fault, reply{err: w.refusal(c)})
+	case Slow:
+		if c.verb == verbCommit && w.rng.IntN(2) == 0 {
+			c.exec() // The store has applied the write, too late for its caller.
+			w.answer(c, fault, reply{err: lost(c)})
+			return
+		}
+		fallthrough
 	case Partition, Expired:
 		if c.verb == verbCommit && w.rng.IntN(2) == 0 {
 			w.postpone(c, fault)

@@ -29,6 +29,7 @@ const (
 	PowerLoss   Fault = "power-loss"   // the process crashes, and unsynced writes are undone
 	DiskFailure Fault = "disk-failure" // unsynced writes are undone, and the store refuses all calls
 	Undone      Fault = "undone"       // an unsynced write is undone
+	Slow        Fault = "slow"         // the call takes about as long as its deadline allows
 )
 
 // callFaults strike single calls, in the order in which they are drawn.

@@ -47,6 +47,7 @@ type call struct {
 	ready   time.Time // the call is not executed earlier
 	expires time.Time // after this time, the call goes first
 	held    *held     // the delayed reply of an executed call
+	slow    bool      // the store takes long for it
 }
 
 // reply is the result of a call.

@@ -38,9 +38,7 @@ func (w *world) calmPhase() {
 	w.throttled = time.Time{}
 	clear(w.cut)
 	clear(w.bus.down)
-	w.mu.Lock()
-	w.calm = true
-	w.mu.Unlock()
+	w.setCalm()
 	for _, c := range w.late {
 		c.ready = time.Now()
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/pacer"
 	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -125,6 +126,9 @@ func (p *process) open(w *world) (*parts, error) {
 	var store tablestore.Store = port
 	if whole, ok := w.store.(tablestore.AtomicStore); ok {
 		store = atomicPort{port, whole}
+	}
+	if w.scenario.parallel {
+		store = pacer.New(store, pacer.Config{Deadline: storeDeadline})
 	}
 	inbox := outbox.NewInbox(w.scenario.inbox)
 	made := &parts{}
@@ -238,18 +242,23 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *ou
 		// share them.
 		workers = 1
 	}
-	relay, err := outbox.NewRelay(outbox.Config{
+	settings := outbox.Config{
 		Ledger: m.ledger, Publisher: publisher, Inbox: inbox, Breakers: breakers, Random: relayRandom.float,
 		Fatal:    func(e *seqledger.IllegalTransitionError) { w.defect("%s: illegal transition: %v", p.name, e) },
 		Deadline: publishDeadline, Batch: 4, Workers: workers, Logger: w.log,
 		// Rows are marked one at a time: the first calls for rows of one job in one pass are
 		// equal, so the Go scheduler would decide which of them draws which id.
 		Marks: 1, PassLimit: 16, Admit: m.admit, Held: m.held,
-	})
+	}
+	sweeping := upkeep.SweeperConfig{Ledger: m.ledger, Page: 8, Parallel: 1, Random: sweepRandom.float, Logger: w.log}
+	if w.scenario.parallel {
+		settings.Batch, settings.Workers, settings.Marks, settings.PassLimit = 0, 0, 0, 0
+		sweeping.Page, sweeping.Parallel = 0, 0
+	}
+	relay, err := outbox.NewRelay(settings)
 	if err != nil {
 		return err
 	}
-	sweeping := upkeep.SweeperConfig{Ledger: m.ledger, Page: 8, Parallel: 1, Random: sweepRandom.float, Logger: w.log}
 	m.loops = []loop{{"relay", relay.Run}}
 	m.every(relayInterval, upkeep.Loop{Name: "relay passes", Pass: func(ctx context.Context) error {
 		_, err := relay.RunOnce(ctx)

@@ -48,6 +48,9 @@ func (v *visitor) ask(what string, op *operation, handle func(*request) (any, er
 	v.n++
 	name := fmt.Sprintf("%s#%d", v.name, v.n)
 	start, patience := v.rng.IntN(8), 5*time.Second+time.Duration(v.rng.Int64N(int64(20*time.Second)))
+	if v.w.scenario.parallel {
+		patience += 30 * time.Second
+	}
 	r := v.w.gate.park(&call{actor: name, verb: verbRequest, detail: what, exec: func() reply { return v.w.admit(start) }})
 	req, ok := r.value.(*request)
 	if r.err != nil || !ok {

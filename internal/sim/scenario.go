@@ -33,6 +33,7 @@ type scenario struct {
 	workers       int
 	commands      int           // how many distinct commands there are
 	submits       int           // how often each client submits one
+	tries         int           // how often it repeats a request without an answer
 	controls      int           // how often the operator acts
 	limit         int           // the limit of a tenant's jobs in flight; 0 means no limit
 	inbox         int           // the size of the relay's inbox
@@ -41,6 +42,7 @@ type scenario struct {
 	cold          bool          // one replica does not hand rows straight to its relay
 	retryUnit     time.Duration // the unit of the delays before a retry
 	retention     time.Duration // 0 keeps jobs
+	parallel      bool          // loops work on as many jobs at once as in the program
 	length        time.Duration // of the phase with faults
 	faults        profile
 }
@@ -49,7 +51,7 @@ type scenario struct {
 func newScenario(rng *rand.Rand) scenario {
 	s := scenario{
 		pull: rng.IntN(3) != 0, replicas: 2 + rng.IntN(2), clients: 2, workers: 1 + rng.IntN(3),
-		commands: 2 + rng.IntN(5), submits: 2 + rng.IntN(4), controls: rng.IntN(16), inbox: 1 + rng.IntN(8),
+		commands: 2 + rng.IntN(5), submits: 2 + rng.IntN(4), tries: 6, controls: rng.IntN(16), inbox: 1 + rng.IntN(8),
 		length: time.Minute + time.Duration(rng.IntN(120))*time.Second,
 	}
 	if rng.IntN(3) == 0 {

@@ -100,6 +100,8 @@ func (s *port) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore
 func (s *port) Close() error { return nil }
 
 func (s *port) park(ctx context.Context, v verb, detail string, exec func() reply) reply {
+	ctx, end := s.bounded(ctx)
+	defer end()
 	return s.w.gate.park(&call{actor: actorOf(ctx).name, verb: v, detail: detail, proc: s.p, ctx: ctx, exec: exec})
 }
 

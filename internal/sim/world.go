@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -64,12 +65,14 @@ type world struct {
 	counted   int                  // how often the census was read
 	shortPage bool                 // the current scan returns a short page
 
-	log *slog.Logger // the log of all parts, which checks its records
+	slow atomic.Bool  // the store is slow
+	log  *slog.Logger // the log of all parts, which checks its records
 
 	mu        sync.Mutex
 	defects   []string // found by the parts themselves
 	calm      bool     // visitors no longer crash or misbehave
 	reconcile bool     // the reconciler runs from now on
+	closed    bool     // clients submit no more commands
 }
 
 // dueTask is a task of the driver for a time.
@@ -135,6 +138,17 @@ func (w *world) source(name string) *rand.Rand {
 
 // run runs the phases: with faults, calm, idle.
 func (w *world) run() {
+	w.begin()
+	for _, phase := range []func(){w.faultPhase, w.calmPhase, w.idlePhase} {
+		if phase(); w.broken() {
+			break
+		}
+	}
+	w.stop()
+}
+
+// begin starts the replicas and the visitors.
+func (w *world) begin() {
 	for i := range w.scenario.replicas {
 		w.replicas = append(w.replicas, &replica{w: w, name: fmt.Sprintf("r%d", i+1)})
 	}
@@ -142,12 +156,6 @@ func (w *world) run() {
 		r.begin()
 	}
 	w.startActors()
-	for _, phase := range []func(){w.faultPhase, w.calmPhase, w.idlePhase} {
-		if phase(); w.broken() {
-			break
-		}
-	}
-	w.stop()
 }
 
 // stop ends all goroutines, so that the bubble can end.
@@ -190,11 +198,31 @@ func (w *world) defect(format string, args ...any) {
 	w.defects = append(w.defects, fmt.Sprintf(format, args...))
 }
 
+// setCalm makes visitors behave from now on.
+func (w *world) setCalm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calm = true
+}
+
 // isCalm reports whether visitors must not crash or misbehave.
 func (w *world) isCalm() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.calm
+}
+
+// close makes clients submit no more commands, and isClosed reports it.
+func (w *world) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+}
+
+func (w *world) isClosed() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.closed
 }
 
 // reconciles reports whether the reconciler runs.

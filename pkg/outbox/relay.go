@@ -17,6 +17,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // Config configures a [Relay].
@@ -153,6 +154,7 @@ func (r *Relay) Window() *seqledger.Ledger { return r.window }
 // the inbox is empty. What the dispatch schedule says is due is published by
 // [Relay.RunOnce].
 func (r *Relay) Run(ctx context.Context) error {
+	ctx = tablestore.ForLoop(ctx, "relay inbox")
 	var group errgroup.Group
 	for i := range r.cfg.Workers {
 		group.Go(func() error { return r.drainInbox(ctx, r.owner("inbox-"+strconv.Itoa(i))) })

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 const (
@@ -66,6 +68,7 @@ type Loop struct {
 // Run makes a pass at once and then one per interval, until the context ends. It returns
 // nil.
 func (l Loop) Run(ctx context.Context) error {
+	ctx = tablestore.ForLoop(ctx, l.Name)
 	interval, random := cmp.Or(l.Interval, time.Second), l.Random
 	if random == nil {
 		random = rand.Float64

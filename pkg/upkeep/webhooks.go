@@ -112,6 +112,7 @@ func (w *Webhooks) Offer(ended *statemachine.Job) {
 // Run sends offered webhooks until the context ends, which interrupts the attempts under
 // way. It returns nil.
 func (w *Webhooks) Run(ctx context.Context) error {
+	ctx = tablestore.ForLoop(ctx, "webhooks")
 	var busy sync.WaitGroup
 	defer busy.Wait()
 	for {

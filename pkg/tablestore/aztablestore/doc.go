@@ -38,7 +38,9 @@
 // A read is also retried in the cases in which a write's outcome would be
 // unknown. A delay lasts at least as long as Retry-After says; if it would
 // exceed the call's deadline, the call ends at once. Each request has a
-// deadline, and so has each call with all its requests.
+// deadline, and so has each call with all its requests. A request that exceeds a
+// deadline of its caller ([tablestore.Patience]) is not sent again: the caller
+// sets a longer one.
 //
 // # Outages
 //

@@ -18,10 +18,10 @@ import (
 
 // circuitsOf returns the settings of the circuits: the account's, and those of its
 // partitions. The account's opens only if nothing succeeds any more.
-func circuitsOf(request time.Duration) breaker.Config {
+func circuitsOf(call time.Duration) breaker.Config {
 	settings := breaker.Settings{
 		TripAfter: 20, CoolDown: time.Second, MaxCoolDown: 10 * time.Second,
-		Probes: 3, ProbeTimeout: request + request/2,
+		Probes: 3, ProbeTimeout: call + call/2,
 		RampStep: 50, RampInterval: 100 * time.Millisecond, RampFor: 2 * time.Second,
 	}
 	return breaker.Config{Bus: settings, Entity: settings}

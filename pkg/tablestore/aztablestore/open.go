@@ -29,7 +29,7 @@ var defaultLimits = limits{request: 10 * time.Second, call: 30 * time.Second, tr
 
 // limits bound the calls of the port.
 type limits struct {
-	request time.Duration // One request.
+	request time.Duration // One request, unless the caller has another [tablestore.Patience].
 	call    time.Duration // One call with all its requests and the delays between them: no write is sent later.
 	tries   int           // How often a request that is safe to repeat is sent at most.
 }
@@ -186,7 +186,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	circuits, err := breaker.NewSet(circuitsOf(options.limits.request))
+	circuits, err := breaker.NewSet(circuitsOf(options.limits.call))
 	if err != nil {
 		return nil, fmt.Errorf("aztablestore: %w", err)
 	}
@@ -289,7 +289,7 @@ func (s *Store) begin(ctx context.Context) (context.Context, context.CancelFunc,
 	if err := ctx.Err(); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
-	ctx, end := context.WithTimeout(ctx, s.options.limits.call)
+	ctx, end := context.WithTimeout(ctx, s.options.limits.call+tablestore.Patience(ctx, 0))
 	return ctx, end, nil
 }
 

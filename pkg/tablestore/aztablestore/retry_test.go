@@ -244,3 +244,41 @@ func TestRetriesAreLogged(t *testing.T) {
 		}
 	})
 }
+
+// TestPatience checks the deadline of a request: its own, or that of a caller who knows that
+// the service is slow. Such a caller's request is not sent again.
+func TestPatience(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		patience time.Duration
+		requests int
+		took     time.Duration
+	}{
+		"the driver's":          {0, 3, aztablestore.CallTimeout},
+		"the caller's":          {20 * time.Second, 1, 20 * time.Second},
+		"longer than any other": {2 * time.Minute, 1, 2 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				var outcomes []aztablestore.Outcome
+				store, service := scripted(t, aztablestore.Options{Observe: func(s aztablestore.Sample) {
+					outcomes = append(outcomes, s.Outcome)
+				}}, hangs)
+				ctx := t.Context()
+				if test.patience > 0 {
+					ctx = tablestore.WithPatience(ctx, test.patience)
+				}
+				began := time.Now()
+				_, err := store.Get(ctx, key("a"))
+				expectError(t, err, tablestore.ErrUnavailable)
+				if took := time.Since(began); took != test.took || service.requests() != test.requests {
+					t.Errorf("%d requests in %s, want %d in %s", service.requests(), took, test.requests, test.took)
+				}
+				if outcomes[0] != aztablestore.Unanswered { // The circuit of the account counts it.
+					t.Errorf("the outcome is %s", outcomes[0])
+				}
+			})
+		})
+	}
+}

@@ -49,6 +49,9 @@ func (s *Store) send(ctx context.Context, r request, try func(context.Context) e
 		if failed == nil || failed.effect == refused || failed.effect == unclear && !r.repeatable {
 			return turnedAway, failed
 		}
+		if tablestore.Patience(ctx, 0) > 0 && errors.Is(failed, context.DeadlineExceeded) {
+			return turnedAway, failed // The caller is as patient as the service is slow: the next try would be as late.
+		}
 		held := errors.Is(failed, errHeld)
 		if tries >= s.options.limits.tries || ctx.Err() != nil || held && failed.wait > patience {
 			return turnedAway, failed
@@ -85,7 +88,7 @@ func pause(ctx context.Context, delay time.Duration) bool {
 // try sends one request once.
 func (s *Store) try(ctx context.Context, try func(ctx context.Context) error) *requestError {
 	way := &delivery{}
-	ctx, end := context.WithTimeout(context.WithValue(ctx, deliveryKey{}, way), s.options.limits.request)
+	ctx, end := context.WithTimeout(context.WithValue(ctx, deliveryKey{}, way), tablestore.Patience(ctx, s.options.limits.request))
 	defer end()
 	err := try(ctx)
 	if err == nil {

@@ -27,8 +27,9 @@ type Options struct {
 	URL string
 	// Connections is the most connections that the store opens. Optional. Defaults to 32.
 	Connections int
-	// Timeout bounds each request, including the wait for a connection: after a failover, TCP
-	// may take long to notice that the old server is silent. Optional. Defaults to 30 s.
+	// Timeout bounds each request, including the wait for a connection, unless the caller has
+	// another [tablestore.Patience]: after a failover, TCP may take long to notice that the old
+	// server is silent. Optional. Defaults to 30 s.
 	Timeout time.Duration
 	// ReadOnly says that the process only reads, so that a standby and the right to read
 	// suffice. Optional.
@@ -191,7 +192,7 @@ func (s *Store) read(ctx context.Context, sql string, args ...any) ([]tablestore
 }
 
 func (s *Store) readOnce(ctx context.Context, sql string, args ...any) ([]tablestore.Row, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	ctx, cancel := context.WithTimeout(ctx, tablestore.Patience(ctx, s.timeout))
 	defer cancel()
 	table, _ := args[0].(string)
 	found, err := s.pool.Query(ctx, sql, args...)

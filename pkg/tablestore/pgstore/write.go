@@ -30,7 +30,9 @@ type change struct {
 	first []*tablestore.Op // the first op on each row
 	rows  []write
 	done  chan error // receives the outcome; has room for one
-	late  bool       // its deadline has passed, so it is not sent again; guarded by writer.mu
+	// patience bounds the transaction, or the most patient of its changes does.
+	patience time.Duration
+	late     bool // its deadline has passed, so it is not sent again; guarded by writer.mu
 }
 
 // write is the write of one row, as an argument of lucius.apply.
@@ -139,7 +141,8 @@ func (w *writer) close() {
 
 // write sends the change and returns its outcome.
 func (w *writer) write(ctx context.Context, c *change) error {
-	waiting, cancel := context.WithTimeout(ctx, w.timeout)
+	c.patience = tablestore.Patience(ctx, w.timeout)
+	waiting, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
 	w.enqueue(&w.shared, c)
 	select {
@@ -327,9 +330,11 @@ func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
 	tables, parts, names := make([]string, len(rows)), make([]string, len(rows)), make([]string, len(rows))
 	expects, etags, props := make([]*string, len(rows)), make([]*string, len(rows)), make([]*string, len(rows))
 	var writes, removals, puts, discards int
+	var patience time.Duration
 	for i, row := range rows {
 		tables[i], parts[i], names[i] = row.key.Table, row.key.Partition, row.key.Row
 		expects[i], etags[i], props[i] = row.expect, row.etag, row.props
+		patience = max(patience, row.of.patience)
 		switch {
 		case row.expect != nil && row.etag != nil:
 			writes++
@@ -341,7 +346,7 @@ func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
 			discards++
 		}
 	}
-	ctx, cancel := context.WithTimeout(w.ctx, w.timeout)
+	ctx, cancel := context.WithTimeout(w.ctx, patience)
 	defer cancel()
 	sent, err := w.pool.Commit(ctx, func(connection *pgxpool.Conn) error {
 		_, err := connection.Exec(ctx, "SELECT lucius.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",

@@ -1,0 +1,59 @@
+package tablestore
+
+import (
+	"context"
+	"time"
+)
+
+type (
+	loopKey     struct{}
+	patienceKey struct{}
+)
+
+// ForLoop returns a context whose calls of a store are those of a background loop. A store that
+// limits how many calls are under way shares its places fairly among the loops, and the
+// requests that no loop makes.
+func ForLoop(ctx context.Context, name string) context.Context {
+	return context.WithValue(ctx, loopKey{}, name)
+}
+
+// LoopOf returns the name of the loop, empty for a request.
+func LoopOf(ctx context.Context) string {
+	name, _ := ctx.Value(loopKey{}).(string)
+	return name
+}
+
+// WithPatience returns a context whose calls of a store may take that long.
+func WithPatience(ctx context.Context, patience time.Duration) context.Context {
+	return context.WithValue(ctx, patienceKey{}, patience)
+}
+
+// Patience returns how long a driver lets a request to its store take: that of the context, or
+// else the driver's own deadline.
+func Patience(ctx context.Context, deadline time.Duration) time.Duration {
+	if patience, ok := ctx.Value(patienceKey{}).(time.Duration); ok {
+		return patience
+	}
+	return deadline
+}
+
+// Paced is a store that adapts the number and the deadline of its calls.
+type Paced interface {
+	// Pace returns how the store answers now.
+	Pace() Pace
+}
+
+// Pace describes how a store answers.
+type Pace struct {
+	// Slow is since when calls time out, the zero time if none has for a minute.
+	Slow time.Time
+	// Answered is when the store last answered a call.
+	Answered time.Time
+	// Deadline is how long a call may take, and Limit how many may be under way.
+	Deadline time.Duration
+	Limit    int
+	// Underway calls have been sent, and Waiting ones wait because of the limit.
+	Underway, Waiting int
+	// Timeouts is how many calls have timed out since the start of the process.
+	Timeouts int64
+}
