@@ -128,7 +128,7 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 
 // openInbox opens the inbox of PostgreSQL, and listens for new commands.
 func (h *host) openInbox(ctx context.Context, table string) error {
-	opened, err := pginbox.Open(ctx, pginbox.Options{URL: h.cfg.PostgresURL, Table: table})
+	opened, err := pginbox.Open(ctx, pginbox.Options{URL: h.cfg.PostgresURL, Table: table, MaxPayload: h.cfg.MaxPayloadBytes})
 	if err != nil {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 )
 
 // Scanner is a row that a query returned, as *sql.Row or pgx.Row.
@@ -21,17 +22,42 @@ type QueryRow[S Scanner] func(ctx context.Context, query string, args ...any) S
 //	id, err := lucius.SubmitTx(ctx, tx.QueryRow, command)        // pgx.Tx
 //
 // There will be one job if the transaction is committed, and none if it is not. Without an
-// IdempotencyKey each call is a job of its own, also if the contents are equal. The server
-// checks the command after the commit: [SubmissionOf] tells whether it was refused.
+// IdempotencyKey each call is a job of its own, also if the contents are equal. The error wraps
+// an [Error] that names the fields if the command can never be a job; the transaction has then
+// failed. The server makes all other checks after the commit: [SubmissionOf] tells whether it
+// refused the command.
 func SubmitTx[S Scanner](ctx context.Context, query QueryRow[S], command Command) (id string, err error) {
 	body, err := json.Marshal(prepared(command))
 	if err != nil {
 		return "", fmt.Errorf("submit in a transaction: %w", err)
 	}
 	if err := query(ctx, "SELECT lucius.submit($1::text::jsonb)::text", string(body)).Scan(&id); err != nil {
-		return "", fmt.Errorf("submit in a transaction: %w", err)
+		return "", fmt.Errorf("submit in a transaction: %w", refusalOf(err))
 	}
 	return id, nil
+}
+
+// commandRefused is the SQLSTATE of a command that can never be a job.
+const commandRefused = "LC002"
+
+// refusalOf returns the [Error] of a command that the database refused, or err if it did not.
+// The drivers of PostgreSQL have the problem in the field Detail of their errors.
+func refusalOf(err error) error {
+	answer, ok := errors.AsType[interface {
+		error
+		SQLState() string
+	}](err)
+	if !ok || answer.SQLState() != commandRefused {
+		return err
+	}
+	refused := &Error{}
+	if value := reflect.Indirect(reflect.ValueOf(answer)); value.Kind() == reflect.Struct {
+		if detail := value.FieldByName("Detail"); detail.Kind() == reflect.String &&
+			json.Unmarshal([]byte(detail.String()), &refused.Problem) == nil {
+			return refused
+		}
+	}
+	return err
 }
 
 // SubmissionState is what became of a command that was submitted in a transaction.

@@ -37,6 +37,18 @@ func database(answer row, asked *[]any) lucius.QueryRow[row] {
 
 var errAway = errors.New("away")
 
+// refusal is an error as the drivers of PostgreSQL return it.
+type refusal struct{ Detail, state string }
+
+func (r *refusal) Error() string    { return "refused" }
+func (r *refusal) SQLState() string { return r.state }
+
+// silent is one that does not say why.
+type silent struct{}
+
+func (silent) Error() string    { return "refused" }
+func (silent) SQLState() string { return "LC002" }
+
 func TestSubmitTx(t *testing.T) {
 	t.Parallel()
 	var asked []any
@@ -54,6 +66,22 @@ func TestSubmitTx(t *testing.T) {
 	}
 	if _, err := lucius.SubmitTx(t.Context(), database(row{text: &id, err: errAway}, &asked), command); !errors.Is(err, errAway) {
 		t.Errorf("without a database: %v", err)
+	}
+	for _, test := range []struct {
+		answer error
+		want   lucius.ProblemCode
+	}{
+		{&refusal{Detail: `{"code": "invalid_envelope", "status": 400, "errors": [{"pointer": "/payload", "message": "is required"}]}`,
+			state: "LC002"}, lucius.ProblemCodeInvalidEnvelope},
+		{&refusal{Detail: `{"code": "invalid_envelope"}`, state: "42501"}, ""},
+		{&refusal{Detail: `none`, state: "LC002"}, ""},
+		{silent{}, ""},
+	} {
+		_, err := lucius.SubmitTx(t.Context(), database(row{text: &id, err: test.answer}, &asked), command)
+		if refused, ok := errors.AsType[*lucius.Error](err); ok != (test.want != "") || !ok && !errors.Is(err, test.answer) ||
+			ok && (refused.Code != test.want || refused.Status != 400 || refused.Errors[0].Pointer != "/payload") {
+			t.Errorf("after %#v: %v", test.answer, err)
+		}
 	}
 	command.Payload = make(chan int)
 	if _, err := lucius.SubmitTx(t.Context(), database(row{text: &id}, &asked), command); err == nil {

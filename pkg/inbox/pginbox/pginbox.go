@@ -31,6 +31,9 @@ type Options struct {
 	URL string
 	// Table is the name of the ledger's table in lucius.rows. Required.
 	Table string
+	// MaxPayload is the limit of a payload in bytes, for [Inbox.Claim]. Optional. Defaults to
+	// the limit that is stored.
+	MaxPayload int
 	// Timeout bounds each request. Optional. Defaults to 30 s.
 	Timeout time.Duration
 	// Lease is how long taken commands are kept from other processes. It also bounds their
@@ -43,6 +46,7 @@ type Options struct {
 type Inbox struct {
 	pool           *pgsession.Pool
 	table          string
+	maxPayload     int
 	timeout, lease time.Duration
 }
 
@@ -67,7 +71,9 @@ func Open(ctx context.Context, options Options) (*Inbox, error) {
 	if err != nil {
 		return nil, errors.New("the URL of PostgreSQL is invalid") // The cause may quote a password.
 	}
-	return &Inbox{pool: pool, table: options.Table, timeout: timeout, lease: cmp.Or(options.Lease, 30*time.Second)}, nil
+	return &Inbox{
+		pool: pool, table: options.Table, maxPayload: options.MaxPayload, timeout: timeout, lease: cmp.Or(options.Lease, 30*time.Second),
+	}, nil
 }
 
 // Close closes the connections.
@@ -76,8 +82,8 @@ func (i *Inbox) Close() { i.pool.Close() }
 // ErrUnusable is returned if this process must not take commands from the inbox.
 var ErrUnusable = errors.New("the inbox cannot be used")
 
-// Claim makes this ledger the owner of the inbox if it has none. Its errors are those of
-// [Inbox.Check].
+// Claim makes this ledger the owner of the inbox if it has none. Then it stores the limit of
+// a payload, by which lucius.submit refuses commands. Its errors are those of [Inbox.Check].
 func (i *Inbox) Claim(ctx context.Context) error {
 	if err := i.Check(ctx); err != nil {
 		return err
@@ -87,7 +93,15 @@ func (i *Inbox) Claim(ctx context.Context) error {
 	if err := i.pool.Exec(claiming, "INSERT INTO lucius.inbox_owner (ledger) VALUES ($1) ON CONFLICT DO NOTHING", i.table); err != nil {
 		return unavailable(err)
 	}
-	return i.Check(ctx) // Another ledger may have been first.
+	if err := i.Check(ctx); err != nil { // Another ledger may have been first.
+		return err
+	}
+	err := i.pool.Exec(claiming, "UPDATE lucius.inbox_owner SET max_payload = $2 WHERE ledger = $1 AND max_payload <> $2 AND $2 > 0",
+		i.table, i.maxPayload)
+	if err != nil {
+		return unavailable(err)
+	}
+	return nil
 }
 
 // Check returns an error that wraps [ErrUnusable] if the inbox belongs to another ledger, which

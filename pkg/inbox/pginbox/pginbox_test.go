@@ -1,9 +1,12 @@
 package pginbox_test
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/url"
 	"os"
@@ -13,12 +16,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
 	"github.com/lucius-project/lucius/pkg/problem"
@@ -75,9 +80,18 @@ type submitter interface {
 	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
 }
 
+// complete returns the command with the required fields that it lacks.
+func complete(command string) string {
+	const required = `"request_type":"r","schema_version":"1","input_ref":{"uri":"s3://in"},"output_ref":{"uri":"s3://out"}`
+	if !strings.Contains(command, `"payload"`) {
+		command = `{"payload":{},` + command[1:]
+	}
+	return "{" + required + "," + command[1:]
+}
+
 func submit(t *testing.T, in submitter, command string) (id string) {
 	t.Helper()
-	if err := in.QueryRow(t.Context(), "SELECT lucius.submit($1)", command).Scan(&id); err != nil {
+	if err := in.QueryRow(t.Context(), "SELECT lucius.submit($1)", complete(command)).Scan(&id); err != nil {
 		t.Fatal(err)
 	}
 	return id
@@ -146,9 +160,10 @@ func TestSubmit_IsPartOfTheTransaction(t *testing.T) {
 		if _, err := f.Take(t.Context(), 100, nil, func(_ context.Context, taken []inbox.Command) []inbox.Outcome {
 			want := []inbox.Command{{
 				ID: id, TenantID: "acme", SubmittedBy: "postgres", SubmittedAt: taken[0].SubmittedAt,
-				Body: fmt.Appendf(nil, `{"payload": {"i": %d, "n": 1.50}, "tenant_id": "acme", "idempotency_key": %q}`, i, id),
+				Body: fmt.Appendf(nil, `{"payload": {"i": %d, "n": 1.50}, "input_ref": {"uri": "s3://in"}, "tenant_id": "acme", `+
+					`"output_ref": {"uri": "s3://out"}, "request_type": "r", "schema_version": "1", "idempotency_key": %q}`, i, id),
 			}}
-			if diff := cmp.Diff(want, taken); diff != "" {
+			if diff := gocmp.Diff(want, taken); diff != "" {
 				t.Error(diff)
 			}
 			return []inbox.Outcome{{JobID: "j"}}
@@ -172,14 +187,157 @@ func TestSubmit_KeepsTheKeyOfTheCommand(t *testing.T) {
 	}
 }
 
-func TestSubmit_RefusesInvalidCommands(t *testing.T) {
+// wrong are commands that can never be a job, each with one field that replaces that of a
+// valid command; null removes it.
+var wrong = map[string]string{
+	"no tenant":                          `"tenant_id":null`,
+	"a tenant that is a number":          `"tenant_id":7`,
+	"a blank tenant":                     `"tenant_id":" \t"`,
+	"a long tenant":                      `"tenant_id":"` + strings.Repeat("é", 65) + `"`,
+	"a tenant with a newline":            `"tenant_id":"a\nb"`,
+	"no request type":                    `"request_type":null`,
+	"a long request type":                `"request_type":"` + strings.Repeat("x", 129) + `"`,
+	"a version that is a number":         `"schema_version":1`,
+	"a long version":                     `"schema_version":"` + strings.Repeat("1", 33) + `"`,
+	"a key that is a number":             `"idempotency_key":4711`,
+	"a key that is an object":            `"idempotency_key":{}`,
+	"an empty key":                       `"idempotency_key":""`,
+	"a long key":                         `"idempotency_key":"` + strings.Repeat("k", 256) + `"`,
+	"a long correlation id":              `"correlation_id":"` + strings.Repeat("c", 129) + `"`,
+	"a correlation id that is a boolean": `"correlation_id":true`,
+	"a long doc id":                      `"doc_id":"` + strings.Repeat("d", 257) + `"`,
+	"no payload":                         `"payload":null`,
+	"a payload that is an array":         `"payload":[]`,
+	"no input":                           `"input_ref":null`,
+	"an input that is a string":          `"input_ref":"s3://in"`,
+	"an input without a URI":             `"input_ref":{}`,
+	"an input with a null URI":           `"input_ref":{"uri":null}`,
+	"a URI that is a number":             `"output_ref":{"uri":1}`,
+	"a blank URI":                        `"workspace_ref":{"uri":" "}`,
+	"a long URI":                         `"input_ref":{"uri":"` + strings.Repeat("u", 2049) + `"}`,
+	"a URI with a tab":                   `"input_ref":{"uri":"s3://\t"}`,
+	"a large reference":                  `"input_ref":{"uri":"s3://in","x":"` + strings.Repeat("\\\"", 5000) + `"}`,
+	"another mode":                       `"mode":"FAST"`,
+	"a mode that is a number":            `"mode":1`,
+	"a burst without a document":         `"mode":"BURST"`,
+	"callbacks that are a string":        `"callback_urls":"https://example.org"`,
+	"too many callbacks":                 `"callback_urls":["https://e.org/1","https://e.org/2","https://e.org/3","https://e.org/4","https://e.org/5","https://e.org/6","https://e.org/7","https://e.org/8","https://e.org/9"]`,
+	"a callback that is null":            `"callback_urls":["https://example.org",null]`,
+	"a long callback":                    `"callback_urls":["https://example.org/` + strings.Repeat("x", 2048) + `"]`,
+	"a field that is misspelt":           `"idempotency_ke":"k"`,
+	"a field with a slash":               `"a/b~c":1`,
+	"a deep payload":                     `"payload":` + strings.Repeat(`{"a":`, 63) + `[]` + strings.Repeat(`}`, 63),
+}
+
+// with returns a valid command with that field.
+func with(t *testing.T, field string) []byte {
+	t.Helper()
+	var command, change map[string]json.RawMessage
+	err := errors.Join(json.Unmarshal([]byte(complete(`{"tenant_id":"acme"}`)), &command), json.Unmarshal([]byte("{"+field+"}"), &change))
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps.Copy(command, change)
+	body, err := json.Marshal(command)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return body
+}
+
+// refusal returns the problem with which lucius.submit refused a command.
+func refusal(t *testing.T, err error) (found problem.Error) {
+	t.Helper()
+	answer, _ := errors.AsType[*pgconn.PgError](err)
+	if answer == nil || answer.Code != "LC002" || answer.Hint == "" {
+		t.Fatalf("answered %v", err)
+	}
+	var stored struct {
+		Code   problem.Code
+		Errors []problem.Violation
+	}
+	if err := json.Unmarshal([]byte(answer.Detail), &stored); err != nil {
+		t.Fatal(err)
+	}
+	for _, violation := range stored.Errors {
+		if !strings.Contains(answer.Message, strings.TrimSpace(violation.Pointer+" "+violation.Message)) {
+			t.Errorf("%q does not say %+v", answer.Message, violation)
+		}
+	}
+	return problem.Error{Code: stored.Code, Errors: stored.Errors}
+}
+
+// The transaction fails with the problem that the server would have found after its commit.
+func TestSubmit_RefusesWhatCanNeverBeAJob(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	for _, command := range []any{
-		nil, `[]`, `"x"`, `null`, `{}`, `{"tenant_id":null}`, `{"tenant_id":"a","payload":"` + strings.Repeat("x", 1<<20) + `"}`,
+	for name, field := range wrong {
+		command := with(t, field)
+		_, err := commands.Decode(command, commands.Headers{}, commands.Policy{})
+		want := problem.From(err)
+		_, err = f.app.Exec(t.Context(), "SELECT lucius.submit($1)", string(command))
+		got := refusal(t, err)
+		if strings.HasPrefix(name, "a deep") { // The server names the place.
+			want.Errors = []problem.Violation{{Message: "is nested deeper than 64 levels"}}
+		}
+		if diff := gocmp.Diff(want.Errors, got.Errors, cmpopts.SortSlices(func(a, b problem.Violation) bool { return a.Pointer < b.Pointer }),
+			cmpopts.IgnoreFields(problem.Violation{}, "Code")); diff != "" || got.Code != want.Code {
+			t.Errorf("%s: %s, want %s (-server +submit):\n%s", name, got.Code, want.Code, diff)
+		}
+	}
+	for _, command := range []any{nil, `[]`, `"x"`, `null`, `7`, `true`, complete(`{"payload":"` + strings.Repeat("x", 1<<20) + `"}`)} {
+		_, err := f.app.Exec(t.Context(), "SELECT lucius.submit($1)", command)
+		if got := refusal(t, err); len(got.Errors) != 1 || got.Errors[0].Pointer != "" {
+			t.Errorf("%.30v: %+v", command, got)
+		}
+	}
+	_, err := f.app.Exec(t.Context(), "SELECT lucius.submit($1)", complete(`{"tenant_id":1,"output_ref":{},"x":2}`))
+	if got := refusal(t, err); got.Code != problem.InvalidEnvelope || len(got.Errors) != 3 {
+		t.Errorf("several faults: %+v", got)
+	}
+	if got := f.take(t, inbox.Outcome{JobID: "j"}); len(got) > 0 {
+		t.Errorf("%d commands are in the inbox", len(got))
+	}
+}
+
+// Only a server can refuse these: they are valid at least for some protocol and policy.
+func TestSubmit_TakesWhatMayBeAJob(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	for _, field := range []string{
+		`"tenant_id":"` + strings.Repeat("x", 128) + `"`, `"correlation_id":null`, `"mode":"DEFAULT"`, `"mode":"BURST","doc_id":"d"`,
+		`"callback_urls":["https://example.org"]`, `"callback_urls":[]`, `"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"`,
+		`"payload":` + strings.Repeat(`{"a":`, 62) + `[]` + strings.Repeat(`}`, 62),
+		`"payload":{"x":[` + strings.Repeat("1,", 65_530) + `1]}`, // PostgreSQL writes a blank after each comma.
+		`"input_ref":{"uri":"s3://in","x":[` + strings.Repeat("1,", 4_000) + `1]}`, `"workspace_ref":{"uri":"x","a, b: c":"\" , : "}`,
 	} {
-		if _, err := f.app.Exec(t.Context(), "SELECT lucius.submit($1)", command); codeOf(err) != "22023" {
-			t.Errorf("%.30v: %v", command, err)
+		command := with(t, field)
+		if _, err := commands.Decode(command, commands.Headers{}, commands.Policy{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.app.Exec(t.Context(), "SELECT lucius.submit($1)", string(command)); err != nil {
+			t.Errorf("%.50s: %v", field, err)
+		}
+	}
+}
+
+// The limit of a payload is that of the server that started last.
+func TestSubmit_KnowsTheLimitOfAPayload(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	payload := func(size int) string {
+		return `{"payload":{"x":"` + strings.Repeat("x", size-8) + `"},"tenant_id":"acme"}`
+	}
+	for _, limit := range []int{0, 100, 200_000} { // 0 keeps the limit.
+		if err := openInbox(t, pginbox.Options{URL: f.url, MaxPayload: limit}).Claim(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		most := cmp.Or(limit, commands.DefaultMaxPayload)
+		submit(t, f.app, payload(most))
+		_, err := f.app.Exec(t.Context(), "SELECT lucius.submit($1)", complete(payload(most+1)))
+		want := []problem.Violation{{Pointer: "/payload", Message: fmt.Sprintf("is %d bytes long; at most %d are allowed", most+1, most)}}
+		if got := refusal(t, err); got.Code != problem.TooLarge || !slices.Equal(got.Errors, want) {
+			t.Errorf("limit %d: %+v", limit, got)
 		}
 	}
 }
@@ -220,7 +378,7 @@ func TestRights(t *testing.T) {
 	f := newFixture(t)
 	role, at := newRole(t, f)
 	app := connect(t, at)
-	const command = `{"tenant_id":"acme"}`
+	command := complete(`{"tenant_id":"acme"}`)
 	if _, err := app.Exec(t.Context(), "SELECT lucius.submit($1)", command); codeOf(err) != "42501" {
 		t.Errorf("a role without rights: %v", err)
 	}
@@ -389,8 +547,9 @@ func TestTake_GivesUpOnASilentServer(t *testing.T) {
 func TestTake_TakesTenantsInTurn(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	execute(t, f.app, `SELECT lucius.submit('{"tenant_id":"many"}') FROM generate_series(1, 500);
-		SELECT lucius.submit('{"tenant_id":"skipped"}'); SELECT lucius.submit('{"tenant_id":"zeta"}')`)
+	execute(t, f.app, "SELECT lucius.submit($1) FROM generate_series(1, 500)", complete(`{"tenant_id":"many"}`))
+	submit(t, f.app, `{"tenant_id":"skipped"}`)
+	submit(t, f.app, `{"tenant_id":"zeta"}`)
 	rows, err := f.app.Query(t.Context(), "SELECT id::text FROM lucius.inbox WHERE tenant_id = 'many' ORDER BY due_at")
 	if err != nil {
 		t.Fatal(err)
@@ -427,7 +586,9 @@ func TestTake_TakesTenantsInTurn(t *testing.T) {
 func TestTake_TakesFewLargeCommands(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	execute(t, f.app, `SELECT lucius.submit(jsonb_build_object('tenant_id', 'acme', 'payload', repeat('x', 1000000))) FROM generate_series(1, 8)`)
+	execute(t, f.app, "UPDATE lucius.inbox_owner SET max_payload = 1000000")
+	execute(t, f.app, "SELECT lucius.submit($1::jsonb || jsonb_build_object('payload', jsonb_build_object('x', repeat('x', 999990)))) FROM generate_series(1, 8)",
+		complete(`{"tenant_id":"acme"}`))
 	for _, want := range []int{5, 3, 0} {
 		if got := f.take(t, inbox.Outcome{JobID: "j"}); len(got) != want {
 			t.Errorf("took %d, want %d", len(got), want)
@@ -461,12 +622,12 @@ func TestTake_StoresTheOutcomeOfACommand(t *testing.T) {
 	want := inbox.Listed{
 		State: inbox.Refused, DueAt: page[0].DueAt, Command: inbox.Command{
 			ID: id, TenantID: "acme", SubmittedBy: "postgres", Tries: 2, SubmittedAt: page[0].SubmittedAt,
-			Body: []byte(`{"tenant_id": "acme", "idempotency_key": "` + id + `"}`),
+			Body: page[0].Body,
 		},
 		RefusedAt: page[0].RefusedAt, Code: problem.InvalidEnvelope, Detail: "/mode is \uFFFD odd.",
 		Errors: []problem.Violation{{Pointer: "/mode", Message: "is \uFFFD odd"}},
 	}
-	if diff := cmp.Diff(want, page[0]); diff != "" || page[0].RefusedAt.Before(page[0].SubmittedAt) {
+	if diff := gocmp.Diff(want, page[0]); diff != "" || page[0].RefusedAt.Before(page[0].SubmittedAt) {
 		t.Error(diff)
 	}
 	if survey, err := f.Survey(t.Context()); err != nil || survey.Refused != 1 || survey.Waiting != 0 ||

@@ -60,6 +60,7 @@ var rights = []struct {
 	{toTake, "DELETE", "lucius.inbox"},
 	{toTake, "SELECT", "lucius.inbox_owner"},
 	{toTake, "INSERT", "lucius.inbox_owner"},
+	{toTake, "UPDATE", "lucius.inbox_owner"},
 }
 
 // missingRights returns the role, and the statements that grant it the rights that it lacks on

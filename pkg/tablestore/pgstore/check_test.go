@@ -100,7 +100,7 @@ func TestOpen_NamesTheRightsThatAreMissing(t *testing.T) {
 	server, relay, audit := pgstore.Options{URL: at, Inbox: true}, pgstore.Options{URL: at}, pgstore.Options{URL: at, ReadOnly: true}
 	all := "GRANT USAGE ON SCHEMA lucius TO ROLE; GRANT SELECT ON lucius.migrations TO ROLE; " +
 		"GRANT SELECT, INSERT, UPDATE, DELETE ON lucius.rows TO ROLE; " +
-		"GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO ROLE; GRANT SELECT, INSERT ON lucius.inbox_owner TO ROLE"
+		"GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO ROLE; GRANT SELECT, INSERT, UPDATE ON lucius.inbox_owner TO ROLE"
 	if got, want := needs(tryOpen(t, server)), strings.ReplaceAll(all, "ROLE", role); got != want {
 		t.Errorf("a role without rights needs\n%s, want\n%s", got, want)
 	}
@@ -132,6 +132,7 @@ func TestOpen_NamesTheRightsThatAreMissing(t *testing.T) {
 		{"DELETE ON lucius.inbox", false, false},
 		{"SELECT ON lucius.inbox_owner", false, false},
 		{"INSERT ON lucius.inbox_owner", false, false},
+		{"UPDATE ON lucius.inbox_owner", false, false},
 	} {
 		execute(t, database, "REVOKE "+test.right+" FROM "+role)
 		grant := "GRANT " + test.right + " TO " + role

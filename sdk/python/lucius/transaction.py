@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, List, Mapping, Optional, Protocol, Sequence
 
 from .client import _body
-from .errors import Violation
+from .errors import ProblemError, Violation
 from .model import Command
 
 
@@ -49,11 +49,37 @@ def submit_tx(cursor: Cursor, command: Command) -> str:
     """Submit a command in the cursor's transaction, and return the command's id.
 
     There will be one job if the transaction is committed, and none if it is not. Without a
-    ``idempotency_key`` each call is a job of its own, also if the contents are equal. The server checks
-    the command after the commit: :func:`submission_of` tells whether it was refused.
+    ``idempotency_key`` each call is a job of its own, also if the contents are equal.
+
+    Raises :class:`ProblemError`, with ``violations`` that name the fields, if the command can
+    never be a job; the transaction has then failed. The server makes all other checks after the
+    commit: :func:`submission_of` tells whether it refused the command.
     """
-    cursor.execute("SELECT lucius.submit(%s::text::jsonb)::text", (json.dumps(_body(command)),))
+    try:
+        cursor.execute("SELECT lucius.submit(%s::text::jsonb)::text", (json.dumps(_body(command)),))
+    except Exception as e:
+        refused = _refusal(e)
+        if refused is None:
+            raise
+        raise refused from e
     return str(_only(cursor))
+
+
+_COMMAND_REFUSED = "LC002"
+"""The SQLSTATE of a command that can never be a job."""
+
+
+def _refusal(error: Exception) -> Optional[ProblemError]:
+    """The problem of a command that the database refused, from the error of psycopg, psycopg2 or pg8000."""
+    fields = error.args[0] if error.args and isinstance(error.args[0], Mapping) else {}
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None) or fields.get("C")
+    detail = getattr(getattr(error, "diag", None), "message_detail", None) or fields.get("D")
+    if state != _COMMAND_REFUSED or not isinstance(detail, str):
+        return None
+    try:
+        return ProblemError.parse(int(json.loads(detail)["status"]), detail.encode())
+    except (ValueError, TypeError, KeyError):
+        return None
 
 
 def submission_of(cursor: Cursor, command_id: str) -> Optional[Submission]:

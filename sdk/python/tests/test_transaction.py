@@ -1,7 +1,7 @@
 import json
 import unittest
 
-from lucius import Command, Submission, Violation, submission_of, submit_tx
+from lucius import Command, InvalidError, Submission, Violation, submission_of, submit_tx
 
 COMMAND = Command(tenant_id="tenant_a", request_type="doc.ingest", payload={"language": "en"},
                   input_ref={"uri": "s3://bucket/in.pdf"}, output_ref={"uri": "s3://bucket/out.json"})
@@ -18,6 +18,22 @@ class Cursor:
 
     def fetchone(self):
         return (self.answer,)
+
+
+class RefusedError(Exception):
+    """An error as psycopg raises it; psycopg2 has pgcode for sqlstate."""
+
+    def __init__(self, state, detail, field="sqlstate"):
+        super().__init__("refused")
+        setattr(self, field, state)
+        self.diag = type("Diagnostic", (), {"message_detail": detail})
+
+
+class RefusingCursor(Cursor):
+    """One whose database refuses the query."""
+
+    def execute(self, query, params):
+        raise self.answer
 
 
 class MappingCursor(Cursor):
@@ -41,6 +57,19 @@ class Transactions(unittest.TestCase):
         cursor = Cursor("c-1")
         submit_tx(cursor, Command(**{**vars(COMMAND), "idempotency_key": "order-7"}))
         self.assertEqual(json.loads(cursor.asked[1][0])["idempotency_key"], "order-7")
+
+    def test_one_that_can_never_be_a_job(self):
+        detail = json.dumps({"code": "invalid_envelope", "status": 400, "errors": [{"pointer": "/payload", "message": "is required"}]})
+        for error in (RefusedError("LC002", detail), RefusedError("LC002", detail, "pgcode"), Exception({"C": "LC002", "D": detail})):
+            with self.assertRaises(InvalidError) as raised:
+                submit_tx(RefusingCursor(error), COMMAND)
+            self.assertEqual(raised.exception.code, "invalid_envelope")
+            self.assertEqual(raised.exception.violations, [Violation("/payload", "is required")])
+            self.assertIs(raised.exception.__cause__, error)
+        for error in (RefusedError("42501", detail), RefusedError("LC002", "none"), RefusedError("LC002", "{}"), ValueError("odd"), KeyError()):
+            with self.assertRaises(type(error)) as raised:
+                submit_tx(RefusingCursor(error), COMMAND)
+            self.assertIs(raised.exception, error)
 
     def test_what_became_of_it(self):
         raw = {"state": "refused", "problem": {"code": "payload_invalid", "detail": "No.", "errors": [{"pointer": "/p", "message": "m"}]},

@@ -26,9 +26,11 @@ CREATE INDEX inbox_open ON lucius.inbox (state, submitted_at, id) WHERE state IN
 CREATE INDEX inbox_decided ON lucius.inbox (decided_at, id) WHERE state IN ('accepted', 'discarded');
 
 -- The ledger that takes the commands, as its table of jobs: the first that served took this row.
+-- max_payload is the limit in bytes of the server that started last.
 CREATE TABLE lucius.inbox_owner (
-    single boolean PRIMARY KEY DEFAULT true CHECK (single),
-    ledger text COLLATE "C" NOT NULL
+    single      boolean PRIMARY KEY DEFAULT true CHECK (single),
+    ledger      text COLLATE "C" NOT NULL,
+    max_payload integer NOT NULL DEFAULT 131072
 );
 
 -- The tenants for which a login role may submit; '*' is all. A role without a row may submit
@@ -44,23 +46,130 @@ CREATE FUNCTION lucius.inbox_allows(tenant text) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET row_security = off
 RETURN EXISTS (SELECT FROM lucius.inbox_rights r WHERE r.role = session_user AND r.tenant_id IN (tenant, '*'));
 
+-- The size of a value without the blanks that PostgreSQL writes after colons and commas.
+CREATE FUNCTION lucius.compact_size(value jsonb) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN octet_length(regexp_replace(value::text, '("(?:[^"\\]|\\.)*")|([:,]) ', '\1\2', 'g'));
+
+-- What is wrong with a value that must have a type and at most so many bytes: a code and a
+-- message, or NULL. Texts must not be blank.
+CREATE FUNCTION lucius.value_fault(value jsonb, wanted text, most integer) RETURNS text[]
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    kind text := jsonb_typeof(value);
+    body text := value #>> '{}';
+    size integer := octet_length(body);
+BEGIN
+    IF kind <> wanted THEN
+        RETURN ARRAY['invalid_envelope', format('must be %s, not %s', CASE wanted WHEN 'string' THEN 'a' ELSE 'an' END || ' ' || wanted,
+            CASE kind WHEN 'null' THEN '' WHEN 'array' THEN 'an ' WHEN 'object' THEN 'an ' ELSE 'a ' END || kind)];
+    ELSIF wanted = 'string' AND btrim(body, E' \t\n\r\f\v') = '' THEN
+        RETURN ARRAY['invalid_envelope', 'must not be empty or blank'];
+    ELSIF wanted = 'string' AND size <= most AND body ~ '[\u0001-\u001f\u007f-\u009f]' THEN
+        RETURN ARRAY['invalid_envelope', 'must not contain control characters'];
+    ELSIF wanted <> 'string' AND size > most THEN
+        size := lucius.compact_size(value);
+    END IF;
+    RETURN CASE WHEN size > most THEN ARRAY['too_large', format('is %s bytes long; at most %s are allowed', size, most)] END;
+END $$;
+
+-- Why a command can never be a job, as a problem of the API, or NULL if a server has to decide:
+-- it makes these checks, too, and those that need a protocol or a setting. Its limits are in
+-- pkg/commands and pkg/canonicaljson.
+CREATE FUNCTION lucius.command_problem(command jsonb, max_payload integer) RETURNS jsonb
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+DECLARE
+    names CONSTANT text[] := '{tenant_id,request_type,schema_version,input_ref,output_ref,payload,
+        doc_id,workspace_ref,correlation_id,idempotency_key,traceparent,callback_urls,mode}'; -- The first 6 are required.
+    kinds CONSTANT text[] := '{string,string,string,object,object,object,string,object,string,string,string,array,string}';
+    sizes integer[] := '{128,128,32,8192,8192,0,256,8192,128,255,1048576,1048576,1048576}';
+    faults jsonb[] := '{}';
+    codes  text[] := '{}';
+    value  jsonb;
+    fault  text[];
+    place  text;
+BEGIN
+    IF jsonb_typeof(command) IS DISTINCT FROM 'object' THEN
+        RETURN jsonb_build_object('code', 'invalid_envelope', 'errors', jsonb_build_array(jsonb_build_object('pointer', '',
+            'message', coalesce((lucius.value_fault(command, 'object', 0))[2], 'must be an object, not null'))));
+    ELSIF command @? 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")' THEN
+        RETURN jsonb_build_object('code', 'too_large', 'errors', jsonb_build_array(jsonb_build_object('pointer', '',
+            'message', 'is nested deeper than 64 levels')));
+    END IF;
+    sizes[6] := max_payload;
+    FOR i IN 1 .. cardinality(names) LOOP
+        value := nullif(command->names[i], 'null');
+        IF value IS NULL THEN
+            fault := CASE WHEN i <= 6 THEN '{invalid_envelope,is required}'::text[]
+                WHEN names[i] = 'doc_id' AND command->'mode' = '"BURST"' THEN '{invalid_envelope,is required in the mode BURST}'::text[] END;
+        ELSIF names[i] = 'mode' THEN
+            fault := CASE WHEN value NOT IN ('"DEFAULT"', '"BURST"') THEN ARRAY['invalid_envelope', 'must be "DEFAULT" or "BURST"'] END;
+        ELSE
+            fault := lucius.value_fault(value, kinds[i], sizes[i]);
+        END IF;
+        IF fault IS NOT NULL THEN
+            codes := codes || fault[1];
+            faults := faults || jsonb_build_object('pointer', '/' || names[i], 'message', fault[2]);
+        END IF;
+        CONTINUE WHEN value IS NULL OR fault[1] = 'invalid_envelope';
+        fault := NULL;
+        place := '';
+        IF names[i] LIKE '%\_ref' THEN
+            place := '/uri';
+            fault := CASE WHEN value->'uri' IS NULL OR value->'uri' = 'null' THEN '{ref_invalid,is required}'::text[]
+                ELSE lucius.value_fault(value->'uri', 'string', 2048) END;
+            fault[1] := replace(fault[1], 'invalid_envelope', 'ref_invalid');
+        ELSIF names[i] = 'callback_urls' AND jsonb_array_length(value) > 8 THEN
+            fault := ARRAY['too_large', format('has %s entries; at most 8 are allowed', jsonb_array_length(value))];
+        ELSIF names[i] = 'callback_urls' THEN
+            SELECT '/' || u.place - 1, f.fault INTO place, fault
+              FROM jsonb_array_elements(value) WITH ORDINALITY AS u(url, place), lucius.value_fault(u.url, 'string', 2048) AS f(fault)
+             WHERE f.fault IS NOT NULL ORDER BY u.place LIMIT 1;
+        END IF;
+        IF fault[2] IS NOT NULL THEN
+            codes := codes || fault[1];
+            faults := faults || jsonb_build_object('pointer', '/' || names[i] || place, 'message', fault[2]);
+        END IF;
+    END LOOP;
+    IF command - names <> '{}' THEN
+        codes := codes || 'invalid_envelope'::text;
+        faults := faults || ARRAY(
+            SELECT jsonb_build_object('pointer', '/' || replace(replace(k, '~', '~0'), '/', '~1'), 'message', 'is not a field of a command')
+              FROM jsonb_object_keys(command - names) AS k ORDER BY k LIMIT 20);
+    END IF;
+    IF codes = '{}' THEN
+        RETURN NULL;
+    END IF;
+    RETURN jsonb_build_object('errors', to_jsonb(faults), 'code', CASE WHEN 'invalid_envelope' = ANY (codes) THEN 'invalid_envelope'
+        WHEN 'too_large' = ANY (codes) THEN 'too_large' ELSE 'ref_invalid' END);
+END $$;
+
 -- Submits a command in the caller's transaction, and returns its id. The role of the session
--- needs EXECUTE on this function and USAGE on the schema, and no right on any table.
+-- needs EXECUTE on this function and USAGE on the schema, and no right on any table. A command
+-- that can never be a job fails with the SQLSTATE LC002, and the problem as its detail.
 CREATE FUNCTION lucius.submit(command jsonb) RETURNS uuid
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET row_security = off AS $$
 DECLARE
-    new_id uuid := gen_random_uuid();
-    body   text;
-    tenant text := command->>'tenant_id';
+    new_id  uuid := gen_random_uuid();
+    tenant  text := command->>'tenant_id';
+    body    text;
+    problem jsonb;
 BEGIN
-    IF jsonb_typeof(command) IS DISTINCT FROM 'object' OR tenant IS NULL THEN
-        RAISE EXCEPTION 'a command must be an object with a tenant_id' USING ERRCODE = '22023';
-    END IF;
     -- A crash between the accept and its note here repeats the accept: the key makes one job of both.
-    body := CASE WHEN command->>'idempotency_key' IS NULL
+    body := CASE WHEN jsonb_typeof(command) = 'object' AND command->>'idempotency_key' IS NULL
         THEN command || jsonb_build_object('idempotency_key', new_id) ELSE command END;
     IF octet_length(body) > 1048576 THEN
-        RAISE EXCEPTION 'the command has % bytes: at most 1048576 are allowed', octet_length(body) USING ERRCODE = '22023';
+        problem := jsonb_build_object('code', 'too_large', 'errors', jsonb_build_array(jsonb_build_object('pointer', '',
+            'message', format('is %s bytes long; at most 1048576 are allowed', octet_length(body)))));
+    ELSE
+        problem := lucius.command_problem(command, coalesce((SELECT o.max_payload FROM lucius.inbox_owner o), 131072));
+    END IF;
+    IF problem IS NOT NULL THEN
+        problem := jsonb_build_object('detail', 'The command can never be a job.', 'status', CASE problem->>'code'
+            WHEN 'invalid_envelope' THEN 400 WHEN 'too_large' THEN 413 ELSE 422 END) || problem;
+        RAISE EXCEPTION 'the command can never be a job: %', (
+                SELECT string_agg(ltrim(e->>'pointer' || ' ') || (e->>'message'), '; ') FROM jsonb_array_elements(problem->'errors') AS e)
+            USING ERRCODE = 'LC002', DETAIL = problem, HINT = 'Correct the command and repeat the transaction. '
+                'The fields of a command are those of POST /v1/commands. Store large content elsewhere, and refer to it.';
     ELSIF NOT lucius.inbox_allows(tenant) THEN
         RAISE EXCEPTION 'role % may not submit commands for tenant %', session_user, tenant
             USING ERRCODE = '42501', HINT = format(
@@ -87,4 +196,5 @@ BEGIN ATOMIC
      WHERE i.id = command_id AND (i.state <> 'accepted' OR r.part IS NOT NULL) AND lucius.inbox_allows(i.tenant_id);
 END;
 
-REVOKE ALL ON FUNCTION lucius.inbox_allows(text), lucius.submit(jsonb), lucius.result(uuid) FROM PUBLIC;
+REVOKE ALL ON FUNCTION lucius.inbox_allows(text), lucius.submit(jsonb), lucius.result(uuid),
+    lucius.compact_size(jsonb), lucius.value_fault(jsonb, text, integer), lucius.command_problem(jsonb, integer) FROM PUBLIC;
