@@ -122,6 +122,21 @@ func TestComparisonOnAnInstalledPostgreSQL(t *testing.T) {
 	}
 }
 
+func TestCommitsThatSubmitCommands(t *testing.T) {
+	t.Parallel()
+	p, dir := ownPostgres(t), t.TempDir()
+	var out strings.Builder
+	if err := run(t.Context(), append(brief(dir), "-submits"), p.URL.String(), &out, t.Output()); err != nil {
+		t.Fatal(err)
+	}
+	for _, transaction := range transactions {
+		if !regexp.MustCompile(`\n\| ` + transaction.name + ` \| [0-9]+ \([0-9]+–[0-9]+\) \|\n`).MatchString(out.String()) {
+			t.Errorf("no figure for %q:\n%s", transaction.name, out.String())
+		}
+	}
+	checkEmpty(t, dir)
+}
+
 // interrupter is a program's progress that interrupts it when the first system starts.
 type interrupter struct {
 	io.Writer

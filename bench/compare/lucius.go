@@ -71,18 +71,30 @@ func startLucius(onPostgres bool) func(context.Context, *comparison, *tracker, f
 		if !onPostgres {
 			return newLucius(ctx, c, ends, fail, nil, nil)
 		}
-		url, drop, err := c.postgres.CreateDatabase(ctx)
+		url, drop, err := c.migrated(ctx)
 		if err != nil {
 			return nil, err
 		}
-		environment := []string{"LUCIUS_STORAGE_BACKEND=postgres", "LUCIUS_POSTGRES_URL=" + url}
-		migrate := exec.CommandContext(ctx, c.lucius, "postgres", "migrate") //nolint:gosec // It was built just now.
-		migrate.Env = append(os.Environ(), environment...)
-		if output, err := migrate.CombinedOutput(); err != nil {
-			return nil, errors.Join(fmt.Errorf("migrate: %w\n%s", err, bytes.TrimSpace(output)), drop(ctx))
-		}
-		return newLucius(ctx, c, ends, fail, environment, drop)
+		return newLucius(ctx, c, ends, fail, environment(url), drop)
 	}
+}
+
+// environment returns the variables of a server on that database.
+func environment(url string) []string {
+	return []string{"LUCIUS_STORAGE_BACKEND=postgres", "LUCIUS_POSTGRES_URL=" + url}
+}
+
+// migrated creates a database with the schema of Lucius. drop removes it.
+func (c *comparison) migrated(ctx context.Context) (url string, drop func(context.Context) error, err error) {
+	if url, drop, err = c.postgres.CreateDatabase(ctx); err != nil {
+		return "", nil, err
+	}
+	migrate := exec.CommandContext(ctx, c.lucius, "postgres", "migrate") //nolint:gosec // It was built just now.
+	migrate.Env = append(os.Environ(), environment(url)...)
+	if output, err := migrate.CombinedOutput(); err != nil {
+		return "", nil, errors.Join(fmt.Errorf("migrate: %w\n%s", err, bytes.TrimSpace(output)), drop(context.WithoutCancel(ctx)))
+	}
+	return url, drop, nil
 }
 
 // newLucius starts the server with these variables, and workers. drop, if it is not nil,

@@ -54,6 +54,14 @@
 // own load. Batches are sent by four submitters, 100 jobs each, to a queue that has no
 // worker: POST /v1/commands:batch, InsertMany, and for DBOS, which has no call for many,
 // 100 times Enqueue in one transaction.
+//
+// # Commits that submit commands
+//
+//	make bench-compare COMPARE=-submits
+//
+// measures something else: how many transactions a second an application commits, on 32
+// connections, if each inserts an order, if each also submits a command with lucius.submit,
+// and if each notifies besides. No server runs, so only the commits are measured.
 package main
 
 import (
@@ -111,6 +119,7 @@ func run(ctx context.Context, args []string, postgresURL string, out, progress i
 	flags.DurationVar(&c.load.duration, "duration", 5*time.Second, "how long each load is measured")
 	flags.DurationVar(&c.load.warmUp, "warm-up", 2*time.Second, "how long each load lasts before that")
 	flags.IntVar(&c.load.inFlight, "in-flight", 256, "jobs in flight in a closed loop")
+	submits := flags.Bool("submits", false, "measure the commits of an application that submits commands in its transactions instead")
 	flags.StringVar(&c.module, "module", "../..", "folder of the Lucius module, which is built from there")
 	flags.StringVar(&c.dir, "dir", os.TempDir(), "folder, of the disk to measure, for the stores; they are removed afterwards")
 	if err := flags.Parse(args); err != nil {
@@ -135,6 +144,9 @@ func run(ctx context.Context, args []string, postgresURL string, out, progress i
 		return err
 	}
 	defer func() { err = errors.Join(err, c.postgres.Stop()) }()
+	if *submits {
+		return c.measureSubmits(ctx, out)
+	}
 	results, err := c.measure(ctx)
 	if err != nil {
 		return err

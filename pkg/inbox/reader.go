@@ -27,6 +27,9 @@ const (
 	// passTime bounds a pass, so that a reader that always has work still reports its
 	// passes.
 	passTime = 30 * time.Second
+	// settleTime is how long a pass waits for transactions that were committing when the
+	// source notified of another one. They do not notify themselves.
+	settleTime = 50 * time.Millisecond
 )
 
 // Config configures a [Reader].
@@ -86,12 +89,21 @@ func NewReader(cfg Config) (*Reader, error) {
 	return r, nil
 }
 
-// RunOnce accepts commands until none is due, for at most half a minute.
+// RunOnce accepts commands until none is due, for at most half a minute. If it took some, it
+// looks once more a moment after the last.
 func (r *Reader) RunOnce(ctx context.Context) error {
+	settled := true
 	for began := time.Now(); time.Since(began) < passTime; {
 		taken, err := r.cfg.Source.Take(ctx, batchSize, r.tenantsAtLimit(), r.acceptAll)
-		if err != nil || taken == 0 || ctx.Err() != nil {
+		if err != nil || taken == 0 && settled || ctx.Err() != nil {
 			return err
+		}
+		if settled = taken == 0; settled {
+			select {
+			case <-time.After(settleTime):
+			case <-ctx.Done():
+				return nil
+			}
 		}
 	}
 	return nil

@@ -138,6 +138,48 @@ func TestReader_TakesAllDueCommands(t *testing.T) {
 	}
 }
 
+// lateSource has a command that is committed a moment after the others were taken, without a
+// notification.
+type lateSource struct {
+	*source
+
+	begun time.Time
+	late  []inbox.Command
+}
+
+func (s *lateSource) Take(ctx context.Context, limit int, skip []string, accept func(context.Context, []inbox.Command) []inbox.Outcome,
+) (int, error) {
+	if time.Since(s.begun) >= 20*time.Millisecond {
+		s.waiting, s.late = append(s.waiting, s.late...), nil
+	}
+	return s.source.Take(ctx, limit, skip, accept)
+}
+
+func TestReader_LooksAgainAfterItTookCommands(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		from := &lateSource{
+			source: &source{outcomes: map[string]inbox.Outcome{}, waiting: []inbox.Command{{ID: "first"}}},
+			begun:  time.Now(), late: []inbox.Command{{ID: "late"}},
+		}
+		accept := func(context.Context, *inbox.Command) (string, error) { return "j", nil }
+		reader := newReader(t, inbox.Config{Source: from, Accept: accept})
+		if err := reader.RunOnce(t.Context()); err != nil || len(from.outcomes) != 2 {
+			t.Errorf("%+v, %v", from.outcomes, err)
+		}
+		taken := len(from.skipped)
+		if err := reader.RunOnce(t.Context()); err != nil || len(from.skipped) != taken+1 {
+			t.Errorf("a pass without commands looked %d times, %v", len(from.skipped)-taken, err)
+		}
+		from.waiting = []inbox.Command{{ID: "last"}}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		if err := reader.RunOnce(ctx); err != nil || time.Since(from.begun) >= time.Second {
+			t.Errorf("a pass of a reader that ends: %v after %s", err, time.Since(from.begun))
+		}
+	})
+}
+
 // The other commands of a tenant at its limit keep their place, those of another tenant are
 // accepted, and the tenant is tried again a second later.
 func TestReader_SkipsATenantAtItsLimit(t *testing.T) {
@@ -166,7 +208,7 @@ func TestReader_SkipsATenantAtItsLimit(t *testing.T) {
 		if err := reader.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff([]string{"", "full", "full", ""}, from.skipped); diff != "" {
+		if diff := cmp.Diff([]string{"", "full", "full", "full", ""}, from.skipped); diff != "" {
 			t.Error(diff)
 		}
 	})

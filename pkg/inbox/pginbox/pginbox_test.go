@@ -342,6 +342,63 @@ func TestSubmit_KnowsTheLimitOfAPayload(t *testing.T) {
 	}
 }
 
+// Transactions that notify wait for each other. So only one notifies of those that commit at the
+// same time, and one that goes on for long keeps no other from it.
+func TestSubmit_NotifiesUnlessAnotherCommitDoes(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	listener, other := connect(t, f.url), connect(t, f.url)
+	execute(t, listener, "LISTEN "+pginbox.Channel)
+	heard := func(what string, want bool) {
+		t.Helper()
+		execute(t, f.app, "SELECT pg_notify($1, 'end')", pginbox.Channel)
+		got := 0
+		for {
+			notification, err := listener.WaitForNotification(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if notification.Payload == "end" {
+				break
+			}
+			got++
+		}
+		if (got == 1) != want || got > 1 {
+			t.Errorf("%s: %d notifications", what, got)
+		}
+	}
+	long, err := other.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	submit(t, long, `{"tenant_id":"acme"}`)
+	heard("a transaction that goes on", false)
+	submit(t, f.app, `{"tenant_id":"acme"}`)
+	heard("a commit beside it", true)
+	submit(t, long, `{"tenant_id":"acme"}`)
+	if err := long.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	heard("its commit, with two commands", true)
+
+	committing, err := other.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	submit(t, committing, `{"tenant_id":"acme"}`)
+	execute(t, committing, "SET CONSTRAINTS ALL IMMEDIATE") // It takes the lock, as a commit does.
+	submit(t, f.app, `{"tenant_id":"acme"}`)
+	heard("a commit during another one", false)
+	if err := committing.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	heard("the other one", true)
+
+	execute(t, other, "SET lucius.notify = off")
+	submit(t, other, `{"tenant_id":"acme"}`)
+	heard("a session that leaves it to polls", false)
+}
+
 // codeOf returns the code of the server's answer.
 func codeOf(err error) string {
 	answer, _ := errors.AsType[*pgconn.PgError](err)

@@ -46,6 +46,23 @@ CREATE FUNCTION lucius.inbox_allows(tenant text) RETURNS boolean
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp SET row_security = off
 RETURN EXISTS (SELECT FROM lucius.inbox_rights r WHERE r.role = session_user AND r.tenant_id IN (tenant, '*'));
 
+-- Notifies the servers of submitted commands when their transaction commits. PostgreSQL commits
+-- transactions that notify one after the other, so only one of those that commit at the same
+-- time does it. The server that it wakes looks again after a moment, and polls besides. The
+-- setting lucius.notify = off leaves it to the polls.
+CREATE FUNCTION lucius.inbox_notify() RETURNS trigger
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF coalesce(current_setting('lucius.notify', true), '') <> 'off' AND pg_try_advisory_xact_lock(119251434829174) THEN
+        PERFORM pg_notify('lucius_inbox', '');
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- It is deferred, so that a long transaction takes the lock only when it commits.
+CREATE CONSTRAINT TRIGGER inbox_notify AFTER INSERT ON lucius.inbox
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION lucius.inbox_notify();
+
 -- The size of a value without the blanks that PostgreSQL writes after colons and commas.
 CREATE FUNCTION lucius.compact_size(value jsonb) RETURNS integer LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN octet_length(regexp_replace(value::text, '("(?:[^"\\]|\\.)*")|([:,]) ', '\1\2', 'g'));
@@ -177,7 +194,6 @@ BEGIN
     END IF;
     INSERT INTO lucius.inbox (id, tenant_id, command, submitted_by, submitted_at, due_at)
         VALUES (new_id, tenant, body, session_user, clock_timestamp(), clock_timestamp());
-    PERFORM pg_notify('lucius_inbox', ''); -- It is sent at commit, once for a transaction.
     RETURN new_id;
 END $$;
 
@@ -196,5 +212,5 @@ BEGIN ATOMIC
      WHERE i.id = command_id AND (i.state <> 'accepted' OR r.part IS NOT NULL) AND lucius.inbox_allows(i.tenant_id);
 END;
 
-REVOKE ALL ON FUNCTION lucius.inbox_allows(text), lucius.submit(jsonb), lucius.result(uuid),
+REVOKE ALL ON FUNCTION lucius.inbox_allows(text), lucius.submit(jsonb), lucius.result(uuid), lucius.inbox_notify(),
     lucius.compact_size(jsonb), lucius.value_fault(jsonb, text, integer), lucius.command_problem(jsonb, integer) FROM PUBLIC;
