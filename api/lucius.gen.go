@@ -2197,7 +2197,8 @@ type InboxState string
 // ItemCompletion The worker is done with an item.
 type ItemCompletion struct {
 	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
-	// `rev_conflict`, whose `current_rev` is the value to send instead.
+	// `rev_conflict`, whose `current_rev` is the value to send instead; one from before
+	// the worker's current claim of the item gets `not_owner`.
 	//
 	//
 	// Example: 2
@@ -4307,7 +4308,8 @@ type WebhookPage struct {
 // WorkCompletion The worker is done.
 type WorkCompletion struct {
 	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
-	// `rev_conflict`, whose `current_rev` is the value to send instead.
+	// `rev_conflict`, whose `current_rev` is the value to send instead; one from before
+	// the worker's current claim of the item gets `not_owner`.
 	//
 	//
 	// Example: 2
@@ -4478,7 +4480,8 @@ type WorkFailure struct {
 	Error ReportedError `json:"error,omitempty,omitzero"`
 
 	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
-	// `rev_conflict`, whose `current_rev` is the value to send instead.
+	// `rev_conflict`, whose `current_rev` is the value to send instead; one from before
+	// the worker's current claim of the item gets `not_owner`.
 	//
 	//
 	// Example: 2
@@ -4514,7 +4517,8 @@ type WorkFailure struct {
 // WorkHeartbeat The worker is still working on its item.
 type WorkHeartbeat struct {
 	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
-	// `rev_conflict`, whose `current_rev` is the value to send instead.
+	// `rev_conflict`, whose `current_rev` is the value to send instead; one from before
+	// the worker's current claim of the item gets `not_owner`.
 	//
 	//
 	// Example: 2
@@ -4656,7 +4660,8 @@ type WorkStatus string
 // Example: {"expected_rev":2,"owner":"worker-7","request_id":"3f1d2c"}
 type WorkVerb struct {
 	// ExpectedRev The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
-	// `rev_conflict`, whose `current_rev` is the value to send instead.
+	// `rev_conflict`, whose `current_rev` is the value to send instead; one from before
+	// the worker's current claim of the item gets `not_owner`.
 	//
 	//
 	// Example: 2

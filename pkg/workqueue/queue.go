@@ -134,7 +134,7 @@ func asProblem(err error) error {
 			Errors: []problem.Violation{{Pointer: "/" + invalid.Field, Message: invalid.Reason}},
 		}
 	case errors.Is(err, lifecycle.ErrNotOwner):
-		return &problem.Error{Code: problem.NotOwner, Detail: "Another worker holds the item.", Err: err}
+		return &problem.Error{Code: problem.NotOwner, Detail: "The item is held by another worker, or by another claim.", Err: err}
 	case errors.As(err, &behind): // The caller may know the rev: an item of another owner is ErrNotOwner.
 		return &problem.Error{Code: problem.RevConflict, Detail: err.Error(), CurrentRev: behind.Rev, Err: err}
 	case errors.Is(err, lifecycle.ErrIllegalTransition):

@@ -70,6 +70,16 @@ type Item struct {
 	Requests []Remembered
 }
 
+// heldBy reports whether the request comes from the claim under which the owner holds the
+// item. If that is not the item's first claim, a rev from before it is of an earlier one,
+// perhaps by the same owner.
+func (i *Item) heldBy(r Request) bool {
+	after := func(known Remembered) bool {
+		return known.Operation == OpClaimNext && known.Attempt == i.Attempt && known.Rev > r.ExpectedRev
+	}
+	return i.Owner == r.Actor && (i.Attempt == 1 || !slices.ContainsFunc(i.Requests, after))
+}
+
 // Failure is why work failed.
 type Failure struct {
 	// Code is for machines. Required.

@@ -26,6 +26,8 @@ type machine struct {
 	now  time.Time
 	// known are all accepted requests.
 	known []accepted
+	// claimedAt is the rev of the latest claim.
+	claimedAt int64
 }
 
 // draw makes a request that is mostly valid, so that items reach late statuses.
@@ -81,7 +83,8 @@ func (m *machine) refused(t *rapid.T, op lifecycle.Operation, request lifecycle.
 			slices.ContainsFunc(m.known, func(k accepted) bool {
 				return k.actor == request.Actor && k.id == request.ID && k.op != op
 			}),
-		lifecycle.ErrNotOwner:          request.Actor != m.item.Owner && (!allowed || transition.By == lifecycle.MoverOwner),
+		lifecycle.ErrNotOwner: (request.Actor != m.item.Owner || request.ExpectedRev < m.claimedAt) &&
+			(!allowed || transition.By == lifecycle.MoverOwner),
 		lifecycle.ErrRevConflict:       request.ExpectedRev != m.item.Rev,
 		lifecycle.ErrIllegalTransition: !allowed,
 	}
@@ -128,6 +131,9 @@ func (m *machine) moved(t *rapid.T, op lifecycle.Operation, request lifecycle.Re
 	}
 	m.item, m.log = next, append(m.log, change.Events...)
 	m.known = append(m.known, accepted{request.Actor, request.ID, op})
+	if op == lifecycle.OpClaimNext {
+		m.claimedAt = next.Rev
+	}
 }
 
 // check checks what always holds.

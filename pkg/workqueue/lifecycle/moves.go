@@ -62,7 +62,7 @@ func admit(item *Item, operation Operation, request Request) (move Transition, r
 		}
 		return Transition{}, err == nil, err
 	}
-	if operation.OwnerOnly() && item.Owner != "" && item.Owner != request.Actor {
+	if operation.OwnerOnly() && item.Owner != "" && !item.heldBy(request) {
 		return Transition{}, false, fmt.Errorf("%w: %s of work item %s by %q", ErrNotOwner, operation, item.WorkID, request.Actor)
 	}
 	if err := item.expect(request.ExpectedRev); err != nil {

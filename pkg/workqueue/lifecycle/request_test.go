@@ -114,6 +114,31 @@ func TestOwnersMovesAreTheOwners(t *testing.T) {
 	})
 }
 
+// A worker that lost an item may claim it again while its earlier handler still runs. That
+// handler's requests are not those of the claim by which the worker holds the item now.
+func TestAnEarlierClaimOfTheOwnerOwnsNothing(t *testing.T) {
+	t.Parallel()
+	for op, reported := range map[lifecycle.Operation]lifecycle.Status{
+		"start": "claimed", "heartbeat": "running", "complete": "running", "fail": "running",
+	} {
+		earlier := in(t, reported)
+		item := must(t)(lifecycle.Stall(earlier, by(sweeper, earlier), t0))
+		item = must(t)(lifecycle.Claim(item, by(anna, item), t0.Add(lease), t0))
+		held := item.Rev
+		if op != "start" {
+			item = must(t)(lifecycle.Start(item, by(anna, item), t0.Add(lease), t0))
+			item = must(t)(lifecycle.Heartbeat(item, by(anna, item), t0.Add(lease), t0))
+		}
+		change, err := perform(op, item, lifecycle.Request{Actor: anna, ExpectedRev: earlier.Rev, ID: "earlier"}, t0)
+		wantRefused(t, change, err, lifecycle.ErrNotOwner)
+		if op != "start" {
+			change, err = perform(op, item, lifecycle.Request{Actor: anna, ExpectedRev: held, ID: "behind"}, t0)
+			wantRefused(t, change, err, lifecycle.ErrRevConflict)
+		}
+		must(t)(perform(op, item, by(anna, item), t0))
+	}
+}
+
 // If several refusals apply, the worker gets the one that ends its work.
 func TestWhichRefusalComesFirst(t *testing.T) {
 	t.Parallel()

@@ -35,8 +35,8 @@
 //  2. It is not a repeat. Actor and id identify a request. The same move again
 //     returns the item as it is and changes nothing, whatever happened since;
 //     another move under a used id is refused.
-//  3. An owner's move comes from the owner ([ErrNotOwner]). If the item has no
-//     owner, its status decides, see 5.
+//  3. An owner's move comes from the owner, by its current claim: not at a rev from
+//     before it ([ErrNotOwner]). If the item has no owner, its status decides, see 5.
 //  4. The item is at the expected rev ([ErrRevConflict]).
 //  5. The table has the move ([ErrIllegalTransition]).
 //

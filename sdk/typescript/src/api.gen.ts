@@ -2416,7 +2416,8 @@ export interface components {
             /**
              * Format: int64
              * @description The item's `rev` as last seen; each heartbeat raises it. Any other value gets 409
-             *     `rev_conflict`, whose `current_rev` is the value to send instead.
+             *     `rev_conflict`, whose `current_rev` is the value to send instead; one from before
+             *     the worker's current claim of the item gets `not_owner`.
              * @example 2
              */
             expected_rev: number;
