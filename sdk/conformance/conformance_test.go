@@ -72,8 +72,10 @@ func TestConformance(t *testing.T) {
 			b.rotate(t)
 			b.together(t)
 			b.crash(t)
+			b.outage(t)
 			b.slowNetwork(t)
 			b.anyStep(t, sdk)
+			b.death(t, sdk)
 			b.drain(t)
 			b.stop(t, sdk)
 			b.oracle(t)
@@ -239,6 +241,59 @@ func (b *bench) crash(t *testing.T) {
 	for _, job := range jobs {
 		if j := b.wait(job); j.State != "SUCCEEDED" {
 			t.Errorf("after a crash of the server the job ended %s %s", j.State, j.ErrorCode)
+		}
+	}
+}
+
+// outage has the server away for longer than the leases. The handlers go on, and those that
+// have ended report their results once it is back.
+func (b *bench) outage(t *testing.T) {
+	t.Helper()
+	jobs := []string{b.add(what{"do": "sleep", "seconds": 2 * lease.Seconds()}), b.add(what{"do": "sleep", "seconds": 2})}
+	for _, job := range jobs {
+		b.worker.started(t, job)
+	}
+	b.kill()
+	time.Sleep(lease + 2*time.Second)
+	b.start()
+	for _, job := range jobs {
+		j := b.wait(job)
+		if j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
+			t.Errorf("after an outage the job ended %s %s in attempt %d", j.State, j.ErrorCode, j.Steps[0].AttemptNo)
+		}
+		for _, l := range b.worker.all() {
+			if l.JobID == job && l.Event == "cancelled" {
+				t.Errorf("in the outage the worker wrote %+v", l)
+			}
+		}
+	}
+}
+
+// death kills a worker. The lease of its step is long, but its claim asked for a short one,
+// after which another worker gets the step; heartbeats keep it for longer.
+func (b *bench) death(t *testing.T, sdk *sdk) {
+	t.Helper()
+	settings := []string{"CONFORMANCE_ANY_STEP=yes", "CONFORMANCE_LEASE_SECONDS=3"}
+	mortal := startWorker(t, sdk, b.proxy.url, 60, settings...)
+	kept := b.addOf("sdk.long", what{"do": "sleep", "seconds": 7})
+	if j := b.wait(kept); j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
+		t.Errorf("a step that is longer than its lease ended its job %s in attempt %d", j.State, j.Steps[0].AttemptNo)
+	}
+	job := b.addOf("sdk.long", what{"do": "sleep", "seconds": 600})
+	mortal.started(t, job)
+	if err := mortal.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-mortal.ended
+	heir := startWorker(t, sdk, b.proxy.url, 60, settings...)
+	heir.await(t, line{Event: "started", JobID: job, Attempt: 2})
+	b.call("POST", "/v1/jobs/"+job+":cancel", what{}, nil)
+	b.wait(job)
+	heir.terminate()
+	heir.exits(t)
+	for _, c := range b.proxy.seen(claims) {
+		if c.body.Lease != 3 && c.body.Lease != 90 {
+			t.Errorf("a claim asked for a lease of %gs", c.body.Lease)
 		}
 	}
 }

@@ -74,11 +74,11 @@ var scenarios = []scenario{
 	{name: "progress", payload: what{"do": "progress", "seconds": 8}, during: progress, state: "SUCCEEDED", attempt: 1},
 	{name: "a long task", payload: what{"do": "sleep", "seconds": 2 * lease.Seconds()}, state: "SUCCEEDED", attempt: 1},
 	{
-		name: "a lost lease", payload: what{"do": "sleep", "seconds": 6}, faults: heldHeartbeats,
+		name: "a lost lease", payload: what{"do": "sleep", "seconds": 12}, faults: heldHeartbeats,
 		during: loseLease, state: "SUCCEEDED", attempt: 2, judge: silent,
 	},
 	{
-		name: "a lost lease that the handler ignores", payload: what{"do": "sleep", "seconds": 6, "deaf": true},
+		name: "a lost lease that the handler ignores", payload: what{"do": "sleep", "seconds": 12, "deaf": true},
 		faults: heldHeartbeats, state: "SUCCEEDED", attempt: 2, judge: silent,
 	},
 	{
@@ -128,7 +128,8 @@ var scenarios = []scenario{
 	},
 }
 
-// heldHeartbeats holds all heartbeats of the first attempt until its lease has ended.
+// heldHeartbeats holds all heartbeats of the first attempt until its lease has ended. By then
+// the same worker has claimed the next attempt, and the server refuses the earlier one.
 var heldHeartbeats = []fault{{verb: "heartbeat", attempt: 1, times: 1000, hold: true}}
 
 // cancel cancels the job while its handler runs, which must see it.

@@ -45,7 +45,7 @@ func startWorker(t *testing.T, sdk *sdk, url string, grace int, settings ...stri
 	w.cmd = exec.Command(sdk.command[0], sdk.command[1:]...)
 	w.cmd.Dir = sdk.dir
 	w.cmd.Env = append(os.Environ(), "LUCIUS_URL="+url, "LUCIUS_TOKEN=", "LUCIUS_TOKEN_FILE="+w.token, "CONFORMANCE_PARALLEL=24",
-		fmt.Sprint("CONFORMANCE_GRACE_SECONDS=", grace), "CONFORMANCE_ANY_STEP=")
+		fmt.Sprint("CONFORMANCE_GRACE_SECONDS=", grace), "CONFORMANCE_ANY_STEP=", "CONFORMANCE_LEASE_SECONDS=90")
 	w.cmd.Env = append(w.cmd.Env, settings...)
 	w.cmd.Stderr = &w.said
 	out, err := w.cmd.StdoutPipe()
@@ -84,6 +84,13 @@ func (w *worker) writeToken(t *testing.T, token string) {
 	if err := os.WriteFile(w.token, []byte(token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// all returns what the worker has written.
+func (w *worker) all() []line {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.lines)
 }
 
 // wrote returns whether the worker has written the line.

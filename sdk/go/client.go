@@ -131,7 +131,8 @@ func (c *Client) do(ctx context.Context, what call) error {
 // repeat repeats the call for at most the client's time.
 func (c *Client) repeat(ctx context.Context, try func(context.Context) error) error {
 	begun := time.Now()
-	return retry(ctx, try, mayPass, func(_ int, wait time.Duration, _ error) bool { return time.Since(begun)+wait <= c.retryFor })
+	again := func(_ int, wait time.Duration, _ error) bool { return time.Since(begun)+wait <= c.retryFor }
+	return retry(ctx, longestWait, try, mayPass, again)
 }
 
 // The delays between the tries of one call: the first is so short that a restart of
@@ -139,13 +140,14 @@ func (c *Client) repeat(ctx context.Context, try func(context.Context) error) er
 const (
 	firstDelay = 50 * time.Millisecond
 	lastDelay  = 2 * time.Second
-	// longestRetryAfter is the longest that a server or proxy can ask for.
-	longestRetryAfter = time.Minute
+	// longestWait is the longest that a server or proxy can ask for.
+	longestWait = time.Minute
 )
 
 // retry repeats the call until it succeeds or its error is not one that passes, for as
-// long as again, which gets the number of the try, from 1, and its error, agrees to wait.
-func retry(ctx context.Context, try func(context.Context) error,
+// long as again, which gets the number of the try, from 1, and its error, agrees to wait. It
+// waits at most longest between two tries.
+func retry(ctx context.Context, longest time.Duration, try func(context.Context) error,
 	passes func(error) bool, again func(n int, wait time.Duration, err error) bool,
 ) error {
 	delay := firstDelay
@@ -156,8 +158,9 @@ func retry(ctx context.Context, try func(context.Context) error,
 		}
 		wait := delay/2 + rand.N(delay/2) //nolint:gosec // Jitter is not a secret.
 		if refused, ok := errors.AsType[*Error](err); ok {
-			wait = max(wait, min(refused.RetryAfter, longestRetryAfter))
+			wait = max(wait, refused.RetryAfter)
 		}
+		wait = min(wait, longest)
 		if ctx.Err() == nil && !again(n, wait, err) {
 			return err
 		}

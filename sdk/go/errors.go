@@ -73,6 +73,15 @@ func mayPass(err error) bool {
 	return refused.Status >= 500 || refused.Status == http.StatusTooManyRequests || refused.Status == http.StatusRequestTimeout
 }
 
+// fromProxy reports whether the error is an answer in the server's place, such as that of a
+// proxy without a way to the server. The server's own have a code, except to a request that
+// cannot be read, or is too large.
+func fromProxy(err error) bool {
+	refused, answered := errors.AsType[*Error](err)
+	return answered && refused.Code == "" && refused.Status >= 300 && refused.Status != http.StatusBadRequest &&
+		refused.Status != http.StatusRequestEntityTooLarge
+}
+
 // tokenRefused reports whether the server did not accept the caller's token. That says nothing
 // about an attempt: the token may have expired, and be replaced before the lease ends.
 func tokenRefused(err error) bool {
@@ -145,9 +154,8 @@ func RetryAfter(delay time.Duration, code, format string, args ...any) error {
 var (
 	// ErrCancelled is the cause when the job is being cancelled: no result is needed.
 	ErrCancelled = errors.New("the job is being cancelled")
-	// ErrLeaseLost is the cause when the attempt no longer belongs to this worker: the
-	// server said so, or accepted no heartbeat before the lease ended. Its result is not
-	// reported.
+	// ErrLeaseLost is the cause when the server said that the attempt no longer belongs to
+	// this worker. Its result is not reported.
 	ErrLeaseLost = errors.New("the lease is lost")
 	// ErrStopped is the cause when the grace after the worker's stop is over. An error
 	// that the handler then returns gives the step to another worker at once.

@@ -38,6 +38,7 @@ type body struct {
 	StepTypes   []string              `json:"step_types"`
 	Max         int                   `json:"max"`
 	WaitSeconds float64               `json:"wait_seconds"`
+	Lease       float64               `json:"lease_seconds"`
 	Start       bool                  `json:"start"`
 	RequestID   string                `json:"request_id"`
 	ExpectedRev int64                 `json:"expected_rev"`
@@ -59,6 +60,8 @@ type fakeQueue struct {
 	// script answers a call instead of the queue if it returns true. An
 	// answer with status 0 is none: the connection breaks.
 	script func(c *call) (status int, answer any, ok bool)
+	// retryAfter is the Retry-After of the script's answers with 503.
+	retryAfter string
 
 	mu      sync.Mutex
 	calls   []call
@@ -215,11 +218,15 @@ func (q *fakeQueue) respond(status int, answer any) (*http.Response, error) {
 		q.t.Errorf("answer: %v", err)
 	}
 	kind := "application/json"
-	if status >= 400 {
+	if _, isProblem := answer.(lucius.Problem); isProblem {
 		kind = "application/problem+json"
 	}
+	header := http.Header{"Content-Type": {kind}}
+	if status == http.StatusServiceUnavailable {
+		header.Set("Retry-After", q.retryAfter)
+	}
 	return &http.Response{
-		StatusCode: status, Header: http.Header{"Content-Type": {kind}}, Body: io.NopCloser(bytes.NewReader(text)),
+		StatusCode: status, Header: header, Body: io.NopCloser(bytes.NewReader(text)),
 	}, nil
 }
 

@@ -15,8 +15,11 @@ type lease struct {
 	run  *run
 	item *WorkItem // Only the heartbeats change it, until they have stopped.
 	task *Task
-	// ends is when the lease ends by the worker's monotonic clock.
-	ends time.Time
+	// length is how long the lease lasts from each heartbeat on, and ends when it ends by the
+	// worker's monotonic clock. They say when to send heartbeats: the server may have extended
+	// the lease, so that only its answer ends it.
+	length time.Duration
+	ends   time.Time
 	// giveUp ends the handler's context.
 	giveUp context.CancelCauseFunc
 	// lost is why the lease is lost, nil if it is not. It may be read after stop.
@@ -42,7 +45,7 @@ const (
 	minBeatTimeout = 200 * time.Millisecond
 )
 
-// keepLease extends the item's lease until stop is called.
+// keepLease extends the item's lease until stop is called or the server refuses to.
 func (r *run) keepLease(ctx context.Context, item *WorkItem, task *Task, giveUp context.CancelCauseFunc) *lease {
 	l := &lease{
 		run: r, item: item, task: task, giveUp: giveUp, changed: make(chan struct{}, 1), done: make(chan struct{}),
@@ -63,9 +66,10 @@ func (l *lease) stop() {
 // adopt takes the lease from an answer. Its length is computed from the server's times alone,
 // because the worker's clock may differ.
 func (l *lease) adopt(answer *WorkItem, asked time.Time) {
-	l.item.Rev, l.item.Lease = answer.Rev, answer.Lease
+	l.item.Rev, l.item.Lease, l.item.UpdatedAt = answer.Rev, answer.Lease, answer.UpdatedAt
 	if answer.Lease != nil {
-		l.ends = asked.Add(answer.Lease.ExpiresAt.Sub(answer.UpdatedAt))
+		l.length = max(answer.Lease.ExpiresAt.Sub(answer.UpdatedAt), 0)
+		l.ends = asked.Add(l.length)
 	}
 }
 
@@ -129,11 +133,14 @@ func (l *lease) await(ctx context.Context, last time.Time) bool {
 	}
 }
 
-// extend sends one heartbeat and repeats it until it is answered, at most until the lease
-// has ended.
+// errGone says that the answer to a heartbeat is about another attempt, or a stalled one: the
+// heartbeat is remembered from before.
+var errGone = errors.New("the item was taken from the worker")
+
+// extend sends one heartbeat and repeats it until it is answered. While the server is away the
+// handler goes on, and the server decides what becomes of its attempt.
 func (l *lease) extend(ctx context.Context) error {
-	ctx, cancel := context.WithDeadlineCause(ctx, l.ends, errors.New("no heartbeat was accepted before it ended"))
-	defer cancel()
+	try := min(max(l.length/3, minBeatTimeout), callTimeout)
 	beat := WorkHeartbeat{Owner: l.run.Owner, Progress: l.takeProgress()}
 	var extended WorkItem
 	var asked time.Time // when the request was first sent: a repetition has the answer of the first
@@ -144,12 +151,14 @@ func (l *lease) extend(ctx context.Context) error {
 		extended = WorkItem{}
 		beat.ExpectedRev, beat.RequestID = rev, requestID
 		return l.run.Client.try(ctx, call{
-			method: http.MethodPost, path: workPath(l.item.WorkID, ":heartbeat"), body: beat, answer: &extended,
-			timeout: min(max(time.Until(l.ends)/3, minBeatTimeout), callTimeout),
+			method: http.MethodPost, path: workPath(l.item.WorkID, ":heartbeat"), body: beat, answer: &extended, timeout: try,
 		})
 	})
 	if err != nil {
 		return err
+	}
+	if extended.Lease == nil || extended.Attempt != l.item.Attempt {
+		return errGone
 	}
 	l.adopt(&extended, asked)
 	if isTrue(extended.CancelRequested) {

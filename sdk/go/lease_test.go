@@ -2,9 +2,9 @@ package lucius_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -157,34 +157,6 @@ func TestARefusedTokenIsNoLostLease(t *testing.T) {
 	})
 }
 
-// The lease ends for a worker that cannot replace its token, and its handler hears why.
-func TestALeaseEndsWithoutAToken(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		q := newQueue(t)
-		q.script = func(c *call) (int, any, bool) {
-			return 401, lucius.Problem{Code: lucius.ProblemCodeUnauthenticated}, c.Verb == "heartbeat"
-		}
-		var cause error
-		var ended time.Duration
-		begun := time.Now()
-		stop := start(t, q.worker(func(ctx context.Context, _ *lucius.Task) (any, error) {
-			<-ctx.Done()
-			cause, ended = context.Cause(ctx), time.Since(begun)
-			return nil, nil
-		}))
-		q.enqueue("w1")
-		time.Sleep(2 * time.Minute)
-		stop()
-		if !errors.Is(cause, lucius.ErrLeaseLost) || !strings.Contains(cause.Error(), "401 unauthenticated") || ended != time.Minute {
-			t.Errorf("%v after %s", cause, ended)
-		}
-		if made := q.made("complete"); len(made) != 0 {
-			t.Errorf("reported %+v", made)
-		}
-	})
-}
-
 // A handler with a long lease hears within half a minute that its job is cancelled.
 func TestLongLeasesHaveHeartbeatsToo(t *testing.T) {
 	t.Parallel()
@@ -207,7 +179,9 @@ func TestACancelledJobEndsTheHandlersContext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(t)
 		yes := true
-		q.script = once("heartbeat", 200, lucius.WorkItem{Rev: 3, CancelRequested: &yes, Directive: json.RawMessage(`{}`)})
+		cancelled := q.item("w1", 3)
+		cancelled.CancelRequested = &yes
+		q.script = once("heartbeat", 200, cancelled)
 		var cause error
 		stop := start(t, q.worker(func(ctx context.Context, task *lucius.Task) (any, error) {
 			_, cause = lasting(time.Hour)(ctx, task)
@@ -250,27 +224,93 @@ func TestAHandlerHearsThatItsJobIsPaused(t *testing.T) {
 	})
 }
 
-// Another worker may have the attempt by then: the worker cannot know, and is silent.
-func TestALeaseThatEndsUnansweredIsLost(t *testing.T) {
+// The server decides what becomes of an attempt whose worker could not reach it: the handler
+// goes on beyond its lease, and its result is sent until the server answers.
+func TestAServerThatIsAwayEndsNoWork(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]struct {
+		status int
+		body   any
+	}{
+		"no answer":                  {0, nil},
+		"a refused token":            {401, lucius.Problem{Code: lucius.ProblemCodeUnauthenticated}},
+		"a proxy's page":             {404, "no route"},
+		"a proxy's redirection":      {302, ""},
+		"a server that is too busy":  {429, lucius.Problem{Code: lucius.ProblemCodeRateLimited}},
+		"a server that shuts down":   {503, lucius.Problem{}},
+		"another program's response": {200, "hello"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(t) // leases of a minute
+				q.script = func(c *call) (int, any, bool) {
+					return answer.status, answer.body, c.Verb != "claim" && c.At < 30*time.Minute
+				}
+				var ended error
+				stop := start(t, q.worker(func(ctx context.Context, task *lucius.Task) (any, error) {
+					_, ended = lasting(10*time.Minute)(ctx, task)
+					return nil, ended
+				}))
+				q.enqueue("w1")
+				time.Sleep(time.Hour)
+				stop()
+				beats, made := q.made("heartbeat"), q.made("complete")
+				if len(beats) < 100 || ended != nil {
+					t.Errorf("%d heartbeats, and the handler ended with %v", len(beats), ended)
+				}
+				if first, last := made[0], made[len(made)-1]; first.At != 10*time.Minute || last.At < 30*time.Minute ||
+					last.At > 30*time.Minute+3*time.Second || last.Body.RequestID != first.Body.RequestID {
+					t.Errorf("the result was sent from %s to %s", first.At, last.At)
+				}
+			})
+		})
+	}
+}
+
+// An answer to a repeated heartbeat shows the item as it is now.
+func TestAnItemThatWasTakenIsLost(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(*lucius.WorkItem){
+		"stalled":       func(item *lucius.WorkItem) { item.Lease = nil },
+		"claimed again": func(item *lucius.WorkItem) { item.Attempt++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				q := newQueue(t)
+				taken := q.item("w1", 9)
+				spoil(&taken)
+				q.script = once("heartbeat", 200, taken)
+				var cause error
+				stop := start(t, q.worker(func(ctx context.Context, task *lucius.Task) (any, error) {
+					_, cause = lasting(time.Hour)(ctx, task)
+					return nil, nil
+				}))
+				q.enqueue("w1")
+				time.Sleep(time.Minute)
+				stop()
+				if made := q.made("complete"); !errors.Is(cause, lucius.ErrLeaseLost) || len(made) != 0 {
+					t.Errorf("the handler's context ended with %v, reported %+v", cause, made)
+				}
+			})
+		})
+	}
+}
+
+// A proxy may ask for more patience than the lease has.
+func TestAHeartbeatDoesNotWaitForLong(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		q := newQueue(t)
-		q.script = func(c *call) (int, any, bool) { return 0, nil, c.Verb == "heartbeat" }
-		var cause error
-		stop := start(t, q.worker(func(ctx context.Context, _ *lucius.Task) (any, error) {
-			<-ctx.Done()
-			cause = context.Cause(ctx)
-			return nil, nil
-		}))
+		q.retryAfter = "60"
+		q.script = once("heartbeat", 503, lucius.Problem{})
+		stop := start(t, q.worker(lasting(50*time.Second)))
 		q.enqueue("w1")
-		time.Sleep(time.Hour)
+		time.Sleep(time.Minute)
 		stop()
-		if !errors.Is(cause, lucius.ErrLeaseLost) || !strings.Contains(cause.Error(), "no heartbeat was accepted before it ended") {
-			t.Errorf("the handler's context ended with %v", cause)
-		}
-		beats := q.made("heartbeat")
-		if last := beats[len(beats)-1].At; last > time.Minute || len(q.made("complete"))+len(q.made("fail")) > 0 {
-			t.Errorf("the last heartbeat is at %s, and there are reports of an attempt that may be another's", last)
+		if beats := q.made("heartbeat"); len(beats) < 2 || beats[1].At != 30*time.Second {
+			t.Errorf("heartbeats %+v, want a second one after a sixth of the lease", beats)
 		}
 	})
 }
@@ -292,17 +332,14 @@ func TestALeaseCountsFromTheFirstTryOfItsHeartbeat(t *testing.T) {
 			}
 			return 0, nil, true
 		}
-		var lost time.Duration
-		stop := start(t, q.worker(func(ctx context.Context, _ *lucius.Task) (any, error) {
-			<-ctx.Done()
-			lost = time.Since(q.begun)
-			return nil, nil
-		}))
+		stop := start(t, q.worker(lasting(70*time.Second)))
 		q.enqueue("w1")
-		time.Sleep(time.Hour)
+		time.Sleep(2 * time.Minute)
 		stop()
-		if lost != 80*time.Second {
-			t.Errorf("the lease is lost after %s, want 80s", lost)
+		beats := q.made("heartbeat")
+		next := slices.IndexFunc(beats, func(c call) bool { return c.Body.RequestID != beats[0].Body.RequestID })
+		if next < 0 || beats[next].At > 65*time.Second {
+			t.Errorf("the next heartbeat is later than a third of what is left of the lease until 80s: %+v", beats[next:])
 		}
 	})
 }

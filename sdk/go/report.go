@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 )
 
 // completion is the end of one item, on its way to a batch.
@@ -46,7 +47,7 @@ func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError) {
 	reported := failure.Reported(r.Client.lastToken())
 	err := r.atRev(ctx, item, "report", func(ctx context.Context, rev int64, requestID string) error {
 		return r.Client.try(ctx, call{
-			method: http.MethodPost, path: workPath(item.WorkID, ":fail"),
+			method: http.MethodPost, path: workPath(item.WorkID, ":fail"), answer: new(WorkItem),
 			body: WorkFailure{
 				Owner: r.Owner, ExpectedRev: rev, RequestID: requestID,
 				Retryable: failure.Retryable, RetryAfterSeconds: failure.After.Seconds(),
@@ -85,7 +86,7 @@ func (r *run) atRev(ctx context.Context, item *WorkItem, name string,
 ) error {
 	for {
 		requestID := rand.Text()
-		err := r.persist(ctx, name, attemptMayLast, func(ctx context.Context) error { return send(ctx, item.Rev, requestID) })
+		err := r.persist(ctx, name, longestBetween(item), attemptMayLast, func(ctx context.Context) error { return send(ctx, item.Rev, requestID) })
 		refused, answered := errors.AsType[*Error](err)
 		if !answered || refused.Code != ProblemCodeRevConflict || refused.CurrentRev <= item.Rev {
 			return err
@@ -94,9 +95,18 @@ func (r *run) atRev(ctx context.Context, item *WorkItem, name string,
 	}
 }
 
+// longestBetween returns the longest wait between two tries of a call about the item. After an
+// outage the server extends its lease by a third: a call must be made within that time.
+func longestBetween(item *WorkItem) time.Duration {
+	if item.Lease == nil {
+		return longestWait
+	}
+	return min(max(item.Lease.ExpiresAt.Sub(item.UpdatedAt)/6, firstDelay), longestWait)
+}
+
 // attemptMayLast reports whether the error of a call about an attempt may pass while the
-// attempt lasts.
-func attemptMayLast(err error) bool { return mayPass(err) || tokenRefused(err) }
+// attempt lasts: it is not the server's answer about the attempt.
+func attemptMayLast(err error) bool { return mayPass(err) || tokenRefused(err) || fromProxy(err) }
 
 const (
 	// maxRequests is how many requests with completions are made at once.
@@ -149,7 +159,7 @@ func (r *run) collect(first *completion) []*completion {
 // completeOne makes one try to complete an item, as part of its trace.
 func (r *run) completeOne(c *completion) error {
 	return r.Client.try(c.ctx, call{
-		method: http.MethodPost, path: workPath(c.item.WorkID, ":complete"),
+		method: http.MethodPost, path: workPath(c.item.WorkID, ":complete"), answer: new(WorkItem),
 		body: WorkCompletion{
 			Owner: c.item.Owner, ExpectedRev: c.item.ExpectedRev, RequestID: c.item.RequestID,
 			OutputRef: c.item.OutputRef, ResultRef: c.item.ResultRef,

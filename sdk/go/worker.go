@@ -20,8 +20,10 @@ type WorkerConfig struct {
 	// Client calls the server. Optional. Defaults to one with the zero [ClientConfig],
 	// which takes the variables LUCIUS_URL and LUCIUS_TOKEN.
 	Client *Client
-	// Service is the service whose steps the worker does. Optional. Defaults to all.
-	Service string
+	// Service is the service whose steps the worker does, and Services are more of them, up
+	// to 64 in total. Optional. Without either it is all.
+	Service  string
+	Services []string
 	// Owner is the worker's name, unique among the running workers, up to 128 bytes.
 	// Optional. Defaults to the names of the host and the process, and a random part.
 	Owner string
@@ -30,6 +32,10 @@ type WorkerConfig struct {
 	// ClaimWait is how long a claim waits for work, up to a minute. Optional. Defaults to
 	// 20s.
 	ClaimWait time.Duration
+	// Lease is how long the server waits for a heartbeat before it gives a step to another
+	// worker: 3s to a day, at most the step's own lease. A third of it is the time between
+	// heartbeats, up to 30s. Optional. Defaults to 90s.
+	Lease time.Duration
 	// Grace is how long handlers may still run after a stop, before their contexts end.
 	// Optional. Defaults to 10s.
 	Grace time.Duration
@@ -44,10 +50,30 @@ func (c *WorkerConfig) validate() error {
 		return fmt.Errorf("Parallel is %d, it must not be negative", c.Parallel)
 	case c.ClaimWait < 0 || c.ClaimWait > time.Minute:
 		return fmt.Errorf("ClaimWait is %s, it must be at most a minute", c.ClaimWait)
+	case c.Lease != 0 && c.Lease < 3*time.Second || c.Lease > maxLease:
+		return fmt.Errorf("Lease is %s, it must be from 3s to %s", c.Lease, maxLease)
+	case len(c.services()) > maxServices:
+		return fmt.Errorf("Services has %d names with Service, it must have at most %d", len(c.services()), maxServices)
+	case slices.Contains(c.Services, ""):
+		return errors.New("Services has an empty name")
 	case c.Grace < 0:
 		return fmt.Errorf("Grace is %s, it must not be negative", c.Grace)
 	}
 	return nil
+}
+
+// The limits of a claim.
+const (
+	maxLease    = 24 * time.Hour
+	maxServices = 64
+)
+
+// services are all services of the worker, none if it does the steps of all.
+func (c *WorkerConfig) services() []string {
+	if c.Service == "" {
+		return c.Services
+	}
+	return append([]string{c.Service}, c.Services...)
 }
 
 // Handler does the work of one step. It returns a reference to its result: nil for none,
@@ -74,7 +100,7 @@ const AnyStep = "*"
 //	       ┆                                    ┆
 //
 // It survives restarts of the server: it repeats a claim for as long as it runs, and a
-// report until the server says that the attempt belongs to another worker.
+// report until the server answers. A handler goes on while the server is away.
 // Create it with [NewWorker].
 type Worker struct {
 	cfg        WorkerConfig
@@ -166,9 +192,9 @@ func (w *Worker) newRun() (r *run, err error) {
 	r.ClaimWait = cmp.Or(r.ClaimWait, 20*time.Second)
 	r.Grace = cmp.Or(r.Grace, 10*time.Second)
 	r.Log = r.Log.With("owner", r.Owner)
-	r.claim = ClaimRequest{Owner: r.Owner, WaitSeconds: r.ClaimWait.Seconds(), Start: true}
-	if r.Service != "" {
-		r.claim.Services = []string{r.Service}
+	lease := cmp.Or(r.Lease, 90*time.Second)
+	r.claim = ClaimRequest{
+		Owner: r.Owner, Services: r.services(), WaitSeconds: r.ClaimWait.Seconds(), LeaseSeconds: lease.Seconds(), Start: true,
 	}
 	if w.handlers[AnyStep] == nil {
 		r.claim.StepTypes = slices.Sorted(maps.Keys(w.handlers))
@@ -266,7 +292,7 @@ func (r *run) claimItems(ctx, reporting context.Context, most int) ([]WorkItem, 
 func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, error) {
 	var claimed ClaimedWork
 	passes := func(err error) bool { return mayPass(err) || r.welcome && r.Client.source != nil && tokenRefused(err) }
-	err := r.persist(ctx, "claim", passes, func(ctx context.Context) error {
+	err := r.persist(ctx, "claim", longestWait, passes, func(ctx context.Context) error {
 		return r.Client.try(ctx, call{
 			method: http.MethodPost, path: "/v1/work:claim", body: request, wait: r.ClaimWait, answer: &claimed,
 		})
@@ -275,9 +301,12 @@ func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, 
 	return claimed.Items, err
 }
 
-// persist repeats a call while its errors pass, or until the context ends.
-func (r *run) persist(ctx context.Context, name string, passes func(error) bool, try func(context.Context) error) error {
-	return retry(ctx, try, passes, func(n int, wait time.Duration, err error) bool {
+// persist repeats a call while its errors pass, or until the context ends. It waits at most
+// longest between two tries.
+func (r *run) persist(
+	ctx context.Context, name string, longest time.Duration, passes func(error) bool, try func(context.Context) error,
+) error {
+	return retry(ctx, longest, try, passes, func(n int, wait time.Duration, err error) bool {
 		if n&(n-1) == 0 { // The first, and then ever fewer.
 			r.Log.WarnContext(ctx, "the call is repeated until it is answered", "call", name, "tries", n, "next", wait, "error", err)
 		}

@@ -41,7 +41,7 @@ func TestAWorkerDoesWhatItClaims(t *testing.T) {
 		}
 		claim := q.made("claim")[0].Body
 		claim.RequestID = ""
-		want := body{Owner: "worker-7", Services: []string{"ocr"}, StepTypes: []string{"OCR"}, Max: 4, WaitSeconds: 20, Start: true}
+		want := body{Owner: "worker-7", Services: []string{"ocr"}, StepTypes: []string{"OCR"}, Max: 4, WaitSeconds: 20, Lease: 90, Start: true}
 		if diff := cmp.Diff(want, claim); diff != "" {
 			t.Errorf("claim (-want +got):\n%s", diff)
 		}
@@ -641,32 +641,6 @@ func TestEmptyClaimsDoNotFollowEachOtherAtOnce(t *testing.T) {
 		}
 		stop()
 	})
-}
-
-func TestRunNamesWhatIsWrongWithTheConfiguration(t *testing.T) {
-	t.Parallel()
-	for want, change := range map[string]func(*lucius.WorkerConfig){
-		"Parallel is -1":    func(c *lucius.WorkerConfig) { c.Parallel = -1 },
-		"ClaimWait is 2m0s": func(c *lucius.WorkerConfig) { c.ClaimWait = 2 * time.Minute },
-		"Grace is -1ns":     func(c *lucius.WorkerConfig) { c.Grace = -1 },
-	} {
-		cfg := newQueue(t).config()
-		change(&cfg)
-		w := lucius.NewWorker(cfg)
-		w.Handle("OCR", succeed)
-		if err := w.Run(t.Context()); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v does not say %q", err, want)
-		}
-	}
-	if err := lucius.NewWorker(newQueue(t).config()).Run(t.Context()); err == nil || !strings.Contains(err.Error(), "it has no handler") {
-		t.Errorf("a worker without handlers: %v", err)
-	}
-	defer func() {
-		if text := fmt.Sprint(recover()); text != `lucius: the step type "OCR" has two handlers` {
-			t.Errorf("a second handler: %s", text)
-		}
-	}()
-	newQueue(t).worker(succeed).Handle("OCR", succeed)
 }
 
 // So tests of a worker need no server.

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Dict, Mapping, Optional
 
 from ._completions import Completions
-from ._transport import Transport, segment, transient
+from ._transport import LONGEST_WAIT, Transport, segment, transient
 from .errors import LuciusError, ProblemError
 from .task import CANCELLED, LEASE_LOST, Report, Task, failure, fit
 
@@ -22,6 +22,8 @@ _SHORTEST_BEAT = 0.01
 # Progress is sent early, but no more often than this: each heartbeat is a write to the ledger.
 _PROGRESS_BEAT = 5.0
 _CALL_TIMEOUT = 10.0
+_SHORTEST_TIMEOUT = 0.2
+_SHORTEST_WAIT = 0.05
 
 
 def _time(text: str) -> float:
@@ -36,23 +38,32 @@ def _lease_seconds(item: Mapping[str, Any]) -> Optional[float]:
     return max(_time(lease["expires_at"]) - _time(item["updated_at"]), 0.0)
 
 
-def _refused(error: LuciusError) -> bool:
-    """Whether the server refused the call, and would again. A token can be replaced."""
-    return isinstance(error, ProblemError) and not transient(error.status) and error.status != 401
+def _passes(problem: ProblemError) -> bool:
+    """Whether the problem is not the server's answer about the attempt.
+
+    A token can be replaced. An answer without a code is that of a proxy, unless the request
+    cannot be read or is too large.
+    """
+    return (transient(problem.status) or problem.status == 401
+            or not problem.code and problem.status not in (400, 413))
 
 
 class Lease:
     """The lease of a task: :meth:`keep` runs in a thread of its own until :meth:`stop`.
+
+    Only an answer of the server ends it. While the server is away the handler goes on: the
+    server may have extended the lease.
 
     invariant: once lost is true, nothing more is sent for the task.
     """
 
     def __init__(self, transport: Transport, completions: Completions, owner: str, item: Mapping[str, Any], task: Task) -> None:
         self._transport, self._completions, self._owner, self._task = transport, completions, owner, task
-        self._rev = int(item["rev"])
+        self._rev, self._attempt = int(item["rev"]), item.get("attempt")
         self._wake = threading.Event()
         self._stopped = threading.Event()
-        self._ends: Optional[float] = None
+        self._ends: Optional[float] = None  # By this clock, and the next: they say when to send heartbeats.
+        self._seconds = 0.0
         self._extend(item, time.monotonic())
         self._headers: Dict[str, str] = {"traceparent": task.traceparent} if task.traceparent else {}
         self.lost = False
@@ -72,6 +83,7 @@ class Lease:
 
     def _extend(self, item: Mapping[str, Any], since: float) -> None:
         seconds = _lease_seconds(item)
+        self._seconds = seconds or 0.0
         self._ends = None if seconds is None else since + seconds
 
     def _left(self) -> float:
@@ -101,19 +113,21 @@ class Lease:
 
     def _beat(self) -> bool:
         """Extend the lease. Return false if it is lost."""
-        sent, left = time.monotonic(), self._left()
+        sent = time.monotonic()
         body: Dict[str, Any] = {}
         progress = self._task._take_progress()
         if progress:
             body["progress"] = progress
         try:
-            if left <= 0:
-                raise LuciusError("no heartbeat was accepted in time")
-            item = self._verb("heartbeat", body, retry_for=left, timeout=min(max(left / 3, 0.2), _CALL_TIMEOUT))
-        except LuciusError as error:
-            if not _refused(error) and self._left() > 0:
-                return True
-            self._lose(error)
+            item = self._verb("heartbeat", body, timeout=min(max(self._seconds / 3, _SHORTEST_TIMEOUT), _CALL_TIMEOUT))
+        except ProblemError as error:
+            if not _passes(error):
+                self._lose(error)
+            return False
+        except LuciusError:  # Without an answer until stop().
+            return False
+        if not item.get("lease") or item.get("attempt") != self._attempt:  # The heartbeat is remembered from before.
+            self._lose("the item was taken from the worker")
             return False
         self._extend(item, sent)
         if item.get("cancel_requested"):
@@ -129,12 +143,10 @@ class Lease:
         return the same.
         """
         verb, body = fit(end, self._transport.redact)
-        if not self.lost and self._left() <= 0:
-            self._lose("it has ended")
         if self.lost:
             return
         try:
-            self._verb(verb, body, retry_for=float("inf"), timeout=_CALL_TIMEOUT, stop=stop)
+            self._verb(verb, body, timeout=_CALL_TIMEOUT, stop=stop)
         except ProblemError as error:
             if verb == "complete" and error.status in (413, 422):
                 self.report(failure("result_refused", str(error), retryable=False), stop)
@@ -143,18 +155,20 @@ class Lease:
         except LuciusError as error:
             log.warning("the report for %s is dropped: %s", self._task.work_id, error)
 
-    def _verb(self, verb: str, body: Dict[str, Any], *, retry_for: float, timeout: float,
-              stop: Optional[threading.Event] = None) -> Mapping[str, Any]:
-        """Make a call for the task, and adopt the rev that the answer has."""
+    def _verb(self, verb: str, body: Dict[str, Any], *, timeout: float, stop: Optional[threading.Event] = None) -> Mapping[str, Any]:
+        """Make a call for the task until it is answered, and adopt the rev that the answer has."""
         path = f"/v1/work/{segment(self._task.work_id)}:{verb}"
         if verb == "heartbeat":
             stop = self._stopped
+        # After an outage the server extends the lease by a third: the call must be made by then.
+        longest_wait = min(max(self._seconds / 6, _SHORTEST_WAIT), LONGEST_WAIT) if self._seconds else LONGEST_WAIT
         while True:
             named = {"owner": self._owner, "expected_rev": self._rev, "request_id": str(uuid.uuid4()), **body}
             once = partial(self._completions.once, self._task.work_id, named, self._headers) if verb == "complete" else None
             try:
                 item: Mapping[str, Any] = self._transport.call(
-                    "POST", path, named, headers=self._headers, retry_for=retry_for, timeout=timeout, stop=stop, repeat_401=True, once=once)
+                    "POST", path, named, headers=self._headers, retry_for=float("inf"), timeout=timeout, stop=stop,
+                    passes=_passes, longest_wait=longest_wait, once=once)
             except ProblemError as error:
                 if error.code == "rev_conflict" and error.current_rev and error.current_rev != self._rev:
                     self._rev = error.current_rev

@@ -25,7 +25,8 @@ Answer = Tuple[int, Mapping[str, str], bytes]
 # limits the calls during an outage.
 _FIRST_DELAY = 0.05
 _LONGEST_DELAY = 2.0
-_LONGEST_RETRY_AFTER = 60.0
+# The longest wait between two tries of a call, also if the server asks for more.
+LONGEST_WAIT = 60.0
 _IDLE_CONNECTIONS = 32
 # The least time between two polls that the server answers at once, as while it shuts down.
 SHORTEST_POLL = 0.5
@@ -174,14 +175,15 @@ class Transport:
 
     def call(self, method: str, path: str, body: Any = None, *, headers: Optional[Mapping[str, str]] = None,
              timeout: float = 10.0, retry_for: float = 60.0,
-             stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None, repeat_401: bool = False,
-             once: Optional[Callable[[], Answer]] = None) -> Any:
+             stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None,
+             passes: Callable[[ProblemError], bool] = lambda problem: transient(problem.status),
+             longest_wait: float = LONGEST_WAIT, once: Optional[Callable[[], Answer]] = None) -> Any:
         """Make a call and return its answer, repeating it while it has none.
 
-        A call is repeated if the server did not answer, or with 408, 429 or 5xx, until
-        ``retry_for`` seconds have passed or ``stop`` is set; with ``repeat_401`` also if it
-        refused the token. Every call of this package is idempotent. ``once`` makes a try in the place of :meth:`once`. Raises
-        :class:`ProblemError` or :class:`NoAnswerError`.
+        A call is repeated if the server did not answer, or with a problem that ``passes``,
+        until ``retry_for`` seconds have passed or ``stop`` is set. It waits at most
+        ``longest_wait`` between two tries. Every call of this package is idempotent. ``once`` makes a try in the
+        place of :meth:`once`. Raises :class:`ProblemError` or :class:`NoAnswerError`.
         """
         text = None if body is None else encoded(body)
         give_up = time.monotonic() + retry_for
@@ -196,14 +198,15 @@ class Transport:
                 if 200 <= status < 300:
                     return decoded(content)
                 failure = ProblemError.parse(status, content)
-                if not (transient(status) or repeat_401 and status == 401):
+                if not passes(failure):
                     raise failure
                 wait = max(wait, _retry_after(answer))
             except _CALL_FAILED as error:
                 failure = NoAnswerError(f"{method} {path}: {error or type(error).__name__}")
                 failure.__cause__ = error
             tries += 1
-            if (retry_for == float("inf") or repeat_401) and not stop.is_set() and tries & (tries - 1) == 0:  # The first, and then ever fewer.
+            wait = min(wait, longest_wait)
+            if retry_for == float("inf") and not stop.is_set() and tries & (tries - 1) == 0:  # The first, and then ever fewer.
                 log.warning("%s %s is repeated until it is answered: %s", method, path, failure)
             if time.monotonic() + wait > give_up or stop.wait(wait):
                 raise failure
@@ -250,7 +253,7 @@ def decoded(content: bytes) -> Dict[str, Any]:
 
 def _retry_after(headers: Mapping[str, str]) -> float:
     try:
-        return min(max(float(headers.get("Retry-After") or 0), 0.0), _LONGEST_RETRY_AFTER)
+        return max(float(headers.get("Retry-After") or 0), 0.0)
     except ValueError:
         return 0.0
 

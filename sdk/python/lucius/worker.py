@@ -18,8 +18,8 @@ from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequ
 
 from ._completions import Completions
 from ._lease import Lease
-from ._transport import SHORTEST_POLL, Interruptible, Token, Transport
-from .errors import Final, LuciusError, Retry, RetryAfter
+from ._transport import SHORTEST_POLL, Interruptible, Token, Transport, transient
+from .errors import Final, LuciusError, ProblemError, Retry, RetryAfter
 from .task import CANCELLED, STOPPING, Report, Task, failure
 
 log = logging.getLogger("lucius")
@@ -49,19 +49,23 @@ class Worker:
 
     def __init__(self, service: str, *, services: Sequence[str] = (), parallel: int = 4, url: Optional[str] = None,
                  token: Token = None, owner: Optional[str] = None, grace: float = 10.0, claim_wait: float = 20.0,
-                 middleware: Sequence[Middleware] = (), tls: Optional[ssl.SSLContext] = None) -> None:
+                 lease: float = 90.0, middleware: Sequence[Middleware] = (), tls: Optional[ssl.SSLContext] = None) -> None:
         """``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN, else to the token in
         the file that LUCIUS_TOKEN_FILE names. A function and the file are read for each request.
 
         ``parallel`` (1 to 100) limits the tasks in hand; ``grace`` is how many seconds they
         may still take after a stop; ``claim_wait`` (up to 60) how many a claim waits for
-        work; ``owner`` names the worker, uniquely among those that run. The first
-        middleware is the outermost.
+        work; ``owner`` names the worker, uniquely among those that run. ``lease`` (3 to
+        86400) is how many seconds the server waits for a heartbeat before it gives a step to
+        another worker, at most the step's own lease; a heartbeat is sent after a third of
+        it, at least every 30 seconds. The first middleware is the outermost.
         """
         if not 1 <= parallel <= 100:
             raise ValueError(f"parallel is {parallel}, it must be from 1 to 100")
         if not 0 <= claim_wait <= 60:
             raise ValueError(f"claim_wait is {claim_wait}, it must be from 0 to 60")
+        if not 3 <= lease <= 86400:
+            raise ValueError(f"lease is {lease}, it must be from 3 to 86400")
         if grace < 0:
             raise ValueError(f"grace is {grace}, it must not be negative")
         if isinstance(services, str):
@@ -69,6 +73,7 @@ class Worker:
         self.owner = owner or f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._services = [service, *services]
         self._parallel, self._grace, self._claim_wait = parallel, min(grace, threading.TIMEOUT_MAX), claim_wait
+        self._lease = lease
         self._transport = Transport(url, token, tls=tls)
         self._completions = Completions(self._transport)
         self._handlers: Dict[str, Handler] = {}
@@ -189,13 +194,12 @@ class Worker:
     def _claim(self, most: int) -> List[Mapping[str, Any]]:
         """Claim and start up to most items, and wait for the first."""
         body = {"owner": self.owner, "services": self._services, "max": most, "wait_seconds": self._claim_wait,
-                "start": True, "request_id": str(uuid.uuid4())}
+                "lease_seconds": self._lease, "start": True, "request_id": str(uuid.uuid4())}
         if ANY_STEP not in self._handlers:
             body["step_types"] = sorted(self._handlers)
         try:
             answer = self._transport.call("POST", "/v1/work:claim", body, timeout=self._claim_wait + 10,
-                                          retry_for=float("inf"), interruptible=self._stopping,
-                                          repeat_401=self._welcome and self._transport.token_may_change)
+                                          retry_for=float("inf"), interruptible=self._stopping, passes=self._claim_passes)
             self._welcome = True
         except LuciusError as error:
             if not self._stopping.interrupted.is_set():
@@ -209,6 +213,10 @@ class Worker:
                 return []
         items: List[Mapping[str, Any]] = answer.get("items") or []
         return items
+
+    def _claim_passes(self, problem: ProblemError) -> bool:
+        """Whether a refused claim is repeated."""
+        return transient(problem.status) or problem.status == 401 and self._welcome and self._transport.token_may_change
 
     def _begin(self, item: Mapping[str, Any]) -> None:
         task = Task(item)

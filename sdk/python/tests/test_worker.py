@@ -6,7 +6,7 @@ import time
 import unittest
 from pathlib import Path
 
-from lucius import ANY_STEP, CANCELLED, STOPPING, Final, ProblemError, Retry, RetryAfter, Worker
+from lucius import ANY_STEP, CANCELLED, LEASE_LOST, STOPPING, Final, ProblemError, Retry, RetryAfter, Worker
 
 from .fake import Fake, Queue
 
@@ -315,6 +315,53 @@ class Tokens(unittest.TestCase):
         self.assertEqual([verb for verb, _ in reports], ["complete"])
 
 
+class Outages(unittest.TestCase):
+    def test_a_server_that_is_away_ends_no_work(self):
+        for answer in ((0, b""), (404, b"<html>no route</html>"), (302, b""), (503, b"", {"Retry-After": "60"}),
+                       (401, {"code": "unauthenticated"})):
+            refused = {"heartbeat": 0, "complete": 0}
+            queue, cancelled = Queue({}, lease=1), []
+            real = queue.answer
+
+            def answers(request, answer=answer, refused=refused, real=real):
+                verb = request.path.rpartition(":")[2]
+                if verb in refused and (verb == "heartbeat" or refused[verb] < 2):
+                    refused[verb] += 1
+                    # A report waits as long as it is asked to.
+                    return answer if verb == "heartbeat" else answer[:2]
+                return real(request)
+            queue.answer = answers
+
+            def handler(task, cancelled=cancelled):
+                cancelled.append(task.cancelled.wait(2.5))  # The lease ends after one second.
+                return {"uri": "s3://bucket/out.json"}
+            with self.subTest(answer=answer):
+                self.assertEqual([verb for verb, _ in run(queue, handler)], ["complete"])
+                self.assertEqual((cancelled, refused["complete"]), ([False], 2))
+                self.assertGreater(refused["heartbeat"], 2)
+
+    def test_an_item_that_was_taken_is_lost(self):
+        for beat in ({"lease": None}, {"attempt": 2}):
+            queue, causes = Queue({}, lease=1, beat=beat), []
+            self.addCleanup(queue.close)
+            worker = Worker("extract", url=queue.url)
+
+            @worker.step("EXTRACT")
+            def handler(task, causes=causes, worker=worker):
+                task.cancelled.wait(60)
+                causes.append(task.cancelled.cause)
+                worker.stop()
+            with self.subTest(beat=beat):
+                worker.run()
+                self.assertEqual((causes, queue.reports), ([LEASE_LOST], []))
+
+    def test_a_claim_asks_for_a_lease(self):
+        for options, want in ({}, 90.0), ({"lease": 30}, 30):
+            queue = Queue({})
+            run(queue, lambda task: None, **options)
+            self.assertEqual(queue.requests[0].body["lease_seconds"], want)
+
+
 class Stops(unittest.TestCase):
     def test_a_server_that_shuts_down_is_not_asked_all_the_time(self):
         fake = Fake(lambda request: (200, {"items": []}))
@@ -390,7 +437,7 @@ class Stops(unittest.TestCase):
             Worker("extract", url="http://localhost").run()
 
     def test_settings_are_checked(self):
-        for options in ({"parallel": 0}, {"services": "ocr"}, {"parallel": 101}, {"claim_wait": 61}, {"grace": -1}, {"url": "ftp://host"}):
+        for options in ({"parallel": 0}, {"services": "ocr"}, {"parallel": 101}, {"claim_wait": 61}, {"grace": -1}, {"lease": 2}, {"lease": 86401}, {"url": "ftp://host"}):
             with self.subTest(options=options), self.assertRaises(ValueError):
                 Worker("extract", **options)
 

@@ -52,6 +52,7 @@ const worker = new Worker({
   service: "conformance",
   parallel: Number(process.env["CONFORMANCE_PARALLEL"]),
   grace: Number(process.env["CONFORMANCE_GRACE_SECONDS"]),
+  lease: Number(process.env["CONFORMANCE_LEASE_SECONDS"]),
 });
 worker.step(process.env["CONFORMANCE_ANY_STEP"] ? anyStep : "CONFORM", async (task) => {
   say("started", task);

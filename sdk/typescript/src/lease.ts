@@ -3,13 +3,15 @@ import { randomUUID } from "node:crypto";
 import type { Completions } from "./completions.js";
 import { ProblemError } from "./errors.js";
 import { cut, type Task, type WorkItem } from "./task.js";
-import { sleep, type Transport } from "./transport.js";
+import { longestPause, sleep, type Transport } from "./transport.js";
 
 const longestBeat = 30_000;
 const shortestBeat = 10;
 // Progress is sent early, but no more often than this: each heartbeat is a write to the ledger.
 const progressBeat = 5_000;
 const callTimeout = 10_000;
+const shortestTimeout = 200;
+const shortestWait = 50;
 const maxCode = 128;
 
 /** How a task ended: the verb, and the body of its request. */
@@ -44,9 +46,24 @@ function leaseLength(item: WorkItem): number {
   return Math.max(Date.parse(item.lease.expires_at) - Date.parse(item.updated_at), 0);
 }
 
-/** Keeps the lease of one task by heartbeats until {@link Lease.stop}, and reports its end. */
+/**
+ * Whether the problem is not the server's answer about the attempt. A token can be replaced. An
+ * answer without a code is that of a proxy, unless the request cannot be read or is too large.
+ */
+function passes({ status, code, transient }: ProblemError): boolean {
+  return transient || status === 401 || (!code && status !== 400 && status !== 413);
+}
+
+/**
+ * Keeps the lease of one task by heartbeats until {@link Lease.stop}, and reports its end. Only
+ * an answer of the server ends the lease. While the server is away the handler goes on: the
+ * server may have extended the lease.
+ */
 export class Lease {
   #rev: number;
+  readonly #attempt: number;
+  // In milliseconds, and by this clock: they say when to send heartbeats.
+  #length: number;
   #ends: number;
   #lost = false;
   readonly #stopped = new AbortController();
@@ -62,7 +79,9 @@ export class Lease {
     item: WorkItem,
   ) {
     this.#rev = item.rev;
-    this.#ends = performance.now() + leaseLength(item);
+    this.#attempt = item.attempt;
+    this.#length = leaseLength(item);
+    this.#ends = performance.now() + this.#length;
     task.progressed = () => this.#wake.abort();
     this.#beating = this.#beat();
   }
@@ -78,10 +97,9 @@ export class Lease {
    * the server does not take fails the step: the next attempt would return the same.
    */
   async report({ verb, body }: Report, finished: AbortSignal): Promise<void> {
-    if (!this.#lost && this.#left() <= 0) this.#lose("it has ended");
     if (this.#lost) return;
     try {
-      await this.#verb(verb, fit(body, (text) => this.transport.redact(text)), { retryFor: Infinity, timeout: callTimeout, signal: finished, log: this.log });
+      await this.#verb(verb, fit(body, (text) => this.transport.redact(text)), { timeout: callTimeout, signal: finished });
     } catch (error) {
       if (verb === "complete" && error instanceof ProblemError && (error.status === 413 || error.status === 422)) {
         return this.report(failure("result_refused", error.message, false), finished);
@@ -121,43 +139,42 @@ export class Lease {
   /** Make one heartbeat, and return false if the lease is lost. */
   async #extend(): Promise<boolean> {
     const sent = performance.now();
-    const left = this.#left();
-    if (left <= 0) {
-      this.#lose("no heartbeat was accepted in time");
-      return false;
-    }
     const progress = this.task.takeProgress();
-    const timeout = Math.min(Math.max(left / 3, 200), callTimeout);
+    const timeout = Math.min(Math.max(this.#length / 3, shortestTimeout), callTimeout);
     let item: WorkItem;
     try {
-      const enough = this.#stopped.signal;
-      item = await this.#verb("heartbeat", progress ? { progress } : {}, { retryFor: left, timeout, enough, log: this.log });
+      item = await this.#verb("heartbeat", progress ? { progress } : {}, { timeout, enough: this.#stopped.signal });
     } catch (error) {
-      // A token can be replaced while the lease lasts.
-      const refused = error instanceof ProblemError && !error.transient && error.status !== 401;
-      if (!refused && this.#left() > 0) return true;
-      this.#lose((error as Error).message);
+      if (error instanceof ProblemError && !passes(error)) this.#lose(error.message);
+      return false; // Else it had no answer until stop().
+    }
+    if (!item.lease || item.attempt !== this.#attempt) { // The heartbeat is remembered from before.
+      this.#lose("the item was taken from the worker");
       return false;
     }
-    this.#ends = sent + leaseLength(item);
+    this.#length = leaseLength(item);
+    this.#ends = sent + this.#length;
     if (item.cancel_requested) this.task.cancel("cancelled");
     if (item.pause_requested) this.task.pause();
     return true;
   }
 
-  /** Make a call for the task, and adopt the rev that the answer has. */
+  /** Make a call for the task until it is answered, and adopt the rev that the answer has. */
   async #verb(
     verb: string,
     body: Record<string, unknown>,
-    limits: { retryFor: number; timeout: number; signal?: AbortSignal; enough?: AbortSignal; log?: Log },
+    limits: { timeout: number; signal?: AbortSignal; enough?: AbortSignal },
   ): Promise<WorkItem> {
     const path = `/v1/work/${encodeURIComponent(this.task.workId)}:${verb}`;
+    // After an outage the server extends the lease by a third: the call must be made by then.
+    const longestWait = Math.min(Math.max(this.#length / 6, shortestWait), longestPause);
     const headers: Record<string, string> = this.task.traceparent ? { traceparent: this.task.traceparent } : {};
     for (;;) {
       const named = { owner: this.owner, expected_rev: this.#rev, request_id: randomUUID(), ...body };
       const once = verb === "complete" ? () => this.completions.once(this.task.workId, named, headers) : undefined;
       try {
-        const item = await this.transport.call<WorkItem>("POST", path, { body: named, headers, once, repeat401: true, ...limits });
+        const options = { body: named, headers, once, passes, retryFor: Infinity, longestWait, log: this.log, ...limits };
+        const item = await this.transport.call<WorkItem>("POST", path, options);
         this.#rev = item.rev;
         return item;
       } catch (error) {

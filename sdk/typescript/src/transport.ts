@@ -21,8 +21,10 @@ export interface CallOptions {
   timeout?: number;
   /** How long the call is repeated while it has no answer, in milliseconds. */
   retryFor?: number;
-  /** Repeats the call also if the server refused the token, which can be replaced. */
-  repeat401?: boolean;
+  /** Whether the call is repeated after a problem. Defaults to whether it is transient. */
+  passes?: (problem: ProblemError) => boolean;
+  /** The longest wait between two tries, in milliseconds. */
+  longestWait?: number;
   /** Ends the call, and its repetitions. */
   signal?: AbortSignal | undefined;
   /** Ends the repetitions, but not a try that is under way. */
@@ -44,8 +46,10 @@ export interface Answer {
 // limits the calls during an outage.
 const firstDelay = 50;
 const longestDelay = 2_000;
-const longestRetryAfter = 60_000;
 const callTimeout = 10_000;
+
+/** The longest wait between two tries of a call, also if the server asks for more. */
+export const longestPause = 60_000;
 
 /** The least time between two polls that the server answers at once, as while it shuts down. */
 export const shortestPoll = 500;
@@ -105,7 +109,8 @@ export class Transport {
    */
   async call<T>(method: string, path: string, { body, ...limits }: CallOptions & { body?: unknown } = {}): Promise<T> {
     const options: CallOptions = { ...limits, text: body === undefined ? undefined : JSON.stringify(body) };
-    const { retryFor = 60_000, repeat401, signal, enough, log, once = () => this.once(method, path, options) } = options;
+    const { retryFor = 60_000, passes = (problem) => problem.transient, longestWait = longestPause } = options;
+    const { signal, enough, log, once = () => this.once(method, path, options) } = options;
     const giveUp = performance.now() + retryFor;
     for (let delay = firstDelay, tries = 1; ; delay = Math.min(delay * 2, longestDelay), tries++) {
       let wait = delay * (0.5 + Math.random());
@@ -114,7 +119,7 @@ export class Transport {
         const { status, retryAfter, text } = await once();
         if (status >= 200 && status < 300) return decoded(text) as T;
         const problem = ProblemError.parse(status, text);
-        if (!problem.transient && !(repeat401 && status === 401)) throw problem;
+        if (!passes(problem)) throw problem;
         failure = problem;
         wait = Math.max(wait, retryAfter);
       } catch (error) {
@@ -124,6 +129,7 @@ export class Transport {
       if (!signal?.aborted && (tries & (tries - 1)) === 0) {
         log?.warn(`${method} ${path} is repeated until it is answered: ${failure.message}`);
       }
+      wait = Math.min(wait, longestWait);
       if (performance.now() + wait > giveUp || !(await sleep(wait, signal, enough))) throw failure;
     }
   }
@@ -158,7 +164,7 @@ function reason(error: unknown): string {
 
 function retryAfter(response: Response): number {
   const seconds = Number(response.headers.get("retry-after") ?? 0);
-  return Number.isFinite(seconds) ? Math.min(Math.max(seconds * 1000, 0), longestRetryAfter) : 0;
+  return Number.isFinite(seconds) ? Math.max(seconds * 1000, 0) : 0;
 }
 
 /**

@@ -3,7 +3,7 @@ import { setMaxListeners } from "node:events";
 import { hostname } from "node:os";
 
 import { Completions } from "./completions.js";
-import { Final, LuciusError, Retry, RetryAfter } from "./errors.js";
+import { Final, LuciusError, ProblemError, Retry, RetryAfter } from "./errors.js";
 import { failure, Lease, type Log, type Report } from "./lease.js";
 import { Task, type WorkItem } from "./task.js";
 import { type Connection, shortestPoll, sleep, Transport } from "./transport.js";
@@ -34,6 +34,12 @@ export interface WorkerOptions extends Connection {
   grace?: number;
   /** How many seconds a claim waits for work, up to 60. Defaults to 20. */
   claimWait?: number;
+  /**
+   * How many seconds the server waits for a heartbeat before it gives a step to another worker,
+   * 3 to 86400, at most the step's own lease. A heartbeat is sent after a third of it, at least
+   * every 30 seconds. Defaults to 90.
+   */
+  lease?: number;
   /** The first is the outermost. */
   middleware?: Middleware[];
   /** Defaults to console. */
@@ -55,7 +61,7 @@ export const anyStep = "*";
  */
 export class Worker {
   readonly owner: string;
-  readonly #options: Required<Pick<WorkerOptions, "parallel" | "grace" | "claimWait" | "middleware" | "log">>;
+  readonly #options: Required<Pick<WorkerOptions, "parallel" | "grace" | "claimWait" | "lease" | "middleware" | "log">>;
   readonly #services: string[];
   readonly #transport: Transport;
   readonly #handlers = new Map<string, Handler>();
@@ -69,11 +75,12 @@ export class Worker {
   #freed = new AbortController(); // Aborts when a task ends.
 
   constructor(options: WorkerOptions) {
-    const { parallel = 4, grace = 10, claimWait = 20, middleware = [], log = console } = options;
+    const { parallel = 4, grace = 10, claimWait = 20, lease = 90, middleware = [], log = console } = options;
     if (!(parallel >= 1 && parallel <= 100)) throw new RangeError(`parallel is ${parallel}, it must be from 1 to 100`);
     if (!(claimWait >= 0 && claimWait <= 60)) throw new RangeError(`claimWait is ${claimWait}, it must be from 0 to 60`);
+    if (!(lease >= 3 && lease <= 86_400)) throw new RangeError(`lease is ${lease}, it must be from 3 to 86400`);
     if (!(grace >= 0)) throw new RangeError(`grace is ${grace}, it must not be negative`);
-    this.#options = { parallel, grace, claimWait, middleware, log };
+    this.#options = { parallel, grace, claimWait, lease, middleware, log };
     this.#services = [options.service, ...(options.services ?? [])];
     this.#transport = new Transport(options);
     setMaxListeners(0, this.#stopping.signal, this.#finished.signal); // Each call in progress is one.
@@ -134,15 +141,17 @@ export class Worker {
   /** Claim and start up to most items, and wait for the first. */
   async #claim(most: number): Promise<WorkItem[]> {
     const body = {
-      owner: this.owner, services: this.#services, max: most, wait_seconds: this.#options.claimWait, start: true,
+      owner: this.owner, services: this.#services, max: most, wait_seconds: this.#options.claimWait,
+      lease_seconds: this.#options.lease, start: true,
       ...(this.#handlers.has(anyStep) ? {} : { step_types: [...this.#handlers.keys()] }), request_id: randomUUID(),
     };
     const path = "/v1/work:claim";
     const signal = this.#stopping.signal;
     try {
       const timeout = (this.#options.claimWait + 10) * 1000;
-      const repeat401 = this.#welcome && this.#transport.tokenMayChange;
-      const options = { body, timeout, retryFor: Infinity, repeat401, signal, log: this.#options.log };
+      const mayChange = this.#welcome && this.#transport.tokenMayChange;
+      const passes = (problem: ProblemError) => problem.transient || (problem.status === 401 && mayChange);
+      const options = { body, timeout, retryFor: Infinity, passes, signal, log: this.#options.log };
       const { items = [] } = await this.#transport.call<Claimed>("POST", path, options);
       this.#welcome = true;
       return items;

@@ -55,11 +55,17 @@ export type Refuse = (body: any) => { status: number; body: object } | undefined
 /** Says whether the token of a request is accepted. */
 export type Accepts = (asked: Asked) => boolean;
 
-const everything = { seconds: 60, beat: {} as object, refuse: (() => undefined) as Refuse, accepts: (() => true) as Accepts };
+/** Answers a request in the queue's place, unless it returns nothing. */
+export type Instead = (asked: Asked) => Answer | undefined;
+
+const everything = {
+  seconds: 60, beat: {} as object, refuse: (() => undefined) as Refuse, accepts: (() => true) as Accepts,
+  instead: (() => undefined) as Instead,
+};
 
 /** A server with a queue: each payload is one task, handed out once. */
 export async function queue(payloads: unknown[], options: Partial<typeof everything> = {}) {
-  const { seconds, beat, refuse, accepts } = { ...everything, ...options };
+  const { seconds, beat, refuse, accepts, instead } = { ...everything, ...options };
   const item = (index: number) => ({
     work_id: `w${index}`, rev: 2, updated_at: "2026-01-27T10:00:00.000Z",
     lease: { expires_at: new Date(Date.parse("2026-01-27T10:00:00Z") + seconds * 1000).toISOString() },
@@ -84,6 +90,8 @@ export async function queue(payloads: unknown[], options: Partial<typeof everyth
   };
   const server = await fake(async (asked) => {
     const { path, body } = asked;
+    const scripted = instead(asked);
+    if (scripted) return scripted;
     if (!accepts(asked)) return { status: 401, body: { code: "unauthenticated", detail: "The token has expired." } };
     if (path === "/v1/work:complete") {
       batches.push(body.items.length);

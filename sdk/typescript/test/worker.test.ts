@@ -2,7 +2,7 @@ import assert from "node:assert/strict";
 import test from "node:test";
 
 import { anyStep, Final, type Handler, type Middleware, ProblemError, Retry, RetryAfter, Worker, type WorkerOptions } from "../src/index.js";
-import { type Accepts, type Asked, fake, queue, type Refuse } from "./fake.js";
+import { type Accepts, type Answer, type Asked, fake, queue, type Refuse } from "./fake.js";
 
 const warnings: Error[] = [];
 process.on("warning", (warning) => warnings.push(warning));
@@ -261,6 +261,59 @@ test("a refused token is no lost lease", async () => {
   }
 });
 
+test("a server that is away ends no work", async () => {
+  const answers: Answer[] = [
+    { status: 0 }, { status: 404, body: "<html>no route</html>" }, { status: 302 }, { status: 503, headers: { "retry-after": "60" } },
+    { status: 401, body: { code: "unauthenticated" } },
+  ];
+  await Promise.all(answers.map(async (answer) => {
+    const refused = { heartbeat: 0, complete: 0 };
+    const instead = ({ path }: Asked) => {
+      if (path.endsWith(":heartbeat")) return refused.heartbeat++, answer;
+      // A report waits as long as it is asked to.
+      if (path.endsWith(":complete") && refused.complete < 2) return refused.complete++, { ...answer, headers: {} };
+      return undefined;
+    };
+    let cause: unknown;
+    const [one] = await run([{}], async (task) => {
+      await new Promise((resolve) => setTimeout(resolve, 2500)); // The lease ends after one second.
+      cause = task.cause;
+    }, {}, { seconds: 1, instead });
+    assert.deepEqual([one?.verb, cause, refused.complete], ["complete", undefined, 2]);
+    assert.ok(refused.heartbeat > 2);
+  }));
+});
+
+test("an item that was taken is lost", async () => {
+  for (const beat of [{ lease: undefined }, { attempt: 2 }]) {
+    const server = await queue([{}], { seconds: 1, beat });
+    const worker = new Worker({ service: "extract", url: server.url, log: silent });
+    let cause: unknown;
+    worker.step("EXTRACT", (task) => new Promise((resolve) => {
+      task.cancelled.addEventListener("abort", () => {
+        cause = task.cause;
+        worker.stop();
+        resolve();
+      });
+    }));
+    await worker.run();
+    server.close();
+    assert.deepEqual([cause, server.reports], ["lease_lost", []]);
+  }
+});
+
+test("a claim asks for a lease", async () => {
+  for (const [options, want] of [[{}, 90], [{ lease: 30 }, 30]] as const) {
+    let asked: unknown;
+    const instead = ({ path, body }: Asked) => {
+      if (path === "/v1/work:claim") asked ??= body.lease_seconds;
+      return undefined;
+    };
+    await run([{}], () => {}, options, { instead });
+    assert.equal(asked, want);
+  }
+});
+
 test("a claim is repeated until the token is replaced", async () => {
   let token = "old";
   const claims: unknown[] = [];
@@ -321,7 +374,7 @@ test("progress is made fit for a heartbeat", async () => {
 });
 
 test("settings are checked", async () => {
-  for (const options of [{ parallel: 0 }, { parallel: 101 }, { claimWait: 61 }, { grace: -1 }, { url: "ftp://host" }]) {
+  for (const options of [{ parallel: 0 }, { parallel: 101 }, { claimWait: 61 }, { grace: -1 }, { lease: 2 }, { lease: 86_401 }, { url: "ftp://host" }]) {
     assert.throws(() => new Worker({ service: "extract", ...options }), JSON.stringify(options));
   }
   const worker = new Worker({ service: "extract" });

@@ -43,8 +43,12 @@ func work(ctx context.Context, out io.Writer, variable func(string) string) erro
 	if err != nil {
 		return fmt.Errorf("CONFORMANCE_GRACE_SECONDS: %w", err)
 	}
+	lease, err := strconv.ParseFloat(variable("CONFORMANCE_LEASE_SECONDS"), 64)
+	if err != nil {
+		return fmt.Errorf("CONFORMANCE_LEASE_SECONDS: %w", err)
+	}
 	c := &conformance{lines: json.NewEncoder(out)}
-	w := lucius.NewWorker(lucius.WorkerConfig{Service: "conformance", Parallel: parallel, Grace: seconds(grace)})
+	w := lucius.NewWorker(lucius.WorkerConfig{Service: "conformance", Parallel: parallel, Grace: seconds(grace), Lease: seconds(lease)})
 	stepType := "CONFORM"
 	if variable("CONFORMANCE_ANY_STEP") != "" {
 		stepType = lucius.AnyStep
