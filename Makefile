@@ -74,7 +74,7 @@ build: ## Build bin/lucius
 ##@ Check
 
 .PHONY: test
-test: verify mutants-build costs observability packaging console sdk guides site test-race ## Check everything, the same way each time: quickest failures first, tests last
+test: verify costs observability packaging console sdk guides site test-race ## Check everything, the same way each time: quickest failures first, tests last
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make test
@@ -105,10 +105,6 @@ PROPERTIES := ./pkg/breaker ./pkg/seqledger ./pkg/statemachine ./pkg/tablestore/
 .PHONY: properties-fresh
 properties-fresh: ## Run the property tests on cases that were never drawn before
 	$(call stage,RAPID_SEED=0 $(GO) test $(PROPERTIES) -count=1)
-
-.PHONY: mutants-build
-mutants-build: ## Check that every mutant still fits the code
-	$(call stage,$(GO) test -tags mutants ./internal/sim -run '^TestMutantsBuild$$' -count=1)
 
 .PHONY: costs
 costs: ## Hold allocations and commits of operations to their bounds (testdata/costs.txt)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -24,22 +25,11 @@ const mutantSeeds = 12000
 // instead. The patched files are outside of the tree. `make mutants` runs this test; -run
 // TestMutants/<name> runs one patch.
 func TestMutants(t *testing.T) { //nolint:paralleltest // One build keeps the machine busy.
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	patches, err := filepath.Glob("testdata/mutants/*.patch")
-	if err != nil || len(patches) == 0 {
-		t.Fatalf("no mutants: %v", err)
-	}
-	for _, patch := range patches {
-		t.Run(strings.TrimSuffix(filepath.Base(patch), ".patch"), func(t *testing.T) {
-			text, err := os.ReadFile(patch)
-			if err != nil {
-				t.Fatal(err)
-			}
-			claim := readClaim(t, string(text))
-			overlay := writeOverlay(t, root, string(text))
+	root, patches := mutantPatches(t)
+	for _, name := range slices.Sorted(maps.Keys(patches)) {
+		t.Run(name, func(t *testing.T) {
+			claim := readClaim(t, patches[name])
+			overlay := writeOverlay(t, root, patches[name])
 			if claim.pkg != "" {
 				t.Log(failTest(t, root, overlay, claim))
 				return
@@ -47,82 +37,6 @@ func TestMutants(t *testing.T) { //nolint:paralleltest // One build keeps the ma
 			t.Log(detect(t, buildMutant(t, overlay), claim.invariants))
 		})
 	}
-}
-
-// TestMutantsBuild checks that each patch applies to the current code and that the result
-// builds. It is quick, so it runs with every change.
-func TestMutantsBuild(t *testing.T) { //nolint:tparallel // Each build takes all cores.
-	t.Parallel()
-	root, err := filepath.Abs("../..")
-	if err != nil {
-		t.Fatal(err)
-	}
-	patches, err := filepath.Glob("testdata/mutants/*.patch")
-	if err != nil || len(patches) == 0 {
-		t.Fatalf("no mutants: %v", err)
-	}
-	for _, patch := range patches {
-		t.Run(strings.TrimSuffix(filepath.Base(patch), ".patch"), func(t *testing.T) {
-			text, err := os.ReadFile(patch)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if c := readClaim(t, string(text)); c.pkg != "" && !declares(t, filepath.Join(root, c.pkg), c.test) {
-				t.Errorf("%s has no test %s", c.pkg, c.test)
-			}
-			args := []string{"build", "-overlay", writeOverlay(t, root, string(text))}
-			for name := range apply(t, root, string(text)) {
-				args = append(args, "./"+filepath.Dir(name))
-			}
-			build := exec.CommandContext(t.Context(), "go", args...)
-			build.Dir = root
-			if out, err := build.CombinedOutput(); err != nil {
-				t.Errorf("the mutant does not build: %v\n%s", err, out)
-			}
-		})
-	}
-}
-
-// claim is what the first line of a patch says: the invariants by which the simulation
-// detects the defect, and the test that detects it, if one does instead.
-type claim struct {
-	invariants []string
-	pkg, test  string
-}
-
-var (
-	byInvariant = regexp.MustCompile(`^[^()]*\(([^)]+)\)\.`)
-	byTest      = regexp.MustCompile(`Seen by: go test (\S+) -run (\w+)`)
-)
-
-func readClaim(t *testing.T, patch string) claim {
-	t.Helper()
-	head, _, _ := strings.Cut(patch, "\n")
-	found := byInvariant.FindStringSubmatch(head)
-	if found == nil {
-		t.Fatalf("the patch names no invariant: %s", head)
-	}
-	c := claim{invariants: strings.Split(found[1], ", ")}
-	if test := byTest.FindStringSubmatch(head); test != nil {
-		c.pkg, c.test = test[1], test[2]
-	}
-	return c
-}
-
-// declares reports whether a test file of the folder has the test.
-func declares(t *testing.T, dir, test string) bool {
-	t.Helper()
-	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slices.ContainsFunc(files, func(file string) bool {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return strings.Contains(string(text), "\nfunc "+test+"(")
-	})
 }
 
 // writeOverlay writes the patched files, and returns the file for the -overlay flag of the go
@@ -203,47 +117,4 @@ func detect(t *testing.T, program string, invariants []string) string {
 	}
 	t.Fatalf("detected, but not by %q: %s", invariants, seeds[0][2])
 	return ""
-}
-
-// apply applies a unified diff, and returns the files that it changes. The lines that a
-// hunk expects must occur exactly once. Line numbers are ignored, so that a patch still
-// applies after changes elsewhere in the file.
-func apply(t *testing.T, root, patch string) map[string]string {
-	t.Helper()
-	files := map[string]string{}
-	for _, part := range strings.Split(patch, "\n--- a/")[1:] {
-		name, hunks, _ := strings.Cut(part, "\n")
-		content, err := os.ReadFile(filepath.Join(root, name))
-		if err != nil {
-			t.Fatal(err)
-		}
-		text := string(content)
-		for _, hunk := range strings.Split(hunks, "\n@@ ")[1:] {
-			before, after := sides(hunk)
-			if n := strings.Count(text, before); n != 1 {
-				t.Fatalf("%s: a hunk matches %d times: update the patch:\n%s", name, n, before)
-			}
-			text = strings.Replace(text, before, after, 1)
-		}
-		files[name] = text
-	}
-	return files
-}
-
-// sides returns the text that a hunk expects, and the text that replaces it.
-func sides(hunk string) (before, after string) {
-	var old, now strings.Builder
-	_, body, _ := strings.Cut(hunk, "\n")
-	for line := range strings.Lines(body) {
-		switch line[0] {
-		case '-':
-			old.WriteString(line[1:])
-		case '+':
-			now.WriteString(line[1:])
-		default:
-			old.WriteString(line[1:])
-			now.WriteString(line[1:])
-		}
-	}
-	return strings.TrimSuffix(old.String(), "\n"), strings.TrimSuffix(now.String(), "\n")
 }
