@@ -14,23 +14,23 @@ func TestHostile_Paths(t *testing.T) {
 	long := strings.Repeat("a", 5000)
 	f.while(func() {
 		for _, id := range []string{long, long[:600], long[:160], strings.Repeat("%ff", 200), "%ff%fe", "%00", "a%0d%0aX-Evil:1", "%2e%2e"} {
-			for _, test := range []struct{ method, path, code string }{
-				{"GET", "/v1/jobs/" + id, "job_not_found"},
-				{"GET", "/v1/jobs/" + id + "?wait=30s", "job_not_found"},
-				{"GET", "/v1/jobs/" + id + "/steps", "job_not_found"},
-				{"GET", "/v1/jobs/" + id + "/events", "job_not_found"},
-				{"GET", "/v1/jobs/" + id + "/webhooks", "job_not_found"},
-				{"POST", "/v1/jobs/" + id + ":cancel", "job_not_found"},
-				{"POST", "/v1/jobs/" + id + ":rerun", "job_not_found"},
-				{"GET", "/v1/work/" + id, "work_not_found"},
-				{"GET", "/v1/work/" + id + "/events", "work_not_found"},
-				{"GET", "/v1/admin/operations/" + id, "not_found"},
-				{"POST", "/v1/admin/operations/" + id + ":cancel", "not_found"},
-				{"POST", "/v1/admin/pauses/tenant:" + id + ":resume", "not_found"},
-				{"POST", "/v1/admin/webhooks/" + id + ".0:replay", "not_found"},
-				{"POST", "/v1/admin/work/" + id + ":stall", "work_not_found"},
+			for _, test := range []struct{ method, path, code, body string }{
+				{"GET", "/v1/jobs/" + id, "job_not_found", ""},
+				{"GET", "/v1/jobs/" + id + "?wait=30s", "job_not_found", ""},
+				{"GET", "/v1/jobs/" + id + "/steps", "job_not_found", ""},
+				{"GET", "/v1/jobs/" + id + "/events", "job_not_found", ""},
+				{"GET", "/v1/jobs/" + id + "/webhooks", "job_not_found", ""},
+				{"POST", "/v1/jobs/" + id + ":cancel", "job_not_found", ""},
+				{"POST", "/v1/jobs/" + id + ":rerun", "job_not_found", ""},
+				{"GET", "/v1/work/" + id, "work_not_found", ""},
+				{"GET", "/v1/work/" + id + "/events", "work_not_found", ""},
+				{"GET", "/v1/admin/operations/" + id, "not_found", ""},
+				{"POST", "/v1/admin/operations/" + id + ":cancel", "not_found", ""},
+				{"POST", "/v1/admin/pauses/tenant:" + id + ":resume", "not_found", ""},
+				{"POST", "/v1/admin/webhooks/" + id + ".0:replay", "not_found", ""},
+				{"POST", "/v1/admin/work/" + id + ":stall", "work_not_found", `{"expected_rev":1,"request_id":"r"}`},
 			} {
-				f.expectProblem(test.method, test.path, f.do(t, test.method, test.path, ""), test.code)
+				f.expectProblem(test.method, test.path, f.do(t, test.method, test.path, test.body), test.code)
 			}
 		}
 	})
