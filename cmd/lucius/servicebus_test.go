@@ -94,6 +94,9 @@ func onBus(namespace *fakeservicebus.Server) []string {
 	}
 }
 
+// succeed is a handler for tests that count attempts: [handle] fails some first attempts.
+func succeed(context.Context, *lucius.Task) (any, error) { return lucius.URI("s3://result"), nil }
+
 // workOnBus makes the services work until the test ends, or rest is called.
 func workOnBus(t *testing.T, namespace *fakeservicebus.Server, handle lucius.Handler) (rest func()) {
 	t.Helper()
@@ -183,7 +186,7 @@ func TestServe_WithTheVariablesOfOptionB(t *testing.T) {
 		"LUCIUS_MAX_ATTEMPTS":                  "3",
 		"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS":   "600",
 	}), t.TempDir(), longTimeouts...)
-	workOnLanes(t, namespace, lanes, handle)
+	workOnLanes(t, namespace, lanes, succeed)
 	job := s.wait(t, s.submit(t))
 	if job.State != api.JobStateSucceeded || string(job.FinalOutput) != `{"uri":"s3://result"}` {
 		t.Errorf("the job is %s, its output %s", job.State, job.FinalOutput)
@@ -214,7 +217,7 @@ func TestServe_WaitsForItsRightsOnServiceBus(t *testing.T) {
 		}
 	}
 	namespace.SetHooks(fakeservicebus.Hooks{})
-	workOnBus(t, namespace, handle)
+	workOnBus(t, namespace, succeed)
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded || job.AttemptsTotal != len(busServices) {
 		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
 	}
