@@ -18,6 +18,8 @@ from .model import Accepted, Command, Event, Job
 # The longest wait that one request asks for.
 _POLL_SECONDS = 30
 _BATCH_TIMEOUT = 30.0
+# The server's limit.
+_LARGEST_BATCH = 100
 # A stream has a comment about every 15 seconds.
 _STREAM_SILENCE = 60.0
 
@@ -52,11 +54,19 @@ class Client:
         return Accepted.parse(self._call("POST", "/v1/commands", _body(command)))
 
     def submit_batch(self, commands: Sequence[Command]) -> List[Union[Accepted, ProblemError]]:
-        """Submit up to 100 commands. Each is accepted or refused by itself, in their order.
+        """Submit any number of commands. Each is accepted or refused by itself, in their order.
 
-        Those on which the server could not decide are repeated.
+        Those on which the server could not decide are repeated. A request has up to 100 of
+        them: if one of the requests fails, those before it have been submitted, and the same
+        call again gets the same jobs.
         """
-        path, bodies = "/v1/commands:batch", [_body(c) for c in commands]
+        bodies = [_body(c) for c in commands]
+        return [result for first in range(0, len(bodies), _LARGEST_BATCH)
+                for result in self._submit_part(bodies[first:first + _LARGEST_BATCH])]
+
+    def _submit_part(self, bodies: Sequence[Mapping[str, Any]]) -> List[Union[Accepted, ProblemError]]:
+        """Submit as many commands as one request takes."""
+        path = "/v1/commands:batch"
         results: Dict[int, Mapping[str, Any]] = {}
 
         def once() -> Answer:

@@ -101,6 +101,16 @@ class Calls(Scripted):
         asked = ["".join(c["idempotency_key"] for c in r.body["commands"]) for r in fake.requests]
         self.assertEqual(asked, ["abc", "ac", "ac", "ac", "c"])
 
+    def test_a_batch_of_any_size_is_split(self):
+        fake = Fake(lambda request: (200, {"results": [
+            {"status": 202, **RECEIPT, "jobId": c["idempotency_key"]} for c in request.body["commands"]]}))
+        self.addCleanup(fake.close)
+        commands = [Command(**{**vars(COMMAND), "idempotency_key": str(n)}) for n in range(201)]
+        with Client(fake.url) as client:
+            self.assertEqual([one.job_id for one in client.submit_batch(commands)], [str(n) for n in range(201)])
+            self.assertEqual(client.submit_batch([]), [])
+        self.assertEqual([len(r.body["commands"]) for r in fake.requests], [100, 100, 1])
+
     def test_a_batch_that_stays_undecided_says_so_of_each(self):
         busy = {"status": 503, "error": {"code": "store_unavailable"}}
         _, fake = self.serve((200, {"results": [busy, {"status": 202, **RECEIPT}]}), (503, {}))

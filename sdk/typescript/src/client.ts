@@ -32,6 +32,8 @@ export interface ListOptions {
 // The longest wait that one request asks for, in milliseconds.
 const longestPoll = 30_000;
 const batchTimeout = 30_000;
+// The server's limit.
+const largestBatch = 100;
 // A stream has a comment about every 15 seconds.
 const streamSilence = 60_000;
 
@@ -56,10 +58,21 @@ export class Client {
   }
 
   /**
-   * Submit up to 100 commands. Each is accepted or refused by itself, in their order. Those on
-   * which the server could not decide are repeated.
+   * Submit any number of commands. Each is accepted or refused by itself, in their order. Those
+   * on which the server could not decide are repeated. A request has up to 100 of them: if one of
+   * the requests fails, those before it have been submitted, and the same call again gets the
+   * same jobs.
    */
   async submitBatch(commands: Command[]): Promise<(Accepted | ProblemError)[]> {
+    const results: (Accepted | ProblemError)[] = [];
+    for (let first = 0; first < commands.length; first += largestBatch) {
+      results.push(...(await this.#submitPart(commands.slice(first, first + largestBatch))));
+    }
+    return results;
+  }
+
+  /** Submit as many commands as one request takes. */
+  async #submitPart(commands: Command[]): Promise<(Accepted | ProblemError)[]> {
     const path = "/v1/commands:batch";
     const bodies = commands.map((command) => JSON.stringify(command));
     const results: (Schemas["BatchItem"] | undefined)[] = commands.map(() => undefined);

@@ -131,6 +131,19 @@ test("a server that shuts down is not asked all the time", async (t) => {
   assert.ok(asked.length <= 2);
 });
 
+test("a batch of any size is split", async () => {
+  const server = await fake(({ body }) => ({
+    status: 200, body: { results: body.commands.map((c: { idempotency_key: string }) => ({ status: 202, jobId: c.idempotency_key })) },
+  }));
+  const client = new Client({ url: server.url });
+  const keys = Array.from({ length: 201 }, (_, n) => String(n));
+  const results = await client.submitBatch(keys.map((idempotency_key) => ({ ...command, idempotency_key })));
+  assert.deepEqual(results.map((one) => "jobId" in one && one.jobId), keys);
+  assert.deepEqual(await client.submitBatch([]), []);
+  server.close();
+  assert.deepEqual(server.asked.map(({ body }) => body.commands.length), [100, 100, 1]);
+});
+
 test("a batch repeats the commands without a decision", async (t) => {
   const busy = { status: 503, error: { code: "store_unavailable" } };
   const taken = { status: 202, ...receipt };
