@@ -22,6 +22,8 @@ type Surroundings struct {
 	LastPoll func(kind ledger.WorkKind, tenantID string) (at time.Time, polled bool)
 	// Live finds live jobs by their traits. Without it, lists find them by reading them.
 	Live census.Index
+	// Slow returns since when calls of the store time out, the zero time if none does.
+	Slow func() time.Time
 	// EndRate returns how many attempts of such work ended per second recently.
 	EndRate func(kind ledger.WorkKind) float64
 }
@@ -130,6 +132,9 @@ func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate)
 		return around, nil
 	}
 	step := &agg.Steps[i]
+	if s.around.Slow != nil {
+		around.Slow = s.around.Slow()
+	}
 	if s.around.Pause != nil {
 		around.Pause = s.around.Pause(statemachine.TargetOf(&agg.Job, step))
 	}

@@ -167,3 +167,16 @@ func TestForOneTenant_HidesTheErrorOfACircuit(t *testing.T) {
 		t.Errorf("a caller of all tenants sees %+v", alone)
 	}
 }
+
+func TestShow_NamesASlowStore(t *testing.T) {
+	t.Parallel()
+	l, ids := accepted(t, statemachine.BusServiceBus, 1)
+	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{Slow: func() time.Time { return since }})
+	alone, listed := shows(t, s, ids[0])
+	for _, shown := range []statemachine.Waiting{alone, listed} {
+		if shown.Reason != "publishing" || !strings.HasSuffix(shown.Detail, "the store is slow: calls of it time out since 2026-01-02T03:04:05.000Z") {
+			t.Errorf("it waits for %+v", shown)
+		}
+	}
+}

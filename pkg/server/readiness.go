@@ -21,6 +21,8 @@ import (
 const (
 	// answerAge is how long readyz, which needs no credential, reuses the store's answer.
 	answerAge = time.Second
+	// answeredLately is how long after an answer a store that times out is only slow.
+	answeredLately = 30 * time.Second
 	// answerTimeout is how long the store may take to answer.
 	answerTimeout = 10 * time.Second
 	// SpaceAhead times the store's reserve is the free space from which readyz warns.
@@ -52,10 +54,37 @@ func (r *readiness) Ready(ctx context.Context) ([]string, error) {
 		}
 		return ledger.Problem(err)
 	})
-	if err != nil {
+	if err := r.unlessSlow(err); err != nil {
 		return nil, err
 	}
 	return r.warnings(time.Now()), nil
+}
+
+// unlessSlow returns the error, unless it is a timeout of a store that has answered other
+// calls lately.
+func (r *readiness) unlessSlow(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) && time.Since(r.pace().Answered) < answeredLately {
+		return nil
+	}
+	return err
+}
+
+// paceWarning warns of a slow store, else it is empty.
+func (r *readiness) paceWarning() string {
+	pace := r.pace()
+	if pace.Slow.IsZero() {
+		return ""
+	}
+	return fmt.Sprintf("the store is slow: calls of it time out since %s; at most %d are under way, and each may take %s",
+		pace.Slow.UTC().Format(time.RFC3339), pace.Limit, pace.Deadline)
+}
+
+// pace returns how the store answers, the zero value if it does not tell.
+func (r *readiness) pace() tablestore.Pace {
+	if store, ok := tablestore.As[tablestore.Paced](r.store); ok {
+		return store.Pace()
+	}
+	return tablestore.Pace{}
 }
 
 // writeChecker is a store that can tell why it takes no writes: before a write, or on Azure
@@ -91,6 +120,9 @@ func unwritable(err error) error {
 // warnings returns the degradations while requests are still served.
 func (r *readiness) warnings(now time.Time) []string {
 	warnings := r.spaceWarnings()
+	if warning := r.paceWarning(); warning != "" {
+		warnings = append(warnings, warning)
+	}
 	for _, circuit := range r.bus.circuits.Open(now) {
 		name := circuit.Name
 		if name == breaker.Bus {

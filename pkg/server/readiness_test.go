@@ -231,3 +231,44 @@ func TestReadiness_ReadsTheStoreOnceASecond(t *testing.T) {
 		}
 	})
 }
+
+// slowStore is a store that tells its pace.
+type slowStore struct {
+	tablestore.Store
+
+	pace tablestore.Pace
+}
+
+func (s slowStore) Pace() tablestore.Pace { return s.pace }
+
+// A server on a slow store goes on serving, unless the store answers nothing any more.
+func TestReadiness_OfASlowStore(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		answered time.Duration
+		ready    bool
+	}{
+		"that answers some calls": {29 * time.Second, true},
+		"that answers none":       {31 * time.Second, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				slow := slowStore{nil, tablestore.Pace{
+					Slow: time.Now().Add(-time.Hour), Answered: time.Now().Add(-test.answered), Limit: 8, Deadline: 30 * time.Second,
+				}}
+				r := readiness{store: slow}
+				if got := r.paceWarning(); got != "the store is slow: calls of it time out since 1999-12-31T23:00:00Z; "+
+					"at most 8 are under way, and each may take 30s" {
+					t.Errorf("warns: %q", got)
+				}
+				if err := r.unlessSlow(fmt.Errorf("read: %w", context.DeadlineExceeded)); (err == nil) != test.ready {
+					t.Errorf("after a timeout: %v", err)
+				}
+				if r.unlessSlow(tablestore.ErrDenied) == nil {
+					t.Error("ready without access")
+				}
+			})
+		})
+	}
+}

@@ -319,6 +319,9 @@ func (s *Server) openAPI(context.Context) (err error) {
 	if s.uses.Ledger.Exclusive() { // On a shared store the census does not know the live jobs.
 		around.Live = s.uses.Census.Live
 	}
+	if store, ok := tablestore.As[tablestore.Paced](s.cfg.Store); ok {
+		around.Slow = func() time.Time { return store.Pace().Slow }
+	}
 	if s.bus.outages != nil {
 		around.Circuit = s.bus.outages.Circuit
 		s.uses.Circuits = s.bus.notClosed

@@ -63,6 +63,8 @@ type Surroundings struct {
 	// Polled is when a worker last asked for work of the step's service and type. If none
 	// has, it is the time since which that is known; the zero time if nothing is known.
 	Polled time.Time
+	// Slow is since when calls of the store time out, or the zero time.
+	Slow time.Time
 }
 
 // ActivePause is a pause by scope. At Until, if that is set, it begins to ramp up, or ends
@@ -153,6 +155,11 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 			w.Detail = fmt.Sprintf("attempt %d was sent to topic %s; whether a worker has it is not known; its ACK is due by %s",
 				step.AttemptNo, step.Routing.Topic, stamp(w.Until))
 		}
+	}
+	// Lucius is to act, and would have, if the store had answered.
+	overdue := w.Reason == ReasonPublishing || !w.Until.IsZero() && now.After(w.Until)
+	if !around.Slow.IsZero() && overdue {
+		w.Detail += "; the store is slow: calls of it time out since " + stamp(around.Slow)
 	}
 	return w
 }

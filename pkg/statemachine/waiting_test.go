@@ -92,6 +92,20 @@ func TestWaiting_EachReason(t *testing.T) {
 			bus: statemachine.BusQueue, held: true, around: statemachine.Surroundings{Circuit: circuit},
 			want: statemachine.Waiting{Reason: "publishing", Detail: "attempt 1 is to be published"},
 		},
+		"a row that a slow store holds up": {
+			bus: statemachine.BusServiceBus, around: statemachine.Surroundings{Slow: at(5 * minute)},
+			want: statemachine.Waiting{
+				Reason: "publishing",
+				Detail: "attempt 1 is to be published; the store is slow: calls of it time out since 2026-01-02T03:09:05.000Z",
+			},
+		},
+		"a lease that a slow store does not matter to yet": {
+			bus: statemachine.BusQueue, tell: running, around: statemachine.Surroundings{Slow: at(5 * minute)},
+			want: statemachine.Waiting{
+				Reason: "silent", Since: at(8*minute + 30*time.Second), Until: at(16 * minute), BlockedBy: held,
+				Detail: "worker-1 runs attempt 1 and has sent no heartbeat since 2026-01-02T03:05:05.000Z; the lease ends at 2026-01-02T03:20:05.000Z",
+			},
+		},
 		"a row that the bus rejected": {
 			bus: statemachine.BusServiceBus, tell: func(s *story) {
 				s.later(9*minute + 30*time.Second)

@@ -114,7 +114,7 @@ func paced[T any](ctx context.Context, s *Store, call func(context.Context) (T, 
 }
 
 // errSlow is the cause of the error of a call that got no place in time.
-var errSlow = errors.New("the store is slow, and too many calls wait for it")
+var errSlow = fmt.Errorf("the store is slow, and too many calls wait for it: %w", context.DeadlineExceeded)
 
 // enter waits for a place, and returns the deadline of the call. A call waits no longer than
 // one may take.
