@@ -39,7 +39,8 @@ func (p *program) postgres() *cobra.Command {
 	var show bool
 	migrate := verb("migrate", "Bring the schema to the version of this program",
 		"Brings the schema to the version of this program. The role of LUCIUS_POSTGRES_URL must own the schema, or be\n"+
-			"allowed to create it. One process migrates at a time; all migrations are applied, or none.",
+			"allowed to create it. One process migrates at a time; all migrations are applied, or none. While servers are\n"+
+			"connected it needs --online, and refuses if one of them would not work on the new schema.",
 		func(ctx context.Context, cfg *config.Config) error {
 			if show {
 				options.Print = func(sql string) error { return p.say("%s", sql) }
@@ -50,6 +51,7 @@ func (p *program) postgres() *cobra.Command {
 	migrate.Flags().BoolVar(&show, "print", false, "print the SQL instead of running it; nothing if the schema has the version")
 	migrate.Flags().BoolVar(&options.All, "all", false, "with --print, the SQL of every migration, also of those that were applied")
 	migrate.Flags().BoolVar(&options.Down, "down", false, "undo the newest migration, for the program before it")
+	migrate.Flags().BoolVar(&options.Online, "online", false, "migrate although servers are connected, if they also work on the schema after it")
 	migrate.MarkFlagsMutuallyExclusive("print", "grant")
 	migrate.MarkFlagsMutuallyExclusive("all", "down")
 	migrate.MarkFlagsMutuallyExclusive("down", "grant")
@@ -69,7 +71,7 @@ func (p *program) migratePostgres(ctx context.Context, url, server string, optio
 		return errors.New("--all needs --print")
 	}
 	from, to, err := pgstore.Migrate(ctx, url, options)
-	if errors.Is(err, pgstore.ErrUnusable) || errors.Is(err, pgstore.ErrNoWayDown) {
+	if errors.Is(err, pgstore.ErrUnusable) || errors.Is(err, pgstore.ErrNoWayDown) || errors.Is(err, pgstore.ErrInUse) {
 		return found("LUCIUS_POSTGRES_URL: %w", err)
 	}
 	if err != nil {
@@ -102,7 +104,7 @@ func (p *program) checkPostgres(ctx context.Context, cfg *config.Config) error {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}
 	defer func() { _ = store.Close() }() // It never fails.
-	if err := p.say("the schema has version %d, as this program needs\n", store.SchemaVersion()); err != nil || !cfg.Has(config.RoleAPI) {
+	if err := p.say("the schema has version %d, on which this program works\n", store.SchemaVersion()); err != nil || !cfg.Has(config.RoleAPI) {
 		return err
 	}
 	inbox, err := pginbox.Open(ctx, pginbox.Options{URL: cfg.PostgresURL, Table: ledgerTables(cfg).Ledger})

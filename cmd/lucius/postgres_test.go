@@ -161,6 +161,28 @@ func TestPostgres_RowLevelSecurityHidesNothing(t *testing.T) {
 	expectSays(t, "the log", server.said.String(), "row-level security hides rows of lucius.rows from the role lucius_server")
 }
 
+// TestPostgres_AMigrationThatDoesNotServeIt changes the schema's version while a server runs:
+// the server is not ready until the schema is one on which it works.
+func TestPostgres_AMigrationThatDoesNotServeIt(t *testing.T) {
+	t.Parallel()
+	r := newRoleSite(t)
+	r.execute(inboxRights)
+	s, server := r.serves("--log-level", "warn")
+	if out, err := tryPlain(t, r.admin.Config().ConnString(), "postgres", "migrate"); err != nil {
+		t.Errorf("migrate a schema that has the version, under a server: %v: %s", err, out)
+	}
+	r.execute("INSERT INTO lucius.migrations (version, name, hash, serves) SELECT max(version) + 1, 'next', '', max(version) + 1 FROM lucius.migrations")
+	s.expectUnready()
+	ready, err := s.client.GetReadinessWithResponse(t.Context())
+	if err != nil || !strings.Contains(string(ready.Body), "its schema is one on which this version does not work; the log says which") {
+		t.Errorf("readyz: %v, %s", err, ready.Body)
+	}
+	r.execute("DELETE FROM lucius.migrations WHERE name = 'next'")
+	s.expectReady()
+	server.terminate()
+	expectSays(t, "the log", server.said.String(), "use a newer Lucius")
+}
+
 // TestServe_RefusesAStoreThatItWouldNotUse starts a server with the URL of a database, and
 // without the backend.
 func TestServe_RefusesAStoreThatItWouldNotUse(t *testing.T) {

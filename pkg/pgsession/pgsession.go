@@ -56,6 +56,8 @@ type Options struct {
 	Connections int32
 	// Timeout bounds the begin of a session. Required.
 	Timeout time.Duration
+	// Begin is called for each new session, and refuses it by an error. Optional.
+	Begin func(ctx context.Context, connection *pgx.Conn) error
 }
 
 // Pool is a pool of sessions. It is safe for concurrent use.
@@ -80,7 +82,10 @@ func Open(ctx context.Context, options Options) (*Pool, error) {
 		if _, err := connection.Exec(ctx, begin); err != nil {
 			return err
 		}
-		return replicated(connection)
+		if err := replicated(connection); err != nil || options.Begin == nil {
+			return err
+		}
+		return options.Begin(ctx, connection)
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, config)
 	if err != nil {

@@ -109,6 +109,8 @@ func unwritable(err error) error {
 		detail = "The store takes no writes: less disk space is free than its reserve."
 	case errors.Is(err, tablestore.ErrDenied):
 		detail = "The store takes no writes: it denies the server access until an operator acts; the log says why."
+	case errors.Is(err, tablestore.ErrOtherVersion):
+		detail = "The store takes no writes: its schema is one on which this version does not work; the log says which."
 	case errors.Is(err, tablestore.ErrLost):
 		detail = "The store takes no writes: its data directory was removed or replaced."
 	case errors.Is(err, tablestore.ErrDamaged):

@@ -242,6 +242,10 @@ var (
 	// store admits no requests from its network.
 	ErrDenied = errors.New("the store denies the server access")
 
+	// ErrOtherVersion is returned together with [ErrUnavailable] when the store's schema was
+	// changed, and this program does not work on it.
+	ErrOtherVersion = errors.New("the store has a schema of another version")
+
 	// ErrDamaged is returned when a data directory cannot be read, or has another
 	// version's layout.
 	ErrDamaged = errors.New("data directory cannot be read")

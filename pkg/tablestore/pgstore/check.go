@@ -179,7 +179,7 @@ func check(ctx context.Context, pool *pgsession.Pool, use use) (version int, err
 		}
 	}
 	if err == nil {
-		err = checkObjects(ctx, pool)
+		err = checkObjects(ctx, pool, version)
 	}
 	return version, err
 }
@@ -214,8 +214,13 @@ const present = `SELECT CASE c.relkind WHEN 'r' THEN 'table' WHEN 'v' THEN 'view
 			AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conindid = c.oid))
 	UNION SELECT 'function lucius.' || p.proname FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace WHERE n.nspname = 'lucius'`
 
-// checkObjects refuses a schema from which an object was removed.
-func checkObjects(ctx context.Context, db querier) error {
+// checkObjects refuses a schema from which an object was removed. It cannot tell which objects a
+// newer schema has.
+func checkObjects(ctx context.Context, db querier, version int) error {
+	known, err := migrations()
+	if err != nil || version > len(known) {
+		return err
+	}
 	wanted, err := objects()
 	if err != nil {
 		return err
@@ -244,14 +249,17 @@ func checkWrites(ctx context.Context, db querier, use use) error {
 	return nil
 }
 
-// Writable returns why the server would refuse writes: it is a standby, or the role lacks
-// rights. It returns nil if PostgreSQL does not answer, because reads report that.
+// Writable returns why the server would refuse writes: it is a standby, the role lacks rights,
+// or the schema is one on which this program does not work. It returns nil if PostgreSQL does not answer, because reads report that.
 func (s *Store) Writable(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	err := checkWrites(ctx, s.pool, s.use)
 	if err == nil {
 		err = checkRights(ctx, s.pool, s.use)
+	}
+	if err == nil {
+		_, err = compare(ctx, s.pool)
 	}
 	if errors.Is(err, ErrUnusable) {
 		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)

@@ -34,3 +34,6 @@ var (
 	Objects = objects
 	Present = present
 )
+
+// VersionLocks are the locks of sessions, by the schema version of their programs.
+const VersionLocks = versionLocks

@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lucius-project/lucius/pkg/pgsession"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 //go:embed migrations/*.sql
@@ -26,18 +27,29 @@ var migrationFiles embed.FS
 
 var (
 	// ErrOlderSchema is returned for a database that has not been migrated to this version.
-	ErrOlderSchema = fmt.Errorf("%w: its schema is older than this program needs", ErrUnusable)
-	// ErrNewerSchema is returned for a database that a newer version has migrated.
-	ErrNewerSchema = fmt.Errorf("%w: its schema is newer than this program knows", ErrUnusable)
+	ErrOlderSchema = fmt.Errorf("%w: older than this program needs", errSchema)
+	// ErrNewerSchema is returned for a database that a newer version has migrated, so that this
+	// program does not work on it.
+	ErrNewerSchema = fmt.Errorf("%w: newer than this program knows", errSchema)
 	// ErrOtherSchema is returned for a database to which other migrations were applied than
 	// those of this program.
-	ErrOtherSchema = fmt.Errorf("%w: its schema is not the one of this program", ErrUnusable)
+	ErrOtherSchema = fmt.Errorf("%w: not the one of this program", errSchema)
 	// ErrNoWayDown is returned for a migration that cannot be undone.
 	ErrNoWayDown = errors.New("the migration cannot be undone")
+	// ErrInUse is returned if servers are connected that a migration could disturb.
+	ErrInUse = errors.New("servers are connected")
+
+	errSchema = fmt.Errorf("%w: %w", ErrUnusable, tablestore.ErrOtherVersion)
 )
 
-// migrationLock is the advisory lock under which one process migrates.
-const migrationLock = 0x6c7563697573 // lucius
+const (
+	// migrationLock is the advisory lock under which one process migrates.
+	migrationLock = 0x6c7563697573 // lucius
+	// versionLocks are the advisory locks that sessions hold in shared mode, one for each schema
+	// version of programs. A migration takes those of the programs that its schema does not serve.
+	// invariant: a session of a program of version v is open ⇒ v serves, or is, the schema's version
+	versionLocks = 0x6c756373
+)
 
 // migration brings the schema from the version before it to its own.
 type migration struct {
@@ -149,10 +161,54 @@ func compare(ctx context.Context, db querier) (current int, err error) {
 	switch {
 	case current < wanted:
 		err = fmt.Errorf("%w: it has version %d, and this program needs %d: run lucius postgres migrate", ErrOlderSchema, current, wanted)
-	case current > wanted:
+	case current > wanted && stored[current-1].serves > wanted:
 		err = fmt.Errorf("%w: it has version %d, and this program knows up to %d: use a newer Lucius", ErrNewerSchema, current, wanted)
 	}
 	return current, err
+}
+
+// lockSchema begins a session: it takes the lock of this program's version until the session
+// ends, and refuses a schema on which the program does not work. A session that only waits for a
+// migration reads the schema after it.
+func lockSchema(ctx context.Context, connection *pgx.Conn) error {
+	known, err := migrations()
+	if err != nil {
+		return err
+	}
+	if _, err := connection.Exec(ctx, "SELECT pg_advisory_lock_shared($1::integer, $2::integer)", versionLocks, len(known)); err != nil {
+		return err
+	}
+	if _, err = compare(ctx, connection); errors.Is(err, ErrUnusable) {
+		return err
+	}
+	return nil // [Open] and the first request report other errors.
+}
+
+// lockOut takes the locks of the programs that must not be connected during the migration from
+// one version to another: of all programs, or online of those that do not work on the schema
+// after it. The locks end with the transaction.
+func lockOut(ctx context.Context, tx pgx.Tx, from, to int, online bool) error {
+	all, err := migrations()
+	if err != nil || from == 0 { // A server that starts before its schema is made ends by itself.
+		return err
+	}
+	for v := 1; v <= max(from, to); v++ {
+		if online && to > 0 && v >= all[to-1].serves && v <= to {
+			continue
+		}
+		var free bool
+		if err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1::integer, $2::integer)", versionLocks, v).Scan(&free); err != nil {
+			return err
+		}
+		switch {
+		case free:
+		case online:
+			return fmt.Errorf("%w: those of schema version %d do not work on version %d: stop them first", ErrInUse, v, to)
+		default:
+			return fmt.Errorf("%w: stop those of schema version %d first, or migrate with --online, if they work on version %d", ErrInUse, v, to)
+		}
+	}
+	return nil
 }
 
 // MigrateOptions says how to migrate.
@@ -161,6 +217,9 @@ type MigrateOptions struct {
 	Down bool
 	// Print is called with the statements instead of running them, if there are any. Optional.
 	Print func(sql string) error
+	// Online migrates although servers are connected, if they also work on the schema after it.
+	// Optional.
+	Online bool
 	// All has Print called with the statements of every migration, also of those that were
 	// applied. Optional.
 	All bool
@@ -170,7 +229,8 @@ type MigrateOptions struct {
 // and returns the versions before and after. One process migrates at a time, and all
 // migrations are applied in one transaction, or none. The error wraps [ErrNewerSchema] for a
 // newer schema, [ErrOtherSchema] for one with other migrations, and [ErrNoWayDown] for a
-// migration that cannot be undone.
+// migration that cannot be undone, and [ErrInUse] if servers are connected, or with Online servers
+// that do not work on the new schema.
 func Migrate(ctx context.Context, url string, options MigrateOptions) (from, to int, err error) {
 	connection, err := connect(ctx, url)
 	if err != nil {
@@ -190,8 +250,18 @@ func Migrate(ctx context.Context, url string, options MigrateOptions) (from, to 
 		if options.Down {
 			to = current - 1
 		}
-		if options.Print != nil && len(steps) > 0 {
+		if len(steps) == 0 {
+			return nil
+		}
+		if options.Print != nil {
 			return options.Print("BEGIN;\n" + lock + "\n" + strings.Join(steps, "\n") + "\nCOMMIT;\n")
+		}
+		if err := lockOut(ctx, tx, from, to, options.Online); err != nil {
+			return err
+		}
+		// Changes of running servers wait for the table while this waits for a long query.
+		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '5s'"); err != nil {
+			return err
 		}
 		for _, statements := range steps {
 			if _, err := tx.Exec(ctx, statements); err != nil {
@@ -202,6 +272,9 @@ func Migrate(ctx context.Context, url string, options MigrateOptions) (from, to 
 	})
 	if denied(err) {
 		err = explainDenied(ctx, connection, err)
+	}
+	if answer, ok := errors.AsType[*pgconn.PgError](err); ok && answer.Code == codeLocked {
+		err = fmt.Errorf("another transaction holds a table of Lucius for long: end it, and migrate again: %w", err)
 	}
 	if err != nil {
 		return from, from, fmt.Errorf("migrate the database: %w", err)
@@ -222,6 +295,10 @@ func pending(ctx context.Context, db querier, options *MigrateOptions) (steps []
 	switch {
 	case options.All && options.Print != nil:
 		current = 0
+	case current > len(all) && options.Down:
+		return nil, current, fmt.Errorf("%w: the schema has version %d: use the newer Lucius that migrated it", ErrNewerSchema, current)
+	case current > len(all):
+		return nil, current, nil // This program works on it.
 	case options.Down && current == 0:
 		return nil, 0, fmt.Errorf("%w: the database has no schema of Lucius", ErrNoWayDown)
 	case options.Down && all[current-1].down == "":

@@ -67,6 +67,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	timeout := cmp.Or(options.Timeout, 30*time.Second)
 	pool, err := pgsession.Open(ctx, pgsession.Options{
 		URL: options.URL, Connections: int32(min(cmp.Or(options.Connections, 32), math.MaxInt32)), Timeout: timeout,
+		Begin: lockSchema,
 	})
 	if err != nil {
 		return nil, hideURL(err)
@@ -184,7 +185,7 @@ func (s *Store) read(ctx context.Context, sql string, args ...any) ([]tablestore
 		switch {
 		case err == nil, errors.Is(err, tablestore.ErrCorrupt):
 			return rows, err
-		case pgsession.RolledBack(err), isConnect(err), errors.Is(err, context.DeadlineExceeded), try == maxRetries,
+		case pgsession.RolledBack(err), errors.Is(err, ErrUnusable), isConnect(err), errors.Is(err, context.DeadlineExceeded), try == maxRetries,
 			!sleep(ctx, time.Duration(try)*retryDelay):
 			return nil, unavailable(ctx, err)
 		}
@@ -228,7 +229,8 @@ func (s *Store) usable(ctx context.Context) error {
 	return nil
 }
 
-// SchemaVersion returns the version of the database's schema, which is that of this program.
+// SchemaVersion returns the version that the database's schema had when the store was opened:
+// that of this program, or a newer one on which it works.
 func (s *Store) SchemaVersion() int { return s.version }
 
 // unavailable returns the error for a request that wrote nothing.
