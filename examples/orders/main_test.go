@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // TestMain turns this binary into the application if its arguments say so.
@@ -39,6 +41,30 @@ func TestDemo(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, &out)
 		}
+	}
+}
+
+// An order whose command can never be a job fails in its transaction, with an error that names
+// the fields.
+func TestSubmit_RefusesWhatCanNeverBeAJob(t *testing.T) {
+	t.Parallel()
+	connection, err := pgx.Connect(t.Context(), postgrestest.Database(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = connection.Close(t.Context()) }() // Nothing is lost with it.
+	tx, err := connection.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = lucius.SubmitTx(t.Context(), tx.QueryRow, lucius.Command{TenantID: tenant, SchemaVersion: "1"})
+	refused, ok := errors.AsType[*lucius.Error](err)
+	if !ok || refused.Code != lucius.ProblemCodeInvalidEnvelope || refused.Status != 400 || len(refused.Errors) != 3 ||
+		refused.Errors[0].Pointer != "/request_type" {
+		t.Errorf("answered %v", err)
+	}
+	if err := tx.Commit(t.Context()); !errors.Is(err, pgx.ErrTxCommitRollback) {
+		t.Errorf("the transaction ended with %v", err)
 	}
 }
 
