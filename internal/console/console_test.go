@@ -282,6 +282,10 @@ func TestConsole_SendsOnlyToItself(t *testing.T) {
 	for next, want := range map[string]string{
 		"": "/ui/", "/ui/jobs?q=1": "/ui/jobs?q=1", "//evil.example/ui/": "/ui/", "https://evil.example/ui/": "/ui/",
 		`/ui/\evil`: "/ui/", "/v1/jobs": "/ui/", "javascript:alert(1)": "/ui/",
+		"/ui/../v1/jobs": "/ui/", "/ui/jobs/..": "/ui/", "/ui/%2e%2e/v1/jobs": "/ui/", "/ui/jobs/.%2E/../v1": "/ui/", "/ui/%2e%2e%2fv1": "/ui/",
+		"/ui//evil.example/": "/ui/", "/ui/..//evil.example/": "/ui/", "/ui/%2f%2fevil.example": "/ui/", "/ui/%5cevil": "/ui/",
+		"/ui/./jobs": "/ui/", "/uix": "/ui/", "///evil.example/ui/": "/ui/", "/%2fevil.example/ui/": "/ui/", "\t//evil.example": "/ui/",
+		"/ui/": "/ui/", "/ui/services/ocr%20v2": "/ui/services/ocr%20v2", "/ui/do/dispatch-pause?pause=a//b": "/ui/do/dispatch-pause?pause=a//b",
 	} {
 		if got := local(next); got != want {
 			t.Errorf("%q leads to %q", next, got)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"path"
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
@@ -107,9 +108,12 @@ func (c *Console) signOut(w http.ResponseWriter, r *http.Request) {
 }
 
 // local returns the URL if it is one of the console's, and otherwise that of the first page.
+// A browser resolves dots, even escaped ones, and takes a backslash for a slash, so a path
+// that contains either, or an empty segment, may lead elsewhere.
 func local(next string) string {
 	parsed, err := url.Parse(next)
-	if err != nil || parsed.Scheme != "" || parsed.Host != "" || !strings.HasPrefix(parsed.Path, Path) || strings.Contains(next, `\`) {
+	if err != nil || parsed.Scheme != "" || parsed.Host != "" || !strings.HasPrefix(parsed.Path, Path) ||
+		path.Clean(parsed.Path) != strings.TrimSuffix(parsed.Path, "/") || strings.Contains(next+parsed.Path, `\`) {
 		return Path
 	}
 	return next
