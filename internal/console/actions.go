@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"sync"
 	"unicode"
@@ -22,11 +23,13 @@ type action struct {
 	prepare func(*request) (deed, error)
 	// role is what a user must have for what the action is on. Optional. Defaults to admin.
 	role api.GrantRole
+	// many says that the request selects jobs; the API authorizes its preview.
+	many bool
 }
 
 // MayDo reports whether the user may do what the link to an action is for. It is the one
-// place that decides which actions a page offers; whether they are carried out decides the
-// API.
+// place that decides which actions a page offers, and whose forms it shows; whether they are
+// carried out decides the API.
 func (r *request) MayDo(target string) bool {
 	at, err := url.Parse(target)
 	if err != nil {
@@ -37,22 +40,48 @@ func (r *request) MayDo(target string) bool {
 	if a == nil {
 		return false
 	}
-	role, query := cmp.Or(a.role, api.GrantRoleAdmin), at.Query()
-	tenant := query.Get("tenant_id")
-	if paused := scopeOfPause(query.Get("pause")); paused.Kind == "tenant" {
-		tenant = paused.Name
+	role, query := a.needs(), at.Query()
+	tenant, some := query.Get("tenant_id"), false // some says that the role for some tenant will do
+	switch {
+	case strings.HasPrefix(name, "dispatch-"):
+		paused := scopeIn(query)
+		if paused.Kind == "tenant" {
+			tenant = paused.Name
+		}
+		some = name == "dispatch-pause" && (paused.Kind == "" || paused.Kind == "tenant") // The form asks for the rest.
+	case !strings.HasPrefix(name, "dead-letters") && !strings.HasPrefix(name, "inbox"):
+		// The link to one object does not name its tenant.
+		some = slices.ContainsFunc([]string{"job", "work", "operation", "webhook", "ticked"}, query.Has)
 	}
-	if tenant == "" && !strings.HasPrefix(name, "dead-letters") && !strings.HasPrefix(name, "inbox") {
-		// A form that asks for the scope, and one object, whose tenant the link does not name.
-		one := len(query) == 0 && name == "dispatch-pause"
-		for _, object := range []string{"job", "work", "operation", "webhook", "ticked"} {
-			one = one || query.Has(object)
-		}
-		if one {
-			return len(r.tenants(role)) > 0
-		}
+	if tenant == "" && some {
+		return len(r.tenants(role)) > 0
 	}
 	return r.May(role, tenant)
+}
+
+// needs returns the role that the action takes.
+func (a *action) needs() api.GrantRole { return cmp.Or(a.role, api.GrantRoleAdmin) }
+
+// authorize refuses the form of an action that the user may not do. Of a user with the role
+// for some tenants it looks up the tenant of the job; the ids of its work and its webhooks
+// begin with that of the job.
+func (a *action) authorize(r *request) error {
+	role, query := a.needs(), r.URL.Query()
+	job, _, _ := strings.Cut(cmp.Or(query.Get("job"), query.Get("work"), query.Get("webhook")), ".")
+	may, object := r.MayDo(r.URL.RequestURI()), "what it would change"
+	if may && job != "" && !a.many && !r.May(role, "") && len(r.tenants(api.GrantRoleRead)) > 0 {
+		found, err := call[api.Job](r.api.GetJob(r.Context(), job, nil))
+		if err != nil {
+			return err
+		}
+		may, object = r.May(role, found.TenantID), "tenant "+found.TenantID
+	}
+	if may {
+		return nil
+	}
+	return &refusal{Status: http.StatusForbidden, Problem: api.Problem{
+		Detail: fmt.Sprintf("This takes the role %s for %s, which you do not have.", role, object),
+	}}
 }
 
 // allActions are the actions, made once.
@@ -113,7 +142,7 @@ func actions() map[string]*action {
 		"jobs-resume":      jobsControl("resume", "They continue where they stopped, 20 jobs per second.", false, resumeMany),
 		"operation-cancel": {prepare: cancelOperation},
 		"outbox-retry":     {prepare: retryOutbox},
-		"retry":            {prepare: retryJobs},
+		"retry":            {prepare: retryJobs, many: true},
 		"webhook-replay":   {prepare: replayWebhook},
 		"work-requeue":     {prepare: requeueWork},
 		"work-stall":       {prepare: stallWork},
@@ -129,12 +158,17 @@ type actionForm struct {
 	Fault  string
 }
 
-// plan returns what would be done. It refuses an id that the command line would take for a
+// plan returns what would be done, if the user may do it. It refuses an id that the command line would take for a
 // flag: a link with such an id could make the copied command one for all jobs.
 func (a *action) plan(r *request) (deed, error) {
 	for _, name := range []string{"job", "work", "operation", "webhook", "letter"} {
 		if id := r.FormValue(name); strings.HasPrefix(id, "-") {
 			return deed{}, badInput(fmt.Sprintf("%q is not an id.", id))
+		}
+	}
+	if r.Method != http.MethodPost { // Of a form that is sent decides the API.
+		if err := a.authorize(r); err != nil {
+			return deed{}, err
 		}
 	}
 	return a.prepare(r)

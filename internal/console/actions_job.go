@@ -80,7 +80,7 @@ func jobsControl(verb, text string, danger bool, begin steer) *action {
 				CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,
 			})
 		})
-	}}
+	}, many: true}
 }
 
 func cancelMany(ctx context.Context, c *api.Client, key *api.IdempotencyKey, request *api.BulkRequest) (*http.Response, error) {

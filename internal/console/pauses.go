@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,15 +101,21 @@ func scopeOfPause(id string) scope {
 // scopeOf returns the scope that the request's parameters name: by its id, by a parameter
 // of its kind, or by what was entered into the form. It is empty if there is none yet.
 func scopeOf(r *request) scope {
-	if id := r.FormValue("pause"); id != "" {
+	_ = r.FormValue("pause") // It parses the form.
+	return scopeIn(r.Form)
+}
+
+// scopeIn is [scopeOf] by the parameters.
+func scopeIn(query url.Values) scope {
+	if id := query.Get("pause"); id != "" {
 		return scopeOfPause(id)
 	}
 	for _, kind := range scopeKinds {
-		if name := r.FormValue(kind); name != "" {
+		if name := query.Get(kind); name != "" {
 			return scope{Kind: kind, Name: name}
 		}
 	}
-	return scope{Kind: r.FormValue("kind"), Name: strings.TrimSpace(r.FormValue("name"))}
+	return scope{Kind: query.Get("kind"), Name: strings.TrimSpace(query.Get("name"))}
 }
 
 // words says what the scope is.

@@ -89,6 +89,51 @@ func TestActions_AreOfferedToThoseWhoMayDoThem(t *testing.T) {
 	}
 }
 
+// A form that its user may not send does not open, whoever made the link to it.
+func TestForms_OpenForThoseWhoMaySendThem(t *testing.T) {
+	t.Parallel()
+	own, foreign := runningJob(), runningJob()
+	foreign.JobID, foreign.TenantID = "j2", "tenant_b"
+	b := newBrowser(t, map[string]any{
+		"GET /v1/jobs/j1": own, "GET /v1/jobs/j2": foreign, "POST /v1/admin/cancellations": api.OperationPreview{Matched: 2},
+		"GET /v1/work/j1.0.1": api.WorkItem{WorkID: "j1.0.1"},
+	})
+	status := func(token, target string) int {
+		b.token = token
+		return b.send(http.MethodGet, "/ui/do/"+target, nil).Code
+	}
+	for name := range allActions() {
+		target := name + "?job=j1&work=j1.0.1&webhook=j1.0&operation=o&tenant_id=tenant_a"
+		if strings.HasPrefix(name, "dispatch-") {
+			target = name + "?tenant=tenant_a"
+		}
+		if got := status("reader", target); got != http.StatusForbidden {
+			t.Errorf("a reader is shown the form %s: %d", target, got)
+		}
+		if strings.HasPrefix(name, "jobs-") || name == "retry" {
+			continue // It has a preview.
+		}
+		if got := status("good", target); got != http.StatusOK {
+			t.Errorf("an operator is not shown the form %s: %d", target, got)
+		}
+	}
+	for target, want := range map[string]int{
+		"job-cancel?job=j1": 200, "job-rerun?job=j1": 200, "work-stall?work=j1.0.1&job=j1": 200, "webhook-replay?webhook=j1.0": 200,
+		"job-cancel?job=j2": 403, "job-rerun?job=j2": 403, "work-stall?work=j2.0.1": 403, "webhook-replay?webhook=j2.0": 403,
+		"job-cancel?job=missing": 404, "jobs-cancel?tenant_id=tenant_a": 200, "jobs-cancel?tenant_id=tenant_b": 403, "jobs-cancel": 403,
+		"outbox-retry?tenant_id=tenant_a": 200, "outbox-retry": 403, "outbox-retry?job=j2": 403,
+		"dispatch-pause": 200, "dispatch-pause?tenant=tenant_a": 200, "dispatch-pause?kind=tenant&name=tenant_a": 200,
+		"dispatch-pause?tenant=tenant_b": 403, "dispatch-pause?kind=tenant&name=tenant_b": 403, "dispatch-pause?service=ocr": 403,
+		"dispatch-resume?pause=tenant:tenant_a": 200, "dispatch-resume?pause=service:ocr": 403, "dispatch-resume": 403,
+		"dead-letters-purge": 403, "inbox-retry?command=c": 403,
+	} {
+		if got := status("bound", target); got != want {
+			t.Errorf("an operator of tenant_a gets the form %s with %d, want %d", target, got, want)
+		}
+	}
+	has(t, b.send(http.MethodGet, "/ui/do/job-cancel?job=j2", nil).Body.String(), "This takes the role submit for tenant tenant_b, which you do not have.")
+}
+
 // Workers choose codes and messages; lists shorten long ones.
 func TestLists_ShortenLongFaults(t *testing.T) {
 	t.Parallel()
