@@ -2964,6 +2964,15 @@ type Overview struct {
 	// Circuits The open circuits of all processes, and those of this process that are half-open. The pull queue has none.
 	Circuits []Circuit `json:"circuits"`
 
+	// CompleteSince Since when rates, durations and totals miss nothing. This is later than `since` if a
+	// process crashed, or if it never learned whether a change was made: what happened
+	// before may be counted too low. If several processes use the store, the crash of one
+	// shows after half an hour.
+	//
+	//
+	// Example: 2026-01-26T17:30:12.000Z
+	CompleteSince Time `json:"complete_since"`
+
 	// Ended Ended jobs by state. FAILED_FINAL is a failure.
 	//
 	// Example: {"SUCCEEDED":{"last_hour":{"count":73,"error_rate":0,"failed":0,"over_seconds":3640,"per_second":0.02},"last_minute":{"count":2,"error_rate":0,"failed":0,"over_seconds":100,"per_second":0.02},"total":4711}}
@@ -3030,7 +3039,7 @@ type Overview struct {
 	Running int `json:"running"`
 
 	// Since When counting began. An orderly restart keeps the counts; a crash loses those of up
-	// to ten seconds.
+	// to ten seconds, see `complete_since`.
 	//
 	//
 	// Example: 2026-01-20T08:00:00.000Z
@@ -3830,6 +3839,15 @@ type ServiceList struct {
 	// Example: queue
 	Bus Bus `json:"bus"`
 
+	// CompleteSince Since when rates, durations and totals miss nothing. This is later than `since` if a
+	// process crashed, or if it never learned whether a change was made: what happened
+	// before may be counted too low. If several processes use the store, the crash of one
+	// shows after half an hour.
+	//
+	//
+	// Example: 2026-01-26T17:30:12.000Z
+	CompleteSince Time `json:"complete_since"`
+
 	// Exact Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
 	// process uses the store, except after a crash until it has counted once. With several
 	// processes, each knows what the others had counted up to ten seconds ago.
@@ -3842,7 +3860,7 @@ type ServiceList struct {
 	Services []Service `json:"services"`
 
 	// Since When counting began. An orderly restart keeps the counts; a crash loses those of up
-	// to ten seconds.
+	// to ten seconds, see `complete_since`.
 	//
 	//
 	// Example: 2026-01-20T08:00:00.000Z

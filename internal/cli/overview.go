@@ -84,7 +84,7 @@ func showState(p *page, now state) {
 	if !all.Exact {
 		exact = "estimated"
 	}
-	p.line("%s  %s, as of %s", p.style(bold, "Lucius"), exact, p.ago(all.AsOf.Time))
+	p.line("%s  live jobs and steps %s, as of %s", p.style(bold, "Lucius"), exact, p.ago(all.AsOf.Time))
 	if now.fault != "" {
 		p.line("%s", p.style(red, "Not current, trying again: "+plain(now.fault)))
 	}
@@ -121,6 +121,11 @@ func showState(p *page, now state) {
 		}
 	}
 	p.table([]string{"JOBS", "LAST MINUTE", "PER SECOND", "LAST HOUR", "TOTAL"}, rows)
+	counted := "Counting began " + p.ago(all.Since.Time)
+	if all.CompleteSince.After(all.Since.Time) {
+		counted += fmt.Sprintf("; some counts were lost, last %s, as by a crash", p.ago(all.CompleteSince.Time))
+	}
+	p.line("%s", p.style(faint, counted))
 	if len(now.Services) > 0 {
 		p.line("")
 		showServices(p, api.ServiceList{Services: now.Services})

@@ -20,7 +20,7 @@ func busy() (api.Overview, api.ServiceList) {
 		}
 	}
 	all := api.Overview{
-		Exact: true, AsOf: at(2 * time.Second), Since: at(time.Hour), Jobs: map[string]int{"DISPATCHING": 12, "PAUSED": 1}, Backlog: 11, Running: 2,
+		Exact: true, AsOf: at(2 * time.Second), Since: at(time.Hour), CompleteSince: at(5 * time.Minute), Jobs: map[string]int{"DISPATCHING": 12, "PAUSED": 1}, Backlog: 11, Running: 2,
 		Accepted: rates(30, 400, 5000), Ended: map[string]api.Rates{"SUCCEEDED": rates(28, 390, 4900), "FAILED_FINAL": rates(1, 3, 9)},
 		OldestWaiting: api.OldestWaiting{Service: "embed", StepType: "EMBED", At: at(90 * time.Second), Seconds: 90}, OldestPendingSeconds: new(4.2),
 		Inbox:    &api.InboxCounts{Refused: 2, OldestRefusedAt: at(time.Hour), Waiting: 14, OldestWaitingAt: at(12 * time.Minute)},
@@ -77,7 +77,7 @@ func TestOverview_IsLive(t *testing.T) {
 	l := newLine(t, server.URL)
 	l.Terminal = true
 	err := cli.Run(ctx, cli.Root(&l.Env), []string{"overview", "--interval", "100ms"})
-	if out := l.out.String(); err != nil || strings.Count(out, "Lucius") < 2 || !strings.Contains(out, "\x1b[21F\x1b[1mLucius") {
+	if out := l.out.String(); err != nil || strings.Count(out, "Lucius") < 2 || !strings.Contains(out, "\x1b[22F\x1b[1mLucius") {
 		t.Errorf("%v\n%q", err, out)
 	}
 }

@@ -169,7 +169,7 @@ func TestFlow_Page(t *testing.T) {
 	}}
 	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/flow")
-	has(t, page, `href="/ui/services/ocr"`, "3,000 ready · no worker", `class="node bad"`, "Estimated counts as of ", "10:02:30 UTC", "&lt;script&gt;",
+	has(t, page, `href="/ui/services/ocr"`, "3,000 ready · no worker", `class="node bad"`, "Live jobs and steps are estimated as of ", "10:02:30 UTC", "&lt;script&gt;",
 		`href="/ui/flow?protocol=doc_ingest"`)
 	hasNot(t, page, "<script>alert", "style=")
 	page = b.get(t, "/ui/flow?protocol=doc_ingest")
@@ -236,6 +236,28 @@ func TestRate_InWords(t *testing.T) {
 	for perSecond, want := range map[float64]string{0: "0/s", 41.6: "41.6/s", 1: "1/s", 1234: "1,234/s", 0.5: "30/min", 0.01: "36/h"} {
 		if got := rate(perSecond); got != want {
 			t.Errorf("%g is %s, not %s", perSecond, got, want)
+		}
+	}
+}
+
+// A crash lowers the rates and totals of what happened before it.
+func TestCounts_SayWhenSomeWereLost(t *testing.T) {
+	t.Parallel()
+	answers := everything()
+	overview := answers["GET /v1/admin/overview"].(api.Overview)
+	overview.Since, overview.CompleteSince = ago(3*time.Hour), ago(3*time.Hour)
+	b := newBrowser(t, answers)
+	for _, lost := range []bool{false, true} {
+		if lost {
+			overview.CompleteSince = ago(5 * time.Minute)
+		}
+		b.set("GET /v1/admin/overview", overview)
+		for _, page := range []string{"", "flow", "services", "services/ocr"} {
+			shown := b.get(t, "/ui/"+page)
+			has(t, shown, "Counting began <time")
+			if strings.Contains(shown, "some counts were lost, last <time") != lost {
+				t.Errorf("%q says that counts were lost: %t", page, !lost)
+			}
 		}
 	}
 }

@@ -26,7 +26,7 @@ func TestServices_AsATable(t *testing.T) {
 	s.overview.Accepted.ByMinute = &api.MinuteCounts{Counts: minutes(1, 50, 7), Failed: minutes()}
 	b := newBrowser(t, serving(s))
 	page := b.get(t, "/ui/services")
-	has(t, page, `<a href="/ui/services/ocr">ocr</a> <span class="pill bad">no worker</span>`, `<td data-label="ready" class="r">3,000</td>`, "&lt;script&gt;", "41.7/s", "Exact counts as of", `data-copy="lucius services"`,
+	has(t, page, `<a href="/ui/services/ocr">ocr</a> <span class="pill bad">no worker</span>`, `<td data-label="ready" class="r">3,000</td>`, "&lt;script&gt;", "41.7/s", "Live jobs and steps are exact as of", `data-copy="lucius services"`,
 		`data-chart="{&#34;from&#34;:1769504580,&#34;series&#34;:[{&#34;label&#34;:&#34;accepted&#34;`, "accepted: at most 50, now 7", "<rect")
 	hasNot(t, page, "<script>alert", "style=")
 	b = newBrowser(t, quiet())

@@ -78,6 +78,8 @@ type sheet struct {
 	AsOf     time.Time                         `json:"as_of"` // when it was stored
 	Since    time.Time                         `json:"since"` // when counting began
 	Complete bool                              `json:"complete,omitempty"`
+	Whole    bool                              `json:"whole,omitempty"` // its process ended in good order, and counted every event
+	Lost     time.Time                         `json:"lost,omitzero"`   // when an event may last have been missed
 	Live     tally                             `json:"live"`
 	Accepted window                            `json:"accepted"`
 	Refused  window                            `json:"refused"`   // commands
@@ -114,6 +116,7 @@ func (s *sheet) add(other *sheet) {
 	if other.Since.Before(s.Since) {
 		s.Since = other.Since
 	}
+	s.lose(other.Lost)
 	s.Live.add(&other.Live, 1, 1)
 	for i, w := range s.windows() {
 		w.add(other.windows()[i])
@@ -131,6 +134,22 @@ func (s *sheet) add(other *sheet) {
 		sum.Waited.add(a.Waited)
 		sum.Queued.add(a.Queued)
 	}
+}
+
+// lose records that an event may have been missed at that time.
+func (s *sheet) lose(at time.Time) {
+	if at.After(s.Lost) {
+		s.Lost = at
+	}
+}
+
+// crashed returns when the sheet's process crashed, at the latest, and the zero time if it
+// has not. A process that lives stores its sheet in time.
+func (s *sheet) crashed(now time.Time) time.Time {
+	if s.Whole || now.Sub(s.AsOf) < silence/4+freshSheet {
+		return time.Time{}
+	}
+	return s.AsOf.Add(freshSheet)
 }
 
 // subtract subtracts the counts of other, whose events are older than the windows.
@@ -364,6 +383,8 @@ func (c *Census) Unsure() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.live.whole, c.live.unsure = false, true
+	c.own.lose(tablestore.Now())
+	c.dirty = true
 	if c.exact {
 		c.exact, c.asOf = false, tablestore.Now()
 	}

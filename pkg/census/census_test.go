@@ -1,6 +1,7 @@
 package census_test
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
@@ -267,6 +269,88 @@ func TestRestart_KeepsAllCountsAfterAnOrderlyStop(t *testing.T) {
 		must(t, p.RunOnce(t.Context()))
 		if report := p.Report(); report.Exact || p.service("ocr").Queued != 4 || !report.AsOf.Equal(crashed.Truncate(time.Millisecond)) {
 			t.Errorf("after a crash: %+v", report)
+		}
+	})
+}
+
+// A crash loses the events since the sheet was stored. The next process knows since when no
+// event is missing; an orderly stop loses none.
+func TestRestart_SaysSinceWhenNoEventIsMissing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		began := p.Report().Since
+		complete := func(after string, accepted int, since time.Time) {
+			t.Helper()
+			report := p.Report()
+			if got := int(report.Accepted.Total); got != accepted || !report.Since.Equal(began) || !report.Complete.Equal(since) {
+				t.Errorf("after %s %d jobs were accepted since %s, with none missing since %s; want %d, %s, %s",
+					after, got, report.Since, report.Complete, accepted, began, since)
+			}
+		}
+		p.submit("ocr")
+		complete("the start", 1, began)
+		time.Sleep(time.Minute)
+		must(t, p.Close(t.Context(), true))
+		p = start(t, p.store, "")
+		complete("an orderly stop", 1, began)
+
+		must(t, p.RunOnce(t.Context()))
+		p.serial = 100
+		p.submit("ocr") // The crash loses it.
+		time.Sleep(time.Minute)
+		restart := tablestore.Now()
+		p = start(t, p.store, "")
+		complete("a crash", 1, restart)
+		p.walk(nil)
+		if report := p.Report(); !report.Exact || p.service("ocr").Queued != 2 {
+			t.Errorf("%d are queued, exact %t", p.service("ocr").Queued, report.Exact)
+		}
+		complete("the walk after a crash", 1, restart)
+		time.Sleep(time.Minute)
+		must(t, p.Close(t.Context(), true))
+		p = start(t, p.store, "")
+		complete("an orderly stop after a crash", 1, restart)
+
+		time.Sleep(time.Minute)
+		p.Unsure()
+		complete("a commit with an unknown outcome", 1, tablestore.Now())
+		time.Sleep(time.Minute)
+		restart = tablestore.Now()
+		must(t, p.Close(t.Context(), false)) // Requests were still under way.
+		p = start(t, p.store, "")
+		complete("a stop in the midst of changes", 1, restart)
+	})
+}
+
+// Replicas learn from a sheet that is no longer stored that its process has crashed.
+func TestReplicas_KnowSinceWhenNoEventIsMissing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{Split: true})
+		a, b, c := start(t, store, "a"), start(t, store, "b"), start(t, store, "c")
+		began := a.Report().Since
+		for _, p := range []*process{a, b, c} {
+			p.submit("ocr")
+			must(t, p.RunOnce(t.Context()))
+		}
+		must(t, b.Close(t.Context(), true))
+		stored := tablestore.Now()
+		c.submit("ocr") // c crashes before it stores this.
+		for range 18 {
+			time.Sleep(10 * time.Minute)
+			must(t, a.RunOnce(t.Context()))
+			want := began
+			if tablestore.Now().Sub(stored) > 31*time.Minute {
+				want = stored.Add(30 * time.Second)
+			}
+			if got := a.Report().Complete; !got.Equal(want) {
+				t.Errorf("after %s no event is missing since %s, want %s", tablestore.Now().Sub(stored), got, want)
+			}
+		}
+		row := tablestore.Key{Table: a.ledger.Tables().Queue, Partition: "census", Row: tablestore.Join("replica", "c")}
+		if _, err := store.Get(t.Context(), row); !errors.Is(err, tablestore.ErrNotFound) {
+			t.Errorf("the row of c: %v", err)
 		}
 	})
 }

@@ -11,7 +11,8 @@
 // A sheet holds gauges (live jobs by state, their active steps by phase, and the ages of
 // both) and counters (accepted and ended jobs, refused commands, publishes, started attempts,
 // and ended attempts with their durations, in windows of an hour). The counters of the
-// processes add up.
+// processes add up. A crash loses the events that its process had not stored, so a sheet says
+// when it may last have missed one.
 //
 // The gauges are exact if no other process writes the store: after a crash, one walk of the
 // reconciler over the live jobs counts them again, and then every commit keeps them exact.

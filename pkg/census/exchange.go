@@ -50,6 +50,9 @@ func (c *Census) Open(ctx context.Context) error {
 	c.mu.Lock()
 	c.own, c.exact, c.asOf = stored, stored.Complete, stored.AsOf
 	c.own.Pollers = nil
+	if !stored.Whole {
+		c.own.lose(tablestore.Now())
+	}
 	c.mu.Unlock()
 	return c.store(ctx, false) // After a crash, the row must not count as exact.
 }
@@ -86,10 +89,10 @@ func (c *Census) RunOnce(ctx context.Context) error {
 func (c *Census) Close(ctx context.Context, orderly bool) error { return c.store(ctx, orderly) }
 
 // store writes the own sheet under its ETag, so that an earlier write that lands late fails.
-// complete says that the sheet will count all live jobs until the next start. If the row is
+// orderly says that the sheet will miss no event until the next start. If the row is
 // gone, another process has merged it into the base while this one was suspended, so store
 // subtracts what it held.
-func (c *Census) store(ctx context.Context, complete bool) error {
+func (c *Census) store(ctx context.Context, orderly bool) error {
 	var pollers, polls []workqueue.Poller
 	if !c.cfg.Exclusive && c.cfg.Queue != nil {
 		pollers, polls = c.pollers(), c.cfg.Queue.LastPolls()
@@ -117,8 +120,8 @@ func (c *Census) store(ctx context.Context, complete bool) error {
 			c.stored = nil
 		}
 		c.dirty = false
-		c.own.AsOf, c.own.Complete, c.own.Pollers = tablestore.Now(), complete && c.exact, pollers
-		c.own.Polls = polls
+		c.own.AsOf, c.own.Complete, c.own.Pollers = tablestore.Now(), orderly && c.exact, pollers
+		c.own.Whole, c.own.Polls = orderly, polls
 		c.own.prune(c.own.AsOf)
 		data, err = encode(c.own)
 		return data, err
@@ -173,6 +176,7 @@ func (c *Census) read(ctx context.Context) error {
 		}
 		for _, one := range silent {
 			base.add(one)
+			base.lose(one.crashed(tablestore.Now()))
 		}
 		base.prune(tablestore.Now())
 		err = c.storeMerged(ctx, base, &kept, gone)

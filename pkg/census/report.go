@@ -17,8 +17,11 @@ type Report struct {
 	// Otherwise they are approximate, as of AsOf.
 	Exact bool
 	AsOf  time.Time
-	// Since is when counting began.
-	Since    time.Time
+	// Since is when counting began, and Complete since when no event is missing: the last
+	// crash loses what its process had not stored. Several processes learn of the crash of
+	// one of them within 31 minutes.
+	Since, Complete time.Time
+
 	Jobs     map[statemachine.JobState]int // live jobs
 	Accepted Rates                         // jobs
 	Refused  Rates                         // commands; all count as failures
@@ -93,6 +96,7 @@ func (c *Census) ReportOf(protocol string, kinds ...ledger.WorkKind) *Report {
 		out.AsOf = cmp.Or(c.base.AsOf, c.own.Since)
 		for _, other := range c.others {
 			sum.add(other)
+			sum.lose(other.crashed(now))
 			recent := now.Sub(other.AsOf) <= freshSheet
 			for _, poller := range other.Pollers {
 				poller.Waiting = poller.Waiting && recent
@@ -104,6 +108,10 @@ func (c *Census) ReportOf(protocol string, kinds ...ledger.WorkKind) *Report {
 		}
 	case !c.exact:
 		out.AsOf = cmp.Or(c.asOf, c.own.Since)
+	}
+	out.Complete = sum.Since
+	if sum.Lost.After(sum.Since) {
+		out.Complete = sum.Lost
 	}
 	out.Since, out.Accepted, out.Refused = sum.Since, sum.Accepted.rates(now, sum.Since), sum.Refused.rates(now, sum.Since)
 	out.Published, out.Started = sum.Publish.rates(now, sum.Since), sum.Started.rates(now, sum.Since)

@@ -33,7 +33,8 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params 
 	}
 	report := e.Census.ReportOf(protocol, kinds...)
 	out := api.ServiceList{
-		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Services: []api.Service{},
+		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
+		CompleteSince: api.NewTime(report.Complete), Services: []api.Service{},
 	}
 	now := time.Now()
 	for i := range report.Services {
@@ -115,7 +116,8 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 	}
 	report, found := e.Census.Report(), e.Reconciler.Report()
 	out := api.Overview{
-		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since), Jobs: map[string]int{},
+		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
+		CompleteSince: api.NewTime(report.Complete), Jobs: map[string]int{},
 		Accepted: ratesOf(report.Accepted, params.Minutes), Refused: ratesOf(report.Refused, params.Minutes),
 		Published: ratesOf(report.Published, params.Minutes), Started: ratesOf(report.Started, params.Minutes),
 		OldestJobAt: api.NewTime(report.OldestJob), OldestRunningAt: api.NewTime(report.OldestRunning),

@@ -4093,10 +4093,19 @@ export interface components {
             /**
              * Format: date-time
              * @description When counting began. An orderly restart keeps the counts; a crash loses those of up
-             *     to ten seconds.
+             *     to ten seconds, see `complete_since`.
              * @example 2026-01-20T08:00:00.000Z
              */
             since: string;
+            /**
+             * Format: date-time
+             * @description Since when rates, durations and totals miss nothing. This is later than `since` if a
+             *     process crashed, or if it never learned whether a change was made: what happened
+             *     before may be counted too low. If several processes use the store, the crash of one
+             *     shows after half an hour.
+             * @example 2026-01-26T17:30:12.000Z
+             */
+            complete_since: string;
             /** @description The services. */
             services: components["schemas"]["Service"][];
         };
@@ -4175,10 +4184,19 @@ export interface components {
             /**
              * Format: date-time
              * @description When counting began. An orderly restart keeps the counts; a crash loses those of up
-             *     to ten seconds.
+             *     to ten seconds, see `complete_since`.
              * @example 2026-01-20T08:00:00.000Z
              */
             since: string;
+            /**
+             * Format: date-time
+             * @description Since when rates, durations and totals miss nothing. This is later than `since` if a
+             *     process crashed, or if it never learned whether a change was made: what happened
+             *     before may be counted too low. If several processes use the store, the crash of one
+             *     shows after half an hour.
+             * @example 2026-01-26T17:30:12.000Z
+             */
+            complete_since: string;
             /**
              * @description Live jobs by state.
              * @example {
