@@ -101,6 +101,7 @@ func TestGuidesReceiver_TakesEachEndOfAJob(t *testing.T) {
 
 func TestGuidesReceiver_RefusesWhatLuciusDidNotSign(t *testing.T) {
 	t.Parallel()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	url, _ := guideReceiver(t, "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
 	for name, headers := range map[string]map[string]string{
 		"no header":         {},
@@ -115,7 +116,7 @@ func TestGuidesReceiver_RefusesWhatLuciusDidNotSign(t *testing.T) {
 		for key, value := range headers {
 			request.Header.Set(key, value)
 		}
-		response, err := http.DefaultClient.Do(request)
+		response, err := client.Do(request)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
