@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,6 +24,29 @@ func TestHostile_SlowClients(t *testing.T) {
 		attacks.Go(func() { f.allAtOnce(100, f.sendSlowBody("", "unauthenticated")) })
 		attacks.Wait()
 	})
+}
+
+// TestHostile_SlowClientsDoNotHoldUpAStop sends bodies and headers that hardly arrive, and
+// reads no answers, while the server stops: it ends in good order, long before its grace.
+func TestHostile_SlowClientsDoNotHoldUpAStop(t *testing.T) {
+	t.Parallel()
+	f := startAttacked(t, "--shutdown-grace", "3m")
+	for _, text := range []string{
+		"GET /v1/jobs HTTP/1.1\r\nHost: localhost\r\nX-Slow: ",
+		f.posting(f.token, "/v1/commands", "Content-Length: 100000\r\n"), f.posting("", "/v1/commands", "Content-Length: 100000\r\n"),
+		f.posting("", "/ui/sign-in", "Content-Length: 100000\r\n"),
+		strings.Repeat("GET /docs HTTP/1.1\r\nHost: localhost\r\n\r\n", 50), // Its answers are not read.
+	} {
+		conn := f.dialDeaf(t)
+		if _, err := io.WriteString(conn, text); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.HasPrefix(text, "GET /docs") {
+			go drip(conn, "a", time.Second)
+		}
+	}
+	f.untilUnderWay("the slow clients", func(n int) bool { return n >= 3 })
+	f.terminate() // It fails after a minute.
 }
 
 // sendSlowHeaders fails unless the connection ends without an answer.

@@ -71,7 +71,7 @@ func RequestID(ctx context.Context) string { return requestStateOf(ctx).id }
 
 // Answer makes the server answer a request with the value.
 func (s *Server) Answer(w http.ResponseWriter, r *http.Request, value any) {
-	r = r.WithContext(context.WithValue(r.Context(), requestStateKey{}, &requestState{ResponseWriter: w}))
+	r = r.WithContext(context.WithValue(r.Context(), requestStateKey{}, &requestState{ResponseWriter: w, transfers: &s.transfers}))
 	s.respond.answer(w, r, http.StatusOK, value, nil)
 }
 

@@ -146,7 +146,6 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	if r.ContentLength <= limit {
 		body, err := e.readInShare(w, r, control)
 		if err == nil {
-			_ = control.SetReadDeadline(time.Time{}) // The body's deadline must not end a request that waits.
 			return body, nil
 		}
 		if gone := context.Cause(r.Context()); gone != nil && errors.Is(err, gone) {

@@ -47,6 +47,9 @@ type requestState struct {
 	// nothing to audit.
 	previewed bool
 
+	transfers *transfers
+	sending   bool // The answer is on its way to the client.
+
 	conn *trackedConn
 	kept bool  // The request keeps its connection, see LimitConnections.
 	long bool  // The request is a long poll or a stream.
@@ -83,9 +86,20 @@ func (state *requestState) Write(data []byte) (int, error) {
 	if state.status == 0 {
 		state.status = http.StatusOK
 	}
+	if !state.sending {
+		state.sending = true
+		state.transfers.begin(state, sending)
+	}
 	n, err := state.ResponseWriter.Write(data)
 	state.bytes += int64(n)
 	return n, err
+}
+
+// sent records that nothing more is sent.
+func (state *requestState) sent() {
+	if state.sending {
+		state.transfers.end(state, sending)
+	}
 }
 
 // Unwrap lets [http.ResponseController] find the connection.

@@ -65,8 +65,9 @@ type Server struct {
 	trees   *fairLimiter // in bytes; decoded bodies
 	reads   *fairLimiter // in bytes; rows read from the store for answers, and their encoded form
 
-	ended chan struct{} // Closed by Drain.
-	drain sync.Once
+	transfers transfers
+	ended     chan struct{} // Closed by Drain.
+	drain     sync.Once
 }
 
 // New returns a server for config. The error names an invalid field, a metric that
@@ -95,7 +96,7 @@ func New(config Config) (*Server, error) {
 		bodies: newFairLimiter(bodies, refuses, problem.Newf(problem.RateLimited,
 			"The caller already has its share of the %d MiB that bodies in hand may take.", bodies>>20)),
 		trees: newFairLimiter(maxTrees, queues, nil), reads: newFairLimiter(maxReads, queues, nil),
-		ended: make(chan struct{}),
+		transfers: transfers{open: map[*requestState]direction{}}, ended: make(chan struct{}),
 	}
 	guard := newGuard(config, s.respond)
 	s.router.Use(guard.middleware)
@@ -126,9 +127,13 @@ func New(config Config) (*Server, error) {
 
 // Drain makes the server refuse new requests under /v1/ with shutting_down, report
 // at readyz that it is not ready, and answer the requests that wait. Requests under
-// way continue. It returns immediately and may be called again.
+// way continue, but a client has only a few seconds left to send its body or to read its
+// answer. It returns immediately and may be called again.
 func (s *Server) Drain() {
-	s.drain.Do(func() { close(s.ended) })
+	s.drain.Do(func() {
+		close(s.ended)
+		s.transfers.drain()
+	})
 	s.streams.end()
 	s.waits.end()
 }
@@ -165,6 +170,7 @@ var validRequestID = regexp.MustCompile(`^[A-Za-z0-9._-]{1,128}$`)
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	state := &requestState{
 		ResponseWriter: w, id: r.Header.Get(requestIDHeader), method: r.Method, route: unmatched, begun: time.Now(),
+		transfers: &s.transfers,
 	}
 	if !validRequestID.MatchString(state.id) {
 		state.id = rand.Text()
@@ -175,11 +181,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	state.conn, _ = r.Context().Value(trackedConnKey{}).(*trackedConn)
 	state.conn.keep(0) // A new connection may replace this one until the request is admitted.
 	if r.ContentLength != 0 {
-		// The limit also holds for a refused request, because net/http reads the rest of
-		// the body before it answers. readBody lifts it. A writer without a connection
-		// has no deadlines, and needs none.
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.config.BodyTimeout))
+		body := s.transfers.receive(state, r.Body, state.begun.Add(s.config.BodyTimeout))
+		r.Body = body
+		defer body.finish()
 	}
+	defer state.sent()
 	r = r.WithContext(context.WithValue(r.Context(), requestStateKey{}, state))
 	if r.Method == http.MethodHead {
 		r.Method = http.MethodGet // net/http drops the body of the response.
