@@ -209,7 +209,7 @@ func TestChart_RunsReplicasOnPostgreSQL(t *testing.T) {
 			t.Errorf("the pod is %+v", pod)
 		}
 	}
-	if args := migration.Spec.Template.Spec.Containers[0].Args; !slices.Equal(args, []string{"postgres", "migrate", "--grant", "lucius_server"}) {
+	if args := migration.Spec.Template.Spec.Containers[0].Args; !slices.Equal(args, []string{"postgres", "migrate", "--online", "--grant", "lucius_server"}) {
 		t.Errorf("the migration runs %v", args)
 	}
 
@@ -221,7 +221,7 @@ func TestChart_RunsReplicasOnPostgreSQL(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if args := manifest[batchv1.Job](t, made, "migration.yaml").Spec.Template.Spec.Containers[0].Args; !slices.Equal(args, []string{"postgres", "migrate"}) {
+	if args := manifest[batchv1.Job](t, made, "migration.yaml").Spec.Template.Spec.Containers[0].Args; !slices.Equal(args, []string{"postgres", "migrate", "--online"}) {
 		t.Errorf("without a role, the migration runs %v", args)
 	}
 }
