@@ -19,7 +19,7 @@ import (
 const leastRights = `CREATE ROLE lucius_server LOGIN PASSWORD 'hunter2'; GRANT USAGE ON SCHEMA lucius TO lucius_server;
 	GRANT SELECT ON lucius.migrations TO lucius_server; GRANT SELECT, INSERT, UPDATE, DELETE ON lucius.rows TO lucius_server`
 
-const inboxRights = "GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO lucius_server; GRANT SELECT, INSERT ON lucius.inbox_owner TO lucius_server"
+const inboxRights = "GRANT SELECT, UPDATE, DELETE ON lucius.inbox TO lucius_server; GRANT SELECT, INSERT, UPDATE ON lucius.inbox_owner TO lucius_server"
 
 // roleSite is a database whose server has a role of its own.
 type roleSite struct {
