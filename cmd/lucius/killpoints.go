@@ -127,6 +127,11 @@ type wholeStore struct {
 	store tablestore.AtomicStore
 }
 
+// GetAll implements [tablestore.AtomicStore].
+func (s *wholeStore) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
+	return s.store.GetAll(ctx, keys)
+}
+
 // CommitAll implements [tablestore.AtomicStore].
 func (s *wholeStore) CommitAll(
 	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),

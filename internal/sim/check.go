@@ -183,11 +183,28 @@ func (c *checker) committedAll(who actor, batches []tablestore.Batch) {
 		c.partial = slices.ContainsFunc(batches[i+1:], func(later tablestore.Batch) bool {
 			return later[0].Key.Table == tableLedger && later[0].Key.Partition == batch[0].Key.Partition
 		})
+		if batch.Clears() {
+			batch = c.removals(batch[0].Key)
+		}
+		if len(batch) == 0 {
+			continue
+		}
 		c.committed(who, batch, c.before(batch))
 		if batch[0].Key.Table == tableLedger {
 			who.op = nil // A waiting worker's claim in the same write does not stem from the report.
 		}
 	}
+}
+
+// removals returns the removal of each row of a partition that is cleared.
+func (c *checker) removals(of tablestore.Key) (batch tablestore.Batch) {
+	for key := range c.rows {
+		if key.Table == of.Table && key.Partition == of.Partition {
+			batch = append(batch, tablestore.Op{Verb: tablestore.Discard, Key: key})
+		}
+	}
+	slices.SortFunc(batch, func(a, b tablestore.Op) int { return cmp.Compare(a.Key.Row, b.Key.Row) })
+	return batch
 }
 
 // told checks that a change that the process reveals, for instance to the receiver of a

@@ -36,6 +36,20 @@ func (s atomicPort) Commit(ctx context.Context, batch tablestore.Batch) ([]table
 	return etags[0], nil
 }
 
+// GetAll implements [tablestore.AtomicStore].
+func (s atomicPort) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
+	r := s.park(ctx, verbGet, fmt.Sprint(keys), func() reply {
+		rows, err := s.store.GetAll(context.Background(), keys)
+		position := 0
+		for _, key := range keys {
+			position = max(position, s.w.disk.last(key.Table, key.Partition))
+		}
+		return reply{rows, err, position}
+	})
+	rows, _ := r.value.([]tablestore.Row)
+	return rows, r.err
+}
+
 // CommitAll implements [tablestore.AtomicStore].
 func (s atomicPort) CommitAll(
 	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),

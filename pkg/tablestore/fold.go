@@ -1,5 +1,7 @@
 package tablestore
 
+import "slices"
+
 // RowWrite is the change of one row by a commit: new content, or removal.
 type RowWrite struct {
 	Key Key
@@ -18,6 +20,9 @@ func (w *RowWrite) Removed() bool { return w.ETag == "" }
 // of all ops. The error is a [*ConflictError] for the first precondition that
 // does not hold, or one of current.
 //
+// A [Clear] removes the rows that earlier batches write. The driver removes the stored rows
+// of [ClearedRows].
+//
 // current returns the stored version of a row, or "" if there is none. It is
 // called at most once for each row, and not for a row whose first op does not
 // depend on the version: a look-up costs more than the rest of the fold. next
@@ -34,6 +39,10 @@ func Fold(batches []Batch, current func(Key) (ETag, error), next func() ETag) ([
 	etags := make([][]ETag, len(batches))
 	for i, batch := range batches {
 		etags[i] = make([]ETag, len(batch))
+		if batch.Clears() {
+			f.clear(&batch[0])
+			continue
+		}
 		for j := range batch {
 			etag, err := f.apply(&batch[j])
 			if err != nil {
@@ -50,6 +59,46 @@ func Fold(batches []Batch, current func(Key) (ETag, error), next func() ETag) ([
 		}
 	}
 	return changed, etags, nil
+}
+
+// ClearedRows returns the removal of each stored row of the partitions that the batches
+// clear, except of the rows in writes, which are the result of [Fold]. rows returns the row
+// keys of a partition.
+func ClearedRows(batches []Batch, writes []RowWrite, rows func(table, partition string) ([]string, error)) ([]RowWrite, error) {
+	if !slices.ContainsFunc(batches, Batch.Clears) {
+		return nil, nil
+	}
+	written := make(map[Key]struct{}, len(writes))
+	for i := range writes {
+		written[writes[i].Key] = struct{}{}
+	}
+	var removed []RowWrite
+	for _, batch := range batches {
+		if !batch.Clears() {
+			continue
+		}
+		key := batch[0].Key
+		stored, err := rows(key.Table, key.Partition)
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range stored {
+			key.Row = row
+			if _, twice := written[key]; !twice {
+				removed = append(removed, RowWrite{Key: key})
+			}
+		}
+	}
+	return removed, nil
+}
+
+// clear removes the rows of the partition that were written before.
+func (f *folding) clear(op *Op) {
+	for i := range f.writes {
+		if key := f.writes[i].Key; key.Table == op.Key.Table && key.Partition == op.Key.Partition {
+			f.writes[i], f.own[i] = RowWrite{Key: key}, false
+		}
+	}
 }
 
 // unread stands for a stored version that no op depends on.

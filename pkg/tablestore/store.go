@@ -46,6 +46,9 @@ const (
 	// Discard removes a row if it exists. In a batch with other ops it may
 	// leave a row that is inserted while the batch is under way.
 	Discard
+	// Clear removes all rows of the partition. Its key has no row. Only an [AtomicStore]
+	// takes it, as the one op of its batch and after all other ops on the partition.
+	Clear
 )
 
 // String returns the verb's name.
@@ -61,6 +64,8 @@ func (v Verb) String() string {
 		return "put"
 	case Discard:
 		return "discard"
+	case Clear:
+		return "clear"
 	}
 	return fmt.Sprintf("verb(%d)", uint8(v))
 }
@@ -149,6 +154,10 @@ func IsReclaiming(ctx context.Context) bool { return ctx.Value(reclaimingKey{}) 
 // op sees the earlier one.
 type AtomicStore interface {
 	Store
+
+	// GetAll returns the rows with these keys, in the order of the keys; a row that is
+	// absent is the zero Row. The rows may be of different moments.
+	GetAll(ctx context.Context, keys []Key) ([]Row, error)
 
 	// CommitAll applies all batches or none, with the outcomes of Commit. The
 	// ETag [Own] names the version that an earlier batch of the call wrote.

@@ -90,13 +90,39 @@ func (w Walk) Validate() error {
 //
 // [Apply] resolves [Own], and [AtomicStore] resolves it across batches; it is
 // invalid in a single batch.
-func (b Batch) Validate() error { return ValidateAll([]Batch{b}) }
+func (b Batch) Validate() error {
+	if b.Clears() {
+		return b[0].fault(ErrInvalid, "only an AtomicStore clears partitions")
+	}
+	return ValidateAll([]Batch{b})
+}
 
 // ValidateAll is [Batch.Validate] for the batches of one
 // [AtomicStore.CommitAll], where [Own] may name a row that an earlier batch
 // writes.
 func ValidateAll(batches []Batch) error {
+	var cleared map[Key]bool
 	for n, batch := range batches {
+		partition := Key{}
+		if len(batch) > 0 {
+			partition = Key{Table: batch[0].Key.Table, Partition: batch[0].Key.Partition}
+		}
+		if cleared[partition] {
+			return batch[0].fault(ErrInvalid, "an earlier batch clears the partition")
+		}
+		if batch.Clears() {
+			if err := validatePartition(partition.Table, partition.Partition); err != nil {
+				return fmt.Errorf("%s %s: %w", Clear, partition, err)
+			}
+			if op := &batch[0]; op.ETag != "" || len(op.Properties) > 0 {
+				return op.fault(ErrInvalid, "takes no ETag and no properties")
+			}
+			if cleared == nil {
+				cleared = map[Key]bool{}
+			}
+			cleared[partition] = true
+			continue
+		}
 		if err := batch.validate(); err != nil {
 			return err
 		}
@@ -104,6 +130,19 @@ func ValidateAll(batches []Batch) error {
 			if op := &batch[i]; op.ETag == Own && !lastWrites(batches[:n], op.Key) {
 				return op.fault(ErrInvalid, notWritten)
 			}
+		}
+	}
+	return nil
+}
+
+// Clears reports whether the batch is a [Clear] of its partition.
+func (b Batch) Clears() bool { return len(b) == 1 && b[0].Verb == Clear && b[0].Key.Row == "" }
+
+// ValidateKeys reports the first key that breaks a rule of the port.
+func ValidateKeys(keys []Key) error {
+	for _, key := range keys {
+		if err := key.Validate(); err != nil {
+			return err
 		}
 	}
 	return nil

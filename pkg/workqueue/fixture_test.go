@@ -235,6 +235,10 @@ type atomicTapped struct {
 	all tablestore.AtomicStore
 }
 
+func (s *atomicTapped) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
+	return s.all.GetAll(ctx, keys)
+}
+
 func (s *atomicTapped) CommitAll(
 	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
 ) ([][]tablestore.ETag, error) {

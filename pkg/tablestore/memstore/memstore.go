@@ -52,10 +52,18 @@ func New(options Options) tablestore.Store {
 	return mem
 }
 
-// split hides CommitAll.
+// split hides CommitAll and GetAll.
 type split struct {
 	tablestore.Store
 	tablestore.Walker
+}
+
+// Commit implements [tablestore.Store]. It takes no batch that only CommitAll takes.
+func (s split) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if err := batch.Validate(); err != nil {
+		return nil, err
+	}
+	return s.Store.Commit(ctx, batch)
 }
 
 type store struct {
@@ -128,6 +136,24 @@ func (s *store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 		return tablestore.Row{}, fmt.Errorf("%w: %s", tablestore.ErrNotFound, key)
 	}
 	return s.give(stored), nil
+}
+
+func (s *store) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
+	if err := tablestore.ValidateKeys(keys); err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if err := s.usable(ctx); err != nil {
+		return nil, err
+	}
+	rows := make([]tablestore.Row, len(keys))
+	for i := range keys {
+		if stored, ok := s.rows.Get(&row{key: keys[i]}); ok {
+			rows[i] = s.give(stored)
+		}
+	}
+	return rows, nil
 }
 
 func (s *store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
@@ -228,6 +254,11 @@ func (s *store) commitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 	if err != nil {
 		return nil, err
 	}
+	cleared, err := tablestore.ClearedRows(batches, writes, s.rowsOf)
+	if err != nil {
+		return nil, err
+	}
+	writes = append(writes, cleared...)
 	var before []replaced
 	for i := range writes {
 		write := &writes[i]
@@ -245,6 +276,18 @@ func (s *store) commitAll(ctx context.Context, batches []tablestore.Batch) ([][]
 		s.tail.commits = append(s.tail.commits, before)
 	}
 	return etags, nil
+}
+
+// rowsOf returns the row keys of a partition. The caller holds mu.
+func (s *store) rowsOf(table, partition string) (rows []string, err error) {
+	s.rows.Ascend(&row{key: tablestore.Key{Table: table, Partition: partition}}, func(r *row) bool {
+		if r.key.Table != table || r.key.Partition != partition {
+			return false
+		}
+		rows = append(rows, r.key.Row)
+		return true
+	})
+	return rows, nil
 }
 
 // Close implements [tablestore.Store]. All rows are lost.

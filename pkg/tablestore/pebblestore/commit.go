@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"math"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -53,6 +54,11 @@ func (s *Store) commitAll(
 		return nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
 	writes, etags, err := tablestore.Fold(batches, s.current, s.nextETag)
+	if err == nil {
+		var cleared []tablestore.RowWrite
+		cleared, err = tablestore.ClearedRows(batches, writes, s.rowsOf)
+		writes = append(writes, cleared...)
+	}
 	if err != nil || len(writes) == 0 {
 		// The answer depends on rows that may not be durable yet.
 		seen := lasts(set...)
@@ -151,16 +157,30 @@ func (s *Store) current(key tablestore.Key) (tablestore.ETag, error) {
 
 // isEmpty reports whether the partition has no row.
 func (s *Store) isEmpty(table, partition string) (bool, error) {
+	rows, err := s.rowKeys(table, partition, 1)
+	return len(rows) == 0, err
+}
+
+// rowsOf returns all row keys of the partition as the next write will find them. The lock of
+// its stripe is held.
+func (s *Store) rowsOf(table, partition string) ([]string, error) {
+	return s.rowKeys(table, partition, math.MaxInt)
+}
+
+// rowKeys returns the first row keys of the partition.
+func (s *Store) rowKeys(table, partition string, limit int) (rows []string, err error) {
 	lower, upper := bounds(tablestore.Query{Table: table, Partition: partition}, "")
 	iter, err := s.db.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
-		return false, fmt.Errorf("%w: read partition %s/%s: %w", tablestore.ErrUnavailable, table, partition, err)
+		return nil, fmt.Errorf("%w: read partition %s/%s: %w", tablestore.ErrUnavailable, table, partition, err)
 	}
-	empty := !iter.First()
+	for ok := iter.First(); ok && len(rows) < limit; ok = iter.Next() {
+		rows = append(rows, string(iter.Key()[len(lower):]))
+	}
 	if err := errors.Join(iter.Error(), iter.Close()); err != nil {
-		return false, fmt.Errorf("%w: read partition %s/%s: %w", tablestore.ErrUnavailable, table, partition, err)
+		return nil, fmt.Errorf("%w: read partition %s/%s: %w", tablestore.ErrUnavailable, table, partition, err)
 	}
-	return empty, nil
+	return rows, nil
 }
 
 func (s *Store) nextETag() tablestore.ETag { return formatETag(s.header.epoch, s.writes.Add(1)) }

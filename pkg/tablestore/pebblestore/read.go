@@ -60,6 +60,31 @@ func (s *Store) Get(ctx context.Context, key tablestore.Key) (row tablestore.Row
 	return row, nil
 }
 
+// GetAll implements [tablestore.AtomicStore].
+func (s *Store) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
+	if err := tablestore.ValidateKeys(keys); err != nil {
+		return nil, err
+	}
+	rows := make([]tablestore.Row, len(keys))
+	err := s.readDurable(ctx, "get", func() (seen []*pending, err error) {
+		for i := 0; i < len(keys) && err == nil; i++ {
+			var data []byte
+			var closer io.Closer
+			if data, closer, err = s.lookUp(keys[i]); err == nil && closer != nil {
+				s.rowsRead.Add(1)
+				rows[i], err = decodeRow(keys[i], data, s.names.known.Load())
+				err = errors.Join(err, closer.Close())
+			}
+			seen = append(seen, lasts(s.stripes.of(keys[i].Table, keys[i].Partition))...)
+		}
+		return seen, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
 // lookUp returns the stored row, valid until the closer is closed; both are nil
 // if there is none.
 func (s *Store) lookUp(key tablestore.Key) ([]byte, io.Closer, error) {

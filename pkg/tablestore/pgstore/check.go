@@ -55,6 +55,7 @@ var rights = []struct {
 	{toWrite, "UPDATE", "lucius.rows"},
 	{toWrite, "DELETE", "lucius.rows"},
 	{toWrite, "EXECUTE", "FUNCTION lucius.apply"},
+	{toWrite, "EXECUTE", "FUNCTION lucius.clear"},
 	{toTake, "SELECT", "lucius.inbox"},
 	{toTake, "UPDATE", "lucius.inbox"},
 	{toTake, "DELETE", "lucius.inbox"},

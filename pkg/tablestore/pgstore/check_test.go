@@ -112,7 +112,7 @@ func TestOpen_NamesTheRightsThatAreMissing(t *testing.T) {
 	if err := tryOpen(t, server); err != nil {
 		t.Errorf("with the rights of the documentation: %v", err)
 	}
-	execute(t, database, "REVOKE EXECUTE ON FUNCTION lucius.apply FROM PUBLIC")
+	execute(t, database, "REVOKE EXECUTE ON FUNCTION lucius.apply, lucius.clear FROM PUBLIC")
 	if err := pgstore.Grant(t.Context(), database, role); err != nil {
 		t.Fatal(err)
 	}
@@ -127,6 +127,7 @@ func TestOpen_NamesTheRightsThatAreMissing(t *testing.T) {
 		{"UPDATE ON lucius.rows", true, false},
 		{"DELETE ON lucius.rows", true, false},
 		{"EXECUTE ON FUNCTION lucius.apply", true, false},
+		{"EXECUTE ON FUNCTION lucius.clear", true, false},
 		{"SELECT ON lucius.inbox", false, false},
 		{"UPDATE ON lucius.inbox", false, false},
 		{"DELETE ON lucius.inbox", false, false},

@@ -122,6 +122,36 @@ func (s *Store) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, er
 	return rows[0], nil
 }
 
+// GetAll implements [tablestore.AtomicStore].
+func (s *Store) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
+	if err := tablestore.ValidateKeys(keys); err != nil {
+		return nil, err
+	}
+	parts, names := map[string][]string{}, map[string][]string{}
+	for _, key := range keys {
+		parts[key.Table], names[key.Table] = append(parts[key.Table], key.Partition), append(names[key.Table], key.Row)
+	}
+	found := make(map[tablestore.Key]tablestore.Row, len(keys))
+	for table := range parts {
+		rows, err := s.read(ctx, getAll, table, parts[table], names[table])
+		if err != nil {
+			return nil, err
+		}
+		for _, row := range rows {
+			found[row.Key] = row
+		}
+	}
+	rows := make([]tablestore.Row, len(keys))
+	for i, key := range keys {
+		rows[i] = found[key]
+	}
+	return rows, nil
+}
+
+// getAll looks each row up in the primary key. OFFSET keeps the planner from joining the table.
+const getAll = `SELECT r.part, r.row, r.etag, r.props FROM unnest($2::text[], $3::text[]) AS v(part, row)
+	CROSS JOIN LATERAL (SELECT * FROM lucius.rows r WHERE r.tbl = $1 AND r.part = v.part AND r.row = v.row OFFSET 0) r`
+
 // Scan implements [tablestore.Store].
 func (s *Store) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
 	if err := query.Validate(); err != nil {

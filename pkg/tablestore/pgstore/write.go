@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -28,8 +30,11 @@ const (
 // change is a change that is being written.
 type change struct {
 	first []*tablestore.Op // the first op on each row
-	rows  []write
-	done  chan error // receives the outcome; has room for one
+	// clears has the partitions that the change clears, by table; nil if there are none. The
+	// change is sent alone: it writes many rows, and others would wait for it.
+	clears map[string][]string
+	rows   []write
+	done   chan error // receives the outcome; has room for one
 	// patience bounds the transaction, or the most patient of its changes does.
 	patience time.Duration
 	late     bool // its deadline has passed, so it is not sent again; guarded by writer.mu
@@ -50,6 +55,10 @@ func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change
 	c := &change{done: make(chan error, 1)}
 	places := map[tablestore.Key]int{}
 	for _, batch := range batches {
+		if batch.Clears() {
+			c.clear(batch[0].Key)
+			continue
+		}
 		for i := range batch {
 			if _, seen := places[batch[i].Key]; !seen {
 				places[batch[i].Key] = len(c.first)
@@ -89,6 +98,14 @@ func newChange(batches []tablestore.Batch, next func() tablestore.ETag) (*change
 		c.rows = append(c.rows, row)
 	}
 	return c, etags, nil
+}
+
+// clear adds the partition of the key to those that the change clears.
+func (c *change) clear(key tablestore.Key) {
+	if c.clears == nil {
+		c.clears = map[string][]string{}
+	}
+	c.clears[key.Table] = append(c.clears[key.Table], key.Partition)
 }
 
 // writer sends changes to the server. Changes that arrive while others are being written share
@@ -144,7 +161,11 @@ func (w *writer) write(ctx context.Context, c *change) error {
 	c.patience = tablestore.Patience(ctx, w.timeout)
 	waiting, cancel := context.WithTimeout(ctx, c.patience)
 	defer cancel()
-	w.enqueue(&w.shared, c)
+	line := &w.shared
+	if c.clears != nil {
+		line = &w.alone
+	}
+	w.enqueue(line, c)
 	select {
 	case err := <-c.done:
 		return err
@@ -253,7 +274,7 @@ const (
 func (w *writer) commit(group []*change) {
 	for try := 1; len(group) > 0; try++ {
 		rows := ordered(group)
-		unsent, err := w.commitOnce(rows)
+		unsent, err := w.commitOnce(rows, group[0])
 		answer, undone := &pgconn.PgError{}, pgsession.RolledBack(err)
 		if undone {
 			answer, _ = errors.AsType[*pgconn.PgError](err)
@@ -324,13 +345,13 @@ func ordered(group []*change) []placed {
 	return rows
 }
 
-// commitOnce sends the rows over a connection of the pool, and reports whether nothing was
-// sent.
-func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
+// commitOnce sends the rows, and the partitions that the first change clears, over a connection of
+// the pool, in one transaction, and reports whether nothing was sent.
+func (w *writer) commitOnce(rows []placed, first *change) (unsent bool, err error) {
 	tables, parts, names := make([]string, len(rows)), make([]string, len(rows)), make([]string, len(rows))
 	expects, etags, props := make([]*string, len(rows)), make([]*string, len(rows)), make([]*string, len(rows))
 	var writes, removals, puts, discards int
-	var patience time.Duration
+	patience := first.patience
 	for i, row := range rows {
 		tables[i], parts[i], names[i] = row.key.Table, row.key.Partition, row.key.Row
 		expects[i], etags[i], props[i] = row.expect, row.etag, row.props
@@ -348,10 +369,19 @@ func (w *writer) commitOnce(rows []placed) (unsent bool, err error) {
 	}
 	ctx, cancel := context.WithTimeout(w.ctx, patience)
 	defer cancel()
+	const apply = "SELECT lucius.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)"
+	args := []any{tables, parts, names, expects, etags, props, writes, removals, puts, discards}
 	sent, err := w.pool.Commit(ctx, func(connection *pgxpool.Conn) error {
-		_, err := connection.Exec(ctx, "SELECT lucius.apply($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
-			tables, parts, names, expects, etags, props, writes, removals, puts, discards)
-		return err
+		if first.clears == nil {
+			_, err := connection.Exec(ctx, apply, args...)
+			return err
+		}
+		batch := &pgx.Batch{} // One transaction.
+		batch.Queue(apply, args...)
+		for _, table := range slices.Sorted(maps.Keys(first.clears)) {
+			batch.Queue("SELECT lucius.clear($1, $2)", table, first.clears[table])
+		}
+		return connection.SendBatch(ctx, batch).Close()
 	})
 	return !sent, err
 }

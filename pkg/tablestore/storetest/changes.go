@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"reflect"
 	"slices"
@@ -242,6 +243,94 @@ var atomicChecks = []check{
 			t.Errorf("rows %v, want none", got)
 		}
 	}},
+	{"atomic/rows are read by their keys, in their order", func(t testing.TB, e *env) {
+		store := e.atomic(t)
+		first, other := e.key("p", "a"), tablestore.Key{Table: e.harness.Tables[1], Partition: "q", Row: "b"}
+		e.commit(t, put(first, 1))
+		e.commit(t, put(other, 2))
+		keys := []tablestore.Key{other, e.key("p", "absent"), first, e.key("q", "b"), other}
+		rows, err := store.GetAll(t.Context(), keys)
+		if err != nil || len(rows) != len(keys) {
+			t.Fatalf("get all: %d rows, %v", len(rows), err)
+		}
+		for i, want := range []tablestore.Row{e.get(t, other), {}, e.get(t, first), {}, e.get(t, other)} {
+			if !reflect.DeepEqual(want, rows[i]) {
+				t.Errorf("row %d is %+v, want %+v", i, rows[i], want)
+			}
+		}
+		if rows, err := store.GetAll(t.Context(), nil); err != nil || len(rows) != 0 {
+			t.Errorf("no keys: %v, %v", rows, err)
+		}
+		if _, err := store.GetAll(t.Context(), []tablestore.Key{first, e.key("p", "")}); !errors.Is(err, tablestore.ErrInvalid) {
+			t.Errorf("a key without a row: %v, want ErrInvalid", err)
+		}
+	}},
+	{"atomic/clear removes all rows of the partition", func(t testing.TB, e *env) {
+		store := e.atomic(t)
+		var old tablestore.ETag
+		for i := range 250 {
+			old = e.commit(t, put(e.key("p", fmt.Sprintf("r%03d", i)), 1))[0]
+		}
+		last := e.key("p", "r249")
+		for _, near := range []string{"o", "p-", "pa", "p0"} {
+			e.commit(t, put(e.key(near, "r"), 1))
+		}
+		elsewhere := tablestore.Key{Table: e.harness.Tables[1], Partition: "p", Row: "r"}
+		e.commit(t, put(elsewhere, 1))
+		etags, err := store.CommitAll(t.Context(), []tablestore.Batch{
+			{remove(last, old)}, {insert(e.key("p", "new"), 1)}, {clearing(e.key("p", ""))}, {clearing(e.key("none", ""))},
+			{put(e.key("q", "r"), 1)},
+		}, nil)
+		if err != nil || len(etags) != 5 || !slices.Equal(etags[2], []tablestore.ETag{""}) {
+			t.Fatalf("commit all: %v, %v", etags, err)
+		}
+		got := e.contents(t, "o", "p", "p-", "pa", "p0", "q")
+		if len(got) != 5 || got[e.key("q", "r")] != 1 {
+			t.Errorf("rows %v, want those of the other partitions", got)
+		}
+		e.get(t, elsewhere)
+		e.commit(t, insert(last, 2)) // The store has forgotten the rows.
+		if got := e.contents(t, "p"); len(got) != 1 {
+			t.Errorf("after the clear: rows %v", got)
+		}
+		if _, err := store.CommitAll(t.Context(), []tablestore.Batch{{clearing(e.key("p", ""))}}, nil); err != nil {
+			t.Errorf("nothing but a clear: %v", err)
+		}
+		if got := e.contents(t, "p"); len(got) != 0 {
+			t.Errorf("after nothing but a clear: rows %v", got)
+		}
+	}},
+	{"atomic/a conflict clears nothing", func(t testing.TB, e *env) {
+		store := e.atomic(t)
+		e.commit(t, put(e.key("p", "a"), 1), put(e.key("p", "b"), 1))
+		_, err := store.CommitAll(t.Context(), []tablestore.Batch{
+			{clearing(e.key("p", ""))}, {insert(e.key("q", "a"), 1)}, {remove(e.key("q", "gone"), "x")},
+		}, nil)
+		if !errors.Is(err, tablestore.ErrConflict) {
+			t.Errorf("commit all: %v, want ErrConflict", err)
+		}
+		if got := e.contents(t, "p", "q"); len(got) != 2 {
+			t.Errorf("rows %v, want both", got)
+		}
+	}},
+	{"atomic/nothing follows a clear of its partition", func(t testing.TB, e *env) {
+		store := e.atomic(t)
+		whole := clearing(e.key("p", ""))
+		for what, batches := range map[string][]tablestore.Batch{
+			"a later write":    {{whole}, {put(e.key("p", "r"), 1)}},
+			"a second clear":   {{whole}, {whole}},
+			"a row":            {{clearing(e.key("p", "r"))}},
+			"in a batch":       {{put(e.key("p", "r"), 1), whole}},
+			"with properties":  {{{Verb: tablestore.Clear, Key: whole.Key, Properties: number(1)}}},
+			"with an ETag":     {{{Verb: tablestore.Clear, Key: whole.Key, ETag: "x"}}},
+			"of no partition":  {{clearing(e.key("", ""))}},
+			"of a broken name": {{clearing(e.key("p/", ""))}},
+		} {
+			if _, err := store.CommitAll(t.Context(), batches, nil); !errors.Is(err, tablestore.ErrInvalid) {
+				t.Errorf("%s: %v, want ErrInvalid", what, err)
+			}
+		}
+	}},
 	{"atomic/a crash leaves all stages or none", func(t testing.TB, e *env) {
 		applied, err := tablestore.Apply(t.Context(), crashing(t, e.store, 2), e.acceptance(), nil)
 		if err != nil || !applied.Committed {
@@ -282,8 +371,20 @@ func (e *env) expectFold(
 	}
 }
 
+// clearing clears the partition of a key without a row.
+func clearing(key tablestore.Key) tablestore.Op {
+	return tablestore.Op{Verb: tablestore.Clear, Key: key}
+}
+
 // splitChecks test stores on which a change is several writes.
 var splitChecks = []check{
+	{"split/the store clears no partition", func(t testing.TB, e *env) {
+		e.commit(t, put(e.key("p", "r"), 1))
+		if _, err := e.store.Commit(t.Context(), tablestore.Batch{clearing(e.key("p", ""))}); !errors.Is(err, tablestore.ErrInvalid) {
+			t.Errorf("commit: %v, want ErrInvalid", err)
+		}
+		e.get(t, e.key("p", "r"))
+	}},
 	{"split/the store has no CommitAll", func(t testing.TB, e *env) {
 		if _, atomic := e.store.(tablestore.AtomicStore); atomic {
 			t.Errorf("%T is an AtomicStore, but Features says that it is not", e.store)

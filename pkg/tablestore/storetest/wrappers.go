@@ -13,7 +13,7 @@ import (
 
 // Counts are the numbers of calls of a store.
 type Counts struct {
-	Gets     int64 // Calls of Get.
+	Gets     int64 // Calls of Get and GetAll.
 	Scans    int64 // Calls of Scan: pages, not queries.
 	RowsRead int64 // Rows that Get and Scan returned.
 	Commits  int64 // Calls of Commit and CommitAll: the syncs of a local disk.
@@ -91,6 +91,17 @@ func (c *counting) count(batches ...tablestore.Batch) {
 type atomicCounting struct {
 	*counting
 	store tablestore.AtomicStore
+}
+
+func (c *atomicCounting) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
+	c.counter.gets.Add(1)
+	rows, err := c.store.GetAll(ctx, keys)
+	for i := range rows {
+		if rows[i].ETag != "" {
+			c.counter.rows.Add(1)
+		}
+	}
+	return rows, err
 }
 
 func (c *atomicCounting) CommitAll(
@@ -240,6 +251,10 @@ func (f *faulty) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 type atomicFaulty struct {
 	*faulty
 	store tablestore.AtomicStore
+}
+
+func (f *atomicFaulty) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
+	return call(f.faults, GetCall, func() ([]tablestore.Row, error) { return f.store.GetAll(ctx, keys) })
 }
 
 func (f *atomicFaulty) CommitAll(

@@ -67,7 +67,7 @@ func (p partition) apply(writes []write) (partition, bool) {
 			if there == 0 || there != w.expected {
 				return p, false
 			}
-		case tablestore.Put, tablestore.Discard:
+		case tablestore.Put, tablestore.Discard, tablestore.Clear: // The model clears nothing.
 		}
 		next[w.row] = w.number
 		if w.verb == tablestore.Delete || w.verb == tablestore.Discard {

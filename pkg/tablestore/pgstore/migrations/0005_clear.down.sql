@@ -1,0 +1,1 @@
+DROP FUNCTION lucius.clear(text, text[]);
