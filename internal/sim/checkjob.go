@@ -67,8 +67,12 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 // takeHead copies a JOB row.
 func (c *checker) takeHead(j *job, w *write) {
 	if w.gone() {
-		if w.was && !j.row.Tombstone {
+		switch {
+		case !w.was || j.row.Tombstone:
+		case !c.w.scenario.atomic || c.w.scenario.table: // Only one write of all rows needs no tombstone.
 			c.violate("S1", "job %s was deleted without a tombstone", j.id)
+		case !c.mayPurge(j):
+			c.violate("S1", "job %s was deleted while %s", j.id, j.row.State)
 		}
 		j.purged = j.purged || w.was // The tombstone may have been that of an abandoned accept.
 		j.exists, j.row = false, audit.JobRow{}
@@ -79,7 +83,7 @@ func (c *checker) takeHead(j *job, w *write) {
 	case j.purged && !j.row.Tombstone && !next.Tombstone: // a reconciler may fence it again
 		c.violate("S1", "job %s was written after its purge", j.id)
 	case next.Tombstone && j.exists:
-		if due := j.row.Completed.Add(c.w.scenario.retention); !j.row.Terminal() || c.w.scenario.retention == 0 || time.Now().Before(due) {
+		if !c.mayPurge(j) {
 			c.violate("S1", "job %s became a tombstone while %s", j.id, j.row.State)
 		}
 		j.purged, j.exists = true, false
@@ -89,6 +93,12 @@ func (c *checker) takeHead(j *job, w *write) {
 		j.exists = !next.Tombstone
 	}
 	j.row = next
+}
+
+// mayPurge reports whether a job has ended for as long as it has to be kept.
+func (c *checker) mayPurge(j *job) bool {
+	keep := c.w.scenario.retention
+	return j.row.Terminal() && keep > 0 && !time.Now().Before(j.row.Completed.Add(keep))
 }
 
 // takeStep copies a STEP row.

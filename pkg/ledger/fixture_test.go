@@ -92,6 +92,12 @@ type bundle struct {
 	inbox *inbox
 }
 
+// Purge purges the job of one entry.
+func (b *bundle) Purge(ctx context.Context, entry ledger.Entry) (ledger.Purged, error) {
+	result := b.Ledger.Purge(ctx, []ledger.Entry{entry})[0]
+	return result.Outcome, result.Err
+}
+
 // split returns an empty store that is not atomic.
 func split() *hooked { return &hooked{Store: memstore.New(memstore.Options{Split: true})} }
 

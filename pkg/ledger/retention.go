@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
@@ -98,79 +100,260 @@ const (
 	// PurgeLater: the retention is longer than when the job ended, or the work after its
 	// end is not done.
 	PurgeLater
-	// PurgeNever: there is no such job, or it may not be purged.
+	// PurgeNever: the job may not be purged.
 	PurgeNever
+	// PurgeElsewhere: another process has purged the job, or is purging it.
+	PurgeElsewhere
 )
 
 // String returns the outcome's name in metrics.
-func (p Purged) String() string { return [...]string{"", "purged", "later", "never"}[p] }
+func (p Purged) String() string { return [...]string{"", "purged", "later", "never", "elsewhere"}[p] }
 
-// Purge deletes an ended job that is due, once the work that follows its end is done, so
-// that nothing of it is written later. It deletes the claim of the idempotency key first,
-// under its version, so that a purged job can never be executed again through its own
-// claim, while a key that has come to name another command stays. Then the Job row becomes
-// a tombstone, so that no reader sees half a job. The entry is deleted last, so that the
-// next pass continues after a crash.
+// PurgeResult is the result of purging the job of one entry. After an error the entry stays.
+type PurgeResult struct {
+	Outcome Purged
+	Err     error
+}
+
+const (
+	// purgedAtOnce is how many jobs are purged concurrently if each takes several writes.
+	purgedAtOnce = 16
+	// purgeHold is how long the job of a tombstone is left to the process that began to purge
+	// it. After that, the process is taken to have crashed.
+	purgeHold = 30 * time.Second
+)
+
+// Purge deletes the ended jobs of these entries, of which no two may be equal, if they are due
+// and the work that follows their ends is done, so that nothing of them is written later. It
+// returns a result for each entry, in their order. Several processes may purge one job.
+//
+// On an atomic store all jobs are purged in one write: the claim of each idempotency key that
+// is still the job's own, the index rows, the whole partition and the entry. A conflict on one
+// job repeats the write without it.
+//
+// On any other store, and with projections, a purge takes several writes. It deletes the claim
+// first, under its version, so that a purged job can never be executed again through its own
+// claim, while a key that has come to name another command stays. Then the Job row becomes a
+// tombstone, so that no reader sees half a job. The entry is deleted last, so that another pass
+// continues after a crash.
 //
 // Source: Ledger and state model, Idempotency strategy.
-func (l *Ledger) Purge(ctx context.Context, entry Entry) (Purged, error) {
+func (l *Ledger) Purge(ctx context.Context, entries []Entry) []PurgeResult {
+	results := make([]PurgeResult, len(entries))
+	if l.atomic != nil && l.cfg.Projector == nil {
+		err := tablestore.Retry(ctx, l.cfg.Random, func() error { return l.purgeTogether(ctx, entries, results) })
+		for i := range results {
+			if err != nil && results[i].Err == nil {
+				results[i] = PurgeResult{Err: fmt.Errorf("purge job %s: %w", entries[i].JobID, err)}
+			}
+		}
+		return results
+	}
+	var group errgroup.Group
+	group.SetLimit(purgedAtOnce)
+	for i := range entries {
+		group.Go(func() error {
+			results[i].Outcome, results[i].Err = l.purgeStepwise(ctx, entries[i])
+			return nil
+		})
+	}
+	_ = group.Wait() // The results hold the errors.
+	return results
+}
+
+// purgeTogether purges the jobs in one write. It returns [tablestore.ErrConflict] if another
+// process has changed one of them since it was read.
+func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []PurgeResult) error {
+	jobs, err := l.getAll(ctx, entries, func(i int) tablestore.Key { return l.jobKey(entries[i].JobID, rowJob) })
+	if err != nil {
+		return err
+	}
+	snapshots := make([]snapshot, len(entries))
+	for i := range entries {
+		s := &snapshots[i]
+		s.job, results[i] = jobs[i], PurgeResult{Outcome: PurgeElsewhere}
+		if s.job.ETag != "" {
+			results[i].Err = decodeJob(&s.job, &s.agg.Job, &s.head)
+			results[i].Outcome = l.purgeable(s)
+		}
+	}
+	claims, err := l.getAll(ctx, entries, func(i int) tablestore.Key {
+		return l.claimKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.claim)
+	})
+	if err != nil {
+		return err
+	}
+	named, err := l.getAll(ctx, entries, func(i int) tablestore.Key { return l.entryKeyOf(&snapshots[i]) })
+	if err != nil {
+		return err
+	}
+	var archiving errgroup.Group
+	archiving.SetLimit(purgedAtOnce)
+	for i := range entries {
+		if results[i] == (PurgeResult{Outcome: PurgeDone}) && named[i].ETag == "" {
+			archiving.Go(func() error {
+				results[i].Err = l.archive(ctx, &snapshots[i])
+				return nil
+			})
+		}
+	}
+	_ = archiving.Wait() // The results hold the errors.
+	var batches []tablestore.Batch
+	for i := range entries {
+		s, result := &snapshots[i], &results[i]
+		switch {
+		case result.Err != nil:
+			continue
+		case result.Outcome == PurgeDone && named[i].ETag != "":
+			result.Outcome = PurgeLater // The work after the end is not done; it would continue after the purge.
+			continue
+		case result.Outcome == PurgeDone:
+			batches = append(batches, l.purgeBatches(s, &claims[i])...)
+		case result.Outcome == PurgeLater:
+			batches = append(batches, l.retain(&s.agg.Job)...)
+		}
+		batches = append(batches, tablestore.Batch{l.discardEntry(entries[i].JobID, entries[i].ref())})
+	}
+	if len(batches) == 0 {
+		return nil
+	}
+	_, err = l.atomic.CommitAll(ctx, batches, nil)
+	return err
+}
+
+// getAll reads one row for each entry in one request; the zero row for a key without a row.
+func (l *Ledger) getAll(ctx context.Context, entries []Entry, key func(i int) tablestore.Key) ([]tablestore.Row, error) {
+	rows := make([]tablestore.Row, len(entries))
+	var keys []tablestore.Key
+	var places []int
+	for i := range entries {
+		if k := key(i); k.Row != "" {
+			keys, places = append(keys, k), append(places, i)
+		}
+	}
+	if len(keys) == 0 {
+		return rows, nil
+	}
+	found, err := l.atomic.GetAll(ctx, keys)
+	for i := range found {
+		rows[places[i]] = found[i]
+	}
+	return rows, err
+}
+
+// purgeBatches returns the writes that purge a job on an atomic store. No hint of the job is
+// left: each change that ends an item deletes its hint in the same write.
+func (l *Ledger) purgeBatches(s *snapshot, claim *tablestore.Row) []tablestore.Batch {
+	batches := []tablestore.Batch{
+		{{Verb: tablestore.Delete, Key: s.job.Key, ETag: s.job.ETag}},
+		{{Verb: tablestore.Clear, Key: tablestore.Key{Table: s.job.Key.Table, Partition: s.job.Key.Partition}}},
+	}
+	if ofJob(claim, s.agg.Job.ID) {
+		batches = append(batches, tablestore.Batch{{Verb: tablestore.Delete, Key: claim.Key, ETag: claim.ETag}})
+	}
+	for _, key := range l.listedKeys(&s.agg.Job) {
+		batches = append(batches, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
+	}
+	return batches
+}
+
+// purgeable returns PurgeDone for a job that is due, and for a tombstone.
+func (l *Ledger) purgeable(s *snapshot) Purged {
+	due := l.purgeAt(&s.agg.Job)
+	switch {
+	case s.head.tombstone:
+		return PurgeDone
+	case !s.agg.Job.State.Terminal() || due.IsZero():
+		return PurgeNever
+	case due.After(time.Now()):
+		return PurgeLater
+	}
+	return PurgeDone
+}
+
+// entryKeyOf addresses the entry that an ended job's head names; without a row if it names none.
+func (l *Ledger) entryKeyOf(s *snapshot) tablestore.Key {
+	if s.head.entry.Kind == "" {
+		return tablestore.Key{}
+	}
+	return l.entryKey(s.agg.Job.ID, s.head.entry)
+}
+
+// purgeStepwise purges a job by several writes.
+func (l *Ledger) purgeStepwise(ctx context.Context, entry Entry) (Purged, error) {
 	s, err := l.load(ctx, entry.JobID)
 	if errors.Is(err, ErrJobNotFound) {
-		return PurgeNever, l.drop(ctx, entry)
+		return PurgeElsewhere, l.drop(ctx, entry)
 	}
 	if err != nil {
 		return 0, err
 	}
-	if !s.head.tombstone {
-		due := l.purgeAt(&s.agg.Job)
-		switch {
-		case !s.agg.Job.State.Terminal() || due.IsZero():
-			return PurgeNever, l.drop(ctx, entry)
-		case due.After(time.Now()):
-			if err := l.commitEach(ctx, l.retain(&s.agg.Job)); err != nil {
-				return 0, fmt.Errorf("put off the purge of job %s: %w", entry.JobID, err)
-			}
-			return PurgeLater, l.drop(ctx, entry)
+	switch outcome := l.purgeable(s); {
+	case outcome == PurgeNever:
+		return outcome, l.drop(ctx, entry)
+	case outcome == PurgeLater:
+		if err := l.commitEach(ctx, l.retain(&s.agg.Job)); err != nil {
+			return 0, fmt.Errorf("put off the purge of job %s: %w", entry.JobID, err)
 		}
-		switch _, err := l.store.Get(ctx, l.entryKey(entry.JobID, s.head.entry)); {
+		return outcome, l.drop(ctx, entry)
+	case s.head.tombstone && time.Since(s.agg.Job.UpdatedAt) < purgeHold:
+		return PurgeElsewhere, nil
+	case !s.head.tombstone:
+		switch _, err := l.store.Get(ctx, l.entryKeyOf(s)); {
 		case err == nil:
 			return PurgeLater, nil // The work after the end is not done; it would continue after the purge.
 		case !errors.Is(err, tablestore.ErrNotFound):
 			return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
 		}
-		if err := l.beginPurge(ctx, s); err != nil {
-			return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
+		err = l.beginPurge(ctx, s)
+		if errors.Is(err, tablestore.ErrConflict) {
+			return PurgeElsewhere, nil
 		}
 	}
-	if err := l.finishPurge(ctx, s); err != nil {
+	if err == nil {
+		err = l.finishPurge(ctx, s)
+	}
+	if err != nil {
 		return 0, fmt.Errorf("purge job %s: %w", entry.JobID, err)
 	}
 	return PurgeDone, l.drop(ctx, entry)
 }
 
+// archive passes a job to the archive, if there is one.
+func (l *Ledger) archive(ctx context.Context, s *snapshot) error {
+	if l.cfg.Archive == nil || s.head.tombstone {
+		return nil
+	}
+	s, err := l.load(ctx, s.agg.Job.ID)
+	if err != nil {
+		return err
+	}
+	job := &s.agg.Job
+	archived := &Archived{Aggregate: s.agg}
+	if archived.Payload, err = l.Payload(ctx, job.ID); err != nil {
+		return err
+	}
+	if archived.History, err = l.historyAfter(ctx, job.ID, 0); err != nil {
+		return err
+	}
+	rejected, err := l.Rejected(ctx, job.ID)
+	if err != nil {
+		return err
+	}
+	archived.History = append(archived.History, rejected.History(0, 0)...)
+	if err := l.cfg.Archive(ctx, archived); err != nil {
+		return fmt.Errorf("archive job %s: %w", job.ID, err)
+	}
+	return nil
+}
+
 // beginPurge archives the job, deletes its hints and its claim, and replaces the Job
 // row by a tombstone.
 func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
-	job := &s.agg.Job
-	if l.cfg.Archive != nil {
-		archived := &Archived{Aggregate: s.agg}
-		var err error
-		if archived.Payload, err = l.Payload(ctx, job.ID); err != nil {
-			return err
-		}
-		if archived.History, err = l.historyAfter(ctx, job.ID, 0); err != nil {
-			return err
-		}
-		rejected, err := l.Rejected(ctx, job.ID)
-		if err != nil {
-			return err
-		}
-		archived.History = append(archived.History, rejected.History(0, 0)...)
-		if err := l.cfg.Archive(ctx, archived); err != nil {
-			return fmt.Errorf("archive: %w", err)
-		}
+	if err := l.archive(ctx, s); err != nil {
+		return err
 	}
-
+	job := &s.agg.Job
 	// A claim may have crashed before it deleted its hint. Without the job the hint
 	// would no longer be known to be void.
 	items, err := tablestore.ScanAll(ctx, l.store, rowsOf(l.jobKey(job.ID, rowItem)))
@@ -199,10 +382,10 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 			return fmt.Errorf("delete the claim of the key: %w", err)
 		}
 	}
-	// The tombstone keeps what names the job's other rows.
+	// The tombstone keeps what names the job's other rows, and since when it is purged.
 	rest := statemachine.Job{
 		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID, Supersedes: job.Supersedes, State: job.State,
-		CallbackURLs: job.CallbackURLs,
+		CallbackURLs: job.CallbackURLs, UpdatedAt: tablestore.Now(),
 	}
 	_, err = l.store.Commit(ctx, tablestore.Batch{{
 		Verb: tablestore.Replace, Key: s.job.Key, ETag: s.job.ETag,
@@ -213,23 +396,30 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 
 // finishPurge deletes all rows of a job, its tombstone last.
 func (l *Ledger) finishPurge(ctx context.Context, s *snapshot) error {
-	job := &s.agg.Job
-	if err := l.deleteProjections(ctx, job); err != nil {
-		return err
-	}
-	keys := l.indexKeys(job)
-	for i := range job.CallbackURLs {
-		keys = append(keys, l.undeliveredKeys(job.TenantID, job.ID, i)...)
-	}
-	for _, key := range keys {
-		if _, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
+	var group errgroup.Group
+	for _, key := range l.listedKeys(&s.agg.Job) {
+		group.Go(func() error {
+			_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
 			return err
-		}
+		})
 	}
-	partition := tablestore.Query{Table: l.tables.Ledger, Partition: s.job.Key.Partition}
-	if err := tablestore.DiscardAll(ctx, l.store, partition, s.job.Key.Row); err != nil {
+	group.Go(func() error { return l.deleteProjections(ctx, &s.agg.Job) })
+	group.Go(func() error {
+		partition := tablestore.Query{Table: l.tables.Ledger, Partition: s.job.Key.Partition}
+		return tablestore.DiscardAll(ctx, l.store, partition, s.job.Key.Row)
+	})
+	if err := group.Wait(); err != nil {
 		return err
 	}
 	_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: s.job.Key}})
 	return err
+}
+
+// listedKeys returns the keys of all rows that list a job or its webhooks.
+func (l *Ledger) listedKeys(job *statemachine.Job) []tablestore.Key {
+	keys := l.indexKeys(job)
+	for i := range job.CallbackURLs {
+		keys = append(keys, l.undeliveredKeys(job.TenantID, job.ID, i)...)
+	}
+	return keys
 }

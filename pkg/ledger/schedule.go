@@ -334,10 +334,15 @@ func (l *Ledger) ownRow(ctx context.Context, key tablestore.Key, jobID string) (
 	if err != nil {
 		return tablestore.Row{}, fmt.Errorf("read a reservation of job %s: %w", jobID, err)
 	}
-	if row.Properties.Get(columnJob).String() != jobID {
+	if !ofJob(&row, jobID) {
 		return tablestore.Row{}, nil
 	}
 	return row, nil
+}
+
+// ofJob reports whether a claim or a slot names the job; the zero row names none.
+func ofJob(row *tablestore.Row, jobID string) bool {
+	return row.Properties.Get(columnJob).String() == jobID
 }
 
 // deleteVersion deletes a row under its version. It returns false if another

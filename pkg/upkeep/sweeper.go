@@ -36,9 +36,11 @@ type cursor struct {
 	after string // position in the shard; empty at its start
 }
 
-// round reads the due entries of each shard once, and calls do with each. It ends early if
-// room returns 0, and the next round continues there. The error is one of reading.
-func (c *cursor) round(ctx context.Context, s Schedule, kind ledger.Kind, room func() int, do func(ledger.Entry)) error {
+// round reads the due entries of each shard once, and calls do with each page. It ends early if
+// room returns 0, and the next round continues there. If do reports that another process has
+// the entries of the shard, the round goes on half of the shards away. The error is one of
+// reading.
+func (c *cursor) round(ctx context.Context, s Schedule, kind ledger.Kind, room func() int, do func([]ledger.Entry) (taken bool)) error {
 	now := time.Now()
 	for left := s.Shards(); left > 0 && ctx.Err() == nil; {
 		limit := room()
@@ -49,12 +51,15 @@ func (c *cursor) round(ctx context.Context, s Schedule, kind ledger.Kind, room f
 		if err != nil {
 			return err
 		}
-		for _, entry := range entries {
-			do(entry)
-		}
-		if c.after = next; next == "" {
-			c.shard = (c.shard + 1) % s.Shards()
+		switch taken := do(entries); {
+		case taken:
+			*c = cursor{shard: (c.shard + (s.Shards()+1)/2) % s.Shards()}
 			left--
+		case next == "":
+			*c = cursor{shard: (c.shard + 1) % s.Shards()}
+			left--
+		default:
+			c.after = next
 		}
 	}
 	return nil
@@ -260,84 +265,4 @@ func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, slot
 		}
 	}
 	return nil
-}
-
-// RetentionLedger is the part of the ledger that a [Retention] needs.
-type RetentionLedger interface {
-	Schedule
-	Purge(ctx context.Context, entry ledger.Entry) (ledger.Purged, error)
-}
-
-// RetentionConfig configures a [Retention].
-type RetentionConfig struct {
-	// Ledger holds the jobs. Required.
-	Ledger RetentionLedger
-	// PassLimit is the most jobs that one pass purges, so that a backlog of ended jobs
-	// never competes with live ones. Optional. Defaults to 50.
-	PassLimit int
-	// Random returns numbers in [0, 1), for the shard at which the first pass begins:
-	// replicas that begin at different shards seldom purge the same job. Optional.
-	// Defaults to math/rand/v2.
-	Random func() float64
-	// Logger logs jobs that could not be purged. Optional.
-	Logger *slog.Logger
-	// Observe is called after each purge. Optional.
-	Observe func(ledger.Purged)
-}
-
-// Retention purges ended jobs after their retention time. [ledger.Ledger.Purge] decides
-// what to delete, in which order. The schedule entry of a job stays until its purge is
-// complete. Any number may run on one store.
-type Retention struct {
-	cfg  RetentionConfig
-	next cursor // where the next pass begins
-}
-
-// NewRetention returns a retention. The error names the invalid field.
-func NewRetention(cfg RetentionConfig) (*Retention, error) {
-	if cfg.Ledger == nil {
-		return nil, errors.New("retention: Ledger is required")
-	}
-	if cfg.PassLimit = cmp.Or(cfg.PassLimit, 50); cfg.PassLimit < 0 {
-		return nil, errors.New("retention: PassLimit must be positive")
-	}
-	if cfg.Random == nil {
-		cfg.Random = rand.Float64
-	}
-	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	if cfg.Observe == nil {
-		cfg.Observe = func(ledger.Purged) {}
-	}
-	return &Retention{cfg: cfg, next: cursor{shard: int(cfg.Random() * float64(cfg.Ledger.Shards()))}}, nil
-}
-
-// Loop returns the loop that purges.
-func (r *Retention) Loop() Loop {
-	return Loop{Name: "retention", Pass: func(ctx context.Context) error {
-		_, err := r.RunOnce(ctx)
-		return err
-	}}
-}
-
-// RunOnce purges at most PassLimit jobs. A job that cannot be purged keeps its entry and
-// does not hold up the others. The error is one of reading the schedule. One pass runs at a
-// time. A pass may write even if the disk is too full for other writes.
-func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
-	ctx = tablestore.Reclaiming(ctx)
-	var pass Pass
-	room := func() int { return r.cfg.PassLimit - pass.Done }
-	err := r.next.round(ctx, r.cfg.Ledger, ledger.Retention, room, func(entry ledger.Entry) {
-		pass.Done++
-		outcome, err := r.cfg.Ledger.Purge(ctx, entry)
-		if err != nil {
-			r.cfg.Logger.WarnContext(ctx, "job not purged", entry.Fields().With("error", err)...)
-			return
-		}
-		r.cfg.Observe(outcome)
-	})
-	if err != nil {
-		return pass, fmt.Errorf("retention: %w", err)
-	}
-	pass.More = room() == 0
-	return pass, nil
 }

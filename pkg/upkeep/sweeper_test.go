@@ -403,7 +403,10 @@ func TestSweeper_IsLateOnlyForEntriesThatItMayFire(t *testing.T) {
 type backlog struct {
 	mu     sync.Mutex
 	shards [2][]string
-	bad    []string // the jobs that cannot be purged or fired
+	bad    []string      // the jobs that cannot be purged or fired
+	taken  []string      // the jobs that another process purges
+	takes  time.Duration // of a page of purges
+	due    time.Time     // of all entries
 	down   error
 	purged []string
 }
@@ -425,25 +428,37 @@ func (b *backlog) Due(_ context.Context, kind ledger.Kind, shard int, _ time.Tim
 		if len(entries) == limit {
 			return entries, id, nil
 		}
-		entries = append(entries, ledger.Entry{Kind: kind, Shard: shard, JobID: id})
+		entries = append(entries, ledger.Entry{Kind: kind, Shard: shard, JobID: id, Due: b.due})
 	}
 	return entries, "", nil
 }
 
-func (b *backlog) Purge(_ context.Context, entry ledger.Entry) (ledger.Purged, error) {
+// do removes the job of an entry, unless it is bad.
+func (b *backlog) do(entry ledger.Entry) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if slices.Contains(b.bad, entry.JobID) {
-		return 0, errors.New("no")
+		return errors.New("no")
 	}
 	b.shards[entry.Shard] = slices.DeleteFunc(b.shards[entry.Shard], func(id string) bool { return id == entry.JobID })
 	b.purged = append(b.purged, entry.JobID)
-	return ledger.PurgeDone, nil
+	return nil
 }
 
-func (b *backlog) Fire(ctx context.Context, entry ledger.Entry, _ statemachine.Event) (ledger.FireOutcome, ledger.Result, error) {
-	_, err := b.Purge(ctx, entry)
-	return ledger.Acted, ledger.Result{}, err
+func (b *backlog) Purge(_ context.Context, entries []ledger.Entry) []ledger.PurgeResult {
+	time.Sleep(b.takes)
+	results := make([]ledger.PurgeResult, len(entries))
+	for i, entry := range entries {
+		results[i] = ledger.PurgeResult{Outcome: ledger.PurgeDone, Err: b.do(entry)}
+		if slices.Contains(b.taken, entry.JobID) {
+			results[i].Outcome = ledger.PurgeElsewhere
+		}
+	}
+	return results
+}
+
+func (b *backlog) Fire(_ context.Context, entry ledger.Entry, _ statemachine.Event) (ledger.FireOutcome, ledger.Result, error) {
+	return ledger.Acted, ledger.Result{}, b.do(entry)
 }
 
 // The jobs that fail fill a whole pass over a shard.
@@ -465,92 +480,6 @@ func TestSweeper_ManyBadJobsHoldUpNoOther(t *testing.T) {
 	}
 	if !slices.Equal(b.purged, []string{"good"}) {
 		t.Errorf("fired %v", b.purged)
-	}
-}
-
-func TestRetention_BoundsAPassAndContinues(t *testing.T) {
-	t.Parallel()
-	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"b"}}
-	observed := 0
-	p, err := upkeep.NewRetention(upkeep.RetentionConfig{
-		Ledger: b, PassLimit: 2, Observe: func(ledger.Purged) { observed++ },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 4 {
-		if pass, err := p.RunOnce(t.Context()); err != nil || pass.Done > 2 {
-			t.Errorf("a pass purged %d, %v", pass.Done, err)
-		}
-	}
-	if slices.Sort(b.purged); !slices.Equal(b.purged, []string{"a", "c", "d", "e"}) || observed != 4 {
-		t.Errorf("purged %v, observed %d", b.purged, observed)
-	}
-}
-
-// The jobs that fail fill a whole pass.
-func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
-	t.Parallel()
-	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"a", "b"}}
-	p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, PassLimit: 2, Random: func() float64 { return 0 }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 4 {
-		if _, err := p.RunOnce(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if slices.Sort(b.purged); !slices.Equal(b.purged, []string{"c", "d", "e"}) {
-		t.Errorf("purged %v", b.purged)
-	}
-}
-
-func TestRetention_BeginsAtARandomShard(t *testing.T) {
-	t.Parallel()
-	for random, want := range map[float64][]string{0: {"a", "b", "c", "d"}, 0.5: {"c", "d", "a", "b"}} {
-		b := &backlog{shards: [2][]string{{"a", "b"}, {"c", "d"}}}
-		p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, Random: func() float64 { return random }})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.RunOnce(t.Context()); err != nil || !slices.Equal(b.purged, want) {
-			t.Errorf("at %g purged %v, %v, want %v", random, b.purged, err, want)
-		}
-	}
-}
-
-func TestRetention_ContinuesAfterAnOutage(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := &backlog{shards: [2][]string{slices.Repeat([]string{"x"}, 1)}, down: errors.New("away")}
-		p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- p.Loop().Run(ctx) }()
-		time.Sleep(10 * time.Second)
-		b.mu.Lock()
-		b.down = nil
-		b.mu.Unlock()
-		time.Sleep(6 * time.Second)
-		cancel()
-		if err := <-done; err != nil || len(b.purged) != 1 {
-			t.Errorf("purged %v, %v", b.purged, err)
-		}
-	})
-}
-
-func TestNewRetention_NamesTheInvalidField(t *testing.T) {
-	t.Parallel()
-	for name, cfg := range map[string]upkeep.RetentionConfig{
-		"no ledger": {}, "negative limit": {Ledger: &backlog{}, PassLimit: -1},
-	} {
-		if _, err := upkeep.NewRetention(cfg); err == nil {
-			t.Errorf("%s: no error", name)
-		}
 	}
 }
 

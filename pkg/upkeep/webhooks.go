@@ -180,15 +180,18 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 		}
 		return min(free-pass.Done, sweepLimit-read)
 	}
-	err := w.next.round(ctx, w.cfg.Ledger, ledger.Webhook, room, func(entry ledger.Entry) {
-		read++
-		taken, err := w.take(ctx, entry)
-		if err != nil {
-			errs = append(errs, err)
+	err := w.next.round(ctx, w.cfg.Ledger, ledger.Webhook, room, func(entries []ledger.Entry) bool {
+		for _, entry := range entries {
+			read++
+			taken, err := w.take(ctx, entry)
+			if err != nil {
+				errs = append(errs, err)
+			}
+			if taken {
+				pass.Done++
+			}
 		}
-		if taken {
-			pass.Done++
-		}
+		return false
 	})
 	if err != nil {
 		errs = append(errs, err)

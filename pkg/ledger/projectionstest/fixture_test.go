@@ -89,6 +89,12 @@ type bundle struct {
 	seen        *recorder
 }
 
+// Purge purges the job of one entry.
+func (b *bundle) Purge(ctx context.Context, entry ledger.Entry) (ledger.Purged, error) {
+	result := b.Ledger.Purge(ctx, []ledger.Entry{entry})[0]
+	return result.Outcome, result.Err
+}
+
 // setup returns a ledger on an empty store that is not atomic.
 func setup(t *testing.T) *bundle {
 	t.Helper()

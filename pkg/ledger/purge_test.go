@@ -1,0 +1,328 @@
+package ledger_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
+)
+
+// between is an atomic store that calls a function before the next write of several batches.
+type between struct {
+	tablestore.AtomicStore
+	before func()
+}
+
+func (s *between) CommitAll(
+	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
+) ([][]tablestore.ETag, error) {
+	if before := s.before; before != nil {
+		s.before = nil
+		before()
+	}
+	return s.AtomicStore.CommitAll(ctx, batches, applied)
+}
+
+// wholly returns a process on an atomic store that keeps ended jobs for an hour.
+func wholly(t *testing.T, store tablestore.Store, cfg ledger.Config) *bundle {
+	t.Helper()
+	cfg.Store, cfg.Shared, cfg.Shards = store, true, 1
+	if cfg.Retention == 0 {
+		cfg.Retention = time.Hour
+	}
+	l, err := ledger.Open(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &bundle{Ledger: l, inbox: &inbox{}}
+}
+
+// memory is an empty atomic store.
+func memory() tablestore.AtomicStore {
+	return memstore.New(memstore.Options{}).(tablestore.AtomicStore)
+}
+
+// endedJobs are n jobs that ended just now.
+func (b *bundle) endedJobs(t *testing.T, n int) (ids []string) {
+	t.Helper()
+	for i := range n {
+		cmd := command(fmt.Sprint("many ", i))
+		cmd.Job.CallbackURLs, cmd.Job.CorrelationID = []string{"https://a.example/hook"}, "corr"
+		id := b.mustAccept(t, cmd).Job.ID
+		b.mustChange(t, id, statemachine.Cancel{})
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+// outcomes of a purge, which must have no error.
+func outcomes(t *testing.T, results []ledger.PurgeResult) []ledger.Purged {
+	t.Helper()
+	found := make([]ledger.Purged, len(results))
+	for i, result := range results {
+		if result.Err != nil {
+			t.Errorf("result %d: %v", i, result.Err)
+		}
+		found[i] = result.Outcome
+	}
+	return found
+}
+
+// everything returns the keys of all rows but those that belong to no job.
+func everything(t *testing.T, store tablestore.Store) (keys []string) {
+	t.Helper()
+	walker, _ := tablestore.As[tablestore.Walker](store)
+	for _, table := range []string{"luciusledger", "jobidempotency", "luciusschedule", "luciusjobindex", "luciusqueue"} {
+		rows, err := walker.Walk(t.Context(), tablestore.Walk{Table: table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range rows {
+			if key := rows[i].Key; !slices.Contains([]string{"meta", "tenants", "catalog"}, key.Partition) {
+				keys = append(keys, key.String())
+			}
+		}
+	}
+	return keys
+}
+
+// On an atomic store the purge of many jobs is one write, and leaves no row.
+func TestPurge_OfManyJobsIsOneWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memory()
+		counted, counter := storetest.Counting(store)
+		b := wholly(t, counted, ledger.Config{})
+		b.endedJobs(t, 50)
+		live := b.mustAccept(t, command("live")).Job.ID
+		b.fireWebhooks(t)
+		kept := len(everything(t, store))
+		time.Sleep(2 * time.Hour)
+		due := b.due(t, ledger.Retention)
+		counter.Reset()
+		got := outcomes(t, b.Ledger.Purge(t.Context(), due))
+		if len(got) != 50 || slices.ContainsFunc(got, func(p ledger.Purged) bool { return p != ledger.PurgeDone }) {
+			t.Errorf("outcomes %v", got)
+		}
+		if spent := counter.Counts(); spent.Commits != 1 || spent.Gets > 3 || spent.Scans != 0 {
+			t.Errorf("50 jobs cost %+v", spent)
+		}
+		if _, err := b.Job(t.Context(), live); err != nil {
+			t.Errorf("the live job: %v", err)
+		}
+		b.mustChange(t, live, statemachine.Cancel{})
+		b.fireWebhooks(t)
+		time.Sleep(2 * time.Hour)
+		b.Ledger.Purge(t.Context(), b.due(t, ledger.Retention))
+		if left := everything(t, store); len(left) != 0 {
+			t.Errorf("of %d rows are left: %q", kept, left)
+		}
+	})
+}
+
+// fireWebhooks gives up the webhooks that are due.
+func (b *bundle) fireWebhooks(t *testing.T) {
+	t.Helper()
+	for _, entry := range b.due(t, ledger.Webhook) {
+		row, _, err := b.TakeWebhook(t.Context(), entry, time.Minute)
+		if err != nil || row == nil {
+			t.Fatalf("webhook of job %s: %v", entry.JobID, err)
+		}
+		next := *row
+		next.State, next.NextAttemptAt = ledger.WebhookExhausted, time.Time{}
+		if _, err := b.RecordWebhookAttempt(t.Context(), row, &next); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Another replica purges some of the jobs between the reads and the write: these have been
+// purged elsewhere, which is no error, and the others are purged nevertheless.
+func TestPurge_AConflictLosesNoOtherJob(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &between{AtomicStore: memory()}
+		b, replica := wholly(t, store, ledger.Config{}), wholly(t, store, ledger.Config{})
+		b.endedJobs(t, 6)
+		time.Sleep(2 * time.Hour)
+		b.fireWebhooks(t)
+		due := b.due(t, ledger.Retention)
+		store.before = func() { replica.Ledger.Purge(t.Context(), due[1:3]) }
+		got := outcomes(t, b.Ledger.Purge(t.Context(), due))
+		want := []ledger.Purged{
+			ledger.PurgeDone, ledger.PurgeElsewhere, ledger.PurgeElsewhere, ledger.PurgeDone, ledger.PurgeDone, ledger.PurgeDone,
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("outcomes %v, want %v", got, want)
+		}
+		if left := everything(t, store.AtomicStore); len(left) != 0 {
+			t.Errorf("left: %q", left)
+		}
+	})
+}
+
+// The jobs of one page have different fates, and each entry that is of no more use is deleted.
+func TestPurge_DecidesOnEachJobOfAPage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, full := memory(), errors.New("no space")
+		var unfit string
+		b := wholly(t, store, ledger.Config{Archive: func(_ context.Context, job *ledger.Archived) error {
+			if job.Job.ID == unfit {
+				return full
+			}
+			return nil
+		}})
+		longer := wholly(t, store, ledger.Config{Retention: 4 * time.Hour})
+		ids := b.endedJobs(t, 3)
+		unfit = ids[2]
+		live := b.mustAccept(t, command("live")).Job.ID
+		time.Sleep(2 * time.Hour)
+		due := b.due(t, ledger.Retention)
+		due = append(due, ledger.Entry{Kind: ledger.Retention, JobID: live, Due: time.Now(), Nonce: "0"},
+			ledger.Entry{Kind: ledger.Retention, JobID: "gone", Due: time.Now(), Nonce: "0"})
+		if got := outcomes(t, longer.Ledger.Purge(t.Context(), due[:1])); got[0] != ledger.PurgeLater {
+			t.Errorf("with a longer retention: %s", got[0])
+		}
+		b.fireWebhooks(t)
+		results := b.Ledger.Purge(t.Context(), due[1:])
+		if !errors.Is(results[1].Err, full) {
+			t.Errorf("without its archive: %v", results[1].Err)
+		}
+		results[1].Err = nil
+		want := []ledger.Purged{ledger.PurgeDone, ledger.PurgeDone, ledger.PurgeNever, ledger.PurgeElsewhere}
+		if got := outcomes(t, results); !slices.Equal(got, want) {
+			t.Errorf("outcomes %v, want %v", got, want)
+		}
+		for i, id := range ids {
+			if _, err := b.Job(t.Context(), id); (err == nil) != (i != 1) {
+				t.Errorf("job %d: %v", i, err)
+			}
+		}
+		if left := b.due(t, ledger.Retention); len(left) != 1 || left[0].JobID != unfit {
+			t.Errorf("due: %v", left)
+		}
+		time.Sleep(2 * time.Hour)
+		if left := b.due(t, ledger.Retention); len(left) != 2 {
+			t.Errorf("due after the longer retention: %v", left)
+		}
+	})
+}
+
+// A store that does not answer leaves every job and every entry, also if only the reply is lost.
+func TestPurge_AFaultOfTheStoreIsRepeatedByTheNextPass(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]storetest.Fault{
+		"the first read fails": {Call: storetest.GetCall}, "the second read fails": {Call: storetest.GetCall, Nth: 2},
+		"the last read fails": {Call: storetest.GetCall, Nth: 3},
+		"the write fails":     {Call: storetest.CommitCall}, "its reply is lost": {Call: storetest.CommitCall, After: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := memory()
+				faulty, faults := storetest.Faulty(store)
+				b := wholly(t, faulty, ledger.Config{})
+				b.endedJobs(t, 3)
+				time.Sleep(2 * time.Hour)
+				b.fireWebhooks(t)
+				due := b.due(t, ledger.Retention)
+				faults.Plan(fault)
+				for i, result := range b.Ledger.Purge(t.Context(), due) {
+					if !errors.Is(result.Err, storetest.ErrInjected) {
+						t.Errorf("result %d: %+v", i, result)
+					}
+				}
+				if left := len(b.due(t, ledger.Retention)); left != 3 && !fault.After {
+					t.Errorf("%d entries are left", left)
+				}
+				b.Ledger.Purge(t.Context(), b.due(t, ledger.Retention))
+				if left := everything(t, store); len(left) != 0 {
+					t.Errorf("left: %q", left)
+				}
+			})
+		})
+	}
+}
+
+// The key of a job may have come to name another command, whose claim stays.
+func TestPurge_LeavesAForeignClaim(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := wholly(t, memory(), ledger.Config{Retention: 10 * time.Hour, KeyTTL: time.Hour})
+		old := b.mustAccept(t, keyed("first")).Job.ID
+		b.mustChange(t, old, statemachine.Cancel{})
+		time.Sleep(2 * time.Hour)
+		fresh := b.mustAccept(t, keyed("second"))
+		time.Sleep(9 * time.Hour)
+		if got := outcomes(t, b.Ledger.Purge(t.Context(), b.due(t, ledger.Retention))); !slices.Equal(got, []ledger.Purged{ledger.PurgeDone}) {
+			t.Fatalf("outcomes %v", got)
+		}
+		if again := b.mustAccept(t, keyed("second")); !again.Replayed || again.Job.ID != fresh.Job.ID {
+			t.Errorf("after the purge of the old job: %+v", again)
+		}
+	})
+}
+
+// On a store that is not atomic, a process leaves a job to the one that purges it, until that
+// must have crashed.
+func TestPurge_LeavesAJobToTheProcessThatPurgesIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := split()
+		cfg := ledger.Config{Shards: 1, Retention: time.Hour}
+		b, replica := open(t, store, cfg), open(t, store, cfg)
+		b.ended(t)
+		time.Sleep(2 * time.Hour)
+		entry := b.due(t, ledger.Retention)[0]
+		var seen []ledger.Purged
+		look := func() {
+			outcome, err := replica.Purge(t.Context(), entry)
+			if err != nil {
+				t.Error(err)
+			}
+			seen = append(seen, outcome)
+		}
+		writes := 0
+		store.set(func(_ tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if writes++; writes == 1 { // The claim: the other process is before this one.
+				store.set(nil)
+				look()
+			}
+			return commit()
+		})
+		if outcome, err := b.Purge(t.Context(), entry); err != nil || outcome != ledger.PurgeElsewhere {
+			t.Errorf("behind another process: %s, %v", outcome, err)
+		}
+
+		b.ended(t)
+		time.Sleep(2 * time.Hour)
+		entry = b.due(t, ledger.Retention)[0]
+		away := func(tablestore.Batch, commit) ([]tablestore.ETag, error) { return nil, tablestore.ErrUnavailable }
+		store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
+			if commits(batch) { // The tombstone is the last write before this process crashes.
+				defer store.set(away)
+			}
+			return commit()
+		})
+		if _, err := b.Purge(t.Context(), entry); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Errorf("the crash: %v", err)
+		}
+		store.set(nil)
+		look()
+		time.Sleep(time.Minute)
+		look()
+		if want := []ledger.Purged{ledger.PurgeDone, ledger.PurgeElsewhere, ledger.PurgeDone}; !slices.Equal(seen, want) {
+			t.Errorf("the other process saw %v, want %v", seen, want)
+		}
+	})
+}

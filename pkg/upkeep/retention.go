@@ -1,0 +1,161 @@
+package upkeep
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+const (
+	// purgePage is the most jobs that are purged together.
+	purgePage = 64
+	// restFactor is how much longer a pass rests after a page than the page took. So a backlog
+	// takes a quarter of one core, of this process and of the store together.
+	restFactor = 3
+	// maxOverdue bounds the entries that [Retention.Survey] counts.
+	maxOverdue = 10_000
+)
+
+// RetentionLedger is the part of the ledger that a [Retention] needs.
+type RetentionLedger interface {
+	Schedule
+	Purge(ctx context.Context, entries []ledger.Entry) []ledger.PurgeResult
+}
+
+// RetentionConfig configures a [Retention].
+type RetentionConfig struct {
+	// Ledger holds the jobs. Required.
+	Ledger RetentionLedger
+	// PassLimit is the most jobs that one pass purges. Optional. Defaults to 1024.
+	PassLimit int
+	// Random returns numbers in [0, 1), for the shard at which the first pass begins:
+	// replicas that begin at different shards seldom purge the same job. Optional.
+	// Defaults to math/rand/v2.
+	Random func() float64
+	// Logger logs jobs that could not be purged. Optional.
+	Logger *slog.Logger
+	// Observe is called after each purge. Optional.
+	Observe func(ledger.Purged)
+}
+
+// Overdue are the jobs that are due and not purged.
+type Overdue struct {
+	Jobs   int       // at most 10,000
+	Oldest time.Time // when the first of them was due; zero if there is none
+}
+
+// Retention purges ended jobs after their retention time. [ledger.Ledger.Purge] decides
+// what to delete, in which order. The schedule entry of a job stays until its purge is
+// complete. Any number may run on one store.
+//
+// A backlog of any size is purged page by page. After each page the pass rests, three times as
+// long as the page took, so that a backlog hardly slows the jobs that are under way.
+type Retention struct {
+	cfg     RetentionConfig
+	next    cursor // where the next pass begins
+	wake    chan struct{}
+	overdue atomic.Pointer[Overdue]
+}
+
+// NewRetention returns a retention. The error names the invalid field.
+func NewRetention(cfg RetentionConfig) (*Retention, error) {
+	if cfg.Ledger == nil {
+		return nil, errors.New("retention: Ledger is required")
+	}
+	if cfg.PassLimit = cmp.Or(cfg.PassLimit, 1024); cfg.PassLimit < 0 {
+		return nil, errors.New("retention: PassLimit must be positive")
+	}
+	if cfg.Random == nil {
+		cfg.Random = rand.Float64
+	}
+	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	if cfg.Observe == nil {
+		cfg.Observe = func(ledger.Purged) {}
+	}
+	r := &Retention{
+		cfg: cfg, next: cursor{shard: int(cfg.Random() * float64(cfg.Ledger.Shards()))}, wake: make(chan struct{}, 1),
+	}
+	r.overdue.Store(&Overdue{})
+	return r, nil
+}
+
+// Loop returns the loop that purges. While more jobs may be due, the next pass starts at once.
+func (r *Retention) Loop() Loop {
+	return Loop{Name: "retention", Wake: r.wake, Pass: func(ctx context.Context) error {
+		pass, err := r.RunOnce(ctx)
+		if pass.More {
+			select {
+			case r.wake <- struct{}{}:
+			default:
+			}
+		}
+		return err
+	}}
+}
+
+// RunOnce purges at most PassLimit jobs. A job that cannot be purged keeps its entry and
+// does not hold up the others. The error is one of reading the schedule. One pass runs at a
+// time. A pass may write even if the disk is too full for other writes.
+func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
+	ctx = tablestore.Reclaiming(ctx)
+	var pass Pass
+	room := func() int { return min(r.cfg.PassLimit-pass.Done, purgePage) }
+	err := r.next.round(ctx, r.cfg.Ledger, ledger.Retention, room, func(entries []ledger.Entry) (taken bool) {
+		if len(entries) == 0 {
+			return false
+		}
+		began := time.Now()
+		for i, result := range r.cfg.Ledger.Purge(ctx, entries) {
+			if result.Err != nil {
+				r.cfg.Logger.WarnContext(ctx, "job not purged", entries[i].Fields().With("error", result.Err)...)
+				continue
+			}
+			taken = taken || result.Outcome == ledger.PurgeElsewhere
+			r.cfg.Observe(result.Outcome)
+		}
+		pass.Done += len(entries)
+		rest(ctx, restFactor*time.Since(began))
+		return taken
+	})
+	if err != nil {
+		return pass, fmt.Errorf("retention: %w", err)
+	}
+	pass.More = room() == 0
+	return pass, nil
+}
+
+// rest waits, at most until the context ends.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// Survey counts the jobs that are due and not purged. It reads at most 10,000 entries.
+func (r *Retention) Survey(ctx context.Context) error {
+	now, shards := time.Now(), r.cfg.Ledger.Shards()
+	var found Overdue
+	for shard := range shards {
+		entries, _, err := r.cfg.Ledger.Due(ctx, ledger.Retention, shard, now, max(1, maxOverdue/shards), "")
+		if err != nil {
+			return fmt.Errorf("count the jobs to purge: %w", err)
+		}
+		if found.Jobs += len(entries); len(entries) > 0 && (found.Oldest.IsZero() || entries[0].Due.Before(found.Oldest)) {
+			found.Oldest = entries[0].Due
+		}
+	}
+	r.overdue.Store(&found)
+	return nil
+}
+
+// Overdue returns the result of the last [Retention.Survey]. It is safe for concurrent use.
+func (r *Retention) Overdue() Overdue { return *r.overdue.Load() }

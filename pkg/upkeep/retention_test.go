@@ -1,0 +1,203 @@
+package upkeep_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/upkeep"
+)
+
+func TestRetention_BoundsAPassAndContinues(t *testing.T) {
+	t.Parallel()
+	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"b"}}
+	observed := 0
+	p, err := upkeep.NewRetention(upkeep.RetentionConfig{
+		Ledger: b, PassLimit: 2, Observe: func(ledger.Purged) { observed++ },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if pass, err := p.RunOnce(t.Context()); err != nil || pass.Done > 2 {
+			t.Errorf("a pass purged %d, %v", pass.Done, err)
+		}
+	}
+	if slices.Sort(b.purged); !slices.Equal(b.purged, []string{"a", "c", "d", "e"}) || observed != 4 {
+		t.Errorf("purged %v, observed %d", b.purged, observed)
+	}
+}
+
+// The jobs that fail fill a whole pass.
+func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
+	t.Parallel()
+	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"a", "b"}}
+	p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, PassLimit: 2, Random: func() float64 { return 0 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		if _, err := p.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if slices.Sort(b.purged); !slices.Equal(b.purged, []string{"c", "d", "e"}) {
+		t.Errorf("purged %v", b.purged)
+	}
+}
+
+func TestRetention_BeginsAtARandomShard(t *testing.T) {
+	t.Parallel()
+	for random, want := range map[float64][]string{0: {"a", "b", "c", "d"}, 0.5: {"c", "d", "a", "b"}} {
+		b := &backlog{shards: [2][]string{{"a", "b"}, {"c", "d"}}}
+		p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, Random: func() float64 { return random }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.RunOnce(t.Context()); err != nil || !slices.Equal(b.purged, want) {
+			t.Errorf("at %g purged %v, %v, want %v", random, b.purged, err, want)
+		}
+	}
+}
+
+func TestRetention_ContinuesAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &backlog{shards: [2][]string{slices.Repeat([]string{"x"}, 1)}, down: errors.New("away")}
+		p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- p.Loop().Run(ctx) }()
+		time.Sleep(10 * time.Second)
+		b.mu.Lock()
+		b.down = nil
+		b.mu.Unlock()
+		time.Sleep(6 * time.Second)
+		cancel()
+		if err := <-done; err != nil || len(b.purged) != 1 {
+			t.Errorf("purged %v, %v", b.purged, err)
+		}
+	})
+}
+
+func TestNewRetention_NamesTheInvalidField(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]upkeep.RetentionConfig{
+		"no ledger": {}, "negative limit": {Ledger: &backlog{}, PassLimit: -1},
+	} {
+		if _, err := upkeep.NewRetention(cfg); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+}
+
+// numbered are n names of jobs in order.
+func numbered(n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("%05d", i))
+	}
+	return names
+}
+
+func newRetention(t *testing.T, b *backlog) *upkeep.Retention {
+	t.Helper()
+	r, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, Random: func() float64 { return 0 }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// A backlog does not wait for the next interval after each pass.
+func TestRetention_PassesFollowAtOnceWhileThereIsMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &backlog{shards: [2][]string{numbered(5000), numbered(3000)}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- newRetention(t, b).Loop().Run(ctx) }()
+		time.Sleep(time.Millisecond)
+		b.mu.Lock()
+		purged := len(b.purged)
+		b.mu.Unlock()
+		cancel()
+		if err := <-done; err != nil || purged != 8000 {
+			t.Errorf("purged %d of 8000 jobs before the interval had passed, %v", purged, err)
+		}
+	})
+}
+
+// While a backlog is purged, the store is left to other work for most of the time.
+func TestRetention_RestsAfterEachPage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &backlog{shards: [2][]string{numbered(128), nil}, takes: 10 * time.Millisecond}
+		began := time.Now()
+		if pass, err := newRetention(t, b).RunOnce(t.Context()); err != nil || pass.Done != 128 || pass.More {
+			t.Errorf("%+v, %v", pass, err)
+		}
+		if took, work := time.Since(began), 20*time.Millisecond; took != 4*work {
+			t.Errorf("the pass took %s, of which %s were work", took, work)
+		}
+	})
+}
+
+// A stop does not wait for the rest.
+func TestRetention_AStopEndsTheRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := &backlog{shards: [2][]string{numbered(128), nil}, takes: time.Hour}
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Minute)
+		defer cancel()
+		began := time.Now()
+		if pass, _ := newRetention(t, b).RunOnce(ctx); pass.Done != 64 || time.Since(began) != 90*time.Minute {
+			t.Errorf("%+v after %s", pass, time.Since(began))
+		}
+	})
+}
+
+// Replicas that meet at a shard part: one of them goes on with other shards.
+func TestRetention_LeavesAShardThatAnotherProcessPurges(t *testing.T) {
+	t.Parallel()
+	b := &backlog{shards: [2][]string{numbered(200), {"x", "y"}}, taken: []string{"00003"}}
+	var observed []ledger.Purged
+	r, err := upkeep.NewRetention(upkeep.RetentionConfig{
+		Ledger: b, Random: func() float64 { return 0 }, Observe: func(p ledger.Purged) { observed = append(observed, p) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pass, err := r.RunOnce(t.Context()); err != nil || pass.Done != 66 {
+		t.Errorf("%+v, %v", pass, err)
+	}
+	if got := b.purged[len(b.purged)-2:]; !slices.Equal(got, []string{"x", "y"}) || observed[3] != ledger.PurgeElsewhere {
+		t.Errorf("at last purged %v, observed %v", got, observed[:4])
+	}
+	if pass, err := r.RunOnce(t.Context()); err != nil || pass.Done != 136 || len(b.purged) != 202 {
+		t.Errorf("the next pass: %+v, %v", pass, err)
+	}
+}
+
+func TestRetention_SurveyCountsWhatIsDue(t *testing.T) {
+	t.Parallel()
+	b := &backlog{shards: [2][]string{numbered(6000), {"x"}}, due: time.Unix(1000, 0)}
+	r := newRetention(t, b)
+	if got := r.Overdue(); got != (upkeep.Overdue{}) {
+		t.Errorf("before the first survey: %+v", got)
+	}
+	if err := r.Survey(t.Context()); err != nil || r.Overdue() != (upkeep.Overdue{Jobs: 5001, Oldest: b.due}) {
+		t.Errorf("%+v, %v", r.Overdue(), err)
+	}
+	b.down = errors.New("away")
+	if err := r.Survey(t.Context()); !errors.Is(err, b.down) || r.Overdue().Jobs != 5001 {
+		t.Errorf("without the store: %+v, %v", r.Overdue(), err)
+	}
+}
