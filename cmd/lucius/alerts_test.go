@@ -77,6 +77,10 @@ var virtually = map[string]struct {
 		},
 		shows: `lucius_sweeper_late_seconds ([3-9]\d|\d\d\d)`,
 	},
+	"NothingPurged": {
+		flags: func(*testing.T) []string { return []string{"--retention", "1m", "--idempotency-ttl", "1m"} },
+		roles: []string{config.RoleAPI, config.RoleRelay}, shows: `lucius_retention_oldest_seconds 1[3-5]\d\d`,
+	},
 	"StoreThatHangs": { // It answers nothing to the reconciler.
 		begin: func(s *situation) {
 			s.beforeScans("live:", func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() })

@@ -67,6 +67,7 @@ var situations = map[string][]string{
 	"NoRelay":        {"LuciusRelayStuck"},
 	"DiskNearlyFull": {"LuciusDiskNearlyFull"},
 	"SlowStore":      {"LuciusSweeperLate"},
+	"NothingPurged":  {"LuciusRetentionBehind"},
 	"StoreThatHangs": {"LuciusLoopStandsStill"},
 	"StoreThatFails": {"LuciusLoopFailing"},
 	"StuckJob":       {"LuciusJobStuck"},

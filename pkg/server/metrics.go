@@ -47,7 +47,7 @@ func newMeters(registry *prometheus.Registry) *meters {
 		metrics.Create(m.fired, []string{outcome.String()})
 	}
 	m.purged = m.Counter("lucius_retention_entries_total", "Ended jobs that were due for purging, by outcome.", "outcome")
-	for outcome := ledger.PurgeDone; outcome <= ledger.PurgeNever; outcome++ {
+	for outcome := ledger.PurgeDone; outcome <= ledger.PurgeElsewhere; outcome++ {
 		metrics.Create(m.purged, []string{outcome.String()})
 	}
 	m.bulkJobs = m.Counter("lucius_bulk_jobs_total", "Jobs of operations on many jobs, by kind and outcome.", "kind", "outcome")

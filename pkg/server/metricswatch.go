@@ -71,8 +71,16 @@ func (m *meters) watchInbox(submitted *inbox.Reader) {
 	})
 }
 
-// watchUpkeep registers the metrics of the reconciler and the pauses.
+// watchUpkeep registers the metrics of the retention, the reconciler and the pauses.
 func (m *meters) watchUpkeep(s *Server) {
+	m.Gauge("lucius_retention_due", "Ended jobs that are due for purging, at most 10,000.",
+		func() float64 { return float64(s.retention.Overdue().Jobs) })
+	m.Gauge("lucius_retention_oldest_seconds", "Time since the first of these jobs was due, or 0.", func() float64 {
+		if oldest := s.retention.Overdue().Oldest; !oldest.IsZero() {
+			return time.Since(oldest).Seconds()
+		}
+		return 0
+	})
 	m.Gauge("lucius_pauses_active", "Scopes whose dispatch is paused or ramps up.",
 		func() float64 { return float64(len(s.uses.Gate.Active())) })
 	m.Gauge("lucius_jobs_stuck", "Live jobs that cannot make progress and could not be repaired.",

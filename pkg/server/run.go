@@ -18,6 +18,8 @@ const (
 	censusInterval = 10 * time.Second
 	// deadLetterInterval is the time between two counts of the dead letters.
 	deadLetterInterval = 15 * time.Second
+	// overdueInterval is the time between two counts of the jobs that are due for purging.
+	overdueInterval = 15 * time.Second
 	// loopJitter is the [upkeep.Loop] Jitter of all loops.
 	loopJitter = 0.1
 	// closeTimeout bounds the last writes of the census and of rejected callbacks.
@@ -101,6 +103,8 @@ func (s *Server) loops() []func(context.Context) error {
 		defer cancel()
 		s.uses.Callbacks.Flush(ctx)
 	}})
+	// In each process, so that it shows if none has the role sweeper.
+	every(overdueInterval, upkeep.Loop{Name: "retention survey", Pass: s.retention.Survey})
 	for _, watcher := range s.cfg.Watchers {
 		every(s.cfg.ReloadInterval, s.watched(watcher.Loop()))
 	}
