@@ -189,7 +189,7 @@ func TestPostgres_SaysWhatIsMissing(t *testing.T) {
 	expectSays(t, "check", out, "it has version 0")
 	expectSays(t, "migrate", runPlain(t, fresh, "postgres", "migrate"), "migrated the schema from version 0 to")
 	expectSays(t, "migrate", runPlain(t, fresh, "postgres", "migrate"), "already")
-	expectSays(t, "check", runPlain(t, fresh, "postgres", "check"), "on which this program works")
+	expectSays(t, "check", runPlain(t, fresh, "postgres", "check"), "which this program can use")
 }
 
 // expectSays fails unless the output has the text, and no password.

@@ -51,7 +51,7 @@ func (p *program) postgres() *cobra.Command {
 	migrate.Flags().BoolVar(&show, "print", false, "print the SQL instead of running it; nothing if the schema has the version")
 	migrate.Flags().BoolVar(&options.All, "all", false, "with --print, the SQL of every migration, also of those that were applied")
 	migrate.Flags().BoolVar(&options.Down, "down", false, "undo the newest migration, for the program before it")
-	migrate.Flags().BoolVar(&options.Online, "online", false, "migrate although servers are connected, if they also work on the schema after it")
+	migrate.Flags().BoolVar(&options.Online, "online", false, "migrate under servers that also work on the schema after it")
 	migrate.MarkFlagsMutuallyExclusive("print", "grant")
 	migrate.MarkFlagsMutuallyExclusive("all", "down")
 	migrate.MarkFlagsMutuallyExclusive("down", "grant")
@@ -104,7 +104,7 @@ func (p *program) checkPostgres(ctx context.Context, cfg *config.Config) error {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}
 	defer func() { _ = store.Close() }() // It never fails.
-	if err := p.say("the schema has version %d, on which this program works\n", store.SchemaVersion()); err != nil || !cfg.Has(config.RoleAPI) {
+	if err := p.say("the schema has version %d, which this program can use\n", store.SchemaVersion()); err != nil || !cfg.Has(config.RoleAPI) {
 		return err
 	}
 	inbox, err := pginbox.Open(ctx, pginbox.Options{URL: cfg.PostgresURL, Table: ledgerTables(cfg).Ledger})
