@@ -86,7 +86,8 @@ func (r *run) atRev(ctx context.Context, item *WorkItem, name string,
 ) error {
 	for {
 		requestID := rand.Text()
-		err := r.persist(ctx, name, longestBetween(item), attemptMayLast, func(ctx context.Context) error { return send(ctx, item.Rev, requestID) })
+		try := func(ctx context.Context) error { return send(ctx, item.Rev, requestID) }
+		err := r.persist(ctx, name, longestBetween(item), attemptMayLast, try)
 		refused, answered := errors.AsType[*Error](err)
 		if !answered || refused.Code != ProblemCodeRevConflict || refused.CurrentRev <= item.Rev {
 			return err

@@ -53,9 +53,9 @@ func (c *WorkerConfig) validate() error {
 	case c.Lease != 0 && c.Lease < 3*time.Second || c.Lease > maxLease:
 		return fmt.Errorf("Lease is %s, it must be from 3s to %s", c.Lease, maxLease)
 	case len(c.services()) > maxServices:
-		return fmt.Errorf("Services has %d names with Service, it must have at most %d", len(c.services()), maxServices)
+		return fmt.Errorf("Services is too long: with Service it must have at most %d names", maxServices)
 	case slices.Contains(c.Services, ""):
-		return errors.New("Services has an empty name")
+		return errors.New("Services is invalid: it has an empty name")
 	case c.Grace < 0:
 		return fmt.Errorf("Grace is %s, it must not be negative", c.Grace)
 	}
