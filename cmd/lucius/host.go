@@ -102,8 +102,9 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 		WebhookSecrets: cfg.WebhookSecrets, PublishTimeout: cfg.PublishTimeout, RelayInterval: cfg.RetryInterval,
 		SweepInterval: cfg.SweepInterval, ClockTolerance: cfg.ClockTolerance, Grace: cfg.ShutdownGrace,
 		Watchers: h.watchFiles(), ReloadInterval: cfg.ProtocolsInterval, Loops: []upkeep.Loop{memoryLoop()},
-		Registry: h.metrics.Registry.Registry, Logger: h.log, LogFailuresOnly: cfg.LogJobs == config.LogJobsFailures, Replica: fmt.Sprintf("%s:%d", name, os.Getpid()),
-		Fatal: exitSoon(os.Exit),
+		Registry: h.metrics.Registry.Registry, Logger: h.log, LogFailuresOnly: cfg.LogJobs == config.LogJobsFailures,
+		Replica: fmt.Sprintf("%s:%d", name, os.Getpid()),
+		Fatal:   exitSoon(os.Exit),
 	}
 	for _, role := range cfg.Roles {
 		settings.Roles = append(settings.Roles, server.Role(role))

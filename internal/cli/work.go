@@ -127,7 +127,8 @@ func showWork(p *page, item api.WorkItem) {
 		failure = explain.Fault(item.Error.Code, item.Error.Message)
 	}
 	p.fields("work", item.WorkID, "status", p.work(item.Status), "job", directive.JobID, "step", directive.StepID,
-		"service", directive.Service, "tenant", directive.TenantID, "attempt", strconv.Itoa(item.Attempt), "rev", strconv.FormatInt(item.Rev, 10), "worker", item.Owner,
+		"service", directive.Service, "tenant", directive.TenantID, "attempt", strconv.Itoa(item.Attempt), "rev", strconv.FormatInt(item.Rev, 10),
+		"worker", item.Owner,
 		"lease ends", lease, "error", failure, "created", p.ago(item.CreatedAt.Time), "changed", p.ago(item.UpdatedAt.Time))
 }
 
@@ -200,7 +201,7 @@ func (t *tool) workControl(verb, short string,
 	})
 	cmd.Flags().StringVar(&request.Reason, "reason", "", "why, for the histories of the item and of its job")
 	cmd.Flags().Int64Var(&request.ExpectedRev, "expected-rev", 0, "rev at which you saw the item; then nothing is asked")
-	cmd.Flags().StringVar(&request.RequestID, "request-id", "", "name of the request, to repeat one without its answer (default: a new one)")
+	cmd.Flags().StringVar(&request.RequestID, "request-id", "", "name of the request, to repeat one (default: a new name)")
 	return asks(cmd)
 }
 

@@ -23,7 +23,8 @@ func unknownVariables(variables map[string]string, all []setting) []error {
 			continue
 		}
 		if strings.HasPrefix(name, temporalPrefix) || name == invokerURL {
-			problems = append(problems, fmt.Errorf("%s is not a setting, and nothing takes its place: Lucius needs no Temporal; unset it", name))
+			problems = append(problems, fmt.Errorf(
+				"%s is not a setting, and nothing takes its place: Lucius needs no Temporal; unset it", name))
 			continue
 		}
 		closest := "LUCIUS_LISTEN_ADDR"

@@ -115,7 +115,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 		{"LUCIUS_DEBUG_ADDR", "", "loopback address that serves Go's profiles under /debug/pprof/; empty serves none",
 			into(&c.DebugAddr, text)},
 		{"LUCIUS_LOG_LEVEL", "info", "debug, info, warn or error", into(&c.LogLevel, oneOf("debug", "info", "warn", "error"))},
-		{"LUCIUS_LOG_JOBS", LogJobsAll, "ended jobs that are logged at info: all or failures", into(&c.LogJobs, oneOf(LogJobsAll, LogJobsFailures))},
+		{"LUCIUS_LOG_JOBS", LogJobsAll, "ended jobs that are logged at info: all or failures",
+			into(&c.LogJobs, oneOf(LogJobsAll, LogJobsFailures))},
 		{"LUCIUS_LOG_FORMAT", "json", "json or text", into(&c.LogFormat, oneOf("json", "text"))},
 
 		// Retention, and the start.

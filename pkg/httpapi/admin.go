@@ -73,7 +73,8 @@ func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params ap
 				*out = api.OutboxRow{
 					OutboxID: row.ID, JobID: agg.Job.ID, StepID: row.StepID, TenantID: agg.Job.TenantID,
 					State: api.OutboxState(row.State), AttemptNo: row.AttemptNo, Topic: row.Routing.Topic, Lane: row.Routing.Lane,
-					LastErrorMessage: row.LastError, CreatedAt: api.NewTime(row.CreatedAt), UpdatedAt: api.NewTime(row.UpdatedAt), NextAttemptAt: api.NewTime(row.DueAt),
+					LastErrorMessage: row.LastError, CreatedAt: api.NewTime(row.CreatedAt), UpdatedAt: api.NewTime(row.UpdatedAt),
+					NextAttemptAt: api.NewTime(row.DueAt),
 				}
 				if row.LastError != "" {
 					out.LastErrorCode = "rejected"
