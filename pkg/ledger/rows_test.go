@@ -137,6 +137,26 @@ func TestParseOutboxID(t *testing.T) {
 // with their steps, and one of the keys. Keys have ':' in place of '#', state is the
 // name of the code (12.6), and the payload and workspace_ref, which a job stores once,
 // lie next to its steps.
+// The row of a command's claim is found by its name alone, so another name would accept every
+// known command a second time.
+func TestRows_TheClaimIsNamedAfterHashKeyOrOrigin(t *testing.T) {
+	t.Parallel()
+	keyed, origin := command("87f4dbde"), command("87f4dbde")
+	keyed.Job.IdempotencyKey, origin.Claim = "invoice-7", "inbox-1"
+	for row, cmd := range map[string]ledger.Command{
+		"hash:87f4dbde": command("87f4dbde"),
+		"key:61bf036ed8c6a6aa27f3bdeb850ad16cfde57ac79ee6943356601ebb5cd2ea89": keyed,
+		"of:inbox-1": origin,
+	} {
+		b := setup(t)
+		id := b.mustAccept(t, cmd).Job.ID
+		stored, err := b.store.Get(t.Context(), tablestore.Key{Table: "jobidempotency", Partition: "tenant_a", Row: row})
+		if err != nil || stored.Properties.Get("job_id").String() != id {
+			t.Errorf("%s names job %q, want %s (%v)", row, stored.Properties.Get("job_id"), id, err)
+		}
+	}
+}
+
 func TestRows_AreThoseOfOptionB(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
