@@ -127,6 +127,8 @@ type wholeStore struct {
 	store tablestore.AtomicStore
 }
 
+var _ tablestore.AtomicStore = (*wholeStore)(nil)
+
 // GetAll implements [tablestore.AtomicStore].
 func (s *wholeStore) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
 	return s.store.GetAll(ctx, keys)

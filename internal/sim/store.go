@@ -27,6 +27,8 @@ type atomicPort struct {
 	store tablestore.AtomicStore
 }
 
+var _ tablestore.AtomicStore = atomicPort{}
+
 // Commit implements [tablestore.Store].
 func (s atomicPort) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	etags, err := s.CommitAll(ctx, []tablestore.Batch{batch}, nil)

@@ -91,6 +91,13 @@ type atomicStore struct {
 	atomic tablestore.AtomicStore
 }
 
+var _ tablestore.AtomicStore = (*atomicStore)(nil)
+
+// GetAll implements [tablestore.AtomicStore].
+func (s *atomicStore) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
+	return paced(ctx, s.Store, func(ctx context.Context) ([]tablestore.Row, error) { return s.atomic.GetAll(ctx, keys) })
+}
+
 // CommitAll implements [tablestore.AtomicStore].
 func (s *atomicStore) CommitAll(
 	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),

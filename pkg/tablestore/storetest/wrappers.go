@@ -88,6 +88,8 @@ func (c *counting) count(batches ...tablestore.Batch) {
 	}
 }
 
+var _ tablestore.AtomicStore = (*atomicCounting)(nil)
+
 type atomicCounting struct {
 	*counting
 	store tablestore.AtomicStore
@@ -247,6 +249,8 @@ func (f *faulty) Scan(ctx context.Context, query tablestore.Query) (tablestore.P
 func (f *faulty) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
 	return call(f.faults, CommitCall, func() ([]tablestore.ETag, error) { return f.Store.Commit(ctx, batch) })
 }
+
+var _ tablestore.AtomicStore = (*atomicFaulty)(nil)
 
 type atomicFaulty struct {
 	*faulty
