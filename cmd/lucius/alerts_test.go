@@ -1,7 +1,7 @@
 // An hour of virtual time takes minutes under the race detector. The observability stage of
-// make test runs these tests without it.
+// make check runs these tests without it.
 
-//go:build !race
+//go:build integration && !race
 
 package main
 

@@ -37,22 +37,6 @@ func TestInitAndDev_RunAJobToItsEnd(t *testing.T) {
 	dev.until("  job ", " SUCCEEDED\n")
 	dev.until("the server keeps running at ")
 	dev.end()
-
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		return // This part needs Python.
-	}
-	dev = startDev(t, binary, dir, "--workers=false")
-	url := strings.Fields(dev.until("lucius serves "))[2]
-	worker := exec.CommandContext(t.Context(), python, "worker.py")
-	worker.Dir, worker.Env = dir, append(os.Environ(), "LUCIUS_URL="+url)
-	if err := worker.Start(); err != nil {
-		t.Fatal(err)
-	}
-	dev.until("  job ", " SUCCEEDED\n")
-	_ = worker.Process.Kill()
-	_ = worker.Wait()
-	dev.end()
 }
 
 // Without a reader of its output, or without its terminal, it ends and deletes the folder of

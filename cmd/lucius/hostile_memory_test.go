@@ -1,7 +1,8 @@
+//go:build integration
+
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,10 +17,6 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 )
-
-// memoryBound is the resident memory in bytes that docs/operations.md promises for a
-// server, even under attack.
-const memoryBound = 512 << 20
 
 // TestHostile_ManyLists asks for pages of a thousand jobs with large references, many at
 // a time. Each is answered.
@@ -138,28 +134,6 @@ func workOnce(t *testing.T, worker *caller, claim int64) (done int64) {
 		t.Errorf("work: %v", err)
 	}
 	return done
-}
-
-// residentPeak returns the peak resident memory of the process in bytes on Linux, and 0
-// elsewhere.
-func residentPeak(t *testing.T, pid int) int64 {
-	t.Helper()
-	if runtime.GOOS != "linux" {
-		return 0
-	}
-	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = file.Close() }()
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		var kilobytes int64
-		if _, err := fmt.Sscanf(lines.Text(), "VmHWM: %d kB", &kilobytes); err == nil {
-			return kilobytes << 10
-		}
-	}
-	t.Fatal("the system does not tell the memory of a process")
-	return 0
 }
 
 // openSockets returns the number of sockets of the process on Linux, and 0 elsewhere.

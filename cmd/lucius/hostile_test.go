@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +20,10 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
+
+// memoryBound is the resident memory in bytes that docs/operations.md promises for a
+// server, even under attack.
+const memoryBound = 512 << 20
 
 // patience is how long a hostile or a good client waits at most. It is far longer than all
 // timeouts of the server.
@@ -157,4 +163,26 @@ func (f *attackedServer) expectProblem(method, path string, got answer, code str
 	if len(got.body) > 64<<10 {
 		f.t.Errorf("%s %.80s is answered with %d bytes", method, path, len(got.body))
 	}
+}
+
+// residentPeak returns the peak resident memory of the process in bytes on Linux, and 0
+// elsewhere.
+func residentPeak(t *testing.T, pid int) int64 {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	file, err := os.Open(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = file.Close() }()
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var kilobytes int64
+		if _, err := fmt.Sscanf(lines.Text(), "VmHWM: %d kB", &kilobytes); err == nil {
+			return kilobytes << 10
+		}
+	}
+	t.Fatal("the system does not tell the memory of a process")
+	return 0
 }

@@ -1,3 +1,5 @@
+//go:build integration
+
 package azurite
 
 // Orphan affects the server like the end of its parent process, and waits until it has

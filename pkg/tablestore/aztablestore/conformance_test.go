@@ -1,3 +1,5 @@
+//go:build integration
+
 package aztablestore_test
 
 import (

@@ -1,3 +1,5 @@
+//go:build integration
+
 package pacer_test
 
 import (
