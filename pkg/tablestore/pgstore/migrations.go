@@ -114,13 +114,13 @@ type querier interface {
 
 // applied returns the migrations that were applied to the database, without their statements.
 func applied(ctx context.Context, db querier) ([]migration, error) {
-	var recorded, before bool
+	var recorded, used bool
 	err := db.QueryRow(ctx, "SELECT to_regclass('lucius.migrations') IS NOT NULL, to_regclass('lucius.rows') IS NOT NULL").
-		Scan(&recorded, &before)
+		Scan(&recorded, &used)
 	if err != nil {
 		return nil, err
 	}
-	if before && !recorded {
+	if used && !recorded {
 		return nil, fmt.Errorf("%w: a version before the first release made it: use another database, "+
 			"or DROP SCHEMA lucius CASCADE, which deletes its jobs", ErrOtherSchema)
 	}
@@ -132,7 +132,8 @@ func applied(ctx context.Context, db querier) ([]migration, error) {
 		return nil, err
 	}
 	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (m migration, err error) {
-		return m, row.Scan(&m.version, &m.name, &m.hash, &m.serves)
+		err = row.Scan(&m.version, &m.name, &m.hash, &m.serves)
+		return m, err
 	})
 }
 
@@ -205,7 +206,8 @@ func lockOut(ctx context.Context, tx pgx.Tx, from, to int, online bool) error {
 		case online:
 			return fmt.Errorf("%w: those of schema version %d do not work on version %d: stop them first", ErrInUse, v, to)
 		default:
-			return fmt.Errorf("%w: stop those of schema version %d first, or migrate with --online, if they work on version %d", ErrInUse, v, to)
+			return fmt.Errorf("%w: stop those of schema version %d first, or migrate with --online, if they work on version %d",
+				ErrInUse, v, to)
 		}
 	}
 	return nil
@@ -228,9 +230,9 @@ type MigrateOptions struct {
 // Migrate brings the database's schema to the version of this program, or one version down,
 // and returns the versions before and after. One process migrates at a time, and all
 // migrations are applied in one transaction, or none. The error wraps [ErrNewerSchema] for a
-// newer schema, [ErrOtherSchema] for one with other migrations, and [ErrNoWayDown] for a
-// migration that cannot be undone, and [ErrInUse] if servers are connected, or with Online servers
-// that do not work on the new schema.
+// newer schema, [ErrOtherSchema] for one with other migrations, [ErrNoWayDown] for a migration
+// that cannot be undone, and [ErrInUse] if servers are connected, with Online only if they do not
+// work on the new schema.
 func Migrate(ctx context.Context, url string, options MigrateOptions) (from, to int, err error) {
 	connection, err := connect(ctx, url)
 	if err != nil {
