@@ -104,7 +104,8 @@ func (p *program) checkPostgres(ctx context.Context, cfg *config.Config) error {
 		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
 	}
 	defer func() { _ = store.Close() }() // It never fails.
-	if err := p.say("the schema has version %d, which this program can use\n", store.SchemaVersion()); err != nil || !cfg.Has(config.RoleAPI) {
+	err = p.say("the schema has version %d, which this program can use\n", store.SchemaVersion())
+	if err != nil || !cfg.Has(config.RoleAPI) {
 		return err
 	}
 	inbox, err := pginbox.Open(ctx, pginbox.Options{URL: cfg.PostgresURL, Table: ledgerTables(cfg).Ledger})

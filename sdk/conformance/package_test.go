@@ -27,8 +27,8 @@ func TestPackage_OfAFreshCloneCanBeImported(t *testing.T) {
 		}
 		return string(out)
 	}
-	files := strings.Fields(run("../..", "git", "ls-files", "-co", "--exclude-standard", "sdk/typescript", "tools/npm-install"))
-	for _, name := range files {
+	files := strings.FieldsSeq(run("../..", "git", "ls-files", "-co", "--exclude-standard", "sdk/typescript", "tools/npm-install"))
+	for name := range files {
 		to := filepath.Join(clone, filepath.FromSlash(name))
 		info, err := os.Stat(filepath.Join("../..", name))
 		if err != nil {

@@ -251,7 +251,8 @@ func checkWrites(ctx context.Context, db querier, use use) error {
 }
 
 // Writable returns why the server would refuse writes: it is a standby, the role lacks rights,
-// or the schema is one on which this program does not work. It returns nil if PostgreSQL does not answer, because reads report that.
+// or this program does not work on the schema. It returns nil if PostgreSQL does not answer,
+// because reads report that.
 func (s *Store) Writable(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

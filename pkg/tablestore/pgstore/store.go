@@ -215,8 +215,8 @@ func (s *Store) read(ctx context.Context, sql string, args ...any) ([]tablestore
 		switch {
 		case err == nil, errors.Is(err, tablestore.ErrCorrupt):
 			return rows, err
-		case pgsession.RolledBack(err), errors.Is(err, ErrUnusable), isConnect(err), errors.Is(err, context.DeadlineExceeded), try == maxRetries,
-			!sleep(ctx, time.Duration(try)*retryDelay):
+		case pgsession.RolledBack(err), errors.Is(err, ErrUnusable), isConnect(err), errors.Is(err, context.DeadlineExceeded),
+			try == maxRetries, !sleep(ctx, time.Duration(try)*retryDelay):
 			return nil, unavailable(ctx, err)
 		}
 	}
