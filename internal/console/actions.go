@@ -28,8 +28,8 @@ type action struct {
 }
 
 // MayDo reports whether the user may do what the link to an action is for. It is the one
-// place that decides which actions a page offers, and whose forms it shows; whether they are
-// carried out decides the API.
+// place that decides which actions a page offers and which forms it shows; the API decides
+// whether they are carried out.
 func (r *request) MayDo(target string) bool {
 	at, err := url.Parse(target)
 	if err != nil {
@@ -41,7 +41,7 @@ func (r *request) MayDo(target string) bool {
 		return false
 	}
 	role, query := a.needs(), at.Query()
-	tenant, some := query.Get("tenant_id"), false // some says that the role for some tenant will do
+	tenant, some := query.Get("tenant_id"), false // some: the role for any one tenant is enough
 	switch {
 	case strings.HasPrefix(name, "dispatch-"):
 		paused := scopeIn(query)
@@ -62,9 +62,9 @@ func (r *request) MayDo(target string) bool {
 // needs returns the role that the action takes.
 func (a *action) needs() api.GrantRole { return cmp.Or(a.role, api.GrantRoleAdmin) }
 
-// authorize refuses the form of an action that the user may not do. Of a user with the role
-// for some tenants it looks up the tenant of the job; the ids of its work and its webhooks
-// begin with that of the job.
+// authorize refuses the form of an action that the user may not do. If the user has rights for
+// some tenants only, it looks up the job's tenant. The ids of a job's work and webhooks begin
+// with the id of the job.
 func (a *action) authorize(r *request) error {
 	role, query := a.needs(), r.URL.Query()
 	job, _, _ := strings.Cut(cmp.Or(query.Get("job"), query.Get("work"), query.Get("webhook")), ".")
@@ -98,9 +98,9 @@ type deed struct {
 	// operation changes.
 	Preview *api.OperationPreview
 	Changes int
-	// Sent are parameters that the form sends again beside those of its own request.
+	// Sent are parameters that the form sends in addition to those of the request for it.
 	Sent map[string]string
-	// Fields are asked for beside the reason. They are parameters of the command.
+	// Fields are asked for in addition to the reason. They are parameters of the command.
 	Fields []field
 	// First names the field to fill first. Optional. Defaults to the reason.
 	First string
@@ -158,15 +158,15 @@ type actionForm struct {
 	Fault  string
 }
 
-// plan returns what would be done, if the user may do it. It refuses an id that the command line would take for a
-// flag: a link with such an id could make the copied command one for all jobs.
+// plan returns what would be done, if the user may do it. It refuses an id that the command line
+// would take for a flag: a link with such an id could make the copied command one for all jobs.
 func (a *action) plan(r *request) (deed, error) {
 	for _, name := range []string{"job", "work", "operation", "webhook", "letter"} {
 		if id := r.FormValue(name); strings.HasPrefix(id, "-") {
 			return deed{}, badInput(fmt.Sprintf("%q is not an id.", id))
 		}
 	}
-	if r.Method != http.MethodPost { // Of a form that is sent decides the API.
+	if r.Method != http.MethodPost { // The API authorizes a form that is sent.
 		if err := a.authorize(r); err != nil {
 			return deed{}, err
 		}

@@ -89,7 +89,7 @@ func TestActions_AreOfferedToThoseWhoMayDoThem(t *testing.T) {
 	}
 }
 
-// A form that its user may not send does not open, whoever made the link to it.
+// A form does not open for a user who may not send it, even by a link from elsewhere.
 func TestForms_OpenForThoseWhoMaySendThem(t *testing.T) {
 	t.Parallel()
 	own, foreign := runningJob(), runningJob()

@@ -170,7 +170,8 @@ func TestPurge_AConflictLosesNoOtherJob(t *testing.T) {
 	})
 }
 
-// The jobs of one page have different fates, and each entry that is of no more use is deleted.
+// Only some jobs of a page may be purged. The entry of each job that needs no further try is
+// deleted.
 func TestPurge_DecidesOnEachJobOfAPage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -266,7 +266,7 @@ func TestSubmit_NotifiesUnlessAnotherCommitDoes(t *testing.T) {
 	submit(t, long, `{"tenant_id":"acme"}`)
 	heard("a transaction that goes on", false)
 	submit(t, f.app, `{"tenant_id":"acme"}`)
-	heard("a commit beside it", true)
+	heard("a commit during the other one", true)
 	submit(t, long, `{"tenant_id":"acme"}`)
 	if err := long.Commit(t.Context()); err != nil {
 		t.Fatal(err)
