@@ -6,7 +6,6 @@ import (
 	"bufio"
 	"bytes"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -68,17 +67,7 @@ func TestGuidesReceiver_TakesEachEndOfAJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	url, out := guideReceiver(t, master.ForTenant("tenant_a").Reveal())
-	guard, err := webhook.NewGuard(webhook.GuardConfig{
-		AllowedPrefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, AllowHTTP: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sender, err := webhook.NewSender(webhook.Config{Guard: guard, Secrets: webhook.TenantSecrets(master)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sender.Close()
+	sender := newSender(t, master)
 	for _, test := range []struct {
 		job  statemachine.Job
 		want string

@@ -15,6 +15,23 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
+// newSender returns the sender of a server whose receivers are on this machine.
+func newSender(t *testing.T, master webhook.Secret) *webhook.Sender {
+	t.Helper()
+	guard, err := webhook.NewGuard(webhook.GuardConfig{
+		AllowedPrefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, AllowHTTP: true,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender, err := webhook.NewSender(webhook.Config{Guard: guard, Secrets: webhook.TenantSecrets(master)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(sender.Close)
+	return sender
+}
+
 // delivery sends the end of a job to a receiver, as a server does, which signs for the
 // tenant. It returns the outcome, and the request as it was received.
 func delivery(t *testing.T, r *receiver, master webhook.Secret) (outcome webhook.Outcome, got *http.Request, body []byte) {
@@ -26,22 +43,11 @@ func delivery(t *testing.T, r *receiver, master webhook.Secret) (outcome webhook
 		r.ServeHTTP(w, request)
 	}))
 	defer front.Close()
-	guard, err := webhook.NewGuard(webhook.GuardConfig{
-		AllowedPrefixes: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, AllowHTTP: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	sender, err := webhook.NewSender(webhook.Config{Guard: guard, Secrets: webhook.TenantSecrets(master)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer sender.Close()
 	text, err := webhook.Body(&statemachine.Job{ID: "job-1", TenantID: "tenant_a", State: statemachine.JobSucceeded})
 	if err != nil {
 		t.Fatal(err)
 	}
-	result := sender.Send(t.Context(), webhook.Message{ID: "job-1.0", TenantID: "tenant_a", URL: front.URL, Body: text})
+	result := newSender(t, master).Send(t.Context(), webhook.Message{ID: "job-1.0", TenantID: "tenant_a", URL: front.URL, Body: text})
 	return result.Outcome, got, body
 }
 

@@ -73,17 +73,16 @@ func (state *requestState) hasten(d direction) {
 type receivedBody struct {
 	io.ReadCloser
 
-	state     *requestState
-	transfers *transfers
-	until     time.Time
-	whole     bool
+	state *requestState
+	until time.Time
+	whole bool
 }
 
 // receive gives the client until then to send its body.
 func (t *transfers) receive(state *requestState, body io.ReadCloser, until time.Time) *receivedBody {
 	_ = http.NewResponseController(state.ResponseWriter).SetReadDeadline(until)
 	t.begin(state, receiving)
-	return &receivedBody{ReadCloser: body, state: state, transfers: t, until: until}
+	return &receivedBody{ReadCloser: body, state: state, until: until}
 }
 
 // Read lifts the deadline at the body's end: it must not end a request that waits.
@@ -91,7 +90,7 @@ func (b *receivedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if errors.Is(err, io.EOF) && !b.whole {
 		b.whole = true
-		b.transfers.end(b.state, receiving)
+		b.state.transfers.end(b.state, receiving)
 		_ = http.NewResponseController(b.state.ResponseWriter).SetReadDeadline(time.Time{})
 	}
 	return n, err //nolint:wrapcheck // It is the reader's.
@@ -103,7 +102,7 @@ func (b *receivedBody) finish() {
 	if b.whole {
 		return
 	}
-	b.transfers.end(b.state, receiving)
+	b.state.transfers.end(b.state, receiving)
 	if until := time.Now().Add(drainTime); until.Before(b.until) {
 		_ = http.NewResponseController(b.state.ResponseWriter).SetReadDeadline(until)
 	}

@@ -101,26 +101,19 @@ func (b Batch) Validate() error {
 // [AtomicStore.CommitAll], where [Own] may name a row that an earlier batch
 // writes.
 func ValidateAll(batches []Batch) error {
-	var cleared map[Key]bool
+	var cleared map[Key]bool // by keys without rows; nil spares each commit an allocation
 	for n, batch := range batches {
-		partition := Key{}
-		if len(batch) > 0 {
-			partition = Key{Table: batch[0].Key.Table, Partition: batch[0].Key.Partition}
-		}
-		if cleared[partition] {
+		if len(batch) > 0 && cleared[Key{Table: batch[0].Key.Table, Partition: batch[0].Key.Partition}] {
 			return batch[0].fault(ErrInvalid, "an earlier batch clears the partition")
 		}
 		if batch.Clears() {
-			if err := validatePartition(partition.Table, partition.Partition); err != nil {
-				return fmt.Errorf("%s %s: %w", Clear, partition, err)
-			}
-			if op := &batch[0]; op.ETag != "" || len(op.Properties) > 0 {
-				return op.fault(ErrInvalid, "takes no ETag and no properties")
+			if err := batch[0].validateClear(); err != nil {
+				return err
 			}
 			if cleared == nil {
 				cleared = map[Key]bool{}
 			}
-			cleared[partition] = true
+			cleared[batch[0].Key] = true
 			continue
 		}
 		if err := batch.validate(); err != nil {
@@ -131,6 +124,17 @@ func ValidateAll(batches []Batch) error {
 				return op.fault(ErrInvalid, notWritten)
 			}
 		}
+	}
+	return nil
+}
+
+// validateClear checks a [Clear], whose key has no row.
+func (o *Op) validateClear() error {
+	if err := validatePartition(o.Key.Table, o.Key.Partition); err != nil {
+		return fmt.Errorf("%s %s: %w", Clear, o.Key, err)
+	}
+	if o.ETag != "" || len(o.Properties) > 0 {
+		return o.fault(ErrInvalid, "takes no ETag and no properties")
 	}
 	return nil
 }
