@@ -77,7 +77,10 @@ var virtually = map[string]struct {
 		},
 		shows: `lucius_sweeper_late_seconds ([3-9]\d|\d\d\d)`,
 	},
-	"NothingPurged": {
+	"NothingPurged": { // No process sweeps, so that a step that fails would not be retried.
+		begin: func(s *situation) {
+			s.workers.Store(&workers{takes: normal.takes, fails: func(int64) bool { return false }})
+		},
 		flags: func(*testing.T) []string { return []string{"--retention", "1m", "--idempotency-ttl", "1m"} },
 		roles: []string{config.RoleAPI, config.RoleRelay}, shows: `lucius_retention_oldest_seconds 1[3-5]\d\d`,
 	},
