@@ -360,8 +360,8 @@ func (p *planner) relist(out *plan) {
 		return p.l.indexKey(&IndexQuery{TenantID: job.TenantID, State: job.State}, job.ID)
 	}
 	moved := !p.isAccept() && before.Job.State != after.Job.State
-	if moved {
-		out.change.Post = append(out.change.Post, tablestore.Stage{{{Verb: tablestore.Discard, Key: keyOf(&before.Job)}}})
+	if moved { // Not in a Post stage, which a conflict of another may leave out.
+		out.beforeCommit(tablestore.Stage{{{Verb: tablestore.Discard, Key: keyOf(&before.Job)}}})
 	}
 	if row := indexRowOf(after); !after.Job.State.Terminal() && (moved || p.isAccept() || row != indexRowOf(before)) {
 		out.beforeCommit(tablestore.Stage{{{Verb: tablestore.Put, Key: keyOf(&after.Job), Properties: indexCodec.encode(&row, nil)}}})

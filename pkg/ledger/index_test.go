@@ -13,6 +13,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
@@ -303,6 +304,31 @@ func TestIndex_FollowsALiveJobOnASharedAtomicStore(t *testing.T) {
 	want("at the next step", statemachine.JobInProgress,
 		ledger.IndexRow{JobID: id, RequestType: "doc.ingest", StepType: "TWO", Service: "twos"})
 	b.succeed(t, b.inbox.last())
+	if got := liveRows(t, b.Ledger); len(got) > 0 {
+		t.Errorf("ended: %v", got)
+	}
+}
+
+// A conflict of the work after the commit keeps no job in the list of a state that it left.
+func TestIndex_FollowsALiveJobBesidesAConflict(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{})
+	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Shared: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bundle{Ledger: l, inbox: &inbox{}}
+	cmd := command("a")
+	cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
+	id := b.mustAccept(t, cmd).Job.ID
+	if _, err := store.Commit(t.Context(), tablestore.Batch{{
+		Verb: tablestore.Insert, Key: tablestore.Key{Table: "luciusledger", Partition: id, Row: "WEBHOOK:00"},
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
+		t.Fatal(err)
+	}
 	if got := liveRows(t, b.Ledger); len(got) > 0 {
 		t.Errorf("ended: %v", got)
 	}
