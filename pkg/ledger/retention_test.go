@@ -232,9 +232,9 @@ func TestPurge_GoesOnAfterACrash(t *testing.T) {
 			id := b.ended(t)
 			time.Sleep(3 * time.Hour)
 			entry := b.due(t, ledger.Retention)[0]
-			writes := 0
+			var writes atomic.Int64 // Some are concurrent.
 			b.store.set(func(_ tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
-				if writes++; writes >= crashAt {
+				if writes.Add(1) >= int64(crashAt) {
 					return nil, tablestore.ErrUnavailable
 				}
 				return commit()
