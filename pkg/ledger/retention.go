@@ -171,22 +171,21 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 	snapshots := make([]snapshot, len(entries))
 	for i := range entries {
 		s := &snapshots[i]
-		s.job, results[i] = jobs[i], PurgeResult{Outcome: PurgeElsewhere}
+		s.job, results[i] = jobs[0][i], PurgeResult{Outcome: PurgeElsewhere}
 		if s.job.ETag != "" {
 			results[i].Err = decodeJob(&s.job, &s.agg.Job, &s.head)
 			results[i].Outcome = l.purgeable(s)
 		}
 	}
-	claims, err := l.getAll(ctx, entries, func(i int) tablestore.Key {
-		return l.claimKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.claim)
-	})
+	found, err := l.getAll(ctx, entries,
+		func(i int) tablestore.Key { return l.claimKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.claim) },
+		func(i int) tablestore.Key { return l.entryKeyOf(&snapshots[i]) },
+		func(i int) tablestore.Key { return l.jobKey(entries[i].JobID, rowCallbacks) },
+	)
 	if err != nil {
 		return err
 	}
-	named, err := l.getAll(ctx, entries, func(i int) tablestore.Key { return l.entryKeyOf(&snapshots[i]) })
-	if err != nil {
-		return err
-	}
+	claims, named, callbacks := found[0], found[1], found[2]
 	var archiving errgroup.Group
 	archiving.SetLimit(purgedAtOnce)
 	for i := range entries {
@@ -207,8 +206,10 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 		case result.Outcome == PurgeDone && named[i].ETag != "":
 			result.Outcome = PurgeLater // The work after the end is not done; it would continue after the purge.
 			continue
+		case result.Outcome == PurgeLater && l.purgeAt(&s.agg.Job).Equal(entries[i].Due):
+			continue // The clock has gone back since the entry was due: it stays.
 		case result.Outcome == PurgeDone:
-			batches = append(batches, l.purgeBatches(s, &claims[i])...)
+			batches = append(batches, l.purgeBatches(s, &claims[i], &callbacks[i])...)
 		case result.Outcome == PurgeLater:
 			batches = append(batches, l.retain(&s.agg.Job)...)
 		}
@@ -221,33 +222,42 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 	return err
 }
 
-// getAll reads one row for each entry in one request; the zero row for a key without a row.
-func (l *Ledger) getAll(ctx context.Context, entries []Entry, key func(i int) tablestore.Key) ([]tablestore.Row, error) {
-	rows := make([]tablestore.Row, len(entries))
+// getAll reads, in one request, the row of each entry by each of the functions; the zero row for
+// a key without a row.
+func (l *Ledger) getAll(ctx context.Context, entries []Entry, of ...func(i int) tablestore.Key) ([][]tablestore.Row, error) {
+	rows := make([][]tablestore.Row, len(of))
 	var keys []tablestore.Key
-	var places []int
-	for i := range entries {
-		if k := key(i); k.Row != "" {
-			keys, places = append(keys, k), append(places, i)
+	var places []*tablestore.Row
+	for n, key := range of {
+		rows[n] = make([]tablestore.Row, len(entries))
+		for i := range entries {
+			if k := key(i); k.Row != "" {
+				keys, places = append(keys, k), append(places, &rows[n][i])
+			}
 		}
-	}
-	if len(keys) == 0 {
-		return rows, nil
 	}
 	found, err := l.atomic.GetAll(ctx, keys)
 	for i := range found {
-		rows[places[i]] = found[i]
+		*places[i] = found[i]
 	}
 	return rows, err
 }
 
 // purgeBatches returns the writes that purge a job on an atomic store. No hint of the job is
 // left: each change that ends an item deletes its hint in the same write.
-func (l *Ledger) purgeBatches(s *snapshot, claim *tablestore.Row) []tablestore.Batch {
-	batches := []tablestore.Batch{
-		{{Verb: tablestore.Delete, Key: s.job.Key, ETag: s.job.ETag}},
-		{{Verb: tablestore.Clear, Key: tablestore.Key{Table: s.job.Key.Table, Partition: s.job.Key.Partition}}},
+//
+// Clear may leave a row that another process inserts at the same time. Only [Ledger.Reject] does,
+// and reads the job after it. The insert of its row makes it wait for the purge, or the purge
+// fails with a conflict.
+func (l *Ledger) purgeBatches(s *snapshot, claim, callbacks *tablestore.Row) []tablestore.Batch {
+	batches := []tablestore.Batch{{{Verb: tablestore.Delete, Key: s.job.Key, ETag: s.job.ETag}}}
+	if l.cfg.Shared && callbacks.ETag == "" {
+		none := largeRow(columnRejected, []byte("{}"))
+		batches = append(batches, tablestore.Batch{{Verb: tablestore.Insert, Key: l.jobKey(s.agg.Job.ID, rowCallbacks), Properties: none}})
 	}
+	batches = append(batches, tablestore.Batch{
+		{Verb: tablestore.Clear, Key: tablestore.Key{Table: s.job.Key.Table, Partition: s.job.Key.Partition}},
+	})
 	if ofJob(claim, s.agg.Job.ID) {
 		batches = append(batches, tablestore.Batch{{Verb: tablestore.Delete, Key: claim.Key, ETag: claim.ETag}})
 	}
@@ -291,6 +301,8 @@ func (l *Ledger) purgeStepwise(ctx context.Context, entry Entry) (Purged, error)
 	switch outcome := l.purgeable(s); {
 	case outcome == PurgeNever:
 		return outcome, l.drop(ctx, entry)
+	case outcome == PurgeLater && l.purgeAt(&s.agg.Job).Equal(entry.Due):
+		return outcome, nil // The clock has gone back since the entry was due: it stays.
 	case outcome == PurgeLater:
 		if err := l.commitEach(ctx, l.retain(&s.agg.Job)); err != nil {
 			return 0, fmt.Errorf("put off the purge of job %s: %w", entry.JobID, err)

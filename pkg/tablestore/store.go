@@ -48,6 +48,7 @@ const (
 	Discard
 	// Clear removes all rows of the partition. Its key has no row. Only an [AtomicStore]
 	// takes it, as the one op of its batch and after all other ops on the partition.
+	// It may leave a row that is inserted while it is under way.
 	Clear
 )
 
