@@ -70,7 +70,7 @@ CREATE FUNCTION lucius.compact_size(value jsonb) RETURNS integer LANGUAGE sql IM
 -- What is wrong with a value that must have a type and at most so many bytes: a code and a
 -- message, or NULL. Texts must not be blank.
 CREATE FUNCTION lucius.value_fault(value jsonb, wanted text, most integer) RETURNS text[]
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     kind text := jsonb_typeof(value);
     body text := value #>> '{}';
@@ -93,7 +93,7 @@ END $$;
 -- it makes these checks, too, and those that need a protocol or a setting. Its limits are in
 -- pkg/commands and pkg/canonicaljson.
 CREATE FUNCTION lucius.command_problem(command jsonb, max_payload integer) RETURNS jsonb
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     names CONSTANT text[] := '{tenant_id,request_type,schema_version,input_ref,output_ref,payload,
         doc_id,workspace_ref,correlation_id,idempotency_key,traceparent,callback_urls,mode}'; -- The first 6 are required.
