@@ -180,7 +180,12 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 	found, err := l.getAll(ctx, entries,
 		func(i int) tablestore.Key { return l.claimKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.claim) },
 		func(i int) tablestore.Key { return l.entryKeyOf(&snapshots[i]) },
-		func(i int) tablestore.Key { return l.jobKey(entries[i].JobID, rowCallbacks) },
+		func(i int) tablestore.Key {
+			if !l.cfg.Shared {
+				return tablestore.Key{}
+			}
+			return l.jobKey(entries[i].JobID, rowCallbacks)
+		},
 	)
 	if err != nil {
 		return err
@@ -226,8 +231,8 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 // a key without a row.
 func (l *Ledger) getAll(ctx context.Context, entries []Entry, of ...func(i int) tablestore.Key) ([][]tablestore.Row, error) {
 	rows := make([][]tablestore.Row, len(of))
-	var keys []tablestore.Key
-	var places []*tablestore.Row
+	keys := make([]tablestore.Key, 0, len(of)*len(entries))
+	places := make([]*tablestore.Row, 0, len(of)*len(entries))
 	for n, key := range of {
 		rows[n] = make([]tablestore.Row, len(entries))
 		for i := range entries {
