@@ -15,11 +15,9 @@ import (
 )
 
 const (
-	// purgePage is the most jobs that are purged together.
-	purgePage = 64
-	// restFactor is how much longer a pass rests after a page than the page took. So a backlog
-	// takes a quarter of one core, of this process and of the store together.
-	restFactor = 3
+	// purgePage is the most jobs that are purged together. On a busy store most of the time of a
+	// page is the wait for one commit: with small pages, purging would fall behind completing.
+	purgePage = 256
 	// maxOverdue bounds the entries that [Retention.Survey] counts.
 	maxOverdue = 10_000
 )
@@ -56,8 +54,8 @@ type Overdue struct {
 // what to delete, in which order. The schedule entry of a job stays until its purge is
 // complete. Any number may run on one store.
 //
-// A backlog of any size is purged page by page. After each page the pass rests, three times as
-// long as the page took, so that a backlog hardly slows the jobs that are under way.
+// A backlog of any size is purged page by page. After each page the pass rests as long as the
+// page took, so that a backlog hardly slows the jobs that are under way.
 type Retention struct {
 	cfg     RetentionConfig
 	next    cursor // where the next pass begins
@@ -122,7 +120,7 @@ func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 			r.cfg.Observe(result.Outcome)
 		}
 		pass.Done += len(entries)
-		rest(ctx, restFactor*time.Since(began))
+		rest(ctx, time.Since(began))
 		return taken
 	})
 	if err != nil {

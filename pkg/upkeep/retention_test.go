@@ -139,12 +139,12 @@ func TestRetention_PassesFollowAtOnceWhileThereIsMore(t *testing.T) {
 func TestRetention_RestsAfterEachPage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := &backlog{shards: [2][]string{numbered(128), nil}, takes: 10 * time.Millisecond}
+		b := &backlog{shards: [2][]string{numbered(512), nil}, takes: 10 * time.Millisecond}
 		began := time.Now()
-		if pass, err := newRetention(t, b).RunOnce(t.Context()); err != nil || pass.Done != 128 || pass.More {
+		if pass, err := newRetention(t, b).RunOnce(t.Context()); err != nil || pass.Done != 512 || pass.More {
 			t.Errorf("%+v, %v", pass, err)
 		}
-		if took, work := time.Since(began), 20*time.Millisecond; took != 4*work {
+		if took, work := time.Since(began), 20*time.Millisecond; took != 2*work {
 			t.Errorf("the pass took %s, of which %s were work", took, work)
 		}
 	})
@@ -154,11 +154,11 @@ func TestRetention_RestsAfterEachPage(t *testing.T) {
 func TestRetention_AStopEndsTheRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := &backlog{shards: [2][]string{numbered(128), nil}, takes: time.Hour}
+		b := &backlog{shards: [2][]string{numbered(512), nil}, takes: time.Hour}
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Minute)
 		defer cancel()
 		began := time.Now()
-		if pass, _ := newRetention(t, b).RunOnce(ctx); pass.Done != 64 || time.Since(began) != 90*time.Minute {
+		if pass, _ := newRetention(t, b).RunOnce(ctx); pass.Done != 256 || time.Since(began) != 90*time.Minute {
 			t.Errorf("%+v after %s", pass, time.Since(began))
 		}
 	})
@@ -167,7 +167,7 @@ func TestRetention_AStopEndsTheRest(t *testing.T) {
 // Replicas that meet at a shard part: one of them goes on with other shards.
 func TestRetention_LeavesAShardThatAnotherProcessPurges(t *testing.T) {
 	t.Parallel()
-	b := &backlog{shards: [2][]string{numbered(200), {"x", "y"}}, taken: []string{"00003"}}
+	b := &backlog{shards: [2][]string{numbered(392), {"x", "y"}}, taken: []string{"00003"}}
 	var observed []ledger.Purged
 	r, err := upkeep.NewRetention(upkeep.RetentionConfig{
 		Ledger: b, Random: func() float64 { return 0 }, Observe: func(p ledger.Purged) { observed = append(observed, p) },
@@ -175,13 +175,13 @@ func TestRetention_LeavesAShardThatAnotherProcessPurges(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if pass, err := r.RunOnce(t.Context()); err != nil || pass.Done != 66 {
+	if pass, err := r.RunOnce(t.Context()); err != nil || pass.Done != 258 {
 		t.Errorf("%+v, %v", pass, err)
 	}
 	if got := b.purged[len(b.purged)-2:]; !slices.Equal(got, []string{"x", "y"}) || observed[3] != ledger.PurgeElsewhere {
 		t.Errorf("at last purged %v, observed %v", got, observed[:4])
 	}
-	if pass, err := r.RunOnce(t.Context()); err != nil || pass.Done != 136 || len(b.purged) != 202 {
+	if pass, err := r.RunOnce(t.Context()); err != nil || pass.Done != 136 || len(b.purged) != 394 {
 		t.Errorf("the next pass: %+v, %v", pass, err)
 	}
 }
