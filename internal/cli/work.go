@@ -128,7 +128,8 @@ func showWork(p *page, item api.WorkItem) {
 	}
 	p.fields("work", item.WorkID, "status", p.work(item.Status), "job", directive.JobID, "step", directive.StepID,
 		"service", directive.Service, "tenant", directive.TenantID, "attempt", strconv.Itoa(item.Attempt),
-		"rev", strconv.FormatInt(item.Rev, 10), "worker", item.Owner, "lease ends", lease, "error", failure, "created", p.ago(item.CreatedAt.Time), "changed", p.ago(item.UpdatedAt.Time))
+		"rev", strconv.FormatInt(item.Rev, 10), "worker", item.Owner, "lease ends", lease, "error", failure,
+		"created", p.ago(item.CreatedAt.Time), "changed", p.ago(item.UpdatedAt.Time))
 }
 
 // work returns the status of a work item in its colour.

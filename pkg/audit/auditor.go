@@ -337,8 +337,7 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	if err != nil {
 		return nil, err
 	}
-	past := func(t time.Time) bool { return a.o.Now.After(t.Add(a.o.Slack)) }
-	late, gone := past(r.since), !there || job.tombstone
+	late, gone := a.past(r.since), !there || job.tombstone
 	ahead := !gone && r.rev > job.rev
 	switch table, since := row.Key.Table, stamp(r.since); {
 	case table == a.o.Tables.Idempotency && !there && (late || !a.o.Split):
@@ -362,11 +361,14 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 		return finding(Queue, true, "the job was never committed")
 	case hint && ahead:
 		return finding(Queue, true, "the job is at rev %d", job.rev)
-	case hint && (!there || past(job.updated)): // A work item may have named it until the job's last change.
+	case hint && (!there || a.past(job.updated)): // A work item may have named it until the job's last change.
 		return finding(Queue, !a.o.Quiescent, "no work item names it")
 	}
 	return nil, nil
 }
+
+// past reports whether what was due at that time is late.
+func (a *auditor) past(t time.Time) bool { return a.o.Now.After(t.Add(a.o.Slack)) }
 
 // cataloged reports whether a kind of work is in the queue's catalog, which claims read. It
 // may have been added after the walk passed the catalog.

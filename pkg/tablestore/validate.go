@@ -129,12 +129,12 @@ func ValidateAll(batches []Batch) error {
 }
 
 // validateClear checks a [Clear], whose key has no row.
-func (o *Op) validateClear() error {
-	if err := validatePartition(o.Key.Table, o.Key.Partition); err != nil {
-		return fmt.Errorf("%s %s: %w", Clear, o.Key, err)
+func (op *Op) validateClear() error {
+	if err := validatePartition(op.Key.Table, op.Key.Partition); err != nil {
+		return fmt.Errorf("%s %s: %w", Clear, op.Key, err)
 	}
-	if o.ETag != "" || len(o.Properties) > 0 {
-		return o.fault(ErrInvalid, "takes no ETag and no properties")
+	if op.ETag != "" || len(op.Properties) > 0 {
+		return op.fault(ErrInvalid, "takes no ETag and no properties")
 	}
 	return nil
 }
