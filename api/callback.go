@@ -19,7 +19,11 @@ type Callback interface {
 }
 
 // Check returns what is wrong with the callback by itself.
-func (c *AckCallback) Check() []problem.Violation { return checkCallback(c.Identity(), c.Type, "ACK") }
+func (c *AckCallback) Check() []problem.Violation {
+	v := checkCallback(c.Identity(), c.Type, "ACK")
+	v.number("/lease_seconds", c.LeaseSeconds, MaxLease)
+	return v
+}
 
 // Identity returns which attempt of which step the callback is about.
 func (c *AckCallback) Identity() CallbackIdentity {
@@ -31,7 +35,10 @@ func (c *AckCallback) Identity() CallbackIdentity {
 
 // Event returns the state machine's event for the callback.
 func (c *AckCallback) Event() statemachine.Event {
-	return statemachine.Ack{StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID), Report: report(c.Timestamp, c.CorrelationID)}
+	return statemachine.Ack{
+		StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID), Report: report(c.Timestamp, c.CorrelationID),
+		Lease: AskedLease(c.LeaseSeconds),
+	}
 }
 
 // Check returns what is wrong with the callback by itself.
@@ -87,6 +94,15 @@ func (c *ResultCallback) Event() statemachine.Event {
 		ErrorCode: c.Error.Code, ErrorMessage: c.Error.Message, OutputRef: c.OutputRef, ResultRef: c.ResultRef,
 		RetryAfter: time.Duration(c.RetryAfterSeconds * float64(time.Second)),
 	}
+}
+
+// AskedLease returns the lease that lease_seconds asks for, 0 if it asks for none. One that
+// ends before the worker has the answer would only spend the step's retries.
+func AskedLease(seconds float64) time.Duration {
+	if seconds == 0 {
+		return 0
+	}
+	return max(time.Duration(seconds*float64(time.Second)), time.Second)
 }
 
 // pair is the fence of an attempt.

@@ -22,7 +22,7 @@ const (
 	MaxReason     = 1024     // The longest reason of a control or operator's request.
 	MaxFilters    = 64       // How many services or step types a claim may name.
 	MaxClaim      = 100      // How many items one claim may ask for.
-	MaxClaimLease = 86400    // The longest lease_seconds.
+	MaxLease      = 86400    // The longest lease_seconds.
 	MaxClaimWait  = 60       // The longest wait_seconds.
 	MaxRetryAfter = 604800   // The longest retry_after_seconds.
 	MaxOutboxID   = 255      // The longest outbox_id.
@@ -55,7 +55,7 @@ func (c *ClaimRequest) Check() []problem.Violation {
 	v.list("/step_types", c.StepTypes, "take any", MaxFilters, MaxName)
 	v.number("/max", float64(c.Max), MaxClaim)
 	v.number("/wait_seconds", c.WaitSeconds, MaxClaimWait)
-	v.number("/lease_seconds", c.LeaseSeconds, MaxClaimLease)
+	v.number("/lease_seconds", c.LeaseSeconds, MaxLease)
 	v.id("/request_id", c.RequestID)
 	return v
 }

@@ -29,7 +29,7 @@ var requests = map[string]struct {
 }{
 	"AckCallback": {func() checked { return new(api.AckCallback) }, `{
 		"jobId":"j","stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l",
-		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"ACK"}`},
+		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"ACK","lease_seconds":1}`},
 	"HeartbeatCallback": {func() checked { return new(api.HeartbeatCallback) }, `{
 		"jobId":"j","stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l",
 		"timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","type":"HEARTBEAT",
@@ -268,6 +268,9 @@ func TestIdsAndReasonsAreReadable(t *testing.T) {
 		}},
 		{"a long wait", claim(api.ClaimRequest{Owner: "w", RequestID: "r", WaitSeconds: 60.5}), []problem.Violation{
 			{Pointer: "/wait_seconds", Message: "must be at most 60"},
+		}},
+		{"a long lease", claim(api.ClaimRequest{Owner: "w", RequestID: "r", LeaseSeconds: 86400.5}), []problem.Violation{
+			{Pointer: "/lease_seconds", Message: "must be at most 86400"},
 		}},
 	} {
 		if diff := cmp.Diff(test.want, test.got); diff != "" {

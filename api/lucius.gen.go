@@ -839,6 +839,16 @@ type AckCallback struct {
 	// Example: 9a7c1f0e5d3b4a29
 	LeaseID string `json:"lease_id"`
 
+	// LeaseSeconds The lease of the attempt: how long the service may be silent before the step is
+	// retried. The ACK and each heartbeat last that long, at most as long as the step's
+	// own lease. Less than a second counts as one. Absent or 0 means the step's lease,
+	// or what the claim of an item of the pull queue asked for. Only the first ACK of
+	// an attempt counts, and only if no heartbeat came before it.
+	//
+	//
+	// Example: 90
+	LeaseSeconds float64 `json:"lease_seconds,omitempty,omitzero"`
+
 	// StepID The directive's `stepId`.
 	//
 	// Example: ocr

@@ -216,6 +216,49 @@ func TestServe_OnServiceBusWithCallbacks(t *testing.T) {
 	}
 }
 
+// A worker that dies silently is noticed when the lease ends that its ACK asked for, not the
+// protocol's, and its step is retried.
+func TestServe_NoticesADeadWorkerOnServiceBus(t *testing.T) {
+	t.Parallel()
+	namespace := newNamespace(t)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), "--ack-timeout", "1m", "--lease-duration", "15m")...)
+	jobID := s.submit(t)
+	d := takeDirective(t, namespace, jobID, busServices[0])
+	replyOnBus(t, namespace, api.AckCallback{
+		Type: "ACK", JobID: jobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID,
+		Timestamp: api.Time{Time: time.Now()}, LeaseSeconds: 1,
+	})
+	workOnBus(t, namespace, succeed)
+	job := s.wait(t, jobID)
+	if job.State != api.JobStateSucceeded || job.Steps[0].AttemptNo != 2 || job.AttemptsTotal != len(busServices)+1 {
+		t.Errorf("the job is %s after %d attempts, %d of the first step", job.State, job.AttemptsTotal, job.Steps[0].AttemptNo)
+	}
+	if code := job.Steps[0].LastErrorCode; code != "lease_expired" {
+		t.Errorf("the first attempt ended with %q", code)
+	}
+}
+
+// replyOnBus sends a reply on the first lane's reply topic.
+func replyOnBus(t *testing.T, namespace *fakeservicebus.Server, reply any) {
+	t.Helper()
+	client, err := azservicebus.NewClientFromConnectionString(namespace.ConnectionString(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close(t.Context()) }() // The reply is on the bus.
+	sender, err := client.NewSender("global-bus-replies-p0", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := json.Marshal(reply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sender.SendMessage(t.Context(), &azservicebus.Message{Body: body}, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // takeDirective waits for the directive of a job on the subscription of a service.
 func takeDirective(t *testing.T, namespace *fakeservicebus.Server, jobID, service string) (d api.Directive) {
 	t.Helper()

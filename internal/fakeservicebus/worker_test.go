@@ -159,6 +159,37 @@ func TestWorker_AnswersADirectiveAndCompletesItLast(t *testing.T) {
 	}
 }
 
+// The ACK asks for a lease, which three heartbeats fit into.
+func TestWorker_AsksForALease(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		lease, heartbeat time.Duration
+		want             float64
+	}{
+		"by default":           {0, 0, 90},
+		"as configured":        {15 * time.Second, 0, 15},
+		"with rare heartbeats": {0, time.Minute, 180},
+		"at most":              {0, 10 * time.Hour, 86400},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBus(t)
+			defer b.work(stores, func(cfg *servicebus.Config) { cfg.Lease, cfg.Heartbeat = test.lease, test.heartbeat })()
+			b.send(directive)
+			b.replied(2)
+			var ack, result api.AckCallback
+			for i, into := range []*api.AckCallback{&ack, &result} {
+				if err := json.Unmarshal(b.Messages(replies)[i].Body, into); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if ack.Type != "ACK" || ack.LeaseSeconds != test.want || result.LeaseSeconds != 0 {
+				t.Errorf("%+v asks for %gs, want %gs; %+v", ack, ack.LeaseSeconds, test.want, result)
+			}
+		})
+	}
+}
+
 func TestWorker_ReportsWhatFailed(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("é", 2000)

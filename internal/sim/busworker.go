@@ -114,6 +114,9 @@ func (v *visitor) report(t *task, kind, status string) error {
 	if kind != "result" {
 		op.status = ""
 	}
+	if kind == "ack" && v.chance(20) {
+		op.lease = 20 * time.Second
+	}
 	_, err := v.retry(4, func() (any, error) {
 		return v.ask(fmt.Sprintf("%s %s/%s/%d %s", kind, t.jobID, t.stepID, t.attemptNo, op.status), op,
 			func(r *request) (any, error) { return nil, r.report(t, op) },
@@ -127,6 +130,9 @@ func (r *request) report(t *task, op *operation) error {
 	body := fields{
 		"jobId": t.jobID, "stepId": t.stepID, "tenant_id": t.tenantID, "attempt_no": t.attemptNo, "lease_id": t.leaseID,
 		"timestamp": "2000-01-01T00:00:00Z",
+	}
+	if op.lease > 0 {
+		body["lease_seconds"] = op.lease.Seconds()
 	}
 	if op.kind == "result" {
 		body["status"], body["result_ref"] = op.status, resultOf(t.leaseID)

@@ -191,6 +191,7 @@ type operation struct {
 	attemptNo int
 	leaseID   string
 	status    string
+	lease     time.Duration // that an ACK asks for
 }
 
 type actorKey struct{}

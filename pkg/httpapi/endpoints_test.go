@@ -307,6 +307,34 @@ func TestAClaimAsksForItsLease(t *testing.T) {
 	}
 }
 
+// The lease that an ACK asks for is that of its heartbeats, too. A repeated ACK changes nothing.
+func TestAnAckAsksForItsLease(t *testing.T) {
+	t.Parallel()
+	for seconds, want := range map[string]time.Duration{
+		"90": 90 * time.Second, "0.001": time.Second, "86400": 15 * time.Minute, "0": 15 * time.Minute,
+	} {
+		h := newHarness(t)
+		item, directive := h.claimed(t, false)
+		body := strings.ReplaceAll(callbackBody(directive.JobID, 1, `,"lease_seconds":`+seconds), "$lease", directive.LeaseID)
+		repeated := strings.Replace(body, `"lease_seconds":`+seconds, `"lease_seconds":7`, 1)
+		for _, report := range []struct{ verb, body, outcome string }{
+			{"ack", body, "applied"}, {"ack", repeated, "duplicate"}, {"heartbeat", body, "applied"},
+		} {
+			got := decoded[api.CallbackOutcome](t, h.given(t, "POST /v1/callbacks/"+report.verb, report.body))
+			item = decoded[api.WorkItem](t, h.given(t, "GET /v1/work/"+item.WorkID, ""))
+			if lease := got.LeaseExpiresAt.Sub(item.UpdatedAt.Time); lease != want || string(got.Outcome) != report.outcome {
+				t.Errorf("with lease_seconds %s, the %s is %s and gives %s, want %s", seconds, report.verb, got.Outcome, lease, want)
+			}
+		}
+		if seconds == "86400" {
+			refused := h.do(t, http.MethodPost, "/v1/callbacks/ack", strings.Replace(body, seconds, "86401", 1))
+			if !strings.Contains(refused.Body, "/lease_seconds") || !strings.Contains(refused.Body, "must be at most 86400") {
+				t.Errorf("a lease of more than a day is answered with %s", refused.Body)
+			}
+		}
+	}
+}
+
 func TestAPauseExpiresByTheServersClock(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -162,7 +162,7 @@ func (s *story) tellOfCallbacks(t *testing.T) {
 	s.relay(t)
 	s.ask(t, "POST /v1/work:claim", `{"owner":"o","services":["embed"],"request_id":"c3"}`)
 	const identity = `"jobId":"ID1","stepId":"embed","tenant_id":"t","attempt_no":1,"lease_id":"LEASE","timestamp":"2026-01-27T11:02:00+01:00"`
-	s.ask(t, "POST /v1/callbacks/ack", `{`+identity+`}`)
+	s.ask(t, "POST /v1/callbacks/ack", `{`+identity+`,"lease_seconds":90}`)
 	s.ask(t, "POST /v1/callbacks/ack", `{`+identity+`}`)
 	s.ask(t, "POST /v1/callbacks/heartbeat", `{"type":"HEARTBEAT","correlation_id":"corr",`+identity+`}`)
 	s.ask(t, "POST /v1/callbacks/result", `{`+identity+`,"status":"FAILED_RETRY","error":{"code":"busy","message":"Later."},`+

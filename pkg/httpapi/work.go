@@ -28,7 +28,7 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 		views, err := waiting(ctx, e, limit, func(limit time.Duration, ended <-chan struct{}) ([]workqueue.View, error) {
 			return queue.Claim(ctx, workqueue.ClaimRequest{
 				Owner: request.Owner, RequestID: request.RequestID, Services: request.Services, StepTypes: request.StepTypes,
-				Max: int(max(request.Max, 1)), Wait: limit, Ended: ended, Lease: claimLease(request.LeaseSeconds), Start: request.Start,
+				Max: int(max(request.Max, 1)), Wait: limit, Ended: ended, Lease: api.AskedLease(request.LeaseSeconds), Start: request.Start,
 				Reserve: e.reserve,
 			})
 		})
@@ -43,15 +43,6 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 		}
 		return claimed, nil
 	})
-}
-
-// claimLease returns the lease that a claim asks for. One that ends before the worker has the
-// answer would only spend the step's retries.
-func claimLease(asked float64) time.Duration {
-	if asked == 0 {
-		return 0
-	}
-	return max(seconds(asked), time.Second)
 }
 
 // StartWork is POST /v1/work/{workId}:start. The item says what is requested of its job.

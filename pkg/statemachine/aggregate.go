@@ -112,8 +112,8 @@ type Step struct {
 	// pull queue for a worker.
 	LeaseExpiresAt time.Time
 	// ClaimLease is the lease that the worker asked for when it claimed the attempt in the
-	// pull queue, or 0. It replaces the policy's ACK timeout, and then its lease unless that
-	// is shorter.
+	// pull queue, or with its ACK, or 0. It replaces the policy's ACK timeout, and then its
+	// lease unless that is shorter.
 	ClaimLease time.Duration
 	// StartedAt is when an attempt was last started: its ACK.
 	StartedAt time.Time

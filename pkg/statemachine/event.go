@@ -81,8 +81,7 @@ type ClaimExtended struct {
 	Progress *Progress // Optional.
 }
 
-// Ack is a worker's ACK. Lease is the lease that the worker asks for if this is also its
-// claim, see [Step.ClaimLease].
+// Ack is a worker's ACK. Lease is the lease that the worker asks for, see [Step.ClaimLease].
 //
 // Source: Option B spec, 11.2.
 type Ack struct {

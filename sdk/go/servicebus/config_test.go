@@ -34,6 +34,11 @@ func TestRun_NamesTheField(t *testing.T) {
 		{"Lanes is -1", servicebus.Config{Connection: "c", Service: "s", Lanes: -1}},
 		{"Parallel is -1", servicebus.Config{Connection: "c", Service: "s", Parallel: -1}},
 		{"Heartbeat is -1s", servicebus.Config{Connection: "c", Service: "s", Heartbeat: -time.Second}},
+		{"Lease is 2s", servicebus.Config{Connection: "c", Service: "s", Lease: 2 * time.Second}},
+		{"Lease is 25h0m0s", servicebus.Config{Connection: "c", Service: "s", Lease: 25 * time.Hour}},
+		{"Heartbeat is 11s, it must be at most a third of Lease, which is 30s", servicebus.Config{
+			Connection: "c", Service: "s", Heartbeat: 11 * time.Second, Lease: 30 * time.Second,
+		}},
 		{"Grace is -1s", servicebus.Config{Connection: "c", Service: "s", Grace: -time.Second}},
 		{"Connection cannot be used", servicebus.Config{Connection: "key=hunter2", Service: "s"}},
 	} {

@@ -72,7 +72,7 @@ func renew(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.Rec
 // attempt's lease between ACK and RESULT.
 func (d *directive) do(handling, replying context.Context) bool {
 	defer d.every(replying, func(ctx context.Context) { d.lane.settle(ctx, "renew", d.held(), renew) })()
-	if !d.reply(replying, reply{Type: "ACK"}) {
+	if !d.reply(replying, reply{Type: "ACK", LeaseSeconds: d.lane.cfg.Lease.Seconds()}) {
 		return false
 	}
 	quiet := d.every(replying, func(ctx context.Context) { d.reply(ctx, reply{Type: "HEARTBEAT", Progress: d.takeProgress()}) })
@@ -137,7 +137,8 @@ type reply struct {
 	lucius.CallbackIdentity
 
 	Type string `json:"type"`
-	// Progress is a HEARTBEAT's, the rest a RESULT's.
+	// LeaseSeconds is an ACK's, Progress a HEARTBEAT's, the rest a RESULT's.
+	LeaseSeconds      float64              `json:"lease_seconds,omitzero"`
 	Progress          *lucius.Progress     `json:"progress,omitzero"`
 	Status            lucius.ResultStatus  `json:"status,omitzero"`
 	Error             lucius.ReportedError `json:"error,omitzero"`

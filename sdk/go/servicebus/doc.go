@@ -9,7 +9,8 @@
 // A directive is completed once its RESULT is on the bus. If the worker dies before that,
 // the bus redelivers the directive when the lock ends, unless its time to live is over,
 // which the server sets to the ACK timeout and 30 s. Then the bus drops it, and the server
-// sends a new attempt when the lease ends.
+// sends a new attempt when the lease ends, for which the worker asks with its ACK, see
+// [Config.Lease].
 //
 // A redelivered attempt may be superseded: the server rejects its replies, but a reply
 // topic gives no answer, so at worst the work is wasted. For the same reason a handler is

@@ -40,9 +40,15 @@ type Config struct {
 	// Parallel limits the directives of one lane that are in hand at once. Optional.
 	// Defaults to 4.
 	Parallel int
+	// Lease is how long the server waits for a heartbeat before it retries a step: 3s to a
+	// day and at least three Heartbeats, at most the step's own lease. If it is shorter than
+	// the lock duration of the subscription, the bus may redeliver a directive after its
+	// attempt has ended. Optional. Defaults to 90s, or to three Heartbeats if that is more.
+	Lease time.Duration
 	// Heartbeat is the time between two heartbeats of one attempt, and between two renewals
-	// of its message's lock. It must be well within the lease and the lock duration of the
-	// subscription. Optional. Defaults to 10s.
+	// of its message's lock. It must be well within the lock duration of the subscription and
+	// the step's own lease. Optional. Defaults to 10s, or to a third of the Lease if that is
+	// less.
 	Heartbeat time.Duration
 	// Grace is how long handlers may still run after a stop, before their contexts end.
 	// Optional. Defaults to 10s.
@@ -71,11 +77,24 @@ func (c *Config) validate() error {
 		return fmt.Errorf("Parallel is %d, it must not be negative", c.Parallel)
 	case c.Heartbeat < 0:
 		return fmt.Errorf("Heartbeat is %s, it must not be negative", c.Heartbeat)
+	case c.Lease != 0 && c.Lease < 3*time.Second || c.Lease > maxLease:
+		return fmt.Errorf("Lease is %s, it must be from 3s to %s", c.Lease, maxLease)
+	case c.Lease != 0 && c.Heartbeat > c.Lease/3:
+		return fmt.Errorf("Heartbeat is %s, it must be at most a third of Lease, which is %s", c.Heartbeat, c.Lease)
 	case c.Grace < 0:
 		return fmt.Errorf("Grace is %s, it must not be negative", c.Grace)
 	}
 	return nil
 }
+
+// The limits of a lease: the longest that the server grants, and the default, which is longer
+// than the usual lock of a message. So the bus redelivers a dead worker's directive while its
+// attempt lasts, and after an outage a third of the lease has time for a reply that waited
+// for a call of the bus to end.
+const (
+	maxLease     = 24 * time.Hour
+	defaultLease = 90 * time.Second
+)
 
 // withDefaults returns the Config with the defaults filled in.
 func (c *Config) withDefaults() *Config {
@@ -95,7 +114,8 @@ func (c *Config) withDefaults() *Config {
 	c.TopicPrefix = cmp.Or(c.TopicPrefix, "global-bus-p")
 	c.ReplyPrefix = cmp.Or(c.ReplyPrefix, "global-bus-replies-p")
 	c.Parallel = cmp.Or(c.Parallel, 4)
-	c.Heartbeat = cmp.Or(c.Heartbeat, 10*time.Second)
+	c.Heartbeat = cmp.Or(c.Heartbeat, min(10*time.Second, cmp.Or(c.Lease, defaultLease)/3))
+	c.Lease = cmp.Or(c.Lease, min(max(defaultLease, 3*c.Heartbeat), maxLease))
 	c.Grace = cmp.Or(c.Grace, 10*time.Second)
 	if c.Traceparent == nil {
 		c.Traceparent = func(directive *lucius.Directive) string {

@@ -2203,6 +2203,16 @@ export interface components {
              * @enum {string}
              */
             type?: "ACK";
+            /**
+             * Format: double
+             * @description The lease of the attempt: how long the service may be silent before the step is
+             *     retried. The ACK and each heartbeat last that long, at most as long as the step's
+             *     own lease. Less than a second counts as one. Absent or 0 means the step's lease,
+             *     or what the claim of an item of the pull queue asked for. Only the first ACK of
+             *     an attempt counts, and only if no heartbeat came before it.
+             * @example 90
+             */
+            lease_seconds?: number;
         };
         /**
          * @description A platform service is still working on a directive.
