@@ -45,6 +45,7 @@ type checker struct {
 	sent    map[string]*ledger.Message // by message id
 	leases  map[string]string          // the attempt of each lease
 	holders map[string]string          // the worker that received each lease
+	asked   map[string]time.Duration   // what the latest applied ACK of each lease asked for, if it did
 	keys    map[string]answered        // the first answer to each command, by its name
 	reports map[string]done            // the reports that succeeded, by name
 
@@ -92,7 +93,8 @@ func newChecker(w *world) *checker {
 	return &checker{
 		w: w, rows: map[tablestore.Key]tablestore.Properties{}, jobs: map[string]*job{},
 		sent: map[string]*ledger.Message{}, leases: map[string]string{}, holders: map[string]string{},
-		keys: map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{}, waits: map[string]int{},
+		asked: map[string]time.Duration{},
+		keys:  map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{}, waits: map[string]int{},
 	}
 }
 

@@ -222,8 +222,11 @@ func (c *checker) takeHeard(who actor, j *job, old, next *audit.StepRow, row tab
 		if want := j.heard.Add(leaseOf(next)); !next.Expires.Equal(want) {
 			c.violate("lease", "a report on step %s of job %s got a lease until %s, want %s", next.ID, j.id, next.Expires, want)
 		}
-		if op := who.op; op != nil && op.lease > 0 && next.ClaimLease != op.lease {
-			c.violate("lease", "an ACK of step %s of job %s asked for %s, and the step has %s", next.ID, j.id, op.lease, next.ClaimLease)
+		if op := who.op; op != nil && op.lease > 0 {
+			c.asked[next.Lease] = op.lease
+			if next.ClaimLease != op.lease {
+				c.violate("lease", "an ACK of step %s of job %s asked for %s, and the step has %s", next.ID, j.id, op.lease, next.ClaimLease)
+			}
 		}
 	}
 }
