@@ -15,6 +15,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/console"
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
@@ -28,7 +29,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/tracing"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -101,7 +101,7 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 		Webhooks:       webhook.GuardConfig{AllowedPrefixes: cfg.WebhookNetworks, AllowHTTP: cfg.WebhookAllowHTTP},
 		WebhookSecrets: cfg.WebhookSecrets, PublishTimeout: cfg.PublishTimeout, RelayInterval: cfg.RetryInterval,
 		SweepInterval: cfg.SweepInterval, ClockTolerance: cfg.ClockTolerance, Grace: cfg.ShutdownGrace,
-		Watchers: h.watchFiles(), ReloadInterval: cfg.ProtocolsInterval, Loops: []upkeep.Loop{memoryLoop()},
+		Watchers: h.watchFiles(), ReloadInterval: cfg.ProtocolsInterval, Loops: []background.Loop{memoryLoop()},
 		Registry: h.metrics.Registry.Registry, Logger: h.log, LogFailuresOnly: cfg.LogJobs == config.LogJobsFailures,
 		Replica: fmt.Sprintf("%s:%d", name, os.Getpid()),
 		Fatal:   exitSoon(os.Exit),
@@ -185,20 +185,20 @@ func (h *host) httpSettings() httpapi.Config {
 }
 
 // watchFiles returns the watchers that reload changed files, with their metrics.
-func (h *host) watchFiles() []*upkeep.Watcher {
+func (h *host) watchFiles() []*background.Watcher {
 	m := h.metrics
 	attempts := m.Counter("lucius_protocol_reloads_total", "Attempts to reload the protocol files, by outcome.", "outcome")
 	folder := protocol.Folder{Dir: h.cfg.ProtocolsDir, Holder: h.protocols}
-	watcher := upkeep.NewWatcher("protocol files", folder, h.log, observeReloads(attempts))
+	watcher := background.NewWatcher("protocol files", folder, h.log, observeReloads(attempts))
 	m.watchRefusals("lucius_protocols_refused", "1 while the protocol files on disk are refused and older ones are in use, otherwise 0.",
 		nil, watcher)
-	watchers := []*upkeep.Watcher{watcher}
+	watchers := []*background.Watcher{watcher}
 
 	attempts = m.Counter("lucius_access_reloads_total",
 		"Attempts to reload the token file, the certificates or the tenants' limits, by outcome.", "files", "outcome")
-	watch := func(name, label string, set upkeep.Files) {
+	watch := func(name, label string, set background.Files) {
 		files := prometheus.Labels{"files": label}
-		watcher := upkeep.NewWatcher(name, set, h.log, observeReloads(attempts.MustCurryWith(files)))
+		watcher := background.NewWatcher(name, set, h.log, observeReloads(attempts.MustCurryWith(files)))
 		m.watchRefusals("lucius_access_refused",
 			"1 while files on disk are refused and the previous ones are in use, otherwise 0.", files, watcher)
 		watchers = append(watchers, watcher)

@@ -9,7 +9,7 @@ import (
 	runtimemetrics "runtime/metrics"
 
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/background"
 )
 
 // collectAt is the heap growth, in percent, at which garbage is collected. A server
@@ -29,8 +29,8 @@ func tuneCollector() {
 }
 
 // memoryLoop adjusts the memory limit to the live heap, unless GOMEMLIMIT is set.
-func memoryLoop() upkeep.Loop {
-	loop := upkeep.Loop{Name: "memory", Pass: func(context.Context) error { return nil }}
+func memoryLoop() background.Loop {
+	loop := background.Loop{Name: "memory", Pass: func(context.Context) error { return nil }}
 	if _, ok := os.LookupEnv("GOMEMLIMIT"); ok {
 		return loop
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -15,7 +16,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/pacer"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // programMetrics are those of the process and of the drivers, which package server does
@@ -182,15 +182,15 @@ func (m *programMetrics) observeLocal(operation string, took time.Duration, err 
 
 // observeReloads returns the observer of attempts to reload files. It creates the series
 // of both outcomes, so that the first attempt shows as an increase.
-func observeReloads(attempts *prometheus.CounterVec) func(upkeep.ReloadOutcome) {
-	for _, outcome := range []upkeep.ReloadOutcome{upkeep.Reloaded, upkeep.Refused} {
+func observeReloads(attempts *prometheus.CounterVec) func(background.ReloadOutcome) {
+	for _, outcome := range []background.ReloadOutcome{background.Reloaded, background.Refused} {
 		attempts.WithLabelValues(outcome.String())
 	}
-	return func(outcome upkeep.ReloadOutcome) { attempts.WithLabelValues(outcome.String()).Inc() }
+	return func(outcome background.ReloadOutcome) { attempts.WithLabelValues(outcome.String()).Inc() }
 }
 
 // watchRefusals registers the gauge that is 1 while the watcher refuses its files.
-func (m *programMetrics) watchRefusals(name, help string, labels prometheus.Labels, watcher *upkeep.Watcher) {
+func (m *programMetrics) watchRefusals(name, help string, labels prometheus.Labels, watcher *background.Watcher) {
 	options := prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}
 	m.MustRegister(prometheus.NewGaugeFunc(options, func() float64 {
 		if watcher.Err() != nil {

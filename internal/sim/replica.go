@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
@@ -20,7 +21,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pacer"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -51,7 +51,7 @@ type parts struct {
 	ledger     *ledger.Ledger
 	queue      *workqueue.Queue
 	callbacks  *callbacks.Service
-	reconciler *upkeep.Reconciler
+	reconciler *background.Reconciler
 	gate       *pauses.Gate
 	pauses     bool            // operators pause dispatch; without it the gate is not used
 	outages    *outbox.Outages // nil if replicas do not share them
@@ -188,7 +188,7 @@ func (p *process) open(w *world) (*parts, error) {
 		return nil, err
 	}
 	if w.scenario.pauses {
-		made.every(time.Second, upkeep.Loop{Name: "gate", Pass: made.gate.Refresh})
+		made.every(time.Second, background.Loop{Name: "gate", Pass: made.gate.Refresh})
 	}
 	return made, nil
 }
@@ -209,7 +209,7 @@ func (m *parts) count(ctx context.Context, w *world, p *process, store tablestor
 }
 
 // every adds a loop that runs a pass in each interval.
-func (m *parts) every(interval time.Duration, l upkeep.Loop) {
+func (m *parts) every(interval time.Duration, l background.Loop) {
 	l.Interval = interval
 	m.loops = append(m.loops, loop{l.Name, l.Run})
 }
@@ -250,7 +250,7 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *ou
 		// equal, so the Go scheduler would decide which of them draws which id.
 		Marks: 1, PassLimit: 16, Admit: m.admit, Held: m.held,
 	}
-	sweeping := upkeep.SweeperConfig{Ledger: m.ledger, Page: 8, Parallel: 1, Random: sweepRandom.float, Logger: w.log}
+	sweeping := background.SweeperConfig{Ledger: m.ledger, Page: 8, Parallel: 1, Random: sweepRandom.float, Logger: w.log}
 	if w.scenario.parallel {
 		settings.Batch, settings.Workers, settings.Marks, settings.PassLimit = 0, 0, 0, 0
 		sweeping.Page, sweeping.Parallel = 0, 0
@@ -260,14 +260,14 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *ou
 		return err
 	}
 	m.loops = []loop{{"relay", relay.Run}}
-	m.every(relayInterval, upkeep.Loop{Name: "relay passes", Pass: func(ctx context.Context) error {
+	m.every(relayInterval, background.Loop{Name: "relay passes", Pass: func(ctx context.Context) error {
 		_, err := relay.RunOnce(ctx)
 		return err
 	}})
 	if w.scenario.sharesOutages {
 		m.addOutages(store, breakers, &sweeping)
 	}
-	sweeper, err := upkeep.NewSweeper(sweeping)
+	sweeper, err := background.NewSweeper(sweeping)
 	if err != nil {
 		return err
 	}
@@ -276,20 +276,20 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *ou
 }
 
 // addOutages makes replicas share outages of topics, and lets the sweeper read them.
-func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, sweeping *upkeep.SweeperConfig) {
+func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, sweeping *background.SweeperConfig) {
 	m.outages = outbox.NewOutages(store, m.ledger.Tables().Schedule, publishDeadline+2*relayInterval)
-	sweeping.Outages = func(ctx context.Context) (upkeep.Outages, error) {
+	sweeping.Outages = func(ctx context.Context) (background.Outages, error) {
 		ends, err := m.outages.Ends(ctx)
-		return upkeep.Outages{Topic: ends.Topic}, err
+		return background.Outages{Topic: ends.Topic}, err
 	}
-	m.every(time.Second, upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
+	m.every(time.Second, background.Loop{Name: "outages", Pass: func(ctx context.Context) error {
 		return m.outages.Note(ctx, outbox.OpenCircuits(breakers, time.Now())...)
 	}})
 }
 
 // addCleanup adds the reconciler and the retention.
 func (m *parts) addCleanup(w *world) error {
-	reconciler, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{
+	reconciler, err := background.NewReconciler(background.ReconcilerConfig{
 		Ledger: m.ledger, Page: 8, Rest: reconcileInterval, Census: m.census, Logger: w.log,
 	})
 	if err != nil {
@@ -306,7 +306,7 @@ func (m *parts) addCleanup(w *world) error {
 	}
 	m.every(reconcileInterval, walk)
 	if w.scenario.retention > 0 {
-		retention, err := upkeep.NewRetention(upkeep.RetentionConfig{
+		retention, err := background.NewRetention(background.RetentionConfig{
 			Ledger: m.ledger, Random: func() float64 { return 0 }, Logger: w.log,
 		})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
@@ -19,7 +20,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // maxSteps is the most steps of a command. Each number of steps has a request type.
@@ -72,7 +72,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 		return err
 	}
 	random, table := (&randomSource{rng: w.source(p.name + "/operator")}).float, m.ledger.Tables().Schedule
-	operations, err := upkeep.NewOperations(upkeep.OperationsConfig{Ledger: m.ledger, Store: store, Table: table, Random: random})
+	operations, err := background.NewOperations(background.OperationsConfig{Ledger: m.ledger, Store: store, Table: table, Random: random})
 	if err != nil {
 		return err
 	}
@@ -81,8 +81,8 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 		return err
 	}
 	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1, Logger: w.log})
-	m.every(sweepInterval, upkeep.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
-	m.every(censusInterval, upkeep.Loop{Name: "census", Pass: m.census.RunOnce})
+	m.every(sweepInterval, background.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
+	m.every(censusInterval, background.Loop{Name: "census", Pass: m.census.RunOnce})
 	around := jobs.Surroundings{Pause: m.gate.Covering}
 	if m.outages != nil {
 		around.Circuit = m.outages.Circuit

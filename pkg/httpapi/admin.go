@@ -12,13 +12,13 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // RetryOutbox is POST /v1/admin/outbox/retry.
@@ -205,7 +205,7 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 		e.respond.problem(w, r, invalid("parameter include must be resolved", nil))
 		return
 	}
-	report, err := e.Operations.Groups(r.Context(), upkeep.Filter{
+	report, err := e.Operations.Groups(r.Context(), background.Filter{
 		TenantID: orZero(params.TenantID), RequestType: orZero(params.RequestType), Service: orZero(params.Service),
 		StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode),
 		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
@@ -21,7 +22,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/protocol"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -42,9 +42,9 @@ type UseCases struct {
 	Callbacks  *callbacks.Service
 	Queue      *workqueue.Queue
 	Operator   *outbox.Operator
-	Reconciler *upkeep.Reconciler
+	Reconciler *background.Reconciler
 	Census     *census.Census
-	Operations *upkeep.Operations
+	Operations *background.Operations
 	Pauses     *pauses.Service
 	// Gate is this process's view of the pauses.
 	Gate      *pauses.Gate

@@ -14,11 +14,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // asJSON returns the value as the server writes it.
@@ -390,8 +390,8 @@ func TestAPauseOfALongNameCanBeResumed(t *testing.T) {
 // Clients say how many jobs an operation will change, which the use case bounds.
 func TestAnOperationChangesAsManyJobsAsClientsAreTold(t *testing.T) {
 	t.Parallel()
-	if api.MaxBulkJobs != upkeep.MaxBulkJobs {
-		t.Errorf("clients are told %d jobs; an operation changes %d", api.MaxBulkJobs, upkeep.MaxBulkJobs)
+	if api.MaxBulkJobs != background.MaxBulkJobs {
+		t.Errorf("clients are told %d jobs; an operation changes %d", api.MaxBulkJobs, background.MaxBulkJobs)
 	}
 }
 

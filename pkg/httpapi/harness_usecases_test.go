@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
@@ -25,7 +26,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -119,7 +119,7 @@ func (h *harness) accept() error {
 func (h *harness) operate(ctx context.Context) error {
 	u, table := &h.useCases, h.ledger.Tables().Schedule
 	var err error
-	if u.Operations, err = upkeep.NewOperations(upkeep.OperationsConfig{Ledger: h.ledger, Store: h.store, Table: table}); err != nil {
+	if u.Operations, err = background.NewOperations(background.OperationsConfig{Ledger: h.ledger, Store: h.store, Table: table}); err != nil {
 		return err
 	}
 	u.Pauses = pauses.New(h.store, table, nil)
@@ -135,7 +135,7 @@ func (h *harness) operate(ctx context.Context) error {
 	if err := u.Census.End(ctx); err != nil { // No job of another process is left.
 		return err
 	}
-	u.Reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: h.ledger})
+	u.Reconciler, err = background.NewReconciler(background.ReconcilerConfig{Ledger: h.ledger})
 	return err
 }
 
@@ -218,7 +218,7 @@ func (h *harness) exhausted(t testing.TB) string {
 	id := h.controlled(t, ":cancel")
 	gate, err := webhook.NewGate(webhook.GateConfig{})
 	must(t, err)
-	hooks, err := upkeep.NewWebhooks(upkeep.WebhooksConfig{Ledger: h.ledger, Dispatcher: &webhook.Dispatcher{
+	hooks, err := background.NewWebhooks(background.WebhooksConfig{Ledger: h.ledger, Dispatcher: &webhook.Dispatcher{
 		Gate: gate, Send: func(context.Context, webhook.Message) webhook.Result {
 			return webhook.Result{Outcome: webhook.Failed, Status: 500}
 		},

@@ -5,18 +5,18 @@ import (
 	"net/http"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // CreateRetry is POST /v1/admin/retries.
 func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params api.CreateRetryParams) {
-	createOperation(e, w, r, params.IdempotencyKey, func(q *api.RetryRequest) (upkeep.BulkRequest, bool) {
-		return upkeep.BulkRequest{
-			Kind: upkeep.KindRetry, JobIDs: q.JobIDs, All: q.All, From: ledger.RerunFrom(q.From),
-			Filter: upkeep.Filter{
+	createOperation(e, w, r, params.IdempotencyKey, func(q *api.RetryRequest) (background.BulkRequest, bool) {
+		return background.BulkRequest{
+			Kind: background.KindRetry, JobIDs: q.JobIDs, All: q.All, From: ledger.RerunFrom(q.From),
+			Filter: background.Filter{
 				TenantID: orZero(q.TenantID), RequestType: orZero(q.RequestType),
 				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
@@ -29,25 +29,25 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 
 // CreateCancellation is POST /v1/admin/cancellations.
 func (e *endpoints) CreateCancellation(w http.ResponseWriter, r *http.Request, params api.CreateCancellationParams) {
-	createOperation(e, w, r, params.IdempotencyKey, controlling(upkeep.KindCancel))
+	createOperation(e, w, r, params.IdempotencyKey, controlling(background.KindCancel))
 }
 
 // CreatePausing is POST /v1/admin/pausings.
 func (e *endpoints) CreatePausing(w http.ResponseWriter, r *http.Request, params api.CreatePausingParams) {
-	createOperation(e, w, r, params.IdempotencyKey, controlling(upkeep.KindPause))
+	createOperation(e, w, r, params.IdempotencyKey, controlling(background.KindPause))
 }
 
 // CreateResumption is POST /v1/admin/resumptions.
 func (e *endpoints) CreateResumption(w http.ResponseWriter, r *http.Request, params api.CreateResumptionParams) {
-	createOperation(e, w, r, params.IdempotencyKey, controlling(upkeep.KindResume))
+	createOperation(e, w, r, params.IdempotencyKey, controlling(background.KindResume))
 }
 
 // controlling returns the translation of a request to control live jobs.
-func controlling(kind upkeep.Kind) func(*api.BulkRequest) (upkeep.BulkRequest, bool) {
-	return func(q *api.BulkRequest) (upkeep.BulkRequest, bool) {
-		return upkeep.BulkRequest{
+func controlling(kind background.Kind) func(*api.BulkRequest) (background.BulkRequest, bool) {
+	return func(q *api.BulkRequest) (background.BulkRequest, bool) {
+		return background.BulkRequest{
 			Kind: kind, JobIDs: q.JobIDs, All: q.All,
-			Filter: upkeep.Filter{
+			Filter: background.Filter{
 				TenantID: orZero(q.TenantID), RequestType: orZero(q.RequestType), State: statemachine.JobState(orZero(q.State)),
 				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
@@ -63,7 +63,7 @@ func createOperation[Body any, Checked interface {
 	*Body
 	checker
 }](e *endpoints, w http.ResponseWriter, r *http.Request, header *api.IdempotencyKey,
-	translate func(*Body) (upkeep.BulkRequest, bool),
+	translate func(*Body) (background.BulkRequest, bool),
 ) {
 	var body Body
 	if err := e.decode(w, r, strict, Checked(&body)); err != nil {
@@ -104,22 +104,22 @@ func createOperation[Body any, Checked interface {
 
 // ListRetries is GET /v1/admin/retries.
 func (e *endpoints) ListRetries(w http.ResponseWriter, r *http.Request, params api.ListRetriesParams) {
-	e.listOperations(w, r, upkeep.KindRetry, api.ListOperationsParams(params))
+	e.listOperations(w, r, background.KindRetry, api.ListOperationsParams(params))
 }
 
 // ListCancellations is GET /v1/admin/cancellations.
 func (e *endpoints) ListCancellations(w http.ResponseWriter, r *http.Request, params api.ListCancellationsParams) {
-	e.listOperations(w, r, upkeep.KindCancel, api.ListOperationsParams(params))
+	e.listOperations(w, r, background.KindCancel, api.ListOperationsParams(params))
 }
 
 // ListPausings is GET /v1/admin/pausings.
 func (e *endpoints) ListPausings(w http.ResponseWriter, r *http.Request, params api.ListPausingsParams) {
-	e.listOperations(w, r, upkeep.KindPause, api.ListOperationsParams(params))
+	e.listOperations(w, r, background.KindPause, api.ListOperationsParams(params))
 }
 
 // ListResumptions is GET /v1/admin/resumptions.
 func (e *endpoints) ListResumptions(w http.ResponseWriter, r *http.Request, params api.ListResumptionsParams) {
-	e.listOperations(w, r, upkeep.KindResume, api.ListOperationsParams(params))
+	e.listOperations(w, r, background.KindResume, api.ListOperationsParams(params))
 }
 
 // ListOperations is GET /v1/admin/operations.
@@ -128,7 +128,7 @@ func (e *endpoints) ListOperations(w http.ResponseWriter, r *http.Request, param
 }
 
 // listOperations answers with a page of operations, of all kinds if kind is empty.
-func (e *endpoints) listOperations(w http.ResponseWriter, r *http.Request, kind upkeep.Kind, params api.ListOperationsParams) {
+func (e *endpoints) listOperations(w http.ResponseWriter, r *http.Request, kind background.Kind, params api.ListOperationsParams) {
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, at cursor) (any, error) {
 			found, next, err := e.Operations.List(ctx, kind, orZero(params.TenantID), limit, at.after)
@@ -147,7 +147,7 @@ func (e *endpoints) GetOperation(w http.ResponseWriter, r *http.Request, operati
 		return
 	}
 	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
-		found, err := e.Operations.Get(ctx, operationID, upkeep.ItemOutcome(orZero(params.Outcome)), limit, at.after)
+		found, err := e.Operations.Get(ctx, operationID, background.ItemOutcome(orZero(params.Outcome)), limit, at.after)
 		op := operationOf(&found.Operation, found.Items)
 		op.NextPageToken = at.token(found.Next)
 		return op, err
@@ -167,7 +167,7 @@ func (e *endpoints) CancelOperation(w http.ResponseWriter, r *http.Request, oper
 }
 
 // operationOf encodes an operation with some of its items.
-func operationOf(op *upkeep.Operation, items []upkeep.Item) api.Operation {
+func operationOf(op *background.Operation, items []background.Item) api.Operation {
 	f := &op.Filter
 	out := api.Operation{
 		OperationID: op.ID, Kind: api.OperationKind(op.Kind), State: api.OperationState(op.State),
@@ -193,7 +193,7 @@ func operationOf(op *upkeep.Operation, items []upkeep.Item) api.Operation {
 }
 
 // previewOf encodes the preview of an operation.
-func previewOf(kind upkeep.Kind, p *upkeep.Preview) api.OperationPreview {
+func previewOf(kind background.Kind, p *background.Preview) api.OperationPreview {
 	out := api.OperationPreview{
 		DryRun: true, Kind: api.OperationKind(kind), Matched: p.Matched, Truncated: p.Truncated,
 		Sample: make([]api.OperationSample, len(p.Sample)),

@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
@@ -22,7 +23,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -161,7 +161,7 @@ func (b *bundle) start(t *testing.T) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 2)
 	go func() { done <- b.Run(ctx) }()
-	go func() { done <- upkeep.Loop{Name: "relay", Pass: b.pass}.Run(ctx) }()
+	go func() { done <- background.Loop{Name: "relay", Pass: b.pass}.Run(ctx) }()
 	return func() {
 		cancel()
 		if err := errors.Join(<-done, <-done); err != nil {

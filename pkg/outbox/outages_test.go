@@ -10,12 +10,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // replicas returns the outages of two replicas on one store.
@@ -98,7 +98,7 @@ func TestOutages_NotePartsThatAreDown(t *testing.T) {
 		one, two := replicas(store)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		loop := upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
+		loop := background.Loop{Name: "outages", Pass: func(ctx context.Context) error {
 			return one.Note(ctx, outbox.PartOutage{Part: "global-bus-p1"})
 		}}
 		go func() { done <- loop.Run(ctx) }()

@@ -11,13 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // target is what a pause can name of a directive.
@@ -422,7 +422,7 @@ func TestGate_KeepsItsViewWithoutTheStore(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- upkeep.Loop{Name: "pauses", Pass: gate.Refresh}.Run(ctx) }()
+		go func() { done <- background.Loop{Name: "pauses", Pass: gate.Refresh}.Run(ctx) }()
 		time.Sleep(1500 * time.Millisecond)
 		faults.Plan(storetest.Fault{Onwards: true})
 		time.Sleep(10 * time.Second)

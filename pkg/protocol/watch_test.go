@@ -16,13 +16,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/protocol"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // watched is a watcher of a folder on disk, with all that it reports.
 type watched struct {
-	*upkeep.Watcher
+	*background.Watcher
 
 	dir      string
 	holder   *protocol.Holder
@@ -41,9 +41,9 @@ func watch(t *testing.T) *watched {
 		t.Fatal(err)
 	}
 	w.holder = protocol.NewHolder(registry)
-	w.Watcher = upkeep.NewWatcher("protocol files", protocol.Folder{Dir: w.dir, Holder: w.holder},
+	w.Watcher = background.NewWatcher("protocol files", protocol.Folder{Dir: w.dir, Holder: w.holder},
 		slog.New(slog.NewTextHandler(&w.log, nil)),
-		func(o upkeep.ReloadOutcome) { w.attempts = append(w.attempts, o.String()) })
+		func(o background.ReloadOutcome) { w.attempts = append(w.attempts, o.String()) })
 	return w
 }
 
@@ -62,7 +62,7 @@ func (w *watched) looks(t *testing.T, n int) []string {
 	var outcomes []string
 	for range n {
 		outcome, err := w.RunOnce(t.Context())
-		if (err != nil) != (outcome == upkeep.Refused) {
+		if (err != nil) != (outcome == background.Refused) {
 			t.Errorf("RunOnce = %s, %v", outcome, err)
 		}
 		outcomes = append(outcomes, outcome.String())
@@ -200,19 +200,19 @@ func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	w := watch(t)
 	before := w.holder.Current()
 	w.Ask()
-	if outcome, err := w.RunOnce(t.Context()); outcome != upkeep.Reloaded || err != nil || w.holder.Current() == before {
+	if outcome, err := w.RunOnce(t.Context()); outcome != background.Reloaded || err != nil || w.holder.Current() == before {
 		t.Errorf("unchanged files: %s, %v, want them loaded again", outcome, err)
 	}
 	w.write(t, "p.yaml", small("version: 2", ""))
 	w.Ask()
-	if outcome, err := w.RunOnce(t.Context()); outcome != upkeep.Reloaded || err != nil || w.version() != "2" {
+	if outcome, err := w.RunOnce(t.Context()); outcome != background.Reloaded || err != nil || w.version() != "2" {
 		t.Errorf("a change: %s, %v, version %s", outcome, err, w.version())
 	}
 	if err := os.RemoveAll(w.dir); err != nil {
 		t.Fatal(err)
 	}
 	w.Ask()
-	if outcome, err := w.RunOnce(t.Context()); outcome != upkeep.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
+	if outcome, err := w.RunOnce(t.Context()); outcome != background.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
 		t.Errorf("no folder: %s, %v, version %s", outcome, err, w.version())
 	}
 	if got := w.looks(t, 1)[0]; got != "unchanged" {

@@ -5,10 +5,10 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/outbox"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // bus is the bus with its circuits and known outages.
@@ -61,13 +61,13 @@ func (b *bus) notClosed(ctx context.Context) ([]breaker.Circuit, error) {
 }
 
 // outagesForSweeper returns the sweeper's source of outages, or nil on the pull queue.
-func (b *bus) outagesForSweeper() func(context.Context) (upkeep.Outages, error) {
+func (b *bus) outagesForSweeper() func(context.Context) (background.Outages, error) {
 	if b.outages == nil {
 		return nil
 	}
-	return func(ctx context.Context) (upkeep.Outages, error) {
+	return func(ctx context.Context) (background.Outages, error) {
 		ends, err := b.outages.Ends(ctx)
-		found := upkeep.Outages{Topic: ends.Topic, Replies: ends[outbox.PartReplies]}
+		found := background.Outages{Topic: ends.Topic, Replies: ends[outbox.PartReplies]}
 		if bus := ends[outbox.PartBus]; b.Replies != nil && bus.After(found.Replies) {
 			found.Replies = bus // Replies come over the same bus.
 		}

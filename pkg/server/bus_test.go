@@ -6,11 +6,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // busWithOutages returns a bus with circuits and a record of outages.
@@ -37,7 +37,7 @@ func (b *bus) fails(topic string, verdict breaker.Verdict) {
 
 // noted checks which parts are out of service, records them, and returns the sweeper's
 // outages.
-func (b *bus) noted(t *testing.T, want ...outbox.Part) upkeep.Outages {
+func (b *bus) noted(t *testing.T, want ...outbox.Part) background.Outages {
 	t.Helper()
 	var parts []outbox.Part
 	outages := b.outOfService(time.Now())

@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // clockCheck compares this host's clock with the store's. If the host's clock were ahead,
@@ -65,7 +65,7 @@ func (c *clockCheck) warning() string {
 // guard returns the loop with passes that do nothing while the clock is wrong. The first
 // pass after that starts as if the process had been suspended, because deadlines have passed
 // that nothing acted on.
-func (c *clockCheck) guard(loop upkeep.Loop) upkeep.Loop {
+func (c *clockCheck) guard(loop background.Loop) background.Loop {
 	pass, resumed, held := loop.Pass, loop.Resumed, false
 	loop.Pass = func(ctx context.Context) error {
 		if c.isWrong() {

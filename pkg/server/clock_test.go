@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // clocked is a store with its own clock.
@@ -32,7 +32,7 @@ func TestClock_HoldsLoopsWhileItIsWrong(t *testing.T) {
 	store := &clocked{memstore.New(memstore.Options{}), 0}
 	c := newClockCheck(store, 5*time.Second, slog.New(slog.NewTextHandler(out, nil)))
 	passes, resumed := 0, 0
-	loop := c.guard(upkeep.Loop{
+	loop := c.guard(background.Loop{
 		Pass: func(context.Context) error { passes++; return io.EOF }, Resumed: func(time.Time) { resumed++ },
 	})
 	for i, step := range []struct {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
@@ -22,7 +23,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -94,11 +94,11 @@ type Config struct {
 	StartPaused string
 	// Watchers reload files. Run runs their loops, and readyz warns of refused files.
 	// Optional.
-	Watchers []*upkeep.Watcher
+	Watchers []*background.Watcher
 	// ReloadInterval is the time between two reads of the files. Optional. Defaults to 1 s.
 	ReloadInterval time.Duration
 	// Loops are further background loops for Run to run. Optional.
-	Loops []upkeep.Loop
+	Loops []background.Loop
 	// Registry collects the metrics that /metrics shows. Optional. Defaults to a new one.
 	Registry *prometheus.Registry
 	// Logger is the server's log. Optional. Defaults to none.

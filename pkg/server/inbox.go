@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 const (
@@ -75,7 +75,7 @@ func (s *Server) prepareSubmitted(command *inbox.Command, authorize commands.Aut
 
 // inboxLoops returns the loop that accepts commands, and the loop that counts them and
 // deletes old ones.
-func (s *Server) inboxLoops() (take, maintain upkeep.Loop) {
-	return upkeep.Loop{Name: "inbox", Interval: inboxInterval, Pass: s.submitted.RunOnce, Wake: s.cfg.InboxWake},
-		upkeep.Loop{Name: "inbox survey", Interval: surveyInterval, Pass: s.submitted.Maintain}
+func (s *Server) inboxLoops() (take, maintain background.Loop) {
+	return background.Loop{Name: "inbox", Interval: inboxInterval, Pass: s.submitted.RunOnce, Wake: s.cfg.InboxWake},
+		background.Loop{Name: "inbox survey", Interval: surveyInterval, Pass: s.submitted.Maintain}
 }

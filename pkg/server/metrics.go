@@ -5,12 +5,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/problem"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -51,8 +51,8 @@ func newMeters(registry *prometheus.Registry) *meters {
 		metrics.Create(m.purged, []string{outcome.String()})
 	}
 	m.bulkJobs = m.Counter("lucius_bulk_jobs_total", "Jobs of operations on many jobs, by kind and outcome.", "kind", "outcome")
-	metrics.Create(m.bulkJobs, metrics.Names(upkeep.KindRetry, upkeep.KindCancel, upkeep.KindPause, upkeep.KindResume),
-		metrics.Names(upkeep.ItemApplied, upkeep.ItemRepeated, upkeep.ItemSkipped, upkeep.ItemFailed))
+	metrics.Create(m.bulkJobs, metrics.Names(background.KindRetry, background.KindCancel, background.KindPause, background.KindResume),
+		metrics.Names(background.ItemApplied, background.ItemRepeated, background.ItemSkipped, background.ItemFailed))
 	m.webhooks = m.Counter("lucius_webhook_attempts_total", "Attempts to send a webhook, by outcome.", "outcome")
 	metrics.Create(m.webhooks, metrics.Names(webhook.Delivered, webhook.Gone, webhook.RetryAfter, webhook.Failed, webhook.Refused,
 		webhook.Interrupted, webhook.Deferred))
@@ -92,7 +92,7 @@ func (m *meters) observeLoop(loop string) func(took time.Duration, err error) {
 }
 
 // observeSweep counts one pass of the sweeper.
-func (m *meters) observeSweep(pass upkeep.SweeperPass) {
+func (m *meters) observeSweep(pass background.SweeperPass) {
 	for outcome, n := range pass.Outcomes {
 		m.fired.WithLabelValues(outcome.String()).Add(float64(n))
 	}

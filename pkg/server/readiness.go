@@ -9,13 +9,13 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 const (
@@ -38,9 +38,9 @@ type readiness struct {
 	store      tablestore.Store
 	bus        *bus
 	gate       *pauses.Gate
-	reconciler *upkeep.Reconciler
+	reconciler *background.Reconciler
 	clock      *clockCheck
-	watchers   []*upkeep.Watcher
+	watchers   []*background.Watcher
 	submitted  *inbox.Reader // nil without an inbox
 	answer     cachedAnswer
 }

@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -17,7 +18,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // refusing is a store that can be read but takes no writes.
@@ -120,7 +120,7 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 		} else if told := ledger.Problem(err); !strings.Contains(told.Error(), "less disk space is free than its reserve") {
 			t.Errorf("accept below the reserve is answered with %v", told)
 		}
-		retention, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: l})
+		retention, err := background.NewRetention(background.RetentionConfig{Ledger: l})
 		must(t, err)
 		_, err = retention.RunOnce(t.Context())
 		must(t, err)

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/background"
 )
 
 const (
@@ -20,7 +20,7 @@ const (
 	deadLetterInterval = 15 * time.Second
 	// overdueInterval is the time between two counts of the jobs that are due for purging.
 	overdueInterval = 15 * time.Second
-	// loopJitter is the [upkeep.Loop] Jitter of all loops.
+	// loopJitter is the [background.Loop] Jitter of all loops.
 	loopJitter = 0.1
 	// closeTimeout bounds the last writes of the census and of rejected callbacks.
 	closeTimeout = 2 * time.Second
@@ -45,7 +45,7 @@ func (s *Server) Run(ctx context.Context) error {
 	}
 	if s.submitted != nil {
 		take, maintain := s.inboxLoops()
-		for _, loop := range []upkeep.Loop{s.equipped(take), s.equipped(maintain)} {
+		for _, loop := range []background.Loop{s.equipped(take), s.equipped(maintain)} {
 			replies.Go(func() { _ = loop.Run(reading) }) // Loops return nil.
 		}
 	}
@@ -92,19 +92,19 @@ func (s *Server) closeCensus(orderly bool) {
 // loops returns the background work of the process's roles.
 func (s *Server) loops() []func(context.Context) error {
 	var loops []func(context.Context) error
-	every := func(interval time.Duration, loop upkeep.Loop) {
+	every := func(interval time.Duration, loop background.Loop) {
 		loop.Interval = interval
 		loops = append(loops, s.equipped(loop).Run)
 	}
-	every(time.Second, upkeep.Loop{Name: "pauses", Pass: s.uses.Gate.Refresh})
-	every(censusInterval, upkeep.Loop{Name: "census", Pass: s.uses.Census.RunOnce})
-	every(time.Second, upkeep.Loop{Name: "rejected callbacks", Pass: s.uses.Callbacks.RunOnce, Drain: func() {
+	every(time.Second, background.Loop{Name: "pauses", Pass: s.uses.Gate.Refresh})
+	every(censusInterval, background.Loop{Name: "census", Pass: s.uses.Census.RunOnce})
+	every(time.Second, background.Loop{Name: "rejected callbacks", Pass: s.uses.Callbacks.RunOnce, Drain: func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()
 		s.uses.Callbacks.Flush(ctx)
 	}})
 	// In each process, so that it shows if none has the role sweeper.
-	every(overdueInterval, upkeep.Loop{Name: "retention survey", Pass: s.retention.Survey})
+	every(overdueInterval, background.Loop{Name: "retention survey", Pass: s.retention.Survey})
 	for _, watcher := range s.cfg.Watchers {
 		every(s.cfg.ReloadInterval, s.watched(watcher.Loop()))
 	}
@@ -112,16 +112,16 @@ func (s *Server) loops() []func(context.Context) error {
 		every(loop.Interval, loop)
 	}
 	if s.bus.outages != nil {
-		every(time.Second, upkeep.Loop{Name: "outages", Pass: func(ctx context.Context) error {
+		every(time.Second, background.Loop{Name: "outages", Pass: func(ctx context.Context) error {
 			return s.bus.outages.Note(ctx, s.bus.outOfService(time.Now())...)
 		}})
 	}
 	if s.bus.DeadLetters != nil && s.cfg.has(RoleAPI) {
-		every(deadLetterInterval, upkeep.Loop{Name: "dead letters", Pass: s.bus.DeadLetters.Count})
+		every(deadLetterInterval, background.Loop{Name: "dead letters", Pass: s.bus.DeadLetters.Count})
 	}
 	if s.cfg.has(RoleRelay) {
 		loops = append(loops, s.relay.Run)
-		every(s.cfg.RelayInterval, upkeep.Loop{Name: "relay", Pass: func(ctx context.Context) error {
+		every(s.cfg.RelayInterval, background.Loop{Name: "relay", Pass: func(ctx context.Context) error {
 			_, err := s.relay.RunOnce(ctx)
 			return err
 		}})
@@ -139,14 +139,14 @@ func (s *Server) loops() []func(context.Context) error {
 }
 
 // equipped returns the loop with jitter, logger and metrics.
-func (s *Server) equipped(loop upkeep.Loop) upkeep.Loop {
+func (s *Server) equipped(loop background.Loop) background.Loop {
 	loop.Jitter, loop.Logger, loop.Observe = loopJitter, s.log, s.meters.observeLoop(loop.Name)
 	return loop
 }
 
 // watched returns the loop of a watcher. If a pass loads other protocols, it creates their
 // series.
-func (s *Server) watched(loop upkeep.Loop) upkeep.Loop {
+func (s *Server) watched(loop background.Loop) background.Loop {
 	known, pass := s.cfg.Protocols.Current(), loop.Pass
 	loop.Pass = func(ctx context.Context) error {
 		err := pass(ctx)

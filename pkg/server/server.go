@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
@@ -25,7 +26,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -50,10 +50,10 @@ type Server struct {
 	// illegal receives the first illegal transition of the relay.
 	illegal chan *seqledger.IllegalTransitionError
 
-	sweeper   *upkeep.Sweeper
-	retention *upkeep.Retention
-	bulk      *upkeep.Bulk
-	webhooks  *upkeep.Webhooks
+	sweeper   *background.Sweeper
+	retention *background.Retention
+	bulk      *background.Bulk
+	webhooks  *background.Webhooks
 	guard     *webhook.Guard
 	closeHTTP func() // closes the sender of webhooks
 
@@ -190,32 +190,32 @@ func (s *Server) openCensus(ctx context.Context) (err error) {
 
 // openUpkeep opens the background work on jobs.
 func (s *Server) openUpkeep(context.Context) (err error) {
-	if s.sweeper, err = upkeep.NewSweeper(upkeep.SweeperConfig{
+	if s.sweeper, err = background.NewSweeper(background.SweeperConfig{
 		Ledger: s.uses.Ledger, Logger: s.log, Observe: s.meters.observeSweep, Outages: s.bus.outagesForSweeper(),
 	}); err != nil {
 		return err
 	}
-	if s.retention, err = upkeep.NewRetention(upkeep.RetentionConfig{
+	if s.retention, err = background.NewRetention(background.RetentionConfig{
 		Ledger: s.uses.Ledger, Logger: s.log,
 		Observe: func(outcome ledger.Purged) { s.meters.purged.WithLabelValues(outcome.String()).Inc() },
 	}); err != nil {
 		return err
 	}
-	if s.uses.Operations, err = upkeep.NewOperations(upkeep.OperationsConfig{
+	if s.uses.Operations, err = background.NewOperations(background.OperationsConfig{
 		Ledger: s.uses.Ledger, Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Schedule, Live: s.uses.Census.Live,
 	}); err != nil {
 		return err
 	}
 	s.uses.Operator = outbox.NewOperator(s.uses.Ledger, s.uses.Census.Live)
-	if s.bulk, err = upkeep.NewBulk(upkeep.BulkConfig{
+	if s.bulk, err = background.NewBulk(background.BulkConfig{
 		Operations: s.uses.Operations, Logger: s.log,
-		Observe: func(kind upkeep.Kind, outcome upkeep.ItemOutcome) {
+		Observe: func(kind background.Kind, outcome background.ItemOutcome) {
 			s.meters.bulkJobs.WithLabelValues(string(kind), string(outcome)).Inc()
 		},
 	}); err != nil {
 		return err
 	}
-	s.uses.Reconciler, err = upkeep.NewReconciler(upkeep.ReconcilerConfig{
+	s.uses.Reconciler, err = background.NewReconciler(background.ReconcilerConfig{
 		Ledger: s.uses.Ledger, Census: s.uses.Census, Logger: s.log,
 	})
 	return err
@@ -248,7 +248,7 @@ func (s *Server) openWebhooks(context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	settings := upkeep.WebhooksConfig{
+	settings := background.WebhooksConfig{
 		Ledger: s.uses.Ledger, Logger: s.log,
 		Dispatcher: &webhook.Dispatcher{Send: send, Gate: gate, Policy: webhook.StandardPolicy()},
 		Observe: func(job *statemachine.Job, began time.Time, result webhook.Result) {
@@ -261,7 +261,7 @@ func (s *Server) openWebhooks(context.Context) (err error) {
 	if s.cfg.Tracer != nil {
 		settings.Traceparent = traceparent
 	}
-	s.webhooks, err = upkeep.NewWebhooks(settings)
+	s.webhooks, err = background.NewWebhooks(settings)
 	return err
 }
 

@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"errors"
@@ -12,17 +12,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // ids returns the operation's jobs in order.
-func ids(page upkeep.OperationPage) []string {
+func ids(page background.OperationPage) []string {
 	var all []string
 	for _, item := range page.Items {
 		all = append(all, item.JobID)
@@ -43,28 +43,28 @@ func TestCreate_SelectsItsJobs(t *testing.T) {
 		y := jobs.fail("a", 3, "y")
 		service := serve(t, jobs, memstore.New(memstore.Options{}))
 		for name, test := range map[string]struct {
-			request upkeep.BulkRequest
+			request background.BulkRequest
 			want    []string
 		}{
-			"the named ones, once":      {upkeep.BulkRequest{JobIDs: []string{"q", old[0], "q", old[1]}}, []string{"q", old[0], old[1]}},
-			"all, newest first":         {upkeep.BulkRequest{Limit: 1000}, append(slices.Clone(y), x[:997]...)},
-			"of a code":                 {upkeep.BulkRequest{Filter: upkeep.Filter{ErrorCode: "y"}}, y},
-			"of a tenant":               {upkeep.BulkRequest{Filter: upkeep.Filter{TenantID: "a"}}, append(slices.Clone(y), old...)},
-			"of a tenant, up to four":   {upkeep.BulkRequest{Filter: upkeep.Filter{TenantID: "a"}, Limit: 4}, append(slices.Clone(y), old[0])},
-			"accepted before":           {upkeep.BulkRequest{Filter: upkeep.Filter{CreatedBefore: noon}}, old},
-			"accepted since":            {upkeep.BulkRequest{Filter: upkeep.Filter{CreatedAfter: noon, TenantID: "a"}}, y},
-			"of a step type":            {upkeep.BulkRequest{Filter: upkeep.Filter{StepType: "S", ErrorCode: "y"}}, y},
-			"of no step type":           {upkeep.BulkRequest{Filter: upkeep.Filter{StepType: "T"}}, nil},
-			"of another request type":   {upkeep.BulkRequest{Filter: upkeep.Filter{RequestType: "q"}}, nil},
-			"more than are read a time": {upkeep.BulkRequest{Limit: 10_000}, append(append(slices.Clone(y), x...), old...)},
+			"the named ones, once":      {background.BulkRequest{JobIDs: []string{"q", old[0], "q", old[1]}}, []string{"q", old[0], old[1]}},
+			"all, newest first":         {background.BulkRequest{Limit: 1000}, append(slices.Clone(y), x[:997]...)},
+			"of a code":                 {background.BulkRequest{Filter: background.Filter{ErrorCode: "y"}}, y},
+			"of a tenant":               {background.BulkRequest{Filter: background.Filter{TenantID: "a"}}, append(slices.Clone(y), old...)},
+			"of a tenant, up to four":   {background.BulkRequest{Filter: background.Filter{TenantID: "a"}, Limit: 4}, append(slices.Clone(y), old[0])},
+			"accepted before":           {background.BulkRequest{Filter: background.Filter{CreatedBefore: noon}}, old},
+			"accepted since":            {background.BulkRequest{Filter: background.Filter{CreatedAfter: noon, TenantID: "a"}}, y},
+			"of a step type":            {background.BulkRequest{Filter: background.Filter{StepType: "S", ErrorCode: "y"}}, y},
+			"of no step type":           {background.BulkRequest{Filter: background.Filter{StepType: "T"}}, nil},
+			"of another request type":   {background.BulkRequest{Filter: background.Filter{RequestType: "q"}}, nil},
+			"more than are read a time": {background.BulkRequest{Limit: 10_000}, append(append(slices.Clone(y), x...), old...)},
 		} {
 			op := create(t, service, "", test.request)
 			if diff := cmp.Diff(test.want, ids(get(t, service, op.ID))); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", name, diff)
 			}
-			wantState := upkeep.OperationRunning
+			wantState := background.OperationRunning
 			if len(test.want) == 0 {
-				wantState = upkeep.OperationDone
+				wantState = background.OperationDone
 			}
 			if op.Matched != len(test.want) || op.State != wantState || op.From != ledger.FromFailed || op.RatePerSecond != 20 {
 				t.Errorf("%s: %+v", name, op)
@@ -77,9 +77,9 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
 	service := serve(t, newSketch(), memstore.New(memstore.Options{}))
 	now := time.Now()
-	for pointer, r := range map[string]upkeep.BulkRequest{
+	for pointer, r := range map[string]background.BulkRequest{
 		"/job_ids":           {JobIDs: slices.Repeat([]string{"a"}, 1001)},
-		"/job_ids ":          {JobIDs: []string{"a"}, Filter: upkeep.Filter{TenantID: "t"}},
+		"/job_ids ":          {JobIDs: []string{"a"}, Filter: background.Filter{TenantID: "t"}},
 		"/limit":             {All: true, Limit: 10_001},
 		"/limit ":            {All: true, Limit: -1},
 		"/rate_per_second":   {All: true, RatePerSecond: 1001},
@@ -87,10 +87,10 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 		"/rate_per_second  ": {All: true, RatePerSecond: 0.009},
 		"/from":              {From: "middle", All: true},
 		"/all":               {},
-		"/all ":              {Kind: upkeep.KindPause, Limit: 7},
-		"/reason":            {Kind: upkeep.KindCancel, All: true},
-		"/failed_after":      {Filter: upkeep.Filter{FailedAfter: now, FailedBefore: now}},
-		"/created_after":     {Filter: upkeep.Filter{CreatedAfter: now, CreatedBefore: now}},
+		"/all ":              {Kind: background.KindPause, Limit: 7},
+		"/reason":            {Kind: background.KindCancel, All: true},
+		"/failed_after":      {Filter: background.Filter{FailedAfter: now, FailedBefore: now}},
+		"/created_after":     {Filter: background.Filter{CreatedAfter: now, CreatedBefore: now}},
 	} {
 		_, err := service.Create(t.Context(), "", r)
 		told, ok := errors.AsType[*problem.Error](err)
@@ -108,10 +108,10 @@ func TestCreate_IsIdempotentUnderAKey(t *testing.T) {
 			jobs := newSketch()
 			jobs.fail("a", 250, "x")
 			service := serve(t, jobs, store)
-			ops := make([]upkeep.Operation, 8)
+			ops := make([]background.Operation, 8)
 			var group sync.WaitGroup
 			for i := range ops {
-				group.Go(func() { ops[i] = create(t, service, "key", upkeep.BulkRequest{Reason: "why"}) })
+				group.Go(func() { ops[i] = create(t, service, "key", background.BulkRequest{Reason: "why"}) })
 			}
 			group.Wait()
 			for _, op := range ops {
@@ -125,11 +125,11 @@ func TestCreate_IsIdempotentUnderAKey(t *testing.T) {
 			if rows := scan(t, store); len(rows) != 1 {
 				t.Errorf("%d rows, want the HEAD alone", len(rows))
 			}
-			_, err := service.Create(t.Context(), "key", upkeep.BulkRequest{All: true, Reason: "another"})
+			_, err := service.Create(t.Context(), "key", background.BulkRequest{All: true, Reason: "another"})
 			if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.IdempotencyMismatch {
 				t.Errorf("another request under the key: %v", err)
 			}
-			if other := create(t, service, "", upkeep.BulkRequest{Reason: "why"}); other.ID == ops[0].ID {
+			if other := create(t, service, "", background.BulkRequest{Reason: "why"}); other.ID == ops[0].ID {
 				t.Error("a create without a key returned the same operation")
 			}
 		})
@@ -166,12 +166,12 @@ func TestCreate_SurvivesAnySingleFault(t *testing.T) {
 					service := serve(t, jobs, store)
 					fault.Nth = nth
 					faults.Plan(fault)
-					first, err := service.Create(t.Context(), "key", upkeep.BulkRequest{All: true})
+					first, err := service.Create(t.Context(), "key", background.BulkRequest{All: true})
 					faults.Clear()
 					if told, ok := errors.AsType[*problem.Error](err); err != nil && (!ok || told.Code != problem.StoreUnavailable) {
 						t.Errorf("told %v", err)
 					}
-					op := create(t, service, "key", upkeep.BulkRequest{})
+					op := create(t, service, "key", background.BulkRequest{})
 					if err == nil && first.ID != op.ID {
 						t.Errorf("%s, then %s", first.ID, op.ID)
 					}
@@ -183,7 +183,7 @@ func TestCreate_SurvivesAnySingleFault(t *testing.T) {
 						t.Errorf("%d rows are left, want the HEAD", len(rows))
 					}
 					page := get(t, service, op.ID)
-					if len(page.Items) != 250 || page.State != upkeep.OperationDone || page.Applied != 250 {
+					if len(page.Items) != 250 || page.State != background.OperationDone || page.Applied != 250 {
 						t.Errorf("%d items, %+v", len(page.Items), page.Operation)
 					}
 				})
@@ -198,7 +198,7 @@ func TestGetAndCancel_ReportAMissingOperation(t *testing.T) {
 	service := serve(t, newSketch(), store)
 	get := func(id, after string) error { _, err := service.Get(t.Context(), id, "", 10, after); return err }
 	stop := func() error { _, err := service.Cancel(t.Context(), "no such/one"); return err }
-	op := create(t, service, "", upkeep.BulkRequest{JobIDs: []string{"a"}})
+	op := create(t, service, "", background.BulkRequest{JobIDs: []string{"a"}})
 	for name, test := range map[string]struct {
 		err  error
 		code problem.Code
@@ -236,16 +236,16 @@ func TestGet_SelectsItemsByTheirOutcome(t *testing.T) {
 			return nil
 		}
 		service := serve(t, jobs, split())
-		op := create(t, service, "", upkeep.BulkRequest{})
+		op := create(t, service, "", background.BulkRequest{})
 		runOn(t, service, op.ID)
 		var pages []int
 		for after, more := "", true; more; more = after != "" {
-			page, err := service.Get(t.Context(), op.ID, upkeep.ItemApplied, 10, after)
+			page, err := service.Get(t.Context(), op.ID, background.ItemApplied, 10, after)
 			if err != nil {
 				t.Fatal(err)
 			}
 			for _, item := range page.Items {
-				if item.Outcome != upkeep.ItemApplied {
+				if item.Outcome != background.ItemApplied {
 					t.Errorf("%+v is listed", item)
 				}
 			}
@@ -259,14 +259,14 @@ func TestGet_SelectsItemsByTheirOutcome(t *testing.T) {
 
 func TestNewOperations_NamesMissingFields(t *testing.T) {
 	t.Parallel()
-	if _, err := upkeep.NewOperations(upkeep.OperationsConfig{}); err == nil {
+	if _, err := background.NewOperations(background.OperationsConfig{}); err == nil {
 		t.Error("a service without a ledger and a store was made")
 	}
 	service := serve(t, newSketch(), split())
-	for name, cfg := range map[string]upkeep.BulkConfig{
+	for name, cfg := range map[string]background.BulkConfig{
 		"no service": {}, "parallel": {Operations: service, Parallel: -1},
 	} {
-		if _, err := upkeep.NewBulk(cfg); err == nil {
+		if _, err := background.NewBulk(cfg); err == nil {
 			t.Errorf("%s: a runner was made", name)
 		}
 	}

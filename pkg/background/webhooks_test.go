@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"context"
@@ -14,12 +14,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -47,7 +47,7 @@ func (r *receiver) send(_ context.Context, m webhook.Message) webhook.Result {
 
 // announcement is a job that ended, in a real ledger, and the runner that sends its webhook.
 type announcement struct {
-	*upkeep.Webhooks
+	*background.Webhooks
 	ledger   *ledger.Ledger
 	receiver *receiver
 	faults   *storetest.Faults
@@ -64,7 +64,7 @@ func announce(t *testing.T, answers ...webhook.Result) *announcement {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	b.Webhooks, err = upkeep.NewWebhooks(upkeep.WebhooksConfig{Ledger: b.ledger, Dispatcher: &webhook.Dispatcher{
+	b.Webhooks, err = background.NewWebhooks(background.WebhooksConfig{Ledger: b.ledger, Dispatcher: &webhook.Dispatcher{
 		Send: b.receiver.send, Gate: gate(t, webhook.GateConfig{}),
 		Policy: webhook.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}},
 	}})
@@ -227,7 +227,7 @@ func TestWebhooks_FailedClaimsDoNotHoldUpOthers(t *testing.T) {
 			}
 		}
 		r := &receiver{begun: time.Now()}
-		w, err := upkeep.NewWebhooks(upkeep.WebhooksConfig{
+		w, err := background.NewWebhooks(background.WebhooksConfig{
 			Ledger: &unclaimable{l, last}, Workers: 1,
 			Dispatcher: &webhook.Dispatcher{Send: r.send, Gate: gate(t, webhook.GateConfig{})},
 		})

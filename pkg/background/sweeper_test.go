@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"bytes"
@@ -13,28 +13,28 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 type bundle struct {
-	*upkeep.Sweeper
+	*background.Sweeper
 	ledger  *ledger.Ledger
 	inbox   *inbox
 	counter *storetest.Counter
 }
 
-func setup(t *testing.T, wrap func(*ledger.Ledger) upkeep.SweeperLedger) *bundle {
+func setup(t *testing.T, wrap func(*ledger.Ledger) background.SweeperLedger) *bundle {
 	t.Helper()
 	return setupWith(t, wrap, nil)
 }
 
-func setupWith(t *testing.T, wrap func(*ledger.Ledger) upkeep.SweeperLedger, logger *slog.Logger) *bundle {
+func setupWith(t *testing.T, wrap func(*ledger.Ledger) background.SweeperLedger, logger *slog.Logger) *bundle {
 	t.Helper()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	b := &bundle{inbox: &inbox{}, counter: counter}
@@ -45,11 +45,11 @@ func setupWith(t *testing.T, wrap func(*ledger.Ledger) upkeep.SweeperLedger, log
 	if err != nil {
 		t.Fatal(err)
 	}
-	var l upkeep.SweeperLedger = b.ledger
+	var l background.SweeperLedger = b.ledger
 	if wrap != nil {
 		l = wrap(b.ledger)
 	}
-	if b.Sweeper, err = upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: l, Page: 2, Logger: logger}); err != nil {
+	if b.Sweeper, err = background.NewSweeper(background.SweeperConfig{Ledger: l, Page: 2, Logger: logger}); err != nil {
 		t.Fatal(err)
 	}
 	return b
@@ -87,7 +87,7 @@ func (b *bundle) step(t *testing.T, id string) statemachine.Step {
 	return agg.Steps[0]
 }
 
-func (b *bundle) pass(t *testing.T) upkeep.SweeperPass {
+func (b *bundle) pass(t *testing.T) background.SweeperPass {
 	t.Helper()
 	result, err := b.RunOnce(t.Context())
 	if err != nil {
@@ -139,7 +139,7 @@ func TestSweeper_GivesAGraceAfterTheStart(t *testing.T) {
 		id := b.accept(t, "h")
 		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
 		time.Sleep(time.Hour)
-		restarted, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: b.ledger})
+		restarted, err := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -186,7 +186,7 @@ func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{}
-		b := setup(t, func(l *ledger.Ledger) upkeep.SweeperLedger { f.Ledger = l; return f })
+		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { f.Ledger = l; return f })
 		var ids []string
 		for i := range 20 {
 			ids = append(ids, b.accept(t, fmt.Sprint(i)))
@@ -229,7 +229,7 @@ func TestSweeper_WarnsOfFailuresButNotWhenStopping(t *testing.T) {
 				e.end = cancel
 			}
 			var log bytes.Buffer
-			b := setupWith(t, func(l *ledger.Ledger) upkeep.SweeperLedger { e.Ledger = l; return e }, slog.New(slog.NewTextHandler(&log, nil)))
+			b := setupWith(t, func(l *ledger.Ledger) background.SweeperLedger { e.Ledger = l; return e }, slog.New(slog.NewTextHandler(&log, nil)))
 			b.accept(t, name)
 			time.Sleep(16 * time.Second)
 			result, _ := b.RunOnce(ctx)
@@ -244,7 +244,7 @@ func TestSweeper_GivesAGraceAfterAnOutageOfTheStore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{}
-		b := setup(t, func(l *ledger.Ledger) upkeep.SweeperLedger { f.Ledger = l; return f })
+		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { f.Ledger = l; return f })
 		id := b.accept(t, "h")
 		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
 		f.down = true
@@ -275,8 +275,8 @@ func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
 		b := setup(t, nil)
 		var end time.Time
 		var broken error
-		s, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: b.ledger, Outages: func(context.Context) (upkeep.Outages, error) {
-			return upkeep.Outages{Topic: func(string) time.Time { return end }}, broken
+		s, err := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger, Outages: func(context.Context) (background.Outages, error) {
+			return background.Outages{Topic: func(string) time.Time { return end }}, broken
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -315,7 +315,7 @@ func TestSweeper_GivesAGraceAfterASuspension(t *testing.T) {
 		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
 		b.accept(t, "observed")
 		var told bool
-		suspended, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: b.ledger, Observe: func(upkeep.SweeperPass) { told = true }})
+		suspended, err := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger, Observe: func(background.SweeperPass) { told = true }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -361,8 +361,8 @@ func TestSweeper_AnIdlePassReadsOnePagePerShard(t *testing.T) {
 
 func TestNewSweeper_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
-	for name, cfg := range map[string]upkeep.SweeperConfig{"no ledger": {}, "negative page": {Ledger: &ledger.Ledger{}, Page: -1}} {
-		if _, err := upkeep.NewSweeper(cfg); err == nil {
+	for name, cfg := range map[string]background.SweeperConfig{"no ledger": {}, "negative page": {Ledger: &ledger.Ledger{}, Page: -1}} {
+		if _, err := background.NewSweeper(cfg); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -388,7 +388,7 @@ func TestSweeper_IsLateOnlyForEntriesThatItMayFire(t *testing.T) {
 		for outcome, want := range map[ledger.FireOutcome]time.Duration{
 			ledger.Acted: time.Minute, ledger.Stale: time.Minute, ledger.Early: 0,
 		} {
-			s, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: &timers{outcome}})
+			s, err := background.NewSweeper(background.SweeperConfig{Ledger: &timers{outcome}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -469,7 +469,7 @@ func TestSweeper_ManyBadJobsHoldUpNoOther(t *testing.T) {
 		b.bad = append(b.bad, fmt.Sprintf("%04d", i))
 	}
 	b.shards[1] = append(slices.Clone(b.bad), "good")
-	s, err := upkeep.NewSweeper(upkeep.SweeperConfig{Ledger: b})
+	s, err := background.NewSweeper(background.SweeperConfig{Ledger: b})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -500,7 +500,7 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says 
 // slowSchedule is a ledger that takes a second to read a shard or to fire an entry, and counts
 // the reads and the entries that are under way.
 type slowSchedule struct {
-	upkeep.SweeperLedger
+	background.SweeperLedger
 
 	mu                   sync.Mutex
 	reading, mostReading int
@@ -536,7 +536,7 @@ func TestSweeper_ShardsDoNotWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		slow := &slowSchedule{}
-		b := setup(t, func(l *ledger.Ledger) upkeep.SweeperLedger {
+		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger {
 			slow.SweeperLedger = l
 			return slow
 		})

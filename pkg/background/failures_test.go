@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"context"
@@ -11,16 +11,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
-func groups(t *testing.T, s *upkeep.Operations, f upkeep.Filter) upkeep.FailureReport {
+func groups(t *testing.T, s *background.Operations, f background.Filter) background.FailureReport {
 	t.Helper()
 	report, err := s.Groups(t.Context(), f, false)
 	if err != nil {
@@ -31,7 +31,7 @@ func groups(t *testing.T, s *upkeep.Operations, f upkeep.Filter) upkeep.FailureR
 
 // bare checks that the tenants and the histogram of each group add up, and returns the
 // groups without them.
-func bare(t *testing.T, groups []upkeep.FailureGroup) []upkeep.FailureGroup {
+func bare(t *testing.T, groups []background.FailureGroup) []background.FailureGroup {
 	t.Helper()
 	for i := range groups {
 		g, inTenants, inTime := &groups[i], 0, 0
@@ -41,7 +41,7 @@ func bare(t *testing.T, groups []upkeep.FailureGroup) []upkeep.FailureGroup {
 		for _, n := range g.Histogram {
 			inTime += n
 		}
-		if inTenants != g.Count || inTime != g.Count || g.TenantCount != len(g.Tenants) || len(g.Histogram) != upkeep.FailureBuckets {
+		if inTenants != g.Count || inTime != g.Count || g.TenantCount != len(g.Tenants) || len(g.Histogram) != background.FailureBuckets {
 			t.Errorf("a group of %d jobs has the tenants %v and the histogram %v", g.Count, g.Tenants, g.Histogram)
 		}
 		g.Tenants, g.TenantCount, g.Histogram = nil, 0, nil
@@ -60,16 +60,16 @@ func TestGroups_HaveTenantsAndAHistogram(t *testing.T) {
 		time.Sleep(29 * time.Minute)
 		w.fail(t, "t1", "OCR", "timeout")
 		time.Sleep(time.Minute)
-		report := groups(t, w.Operations, upkeep.Filter{})
+		report := groups(t, w.Operations, background.Filter{})
 		group := report.Groups[0]
 		if !report.From.Equal(begin) || !report.To.Equal(begin.Add(30*time.Minute)) || group.Histogram[0] != 9 || group.Histogram[29] != 1 {
 			t.Errorf("from %v to %v: %v", report.From, report.To, group.Histogram)
 		}
-		want := []upkeep.FailureTenant{{"t6", 3}, {"t1", 2}, {"t0", 1}, {"t2", 1}, {"t3", 1}}
+		want := []background.FailureTenant{{"t6", 3}, {"t1", 2}, {"t0", 1}, {"t2", 1}, {"t3", 1}}
 		if diff := cmp.Diff(want, group.Tenants); diff != "" || group.TenantCount != 7 {
 			t.Errorf("%d tenants (-want +got):\n%s", group.TenantCount, diff)
 		}
-		filter := upkeep.Filter{FailedAfter: begin.Add(-30 * time.Minute), FailedBefore: begin.Add(10 * time.Minute)}
+		filter := background.Filter{FailedAfter: begin.Add(-30 * time.Minute), FailedBefore: begin.Add(10 * time.Minute)}
 		report = groups(t, w.Operations, filter)
 		if !report.From.Equal(filter.FailedAfter) || !report.To.Equal(filter.FailedBefore) || report.Groups[0].Histogram[22] != 9 {
 			t.Errorf("of a time span: from %v to %v: %v", report.From, report.To, report.Groups[0].Histogram)
@@ -94,45 +94,45 @@ func TestGroups_CountsByStepAndCode(t *testing.T) {
 		}
 		slices.Reverse(ocr)
 		at := begin.Add(7 * time.Minute)
-		ocrGroup := upkeep.FailureGroup{
+		ocrGroup := background.FailureGroup{
 			StepType: "OCR", Service: "s", ErrorCode: "timeout", Count: 7, FirstAt: begin, LastAt: begin.Add(6 * time.Minute), SampleJobIDs: ocr[:5],
 		}
-		brokenGroup := upkeep.FailureGroup{StepType: "OCR", Service: "s", ErrorCode: "broken", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{broken}}
-		otherGroup := upkeep.FailureGroup{StepType: "NLP", Service: "s", ErrorCode: "timeout", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{other}}
-		early := upkeep.FailureGroup{
+		brokenGroup := background.FailureGroup{StepType: "OCR", Service: "s", ErrorCode: "broken", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{broken}}
+		otherGroup := background.FailureGroup{StepType: "NLP", Service: "s", ErrorCode: "timeout", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{other}}
+		early := background.FailureGroup{
 			StepType: "OCR", Service: "s", ErrorCode: "timeout", Count: 2, FirstAt: begin, LastAt: begin.Add(time.Minute), SampleJobIDs: ocr[5:],
 		}
 		for name, test := range map[string]struct {
-			filter upkeep.Filter
-			want   []upkeep.FailureGroup
+			filter background.Filter
+			want   []background.FailureGroup
 		}{
-			"all":                  {upkeep.Filter{}, []upkeep.FailureGroup{ocrGroup, otherGroup, brokenGroup}},
-			"of a request type":    {upkeep.Filter{RequestType: "type.NLP"}, []upkeep.FailureGroup{otherGroup}},
-			"before a time":        {upkeep.Filter{CreatedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
-			"after a time":         {upkeep.Filter{CreatedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
-			"failed after a time":  {upkeep.Filter{FailedAfter: at}, []upkeep.FailureGroup{otherGroup, brokenGroup}},
-			"failed before a time": {upkeep.Filter{FailedBefore: begin.Add(2 * time.Minute)}, []upkeep.FailureGroup{early}},
-			"of a step type":       {upkeep.Filter{StepType: "NLP"}, []upkeep.FailureGroup{otherGroup}},
-			"of a code":            {upkeep.Filter{ErrorCode: "broken"}, []upkeep.FailureGroup{brokenGroup}},
-			"of a service":         {upkeep.Filter{Service: "s", ErrorCode: "broken"}, []upkeep.FailureGroup{brokenGroup}},
-			"of another service":   {upkeep.Filter{Service: "q"}, nil},
-			"of an unknown tenant": {upkeep.Filter{TenantID: "t9"}, nil},
+			"all":                  {background.Filter{}, []background.FailureGroup{ocrGroup, otherGroup, brokenGroup}},
+			"of a request type":    {background.Filter{RequestType: "type.NLP"}, []background.FailureGroup{otherGroup}},
+			"before a time":        {background.Filter{CreatedBefore: begin.Add(2 * time.Minute)}, []background.FailureGroup{early}},
+			"after a time":         {background.Filter{CreatedAfter: at}, []background.FailureGroup{otherGroup, brokenGroup}},
+			"failed after a time":  {background.Filter{FailedAfter: at}, []background.FailureGroup{otherGroup, brokenGroup}},
+			"failed before a time": {background.Filter{FailedBefore: begin.Add(2 * time.Minute)}, []background.FailureGroup{early}},
+			"of a step type":       {background.Filter{StepType: "NLP"}, []background.FailureGroup{otherGroup}},
+			"of a code":            {background.Filter{ErrorCode: "broken"}, []background.FailureGroup{brokenGroup}},
+			"of a service":         {background.Filter{Service: "s", ErrorCode: "broken"}, []background.FailureGroup{brokenGroup}},
+			"of another service":   {background.Filter{Service: "q"}, nil},
+			"of an unknown tenant": {background.Filter{TenantID: "t9"}, nil},
 		} {
 			report := groups(t, w.Operations, test.filter)
 			if diff := cmp.Diff(test.want, bare(t, report.Groups)); diff != "" || report.Truncated {
 				t.Errorf("%s: truncated %t (-want +got):\n%s", name, report.Truncated, diff)
 			}
 		}
-		if report := groups(t, w.Operations, upkeep.Filter{TenantID: "t1"}); len(report.Groups) != 2 || report.Groups[0].Count != 3 {
+		if report := groups(t, w.Operations, background.Filter{TenantID: "t1"}); len(report.Groups) != 2 || report.Groups[0].Count != 3 {
 			t.Errorf("groups of one tenant: %+v", report.Groups)
 		}
 	})
 }
 
 // groupsOf returns the samples of all groups, unresolved and resolved.
-func groupsOf(t *testing.T, s *upkeep.Operations) (open, resolved [][]string) {
+func groupsOf(t *testing.T, s *background.Operations) (open, resolved [][]string) {
 	t.Helper()
-	report, err := s.Groups(t.Context(), upkeep.Filter{}, true)
+	report, err := s.Groups(t.Context(), background.Filter{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func groupsOf(t *testing.T, s *upkeep.Operations) (open, resolved [][]string) {
 			open = append(open, group.SampleJobIDs)
 		}
 	}
-	for _, group := range groups(t, s, upkeep.Filter{}).Groups {
+	for _, group := range groups(t, s, background.Filter{}).Groups {
 		if group.Resolved || !slices.ContainsFunc(open, func(ids []string) bool { return slices.Equal(ids, group.SampleJobIDs) }) {
 			t.Errorf("the report of unresolved failures has %+v", group)
 		}
@@ -198,12 +198,12 @@ func TestGroups_ALostRerunResolvesNothing(t *testing.T) {
 		if diff := cmp.Diff([][][]string{{{failed}}, nil}, [][][]string{open, resolved}); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
 		}
-		op := create(t, w.Operations, "", upkeep.BulkRequest{})
+		op := create(t, w.Operations, "", background.BulkRequest{})
 		runOnce(t, runner(t, w.Operations))
 		if page := get(t, w.Operations, op.ID); page.Applied != 1 || page.Items[0].JobID != failed {
 			t.Errorf("the retry: %+v", page)
 		}
-		if again := create(t, w.Operations, "", upkeep.BulkRequest{}); again.Matched != 0 {
+		if again := create(t, w.Operations, "", background.BulkRequest{}); again.Matched != 0 {
 			t.Errorf("after the rerun %d jobs match, want none", again.Matched)
 		}
 	})
@@ -222,7 +222,7 @@ func TestGroups_ReadNoJobsThatSucceeded(t *testing.T) {
 		for _, finished := range []int{10, 90} {
 			w.succeed(t, finished)
 			counter.Reset()
-			groups(t, w.Operations, upkeep.Filter{})
+			groups(t, w.Operations, background.Filter{})
 			costs = append(costs, counter.Counts())
 		}
 		if costs[0] != costs[1] || costs[0].RowsRead == 0 {
@@ -244,7 +244,7 @@ func TestGroups_OnAnAtomicStoreReadOnlyIndexRows(t *testing.T) {
 				w.fail(t, "t", "OCR", "broken")
 			}
 			counter.Reset()
-			groups(t, w.Operations, upkeep.Filter{})
+			groups(t, w.Operations, background.Filter{})
 			costs = append(costs, counter.Counts())
 		}
 		if costs[0].Scans != costs[1].Scans || costs[1].RowsRead-costs[0].RowsRead != 20 {
@@ -307,8 +307,8 @@ func TestGroups_LeaveOutALostEnd(t *testing.T) {
 					ended = time.Now().UTC()
 					want = append([]string{w.fail(t, "t", "OCR", "broken")}, want...)
 				}
-				report := groups(t, w.Operations, upkeep.Filter{})
-				if diff := cmp.Diff([]upkeep.FailureGroup{{
+				report := groups(t, w.Operations, background.Filter{})
+				if diff := cmp.Diff([]background.FailureGroup{{
 					StepType: "OCR", Service: "s", ErrorCode: "broken", Count: test.newer + 1, FirstAt: began, LastAt: ended,
 					SampleJobIDs: want[:test.samples],
 				}}, bare(t, report.Groups)); diff != "" {
@@ -327,12 +327,12 @@ func TestGroups_AreBounded(t *testing.T) {
 			jobs.fail("many", 1, fmt.Sprint("code", n))
 		}
 		service := serve(t, jobs, memstore.New(memstore.Options{}))
-		if report := groups(t, service, upkeep.Filter{}); len(report.Groups) != 500 || !report.Truncated {
+		if report := groups(t, service, background.Filter{}); len(report.Groups) != 500 || !report.Truncated {
 			t.Errorf("%d groups, truncated %t", len(report.Groups), report.Truncated)
 		}
 		// The index of this tenant repeats its entries without end.
 		service = serve(t, &endless{sketch: jobs}, memstore.New(memstore.Options{}))
-		report := groups(t, service, upkeep.Filter{TenantID: "many"})
+		report := groups(t, service, background.Filter{TenantID: "many"})
 		counted := 0
 		for _, group := range report.Groups {
 			counted += group.Count
@@ -357,14 +357,14 @@ func TestGroups_ErrorsAreProblems(t *testing.T) {
 		"job":     {storetest.ScanCall, 5}, // after the index of three months; the entry is recent
 	} {
 		faults.Plan(storetest.Fault{Call: test.call, Nth: test.nth})
-		_, err := w.Groups(t.Context(), upkeep.Filter{TenantID: ""}, false)
+		_, err := w.Groups(t.Context(), background.Filter{TenantID: ""}, false)
 		if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.StoreUnavailable {
 			t.Errorf("%s: %v", name, err)
 		}
 		faults.Clear()
 	}
 	now := time.Now()
-	_, err := w.Groups(t.Context(), upkeep.Filter{CreatedAfter: now, CreatedBefore: now}, false)
+	_, err := w.Groups(t.Context(), background.Filter{CreatedAfter: now, CreatedBefore: now}, false)
 	if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.InvalidEnvelope {
 		t.Errorf("an impossible filter: %v", err)
 	}

@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"context"
@@ -13,12 +13,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // paused adds a PAUSED job.
@@ -43,7 +43,7 @@ func (w *world) state(t *testing.T, jobID string) statemachine.JobState {
 
 // selected returns the jobs that the request selects, sorted. It checks that a preview
 // selects the same.
-func selected(t *testing.T, s *upkeep.Operations, r upkeep.BulkRequest) []string {
+func selected(t *testing.T, s *background.Operations, r background.BulkRequest) []string {
 	t.Helper()
 	r.All, r.Reason = true, "why"
 	preview, err := s.Preview(t.Context(), r)
@@ -75,28 +75,28 @@ func TestCreate_SelectsLiveJobs(t *testing.T) {
 		noon := time.Now()
 		ocr, nlp := w.accept(t, "a", "OCR"), w.accept(t, "b", "NLP")
 		paused := w.paused(t, "a", "OCR")
-		const cancel, pause, resume = upkeep.KindCancel, upkeep.KindPause, upkeep.KindResume
+		const cancel, pause, resume = background.KindCancel, background.KindPause, background.KindResume
 		for name, test := range map[string]struct {
-			kind   upkeep.Kind
-			filter upkeep.Filter
+			kind   background.Kind
+			filter background.Filter
 			want   []string
 		}{
-			"cancel all":             {cancel, upkeep.Filter{}, []string{old, ocr, nlp, paused}},
-			"pause all":              {pause, upkeep.Filter{}, []string{old, ocr, nlp}},
-			"resume all":             {resume, upkeep.Filter{}, []string{paused}},
-			"of a tenant":            {cancel, upkeep.Filter{TenantID: "b"}, []string{nlp}},
-			"of a state":             {cancel, upkeep.Filter{State: statemachine.JobPaused}, []string{paused}},
-			"of a state it has":      {resume, upkeep.Filter{State: statemachine.JobDispatching}, nil},
-			"of a request type":      {pause, upkeep.Filter{RequestType: "type.NLP"}, []string{nlp}},
-			"of a step type":         {pause, upkeep.Filter{StepType: "NLP"}, []string{nlp}},
-			"of a service":           {cancel, upkeep.Filter{Service: "s", TenantID: "b"}, []string{nlp}},
-			"of another service":     {cancel, upkeep.Filter{Service: "q"}, nil},
-			"with an error":          {cancel, upkeep.Filter{ErrorCode: "broken"}, nil},
-			"accepted before":        {cancel, upkeep.Filter{CreatedBefore: noon}, []string{old}},
-			"accepted since, and so": {pause, upkeep.Filter{CreatedAfter: noon, TenantID: "a"}, []string{ocr}},
+			"cancel all":             {cancel, background.Filter{}, []string{old, ocr, nlp, paused}},
+			"pause all":              {pause, background.Filter{}, []string{old, ocr, nlp}},
+			"resume all":             {resume, background.Filter{}, []string{paused}},
+			"of a tenant":            {cancel, background.Filter{TenantID: "b"}, []string{nlp}},
+			"of a state":             {cancel, background.Filter{State: statemachine.JobPaused}, []string{paused}},
+			"of a state it has":      {resume, background.Filter{State: statemachine.JobDispatching}, nil},
+			"of a request type":      {pause, background.Filter{RequestType: "type.NLP"}, []string{nlp}},
+			"of a step type":         {pause, background.Filter{StepType: "NLP"}, []string{nlp}},
+			"of a service":           {cancel, background.Filter{Service: "s", TenantID: "b"}, []string{nlp}},
+			"of another service":     {cancel, background.Filter{Service: "q"}, nil},
+			"with an error":          {cancel, background.Filter{ErrorCode: "broken"}, nil},
+			"accepted before":        {cancel, background.Filter{CreatedBefore: noon}, []string{old}},
+			"accepted since, and so": {pause, background.Filter{CreatedAfter: noon, TenantID: "a"}, []string{ocr}},
 		} {
 			slices.Sort(test.want)
-			if diff := cmp.Diff(test.want, selected(t, w.Operations, upkeep.BulkRequest{Kind: test.kind, Filter: test.filter})); diff != "" {
+			if diff := cmp.Diff(test.want, selected(t, w.Operations, background.BulkRequest{Kind: test.kind, Filter: test.filter})); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", name, diff)
 			}
 		}
@@ -112,8 +112,8 @@ func TestPreview_CountsAllAndShowsTen(t *testing.T) {
 	}
 	done := w.paused(t, "t", "NLP")
 	rows := len(scan(t, w.store))
-	for kind, want := range map[upkeep.Kind]int{upkeep.KindRetry: 12, upkeep.KindPause: 12, upkeep.KindCancel: 13, upkeep.KindResume: 1} {
-		preview, err := w.Preview(t.Context(), upkeep.BulkRequest{Kind: kind, All: true, Limit: 3, Reason: "why"})
+	for kind, want := range map[background.Kind]int{background.KindRetry: 12, background.KindPause: 12, background.KindCancel: 13, background.KindResume: 1} {
+		preview, err := w.Preview(t.Context(), background.BulkRequest{Kind: kind, All: true, Limit: 3, Reason: "why"})
 		if err != nil || preview.Matched != want || len(preview.Sample) != min(want, 10) {
 			t.Errorf("%s: %d matched, %d shown, %v", kind, preview.Matched, len(preview.Sample), err)
 		}
@@ -121,11 +121,11 @@ func TestPreview_CountsAllAndShowsTen(t *testing.T) {
 	if now := len(scan(t, w.store)); now != rows {
 		t.Errorf("previews made %d operations", now-rows)
 	}
-	named, err := w.Preview(t.Context(), upkeep.BulkRequest{Kind: upkeep.KindPause, JobIDs: []string{"gone", done, w.accept(t, "t", "OCR")}})
+	named, err := w.Preview(t.Context(), background.BulkRequest{Kind: background.KindPause, JobIDs: []string{"gone", done, w.accept(t, "t", "OCR")}})
 	if err != nil || named.Matched != 1 || len(named.Sample) != 1 {
 		t.Errorf("of named jobs: %+v, %v", named, err)
 	}
-	_, err = w.Preview(t.Context(), upkeep.BulkRequest{Kind: upkeep.KindPause})
+	_, err = w.Preview(t.Context(), background.BulkRequest{Kind: background.KindPause})
 	if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.InvalidEnvelope {
 		t.Errorf("of nothing: %v", err)
 	}
@@ -138,9 +138,9 @@ func TestCreate_ReportsTruncation(t *testing.T) {
 		w.fail(t, "t", "OCR", "x")
 		w.accept(t, "t", "OCR")
 	}
-	for _, kind := range []upkeep.Kind{upkeep.KindRetry, upkeep.KindPause} {
+	for _, kind := range []background.Kind{background.KindRetry, background.KindPause} {
 		for limit, truncated := range map[int]bool{2: true, 3: false, 0: false} {
-			op := create(t, w.Operations, "", upkeep.BulkRequest{Kind: kind, Limit: limit})
+			op := create(t, w.Operations, "", background.BulkRequest{Kind: kind, Limit: limit})
 			if op.Truncated != truncated || get(t, w.Operations, op.ID).Truncated != truncated {
 				t.Errorf("%s of %d: %+v", kind, limit, op)
 			}
@@ -148,7 +148,7 @@ func TestCreate_ReportsTruncation(t *testing.T) {
 	}
 	jobs := newSketch()
 	jobs.fail("many", 2000, "x")
-	preview, err := serve(t, &endless{sketch: jobs}, w.store).Preview(t.Context(), upkeep.BulkRequest{Filter: upkeep.Filter{TenantID: "many"}})
+	preview, err := serve(t, &endless{sketch: jobs}, w.store).Preview(t.Context(), background.BulkRequest{Filter: background.Filter{TenantID: "many"}})
 	if err != nil || !preview.Truncated || preview.Matched > 100_000 || preview.Matched < 98_000 {
 		t.Errorf("%d matched, truncated %t, %v", preview.Matched, preview.Truncated, err)
 	}
@@ -170,7 +170,7 @@ func (f *flood) Live(_ context.Context, _ string, _, limit int, _ string) ([]str
 func TestPreview_ReadsABoundedNumberOfLiveJobs(t *testing.T) {
 	t.Parallel()
 	jobs := &flood{sketch: newSketch()}
-	preview, err := serve(t, jobs, split()).Preview(t.Context(), upkeep.BulkRequest{Kind: upkeep.KindPause, All: true})
+	preview, err := serve(t, jobs, split()).Preview(t.Context(), background.BulkRequest{Kind: background.KindPause, All: true})
 	if err != nil || !preview.Truncated || jobs.shown > 21_000 {
 		t.Errorf("%+v after %d jobs, %v", preview, jobs.shown, err)
 	}
@@ -185,12 +185,12 @@ func TestPreview_ReadsNoJobsThatSucceeded(t *testing.T) {
 		w := open(t, store)
 		w.fail(t, "t", "OCR", "broken")
 		w.accept(t, "t", "OCR")
-		for _, kind := range []upkeep.Kind{upkeep.KindRetry, upkeep.KindPause} {
+		for _, kind := range []background.Kind{background.KindRetry, background.KindPause} {
 			var costs []storetest.Counts
 			for _, finished := range []int{10, 90} {
 				w.succeed(t, finished)
 				counter.Reset()
-				if preview, err := w.Preview(t.Context(), upkeep.BulkRequest{Kind: kind, All: true}); err != nil || preview.Matched != 1 {
+				if preview, err := w.Preview(t.Context(), background.BulkRequest{Kind: kind, All: true}); err != nil || preview.Matched != 1 {
 					t.Fatalf("%+v, %v", preview, err)
 				}
 				costs = append(costs, counter.Counts())
@@ -204,19 +204,19 @@ func TestPreview_ReadsNoJobsThatSucceeded(t *testing.T) {
 
 func TestBulk_ControlsLiveJobs(t *testing.T) {
 	t.Parallel()
-	for kind, test := range map[upkeep.Kind]struct {
+	for kind, test := range map[background.Kind]struct {
 		state    statemachine.JobState // of a job after the operation
 		repeated statemachine.Event    // brings a job into that state before the operation
 	}{
-		upkeep.KindCancel: {statemachine.JobCancelled, statemachine.Cancel{}},
-		upkeep.KindPause:  {statemachine.JobPaused, statemachine.Pause{}},
-		upkeep.KindResume: {statemachine.JobDispatching, statemachine.Resume{}},
+		background.KindCancel: {statemachine.JobCancelled, statemachine.Cancel{}},
+		background.KindPause:  {statemachine.JobPaused, statemachine.Pause{}},
+		background.KindResume: {statemachine.JobDispatching, statemachine.Resume{}},
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
 			w := open(t, split())
 			job := func() string {
-				if kind == upkeep.KindResume {
+				if kind == background.KindResume {
 					return w.paused(t, "t", "OCR")
 				}
 				return w.accept(t, "t", "OCR")
@@ -225,26 +225,26 @@ func TestBulk_ControlsLiveJobs(t *testing.T) {
 			if err := w.change(t, repeated, test.repeated); err != nil {
 				t.Fatal(err)
 			}
-			op, err := w.Create(ledger.WithCaller(t.Context(), "ops-1"), "", upkeep.BulkRequest{
+			op, err := w.Create(ledger.WithCaller(t.Context(), "ops-1"), "", background.BulkRequest{
 				Kind: kind, JobIDs: []string{changed, repeated, ended, "gone"}, Reason: "a storm", Actor: "operator",
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
-			runOnce(t, runner(t, w.Operations, func(c *upkeep.BulkConfig) {
-				c.Observe = func(k upkeep.Kind, _ upkeep.ItemOutcome) {
+			runOnce(t, runner(t, w.Operations, func(c *background.BulkConfig) {
+				c.Observe = func(k background.Kind, _ background.ItemOutcome) {
 					if k != kind {
 						t.Errorf("an outcome of a %s was observed", k)
 					}
 				}
 			}))
 			page := get(t, w.Operations, op.ID)
-			var got []upkeep.ItemOutcome
+			var got []background.ItemOutcome
 			for _, item := range page.Items {
 				got = append(got, item.Outcome)
 			}
-			want := []upkeep.ItemOutcome{upkeep.ItemApplied, upkeep.ItemRepeated, upkeep.ItemSkipped, upkeep.ItemSkipped}
-			if diff := cmp.Diff(want, got); diff != "" || page.State != upkeep.OperationDone || page.Items[2].Detail == "" {
+			want := []background.ItemOutcome{background.ItemApplied, background.ItemRepeated, background.ItemSkipped, background.ItemSkipped}
+			if diff := cmp.Diff(want, got); diff != "" || page.State != background.OperationDone || page.Items[2].Detail == "" {
 				t.Errorf("%+v (-want +got):\n%s", page, diff)
 			}
 			if got := w.state(t, changed); got != test.state {
@@ -263,14 +263,14 @@ func TestBulk_ChecksALiveJobAgainstTheFilter(t *testing.T) {
 	t.Parallel()
 	w := open(t, split())
 	id := w.paused(t, "t", "OCR")
-	op := create(t, w.Operations, "", upkeep.BulkRequest{
-		Kind: upkeep.KindCancel, Filter: upkeep.Filter{State: statemachine.JobPaused}, Reason: "stale",
+	op := create(t, w.Operations, "", background.BulkRequest{
+		Kind: background.KindCancel, Filter: background.Filter{State: statemachine.JobPaused}, Reason: "stale",
 	})
 	if err := w.change(t, id, statemachine.Resume{}); err != nil {
 		t.Fatal(err)
 	}
 	runOnce(t, runner(t, w.Operations))
-	want := []upkeep.Item{{JobID: id, Outcome: upkeep.ItemSkipped, Detail: "The job no longer matches: it is DISPATCHING."}}
+	want := []background.Item{{JobID: id, Outcome: background.ItemSkipped, Detail: "The job no longer matches: it is DISPATCHING."}}
 	if diff := cmp.Diff(want, get(t, w.Operations, op.ID).Items); diff != "" || w.state(t, id) != statemachine.JobDispatching {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -285,7 +285,7 @@ func TestBulk_ATakeoverPausesNoJobAgain(t *testing.T) {
 		store := &crashing{Store: mem}
 		w := open(t, mem)
 		id := w.accept(t, "t", "OCR")
-		op := create(t, w.Operations, "", upkeep.BulkRequest{Kind: upkeep.KindPause})
+		op := create(t, w.Operations, "", background.BulkRequest{Kind: background.KindPause})
 		var once sync.Once
 		l := &telling{Ledger: w.Ledger, changed: func() { once.Do(store.crash) }}
 		runOnce(t, runner(t, serve(t, l, store)))
@@ -298,7 +298,7 @@ func TestBulk_ATakeoverPausesNoJobAgain(t *testing.T) {
 		time.Sleep(time.Minute)
 		runOnce(t, runner(t, w.Operations))
 		page := get(t, w.Operations, op.ID)
-		if got := w.state(t, id); got != statemachine.JobDispatching || page.Items[0].Outcome != upkeep.ItemApplied {
+		if got := w.state(t, id); got != statemachine.JobDispatching || page.Items[0].Outcome != background.ItemApplied {
 			t.Errorf("the job is %s after %+v", got, page)
 		}
 	})
@@ -321,14 +321,14 @@ func TestList_NewestFirst(t *testing.T) {
 		w := open(t, split())
 		var want []string
 		for i := range 5 {
-			kind := []upkeep.Kind{upkeep.KindRetry, upkeep.KindPause}[i%2]
-			op := create(t, w.Operations, fmt.Sprint("key", i), upkeep.BulkRequest{
-				Kind: kind, Filter: upkeep.Filter{TenantID: fmt.Sprint("t", i%3)}, Reason: "why",
+			kind := []background.Kind{background.KindRetry, background.KindPause}[i%2]
+			op := create(t, w.Operations, fmt.Sprint("key", i), background.BulkRequest{
+				Kind: kind, Filter: background.Filter{TenantID: fmt.Sprint("t", i%3)}, Reason: "why",
 			})
 			want = append([]string{op.ID}, want...)
 			time.Sleep(time.Minute)
 		}
-		list := func(kind upkeep.Kind, tenant string) (all []string) {
+		list := func(kind background.Kind, tenant string) (all []string) {
 			for after := ""; ; {
 				page, next, err := w.List(t.Context(), kind, tenant, 2, after)
 				if err != nil || len(page) > 2 {
@@ -343,12 +343,12 @@ func TestList_NewestFirst(t *testing.T) {
 			}
 		}
 		for name, test := range map[string]struct {
-			kind   upkeep.Kind
+			kind   background.Kind
 			tenant string
 			want   []string
 		}{
-			"all": {"", "", want}, "of a kind": {upkeep.KindPause, "", []string{want[1], want[3]}},
-			"of a tenant": {"", "t0", []string{want[1], want[4]}}, "of both": {upkeep.KindRetry, "t0", []string{want[4]}},
+			"all": {"", "", want}, "of a kind": {background.KindPause, "", []string{want[1], want[3]}},
+			"of a tenant": {"", "t0", []string{want[1], want[4]}}, "of both": {background.KindRetry, "t0", []string{want[4]}},
 		} {
 			if diff := cmp.Diff(test.want, list(test.kind, test.tenant)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -377,7 +377,7 @@ func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 		}
 		known[id] = census.TraitsOf(agg)
 	}
-	s, err := upkeep.NewOperations(upkeep.OperationsConfig{
+	s, err := background.NewOperations(background.OperationsConfig{
 		Ledger: blind{w.Ledger}, Store: w.store, Table: table,
 		Live: func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], all bool) {
 			var ids []string
@@ -392,8 +392,8 @@ func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for kind, want := range map[upkeep.Kind]int{upkeep.KindPause: 2, upkeep.KindResume: 0} {
-		preview, err := s.Preview(t.Context(), upkeep.BulkRequest{Kind: kind, Filter: upkeep.Filter{StepType: "OCR"}})
+	for kind, want := range map[background.Kind]int{background.KindPause: 2, background.KindResume: 0} {
+		preview, err := s.Preview(t.Context(), background.BulkRequest{Kind: kind, Filter: background.Filter{StepType: "OCR"}})
 		if err != nil || preview.Matched != want {
 			t.Errorf("%s: %d jobs, %v", kind, preview.Matched, err)
 		}

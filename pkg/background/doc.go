@@ -1,4 +1,4 @@
-// Package upkeep does the background work: it acts on deadlines, purges ended jobs, checks
+// Package background does the background work: it acts on deadlines, purges ended jobs, checks
 // live jobs for defects, carries out operations on many jobs, reloads files, and sends
 // webhooks.
 //
@@ -13,4 +13,4 @@
 // method, which returns the loop that repeats it. Any number of processes may run them on
 // one store, without a leader: if two act on the same entry, compare-and-swap decides. Only
 // operations and webhook attempts are leased.
-package upkeep
+package background

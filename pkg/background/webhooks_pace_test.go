@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"bytes"
@@ -14,10 +14,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -69,13 +69,13 @@ func dispatcher(t testing.TB, s *sends) *webhook.Dispatcher {
 	}
 }
 
-func sending(t testing.TB, h *hooks, s *sends, change func(*upkeep.WebhooksConfig)) *upkeep.Webhooks {
+func sending(t testing.TB, h *hooks, s *sends, change func(*background.WebhooksConfig)) *background.Webhooks {
 	t.Helper()
-	cfg := upkeep.WebhooksConfig{Ledger: h, Dispatcher: dispatcher(t, s)}
+	cfg := background.WebhooksConfig{Ledger: h, Dispatcher: dispatcher(t, s)}
 	if change != nil {
 		change(&cfg)
 	}
-	made, err := upkeep.NewWebhooks(cfg)
+	made, err := background.NewWebhooks(cfg)
 	if err != nil {
 		t.Fatalf("NewWebhooks: %v", err)
 	}
@@ -83,7 +83,7 @@ func sending(t testing.TB, h *hooks, s *sends, change func(*upkeep.WebhooksConfi
 }
 
 // running runs the loop until the returned function is called.
-func running(t testing.TB, loop upkeep.Loop) (stop func()) {
+func running(t testing.TB, loop background.Loop) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	var over sync.WaitGroup
@@ -171,7 +171,7 @@ func TestWebhooks_ASlowReceiverDoesNotHoldUpOthers(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 			return delivered
 		}}
-		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
+		stop := running(t, sending(t, q, s, func(cfg *background.WebhooksConfig) {
 			cfg.Workers = 16
 			cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{PerHost: 4})
 		}).Loop())
@@ -243,7 +243,7 @@ func TestWebhooks_AnOutageSpendsNoAttempts(t *testing.T) {
 			}
 			return delivered
 		}}
-		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
+		stop := running(t, sending(t, q, s, func(cfg *background.WebhooksConfig) {
 			cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{Circuit: breaker.Settings{CoolDown: time.Minute, MaxCoolDown: time.Minute}})
 		}).Loop())
 		time.Sleep(9 * time.Minute)
@@ -271,7 +271,7 @@ func TestWebhooks_StartMoreAttemptsAsWorkersBecomeFree(t *testing.T) {
 			time.Sleep(time.Millisecond)
 			return delivered
 		}}
-		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) { cfg.Workers = 4 }).Loop())
+		stop := running(t, sending(t, q, s, func(cfg *background.WebhooksConfig) { cfg.Workers = 4 }).Loop())
 		time.Sleep(time.Second)
 		if n := q.count(ledger.WebhookDelivered); n != 100 {
 			t.Errorf("%d of 100 were delivered before the second pass", n)
@@ -294,7 +294,7 @@ func TestWebhooks_LeaveToTheScheduleWhatTheQueueCannotHold(t *testing.T) {
 			job.CallbackURLs = []string{row.URL}
 			r.Offer(&job)
 		}
-		stop := running(t, upkeep.Loop{Name: "handed over", Pass: r.Run})
+		stop := running(t, background.Loop{Name: "handed over", Pass: r.Run})
 		synctest.Wait()
 		if n := q.count(ledger.WebhookDelivered); n == 0 || n == 1500 {
 			t.Errorf("%d of 1500 were delivered at once, want as many as the queue holds", n)
@@ -319,13 +319,13 @@ func TestWebhooks_StoppingLeavesOfferedWebhooksDue(t *testing.T) {
 			<-ctx.Done()
 			return webhook.Result{Outcome: webhook.Interrupted}
 		}}
-		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) { cfg.Workers = 1 })
+		r := sending(t, q, s, func(cfg *background.WebhooksConfig) { cfg.Workers = 1 })
 		for _, id := range []string{"j", "k"} {
 			job := ended(id).Job
 			job.CallbackURLs = []string{"https://a.example"}
 			r.Offer(&job)
 		}
-		stop := running(t, upkeep.Loop{Name: "handed over", Pass: r.Run})
+		stop := running(t, background.Loop{Name: "handed over", Pass: r.Run})
 		synctest.Wait()
 		stop()
 		if got := q.get("j.0"); got.State != ledger.WebhookPending || got.NextAttemptAt.After(time.Now()) || s.count() != 1 {
@@ -381,7 +381,7 @@ func TestWebhooks_SurviveStoreErrors(t *testing.T) {
 		q.dueErr, q.settleErr = broken, broken
 		s := always(delivered)
 		var log bytes.Buffer
-		stop := running(t, sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
+		stop := running(t, sending(t, q, s, func(cfg *background.WebhooksConfig) {
 			cfg.Hold = 10 * time.Second
 			cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		}).Loop())
@@ -408,7 +408,7 @@ func TestWebhooks_OfAPurgedJobAreNotRepeated(t *testing.T) {
 		q := newHooks(due("j", "https://a.example"))
 		q.settleErr = ledger.ErrJobNotFound
 		var log bytes.Buffer
-		w := sending(t, q, always(delivered), func(cfg *upkeep.WebhooksConfig) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		w := sending(t, q, always(delivered), func(cfg *background.WebhooksConfig) { cfg.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 		if _, err := w.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -430,7 +430,7 @@ func TestWebhooks_ALostClaimChangesNothing(t *testing.T) {
 		}}
 		var seen []webhook.Outcome
 		var mu sync.Mutex
-		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) {
+		r := sending(t, q, s, func(cfg *background.WebhooksConfig) {
 			cfg.Observe = func(_ *statemachine.Job, _ time.Time, result webhook.Result) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -463,7 +463,7 @@ func TestWebhooks_DeferIfTheHostIsBusy(t *testing.T) {
 			<-over
 			return delivered
 		}}
-		r := sending(t, q, s, func(cfg *upkeep.WebhooksConfig) { cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{PerHost: 1}) })
+		r := sending(t, q, s, func(cfg *background.WebhooksConfig) { cfg.Dispatcher.Gate = gate(t, webhook.GateConfig{PerHost: 1}) })
 		if _, err := r.RunOnce(t.Context()); err != nil {
 			t.Errorf("RunOnce: %v", err)
 		}
@@ -482,21 +482,21 @@ func TestWebhooks_DeferIfTheHostIsBusy(t *testing.T) {
 
 func TestNewWebhooks_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
-	tests := map[string]func(*upkeep.WebhooksConfig){
-		"Ledger":     func(c *upkeep.WebhooksConfig) { c.Ledger = nil },
-		"Dispatcher": func(c *upkeep.WebhooksConfig) { c.Dispatcher = nil },
-		"Send":       func(c *upkeep.WebhooksConfig) { c.Dispatcher.Send = nil },
-		"Gate":       func(c *upkeep.WebhooksConfig) { c.Dispatcher.Gate = nil },
-		"Workers":    func(c *upkeep.WebhooksConfig) { c.Workers = -1 },
-		"Hold":       func(c *upkeep.WebhooksConfig) { c.Hold = -1 },
-		"Jitter":     func(c *upkeep.WebhooksConfig) { c.Dispatcher.Policy.Jitter = 2 },
+	tests := map[string]func(*background.WebhooksConfig){
+		"Ledger":     func(c *background.WebhooksConfig) { c.Ledger = nil },
+		"Dispatcher": func(c *background.WebhooksConfig) { c.Dispatcher = nil },
+		"Send":       func(c *background.WebhooksConfig) { c.Dispatcher.Send = nil },
+		"Gate":       func(c *background.WebhooksConfig) { c.Dispatcher.Gate = nil },
+		"Workers":    func(c *background.WebhooksConfig) { c.Workers = -1 },
+		"Hold":       func(c *background.WebhooksConfig) { c.Hold = -1 },
+		"Jitter":     func(c *background.WebhooksConfig) { c.Dispatcher.Policy.Jitter = 2 },
 	}
 	for field, spoil := range tests {
 		t.Run(field, func(t *testing.T) {
 			t.Parallel()
-			cfg := upkeep.WebhooksConfig{Ledger: newHooks(), Dispatcher: dispatcher(t, always(delivered))}
+			cfg := background.WebhooksConfig{Ledger: newHooks(), Dispatcher: dispatcher(t, always(delivered))}
 			spoil(&cfg)
-			if _, err := upkeep.NewWebhooks(cfg); err == nil || !strings.Contains(err.Error(), field) {
+			if _, err := background.NewWebhooks(cfg); err == nil || !strings.Contains(err.Error(), field) {
 				t.Errorf("NewWebhooks: %v, want an error about %s", err, field)
 			}
 		})

@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"context"
@@ -11,11 +11,11 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 const table = "luciusschedule"
@@ -35,7 +35,7 @@ func (i *inbox) Offer(message ledger.Message) {
 // world is a real ledger, and a service on it.
 type world struct {
 	*ledger.Ledger
-	*upkeep.Operations
+	*background.Operations
 	store tablestore.Store
 	inbox *inbox
 }
@@ -50,9 +50,9 @@ func open(t *testing.T, store tablestore.Store) *world {
 	return &world{Ledger: l, Operations: serve(t, l, store), store: store, inbox: in}
 }
 
-func serve(t *testing.T, l upkeep.OperationsLedger, store tablestore.Store) *upkeep.Operations {
+func serve(t *testing.T, l background.OperationsLedger, store tablestore.Store) *background.Operations {
 	t.Helper()
-	service, err := upkeep.NewOperations(upkeep.OperationsConfig{Ledger: l, Store: store, Table: table})
+	service, err := background.NewOperations(background.OperationsConfig{Ledger: l, Store: store, Table: table})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,22 +137,22 @@ func (w *world) jobsOf(t *testing.T, tenant string) []string {
 	return ids
 }
 
-func runner(t *testing.T, service *upkeep.Operations, set ...func(*upkeep.BulkConfig)) *upkeep.Bulk {
+func runner(t *testing.T, service *background.Operations, set ...func(*background.BulkConfig)) *background.Bulk {
 	t.Helper()
-	cfg := upkeep.BulkConfig{Operations: service}
+	cfg := background.BulkConfig{Operations: service}
 	for _, f := range set {
 		f(&cfg)
 	}
-	r, err := upkeep.NewBulk(cfg)
+	r, err := background.NewBulk(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
 }
 
-func create(t *testing.T, s *upkeep.Operations, key string, r upkeep.BulkRequest) upkeep.Operation {
+func create(t *testing.T, s *background.Operations, key string, r background.BulkRequest) background.Operation {
 	t.Helper()
-	r.All = len(r.JobIDs) == 0 && r.Filter == upkeep.Filter{}
+	r.All = len(r.JobIDs) == 0 && r.Filter == background.Filter{}
 	op, err := s.Create(t.Context(), key, r)
 	if err != nil {
 		t.Fatal(err)
@@ -160,7 +160,7 @@ func create(t *testing.T, s *upkeep.Operations, key string, r upkeep.BulkRequest
 	return op
 }
 
-func runOnce(t *testing.T, r *upkeep.Bulk) upkeep.Pass {
+func runOnce(t *testing.T, r *background.Bulk) background.Pass {
 	t.Helper()
 	result, err := r.RunOnce(t.Context())
 	if err != nil {
@@ -170,9 +170,9 @@ func runOnce(t *testing.T, r *upkeep.Bulk) upkeep.Pass {
 }
 
 // get reads an operation with all its items, in pages.
-func get(t *testing.T, s *upkeep.Operations, id string) upkeep.OperationPage {
+func get(t *testing.T, s *background.Operations, id string) background.OperationPage {
 	t.Helper()
-	var all upkeep.OperationPage
+	var all background.OperationPage
 	for after := ""; ; {
 		page, err := s.Get(t.Context(), id, "", 700, after)
 		if err != nil {
@@ -186,8 +186,8 @@ func get(t *testing.T, s *upkeep.Operations, id string) upkeep.OperationPage {
 }
 
 // outcomes counts the items' outcomes.
-func outcomes(page upkeep.OperationPage) map[upkeep.ItemOutcome]int {
-	counts := map[upkeep.ItemOutcome]int{}
+func outcomes(page background.OperationPage) map[background.ItemOutcome]int {
+	counts := map[background.ItemOutcome]int{}
 	for _, item := range page.Items {
 		counts[item.Outcome]++
 	}
@@ -196,7 +196,7 @@ func outcomes(page upkeep.OperationPage) map[upkeep.ItemOutcome]int {
 
 // sketch is a fake ledger that holds many jobs, all of which failed.
 type sketch struct {
-	upkeep.OperationsLedger // nil: there are no live jobs
+	background.OperationsLedger // nil: there are no live jobs
 
 	mu      sync.Mutex
 	jobs    map[string]*statemachine.Aggregate

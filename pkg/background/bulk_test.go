@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	gocmp "cmp"
@@ -14,12 +14,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
@@ -37,16 +37,16 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 			if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
 				t.Fatal(err)
 			}
-			op, err := w.Operations.Create(ledger.WithCaller(t.Context(), "ops-1"), "", upkeep.BulkRequest{
+			op, err := w.Operations.Create(ledger.WithCaller(t.Context(), "ops-1"), "", background.BulkRequest{
 				JobIDs: []string{failed, repeated, done, "gone"}, Reason: "fixed", Actor: "operator",
 			})
 			if err != nil {
 				t.Fatal(err)
 			}
 			var mu sync.Mutex
-			seen := map[upkeep.ItemOutcome]int{}
-			r := runner(t, w.Operations, func(c *upkeep.BulkConfig) {
-				c.Observe = func(_ upkeep.Kind, o upkeep.ItemOutcome) { mu.Lock(); defer mu.Unlock(); seen[o]++ }
+			seen := map[background.ItemOutcome]int{}
+			r := runner(t, w.Operations, func(c *background.BulkConfig) {
+				c.Observe = func(_ background.Kind, o background.ItemOutcome) { mu.Lock(); defer mu.Unlock(); seen[o]++ }
 			})
 			runOnce(t, r)
 			page := get(t, w.Operations, op.ID)
@@ -54,19 +54,19 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 			if err != nil || agg.Job.RerunOf != failed {
 				t.Fatalf("the rerun is %+v, %v", agg, err)
 			}
-			want := []upkeep.Item{
-				{JobID: failed, Outcome: upkeep.ItemApplied, NewJobID: agg.Job.ID},
-				{JobID: repeated, Outcome: upkeep.ItemRepeated, NewJobID: there.Job.ID},
-				{JobID: done, Outcome: upkeep.ItemSkipped, Detail: "Only a job that is FAILED_FINAL or CANCELLED is rerun, and this one is SUCCEEDED."},
-				{JobID: "gone", Outcome: upkeep.ItemSkipped, Detail: "There is no such job."},
+			want := []background.Item{
+				{JobID: failed, Outcome: background.ItemApplied, NewJobID: agg.Job.ID},
+				{JobID: repeated, Outcome: background.ItemRepeated, NewJobID: there.Job.ID},
+				{JobID: done, Outcome: background.ItemSkipped, Detail: "Only a job that is FAILED_FINAL or CANCELLED is rerun, and this one is SUCCEEDED."},
+				{JobID: "gone", Outcome: background.ItemSkipped, Detail: "There is no such job."},
 			}
 			if diff := cmp.Diff(want, page.Items); diff != "" {
 				t.Errorf("items (-want +got):\n%s", diff)
 			}
-			if page.Caller != "ops-1" || page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Applied: 2, Skipped: 2}) || page.Done() != 4 {
+			if page.Caller != "ops-1" || page.State != background.OperationDone || page.Counts != (background.Counts{Applied: 2, Skipped: 2}) || page.Done() != 4 {
 				t.Errorf("%+v", page.Operation)
 			}
-			if diff := cmp.Diff(map[upkeep.ItemOutcome]int{upkeep.ItemApplied: 1, upkeep.ItemRepeated: 1, upkeep.ItemSkipped: 2}, seen); diff != "" {
+			if diff := cmp.Diff(map[background.ItemOutcome]int{background.ItemApplied: 1, background.ItemRepeated: 1, background.ItemSkipped: 2}, seen); diff != "" {
 				t.Errorf("observed (-want +got):\n%s", diff)
 			}
 			history, _, err := w.History(t.Context(), agg.Job.ID, 0, 1)
@@ -74,7 +74,7 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 				history[0].RequestID != op.ID {
 				t.Errorf("history %+v, %v", history, err)
 			}
-			if again := runOnce(t, r); again != (upkeep.Pass{}) {
+			if again := runOnce(t, r); again != (background.Pass{}) {
 				t.Errorf("a finished operation was started again: %+v", again)
 			}
 		})
@@ -92,7 +92,7 @@ func TestBulk_KeepsToItsRate(t *testing.T) {
 				jobs := newSketch()
 				jobs.fail("t", 10, "x")
 				service := serve(t, jobs, split())
-				op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: rate})
+				op := create(t, service, "", background.BulkRequest{RatePerSecond: rate})
 				began := time.Now()
 				runOnce(t, runner(t, service))
 				if took := time.Since(began); took != want {
@@ -104,7 +104,7 @@ func TestBulk_KeepsToItsRate(t *testing.T) {
 						t.Errorf("rerun %d began %s after the one before", i+1, start.Sub(jobs.starts[i]))
 					}
 				}
-				if page := get(t, service, op.ID); page.State != upkeep.OperationDone || page.Applied != 10 {
+				if page := get(t, service, op.ID); page.State != background.OperationDone || page.Applied != 10 {
 					t.Errorf("%+v", page.Operation)
 				}
 			})
@@ -121,18 +121,18 @@ func TestBulk_RerunsTenThousandJobs(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		service := serve(t, jobs, split())
-		op := create(t, service, "", upkeep.BulkRequest{Limit: 10_000, RatePerSecond: 1000})
+		op := create(t, service, "", background.BulkRequest{Limit: 10_000, RatePerSecond: 1000})
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error)
 		go func() { stopped <- runner(t, service).Loop().Run(ctx) }()
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if page := get(t, service, op.ID); page.State != upkeep.OperationRunning || page.Done() < 4000 || page.Done() > 5001 {
+		if page := get(t, service, op.ID); page.State != background.OperationRunning || page.Done() < 4000 || page.Done() > 5001 {
 			t.Errorf("after 5 s: %+v", page.Operation)
 		}
 		time.Sleep(6 * time.Second)
 		page := get(t, service, op.ID)
-		if page.State != upkeep.OperationDone || page.Applied != 10_000 || outcomes(page)[upkeep.ItemApplied] != 10_000 || len(jobs.reruns) != 10_000 {
+		if page.State != background.OperationDone || page.Applied != 10_000 || outcomes(page)[background.ItemApplied] != 10_000 || len(jobs.reruns) != 10_000 {
 			t.Errorf("%+v, %v, %d reruns", page.Operation, outcomes(page), len(jobs.reruns))
 		}
 		cancel()
@@ -150,8 +150,8 @@ func TestBulk_ConcurrentOperationsRerunAJobOnce(t *testing.T) {
 	for range 6 {
 		w.fail(t, "t", "OCR", "x")
 	}
-	ops := []upkeep.Operation{
-		create(t, w.Operations, "", upkeep.BulkRequest{RatePerSecond: 1000}), create(t, w.Operations, "", upkeep.BulkRequest{RatePerSecond: 1000}),
+	ops := []background.Operation{
+		create(t, w.Operations, "", background.BulkRequest{RatePerSecond: 1000}), create(t, w.Operations, "", background.BulkRequest{RatePerSecond: 1000}),
 	}
 	var group sync.WaitGroup
 	for range 2 {
@@ -164,11 +164,11 @@ func TestBulk_ConcurrentOperationsRerunAJobOnce(t *testing.T) {
 	}
 	group.Wait()
 	runOnce(t, runner(t, w.Operations))
-	total := map[upkeep.ItemOutcome]int{}
+	total := map[background.ItemOutcome]int{}
 	reruns := map[string]bool{}
 	for _, op := range ops {
 		page := get(t, w.Operations, op.ID)
-		if page.State != upkeep.OperationDone || page.Applied+page.Skipped != 6 {
+		if page.State != background.OperationDone || page.Applied+page.Skipped != 6 {
 			t.Errorf("%+v", page.Operation)
 		}
 		for _, item := range page.Items {
@@ -176,7 +176,7 @@ func TestBulk_ConcurrentOperationsRerunAJobOnce(t *testing.T) {
 			reruns[item.NewJobID] = true
 		}
 	}
-	if total[upkeep.ItemApplied] != 6 || total[upkeep.ItemRepeated]+total[upkeep.ItemSkipped] != 6 || len(reruns) != 6 {
+	if total[background.ItemApplied] != 6 || total[background.ItemRepeated]+total[background.ItemSkipped] != 6 || len(reruns) != 6 {
 		t.Errorf("%d reruns, outcomes %v", len(reruns), total)
 	}
 	if all := w.jobsOf(t, "t"); len(all) != 12 {
@@ -191,7 +191,7 @@ func TestBulk_OneRunnerWorksOnAnOperation(t *testing.T) {
 		jobs.fail("t", 100, "x")
 		store := split()
 		service := serve(t, jobs, store)
-		create(t, service, "", upkeep.BulkRequest{RatePerSecond: 1})
+		create(t, service, "", background.BulkRequest{RatePerSecond: 1})
 		first, second := runner(t, service), runner(t, service)
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
@@ -224,7 +224,7 @@ func TestBulk_ContinuesAfterACrash(t *testing.T) {
 		jobs.fail("t", 50, "x")
 		mem := split()
 		store := &crashing{Store: mem}
-		op := create(t, serve(t, jobs, mem), "", upkeep.BulkRequest{RatePerSecond: 10})
+		op := create(t, serve(t, jobs, mem), "", background.BulkRequest{RatePerSecond: 10})
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() { _ = runner(t, serve(t, jobs, store)).Loop().Run(ctx) })
@@ -242,7 +242,7 @@ func TestBulk_ContinuesAfterACrash(t *testing.T) {
 		time.Sleep(time.Minute)
 		runOnce(t, r)
 		page := get(t, second, op.ID)
-		if page.State != upkeep.OperationDone || page.Applied != 50 || outcomes(page)[upkeep.ItemApplied] != 50 || len(jobs.reruns) != 50 {
+		if page.State != background.OperationDone || page.Applied != 50 || outcomes(page)[background.ItemApplied] != 50 || len(jobs.reruns) != 50 {
 			t.Errorf("%+v, %v", page.Operation, outcomes(page))
 		}
 		if all := jobs.count(); all <= 50 || all > 50+before {
@@ -280,13 +280,13 @@ func TestBulk_AStopReleasesTheOperation(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 50, "x")
 		service := serve(t, jobs, split())
-		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 10})
+		op := create(t, service, "", background.BulkRequest{RatePerSecond: 10})
 		ctx, cancel := context.WithTimeout(t.Context(), 2350*time.Millisecond)
 		defer cancel()
 		if err := runner(t, service).Loop().Run(ctx); err != nil {
 			t.Fatal(err)
 		}
-		if page := get(t, service, op.ID); page.State != upkeep.OperationRunning || page.Applied != jobs.count() || page.Applied != 24 {
+		if page := get(t, service, op.ID); page.State != background.OperationRunning || page.Applied != jobs.count() || page.Applied != 24 {
 			t.Errorf("%d were rerun, %+v", jobs.count(), page.Operation)
 		}
 		if result := runOnce(t, runner(t, service)); result.Done != 1 || jobs.count() != 50 {
@@ -301,21 +301,21 @@ func TestCancel_StopsBetweenItems(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 1000, "x")
 		service := serve(t, jobs, split())
-		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 100})
+		op := create(t, service, "", background.BulkRequest{RatePerSecond: 100})
 		var group sync.WaitGroup
 		group.Go(func() { runOnce(t, runner(t, service)) })
 		time.Sleep(3456 * time.Millisecond)
 		cancelled, err := service.Cancel(t.Context(), op.ID)
-		if err != nil || cancelled.State != upkeep.OperationCancelled {
+		if err != nil || cancelled.State != background.OperationCancelled {
 			t.Fatalf("%+v, %v", cancelled, err)
 		}
 		n := jobs.count()
 		group.Wait()
 		page := get(t, service, op.ID)
-		if jobs.count() != n || page.State != upkeep.OperationCancelled || page.Applied != n || outcomes(page)[upkeep.ItemWaiting] != 1000-n {
+		if jobs.count() != n || page.State != background.OperationCancelled || page.Applied != n || outcomes(page)[background.ItemWaiting] != 1000-n {
 			t.Errorf("%d were rerun, %d in the end: %+v, %v", n, jobs.count(), page.Operation, outcomes(page))
 		}
-		if again, err := service.Cancel(t.Context(), op.ID); err != nil || again.State != upkeep.OperationCancelled {
+		if again, err := service.Cancel(t.Context(), op.ID); err != nil || again.State != background.OperationCancelled {
 			t.Errorf("second cancel: %+v, %v", again, err)
 		}
 		if result := runOnce(t, runner(t, service)); result.Done != 0 {
@@ -330,7 +330,7 @@ func TestCancel_WhileNoRunnerOwnsTheOperation(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 2, "x")
 		service := serve(t, jobs, split())
-		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 0.01})
+		op := create(t, service, "", background.BulkRequest{RatePerSecond: 0.01})
 		r := runner(t, service)
 		runOnce(t, r)
 		if _, err := service.Cancel(t.Context(), op.ID); err != nil {
@@ -360,16 +360,16 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
 			return nil
 		}
 		service := serve(t, jobs, split())
-		op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 50})
+		op := create(t, service, "", background.BulkRequest{RatePerSecond: 50})
 		var group sync.WaitGroup
 		group.Go(func() { runOn(t, service, op.ID) })
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if page := get(t, service, op.ID); page.Applied != 100 || page.Done() != 100 || page.State != upkeep.OperationRunning {
+		if page := get(t, service, op.ID); page.Applied != 100 || page.Done() != 100 || page.State != background.OperationRunning {
 			t.Errorf("while the tenant is at its limit: %+v", page.Operation)
 		}
 		group.Wait()
-		if page := get(t, service, op.ID); page.Applied != 200 || page.State != upkeep.OperationDone {
+		if page := get(t, service, op.ID); page.Applied != 200 || page.State != background.OperationDone {
 			t.Errorf("in the end: %+v", page.Operation)
 		}
 		if n := refused.Load(); n > 120 {
@@ -397,15 +397,15 @@ func TestBulk_WaitsForTheStoreDuringAnOutage(t *testing.T) {
 					return nil
 				}
 				service := serve(t, jobs, split())
-				op := create(t, service, "", upkeep.BulkRequest{})
+				op := create(t, service, "", background.BulkRequest{})
 				runOn(t, service, op.ID)
 				page := get(t, service, op.ID)
-				if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Applied: 29, Failed: 1}) {
+				if page.State != background.OperationDone || page.Counts != (background.Counts{Applied: 29, Failed: 1}) {
 					t.Errorf("%+v", page.Operation)
 				}
-				at := slices.IndexFunc(page.Items, func(item upkeep.Item) bool { return item.Outcome == upkeep.ItemFailed })
-				want := upkeep.Item{
-					JobID: all[3], Outcome: upkeep.ItemFailed, Detail: "The change failed for an internal reason, which is in the log.",
+				at := slices.IndexFunc(page.Items, func(item background.Item) bool { return item.Outcome == background.ItemFailed })
+				want := background.Item{
+					JobID: all[3], Outcome: background.ItemFailed, Detail: "The change failed for an internal reason, which is in the log.",
 				}
 				if diff := cmp.Diff(want, page.Items[at]); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
@@ -422,7 +422,7 @@ func TestBulk_RemovesOperationsAfterSevenDays(t *testing.T) {
 		jobs.fail("t", 150, "x")
 		store := split()
 		service := serve(t, jobs, store)
-		op := create(t, service, "key", upkeep.BulkRequest{})
+		op := create(t, service, "key", background.BulkRequest{})
 		r := runner(t, service)
 		runOnce(t, r)
 		time.Sleep(7*24*time.Hour - time.Minute)
@@ -450,9 +450,9 @@ func TestBulk_BoundsConcurrentOperations(t *testing.T) {
 		jobs.fail("t", 10, "x")
 		service := serve(t, jobs, split())
 		for range 3 {
-			create(t, service, "", upkeep.BulkRequest{RatePerSecond: 1})
+			create(t, service, "", background.BulkRequest{RatePerSecond: 1})
 		}
-		r := runner(t, service, func(c *upkeep.BulkConfig) { c.Parallel = 2 })
+		r := runner(t, service, func(c *background.BulkConfig) { c.Parallel = 2 })
 		if result := runOnce(t, r); result.Done != 2 {
 			t.Errorf("%+v", result)
 		}
@@ -463,11 +463,11 @@ func TestBulk_BoundsConcurrentOperations(t *testing.T) {
 }
 
 // runOn makes one pass per second, for at most two minutes, until the operation is over.
-func runOn(t *testing.T, service *upkeep.Operations, id string) {
+func runOn(t *testing.T, service *background.Operations, id string) {
 	t.Helper()
 	r := runner(t, service)
 	for range 120 {
-		if runOnce(t, r); get(t, service, id).State != upkeep.OperationRunning {
+		if runOnce(t, r); get(t, service, id).State != background.OperationRunning {
 			return
 		}
 		time.Sleep(time.Second)
@@ -498,23 +498,23 @@ func TestBulk_AWaitingOperationFreesItsSlot(t *testing.T) {
 					rate = 20
 				}
 				service := serve(t, jobs, split())
-				first := create(t, service, "", upkeep.BulkRequest{JobIDs: slow, RatePerSecond: rate})
+				first := create(t, service, "", background.BulkRequest{JobIDs: slow, RatePerSecond: rate})
 				ctx, cancel := context.WithCancel(t.Context())
 				var group sync.WaitGroup
-				r := runner(t, service, func(c *upkeep.BulkConfig) { c.Parallel = 1 })
+				r := runner(t, service, func(c *background.BulkConfig) { c.Parallel = 1 })
 				group.Go(func() { _ = r.Loop().Run(ctx) })
 				time.Sleep(time.Second)
-				second := create(t, service, "", upkeep.BulkRequest{JobIDs: other})
+				second := create(t, service, "", background.BulkRequest{JobIDs: other})
 				time.Sleep(7 * time.Second)
 				synctest.Wait()
-				if page := get(t, service, second.ID); page.State != upkeep.OperationDone {
+				if page := get(t, service, second.ID); page.State != background.OperationDone {
 					t.Errorf("the other operation waits: %+v", page.Operation)
 				}
-				if page := get(t, service, first.ID); page.State != upkeep.OperationRunning {
+				if page := get(t, service, first.ID); page.State != background.OperationRunning {
 					t.Errorf("the waiting operation: %+v", page.Operation)
 				}
 				time.Sleep(time.Minute)
-				if page := get(t, service, first.ID); page.State != upkeep.OperationDone || page.Applied != 2 {
+				if page := get(t, service, first.ID); page.State != background.OperationDone || page.Applied != 2 {
 					t.Errorf("the waiting operation a minute later: %+v", page.Operation)
 				}
 				if n := len(jobs.starts); !full && jobs.starts[n-1].Sub(jobs.starts[0]) < 10*time.Second-time.Millisecond {
@@ -539,14 +539,14 @@ func TestBulk_AJobThatKeepsFailingHoldsUpNoOther(t *testing.T) {
 			return nil
 		}
 		service := serve(t, jobs, split())
-		op := create(t, service, "", upkeep.BulkRequest{})
+		op := create(t, service, "", background.BulkRequest{})
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 		defer cancel()
 		if _, err := runner(t, service).RunOnce(ctx); err != nil {
 			t.Fatal(err)
 		}
 		page := get(t, service, op.ID)
-		if page.State != upkeep.OperationRunning || page.Applied != 39 || page.Items[0].Outcome != upkeep.ItemWaiting {
+		if page.State != background.OperationRunning || page.Applied != 39 || page.Items[0].Outcome != background.ItemWaiting {
 			t.Errorf("%+v, %+v", page.Operation, page.Items[0])
 		}
 	})
@@ -571,7 +571,7 @@ func TestBulk_AStalledRunnerChangesNothing(t *testing.T) {
 					return nil
 				}
 				service := serve(t, jobs, split())
-				op := create(t, service, "", upkeep.BulkRequest{RatePerSecond: 1})
+				op := create(t, service, "", background.BulkRequest{RatePerSecond: 1})
 				var group sync.WaitGroup
 				group.Go(func() { runOnce(t, runner(t, service)) })
 				time.Sleep(time.Minute)
@@ -581,7 +581,7 @@ func TestBulk_AStalledRunnerChangesNothing(t *testing.T) {
 				before := get(t, service, op.ID)
 				group.Wait()
 				after := get(t, service, op.ID)
-				if after.State != upkeep.OperationDone || after.Applied != 10 || len(jobs.reruns) != 10 {
+				if after.State != background.OperationDone || after.Applied != 10 || len(jobs.reruns) != 10 {
 					t.Errorf("%+v, %d reruns", after.Operation, len(jobs.reruns))
 				}
 				if diff := cmp.Diff(before.Items, after.Items); diff != "" || !after.UpdatedAt.Equal(before.UpdatedAt) {
@@ -601,9 +601,9 @@ var ownConflict = storetest.Fault{Call: storetest.CommitCall, After: true, Err: 
 func TestBulk_SurvivesAnySingleFault(t *testing.T) {
 	t.Parallel()
 	for _, work := range []struct {
-		kind   upkeep.Kind
+		kind   background.Kind
 		atomic bool
-	}{{upkeep.KindRetry, false}, {upkeep.KindRetry, true}, {upkeep.KindCancel, false}} {
+	}{{background.KindRetry, false}, {background.KindRetry, true}, {background.KindCancel, false}} {
 		for name, fault := range map[string]storetest.Fault{
 			"before": {}, "after": {After: true}, "with its own write": ownConflict,
 		} {
@@ -624,7 +624,7 @@ func TestBulk_SurvivesAnySingleFault(t *testing.T) {
 
 // runWithFault creates and completes an operation under one fault. It returns how many
 // calls the store got in the first 10 s, in which an operation without a fault ends.
-func runWithFault(t *testing.T, kind upkeep.Kind, atomic bool, fault storetest.Fault) int {
+func runWithFault(t *testing.T, kind background.Kind, atomic bool, fault storetest.Fault) int {
 	t.Helper()
 	calls := 0
 	synctest.Test(t, func(t *testing.T) {
@@ -632,7 +632,7 @@ func runWithFault(t *testing.T, kind upkeep.Kind, atomic bool, fault storetest.F
 		store, faults := storetest.Faulty(counted)
 		w := open(t, store)
 		for range 3 {
-			if kind == upkeep.KindRetry {
+			if kind == background.KindRetry {
 				w.fail(t, "t", "OCR", "x")
 			} else {
 				w.accept(t, "t", "OCR")
@@ -641,7 +641,7 @@ func runWithFault(t *testing.T, kind upkeep.Kind, atomic bool, fault storetest.F
 		r := runner(t, w.Operations)
 		counter.Reset()
 		faults.Plan(fault)
-		request := upkeep.BulkRequest{Kind: kind, All: true, RatePerSecond: 2, Reason: "why"}
+		request := background.BulkRequest{Kind: kind, All: true, RatePerSecond: 2, Reason: "why"}
 		op, err := w.Create(t.Context(), "key", request)
 		if err != nil {
 			op, err = w.Create(t.Context(), "key", request)
@@ -668,19 +668,19 @@ func runWithFault(t *testing.T, kind upkeep.Kind, atomic bool, fault storetest.F
 func check(t *testing.T, w *world, id string, fault storetest.Fault) {
 	t.Helper()
 	page := get(t, w.Operations, id)
-	if page.State != upkeep.OperationDone || page.Counts != (upkeep.Counts{Applied: 3}) || len(page.Items) != 3 {
+	if page.State != background.OperationDone || page.Counts != (background.Counts{Applied: 3}) || len(page.Items) != 3 {
 		t.Errorf("fault %+v: %+v, %v", fault, page.Operation, page.Items)
 	}
 	for _, item := range page.Items {
 		agg, err := w.Job(t.Context(), gocmp.Or(item.NewJobID, item.JobID))
-		if item.Outcome != upkeep.ItemApplied || err != nil ||
-			page.Kind == upkeep.KindRetry && agg.Job.RerunOf != item.JobID ||
-			page.Kind == upkeep.KindCancel && agg.Job.State != statemachine.JobCancelled {
+		if item.Outcome != background.ItemApplied || err != nil ||
+			page.Kind == background.KindRetry && agg.Job.RerunOf != item.JobID ||
+			page.Kind == background.KindCancel && agg.Job.State != statemachine.JobCancelled {
 			t.Errorf("fault %+v: %+v, %v", fault, item, err)
 		}
 	}
 	want := 3
-	if page.Kind == upkeep.KindRetry {
+	if page.Kind == background.KindRetry {
 		want = 6 // with the reruns
 	}
 	if all := w.jobsOf(t, "t"); len(all) != want {

@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"context"
@@ -8,12 +8,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // ward is a fake ledger of two shards with one page of findings each.
@@ -66,7 +66,7 @@ func (w *ward) Job(_ context.Context, id string) (*statemachine.Aggregate, error
 }
 
 // round makes passes until the end of a round.
-func round(t *testing.T, c *upkeep.Reconciler) {
+func round(t *testing.T, c *background.Reconciler) {
 	t.Helper()
 	for range 10 {
 		if pass, err := c.RunOnce(t.Context()); err != nil {
@@ -89,7 +89,7 @@ func TestReconciler_ReportsARound(t *testing.T) {
 		{{JobID: "fine", Job: job("fine")}, {JobID: "stuck", Job: job("stuck"), Stuck: "no entry"}},
 		{{JobID: "repaired", Repaired: "slot"}, {JobID: "waits", Job: job("waits")}},
 	}, hints: []int{3, 2}, repaired: 1}
-	c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w})
+	c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestReconciler_DrivesTheCensus(t *testing.T) {
 			{{JobID: "one", Job: job("one")}, {JobID: "gone"}}, {{JobID: "two", Job: job("two")}},
 		}}
 		census := &counting{fast: fast, err: errors.New("away")}
-		c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w, Census: census})
+		c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: w, Census: census})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,14 +201,14 @@ func TestReconciler_AFastPassChecksManyPages(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, hinted := range []bool{false, true} {
-			for want, census := range map[int]upkeep.Census{
+			for want, census := range map[int]background.Census{
 				400: &counting{}, 1200: &counting{fast: true}, 3600: &idle{counting{fast: true}},
 			} {
-				c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &crowd{hinted: hinted}, Census: census, Page: 400})
+				c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: &crowd{hinted: hinted}, Census: census, Page: 400})
 				if err != nil {
 					t.Fatal(err)
 				}
-				var pass upkeep.Pass
+				var pass background.Pass
 				for n := 0; n < 3 && err == nil && pass.Done == 0; n++ { // Empty shards of live jobs take a pass each.
 					pass, err = c.RunOnce(t.Context())
 				}
@@ -227,7 +227,7 @@ func TestReconciler_RepeatsAPageAfterAnError(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
 	w := &ward{err: away}
-	c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w})
+	c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,7 +252,7 @@ func TestReconciler_RepeatsAPageAfterAnError(t *testing.T) {
 func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: &ward{pending: time.Now()}}) // The row is always due now.
+		c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: &ward{pending: time.Now()}}) // The row is always due now.
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {
 func TestReconciler_SkipsAPendingRowWithoutAJob(t *testing.T) {
 	t.Parallel()
 	w := &ward{pending: time.Now().Add(-time.Hour), gone: ledger.ErrJobNotFound}
-	c, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: w})
+	c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: w})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,8 +289,8 @@ func TestReconciler_SkipsAPendingRowWithoutAJob(t *testing.T) {
 
 func TestNewReconciler_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
-	for name, cfg := range map[string]upkeep.ReconcilerConfig{"no ledger": {}, "negative": {Ledger: &ward{}, Page: -1}} {
-		if _, err := upkeep.NewReconciler(cfg); err == nil {
+	for name, cfg := range map[string]background.ReconcilerConfig{"no ledger": {}, "negative": {Ledger: &ward{}, Page: -1}} {
+		if _, err := background.NewReconciler(cfg); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -313,7 +313,7 @@ func TestCost_OfAReconcilerPass(t *testing.T) {
 		for range 210 {
 			w.accept(t, "tenant", "OCR")
 		}
-		reconciler, err := upkeep.NewReconciler(upkeep.ReconcilerConfig{Ledger: l})
+		reconciler, err := background.NewReconciler(background.ReconcilerConfig{Ledger: l})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"context"
@@ -9,15 +9,15 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 func TestRetention_BoundsAPassAndContinues(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"b"}}
 	observed := 0
-	p, err := upkeep.NewRetention(upkeep.RetentionConfig{
+	p, err := background.NewRetention(background.RetentionConfig{
 		Ledger: b, PassLimit: 2, Observe: func(ledger.Purged) { observed++ },
 	})
 	if err != nil {
@@ -37,7 +37,7 @@ func TestRetention_BoundsAPassAndContinues(t *testing.T) {
 func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"a", "b"}}
-	p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, PassLimit: 2, Random: func() float64 { return 0 }})
+	p, err := background.NewRetention(background.RetentionConfig{Ledger: b, PassLimit: 2, Random: func() float64 { return 0 }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func TestRetention_BeginsAtARandomShard(t *testing.T) {
 	t.Parallel()
 	for random, want := range map[float64][]string{0: {"a", "b", "c", "d"}, 0.5: {"c", "d", "a", "b"}} {
 		b := &backlog{shards: [2][]string{{"a", "b"}, {"c", "d"}}}
-		p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, Random: func() float64 { return random }})
+		p, err := background.NewRetention(background.RetentionConfig{Ledger: b, Random: func() float64 { return random }})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +69,7 @@ func TestRetention_ContinuesAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &backlog{shards: [2][]string{slices.Repeat([]string{"x"}, 1)}, down: errors.New("away")}
-		p, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b})
+		p, err := background.NewRetention(background.RetentionConfig{Ledger: b})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -90,10 +90,10 @@ func TestRetention_ContinuesAfterAnOutage(t *testing.T) {
 
 func TestNewRetention_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
-	for name, cfg := range map[string]upkeep.RetentionConfig{
+	for name, cfg := range map[string]background.RetentionConfig{
 		"no ledger": {}, "negative limit": {Ledger: &backlog{}, PassLimit: -1},
 	} {
-		if _, err := upkeep.NewRetention(cfg); err == nil {
+		if _, err := background.NewRetention(cfg); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
@@ -107,9 +107,9 @@ func numbered(n int) (names []string) {
 	return names
 }
 
-func newRetention(t *testing.T, b *backlog) *upkeep.Retention {
+func newRetention(t *testing.T, b *backlog) *background.Retention {
 	t.Helper()
-	r, err := upkeep.NewRetention(upkeep.RetentionConfig{Ledger: b, Random: func() float64 { return 0 }})
+	r, err := background.NewRetention(background.RetentionConfig{Ledger: b, Random: func() float64 { return 0 }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func TestRetention_LeavesAShardThatAnotherProcessPurges(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{numbered(392), {"x", "y"}}, taken: []string{"00003"}}
 	var observed []ledger.Purged
-	r, err := upkeep.NewRetention(upkeep.RetentionConfig{
+	r, err := background.NewRetention(background.RetentionConfig{
 		Ledger: b, Random: func() float64 { return 0 }, Observe: func(p ledger.Purged) { observed = append(observed, p) },
 	})
 	if err != nil {
@@ -190,10 +190,10 @@ func TestRetention_SurveyCountsWhatIsDue(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{numbered(6000), {"x"}}, due: time.Unix(1000, 0)}
 	r := newRetention(t, b)
-	if got := r.Overdue(); got != (upkeep.Overdue{}) {
+	if got := r.Overdue(); got != (background.Overdue{}) {
 		t.Errorf("before the first survey: %+v", got)
 	}
-	if err := r.Survey(t.Context()); err != nil || r.Overdue() != (upkeep.Overdue{Jobs: 5001, Oldest: b.due}) {
+	if err := r.Survey(t.Context()); err != nil || r.Overdue() != (background.Overdue{Jobs: 5001, Oldest: b.due}) {
 		t.Errorf("%+v, %v", r.Overdue(), err)
 	}
 	b.down = errors.New("away")

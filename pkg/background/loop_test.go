@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/background"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -27,7 +27,7 @@ type diary struct {
 func (d *diary) pass() { d.at = append(d.at, time.Since(d.start).String()) }
 
 // run runs the loop for that long.
-func run(t *testing.T, loop upkeep.Loop, d time.Duration) {
+func run(t *testing.T, loop background.Loop, d time.Duration) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -45,36 +45,36 @@ func TestLoop_StartsPassesOnSchedule(t *testing.T) {
 	broken := errors.New("away")
 	for name, test := range map[string]struct {
 		pass func(n int) error // the n-th
-		loop upkeep.Loop
+		loop background.Loop
 		want string
 	}{
 		"at each interval": {
 			func(int) error { return nil },
-			upkeep.Loop{Interval: 4 * time.Second}, "0s 4s 8s 12s",
+			background.Loop{Interval: 4 * time.Second}, "0s 4s 8s 12s",
 		},
 		"a slow pass, and the rest at once": {
 			func(n int) error { time.Sleep(time.Duration(max(0, 5-2*n)) * time.Second); return nil },
-			upkeep.Loop{}, "0s 5s 8s 9s 10s 11s 12s",
+			background.Loop{}, "0s 5s 8s 9s 10s 11s 12s",
 		},
 		"after failures later and later": {
 			func(n int) error { return map[bool]error{true: broken}[n < 5] },
-			upkeep.Loop{}, "0s 1s 3s 7s 12s",
+			background.Loop{}, "0s 1s 3s 7s 12s",
 		},
 		"after a success as before": {
 			func(n int) error { return map[bool]error{true: broken}[n < 3] },
-			upkeep.Loop{}, "0s 1s 3s 7s 8s 9s 10s 11s 12s",
+			background.Loop{}, "0s 1s 3s 7s 8s 9s 10s 11s 12s",
 		},
 		"failures of a slow loop": {
 			func(int) error { return broken },
-			upkeep.Loop{Interval: 6 * time.Second}, "0s 6s 12s",
+			background.Loop{Interval: 6 * time.Second}, "0s 6s 12s",
 		},
 		"a rest": {
 			func(int) error { return nil },
-			upkeep.Loop{Rest: func() time.Duration { return 5 * time.Second }}, "0s 5s 10s",
+			background.Loop{Rest: func() time.Duration { return 5 * time.Second }}, "0s 5s 10s",
 		},
 		"jitter": {
 			func(int) error { return nil },
-			upkeep.Loop{Interval: 4 * time.Second, Jitter: 0.5, Random: func() float64 { return 0 }}, "0s 3s 6s 9s 12s",
+			background.Loop{Interval: 4 * time.Second, Jitter: 0.5, Random: func() float64 { return 0 }}, "0s 3s 6s 9s 12s",
 		},
 	} {
 		synctest.Test(t, func(t *testing.T) {
@@ -97,7 +97,7 @@ func TestLoop_WakeStartsAPassAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d, wake := diary{start: time.Now()}, make(chan struct{}, 1)
 		time.AfterFunc(1500*time.Millisecond, func() { wake <- struct{}{} })
-		run(t, upkeep.Loop{Wake: wake, Pass: func(context.Context) error { d.pass(); return nil }}, 3*time.Second)
+		run(t, background.Loop{Wake: wake, Pass: func(context.Context) error { d.pass(); return nil }}, 3*time.Second)
 		if diff := cmp.Diff("0s 1s 1.5s 2.5s", strings.Join(d.at, " ")); diff != "" {
 			t.Errorf("passes (-want +got):\n%s", diff)
 		}
@@ -109,7 +109,7 @@ func TestLoop_NoticesASuspension(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		d := diary{start: time.Now()}
-		loop := upkeep.Loop{
+		loop := background.Loop{
 			Pass:    func(context.Context) error { return nil },
 			Resumed: func(time.Time) { d.pass() },
 		}
@@ -133,7 +133,7 @@ func TestLoop_Stops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		drained, observed := false, 0
-		run(t, upkeep.Loop{
+		run(t, background.Loop{
 			Name: "endless", Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			Pass:    func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() },
 			Drain:   func() { drained = true },
@@ -150,7 +150,7 @@ func TestLoop_LogsFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		var failures int
-		run(t, upkeep.Loop{
+		run(t, background.Loop{
 			Name: "broken", Logger: slog.New(slog.NewTextHandler(&log, nil)),
 			Pass: func(context.Context) error { return errors.New("away") },
 			Observe: func(_ time.Duration, err error) {

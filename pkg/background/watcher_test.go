@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"bytes"
@@ -13,13 +13,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/upkeep"
+	"github.com/lucius-project/lucius/pkg/background"
 )
 
 // file holds the text on disk and the text in use. It refuses a text that begins with
 // "bad".
 type file struct {
-	*upkeep.Watcher
+	*background.Watcher
 
 	disk     atomic.Value // a string; tests write it while the watcher runs
 	used     string
@@ -43,8 +43,8 @@ func (f *file) Look() (string, func() ([]any, error)) {
 func watch() *file {
 	f := &file{used: "one"}
 	f.disk.Store("one")
-	f.Watcher = upkeep.NewWatcher("tokens", f, slog.New(slog.NewTextHandler(&f.log, nil)),
-		func(o upkeep.ReloadOutcome) { f.attempts = append(f.attempts, o.String()) })
+	f.Watcher = background.NewWatcher("tokens", f, slog.New(slog.NewTextHandler(&f.log, nil)),
+		func(o background.ReloadOutcome) { f.attempts = append(f.attempts, o.String()) })
 	return f
 }
 
@@ -71,7 +71,7 @@ func TestWatcher_RunOnce(t *testing.T) {
 			for _, text := range test.disk {
 				f.disk.Store(text)
 				outcome, err := f.RunOnce(t.Context())
-				if (err != nil) != (outcome == upkeep.Refused) {
+				if (err != nil) != (outcome == background.Refused) {
 					t.Errorf("RunOnce = %s, %v", outcome, err)
 				}
 				got = append(got, outcome.String())
@@ -91,12 +91,12 @@ func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	f := watch()
 	for _, step := range []struct {
 		disk string
-		want upkeep.ReloadOutcome
+		want background.ReloadOutcome
 		used string
-	}{{"one", upkeep.Reloaded, "one"}, {"two", upkeep.Reloaded, "two"}, {"bad", upkeep.Refused, "two"}} {
+	}{{"one", background.Reloaded, "one"}, {"two", background.Reloaded, "two"}, {"bad", background.Refused, "two"}} {
 		f.disk.Store(step.disk)
 		f.Ask()
-		if outcome, err := f.RunOnce(t.Context()); outcome != step.want || f.used != step.used || (err != nil) != (step.want == upkeep.Refused) {
+		if outcome, err := f.RunOnce(t.Context()); outcome != step.want || f.used != step.used || (err != nil) != (step.want == background.Refused) {
 			t.Errorf("%s: %s, %v, and %s is in use", step.disk, outcome, err, f.used)
 		}
 	}

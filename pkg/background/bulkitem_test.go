@@ -1,4 +1,4 @@
-package upkeep_test
+package background_test
 
 import (
 	"testing"
@@ -6,9 +6,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/upkeep"
 )
 
 // A filter selects only jobs that are FAILED_FINAL, whatever the index says; a cancelled job
@@ -19,14 +19,14 @@ func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 		jobs := newSketch()
 		id := jobs.fail("t", 1, "x")[0]
 		service := serve(t, jobs, split())
-		byFilter, byName := create(t, service, "", upkeep.BulkRequest{}), create(t, service, "", upkeep.BulkRequest{JobIDs: []string{id}})
+		byFilter, byName := create(t, service, "", background.BulkRequest{}), create(t, service, "", background.BulkRequest{JobIDs: []string{id}})
 		jobs.jobs[id].Job.State = statemachine.JobCancelled
 		runOnce(t, runner(t, service))
-		want := []upkeep.Item{{JobID: id, Outcome: upkeep.ItemSkipped, Detail: "The job no longer matches: it is CANCELLED."}}
+		want := []background.Item{{JobID: id, Outcome: background.ItemSkipped, Detail: "The job no longer matches: it is CANCELLED."}}
 		if diff := cmp.Diff(want, get(t, service, byFilter.ID).Items); diff != "" {
 			t.Errorf("by filter (-want +got):\n%s", diff)
 		}
-		if page := get(t, service, byName.ID); page.Items[0].Outcome != upkeep.ItemApplied {
+		if page := get(t, service, byName.ID); page.Items[0].Outcome != background.ItemApplied {
 			t.Errorf("by name: %+v", page.Items)
 		}
 	})
@@ -38,19 +38,19 @@ func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
 	t.Parallel()
 	w := open(t, split())
 	id := w.fail(t, "t", "OCR", "x")
-	byFilter, byName := create(t, w.Operations, "", upkeep.BulkRequest{}), create(t, w.Operations, "", upkeep.BulkRequest{JobIDs: []string{id}})
+	byFilter, byName := create(t, w.Operations, "", background.BulkRequest{}), create(t, w.Operations, "", background.BulkRequest{JobIDs: []string{id}})
 	there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart})
 	if err != nil {
 		t.Fatal(err)
 	}
 	runOnce(t, runner(t, w.Operations))
-	want := []upkeep.Item{{
-		JobID: id, Outcome: upkeep.ItemSkipped, NewJobID: there.Job.ID, Detail: "The job no longer matches: it was rerun.",
+	want := []background.Item{{
+		JobID: id, Outcome: background.ItemSkipped, NewJobID: there.Job.ID, Detail: "The job no longer matches: it was rerun.",
 	}}
 	if diff := cmp.Diff(want, get(t, w.Operations, byFilter.ID).Items); diff != "" {
 		t.Errorf("by filter (-want +got):\n%s", diff)
 	}
-	if page := get(t, w.Operations, byName.ID); page.Items[0].Outcome != upkeep.ItemApplied {
+	if page := get(t, w.Operations, byName.ID); page.Items[0].Outcome != background.ItemApplied {
 		t.Errorf("by name: %+v", page.Items)
 	}
 }
@@ -67,10 +67,10 @@ func TestBulk_AFilterRerunsACancelledRerun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	op := create(t, w.Operations, "", upkeep.BulkRequest{})
+	op := create(t, w.Operations, "", background.BulkRequest{})
 	runOnce(t, runner(t, w.Operations))
 	page := get(t, w.Operations, op.ID)
-	if len(page.Items) != 1 || page.Items[0].Outcome != upkeep.ItemApplied {
+	if len(page.Items) != 1 || page.Items[0].Outcome != background.ItemApplied {
 		t.Fatalf("items %+v", page.Items)
 	}
 	agg, err := w.Job(t.Context(), page.Items[0].NewJobID)
