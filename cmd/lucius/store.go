@@ -14,9 +14,9 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -137,7 +137,7 @@ type archivedJob struct {
 // add writes the job's line and syncs the file. A job has two lines if its purge is
 // repeated after a crash, or if two replicas purge it at the same time.
 func (a *archive) add(_ context.Context, job *ledger.Archived) (err error) {
-	shown := jobs.Shown{Aggregate: &job.Aggregate} // The job has ended and waits for nothing.
+	shown := search.Shown{Aggregate: &job.Aggregate} // The job has ended and waits for nothing.
 	line, err := json.Marshal(archivedJob{Job: httpapi.JobOf(&shown), Payload: job.Payload, Events: httpapi.EventsOf(job.History)})
 	if err != nil {
 		return fmt.Errorf("encode job %s for the archive: %w", job.Job.ID, err)

@@ -12,7 +12,7 @@ import (
 
 var (
 	testDeclaration = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	// namedTest is a test with or without its package: `pkg/jobs.TestList`, `TestList`.
+	// namedTest is a test with or without its package: `pkg/search.TestList`, `TestList`.
 	namedTest = regexp.MustCompile("`(?:((?:pkg|cmd|internal|api)[\\w/]*)\\.)?(Test\\w+)`")
 	namedPath = regexp.MustCompile("`((?:pkg|cmd|internal|api)/[\\w/.]+)`")
 )
@@ -86,15 +86,15 @@ func TestDocumentsNameExistingTestsAndFiles(t *testing.T) {
 
 func TestNamesOfTestsAreHeldToTheirPackages(t *testing.T) {
 	t.Parallel()
-	declared := map[string][]string{"TestList": {"pkg/jobs", "pkg/protocol"}, "TestWait": {"pkg/jobs"}, "TestSpec": {"api"}}
+	declared := map[string][]string{"TestList": {"pkg/search", "pkg/protocol"}, "TestWait": {"pkg/search"}, "TestSpec": {"api"}}
 	for _, test := range []struct{ path, text, want string }{
-		{"docs/a.md", "`TestWait`, `pkg/jobs.TestList`, `api.TestSpec`", ""},
+		{"docs/a.md", "`TestWait`, `pkg/search.TestList`, `api.TestSpec`", ""},
 		{"docs/a.md", "`TestGone`", "names `TestGone`, which does not exist there"},
 		{"docs/a.md", "`pkg/protocol.TestWait`", "names `pkg/protocol.TestWait`, which does not exist there"},
-		{"docs/a.md", "`TestList`", "names TestList, which is in pkg/jobs, pkg/protocol: name its package too"},
-		{sources, "`TestWait`", "names TestWait without its package, pkg/jobs"},
-		{sources, "| Lists | `pkg/jobs` | `pkg/jobs.TestList` |", ""},
-		{sources, "| Lists | `pkg/jobs` | by hand |", `has no test for "Lists"`},
+		{"docs/a.md", "`TestList`", "names TestList, which is in pkg/search, pkg/protocol: name its package too"},
+		{sources, "`TestWait`", "names TestWait without its package, pkg/search"},
+		{sources, "| Lists | `pkg/search` | `pkg/search.TestList` |", ""},
+		{sources, "| Lists | `pkg/search` | by hand |", `has no test for "Lists"`},
 	} {
 		got := strings.Join(misnamed(file{path: test.path, text: []byte(test.text)}, declared), "; ")
 		if got != test.want {

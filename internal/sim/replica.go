@@ -13,10 +13,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/census"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -55,7 +55,7 @@ type parts struct {
 	gate       *pauses.Gate
 	pauses     bool            // operators pause dispatch; without it the gate is not used
 	outages    *outbox.Outages // nil if replicas do not share them
-	ended      jobs.Ended
+	ended      search.Ended
 	census     *census.Census
 	handler    http.Handler
 	loops      []loop

@@ -14,11 +14,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -83,13 +83,13 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1, Logger: w.log})
 	m.every(sweepInterval, background.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
 	m.every(censusInterval, background.Loop{Name: "census", Pass: m.census.RunOnce})
-	around := jobs.Surroundings{Pause: m.gate.Covering}
+	around := search.Surroundings{Pause: m.gate.Covering}
 	if m.outages != nil {
 		around.Circuit = m.outages.Circuit
 	}
 	m.handler, err = httpapi.New(httpapi.Config{
 		UseCases: httpapi.UseCases{
-			Ledger: m.ledger, Commands: accepting, Jobs: jobs.New(m.ledger, &m.ended, around),
+			Ledger: m.ledger, Commands: accepting, Jobs: search.New(m.ledger, &m.ended, around),
 			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger, nil), Reconciler: m.reconciler,
 			Census: m.census, Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
 		},

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/census"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -74,7 +74,7 @@ const (
 
 // failure is a failed job as the index lists it.
 type failure struct {
-	jobs.Hint
+	search.Hint
 	verified bool // the job has been read
 	wrong    bool // the job did not fail after all
 }
@@ -128,16 +128,16 @@ func (w *failureWalk) failures(ctx context.Context) iter.Seq2[*failure, error] {
 }
 
 // hints yields the entries that match, page of tenants by page, each newest first.
-func (w *failureWalk) hints(ctx context.Context) iter.Seq2[jobs.Hint, error] {
-	return func(yield func(jobs.Hint, error) bool) {
+func (w *failureWalk) hints(ctx context.Context) iter.Seq2[search.Hint, error] {
+	return func(yield func(search.Hint, error) bool) {
 		list := w.filter.list()
 		examined := 0
 		for tenants, err := range w.tenants(ctx) {
 			if err != nil {
-				yield(jobs.Hint{}, err)
+				yield(search.Hint{}, err)
 				return
 			}
-			for hint, err := range list.Hints(ctx, w.ledger, jobs.HintQuery{Tenants: tenants, Page: entryPage}) {
+			for hint, err := range list.Hints(ctx, w.ledger, search.HintQuery{Tenants: tenants, Page: entryPage}) {
 				if w.truncated = err == nil && examined == maxExamined; w.truncated {
 					return
 				}

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/census"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -89,8 +89,8 @@ func (f *Filter) contradiction() (first, second string) {
 }
 
 // list returns a filter for the jobs whose failures may match.
-func (f *Filter) list() jobs.Filter {
-	list := jobs.Filter{State: statemachine.JobFailedFinal, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore}
+func (f *Filter) list() search.Filter {
+	list := search.Filter{State: statemachine.JobFailedFinal, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore}
 	if end := f.FailedBefore; list.CreatedBefore.IsZero() || !end.IsZero() && end.Before(list.CreatedBefore) {
 		list.CreatedBefore = end // A job fails after its acceptance.
 	}
@@ -99,7 +99,7 @@ func (f *Filter) list() jobs.Filter {
 
 // matchesFailure reports whether the filter selects a failed job. It takes the time of
 // acceptance from the job's id.
-func (f *Filter) matchesFailure(hint *jobs.Hint) bool {
+func (f *Filter) matchesFailure(hint *search.Hint) bool {
 	return fits([][2]string{
 		{f.RequestType, hint.RequestType}, {f.Service, hint.Service}, {f.StepType, hint.StepType}, {f.ErrorCode, hint.ErrorCode},
 	}) && within(ledger.IDTime(hint.JobID), f.CreatedAfter, f.CreatedBefore) && within(hint.EndedAt, f.FailedAfter, f.FailedBefore)

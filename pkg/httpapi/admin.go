@@ -13,11 +13,11 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/background"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -63,7 +63,7 @@ func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params ap
 		e.respond.problem(w, r, invalid("parameter lane "+mustBeLane, nil))
 		return
 	}
-	filter := jobs.OutboxFilter{State: statemachine.OutboxState(orZero(params.State)), Lane: laneOf(params.Lane)}
+	filter := search.OutboxFilter{State: statemachine.OutboxState(orZero(params.State)), Lane: laneOf(params.Lane)}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, at cursor) (any, error) {
 			listed, next, err := e.Jobs.ListOutbox(ctx, orZero(params.TenantID), filter, limit, at.after)

@@ -17,11 +17,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -38,7 +38,7 @@ type UseCases struct {
 	// Ledger looks up webhooks and the owners of objects.
 	Ledger     *ledger.Ledger
 	Commands   *commands.Service
-	Jobs       *jobs.Service
+	Jobs       *search.Service
 	Callbacks  *callbacks.Service
 	Queue      *workqueue.Queue
 	Operator   *outbox.Operator

@@ -7,7 +7,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/jobs"
+	"github.com/lucius-project/lucius/pkg/search"
 )
 
 // endpoints are the handlers that the generated glue calls: decode, call, answer.
@@ -64,7 +64,7 @@ func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 
 // maxReads bounds the bytes that answers hold at a time of rows read from the store, with
 // their encoded form. jobWeight is the share of a job, and how much a page may exceed
-// [jobs.PageBytes].
+// [search.PageBytes].
 const (
 	maxReads  = 32 << 20
 	jobWeight = 1 << 20
@@ -105,7 +105,7 @@ func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limi
 		e.respond.problem(w, r, err)
 		return
 	}
-	if err := e.reserve(r.Context(), jobWeight+4*int64(jobs.PageBytes(size))); err != nil {
+	if err := e.reserve(r.Context(), jobWeight+4*int64(search.PageBytes(size))); err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}

@@ -18,12 +18,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/webhook"
@@ -47,7 +47,7 @@ steps:
 // assemble makes the use cases, as the program does.
 func (h *harness) assemble(ctx context.Context) error {
 	mirror := workqueue.NewMirror(0)
-	var ended jobs.Ended
+	var ended search.Ended
 	var err error
 	if h.ledger, err = ledger.Open(ctx, ledger.Config{
 		Store: h.store, Ready: mirror.Ready, Taker: mirror.Taker, Ended: ended.Tell, Held: h.paused,
@@ -74,7 +74,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	}
 	h.useCases = httpapi.UseCases{
 		Ledger: h.ledger, Queue: queue, Callbacks: callbacks.New(callbacks.Config{Ledger: h.ledger}),
-		Jobs: jobs.New(h.ledger, &ended, jobs.Surroundings{
+		Jobs: search.New(h.ledger, &ended, search.Surroundings{
 			Pause:    func(target statemachine.Target) *statemachine.ActivePause { return h.useCases.Gate.Covering(target) },
 			LastPoll: queue.LastPoll,
 			EndRate:  func(kind ledger.WorkKind) float64 { return h.useCases.Census.EndRate(kind) },

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -43,7 +43,7 @@ func (e *endpoints) GetJob(w http.ResponseWriter, r *http.Request, jobID api.Job
 }
 
 // job returns a job to be answered.
-func (e *endpoints) job(ctx context.Context, jobID string) (*jobs.Shown, error) {
+func (e *endpoints) job(ctx context.Context, jobID string) (*search.Shown, error) {
 	if err := e.reserve(ctx, jobWeight); err != nil {
 		return nil, err
 	}
@@ -56,7 +56,7 @@ func (e *endpoints) job(ctx context.Context, jobID string) (*jobs.Shown, error) 
 
 // jobsFor returns the use case that discloses of other tenants only what the caller may
 // see.
-func (e *endpoints) jobsFor(ctx context.Context) *jobs.Service {
+func (e *endpoints) jobsFor(ctx context.Context) *search.Service {
 	if e.guard.allows(ctx, "") {
 		return e.Jobs
 	}
@@ -86,7 +86,7 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		e.respond.problem(w, r, invalid(message, nil))
 		return
 	}
-	filter := jobs.Filter{
+	filter := search.Filter{
 		TenantID: orZero(params.TenantID), State: statemachine.JobState(orZero(params.State)),
 		RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
 		Service: orZero(params.Service), ErrorCode: orZero(params.ErrorCode),
@@ -169,7 +169,7 @@ func (e *endpoints) ResumeJob(w http.ResponseWriter, r *http.Request, jobID api.
 
 // control answers 202 if the control changed the job, 200 if it changed nothing.
 func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string,
-	do func(context.Context, jobs.Control) (job *statemachine.Aggregate, applied bool, err error),
+	do func(context.Context, search.Control) (job *statemachine.Aggregate, applied bool, err error),
 ) {
 	var request api.ControlRequest
 	err := e.decode(w, r, optional, &request)
@@ -193,14 +193,14 @@ func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string
 }
 
 // controlOf returns a client's control request for a job.
-func controlOf(ctx context.Context, jobID, reason string) jobs.Control {
-	return jobs.Control{
+func controlOf(ctx context.Context, jobID, reason string) search.Control {
+	return search.Control{
 		JobID: jobID, Reason: reason, Actor: string(api.ActorClient), RequestID: requestStateOf(ctx).id,
 	}
 }
 
 // answerJob answers with the job and its steps' payloads.
-func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, job *jobs.Shown) {
+func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, job *search.Shown) {
 	e.answerSteps(w, r, status, struct {
 		api.Job
 
@@ -210,7 +210,7 @@ func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int
 
 // answerSteps answers with the head, an object, to which it adds the job's steps with
 // their payloads.
-func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status int, head any, job *jobs.Shown) {
+func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status int, head any, job *search.Shown) {
 	payload, err := e.Jobs.Payload(r.Context(), job.Job.ID)
 	if status == http.StatusAccepted {
 		err = nil // The control was applied, so answer even without the payload.
@@ -230,7 +230,7 @@ func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status i
 // encodeSteps encodes the head and the job's steps in parts, and returns how many bytes
 // they hold: the steps share the bytes of the payload, which may be large and is often
 // the same for all. Only a few requests do this at a time.
-func encodeSteps(head any, job *jobs.Shown, payload []byte) (parts [][]byte, held int, err error) {
+func encodeSteps(head any, job *search.Shown, payload []byte) (parts [][]byte, held int, err error) {
 	text, err := encode(head)
 	text = bytes.TrimSuffix(text, []byte("}\n"))
 	if len(text) > len("{") {
@@ -257,7 +257,7 @@ func encodeSteps(head any, job *jobs.Shown, payload []byte) (parts [][]byte, hel
 }
 
 // JobOf encodes a job, its steps without their payloads.
-func JobOf(v *jobs.Shown) api.Job {
+func JobOf(v *search.Shown) api.Job {
 	j := &v.Job
 	return api.Job{
 		JobID: j.ID, TenantID: j.TenantID, TenantBucket: j.TenantBucket, RequestType: j.RequestType,
@@ -275,7 +275,7 @@ func JobOf(v *jobs.Shown) api.Job {
 
 // stepsOf encodes a job's steps, without their payloads, and without the lease id, which
 // is a capability.
-func stepsOf(v *jobs.Shown) []api.Step {
+func stepsOf(v *search.Shown) []api.Step {
 	steps := make([]api.Step, len(v.Steps))
 	for i := range v.Steps {
 		s := &v.Steps[i]
@@ -299,7 +299,7 @@ func stepsOf(v *jobs.Shown) []api.Step {
 }
 
 // waitingOf encodes why the job waits, nil if it has ended.
-func waitingOf(v *jobs.Shown) *api.Waiting {
+func waitingOf(v *search.Shown) *api.Waiting {
 	w := &v.Waiting
 	if w.Reason == "" {
 		return nil

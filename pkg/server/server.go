@@ -18,11 +18,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
 	"github.com/lucius-project/lucius/pkg/routing"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -40,7 +40,7 @@ type Server struct {
 
 	inbox  *outbox.Inbox     // directives on their way from a commit to the relay
 	mirror *workqueue.Mirror // the head of the ready index
-	ended  jobs.Ended
+	ended  search.Ended
 	uses   httpapi.UseCases
 	bus    *bus
 	relay  *outbox.Relay
@@ -313,7 +313,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	around := jobs.Surroundings{
+	around := search.Surroundings{
 		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Census.EndRate,
 	}
 	if s.uses.Ledger.Exclusive() { // On a shared store the census does not know the live jobs.
@@ -329,7 +329,7 @@ func (s *Server) openAPI(context.Context) (err error) {
 	if s.bus.DeadLetters != nil {
 		s.uses.DeadLetters = s.bus.DeadLetters
 	}
-	s.uses.Jobs = jobs.New(s.uses.Ledger, &s.ended, around)
+	s.uses.Jobs = search.New(s.uses.Ledger, &s.ended, around)
 	settings := s.cfg.HTTP
 	settings.UseCases, settings.Registry, settings.Log = s.uses, s.cfg.Registry, s.log
 	settings.Lanes, settings.ProbesOnly = s.cfg.Routing.Lanes, !s.cfg.has(RoleAPI)

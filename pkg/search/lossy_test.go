@@ -1,4 +1,4 @@
-package jobs_test
+package search_test
 
 import (
 	"context"

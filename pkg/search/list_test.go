@@ -1,4 +1,4 @@
-package jobs_test
+package search_test
 
 import (
 	"context"
@@ -18,9 +18,9 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -28,7 +28,7 @@ import (
 
 // crowd accepts a job every ten days for five months, for three tenants in turn, and cancels
 // every third. It returns the ids, oldest first.
-func crowd(t *testing.T) (*jobs.Service, []string) {
+func crowd(t *testing.T) (*search.Service, []string) {
 	t.Helper()
 	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
 	if err != nil {
@@ -54,11 +54,11 @@ func crowd(t *testing.T) (*jobs.Service, []string) {
 		}
 		time.Sleep(10 * 24 * time.Hour)
 	}
-	return jobs.New(l, &jobs.Ended{}, jobs.Surroundings{}), ids
+	return search.New(l, &search.Ended{}, search.Surroundings{}), ids
 }
 
 // pages reads a list to its end.
-func pages(t *testing.T, s *jobs.Service, f jobs.Filter, limit int) []string {
+func pages(t *testing.T, s *search.Service, f search.Filter, limit int) []string {
 	t.Helper()
 	var ids []string
 	after := ""
@@ -87,22 +87,22 @@ func TestList(t *testing.T) {
 		s, ids := crowd(t)
 		all := day(-1)
 		for name, test := range map[string]struct {
-			filter jobs.Filter
+			filter search.Filter
 			want   func(i int) bool
 		}{
-			"all":                   {jobs.Filter{CreatedAfter: all}, func(int) bool { return true }},
-			"the last months":       {jobs.Filter{}, func(i int) bool { return i >= 6 }}, // from March on
-			"of a tenant":           {jobs.Filter{CreatedAfter: all, TenantID: "t1"}, func(i int) bool { return i%3 == 1 }},
-			"of an unknown tenant":  {jobs.Filter{CreatedAfter: all, TenantID: "t9"}, func(int) bool { return false }},
-			"that are cancelled":    {jobs.Filter{CreatedAfter: all, State: statemachine.JobCancelled}, func(i int) bool { return i%3 == 2 }},
-			"that are dispatching":  {jobs.Filter{CreatedAfter: all, State: statemachine.JobDispatching}, func(i int) bool { return i%3 != 2 }},
-			"of a request type":     {jobs.Filter{CreatedAfter: all, RequestType: "r1"}, func(i int) bool { return i%2 == 1 }},
-			"from a time on":        {jobs.Filter{CreatedAfter: day(100)}, func(i int) bool { return i >= 10 }},
-			"before a time":         {jobs.Filter{CreatedAfter: all, CreatedBefore: day(30)}, func(i int) bool { return i < 3 }},
-			"before a far time":     {jobs.Filter{CreatedAfter: all, CreatedBefore: day(99 * 366)}, func(int) bool { return true }},
-			"with a correlation id": {jobs.Filter{TenantID: "t0", CorrelationID: "c2"}, func(i int) bool { return i == 6 }},
-			"of one correlation id": {jobs.Filter{CorrelationID: "c1"}, func(i int) bool { return i/3 == 1 }},
-			"of an unknown one":     {jobs.Filter{CorrelationID: "c"}, func(int) bool { return false }},
+			"all":                   {search.Filter{CreatedAfter: all}, func(int) bool { return true }},
+			"the last months":       {search.Filter{}, func(i int) bool { return i >= 6 }}, // from March on
+			"of a tenant":           {search.Filter{CreatedAfter: all, TenantID: "t1"}, func(i int) bool { return i%3 == 1 }},
+			"of an unknown tenant":  {search.Filter{CreatedAfter: all, TenantID: "t9"}, func(int) bool { return false }},
+			"that are cancelled":    {search.Filter{CreatedAfter: all, State: statemachine.JobCancelled}, func(i int) bool { return i%3 == 2 }},
+			"that are dispatching":  {search.Filter{CreatedAfter: all, State: statemachine.JobDispatching}, func(i int) bool { return i%3 != 2 }},
+			"of a request type":     {search.Filter{CreatedAfter: all, RequestType: "r1"}, func(i int) bool { return i%2 == 1 }},
+			"from a time on":        {search.Filter{CreatedAfter: day(100)}, func(i int) bool { return i >= 10 }},
+			"before a time":         {search.Filter{CreatedAfter: all, CreatedBefore: day(30)}, func(i int) bool { return i < 3 }},
+			"before a far time":     {search.Filter{CreatedAfter: all, CreatedBefore: day(99 * 366)}, func(int) bool { return true }},
+			"with a correlation id": {search.Filter{TenantID: "t0", CorrelationID: "c2"}, func(i int) bool { return i == 6 }},
+			"of one correlation id": {search.Filter{CorrelationID: "c1"}, func(i int) bool { return i/3 == 1 }},
+			"of an unknown one":     {search.Filter{CorrelationID: "c"}, func(int) bool { return false }},
 		} {
 			var want []string
 			for i, id := range ids {
@@ -149,7 +149,7 @@ func change(t *testing.T, l *ledger.Ledger, ids []string, event statemachine.Eve
 
 // knowing returns surroundings that know the traits of the jobs, as they are now, if they are
 // live.
-func knowing(t *testing.T, l *ledger.Ledger, ids ...string) jobs.Surroundings {
+func knowing(t *testing.T, l *ledger.Ledger, ids ...string) search.Surroundings {
 	t.Helper()
 	known := map[string]census.Traits{}
 	for _, id := range ids {
@@ -161,7 +161,7 @@ func knowing(t *testing.T, l *ledger.Ledger, ids ...string) jobs.Surroundings {
 			known[id] = census.TraitsOf(agg)
 		}
 	}
-	return jobs.Surroundings{Live: func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], all bool) {
+	return search.Surroundings{Live: func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], all bool) {
 		var found []string
 		for id, traits := range known {
 			if wanted(&traits) {
@@ -201,16 +201,16 @@ func TestList_FindsLiveStates(t *testing.T) {
 			if test.event != nil {
 				change(t, l, newer, test.event)
 			}
-			var around jobs.Surroundings
+			var around search.Surroundings
 			if test.known {
 				around = knowing(t, l, append(newer, paused...)...)
 			}
-			s := jobs.New(l, &jobs.Ended{}, around)
+			s := search.New(l, &search.Ended{}, around)
 			s.SetMaxLive(test.maxLive)
 			var got []string
 			for after := ""; ; {
 				store.jobs.Store(0)
-				page, next, err := s.List(t.Context(), jobs.Filter{State: statemachine.JobPaused}, 3, after)
+				page, next, err := s.List(t.Context(), search.Filter{State: statemachine.JobPaused}, 3, after)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -257,7 +257,7 @@ func (s *counting) Get(ctx context.Context, key tablestore.Key) (tablestore.Row,
 func TestList_OfLiveJobsReadsOnePage(t *testing.T) {
 	t.Parallel()
 	const few, limit = 7, 3
-	filters := map[string]jobs.Filter{
+	filters := map[string]search.Filter{
 		"in a rare state":                 {State: statemachine.JobPaused},
 		"in a rare state, of a tenant":    {State: statemachine.JobPaused, TenantID: "t1"},
 		"in a rare state, of a service":   {State: statemachine.JobPaused, Service: "ocr"},
@@ -281,11 +281,11 @@ func TestList_OfLiveJobsReadsOnePage(t *testing.T) {
 				paused := accept(t, l, 0, few)
 				change(t, l, paused, statemachine.Pause{})
 				others := accept(t, l, few, most)
-				var around jobs.Surroundings
+				var around search.Surroundings
 				if !shared {
 					around = knowing(t, l, append(others, paused...)...)
 				}
-				s := jobs.New(l, &jobs.Ended{}, around)
+				s := search.New(l, &search.Ended{}, around)
 				costs[most] = map[string]cost{}
 				for name, filter := range filters {
 					store.reads.Store(0)
@@ -318,9 +318,9 @@ func TestList_BoundsAFruitlessSearch(t *testing.T) {
 	}
 	ended := accept(t, l, 0, 300)
 	change(t, l, ended, statemachine.Cancel{})
-	s := jobs.New(l, &jobs.Ended{}, knowing(t, l))
+	s := search.New(l, &search.Ended{}, knowing(t, l))
 	s.SetMaxSearched(100)
-	page, next, err := s.List(t.Context(), jobs.Filter{Service: "none"}, 10, "")
+	page, next, err := s.List(t.Context(), search.Filter{Service: "none"}, 10, "")
 	if err != nil || len(page) > 0 || next != ended[99] {
 		t.Errorf("a page of %d jobs, next %q, want %q; %v", len(page), next, ended[99], err)
 	}
@@ -340,21 +340,21 @@ func TestHints_OfFarTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // It begins in January 2000.
 		far := time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
 		for name, test := range map[string]struct {
-			filter jobs.Filter
+			filter search.Filter
 			after  string
 			want   []string
 		}{
 			"without bounds":           {want: []string{"1999-11", "1999-12", "2000-01"}},
-			"before a far time":        {filter: jobs.Filter{CreatedBefore: far}, want: []string{"1999-11", "1999-12", "2000-01"}},
+			"before a far time":        {filter: search.Filter{CreatedBefore: far}, want: []string{"1999-11", "1999-12", "2000-01"}},
 			"after a job of that time": {after: "ffffffff-ffff-7fff-bfff-ffffffffffff", want: []string{"1999-11", "1999-12", "2000-01"}},
 			"between two times": {
-				filter: jobs.Filter{CreatedAfter: time.Date(1999, 12, 9, 0, 0, 0, 0, time.UTC), CreatedBefore: far},
+				filter: search.Filter{CreatedAfter: time.Date(1999, 12, 9, 0, 0, 0, 0, time.UTC), CreatedBefore: far},
 				want:   []string{"1999-12", "2000-01"},
 			},
-			"after a far time": {filter: jobs.Filter{CreatedAfter: far}},
+			"after a far time": {filter: search.Filter{CreatedAfter: far}},
 		} {
 			read := months{}
-			for _, err := range test.filter.Hints(t.Context(), read, jobs.HintQuery{Tenants: []string{"t"}, After: test.after}) {
+			for _, err := range test.filter.Hints(t.Context(), read, search.HintQuery{Tenants: []string{"t"}, After: test.after}) {
 				t.Errorf("%s: a hint, %v", name, err)
 			}
 			if diff := cmp.Diff(test.want, slices.Sorted(maps.Keys(read))); diff != "" {
@@ -372,9 +372,9 @@ func TestList_KeepsTheOrderOfAcceptance(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := accept(t, l, 0, 40)
-	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
+	s := search.New(l, &search.Ended{}, search.Surroundings{})
 	for _, state := range []statemachine.JobState{"", statemachine.JobDispatching} {
-		if diff := cmp.Diff(want, pages(t, s, jobs.Filter{State: state}, 7)); diff != "" {
+		if diff := cmp.Diff(want, pages(t, s, search.Filter{State: state}, 7)); diff != "" {
 			t.Errorf("state %q (-want +got):\n%s", state, diff)
 		}
 	}
@@ -396,8 +396,8 @@ func TestList_BoundsTheBytesOfAPage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
-	found, next, err := s.List(t.Context(), jobs.Filter{}, 10, "")
+	s := search.New(l, &search.Ended{}, search.Surroundings{})
+	found, next, err := s.List(t.Context(), search.Filter{}, 10, "")
 	size := 0
 	for i := range found {
 		encoded, err := json.Marshal(httpapi.JobOf(&found[i]))
@@ -406,11 +406,11 @@ func TestList_BoundsTheBytesOfAPage(t *testing.T) {
 		}
 		size += len(encoded)
 	}
-	bound, most := jobs.PageBytes(10), jobs.PageBytes(1000)
+	bound, most := search.PageBytes(10), search.PageBytes(1000)
 	if err != nil || next == "" || size < bound/2 || size > bound+50_000 || most > 4<<20 {
 		t.Errorf("a page of %d jobs has %d bytes, want %d: next %q, %v", len(found), size, bound, next, err)
 	}
-	if all := pages(t, s, jobs.Filter{}, 10); len(all) != 10 {
+	if all := pages(t, s, search.Filter{}, 10); len(all) != 10 {
 		t.Errorf("all pages have %d jobs", len(all))
 	}
 }
@@ -420,9 +420,9 @@ func TestList_NamesTheInvalidParameter(t *testing.T) {
 	s, _, id := setup(t)
 	now := time.Now()
 	for name, call := range map[string]func() error{
-		"page_token": func() error { _, _, err := s.List(t.Context(), jobs.Filter{}, 1, "x"); return err },
+		"page_token": func() error { _, _, err := s.List(t.Context(), search.Filter{}, 1, "x"); return err },
 		"created_after": func() error {
-			_, _, err := s.List(t.Context(), jobs.Filter{CreatedAfter: now, CreatedBefore: now}, 1, id)
+			_, _, err := s.List(t.Context(), search.Filter{CreatedAfter: now, CreatedBefore: now}, 1, id)
 			return err
 		},
 	} {
@@ -448,7 +448,7 @@ func TestList_SkipsMissingJobs(t *testing.T) {
 	if !errors.Is(err, tablestore.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	if found := pages(t, jobs.New(l, &jobs.Ended{}, jobs.Surroundings{}), jobs.Filter{}, 10); len(found) != 0 {
+	if found := pages(t, search.New(l, &search.Ended{}, search.Surroundings{}), search.Filter{}, 10); len(found) != 0 {
 		t.Errorf("listed %v", found)
 	}
 }
@@ -456,7 +456,7 @@ func TestList_SkipsMissingJobs(t *testing.T) {
 func TestRerun_AnswersWithTheNewJob(t *testing.T) {
 	t.Parallel()
 	s, l, id := setup(t)
-	c := jobs.Control{JobID: id, Actor: "client", RequestID: "r", Reason: "why"}
+	c := search.Control{JobID: id, Actor: "client", RequestID: "r", Reason: "why"}
 	var told *problem.Error
 	if _, err := s.Rerun(t.Context(), c, ""); !errors.As(err, &told) || told.Code != problem.IllegalTransition {
 		t.Errorf("rerun of a live job: %v", err)

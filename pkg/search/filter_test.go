@@ -1,4 +1,4 @@
-package jobs_test
+package search_test
 
 import (
 	"iter"
@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/pkg/census"
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -76,40 +76,40 @@ func TestList_ByServiceOrErrorCode(t *testing.T) {
 	const failed, succeeded = statemachine.JobFailedFinal, statemachine.JobSucceeded
 	known := knowing(t, l, again, waits, done)
 	for name, test := range map[string]struct {
-		filter jobs.Filter
+		filter search.Filter
 		want   []string
 		reads  int // the most jobs to read if live jobs are listed
 		least  int // the most jobs to read if their traits are known
 	}{
-		"of a service":               {jobs.Filter{Service: "ocr"}, []string{waits, again, bad, done}, 4, 4},
-		"of an unknown service":      {jobs.Filter{Service: "x"}, nil, 2, 0},
-		"of a request type":          {jobs.Filter{RequestType: "r.embed"}, []string{stopped, late}, 4, 2},
-		"of a code":                  {jobs.Filter{ErrorCode: "timeout"}, []string{late, again}, 3, 2},
-		"of both":                    {jobs.Filter{Service: "ocr", ErrorCode: "timeout"}, []string{again}, 2, 1},
-		"of an unknown code":         {jobs.Filter{ErrorCode: "x"}, nil, 2, 0},
-		"failed of a service":        {jobs.Filter{State: failed, Service: "ocr"}, []string{bad}, 1, 1},
-		"failed with a code":         {jobs.Filter{State: failed, ErrorCode: "timeout"}, []string{late}, 1, 1},
-		"failed of a request type":   {jobs.Filter{State: failed, RequestType: "r.embed"}, []string{late}, 1, 1},
-		"of a service that succeeds": {jobs.Filter{State: succeeded, Service: "ocr"}, []string{done}, 1, 1},
-		"succeeded elsewhere":        {jobs.Filter{State: succeeded, Service: "embed"}, nil, 0, 0},
-		"succeeded with a code":      {jobs.Filter{State: succeeded, ErrorCode: "bad"}, nil, 0, 0},
-		"that try again after one":   {jobs.Filter{State: statemachine.JobInProgress, ErrorCode: "timeout"}, []string{again}, 2, 1},
-		"that wait elsewhere":        {jobs.Filter{State: statemachine.JobDispatching, Service: "embed"}, nil, 2, 0},
-		"of a tenant":                {jobs.Filter{TenantID: "t", ErrorCode: "timeout"}, []string{late, again}, 3, 2},
-		"of another tenant":          {jobs.Filter{TenantID: "u", ErrorCode: "timeout"}, nil, 0, 0},
-		"of later times":             {jobs.Filter{Service: "ocr", CreatedAfter: time.Now().Add(25 * time.Hour)}, nil, 0, 0},
+		"of a service":               {search.Filter{Service: "ocr"}, []string{waits, again, bad, done}, 4, 4},
+		"of an unknown service":      {search.Filter{Service: "x"}, nil, 2, 0},
+		"of a request type":          {search.Filter{RequestType: "r.embed"}, []string{stopped, late}, 4, 2},
+		"of a code":                  {search.Filter{ErrorCode: "timeout"}, []string{late, again}, 3, 2},
+		"of both":                    {search.Filter{Service: "ocr", ErrorCode: "timeout"}, []string{again}, 2, 1},
+		"of an unknown code":         {search.Filter{ErrorCode: "x"}, nil, 2, 0},
+		"failed of a service":        {search.Filter{State: failed, Service: "ocr"}, []string{bad}, 1, 1},
+		"failed with a code":         {search.Filter{State: failed, ErrorCode: "timeout"}, []string{late}, 1, 1},
+		"failed of a request type":   {search.Filter{State: failed, RequestType: "r.embed"}, []string{late}, 1, 1},
+		"of a service that succeeds": {search.Filter{State: succeeded, Service: "ocr"}, []string{done}, 1, 1},
+		"succeeded elsewhere":        {search.Filter{State: succeeded, Service: "embed"}, nil, 0, 0},
+		"succeeded with a code":      {search.Filter{State: succeeded, ErrorCode: "bad"}, nil, 0, 0},
+		"that try again after one":   {search.Filter{State: statemachine.JobInProgress, ErrorCode: "timeout"}, []string{again}, 2, 1},
+		"that wait elsewhere":        {search.Filter{State: statemachine.JobDispatching, Service: "embed"}, nil, 2, 0},
+		"of a tenant":                {search.Filter{TenantID: "t", ErrorCode: "timeout"}, []string{late, again}, 3, 2},
+		"of another tenant":          {search.Filter{TenantID: "u", ErrorCode: "timeout"}, nil, 0, 0},
+		"of later times":             {search.Filter{Service: "ocr", CreatedAfter: time.Now().Add(25 * time.Hour)}, nil, 0, 0},
 	} {
 		for how, s := range map[string]struct {
-			around  jobs.Surroundings
+			around  search.Surroundings
 			maxLive int
 			reads   int
 		}{
-			"listed": {jobs.Surroundings{}, 1000, test.reads},
+			"listed": {search.Surroundings{}, 1000, test.reads},
 			// No live job may be listed, so all jobs are read.
-			"too many": {jobs.Surroundings{}, 0, 6},
+			"too many": {search.Surroundings{}, 0, 6},
 			"known":    {known, 0, test.least},
 		} {
-			service := jobs.New(l, &jobs.Ended{}, s.around)
+			service := search.New(l, &search.Ended{}, s.around)
 			service.SetMaxLive(s.maxLive)
 			store.jobs.Store(0)
 			if diff := cmp.Diff(test.want, pages(t, service, test.filter, 10)); diff != "" {
@@ -135,12 +135,12 @@ func TestList_BoundsTheIndexRowsOfAPage(t *testing.T) {
 	}
 	const ended = 300
 	change(t, l, accept(t, l, 0, ended), statemachine.Cancel{})
-	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
+	s := search.New(l, &search.Ended{}, search.Surroundings{})
 	s.SetMaxSearched(100)
 	store.jobs.Store(0)
 	store.scans.Store(0)
 	for after, page := "", 0; ; page++ {
-		found, next, err := s.List(t.Context(), jobs.Filter{State: statemachine.JobCancelled, Service: "x"}, 10, after)
+		found, next, err := s.List(t.Context(), search.Filter{State: statemachine.JobCancelled, Service: "x"}, 10, after)
 		if err != nil || len(found) > 0 {
 			t.Fatalf("%d jobs, %v", len(found), err)
 		}
@@ -177,11 +177,11 @@ func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 		"any order": func() { rand.Shuffle(len(known), func(i, j int) { known[i], known[j] = known[j], known[i] }) },
 	} {
 		order()
-		s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{
+		s := search.New(l, &search.Ended{}, search.Surroundings{
 			Live: func(func(*census.Traits) bool) (iter.Seq[[]string], bool) { return slices.Chunk(known, 7), true },
 		})
 		store.jobs.Store(0)
-		if diff := cmp.Diff(want, pages(t, s, jobs.Filter{State: statemachine.JobDispatching}, 10)); diff != "" {
+		if diff := cmp.Diff(want, pages(t, s, search.Filter{State: statemachine.JobDispatching}, 10)); diff != "" {
 			t.Errorf("known %s (-want +got):\n%s", name, diff)
 		}
 		if reads := int(store.jobs.Load()); reads != len(known) {
@@ -212,7 +212,7 @@ func TestList_WaitsForTheLiveJobs(t *testing.T) {
 				change(t, l, paused, statemachine.Pause{})
 				newer := accept(t, l, 5, 300)
 				begun, known := time.Now(), knowing(t, l, append(newer, paused...)...)
-				s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{
+				s := search.New(l, &search.Ended{}, search.Surroundings{
 					Live: func(wanted func(*census.Traits) bool) (iter.Seq[[]string], bool) {
 						parts, _ := known.Live(wanted)
 						return parts, time.Since(begun) >= test.takes
@@ -220,7 +220,7 @@ func TestList_WaitsForTheLiveJobs(t *testing.T) {
 				})
 				s.SetMaxLive(100)
 				s.SetMaxSearched(100)
-				page, next, err := s.List(t.Context(), jobs.Filter{State: statemachine.JobPaused}, 10, "")
+				page, next, err := s.List(t.Context(), search.Filter{State: statemachine.JobPaused}, 10, "")
 				var got []string
 				for i := range page {
 					got = append(got, page[i].Job.ID)

@@ -1,11 +1,11 @@
-// Package jobs reads, lists and controls jobs for callers. It returns a job with its steps
+// Package search reads, lists and controls jobs for callers. It returns a job with its steps
 // and its history, waits for its end, and cancels, pauses, resumes and reruns it.
 //
 // Jobs are read from their own rows, so an answer shows the state on which the next change
 // is decided.
 //
 // Source: Option B spec, 4 and 18.
-package jobs
+package search
 
 import (
 	"cmp"

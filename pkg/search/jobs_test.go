@@ -1,4 +1,4 @@
-package jobs_test
+package search_test
 
 import (
 	"context"
@@ -10,10 +10,10 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -22,9 +22,9 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // setup returns a service, its ledger and a job.
-func setup(t *testing.T) (*jobs.Service, *ledger.Ledger, string) {
+func setup(t *testing.T) (*search.Service, *ledger.Ledger, string) {
 	t.Helper()
-	ended := &jobs.Ended{}
+	ended := &search.Ended{}
 	store := memstore.New(memstore.Options{})
 	l, err := ledger.Open(t.Context(), ledger.Config{
 		Store: store, Ended: ended.Tell, Projector: projectionstest.Projector(t, store),
@@ -42,7 +42,7 @@ func setup(t *testing.T) (*jobs.Service, *ledger.Ledger, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return jobs.New(l, ended, jobs.Surroundings{}), l, accepted.Job.ID
+	return search.New(l, ended, search.Surroundings{}), l, accepted.Job.ID
 }
 
 func TestPayload_HoldsEachStepsPart(t *testing.T) {
@@ -71,7 +71,7 @@ func TestGet_MissingJob(t *testing.T) {
 		"payload": func() error { _, err := s.Payload(t.Context(), "gone"); return err },
 		"wait":    func() error { _, err := s.Wait(t.Context(), "gone", time.Second, nil); return err },
 		"history": func() error { _, _, err := s.History(t.Context(), "gone", 0, 10); return err },
-		"cancel":  func() error { _, _, err := s.Cancel(t.Context(), jobs.Control{JobID: "gone"}); return err },
+		"cancel":  func() error { _, _, err := s.Cancel(t.Context(), search.Control{JobID: "gone"}); return err },
 	} {
 		if known, ok := errors.AsType[*problem.Error](call()); !ok || known.Code != problem.JobNotFound {
 			t.Errorf("%s answered %v", name, known)
@@ -119,7 +119,7 @@ func TestWait_SeesAJobThatAnotherProcessEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, l, id := setup(t)
-		other := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
+		other := search.New(l, &search.Ended{}, search.Surroundings{})
 		go func() {
 			time.Sleep(300 * time.Millisecond)
 			if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
@@ -136,10 +136,10 @@ func TestWait_SeesAJobThatAnotherProcessEnded(t *testing.T) {
 func TestControl_ReportsWhetherTheJobChanged(t *testing.T) {
 	t.Parallel()
 	s, _, id := setup(t)
-	c := jobs.Control{JobID: id, Reason: "because", Actor: "client", RequestID: "r"}
+	c := search.Control{JobID: id, Reason: "because", Actor: "client", RequestID: "r"}
 	for _, step := range []struct {
 		name    string
-		call    func(context.Context, jobs.Control) (*statemachine.Aggregate, bool, error)
+		call    func(context.Context, search.Control) (*statemachine.Aggregate, bool, error)
 		applied bool
 		state   statemachine.JobState
 	}{

@@ -1,4 +1,4 @@
-package jobs_test
+package search_test
 
 import (
 	"slices"
@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -61,7 +61,7 @@ func TestListOutbox(t *testing.T) {
 		change(t, l, []string{sent}, statemachine.Published{OutboxID: row(sent), AttemptNo: 1})
 		first, other, second := accept("t", 1), accept("u", 1), accept("t", 2)
 
-		type filter = jobs.OutboxFilter
+		type filter = search.OutboxFilter
 		const pending, final = statemachine.OutboxPending, statemachine.OutboxFailedFinal
 		known := knowing(t, l, withdrawn, sent, first, other, second)
 		for name, test := range map[string]struct {
@@ -84,16 +84,16 @@ func TestListOutbox(t *testing.T) {
 			"of an unknown lane":  {"", filter{State: pending, Lane: new(7)}, nil, 0, 0},
 		} {
 			for how, s := range map[string]struct {
-				around  jobs.Surroundings
+				around  search.Surroundings
 				maxLive int
 				reads   int
 			}{
-				"listed": {jobs.Surroundings{}, 1000, test.reads},
+				"listed": {search.Surroundings{}, 1000, test.reads},
 				// No live job may be listed, so all jobs are read.
-				"too many": {jobs.Surroundings{}, 0, 9},
+				"too many": {search.Surroundings{}, 0, 9},
 				"known":    {known, 0, test.least},
 			} {
-				service := jobs.New(l, &jobs.Ended{}, s.around)
+				service := search.New(l, &search.Ended{}, s.around)
 				service.SetMaxLive(s.maxLive)
 				for _, limit := range []int{1, 2, 100} {
 					store.jobs.Store(0)
@@ -140,15 +140,15 @@ func TestListOutbox_OfManyLiveJobs(t *testing.T) {
 		}
 		change(t, l, []string{id}, statemachine.Published{OutboxID: agg.Outbox.ID, AttemptNo: 1})
 	}
-	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{})
+	s := search.New(l, &search.Ended{}, search.Surroundings{})
 	s.SetMaxLive(100)
 	store.jobs.Store(0)
-	page, next, err := s.ListOutbox(t.Context(), "", jobs.OutboxFilter{State: statemachine.OutboxPending}, 10, "")
+	page, next, err := s.ListOutbox(t.Context(), "", search.OutboxFilter{State: statemachine.OutboxPending}, 10, "")
 	if reads := store.jobs.Load(); err != nil || next != "" || len(page) != 3 || page[0].Job.ID != waits[0] || reads != 3 {
 		t.Errorf("%d pending rows, next %q, %d reads, %v", len(page), next, reads, err)
 	}
 	store.jobs.Store(0)
-	page, next, err = s.ListOutbox(t.Context(), "", jobs.OutboxFilter{State: statemachine.OutboxFailedFinal}, 10, "")
+	page, next, err = s.ListOutbox(t.Context(), "", search.OutboxFilter{State: statemachine.OutboxFailedFinal}, 10, "")
 	if reads := store.jobs.Load(); err != nil || next == "" || len(page) != 0 || reads != 2000 {
 		t.Errorf("%d failed rows, next %q, %d reads, %v", len(page), next, reads, err)
 	}

@@ -1,4 +1,4 @@
-package jobs
+package search
 
 // SetMaxLive sets the most live jobs whose ids are read for one page.
 func (s *Service) SetMaxLive(n int) { s.maxLive = n }

@@ -1,4 +1,4 @@
-package jobs_test
+package search_test
 
 import (
 	"context"
@@ -8,9 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/jobs"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -41,7 +41,7 @@ func accepted(t *testing.T, bus statemachine.Bus, n int) (l *ledger.Ledger, ids 
 }
 
 // shows returns what the job waits for, as Show and as List say it.
-func shows(t *testing.T, s *jobs.Service, id string) (alone, listed statemachine.Waiting) {
+func shows(t *testing.T, s *search.Service, id string) (alone, listed statemachine.Waiting) {
 	t.Helper()
 	job, err := s.Get(t.Context(), id)
 	if err != nil {
@@ -51,7 +51,7 @@ func shows(t *testing.T, s *jobs.Service, id string) (alone, listed statemachine
 	if err != nil {
 		t.Fatal(err)
 	}
-	found, _, err := s.List(t.Context(), jobs.Filter{}, 2000, "")
+	found, _, err := s.List(t.Context(), search.Filter{}, 2000, "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func shows(t *testing.T, s *jobs.Service, id string) (alone, listed statemachine
 func TestShow_CountsTheDirectivesAheadUpToABound(t *testing.T) {
 	t.Parallel()
 	l, ids := accepted(t, statemachine.BusQueue, 1002)
-	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{EndRate: func(kind ledger.WorkKind) float64 {
+	s := search.New(l, &search.Ended{}, search.Surroundings{EndRate: func(kind ledger.WorkKind) float64 {
 		if kind != (ledger.WorkKind{Service: "ocr", StepType: "OCR"}) {
 			t.Errorf("asked for the rate of %v", kind)
 		}
@@ -114,22 +114,22 @@ func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		bus    statemachine.Bus
-		around jobs.Surroundings
+		around search.Surroundings
 		want   statemachine.Reason
 	}{
-		"a pause":                    {statemachine.BusQueue, jobs.Surroundings{Pause: pausing}, "scope_paused"},
-		"a poll long ago":            {statemachine.BusQueue, jobs.Surroundings{LastPoll: polled}, "no_worker"},
-		"nothing is known of polls":  {statemachine.BusQueue, jobs.Surroundings{}, "queued"},
-		"no circuit of the queue":    {statemachine.BusQueue, jobs.Surroundings{Circuit: away}, "queued"},
-		"an open circuit":            {statemachine.BusServiceBus, jobs.Surroundings{Circuit: broken, LastPoll: polled}, "circuit_open"},
-		"nothing known of circuits":  {statemachine.BusServiceBus, jobs.Surroundings{LastPoll: polled}, "publishing"},
-		"circuits cannot be read":    {statemachine.BusServiceBus, jobs.Surroundings{Circuit: away}, ""},
-		"a pause before the circuit": {statemachine.BusServiceBus, jobs.Surroundings{Pause: pausing, Circuit: broken}, "scope_paused"},
+		"a pause":                    {statemachine.BusQueue, search.Surroundings{Pause: pausing}, "scope_paused"},
+		"a poll long ago":            {statemachine.BusQueue, search.Surroundings{LastPoll: polled}, "no_worker"},
+		"nothing is known of polls":  {statemachine.BusQueue, search.Surroundings{}, "queued"},
+		"no circuit of the queue":    {statemachine.BusQueue, search.Surroundings{Circuit: away}, "queued"},
+		"an open circuit":            {statemachine.BusServiceBus, search.Surroundings{Circuit: broken, LastPoll: polled}, "circuit_open"},
+		"nothing known of circuits":  {statemachine.BusServiceBus, search.Surroundings{LastPoll: polled}, "publishing"},
+		"circuits cannot be read":    {statemachine.BusServiceBus, search.Surroundings{Circuit: away}, ""},
+		"a pause before the circuit": {statemachine.BusServiceBus, search.Surroundings{Pause: pausing, Circuit: broken}, "scope_paused"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, ids := accepted(t, test.bus, 1)
-			s := jobs.New(l, &jobs.Ended{}, test.around)
+			s := search.New(l, &search.Ended{}, test.around)
 			if test.want != "" {
 				if alone, listed := shows(t, s, ids[0]); alone.Reason != test.want || listed.Reason != test.want {
 					t.Errorf("Show says that it waits for %+v, List for %+v", alone, listed)
@@ -141,7 +141,7 @@ func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 				t.Fatal(err)
 			}
 			_, one := s.Show(t.Context(), job)
-			_, _, list := s.List(t.Context(), jobs.Filter{}, 10, "")
+			_, _, list := s.List(t.Context(), search.Filter{}, 10, "")
 			for _, err := range []error{one, list} {
 				if refused, ok := errors.AsType[*problem.Error](err); !ok || refused.Code != problem.StoreUnavailable {
 					t.Errorf("with an unavailable store: %v", err)
@@ -154,7 +154,7 @@ func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 func TestForOneTenant_HidesTheErrorOfACircuit(t *testing.T) {
 	t.Parallel()
 	l, ids := accepted(t, statemachine.BusServiceBus, 1)
-	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{Circuit: func(context.Context, string) (*statemachine.OpenCircuit, error) {
+	s := search.New(l, &search.Ended{}, search.Surroundings{Circuit: func(context.Context, string) (*statemachine.OpenCircuit, error) {
 		return &statemachine.OpenCircuit{Name: "t1", Reason: "dial 10.0.0.7", Until: time.Now().Add(time.Hour)}, nil
 	}})
 	alone, listed := shows(t, s.ForOneTenant(), ids[0])
@@ -172,7 +172,7 @@ func TestShow_NamesASlowStore(t *testing.T) {
 	t.Parallel()
 	l, ids := accepted(t, statemachine.BusServiceBus, 1)
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	s := jobs.New(l, &jobs.Ended{}, jobs.Surroundings{Slow: func() time.Time { return since }})
+	s := search.New(l, &search.Ended{}, search.Surroundings{Slow: func() time.Time { return since }})
 	alone, listed := shows(t, s, ids[0])
 	for _, shown := range []statemachine.Waiting{alone, listed} {
 		if shown.Reason != "publishing" || !strings.HasSuffix(shown.Detail, "the store is slow: calls of it time out since 2026-01-02T03:04:05.000Z") {
