@@ -3,7 +3,7 @@ package api
 import (
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -11,7 +11,7 @@ import (
 // topic: [*AckCallback], [*HeartbeatCallback] or [*ResultCallback].
 type Callback interface {
 	// Check returns what is wrong with the callback by itself.
-	Check() []problem.Violation
+	Check() []apierror.Violation
 	// Identity returns which attempt of which step the callback is about.
 	Identity() CallbackIdentity
 	// Event returns the state machine's event for the callback.
@@ -19,7 +19,7 @@ type Callback interface {
 }
 
 // Check returns what is wrong with the callback by itself.
-func (c *AckCallback) Check() []problem.Violation {
+func (c *AckCallback) Check() []apierror.Violation {
 	v := checkCallback(c.Identity(), c.Type, "ACK")
 	v.number("/lease_seconds", c.LeaseSeconds, MaxLease)
 	return v
@@ -42,7 +42,7 @@ func (c *AckCallback) Event() statemachine.Event {
 }
 
 // Check returns what is wrong with the callback by itself.
-func (c *HeartbeatCallback) Check() []problem.Violation {
+func (c *HeartbeatCallback) Check() []apierror.Violation {
 	v := checkCallback(c.Identity(), c.Type, "HEARTBEAT")
 	v.progress(c.Progress)
 	return v
@@ -66,7 +66,7 @@ func (c *HeartbeatCallback) Event() statemachine.Event {
 
 // Check returns what is wrong with the callback by itself, and turns a null
 // reference into an absent one.
-func (c *ResultCallback) Check() []problem.Violation {
+func (c *ResultCallback) Check() []apierror.Violation {
 	v := checkCallback(c.Identity(), c.Type, "RESULT")
 	if !c.Status.Valid() {
 		v.add("/status", "must be SUCCEEDED, FAILED_RETRY or FAILED_FINAL")

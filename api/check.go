@@ -11,7 +11,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // The limits of openapi.yaml on requests, in characters, entries and seconds.
@@ -48,7 +48,7 @@ const (
 )
 
 // Check returns what is wrong with the request by itself.
-func (c *ClaimRequest) Check() []problem.Violation {
+func (c *ClaimRequest) Check() []apierror.Violation {
 	var v violations
 	v.id("/owner", c.Owner)
 	v.list("/services", c.Services, "take any", MaxFilters, MaxName)
@@ -61,14 +61,14 @@ func (c *ClaimRequest) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *WorkVerb) Check() []problem.Violation {
+func (c *WorkVerb) Check() []apierror.Violation {
 	var v violations
 	v.verb(*c)
 	return v
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *WorkHeartbeat) Check() []problem.Violation {
+func (c *WorkHeartbeat) Check() []apierror.Violation {
 	var v violations
 	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
 	v.progress(c.Progress)
@@ -77,7 +77,7 @@ func (c *WorkHeartbeat) Check() []problem.Violation {
 
 // Check returns what is wrong with the request by itself, and turns a null
 // reference into an absent one.
-func (c *WorkCompletion) Check() []problem.Violation {
+func (c *WorkCompletion) Check() []apierror.Violation {
 	var v violations
 	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
 	v.ref("/output_ref", &c.OutputRef)
@@ -87,12 +87,12 @@ func (c *WorkCompletion) Check() []problem.Violation {
 
 // Check returns what is wrong with the batch as a whole: each completion is checked, and
 // refused, by itself.
-func (c *WorkCompletionBatch) Check() []problem.Violation {
+func (c *WorkCompletionBatch) Check() []apierror.Violation {
 	return CheckBatch("/items", len(c.Items))
 }
 
 // CheckBatch returns what is wrong with the number of entries of a batch.
-func CheckBatch(pointer string, entries int) []problem.Violation {
+func CheckBatch(pointer string, entries int) []apierror.Violation {
 	var v violations
 	if entries == 0 {
 		v.add(pointer, "is required and must not be empty")
@@ -105,7 +105,7 @@ func CheckBatch(pointer string, entries int) []problem.Violation {
 
 // Check returns what is wrong with the completion by itself, and turns a null reference
 // into an absent one.
-func (c *ItemCompletion) Check() []problem.Violation {
+func (c *ItemCompletion) Check() []apierror.Violation {
 	var v violations
 	v.text("/work_id", c.WorkID, 1, MaxName)
 	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
@@ -115,7 +115,7 @@ func (c *ItemCompletion) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *WorkFailure) Check() []problem.Violation {
+func (c *WorkFailure) Check() []apierror.Violation {
 	var v violations
 	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
 	v.text("/error/code", c.Error.Code, 0, MaxName)
@@ -124,14 +124,14 @@ func (c *WorkFailure) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *ControlRequest) Check() []problem.Violation {
+func (c *ControlRequest) Check() []apierror.Violation {
 	var v violations
 	v.reason(c.Reason, 0)
 	return v
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *AdminWorkRequest) Check() []problem.Violation {
+func (c *AdminWorkRequest) Check() []apierror.Violation {
 	var v violations
 	v.atLeast("/expected_rev", float64(c.ExpectedRev), 1)
 	v.id("/request_id", c.RequestID)
@@ -140,7 +140,7 @@ func (c *AdminWorkRequest) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *OutboxRetryRequest) Check() []problem.Violation {
+func (c *OutboxRetryRequest) Check() []apierror.Violation {
 	var v violations
 	v.list("/outbox_ids", c.OutboxIDs, "name no ids", MaxOutboxIDs, MaxOutboxID)
 	filtered := c.TenantID != nil || c.JobID != nil || c.Lane != nil || c.OlderThanSeconds != 0 || c.Limit != 0
@@ -158,7 +158,7 @@ func (c *OutboxRetryRequest) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *DeadLetterRequest) Check() []problem.Violation {
+func (c *DeadLetterRequest) Check() []apierror.Violation {
 	var v violations
 	v.list("/dead_letter_ids", c.DeadLetterIDs, "name no ids", MaxDeadLetters, MaxName)
 	if c.All == (len(c.DeadLetterIDs) > 0) {
@@ -169,12 +169,12 @@ func (c *DeadLetterRequest) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *InboxRetryRequest) Check() []problem.Violation {
+func (c *InboxRetryRequest) Check() []apierror.Violation {
 	return checkInbox(c.CommandIDs, c.All, c.Reason, 0)
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *InboxDiscardRequest) Check() []problem.Violation {
+func (c *InboxDiscardRequest) Check() []apierror.Violation {
 	v := checkInbox(c.CommandIDs, c.All, c.Reason, 1)
 	switch {
 	case c.State != nil && !c.All:
@@ -196,7 +196,7 @@ func checkInbox(ids []string, all bool, reason string, shortest int) violations 
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *RerunRequest) Check() []problem.Violation {
+func (c *RerunRequest) Check() []apierror.Violation {
 	var v violations
 	v.from(c.From)
 	v.reason(c.Reason, 0)
@@ -204,7 +204,7 @@ func (c *RerunRequest) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *RetryRequest) Check() []problem.Violation {
+func (c *RetryRequest) Check() []apierror.Violation {
 	var v violations
 	v.list("/job_ids", c.JobIDs, "name no ids", MaxRetryJobs, MaxName)
 	filtered := c.TenantID != nil || c.RequestType != nil || c.Service != nil || c.StepType != nil || c.ErrorCode != nil ||
@@ -223,7 +223,7 @@ func (c *RetryRequest) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *BulkRequest) Check() []problem.Violation {
+func (c *BulkRequest) Check() []apierror.Violation {
 	var v violations
 	v.list("/job_ids", c.JobIDs, "name no ids", MaxRetryJobs, MaxName)
 	filtered := c.TenantID != nil || c.RequestType != nil || c.State != nil || c.Service != nil || c.StepType != nil ||
@@ -244,7 +244,7 @@ func (c *BulkRequest) Check() []problem.Violation {
 }
 
 // Check returns what is wrong with the request by itself.
-func (c *ResumeRequest) Check() []problem.Violation {
+func (c *ResumeRequest) Check() []apierror.Violation {
 	var v violations
 	if c.RampSeconds != nil {
 		v.number("/ramp_seconds", *c.RampSeconds, MaxRamp)
@@ -254,16 +254,16 @@ func (c *ResumeRequest) Check() []problem.Violation {
 }
 
 // violations collects what is wrong with one request.
-type violations []problem.Violation
+type violations []apierror.Violation
 
 // add adds a violation.
 func (v *violations) add(pointer, message string) {
-	*v = append(*v, problem.Violation{Pointer: pointer, Message: message})
+	*v = append(*v, apierror.Violation{Pointer: pointer, Message: message})
 }
 
 // exceeds adds the violation of a value that exceeds a limit of its size.
 func (v *violations) exceeds(pointer, message string) {
-	*v = append(*v, problem.Violation{Pointer: pointer, Message: message, Code: problem.TooLarge})
+	*v = append(*v, apierror.Violation{Pointer: pointer, Message: message, Code: apierror.TooLarge})
 }
 
 // verb checks the fields that the verbs of the pull queue share.
@@ -409,7 +409,7 @@ func (v *violations) uri(pointer string, ref json.RawMessage) {
 		err = json.Unmarshal(given, &uri)
 	}
 	invalid := func(message string) {
-		*v = append(*v, problem.Violation{Pointer: pointer, Message: message, Code: problem.RefInvalid})
+		*v = append(*v, apierror.Violation{Pointer: pointer, Message: message, Code: apierror.RefInvalid})
 	}
 	switch {
 	case err != nil:

@@ -12,13 +12,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // checked is a request body that checks itself.
 type checked interface {
-	Check() []problem.Violation
+	Check() []apierror.Violation
 }
 
 // requests are the request bodies that are checked by hand, by schema, each
@@ -211,24 +211,24 @@ func TestRetryJobIDsStandAlone(t *testing.T) {
 func TestOutboxIDsStandAlone(t *testing.T) {
 	t.Parallel()
 	lane := int32(0)
-	both := []problem.Violation{{Pointer: "/outbox_ids", Message: "must not be combined with filters"}}
+	both := []apierror.Violation{{Pointer: "/outbox_ids", Message: "must not be combined with filters"}}
 	for _, test := range []struct {
 		name    string
 		request api.OutboxRetryRequest
-		want    []problem.Violation
+		want    []apierror.Violation
 	}{
 		{"nothing is all", api.OutboxRetryRequest{}, nil},
 		{"ids alone", api.OutboxRetryRequest{OutboxIDs: []string{"a"}}, nil},
-		{"no ids, which would select every row", api.OutboxRetryRequest{OutboxIDs: []string{}}, []problem.Violation{
+		{"no ids, which would select every row", api.OutboxRetryRequest{OutboxIDs: []string{}}, []apierror.Violation{
 			{Pointer: "/outbox_ids", Message: "must not be empty: leave it out to name no ids"},
 		}},
 		{"ids and a tenant", api.OutboxRetryRequest{OutboxIDs: []string{"a"}, TenantID: new("t")}, both},
 		{"ids and lane 0", api.OutboxRetryRequest{OutboxIDs: []string{"a"}, Lane: &lane}, both},
-		{"an empty id", api.OutboxRetryRequest{OutboxIDs: []string{"a", ""}}, []problem.Violation{
+		{"an empty id", api.OutboxRetryRequest{OutboxIDs: []string{"a", ""}}, []apierror.Violation{
 			{Pointer: "/outbox_ids/1", Message: "is required and must not be empty"},
 		}},
-		{"too many ids", api.OutboxRetryRequest{OutboxIDs: slices.Repeat([]string{"a"}, api.MaxOutboxIDs+1)}, []problem.Violation{
-			{Pointer: "/outbox_ids", Message: "must not hold more than 1000 entries", Code: problem.TooLarge},
+		{"too many ids", api.OutboxRetryRequest{OutboxIDs: slices.Repeat([]string{"a"}, api.MaxOutboxIDs+1)}, []apierror.Violation{
+			{Pointer: "/outbox_ids", Message: "must not hold more than 1000 entries", Code: apierror.TooLarge},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -245,31 +245,31 @@ func TestOutboxIDsStandAlone(t *testing.T) {
 func TestIdsAndReasonsAreReadable(t *testing.T) {
 	t.Parallel()
 	const blank, control = "must not be blank, nor begin or end with a blank", "must not contain control characters"
-	claim := func(c api.ClaimRequest) []problem.Violation { return c.Check() }
+	claim := func(c api.ClaimRequest) []apierror.Violation { return c.Check() }
 	for _, test := range []struct {
 		name string
-		got  []problem.Violation
-		want []problem.Violation
+		got  []apierror.Violation
+		want []apierror.Violation
 	}{
 		{"words", claim(api.ClaimRequest{Owner: "worker 7 ä", RequestID: "r"}), nil},
-		{"a blank owner", claim(api.ClaimRequest{Owner: " ", RequestID: "r"}), []problem.Violation{{Pointer: "/owner", Message: blank}}},
-		{"a no-break space", claim(api.ClaimRequest{Owner: "w\u00a0", RequestID: "r"}), []problem.Violation{{Pointer: "/owner", Message: blank}}},
-		{"an escape", claim(api.ClaimRequest{Owner: "w\x1b[2J", RequestID: "r"}), []problem.Violation{{Pointer: "/owner", Message: control}}},
-		{"a line in a request id", claim(api.ClaimRequest{Owner: "w", RequestID: "r\nx"}), []problem.Violation{{Pointer: "/request_id", Message: control}}},
-		{"a verb", (&api.WorkVerb{Owner: "w ", ExpectedRev: 1, RequestID: " r"}).Check(), []problem.Violation{
+		{"a blank owner", claim(api.ClaimRequest{Owner: " ", RequestID: "r"}), []apierror.Violation{{Pointer: "/owner", Message: blank}}},
+		{"a no-break space", claim(api.ClaimRequest{Owner: "w\u00a0", RequestID: "r"}), []apierror.Violation{{Pointer: "/owner", Message: blank}}},
+		{"an escape", claim(api.ClaimRequest{Owner: "w\x1b[2J", RequestID: "r"}), []apierror.Violation{{Pointer: "/owner", Message: control}}},
+		{"a line in a request id", claim(api.ClaimRequest{Owner: "w", RequestID: "r\nx"}), []apierror.Violation{{Pointer: "/request_id", Message: control}}},
+		{"a verb", (&api.WorkVerb{Owner: "w ", ExpectedRev: 1, RequestID: " r"}).Check(), []apierror.Violation{
 			{Pointer: "/owner", Message: blank}, {Pointer: "/request_id", Message: blank},
 		}},
-		{"an operator's verb", (&api.AdminWorkRequest{ExpectedRev: 1, RequestID: "r\x00"}).Check(), []problem.Violation{{Pointer: "/request_id", Message: control}}},
-		{"a reason", (&api.ControlRequest{Reason: "so\r\nHTTP"}).Check(), []problem.Violation{{Pointer: "/reason", Message: control}}},
-		{"a reason of a pause", (&api.PauseRequest{All: true, Reason: "\t"}).Check(), []problem.Violation{{Pointer: "/reason", Message: control}}},
-		{"no services", claim(api.ClaimRequest{Owner: "w", RequestID: "r", Services: []string{}, StepTypes: []string{}}), []problem.Violation{
+		{"an operator's verb", (&api.AdminWorkRequest{ExpectedRev: 1, RequestID: "r\x00"}).Check(), []apierror.Violation{{Pointer: "/request_id", Message: control}}},
+		{"a reason", (&api.ControlRequest{Reason: "so\r\nHTTP"}).Check(), []apierror.Violation{{Pointer: "/reason", Message: control}}},
+		{"a reason of a pause", (&api.PauseRequest{All: true, Reason: "\t"}).Check(), []apierror.Violation{{Pointer: "/reason", Message: control}}},
+		{"no services", claim(api.ClaimRequest{Owner: "w", RequestID: "r", Services: []string{}, StepTypes: []string{}}), []apierror.Violation{
 			{Pointer: "/services", Message: "must not be empty: leave it out to take any"},
 			{Pointer: "/step_types", Message: "must not be empty: leave it out to take any"},
 		}},
-		{"a long wait", claim(api.ClaimRequest{Owner: "w", RequestID: "r", WaitSeconds: 60.5}), []problem.Violation{
+		{"a long wait", claim(api.ClaimRequest{Owner: "w", RequestID: "r", WaitSeconds: 60.5}), []apierror.Violation{
 			{Pointer: "/wait_seconds", Message: "must be at most 60"},
 		}},
-		{"a long lease", claim(api.ClaimRequest{Owner: "w", RequestID: "r", LeaseSeconds: 86400.5}), []problem.Violation{
+		{"a long lease", claim(api.ClaimRequest{Owner: "w", RequestID: "r", LeaseSeconds: 86400.5}), []apierror.Violation{
 			{Pointer: "/lease_seconds", Message: "must be at most 86400"},
 		}},
 	} {
@@ -284,9 +284,9 @@ func TestCheckNamesEveryViolation(t *testing.T) {
 	request := api.ResultCallback{
 		StepID: strings.Repeat("x", api.MaxName+1), Type: "ACK", OutputRef: json.RawMessage(`"s3://b/o"`), RetryAfterSeconds: -1,
 	}
-	want := []problem.Violation{
+	want := []apierror.Violation{
 		{Pointer: "/jobId", Message: "is required and must not be empty"},
-		{Pointer: "/stepId", Message: "must not be longer than 128 characters", Code: problem.TooLarge},
+		{Pointer: "/stepId", Message: "must not be longer than 128 characters", Code: apierror.TooLarge},
 		{Pointer: "/tenant_id", Message: "is required and must not be empty"},
 		{Pointer: "/attempt_no", Message: "must be at least 1"},
 		{Pointer: "/lease_id", Message: "is required and must not be empty"},
@@ -335,20 +335,20 @@ func TestCallbacksSayWhenTheyWereSent(t *testing.T) {
 
 func TestAReferenceHasAURI(t *testing.T) {
 	t.Parallel()
-	for ref, want := range map[string]problem.Violation{
-		`{}`:                 {Pointer: "/uri", Message: "is required", Code: problem.RefInvalid},
-		`{"uri":null}`:       {Pointer: "/uri", Message: "is required", Code: problem.RefInvalid},
-		`{"URI":"u"}`:        {Pointer: "/uri", Message: "is required", Code: problem.RefInvalid},
-		`{"a":{"uri":"u"}}`:  {Pointer: "/uri", Message: "is required", Code: problem.RefInvalid},
-		`{"uri":""}`:         {Pointer: "/uri", Message: "must not be empty or blank", Code: problem.RefInvalid},
-		`{"uri":"\u00a0\t"}`: {Pointer: "/uri", Message: "must not be empty or blank", Code: problem.RefInvalid},
-		`{"uri":7}`:          {Pointer: "/uri", Message: "must be a string", Code: problem.RefInvalid},
-		`{"uri":{}}`:         {Pointer: "/uri", Message: "must be a string", Code: problem.RefInvalid},
+	for ref, want := range map[string]apierror.Violation{
+		`{}`:                 {Pointer: "/uri", Message: "is required", Code: apierror.RefInvalid},
+		`{"uri":null}`:       {Pointer: "/uri", Message: "is required", Code: apierror.RefInvalid},
+		`{"URI":"u"}`:        {Pointer: "/uri", Message: "is required", Code: apierror.RefInvalid},
+		`{"a":{"uri":"u"}}`:  {Pointer: "/uri", Message: "is required", Code: apierror.RefInvalid},
+		`{"uri":""}`:         {Pointer: "/uri", Message: "must not be empty or blank", Code: apierror.RefInvalid},
+		`{"uri":"\u00a0\t"}`: {Pointer: "/uri", Message: "must not be empty or blank", Code: apierror.RefInvalid},
+		`{"uri":7}`:          {Pointer: "/uri", Message: "must be a string", Code: apierror.RefInvalid},
+		`{"uri":{}}`:         {Pointer: "/uri", Message: "must be a string", Code: apierror.RefInvalid},
 		`{"uri":"` + strings.Repeat("x", api.MaxURI+1) + `"}`: {
-			Pointer: "/uri", Message: "must not be longer than 2048 characters", Code: problem.TooLarge,
+			Pointer: "/uri", Message: "must not be longer than 2048 characters", Code: apierror.TooLarge,
 		},
 		`{"uri":"u","x":"` + strings.Repeat("x", api.MaxRef) + `"}`: {
-			Message: "is 8210 bytes long; at most 8192 are allowed", Code: problem.TooLarge,
+			Message: "is 8210 bytes long; at most 8192 are allowed", Code: apierror.TooLarge,
 		},
 		`{"uri":"u","x":1,"x":2}`:         {Message: "must have each name once in an object, and no half of a surrogate pair"},
 		`{"uri":"u","x":[{"y":1,"y":1}]}`: {Message: "must have each name once in an object, and no half of a surrogate pair"},
@@ -364,12 +364,12 @@ func TestAReferenceHasAURI(t *testing.T) {
 				JobID: "j", StepID: "s", TenantID: "t", AttemptNo: 1, LeaseID: "l", Timestamp: api.NewTime(time.Unix(1, 0)),
 				Status: api.ResultStatusSucceeded, ResultRef: json.RawMessage(ref),
 			}
-			for pointer, got := range map[string][]problem.Violation{
+			for pointer, got := range map[string][]apierror.Violation{
 				"/output_ref": completion.Check(), "/result_ref": result.Check(),
 			} {
-				var all []problem.Violation
+				var all []apierror.Violation
 				if want.Message != "" {
-					all = []problem.Violation{{Pointer: pointer + want.Pointer, Message: want.Message, Code: want.Code}}
+					all = []apierror.Violation{{Pointer: pointer + want.Pointer, Message: want.Message, Code: want.Code}}
 				}
 				if diff := cmp.Diff(all, got); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // MaxDepth is how deep objects and arrays in a request may be nested. Commands have
@@ -17,14 +17,14 @@ const MaxDepth = 128
 
 // CheckText refuses what the decoder accepts but readers of the stored value may
 // not: text that is not UTF-8, and values that are nested too deep. The error is a
-// [*problem.Error].
+// [*apierror.Error].
 func CheckText(body []byte) error {
 	if !utf8.Valid(body) {
 		at := 0
 		for {
 			r, size := utf8.DecodeRune(body[at:])
 			if r == utf8.RuneError && size <= 1 {
-				return problem.NotJSONAt(body, at, "not UTF-8", nil)
+				return apierror.NotJSONAt(body, at, "not UTF-8", nil)
 			}
 			at += size
 		}
@@ -41,8 +41,8 @@ func CheckText(body []byte) error {
 		case quoted:
 		case c == '{', c == '[':
 			if depth++; depth > MaxDepth {
-				return problem.Newf(problem.TooLarge, "The body is beyond a limit at %s: it is nested deeper than %d levels.",
-					problem.Place(body, i), MaxDepth)
+				return apierror.Newf(apierror.TooLarge, "The body is beyond a limit at %s: it is nested deeper than %d levels.",
+					apierror.Place(body, i), MaxDepth)
 			}
 		case c == '}', c == ']':
 			depth--
@@ -54,18 +54,18 @@ func CheckText(body []byte) error {
 // DecodeFault returns the problem of a body that package encoding/json could not
 // decode into a type of the contract, given the decoder's error. It says where the
 // fault is and what must be there; the decoder's own message would repeat the body.
-func DecodeFault(body []byte, err error) *problem.Error {
+func DecodeFault(body []byte, err error) *apierror.Error {
 	wrongType, ok := errors.AsType[*json.UnmarshalTypeError](err)
 	if !ok {
-		return problem.NotJSON(body, err)
+		return apierror.NotJSON(body, err)
 	}
 	pointer := ""
 	if wrongType.Field != "" {
 		pointer = Pointer(strings.Split(wrongType.Field, ".")...)
 	}
-	return &problem.Error{
-		Code:   problem.InvalidEnvelope,
-		Errors: []problem.Violation{{Pointer: pointer, Message: "must be " + typeName(wrongType.Type)}},
+	return &apierror.Error{
+		Code:   apierror.InvalidEnvelope,
+		Errors: []apierror.Violation{{Pointer: pointer, Message: "must be " + typeName(wrongType.Type)}},
 		Err:    wrongType,
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 func TestDecodeFaultSaysWhereAndWhatIsExpected(t *testing.T) {
@@ -25,7 +25,7 @@ func TestDecodeFaultSaysWhereAndWhatIsExpected(t *testing.T) {
 			t.Parallel()
 			err := json.Unmarshal([]byte(test.body), &api.ResultCallback{})
 			fault := api.DecodeFault([]byte(test.body), err)
-			if fault.Code != problem.InvalidEnvelope || len(fault.Errors) != 1 || !errors.Is(fault, err) {
+			if fault.Code != apierror.InvalidEnvelope || len(fault.Errors) != 1 || !errors.Is(fault, err) {
 				t.Fatalf("%+v", fault)
 			}
 			if got := fault.Errors[0].Pointer + " " + fault.Errors[0].Message; got != test.want {
@@ -34,7 +34,7 @@ func TestDecodeFaultSaysWhereAndWhatIsExpected(t *testing.T) {
 		})
 	}
 	body := []byte(`{"jobId":`)
-	if fault := api.DecodeFault(body, json.Unmarshal(body, &api.ResultCallback{})); fault.Code != problem.InvalidJSON {
+	if fault := api.DecodeFault(body, json.Unmarshal(body, &api.ResultCallback{})); fault.Code != apierror.InvalidJSON {
 		t.Errorf("no JSON: %+v", fault)
 	}
 }
@@ -51,17 +51,17 @@ func TestCheckText(t *testing.T) {
 	nested := func(levels int) string { return strings.Repeat("[", levels) + strings.Repeat("]", levels) }
 	for _, test := range []struct {
 		name, body string
-		code       problem.Code
+		code       apierror.Code
 		detail     string
 	}{
 		{"as deep as it may be", nested(api.MaxDepth), "", ""},
 		{"brackets in a text", `"` + strings.Repeat(`[\"`, 500) + `"`, "", ""},
 		{"side by side", strings.Repeat("[]", 500), "", ""},
 		{
-			"too deep", " " + nested(api.MaxDepth+1), problem.TooLarge,
+			"too deep", " " + nested(api.MaxDepth+1), apierror.TooLarge,
 			"The body is beyond a limit at line 1, column 130: it is nested deeper than 128 levels.",
 		},
-		{"not UTF-8", "{\n\"\xff\"}", problem.InvalidJSON, "The body is not valid JSON at line 2, column 2: not UTF-8."},
+		{"not UTF-8", "{\n\"\xff\"}", apierror.InvalidJSON, "The body is not valid JSON at line 2, column 2: not UTF-8."},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -72,7 +72,7 @@ func TestCheckText(t *testing.T) {
 				}
 				return
 			}
-			if fault, ok := errors.AsType[*problem.Error](err); !ok || fault.Code != test.code || fault.Detail != test.detail {
+			if fault, ok := errors.AsType[*apierror.Error](err); !ok || fault.Code != test.code || fault.Detail != test.detail {
 				t.Errorf("%v, want %s: %s", err, test.code, test.detail)
 			}
 		})

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"unicode/utf8"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // Check returns what is wrong with the request by itself.
-func (c *PauseRequest) Check() []problem.Violation {
+func (c *PauseRequest) Check() []apierror.Violation {
 	var v violations
 	scopes := 0
 	for _, named := range []bool{c.TenantID != nil, c.ProtocolID != nil, c.Lane != nil, c.Service != nil, c.All} {

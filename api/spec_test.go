@@ -9,9 +9,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -65,7 +65,7 @@ func TestEnumerationsAgreeWithTheCode(t *testing.T) {
 		doc  *openapi3.Schema
 		code []string
 	}{
-		{"problem codes", schemas["ProblemCode"].Value, sorted(problem.Codes())},
+		{"problem codes", schemas["ProblemCode"].Value, sorted(apierror.Codes())},
 		{"job states", schemas["JobState"].Value, sorted(statemachine.JobStates)},
 		{"step states", schemas["StepState"].Value, sorted(statemachine.StepStates)},
 		{"modes", schemas["Mode"].Value, sorted([]statemachine.Mode{statemachine.ModeDefault, statemachine.ModeBurst})},

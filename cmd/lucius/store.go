@@ -13,9 +13,9 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
@@ -85,7 +85,7 @@ func (h *host) backup(ctx context.Context) (httpapi.Backup, error) {
 	}
 	backup, err := h.local.Backup(ctx, pebblestore.BackupNote{Version: moduleVersion(), Jobs: live})
 	if errors.Is(err, pebblestore.ErrBackupRunning) {
-		return nil, problem.Newf(problem.RateLimited, "Another backup is under way; only one can run at a time.")
+		return nil, apierror.Newf(apierror.RateLimited, "Another backup is under way; only one can run at a time.")
 	}
 	if err != nil {
 		return nil, err // Otherwise the interface would hold nil.

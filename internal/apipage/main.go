@@ -4,7 +4,7 @@
 //
 //	api/openapi.yaml ──► document ──┐
 //	pkg/auth          ──► rules  ───┼─► page.html.tmpl ──► api/docs.gen.html
-//	pkg/problem       ──► codes  ───┘
+//	pkg/apierror       ──► codes  ───┘
 package main
 
 import (

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 //go:embed page.html.tmpl
@@ -98,7 +98,7 @@ func view(d *document) (*page, error) {
 		}
 		made.Schemas = append(made.Schemas, shown)
 	}
-	for _, each := range problem.Codes() {
+	for _, each := range apierror.Codes() {
 		made.Codes = append(made.Codes, code{string(each), each.Title(), each.Status()})
 	}
 	return made, nil

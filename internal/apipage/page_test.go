@@ -11,8 +11,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 const contract = "../../api/openapi.yaml"
@@ -57,7 +57,7 @@ func TestThePageShowsAllOfTheContract(t *testing.T) {
 	for _, rule := range auth.Rules() {
 		want = append(want, `<h3 id="`+rule.Operation+`">`, "<code>"+rule.Path+"</code>")
 	}
-	for _, each := range problem.Codes() {
+	for _, each := range apierror.Codes() {
 		want = append(want, fmt.Sprintf("<code>%s</code></td><td>%d</td>", each, each.Status()))
 	}
 	for _, each := range parsed.Components.Schemas {

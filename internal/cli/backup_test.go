@@ -12,7 +12,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // backupLine returns a line whose check of a backup passes if the backup says that it is
@@ -128,8 +128,8 @@ func TestBackup_LeavesNothingIfItFails(t *testing.T) {
 		"no folder":     {sends(t, ""), "none/lucius.backup", cli.ExitUsage, "cannot be written"},
 		"broken off":    {sends(t, "this is broken off"), "lucius.backup", cli.ExitUnavailable, "the server aborted the backup"},
 		"altered":       {sends(t, "this is altered"), "lucius.backup", cli.ExitFailed, "not kept: 000004.sst: its content was altered"},
-		"not allowed":   {answers(t, map[string]any{"POST /v1/admin/backup": problem.Forbidden}), "lucius.backup", cli.ExitForbidden, "ask for a token"},
-		"no data folder": {answers(t, map[string]any{"POST /v1/admin/backup": problem.NotFound}), "lucius.backup", cli.ExitNotFound,
+		"not allowed":   {answers(t, map[string]any{"POST /v1/admin/backup": apierror.Forbidden}), "lucius.backup", cli.ExitForbidden, "ask for a token"},
+		"no data folder": {answers(t, map[string]any{"POST /v1/admin/backup": apierror.NotFound}), "lucius.backup", cli.ExitNotFound,
 			"No such resource"},
 		"no server": {"http://127.0.0.1:1", "lucius.backup", cli.ExitUnavailable, "cannot reach"},
 	} {

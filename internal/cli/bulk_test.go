@@ -16,7 +16,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // scripted is a server that answers the requests for each "METHOD /path" with one value after
@@ -52,7 +52,7 @@ func newScripted(t *testing.T, answers map[string][]any) *scripted {
 		s.asked = append(s.asked, strings.Join(strings.Fields(target+" "+r.URL.RawQuery+" "+string(body)), " "))
 		s.keys = append(s.keys, r.Header.Get("Idempotency-Key"))
 		status, mediaType, value := http.StatusOK, "application/json", left[0]
-		if code, ok := value.(problem.Code); ok {
+		if code, ok := value.(apierror.Code); ok {
 			status, mediaType = code.Status(), "application/problem+json"
 			value = api.Problem{Code: code, Status: int32(status), Title: code.Title(), Type: code.Type()}
 		}
@@ -115,7 +115,7 @@ func TestRetry_AsksAndFollows(t *testing.T) {
 	t.Parallel()
 	server := newScripted(t, map[string][]any{
 		retries: {preview(3), operation(api.OperationStateRunning, 0)},
-		"GET /v1/admin/operations/" + operationID: {problem.ShuttingDown, operation(api.OperationStateRunning, 2), operation(api.OperationStateDone, 3)},
+		"GET /v1/admin/operations/" + operationID: {apierror.ShuttingDown, operation(api.OperationStateRunning, 2), operation(api.OperationStateDone, 3)},
 	})
 	l := newLine(t, server.url)
 	l.Interactive, l.Stdin = true, strings.NewReader("y\n")
@@ -299,7 +299,7 @@ func TestOperations(t *testing.T) {
 		!strings.Contains(err.Error(), "cancelled after 2 of 3 jobs") {
 		t.Errorf("an operation that is cancelled: %v", err)
 	}
-	server.answers[path] = []any{problem.NotFound}
+	server.answers[path] = []any{apierror.NotFound}
 	if _, err := l.run(t, "operations", "get", operationID); cli.ExitCode(err) != cli.ExitNotFound {
 		t.Errorf("an operation that is not there: %v", err)
 	}

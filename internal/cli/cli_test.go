@@ -21,7 +21,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -60,7 +60,7 @@ func (l *line) run(t *testing.T, args ...string) (string, error) {
 }
 
 // answers is a server that answers each request for "METHOD /path" with a value, or with a
-// problem if the value is a problem.Code.
+// problem if the value is a apierror.Code.
 func answers(t *testing.T, all map[string]any) string {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -69,7 +69,7 @@ func answers(t *testing.T, all map[string]any) string {
 			t.Errorf("%s %s is not expected", r.Method, r.URL.Path)
 		}
 		status, mediaType := http.StatusOK, "application/json"
-		if code, ok := value.(problem.Code); ok {
+		if code, ok := value.(apierror.Code); ok {
 			status, mediaType = code.Status(), "application/problem+json"
 			value = api.Problem{Code: code, Status: int32(status), Title: code.Title(), Type: code.Type()}
 		}

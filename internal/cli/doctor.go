@@ -14,7 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/explain"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // Check is the result of one check of lucius doctor.
@@ -189,9 +189,9 @@ func (s *session) checkToken(ctx context.Context) []Check {
 			roles = append(roles, right.role)
 		case !answered || fault.Problem == nil || fault.Code == ExitUnavailable:
 			return []Check{failedCheck("token", err)}
-		case fault.Problem.Code == problem.Unauthenticated:
+		case fault.Problem.Code == apierror.Unauthenticated:
 			return []Check{failedCheck("token", err)}
-		case fault.Problem.Code != problem.Forbidden:
+		case fault.Problem.Code != apierror.Forbidden:
 			roles = append(roles, right.role)
 		case strings.Contains(fault.Problem.Detail, "for all tenants"):
 			roles = append(roles, right.role+" (of some tenants)")

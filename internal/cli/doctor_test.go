@@ -12,7 +12,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // patient is a server that answers GET /healthz with this Date, and each other path with a
@@ -36,7 +36,7 @@ func patient(t *testing.T, date time.Time, answers map[string]any) string {
 	return server.URL
 }
 
-func refused(code problem.Code, detail string) api.Problem {
+func refused(code apierror.Code, detail string) api.Problem {
 	return api.Problem{Code: code, Status: int32(code.Status()), Title: code.Title(), Type: code.Type(), Detail: detail}
 }
 
@@ -45,8 +45,8 @@ func healthy() map[string]any {
 	return map[string]any{
 		"/healthz": api.Health{Status: "ok"}, "/readyz": api.Readiness{Status: "ready", Warnings: []string{}},
 		"/v1/jobs":         api.JobPage{Jobs: []api.Job{}},
-		"/v1/commands":     refused(problem.Forbidden, "This requires the role submit."),
-		"/v1/work:claim":   refused(problem.Forbidden, "This requires the role platform."),
+		"/v1/commands":     refused(apierror.Forbidden, "This requires the role submit."),
+		"/v1/work:claim":   refused(apierror.Forbidden, "This requires the role platform."),
 		"/v1/admin/outbox": api.OutboxPage{Outbox: []api.OutboxRow{}},
 		"/metrics":         "lucius_build_info{go=\"go1.26\",version=\"v1.2.3\"} 1\n",
 	}
@@ -61,21 +61,21 @@ func TestDoctor(t *testing.T) {
 	}{
 		"healthy": {func(map[string]any) {}, now.Add(-time.Second), 0},
 		"limited": {func(a map[string]any) {
-			a["/v1/jobs"] = refused(problem.Forbidden, "This requires the role read for all tenants; name a tenant_id of yours.")
-			a["/v1/commands"] = refused(problem.InvalidEnvelope, "")
-			a["/v1/admin/outbox"] = refused(problem.Forbidden, "This requires the role admin.")
-			a["/metrics"] = refused(problem.Forbidden, "This requires the role read or admin for all tenants.")
+			a["/v1/jobs"] = refused(apierror.Forbidden, "This requires the role read for all tenants; name a tenant_id of yours.")
+			a["/v1/commands"] = refused(apierror.InvalidEnvelope, "")
+			a["/v1/admin/outbox"] = refused(apierror.Forbidden, "This requires the role admin.")
+			a["/metrics"] = refused(apierror.Forbidden, "This requires the role read or admin for all tenants.")
 		}, now, 0},
 		"degraded": {func(a map[string]any) {
 			a["/readyz"] = api.Readiness{Status: "ready", Warnings: []string{"the circuit of topic global-bus-p3 is open", "1 dead letter"}}
 		}, now.Add(-10 * time.Second), cli.ExitFailed},
 		"unready": {func(a map[string]any) {
-			a["/readyz"] = refused(problem.StoreUnavailable, "The store takes no writes.")
+			a["/readyz"] = refused(apierror.StoreUnavailable, "The store takes no writes.")
 		}, now.Add(time.Minute), cli.ExitFailed},
-		"no-token": {func(a map[string]any) { a["/v1/jobs"] = refused(problem.Unauthenticated, "No valid token.") }, now, cli.ExitFailed},
+		"no-token": {func(a map[string]any) { a["/v1/jobs"] = refused(apierror.Unauthenticated, "No valid token.") }, now, cli.ExitFailed},
 		"no-role": {func(a map[string]any) {
 			for _, path := range []string{"/v1/jobs", "/v1/admin/outbox"} {
-				a[path] = refused(problem.Forbidden, "This requires the role.")
+				a[path] = refused(apierror.Forbidden, "This requires the role.")
 			}
 		}, now, cli.ExitFailed},
 		"no-server": {func(a map[string]any) { a["/healthz"] = "<html>" }, now, cli.ExitFailed},

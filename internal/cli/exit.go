@@ -17,7 +17,7 @@ import (
 	"syscall"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // The exit codes of all commands. ExitDefect is that of a server that stopped because it had
@@ -110,7 +110,7 @@ func refusal(response *http.Response, body []byte) error {
 	if err := json.Unmarshal(body, &p); err != nil || mediaType != "application/problem+json" || p.Code == "" {
 		return notLucius(response)
 	}
-	if p.Code == problem.Unauthenticated && response.Request.Header.Get("Authorization") == "" {
+	if p.Code == apierror.Unauthenticated && response.Request.Header.Get("Authorization") == "" {
 		p.Detail = "" // The detail is about headers, which help only programs.
 	}
 	return problemError(&p)
@@ -157,18 +157,18 @@ func exitCodeOf(status int32) int {
 }
 
 // hints say what to do about problems whose detail does not say it.
-var hints = map[problem.Code]string{
-	problem.Unauthenticated:   "give a token with --token-file, LUCIUS_TOKEN or a context",
-	problem.Forbidden:         "ask for a token that covers this",
-	problem.JobNotFound:       "check the id; lucius jobs list shows the jobs that you may read",
-	problem.RateLimited:       "wait a moment and repeat the command",
-	problem.TenantLimit:       "wait until jobs of the tenant have ended, and repeat the command",
-	problem.StoreUnavailable:  "repeat the command when it is back",
-	problem.BusUnavailable:    "repeat the command when it is back",
-	problem.IssuerUnavailable: "repeat the command when it is back",
-	problem.ShuttingDown:      "repeat the command",
-	problem.Conflict:          "repeat the command",
-	problem.Internal:          "the server's log says more",
+var hints = map[apierror.Code]string{
+	apierror.Unauthenticated:   "give a token with --token-file, LUCIUS_TOKEN or a context",
+	apierror.Forbidden:         "ask for a token that covers this",
+	apierror.JobNotFound:       "check the id; lucius jobs list shows the jobs that you may read",
+	apierror.RateLimited:       "wait a moment and repeat the command",
+	apierror.TenantLimit:       "wait until jobs of the tenant have ended, and repeat the command",
+	apierror.StoreUnavailable:  "repeat the command when it is back",
+	apierror.BusUnavailable:    "repeat the command when it is back",
+	apierror.IssuerUnavailable: "repeat the command when it is back",
+	apierror.ShuttingDown:      "repeat the command",
+	apierror.Conflict:          "repeat the command",
+	apierror.Internal:          "the server's log says more",
 }
 
 // unreachable returns the error for a request without a response.

@@ -15,14 +15,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // Each problem code has a sentence and an exit code.
 func TestErrors_OfTheServer(t *testing.T) {
 	t.Parallel()
 	var table strings.Builder
-	for _, code := range problem.Codes() {
+	for _, code := range apierror.Codes() {
 		if status := code.Status(); status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable {
 			continue // The command repeats such requests: see below.
 		}

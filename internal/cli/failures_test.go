@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 func TestFailures(t *testing.T) {
@@ -19,7 +19,7 @@ func TestFailures(t *testing.T) {
 		{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 1, Resolved: true, FirstAt: at(time.Hour), LastAt: at(time.Hour), SampleJobIds: []string{jobID}},
 	}}
 	server := newScripted(t, map[string][]any{
-		"GET /v1/admin/failures": {list}, "GET /v1/jobs/" + jobID: {failedJob()}, "GET /v1/jobs/purged": {problem.JobNotFound},
+		"GET /v1/admin/failures": {list}, "GET /v1/jobs/" + jobID: {failedJob()}, "GET /v1/jobs/purged": {apierror.JobNotFound},
 	})
 	l := newLine(t, server.url)
 	out, err := l.run(t, "failures", "--service", "ocr", "--code", "bad_scan", "--tenant", "tenant_a", "--step-type", "OCR",

@@ -15,7 +15,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 const jobID = "0198c5f2-4a00-7c3e-9d2a-5b1f0e6d7c8b"
@@ -126,7 +126,7 @@ func TestJobsControl(t *testing.T) {
 	cancelled := failedJob()
 	cancelled.State = api.JobStateCancelled
 	l := newLine(t, answers(t, map[string]any{
-		"POST /v1/jobs/a:cancel": cancelled, "POST /v1/jobs/b:cancel": problem.IllegalTransition, "POST /v1/jobs/c:cancel": cancelled,
+		"POST /v1/jobs/a:cancel": cancelled, "POST /v1/jobs/b:cancel": apierror.IllegalTransition, "POST /v1/jobs/c:cancel": cancelled,
 		"POST /v1/jobs/a:pause": cancelled, "POST /v1/jobs/a:resume": cancelled,
 	}))
 	const done = " job " + jobID + ": it is CANCELLED\n"

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // shows runs a command line whose only request, the target, gets that answer. It compares the
@@ -305,7 +305,7 @@ func TestWork(t *testing.T) {
 
 	for _, verb := range []string{"stall", "requeue"} {
 		path := "POST /v1/admin/work/w1:" + verb
-		server := newScripted(t, map[string][]any{path: {item}, "GET /v1/work/w1": {item}, "GET /v1/work/w2": {item}, "GET /v1/work/w3": {problem.WorkNotFound}})
+		server := newScripted(t, map[string][]any{path: {item}, "GET /v1/work/w1": {item}, "GET /v1/work/w2": {item}, "GET /v1/work/w3": {apierror.WorkNotFound}})
 		l := newLine(t, server.url)
 		asked := func(request int) (body api.AdminWorkRequest) {
 			t.Helper()
@@ -397,13 +397,13 @@ func TestDeadLetters(t *testing.T) {
 
 	// The bus fails in between: the output shows what was done.
 	failing := result
-	failing.Error = &api.Problem{Code: problem.BusUnavailable, Status: 503, Title: "The bus is unavailable"}
+	failing.Error = &api.Problem{Code: apierror.BusUnavailable, Status: 503, Title: "The bus is unavailable"}
 	server.answers[replay] = []any{failing}
 	out, err = l.run(t, "dead-letters", "replay", "3-1", "3-2", "3-3", "--yes")
 	if cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(out, "applied") {
 		t.Errorf("%v, %q", err, out)
 	}
-	server.answers[replay] = []any{problem.NotFound}
+	server.answers[replay] = []any{apierror.NotFound}
 	if _, err = l.run(t, "dead-letters", "replay", "3-1"); cli.ExitCode(err) != cli.ExitNotFound {
 		t.Errorf("without Service Bus: %v", err)
 	}
@@ -464,7 +464,7 @@ func TestInbox(t *testing.T) {
 		t.Error(err)
 	}
 	server.wantAsked(t, list+" state=waiting&limit=100", discard+` {"command_ids":["c-1"],"reason":"x"}`)
-	server.answers[list], server.answers[retry] = []any{problem.NotFound}, []any{problem.StoreUnavailable}
+	server.answers[list], server.answers[retry] = []any{apierror.NotFound}, []any{apierror.StoreUnavailable}
 	if _, err := l.run(t, "inbox", "list"); cli.ExitCode(err) != cli.ExitNotFound {
 		t.Errorf("without PostgreSQL: %v", err)
 	}

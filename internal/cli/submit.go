@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // submission holds the flags of lucius submit.
@@ -255,7 +255,7 @@ func (s *session) submitBatch(ctx context.Context, commands []command, results [
 	}
 	body.WriteString("]}")
 	answer, err := call[api.BatchResult](s.SubmitBatchWithBody(ctx, "application/json", &body))
-	if isRefused(err, problem.TooLarge, problem.InvalidJSON) { // One command may have spoiled the whole batch.
+	if isRefused(err, apierror.TooLarge, apierror.InvalidJSON) { // One command may have spoiled the whole batch.
 		if len(commands) == 1 {
 			results[0], err = s.submitAlone(ctx, commands[0].text)
 			return err
@@ -278,7 +278,7 @@ func (s *session) submitBatch(ctx context.Context, commands []command, results [
 }
 
 // isRefused reports whether an error is a problem with one of the codes.
-func isRefused(err error, codes ...problem.Code) bool {
+func isRefused(err error, codes ...apierror.Code) bool {
 	fault, ok := errors.AsType[*Error](err)
 	return ok && fault.Problem != nil && slices.Contains(codes, fault.Problem.Code)
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // intake is a server that accepts commands, one for each key. Its jobs have ended.
@@ -55,8 +55,8 @@ func (s *intake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(value)
 	}
-	for code, refused := range map[problem.Code]bool{
-		problem.TooLarge: len(body) > s.limit, problem.InvalidJSON: strings.Contains(string(body), `"doc_id":"a","doc_id":"b"`),
+	for code, refused := range map[apierror.Code]bool{
+		apierror.TooLarge: len(body) > s.limit, apierror.InvalidJSON: strings.Contains(string(body), `"doc_id":"a","doc_id":"b"`),
 	} {
 		if refused {
 			answer(code.Status(), api.Problem{Code: code, Title: code.Title(), Status: int32(code.Status())})
@@ -84,7 +84,7 @@ func (s *intake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *intake) take(text []byte) api.BatchItem {
-	refuse := func(code problem.Code, detail string) api.BatchItem {
+	refuse := func(code apierror.Code, detail string) api.BatchItem {
 		status := int32(code.Status())
 		return api.BatchItem{Status: status, Error: &api.Problem{Code: code, Title: code.Title(), Detail: detail, Status: status}}
 	}
@@ -95,9 +95,9 @@ func (s *intake) take(text []byte) api.BatchItem {
 	switch {
 	case s.busy > 0:
 		s.busy--
-		return refuse(problem.StoreUnavailable, "")
+		return refuse(apierror.StoreUnavailable, "")
 	case c.RequestType != "doc.ingest":
-		return refuse(problem.UnknownRequestType, "No protocol takes "+c.RequestType+".")
+		return refuse(apierror.UnknownRequestType, "No protocol takes "+c.RequestType+".")
 	case len(c.IdempotencyKey) == 0:
 		s.t.Errorf("a command without a key: %s", text)
 	}

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
@@ -62,7 +62,7 @@ func (c *checker) answeredPause(what, scope string, err error) {
 
 // checkRefusal checks that the error is one that a caller may get.
 func (c *checker) checkRefusal(what string, err error) {
-	var refused *problem.Error
+	var refused *apierror.Error
 	var unfit *ledger.NotRerunnableError
 	switch {
 	case unknown(err), errors.Is(err, ledger.ErrJobNotFound), errors.Is(err, ledger.ErrTenantLimit),
@@ -125,8 +125,8 @@ func (c *checker) checkDone(op *operation) {
 // answeredVerb checks the answer to a worker on the pull queue.
 func (c *checker) answeredVerb(began int, op *operation, workID, requestID string, err error) {
 	name := workID + " " + requestID
-	refused, _ := errors.AsType[*problem.Error](err)
-	gone := refused != nil && refused.Code == problem.WorkNotFound
+	refused, _ := errors.AsType[*apierror.Error](err)
+	gone := refused != nil && refused.Code == apierror.WorkNotFound
 	remembered := c.doneBefore(name, began) && time.Since(c.reports[name].at) < lifecycle.MinMemory
 	switch {
 	case err == nil:

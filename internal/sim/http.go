@@ -8,8 +8,8 @@ import (
 	"net/http/httptest"
 	"strings"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // fields is a JSON object in a request.
@@ -50,21 +50,21 @@ func (r *request) post(path string, body fields, into any) error {
 // problemError returns the error that a problem response represents.
 func problemError(status int, data []byte) error {
 	var p struct {
-		Code   problem.Code `json:"code"`
-		Status int          `json:"status"`
-		Detail string       `json:"detail"`
+		Code   apierror.Code `json:"code"`
+		Status int           `json:"status"`
+		Detail string        `json:"detail"`
 	}
 	if err := json.Unmarshal(data, &p); err != nil || p.Status != status || p.Code.Status() != status {
 		return fmt.Errorf("the response with status %d has the body %q, which is not a problem of this API", status, data)
 	}
 	switch p.Code {
-	case problem.IdempotencyMismatch:
+	case apierror.IdempotencyMismatch:
 		return ledger.ErrIdempotencyMismatch
-	case problem.TenantLimit:
+	case apierror.TenantLimit:
 		return ledger.ErrTenantLimit
-	case problem.JobNotFound:
+	case apierror.JobNotFound:
 		return ledger.ErrJobNotFound
 	default:
-		return &problem.Error{Code: p.Code, Detail: p.Detail}
+		return &apierror.Error{Code: p.Code, Detail: p.Detail}
 	}
 }

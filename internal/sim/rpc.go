@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -125,8 +125,8 @@ func (w *world) admit(start int) reply {
 
 // unknown reports whether an error leaves the outcome of the request open.
 func unknown(err error) bool {
-	if known, ok := errors.AsType[*problem.Error](err); ok {
-		return known.Code == problem.StoreUnavailable
+	if known, ok := errors.AsType[*apierror.Error](err); ok {
+		return known.Code == apierror.StoreUnavailable
 	}
 	return errors.Is(err, errLost) || errors.Is(err, tablestore.ErrUnknown) || errors.Is(err, tablestore.ErrUnavailable)
 }

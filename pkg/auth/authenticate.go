@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // maxToken is the longest bearer token, in bytes.
@@ -64,7 +64,7 @@ var loopback = NewCaller("loopback", ByLoopback,
 // Authenticate returns the caller of the request: by its bearer token if it has one,
 // else by its client certificate. Call it for every operation that is not public.
 //
-// The error is a [problem.Error] that wraps [ErrNoCredential], [ErrInvalidCredential],
+// The error is a [apierror.Error] that wraps [ErrNoCredential], [ErrInvalidCredential],
 // [ErrIssuerUnavailable] or [ErrCrossSite]. [Challenge] returns the header for it.
 func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	if !a.Configured() {
@@ -78,8 +78,8 @@ func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	if _, sent := r.Header["Authorization"]; sent {
 		caller, err = a.byBearer(r)
 	} else if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 {
-		return Caller{}, &problem.Error{
-			Code: problem.Unauthenticated, Detail: "Send a token in the header Authorization: Bearer.", Err: ErrNoCredential,
+		return Caller{}, &apierror.Error{
+			Code: apierror.Unauthenticated, Detail: "Send a token in the header Authorization: Bearer.", Err: ErrNoCredential,
 		}
 	} else if caller, err = a.cfg.File.byCertificate(r.TLS.VerifiedChains[0][0]); err == nil {
 		// A browser attaches a certificate to the requests of any web page, but never
@@ -88,14 +88,14 @@ func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 	}
 	switch {
 	case errors.Is(err, ErrIssuerUnavailable):
-		return Caller{}, &problem.Error{
-			Code: problem.IssuerUnavailable, RetryAfter: 5 * time.Second, Err: err,
+		return Caller{}, &apierror.Error{
+			Code: apierror.IssuerUnavailable, RetryAfter: 5 * time.Second, Err: err,
 			Detail: "The token cannot be checked at the moment: its issuer does not answer. Send the request again.",
 		}
 	case err != nil:
 		// The client is not told why: the credential could be stolen or guessed.
-		return Caller{}, &problem.Error{
-			Code: problem.Unauthenticated, Detail: "The credential is not valid.", Err: fmt.Errorf("%w: %w", ErrInvalidCredential, err),
+		return Caller{}, &apierror.Error{
+			Code: apierror.Unauthenticated, Detail: "The credential is not valid.", Err: fmt.Errorf("%w: %w", ErrInvalidCredential, err),
 		}
 	}
 	return caller, nil
@@ -126,7 +126,7 @@ func (a *Authenticator) byBearer(r *http.Request) (Caller, error) {
 func Challenge(err error) string {
 	const realm = `Bearer realm="lucius"`
 	switch {
-	case err == nil || problem.From(err).Code != problem.Unauthenticated:
+	case err == nil || apierror.From(err).Code != apierror.Unauthenticated:
 		return ""
 	case errors.Is(err, ErrInvalidCredential):
 		return realm + `, error="invalid_token"`
@@ -161,7 +161,7 @@ func (a *Authenticator) checkHost(hostPort string) error {
 }
 
 func crossSite(detail string, err error) error {
-	return &problem.Error{Code: problem.Forbidden, Detail: detail, Err: fmt.Errorf("%w: %w", ErrCrossSite, err)}
+	return &apierror.Error{Code: apierror.Forbidden, Detail: detail, Err: fmt.Errorf("%w: %w", ErrCrossSite, err)}
 }
 
 // ErrExposed is returned for an address that other hosts could reach if no credential

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // request returns a request with these headers, given as name and value in turn.
@@ -122,9 +122,9 @@ func refused(t *testing.T, caller auth.Caller, err, reason error) {
 		auth.ErrInvalidCredential: {"unauthenticated", "The credential is not valid.", `Bearer realm="lucius", error="invalid_token"`},
 		auth.ErrNoCredential:      {"unauthenticated", "Send a token in the header Authorization: Bearer.", `Bearer realm="lucius"`},
 		auth.ErrIssuerUnavailable: {"issuer_unavailable", "The token cannot be checked at the moment: its issuer does not answer. Send the request again.", ""},
-		auth.ErrCrossSite:         {"forbidden", problem.From(err).Detail, ""},
+		auth.ErrCrossSite:         {"forbidden", apierror.From(err).Detail, ""},
 	}[reason]
-	fault := problem.From(err)
+	fault := apierror.From(err)
 	if got := [3]string{string(fault.Code), fault.Detail, auth.Challenge(err)}; got != told {
 		t.Errorf("the client is told %q, want %q", got, told)
 	}

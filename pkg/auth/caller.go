@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // Role is a kind of permission. Roles do not imply each other.
@@ -214,7 +214,7 @@ func (c Caller) Reach(named []string) (Reach, error) {
 		all = append(slices.Clone(granted), "") // The empty name stands for all other services.
 	}
 	if len(all) == 0 {
-		return Reach{}, problem.Newf(problem.Forbidden, "This requires the role %s.", Platform)
+		return Reach{}, apierror.Newf(apierror.Forbidden, "This requires the role %s.", Platform)
 	}
 	if reach, even := c.reachOf(all); even {
 		if every {
@@ -224,7 +224,7 @@ func (c Caller) Reach(named []string) (Reach, error) {
 	}
 	reach, even := c.reachOf(named)
 	if !even || len(named) == 0 {
-		return Reach{}, problem.Newf(problem.Forbidden,
+		return Reach{}, apierror.Newf(apierror.Forbidden,
 			"The role platform covers different tenants for different services: claim for services with the same tenants.")
 	}
 	if len(reach.Services) == 0 { // The caller serves none of the named services.

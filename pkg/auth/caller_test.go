@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestParseGrant(t *testing.T) {
@@ -145,7 +145,7 @@ func TestCaller_Reach(t *testing.T) {
 		grants []string
 		named  []string
 		want   reach
-		code   problem.Code
+		code   apierror.Code
 	}{
 		{"everything", []string{"platform:*"}, nil, reach{}, ""},
 		{"everything, of one service", []string{"platform:*"}, []string{"ocr"}, reach{}, ""},
@@ -159,13 +159,13 @@ func TestCaller_Reach(t *testing.T) {
 		{"a grant within another", []string{"platform:*", "platform:a:ocr"}, nil, reach{}, ""},
 		{"another service is not there", []string{"platform:a:ocr"}, []string{"embed"}, reach{[]string{"a"}, []string{"ocr"}}, ""},
 		{"of two one is not there", []string{"platform:a:ocr"}, []string{"embed", "ocr"}, reach{[]string{"a"}, []string{"ocr"}}, ""},
-		{"uneven", []string{"platform:a:ocr", "platform:b:embed"}, nil, reach{}, problem.Forbidden},
+		{"uneven", []string{"platform:a:ocr", "platform:b:embed"}, nil, reach{}, apierror.Forbidden},
 		{
 			"uneven, and one is named", []string{"platform:a:ocr", "platform:b:embed"}, []string{"embed"},
 			reach{[]string{"b"}, []string{"embed"}}, "",
 		},
-		{"uneven, and both are named", []string{"platform:a:ocr", "platform:b:embed"}, []string{"embed", "ocr"}, reach{}, problem.Forbidden},
-		{"uneven with the rest", []string{"platform:a", "platform:b:ocr"}, nil, reach{}, problem.Forbidden},
+		{"uneven, and both are named", []string{"platform:a:ocr", "platform:b:embed"}, []string{"embed", "ocr"}, reach{}, apierror.Forbidden},
+		{"uneven with the rest", []string{"platform:a", "platform:b:ocr"}, nil, reach{}, apierror.Forbidden},
 		{
 			"uneven with the rest, and one is named", []string{"platform:a", "platform:b:ocr"}, []string{"ocr"},
 			reach{[]string{"a", "b"}, []string{"ocr"}}, "",
@@ -178,14 +178,14 @@ func TestCaller_Reach(t *testing.T) {
 			"uneven, and another is named", []string{"platform:a:ocr", "platform:b:embed"}, []string{"other"},
 			reach{[]string{"b"}, []string{"embed"}}, "",
 		},
-		{"no platform", []string{"admin:*"}, nil, reach{}, problem.Forbidden},
-		{"no platform, and one is named", []string{"admin:*"}, []string{"ocr"}, reach{}, problem.Forbidden},
+		{"no platform", []string{"admin:*"}, nil, reach{}, apierror.Forbidden},
+		{"no platform, and one is named", []string{"admin:*"}, []string{"ocr"}, reach{}, apierror.Forbidden},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			caller := auth.NewCaller("c", auth.ByToken, grants(t, test.grants...)...)
 			got, err := caller.Reach(test.named)
-			if (err != nil) != (test.code != "") || err != nil && problem.From(err).Code != test.code {
+			if (err != nil) != (test.code != "") || err != nil && apierror.From(err).Code != test.code {
 				t.Fatalf("answered %v, want %q", err, test.code)
 			}
 			if diff := cmp.Diff(test.want, got); diff != "" {

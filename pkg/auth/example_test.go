@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // A transport checks an operation on a job.
@@ -19,7 +19,7 @@ func ExampleRule() {
 	}
 
 	submit, _ := auth.RuleFor(http.MethodPost, "/v1/commands")
-	fmt.Println(problem.From(submit.Admit(caller)).Detail)
+	fmt.Println(apierror.From(submit.Admit(caller)).Detail)
 	// Output:
 	// <nil>
 	// tenant_a true

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/time/rate"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // maxLimited is how many keys a [Limiter] remembers. It should exceed the number of
@@ -98,7 +98,7 @@ func (l *Limiter) Check(what, key string, now time.Time) error {
 		return nil
 	}
 	reservation.CancelAt(now)
-	return &problem.Error{
-		Code: problem.RateLimited, Detail: "The " + what + " sends too many requests.", RetryAfter: retryAfter,
+	return &apierror.Error{
+		Code: apierror.RateLimited, Detail: "The " + what + " sends too many requests.", RetryAfter: retryAfter,
 	}
 }

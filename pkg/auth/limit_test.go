@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func limiter(t *testing.T, cfg auth.LimitConfig) *auth.Limiter {
@@ -23,7 +23,7 @@ func limiter(t *testing.T, cfg auth.LimitConfig) *auth.Limiter {
 // take counts a request, and returns after how long a refused one may be sent again.
 func take(l *auth.Limiter, key string, now time.Time) time.Duration {
 	if err := l.Check("caller", key, now); err != nil {
-		return problem.From(err).RetryAfter
+		return apierror.From(err).RetryAfter
 	}
 	return 0
 }
@@ -92,8 +92,8 @@ func TestLimiter_Check(t *testing.T) {
 	if err := l.Check("tenant", "a", noon); err != nil {
 		t.Errorf("the first request: %v", err)
 	}
-	fault := problem.From(l.Check("tenant", "a", noon))
-	if fault.Code != problem.RateLimited || fault.RetryAfter != 10*time.Second || fault.Detail != "The tenant sends too many requests." {
+	fault := apierror.From(l.Check("tenant", "a", noon))
+	if fault.Code != apierror.RateLimited || fault.RetryAfter != 10*time.Second || fault.Detail != "The tenant sends too many requests." {
 		t.Errorf("answered %+v", fault)
 	}
 	if err := (*auth.Limiter)(nil).Check("tenant", "a", noon); err != nil {

@@ -4,7 +4,7 @@ import (
 	"net/http"
 	"slices"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // Scope says for which tenants an operation needs the role.
@@ -67,7 +67,7 @@ func (r Rule) Admit(c Caller) error {
 	if r.Scope == Public || slices.ContainsFunc(r.Roles, allowed) {
 		return nil
 	}
-	return problem.Newf(problem.Forbidden, "This requires the role %s%s.", oneOf(r.Roles), extent)
+	return apierror.Newf(apierror.Forbidden, "This requires the role %s%s.", oneOf(r.Roles), extent)
 }
 
 // Allows reports whether the caller may call the operation for the tenant. The empty
@@ -97,9 +97,9 @@ func (r Rule) Check(c Caller, tenant string) error {
 	case r.Allows(c, tenant):
 		return nil
 	case tenant == "":
-		return problem.Newf(problem.Forbidden, "This requires the role %s for all tenants; name a tenant_id of yours.", oneOf(r.Roles))
+		return apierror.Newf(apierror.Forbidden, "This requires the role %s for all tenants; name a tenant_id of yours.", oneOf(r.Roles))
 	default:
-		return problem.Newf(problem.Forbidden, "This requires the role %s for the tenant.", oneOf(r.Roles))
+		return apierror.Newf(apierror.Forbidden, "This requires the role %s for the tenant.", oneOf(r.Roles))
 	}
 }
 

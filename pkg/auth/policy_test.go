@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 var update = flag.Bool("update", false, "rewrite the table in docs/access.md")
@@ -144,14 +144,14 @@ func TestRule_ByScope(t *testing.T) {
 		{"getOverview", all, true, true, true, true},
 	} {
 		rule := ruleOf(t, test.operation)
-		if err := rule.Admit(test.caller); test.admitted != (err == nil) || err != nil && problem.From(err).Code != problem.Forbidden {
+		if err := rule.Admit(test.caller); test.admitted != (err == nil) || err != nil && apierror.From(err).Code != apierror.Forbidden {
 			t.Errorf("%s admits %q: %v", test.operation, test.caller.Name(), err)
 		}
 		for tenant, want := range map[string]bool{"a": test.a, "b": test.b, "": test.any} {
 			if got := rule.Allows(test.caller, tenant); got != want {
 				t.Errorf("%s allows %q for %q: %t", test.operation, test.caller.Name(), tenant, got)
 			}
-			if err := rule.Check(test.caller, tenant); want != (err == nil) || err != nil && problem.From(err).Code != problem.Forbidden {
+			if err := rule.Check(test.caller, tenant); want != (err == nil) || err != nil && apierror.From(err).Code != apierror.Forbidden {
 				t.Errorf("%s checks %q for %q: %v", test.operation, test.caller.Name(), tenant, err)
 			}
 		}

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -149,13 +149,13 @@ func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) erro
 			return err
 		}
 	}
-	reason := problem.From(ledger.Problem(err))
-	if item.Detail = reason.Detail; reason.Code == problem.JobNotFound || reason.Code == problem.IllegalTransition {
+	reason := apierror.From(ledger.Problem(err))
+	if item.Detail = reason.Detail; reason.Code == apierror.JobNotFound || reason.Code == apierror.IllegalTransition {
 		item.Outcome = ItemSkipped
 		return nil
 	}
 	w.cfg.Logger.ErrorContext(ctx, "job of an operation not changed", item.fields().With("operation_id", w.op.ID, "error", err)...)
-	if item.Outcome = ItemFailed; reason.Code == problem.Internal {
+	if item.Outcome = ItemFailed; reason.Code == apierror.Internal {
 		item.Detail = "The change failed for an internal reason, which is in the log."
 	}
 	return nil

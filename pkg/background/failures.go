@@ -227,7 +227,7 @@ type tally struct {
 // It counts index entries, which are written before the commit that ends the job or makes
 // its rerun. So it reads the jobs of the first 2,000 entries whose commit may be under way,
 // and all samples. It trusts the other entries, a few of which may be left from commits that
-// lost a race. The errors are [*problem.Error]s.
+// lost a race. The errors are [*apierror.Error]s.
 func (s *Operations) Groups(ctx context.Context, f Filter, resolved bool) (report FailureReport, err error) {
 	defer func() { err = ledger.Problem(err) }()
 	if first, second := f.contradiction(); first != "" {

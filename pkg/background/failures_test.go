@@ -11,9 +11,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -358,14 +358,14 @@ func TestGroups_ErrorsAreProblems(t *testing.T) {
 	} {
 		faults.Plan(storetest.Fault{Call: test.call, Nth: test.nth})
 		_, err := w.Groups(t.Context(), background.Filter{TenantID: ""}, false)
-		if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.StoreUnavailable {
+		if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.StoreUnavailable {
 			t.Errorf("%s: %v", name, err)
 		}
 		faults.Clear()
 	}
 	now := time.Now()
 	_, err := w.Groups(t.Context(), background.Filter{CreatedAfter: now, CreatedBefore: now}, false)
-	if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.InvalidEnvelope {
+	if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.InvalidEnvelope {
 		t.Errorf("an impossible filter: %v", err)
 	}
 }

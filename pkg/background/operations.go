@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -116,7 +116,7 @@ type OperationPage struct {
 
 // Create stores an operation with the jobs that it selects, which a [Bulk] then changes.
 // While an operation is kept, a call with the same kind and key returns it; without a key,
-// each call creates a new one. The errors are [*problem.Error]s: invalid_envelope for an
+// each call creates a new one. The errors are [*apierror.Error]s: invalid_envelope for an
 // invalid request, idempotency_mismatch if the key was used for another request. After any
 // other error the caller may repeat the request under its key.
 func (s *Operations) Create(ctx context.Context, key string, r BulkRequest) (Operation, error) {
@@ -149,7 +149,7 @@ func (s *Operations) Create(ctx context.Context, key string, r BulkRequest) (Ope
 func (s *Operations) existing(ctx context.Context, op *Operation) (Operation, error) {
 	found, err := s.read(ctx, op.ID)
 	if err == nil && found.digest != op.digest {
-		return Operation{}, problem.Newf(problem.IdempotencyMismatch,
+		return Operation{}, apierror.Newf(apierror.IdempotencyMismatch,
 			"The idempotency key was used for another operation before.")
 	}
 	return found, err
@@ -237,7 +237,7 @@ const itemPage = 1000
 
 // Get returns an operation with at most limit items: those with the outcome, unless it is
 // empty, after the page whose Next is after, unless that is empty. The errors are
-// [*problem.Error]s, not_found if there is no such operation.
+// [*apierror.Error]s, not_found if there is no such operation.
 func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, limit int, after string) (OperationPage, error) {
 	from := 0
 	if after != "" {
@@ -282,7 +282,7 @@ func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, li
 
 // List returns one page of operations, newest first, and the position to continue after,
 // empty at the end. It lists one kind, unless kind is empty, and the operations whose filter
-// names the tenant, unless tenantID is empty. The errors are [*problem.Error]s.
+// names the tenant, unless tenantID is empty. The errors are [*apierror.Error]s.
 func (s *Operations) List(ctx context.Context, kind Kind, tenantID string, limit int, after string) ([]Operation, string, error) {
 	rows, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{Table: s.cfg.Table, Partition: operationsPartition})
 	if err != nil {
@@ -313,7 +313,7 @@ func (o *Operation) sortKey() string {
 
 // Cancel stops an operation. Once it has returned, no job is started; those being changed at
 // that moment are finished, and nothing is undone. An operation that has ended does not
-// change. The errors are [*problem.Error]s, not_found if there is no such operation.
+// change. The errors are [*apierror.Error]s, not_found if there is no such operation.
 func (s *Operations) Cancel(ctx context.Context, id string) (Operation, error) {
 	op, err := s.update(ctx, id, func(op *Operation) (bool, error) {
 		if op.State != OperationRunning {
@@ -326,7 +326,7 @@ func (s *Operations) Cancel(ctx context.Context, id string) (Operation, error) {
 }
 
 // errNoOperation is returned if there is no operation with the id.
-var errNoOperation = problem.Newf(problem.NotFound, "There is no such operation.")
+var errNoOperation = apierror.Newf(apierror.NotFound, "There is no such operation.")
 
 // read returns the operation, or [errNoOperation].
 func (s *Operations) read(ctx context.Context, id string) (Operation, error) {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -93,8 +93,8 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 		"/created_after":     {Filter: background.Filter{CreatedAfter: now, CreatedBefore: now}},
 	} {
 		_, err := service.Create(t.Context(), "", r)
-		told, ok := errors.AsType[*problem.Error](err)
-		if !ok || told.Code != problem.InvalidEnvelope || told.Errors[0].Pointer != strings.TrimSpace(pointer) {
+		told, ok := errors.AsType[*apierror.Error](err)
+		if !ok || told.Code != apierror.InvalidEnvelope || told.Errors[0].Pointer != strings.TrimSpace(pointer) {
 			t.Errorf("%s: %v", pointer, err)
 		}
 	}
@@ -126,7 +126,7 @@ func TestCreate_IsIdempotentUnderAKey(t *testing.T) {
 				t.Errorf("%d rows, want the HEAD alone", len(rows))
 			}
 			_, err := service.Create(t.Context(), "key", background.BulkRequest{All: true, Reason: "another"})
-			if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.IdempotencyMismatch {
+			if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.IdempotencyMismatch {
 				t.Errorf("another request under the key: %v", err)
 			}
 			if other := create(t, service, "", background.BulkRequest{Reason: "why"}); other.ID == ops[0].ID {
@@ -168,7 +168,7 @@ func TestCreate_SurvivesAnySingleFault(t *testing.T) {
 					faults.Plan(fault)
 					first, err := service.Create(t.Context(), "key", background.BulkRequest{All: true})
 					faults.Clear()
-					if told, ok := errors.AsType[*problem.Error](err); err != nil && (!ok || told.Code != problem.StoreUnavailable) {
+					if told, ok := errors.AsType[*apierror.Error](err); err != nil && (!ok || told.Code != apierror.StoreUnavailable) {
 						t.Errorf("told %v", err)
 					}
 					op := create(t, service, "key", background.BulkRequest{})
@@ -201,21 +201,21 @@ func TestGetAndCancel_ReportAMissingOperation(t *testing.T) {
 	op := create(t, service, "", background.BulkRequest{JobIDs: []string{"a"}})
 	for name, test := range map[string]struct {
 		err  error
-		code problem.Code
+		code apierror.Code
 	}{
-		"get":                {get("no such/one", ""), problem.NotFound},
-		"cancel":             {stop(), problem.NotFound},
-		"a made-up token":    {get(op.ID, "x"), problem.InvalidEnvelope},
-		"a negative token":   {get(op.ID, "-1"), problem.InvalidEnvelope},
-		"a token far beyond": {get(op.ID, "10000"), problem.InvalidEnvelope},
+		"get":                {get("no such/one", ""), apierror.NotFound},
+		"cancel":             {stop(), apierror.NotFound},
+		"a made-up token":    {get(op.ID, "x"), apierror.InvalidEnvelope},
+		"a negative token":   {get(op.ID, "-1"), apierror.InvalidEnvelope},
+		"a token far beyond": {get(op.ID, "10000"), apierror.InvalidEnvelope},
 	} {
-		if told, ok := errors.AsType[*problem.Error](test.err); !ok || told.Code != test.code {
+		if told, ok := errors.AsType[*apierror.Error](test.err); !ok || told.Code != test.code {
 			t.Errorf("%s: %v", name, test.err)
 		}
 	}
 	for n := range 2 {
 		faults.Plan(storetest.Fault{Nth: n + 1})
-		if told, ok := errors.AsType[*problem.Error](get(op.ID, "")); !ok || told.Code != problem.StoreUnavailable {
+		if told, ok := errors.AsType[*apierror.Error](get(op.ID, "")); !ok || told.Code != apierror.StoreUnavailable {
 			t.Errorf("get without the store: %v", told)
 		}
 	}

@@ -14,9 +14,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -202,8 +202,8 @@ func (r *BulkRequest) digest() string {
 
 // invalidRequest returns the problem of a request with one violation.
 func invalidRequest(pointer, message string) error {
-	return &problem.Error{
-		Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Pointer: pointer, Message: message}},
+	return &apierror.Error{
+		Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{Pointer: pointer, Message: message}},
 	}
 }
 

@@ -13,10 +13,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
@@ -126,7 +126,7 @@ func TestPreview_CountsAllAndShowsTen(t *testing.T) {
 		t.Errorf("of named jobs: %+v, %v", named, err)
 	}
 	_, err = w.Preview(t.Context(), background.BulkRequest{Kind: background.KindPause})
-	if told, ok := errors.AsType[*problem.Error](err); !ok || told.Code != problem.InvalidEnvelope {
+	if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.InvalidEnvelope {
 		t.Errorf("of nothing: %v", err)
 	}
 }

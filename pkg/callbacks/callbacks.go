@@ -98,7 +98,7 @@ func New(cfg Config) *Service {
 }
 
 // Apply applies a callback to its job, and records one that the job refuses. The errors
-// are [*problem.Error]s.
+// are [*apierror.Error]s.
 func (s *Service) Apply(ctx context.Context, c Callback) (Answer, error) {
 	ctx = ledger.WithCaller(ctx, c.Caller)
 	result, err := s.cfg.Ledger.Change(ctx, c.JobID, c.Event, ledger.By(ledger.ActorPlatform, c.RequestID), ledger.InTenant(c.TenantID))

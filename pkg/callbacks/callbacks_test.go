@@ -9,10 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -195,7 +195,7 @@ func TestService_AWrongLeaseIsNamed(t *testing.T) {
 	right := w.pair.LeaseID
 	w.pair.LeaseID = "guessed"
 	_, err := w.apply(t.Context(), w.ack())
-	if told := problem.From(err).Summary(); told != `lease_id is not the lease of attempt 1 of step "one"` || strings.Contains(told, right) {
+	if told := apierror.From(err).Summary(); told != `lease_id is not the lease of attempt 1 of step "one"` || strings.Contains(told, right) {
 		t.Errorf("told %q", told)
 	}
 }
@@ -205,54 +205,54 @@ func TestService_RefusalsHaveTheirCodes(t *testing.T) {
 	tests := []struct {
 		name string
 		call func(*worker) error
-		code problem.Code
+		code apierror.Code
 	}{
 		{"a guessed lease", func(w *worker) error {
 			w.pair.LeaseID = "guessed"
 			_, err := w.apply(t.Context(), w.ack())
 			return err
-		}, problem.StaleAttempt},
+		}, apierror.StaleAttempt},
 		{"another attempt", func(w *worker) error {
 			w.pair.AttemptNo = 2
 			_, err := w.apply(t.Context(), w.heartbeat())
 			return err
-		}, problem.StaleAttempt},
+		}, apierror.StaleAttempt},
 		{"an unknown step", func(w *worker) error {
 			w.StepID = "two"
 			_, err := w.apply(t.Context(), w.ack())
 			return err
-		}, problem.StepNotFound},
+		}, apierror.StepNotFound},
 		{"an unknown job", func(w *worker) error {
 			w.JobID = "gone"
 			_, err := w.apply(t.Context(), w.ack())
 			return err
-		}, problem.JobNotFound},
+		}, apierror.JobNotFound},
 		{"another tenant's job", func(w *worker) error {
 			w.TenantID = "tenant_b"
 			_, err := w.apply(t.Context(), w.ack())
 			return err
-		}, problem.JobNotFound},
+		}, apierror.JobNotFound},
 		{"a contradiction", func(w *worker) error {
 			if _, err := w.apply(t.Context(), w.result(statemachine.ResultFailedRetry)); err != nil {
 				return err
 			}
 			_, err := w.apply(t.Context(), w.result(statemachine.ResultSucceeded))
 			return err
-		}, problem.ContradictoryResult},
+		}, apierror.ContradictoryResult},
 		{"a heartbeat after the end", func(w *worker) error {
 			if _, err := w.apply(t.Context(), w.result(statemachine.ResultSucceeded)); err != nil {
 				return err
 			}
 			_, err := w.apply(t.Context(), w.heartbeat())
 			return err
-		}, problem.IllegalTransition},
+		}, apierror.IllegalTransition},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			w, _ := setup(t)
 			err := test.call(w)
-			if known, ok := errors.AsType[*problem.Error](err); !ok || known.Code != test.code {
+			if known, ok := errors.AsType[*apierror.Error](err); !ok || known.Code != test.code {
 				t.Errorf("answered %v, want %s", err, test.code)
 			}
 		})

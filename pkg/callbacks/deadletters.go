@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // UnreadTopic is a topic whose replies cannot be read now.
@@ -46,14 +46,14 @@ type HandledDeadLetter struct {
 	ID      string
 	Outcome DeadLetterOutcome
 	// Cause is why it was refused or kept.
-	Cause *problem.Error
+	Cause *apierror.Error
 }
 
 // MaxDeadLetters is the most dead letters that are handled at once.
 const MaxDeadLetters = 100
 
 // DeadLetters is the way out of the reply topics' dead-letter queues. Its errors are
-// [*problem.Error]s with the code bus_unavailable, or invalid_envelope for a malformed id.
+// [*apierror.Error]s with the code bus_unavailable, or invalid_envelope for a malformed id.
 type DeadLetters interface {
 	// List returns at most that many dead letters after an id, by lane and age, and the
 	// id to continue after, empty at the end. It leaves them as they are.

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -32,16 +32,16 @@ const (
 // second after it are collected and written together by [Service.RunOnce], so that a
 // worker that repeats itself in a loop costs its job one write a second.
 func (s *Service) reject(ctx context.Context, c *Callback, job *statemachine.Job, err error) {
-	refused, ok := errors.AsType[*problem.Error](err)
+	refused, ok := errors.AsType[*apierror.Error](err)
 	if !ok {
 		return
 	}
 	kind := strings.ToUpper(c.Event.Name())
 	switch refused.Code {
-	case problem.JobNotFound, problem.StepNotFound:
+	case apierror.JobNotFound, apierror.StepNotFound:
 		s.cfg.Rejected(kind, string(refused.Code))
 		return
-	case problem.StaleAttempt, problem.ContradictoryResult, problem.IllegalTransition:
+	case apierror.StaleAttempt, apierror.ContradictoryResult, apierror.IllegalTransition:
 		s.cfg.Rejected(kind, string(refused.Code))
 	default:
 		return

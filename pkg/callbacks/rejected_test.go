@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -73,10 +73,10 @@ func recording(t *testing.T) (*worker, *ledger.Ledger, *recordStore, *counts) {
 }
 
 // refused applies an event that must be refused with that code.
-func (w *worker) refused(t *testing.T, event statemachine.Event, code problem.Code) {
+func (w *worker) refused(t *testing.T, event statemachine.Event, code apierror.Code) {
 	t.Helper()
 	_, err := w.apply(t.Context(), event)
-	if refused, ok := errors.AsType[*problem.Error](err); !ok || refused.Code != code {
+	if refused, ok := errors.AsType[*apierror.Error](err); !ok || refused.Code != code {
 		t.Fatalf("%s: %v, want %s", event.Name(), err, code)
 	}
 }
@@ -104,17 +104,17 @@ func TestReject_EachRefusedCallbackIsRecorded(t *testing.T) {
 		}
 		w.report = statemachine.Report{Timestamp: "2026-01-27T10:02:00.000Z", CorrelationID: "corr"}
 		w.pair.AttemptNo = 7
-		w.refused(t, w.heartbeat(), problem.StaleAttempt)
+		w.refused(t, w.heartbeat(), apierror.StaleAttempt)
 		w.pair = pair
 		if _, err := w.apply(t.Context(), w.result(statemachine.ResultSucceeded)); err != nil {
 			t.Fatal(err)
 		}
 		w.pass(t)
-		w.refused(t, w.result(statemachine.ResultFailedFinal), problem.ContradictoryResult)
-		w.refused(t, w.heartbeat(), problem.IllegalTransition)
+		w.refused(t, w.result(statemachine.ResultFailedFinal), apierror.ContradictoryResult)
+		w.refused(t, w.heartbeat(), apierror.IllegalTransition)
 		w.pair.LeaseID = "another"
 		w.pass(t)
-		w.refused(t, w.ack(), problem.StaleAttempt)
+		w.refused(t, w.ack(), apierror.StaleAttempt)
 		w.pass(t)
 
 		digest := statemachine.LeaseDigest(pair.LeaseID)
@@ -136,9 +136,9 @@ func TestReject_EachRefusedCallbackIsRecorded(t *testing.T) {
 			t.Errorf("%d more, %v (-want +got):\n%s", got.More, err, diff)
 		}
 		w.StepID = "unknown"
-		w.refused(t, w.ack(), problem.StepNotFound)
+		w.refused(t, w.ack(), apierror.StepNotFound)
 		w.JobID = "unknown"
-		w.refused(t, w.ack(), problem.JobNotFound)
+		w.refused(t, w.ack(), apierror.JobNotFound)
 		if diff := cmp.Diff(map[string]int{
 			"HEARTBEAT stale_attempt": 1, "RESULT contradictory_result": 1, "HEARTBEAT illegal_transition": 1, "ACK stale_attempt": 1,
 			"ACK step_not_found": 1, "ACK job_not_found": 1,
@@ -169,7 +169,7 @@ func TestReject_ALoopingWorkerCostsLittle(t *testing.T) {
 				w.pair.LeaseID = "guessed"
 				for i := range times {
 					test.next(w, i)
-					w.refused(t, w.ack(), problem.StaleAttempt)
+					w.refused(t, w.ack(), apierror.StaleAttempt)
 					if i == 0 {
 						if got, err := l.Rejected(t.Context(), w.JobID); err != nil || len(got.Kept) != 1 {
 							t.Errorf("the first is not recorded at once: %+v, %v", got, err)
@@ -204,13 +204,13 @@ func TestReject_ARecordThatFailsIsCounted(t *testing.T) {
 		w.pair.LeaseID = "guessed"
 		store.down.Store(true)
 		for range 3 {
-			w.refused(t, w.ack(), problem.StaleAttempt)
+			w.refused(t, w.ack(), apierror.StaleAttempt)
 		}
 		if err := w.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) || told.unrecorded != 3 {
 			t.Errorf("%d unrecorded, %v", told.unrecorded, err)
 		}
 		store.down.Store(false)
-		w.refused(t, w.ack(), problem.StaleAttempt)
+		w.refused(t, w.ack(), apierror.StaleAttempt)
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
 		if err := w.RunOnce(canceled); !errors.Is(err, context.Canceled) {
@@ -241,8 +241,8 @@ func TestRunOnce_RecordsJobsConcurrently(t *testing.T) {
 			jobs = append(jobs, accepted.Job.ID)
 		}
 		for _, w.JobID = range jobs {
-			w.refused(t, w.ack(), problem.StaleAttempt) // Recorded at once.
-			w.refused(t, w.ack(), problem.StaleAttempt)
+			w.refused(t, w.ack(), apierror.StaleAttempt) // Recorded at once.
+			w.refused(t, w.ack(), apierror.StaleAttempt)
 		}
 		store.slow.Store(int64(time.Second))
 		begin := time.Now()
@@ -255,8 +255,8 @@ func TestRunOnce_RecordsJobsConcurrently(t *testing.T) {
 			}
 		}
 		// Callbacks that the process has no time to record at its end are counted.
-		w.refused(t, w.ack(), problem.StaleAttempt)
-		w.refused(t, w.ack(), problem.StaleAttempt)
+		w.refused(t, w.ack(), apierror.StaleAttempt)
+		w.refused(t, w.ack(), apierror.StaleAttempt)
 		canceled, cancel := context.WithCancel(t.Context())
 		cancel()
 		if w.Flush(canceled); told.unrecorded != 2 {

@@ -4,8 +4,8 @@ import (
 	"encoding/json"
 	"fmt"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func Example() {
@@ -22,7 +22,7 @@ func Example() {
 
 func ExampleParse_refused() {
 	_, err := canonicaljson.Parse([]byte(`{"pages":[{"no":1,"no":2}]}`))
-	fault := problem.From(err)
+	fault := apierror.From(err)
 	fmt.Println(fault.Code, fault.Errors[0].Pointer)
 	// Output: invalid_json /pages/0/no
 }

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"testing"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // Any text is either refused with a pointer, or has a canonical form that is
@@ -22,8 +22,8 @@ func FuzzCanonicalFormIsAFixedPoint(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		tree, err := canonicaljson.Parse(data)
 		if err != nil {
-			fault := problem.From(err)
-			if fault.Code != problem.InvalidJSON && fault.Code != problem.TooLarge || len(fault.Errors) != 1 {
+			fault := apierror.From(err)
+			if fault.Code != apierror.InvalidJSON && fault.Code != apierror.TooLarge || len(fault.Errors) != 1 {
 				t.Fatalf("Parse(%q): %v, want one violation", data, err)
 			}
 			return

@@ -10,7 +10,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // MaxDepth is the greatest depth of nested objects and arrays; a scalar has
@@ -21,9 +21,9 @@ const MaxDepth = 64
 // [json.Number] in canonical spelling, string, bool and nil. The caller owns
 // the tree, which shares no memory with data.
 //
-// The error is a [problem.Error] that points at the first fault, with the code
-// [problem.TooLarge] beyond [MaxDepth] or [MaxDigits], otherwise
-// [problem.InvalidJSON]. Its detail does not quote the text.
+// The error is a [apierror.Error] that points at the first fault, with the code
+// [apierror.TooLarge] beyond [MaxDepth] or [MaxDigits], otherwise
+// [apierror.InvalidJSON]. Its detail does not quote the text.
 func Parse(data []byte) (any, error) {
 	p := parsers.Get().(*parser)
 	p.text = data
@@ -145,8 +145,8 @@ func (p *parser) syntaxError(err error) error {
 			offset = int(syntactic.ByteOffset)
 		}
 	}
-	fault := problem.NotJSONAt(p.text, offset, "", err)
-	fault.Errors = []problem.Violation{{Pointer: string(pointer), Message: "is not valid JSON"}}
+	fault := apierror.NotJSONAt(p.text, offset, "", err)
+	fault.Errors = []apierror.Violation{{Pointer: string(pointer), Message: "is not valid JSON"}}
 	return fault
 }
 
@@ -156,8 +156,8 @@ func (p *parser) last() int { return int(p.decoder.InputOffset()) - 1 }
 // refuse returns the error of a single fault: message describes it at the
 // pointer, and what describes the text at the offset.
 func (p *parser) refuse(pointer jsontext.Pointer, offset int, message, what string) error {
-	fault := problem.NotJSONAt(p.text, offset, what, nil)
-	fault.Errors = []problem.Violation{{Pointer: string(pointer), Message: message}}
+	fault := apierror.NotJSONAt(p.text, offset, what, nil)
+	fault.Errors = []apierror.Violation{{Pointer: string(pointer), Message: message}}
 	return fault
 }
 
@@ -165,9 +165,9 @@ func (p *parser) refuse(pointer jsontext.Pointer, offset int, message, what stri
 // limit.
 func (p *parser) exceeds(format string, limit int) error {
 	what := fmt.Sprintf(format, limit)
-	return &problem.Error{
-		Code:   problem.TooLarge,
-		Detail: fmt.Sprintf("The body is beyond a limit at %s: it %s.", problem.Place(p.text, p.last()), what),
-		Errors: []problem.Violation{{Pointer: string(p.decoder.StackPointer()), Message: what}},
+	return &apierror.Error{
+		Code:   apierror.TooLarge,
+		Detail: fmt.Sprintf("The body is beyond a limit at %s: it %s.", apierror.Place(p.text, p.last()), what),
+		Errors: []apierror.Violation{{Pointer: string(p.decoder.StackPointer()), Message: what}},
 	}
 }

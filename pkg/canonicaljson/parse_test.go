@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestParseReturnsATreeForSchemaValidators(t *testing.T) {
@@ -32,32 +32,32 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 	for _, test := range []struct {
 		input string
 		at    string
-		want  problem.Violation
+		want  apierror.Violation
 	}{
-		{"", "line 1, column 1: it is empty.", problem.Violation{Pointer: "", Message: "is empty"}},
+		{"", "line 1, column 1: it is empty.", apierror.Violation{Pointer: "", Message: "is empty"}},
 		{
 			`{"a":[1,{"b":1,"b":2}]}`, "line 1, column 18: a name that its object has already.",
-			problem.Violation{Pointer: "/a/1/b", Message: "is there twice: a name may occur only once in an object"},
+			apierror.Violation{Pointer: "/a/1/b", Message: "is there twice: a name may occur only once in an object"},
 		},
 		{
 			`{"a":1} {}`, "line 1, column 8: text after the value.",
-			problem.Violation{Pointer: "", Message: "has more text after its value"},
+			apierror.Violation{Pointer: "", Message: "has more text after its value"},
 		},
-		{`{"a":`, "line 1, column 6: it ends too early.", problem.Violation{Pointer: "/a", Message: "is not valid JSON"}},
+		{`{"a":`, "line 1, column 6: it ends too early.", apierror.Violation{Pointer: "/a", Message: "is not valid JSON"}},
 		{
 			"{\n\"a\":x}", "line 2, column 5: a character that must not be there.",
-			problem.Violation{Pointer: "/a", Message: "is not valid JSON"},
+			apierror.Violation{Pointer: "/a", Message: "is not valid JSON"},
 		},
-		{"{\"a\":\"\xff\"}", "line 1, column 7: not UTF-8.", problem.Violation{Pointer: "/a", Message: "is not valid JSON"}},
+		{"{\"a\":\"\xff\"}", "line 1, column 7: not UTF-8.", apierror.Violation{Pointer: "/a", Message: "is not valid JSON"}},
 	} {
 		t.Run(test.input, func(t *testing.T) {
 			t.Parallel()
 			_, err := canonicaljson.Parse([]byte(test.input))
-			found := problem.From(err)
-			if want := "The body is not valid JSON at " + test.at; found.Code != problem.InvalidJSON || found.Detail != want {
+			found := apierror.From(err)
+			if want := "The body is not valid JSON at " + test.at; found.Code != apierror.InvalidJSON || found.Detail != want {
 				t.Errorf("got %s %q, want %q", found.Code, found.Detail, want)
 			}
-			if diff := cmp.Diff([]problem.Violation{test.want}, found.Errors); diff != "" {
+			if diff := cmp.Diff([]apierror.Violation{test.want}, found.Errors); diff != "" {
 				t.Errorf("errors (-want +got):\n%s", diff)
 			}
 		})
@@ -79,11 +79,11 @@ func TestParseNamesTheLimitThatIsExceeded(t *testing.T) {
 		t.Run(test.message, func(t *testing.T) {
 			t.Parallel()
 			_, err := canonicaljson.Parse([]byte(test.input))
-			want := &problem.Error{
-				Code: problem.TooLarge, Detail: test.detail,
-				Errors: []problem.Violation{{Pointer: test.pointer, Message: test.message}},
+			want := &apierror.Error{
+				Code: apierror.TooLarge, Detail: test.detail,
+				Errors: []apierror.Violation{{Pointer: test.pointer, Message: test.message}},
 			}
-			if diff := cmp.Diff(want, problem.From(err)); diff != "" {
+			if diff := cmp.Diff(want, apierror.From(err)); diff != "" {
 				t.Errorf("error (-want +got):\n%s", diff)
 			}
 		})
@@ -98,7 +98,7 @@ func TestParseErrorsDoNotQuoteTheText(t *testing.T) {
 		`{"ßecret":` + strings.Repeat("[", canonicaljson.MaxDepth), `{"ßecret" ß`, "{\"ßecret\":\"\xff\"}",
 	} {
 		_, err := canonicaljson.Parse([]byte(input))
-		if detail := problem.From(err).Summary(); err == nil || strings.Contains(detail, "ß") || strings.Contains(detail, "'") {
+		if detail := apierror.From(err).Summary(); err == nil || strings.Contains(detail, "ß") || strings.Contains(detail, "'") {
 			t.Errorf("%.40s: %s", input, detail)
 		}
 	}

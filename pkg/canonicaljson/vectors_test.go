@@ -7,8 +7,8 @@ import (
 	"os"
 	"testing"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // vectorFile is testdata/canonicaljson/vectors.json.
@@ -16,8 +16,8 @@ type vectorFile struct {
 	Accepted []struct{ Why, Input, Canonical, SHA256 string }
 	Refused  []struct {
 		Why, Input, Pointer string
-		InputHex            string       `json:"input_hex"`
-		Code                problem.Code // Empty means invalid_json.
+		InputHex            string        `json:"input_hex"`
+		Code                apierror.Code // Empty means invalid_json.
 	}
 	Commands []struct{ Why, Command, Canonical, SHA256 string }
 }
@@ -70,8 +70,8 @@ func TestVectorsThatAreRefused(t *testing.T) {
 			if err == nil {
 				t.Fatalf("Parse(%.100q) = %.100v, want an error", input, tree)
 			}
-			fault := problem.From(err)
-			want := cmp.Or(vector.Code, problem.InvalidJSON)
+			fault := apierror.From(err)
+			want := cmp.Or(vector.Code, apierror.InvalidJSON)
 			if fault.Code != want || len(fault.Errors) != 1 {
 				t.Fatalf("Parse(%.100q): %v, want one violation under %s", input, err, want)
 			}

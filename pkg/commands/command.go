@@ -13,7 +13,7 @@
 //
 //	body ──canonicaljson.Parse──► tree ──► every field checked ──► *Command
 //	  │                                        │
-//	  └── Members ──► refs, payload verbatim   └─► *problem.Error that names
+//	  └── Members ──► refs, payload verbatim   └─► *apierror.Error that names
 //	headers ──► idempotency key, traceparent        every violation
 //
 // A refusal lists all violations with their JSON pointers, so that a client can fix

@@ -12,14 +12,14 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Decode reads and checks a command. The error is a [problem.Error] with the code
-// [problem.InvalidJSON], [problem.InvalidEnvelope], [problem.TooLarge] or
-// [problem.RefInvalid]. The command aliases body.
+// Decode reads and checks a command. The error is a [apierror.Error] with the code
+// [apierror.InvalidJSON], [apierror.InvalidEnvelope], [apierror.TooLarge] or
+// [apierror.RefInvalid]. The command aliases body.
 //
 // If only the policy refuses the command, Decode returns the command with the error: it may
 // have been accepted under another policy.
@@ -34,7 +34,7 @@ func Decode(body []byte, headers Headers, policy Policy) (*Command, error) {
 	texts, _ := canonicaljson.Members(body)
 	d := decoder{policy: policy, fields: fields, texts: texts}
 	if !isObject {
-		d.fail(problem.InvalidEnvelope, "", "must be an object, not %s", describe(tree))
+		d.fail(apierror.InvalidEnvelope, "", "must be an object, not %s", describe(tree))
 		return nil, d.err()
 	}
 	command := d.command(headers)
@@ -66,8 +66,8 @@ type decoder struct {
 	policy     Policy
 	fields     map[string]any
 	texts      map[string]json.RawMessage
-	code       problem.Code
-	violations []problem.Violation
+	code       apierror.Code
+	violations []apierror.Violation
 	unnamed    int
 	faulty     bool // There is a violation that any policy refuses.
 }
@@ -90,30 +90,30 @@ func (d *decoder) command(headers Headers) *Command {
 	c.Payload, c.PayloadTree = d.payload()
 	c.IdempotencyKey = d.idempotencyKey(headers.IdempotencyKey)
 	if c.Mode == statemachine.ModeBurst && d.fields["doc_id"] == nil {
-		d.fail(problem.InvalidEnvelope, "/doc_id", "is required in the mode %s", statemachine.ModeBurst)
+		d.fail(apierror.InvalidEnvelope, "/doc_id", "is required in the mode %s", statemachine.ModeBurst)
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.fields)) {
 		if !known[name] {
-			d.fail(problem.InvalidEnvelope, string(jsontext.Pointer("").AppendToken(name)), "is not a field of a command")
+			d.fail(apierror.InvalidEnvelope, string(jsontext.Pointer("").AppendToken(name)), "is not a field of a command")
 		}
 	}
 	return c
 }
 
 // fail records a violation.
-func (d *decoder) fail(code problem.Code, pointer, format string, args ...any) {
+func (d *decoder) fail(code apierror.Code, pointer, format string, args ...any) {
 	d.faulty = true
 	d.forbid(code, pointer, format, args...)
 }
 
 // forbid records a violation of the policy.
-func (d *decoder) forbid(code problem.Code, pointer, format string, args ...any) {
-	d.code = problem.Foremost(d.code, code)
+func (d *decoder) forbid(code apierror.Code, pointer, format string, args ...any) {
+	d.code = apierror.Foremost(d.code, code)
 	if len(d.violations) == MaxViolations {
 		d.unnamed++
 		return
 	}
-	d.violations = append(d.violations, problem.Violation{Pointer: pointer, Message: fmt.Sprintf(format, args...)})
+	d.violations = append(d.violations, apierror.Violation{Pointer: pointer, Message: fmt.Sprintf(format, args...)})
 }
 
 // err returns the error of all violations, or nil if there are none.
@@ -122,11 +122,11 @@ func (d *decoder) err() error {
 		return nil
 	}
 	if d.unnamed > 0 {
-		d.violations = append(d.violations, problem.Violation{
+		d.violations = append(d.violations, apierror.Violation{
 			Message: fmt.Sprintf("has %d more violations", d.unnamed), Rest: d.unnamed,
 		})
 	}
-	return &problem.Error{Code: d.code, Errors: d.violations}
+	return &apierror.Error{Code: d.code, Errors: d.violations}
 }
 
 // presence says whether a field may be absent.
@@ -141,7 +141,7 @@ const (
 func (d *decoder) present(name string, need presence) (any, bool) {
 	value := d.fields[name]
 	if value == nil && need == required {
-		d.fail(problem.InvalidEnvelope, "/"+name, "is required")
+		d.fail(apierror.InvalidEnvelope, "/"+name, "is required")
 	}
 	return value, value != nil
 }
@@ -154,7 +154,7 @@ func (d *decoder) text(name string, limit int, need presence) string {
 	}
 	text, ok := value.(string)
 	if !ok {
-		d.fail(problem.InvalidEnvelope, "/"+name, "must be a string, not %s", describe(value))
+		d.fail(apierror.InvalidEnvelope, "/"+name, "must be a string, not %s", describe(value))
 		return ""
 	}
 	d.checkText("/"+name, text, limit)
@@ -165,15 +165,15 @@ func (d *decoder) text(name string, limit int, need presence) string {
 func (d *decoder) checkText(pointer, text string, limit int) {
 	switch {
 	case strings.TrimSpace(text) == "":
-		d.fail(problem.InvalidEnvelope, pointer, "must not be empty or blank")
+		d.fail(apierror.InvalidEnvelope, pointer, "must not be empty or blank")
 	case len(text) > limit:
 		d.tooLong(pointer, len(text), limit)
 	case strings.ContainsFunc(text, unicode.IsControl):
-		d.fail(problem.InvalidEnvelope, pointer, "must not contain control characters")
+		d.fail(apierror.InvalidEnvelope, pointer, "must not contain control characters")
 	case strings.TrimSpace(text) != text:
-		d.fail(problem.InvalidEnvelope, pointer, "must not begin or end with a blank")
+		d.fail(apierror.InvalidEnvelope, pointer, "must not begin or end with a blank")
 	case !utf8.ValidString(text): // of a header; a body that is not UTF-8 is refused whole
-		d.fail(problem.InvalidEnvelope, pointer, "must be UTF-8")
+		d.fail(apierror.InvalidEnvelope, pointer, "must be UTF-8")
 	}
 }
 
@@ -182,7 +182,7 @@ const tooLong = "is %d bytes long; at most %d are allowed"
 
 // tooLong records a value that exceeds its limit.
 func (d *decoder) tooLong(pointer string, size, limit int) {
-	d.fail(problem.TooLarge, pointer, tooLong, size, limit)
+	d.fail(apierror.TooLarge, pointer, tooLong, size, limit)
 }
 
 // mode reads the mode.
@@ -194,7 +194,7 @@ func (d *decoder) mode() statemachine.Mode {
 	text, _ := value.(string)
 	mode := statemachine.Mode(text)
 	if !mode.Valid() {
-		d.fail(problem.InvalidEnvelope, "/mode", "must be %q or %q", statemachine.ModeDefault, statemachine.ModeBurst)
+		d.fail(apierror.InvalidEnvelope, "/mode", "must be %q or %q", statemachine.ModeDefault, statemachine.ModeBurst)
 		return ""
 	}
 	return mode
@@ -208,12 +208,12 @@ func (d *decoder) payload() (json.RawMessage, map[string]any) {
 	}
 	tree, ok := value.(map[string]any)
 	if !ok {
-		d.fail(problem.InvalidEnvelope, "/payload", "must be an object, not %s", describe(value))
+		d.fail(apierror.InvalidEnvelope, "/payload", "must be an object, not %s", describe(value))
 		return nil, nil
 	}
 	text := d.texts["payload"]
 	if limit := cmp.Or(d.policy.MaxPayloadBytes, DefaultMaxPayload); len(text) > limit {
-		d.forbid(problem.TooLarge, "/payload", tooLong, len(text), limit)
+		d.forbid(apierror.TooLarge, "/payload", tooLong, len(text), limit)
 	}
 	return text, tree
 }
@@ -226,7 +226,7 @@ func (d *decoder) ref(name string, need presence) json.RawMessage {
 	}
 	object, ok := value.(map[string]any)
 	if !ok {
-		d.fail(problem.InvalidEnvelope, "/"+name, "must be an object, not %s", describe(value))
+		d.fail(apierror.InvalidEnvelope, "/"+name, "must be an object, not %s", describe(value))
 		return nil
 	}
 	text := d.texts[name]
@@ -242,17 +242,17 @@ func (d *decoder) checkURI(pointer string, value any) {
 	uri, ok := value.(string)
 	switch {
 	case value == nil:
-		d.fail(problem.RefInvalid, pointer, "is required")
+		d.fail(apierror.RefInvalid, pointer, "is required")
 	case !ok:
-		d.fail(problem.RefInvalid, pointer, "must be a string, not %s", describe(value))
+		d.fail(apierror.RefInvalid, pointer, "must be a string, not %s", describe(value))
 	case strings.TrimSpace(uri) == "":
-		d.fail(problem.RefInvalid, pointer, "must not be empty or blank")
+		d.fail(apierror.RefInvalid, pointer, "must not be empty or blank")
 	case len(uri) > MaxURI:
 		d.tooLong(pointer, len(uri), MaxURI)
 	case strings.ContainsFunc(uri, unicode.IsControl):
-		d.fail(problem.RefInvalid, pointer, "must not contain control characters")
+		d.fail(apierror.RefInvalid, pointer, "must not contain control characters")
 	case !d.policy.allows(uri):
-		d.forbid(problem.RefInvalid, pointer, "has a scheme or prefix that is not allowed here")
+		d.forbid(apierror.RefInvalid, pointer, "has a scheme or prefix that is not allowed here")
 	}
 }
 
@@ -264,11 +264,11 @@ func (d *decoder) callbackURLs() []string {
 	}
 	list, ok := value.([]any)
 	if !ok {
-		d.fail(problem.InvalidEnvelope, "/callback_urls", "must be an array, not %s", describe(value))
+		d.fail(apierror.InvalidEnvelope, "/callback_urls", "must be an array, not %s", describe(value))
 		return nil
 	}
 	if len(list) > MaxCallbackURLs {
-		d.fail(problem.TooLarge, "/callback_urls", "has %d entries; at most %d are allowed", len(list), MaxCallbackURLs)
+		d.fail(apierror.TooLarge, "/callback_urls", "has %d entries; at most %d are allowed", len(list), MaxCallbackURLs)
 		return nil
 	}
 	urls := make([]string, len(list))
@@ -277,12 +277,12 @@ func (d *decoder) callbackURLs() []string {
 		text, ok := entry.(string)
 		switch {
 		case !ok:
-			d.fail(problem.InvalidEnvelope, pointer, "must be a string, not %s", describe(entry))
+			d.fail(apierror.InvalidEnvelope, pointer, "must be a string, not %s", describe(entry))
 		case len(text) > MaxCallbackURL:
 			d.tooLong(pointer, len(text), MaxCallbackURL)
 		default: // The sender checks again: a name may resolve differently by then.
 			if fault := d.policy.callbackFault(text); fault != "" {
-				d.forbid(problem.InvalidEnvelope, pointer, "%s", fault)
+				d.forbid(apierror.InvalidEnvelope, pointer, "%s", fault)
 			}
 			urls[i] = text
 		}
@@ -317,18 +317,18 @@ func (d *decoder) idempotencyKey(header string) string {
 	fromHeader, ok := unquote(header)
 	switch {
 	case !ok:
-		d.fail(problem.InvalidEnvelope, "/idempotency_key", "is malformed in the header: a quoted text must end with its quotation mark")
+		d.fail(apierror.InvalidEnvelope, "/idempotency_key", "is malformed in the header: a quoted text must end with its quotation mark")
 	case d.fields["idempotency_key"] == nil:
 		d.checkText("/idempotency_key", fromHeader, MaxIdempotencyKey)
 	case key != fromHeader:
-		d.fail(problem.InvalidEnvelope, "/idempotency_key", "differs from the Idempotency-Key header")
+		d.fail(apierror.InvalidEnvelope, "/idempotency_key", "differs from the Idempotency-Key header")
 	}
 	return fromHeader
 }
 
 // HeaderKey returns the idempotency key of an Idempotency-Key header, by the rules
-// for commands; it is empty if the header is. The error is a [problem.Error] with the
-// code [problem.InvalidEnvelope], or [problem.TooLarge] beyond [MaxIdempotencyKey]
+// for commands; it is empty if the header is. The error is a [apierror.Error] with the
+// code [apierror.InvalidEnvelope], or [apierror.TooLarge] beyond [MaxIdempotencyKey]
 // bytes.
 func HeaderKey(header string) (string, error) {
 	var d decoder
@@ -376,7 +376,7 @@ func (d *decoder) traceparent(header string) string {
 	}
 	text, _ := value.(string)
 	if _, ok := statemachine.ParseTrace(text); !ok {
-		d.fail(problem.InvalidEnvelope, "/traceparent", "must be a W3C traceparent: version-traceid-parentid-flags, in lower-case hex")
+		d.fail(apierror.InvalidEnvelope, "/traceparent", "must be a W3C traceparent: version-traceid-parentid-flags, in lower-case hex")
 	}
 	return text
 }

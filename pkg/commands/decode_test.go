@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -153,7 +153,7 @@ func TestEveryViolationIsNamed(t *testing.T) {
 		"mode": "burst", "callback_urls": ["ftp://x", 7], "correlation_id": "`+strings.Repeat("x", 129)+`",
 		"tenantId": "t", "a/b": null
 	}`), commands.Headers{}, commands.Policy{})
-	want := &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{
+	want := &apierror.Error{Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{
 		{Pointer: "/tenant_id", Message: "must be a string, not a number"},
 		{Pointer: "/request_type", Message: "must not be empty or blank"},
 		{Pointer: "/schema_version", Message: "is required"},
@@ -167,7 +167,7 @@ func TestEveryViolationIsNamed(t *testing.T) {
 		{Pointer: "/a~1b", Message: "is not a field of a command"},
 		{Pointer: "/tenantId", Message: "is not a field of a command"},
 	}}
-	if diff := cmp.Diff(want, problem.From(err)); diff != "" {
+	if diff := cmp.Diff(want, apierror.From(err)); diff != "" {
 		t.Errorf("error (-want +got):\n%s", diff)
 	}
 }
@@ -179,11 +179,11 @@ func TestViolationsBeyondTheLimitAreCounted(t *testing.T) {
 		fields["unknown"+strings.Repeat("x", i)] = "0"
 	}
 	_, err := commands.Decode(body(fields), commands.Headers{}, commands.Policy{})
-	got := problem.From(err).Errors
+	got := apierror.From(err).Errors
 	if len(got) != commands.MaxViolations+1 || got[commands.MaxViolations].Message != "has 7 more violations" {
 		t.Errorf("%d violations, the last %+v", len(got), got[len(got)-1])
 	}
-	if summary := problem.From(err).Summary(); !strings.HasSuffix(summary, "There are 107 violations in all.") {
+	if summary := apierror.From(err).Summary(); !strings.HasSuffix(summary, "There are 107 violations in all.") {
 		t.Errorf("the summary is %s", summary)
 	}
 }
@@ -192,21 +192,21 @@ func TestDecodeRefusesNonCommands(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		body    string
-		code    problem.Code
+		code    apierror.Code
 		pointer string
 	}{
-		{``, problem.InvalidJSON, ""},
-		{`{"tenant_id":"a","tenant_id":"b"}`, problem.InvalidJSON, "/tenant_id"},
-		{`{"payload":{"n":1e1000000}}`, problem.TooLarge, "/payload/n"},
-		{`{} {}`, problem.InvalidJSON, ""},
-		{`null`, problem.InvalidEnvelope, ""},
-		{`[]`, problem.InvalidEnvelope, ""},
-		{`"{}"`, problem.InvalidEnvelope, ""},
+		{``, apierror.InvalidJSON, ""},
+		{`{"tenant_id":"a","tenant_id":"b"}`, apierror.InvalidJSON, "/tenant_id"},
+		{`{"payload":{"n":1e1000000}}`, apierror.TooLarge, "/payload/n"},
+		{`{} {}`, apierror.InvalidJSON, ""},
+		{`null`, apierror.InvalidEnvelope, ""},
+		{`[]`, apierror.InvalidEnvelope, ""},
+		{`"{}"`, apierror.InvalidEnvelope, ""},
 	} {
 		t.Run(test.body, func(t *testing.T) {
 			t.Parallel()
 			command, err := commands.Decode([]byte(test.body), commands.Headers{}, commands.Policy{})
-			got := problem.From(err)
+			got := apierror.From(err)
 			if command != nil || got == nil || got.Code != test.code || len(got.Errors) != 1 || got.Errors[0].Pointer != test.pointer {
 				t.Errorf("Decode = %v, %v, want %s at %q", command, err, test.code, test.pointer)
 			}
@@ -222,14 +222,14 @@ func TestCodeOfAMixture(t *testing.T) {
 	for _, test := range []struct {
 		name string
 		sets []map[string]string
-		want problem.Code
+		want apierror.Code
 	}{
-		{"only a reference", []map[string]string{ref}, problem.RefInvalid},
-		{"only a size", []map[string]string{large}, problem.TooLarge},
-		{"only a form", []map[string]string{malformed}, problem.InvalidEnvelope},
-		{"reference and size", []map[string]string{ref, large}, problem.TooLarge},
-		{"reference and form", []map[string]string{ref, malformed}, problem.InvalidEnvelope},
-		{"all three", []map[string]string{ref, large, malformed}, problem.InvalidEnvelope},
+		{"only a reference", []map[string]string{ref}, apierror.RefInvalid},
+		{"only a size", []map[string]string{large}, apierror.TooLarge},
+		{"only a form", []map[string]string{malformed}, apierror.InvalidEnvelope},
+		{"reference and size", []map[string]string{ref, large}, apierror.TooLarge},
+		{"reference and form", []map[string]string{ref, malformed}, apierror.InvalidEnvelope},
+		{"all three", []map[string]string{ref, large, malformed}, apierror.InvalidEnvelope},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -238,7 +238,7 @@ func TestCodeOfAMixture(t *testing.T) {
 				maps.Copy(fields, set)
 			}
 			_, err := commands.Decode(body(fields), commands.Headers{}, commands.Policy{})
-			if got := problem.From(err); got == nil || got.Code != test.want || len(got.Errors) != len(test.sets) {
+			if got := apierror.From(err); got == nil || got.Code != test.want || len(got.Errors) != len(test.sets) {
 				t.Errorf("Decode: %v, want %s with %d violations", err, test.want, len(test.sets))
 			}
 		})
@@ -263,7 +263,7 @@ func TestCallbackURLsOfThePolicy(t *testing.T) {
 	} {
 		command := body(map[string]string{"callback_urls": `["` + url + `"]`})
 		_, err := commands.Decode(command, commands.Headers{}, policy)
-		var told *problem.Error
+		var told *apierror.Error
 		if errors.As(err, &told); want == "" && err != nil || want != "" && (told == nil || told.Errors[0].Message != want) {
 			t.Errorf("%s: %v, want %q", url, err, want)
 		}

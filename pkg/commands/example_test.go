@@ -3,8 +3,8 @@ package commands_test
 import (
 	"fmt"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func ExampleDecode() {
@@ -26,7 +26,7 @@ func ExampleDecode_refused() {
 		"input_ref": {"uri": "ftp://host/in.pdf"}, "output_ref": {"uri": "s3://bucket/out.json"},
 		"payload": {}
 	}`), commands.Headers{}, commands.Policy{AllowedRefs: []string{"s3"}})
-	refusal := problem.From(err)
+	refusal := apierror.From(err)
 	fmt.Println(refusal.Code)
 	for _, violation := range refusal.Errors {
 		fmt.Println(violation.Pointer, violation.Message)

@@ -6,15 +6,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // refused is a change to a valid command and the one violation that it makes.
 type refused struct {
 	name    string
 	fields  map[string]string
-	code    problem.Code
+	code    apierror.Code
 	pointer string
 	message string
 }
@@ -22,8 +22,8 @@ type refused struct {
 func (test refused) run(t *testing.T) {
 	t.Helper()
 	_, err := commands.Decode(body(test.fields), commands.Headers{}, commands.Policy{})
-	want := &problem.Error{Code: test.code, Errors: []problem.Violation{{Pointer: test.pointer, Message: test.message}}}
-	if diff := cmp.Diff(want, problem.From(err)); diff != "" {
+	want := &apierror.Error{Code: test.code, Errors: []apierror.Violation{{Pointer: test.pointer, Message: test.message}}}
+	if diff := cmp.Diff(want, apierror.From(err)); diff != "" {
 		t.Errorf("error (-want +got):\n%s", diff)
 	}
 }
@@ -36,7 +36,7 @@ func TestRequiredFields(t *testing.T) {
 		for _, text := range []string{"", "null"} {
 			t.Run(name+" "+text, func(t *testing.T) {
 				t.Parallel()
-				refused{fields: set(name, text), code: problem.InvalidEnvelope, pointer: "/" + name, message: "is required"}.run(t)
+				refused{fields: set(name, text), code: apierror.InvalidEnvelope, pointer: "/" + name, message: "is required"}.run(t)
 			})
 		}
 	}
@@ -49,15 +49,15 @@ func TestRulesOfTexts(t *testing.T) {
 	}
 	for name, limit := range limits {
 		for _, test := range []refused{
-			{"a number", set(name, "1"), problem.InvalidEnvelope, "/" + name, "must be a string, not a number"},
-			{"a boolean", set(name, "true"), problem.InvalidEnvelope, "/" + name, "must be a string, not a boolean"},
-			{"an object", set(name, "{}"), problem.InvalidEnvelope, "/" + name, "must be a string, not an object"},
-			{"empty", set(name, `""`), problem.InvalidEnvelope, "/" + name, "must not be empty or blank"},
-			{"with a blank at its end", set(name, `"x "`), problem.InvalidEnvelope, "/" + name, "must not begin or end with a blank"},
-			{"blank", set(name, `" \t\u00a0"`), problem.InvalidEnvelope, "/" + name, "must not be empty or blank"},
-			{"a control character", set(name, `"a\u0000b"`), problem.InvalidEnvelope, "/" + name, "must not contain control characters"},
-			{"a line break", set(name, `"a\nb"`), problem.InvalidEnvelope, "/" + name, "must not contain control characters"},
-			{"a control character beyond ASCII", set(name, `"a\u0085b"`), problem.InvalidEnvelope, "/" + name, "must not contain control characters"},
+			{"a number", set(name, "1"), apierror.InvalidEnvelope, "/" + name, "must be a string, not a number"},
+			{"a boolean", set(name, "true"), apierror.InvalidEnvelope, "/" + name, "must be a string, not a boolean"},
+			{"an object", set(name, "{}"), apierror.InvalidEnvelope, "/" + name, "must be a string, not an object"},
+			{"empty", set(name, `""`), apierror.InvalidEnvelope, "/" + name, "must not be empty or blank"},
+			{"with a blank at its end", set(name, `"x "`), apierror.InvalidEnvelope, "/" + name, "must not begin or end with a blank"},
+			{"blank", set(name, `" \t\u00a0"`), apierror.InvalidEnvelope, "/" + name, "must not be empty or blank"},
+			{"a control character", set(name, `"a\u0000b"`), apierror.InvalidEnvelope, "/" + name, "must not contain control characters"},
+			{"a line break", set(name, `"a\nb"`), apierror.InvalidEnvelope, "/" + name, "must not contain control characters"},
+			{"a control character beyond ASCII", set(name, `"a\u0085b"`), apierror.InvalidEnvelope, "/" + name, "must not contain control characters"},
 		} {
 			t.Run(name+" "+test.name, func(t *testing.T) {
 				t.Parallel()
@@ -70,8 +70,8 @@ func TestRulesOfTexts(t *testing.T) {
 				t.Errorf("%d bytes: %v", limit, err)
 			}
 			_, err := commands.Decode(body(set(name, quote(limit+1))), commands.Headers{}, commands.Policy{})
-			if got := problem.From(err); got == nil || got.Code != problem.TooLarge || got.Errors[0].Pointer != "/"+name {
-				t.Errorf("%d bytes: %v, want %s", limit+1, err, problem.TooLarge)
+			if got := apierror.From(err); got == nil || got.Code != apierror.TooLarge || got.Errors[0].Pointer != "/"+name {
+				t.Errorf("%d bytes: %v, want %s", limit+1, err, apierror.TooLarge)
 			}
 		})
 	}
@@ -80,7 +80,7 @@ func TestRulesOfTexts(t *testing.T) {
 // Bytes are counted, not characters.
 func TestLimitsAreInBytes(t *testing.T) {
 	t.Parallel()
-	refused{fields: set("schema_version", `"`+strings.Repeat("é", 17)+`"`), code: problem.TooLarge,
+	refused{fields: set("schema_version", `"`+strings.Repeat("é", 17)+`"`), code: apierror.TooLarge,
 		pointer: "/schema_version", message: "is 34 bytes long; at most 32 are allowed"}.run(t)
 }
 
@@ -90,28 +90,28 @@ func TestRulesOfTheOtherFields(t *testing.T) {
 	const traceparent = "must be a W3C traceparent: version-traceid-parentid-flags, in lower-case hex"
 	nine := "[" + strings.Repeat(`"https://x",`, 8) + `"https://x"]`
 	for _, test := range []refused{
-		{"payload is a text", set("payload", `"{}"`), problem.InvalidEnvelope, "/payload", "must be an object, not a string"},
-		{"payload over its limit", set("payload", `{"x":`+quote(commands.DefaultMaxPayload)+"}"), problem.TooLarge, "/payload", "is 131080 bytes long; at most 131072 are allowed"},
-		{"mode in lower case", set("mode", `"default"`), problem.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
-		{"mode is empty", set("mode", `""`), problem.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
-		{"mode is a number", set("mode", `0`), problem.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
-		{"BURST without a document", set("mode", `"BURST"`), problem.InvalidEnvelope, "/doc_id", "is required in the mode BURST"},
-		{"BURST with a null document", map[string]string{"mode": `"BURST"`, "doc_id": "null"}, problem.InvalidEnvelope, "/doc_id", "is required in the mode BURST"},
-		{"BURST with an empty document", map[string]string{"mode": `"BURST"`, "doc_id": `""`}, problem.InvalidEnvelope, "/doc_id", "must not be empty or blank"},
-		{"unknown field", set("payloads", "{}"), problem.InvalidEnvelope, "/payloads", "is not a field of a command"},
-		{"unknown field that is null", set("a~b", "null"), problem.InvalidEnvelope, "/a~0b", "is not a field of a command"},
-		{"callback_urls is a text", set("callback_urls", `"https://x"`), problem.InvalidEnvelope, "/callback_urls", "must be an array, not a string"},
-		{"too many callback_urls", set("callback_urls", nine), problem.TooLarge, "/callback_urls", "has 9 entries; at most 8 are allowed"},
-		{"callback_urls with null", set("callback_urls", `["https://x",null]`), problem.InvalidEnvelope, "/callback_urls/1", "must be a string, not null"},
-		{"callback URL too long", set("callback_urls", `["https://x/`+strings.Repeat("y", 2048)+`"]`), problem.TooLarge, "/callback_urls/0", "is 2058 bytes long; at most 2048 are allowed"},
-		{"callback URL is relative", set("callback_urls", `["/hook"]`), problem.InvalidEnvelope, "/callback_urls/0", absolute},
-		{"callback URL without a host", set("callback_urls", `["https:///hook"]`), problem.InvalidEnvelope, "/callback_urls/0", absolute},
-		{"callback URL with a port alone", set("callback_urls", `["https://:80/"]`), problem.InvalidEnvelope, "/callback_urls/0", absolute},
-		{"callback URL of another scheme", set("callback_urls", `["file:///etc/passwd"]`), problem.InvalidEnvelope, "/callback_urls/0", absolute},
-		{"callback URL with a line break", set("callback_urls", `["https://x/\r\nHost: y"]`), problem.InvalidEnvelope, "/callback_urls/0", absolute},
-		{"callback URL with credentials", set("callback_urls", `["https://user:secret@x/"]`), problem.InvalidEnvelope, "/callback_urls/0", "must not carry a user name or password"},
-		{"traceparent is a number", set("traceparent", `1`), problem.InvalidEnvelope, "/traceparent", traceparent},
-		{"traceparent is cut off", set("traceparent", `"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"`), problem.InvalidEnvelope, "/traceparent", traceparent},
+		{"payload is a text", set("payload", `"{}"`), apierror.InvalidEnvelope, "/payload", "must be an object, not a string"},
+		{"payload over its limit", set("payload", `{"x":`+quote(commands.DefaultMaxPayload)+"}"), apierror.TooLarge, "/payload", "is 131080 bytes long; at most 131072 are allowed"},
+		{"mode in lower case", set("mode", `"default"`), apierror.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
+		{"mode is empty", set("mode", `""`), apierror.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
+		{"mode is a number", set("mode", `0`), apierror.InvalidEnvelope, "/mode", `must be "DEFAULT" or "BURST"`},
+		{"BURST without a document", set("mode", `"BURST"`), apierror.InvalidEnvelope, "/doc_id", "is required in the mode BURST"},
+		{"BURST with a null document", map[string]string{"mode": `"BURST"`, "doc_id": "null"}, apierror.InvalidEnvelope, "/doc_id", "is required in the mode BURST"},
+		{"BURST with an empty document", map[string]string{"mode": `"BURST"`, "doc_id": `""`}, apierror.InvalidEnvelope, "/doc_id", "must not be empty or blank"},
+		{"unknown field", set("payloads", "{}"), apierror.InvalidEnvelope, "/payloads", "is not a field of a command"},
+		{"unknown field that is null", set("a~b", "null"), apierror.InvalidEnvelope, "/a~0b", "is not a field of a command"},
+		{"callback_urls is a text", set("callback_urls", `"https://x"`), apierror.InvalidEnvelope, "/callback_urls", "must be an array, not a string"},
+		{"too many callback_urls", set("callback_urls", nine), apierror.TooLarge, "/callback_urls", "has 9 entries; at most 8 are allowed"},
+		{"callback_urls with null", set("callback_urls", `["https://x",null]`), apierror.InvalidEnvelope, "/callback_urls/1", "must be a string, not null"},
+		{"callback URL too long", set("callback_urls", `["https://x/`+strings.Repeat("y", 2048)+`"]`), apierror.TooLarge, "/callback_urls/0", "is 2058 bytes long; at most 2048 are allowed"},
+		{"callback URL is relative", set("callback_urls", `["/hook"]`), apierror.InvalidEnvelope, "/callback_urls/0", absolute},
+		{"callback URL without a host", set("callback_urls", `["https:///hook"]`), apierror.InvalidEnvelope, "/callback_urls/0", absolute},
+		{"callback URL with a port alone", set("callback_urls", `["https://:80/"]`), apierror.InvalidEnvelope, "/callback_urls/0", absolute},
+		{"callback URL of another scheme", set("callback_urls", `["file:///etc/passwd"]`), apierror.InvalidEnvelope, "/callback_urls/0", absolute},
+		{"callback URL with a line break", set("callback_urls", `["https://x/\r\nHost: y"]`), apierror.InvalidEnvelope, "/callback_urls/0", absolute},
+		{"callback URL with credentials", set("callback_urls", `["https://user:secret@x/"]`), apierror.InvalidEnvelope, "/callback_urls/0", "must not carry a user name or password"},
+		{"traceparent is a number", set("traceparent", `1`), apierror.InvalidEnvelope, "/traceparent", traceparent},
+		{"traceparent is cut off", set("traceparent", `"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331"`), apierror.InvalidEnvelope, "/traceparent", traceparent},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -126,15 +126,15 @@ func TestRulesOfReferences(t *testing.T) {
 		uri := "/" + name + "/uri"
 		long := `{"uri":"s3://b","x":` + quote(commands.MaxRef) + "}"
 		for _, test := range []refused{
-			{"a text", set(name, `"s3://b"`), problem.InvalidEnvelope, "/" + name, "must be an object, not a string"},
-			{"an array", set(name, `[]`), problem.InvalidEnvelope, "/" + name, "must be an object, not an array"},
-			{"without uri", set(name, `{"url":"s3://b"}`), problem.RefInvalid, uri, "is required"},
-			{"uri is null", set(name, `{"uri":null}`), problem.RefInvalid, uri, "is required"},
-			{"uri is a number", set(name, `{"uri":7}`), problem.RefInvalid, uri, "must be a string, not a number"},
-			{"uri is empty", set(name, `{"uri":""}`), problem.RefInvalid, uri, "must not be empty or blank"},
-			{"uri has a control character", set(name, `{"uri":"s3://b/\u0007"}`), problem.RefInvalid, uri, "must not contain control characters"},
-			{"uri over its limit", set(name, `{"uri":`+quote(2049)+`}`), problem.TooLarge, uri, "is 2049 bytes long; at most 2048 are allowed"},
-			{"over its limit", set(name, long), problem.TooLarge, "/" + name, "is 8215 bytes long; at most 8192 are allowed"},
+			{"a text", set(name, `"s3://b"`), apierror.InvalidEnvelope, "/" + name, "must be an object, not a string"},
+			{"an array", set(name, `[]`), apierror.InvalidEnvelope, "/" + name, "must be an object, not an array"},
+			{"without uri", set(name, `{"url":"s3://b"}`), apierror.RefInvalid, uri, "is required"},
+			{"uri is null", set(name, `{"uri":null}`), apierror.RefInvalid, uri, "is required"},
+			{"uri is a number", set(name, `{"uri":7}`), apierror.RefInvalid, uri, "must be a string, not a number"},
+			{"uri is empty", set(name, `{"uri":""}`), apierror.RefInvalid, uri, "must not be empty or blank"},
+			{"uri has a control character", set(name, `{"uri":"s3://b/\u0007"}`), apierror.RefInvalid, uri, "must not contain control characters"},
+			{"uri over its limit", set(name, `{"uri":`+quote(2049)+`}`), apierror.TooLarge, uri, "is 2049 bytes long; at most 2048 are allowed"},
+			{"over its limit", set(name, long), apierror.TooLarge, "/" + name, "is 8215 bytes long; at most 8192 are allowed"},
 		} {
 			t.Run(name+" "+test.name, func(t *testing.T) {
 				t.Parallel()

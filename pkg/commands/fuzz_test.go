@@ -6,8 +6,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // Any request is either refused with a code of the contract and at least one violation, or
@@ -21,8 +21,8 @@ func FuzzDecode(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte, key, traceparent string) {
 		command, err := commands.Decode(data, commands.Headers{IdempotencyKey: key, Traceparent: traceparent}, policy)
 		if err != nil {
-			switch refusal := problem.From(err); refusal.Code {
-			case problem.InvalidJSON, problem.InvalidEnvelope, problem.TooLarge, problem.RefInvalid:
+			switch refusal := apierror.From(err); refusal.Code {
+			case apierror.InvalidJSON, apierror.InvalidEnvelope, apierror.TooLarge, apierror.RefInvalid:
 				if len(refusal.Errors) == 0 {
 					t.Fatalf("Decode(%q) names no violation: %v", data, err)
 				}

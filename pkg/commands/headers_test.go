@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestIdempotencyKey(t *testing.T) {
@@ -42,23 +42,23 @@ func TestIdempotencyKeysThatAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, body, header string
-		code               problem.Code
+		code               apierror.Code
 	}{
-		{"both, different", `"a"`, "b", problem.InvalidEnvelope},
-		{"both, different in case", `"a"`, "A", problem.InvalidEnvelope},
-		{"empty in quotation marks", "", `""`, problem.InvalidEnvelope},
-		{"no closing quotation mark", "", `"k`, problem.InvalidEnvelope},
-		{"text after the closing quotation mark", "", `"k";a=1`, problem.InvalidEnvelope},
-		{"an escape that is none", "", `"a\b"`, problem.InvalidEnvelope},
-		{"a backslash at the end", "", `"a\`, problem.InvalidEnvelope},
-		{"a control character", "", "a\tb", problem.InvalidEnvelope},
-		{"not UTF-8", "", "a\xffb", problem.InvalidEnvelope},
-		{"too long", "", strings.Repeat("k", 256), problem.TooLarge},
+		{"both, different", `"a"`, "b", apierror.InvalidEnvelope},
+		{"both, different in case", `"a"`, "A", apierror.InvalidEnvelope},
+		{"empty in quotation marks", "", `""`, apierror.InvalidEnvelope},
+		{"no closing quotation mark", "", `"k`, apierror.InvalidEnvelope},
+		{"text after the closing quotation mark", "", `"k";a=1`, apierror.InvalidEnvelope},
+		{"an escape that is none", "", `"a\b"`, apierror.InvalidEnvelope},
+		{"a backslash at the end", "", `"a\`, apierror.InvalidEnvelope},
+		{"a control character", "", "a\tb", apierror.InvalidEnvelope},
+		{"not UTF-8", "", "a\xffb", apierror.InvalidEnvelope},
+		{"too long", "", strings.Repeat("k", 256), apierror.TooLarge},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			_, err := commands.Decode(body(set("idempotency_key", test.body)), commands.Headers{IdempotencyKey: test.header}, commands.Policy{})
-			got := problem.From(err)
+			got := apierror.From(err)
 			if got == nil || got.Code != test.code || len(got.Errors) != 1 || got.Errors[0].Pointer != "/idempotency_key" {
 				t.Errorf("Decode: %v, want %s at /idempotency_key", err, test.code)
 			}
@@ -78,14 +78,14 @@ func TestHeaderKey(t *testing.T) {
 		}
 	}
 	const malformed = "Idempotency-Key is malformed in the header: a quoted text must end with its quotation mark"
-	for header, want := range map[string]problem.Error{
-		`"`:                      {Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: malformed}}},
-		`"k`:                     {Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: malformed}}},
-		`""`:                     {Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: "Idempotency-Key must not be empty or blank"}}},
-		strings.Repeat("k", 256): {Code: problem.TooLarge, Errors: []problem.Violation{{Message: "Idempotency-Key is 256 bytes long; at most 255 are allowed"}}},
+	for header, want := range map[string]apierror.Error{
+		`"`:                      {Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{Message: malformed}}},
+		`"k`:                     {Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{Message: malformed}}},
+		`""`:                     {Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{Message: "Idempotency-Key must not be empty or blank"}}},
+		strings.Repeat("k", 256): {Code: apierror.TooLarge, Errors: []apierror.Violation{{Message: "Idempotency-Key is 256 bytes long; at most 255 are allowed"}}},
 	} {
 		_, err := commands.HeaderKey(header)
-		told, ok := errors.AsType[*problem.Error](err)
+		told, ok := errors.AsType[*apierror.Error](err)
 		if !ok || told.Code != want.Code || !cmp.Equal(told.Errors, want.Errors) {
 			t.Errorf("%.20q: %v, want %s %+v", header, err, want.Code, want.Errors)
 		}
@@ -131,8 +131,8 @@ func TestTraceparentsThatAreMalformed(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 			_, err := commands.Decode(body(set("traceparent", `"`+text+`"`)), commands.Headers{}, commands.Policy{})
-			if got := problem.From(err); got == nil || got.Code != problem.InvalidEnvelope || got.Errors[0].Pointer != "/traceparent" {
-				t.Errorf("Decode: %v, want %s at /traceparent", err, problem.InvalidEnvelope)
+			if got := apierror.From(err); got == nil || got.Code != apierror.InvalidEnvelope || got.Errors[0].Pointer != "/traceparent" {
+				t.Errorf("Decode: %v, want %s at /traceparent", err, apierror.InvalidEnvelope)
 			}
 		})
 	}

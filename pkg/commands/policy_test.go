@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestAllowedRefs(t *testing.T) {
@@ -46,8 +46,8 @@ func TestAllowedRefs(t *testing.T) {
 			if want && err != nil {
 				t.Errorf("refused: %v", err)
 			}
-			if got := problem.From(err); !want && (got == nil || got.Code != problem.RefInvalid || got.Errors[0].Pointer != "/input_ref/uri") {
-				t.Errorf("Decode: %v, want %s at /input_ref/uri", err, problem.RefInvalid)
+			if got := apierror.From(err); !want && (got == nil || got.Code != apierror.RefInvalid || got.Errors[0].Pointer != "/input_ref/uri") {
+				t.Errorf("Decode: %v, want %s at /input_ref/uri", err, apierror.RefInvalid)
 			}
 		})
 	}
@@ -69,8 +69,8 @@ func TestPayloadLimitOfThePolicy(t *testing.T) {
 		t.Errorf("10 bytes: %v", err)
 	}
 	_, err := commands.Decode(body(set("payload", `{ "a": 12 }`)), commands.Headers{}, policy)
-	if got := problem.From(err); got == nil || got.Code != problem.TooLarge {
-		t.Errorf("11 bytes: %v, want %s", err, problem.TooLarge)
+	if got := apierror.From(err); got == nil || got.Code != apierror.TooLarge {
+		t.Errorf("11 bytes: %v, want %s", err, apierror.TooLarge)
 	}
 }
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -56,7 +56,7 @@ type Submission struct {
 
 // Prepare decodes a command, and checks it against its protocol. It calls authorize with
 // the job's tenant before it looks anything up; it does not call the store. The errors
-// are those of authorize, or [*problem.Error]s that name every violation.
+// are those of authorize, or [*apierror.Error]s that name every violation.
 func (s *Service) Prepare(body []byte, headers Headers, authorize Authorize) (*Submission, error) {
 	command, refused := Decode(body, headers, s.cfg.Policy)
 	if command == nil {
@@ -77,7 +77,7 @@ func (s *Service) Prepare(body []byte, headers Headers, authorize Authorize) (*S
 	return submission, nil
 }
 
-// Accept accepts the command. The errors are [*problem.Error]s; a command whose outcome
+// Accept accepts the command. The errors are [*apierror.Error]s; a command whose outcome
 // is unknown may be accepted again.
 func (s *Submission) Accept(ctx context.Context) (ledger.Accepted, error) {
 	if s.refused == nil {
@@ -111,15 +111,15 @@ func (s *Submission) Find(ctx context.Context) (ledger.Accepted, bool, error) {
 func (s *Service) job(command *Command) (made ledger.Command, err error) {
 	proto, ok := s.cfg.Protocols.Current().Lookup(command.RequestType)
 	if !ok {
-		return made, &problem.Error{Code: problem.UnknownRequestType, Errors: []problem.Violation{{
+		return made, &apierror.Error{Code: apierror.UnknownRequestType, Errors: []apierror.Violation{{
 			Pointer: "/request_type", Message: fmt.Sprintf("%q belongs to no protocol", command.RequestType),
 		}}}
 	}
 	if violations := proto.CheckSchemaVersion(command.SchemaVersion); len(violations) > 0 {
-		return made, &problem.Error{Code: problem.SchemaVersionUnsupported, Errors: violations}
+		return made, &apierror.Error{Code: apierror.SchemaVersionUnsupported, Errors: violations}
 	}
 	if violations := proto.ValidatePayload(command.PayloadTree); len(violations) > 0 {
-		return made, &problem.Error{Code: problem.PayloadInvalid, Errors: violations}
+		return made, &apierror.Error{Code: apierror.PayloadInvalid, Errors: violations}
 	}
 	correlationID := command.CorrelationID
 	if correlationID == "" {
@@ -159,7 +159,7 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 func (s *Service) route(command *Command, step *protocol.Step) (statemachine.Routing, error) {
 	decision, err := s.cfg.Router.Decide(command.TenantID, command.DocID, command.Mode, step.Mode)
 	if errors.Is(err, routing.ErrDocIDRequired) {
-		return decision, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{
+		return decision, &apierror.Error{Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{
 			Pointer: "/doc_id", Message: fmt.Sprintf("is required, because step %q runs in mode BURST", step.ID),
 		}}}
 	}

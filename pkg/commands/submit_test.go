@@ -9,9 +9,9 @@ import (
 	"testing/fstest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -138,18 +138,18 @@ func TestSubmit_RefusesWithTheReasonAndWritesNothing(t *testing.T) {
 	tests := []struct {
 		name    string
 		body    []byte
-		code    problem.Code
+		code    apierror.Code
 		pointer string
 	}{
-		{"not JSON", []byte(`{`), problem.InvalidJSON, ""},
-		{"a duplicate key", ingest(`"language"`, `"n":1,"language"`), problem.InvalidJSON, ""},
-		{"a missing field", ingest(`"tenant_id":"tenant_a",`, ""), problem.InvalidEnvelope, "/tenant_id"},
-		{"an unknown field", ingest(`"tenant_id"`, `"tenantid":1,"tenant_id"`), problem.InvalidEnvelope, "/tenantid"},
-		{"BURST without a doc_id", ingest(`"tenant_id"`, `"mode":"BURST","tenant_id"`), problem.InvalidEnvelope, "/doc_id"},
-		{"an unknown request type", ingest("doc.ingest", "doc.eat"), problem.UnknownRequestType, "/request_type"},
-		{"another schema version", ingest(`"1"`, `"2"`), problem.SchemaVersionUnsupported, "/schema_version"},
-		{"a payload against the schema", ingest(`"en"`, `7`), problem.PayloadInvalid, "/payload/language"},
-		{"a reference of another scheme", ingest("s3://b/in", "http://b/in"), problem.RefInvalid, "/input_ref/uri"},
+		{"not JSON", []byte(`{`), apierror.InvalidJSON, ""},
+		{"a duplicate key", ingest(`"language"`, `"n":1,"language"`), apierror.InvalidJSON, ""},
+		{"a missing field", ingest(`"tenant_id":"tenant_a",`, ""), apierror.InvalidEnvelope, "/tenant_id"},
+		{"an unknown field", ingest(`"tenant_id"`, `"tenantid":1,"tenant_id"`), apierror.InvalidEnvelope, "/tenantid"},
+		{"BURST without a doc_id", ingest(`"tenant_id"`, `"mode":"BURST","tenant_id"`), apierror.InvalidEnvelope, "/doc_id"},
+		{"an unknown request type", ingest("doc.ingest", "doc.eat"), apierror.UnknownRequestType, "/request_type"},
+		{"another schema version", ingest(`"1"`, `"2"`), apierror.SchemaVersionUnsupported, "/schema_version"},
+		{"a payload against the schema", ingest(`"en"`, `7`), apierror.PayloadInvalid, "/payload/language"},
+		{"a reference of another scheme", ingest("s3://b/in", "http://b/in"), apierror.RefInvalid, "/input_ref/uri"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestSubmit_RefusesWithTheReasonAndWritesNothing(t *testing.T) {
 			b := setup(t, 0)
 			b.counter.Reset()
 			_, err := b.Submit(t.Context(), test.body, commands.Headers{}, anyone)
-			known, ok := errors.AsType[*problem.Error](err)
+			known, ok := errors.AsType[*apierror.Error](err)
 			if !ok || known.Code != test.code {
 				t.Fatalf("answered %v, want %s", err, test.code)
 			}
@@ -184,13 +184,13 @@ func TestSubmit_KeysAndLimits(t *testing.T) {
 	for name, test := range map[string]struct {
 		body []byte
 		key  string
-		code problem.Code
+		code apierror.Code
 	}{
-		"the key of another command": {ingest(`"en"`, `"de"`), "k", problem.IdempotencyMismatch},
-		"one job too many":           {ingest(`"en"`, `"de"`), "l", problem.TenantLimit},
+		"the key of another command": {ingest(`"en"`, `"de"`), "k", apierror.IdempotencyMismatch},
+		"one job too many":           {ingest(`"en"`, `"de"`), "l", apierror.TenantLimit},
 	} {
 		_, err := b.Submit(t.Context(), test.body, commands.Headers{IdempotencyKey: test.key}, anyone)
-		if known, ok := errors.AsType[*problem.Error](err); !ok || known.Code != test.code {
+		if known, ok := errors.AsType[*apierror.Error](err); !ok || known.Code != test.code {
 			t.Errorf("%s: answered %v", name, err)
 		}
 	}
@@ -224,7 +224,7 @@ func TestSubmit_AReplayIsNeverRefused(t *testing.T) {
 			if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
 				t.Errorf("%s: %+v, %v", name, again, err)
 			}
-			var told *problem.Error
+			var told *apierror.Error
 			if _, err := b.Submit(t.Context(), ingest("1.50", "1.51"), headers, anyone); !errors.As(err, &told) || told.Code.Status() >= 500 {
 				t.Errorf("%s, another command: %v", name, err)
 			}
@@ -255,9 +255,9 @@ func TestSubmit_AReplayIsNotRefusedByAnotherPolicy(t *testing.T) {
 			if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
 				t.Errorf("%s: %+v, %v", name, again, err)
 			}
-			var told *problem.Error
+			var told *apierror.Error
 			if _, err := b.Submit(t.Context(), called(ingest("1.50", "1.51")), headers, anyone); !errors.As(err, &told) ||
-				told.Code == problem.IdempotencyMismatch || told.Code.Status() >= 500 {
+				told.Code == apierror.IdempotencyMismatch || told.Code.Status() >= 500 {
 				t.Errorf("%s, another command: %v", name, err)
 			}
 		}
@@ -276,7 +276,7 @@ func TestSubmit_AsksAboutTheTenantOfTheJobFirst(t *testing.T) {
 	for name, refused := range map[string][]byte{
 		"a replay": ingest(), "a new command": ingest(`"en"`, `"de"`), "one of no protocol": ingest("doc.ingest", "doc.other"),
 	} {
-		forbidden := problem.Newf(problem.Forbidden, "Not for this tenant.")
+		forbidden := apierror.Newf(apierror.Forbidden, "Not for this tenant.")
 		var asked []string
 		_, err := b.Submit(t.Context(), refused, commands.Headers{IdempotencyKey: "k"}, func(tenantID string) error {
 			asked = append(asked, tenantID)

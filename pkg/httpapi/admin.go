@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/pauses"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -153,11 +153,11 @@ func (e *endpoints) ReplayWebhook(w http.ResponseWriter, r *http.Request, webhoo
 		row, replayed, err := e.Ledger.ReplayWebhook(ctx, webhookID)
 		switch {
 		case errors.Is(err, ledger.ErrJobNotFound):
-			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such webhook.", Err: err}
+			return nil, &apierror.Error{Code: apierror.NotFound, Detail: "There is no such webhook.", Err: err}
 		case err != nil:
 			return nil, ledger.Problem(err)
 		case !replayed:
-			return nil, problem.Newf(problem.IllegalTransition, "The webhook is already waiting for an attempt.")
+			return nil, apierror.Newf(apierror.IllegalTransition, "The webhook is already waiting for an attempt.")
 		}
 		found, err := e.webhooks(ctx, []ledger.WebhookRow{*row}, nil)
 		if err != nil {
@@ -250,15 +250,15 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 		}
 		scope := request.Scope()
 		if fault := e.unknownScope(&scope); fault != nil && !request.AllowUnknown {
-			return nil, problem.Refused([]problem.Violation{*fault})
+			return nil, apierror.Refused([]apierror.Violation{*fault})
 		}
 		until, now := request.Until.Time, time.Now()
 		switch {
 		case request.ForSeconds != nil:
 			until = now.Add(seconds(*request.ForSeconds))
 		case !until.IsZero() && !until.After(now):
-			fault := problem.Violation{Pointer: "/until", Message: "must be later than the server's time, " + api.NewTime(now).String()}
-			return nil, problem.Refused([]problem.Violation{fault})
+			fault := apierror.Violation{Pointer: "/until", Message: "must be later than the server's time, " + api.NewTime(now).String()}
+			return nil, apierror.Refused([]apierror.Violation{fault})
 		}
 		pause, err := e.Pauses.Create(ctx, pauses.Pause{
 			Scope: scope, Reason: request.Reason, Actor: auth.CallerOf(ctx).Name(), Until: until, Ramp: rampOf(request.RampSeconds),
@@ -270,7 +270,7 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 // unknownScope returns a violation if this process knows no directives of the scope, else
 // nil. Jobs may still be in flight for it: of a protocol that was removed, or that another
 // process has loaded already.
-func (e *endpoints) unknownScope(scope *statemachine.Scope) *problem.Violation {
+func (e *endpoints) unknownScope(scope *statemachine.Scope) *apierror.Violation {
 	const allow = ": correct it, or set allow_unknown to pause it all the same"
 	var protocols, services []string
 	for _, p := range e.Protocols.Current().Protocols() {
@@ -279,12 +279,12 @@ func (e *endpoints) unknownScope(scope *statemachine.Scope) *problem.Violation {
 			services = append(services, p.Steps[i].Service)
 		}
 	}
-	oneOf := func(pointer, value string, known []string) *problem.Violation {
+	oneOf := func(pointer, value string, known []string) *apierror.Violation {
 		slices.Sort(known)
 		if known = slices.Compact(known); slices.Contains(known, value) {
 			return nil
 		}
-		return &problem.Violation{Pointer: pointer, Message: "must be one of " + strings.Join(known, ", ") + allow}
+		return &apierror.Violation{Pointer: pointer, Message: "must be one of " + strings.Join(known, ", ") + allow}
 	}
 	switch {
 	case scope.ProtocolID != "":
@@ -293,7 +293,7 @@ func (e *endpoints) unknownScope(scope *statemachine.Scope) *problem.Violation {
 		return oneOf("/service", scope.Service, services)
 	case scope.Lane != nil && e.config.Lanes > 0 && *scope.Lane >= e.config.Lanes:
 		message := fmt.Sprintf("must be less than %d, the number of lanes%s", e.config.Lanes, allow)
-		return &problem.Violation{Pointer: "/lane", Message: message}
+		return &apierror.Violation{Pointer: "/lane", Message: message}
 	}
 	return nil
 }
@@ -303,7 +303,7 @@ func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID 
 	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ResumeRequest) (any, error) {
 		scope, err := statemachine.ParseScope(pauseID)
 		if err != nil || max(len(scope.TenantID), len(scope.ProtocolID), len(scope.Service)) > api.MaxScopeName {
-			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause.", Err: err}
+			return nil, &apierror.Error{Code: apierror.NotFound, Detail: "There is no such pause.", Err: err}
 		}
 		pause, err := e.Pauses.Resume(ctx, scope, rampOf(request.RampSeconds))
 		return e.pauseChanged(ctx, &pause, request.Reason, err)

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // Backup is a copy of the store as of one moment, until it is closed.
@@ -24,7 +24,7 @@ type Backup interface {
 const backupWrite = 15 * time.Second
 
 // errNoBackups is returned if the store has no backups.
-var errNoBackups = problem.Newf(problem.NotFound,
+var errNoBackups = apierror.Newf(apierror.NotFound,
 	"Only a store in a data folder has backups. Back up a storage account of Azure by its own means.")
 
 // CreateBackup is POST /v1/admin/backup. An answer that cannot be completed ends with its
@@ -69,7 +69,7 @@ func (e *endpoints) CreateBackup(w http.ResponseWriter, r *http.Request) {
 	case state.status == 0:
 		e.respond.problem(w, r, err)
 	default:
-		fault := problem.From(err)
+		fault := apierror.From(err)
 		state.status = fault.Code.Status() // For the records: the client has seen another.
 		if out.broken || r.Context().Err() != nil {
 			state.status = statusClientGone
@@ -101,7 +101,7 @@ func (a *backupAnswer) Write(p []byte) (int, error) {
 	if time.Since(a.checked) > streamRecheck {
 		a.checked = time.Now()
 		if !a.endpoints.guard.stillAuthorized(a.r) {
-			return 0, problem.Newf(problem.Forbidden, "The caller's rights were withdrawn.")
+			return 0, apierror.Newf(apierror.Forbidden, "The caller's rights were withdrawn.")
 		}
 	}
 	// A writer without a connection has no deadlines, and needs none.

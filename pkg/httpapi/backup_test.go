@@ -13,9 +13,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -41,7 +41,7 @@ func (b *testBackups) take(ready func(ctx context.Context) error) func(ctx conte
 			return nil, err
 		}
 		if !b.open.CompareAndSwap(false, true) {
-			return nil, problem.Newf(problem.RateLimited, "Another backup is under way.")
+			return nil, apierror.Newf(apierror.RateLimited, "Another backup is under way.")
 		}
 		return b, nil
 	}
@@ -86,7 +86,7 @@ func TestBackup_IsStreamed(t *testing.T) {
 func TestBackup_NeedsAStoreWithBackups(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t, func(c *httpapi.Config) { c.Backup = nil })
-	wantProblem(t, h.do(t, http.MethodPost, "/v1/admin/backup", ""), problem.NotFound,
+	wantProblem(t, h.do(t, http.MethodPost, "/v1/admin/backup", ""), apierror.NotFound,
 		"Only a store in a data folder has backups. Back up a storage account of Azure by its own means.")
 }
 
@@ -96,7 +96,7 @@ func TestBackup_ThatFailsIsNotTakenForWhole(t *testing.T) {
 	backups := newBackups()
 	backups.write = func(context.Context, io.Writer) error { return tablestore.ErrNoSpace }
 	h := newHarness(t, withBackups(backups))
-	if got := h.do(t, http.MethodPost, "/v1/admin/backup", ""); problemOf(t, got).Code != problem.StoreUnavailable {
+	if got := h.do(t, http.MethodPost, "/v1/admin/backup", ""); problemOf(t, got).Code != apierror.StoreUnavailable {
 		t.Errorf("%d %s", got.Status, got.Body)
 	}
 	<-backups.closed

@@ -12,8 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // posts are all operations that take a body, each with a valid one.
@@ -62,7 +62,7 @@ func TestBodiesMustBeDeclaredAsJSON(t *testing.T) {
 				response := newHarness(t).do(t, http.MethodPost, path, body, test.header)
 				switch {
 				case test.detail != "":
-					wantProblem(t, response, problem.UnsupportedMediaType, test.detail)
+					wantProblem(t, response, apierror.UnsupportedMediaType, test.detail)
 				case response.Status >= http.StatusMultipleChoices:
 					t.Errorf("%s: %s", path, response.Body)
 				}
@@ -84,7 +84,7 @@ func TestBodiesAreLimited(t *testing.T) {
 		for name, header := range map[string]string{"declared": "", "not declared": "Transfer-Encoding: chunked"} {
 			h := newHarness(t, limited)
 			response := h.do(t, http.MethodPost, path, padded+" ", header)
-			wantProblem(t, response, problem.TooLarge, "The body is larger than 400 bytes.")
+			wantProblem(t, response, apierror.TooLarge, "The body is larger than 400 bytes.")
 			if response.Header.Get("Connection") != "close" {
 				t.Errorf("%s, %s: the rest of the body would be read", path, name)
 			}
@@ -100,86 +100,86 @@ func TestFaultsInABodyNameTheirPlace(t *testing.T) {
 		name   string
 		path   string
 		body   string
-		code   problem.Code
+		code   apierror.Code
 		detail string
-		errors []problem.Violation
+		errors []apierror.Violation
 	}{
 		{
-			"not JSON", "/v1/jobs/$job:cancel", "{\n  \"reason\": oops}", problem.InvalidJSON,
+			"not JSON", "/v1/jobs/$job:cancel", "{\n  \"reason\": oops}", apierror.InvalidJSON,
 			"The body is not valid JSON at line 2, column 13: a character that must not be there.", nil,
 		},
 		{
-			"a missing comma", "/v1/callbacks/ack", `{"jobId":"ä" "stepId":"s"}`, problem.InvalidJSON,
+			"a missing comma", "/v1/callbacks/ack", `{"jobId":"ä" "stepId":"s"}`, apierror.InvalidJSON,
 			"The body is not valid JSON at line 1, column 15: a character that must not be there.", nil,
 		},
 		{
-			"cut off", "/v1/jobs/$job:cancel", "{\"reason\":\n", problem.InvalidJSON,
+			"cut off", "/v1/jobs/$job:cancel", "{\"reason\":\n", apierror.InvalidJSON,
 			"The body is not valid JSON at line 2, column 1: it ends too early.", nil,
 		},
 		{
-			"blank", "/v1/jobs/$job:cancel", " ", problem.InvalidJSON,
+			"blank", "/v1/jobs/$job:cancel", " ", apierror.InvalidJSON,
 			"The body is not valid JSON at line 1, column 2: it ends too early.", nil,
 		},
 		{
-			"two values", "/v1/work/$claimed:start", complete + "\n" + complete, problem.InvalidJSON,
+			"two values", "/v1/work/$claimed:start", complete + "\n" + complete, apierror.InvalidJSON,
 			"The body is not valid JSON at line 2, column 1: text after the value.", nil,
 		},
 		{
-			"not an object", "/v1/jobs/$job:cancel", `["reason"]`, problem.InvalidEnvelope,
-			"must be an object.", []problem.Violation{{Message: "must be an object"}},
+			"not an object", "/v1/jobs/$job:cancel", `["reason"]`, apierror.InvalidEnvelope,
+			"must be an object.", []apierror.Violation{{Message: "must be an object"}},
 		},
 		{
-			"a number for a string", "/v1/callbacks/result", `{"error":{"code":404}}`, problem.InvalidEnvelope,
-			"/error/code must be a string.", []problem.Violation{{Pointer: "/error/code", Message: "must be a string"}},
+			"a number for a string", "/v1/callbacks/result", `{"error":{"code":404}}`, apierror.InvalidEnvelope,
+			"/error/code must be a string.", []apierror.Violation{{Pointer: "/error/code", Message: "must be a string"}},
 		},
 		{
-			"a string for an object", "/v1/callbacks/result", `{"error":"broken"}`, problem.InvalidEnvelope,
-			"/error must be an object.", []problem.Violation{{Pointer: "/error", Message: "must be an object"}},
+			"a string for an object", "/v1/callbacks/result", `{"error":"broken"}`, apierror.InvalidEnvelope,
+			"/error must be an object.", []apierror.Violation{{Pointer: "/error", Message: "must be an object"}},
 		},
 		{
-			"a fraction", "/v1/callbacks/ack", `{"attempt_no":1.5}`, problem.InvalidEnvelope,
+			"a fraction", "/v1/callbacks/ack", `{"attempt_no":1.5}`, apierror.InvalidEnvelope,
 			"/attempt_no must be a whole number of at most 32 bits.",
-			[]problem.Violation{{Pointer: "/attempt_no", Message: "must be a whole number of at most 32 bits"}},
+			[]apierror.Violation{{Pointer: "/attempt_no", Message: "must be a whole number of at most 32 bits"}},
 		},
 		{
-			"a huge number", "/v1/work/$claimed:start", `{"expected_rev":92233720368547758080}`, problem.InvalidEnvelope,
+			"a huge number", "/v1/work/$claimed:start", `{"expected_rev":92233720368547758080}`, apierror.InvalidEnvelope,
 			"/expected_rev must be a whole number of at most 64 bits.",
-			[]problem.Violation{{Pointer: "/expected_rev", Message: "must be a whole number of at most 64 bits"}},
+			[]apierror.Violation{{Pointer: "/expected_rev", Message: "must be a whole number of at most 64 bits"}},
 		},
 		{
-			"a string for a number", "/v1/work:claim", `{"wait_seconds":"20s"}`, problem.InvalidEnvelope,
-			"/wait_seconds must be a number.", []problem.Violation{{Pointer: "/wait_seconds", Message: "must be a number"}},
+			"a string for a number", "/v1/work:claim", `{"wait_seconds":"20s"}`, apierror.InvalidEnvelope,
+			"/wait_seconds must be a number.", []apierror.Violation{{Pointer: "/wait_seconds", Message: "must be a number"}},
 		},
 		{
-			"a string for a list", "/v1/work:claim", `{"services":"ocr"}`, problem.InvalidEnvelope,
-			"/services must be an array.", []problem.Violation{{Pointer: "/services", Message: "must be an array"}},
+			"a string for a list", "/v1/work:claim", `{"services":"ocr"}`, apierror.InvalidEnvelope,
+			"/services must be an array.", []apierror.Violation{{Pointer: "/services", Message: "must be an array"}},
 		},
 		{
-			"a string for a flag", "/v1/work/$running:fail", `{"retryable":"yes"}`, problem.InvalidEnvelope,
-			"/retryable must be true or false.", []problem.Violation{{Pointer: "/retryable", Message: "must be true or false"}},
+			"a string for a flag", "/v1/work/$running:fail", `{"retryable":"yes"}`, apierror.InvalidEnvelope,
+			"/retryable must be true or false.", []apierror.Violation{{Pointer: "/retryable", Message: "must be true or false"}},
 		},
 		{
-			"no time", "/v1/callbacks/ack", `{"timestamp":"yesterday"}`, problem.InvalidEnvelope,
+			"no time", "/v1/callbacks/ack", `{"timestamp":"yesterday"}`, apierror.InvalidEnvelope,
 			"/timestamp must be a time as in RFC 3339.",
-			[]problem.Violation{{Pointer: "/timestamp", Message: "must be a time as in RFC 3339"}},
+			[]apierror.Violation{{Pointer: "/timestamp", Message: "must be a time as in RFC 3339"}},
 		},
 		{
-			"a fault after an unknown field", "/v1/callbacks/ack", `{"extra":1,"attempt_no":"1"}`, problem.InvalidEnvelope,
+			"a fault after an unknown field", "/v1/callbacks/ack", `{"extra":1,"attempt_no":"1"}`, apierror.InvalidEnvelope,
 			"/attempt_no must be a whole number of at most 32 bits.",
-			[]problem.Violation{{Pointer: "/attempt_no", Message: "must be a whole number of at most 32 bits"}},
+			[]apierror.Violation{{Pointer: "/attempt_no", Message: "must be a whole number of at most 32 bits"}},
 		},
 		{
-			"limits of its own", "/v1/work/$claimed:start", `{"owner":"","expected_rev":0,"request_id":"r"}`, problem.InvalidEnvelope,
+			"limits of its own", "/v1/work/$claimed:start", `{"owner":"","expected_rev":0,"request_id":"r"}`, apierror.InvalidEnvelope,
 			"/owner is required and must not be empty. There are 2 violations in all.",
-			[]problem.Violation{
+			[]apierror.Violation{
 				{Pointer: "/owner", Message: "is required and must not be empty"},
 				{Pointer: "/expected_rev", Message: "must be at least 1"},
 			},
 		},
 		{
-			"null", "/v1/work/$claimed:start", `null`, problem.InvalidEnvelope,
+			"null", "/v1/work/$claimed:start", `null`, apierror.InvalidEnvelope,
 			"/owner is required and must not be empty. There are 3 violations in all.",
-			[]problem.Violation{
+			[]apierror.Violation{
 				{Pointer: "/owner", Message: "is required and must not be empty"},
 				{Pointer: "/expected_rev", Message: "must be at least 1"},
 				{Pointer: "/request_id", Message: "is required and must not be empty"},
@@ -206,8 +206,8 @@ func TestUnknownFieldsAreRefusedInControlAndAdminRequests(t *testing.T) {
 			continue
 		}
 		response := newHarness(t).do(t, http.MethodPost, path, `{"re/a~son":1}`)
-		wantProblem(t, response, problem.InvalidEnvelope, "/re~1a~0son is unknown.")
-		want := []problem.Violation{{Pointer: "/re~1a~0son", Message: "is unknown"}}
+		wantProblem(t, response, apierror.InvalidEnvelope, "/re~1a~0son is unknown.")
+		want := []apierror.Violation{{Pointer: "/re~1a~0son", Message: "is unknown"}}
 		if diff := cmp.Diff(want, problemOf(t, response).Errors); diff != "" {
 			t.Errorf("%s: errors (-want +got):\n%s", path, diff)
 		}
@@ -234,7 +234,7 @@ func TestUnknownFieldsAreIgnoredAndCountedInCallbacksAndWork(t *testing.T) {
 func TestTheUseCaseDecodesTheCommand(t *testing.T) {
 	t.Parallel()
 	response := newHarness(t).do(t, http.MethodPost, "/v1/commands", `{"tenant_id": oops`)
-	wantProblem(t, response, problem.InvalidJSON, "The body is not valid JSON at line 1, column 15: a character that must not be there.")
+	wantProblem(t, response, apierror.InvalidJSON, "The body is not valid JSON at line 1, column 15: a character that must not be there.")
 }
 
 // The problem of a body that is not JSON must not repeat the body.
@@ -243,7 +243,7 @@ func TestProblemsDoNotRepeatABodyThatIsNotJSON(t *testing.T) {
 	for _, body := range []string{"Ω", `{"reason":Ω}`, `{"reason":"\Ω"}`, `{"reason":"Ω" Ω}`, `{"reason":"x"}Ω`, `{"Ω":`, "{\"Ω\":\"\xff\"}"} {
 		response := newHarness(t).do(t, http.MethodPost, "/v1/jobs/$job:cancel", body)
 		found := problemOf(t, response)
-		if found.Code != problem.InvalidJSON || strings.ContainsAny(response.Body, "Ω'") || !strings.Contains(found.Detail, "line 1, column ") {
+		if found.Code != apierror.InvalidJSON || strings.ContainsAny(response.Body, "Ω'") || !strings.Contains(found.Detail, "line 1, column ") {
 			t.Errorf("%s: %s", body, response.Body)
 		}
 	}
@@ -264,11 +264,11 @@ func TestAnExceededLimitIsTooLarge(t *testing.T) {
 		},
 	} {
 		h := newHarness(t)
-		wantProblem(t, h.do(t, http.MethodPost, test.path, test.body), problem.TooLarge, test.detail)
+		wantProblem(t, h.do(t, http.MethodPost, test.path, test.body), apierror.TooLarge, test.detail)
 		h.store.uncalled(t, test.path)
 	}
 	// A body that is also malformed is refused as malformed.
-	wantProblem(t, newHarness(t).do(t, http.MethodPost, "/v1/work:claim", `{"owner":"`+long+`"}`), problem.InvalidEnvelope,
+	wantProblem(t, newHarness(t).do(t, http.MethodPost, "/v1/work:claim", `{"owner":"`+long+`"}`), apierror.InvalidEnvelope,
 		"/owner must not be longer than 128 characters. There are 2 violations in all.")
 }
 
@@ -281,8 +281,8 @@ func TestAReferenceWithoutAURIIsRefused(t *testing.T) {
 		for _, field := range []string{"output_ref", "result_ref"} {
 			h := newHarness(t)
 			response := h.do(t, http.MethodPost, path, fmt.Sprintf(body, field))
-			wantProblem(t, response, problem.RefInvalid, "/"+field+"/uri is required.")
-			want := []problem.Violation{{Pointer: "/" + field + "/uri", Message: "is required"}}
+			wantProblem(t, response, apierror.RefInvalid, "/"+field+"/uri is required.")
+			want := []apierror.Violation{{Pointer: "/" + field + "/uri", Message: "is required"}}
 			if diff := cmp.Diff(want, problemOf(t, response).Errors); diff != "" {
 				t.Errorf("%s: (-want +got):\n%s", path, diff)
 			}

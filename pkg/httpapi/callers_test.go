@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -132,5 +132,5 @@ func TestAStepShowsItsWorker(t *testing.T) {
 		t.Errorf("at its end the step shows item %q of %q, %v, %s", step.WorkID, step.Owner, step.Progress, step.State)
 	}
 	beyond := fmt.Sprintf(`{"owner":"w7","expected_rev":%d,"request_id":"x","progress":{"fraction":1.5}}`, rev)
-	wantProblem(t, h.do(t, "POST", "/v1/work/"+workID+":heartbeat", beyond), problem.InvalidEnvelope, "/progress/fraction must be at most 1.")
+	wantProblem(t, h.do(t, "POST", "/v1/work/"+workID+":heartbeat", beyond), apierror.InvalidEnvelope, "/progress/fraction must be at most 1.")
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // dialAPI returns a generated client of the harness.
@@ -48,10 +48,10 @@ func TestTheGeneratedClientSubmits(t *testing.T) {
 func TestTheGeneratedClientReadsProblems(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	h.store.fail(&problem.Error{Code: problem.TenantLimit, RetryAfter: 5 * time.Second})
+	h.store.fail(&apierror.Error{Code: apierror.TenantLimit, RetryAfter: 5 * time.Second})
 	response, err := dialAPI(t, h).SubmitCommandWithResponse(t.Context(), nil, sent)
 	must(t, err)
-	if found := response.ApplicationProblemJSON429; found == nil || found.Code != problem.TenantLimit {
+	if found := response.ApplicationProblemJSON429; found == nil || found.Code != apierror.TenantLimit {
 		t.Errorf("%s: problem %+v", response.Status(), found)
 	}
 	if response.Headers429.RetryAfter != 5 {

@@ -8,9 +8,9 @@ import (
 	"sync"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // SubmitCommand is POST /v1/commands.
@@ -53,7 +53,7 @@ func (e *endpoints) submitText(ctx context.Context, text []byte, headers command
 
 // countRefused counts a command that was refused, not one that met a fault of the server.
 func (e *endpoints) countRefused(err error) {
-	if err != nil && problem.From(err).Code.Status() < http.StatusInternalServerError {
+	if err != nil && apierror.From(err).Code.Status() < http.StatusInternalServerError {
 		e.Census.Refused()
 	}
 }
@@ -87,7 +87,7 @@ type batch struct {
 }
 
 // Check validates the batch as a whole.
-func (b *batch) Check() []problem.Violation { return api.CheckBatch("/commands", len(b.Commands)) }
+func (b *batch) Check() []apierror.Violation { return api.CheckBatch("/commands", len(b.Commands)) }
 
 // SubmitBatch is POST /v1/commands:batch.
 func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {

@@ -9,8 +9,8 @@ import (
 	"unicode"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // maxShownBody is how much of a dead letter's body is shown, in bytes.
@@ -73,7 +73,7 @@ func mentionsLease(text string) bool {
 
 // errNoTopics is returned for requests about dead letters if the server has no reply
 // topics.
-var errNoTopics = problem.Newf(problem.NotFound, "There are no dead letters: this server takes no replies from topics.")
+var errNoTopics = apierror.Newf(apierror.NotFound, "There are no dead letters: this server takes no replies from topics.")
 
 // ListDeadLetters is GET /v1/admin/dead-letters.
 func (e *endpoints) ListDeadLetters(w http.ResponseWriter, r *http.Request, params api.ListDeadLettersParams) {
@@ -82,7 +82,7 @@ func (e *endpoints) ListDeadLetters(w http.ResponseWriter, r *http.Request, para
 			return nil, errNoTopics
 		}
 		letters, next, err := e.DeadLetters.List(ctx, min(limit, callbacks.MaxDeadLetters), at.after) // Bodies may be large.
-		if at.after != "" && err != nil && problem.From(err).Code == problem.InvalidEnvelope {
+		if at.after != "" && err != nil && apierror.From(err).Code == apierror.InvalidEnvelope {
 			return nil, invalid(invalidPageToken, err)
 		}
 		found := api.DeadLetterPage{DeadLetters: make([]api.DeadLetter, len(letters)), NextPageToken: at.token(next)}

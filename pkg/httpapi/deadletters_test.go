@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // deadLetters are dead letters in memory: those with even numbers can be replayed.
@@ -46,7 +46,7 @@ func (d *deadLetters) Replay(_ context.Context, ids []string) ([]callbacks.Handl
 			return callbacks.HandledDeadLetter{ID: id, Outcome: callbacks.DeadLetterApplied}
 		}
 		return callbacks.HandledDeadLetter{
-			ID: id, Outcome: callbacks.DeadLetterKept, Cause: problem.Newf(problem.JobNotFound, "There is no such job."),
+			ID: id, Outcome: callbacks.DeadLetterKept, Cause: apierror.Newf(apierror.JobNotFound, "There is no such job."),
 		}
 	})
 }
@@ -70,7 +70,7 @@ func (d *deadLetters) handle(ids []string, decide func(string) callbacks.Handled
 	return handled, false, d.err
 }
 
-var errNoBus = &problem.Error{Code: problem.BusUnavailable, RetryAfter: time.Second}
+var errNoBus = &apierror.Error{Code: apierror.BusUnavailable, RetryAfter: time.Second}
 
 // lostTopics is the situation in which dead letters cannot be read.
 func lostTopics(operation string, err error) situation {
@@ -158,16 +158,16 @@ func TestDeadLetters_AnswerWithLettersHandledBeforeAFault(t *testing.T) {
 	h := newHarness(t, func(c *httpapi.Config) { c.DeadLetters = letters })
 	letters.err = errNoBus
 	got := decoded[api.DeadLetterResult](t, h.do(t, http.MethodPost, "/v1/admin/dead-letters:purge", `{"dead_letter_ids":["0-1","1-7"]}`))
-	if len(got.Handled) != 1 || got.Handled[0].Outcome != "purged" || got.Error == nil || got.Error.Code != problem.BusUnavailable {
+	if len(got.Handled) != 1 || got.Handled[0].Outcome != "purged" || got.Error == nil || got.Error.Code != apierror.BusUnavailable {
 		t.Errorf("answered %+v", got)
 	}
 	if log := h.log.String(); !strings.Contains(log, "outcomes=map[purged:1] complete=false") {
 		t.Errorf("the log says %s", log)
 	}
-	wantProblem(t, h.do(t, http.MethodPost, "/v1/admin/dead-letters:purge", `{"dead_letter_ids":["1-7"]}`), problem.BusUnavailable, "")
+	wantProblem(t, h.do(t, http.MethodPost, "/v1/admin/dead-letters:purge", `{"dead_letter_ids":["1-7"]}`), apierror.BusUnavailable, "")
 	if log := h.log.String(); strings.Count(log, "dead letters handled") != 1 {
 		t.Errorf("the log says %s", log)
 	}
-	letters.err = problem.Newf(problem.InvalidEnvelope, "There is no dead letter with that id.")
-	wantProblem(t, h.do(t, http.MethodGet, "/v1/admin/dead-letters?page_token="+httpapi.PageToken("/v1/admin/dead-letters", "x"), ""), problem.InvalidEnvelope, "page_token is invalid.")
+	letters.err = apierror.Newf(apierror.InvalidEnvelope, "There is no dead letter with that id.")
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/admin/dead-letters?page_token="+httpapi.PageToken("/v1/admin/dead-letters", "x"), ""), apierror.InvalidEnvelope, "page_token is invalid.")
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -227,7 +227,7 @@ func TestOperatorsBadParametersAreNamed(t *testing.T) {
 		method, path := split(target)
 		path, header, _ := strings.Cut(path, " ")
 		found := problemOf(t, h.do(t, method, path, "", header+" k"))
-		if found.Code != problem.InvalidEnvelope || len(found.Errors) != 1 || found.Errors[0].Message != want {
+		if found.Code != apierror.InvalidEnvelope || len(found.Errors) != 1 || found.Errors[0].Message != want {
 			t.Errorf("%s: %+v, want %s", target, found, want)
 		}
 	}
@@ -243,7 +243,7 @@ func TestAPauseOfAnUnknownScopeIsRefused(t *testing.T) {
 	} {
 		h := newHarness(t)
 		response := h.do(t, http.MethodPost, "/v1/admin/pauses", body)
-		wantProblem(t, response, problem.InvalidEnvelope, want)
+		wantProblem(t, response, apierror.InvalidEnvelope, want)
 		h.store.untouched(t, body)
 		h.given(t, "POST /v1/admin/pauses", strings.Replace(body, "{", `{"allow_unknown":true,`, 1))
 	}
@@ -384,7 +384,7 @@ func TestAPauseOfALongNameCanBeResumed(t *testing.T) {
 		}
 	}
 	response := newHarness(t).do(t, http.MethodPost, "/v1/admin/pauses", `{"allow_unknown":true,"service":"`+name+`e","reason":"why"}`)
-	wantProblem(t, response, problem.TooLarge, "/service is 129 bytes long; at most 128 are allowed.")
+	wantProblem(t, response, apierror.TooLarge, "/service is 129 bytes long; at most 128 are allowed.")
 }
 
 // Clients say how many jobs an operation will change, which the use case bounds.
@@ -406,7 +406,7 @@ func TestAnEmptyFilterIsRefused(t *testing.T) {
 		for _, field := range fields {
 			h := newHarness(t)
 			response := h.do(t, http.MethodPost, target, `{"`+field+`":""}`)
-			wantProblem(t, response, problem.InvalidEnvelope, "/"+field+" must not be empty: leave it out to select all.")
+			wantProblem(t, response, apierror.InvalidEnvelope, "/"+field+" must not be empty: leave it out to select all.")
 			h.store.untouched(t, target)
 		}
 	}
@@ -423,7 +423,7 @@ func TestAReadThatTheStoreDoesNotAnswerConfirmsNothing(t *testing.T) {
 		h := newHarness(t)
 		job := h.submitted(t)
 		h.store.fail(cause)
-		wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/"+job, ""), problem.StoreUnavailable, want)
+		wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/"+job, ""), apierror.StoreUnavailable, want)
 	}
 }
 
@@ -445,7 +445,7 @@ func TestABatchAnswersEachCommandIndependently(t *testing.T) {
 	if n := strings.Count(response.Body, `"replayed":false`); n != 2 || result.Results[1].Replayed != nil {
 		t.Errorf("%d of 2 say that they are no repeats: %s", n, response.Body)
 	}
-	if bad := result.Results[1]; bad.Error == nil || bad.Error.Code != problem.UnknownRequestType || bad.JobID != "" {
+	if bad := result.Results[1]; bad.Error == nil || bad.Error.Code != apierror.UnknownRequestType || bad.JobID != "" {
 		t.Errorf("the refused command: %+v", bad)
 	}
 	good := result.Results[2]
@@ -468,11 +468,11 @@ func TestARevConflictNamesTheCurrentRev(t *testing.T) {
 		return h.do(t, http.MethodPost, "/v1/work/"+item.WorkID+":"+name, body)
 	}
 	beat := decoded[api.WorkItem](t, verb("heartbeat", "o", item.Rev))
-	if found := problemOf(t, verb("complete", "another", item.Rev)); found.Code != problem.NotOwner || found.CurrentRev != 0 {
+	if found := problemOf(t, verb("complete", "another", item.Rev)); found.Code != apierror.NotOwner || found.CurrentRev != 0 {
 		t.Errorf("another worker is told %+v", found)
 	}
 	found := problemOf(t, verb("complete", "o", item.Rev))
-	if found.Code != problem.RevConflict || found.CurrentRev != beat.Rev {
+	if found.Code != apierror.RevConflict || found.CurrentRev != beat.Rev {
 		t.Errorf("the owner is told %+v, want the rev %d", found, beat.Rev)
 	}
 	if done := decoded[api.WorkItem](t, verb("complete", "o", found.CurrentRev)); done.Status != api.WorkStatus("succeeded") {
@@ -579,14 +579,14 @@ func TestABatchAsAWholeIsRefused(t *testing.T) {
 	t.Parallel()
 	many := make([]struct{}, api.MaxBatch+1)
 	for body, want := range map[string]api.Problem{
-		`{}`:              {Code: problem.InvalidEnvelope, Detail: "/commands is required and must not be empty."},
-		`{"commands":[]}`: {Code: problem.InvalidEnvelope, Detail: "/commands is required and must not be empty."},
+		`{}`:              {Code: apierror.InvalidEnvelope, Detail: "/commands is required and must not be empty."},
+		`{"commands":[]}`: {Code: apierror.InvalidEnvelope, Detail: "/commands is required and must not be empty."},
 		asJSON(t, map[string]any{"commands": many}): {
-			Code: problem.TooLarge, Detail: "/commands must not hold more than 100 entries.",
+			Code: apierror.TooLarge, Detail: "/commands must not hold more than 100 entries.",
 		},
-		`{"items":[]}`: {Code: problem.InvalidEnvelope, Detail: "/items is required and must not be empty."},
+		`{"items":[]}`: {Code: apierror.InvalidEnvelope, Detail: "/items is required and must not be empty."},
 		asJSON(t, map[string]any{"items": many}): {
-			Code: problem.TooLarge, Detail: "/items must not hold more than 100 entries.",
+			Code: apierror.TooLarge, Detail: "/items must not hold more than 100 entries.",
 		},
 	} {
 		h := newHarness(t)
@@ -617,9 +617,9 @@ func TestTheKeyOfARetryOperation(t *testing.T) {
 			t.Errorf("%.20s: the operations are %q and %q", keys, plain, quoted)
 		}
 	}
-	for key, want := range map[string]problem.Error{
-		`"`:                       {Code: problem.InvalidEnvelope, Detail: "Idempotency-Key is malformed in the header: a quoted text must end with its quotation mark."},
-		strings.Repeat("k", 5000): {Code: problem.TooLarge, Detail: "Idempotency-Key is 5000 bytes long; at most 255 are allowed."},
+	for key, want := range map[string]apierror.Error{
+		`"`:                       {Code: apierror.InvalidEnvelope, Detail: "Idempotency-Key is malformed in the header: a quoted text must end with its quotation mark."},
+		strings.Repeat("k", 5000): {Code: apierror.TooLarge, Detail: "Idempotency-Key is 5000 bytes long; at most 255 are allowed."},
 	} {
 		h := newHarness(t)
 		wantProblem(t, create(h, key), want.Code, want.Detail)

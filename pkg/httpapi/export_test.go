@@ -7,7 +7,7 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // Cursor is where a page of a list begins.
@@ -48,7 +48,7 @@ const (
 
 // NewFairLimiter returns a limiter.
 func NewFairLimiter(limit int64, full WhenFull) FairLimiter {
-	return FairLimiter{newFairLimiter(limit, full, problem.Newf(problem.RateLimited, "That is too much."))}
+	return FairLimiter{newFairLimiter(limit, full, apierror.Newf(apierror.RateLimited, "That is too much."))}
 }
 
 // Acquire acquires a slot, and returns how to release it.

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"sync"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // fairLimiter bounds what requests hold, such as streams or the bytes of bodies, and
@@ -18,7 +18,7 @@ type fairLimiter struct {
 	full  whenFull
 	// refusal is the problem of a request if its caller has its share and whenFull is
 	// refuses.
-	refusal *problem.Error
+	refusal *apierror.Error
 
 	mu      sync.Mutex
 	taken   int64 // invariant: taken = Σ holders[c].taken ≤ limit, or only one slot is held
@@ -60,7 +60,7 @@ type slot struct {
 }
 
 // newFairLimiter returns a limiter with that total.
-func newFairLimiter(limit int64, full whenFull, refusal *problem.Error) *fairLimiter {
+func newFairLimiter(limit int64, full whenFull, refusal *apierror.Error) *fairLimiter {
 	return &fairLimiter{limit: limit, full: full, refusal: refusal, holders: map[string]*holder{}, waiting: map[string][]*slot{}}
 }
 

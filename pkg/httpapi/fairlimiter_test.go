@@ -11,9 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // maxStreams is how many streams a process keeps open.
@@ -131,7 +131,7 @@ func atMostWaits(n int) func(*httpapi.Config) {
 func limited(t *testing.T, l *lasting) {
 	t.Helper()
 	wantProblem(t, answer{Status: l.recorder.Code, Header: l.recorder.Header(), Body: l.recorder.Body.String()},
-		problem.RateLimited, "The caller already has its share of waiting requests.")
+		apierror.RateLimited, "The caller already has its share of waiting requests.")
 }
 
 func TestCallersShareTheWaitsFairly(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 	"github.com/gorilla/mux"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -40,7 +40,7 @@ type objectKind struct {
 	// parameter is its name in paths.
 	parameter string
 	// missing is the answer for a missing or foreign object.
-	missing *problem.Error
+	missing *apierror.Error
 	// owner looks up the owner of an object. Its errors are the problems that the use
 	// cases would answer.
 	owner func(ctx context.Context, id string) (owner, error)
@@ -56,20 +56,20 @@ type owner struct {
 }
 
 // errNoJob is the answer for a missing or foreign job.
-var errNoJob = &problem.Error{Code: problem.JobNotFound, Detail: "There is no such job."}
+var errNoJob = &apierror.Error{Code: apierror.JobNotFound, Detail: "There is no such job."}
 
 // newGuard returns the guard of a server. It admits nothing until loadRules has read the
 // routes.
 func newGuard(config Config, respond *responder) *guard {
 	g := &guard{config: config, rules: map[endpoint]auth.Rule{}, queries: map[endpoint][]string{}, respond: respond}
-	missing := func(what string) *problem.Error {
-		return &problem.Error{Code: problem.NotFound, Detail: "There is no such " + what + "."}
+	missing := func(what string) *apierror.Error {
+		return &apierror.Error{Code: apierror.NotFound, Detail: "There is no such " + what + "."}
 	}
 	g.kinds = []objectKind{
 		{"jobId", errNoJob, func(ctx context.Context, id string) (owner, error) {
 			return g.ownerOfStep(ctx, id, "")
 		}},
-		{"workId", &problem.Error{Code: problem.WorkNotFound, Detail: "There is no such work item."},
+		{"workId", &apierror.Error{Code: apierror.WorkNotFound, Detail: "There is no such work item."},
 			func(ctx context.Context, id string) (owner, error) {
 				view, err := config.Queue.Get(ctx, id)
 				return owner{TenantID: view.Item.TenantID, Service: view.Item.Service}, err
@@ -81,14 +81,14 @@ func newGuard(config Config, respond *responder) *guard {
 		{"pauseId", missing("pause"), func(_ context.Context, id string) (owner, error) {
 			scope, err := statemachine.ParseScope(id) // The pause need not exist.
 			if err != nil {
-				return owner{}, &problem.Error{Code: problem.NotFound, Err: err}
+				return owner{}, &apierror.Error{Code: apierror.NotFound, Err: err}
 			}
 			return owner{TenantID: scope.TenantID}, nil
 		}},
 		{"webhookId", missing("webhook"), func(ctx context.Context, id string) (owner, error) {
 			jobID, _, err := ledger.ParseWebhookID(id)
 			if err != nil {
-				return owner{}, &problem.Error{Code: problem.NotFound, Err: err}
+				return owner{}, &apierror.Error{Code: apierror.NotFound, Err: err}
 			}
 			return g.ownerOfStep(ctx, jobID, "")
 		}},
@@ -242,7 +242,7 @@ func (k *objectKind) longestID() int {
 // the request is read, and look alike.
 func (g *guard) admit(state *requestState, r *http.Request) error {
 	if state.rule.Operation == "" {
-		return problem.Newf(problem.Forbidden, "This operation may not be called.") // The zero rule: the route has none.
+		return apierror.Newf(apierror.Forbidden, "This operation may not be called.") // The zero rule: the route has none.
 	}
 	kind := g.kind(state.route)
 	owned := state.rule.Scope == auth.Owned && kind != nil // Otherwise the body names the objects.
@@ -284,8 +284,8 @@ func (g *guard) admit(state *requestState, r *http.Request) error {
 
 // hide replaces a not-found error with the error for foreign objects, so that the two look
 // alike.
-func hide(err error, missing *problem.Error) error {
-	if problem.From(err).Code.Status() == http.StatusNotFound {
+func hide(err error, missing *apierror.Error) error {
+	if apierror.From(err).Code.Status() == http.StatusNotFound {
 		return missing
 	}
 	return err
@@ -344,7 +344,7 @@ func (g *guard) authorizeStep(ctx context.Context, tenantID, jobID, stepID strin
 	case owner.TenantID != tenantID:
 		return errNoJob
 	case !state.rule.AllowsStep(state.caller, tenantID, owner.Service):
-		return problem.Newf(problem.StepNotFound, "the job has no step %q", stepID) // The job may have such a step of another service.
+		return apierror.Newf(apierror.StepNotFound, "the job has no step %q", stepID) // The job may have such a step of another service.
 	}
 	return nil
 }

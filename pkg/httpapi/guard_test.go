@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -34,18 +34,18 @@ func TestAPlatformCallerMayReportOnlyForItsServices(t *testing.T) {
 	for _, test := range []struct {
 		grant        string
 		target, body string
-		code         problem.Code
+		code         apierror.Code
 		detail       string
 	}{
 		{ocr, "POST /v1/work/$claimed:start", atRev(""), "", ""},
 		{ocr, "GET /v1/work/$claimed", "", "", ""},
-		{embed, "POST /v1/work/$claimed:start", atRev(""), problem.WorkNotFound, noItem},
-		{embed, "GET /v1/work/$claimed", "", problem.WorkNotFound, noItem},
+		{embed, "POST /v1/work/$claimed:start", atRev(""), apierror.WorkNotFound, noItem},
+		{embed, "GET /v1/work/$claimed", "", apierror.WorkNotFound, noItem},
 		{ocr, "POST /v1/callbacks/ack", callbackBody("$of", 1, ""), "", ""},
-		{ocr, "POST /v1/callbacks/ack", ack("t", "$job", "embed"), problem.StepNotFound, `the job has no step "embed"`},
-		{ocr, "POST /v1/callbacks/ack", ack("t", "$job", "none"), problem.StepNotFound, `the job has no step "none"`},
-		{embed, "POST /v1/callbacks/ack", callbackBody("$of", 1, ""), problem.StepNotFound, `the job has no step "ocr"`},
-		{ocr, "POST /v1/callbacks/ack", ack("t", noJob, "ocr"), problem.JobNotFound, noJobDetail},
+		{ocr, "POST /v1/callbacks/ack", ack("t", "$job", "embed"), apierror.StepNotFound, `the job has no step "embed"`},
+		{ocr, "POST /v1/callbacks/ack", ack("t", "$job", "none"), apierror.StepNotFound, `the job has no step "none"`},
+		{embed, "POST /v1/callbacks/ack", callbackBody("$of", 1, ""), apierror.StepNotFound, `the job has no step "ocr"`},
+		{ocr, "POST /v1/callbacks/ack", ack("t", noJob, "ocr"), apierror.JobNotFound, noJobDetail},
 	} {
 		for _, grant := range []string{test.grant, strings.Replace(test.grant, ":t:", ":*:", 1)} {
 			g := newGuarded(t, []string{ocr, embed, all, "platform:*:embed"})
@@ -64,12 +64,12 @@ func TestAPlatformCallerMayReportOnlyForItsServices(t *testing.T) {
 	g.tenant = "o"
 	foreign := g.submitted(t)
 	for _, grant := range []string{ocr, all} {
-		wantProblem(t, g.as(t, grant, "POST /v1/callbacks/ack", ack("t", foreign, "ocr")), problem.JobNotFound, noJobDetail)
+		wantProblem(t, g.as(t, grant, "POST /v1/callbacks/ack", ack("t", foreign, "ocr")), apierror.JobNotFound, noJobDetail)
 	}
-	wantProblem(t, g.as(t, ocr, "POST /v1/callbacks/ack", ack("o", foreign, "ocr")), problem.Forbidden,
+	wantProblem(t, g.as(t, ocr, "POST /v1/callbacks/ack", ack("o", foreign, "ocr")), apierror.Forbidden,
 		"This requires the role platform for the tenant.")
 	g.store.fail(tablestore.ErrUnavailable)
-	if found := problemOf(t, g.as(t, ocr, "POST /v1/callbacks/ack", ack("t", noJob, "ocr"))); found.Code != problem.StoreUnavailable {
+	if found := problemOf(t, g.as(t, ocr, "POST /v1/callbacks/ack", ack("t", noJob, "ocr"))); found.Code != apierror.StoreUnavailable {
 		t.Errorf("while the store is away: %+v", found)
 	}
 }
@@ -132,7 +132,7 @@ func TestAListNeedsATenantUnlessTheCallerMayReadAll(t *testing.T) {
 		if strings.HasSuffix(target, "outbox") {
 			role = "admin"
 		}
-		wantProblem(t, g.as(t, "read:t admin:t", "GET "+target, ""), problem.Forbidden,
+		wantProblem(t, g.as(t, "read:t admin:t", "GET "+target, ""), apierror.Forbidden,
 			"This requires the role "+role+" for all tenants; name a tenant_id of yours.")
 		if response := g.as(t, "read:* admin:*", "GET "+target, ""); response.Status != http.StatusOK {
 			t.Errorf("%s: %d %s", target, response.Status, response.Body)
@@ -186,7 +186,7 @@ func TestOutboxRowsOfAForeignJobAreMissing(t *testing.T) {
 	for _, grant := range []string{"admin:t", "admin:*"} {
 		for _, id := range []string{foreign, noJob} {
 			response := g.as(t, grant, "POST /v1/admin/outbox/retry", `{"tenant_id":"t","jobId":"`+id+`"}`)
-			wantProblem(t, response, problem.JobNotFound, "There is no such job.")
+			wantProblem(t, response, apierror.JobNotFound, "There is no such job.")
 		}
 	}
 	if response := g.as(t, "admin:t", "POST /v1/admin/outbox/retry", `{"tenant_id":"t","jobId":"`+own+`"}`); response.Status != http.StatusOK {
@@ -236,7 +236,7 @@ func TestAFailedOwnerLookupAdmitsNoRequest(t *testing.T) {
 		})
 	}
 	away(1)
-	if found := problemOf(t, g.as(t, "read:t", "GET /v1/jobs/$job", "")); found.Code != problem.StoreUnavailable {
+	if found := problemOf(t, g.as(t, "read:t", "GET /v1/jobs/$job", "")); found.Code != apierror.StoreUnavailable {
 		t.Errorf("answered %+v", found)
 	}
 	if read := g.store.read(); len(read) != 1 {
@@ -260,7 +260,7 @@ func TestAnIssuerThatDoesNotAnswer(t *testing.T) {
 	const jwt = "eyJhbGciOiJFZERTQSIsImtpZCI6ImsifQ.e30.AAAA"
 	response := h.do(t, http.MethodGet, "/v1/jobs/$job", "", "Authorization: Bearer "+jwt)
 	found := problemOf(t, response)
-	if found.Code != problem.IssuerUnavailable || response.Header.Get("Retry-After") != "5" || response.Header.Get("WWW-Authenticate") != "" {
+	if found.Code != apierror.IssuerUnavailable || response.Header.Get("Retry-After") != "5" || response.Header.Get("WWW-Authenticate") != "" {
 		t.Errorf("answered %+v with %v", found, response.Header)
 	}
 	if log := h.log.String(); strings.Contains(log, jwt) || !strings.Contains(log, "out of order") {
@@ -387,8 +387,8 @@ func TestAStreamEndsWithItsCallersRights(t *testing.T) {
 func TestCallersForAllTenantsGetTheUseCasesNotFound(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"read:*"})
-	g.store.fail(&problem.Error{Code: problem.JobNotFound, Detail: "As the use case says."})
-	wantProblem(t, g.as(t, "read:*", "GET /v1/jobs/"+noJob, ""), problem.JobNotFound, "As the use case says.")
+	g.store.fail(&apierror.Error{Code: apierror.JobNotFound, Detail: "As the use case says."})
+	wantProblem(t, g.as(t, "read:*", "GET /v1/jobs/"+noJob, ""), apierror.JobNotFound, "As the use case says.")
 	if read := g.store.read(); len(read) != 1 {
 		t.Errorf("%q were read", read)
 	}

@@ -16,12 +16,12 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
@@ -222,7 +222,7 @@ func problemOf(t *testing.T, response answer) api.Problem {
 
 // wantProblem fails the test unless the response is a problem of that code and
 // detail.
-func wantProblem(t *testing.T, response answer, code problem.Code, detail string) {
+func wantProblem(t *testing.T, response answer, code apierror.Code, detail string) {
 	t.Helper()
 	found := problemOf(t, response)
 	if found.Code != code || found.Detail != detail {

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // The body of a refused request gets no more time than any other.
@@ -16,7 +16,7 @@ func TestASlowBodyOfARefusedRequestIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"submit:t"}, func(c *httpapi.Config) { c.BodyTimeout = 20 * time.Millisecond })
 	response, closes := post(t, listen(t, g.harness), "/v1/commands", "Content-Length: 10\r\n\r\n{")
-	if found := problemOf(t, response); found.Code != problem.Unauthenticated || !closes {
+	if found := problemOf(t, response); found.Code != apierror.Unauthenticated || !closes {
 		t.Errorf("answered %s, and closes is %t", found.Code, closes)
 	}
 }
@@ -50,7 +50,7 @@ func TestAJobWithATooLongIDInABodyIsMissing(t *testing.T) {
 	h := newHarness(t)
 	id := strings.Repeat("é", 128)
 	ack := `{"stepId":"s","tenant_id":"t","attempt_no":1,"lease_id":"l","timestamp":"2026-01-27T10:02:00Z","correlation_id":"c","jobId":"` + id + `"}`
-	wantProblem(t, h.do(t, http.MethodPost, "/v1/callbacks/ack", ack), problem.JobNotFound, "There is no such job.")
+	wantProblem(t, h.do(t, http.MethodPost, "/v1/callbacks/ack", ack), apierror.JobNotFound, "There is no such job.")
 	preview := decoded[api.OperationPreview](t, h.given(t, "POST /v1/admin/cancellations", `{"dry_run":true,"reason":"r","job_ids":["`+id+`"]}`))
 	if preview.Matched != 0 {
 		t.Errorf("an operation would change %d jobs", preview.Matched)
@@ -65,24 +65,24 @@ func TestAnObjectWithATooLongIDIsMissing(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("a", 161)
 	g := newGuarded(t, []string{"submit:* read:* platform:* admin:*", "read:t"})
-	for target, code := range map[string]problem.Code{
-		"GET /v1/jobs/" + long:              problem.JobNotFound,
-		"POST /v1/jobs/" + long + ":cancel": problem.JobNotFound,
-		"GET /v1/work/" + long:              problem.WorkNotFound,
-		"GET /v1/admin/operations/" + long:  problem.NotFound,
-		"POST /v1/admin/pauses/tenant:" + strings.Repeat("a", 400) + ":resume":   problem.NotFound,
-		"POST /v1/admin/pauses/tenant:" + strings.Repeat("%ff", 200) + ":resume": problem.NotFound,
-		"GET /v1/jobs?tenant_id=" + long:                                         problem.InvalidEnvelope,
-		"GET /v1/admin/failures?tenant_id=" + long:                               problem.InvalidEnvelope,
-		"GET /v1/jobs?tenant_id=t&correlation_id=" + long:                        problem.InvalidEnvelope,
-		"GET /v1/jobs?tenant_id=t&request_type=" + long[:129]:                    problem.InvalidEnvelope,
-		"GET /v1/jobs?tenant_id=t&service=" + strings.Repeat("é", 100):           problem.InvalidEnvelope,
+	for target, code := range map[string]apierror.Code{
+		"GET /v1/jobs/" + long:              apierror.JobNotFound,
+		"POST /v1/jobs/" + long + ":cancel": apierror.JobNotFound,
+		"GET /v1/work/" + long:              apierror.WorkNotFound,
+		"GET /v1/admin/operations/" + long:  apierror.NotFound,
+		"POST /v1/admin/pauses/tenant:" + strings.Repeat("a", 400) + ":resume":   apierror.NotFound,
+		"POST /v1/admin/pauses/tenant:" + strings.Repeat("%ff", 200) + ":resume": apierror.NotFound,
+		"GET /v1/jobs?tenant_id=" + long:                                         apierror.InvalidEnvelope,
+		"GET /v1/admin/failures?tenant_id=" + long:                               apierror.InvalidEnvelope,
+		"GET /v1/jobs?tenant_id=t&correlation_id=" + long:                        apierror.InvalidEnvelope,
+		"GET /v1/jobs?tenant_id=t&request_type=" + long[:129]:                    apierror.InvalidEnvelope,
+		"GET /v1/jobs?tenant_id=t&service=" + strings.Repeat("é", 100):           apierror.InvalidEnvelope,
 	} {
 		if found := problemOf(t, g.as(t, "submit:* read:* platform:* admin:*", target, "")); found.Code != code {
 			t.Errorf("%.40s: answered %s, want %s", target, found.Code, code)
 		}
 	}
-	if found := problemOf(t, g.as(t, "read:t", "GET /v1/jobs/"+long, "")); found.Code != problem.JobNotFound {
+	if found := problemOf(t, g.as(t, "read:t", "GET /v1/jobs/"+long, "")); found.Code != apierror.JobNotFound {
 		t.Errorf("a caller of a tenant is answered %s", found.Code)
 	}
 	g.store.untouched(t, "too long")

@@ -7,12 +7,12 @@ import (
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // errNoInbox is returned for requests about the inbox if the server has none.
-var errNoInbox = problem.Newf(problem.NotFound, "There is no inbox: this server's store is not PostgreSQL.")
+var errNoInbox = apierror.Newf(apierror.NotFound, "There is no inbox: this server's store is not PostgreSQL.")
 
 // ListInbox is GET /v1/admin/inbox.
 func (e *endpoints) ListInbox(w http.ResponseWriter, r *http.Request, params api.ListInboxParams) {
@@ -26,7 +26,7 @@ func (e *endpoints) ListInbox(w http.ResponseWriter, r *http.Request, params api
 			return nil, errNoInbox
 		}
 		listed, next, err := e.Inbox.List(ctx, inbox.State(state), min(limit, inbox.MaxHandled), at.after) // Bodies may be large.
-		if at.after != "" && err != nil && problem.From(err).Code == problem.InvalidEnvelope {
+		if at.after != "" && err != nil && apierror.From(err).Code == apierror.InvalidEnvelope {
 			return nil, invalid(invalidPageToken, err)
 		}
 		if err != nil {

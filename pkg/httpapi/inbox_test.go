@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // inboxOf is an inbox in memory.
@@ -32,8 +32,8 @@ func newInbox(ids ...string) *inboxOf {
 			Command: inbox.Command{
 				ID: id, TenantID: "t", Body: []byte(`{"tenant_id": "t"}`), SubmittedBy: "shop", SubmittedAt: inboxTime, Tries: 1,
 			},
-			RefusedAt: inboxTime.Add(time.Second), Code: problem.InvalidEnvelope, Detail: "/mode is odd.",
-			Errors: []problem.Violation{{Pointer: "/mode", Message: "is odd"}},
+			RefusedAt: inboxTime.Add(time.Second), Code: apierror.InvalidEnvelope, Detail: "/mode is odd.",
+			Errors: []apierror.Violation{{Pointer: "/mode", Message: "is odd"}},
 		})
 	}
 	return made
@@ -41,7 +41,7 @@ func newInbox(ids ...string) *inboxOf {
 
 func (i *inboxOf) List(_ context.Context, state inbox.State, limit int, after string) ([]inbox.Listed, string, error) {
 	if after == "bad" {
-		return nil, "", problem.Newf(problem.InvalidEnvelope, "The cursor is bad.")
+		return nil, "", apierror.Newf(apierror.InvalidEnvelope, "The cursor is bad.")
 	}
 	if i.err != nil || after != "" {
 		return nil, "", i.err
@@ -98,7 +98,7 @@ func withoutInbox(operation string) situation {
 	}
 }
 
-var errNoDatabase = &problem.Error{Code: problem.StoreUnavailable, RetryAfter: time.Second}
+var errNoDatabase = &apierror.Error{Code: apierror.StoreUnavailable, RetryAfter: time.Second}
 
 func TestInbox_IsShownAndPaged(t *testing.T) {
 	t.Parallel()
@@ -117,7 +117,7 @@ func TestInbox_IsShownAndPaged(t *testing.T) {
 	want := api.InboxCommand{
 		CommandID: "c-2", TenantID: "t", SubmittedBy: "shop", SubmittedAt: api.NewTime(of.listed[1].SubmittedAt),
 		State: api.InboxStateRefused, Tries: 1, RefusedAt: api.NewTime(of.listed[1].RefusedAt), Code: "invalid_envelope", Detail: "/mode is odd.",
-		Errors: []problem.Violation{{Pointer: "/mode", Message: "is odd"}}, Body: `{"tenant_id": "t"}`,
+		Errors: []apierror.Violation{{Pointer: "/mode", Message: "is odd"}}, Body: `{"tenant_id": "t"}`,
 	}
 	if diff := cmp.Diff(want, all.Commands[1]); diff != "" {
 		t.Error(diff)
@@ -134,7 +134,7 @@ func TestInbox_ShowsWaitingCommands(t *testing.T) {
 		one := &of.listed[i]
 		*one = inbox.Listed{State: inbox.Waiting, Command: one.Command, DueAt: inboxTime.Add(time.Minute)}
 	}
-	of.listed[1].Code, of.listed[1].Detail, of.listed[1].DiscardReason = problem.TenantLimit, "Later.", "a mistake"
+	of.listed[1].Code, of.listed[1].Detail, of.listed[1].DiscardReason = apierror.TenantLimit, "Later.", "a mistake"
 	h := newHarness(t, func(c *httpapi.Config) { c.Inbox = of })
 	got := decoded[api.InboxPage](t, h.do(t, http.MethodGet, "/v1/admin/inbox?state=waiting", ""))
 	fresh := api.InboxCommand{

@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // atMost returns a limiter for that many requests, with almost no refill.
@@ -38,7 +38,7 @@ func TestRequestsAreLimitedByCaller(t *testing.T) {
 		}
 	}
 	response := g.as(t, "read:t", "GET /v1/jobs/$job", "")
-	wantProblem(t, response, problem.RateLimited, "The caller sends too many requests.")
+	wantProblem(t, response, apierror.RateLimited, "The caller sends too many requests.")
 	g.store.untouched(t, "a request beyond the limit")
 	// A hundred seconds after the previous request.
 	if got, err := strconv.Atoi(response.Header.Get("Retry-After")); err != nil || got < 1 || got > 100 {
@@ -71,7 +71,7 @@ func TestRequestsAreLimitedByTenantAcrossCallers(t *testing.T) {
 			t.Errorf("%s: %d %s", request.target, got.Status, got.Body)
 		}
 	}
-	wantProblem(t, g.as(t, callers[1], "POST /v1/commands", command), problem.RateLimited,
+	wantProblem(t, g.as(t, callers[1], "POST /v1/commands", command), apierror.RateLimited,
 		"The tenant sends too many requests.")
 	batch := g.as(t, callers[1], "POST /v1/commands:batch", `{"commands":[`+command+`,`+strings.Replace(command, `"t"`, `"o"`, 1)+`]}`)
 	if !strings.Contains(batch.Body, `"status":429},{"correlation_id"`) {

@@ -9,8 +9,8 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // urlSafe matches a text that needs no escaping in a query or in JSON.
@@ -75,7 +75,7 @@ func TestAPageTokenIsOfOneList(t *testing.T) {
 		"/v1/jobs?tenant_id=t", "/v1/jobs?tenant_id=t&state=QUEUED", "/v1/jobs?tenant_id=o&state=DISPATCHING",
 		"/v1/jobs?tenant_id=t&state=DISPATCHING&request_type=x", "/v1/admin/webhooks?tenant_id=t", "/v1/jobs/" + job + "/events?limit=3",
 	} {
-		wantProblem(t, h.do(t, http.MethodGet, other+"&page_token="+token, ""), problem.InvalidEnvelope,
+		wantProblem(t, h.do(t, http.MethodGet, other+"&page_token="+token, ""), apierror.InvalidEnvelope,
 			"parameter page_token is invalid, or of another list: only limit may differ from the request that gave it.")
 	}
 }
@@ -108,8 +108,8 @@ func TestTheOutboxIsPagedByURLSafeTokens(t *testing.T) {
 // returned, and names the parameter.
 func wantNotGiven(t *testing.T, token string, err error) {
 	t.Helper()
-	var refused *problem.Error
-	if !errors.As(err, &refused) || refused.Code != problem.InvalidEnvelope ||
+	var refused *apierror.Error
+	if !errors.As(err, &refused) || refused.Code != apierror.InvalidEnvelope ||
 		strings.TrimPrefix(refused.Summary(), "parameter ") != "page_token is invalid." {
 		t.Errorf("%q: %v", token, err)
 	}

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // probesOnly is a server of a process that does not serve the API.
@@ -41,7 +41,7 @@ func TestAProcessWithoutTheAPIAnswersNothingElse(t *testing.T) {
 		"GET /v1/commands": "", "GET /v2": "", "GET /healthz/": "",
 	} {
 		method, path := split(target)
-		wantProblem(t, undocumented(h, method, path, body), problem.NotFound, detail)
+		wantProblem(t, undocumented(h, method, path, body), apierror.NotFound, detail)
 	}
 	h.store.untouched(t, "a process without the API")
 	h.measures(t, `lucius_http_requests_total{code="404",method="POST",route="unmatched"} 4`)

@@ -14,44 +14,44 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // raised names the operations that document each code of a use case. The other codes
 // come from this package or from access control.
-var raised = map[problem.Code][]string{
-	problem.InvalidJSON:              {"POST /v1/commands"},
-	problem.InvalidEnvelope:          {"POST /v1/commands", "POST /v1/callbacks/ack", "GET /v1/jobs/$job/events"},
-	problem.PayloadInvalid:           {"POST /v1/commands", "POST /v1/orchestrate"},
-	problem.UnknownRequestType:       {"POST /v1/commands"},
-	problem.RefInvalid:               {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/$running:complete"},
-	problem.SchemaVersionUnsupported: {"POST /v1/commands"},
-	problem.IdempotencyMismatch:      {"POST /v1/commands"},
-	problem.TooLarge:                 {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/$running:fail"},
-	problem.JobNotFound: {
+var raised = map[apierror.Code][]string{
+	apierror.InvalidJSON:              {"POST /v1/commands"},
+	apierror.InvalidEnvelope:          {"POST /v1/commands", "POST /v1/callbacks/ack", "GET /v1/jobs/$job/events"},
+	apierror.PayloadInvalid:           {"POST /v1/commands", "POST /v1/orchestrate"},
+	apierror.UnknownRequestType:       {"POST /v1/commands"},
+	apierror.RefInvalid:               {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/$running:complete"},
+	apierror.SchemaVersionUnsupported: {"POST /v1/commands"},
+	apierror.IdempotencyMismatch:      {"POST /v1/commands"},
+	apierror.TooLarge:                 {"POST /v1/commands", "POST /v1/callbacks/result", "POST /v1/work/$running:fail"},
+	apierror.JobNotFound: {
 		"GET /v1/jobs/$job", "GET /v1/jobs/$job/steps", "GET /v1/jobs/$job/events", "POST /v1/jobs/$job:cancel",
 		"POST /v1/jobs/$job:pause", "POST /v1/jobs/$job:resume", "POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat",
 		"POST /v1/callbacks/result",
 	},
-	problem.StepNotFound: {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/callbacks/result"},
-	problem.WorkNotFound: {
+	apierror.StepNotFound: {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/callbacks/result"},
+	apierror.WorkNotFound: {
 		"GET /v1/work/$claimed", "GET /v1/work/$claimed/events", "POST /v1/work/$claimed:start", "POST /v1/work/$running:heartbeat",
 		"POST /v1/work/$running:complete", "POST /v1/work/$running:fail", "POST /v1/admin/work/$claimed:stall", "POST /v1/admin/work/$stalled:requeue",
 	},
-	problem.Conflict: {"POST /v1/jobs/$job:cancel", "POST /v1/callbacks/ack", "POST /v1/work/$claimed:start"},
-	problem.IllegalTransition: {
+	apierror.Conflict: {"POST /v1/jobs/$job:cancel", "POST /v1/callbacks/ack", "POST /v1/work/$claimed:start"},
+	apierror.IllegalTransition: {
 		"POST /v1/jobs/$job:cancel", "POST /v1/jobs/$job:pause", "POST /v1/jobs/$job:resume", "POST /v1/callbacks/ack",
 		"POST /v1/work/$claimed:start", "POST /v1/admin/work/$claimed:stall", "POST /v1/admin/work/$stalled:requeue",
 	},
-	problem.StaleAttempt:        {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/work/$claimed:start"},
-	problem.ContradictoryResult: {"POST /v1/callbacks/result"},
-	problem.RevConflict:         {"POST /v1/work/$claimed:start", "POST /v1/work/$running:heartbeat", "POST /v1/admin/work/$claimed:stall"},
-	problem.NotOwner:            {"POST /v1/work/$claimed:start", "POST /v1/work/$running:complete", "POST /v1/work/$running:fail"},
-	problem.TenantLimit:         {"POST /v1/commands", "POST /v1/orchestrate"},
-	problem.RateLimited:         {"POST /v1/commands"},
-	problem.Internal:            everything,
-	problem.StoreUnavailable:    everything,
-	problem.ShuttingDown:        everything,
+	apierror.StaleAttempt:        {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/work/$claimed:start"},
+	apierror.ContradictoryResult: {"POST /v1/callbacks/result"},
+	apierror.RevConflict:         {"POST /v1/work/$claimed:start", "POST /v1/work/$running:heartbeat", "POST /v1/admin/work/$claimed:stall"},
+	apierror.NotOwner:            {"POST /v1/work/$claimed:start", "POST /v1/work/$running:complete", "POST /v1/work/$running:fail"},
+	apierror.TenantLimit:         {"POST /v1/commands", "POST /v1/orchestrate"},
+	apierror.RateLimited:         {"POST /v1/commands"},
+	apierror.Internal:            everything,
+	apierror.StoreUnavailable:    everything,
+	apierror.ShuttingDown:        everything,
 }
 
 // everything lists the requests that may fail for server-side reasons.
@@ -71,13 +71,13 @@ func TestProblemsOfUseCasesAreAnsweredAsDocumented(t *testing.T) {
 			t.Parallel()
 			for _, target := range targets {
 				h := newHarness(t)
-				violations := []problem.Violation{{Pointer: "/payload/language", Message: "must be one of en, de"}}
-				h.store.fail(fmt.Errorf("use case: %w", &problem.Error{Code: code, Detail: "It is so.", Errors: violations}))
+				violations := []apierror.Violation{{Pointer: "/payload/language", Message: "must be one of en, de"}}
+				h.store.fail(fmt.Errorf("use case: %w", &apierror.Error{Code: code, Detail: "It is so.", Errors: violations}))
 				method, path := split(target)
 				response := h.do(t, method, path, posts[path])
 				found := problemOf(t, response)
 				want, wantErrors := "It is so.", violations
-				if code == problem.Internal {
+				if code == apierror.Internal {
 					want, wantErrors = "", nil
 				}
 				if found.Code != code || found.Detail != want {
@@ -93,14 +93,14 @@ func TestProblemsOfUseCasesAreAnsweredAsDocumented(t *testing.T) {
 
 func TestEveryCodeIsRaisedSomewhere(t *testing.T) {
 	t.Parallel()
-	frame := []problem.Code{problem.NotFound, problem.MethodNotAllowed, problem.UnsupportedMediaType}
-	access := []problem.Code{problem.Unauthenticated, problem.Forbidden, problem.IssuerUnavailable}
-	bus := []problem.Code{problem.BusUnavailable}
-	known := map[problem.Code]bool{}
+	frame := []apierror.Code{apierror.NotFound, apierror.MethodNotAllowed, apierror.UnsupportedMediaType}
+	access := []apierror.Code{apierror.Unauthenticated, apierror.Forbidden, apierror.IssuerUnavailable}
+	bus := []apierror.Code{apierror.BusUnavailable}
+	known := map[apierror.Code]bool{}
 	for _, code := range slices.Concat(frame, access, bus) {
 		known[code] = true
 	}
-	for _, code := range problem.Codes() {
+	for _, code := range apierror.Codes() {
 		if !known[code] && len(raised[code]) == 0 {
 			t.Errorf("no test raises %s", code)
 		}
@@ -112,7 +112,7 @@ func TestInternalErrorsAreLoggedOnceAndKeptFromTheClient(t *testing.T) {
 	h := newHarness(t)
 	h.store.fail(errors.New("dial 10.0.0.7: secret"))
 	response := h.do(t, http.MethodGet, "/v1/jobs/$job", "", "X-Request-Id: req-42")
-	wantProblem(t, response, problem.Internal, "")
+	wantProblem(t, response, apierror.Internal, "")
 	if body := response.Body; strings.Contains(body, "secret") {
 		t.Errorf("the client is told %s", body)
 	}
@@ -130,14 +130,14 @@ func TestInternalErrorsAreLoggedOnceAndKeptFromTheClient(t *testing.T) {
 func TestCausesOfOtherProblemsAreLoggedAndKeptFromTheClient(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		code  problem.Code
+		code  apierror.Code
 		level string
 	}{
-		{problem.StoreUnavailable, "level=WARN"},
-		{problem.Conflict, "level=DEBUG"},
+		{apierror.StoreUnavailable, "level=WARN"},
+		{apierror.Conflict, "level=DEBUG"},
 	} {
 		h := newHarness(t)
-		h.store.fail(&problem.Error{Code: test.code, Detail: "Try again.", Err: errors.New("secret")})
+		h.store.fail(&apierror.Error{Code: test.code, Detail: "Try again.", Err: errors.New("secret")})
 		response := h.do(t, http.MethodPost, "/v1/jobs/$job:cancel", "")
 		if body := response.Body; strings.Contains(body, "secret") {
 			t.Errorf("%s: the client is told %s", test.code, body)
@@ -151,19 +151,19 @@ func TestCausesOfOtherProblemsAreLoggedAndKeptFromTheClient(t *testing.T) {
 func TestRetryAfterIsInWholeSeconds(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		code  problem.Code
+		code  apierror.Code
 		after time.Duration
 		want  string
 	}{
-		{problem.TenantLimit, 0, "1"},
-		{problem.TenantLimit, 1500 * time.Millisecond, "2"},
-		{problem.StoreUnavailable, 0, "1"},
-		{problem.StoreUnavailable, time.Minute, "60"},
-		{problem.ShuttingDown, 0, "1"},
-		{problem.Conflict, time.Minute, ""},
+		{apierror.TenantLimit, 0, "1"},
+		{apierror.TenantLimit, 1500 * time.Millisecond, "2"},
+		{apierror.StoreUnavailable, 0, "1"},
+		{apierror.StoreUnavailable, time.Minute, "60"},
+		{apierror.ShuttingDown, 0, "1"},
+		{apierror.Conflict, time.Minute, ""},
 	} {
 		h := newHarness(t)
-		h.store.fail(&problem.Error{Code: test.code, RetryAfter: test.after})
+		h.store.fail(&apierror.Error{Code: test.code, RetryAfter: test.after})
 		response := h.do(t, http.MethodPost, map[bool]string{true: "/v1/jobs/$job:cancel", false: "/v1/commands"}[test.want == ""],
 			map[bool]string{true: `{}`, false: command}[test.want == ""])
 		if got := response.Header.Get("Retry-After"); got != test.want {
@@ -196,7 +196,7 @@ func TestACancelledContextOfTheServerIsAnInternalError(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.store.fail(context.Canceled)
-	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/$job", ""), problem.Internal, "")
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/$job", ""), apierror.Internal, "")
 }
 
 func TestAResponseThatCannotBeEncodedIsAnInternalError(t *testing.T) {

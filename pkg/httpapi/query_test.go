@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 func TestAQueryThatDoesNotParseIsRefused(t *testing.T) {
@@ -18,7 +18,7 @@ func TestAQueryThatDoesNotParseIsRefused(t *testing.T) {
 	} {
 		method, path := split(target)
 		h := newHarness(t)
-		wantProblem(t, h.do(t, method, path, ""), problem.InvalidEnvelope, detail)
+		wantProblem(t, h.do(t, method, path, ""), apierror.InvalidEnvelope, detail)
 		h.store.uncalled(t, target)
 	}
 }
@@ -37,7 +37,7 @@ func TestAQueryThatDoesNotParseFailsNoProbe(t *testing.T) {
 func TestAQueryIsParsedAfterTheCallerIsAuthorized(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"read:t"})
-	for caller, code := range map[string]problem.Code{"": problem.Unauthenticated, "read:t": problem.Forbidden} {
+	for caller, code := range map[string]apierror.Code{"": apierror.Unauthenticated, "read:t": apierror.Forbidden} {
 		if found := problemOf(t, g.as(t, caller, "GET /v1/admin/outbox?tenant_id=%zz", "")); found.Code != code {
 			t.Errorf("%q is answered %s, want %s", caller, found.Code, code)
 		}

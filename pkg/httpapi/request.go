@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // checker is a body of the contract, which checks itself.
 type checker interface {
-	Check() []problem.Violation
+	Check() []apierror.Violation
 }
 
 // bodyRule says what a body may contain.
@@ -82,9 +82,9 @@ func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, rule bodyRule
 	err = decoder.Decode(into)
 	if name, is := unknownField(err); is {
 		if rule != lenient {
-			return &problem.Error{
-				Code:   problem.InvalidEnvelope,
-				Errors: []problem.Violation{{Pointer: api.Pointer(name), Message: "is unknown"}},
+			return &apierror.Error{
+				Code:   apierror.InvalidEnvelope,
+				Errors: []apierror.Violation{{Pointer: api.Pointer(name), Message: "is unknown"}},
 				Err:    err,
 			}
 		}
@@ -97,10 +97,10 @@ func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, rule bodyRule
 		return api.DecodeFault(body, err)
 	}
 	if rest := bytes.TrimLeft(body[decoder.InputOffset():], " \t\r\n"); len(rest) > 0 {
-		return problem.NotJSONAt(body, len(body)-len(rest), "text after the value", nil)
+		return apierror.NotJSONAt(body, len(body)-len(rest), "text after the value", nil)
 	}
 	if violations := into.Check(); len(violations) > 0 {
-		return problem.Refused(violations)
+		return apierror.Refused(violations)
 	}
 	return nil
 }
@@ -132,17 +132,17 @@ const (
 // The request owns it until it is answered or waits, see requestState.drop.
 func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if encoding := r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
-		return nil, problem.Newf(problem.UnsupportedMediaType, "Content-Encoding must be absent.")
+		return nil, apierror.Newf(apierror.UnsupportedMediaType, "Content-Encoding must be absent.")
 	}
 	if contentType := r.Header.Get("Content-Type"); contentType != "application/json" {
 		mediaType, parameters, err := mime.ParseMediaType(contentType)
 		charset := parameters["charset"]
 		if err != nil || mediaType != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
-			return nil, problem.Newf(problem.UnsupportedMediaType, "Content-Type must be application/json.")
+			return nil, apierror.Newf(apierror.UnsupportedMediaType, "Content-Type must be application/json.")
 		}
 	}
 	control, limit := http.NewResponseController(w), e.config.MaxBodyBytes
-	refusal := problem.Newf(problem.TooLarge, "The body is larger than %d bytes.", limit)
+	refusal := apierror.Newf(apierror.TooLarge, "The body is larger than %d bytes.", limit)
 	if r.ContentLength <= limit {
 		body, err := e.readInShare(w, r, control)
 		if err == nil {
@@ -151,12 +151,12 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 		if gone := context.Cause(r.Context()); gone != nil && errors.Is(err, gone) {
 			return nil, err
 		}
-		known, isProblem := errors.AsType[*problem.Error](err)
+		known, isProblem := errors.AsType[*apierror.Error](err)
 		if isProblem {
 			refusal = known
 		} else if _, large := errors.AsType[*http.MaxBytesError](err); !large {
 			w.Header().Set("Connection", "close")
-			return nil, &problem.Error{Code: problem.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
+			return nil, &apierror.Error{Code: apierror.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
 		}
 	}
 	requestStateOf(r.Context()).drop() // Another caller may be waiting for the room.
@@ -172,7 +172,7 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 }
 
 // readInShare reads a body that is not declared as too large, within its caller's share of
-// the room for bodies. The error is a [*problem.Error] if the caller's share is used up, or
+// the room for bodies. The error is a [*apierror.Error] if the caller's share is used up, or
 // if another caller gets it before the body is read.
 func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request, control *http.ResponseController) ([]byte, error) {
 	limit, size := e.config.MaxBodyBytes, max(r.ContentLength, 0)
@@ -196,7 +196,7 @@ func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request, control 
 	_, err = buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
 	reading.Do(func() {})
 	if wasCut {
-		return nil, problem.Newf(problem.RateLimited, "The body arrived too slowly: another caller needed the room.")
+		return nil, apierror.Newf(apierror.RateLimited, "The body arrived too slowly: another caller needed the room.")
 	}
 	return buffer.Bytes(), err
 }

@@ -13,8 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 const (
@@ -118,7 +118,7 @@ func (s *Server) recoverPanic(state *requestState, r *http.Request) {
 	}
 	err := fmt.Errorf("panic: %v\n%s", recovered, debug.Stack())
 	if state.status != 0 {
-		s.respond.logFault(r, problem.From(err))
+		s.respond.logFault(r, apierror.From(err))
 		panic(http.ErrAbortHandler)
 	}
 	s.respond.problem(state, r, err)

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // minRetryAfter is the Retry-After of an answer if the use case gives none.
@@ -80,7 +80,7 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 		return
 	}
 	requestStateOf(r.Context()).drop()
-	fault := problem.From(err)
+	fault := apierror.From(err)
 	p.logFault(r, fault)
 	body := problemBody(r, fault)
 	if body.Status == http.StatusTooManyRequests || body.Status == http.StatusServiceUnavailable {
@@ -93,14 +93,14 @@ func (p *responder) problem(w http.ResponseWriter, r *http.Request, err error) {
 
 // partOf returns the problem of a part of a request, and logs it as problem does.
 func (p *responder) partOf(r *http.Request, err error) *api.Problem {
-	fault := problem.From(err)
+	fault := apierror.From(err)
 	p.logFault(r, fault)
 	body := problemBody(r, fault)
 	return &body
 }
 
 // logFault logs a fault with its cause, which the client does not see.
-func (p *responder) logFault(r *http.Request, fault *problem.Error) {
+func (p *responder) logFault(r *http.Request, fault *apierror.Error) {
 	level := slog.LevelDebug
 	switch {
 	case fault.Code.Status() == http.StatusInternalServerError:
@@ -117,13 +117,13 @@ func (p *responder) logFault(r *http.Request, fault *problem.Error) {
 }
 
 // problemBody encodes the fault without its cause, and an internal one without details.
-func problemBody(r *http.Request, fault *problem.Error) api.Problem {
+func problemBody(r *http.Request, fault *apierror.Error) api.Problem {
 	body := api.Problem{
 		Type: fault.Code.Type(), Title: fault.Code.Title(), Status: int32(fault.Code.Status()), Code: fault.Code,
 		Detail: fault.Summary(), Errors: fault.Errors, CurrentRev: fault.CurrentRev,
 		Instance: "urn:lucius:request:" + requestStateOf(r.Context()).id,
 	}
-	if fault.Code == problem.Internal {
+	if fault.Code == apierror.Internal {
 		body.Detail, body.Errors = "", nil
 	}
 	return body
@@ -186,8 +186,8 @@ func (p *responder) badParameter(w http.ResponseWriter, r *http.Request, err err
 }
 
 // invalid returns the problem of a parameter; err is its cause or nil.
-func invalid(message string, err error) *problem.Error {
-	return &problem.Error{
-		Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: message}}, Err: err,
+func invalid(message string, err error) *apierror.Error {
+	return &apierror.Error{
+		Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{Message: message}}, Err: err,
 	}
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 func TestUnknownPathsAreNotFound(t *testing.T) {
@@ -17,7 +17,7 @@ func TestUnknownPathsAreNotFound(t *testing.T) {
 	} {
 		method, path := split(target)
 		response := newHarness(t).do(t, method, path, "")
-		wantProblem(t, response, problem.NotFound, "There is nothing at this path.")
+		wantProblem(t, response, apierror.NotFound, "There is nothing at this path.")
 	}
 }
 
@@ -40,7 +40,7 @@ func TestOtherMethodsAreNotAllowed(t *testing.T) {
 	} {
 		method, path := split(target)
 		response := newHarness(t).do(t, method, path, "")
-		wantProblem(t, response, problem.MethodNotAllowed, "This path takes "+allow+".")
+		wantProblem(t, response, apierror.MethodNotAllowed, "This path takes "+allow+".")
 		if got := response.Header.Get("Allow"); got != allow {
 			t.Errorf("%s: Allow is %q, want %q", target, got, allow)
 		}
@@ -95,8 +95,8 @@ func TestParametersAreChecked(t *testing.T) {
 			h := newHarness(t)
 			method, path := split(test.target)
 			response := h.do(t, method, path, map[bool]string{true: command}[method == http.MethodPost], test.headers...)
-			wantProblem(t, response, problem.InvalidEnvelope, test.message+".")
-			if diff := cmp.Diff([]problem.Violation{{Message: test.message}}, problemOf(t, response).Errors); diff != "" {
+			wantProblem(t, response, apierror.InvalidEnvelope, test.message+".")
+			if diff := cmp.Diff([]apierror.Violation{{Message: test.message}}, problemOf(t, response).Errors); diff != "" {
 				t.Errorf("errors (-want +got):\n%s", diff)
 			}
 			h.store.untouched(t, test.target)

@@ -17,7 +17,7 @@
 // names; for commands [commands.Service.Prepare] does, by a function passed to it.
 //
 // Handlers call the [UseCases] and encode their answers. Use cases report what a client
-// may know as a [problem.Error]; any other error is logged here, once, and answered as
+// may know as a [apierror.Error]; any other error is logged here, once, and answered as
 // internal without details.
 //
 // Bodies are decoded with encoding/json into structs and checked by hand: no
@@ -47,8 +47,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // Server is the HTTP surface as a handler. It is safe for concurrent use.
@@ -89,11 +89,11 @@ func New(config Config) (*Server, error) {
 	bodies := max(maxBodies, 16*config.MaxBodyBytes)
 	s := &Server{
 		config: config, router: mux.NewRouter().SkipClean(true), metrics: measured, respond: newResponder(config.Log),
-		streams: newFairLimiter(maxStreams, refuses, problem.Newf(problem.RateLimited,
+		streams: newFairLimiter(maxStreams, refuses, apierror.Newf(apierror.RateLimited,
 			"This process has %d slots for streams, of which the caller already has its share.", maxStreams)),
 		waits: newFairLimiter(int64(config.MaxWaits), refuses,
-			problem.Newf(problem.RateLimited, "The caller already has its share of waiting requests.")),
-		bodies: newFairLimiter(bodies, refuses, problem.Newf(problem.RateLimited,
+			apierror.Newf(apierror.RateLimited, "The caller already has its share of waiting requests.")),
+		bodies: newFairLimiter(bodies, refuses, apierror.Newf(apierror.RateLimited,
 			"The caller already has its share of the %d MiB that bodies in hand may take.", bodies>>20)),
 		trees: newFairLimiter(maxTrees, queues, nil), reads: newFairLimiter(maxReads, queues, nil),
 		transfers: transfers{open: map[*requestState]direction{}}, ended: make(chan struct{}),
@@ -111,7 +111,7 @@ func New(config Config) (*Server, error) {
 	}
 	api.HandlerWithOptions(handlers, api.GorillaServerOptions{BaseRouter: s.router, ErrorHandlerFunc: s.respond.badParameter})
 	s.router.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.respond.problem(w, r, &problem.Error{Code: problem.NotFound, Detail: "There is nothing at this path."})
+		s.respond.problem(w, r, &apierror.Error{Code: apierror.NotFound, Detail: "There is nothing at this path."})
 	})
 	s.router.MethodNotAllowedHandler = http.HandlerFunc(s.methodNotAllowed)
 	if err := guard.loadRules(s.router); err != nil {
@@ -149,7 +149,7 @@ func (s *Server) draining() bool {
 }
 
 // errDraining is the answer of a draining server.
-var errDraining = &problem.Error{Code: problem.ShuttingDown, Detail: "This process stops; send the request again."}
+var errDraining = &apierror.Error{Code: apierror.ShuttingDown, Detail: "This process stops; send the request again."}
 
 // probes are the paths of a process that does not serve the API, for its operator.
 var probes = []string{"/healthz", "/readyz", "/metrics"}
@@ -158,8 +158,8 @@ var probes = []string{"/healthz", "/readyz", "/metrics"}
 const consolePath = "/ui/"
 
 // errNoAPI is returned for a request that reached a process without the API.
-var errNoAPI = &problem.Error{
-	Code:   problem.NotFound,
+var errNoAPI = &apierror.Error{
+	Code:   apierror.NotFound,
 	Detail: "This process does not serve the API, only /healthz, /readyz and /metrics: send the request to one that has the role api.",
 }
 
@@ -224,5 +224,5 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 	}
 	methods := strings.Join(allowed, ", ")
 	w.Header().Set("Allow", methods)
-	s.respond.problem(w, r, problem.Newf(problem.MethodNotAllowed, "This path takes %s.", methods))
+	s.respond.problem(w, r, apierror.Newf(apierror.MethodNotAllowed, "This path takes %s.", methods))
 }

@@ -15,8 +15,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestConfigIsValidated(t *testing.T) {
@@ -111,7 +111,7 @@ func TestAPanicIsAnInternalErrorAndLoggedWithItsStack(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	h.store.on(func(context.Context) error { panic("out of cheese") })
-	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/$job", ""), problem.Internal, "")
+	wantProblem(t, h.do(t, http.MethodGet, "/v1/jobs/$job", ""), apierror.Internal, "")
 	for _, want := range []string{"level=ERROR", "out of cheese", "server_test.go"} {
 		if log := h.log.String(); !strings.Contains(log, want) {
 			t.Errorf("the log does not say %s:\n%s", want, log)
@@ -170,7 +170,7 @@ func TestASlowBodyIsNotWaitedFor(t *testing.T) {
 	if !closes {
 		t.Error("the connection is kept")
 	}
-	wantProblem(t, response, problem.InvalidJSON, "The body could not be read to its end.")
+	wantProblem(t, response, apierror.InvalidJSON, "The body could not be read to its end.")
 }
 
 func TestATimeoutOfTheBodyDoesNotEndAWait(t *testing.T) {

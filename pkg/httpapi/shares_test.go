@@ -17,8 +17,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestFairLimiter_SharesWeight(t *testing.T) {
@@ -150,7 +150,7 @@ func TestFairLimiter_WaitsNoLongerThanItsContext(t *testing.T) {
 		if _, err := limiter.Acquire(gone, "b", 40, nil); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("acquired: %v", err)
 		}
-		if _, err := limiter.Acquire(t.Context(), "c", 80, nil); problem.From(err).Code != problem.RateLimited {
+		if _, err := limiter.Acquire(t.Context(), "c", 80, nil); apierror.From(err).Code != apierror.RateLimited {
 			t.Errorf("the slot is given twice: %v", err)
 		}
 		release()
@@ -240,7 +240,7 @@ func TestCallersShareTheRoomForBodies(t *testing.T) {
 		}
 		one := newConn(false)
 		c.serveTo(one, greedy, "POST /v1/commands", command)
-		wantProblem(t, answer{Status: one.Code, Header: one.Header(), Body: one.Body.String()}, problem.RateLimited,
+		wantProblem(t, answer{Status: one.Code, Header: one.Header(), Body: one.Body.String()}, apierror.RateLimited,
 			"The caller already has its share of the 64 MiB that bodies in hand may take.")
 		if one.Header().Get("Retry-After") == "" || slow[0].wasCut() {
 			t.Error("no Retry-After, or a body is cut for its own caller")
@@ -252,7 +252,7 @@ func TestCallersShareTheRoomForBodies(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		wantProblem(t, answer{Status: slow[0].Code, Header: slow[0].Header(), Body: slow[0].Body.String()}, problem.RateLimited,
+		wantProblem(t, answer{Status: slow[0].Code, Header: slow[0].Header(), Body: slow[0].Body.String()}, apierror.RateLimited,
 			"The body arrived too slowly: another caller needed the room.")
 		for _, w := range slow {
 			_ = w.SetReadDeadline(time.Unix(1, 0))

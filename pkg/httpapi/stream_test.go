@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // follow opens a stream after that event, or from the start if it is empty.
@@ -87,15 +87,15 @@ func TestAStreamThatCannotBeginIsAProblem(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	response := h.do(t, http.MethodGet, "/v1/jobs/"+noJob+"/events", "", "Accept: text/event-stream")
-	wantProblem(t, response, problem.JobNotFound, "There is no such job.")
+	wantProblem(t, response, apierror.JobNotFound, "There is no such job.")
 	for _, last := range []string{"1-99", "99-0"} {
 		response = h.do(t, http.MethodGet, "/v1/jobs/$job/events", "", "Accept: text/event-stream", "Last-Event-ID: "+last)
-		wantProblem(t, response, problem.InvalidEnvelope,
+		wantProblem(t, response, apierror.InvalidEnvelope,
 			"header Last-Event-ID does not name an event of this job: omit it to start with the first event.")
 	}
 	for _, last := range []string{"x", "0-1", "1--1", "1-0x", "1-0 1"} {
 		response = h.do(t, http.MethodGet, "/v1/jobs/$job/events", "", "Accept: text/event-stream", "Last-Event-ID: "+last)
-		wantProblem(t, response, problem.InvalidEnvelope, "header Last-Event-ID is not the id of an event.")
+		wantProblem(t, response, apierror.InvalidEnvelope, "header Last-Event-ID is not the id of an event.")
 	}
 }
 

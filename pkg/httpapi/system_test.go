@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 func TestHealthzDoesNotDependOnTheStore(t *testing.T) {
@@ -30,11 +30,11 @@ func TestReadyz(t *testing.T) {
 	if got := h.do(t, http.MethodGet, "/readyz", "").Body; got != ready {
 		t.Errorf("with a warning: %s", got)
 	}
-	h.store.fail(&problem.Error{Code: problem.StoreUnavailable, Detail: "The store does not answer."})
-	wantProblem(t, h.do(t, http.MethodGet, "/readyz", ""), problem.StoreUnavailable, "The store does not answer.")
+	h.store.fail(&apierror.Error{Code: apierror.StoreUnavailable, Detail: "The store does not answer."})
+	wantProblem(t, h.do(t, http.MethodGet, "/readyz", ""), apierror.StoreUnavailable, "The store does not answer.")
 	h.store.fail(nil)
 	h.Drain()
-	wantProblem(t, h.do(t, http.MethodGet, "/readyz", ""), problem.ShuttingDown, "This process stops; send the request again.")
+	wantProblem(t, h.do(t, http.MethodGet, "/readyz", ""), apierror.ShuttingDown, "This process stops; send the request again.")
 }
 
 func TestOpenAPIIsServedUnchanged(t *testing.T) {

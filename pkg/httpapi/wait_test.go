@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // waits are the requests that wait, keyed by what they wait for.
@@ -51,7 +51,7 @@ func TestAWaitIsAtMostMaxWait(t *testing.T) {
 			t.Errorf("waited %s", waited)
 		}
 		response := h.do(t, http.MethodPost, "/v1/work:claim", `{"owner":"o","request_id":"r","wait_seconds":60.1}`)
-		wantProblem(t, response, problem.InvalidEnvelope, "/wait_seconds must be at most 60.")
+		wantProblem(t, response, apierror.InvalidEnvelope, "/wait_seconds must be at most 60.")
 	})
 }
 
@@ -154,7 +154,7 @@ func TestADrainingServerRefusesNewRequests(t *testing.T) {
 		h.Drain() // A second call has no effect.
 		method, path := split(target)
 		response := h.do(t, method, path, posts[path])
-		wantProblem(t, response, problem.ShuttingDown, "This process stops; send the request again.")
+		wantProblem(t, response, apierror.ShuttingDown, "This process stops; send the request again.")
 		if response.Header.Get("Connection") != "close" || response.Header.Get("Retry-After") != "1" {
 			t.Errorf("%s: headers %v", target, response.Header)
 		}

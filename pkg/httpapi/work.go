@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
@@ -84,7 +84,7 @@ func (e *endpoints) CompleteWorkBatch(w http.ResponseWriter, r *http.Request) {
 			results[i] = api.WorkCompletionResult{WorkID: item.WorkID, Status: http.StatusOK}
 			var err error
 			if violations := item.Check(); len(violations) > 0 {
-				err = problem.Refused(violations)
+				err = apierror.Refused(violations)
 			} else {
 				by := lifecycle.Request{Actor: item.Owner, ExpectedRev: item.ExpectedRev, ID: item.RequestID}
 				results[i].Rev, err = e.Queue.CompleteFor(ctx, item.WorkID, by, item.OutputRef, item.ResultRef, e.guard.sees(ctx))

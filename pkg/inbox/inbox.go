@@ -20,7 +20,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // Command is a submitted command.
@@ -46,7 +46,7 @@ type Outcome struct {
 	// JobID is the job of an accepted command, empty for any other.
 	JobID string
 	// Problem is why the command was refused or has to wait.
-	Problem *problem.Error
+	Problem *apierror.Error
 	// Wait is the time until the next attempt, 0 if the command was refused.
 	Wait time.Duration
 	// PutBack returns the command to its place among its tenant's commands, without
@@ -76,9 +76,9 @@ type Listed struct {
 	// RefusedAt is when it was refused, or zero.
 	RefusedAt time.Time
 	// Code, Detail and Errors say why it was refused, or why its last attempt failed.
-	Code   problem.Code
+	Code   apierror.Code
 	Detail string
-	Errors []problem.Violation
+	Errors []apierror.Violation
 	// DiscardReason is the reason with which an operator has asked to discard it, or empty.
 	DiscardReason string
 }
@@ -114,7 +114,7 @@ type Survey struct {
 	OldestWaiting, OldestRefused time.Time
 }
 
-// Operator lets operators inspect and handle commands. Its errors are [*problem.Error]s
+// Operator lets operators inspect and handle commands. Its errors are [*apierror.Error]s
 // with the code store_unavailable, or invalid_envelope for a malformed id.
 type Operator interface {
 	// List returns at most limit commands of the state after a cursor, oldest first, and the

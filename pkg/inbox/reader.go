@@ -14,7 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 const (
@@ -36,11 +36,11 @@ const (
 type Config struct {
 	// Source stores the commands. Required.
 	Source Source
-	// Accept accepts a command, and returns its job. Its errors are [*problem.Error]s.
+	// Accept accepts a command, and returns its job. Its errors are [*apierror.Error]s.
 	// Required. It must be safe for concurrent use.
 	Accept func(ctx context.Context, command *Command) (jobID string, err error)
 	// Find returns the job that an earlier attempt has created for a command, or "". Its
-	// errors are [*problem.Error]s. Required. It must be safe for concurrent use.
+	// errors are [*apierror.Error]s. Required. It must be safe for concurrent use.
 	Find func(ctx context.Context, command *Command) (jobID string, err error)
 	// Retention is how long decided commands are kept; 0 is forever.
 	Retention time.Duration
@@ -126,7 +126,7 @@ func (r *Reader) atLimit(tenantID string) bool {
 
 // limit skips the tenant's commands until the problem may be over, with a jitter so that
 // replicas try again at different times.
-func (r *Reader) limit(tenantID string, fault *problem.Error) {
+func (r *Reader) limit(tenantID string, fault *apierror.Error) {
 	pause := max(minWait, fault.RetryAfter)
 	pause += rand.N(pause / 4) //nolint:gosec // jitter is not a secret
 	r.mu.Lock()
@@ -165,22 +165,22 @@ func (r *Reader) accept(ctx context.Context, command *Command) Outcome {
 		r.cfg.Observe(Accepts)
 		return Outcome{JobID: jobID}
 	}
-	fault := problem.From(err)
+	fault := apierror.From(err)
 	outcome := Outcome{Problem: fault}
 	log := []any{"command_id", command.ID, "tenant_id", command.TenantID, "tries", command.Tries, "error", err}
 	switch fault.Code {
-	case problem.TenantLimit:
+	case apierror.TenantLimit:
 		r.limit(command.TenantID, fault)
 		outcome.PutBack = true
-	case problem.RateLimited: // The ledger did not look for a job, so Unsure stays.
+	case apierror.RateLimited: // The ledger did not look for a job, so Unsure stays.
 		r.limit(command.TenantID, fault)
 		outcome.PutBack, outcome.Unsure = true, command.Unsure
-	case problem.Conflict, problem.StoreUnavailable, problem.ShuttingDown:
+	case apierror.Conflict, apierror.StoreUnavailable, apierror.ShuttingDown:
 		outcome.Wait, outcome.Unsure = waitOf(fault, command.Tries), true
-	case problem.Internal:
+	case apierror.Internal:
 		outcome.Wait, outcome.Unsure = waitOf(fault, command.Tries), true
 		r.cfg.Logger.ErrorContext(ctx, "submitted command could not be accepted", log...)
-	case problem.UnknownRequestType, problem.SchemaVersionUnsupported, problem.PayloadInvalid:
+	case apierror.UnknownRequestType, apierror.SchemaVersionUnsupported, apierror.PayloadInvalid:
 		if time.Since(command.SubmittedAt) < r.cfg.Grace {
 			outcome.Wait = waitOf(fault, command.Tries)
 			break
@@ -200,7 +200,7 @@ func (r *Reader) discard(ctx context.Context, command *Command) Outcome {
 	jobID, err := r.call(ctx, r.cfg.Find, command)
 	switch {
 	case err != nil:
-		fault := problem.From(err)
+		fault := apierror.From(err)
 		return Outcome{Problem: fault, Wait: waitOf(fault, command.Tries), Unsure: true}
 	case jobID != "":
 		return Outcome{JobID: jobID}
@@ -215,14 +215,14 @@ func (r *Reader) call(ctx context.Context, verb func(context.Context, *Command) 
 	defer func() {
 		if cause := recover(); cause != nil {
 			r.cfg.Logger.ErrorContext(ctx, "panic", "command_id", command.ID, "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
-			err = &problem.Error{Code: problem.Internal, Err: fmt.Errorf("panic: %v", cause)}
+			err = &apierror.Error{Code: apierror.Internal, Err: fmt.Errorf("panic: %v", cause)}
 		}
 	}()
 	return verb(ctx, command)
 }
 
 // waitOf returns how long a command waits after that many earlier attempts.
-func waitOf(fault *problem.Error, tries int) time.Duration {
+func waitOf(fault *apierror.Error, tries int) time.Duration {
 	wait := maxWait
 	if tries < 5 {
 		wait = min(minWait<<tries, maxWait)

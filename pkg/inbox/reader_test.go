@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -61,16 +61,16 @@ func TestReader_SeparatesRefusedFromWaitingCommands(t *testing.T) {
 		want  inbox.Outcome
 	}{
 		"accepted":    {nil, 0, inbox.Outcome{JobID: "job of accepted"}},
-		"at a limit":  {&problem.Error{Code: problem.TenantLimit}, 2, inbox.Outcome{Problem: &problem.Error{Code: problem.TenantLimit}, PutBack: true}},
-		"no store":    {&problem.Error{Code: problem.StoreUnavailable}, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.StoreUnavailable}, Wait: time.Second, Unsure: true}},
-		"often tried": {&problem.Error{Code: problem.Conflict}, 90, inbox.Outcome{Problem: &problem.Error{Code: problem.Conflict}, Wait: 30 * time.Second, Unsure: true}},
-		"at a rate":   {&problem.Error{Code: problem.RateLimited}, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.RateLimited}, PutBack: true}},
-		"told when": {&problem.Error{Code: problem.ShuttingDown, RetryAfter: time.Hour}, 0,
-			inbox.Outcome{Problem: &problem.Error{Code: problem.ShuttingDown, RetryAfter: time.Hour}, Wait: time.Hour, Unsure: true}},
-		"a defect": {errUnforeseen, 5, inbox.Outcome{Problem: problem.From(errUnforeseen), Wait: 30 * time.Second, Unsure: true}},
-		"refused": {&problem.Error{Code: problem.UnknownRequestType}, 3,
-			inbox.Outcome{Problem: &problem.Error{Code: problem.UnknownRequestType}}},
-		"a panic": {nil, 0, inbox.Outcome{Problem: &problem.Error{Code: problem.Internal, Err: errors.New("panic: a defect")}, Wait: time.Second, Unsure: true}},
+		"at a limit":  {&apierror.Error{Code: apierror.TenantLimit}, 2, inbox.Outcome{Problem: &apierror.Error{Code: apierror.TenantLimit}, PutBack: true}},
+		"no store":    {&apierror.Error{Code: apierror.StoreUnavailable}, 0, inbox.Outcome{Problem: &apierror.Error{Code: apierror.StoreUnavailable}, Wait: time.Second, Unsure: true}},
+		"often tried": {&apierror.Error{Code: apierror.Conflict}, 90, inbox.Outcome{Problem: &apierror.Error{Code: apierror.Conflict}, Wait: 30 * time.Second, Unsure: true}},
+		"at a rate":   {&apierror.Error{Code: apierror.RateLimited}, 0, inbox.Outcome{Problem: &apierror.Error{Code: apierror.RateLimited}, PutBack: true}},
+		"told when": {&apierror.Error{Code: apierror.ShuttingDown, RetryAfter: time.Hour}, 0,
+			inbox.Outcome{Problem: &apierror.Error{Code: apierror.ShuttingDown, RetryAfter: time.Hour}, Wait: time.Hour, Unsure: true}},
+		"a defect": {errUnforeseen, 5, inbox.Outcome{Problem: apierror.From(errUnforeseen), Wait: 30 * time.Second, Unsure: true}},
+		"refused": {&apierror.Error{Code: apierror.UnknownRequestType}, 3,
+			inbox.Outcome{Problem: &apierror.Error{Code: apierror.UnknownRequestType}}},
+		"a panic": {nil, 0, inbox.Outcome{Problem: &apierror.Error{Code: apierror.Internal, Err: errors.New("panic: a defect")}, Wait: time.Second, Unsure: true}},
 	}
 	from := &source{outcomes: map[string]inbox.Outcome{}}
 	want, observed := map[string]inbox.Outcome{}, make(chan inbox.Decision, len(cases))
@@ -91,7 +91,7 @@ func TestReader_SeparatesRefusedFromWaitingCommands(t *testing.T) {
 	if err := reader.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	same := cmp.Comparer(func(a, b *problem.Error) bool {
+	same := cmp.Comparer(func(a, b *apierror.Error) bool {
 		return (a == nil) == (b == nil) && (a == nil || a.Error() == b.Error())
 	})
 	if diff := cmp.Diff(want, from.outcomes, same); diff != "" {
@@ -195,7 +195,7 @@ func TestReader_SkipsATenantAtItsLimit(t *testing.T) {
 				return "j", nil
 			}
 			tried.Add(1)
-			return "", &problem.Error{Code: problem.TenantLimit}
+			return "", &apierror.Error{Code: apierror.TenantLimit}
 		}})
 		if err := reader.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
@@ -220,14 +220,14 @@ func TestReader_ChecksADiscardedCommandForAJob(t *testing.T) {
 	from := &source{outcomes: map[string]inbox.Outcome{}, waiting: []inbox.Command{
 		{ID: "full"}, {ID: "a job", Discard: true}, {ID: "none", Discard: true, Unsure: true}, {ID: "unknown", Discard: true},
 	}}
-	lost := &problem.Error{Code: problem.StoreUnavailable}
+	lost := &apierror.Error{Code: apierror.StoreUnavailable}
 	reader := newReader(t, inbox.Config{
 		Source: from,
 		Accept: func(_ context.Context, c *inbox.Command) (string, error) {
 			if c.Discard {
 				t.Errorf("%s is accepted", c.ID)
 			}
-			return "", &problem.Error{Code: problem.TenantLimit}
+			return "", &apierror.Error{Code: apierror.TenantLimit}
 		},
 		Find: func(_ context.Context, c *inbox.Command) (string, error) {
 			return map[string]string{"a job": "j"}[c.ID], map[string]error{"unknown": lost}[c.ID]
@@ -240,7 +240,7 @@ func TestReader_ChecksADiscardedCommandForAJob(t *testing.T) {
 	want := map[string]inbox.Outcome{
 		"a job": {JobID: "j"}, "none": {PutBack: true}, "unknown": {Problem: lost, Wait: time.Second, Unsure: true},
 	}
-	if diff := cmp.Diff(want, from.outcomes, cmp.Comparer(func(a, b *problem.Error) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, from.outcomes, cmp.Comparer(func(a, b *apierror.Error) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -253,7 +253,7 @@ func TestReader_RemembersCommandsThatMayBeJobs(t *testing.T) {
 		from.waiting = append(from.waiting, inbox.Command{ID: fmt.Sprint(i), TenantID: "t", Unsure: i%2 == 0})
 	}
 	reader := newReader(t, inbox.Config{Source: from, Accept: func(context.Context, *inbox.Command) (string, error) {
-		return "", &problem.Error{Code: problem.RateLimited}
+		return "", &apierror.Error{Code: apierror.RateLimited}
 	}})
 	if err := reader.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
@@ -268,12 +268,12 @@ func TestReader_RemembersCommandsThatMayBeJobs(t *testing.T) {
 // A command that no protocol of this replica accepts waits for the grace period.
 func TestReader_WaitsForProtocols(t *testing.T) {
 	t.Parallel()
-	for _, code := range []problem.Code{problem.UnknownRequestType, problem.SchemaVersionUnsupported, problem.PayloadInvalid} {
+	for _, code := range []apierror.Code{apierror.UnknownRequestType, apierror.SchemaVersionUnsupported, apierror.PayloadInvalid} {
 		synctest.Test(t, func(t *testing.T) {
 			from := &source{outcomes: map[string]inbox.Outcome{}}
 			submitted := time.Now()
 			reader := newReader(t, inbox.Config{Source: from, Grace: time.Minute, Accept: func(context.Context, *inbox.Command) (string, error) {
-				return "", &problem.Error{Code: code}
+				return "", &apierror.Error{Code: code}
 			}})
 			for _, wait := range []time.Duration{2 * time.Second, 0} {
 				from.waiting = []inbox.Command{{ID: "c", SubmittedAt: submitted, Tries: 1}}

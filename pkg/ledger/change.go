@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
@@ -327,48 +327,48 @@ func (l *Ledger) committed(ctx context.Context, plan *plan) {
 	}
 }
 
-// Problem returns the refusal as a [*problem.Error], or nil if there is none.
+// Problem returns the refusal as a [*apierror.Error], or nil if there is none.
 func (r *Result) Problem() error {
 	if r.Outcome != statemachine.Refused {
 		return nil
 	}
-	return &problem.Error{Code: problem.Code(r.Code), Detail: r.Reason}
+	return &apierror.Error{Code: apierror.Code(r.Code), Detail: r.Reason}
 }
 
-// Problem maps an error of the ledger to the [*problem.Error] for the client. An
+// Problem maps an error of the ledger to the [*apierror.Error] for the client. An
 // unforeseen error is wrapped, and answered as an internal one.
 func Problem(err error) error {
-	var known *problem.Error
+	var known *apierror.Error
 	var unfit *NotRerunnableError
-	told := &problem.Error{Err: err}
+	told := &apierror.Error{Err: err}
 	switch {
 	case err == nil || errors.As(err, &known):
 		return err
 	case errors.Is(err, ErrJobNotFound):
-		told.Code, told.Detail = problem.JobNotFound, "There is no such job."
+		told.Code, told.Detail = apierror.JobNotFound, "There is no such job."
 	case errors.Is(err, ErrIdempotencyMismatch):
-		told.Code = problem.IdempotencyMismatch
+		told.Code = apierror.IdempotencyMismatch
 		told.Detail = "The idempotency key was used before, for a command with another content."
 	case errors.As(err, &unfit):
-		told.Code = problem.IllegalTransition
+		told.Code = apierror.IllegalTransition
 		told.Detail = strings.ToUpper(unfit.Reason[:1]) + unfit.Reason[1:] + "."
 	case errors.Is(err, ErrTenantLimit):
-		told.Code, told.RetryAfter = problem.TenantLimit, time.Second
+		told.Code, told.RetryAfter = apierror.TenantLimit, time.Second
 		told.Detail = "The tenant's limit of jobs in flight is reached."
 	case errors.Is(err, tablestore.ErrTooLarge):
-		told.Code, told.Detail = problem.TooLarge, fmt.Sprintf("The request makes a row of more than %d bytes, or a change of more than "+
+		told.Code, told.Detail = apierror.TooLarge, fmt.Sprintf("The request makes a row of more than %d bytes, or a change of more than "+
 			"%d: shorten its payload, references or texts.", tablestore.MaxRowBytes, tablestore.MaxBatchBytes)
 	case errors.Is(err, tablestore.ErrUnknown):
-		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
+		told.Code, told.RetryAfter = apierror.StoreUnavailable, time.Second
 		told.Detail = "The store did not confirm the change. Sending the request again is safe."
 	case errors.Is(err, tablestore.ErrNoSpace):
-		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
+		told.Code, told.RetryAfter = apierror.StoreUnavailable, time.Second
 		told.Detail = "The store takes no writes: less disk space is free than its reserve. Sending the request again is safe."
 	case errors.Is(err, tablestore.ErrDenied):
-		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
+		told.Code, told.RetryAfter = apierror.StoreUnavailable, time.Second
 		told.Detail = "The store denies the server access until an operator acts. Sending the request again is safe."
 	case errors.Is(err, tablestore.ErrUnavailable):
-		told.Code, told.RetryAfter = problem.StoreUnavailable, time.Second
+		told.Code, told.RetryAfter = apierror.StoreUnavailable, time.Second
 		told.Detail = "The store does not answer. Sending the request again is safe."
 	default:
 		return fmt.Errorf("ledger: %w", err)

@@ -7,9 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -129,8 +129,8 @@ func TestRerun_OnlyOfFailedOrCancelledJobs(t *testing.T) {
 	b.succeed(t, b.inbox.last())
 	for _, id := range []string{live, done} {
 		_, err := b.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart})
-		var told *problem.Error
-		if !errors.As(ledger.Problem(err), &told) || told.Code != problem.IllegalTransition {
+		var told *apierror.Error
+		if !errors.As(ledger.Problem(err), &told) || told.Code != apierror.IllegalTransition {
 			t.Errorf("rerun of %s: %v", id, err)
 		}
 	}

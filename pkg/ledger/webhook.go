@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -305,8 +305,8 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 			err = ParseJobID(jobID)
 		}
 		if err != nil {
-			return nil, "", &problem.Error{
-				Code: problem.InvalidEnvelope, Err: err, Errors: []problem.Violation{{Message: "page_token is invalid"}},
+			return nil, "", &apierror.Error{
+				Code: apierror.InvalidEnvelope, Err: err, Errors: []apierror.Violation{{Message: "page_token is invalid"}},
 			}
 		}
 		query.From = l.undeliveredKeys(tenantID, jobID, index)[0].Row + "\x00"

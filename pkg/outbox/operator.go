@@ -62,7 +62,7 @@ func (r *Report) skip(outboxID, reason string) {
 }
 
 // Retry makes the rows due now, and the next dispatch of steps that wait for
-// one. It spends no budget and may be repeated. The errors are [*problem.Error]s;
+// one. It spends no budget and may be repeated. The errors are [*apierror.Error]s;
 // the rows retried before an error stay retried.
 func (o *Operator) Retry(ctx context.Context, filter Filter) (Report, error) {
 	var report Report

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -125,11 +125,11 @@ func (s *Service) Create(ctx context.Context, fresh Pause) (Pause, error) {
 }
 
 // Resume lets the scope ramp up within that time, or at once if it is 0. It
-// returns a not_found [*problem.Error] for a scope that is not paused.
+// returns a not_found [*apierror.Error] for a scope that is not paused.
 func (s *Service) Resume(ctx context.Context, scope statemachine.Scope, ramp time.Duration) (Pause, error) {
 	return s.update(ctx, scope, func(old *Pause) (*Pause, error) {
 		if old == nil {
-			return nil, &problem.Error{Code: problem.NotFound, Detail: "There is no such pause."}
+			return nil, &apierror.Error{Code: apierror.NotFound, Detail: "There is no such pause."}
 		}
 		if old.State == Ramping {
 			return old, nil

@@ -11,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/pauses"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -155,8 +155,8 @@ func TestResume_RampsUp(t *testing.T) {
 func TestResume_AtOnceAndAgain(t *testing.T) {
 	t.Parallel()
 	service, gate := setup(t, memstore.New(memstore.Options{}))
-	var told *problem.Error
-	if _, err := service.Resume(t.Context(), statemachine.Scope{}, 0); !errors.As(err, &told) || told.Code != problem.NotFound {
+	var told *apierror.Error
+	if _, err := service.Resume(t.Context(), statemachine.Scope{}, 0); !errors.As(err, &told) || told.Code != apierror.NotFound {
 		t.Errorf("resume of nothing: %v", err)
 	}
 	if _, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"}); err != nil {

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/protocol"
 )
 
@@ -26,57 +26,57 @@ func TestViolationsOfASchema(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, schema, payload string
-		want                  []problem.Violation
+		want                  []apierror.Violation
 	}{
 		{"nothing", `{type: object, required: [language], properties: {language: {type: string}}}`, `{"language":"en"}`, nil},
-		{"each missing property at its place", `{required: [language, "a/b", ok]}`, `{"ok":1}`, []problem.Violation{
+		{"each missing property at its place", `{required: [language, "a/b", ok]}`, `{"ok":1}`, []apierror.Violation{
 			{Pointer: "/payload/a~1b", Message: "is required"}, {Pointer: "/payload/language", Message: "is required"}}},
-		{"a missing property further down", `{properties: {list: {items: {required: [x]}}}}`, `{"list":[{"x":1},{}]}`, []problem.Violation{
+		{"a missing property further down", `{properties: {list: {items: {required: [x]}}}}`, `{"list":[{"x":1},{}]}`, []apierror.Violation{
 			{Pointer: "/payload/list/1/x", Message: "is required"}}},
-		{"each property too many", `{properties: {a: {}}, additionalProperties: false}`, `{"a":1,"b":2,"~c":3}`, []problem.Violation{
+		{"each property too many", `{properties: {a: {}}, additionalProperties: false}`, `{"a":1,"b":2,"~c":3}`, []apierror.Violation{
 			{Pointer: "/payload/b", Message: "is not allowed here"}, {Pointer: "/payload/~0c", Message: "is not allowed here"}}},
-		{"each property that nothing looked at", `{properties: {a: {}}, unevaluatedProperties: false}`, `{"a":1,"b":2}`, []problem.Violation{
+		{"each property that nothing looked at", `{properties: {a: {}}, unevaluatedProperties: false}`, `{"a":1,"b":2}`, []apierror.Violation{
 			{Pointer: "/payload/b", Message: "is not allowed here"}}},
-		{"a property that must not be", `{properties: {a: false}}`, `{"a":1}`, []problem.Violation{
+		{"a property that must not be", `{properties: {a: false}}`, `{"a":1}`, []apierror.Violation{
 			{Pointer: "/payload/a", Message: "is not allowed here"}}},
-		{"a wrong type", `{properties: {language: {type: string}}}`, `{"language":5}`, []problem.Violation{
+		{"a wrong type", `{properties: {language: {type: string}}}`, `{"language":5}`, []apierror.Violation{
 			{Pointer: "/payload/language", Message: "must be of type string, not number"}}},
-		{"null, which is no string", `{properties: {language: {type: [string, integer]}}}`, `{"language":null}`, []problem.Violation{
+		{"null, which is no string", `{properties: {language: {type: [string, integer]}}}`, `{"language":null}`, []apierror.Violation{
 			{Pointer: "/payload/language", Message: "must be of type integer or string, not null"}}},
-		{"several faults at once", `{properties: {a: {type: string}, b: {minimum: 10}, c: {enum: [x, y]}}}`, `{"a":1,"b":2,"c":"z"}`, []problem.Violation{
+		{"several faults at once", `{properties: {a: {type: string}, b: {minimum: 10}, c: {enum: [x, y]}}}`, `{"a":1,"b":2,"c":"z"}`, []apierror.Violation{
 			{Pointer: "/payload/a", Message: "must be of type string, not number"},
 			{Pointer: "/payload/b", Message: "must be at least 10"},
 			{Pointer: "/payload/c", Message: "value must be one of 'x', 'y'"}}},
-		{"no alternative", `{properties: {a: {anyOf: [{type: string}, {properties: {b: {type: string}}, required: [b]}]}}}`, `{"a":{"b":1}}`, []problem.Violation{
+		{"no alternative", `{properties: {a: {anyOf: [{type: string}, {properties: {b: {type: string}}, required: [b]}]}}}`, `{"a":{"b":1}}`, []apierror.Violation{
 			{Pointer: "/payload/a", Message: "fits none of the alternatives: b must be of type string, not number; must be of type string, not object"}}},
-		{"no exclusive alternative", `{oneOf: [{required: [a]}, {required: [b]}]}`, `{}`, []problem.Violation{
+		{"no exclusive alternative", `{oneOf: [{required: [a]}, {required: [b]}]}`, `{}`, []apierror.Violation{
 			{Pointer: "/payload", Message: "fits none of the alternatives: a is required; b is required"}}},
-		{"more than one exclusive alternative", `{oneOf: [{required: [a]}, {required: [b]}]}`, `{"a":1,"b":1}`, []problem.Violation{
+		{"more than one exclusive alternative", `{oneOf: [{required: [a]}, {required: [b]}]}`, `{"a":1,"b":1}`, []apierror.Violation{
 			{Pointer: "/payload", Message: "fits more than one of the alternatives"}}},
-		{"all of several", `{allOf: [{required: [a]}, {required: [b]}]}`, `{}`, []problem.Violation{
+		{"all of several", `{allOf: [{required: [a]}, {required: [b]}]}`, `{}`, []apierror.Violation{
 			{Pointer: "/payload/a", Message: "is required"}, {Pointer: "/payload/b", Message: "is required"}}},
-		{"a form that is ruled out", `{properties: {a: {not: {type: string}}}}`, `{"a":"x"}`, []problem.Violation{
+		{"a form that is ruled out", `{properties: {a: {not: {type: string}}}}`, `{"a":"x"}`, []apierror.Violation{
 			{Pointer: "/payload/a", Message: "has the form that is ruled out here"}}},
-		{"a property's name", `{propertyNames: {maxLength: 2}}`, `{"abc":1}`, []problem.Violation{
+		{"a property's name", `{propertyNames: {maxLength: 2}}`, `{"abc":1}`, []apierror.Violation{
 			{Pointer: "/payload", Message: `must not have a property of the name "abc": is 3 characters long; at most 2 are allowed`}}},
-		{"a property that another one asks for", `{dependentRequired: {a: [b]}}`, `{"a":1}`, []problem.Violation{
+		{"a property that another one asks for", `{dependentRequired: {a: [b]}}`, `{"a":1}`, []apierror.Violation{
 			{Pointer: "/payload/b", Message: `is required where "a" is present`}}},
-		{"the same in an older draft", `{$schema: "http://json-schema.org/draft-07/schema#", dependencies: {a: [b]}}`, `{"a":1}`, []problem.Violation{
+		{"the same in an older draft", `{$schema: "http://json-schema.org/draft-07/schema#", dependencies: {a: [b]}}`, `{"a":1}`, []apierror.Violation{
 			{Pointer: "/payload/b", Message: `is required where "a" is present`}}},
-		{"nothing of a kind in an array", `{properties: {a: {contains: {type: string}}}}`, `{"a":[1,2]}`, []problem.Violation{
+		{"nothing of a kind in an array", `{properties: {a: {contains: {type: string}}}}`, `{"a":[1,2]}`, []apierror.Violation{
 			{Pointer: "/payload/a", Message: "no items match contains schema"}}},
-		{"a reference within the schema", `{properties: {a: {$ref: "#/$defs/text"}}, $defs: {text: {type: string}}}`, `{"a":1}`, []problem.Violation{
+		{"a reference within the schema", `{properties: {a: {$ref: "#/$defs/text"}}, $defs: {text: {type: string}}}`, `{"a":1}`, []apierror.Violation{
 			{Pointer: "/payload/a", Message: "must be of type string, not number"}}},
-		{"a format", `{properties: {at: {format: date}}}`, `{"at":"31.12.2025"}`, []problem.Violation{
+		{"a format", `{properties: {at: {format: date}}}`, `{"at":"31.12.2025"}`, []apierror.Violation{
 			{Pointer: "/payload/at", Message: `'31.12.2025' is not valid date: parsing time "31.12.2025" as "2006-01-02": cannot parse "31.12.2025" as "2006"`}}},
-		{"a schema that takes nothing", `false`, `{}`, []problem.Violation{{Pointer: "/payload", Message: "is not allowed here"}}},
-		{"numbers are exact", `{properties: {n: {maximum: 9007199254740992}}}`, `{"n":9007199254740993}`, []problem.Violation{
+		{"a schema that takes nothing", `false`, `{}`, []apierror.Violation{{Pointer: "/payload", Message: "is not allowed here"}}},
+		{"numbers are exact", `{properties: {n: {maximum: 9007199254740992}}}`, `{"n":9007199254740993}`, []apierror.Violation{
 			{Pointer: "/payload/n", Message: "must be at most 9007199254740992"}}},
-		{"numbers out of their range", `{properties: {a: {exclusiveMinimum: 1.50}, b: {exclusiveMaximum: -1}, c: {multipleOf: 0.01}}}`, `{"a":1.5,"b":0,"c":0.005}`, []problem.Violation{
+		{"numbers out of their range", `{properties: {a: {exclusiveMinimum: 1.50}, b: {exclusiveMaximum: -1}, c: {multipleOf: 0.01}}}`, `{"a":1.5,"b":0,"c":0.005}`, []apierror.Violation{
 			{Pointer: "/payload/a", Message: "must be more than 1.5"},
 			{Pointer: "/payload/b", Message: "must be less than -1"},
 			{Pointer: "/payload/c", Message: "must be a multiple of 0.01"}}},
-		{"texts and lists out of their range", `{properties: {a: {minLength: 2}, b: {maxLength: 2}, c: {minItems: 1}, d: {maxItems: 1}}}`, `{"a":"é","b":"ééé","c":[],"d":[1,2]}`, []problem.Violation{
+		{"texts and lists out of their range", `{properties: {a: {minLength: 2}, b: {maxLength: 2}, c: {minItems: 1}, d: {maxItems: 1}}}`, `{"a":"é","b":"ééé","c":[],"d":[1,2]}`, []apierror.Violation{
 			{Pointer: "/payload/a", Message: "is 1 characters long; at least 2 are required"},
 			{Pointer: "/payload/b", Message: "is 3 characters long; at most 2 are allowed"},
 			{Pointer: "/payload/c", Message: "has 0 entries; at least 1 are required"},
@@ -108,7 +108,7 @@ const twoSteps = `
 func TestEveryStepSeesItsPartOfThePayload(t *testing.T) {
 	t.Parallel()
 	p := load(t, small("", "    payload_schema: {type: object, required: [language]}"+twoSteps))
-	for payload, want := range map[string][]problem.Violation{
+	for payload, want := range map[string][]apierror.Violation{
 		`{"language":"en","two":{"x":1},"three":[{}]}`: nil,
 		`{"language":"en","two":{"x":1}}`:              nil, // a step without a schema needs no payload
 		`{"two":{}}`: {

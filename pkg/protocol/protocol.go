@@ -34,7 +34,7 @@ import (
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -111,8 +111,8 @@ func firstSet[T any](over, base []T) []T {
 }
 
 // CheckSchemaVersion returns the violation of a schema_version that the protocol does
-// not accept, for an error with the code [problem.SchemaVersionUnsupported].
-func (p *Protocol) CheckSchemaVersion(version string) []problem.Violation {
+// not accept, for an error with the code [apierror.SchemaVersionUnsupported].
+func (p *Protocol) CheckSchemaVersion(version string) []apierror.Violation {
 	if len(p.SchemaVersions) == 0 || slices.Contains(p.SchemaVersions, version) {
 		return nil
 	}
@@ -120,7 +120,7 @@ func (p *Protocol) CheckSchemaVersion(version string) []problem.Violation {
 	for i, version := range p.SchemaVersions {
 		accepted[i] = strconv.Quote(version)
 	}
-	return []problem.Violation{{
+	return []apierror.Violation{{
 		Pointer: "/schema_version",
 		Message: fmt.Sprintf("must be %s for the protocol %s", strings.Join(accepted, " or "), p.ID),
 	}}

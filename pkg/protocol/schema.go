@@ -18,8 +18,8 @@ import (
 	"golang.org/x/text/language"
 	"golang.org/x/text/message"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/canonicaljson"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // errNotLoaded is returned for every reference of a schema to another document.
@@ -46,7 +46,7 @@ func (c *checker) schema(at path, document any) *jsonschema.Schema {
 	}
 	tree, err := canonicaljson.Parse(text)
 	if err != nil {
-		fault := problem.From(err).Errors[0] // without the offset, which refers to text
+		fault := apierror.From(err).Errors[0] // without the offset, which refers to text
 		c.fail(at, "is not JSON: %q %s", fault.Pointer, fault.Message)
 		return nil
 	}
@@ -164,18 +164,18 @@ const (
 // step without a schema then gets no payload.
 //
 // Source: Option B spec, 5.2, Step payload validation.
-func (p *Protocol) ValidatePayload(payload any) []problem.Violation {
+func (p *Protocol) ValidatePayload(payload any) []apierror.Violation {
 	var v violations
 	complete := true
 	for i := 0; i < len(p.Steps) && complete; i++ {
 		complete = p.Steps[i].validate(payload, &v)
 	}
 	// The validator walks objects in random order.
-	slices.SortFunc(v.list, func(a, b problem.Violation) int {
+	slices.SortFunc(v.list, func(a, b apierror.Violation) int {
 		return cmp.Or(strings.Compare(a.Pointer, b.Pointer), strings.Compare(a.Message, b.Message))
 	})
 	if !complete {
-		v.list = append(v.list, problem.Violation{Pointer: "/payload", Message: "has more violations than these", Rest: -1})
+		v.list = append(v.list, apierror.Violation{Pointer: "/payload", Message: "has more violations than these", Rest: -1})
 	}
 	return v.list
 }
@@ -212,13 +212,13 @@ func (s *Step) validate(payload any, v *violations) bool {
 
 // violations collects a bounded number of violations.
 type violations struct {
-	list []problem.Violation
+	list []apierror.Violation
 	size int
 }
 
 // add adds a violation unless it is there already, and reports false without room.
 func (v *violations) add(pointer jsontext.Pointer, message string) bool {
-	violation := problem.Violation{Pointer: string(pointer), Message: truncate(message)}
+	violation := apierror.Violation{Pointer: string(pointer), Message: truncate(message)}
 	if slices.Contains(v.list, violation) {
 		return true
 	}

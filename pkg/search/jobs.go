@@ -14,8 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -34,14 +34,14 @@ func New(l *ledger.Ledger, ended *Ended, around Surroundings) *Service {
 	return &Service{ledger: l, ended: ended, around: around, maxLive: maxLive, maxSearched: maxSearched}
 }
 
-// Get returns the job. The errors are [*problem.Error]s.
+// Get returns the job. The errors are [*apierror.Error]s.
 func (s *Service) Get(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
 	job, err := s.ledger.Job(ctx, jobID)
 	return job, ledger.Problem(err)
 }
 
 // Payload returns the payload of the job's command, verbatim. [ledger.StepPayload]
-// extracts a step's part. The errors are [*problem.Error]s.
+// extracts a step's part. The errors are [*apierror.Error]s.
 func (s *Service) Payload(ctx context.Context, jobID string) ([]byte, error) {
 	payload, err := s.ledger.Payload(ctx, jobID)
 	return payload, ledger.Problem(err)
@@ -91,7 +91,7 @@ func (e *Ended) watch(jobID string) (signal chan struct{}, stop func()) {
 const pollInterval = time.Second
 
 // Wait returns the job as soon as it is terminal, or in its current state after the time
-// wait or when ended is closed. The errors are [*problem.Error]s.
+// wait or when ended is closed. The errors are [*apierror.Error]s.
 func (s *Service) Wait(ctx context.Context, jobID string, wait time.Duration, ended <-chan struct{},
 ) (*statemachine.Aggregate, error) {
 	timeout, cancel := context.WithTimeout(ctx, wait)
@@ -120,7 +120,7 @@ func (s *Service) Wait(ctx context.Context, jobID string, wait time.Duration, en
 
 // History returns one page of the job's history with rev > after, and the rev to continue
 // after, 0 at the end. It lists each rejected callback after the change to the rev at which
-// the callback was recorded. The errors are [*problem.Error]s.
+// the callback was recorded. The errors are [*apierror.Error]s.
 func (s *Service) History(ctx context.Context, jobID string, after int64, limit int,
 ) ([]ledger.HistoryEntry, int64, error) {
 	entries, next, err := s.ledger.History(ctx, jobID, after, limit)
@@ -154,7 +154,7 @@ func (s *Service) withRejected(ctx context.Context, jobID string, entries []ledg
 }
 
 // Rejected returns the job's callbacks that were rejected. The errors are
-// [*problem.Error]s.
+// [*apierror.Error]s.
 func (s *Service) Rejected(ctx context.Context, jobID string) (ledger.Rejections, error) {
 	rejected, err := s.ledger.Rejected(ctx, jobID)
 	if err == nil && len(rejected.Kept) == 0 {
@@ -169,7 +169,7 @@ const followPage = 20
 
 // Follow returns part of the job's history after entry index of revision rev, or from its
 // start if rev is 0. It reports true if the job has ended and no further entries follow.
-// Entries of one revision come together. The errors are [*problem.Error]s, invalid_envelope
+// Entries of one revision come together. The errors are [*apierror.Error]s, invalid_envelope
 // if the history has no such entry.
 func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int) ([]ledger.HistoryEntry, bool, error) {
 	// Read the job first, so that its history is at least as new.
@@ -191,7 +191,7 @@ func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int
 		entries = entries[1:]
 	}
 	if !known {
-		return nil, false, &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{
+		return nil, false, &apierror.Error{Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{
 			Message: "header Last-Event-ID does not name an event of this job: omit it to start with the first event",
 		}}}
 	}
@@ -207,7 +207,7 @@ type Control struct {
 }
 
 // Cancel ends the job without a result. It reports whether the job changed. The errors are
-// [*problem.Error]s, illegal_transition if the job has already ended in another state.
+// [*apierror.Error]s, illegal_transition if the job has already ended in another state.
 func (s *Service) Cancel(ctx context.Context, c Control) (*statemachine.Aggregate, bool, error) {
 	return s.control(ctx, c, statemachine.Cancel{Reason: c.Reason})
 }
@@ -236,7 +236,7 @@ func (s *Service) control(ctx context.Context, c Control, event statemachine.Eve
 
 // Rerun creates a new job from one that ended FAILED_FINAL or CANCELLED. It starts at the
 // failed step unless from says otherwise. A job has one rerun for each starting point, so a
-// repeated request returns the same job. The errors are [*problem.Error]s,
+// repeated request returns the same job. The errors are [*apierror.Error]s,
 // illegal_transition for a job in any other state.
 func (s *Service) Rerun(ctx context.Context, c Control, from ledger.RerunFrom) (ledger.Accepted, error) {
 	accepted, err := s.ledger.Rerun(ctx, ledger.Rerun{

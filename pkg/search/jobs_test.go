@@ -10,9 +10,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -73,7 +73,7 @@ func TestGet_MissingJob(t *testing.T) {
 		"history": func() error { _, _, err := s.History(t.Context(), "gone", 0, 10); return err },
 		"cancel":  func() error { _, _, err := s.Cancel(t.Context(), search.Control{JobID: "gone"}); return err },
 	} {
-		if known, ok := errors.AsType[*problem.Error](call()); !ok || known.Code != problem.JobNotFound {
+		if known, ok := errors.AsType[*apierror.Error](call()); !ok || known.Code != apierror.JobNotFound {
 			t.Errorf("%s answered %v", name, known)
 		}
 	}
@@ -228,8 +228,8 @@ func TestHistory_HasRejectedCallbacks(t *testing.T) {
 	if found, err := s.Rejected(t.Context(), id); err != nil || len(found.Kept) != 3 || found.Kept[0].Count != 2 {
 		t.Errorf("rejected callbacks: %+v, %v", found, err)
 	}
-	known, ok := errors.AsType[*problem.Error](func() error { _, err := s.Rejected(t.Context(), "gone"); return err }())
-	if !ok || known.Code != problem.JobNotFound {
+	known, ok := errors.AsType[*apierror.Error](func() error { _, err := s.Rejected(t.Context(), "gone"); return err }())
+	if !ok || known.Code != apierror.JobNotFound {
 		t.Errorf("of a missing job: %v", known)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -79,7 +79,7 @@ func encodedSize(agg *Shown) int {
 // List returns one page of jobs, newest first, and the position to continue after, empty at
 // the end. A page with fewer jobs than the limit, or with none, is not the last one unless
 // the position is empty: the search for a page ends after 2,000 jobs, 20,000 index rows or
-// 5 s. Each job is read from its own rows. The errors are [*problem.Error]s.
+// 5 s. Each job is read from its own rows. The errors are [*apierror.Error]s.
 func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, string, error) {
 	var found []Shown
 	size := 0
@@ -389,7 +389,7 @@ func (f *Filter) check(after string) error {
 	default:
 		return nil
 	}
-	return &problem.Error{Code: problem.InvalidEnvelope, Errors: []problem.Violation{{Message: message}}}
+	return &apierror.Error{Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{Message: message}}}
 }
 
 // mayMatch reports whether the filter may select the job of an index row. A row of all jobs

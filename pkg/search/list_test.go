@@ -16,10 +16,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -426,8 +426,8 @@ func TestList_NamesTheInvalidParameter(t *testing.T) {
 			return err
 		},
 	} {
-		var told *problem.Error
-		if err := call(); !errors.As(err, &told) || told.Code != problem.InvalidEnvelope {
+		var told *apierror.Error
+		if err := call(); !errors.As(err, &told) || told.Code != apierror.InvalidEnvelope {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -457,8 +457,8 @@ func TestRerun_AnswersWithTheNewJob(t *testing.T) {
 	t.Parallel()
 	s, l, id := setup(t)
 	c := search.Control{JobID: id, Actor: "client", RequestID: "r", Reason: "why"}
-	var told *problem.Error
-	if _, err := s.Rerun(t.Context(), c, ""); !errors.As(err, &told) || told.Code != problem.IllegalTransition {
+	var told *apierror.Error
+	if _, err := s.Rerun(t.Context(), c, ""); !errors.As(err, &told) || told.Code != apierror.IllegalTransition {
 		t.Errorf("rerun of a live job: %v", err)
 	}
 	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
@@ -495,8 +495,8 @@ func TestFollow_ContinuesAfterAnEntry(t *testing.T) {
 	if err != nil || len(rest) == 0 || rest[0].Rev != 2 {
 		t.Errorf("after a rejected callback: %+v, %v", rest, err)
 	}
-	var told *problem.Error
-	if _, _, err := s.Follow(t.Context(), "gone", 0, 0); !errors.As(err, &told) || told.Code != problem.JobNotFound {
+	var told *apierror.Error
+	if _, _, err := s.Follow(t.Context(), "gone", 0, 0); !errors.As(err, &told) || told.Code != apierror.JobNotFound {
 		t.Errorf("follow of a missing job: %v", err)
 	}
 }

@@ -72,7 +72,7 @@ type Shown struct {
 }
 
 // Show finds out what a job waits for, and its rerun. If its directive waits in the pull
-// queue, Show counts those ahead of it, up to 1,000. The errors are [*problem.Error]s.
+// queue, Show counts those ahead of it, up to 1,000. The errors are [*apierror.Error]s.
 func (s *Service) Show(ctx context.Context, agg *statemachine.Aggregate) (*Shown, error) {
 	shown, err := s.listed(ctx, agg)
 	if err != nil || shown.Waiting.Reason != statemachine.ReasonQueued {

@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -143,7 +143,7 @@ func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 			_, one := s.Show(t.Context(), job)
 			_, _, list := s.List(t.Context(), search.Filter{}, 10, "")
 			for _, err := range []error{one, list} {
-				if refused, ok := errors.AsType[*problem.Error](err); !ok || refused.Code != problem.StoreUnavailable {
+				if refused, ok := errors.AsType[*apierror.Error](err); !ok || refused.Code != apierror.StoreUnavailable {
 					t.Errorf("with an unavailable store: %v", err)
 				}
 			}

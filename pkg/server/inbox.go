@@ -6,11 +6,11 @@ import (
 	"encoding/json"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 const (
@@ -68,7 +68,7 @@ func (s *Server) findSubmitted(ctx context.Context, command *inbox.Command) (job
 func (s *Server) prepareSubmitted(command *inbox.Command, authorize commands.Authorize) (*commands.Submission, error) {
 	var body bytes.Buffer // Compact: white space of the database would count towards the limits.
 	if err := json.Compact(&body, command.Body); err != nil {
-		return nil, problem.NotJSON(command.Body, err)
+		return nil, apierror.NotJSON(command.Body, err)
 	}
 	return s.uses.Commands.Prepare(body.Bytes(), commands.Headers{}, authorize)
 }

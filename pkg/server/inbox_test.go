@@ -14,11 +14,11 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/server"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -93,21 +93,21 @@ func TestInbox_AcceptsCommandsAsOverHTTP(t *testing.T) {
 		if history.Events[0].Caller != "inbox:shop" {
 			t.Errorf("%+v", history.Events[0])
 		}
-		if full := submit(command + `b"}`); !full.PutBack || full.Problem.Code != problem.TenantLimit {
+		if full := submit(command + `b"}`); !full.PutBack || full.Problem.Code != apierror.TenantLimit {
 			t.Errorf("beyond the limit: %+v", full)
 		}
-		if early := submit(strings.Replace(command, `"t"`, `"new"`, 1) + `d"}`); early.Wait == 0 || early.Problem.Code != problem.UnknownRequestType {
+		if early := submit(strings.Replace(command, `"t"`, `"new"`, 1) + `d"}`); early.Wait == 0 || early.Problem.Code != apierror.UnknownRequestType {
 			t.Errorf("before its protocol: %+v", early)
 		}
-		if bad := submit(`{"tenant_id":"acme"}`); bad.Wait != 0 || bad.Problem.Code != problem.InvalidEnvelope {
+		if bad := submit(`{"tenant_id":"acme"}`); bad.Wait != 0 || bad.Problem.Code != apierror.InvalidEnvelope {
 			t.Errorf("half a command: %+v", bad)
 		}
-		if bad := submit("{"); bad.Wait != 0 || bad.Problem.Code != problem.InvalidJSON {
+		if bad := submit("{"); bad.Wait != 0 || bad.Problem.Code != apierror.InvalidJSON {
 			t.Errorf("half a document: %+v", bad)
 		}
 		// White space that the database has added does not count.
 		long := strings.Replace(command, "1.50", "["+strings.Repeat("1,"+strings.Repeat(" ", 5000), 100)+"1]", 1)
-		if full := submit(long + `c"}`); full.Problem.Code != problem.TenantLimit {
+		if full := submit(long + `c"}`); full.Problem.Code != apierror.TenantLimit {
 			t.Errorf("a payload with much white space: %+v", full)
 		}
 		time.Sleep(time.Minute)

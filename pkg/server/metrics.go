@@ -5,12 +5,12 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/outbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -57,8 +57,8 @@ func newMeters(registry *prometheus.Registry) *meters {
 	metrics.Create(m.webhooks, metrics.Names(webhook.Delivered, webhook.Gone, webhook.RetryAfter, webhook.Failed, webhook.Refused,
 		webhook.Interrupted, webhook.Deferred))
 	m.rejected = m.Counter("lucius_callbacks_rejected_total", "Callbacks that were refused, by type and cause.", "type", "cause")
-	metrics.Create(m.rejected, []string{"ACK", "RESULT", "HEARTBEAT"}, metrics.Names(problem.JobNotFound, problem.StepNotFound,
-		problem.StaleAttempt, problem.ContradictoryResult, problem.IllegalTransition))
+	metrics.Create(m.rejected, []string{"ACK", "RESULT", "HEARTBEAT"}, metrics.Names(apierror.JobNotFound, apierror.StepNotFound,
+		apierror.StaleAttempt, apierror.ContradictoryResult, apierror.IllegalTransition))
 	m.unrecorded = prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "lucius_callbacks_unrecorded_total", Help: "Refused callbacks that could not be recorded.",
 	})

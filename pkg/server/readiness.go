@@ -9,12 +9,12 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/pauses"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -116,7 +116,7 @@ func unwritable(err error) error {
 	case errors.Is(err, tablestore.ErrDamaged):
 		detail = "The store takes no writes: a file of its data directory is damaged."
 	}
-	return &problem.Error{Code: problem.StoreUnavailable, Detail: detail, RetryAfter: time.Second, Err: err}
+	return &apierror.Error{Code: apierror.StoreUnavailable, Detail: detail, RetryAfter: time.Second, Err: err}
 }
 
 // warnings returns the degradations while requests are still served.

@@ -10,9 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -64,8 +64,8 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 			}
 			r := readiness{ledger: l, store: store}
 			_, err = r.Ready(t.Context())
-			told, ok := errors.AsType[*problem.Error](err)
-			if !ok || told.Code != problem.StoreUnavailable || told.Detail != test.detail || told.RetryAfter <= 0 {
+			told, ok := errors.AsType[*apierror.Error](err)
+			if !ok || told.Code != apierror.StoreUnavailable || told.Detail != test.detail || told.RetryAfter <= 0 {
 				t.Errorf("Ready: %v, want store_unavailable and %q", err, test.detail)
 			}
 			if !errors.Is(err, test.why) {

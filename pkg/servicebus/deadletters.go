@@ -12,8 +12,8 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -91,7 +91,7 @@ type place struct {
 
 func (p place) id() string { return strconv.Itoa(p.lane) + "-" + strconv.FormatInt(p.sequence, 10) }
 
-// placeOf parses an id. The error is a [*problem.Error].
+// placeOf parses an id. The error is a [*apierror.Error].
 func (d *DeadLetters) placeOf(id string) (p place, err error) {
 	lane, sequence, _ := strings.Cut(id, "-")
 	p.lane, err = strconv.Atoi(lane)
@@ -99,7 +99,7 @@ func (d *DeadLetters) placeOf(id string) (p place, err error) {
 		p.sequence, err = strconv.ParseInt(sequence, 10, 64)
 	}
 	if err != nil || p.lane < 0 || p.lane >= len(d.lanes) || p.sequence < 0 || p.id() != id {
-		return place{}, problem.Newf(problem.InvalidEnvelope, "There is no dead letter with the id %q; the list shows the ids.", id)
+		return place{}, apierror.Newf(apierror.InvalidEnvelope, "There is no dead letter with the id %q; the list shows the ids.", id)
 	}
 	return p, nil
 }
@@ -151,8 +151,8 @@ func textOf(text *string) string {
 
 // unavailable returns the problem of a lane that cannot be read.
 func (d *DeadLetters) unavailable(l *deadLane, err error) error {
-	return &problem.Error{
-		Code: problem.BusUnavailable, Detail: "The dead letters of " + l.topic + " cannot be read.", RetryAfter: time.Second,
+	return &apierror.Error{
+		Code: apierror.BusUnavailable, Detail: "The dead letters of " + l.topic + " cannot be read.", RetryAfter: time.Second,
 		Err: explained(err, toRead),
 	}
 }
@@ -237,17 +237,17 @@ func (d *DeadLetters) Replay(ctx context.Context, ids []string) ([]callbacks.Han
 
 // Purge implements [callbacks.DeadLetters].
 func (d *DeadLetters) Purge(ctx context.Context, ids []string) ([]callbacks.HandledDeadLetter, bool, error) {
-	return d.handle(ctx, ids, func(context.Context, string, *azservicebus.ReceivedMessage) (callbacks.DeadLetterOutcome, *problem.Error) {
+	return d.handle(ctx, ids, func(context.Context, string, *azservicebus.ReceivedMessage) (callbacks.DeadLetterOutcome, *apierror.Error) {
 		return callbacks.DeadLetterPurged, nil
 	})
 }
 
 // decision decides about a dead letter of a topic.
-type decision func(ctx context.Context, topic string, m *azservicebus.ReceivedMessage) (callbacks.DeadLetterOutcome, *problem.Error)
+type decision func(ctx context.Context, topic string, m *azservicebus.ReceivedMessage) (callbacks.DeadLetterOutcome, *apierror.Error)
 
 // replay applies a dead letter.
 func (d *DeadLetters) replay(ctx context.Context, topic string, m *azservicebus.ReceivedMessage,
-) (callbacks.DeadLetterOutcome, *problem.Error) {
+) (callbacks.DeadLetterOutcome, *apierror.Error) {
 	parsed, err := parseReply(m.Body, d.cfg.MaxBytes, m.MessageID)
 	parsed.callback.Caller = topic // as for a live reply
 	var answer callbacks.Answer
@@ -257,7 +257,7 @@ func (d *DeadLetters) replay(ctx context.Context, topic string, m *azservicebus.
 		answer, err = d.cfg.Apply(work, parsed.callback)
 	}
 	if err != nil {
-		cause := problem.From(err)
+		cause := apierror.From(err)
 		if refused(cause.Code) {
 			return callbacks.DeadLetterRefused, cause
 		}
@@ -330,8 +330,8 @@ func (d *DeadLetters) handleLane(ctx context.Context, end time.Time, lane int, w
 		}
 		_ = from.Close(closing) // Nothing depends on it.
 	}()
-	rest := callbacks.HandledDeadLetter{Outcome: callbacks.DeadLetterKept, Cause: &problem.Error{
-		Code: problem.BusUnavailable, Detail: "It was not reached in time, or too many lie before it. Ask again.",
+	rest := callbacks.HandledDeadLetter{Outcome: callbacks.DeadLetterKept, Cause: &apierror.Error{
+		Code: apierror.BusUnavailable, Detail: "It was not reached in time, or too many lie before it. Ask again.",
 	}}
 	for len(wanted) > 0 && len(skipped) < maxSkipped && time.Now().Before(end) {
 		waiting, cancel := context.WithTimeout(ctx, arrival)
@@ -386,8 +386,8 @@ func handleLetter(ctx context.Context, from *azservicebus.Receiver, topic string
 		return from.CompleteMessage(ctx, m, nil)
 	})
 	if err != nil {
-		letter.Outcome, letter.Cause = callbacks.DeadLetterKept, &problem.Error{
-			Code: problem.BusUnavailable, Detail: "It could not be deleted. Ask again: no reply is applied twice.", Err: err,
+		letter.Outcome, letter.Cause = callbacks.DeadLetterKept, &apierror.Error{
+			Code: apierror.BusUnavailable, Detail: "It could not be deleted. Ask again: no reply is applied twice.", Err: err,
 		}
 	}
 	return letter

@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -175,8 +175,8 @@ func TestDeadLetters_AreReplayed(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
 	answers := map[string]error{
-		"stale": &problem.Error{Code: problem.StaleAttempt}, "unknown": &problem.Error{Code: problem.JobNotFound},
-		"unlucky": &problem.Error{Code: problem.StoreUnavailable},
+		"stale": &apierror.Error{Code: apierror.StaleAttempt}, "unknown": &apierror.Error{Code: apierror.JobNotFound},
+		"unlucky": &apierror.Error{Code: apierror.StoreUnavailable},
 	}
 	m.answer = func(c callbacks.Callback) (callbacks.Answer, error) {
 		if c.Caller != "global-bus-replies-p0" {
@@ -321,7 +321,7 @@ func TestDeadLetters_Refuse(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
 	for _, id := range []string{"", "0", "0-", "-1", "2-1", "0-x", "00-1", "0-01", "-1-1", "0--1", "0-9999999999999999999"} {
-		if _, _, err := m.Replay(t.Context(), []string{id}); problem.From(err).Code != problem.InvalidEnvelope {
+		if _, _, err := m.Replay(t.Context(), []string{id}); apierror.From(err).Code != apierror.InvalidEnvelope {
 			t.Errorf("replay of %q: %v", id, err)
 		}
 	}
@@ -329,7 +329,7 @@ func TestDeadLetters_Refuse(t *testing.T) {
 	_, _, listing := m.List(t.Context(), 10, "")
 	_, _, purging := m.Purge(t.Context(), []string{"0-1"})
 	for name, err := range map[string]error{"list": listing, "purge": purging, "count": m.Count(t.Context())} {
-		if told := problem.From(err); told.Code != problem.BusUnavailable || told.RetryAfter == 0 {
+		if told := apierror.From(err); told.Code != apierror.BusUnavailable || told.RetryAfter == 0 {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

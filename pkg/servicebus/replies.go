@@ -21,7 +21,7 @@ type RepliesConfig struct {
 	// Namespace has the reply topics. Required.
 	Namespace Namespace
 	// Apply applies a reply to its job, as [callbacks.Service] does. Its errors are
-	// [*problem.Error]s. It must be safe for concurrent use. Required.
+	// [*apierror.Error]s. It must be safe for concurrent use. Required.
 	Apply func(ctx context.Context, callback callbacks.Callback) (callbacks.Answer, error)
 	// Received returns the context in which a reply is applied, whose sender names the
 	// traceparent, possibly empty. Optional. It must be safe for concurrent use.

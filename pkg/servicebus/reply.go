@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // ReplyType is the type of a reply message.
@@ -24,7 +24,7 @@ const (
 
 // reasonUnknownType is the dead-letter reason of a message of another type. The
 // other reasons are codes of package problem.
-const reasonUnknownType problem.Code = "unknown_type"
+const reasonUnknownType apierror.Code = "unknown_type"
 
 // reply is a parsed reply message.
 type reply struct {
@@ -35,12 +35,12 @@ type reply struct {
 }
 
 // parseReply parses the body of a message: an HTTP callback's body with a type. It
-// ignores unknown fields. The error is a [*problem.Error] that says what is wrong
+// ignores unknown fields. The error is a [*apierror.Error] that says what is wrong
 // and where; the type is set even then, if it could be read. The message id becomes
 // the request id in the job's history.
 func parseReply(body []byte, maxBytes int, messageID string) (reply, error) {
 	if len(body) > maxBytes {
-		return reply{kind: ReplyUnknown}, problem.Newf(problem.TooLarge, "The body is larger than %d bytes.", maxBytes)
+		return reply{kind: ReplyUnknown}, apierror.Newf(apierror.TooLarge, "The body is larger than %d bytes.", maxBytes)
 	}
 	var head struct {
 		Type string `json:"type"`
@@ -58,8 +58,8 @@ func parseReply(body []byte, maxBytes int, messageID string) (reply, error) {
 	case ReplyResult:
 		c = new(api.ResultCallback)
 	default:
-		return reply{kind: ReplyUnknown}, &problem.Error{
-			Code: reasonUnknownType, Errors: []problem.Violation{{Pointer: "/type", Message: "must be ACK, RESULT or HEARTBEAT"}},
+		return reply{kind: ReplyUnknown}, &apierror.Error{
+			Code: reasonUnknownType, Errors: []apierror.Violation{{Pointer: "/type", Message: "must be ACK, RESULT or HEARTBEAT"}},
 		}
 	}
 	err := decode(body, c)
@@ -70,7 +70,7 @@ func parseReply(body []byte, maxBytes int, messageID string) (reply, error) {
 		strict.DisallowUnknownFields()
 		unknown = strict.Decode(c) != nil
 		if violations := c.Check(); len(violations) > 0 {
-			err = problem.Refused(violations)
+			err = apierror.Refused(violations)
 		}
 	}
 	id := c.Identity()

@@ -12,8 +12,8 @@ import (
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -168,13 +168,13 @@ func (s *subscription) pause(ctx context.Context, failures int) {
 func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage) Delivery {
 	parsed, err := parseReply(m.Body, s.cfg.MaxBytes, m.MessageID)
 	d := Delivery{Type: parsed.kind, UnknownFields: parsed.unknown}
-	if unreadable, ok := errors.AsType[*problem.Error](err); ok { // Its code may be outside the wire contract.
+	if unreadable, ok := errors.AsType[*apierror.Error](err); ok { // Its code may be outside the wire contract.
 		d.Outcome = s.deadLetter(ctx, from, m, unreadable)
 		return d
 	}
 	parsed.callback.Caller = s.name // The bus does not tell who sent it.
 	answer, err := s.apply(ctx, from, m, parsed.callback)
-	known := problem.From(err)
+	known := apierror.From(err)
 	switch {
 	case err == nil:
 		if answer.PostErr != nil {
@@ -206,13 +206,13 @@ func (s *subscription) handle(ctx context.Context, from receiver, m *azservicebu
 }
 
 // transient reports whether a reply that failed with this code may succeed later.
-func transient(code problem.Code) bool {
-	return code == problem.StoreUnavailable || code == problem.Conflict || code == problem.Internal
+func transient(code apierror.Code) bool {
+	return code == apierror.StoreUnavailable || code == apierror.Conflict || code == apierror.Internal
 }
 
 // refused reports whether a reply that failed with this code will never count.
-func refused(code problem.Code) bool {
-	return code == problem.StaleAttempt || code == problem.ContradictoryResult || code == problem.IllegalTransition
+func refused(code apierror.Code) bool {
+	return code == apierror.StaleAttempt || code == apierror.ContradictoryResult || code == apierror.IllegalTransition
 }
 
 // apply applies a reply, and retries while the store does not answer. It holds the
@@ -232,8 +232,8 @@ func (s *subscription) apply(
 		if err == nil {
 			return answer, nil
 		}
-		code := problem.From(err).Code
-		if !transient(code) || code == problem.Internal && failures+1 >= s.cfg.Tries {
+		code := apierror.From(err).Code
+		if !transient(code) || code == apierror.Internal && failures+1 >= s.cfg.Tries {
 			return answer, err
 		}
 		s.pause(ctx, failures)
@@ -281,7 +281,7 @@ func (s *subscription) complete(ctx context.Context, from receiver, m *azservice
 const maxDescription = 4096
 
 // deadLetter dead-letters a reply that can never be handled, with its reason.
-func (s *subscription) deadLetter(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, why *problem.Error) DeliveryOutcome {
+func (s *subscription) deadLetter(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, why *apierror.Error) DeliveryOutcome {
 	description := why.Summary()
 	s.cfg.Logger.WarnContext(ctx, "reply dead-lettered",
 		"topic", s.name, "message_id", m.MessageID, "reason", why.Code, "description", description)

@@ -16,8 +16,8 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -249,7 +249,9 @@ func failing(n int, err error) *useCase {
 }
 
 // unavailable is the error of a store that does not answer.
-func unavailable() error { return problem.Newf(problem.StoreUnavailable, "The store does not answer.") }
+func unavailable() error {
+	return apierror.Newf(apierror.StoreUnavailable, "The store does not answer.")
+}
 
 func TestDeliver_IsSettledByItsOutcome(t *testing.T) {
 	t.Parallel()
@@ -264,14 +266,14 @@ func TestDeliver_IsSettledByItsOutcome(t *testing.T) {
 		{"applied", callbacks.Answer{Outcome: statemachine.Applied}, nil, servicebus.ReplyApplied, "complete m0", ""},
 		{"a duplicate", callbacks.Answer{Outcome: statemachine.Duplicate}, nil, servicebus.ReplyDuplicate, "complete m0", ""},
 		{"applied, but for the clean-up", callbacks.Answer{Outcome: statemachine.Applied, PostErr: errors.New("later")}, nil, servicebus.ReplyApplied, "complete m0", ""},
-		{"stale", callbacks.Answer{}, problem.Newf(problem.StaleAttempt, "Stale."), servicebus.ReplyRefused, "complete m0", ""},
-		{"stale, wrapped", callbacks.Answer{}, fmt.Errorf("ack: %w", problem.Newf(problem.StaleAttempt, "Stale.")), servicebus.ReplyRefused, "complete m0", ""},
-		{"contradictory", callbacks.Answer{}, problem.Newf(problem.ContradictoryResult, "No."), servicebus.ReplyRefused, "complete m0", ""},
-		{"too late", callbacks.Answer{}, problem.Newf(problem.IllegalTransition, "No."), servicebus.ReplyRefused, "complete m0", ""},
-		{"about no job", callbacks.Answer{}, problem.Newf(problem.JobNotFound, "None."), servicebus.ReplyDeadLettered, "dead-letter m0", "job_not_found: None."},
-		{"about no step", callbacks.Answer{}, problem.Newf(problem.StepNotFound, "None."), servicebus.ReplyDeadLettered, "dead-letter m0", "step_not_found: None."},
-		{"too large for a row", callbacks.Answer{}, problem.Newf(problem.TooLarge, "Large."), servicebus.ReplyDeadLettered, "dead-letter m0", "too_large: Large."},
-		{"refused for another reason", callbacks.Answer{}, problem.Newf(problem.RefInvalid, "No."), servicebus.ReplyDeadLettered, "dead-letter m0", "ref_invalid: No."},
+		{"stale", callbacks.Answer{}, apierror.Newf(apierror.StaleAttempt, "Stale."), servicebus.ReplyRefused, "complete m0", ""},
+		{"stale, wrapped", callbacks.Answer{}, fmt.Errorf("ack: %w", apierror.Newf(apierror.StaleAttempt, "Stale.")), servicebus.ReplyRefused, "complete m0", ""},
+		{"contradictory", callbacks.Answer{}, apierror.Newf(apierror.ContradictoryResult, "No."), servicebus.ReplyRefused, "complete m0", ""},
+		{"too late", callbacks.Answer{}, apierror.Newf(apierror.IllegalTransition, "No."), servicebus.ReplyRefused, "complete m0", ""},
+		{"about no job", callbacks.Answer{}, apierror.Newf(apierror.JobNotFound, "None."), servicebus.ReplyDeadLettered, "dead-letter m0", "job_not_found: None."},
+		{"about no step", callbacks.Answer{}, apierror.Newf(apierror.StepNotFound, "None."), servicebus.ReplyDeadLettered, "dead-letter m0", "step_not_found: None."},
+		{"too large for a row", callbacks.Answer{}, apierror.Newf(apierror.TooLarge, "Large."), servicebus.ReplyDeadLettered, "dead-letter m0", "too_large: Large."},
+		{"refused for another reason", callbacks.Answer{}, apierror.Newf(apierror.RefInvalid, "No."), servicebus.ReplyDeadLettered, "dead-letter m0", "ref_invalid: No."},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -303,7 +305,7 @@ func TestDeliver_ACleanUpThatFailsIsLogged(t *testing.T) {
 func TestDeliver_ARefusalIsLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
-	deliver(t, ack(nil), answers(callbacks.Answer{}, problem.Newf(problem.StaleAttempt, "Attempt 1 is over.")), func(cfg *servicebus.RepliesConfig) {
+	deliver(t, ack(nil), answers(callbacks.Answer{}, apierror.Newf(apierror.StaleAttempt, "Attempt 1 is over.")), func(cfg *servicebus.RepliesConfig) {
 		cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
 	})
 	for _, want := range []string{"topic=replies-0", "message_id=m0", "type=ACK", "reason=stale_attempt", "Attempt 1 is over."} {
@@ -322,7 +324,7 @@ func TestDeliver_IsHeldWhileTheStoreDoesNotAnswer(t *testing.T) {
 		err  error
 	}{
 		{"no answer", unavailable()},
-		{"conflicts", problem.Newf(problem.Conflict, "Others were first.")},
+		{"conflicts", apierror.Newf(apierror.Conflict, "Others were first.")},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -461,7 +463,7 @@ func TestDeliver_AnUnforeseenErrorIsAbandonedAfterSomeTries(t *testing.T) {
 		want  string
 	}{
 		{"each time", answers(callbacks.Answer{}, errors.New("a bug")), 4, "abandon m0"},
-		{"each time, by its code", answers(callbacks.Answer{}, problem.Newf(problem.Internal, "")), 4, "abandon m0"},
+		{"each time, by its code", answers(callbacks.Answer{}, apierror.Newf(apierror.Internal, "")), 4, "abandon m0"},
 		{"until the last try", failing(3, errors.New("a bug")), 4, "complete m0"},
 		{"without an end", &useCase{answer: func(ctx context.Context, _ int) (callbacks.Answer, error) {
 			<-ctx.Done()
@@ -545,7 +547,7 @@ func TestSettle_AFailedSettlement(t *testing.T) {
 		{"applied, closed", ack(nil), &useCase{}, closed, "complete m0", servicebus.ReplyUnsettled},
 		{"applied, no answer", ack(nil), &useCase{}, hang, "complete m0", servicebus.ReplyUnsettled},
 		{"applied, the lock is lost", ack(nil), &useCase{}, lost, "complete m0", servicebus.ReplyLockLost},
-		{"stale", ack(nil), answers(callbacks.Answer{}, problem.Newf(problem.StaleAttempt, "")), broken, "complete m0", servicebus.ReplyUnsettled},
+		{"stale", ack(nil), answers(callbacks.Answer{}, apierror.Newf(apierror.StaleAttempt, "")), broken, "complete m0", servicebus.ReplyUnsettled},
 		{"unreadable, no connection", "", &useCase{}, broken, "dead-letter m0", servicebus.ReplyUnsettled},
 		{"unreadable, the lock is lost", "", &useCase{}, lost, "dead-letter m0", servicebus.ReplyLockLost},
 		{"abandoned, no connection", ack(nil), answers(callbacks.Answer{}, errors.New("a bug")), broken, "abandon m0", servicebus.ReplyUnsettled},
@@ -624,7 +626,7 @@ func TestSettle_IsNotInterruptedByAStop(t *testing.T) {
 func TestSettle_ALongDescriptionIsCut(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{strings.Repeat("x", 5000), strings.Repeat("ä", 3000), "xx" + strings.Repeat("€", 3000)} {
-		_, from := deliver(t, ack(nil), answers(callbacks.Answer{}, &problem.Error{Code: problem.JobNotFound, Detail: text}))
+		_, from := deliver(t, ack(nil), answers(callbacks.Answer{}, &apierror.Error{Code: apierror.JobNotFound, Detail: text}))
 		got := *from.reason.ErrorDescription
 		if len(got) > 4096 || len(got) < 4093 || !utf8.ValidString(got) || !strings.HasPrefix(text, got) {
 			t.Errorf("%d bytes of %q are %d, ending in %q", len(text), text[:5], len(got), got[max(0, len(got)-5):])

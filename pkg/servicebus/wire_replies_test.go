@@ -12,8 +12,8 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -163,16 +163,16 @@ func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 	t.Parallel()
 	w := replies(t, namespaceOnWire(t, nil))
 	w.ledger.answers(func(c callbacks.Callback) error {
-		return &problem.Error{Code: problem.Code(c.StepID), Detail: "says the ledger"}
+		return &apierror.Error{Code: apierror.Code(c.StepID), Detail: "says the ledger"}
 	})
-	for _, code := range []problem.Code{problem.StaleAttempt, problem.ContradictoryResult, problem.IllegalTransition} {
+	for _, code := range []apierror.Code{apierror.StaleAttempt, apierror.ContradictoryResult, apierror.IllegalTransition} {
 		w.send(replyBody("ACK", string(code)))
 		w.expect(servicebus.ReplyAck, servicebus.ReplyRefused)
 	}
 	w.empty()
-	for body, reason := range map[string]problem.Code{
-		"{": problem.InvalidJSON, "[]": problem.InvalidEnvelope, `{"type":"MAYBE"}`: "unknown_type", `{"type":"ACK"}`: problem.InvalidEnvelope,
-		replyBody("ACK", string(problem.JobNotFound)): problem.JobNotFound,
+	for body, reason := range map[string]apierror.Code{
+		"{": apierror.InvalidJSON, "[]": apierror.InvalidEnvelope, `{"type":"MAYBE"}`: "unknown_type", `{"type":"ACK"}`: apierror.InvalidEnvelope,
+		replyBody("ACK", string(apierror.JobNotFound)): apierror.JobNotFound,
 	} {
 		w.send(body)
 		select {
@@ -196,7 +196,7 @@ func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 func TestWire_RepliesWaitForTheStore(t *testing.T) {
 	t.Parallel()
 	w := replies(t, namespaceOnWire(t, func(cfg *fakeservicebus.Config) { cfg.LockDuration, cfg.MaxDeliveries = 2*time.Second, 1 }))
-	w.ledger.answers(func(callbacks.Callback) error { return &problem.Error{Code: problem.StoreUnavailable} })
+	w.ledger.answers(func(callbacks.Callback) error { return &apierror.Error{Code: apierror.StoreUnavailable} })
 	w.send(replyBody("RESULT", "s"))
 	time.Sleep(5 * time.Second) // Longer than two locks hold.
 	w.ledger.answers(nil)
@@ -250,8 +250,8 @@ func TestWire_RepliesAfterARestart(t *testing.T) {
 // lasts for long.
 func TestWire_RepliesAreSettledAfterAnOutage(t *testing.T) {
 	t.Parallel()
-	for kind, want := range map[problem.Code]servicebus.DeliveryOutcome{
-		"": servicebus.ReplyApplied, problem.StaleAttempt: servicebus.ReplyRefused, problem.JobNotFound: servicebus.ReplyDeadLettered,
+	for kind, want := range map[apierror.Code]servicebus.DeliveryOutcome{
+		"": servicebus.ReplyApplied, apierror.StaleAttempt: servicebus.ReplyRefused, apierror.JobNotFound: servicebus.ReplyDeadLettered,
 	} {
 		t.Run(string(want), func(t *testing.T) {
 			t.Parallel()
@@ -261,7 +261,7 @@ func TestWire_RepliesAreSettledAfterAnOutage(t *testing.T) {
 				reached <- struct{}{}
 				<-release
 				if kind != "" {
-					return &problem.Error{Code: kind}
+					return &apierror.Error{Code: kind}
 				}
 				return nil
 			})

@@ -11,7 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -204,7 +204,7 @@ func TestClaim_GivesItsLeaseAgainWithEachHeartbeat(t *testing.T) {
 
 func assertPointer(t *testing.T, err error, pointer string) {
 	t.Helper()
-	assertCode(t, err, problem.InvalidEnvelope)
+	assertCode(t, err, apierror.InvalidEnvelope)
 	known := asKnown(err)
 	if known == nil || len(known.Errors) != 1 || known.Errors[0].Pointer != pointer {
 		t.Errorf("error is %v, want one at %s", err, pointer)

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -351,7 +351,7 @@ func TestClaimMemory_ThatCannotBeWrittenEndsTheClaim(t *testing.T) {
 		return nil
 	})
 	_, err := b.Claim(t.Context(), request(1))
-	assertCode(t, err, problem.StoreUnavailable)
+	assertCode(t, err, apierror.StoreUnavailable)
 }
 
 // On an atomic store, the memory of a claim is written with the claims or not at all.
@@ -362,7 +362,7 @@ func TestClaimMemory_IsAtomicWithTheClaims(t *testing.T) {
 	b.work(t)
 	store.on(ledgerTable, "", down)
 	_, err := b.Claim(t.Context(), request(1))
-	assertCode(t, err, problem.StoreUnavailable)
+	assertCode(t, err, apierror.StoreUnavailable)
 	if n := memories(t, store); n != 0 {
 		t.Errorf("%d memories of a claim that failed", n)
 	}

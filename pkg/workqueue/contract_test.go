@@ -9,8 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
@@ -184,8 +184,8 @@ func itemOf(view workqueue.View, err error) (lifecycle.Item, error) { return vie
 // refusal returns the lifecycle's error for a refusal: the ledger's refusals do not wrap
 // it.
 func refusal(err error) error {
-	known, ok := errors.AsType[*problem.Error](err)
-	if ok && known.Code == problem.IllegalTransition && known.Err == nil {
+	known, ok := errors.AsType[*apierror.Error](err)
+	if ok && known.Code == apierror.IllegalTransition && known.Err == nil {
 		return errors.Join(lifecycle.ErrIllegalTransition, err)
 	}
 	return err

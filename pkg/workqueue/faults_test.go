@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -115,7 +115,7 @@ func faultOnce(t *testing.T, verb swept, split bool, fault storetest.Fault, want
 	faults.Plan(fault)
 	err := verb.send(t.Context(), s)
 	if err != nil && verb.name != "mark" {
-		assertCode(t, err, problem.StoreUnavailable)
+		assertCode(t, err, apierror.StoreUnavailable)
 	}
 	faults.Clear()
 	what := fmt.Sprintf("call %d, applied %t (%v)", fault.Nth, fault.After, err)
@@ -138,13 +138,13 @@ func TestQueue_RefusesNoRequestWithoutItsRows(t *testing.T) {
 	tests := map[string]struct {
 		seen   int64                // the rev of the request, from the item's
 		events []statemachine.Event // before the request, bypassing the queue
-		want   problem.Code
+		want   apierror.Code
 	}{
-		"by its rev":            {-1, nil, problem.RevConflict},
-		"by the item's move":    {0, []statemachine.Event{stall}, problem.RevConflict},
-		"by the item's status":  {1, []statemachine.Event{stall}, problem.IllegalTransition},
-		"by the next attempt":   {2, []statemachine.Event{stall, statemachine.Retry{}}, problem.IllegalTransition},
-		"by the item's removal": {0, []statemachine.Event{stall, statemachine.Cancel{}}, problem.WorkNotFound},
+		"by its rev":            {-1, nil, apierror.RevConflict},
+		"by the item's move":    {0, []statemachine.Event{stall}, apierror.RevConflict},
+		"by the item's status":  {1, []statemachine.Event{stall}, apierror.IllegalTransition},
+		"by the next attempt":   {2, []statemachine.Event{stall, statemachine.Retry{}}, apierror.IllegalTransition},
+		"by the item's removal": {0, []statemachine.Event{stall, statemachine.Cancel{}}, apierror.WorkNotFound},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -172,7 +172,7 @@ func TestQueue_RefusesNoRequestWithoutItsRows(t *testing.T) {
 					continue
 				}
 				faults.Plan(storetest.Fault{Nth: nth})
-				assertCode(t, complete(), problem.StoreUnavailable)
+				assertCode(t, complete(), apierror.StoreUnavailable)
 				faults.Clear()
 				assertCode(t, complete(), test.want)
 			}

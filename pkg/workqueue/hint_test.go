@@ -5,7 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -143,12 +143,12 @@ func TestClaim_AnItemThatFailsHidesNoOther(t *testing.T) {
 		return b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: id, Max: 1})
 	}
 	_, err := claim("c1")
-	assertCode(t, err, problem.StoreUnavailable)
+	assertCode(t, err, apierror.StoreUnavailable)
 	if views, err := claim("c2"); err != nil || len(views) != 1 || views[0].Item.WorkID != fine.OutboxID {
 		t.Errorf("claimed %v (%v), want %s", workIDs(views), err, fine.OutboxID)
 	}
 	_, err = claim("c3")
-	assertCode(t, err, problem.StoreUnavailable)
+	assertCode(t, err, apierror.StoreUnavailable)
 	store.set(nil)
 	if views, err := claim("c4"); err != nil || len(views) != 1 || views[0].Item.WorkID != failing.OutboxID {
 		t.Errorf("claimed %v (%v), want %s", workIDs(views), err, failing.OutboxID)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -147,14 +147,14 @@ func TestRequeue_IsRefused(t *testing.T) {
 	assertPointer(t, send(func(r *lifecycle.Request) { r.Actor = "" }), "/actor")
 	assertPointer(t, send(func(r *lifecycle.Request) { r.ID = "" }), "/request_id")
 	assertPointer(t, send(func(r *lifecycle.Request) { r.ExpectedRev = 0 }), "/expected_rev")
-	assertCode(t, send(func(r *lifecycle.Request) { r.ExpectedRev-- }), problem.RevConflict)
+	assertCode(t, send(func(r *lifecycle.Request) { r.ExpectedRev-- }), apierror.RevConflict)
 	b.change(t, stalled.JobID, statemachine.Pause{})
-	assertCode(t, send(func(*lifecycle.Request) {}), problem.IllegalTransition)
+	assertCode(t, send(func(*lifecycle.Request) {}), apierror.IllegalTransition)
 	if step := b.step(t, stalled.JobID); step.AttemptNo != 1 {
 		t.Errorf("a refused requeue made attempt %d", step.AttemptNo)
 	}
 	_, err := b.Requeue(t.Context(), "no-such-job.0.1", by("olga", "x2", stalled))
-	assertCode(t, err, problem.WorkNotFound)
+	assertCode(t, err, apierror.WorkNotFound)
 }
 
 // One of two operators in two processes is accepted, and the item names that operator.
@@ -170,7 +170,7 @@ func TestRequeue_OneOfTwoRacingOperatorsIsAccepted(t *testing.T) {
 		return nil
 	})
 	_, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
-	assertCode(t, err, problem.RevConflict)
+	assertCode(t, err, apierror.RevConflict)
 	if _, last := b.events(t, stalled.WorkID); last.Actor != "otto" {
 		t.Errorf("last event is %+v", last)
 	}
@@ -231,7 +231,7 @@ func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 	} {
 		for name, verb := range verbs(b.As(caller)) {
 			_, err := verb(t.Context(), item.WorkID, by("w1", name, item))
-			if known := asKnown(err); known == nil || known.Code != problem.WorkNotFound {
+			if known := asKnown(err); known == nil || known.Code != apierror.WorkNotFound {
 				t.Errorf("%s as %+v: %v", name, caller, err)
 			}
 		}
@@ -307,14 +307,14 @@ func TestQueue_AnOvertakenRequestIsReevaluated(t *testing.T) {
 		return nil
 	})
 	_, err := b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item), nil)
-	assertCode(t, err, problem.RevConflict)
+	assertCode(t, err, apierror.RevConflict)
 	if types, last := b.events(t, item.WorkID); last.Type != lifecycle.EventStalled {
 		t.Errorf("events are %v", types)
 	}
 }
 
 // asKnown returns the problem that the error wraps, nil for any other error.
-func asKnown(err error) *problem.Error {
-	known, _ := errors.AsType[*problem.Error](err)
+func asKnown(err error) *apierror.Error {
+	known, _ := errors.AsType[*apierror.Error](err)
 	return known
 }

@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/problem"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
@@ -43,7 +43,7 @@ type Config struct {
 
 // Queue is the pull queue: the embedded bus. It is safe for concurrent use, by any
 // number of processes on one store. The errors of its verbs, of [Queue.Claim],
-// [Queue.Get] and [Queue.Events] are [*problem.Error]s.
+// [Queue.Get] and [Queue.Events] are [*apierror.Error]s.
 type Queue struct {
 	ledger     *ledger.Ledger
 	store      tablestore.Store
@@ -127,18 +127,18 @@ func asProblem(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, lifecycle.ErrNotFound):
-		return &problem.Error{Code: problem.WorkNotFound, Detail: "There is no such work item.", Err: err}
+		return &apierror.Error{Code: apierror.WorkNotFound, Detail: "There is no such work item.", Err: err}
 	case errors.As(err, &invalid):
-		return &problem.Error{
-			Code: problem.InvalidEnvelope, Err: err,
-			Errors: []problem.Violation{{Pointer: "/" + invalid.Field, Message: invalid.Reason}},
+		return &apierror.Error{
+			Code: apierror.InvalidEnvelope, Err: err,
+			Errors: []apierror.Violation{{Pointer: "/" + invalid.Field, Message: invalid.Reason}},
 		}
 	case errors.Is(err, lifecycle.ErrNotOwner):
-		return &problem.Error{Code: problem.NotOwner, Detail: "The item is held by another worker, or by another claim.", Err: err}
+		return &apierror.Error{Code: apierror.NotOwner, Detail: "The item is held by another worker, or by another claim.", Err: err}
 	case errors.As(err, &behind): // The caller may know the rev: an item of another owner is ErrNotOwner.
-		return &problem.Error{Code: problem.RevConflict, Detail: err.Error(), CurrentRev: behind.Rev, Err: err}
+		return &apierror.Error{Code: apierror.RevConflict, Detail: err.Error(), CurrentRev: behind.Rev, Err: err}
 	case errors.Is(err, lifecycle.ErrIllegalTransition):
-		return &problem.Error{Code: problem.IllegalTransition, Detail: err.Error(), Err: err}
+		return &apierror.Error{Code: apierror.IllegalTransition, Detail: err.Error(), Err: err}
 	}
 	return ledger.Problem(err)
 }

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
@@ -130,7 +130,7 @@ func TestQueue_AnItemIsRequeuedAfterItsWorkerDied(t *testing.T) {
 			t.Fatalf("stall: %v, item %s", err, stalled.Item.Status)
 		}
 		_, err = b.Complete(t.Context(), old.WorkID, by("w1", "e1", stalled.Item), nil, nil)
-		assertCode(t, err, problem.IllegalTransition)
+		assertCode(t, err, apierror.IllegalTransition)
 		if _, err := b.Requeue(t.Context(), old.WorkID, by("operator", "x2", stalled.Item)); err != nil {
 			t.Fatalf("requeue: %v", err)
 		}
@@ -139,7 +139,7 @@ func TestQueue_AnItemIsRequeuedAfterItsWorkerDied(t *testing.T) {
 			t.Fatalf("claimed %+v", fresh)
 		}
 		_, err = b.Heartbeat(t.Context(), old.WorkID, by("w1", "h1", old), nil)
-		assertCode(t, err, problem.NotOwner)
+		assertCode(t, err, apierror.NotOwner)
 		if step := b.step(t, message.JobID); step.Spent != (statemachine.Spent{}) {
 			t.Errorf("an operator's stall spent %+v", step.Spent)
 		}
@@ -232,7 +232,7 @@ func TestQueue_ItemsFollowTheLedger(t *testing.T) {
 				view, err := b.Get(t.Context(), message.OutboxID)
 				got := view.Item.Status
 				if err != nil {
-					assertCode(t, err, problem.WorkNotFound)
+					assertCode(t, err, apierror.WorkNotFound)
 					got = gone
 				}
 				if got != test.want {
@@ -315,13 +315,13 @@ func TestQueue_UnknownItems(t *testing.T) {
 	b := setup(t, false)
 	for _, id := range []string{"nonsense", "no-such-job.0.1"} {
 		_, err := b.Get(t.Context(), id)
-		assertCode(t, err, problem.WorkNotFound)
+		assertCode(t, err, apierror.WorkNotFound)
 	}
 }
 
-func assertCode(t *testing.T, err error, want problem.Code) {
+func assertCode(t *testing.T, err error, want apierror.Code) {
 	t.Helper()
-	var known *problem.Error
+	var known *apierror.Error
 	if !errors.As(err, &known) || known.Code != want {
 		t.Errorf("answered %v, want %s", err, want)
 	}

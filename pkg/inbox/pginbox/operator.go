@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // cursorTime is the format of times in cursors. It keeps the microseconds of PostgreSQL.
@@ -28,7 +28,7 @@ func parseCursor(after string) (at time.Time, id string, err error) {
 	}
 	text, id, _ := strings.Cut(after, " ")
 	if at, err = time.Parse(cursorTime, text); err != nil || !isUUID(id) {
-		return at, "", problem.Newf(problem.InvalidEnvelope, "The cursor is invalid.")
+		return at, "", apierror.Newf(apierror.InvalidEnvelope, "The cursor is invalid.")
 	}
 	return at, id, nil
 }
@@ -97,7 +97,7 @@ func (i *Inbox) handle(ctx context.Context, ids []string, state inbox.State, sta
 ) (handled []inbox.Handled, more bool, err error) {
 	for _, id := range ids {
 		if !isUUID(id) {
-			return nil, false, problem.Newf(problem.InvalidEnvelope, "%q is not the id of a command.", id)
+			return nil, false, apierror.Newf(apierror.InvalidEnvelope, "%q is not the id of a command.", id)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, i.timeout)

@@ -13,9 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestOperator_RetriesAndDiscards(t *testing.T) {
@@ -26,7 +26,7 @@ func TestOperator_RetriesAndDiscards(t *testing.T) {
 		ids = append(ids, submit(t, f.app, `{"tenant_id":"acme"}`))
 	}
 	for taken := 0; taken < len(ids); {
-		taken += len(f.take(t, inbox.Outcome{Problem: problem.Newf(problem.UnknownRequestType, "No.")}))
+		taken += len(f.take(t, inbox.Outcome{Problem: apierror.Newf(apierror.UnknownRequestType, "No.")}))
 	}
 	var listed []string
 	for after := ""; ; {
@@ -60,12 +60,12 @@ func TestOperator_RetriesAndDiscards(t *testing.T) {
 		t.Error(got)
 	}
 	for _, id := range []string{"x", "{" + unknown + "}", "urn:uuid:" + unknown} {
-		if _, _, err := f.Retry(t.Context(), []string{id}); problem.From(err).Code != problem.InvalidEnvelope {
+		if _, _, err := f.Retry(t.Context(), []string{id}); apierror.From(err).Code != apierror.InvalidEnvelope {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
 	for _, after := range []string{"x", "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z x"} {
-		if _, _, err := f.List(t.Context(), inbox.Refused, 10, after); problem.From(err).Code != problem.InvalidEnvelope {
+		if _, _, err := f.List(t.Context(), inbox.Refused, 10, after); apierror.From(err).Code != apierror.InvalidEnvelope {
 			t.Errorf("after %s: %v", after, err)
 		}
 	}
@@ -91,7 +91,7 @@ func (f *fixture) expectState(t *testing.T, id, state string) {
 	}
 }
 
-var errLater = problem.Newf(problem.TenantLimit, "Later.")
+var errLater = apierror.Newf(apierror.TenantLimit, "Later.")
 
 func TestOperator_ListsAndDiscardsWaitingCommands(t *testing.T) {
 	t.Parallel()
@@ -104,7 +104,7 @@ func TestOperator_ListsAndDiscardsWaitingCommands(t *testing.T) {
 		t.Fatalf("%+v, %q, %v", page, next, err)
 	}
 	want := inbox.Listed{
-		State: inbox.Waiting, Code: problem.TenantLimit, Detail: "Later.", DueAt: page[0].DueAt, Command: inbox.Command{
+		State: inbox.Waiting, Code: apierror.TenantLimit, Detail: "Later.", DueAt: page[0].DueAt, Command: inbox.Command{
 			ID: tried, TenantID: "acme", SubmittedBy: "postgres", SubmittedAt: page[0].SubmittedAt,
 			Body: page[0].Body,
 		},
@@ -141,9 +141,9 @@ func TestDiscard_LeavesATakenCommandToItsReplica(t *testing.T) {
 		state   string
 	}{
 		"accepted": {inbox.Outcome{JobID: "j"}, "accepted"},
-		"refused":  {inbox.Outcome{Problem: problem.Newf(problem.UnknownRequestType, "No.")}, "discarded"},
+		"refused":  {inbox.Outcome{Problem: apierror.Newf(apierror.UnknownRequestType, "No.")}, "discarded"},
 		"put back": {inbox.Outcome{PutBack: true, Problem: errLater}, "discarded"},
-		"unknown":  {inbox.Outcome{Unsure: true, Wait: time.Hour, Problem: problem.Newf(problem.StoreUnavailable, "No answer.")}, "waiting"},
+		"unknown":  {inbox.Outcome{Unsure: true, Wait: time.Hour, Problem: apierror.Newf(apierror.StoreUnavailable, "No answer.")}, "waiting"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -224,15 +224,15 @@ func TestDiscard_RacesWithReplicas(t *testing.T) {
 	accept := func(ctx context.Context, command *inbox.Command) (string, error) {
 		switch rand.IntN(4) {
 		case 0:
-			return "", &problem.Error{Code: problem.Conflict}
+			return "", &apierror.Error{Code: apierror.Conflict}
 		case 1:
-			return "", &problem.Error{Code: problem.RateLimited}
+			return "", &apierror.Error{Code: apierror.RateLimited}
 		}
 		mu.Lock()
 		jobs[command.ID] = true
 		mu.Unlock()
 		if rand.IntN(2) == 0 {
-			return "", &problem.Error{Code: problem.StoreUnavailable}
+			return "", &apierror.Error{Code: apierror.StoreUnavailable}
 		}
 		return find(ctx, command)
 	}

@@ -20,9 +20,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/pgsession"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // Options configures an inbox.
@@ -128,7 +128,7 @@ func unavailable(err error) error {
 	if errors.Is(err, pgsession.ErrUnreplicated) {
 		detail = "The inbox did not confirm the change. Sending the request again is safe."
 	}
-	return &problem.Error{Code: problem.StoreUnavailable, Detail: detail, Err: fmt.Errorf("PostgreSQL: %w", err)}
+	return &apierror.Error{Code: apierror.StoreUnavailable, Detail: detail, Err: fmt.Errorf("PostgreSQL: %w", err)}
 }
 
 // takeCommands leases commands. It first chooses candidates without locks: it walks the index
@@ -267,12 +267,12 @@ func (i *Inbox) store(ctx context.Context, lease string, taken []inbox.Command, 
 
 // fault is the stored form of a problem.
 type fault struct {
-	Code   problem.Code        `json:"code"`
-	Detail string              `json:"detail"`
-	Errors []problem.Violation `json:"errors,omitempty"`
+	Code   apierror.Code        `json:"code"`
+	Detail string               `json:"detail"`
+	Errors []apierror.Violation `json:"errors,omitempty"`
 }
 
-func encode(p *problem.Error) (string, error) {
+func encode(p *apierror.Error) (string, error) {
 	text, err := json.Marshal(fault{Code: p.Code, Detail: cmp.Or(p.Summary(), p.Code.Title()+"."), Errors: p.Errors})
 	if err != nil {
 		return "", fmt.Errorf("encode a problem: %w", err)

@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestMain(m *testing.M) { os.Exit(postgrestest.Main(m)) }
@@ -166,7 +166,7 @@ func TestInbox_ReportsAnUnavailableServer(t *testing.T) {
 	_, _, listing := away.List(t.Context(), inbox.Refused, 1, "")
 	_, _, retrying := away.Retry(t.Context(), nil)
 	for i, err := range []error{away.Check(t.Context()), taking, counting, forgetting, listing, retrying} {
-		if problem.From(err).Code != problem.StoreUnavailable {
+		if apierror.From(err).Code != apierror.StoreUnavailable {
 			t.Errorf("%d: %v", i, err)
 		}
 	}

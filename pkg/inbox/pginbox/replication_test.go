@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // TestOperator_ConfirmsNoDecisionThatAFailoverLoses cancels the waits of commits for a standby
@@ -42,7 +42,7 @@ func TestOperator_ConfirmsNoDecisionThatAFailoverLoses(t *testing.T) {
 		if err == nil { // Until the server has read its configuration.
 			continue
 		}
-		if code := problem.From(err).Code; code != problem.StoreUnavailable || !strings.Contains(err.Error(), "did not confirm") {
+		if code := apierror.From(err).Code; code != apierror.StoreUnavailable || !strings.Contains(err.Error(), "did not confirm") {
 			t.Errorf("%s: %v", code, err)
 		}
 		break

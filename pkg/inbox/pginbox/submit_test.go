@@ -19,10 +19,10 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 func TestSubmit_IsPartOfTheTransaction(t *testing.T) {
@@ -138,15 +138,15 @@ func with(t *testing.T, field string) []byte {
 }
 
 // refusal returns the problem with which lucius.submit refused a command.
-func refusal(t *testing.T, err error) (found problem.Error) {
+func refusal(t *testing.T, err error) (found apierror.Error) {
 	t.Helper()
 	answer, _ := errors.AsType[*pgconn.PgError](err)
 	if answer == nil || answer.Code != "LC002" || answer.Hint == "" {
 		t.Fatalf("answered %v", err)
 	}
 	var stored struct {
-		Code   problem.Code
-		Errors []problem.Violation
+		Code   apierror.Code
+		Errors []apierror.Violation
 	}
 	if err := json.Unmarshal([]byte(answer.Detail), &stored); err != nil {
 		t.Fatal(err)
@@ -156,7 +156,7 @@ func refusal(t *testing.T, err error) (found problem.Error) {
 			t.Errorf("%q does not say %+v", answer.Message, violation)
 		}
 	}
-	return problem.Error{Code: stored.Code, Errors: stored.Errors}
+	return apierror.Error{Code: stored.Code, Errors: stored.Errors}
 }
 
 // The transaction fails with the problem that the server would have found after its commit.
@@ -166,14 +166,14 @@ func TestSubmit_RefusesWhatCanNeverBeAJob(t *testing.T) {
 	for name, field := range wrong {
 		command := with(t, field)
 		_, err := commands.Decode(command, commands.Headers{}, commands.Policy{})
-		want := problem.From(err)
+		want := apierror.From(err)
 		_, err = f.app.Exec(t.Context(), "SELECT lucius.submit($1)", string(command))
 		got := refusal(t, err)
 		if strings.HasPrefix(name, "a deep") { // The server names the place.
-			want.Errors = []problem.Violation{{Message: "is nested deeper than 64 levels"}}
+			want.Errors = []apierror.Violation{{Message: "is nested deeper than 64 levels"}}
 		}
-		if diff := gocmp.Diff(want.Errors, got.Errors, cmpopts.SortSlices(func(a, b problem.Violation) bool { return a.Pointer < b.Pointer }),
-			cmpopts.IgnoreFields(problem.Violation{}, "Code")); diff != "" || got.Code != want.Code {
+		if diff := gocmp.Diff(want.Errors, got.Errors, cmpopts.SortSlices(func(a, b apierror.Violation) bool { return a.Pointer < b.Pointer }),
+			cmpopts.IgnoreFields(apierror.Violation{}, "Code")); diff != "" || got.Code != want.Code {
 			t.Errorf("%s: %s, want %s (-server +submit):\n%s", name, got.Code, want.Code, diff)
 		}
 	}
@@ -184,7 +184,7 @@ func TestSubmit_RefusesWhatCanNeverBeAJob(t *testing.T) {
 		}
 	}
 	_, err := f.app.Exec(t.Context(), "SELECT lucius.submit($1)", complete(`{"tenant_id":1,"output_ref":{},"x":2}`))
-	if got := refusal(t, err); got.Code != problem.InvalidEnvelope || len(got.Errors) != 3 {
+	if got := refusal(t, err); got.Code != apierror.InvalidEnvelope || len(got.Errors) != 3 {
 		t.Errorf("several faults: %+v", got)
 	}
 	if got := f.take(t, inbox.Outcome{JobID: "j"}); len(got) > 0 {
@@ -227,8 +227,8 @@ func TestSubmit_KnowsTheLimitOfAPayload(t *testing.T) {
 		most := cmp.Or(limit, commands.DefaultMaxPayload)
 		submit(t, f.app, payload(most))
 		_, err := f.app.Exec(t.Context(), "SELECT lucius.submit($1)", complete(payload(most+1)))
-		want := []problem.Violation{{Pointer: "/payload", Message: fmt.Sprintf("is %d bytes long; at most %d are allowed", most+1, most)}}
-		if got := refusal(t, err); got.Code != problem.TooLarge || !slices.Equal(got.Errors, want) {
+		want := []apierror.Violation{{Pointer: "/payload", Message: fmt.Sprintf("is %d bytes long; at most %d are allowed", most+1, most)}}
+		if got := refusal(t, err); got.Code != apierror.TooLarge || !slices.Equal(got.Errors, want) {
 			t.Errorf("limit %d: %+v", limit, got)
 		}
 	}

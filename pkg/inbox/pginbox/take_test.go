@@ -13,9 +13,9 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
-	"github.com/lucius-project/lucius/pkg/problem"
 )
 
 // Two processes take commands, without an open transaction. When the lease of the first ends,
@@ -69,7 +69,7 @@ func TestTake_TakesACommandAgainAfterItsLease(t *testing.T) {
 		<-ctx.Done() // The lease bounds the accepts, too.
 		dying.Close()
 		return []inbox.Outcome{{JobID: "j-1"}}
-	}); err == nil || problem.From(err).Code != problem.StoreUnavailable {
+	}); err == nil || apierror.From(err).Code != apierror.StoreUnavailable {
 		t.Errorf("a process that ended: %v", err)
 	}
 	var again []string
@@ -89,7 +89,7 @@ func TestTake_StoresDuringAShutdown(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	if _, err := f.Take(ctx, 1, nil, func(context.Context, []inbox.Command) []inbox.Outcome {
 		cancel()
-		return []inbox.Outcome{{Problem: problem.Newf(problem.UnknownRequestType, "No.")}}
+		return []inbox.Outcome{{Problem: apierror.Newf(apierror.UnknownRequestType, "No.")}}
 	}); err != nil {
 		t.Error(err)
 	}
@@ -109,7 +109,7 @@ func TestTake_GivesUpOnASilentServer(t *testing.T) {
 	away := openInbox(t, pginbox.Options{
 		URL: "postgres://u:p@" + listener.Addr().String() + "/x?sslmode=disable", Timeout: 10 * time.Millisecond,
 	})
-	if _, err := away.Take(t.Context(), 1, nil, nil); problem.From(err).Code != problem.StoreUnavailable {
+	if _, err := away.Take(t.Context(), 1, nil, nil); apierror.From(err).Code != apierror.StoreUnavailable {
 		t.Error(err)
 	}
 }
@@ -144,7 +144,7 @@ func TestTake_TakesTenantsInTurn(t *testing.T) {
 			if want := slices.Insert(slices.Clone(many[:9]), 1, "zeta"); !slices.Equal(got, want) {
 				t.Errorf("took %v, want %v", got, want)
 			}
-			return slices.Repeat([]inbox.Outcome{{PutBack: true, Problem: problem.Newf(problem.TenantLimit, "Later.")}}, len(taken))
+			return slices.Repeat([]inbox.Outcome{{PutBack: true, Problem: apierror.Newf(apierror.TenantLimit, "Later.")}}, len(taken))
 		}); err != nil {
 			t.Fatal(err)
 		}
@@ -172,7 +172,7 @@ func TestTake_StoresTheOutcomeOfACommand(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	id := submit(t, f.app, `{"tenant_id":"acme"}`)
-	wait := inbox.Outcome{Problem: problem.Newf(problem.TenantLimit, "Later."), Wait: time.Hour}
+	wait := inbox.Outcome{Problem: apierror.Newf(apierror.TenantLimit, "Later."), Wait: time.Hour}
 	if got := f.take(t, wait); !slices.Equal(got, []string{id}) {
 		t.Fatalf("took %v", got)
 	}
@@ -183,7 +183,7 @@ func TestTake_StoresTheOutcomeOfACommand(t *testing.T) {
 		t.Errorf("took %v, which is not due", got)
 	}
 	execute(t, f.app, "UPDATE lucius.inbox SET due_at = now()")
-	refused := inbox.Outcome{Problem: problem.Refused([]problem.Violation{{Pointer: "/mode", Message: "is \x00 odd"}})}
+	refused := inbox.Outcome{Problem: apierror.Refused([]apierror.Violation{{Pointer: "/mode", Message: "is \x00 odd"}})}
 	if got := f.take(t, refused); !slices.Equal(got, []string{id}) {
 		t.Fatalf("took %v", got)
 	}
@@ -196,8 +196,8 @@ func TestTake_StoresTheOutcomeOfACommand(t *testing.T) {
 			ID: id, TenantID: "acme", SubmittedBy: "postgres", Tries: 2, SubmittedAt: page[0].SubmittedAt,
 			Body: page[0].Body,
 		},
-		RefusedAt: page[0].RefusedAt, Code: problem.InvalidEnvelope, Detail: "/mode is \uFFFD odd.",
-		Errors: []problem.Violation{{Pointer: "/mode", Message: "is \uFFFD odd"}},
+		RefusedAt: page[0].RefusedAt, Code: apierror.InvalidEnvelope, Detail: "/mode is \uFFFD odd.",
+		Errors: []apierror.Violation{{Pointer: "/mode", Message: "is \uFFFD odd"}},
 	}
 	if diff := gocmp.Diff(want, page[0]); diff != "" || page[0].RefusedAt.Before(page[0].SubmittedAt) {
 		t.Error(diff)
@@ -282,7 +282,7 @@ func TestForget_SkipsRowsThatAnotherProcessDeletes(t *testing.T) {
 	if _, deleted, err := f.Forget(t.Context(), "", time.Minute); deleted != 1 || err != nil {
 		t.Errorf("%d, %v", deleted, err)
 	}
-	if _, _, err := f.Forget(t.Context(), "x", time.Minute); problem.From(err).Code != problem.InvalidEnvelope {
+	if _, _, err := f.Forget(t.Context(), "x", time.Minute); apierror.From(err).Code != apierror.InvalidEnvelope {
 		t.Errorf("a cursor that is none: %v", err)
 	}
 }

@@ -1,4 +1,4 @@
-package problem_test
+package apierror_test
 
 import (
 	"encoding/json"
@@ -11,12 +11,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 	t.Parallel()
-	want := map[problem.Code]int{
+	want := map[apierror.Code]int{
 		"invalid_json":               http.StatusBadRequest,
 		"invalid_envelope":           http.StatusBadRequest,
 		"unauthenticated":            http.StatusUnauthorized,
@@ -47,8 +47,8 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 		"bus_unavailable":            http.StatusServiceUnavailable,
 		"shutting_down":              http.StatusServiceUnavailable,
 	}
-	got := map[problem.Code]int{}
-	for _, code := range problem.Codes() {
+	got := map[apierror.Code]int{}
+	for _, code := range apierror.Codes() {
 		got[code] = code.Status()
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -58,8 +58,8 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 
 func TestEveryCodeHasATitleAndATypeOfItsOwn(t *testing.T) {
 	t.Parallel()
-	types := map[string]problem.Code{}
-	for _, code := range problem.Codes() {
+	types := map[string]apierror.Code{}
+	for _, code := range apierror.Codes() {
 		if title := code.Title(); title == "" || strings.HasSuffix(title, ".") {
 			t.Errorf("%s: title %q must be a sentence without its full stop", code, title)
 		}
@@ -72,31 +72,31 @@ func TestEveryCodeHasATitleAndATypeOfItsOwn(t *testing.T) {
 
 func TestAnUnknownCodeIsInternal(t *testing.T) {
 	t.Parallel()
-	code := problem.Code("made_up")
-	if code.Status() != http.StatusInternalServerError || code.Title() != problem.Internal.Title() || code.Type() != problem.Internal.Type() {
+	code := apierror.Code("made_up")
+	if code.Status() != http.StatusInternalServerError || code.Title() != apierror.Internal.Title() || code.Type() != apierror.Internal.Type() {
 		t.Errorf("made_up is %d %q %s, want those of internal", code.Status(), code.Title(), code.Type())
 	}
 }
 
 func TestFrom(t *testing.T) {
 	t.Parallel()
-	known := problem.Newf(problem.JobNotFound, "There is no job %s.", "j1")
+	known := apierror.Newf(apierror.JobNotFound, "There is no job %s.", "j1")
 	foreign := io.ErrUnexpectedEOF
-	unlisted := &problem.Error{Code: "made_up", Detail: "Secret."}
+	unlisted := &apierror.Error{Code: "made_up", Detail: "Secret."}
 	for _, test := range []struct {
 		name string
 		err  error
-		want *problem.Error
+		want *apierror.Error
 	}{
 		{"nil stays nil", nil, nil},
 		{"a problem is returned as it is", known, known},
 		{"a wrapped problem is found", fmt.Errorf("load: %w", known), known},
-		{"a code that is not listed is internal", unlisted, &problem.Error{Code: problem.Internal, Err: unlisted}},
-		{"anything else is internal", foreign, &problem.Error{Code: problem.Internal, Err: foreign}},
+		{"a code that is not listed is internal", unlisted, &apierror.Error{Code: apierror.Internal, Err: unlisted}},
+		{"anything else is internal", foreign, &apierror.Error{Code: apierror.Internal, Err: foreign}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			got := problem.From(test.err)
+			got := apierror.From(test.err)
 			same := cmp.Comparer(func(a, b error) bool { return errors.Is(a, b) })
 			if diff := cmp.Diff(test.want, got, cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "Err" }, same)); diff != "" {
 				t.Errorf("From (-want +got):\n%s", diff)
@@ -107,10 +107,10 @@ func TestFrom(t *testing.T) {
 
 func TestErrorTextNamesCodeDetailViolationsAndCause(t *testing.T) {
 	t.Parallel()
-	err := &problem.Error{
-		Code:   problem.InvalidEnvelope,
+	err := &apierror.Error{
+		Code:   apierror.InvalidEnvelope,
 		Detail: "One field is not valid.",
-		Errors: []problem.Violation{{Pointer: "/tenant_id", Message: "must not be empty"}},
+		Errors: []apierror.Violation{{Pointer: "/tenant_id", Message: "must not be empty"}},
 		Err:    io.EOF,
 	}
 	want := `invalid_envelope: One field is not valid.; "/tenant_id" must not be empty: EOF`
@@ -124,21 +124,21 @@ func TestErrorTextNamesCodeDetailViolationsAndCause(t *testing.T) {
 
 func TestSummaryIsTheDetailElseTheViolations(t *testing.T) {
 	t.Parallel()
-	one := problem.Violation{Pointer: "/tenant_id", Message: "is required"}
-	other := problem.Violation{Pointer: "/payload", Message: "must be an object"}
-	whole := problem.Violation{Message: "query parameter wait is not a duration"}
+	one := apierror.Violation{Pointer: "/tenant_id", Message: "is required"}
+	other := apierror.Violation{Pointer: "/payload", Message: "must be an object"}
+	whole := apierror.Violation{Message: "query parameter wait is not a duration"}
 	for _, test := range []struct {
 		name string
-		err  problem.Error
+		err  apierror.Error
 		want string
 	}{
-		{"no detail and no violation", problem.Error{}, ""},
-		{"detail", problem.Error{Detail: "No.", Errors: []problem.Violation{one}}, "No."},
-		{"one violation", problem.Error{Errors: []problem.Violation{one}}, "/tenant_id is required."},
-		{"one without a pointer", problem.Error{Errors: []problem.Violation{whole}}, "query parameter wait is not a duration."},
-		{"violations that are not named", problem.Error{Errors: []problem.Violation{one, {Message: "has 7 more violations", Rest: 7}}}, "/tenant_id is required. There are 8 violations in all."},
-		{"violations that are not counted", problem.Error{Errors: []problem.Violation{one, {Message: "has more", Rest: -1}}}, "/tenant_id is required. There are at least 2 violations in all."},
-		{"two violations", problem.Error{Errors: []problem.Violation{one, other}}, "/tenant_id is required. There are 2 violations in all."},
+		{"no detail and no violation", apierror.Error{}, ""},
+		{"detail", apierror.Error{Detail: "No.", Errors: []apierror.Violation{one}}, "No."},
+		{"one violation", apierror.Error{Errors: []apierror.Violation{one}}, "/tenant_id is required."},
+		{"one without a pointer", apierror.Error{Errors: []apierror.Violation{whole}}, "query parameter wait is not a duration."},
+		{"violations that are not named", apierror.Error{Errors: []apierror.Violation{one, {Message: "has 7 more violations", Rest: 7}}}, "/tenant_id is required. There are 8 violations in all."},
+		{"violations that are not counted", apierror.Error{Errors: []apierror.Violation{one, {Message: "has more", Rest: -1}}}, "/tenant_id is required. There are at least 2 violations in all."},
+		{"two violations", apierror.Error{Errors: []apierror.Violation{one, other}}, "/tenant_id is required. There are 2 violations in all."},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -150,40 +150,40 @@ func TestSummaryIsTheDetailElseTheViolations(t *testing.T) {
 }
 
 func ExampleFrom() {
-	err := fmt.Errorf("cancel job: %w", problem.Newf(problem.IllegalTransition, "The job is %s.", "SUCCEEDED"))
-	found := problem.From(err)
+	err := fmt.Errorf("cancel job: %w", apierror.Newf(apierror.IllegalTransition, "The job is %s.", "SUCCEEDED"))
+	found := apierror.From(err)
 	fmt.Println(found.Code.Status(), found.Code, found.Detail)
 	// Output: 409 illegal_transition The job is SUCCEEDED.
 }
 
 func TestRefusedHasTheForemostCode(t *testing.T) {
 	t.Parallel()
-	reference := problem.Violation{Pointer: "/output_ref/uri", Message: "is required", Code: problem.RefInvalid}
-	large := problem.Violation{Pointer: "/owner", Message: "is too long", Code: problem.TooLarge}
-	plain := problem.Violation{Pointer: "/owner", Message: "is required"}
+	reference := apierror.Violation{Pointer: "/output_ref/uri", Message: "is required", Code: apierror.RefInvalid}
+	large := apierror.Violation{Pointer: "/owner", Message: "is too long", Code: apierror.TooLarge}
+	plain := apierror.Violation{Pointer: "/owner", Message: "is required"}
 	for _, test := range []struct {
-		violations []problem.Violation
-		want       problem.Code
+		violations []apierror.Violation
+		want       apierror.Code
 	}{
-		{[]problem.Violation{plain}, problem.InvalidEnvelope},
-		{[]problem.Violation{reference}, problem.RefInvalid},
-		{[]problem.Violation{reference, large}, problem.TooLarge},
-		{[]problem.Violation{large, reference}, problem.TooLarge},
-		{[]problem.Violation{large, plain, reference}, problem.InvalidEnvelope},
+		{[]apierror.Violation{plain}, apierror.InvalidEnvelope},
+		{[]apierror.Violation{reference}, apierror.RefInvalid},
+		{[]apierror.Violation{reference, large}, apierror.TooLarge},
+		{[]apierror.Violation{large, reference}, apierror.TooLarge},
+		{[]apierror.Violation{large, plain, reference}, apierror.InvalidEnvelope},
 	} {
-		found := problem.Refused(test.violations)
+		found := apierror.Refused(test.violations)
 		if found.Code != test.want || len(found.Errors) != len(test.violations) {
 			t.Errorf("%v: %v, want %s", test.violations, found, test.want)
 		}
 	}
-	if got := problem.Foremost(problem.Internal, problem.Conflict); got != problem.Internal {
+	if got := apierror.Foremost(apierror.Internal, apierror.Conflict); got != apierror.Internal {
 		t.Errorf("without precedence: %s", got)
 	}
 }
 
 func TestTheCodeOfAViolationIsNotSent(t *testing.T) {
 	t.Parallel()
-	sent, err := json.Marshal(problem.Violation{Pointer: "/owner", Message: "is too long", Code: problem.TooLarge})
+	sent, err := json.Marshal(apierror.Violation{Pointer: "/owner", Message: "is too long", Code: apierror.TooLarge})
 	if err != nil || string(sent) != `{"pointer":"/owner","message":"is too long"}` {
 		t.Errorf("a violation is sent as %s, %v", sent, err)
 	}

@@ -1,4 +1,4 @@
-package problem_test
+package apierror_test
 
 import (
 	"encoding/json"
@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 func TestNotJSONSaysWhatAndWhereInItsOwnWords(t *testing.T) {
@@ -27,8 +27,8 @@ func TestNotJSONSaysWhatAndWhereInItsOwnWords(t *testing.T) {
 			t.Parallel()
 			var value any
 			cause := json.Unmarshal([]byte(body), &value)
-			found := problem.NotJSON([]byte(body), cause)
-			if want := "The body is not valid JSON at " + want + "."; found.Code != problem.InvalidJSON || found.Detail != want {
+			found := apierror.NotJSON([]byte(body), cause)
+			if want := "The body is not valid JSON at " + want + "."; found.Code != apierror.InvalidJSON || found.Detail != want {
 				t.Errorf("got %s %q, want %q", found.Code, found.Detail, want)
 			}
 			if cause == nil || !errors.Is(found, cause) {
@@ -44,7 +44,7 @@ func TestNotJSONOfAStreamThatEnds(t *testing.T) {
 	var value any
 	cause := json.NewDecoder(strings.NewReader(body)).Decode(&value)
 	for _, err := range []error{cause, io.EOF} {
-		if got := problem.NotJSON([]byte(body), err).Detail; got != "The body is not valid JSON at line 1, column 11: it ends too early." {
+		if got := apierror.NotJSON([]byte(body), err).Detail; got != "The body is not valid JSON at line 1, column 11: it ends too early." {
 			t.Errorf("%v: %s", err, got)
 		}
 	}
@@ -57,11 +57,11 @@ func TestPlaceIsWithinTheBody(t *testing.T) {
 		-1: "line 1, column 1", 0: "line 1, column 1", 2: "line 1, column 3", 3: "line 2, column 1", 4: "line 3, column 1",
 		5: "line 3, column 2", 99: "line 3, column 2",
 	} {
-		if got := problem.Place([]byte(body), offset); got != want {
+		if got := apierror.Place([]byte(body), offset); got != want {
 			t.Errorf("%d is at %s, want %s", offset, got, want)
 		}
 	}
-	if got := problem.NotJSONAt([]byte(body), 3, "text after the value", nil).Detail; got != "The body is not valid JSON at line 2, column 1: text after the value." {
+	if got := apierror.NotJSONAt([]byte(body), 3, "text after the value", nil).Detail; got != "The body is not valid JSON at line 2, column 1: text after the value." {
 		t.Error(got)
 	}
 }
