@@ -11,8 +11,8 @@ import (
 
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // errInvalidProtocols is returned when the checked files are invalid.
@@ -62,12 +62,12 @@ func (p *program) validateProtocols(paths []string, format string) error {
 type protocolReport struct {
 	Valid     bool                   `json:"valid"`
 	Protocols []protocol.Description `json:"protocols"`
-	Problems  []configfile.Error     `json:"problems"`
+	Problems  []strictyaml.Error     `json:"problems"`
 }
 
 // validate loads the protocols of the folders and files.
 func validate(paths []string) protocolReport {
-	report := protocolReport{Protocols: []protocol.Description{}, Problems: []configfile.Error{}}
+	report := protocolReport{Protocols: []protocol.Description{}, Problems: []strictyaml.Error{}}
 	registry, err := protocol.LoadPaths(paths...)
 	if err == nil {
 		report.Valid, report.Protocols = true, registry.List()
@@ -78,9 +78,9 @@ func validate(paths []string) protocolReport {
 		problems = joined.Unwrap()
 	}
 	for _, fault := range problems {
-		file, ok := errors.AsType[*configfile.Error](fault)
+		file, ok := errors.AsType[*strictyaml.Error](fault)
 		if !ok {
-			file = &configfile.Error{Message: fault.Error()}
+			file = &strictyaml.Error{Message: fault.Error()}
 		}
 		report.Problems = append(report.Problems, *file)
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 const (
@@ -93,14 +93,14 @@ func (t *Tenants) MaxInflight(tenantID string) int {
 // Look reads the file for a watcher: it returns a hash of the content, and a function
 // that puts the content into use, or returns an error and changes nothing.
 func (t *Tenants) Look() (string, func() ([]any, error)) {
-	content := configfile.Open(t.path, maxTenantsFile)
-	digest := configfile.Digest(content)
+	content := strictyaml.Open(t.path, maxTenantsFile)
+	digest := strictyaml.Digest(content)
 	return digest, func() ([]any, error) {
 		if content.Err != nil {
 			return nil, content.Err
 		}
 		read := &tenantsFile{digest: digest}
-		fault := configfile.ParseYAML(content.Text, func(root ast.Node) error {
+		fault := strictyaml.ParseYAML(content.Text, func(root ast.Node) error {
 			return yaml.NodeToValue(root, read, yaml.Strict())
 		})
 		if fault == nil {
@@ -116,9 +116,9 @@ func (t *Tenants) Look() (string, func() ([]any, error)) {
 }
 
 // check returns the first fault of the content.
-func (f *tenantsFile) check() *configfile.Error {
+func (f *tenantsFile) check() *strictyaml.Error {
 	if f.Version != 1 {
-		return &configfile.Error{Message: fmt.Sprintf("version is %d and must be 1", f.Version)}
+		return &strictyaml.Error{Message: fmt.Sprintf("version is %d and must be 1", f.Version)}
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // Entry is the addition of a new token to a token file.
@@ -82,7 +82,7 @@ var ErrEdit = errors.New("the file is laid out in a way that only people can edi
 // It returns [ErrEdit], or an error that says what is wrong with the file or the
 // entry.
 func AppendFile(path string, entry Entry) error {
-	file := configfile.Open(path, maxFileSize)
+	file := strictyaml.Open(path, maxFileSize)
 	if file.Err != nil && !errors.Is(file.Err, os.ErrNotExist) {
 		return fmt.Errorf("token file: %w", file.Err)
 	}

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // CertificatesConfig names the files of a [Certificates].
@@ -61,12 +61,12 @@ func OpenCertificates(cfg CertificatesConfig) (*Certificates, error) {
 // of the errors of reading them. The function uses the contents for new connections, or
 // returns the error of [OpenCertificates] and changes nothing.
 func (c *Certificates) Look() (string, func() ([]any, error)) {
-	chain, key := configfile.Open(c.cfg.CertFile, maxFileSize), configfile.Open(c.cfg.KeyFile, maxFileSize)
-	var authorities configfile.Content
+	chain, key := strictyaml.Open(c.cfg.CertFile, maxFileSize), strictyaml.Open(c.cfg.KeyFile, maxFileSize)
+	var authorities strictyaml.Content
 	if c.cfg.ClientCAFile != "" {
-		authorities = configfile.Open(c.cfg.ClientCAFile, maxFileSize)
+		authorities = strictyaml.Open(c.cfg.ClientCAFile, maxFileSize)
 	}
-	seen := configfile.Digest(chain, key, authorities)
+	seen := strictyaml.Digest(chain, key, authorities)
 	return seen, func() ([]any, error) {
 		config, err := c.config(chain, key, authorities)
 		if err != nil {
@@ -81,7 +81,7 @@ func (c *Certificates) Look() (string, func() ([]any, error)) {
 func (c *Certificates) InUse() string { return c.current.Load().digest }
 
 // config returns the TLS configuration of the files.
-func (c *Certificates) config(chain, key, authorities configfile.Content) (*tls.Config, error) {
+func (c *Certificates) config(chain, key, authorities strictyaml.Content) (*tls.Config, error) {
 	if chain.Err != nil {
 		return nil, fmt.Errorf("certificate: %w", chain.Err)
 	}

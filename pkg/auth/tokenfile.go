@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // A token is TokenPrefix, 256 random bits and their CRC-32, both in base 32. The
@@ -87,7 +87,7 @@ type File struct {
 }
 
 // OpenFile reads a token file. It returns an error that wraps [fs.ErrNotExist]
-// if there is none, or that joins a [configfile.Error] for each mistake.
+// if there is none, or that joins a [strictyaml.Error] for each mistake.
 func OpenFile(path string) (*File, error) {
 	f := &File{path: path}
 	_, load := f.Look()
@@ -101,8 +101,8 @@ func OpenFile(path string) (*File, error) {
 // the error of reading it. The function puts the content into use, or returns the error
 // of [OpenFile] and changes nothing.
 func (f *File) Look() (string, func() ([]any, error)) {
-	file := configfile.Open(f.path, maxFileSize)
-	seen := configfile.Digest(file)
+	file := strictyaml.Open(f.path, maxFileSize)
+	seen := strictyaml.Digest(file)
 	return seen, func() ([]any, error) {
 		if file.Err != nil {
 			return nil, fmt.Errorf("token file: %w", file.Err)
@@ -214,7 +214,7 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9._@/-]{1,128}$`)
 
 const nameRule = "1 to 128 of the characters A-Z a-z 0-9 . _ @ / -"
 
-// parse reads a token file. The error joins a [configfile.Error] for each mistake, by
+// parse reads a token file. The error joins a [strictyaml.Error] for each mistake, by
 // line.
 func parse(file string, text []byte) (*directory, error) {
 	r := &reader{file: file, taken: map[string]int{}}
@@ -232,7 +232,7 @@ func parse(file string, text []byte) (*directory, error) {
 		}
 	})
 	if len(r.faults) > 0 {
-		return nil, errors.Join(configfile.ByLine(r.faults)...)
+		return nil, errors.Join(strictyaml.ByLine(r.faults)...)
 	}
 	return d, nil
 }

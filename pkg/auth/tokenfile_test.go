@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/configfile"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 func TestNewToken(t *testing.T) {
@@ -147,7 +147,7 @@ callers:
 	}
 }
 
-// mistakes returns the lines of an error that joins [configfile.Error]s, without the folder.
+// mistakes returns the lines of an error that joins [strictyaml.Error]s, without the folder.
 func mistakes(t *testing.T, err error, dir string) []string {
 	t.Helper()
 	joined, ok := err.(interface{ Unwrap() []error })
@@ -156,7 +156,7 @@ func mistakes(t *testing.T, err error, dir string) []string {
 	}
 	var lines []string
 	for _, one := range joined.Unwrap() {
-		if _, ok := errors.AsType[*configfile.Error](one); !ok {
+		if _, ok := errors.AsType[*strictyaml.Error](one); !ok {
 			t.Errorf("%v is not a configfile.Error", one)
 		}
 		lines = append(lines, strings.TrimPrefix(one.Error(), dir+string(filepath.Separator)))

@@ -7,7 +7,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // value is a value of the file with its position. An absent value has no node, and
@@ -21,7 +21,7 @@ type value struct {
 // reader collects all faults of a file, so that they are reported together.
 type reader struct {
 	file   string
-	faults []*configfile.Error
+	faults []*strictyaml.Error
 	taken  map[string]int // Which caller has each value that must be unique.
 }
 
@@ -29,12 +29,12 @@ type reader struct {
 // value, which could be a misplaced token.
 func (r *reader) fail(v value, format string, args ...any) {
 	message := Printable(strings.TrimSpace(v.path + " " + fmt.Sprintf(format, args...)))
-	r.faults = append(r.faults, &configfile.Error{File: r.file, Line: v.line, Message: message})
+	r.faults = append(r.faults, &strictyaml.Error{File: r.file, Line: v.line, Message: message})
 }
 
 // document parses the text, which must hold one document, and calls use with it.
 func (r *reader) document(text []byte, use func(top value)) {
-	fault := configfile.ParseYAML(text, func(root ast.Node) error {
+	fault := strictyaml.ParseYAML(text, func(root ast.Node) error {
 		use(at("", root, 1))
 		return nil
 	})

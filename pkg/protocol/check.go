@@ -13,20 +13,20 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // checker turns one file into a protocol and collects its faults.
 type checker struct {
 	file   string
 	root   ast.Node
-	faults []*configfile.Error
+	faults []*strictyaml.Error
 }
 
 // fail records a fault of the value at the path.
 func (c *checker) fail(at path, format string, args ...any) {
-	c.faults = append(c.faults, &configfile.Error{
+	c.faults = append(c.faults, &strictyaml.Error{
 		File: c.file, Line: at.line(c.root), Message: at.String() + " " + fmt.Sprintf(format, args...),
 	})
 }

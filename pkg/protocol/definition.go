@@ -8,7 +8,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // definition is the content of a protocol file.
@@ -77,9 +77,9 @@ func (s *scalar) UnmarshalYAML(node ast.Node) error {
 }
 
 // decode reads the one document of a file, which keeps its lines in the node.
-func decode(text []byte) (d *definition, root ast.Node, fault *configfile.Error) {
+func decode(text []byte) (d *definition, root ast.Node, fault *strictyaml.Error) {
 	d = new(definition)
-	fault = configfile.ParseYAML(text, func(node ast.Node) error {
+	fault = strictyaml.ParseYAML(text, func(node ast.Node) error {
 		root = node
 		return yaml.NodeToValue(node, d, yaml.Strict())
 	})

@@ -14,7 +14,7 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // maxFileSize is the size of the largest protocol file, in bytes.
@@ -28,7 +28,7 @@ var ErrNoProtocols = errors.New("no protocol file (*.yaml, *.yml or *.json)")
 //
 // It returns an error that wraps [fs.ErrNotExist] if there is no such folder,
 // [ErrNoProtocols] if the folder holds no file, and otherwise one that joins every
-// [configfile.Error]: a folder is loaded whole or not at all.
+// [strictyaml.Error]: a folder is loaded whole or not at all.
 func Load(dir string) (*Registry, error) {
 	files := read(os.DirFS(dir), dir)
 	return files.registry()
@@ -73,7 +73,7 @@ func readPath(name string) snapshot {
 	if info.IsDir() {
 		return read(os.DirFS(name), name)
 	}
-	content := configfile.Read(os.DirFS(filepath.Dir(name)), filepath.Base(name), maxFileSize)
+	content := strictyaml.Read(os.DirFS(filepath.Dir(name)), filepath.Base(name), maxFileSize)
 	return snapshot{files: []fileText{{content, name}}}
 }
 
@@ -85,7 +85,7 @@ func read(fsys fs.FS, dir string) (s snapshot) {
 		switch filepath.Ext(name) {
 		case ".yaml", ".yml", ".json":
 			if !entry.IsDir() && !strings.HasPrefix(name, ".") {
-				s.files = append(s.files, fileText{configfile.Read(fsys, name, maxFileSize), filepath.Join(dir, name)})
+				s.files = append(s.files, fileText{strictyaml.Read(fsys, name, maxFileSize), filepath.Join(dir, name)})
 			}
 		}
 	}
@@ -116,7 +116,7 @@ type snapshot struct {
 
 // fileText is one file.
 type fileText struct {
-	configfile.Content
+	strictyaml.Content
 
 	path string
 }
@@ -127,7 +127,7 @@ type fileText struct {
 func (s *snapshot) digest() string {
 	hash := sha256.New()
 	for _, file := range s.files {
-		fmt.Fprintf(hash, "%q %s\n", filepath.Base(file.path), configfile.Digest(file.Content))
+		fmt.Fprintf(hash, "%q %s\n", filepath.Base(file.path), strictyaml.Digest(file.Content))
 	}
 	for _, fault := range s.faults {
 		fmt.Fprintf(hash, "%q\n", fault.Error())
@@ -144,14 +144,14 @@ func (s *snapshot) registry() (*Registry, error) {
 	var clashes []error
 	for _, file := range s.files {
 		p, root, found := file.parse()
-		faults = append(faults, configfile.ByLine(found)...)
+		faults = append(faults, strictyaml.ByLine(found)...)
 		if p == nil {
 			continue
 		}
 		registry.protocols = append(registry.protocols, p)
 		claim := func(claims map[string]*Protocol, name, what string, at path) {
 			if other, taken := claims[name]; taken && other != p && name != "" {
-				clashes = append(clashes, &configfile.Error{
+				clashes = append(clashes, &strictyaml.Error{
 					File: p.File, Line: at.line(root),
 					Message: fmt.Sprintf("the %s %q is already claimed by %s", what, name, other.File),
 				})
@@ -170,14 +170,14 @@ func (s *snapshot) registry() (*Registry, error) {
 }
 
 // parse checks one file. The protocol is nil if the file cannot be read as one.
-func (f *fileText) parse() (p *Protocol, root ast.Node, faults []*configfile.Error) {
+func (f *fileText) parse() (p *Protocol, root ast.Node, faults []*strictyaml.Error) {
 	if f.Err != nil {
-		return nil, nil, []*configfile.Error{{File: f.path, Message: f.Err.Error()}}
+		return nil, nil, []*strictyaml.Error{{File: f.path, Message: f.Err.Error()}}
 	}
 	d, root, fault := decode(f.Text)
 	if fault != nil {
 		fault.File = f.path
-		return nil, nil, []*configfile.Error{fault}
+		return nil, nil, []*strictyaml.Error{fault}
 	}
 	c := checker{file: f.path, root: root}
 	p = c.protocol(d)

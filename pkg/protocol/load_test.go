@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // folder makes a file system of name, text pairs.
@@ -203,7 +203,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Errorf("folder: %v, want %v", err, fault)
 	}
 	_, err := protocol.LoadFS(brokenFS{MapFS: folder("p.yaml", small("", "")), open: fault})
-	if file, ok := errors.AsType[*configfile.Error](err); !ok || file.File != "p.yaml" || !strings.Contains(file.Message, fault.Error()) {
+	if file, ok := errors.AsType[*strictyaml.Error](err); !ok || file.File != "p.yaml" || !strings.Contains(file.Message, fault.Error()) {
 		t.Errorf("file: %v, want an Error of p.yaml with %v", err, fault)
 	}
 	_, err = protocol.LoadFS(folder("p.yaml", small("# "+strings.Repeat("x", 1<<20), "")))

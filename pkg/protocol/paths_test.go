@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 func TestLoadPaths(t *testing.T) {
@@ -60,7 +60,7 @@ func TestLoadPaths_NamesAllFaults(t *testing.T) {
 	if !errors.Is(err, protocol.ErrNoProtocols) || !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("LoadPaths = %v, want %v and %v", err, protocol.ErrNoProtocols, fs.ErrNotExist)
 	}
-	clash, ok := errors.AsType[*configfile.Error](err)
+	clash, ok := errors.AsType[*strictyaml.Error](err)
 	if !ok || clash.File != filepath.Join(two.dir, "p.yaml") || !strings.Contains(clash.Message, "already claimed by "+one.dir) {
 		t.Errorf("LoadPaths = %v, want that two folders claim the same", err)
 	}

@@ -8,8 +8,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
 	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // faults lists the parts of Load's joined error, one per line.
@@ -21,7 +21,7 @@ func faults(t *testing.T, err error) []string {
 	}
 	var lines []string
 	for _, fault := range joined.Unwrap() {
-		if _, ok := errors.AsType[*configfile.Error](fault); !ok {
+		if _, ok := errors.AsType[*strictyaml.Error](fault); !ok {
 			t.Errorf("%v is a %T, want an Error", fault, fault)
 		}
 		lines = append(lines, fault.Error())

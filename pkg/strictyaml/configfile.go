@@ -1,7 +1,7 @@
-// Package configfile reads the files that an operator writes: token files, certificates,
+// Package strictyaml reads the files that an operator writes: token files, certificates,
 // protocols. A file is read whole and hashed, so that a watcher can tell whether it has
 // changed, and every fault in it is an [Error] that names file and line.
-package configfile
+package strictyaml
 
 import (
 	"crypto/sha256"

@@ -1,4 +1,4 @@
-package configfile_test
+package strictyaml_test
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
-	"github.com/lucius-project/lucius/pkg/configfile"
+	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // A file that cannot be read is an error that names its path; a named pipe is not
@@ -26,22 +26,22 @@ func TestOpen(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, path := range []string{file, link} {
-		if content := configfile.Open(path, 4); content.Err != nil || string(content.Text) != "four" {
+		if content := strictyaml.Open(path, 4); content.Err != nil || string(content.Text) != "four" {
 			t.Errorf("%s: %q, %v", path, content.Text, content.Err)
 		}
 	}
 	missing := filepath.Join(dir, "none")
-	if content := configfile.Open(missing, 4); !errors.Is(content.Err, fs.ErrNotExist) || !strings.Contains(content.Err.Error(), missing) {
+	if content := strictyaml.Open(missing, 4); !errors.Is(content.Err, fs.ErrNotExist) || !strings.Contains(content.Err.Error(), missing) {
 		t.Errorf("a missing file: %v", content.Err)
 	}
 	for path, want := range map[string]string{file: "is larger than 3 bytes", dir: "is not a regular file"} {
-		content := configfile.Open(path, 3)
+		content := strictyaml.Open(path, 3)
 		if content.Err == nil || content.Text != nil || !strings.Contains(content.Err.Error(), path) || !strings.Contains(content.Err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, content.Err, want)
 		}
 	}
 	pipe := fstest.MapFS{"p": {Mode: fs.ModeNamedPipe}}
-	if content := configfile.Read(pipe, "p", 4); content.Err == nil || !strings.Contains(content.Err.Error(), "is not a regular file (p") {
+	if content := strictyaml.Read(pipe, "p", 4); content.Err == nil || !strings.Contains(content.Err.Error(), "is not a regular file (p") {
 		t.Errorf("a named pipe: %v", content.Err)
 	}
 }
@@ -49,14 +49,14 @@ func TestOpen(t *testing.T) {
 // The digest tells apart texts, errors, and where one file ends.
 func TestDigest(t *testing.T) {
 	t.Parallel()
-	text := func(s string) configfile.Content { return configfile.Content{Text: []byte(s)} }
+	text := func(s string) strictyaml.Content { return strictyaml.Content{Text: []byte(s)} }
 	seen := map[string]int{}
-	for i, contents := range [][]configfile.Content{
+	for i, contents := range [][]strictyaml.Content{
 		{text("ab"), text("c")}, {text("a"), text("bc")}, {text("ab")}, {text("")},
 		{{Err: fs.ErrNotExist}}, {{Err: fs.ErrPermission}},
 	} {
-		digest := configfile.Digest(contents...)
-		if other, known := seen[digest]; known || digest != configfile.Digest(contents...) {
+		digest := strictyaml.Digest(contents...)
+		if other, known := seen[digest]; known || digest != strictyaml.Digest(contents...) {
 			t.Errorf("contents %d and %d have the digest %s", other, i, digest)
 		}
 		seen[digest] = i
@@ -86,7 +86,7 @@ func TestParseYAML(t *testing.T) {
 		bomb(20): "0: has aliases that repeat its values to more than 8388608 bytes",
 		bomb(4):  `1: unknown field "b"`,
 	} {
-		fault := configfile.ParseYAML([]byte(text), func(root ast.Node) error {
+		fault := strictyaml.ParseYAML([]byte(text), func(root ast.Node) error {
 			if strings.HasPrefix(text, "panic") {
 				panic("in the library")
 			}
@@ -117,7 +117,7 @@ func bomb(n int) string {
 
 func TestError(t *testing.T) {
 	t.Parallel()
-	for want, fault := range map[string]configfile.Error{
+	for want, fault := range map[string]strictyaml.Error{
 		"a.yaml:2: is wrong": {File: "a.yaml", Line: 2, Message: "is wrong"},
 		"a.yaml: is wrong":   {File: "a.yaml", Message: "is wrong"},
 		"is wrong":           {Message: "is wrong"},
@@ -126,7 +126,7 @@ func TestError(t *testing.T) {
 			t.Errorf("%q, want %q", fault.Error(), want)
 		}
 	}
-	faults := configfile.ByLine([]*configfile.Error{{Line: 2, Message: "b"}, {Line: 1}, {Line: 2, Message: "c"}})
+	faults := strictyaml.ByLine([]*strictyaml.Error{{Line: 2, Message: "b"}, {Line: 1}, {Line: 2, Message: "c"}})
 	if got := errors.Join(faults...).Error(); got != "\nb\nc" {
 		t.Errorf("by line: %q", got)
 	}
