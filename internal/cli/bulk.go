@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // bulk holds the flags of a command that changes many jobs in one operation.
@@ -154,7 +154,7 @@ func question(preview *api.OperationPreview, limit int32) string {
 
 // affected says how many jobs an operation would change, and of how many if that is fewer.
 func affected(preview *api.OperationPreview, limit int32) string {
-	jobs := explain.Count(preview.Matched, "job")
+	jobs := diagnosis.Count(preview.Matched, "job")
 	switch changed := min(preview.Matched, int(cmp.Or(limit, api.MaxBulkJobs))); {
 	case preview.Truncated:
 		return fmt.Sprintf("%d of at least %s", changed, jobs)

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // deadLetters returns lucius dead-letters.
@@ -94,7 +94,7 @@ func (t *tool) deadLettersHandle(verb, short string,
 			}
 		}
 		if len(ids) > 1 || len(ids) > 0 && verb == "purge" {
-			letters := explain.Count(len(ids), "dead letter")
+			letters := diagnosis.Count(len(ids), "dead letter")
 			if err := s.confirm(fmt.Sprintf("%s %s?", strings.ToUpper(verb[:1])+verb[1:], letters)); err != nil {
 				return err
 			}
@@ -138,7 +138,7 @@ func (s *session) handleDeadLetters(ids []string, handle func([]string) (*http.R
 			if one.Outcome == api.DeadLetterOutcomeKept {
 				outcome = p.style(red, outcome)
 			}
-			rows[i] = []string{one.DeadLetterID, outcome, explain.Fault(one.Code, one.Detail)}
+			rows[i] = []string{one.DeadLetterID, outcome, diagnosis.Fault(one.Code, one.Detail)}
 		}
 		p.table([]string{"DEAD LETTER", "OUTCOME", "WHY"}, rows)
 	}), err)

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -58,7 +58,7 @@ func (t *tool) doctor() *cobra.Command {
 		if err := show(s, diagnosis{faults == 0, checks}, showDiagnosis); err != nil || faults == 0 {
 			return err
 		}
-		return &Error{Code: ExitFailed, Err: errors.New(explain.Count(faults, "check") + " failed")}
+		return &Error{Code: ExitFailed, Err: errors.New(diagnosis.Count(faults, "check") + " failed")}
 	})
 	flags := cmd.Flags()
 	flags.StringVar(&protocols, "protocols-dir", "", "also check the protocol files of this folder")

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // inbox returns lucius inbox.
@@ -93,7 +93,7 @@ func showInbox(p *page, list api.InboxPage, waiting bool) {
 	rows := make([][]string, len(list.Commands))
 	for i := range list.Commands {
 		one := &list.Commands[i]
-		why := explain.Fault(one.Code, one.Detail)
+		why := diagnosis.Fault(one.Code, one.Detail)
 		if one.DiscardReason != "" {
 			why = "to be discarded: " + one.DiscardReason
 		}
@@ -157,7 +157,7 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 			}
 		}
 		if len(ids) > 1 || len(ids) > 0 && ends {
-			if err := s.confirm(fmt.Sprintf("%s %s?", strings.ToUpper(verb[:1])+verb[1:], explain.Count(len(ids), "command"))); err != nil {
+			if err := s.confirm(fmt.Sprintf("%s %s?", strings.ToUpper(verb[:1])+verb[1:], diagnosis.Count(len(ids), "command"))); err != nil {
 				return err
 			}
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // operations returns lucius operations.
@@ -74,7 +74,7 @@ func operationIDs(ctx context.Context, s *session) (words []cobra.Completion) {
 	}
 	for i := range page.Operations {
 		op := &page.Operations[i]
-		about := plain(fmt.Sprintf("%s of %s, %s", op.Kind, explain.Count(op.Matched, "job"), op.State))
+		about := plain(fmt.Sprintf("%s of %s, %s", op.Kind, diagnosis.Count(op.Matched, "job"), op.State))
 		words = append(words, cobra.CompletionWithDesc(op.OperationID, about))
 	}
 	return words
@@ -163,10 +163,10 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 func operationOutcome(op *api.Operation) error {
 	switch {
 	case op.State == api.OperationStateCancelled:
-		jobs := explain.Count(op.Matched, "job")
+		jobs := diagnosis.Count(op.Matched, "job")
 		return &Error{Code: ExitFailed, Err: fmt.Errorf("the operation was cancelled after %d of %s", op.Done, jobs)}
 	case op.Failed > 0:
-		return &Error{Code: ExitFailed, Err: fmt.Errorf("%d of %s could not be changed", op.Failed, explain.Count(op.Matched, "job"))}
+		return &Error{Code: ExitFailed, Err: fmt.Errorf("%d of %s could not be changed", op.Failed, diagnosis.Count(op.Matched, "job"))}
 	}
 	return nil
 }

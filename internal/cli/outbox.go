@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // outbox returns lucius outbox.
@@ -59,7 +59,7 @@ func showOutbox(p *page, list api.OutboxPage) {
 		row := &list.Outbox[i]
 		rows[i] = []string{
 			row.OutboxID, p.state(string(row.State)), row.TenantID, row.StepID, strconv.Itoa(row.AttemptNo), row.Topic,
-			p.ago(row.UpdatedAt.Time), p.until(row.NextAttemptAt.Time), explain.Fault(row.LastErrorCode, row.LastErrorMessage),
+			p.ago(row.UpdatedAt.Time), p.until(row.NextAttemptAt.Time), diagnosis.Fault(row.LastErrorCode, row.LastErrorMessage),
 		}
 	}
 	p.table([]string{"ROW", "STATE", "TENANT", "STEP", "ATTEMPT", "TOPIC", "CHANGED", "DUE", "ERROR"}, rows)
@@ -99,7 +99,7 @@ func (t *tool) outboxRetry() *cobra.Command {
 			return err
 		}
 		return show(s, result, func(p *page, result api.OutboxRetryResult) {
-			p.line("%s: %d retried, %d skipped", explain.Count(result.Matched, "row"), result.Retried, len(result.Skipped))
+			p.line("%s: %d retried, %d skipped", diagnosis.Count(result.Matched, "row"), result.Retried, len(result.Skipped))
 			rows := make([][]string, len(result.Skipped))
 			for i, skip := range result.Skipped {
 				rows[i] = []string{skip.OutboxID, skip.Reason}

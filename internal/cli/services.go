@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // services returns lucius services.
@@ -88,7 +88,7 @@ func showService(p *page, list api.ServiceList) {
 
 // ended says how many attempts ended, and how many of them failed.
 func ended(r *api.Rate) string {
-	return fmt.Sprintf("%s ended, %d failed (%.1f %%)", explain.Count(r.Count, "attempt"), r.Failed, 100*r.ErrorRate)
+	return fmt.Sprintf("%s ended, %d failed (%.1f %%)", diagnosis.Count(r.Count, "attempt"), r.Failed, 100*r.ErrorRate)
 }
 
 // percentiles says how long something takes. It returns "" if that is not known.
@@ -127,7 +127,7 @@ func (t *tool) stuck() *cobra.Command {
 			}
 			p.line("%s stuck of %d live jobs checked %s; %s repaired since it started",
 				p.style(bold, strconv.Itoa(len(list.Stuck))), list.Checked, p.ago(list.RoundEndedAt.Time),
-				explain.Count(list.Repaired, "defect"))
+				diagnosis.Count(list.Repaired, "defect"))
 			if len(list.Stuck) == 0 {
 				return
 			}

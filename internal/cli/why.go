@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // explained is a job with its history.
@@ -61,7 +61,7 @@ const shownFailures = 5
 // showWhy writes one screen about a job.
 func showWhy(p *page, x explained) {
 	job := &x.Job
-	answer := explain.Job(job, x.Events, p.now)
+	answer := diagnosis.Job(job, x.Events, p.now)
 	p.line("%s", p.style(bold, answer.Headline.With(p.when)))
 	p.line("")
 	fields := []string{
@@ -69,7 +69,7 @@ func showWhy(p *page, x explained) {
 	}
 	if step := answer.Step; step != nil {
 		place := fmt.Sprintf("%d of %d: %s, service %s", step.StepIndex+1, len(job.Steps), step.StepID, step.Service)
-		fields = append(fields, "step", place, "last error", explain.Fault(step.LastErrorCode, step.LastErrorMessage))
+		fields = append(fields, "step", place, "last error", diagnosis.Fault(step.LastErrorCode, step.LastErrorMessage))
 	}
 	if w := job.Waiting; w != nil {
 		fields = append(fields, "since", p.ago(w.Since.Time), "until", p.until(w.Until.Time),
@@ -78,7 +78,7 @@ func showWhy(p *page, x explained) {
 	p.fields(append(fields, "rerun of", job.RerunOf, "rerun as", job.SupersededBy, "next", answer.Next.String())...)
 
 	var rows [][]string
-	for _, e := range explain.Failures(x.Events, "") {
+	for _, e := range diagnosis.Failures(x.Events, "") {
 		rows = append(rows, []string{p.ago(e.At.Time), e.ObjectID, strconv.Itoa(e.AttemptNo), e.Cause, e.Detail})
 	}
 	if len(rows) > 0 {
@@ -91,15 +91,15 @@ func showWhy(p *page, x explained) {
 }
 
 // when formats a time in a sentence.
-func (p *page) when(form explain.Form, at time.Time) string {
+func (p *page) when(form diagnosis.Form, at time.Time) string {
 	switch form {
-	case explain.In:
+	case diagnosis.In:
 		return p.until(at)
-	case explain.For:
+	case diagnosis.For:
 		return "for " + short(max(0, p.now.Sub(at)))
-	case explain.Within:
+	case diagnosis.Within:
 		return strings.Replace(p.until(at), "in ", "within ", 1)
-	case explain.Ago:
+	case diagnosis.Ago:
 	}
 	return p.ago(at)
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // work returns lucius work.
@@ -97,7 +97,7 @@ func showWorkList(p *page, list api.JobPage) {
 		}
 		rows[i] = []string{
 			step.WorkID, p.state(string(step.State)), reason, step.Service, job.TenantID, step.Owner, p.ago(step.UpdatedAt.Time),
-			explain.Progress(step), job.JobID,
+			diagnosis.Progress(step), job.JobID,
 		}
 	}
 	p.table([]string{"WORK", "STATE", "WAITS FOR", "SERVICE", "TENANT", "WORKER", "SINCE", "PROGRESS", "JOB"}, rows)
@@ -124,7 +124,7 @@ func showWork(p *page, item api.WorkItem) {
 		lease = p.until(item.Lease.ExpiresAt.Time)
 	}
 	if item.Error != nil {
-		failure = explain.Fault(item.Error.Code, item.Error.Message)
+		failure = diagnosis.Fault(item.Error.Code, item.Error.Message)
 	}
 	p.fields("work", item.WorkID, "status", p.work(item.Status), "job", directive.JobID, "step", directive.StepID,
 		"service", directive.Service, "tenant", directive.TenantID, "attempt", strconv.Itoa(item.Attempt),
@@ -217,7 +217,7 @@ func (s *session) seen(ctx context.Context, verb string, ids []string, rev int64
 		if err != nil {
 			return nil, fmt.Errorf("item %s: %w", plain(id), err)
 		}
-		revs[id], lines[i] = item.Rev, plain(id+" ("+explain.Item(&item)+")")
+		revs[id], lines[i] = item.Rev, plain(id+" ("+diagnosis.Item(&item)+")")
 	}
 	return revs, s.confirm(fmt.Sprintf("%s %s?", verb, strings.Join(lines, ", ")))
 }

@@ -7,13 +7,13 @@ import (
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // jobPage is one job: why it waits or how it ended, its course, and what is stored of it.
 type jobPage struct {
 	Job      api.Job
-	Answer   explain.Answer
+	Answer   diagnosis.Answer
 	Next     *helpful // What helps it on.
 	Do       []helpful
 	Steps    []stepView
@@ -61,7 +61,7 @@ func job(r *request) (view, error) {
 		return view{}, err
 	}
 	found := &data.Job
-	data.Answer = explain.Job(found, data.Events, r.now)
+	data.Answer = diagnosis.Job(found, data.Events, r.now)
 	data.Timeline = timelineOf(found, data.Events, r.now)
 	data.Canvas = jobCanvas(found, data.Events, r.seesAll())
 	data.Related = link("jobs", "correlation_id", found.CorrelationID)
@@ -165,7 +165,7 @@ func stepViews(found *api.Job, events []api.Event) []stepView {
 	steps := make([]stepView, len(found.Steps))
 	for i := range found.Steps {
 		step := &found.Steps[i]
-		steps[i] = stepView{Step: *step, Here: step.Waiting != nil, Progress: explain.Progress(step)}
+		steps[i] = stepView{Step: *step, Here: step.Waiting != nil, Progress: diagnosis.Progress(step)}
 		first := slices.IndexFunc(events, func(e api.Event) bool {
 			return e.Type == api.EventTypeStepDispatching && e.ObjectID == step.StepID
 		})
@@ -178,7 +178,7 @@ func stepViews(found *api.Job, events []api.Event) []stepView {
 
 // jobActions returns what helps the job on, nil for nothing, and what else the user can do
 // with it.
-func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []helpful) {
+func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*helpful, []helpful) {
 	act := func(verb, text string) helpful {
 		return helpful{Text: text, URL: link("do/job-"+verb, "job", found.JobID), Action: true}
 	}
@@ -209,17 +209,17 @@ func (r *request) jobActions(found *api.Job, next explain.Next) (*helpful, []hel
 	}
 	var first *helpful
 	switch next.Do {
-	case explain.ResumeJob, explain.RerunJob:
+	case diagnosis.ResumeJob, diagnosis.RerunJob:
 		if controls { // It is the first of them.
 			first, do = &do[0], do[1:]
 		}
-	case explain.SeeRerun:
+	case diagnosis.SeeRerun:
 		first = &helpful{Text: "See its rerun", URL: link("jobs/" + next.Of)}
-	case explain.EndPause:
+	case diagnosis.EndPause:
 		if by := found.Waiting.BlockedBy; by != nil {
 			first = &helpful{Text: "Resume dispatch…", URL: link("do/dispatch-resume", "pause", by.ID), Action: true}
 		}
-	case explain.StartWorker, explain.SeeWorker:
+	case diagnosis.StartWorker, diagnosis.SeeWorker:
 		if step != nil && r.May(api.GrantRoleRead, "") { // It waits at its current step.
 			first = &helpful{Text: "See the workers", URL: pathOf("services", step.Service)}
 		}

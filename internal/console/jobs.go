@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // jobsPage is a page of the jobs that match the filters, which are all in its URL.
@@ -38,7 +38,7 @@ type listedJob struct {
 	api.Job
 
 	Step  *api.Step
-	About explain.Sentence
+	About diagnosis.Sentence
 }
 
 // pageSize is how many jobs or rows a page has.
@@ -162,9 +162,9 @@ func listed(found *api.Job, now time.Time) listedJob {
 	one := listedJob{Job: *found, Step: currentStep(found)}
 	switch {
 	case found.Waiting != nil:
-		one.About = explain.Relative(found.Waiting.Detail, now)
+		one.About = diagnosis.Relative(found.Waiting.Detail, now)
 	case found.State == api.JobStateFailedFinal:
-		one.About = explain.Sentence{{Text: explain.Fault(brief(found.ErrorCode, briefCode), brief(found.ErrorMessage, briefMessage))}}
+		one.About = diagnosis.Sentence{{Text: diagnosis.Fault(brief(found.ErrorCode, briefCode), brief(found.ErrorMessage, briefMessage))}}
 	}
 	return one
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // outboxPage lists the directives of the outbox.
@@ -143,7 +143,7 @@ func changeWork(r *request, verb string,
 		return deed{}, err
 	}
 	rev := strconv.FormatInt(item.Rev, 10)
-	would.Text = "It is " + explain.Item(&item) + ". " + would.Text
+	would.Text = "It is " + diagnosis.Item(&item) + ". " + would.Text
 	would.Command = command("work "+verb, id, "--expected-rev", rev)
 	would.Sent = map[string]string{"rev": rev, "key": key}
 	would.do = func(ctx context.Context, reason string) (string, error) {

@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 //go:embed templates assets
@@ -48,13 +48,13 @@ type navEntry struct {
 func parseTemplates(now func() time.Time) (*template.Template, error) {
 	t := template.New("")
 	t.Funcs(template.FuncMap{
-		"sentence": func(s explain.Sentence) template.HTML { return sentence(now(), s) },
+		"sentence": func(s diagnosis.Sentence) template.HTML { return sentence(now(), s) },
 		"local":    localTime,
 		"since":    func(at api.Time) template.HTML { return since(now(), at.Time) },
-		"ago":      func(at api.Time) template.HTML { return said(now(), explain.Ago, at.Time) },
+		"ago":      func(at api.Time) template.HTML { return said(now(), diagnosis.Ago, at.Time) },
 		"clock":    func(at api.Time) template.HTML { return clock(now(), at.Time) },
 		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
-		"in":       func(at api.Time) template.HTML { return said(now(), explain.In, at.Time) },
+		"in":       func(at api.Time) template.HTML { return said(now(), diagnosis.In, at.Time) },
 		"num":      number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
 		"code":  func(text string) string { return brief(text, briefCode) },
 		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "path": pathOf, "dict": dict, "rate": rate,
@@ -109,7 +109,7 @@ func localTime(at api.Time) string {
 }
 
 // sentence writes a sentence whose times script keeps up to date.
-func sentence(now time.Time, s explain.Sentence) template.HTML {
+func sentence(now time.Time, s diagnosis.Sentence) template.HTML {
 	var out strings.Builder
 	for _, piece := range s {
 		if piece.Form == 0 {
@@ -122,16 +122,16 @@ func sentence(now time.Time, s explain.Sentence) template.HTML {
 }
 
 // said writes a time of a sentence.
-func said(now time.Time, form explain.Form, at time.Time) template.HTML {
+func said(now time.Time, form diagnosis.Form, at time.Time) template.HTML {
 	left := at.Sub(now)
 	switch {
-	case form == explain.For:
+	case form == diagnosis.For:
 		return "for " + timeTag("since", at, duration(-left))
-	case form == explain.Within && left > 0:
+	case form == diagnosis.Within && left > 0:
 		return timeTag("within", at, "within "+duration(left))
-	case form != explain.Ago && left <= 0:
+	case form != diagnosis.Ago && left <= 0:
 		return timeTag("in", at, "now")
-	case form == explain.In:
+	case form == diagnosis.In:
 		return timeTag("in", at, "in "+duration(left))
 	case left > 0:
 		return timeTag("ago", at, "in "+duration(left))

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // timeline shows the course of a job to scale, with a row for each attempt of a step.
@@ -36,7 +36,7 @@ type course struct {
 	// it is later than the timeline shows.
 	Deadline float64
 	Beyond   bool
-	Note     explain.Sentence // the spans in words
+	Note     diagnosis.Sentence // the spans in words
 }
 
 // span is a part of an attempt.
@@ -181,7 +181,7 @@ func (d *drawing) step(e *api.Event) {
 		}
 		row.begins(at, "", after)
 	case api.EventTypeStepCarried:
-		d.row(e).Note = explain.Sentence{{Text: "done by the job that this one reruns"}}
+		d.row(e).Note = diagnosis.Sentence{{Text: "done by the job that this one reruns"}}
 	default: // The other entries do not change an attempt.
 	}
 }
@@ -249,15 +249,15 @@ func (c *course) say(until time.Time) {
 	for i := range c.Spans {
 		s := &c.Spans[i]
 		if i > 0 {
-			c.Note = append(c.Note, explain.Piece{Text: ", "})
+			c.Note = append(c.Note, diagnosis.Piece{Text: ", "})
 		}
 		if !s.end.IsZero() {
-			c.Note = append(c.Note, explain.Piece{Text: s.Text})
+			c.Note = append(c.Note, diagnosis.Piece{Text: s.Text})
 			continue
 		}
-		c.Note = append(c.Note, explain.Piece{Text: spanWords[s.Kind] + " "}, explain.Piece{At: s.begin, Form: explain.For})
+		c.Note = append(c.Note, diagnosis.Piece{Text: spanWords[s.Kind] + " "}, diagnosis.Piece{At: s.begin, Form: diagnosis.For})
 		if c.Deadline > 0 {
-			c.Note = append(c.Note, explain.Piece{Text: deadlineWords[s.Kind]}, explain.Piece{At: until, Form: explain.In})
+			c.Note = append(c.Note, diagnosis.Piece{Text: deadlineWords[s.Kind]}, diagnosis.Piece{At: until, Form: diagnosis.In})
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 var update = stdflag.Bool("update", false, "write the golden files")
@@ -74,7 +74,7 @@ func draw(t timeline) string {
 		}
 		line := fmt.Sprintf("%-20s%s", fmt.Sprint(row.Step, " ", row.Attempt, " ", row.Worker), bar)
 		fmt.Fprintf(&out, "%s\n%20s%s\n", strings.TrimRight(line, " "), "",
-			row.Note.With(func(form explain.Form, at time.Time) string { return fmt.Sprintf("<%d %v>", form, at.Sub(now)) }))
+			row.Note.With(func(form diagnosis.Form, at time.Time) string { return fmt.Sprintf("<%d %v>", form, at.Sub(now)) }))
 	}
 	return out.String()
 }

@@ -1,18 +1,18 @@
-package explain_test
+package diagnosis_test
 
 import (
 	"testing"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/explain"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 var now = time.Date(2026, 1, 27, 10, 2, 30, 0, time.UTC)
 
 // words formats a time as its form and its distance in seconds.
-func words(form explain.Form, at time.Time) string {
-	name := map[explain.Form]string{explain.Ago: "ago", explain.In: "in", explain.For: "for", explain.Within: "within"}[form]
+func words(form diagnosis.Form, at time.Time) string {
+	name := map[diagnosis.Form]string{diagnosis.Ago: "ago", diagnosis.In: "in", diagnosis.For: "for", diagnosis.Within: "within"}[form]
 	return "<" + name + " " + at.Sub(now).String() + ">"
 }
 
@@ -27,7 +27,7 @@ func TestRelative_FindsTimes(t *testing.T) {
 		"2026-01-27T10:02:30Z":                                                          "<ago 0s>",
 		"at 2026-99-27T10:02:30Z":                                                       "at 2026-99-27T10:02:30Z",
 	} {
-		if got := explain.Relative(text, now).With(words); got != want {
+		if got := diagnosis.Relative(text, now).With(words); got != want {
 			t.Errorf("%q is %q, not %q", text, got, want)
 		}
 	}
@@ -67,7 +67,7 @@ func TestJob_SaysWhatALiveOneWaitsFor(t *testing.T) {
 		api.WaitingReasonPausing:     {"The job is paused when w-1 ends its attempt, at the latest <in 9s>."},
 		"moon":                       {"held."},
 	} {
-		got := explain.Job(job(reason, "held"), events, now)
+		got := diagnosis.Job(job(reason, "held"), events, now)
 		if said := got.Headline.With(words); said != want[0] || got.Next.String() != want[1] || got.Step == nil {
 			t.Errorf("%s: %q, next %q of step %v", reason, said, got.Next, got.Step)
 		}
@@ -79,10 +79,10 @@ func TestJob_LeavesOutADetailThatIsSaid(t *testing.T) {
 	t.Parallel()
 	held := job(api.WaitingReasonScopePaused, "paused since 2026-01-27T10:02:00Z")
 	held.Waiting.BlockedBy = &api.Blocker{Type: api.BlockerTypeWorkItem, ID: "j1.1.1"}
-	if got := explain.Job(held, nil, now); got.Detail != nil || got.HeldBy != "work item j1.1.1" {
+	if got := diagnosis.Job(held, nil, now); got.Detail != nil || got.HeldBy != "work item j1.1.1" {
 		t.Errorf("the detail is %q, held by %q", got.Detail.With(words), got.HeldBy)
 	}
-	queued := explain.Job(job(api.WaitingReasonQueued, "attempt 1 waits since 2026-01-27T10:02:00Z"), nil, now)
+	queued := diagnosis.Job(job(api.WaitingReasonQueued, "attempt 1 waits since 2026-01-27T10:02:00Z"), nil, now)
 	if got := queued.Detail.With(words); got != "attempt 1 waits <for -30s>" {
 		t.Errorf("the detail is %q", got)
 	}
@@ -108,7 +108,7 @@ func TestJob_SaysHowAnEndedOneEnded(t *testing.T) {
 		"unknown": {api.Job{State: api.JobStateQueued}, "The job is QUEUED.", ""},
 	} {
 		test.job.JobID, test.job.CompletedAt = "j1", api.NewTime(now.Add(-5*time.Second))
-		got := explain.Job(&test.job, []api.Event{
+		got := diagnosis.Job(&test.job, []api.Event{
 			{Type: api.EventTypeStepFailedFinal, ObjectID: "embed", Detail: "bad_scan"},
 			{Type: api.EventTypeJobCancelling, Actor: api.ActorClient, At: api.NewTime(now.Add(-time.Minute))},
 		}, now)
