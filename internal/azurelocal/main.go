@@ -22,8 +22,8 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
-	"github.com/lucius-project/lucius/internal/docpipeline"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 	"github.com/lucius-project/lucius/sdk/go/servicebus"
 )
@@ -89,20 +89,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 }
 
 // workspaceOf makes the folders absolute, as file URIs need them.
-func workspaceOf(o *options) (docpipeline.Workspace, error) {
+func workspaceOf(o *options) (samplepipeline.Workspace, error) {
 	documents, err := filepath.Abs(o.documents)
 	if err != nil {
-		return docpipeline.Workspace{}, fmt.Errorf("folder of the documents: %w", err)
+		return samplepipeline.Workspace{}, fmt.Errorf("folder of the documents: %w", err)
 	}
 	folder, err := filepath.Abs(o.work)
 	if err != nil {
-		return docpipeline.Workspace{}, fmt.Errorf("work folder: %w", err)
+		return samplepipeline.Workspace{}, fmt.Errorf("work folder: %w", err)
 	}
-	return docpipeline.Workspace{Documents: documents, Work: folder}, nil
+	return samplepipeline.Workspace{Documents: documents, Work: folder}, nil
 }
 
 // namespaceFor declares the topics and subscriptions that provisioning would create.
-func namespaceFor(o *options, workspace docpipeline.Workspace) fakeservicebus.Config {
+func namespaceFor(o *options, workspace samplepipeline.Workspace) fakeservicebus.Config {
 	var config fakeservicebus.Config
 	for lane := range o.lanes {
 		directives := fakeservicebus.Topic{Name: fmt.Sprint("global-bus-p", lane)}
@@ -120,7 +120,7 @@ func namespaceFor(o *options, workspace docpipeline.Workspace) fakeservicebus.Co
 }
 
 // tell prints the variables and the next steps.
-func tell(out io.Writer, o *options, account, namespace, admin string, workspace docpipeline.Workspace) error {
+func tell(out io.Writer, o *options, account, namespace, admin string, workspace samplepipeline.Workspace) error {
 	for _, v := range [][2]string{
 		{"LUCIUS_STORAGE_BACKEND", o.layout}, {"LUCIUS_TABLE_CONNECTION", account}, {"LUCIUS_BUS", "servicebus"},
 		{"LUCIUS_SERVICEBUS_CONNECTION", namespace}, {"LUCIUS_SERVICEBUS_ADMIN_CONNECTION", admin},
@@ -157,10 +157,10 @@ const advice = `
 `
 
 // refOf returns the reference of a file.
-func refOf(path string) json.RawMessage { return json.RawMessage(docpipeline.FileRef(path)) }
+func refOf(path string) json.RawMessage { return json.RawMessage(samplepipeline.FileRef(path)) }
 
 // work runs the platform services until the context ends.
-func work(ctx context.Context, o *options, connection string, workspace docpipeline.Workspace, log *slog.Logger) error {
+func work(ctx context.Context, o *options, connection string, workspace samplepipeline.Workspace, log *slog.Logger) error {
 	services := workspace.Services()
 	names := make([]string, 0, len(services))
 	for name := range services {

@@ -32,7 +32,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -92,7 +92,7 @@ type demo struct {
 	// run is a part of the names of this run's workers, and of no other run's.
 	run       string
 	client    *lucius.Client
-	workspace docpipeline.Workspace
+	workspace samplepipeline.Workspace
 }
 
 // Run runs the demo and returns an error unless every job succeeded:
@@ -121,7 +121,7 @@ func Run(ctx context.Context, options Options) error {
 	if err != nil {
 		return fmt.Errorf("server %s: %w", options.BaseURL, err)
 	}
-	d := &demo{options, rand.Text(), client, docpipeline.Workspace{Documents: documentsDir, Work: work}}
+	d := &demo{options, rand.Text(), client, samplepipeline.Workspace{Documents: documentsDir, Work: work}}
 	names, err := d.documents()
 	if err != nil {
 		return err
@@ -204,7 +204,7 @@ func (d *demo) tell(documents []*document) error {
 	if len(failed) > 0 {
 		return fmt.Errorf("%w: %s", ErrNotIngested, strings.Join(failed, "; "))
 	}
-	found, err := docpipeline.Search(d.workspace.IndexDir(), d.Query, hits)
+	found, err := samplepipeline.Search(d.workspace.IndexDir(), d.Query, hits)
 	if err != nil {
 		return err
 	}

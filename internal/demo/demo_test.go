@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/demo"
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 )
 
 // stage is a demo's folders, with two documents.
@@ -356,7 +356,7 @@ func TestAnIndexThatIsGone(t *testing.T) {
 	if err := os.RemoveAll(options.WorkDir); err != nil {
 		t.Fatal(err)
 	}
-	if err := demo.Run(t.Context(), options); !errors.Is(err, docpipeline.ErrNoIndex) {
+	if err := demo.Run(t.Context(), options); !errors.Is(err, samplepipeline.ErrNoIndex) {
 		t.Errorf("error %v", err)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 )
 
 //go:embed documents/*.txt documents/*.html protocols
@@ -30,7 +30,7 @@ func Unpack(dir string) error {
 		if err != nil {
 			return err
 		}
-		if err := docpipeline.WriteFile(dir, path, content); err != nil {
+		if err := samplepipeline.WriteFile(dir, path, content); err != nil {
 			return fmt.Errorf("files of the demo: %w", err)
 		}
 		return nil

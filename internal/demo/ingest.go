@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -50,7 +50,7 @@ func (d *demo) submit(ctx context.Context, name string) (*document, error) {
 	if err != nil {
 		return nil, err // It names the file.
 	}
-	input, output := docpipeline.FileRef(path), docpipeline.FileRef(d.workspace.OutputPath(name))
+	input, output := samplepipeline.FileRef(path), samplepipeline.FileRef(d.workspace.OutputPath(name))
 	accepted, err := d.client.Submit(ctx, lucius.Command{
 		TenantID: tenant, RequestType: "doc.ingest", SchemaVersion: "1", InputRef: input, OutputRef: output,
 		Payload: map[string]string{"language": "en"}, IdempotencyKey: key(input, output, content),

@@ -1,4 +1,4 @@
-package docpipeline_test
+package samplepipeline_test
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -35,8 +35,8 @@ func documents(t *testing.T) []string {
 
 // golden is the expected result of a document.
 type golden struct {
-	Text   docpipeline.Text   `json:"text"`
-	Result docpipeline.Result `json:"result"`
+	Text   samplepipeline.Text   `json:"text"`
+	Result samplepipeline.Result `json:"result"`
 	// First are the first numbers of the first chunk's vector.
 	First []float32 `json:"vector_begins"`
 }
@@ -52,11 +52,11 @@ func TestGoldenFiles(t *testing.T) {
 				t.Fatal(err)
 			}
 			var got golden
-			if got.Text, err = docpipeline.Extract(name, data, "en"); err != nil {
+			if got.Text, err = samplepipeline.Extract(name, data, "en"); err != nil {
 				t.Fatal(err)
 			}
-			embedded := docpipeline.Embed(got.Text)
-			got.Result, got.First = docpipeline.Summarize(&embedded), embedded.Chunks[0].Vector[:8]
+			embedded := samplepipeline.Embed(got.Text)
+			got.Result, got.First = samplepipeline.Summarize(&embedded), embedded.Chunks[0].Vector[:8]
 			compareGolden(t, filepath.Join("testdata", "golden", name+".json"), got)
 		})
 	}

@@ -1,4 +1,4 @@
-package docpipeline_test
+package samplepipeline_test
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 )
 
 // indexed returns an index of the demo's documents.
@@ -19,7 +19,7 @@ func indexed(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := docpipeline.Workspace{Documents: absolute, Work: t.TempDir()}
+	w := samplepipeline.Workspace{Documents: absolute, Work: t.TempDir()}
 	for _, name := range documents(t) {
 		ingest(t, w, name)
 	}
@@ -45,7 +45,7 @@ func TestSearchFindsWhatADocumentIsAbout(t *testing.T) {
 		"barometer falls before the storm":          "weather.html",
 		"copper cable across the atlantic telegram": "telegraph.html",
 	} {
-		hits, err := docpipeline.Search(index, query, 3)
+		hits, err := samplepipeline.Search(index, query, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -60,7 +60,7 @@ func TestSearchFindsWhatADocumentIsAbout(t *testing.T) {
 
 func TestASnippetShowsWhatWasFound(t *testing.T) {
 	t.Parallel()
-	hits, err := docpipeline.Search(indexed(t), "prisms of glass bend the light of a flame", 1)
+	hits, err := samplepipeline.Search(indexed(t), "prisms of glass bend the light of a flame", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestSearchInASmallIndex(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for name, body := range map[string]string{"b.txt": "red lamp", "a.txt": "red lamp", "c.txt": "green bottle"} {
-		putIndex(t, dir, name+".json", docpipeline.Embed(docpipeline.Text{Name: name, Title: "red", Body: body}))
+		putIndex(t, dir, name+".json", samplepipeline.Embed(samplepipeline.Text{Name: name, Title: "red", Body: body}))
 	}
 	putIndex(t, dir, ".new-1", "a file that is being written")
 	for _, test := range []struct {
@@ -102,7 +102,7 @@ func TestSearchInASmallIndex(t *testing.T) {
 		{"red", 0, nil},
 		{"red", -1, nil},
 	} {
-		hits, err := docpipeline.Search(dir, test.query, test.k)
+		hits, err := samplepipeline.Search(dir, test.query, test.k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -119,7 +119,7 @@ func TestSearchInASmallIndex(t *testing.T) {
 func TestSearchWithoutAnIndex(t *testing.T) {
 	t.Parallel()
 	for _, dir := range []string{t.TempDir(), filepath.Join(t.TempDir(), "missing")} {
-		if _, err := docpipeline.Search(dir, "red", 1); !errors.Is(err, docpipeline.ErrNoIndex) {
+		if _, err := samplepipeline.Search(dir, "red", 1); !errors.Is(err, samplepipeline.ErrNoIndex) {
 			t.Errorf("%s: error %v", dir, err)
 		}
 	}
@@ -129,10 +129,10 @@ func TestSearchInAFolderThatIsNone(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	putIndex(t, dir, "a.json", "not a document")
-	if _, err := docpipeline.Search(dir, "red", 1); !errors.Is(err, docpipeline.ErrPermanent) {
+	if _, err := samplepipeline.Search(dir, "red", 1); !errors.Is(err, samplepipeline.ErrPermanent) {
 		t.Errorf("a file of another kind: error %v", err)
 	}
-	if _, err := docpipeline.Search(filepath.Join(dir, "a.json"), "red", 1); err == nil {
+	if _, err := samplepipeline.Search(filepath.Join(dir, "a.json"), "red", 1); err == nil {
 		t.Error("a file instead of a folder: no error")
 	}
 }

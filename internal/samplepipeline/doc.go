@@ -1,4 +1,4 @@
-// Package docpipeline is the real work of the demo: three platform services
+// Package samplepipeline is the real work of the demo: three platform services
 // that turn documents into a searchable index.
 //
 //	documents/bees.html
@@ -23,4 +23,4 @@
 // Directives are untrusted input. The operating system ([os.Root]) confines the
 // file URIs in them to the folders of the [Workspace], so that no path and no
 // symbolic link leads a service to other files.
-package docpipeline
+package samplepipeline

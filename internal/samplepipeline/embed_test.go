@@ -1,4 +1,4 @@
-package docpipeline_test
+package samplepipeline_test
 
 import (
 	"fmt"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 )
 
 func TestEmbedCutsIntoChunksOfOneLength(t *testing.T) {
@@ -18,8 +18,8 @@ func TestEmbedCutsIntoChunksOfOneLength(t *testing.T) {
 		for i := range words {
 			body = append(body, fmt.Sprintf("word%d", i))
 		}
-		text := docpipeline.Text{Title: "t", Body: strings.Join(body, "\n")}
-		embedded := docpipeline.Embed(text)
+		text := samplepipeline.Text{Title: "t", Body: strings.Join(body, "\n")}
+		embedded := samplepipeline.Embed(text)
 		var got []int
 		var joined []string
 		for _, chunk := range embedded.Chunks {
@@ -47,7 +47,7 @@ func length(vector []float32) float64 {
 }
 
 func similarity(a, b string) float64 {
-	va, vb := docpipeline.Vector(a), docpipeline.Vector(b)
+	va, vb := samplepipeline.Vector(a), samplepipeline.Vector(b)
 	var sum float64
 	for i := range va {
 		sum += float64(va[i]) * float64(vb[i])
@@ -58,7 +58,7 @@ func similarity(a, b string) float64 {
 func TestVectorsHaveLengthOne(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"lighthouse", "the lamp of the lighthouse", "Ölmühle", "日本の灯台", "520", strings.Repeat("lamp ", 5000)} {
-		vector := docpipeline.Vector(text)
+		vector := samplepipeline.Vector(text)
 		if len(vector) != 512 || math.Abs(length(vector)-1) > 1e-6 {
 			t.Errorf("%.20q: %d numbers of length %v", text, len(vector), length(vector))
 		}
@@ -68,7 +68,7 @@ func TestVectorsHaveLengthOne(t *testing.T) {
 func TestTheVectorOfNothingIsZero(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "of the and", "a b c", "!?"} {
-		if got := length(docpipeline.Vector(text)); got != 0 {
+		if got := length(samplepipeline.Vector(text)); got != 0 {
 			t.Errorf("%q has length %v", text, got)
 		}
 	}
@@ -79,7 +79,7 @@ func TestTheVectorOfNothingIsZero(t *testing.T) {
 func TestVectorsAreTheSameEverywhere(t *testing.T) {
 	t.Parallel()
 	got := map[int]float32{}
-	for i, x := range docpipeline.Vector("lamp") {
+	for i, x := range samplepipeline.Vector("lamp") {
 		if x != 0 {
 			got[i] = x
 		}
@@ -110,23 +110,23 @@ func TestSimilarTextsAreNear(t *testing.T) {
 
 func TestSummarize(t *testing.T) {
 	t.Parallel()
-	doc := docpipeline.Embed(docpipeline.Text{
+	doc := samplepipeline.Embed(samplepipeline.Text{
 		Name: "a.txt", Title: "Staffs", Language: "en",
 		Body: "The staff of the train. The trains and the staffs, the line, the staff.\nGlass is glass.",
 	})
-	want := docpipeline.Result{
+	want := samplepipeline.Result{
 		Name: "a.txt", Title: "Staffs", Language: "en", Words: 17, Chunks: 1,
 		TopTerms: []string{"staff", "glass", "train", "line"},
 	}
-	if diff := cmp.Diff(want, docpipeline.Summarize(&doc)); diff != "" {
+	if diff := cmp.Diff(want, samplepipeline.Summarize(&doc)); diff != "" {
 		t.Errorf("result (-want +got):\n%s", diff)
 	}
 }
 
 func TestSummarizeNamesFewTerms(t *testing.T) {
 	t.Parallel()
-	doc := docpipeline.Embed(docpipeline.Text{Body: "one1 two2 thr3 fou4 fiv5 six6 sev7 eig8 nin9 ten10"})
-	if terms := docpipeline.Summarize(&doc).TopTerms; len(terms) != 8 {
+	doc := samplepipeline.Embed(samplepipeline.Text{Body: "one1 two2 thr3 fou4 fiv5 six6 sev7 eig8 nin9 ten10"})
+	if terms := samplepipeline.Summarize(&doc).TopTerms; len(terms) != 8 {
 		t.Errorf("%d terms: %v", len(terms), terms)
 	}
 }

@@ -1,4 +1,4 @@
-package docpipeline_test
+package samplepipeline_test
 
 import (
 	"errors"
@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 )
 
 func TestExtractFromPlainText(t *testing.T) {
@@ -31,8 +31,8 @@ func TestExtractFromPlainText(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			want := docpipeline.Text{Name: "a.TXT", Title: test.title, Language: "en", Body: test.body}
-			got, err := docpipeline.Extract("a.TXT", []byte(test.data), "en")
+			want := samplepipeline.Text{Name: "a.TXT", Title: test.title, Language: "en", Body: test.body}
+			got, err := samplepipeline.Extract("a.TXT", []byte(test.data), "en")
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
@@ -68,8 +68,8 @@ func TestExtractFromHTML(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := docpipeline.Extract("a.html", []byte(test.data), "")
-			want := docpipeline.Text{Name: "a.html", Title: test.title, Body: test.body}
+			got, err := samplepipeline.Extract("a.html", []byte(test.data), "")
+			want := samplepipeline.Text{Name: "a.html", Title: test.title, Body: test.body}
 			if diff := cmp.Diff(want, got); diff != "" || err != nil {
 				t.Errorf("%v (-want +got):\n%s", err, diff)
 			}
@@ -96,7 +96,7 @@ func TestHostileHTML(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := docpipeline.Extract("a.html", []byte(data), "en")
+			got, err := samplepipeline.Extract("a.html", []byte(data), "en")
 			if err != nil || got.Body != "text" {
 				t.Errorf("%.100q, %v", got.Body, err)
 			}
@@ -117,8 +117,8 @@ func TestDocumentsThatCannotBeExtracted(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			_, err := docpipeline.Extract(test.file, []byte(test.data), "en")
-			if !errors.Is(err, docpipeline.ErrPermanent) || !strings.HasSuffix(err.Error(), test.want) {
+			_, err := samplepipeline.Extract(test.file, []byte(test.data), "en")
+			if !errors.Is(err, samplepipeline.ErrPermanent) || !strings.HasSuffix(err.Error(), test.want) {
 				t.Errorf("error %v, want %s", err, test.want)
 			}
 		})

@@ -1,4 +1,4 @@
-package docpipeline
+package samplepipeline
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package docpipeline_test
+package samplepipeline_test
 
 import (
 	"encoding/json"
@@ -13,20 +13,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // directive returns the directive that a service gets for a document.
-func directive(w docpipeline.Workspace, document string) *lucius.Task {
+func directive(w samplepipeline.Workspace, document string) *lucius.Task {
 	return &lucius.Task{Directive: lucius.Directive{
-		InputRef: docpipeline.FileRef(filepath.Join(w.Documents, document)), OutputRef: docpipeline.FileRef(w.OutputPath(document)),
+		InputRef: samplepipeline.FileRef(filepath.Join(w.Documents, document)), OutputRef: samplepipeline.FileRef(w.OutputPath(document)),
 		Payload: json.RawMessage(`{"language":"en"}`),
 	}}
 }
 
 // ingest executes all three steps for a document.
-func ingest(t *testing.T, w docpipeline.Workspace, document string) (final lucius.Reference) {
+func ingest(t *testing.T, w samplepipeline.Workspace, document string) (final lucius.Reference) {
 	t.Helper()
 	d := directive(w, document)
 	for _, name := range []string{"extract", "embed", "index"} {
@@ -40,9 +40,9 @@ func ingest(t *testing.T, w docpipeline.Workspace, document string) (final luciu
 }
 
 // workspace returns a workspace with these documents.
-func workspace(t *testing.T, documents map[string]string) docpipeline.Workspace {
+func workspace(t *testing.T, documents map[string]string) samplepipeline.Workspace {
 	t.Helper()
-	w := docpipeline.Workspace{Documents: t.TempDir(), Work: filepath.Join(t.TempDir(), "not", "there", "yet")}
+	w := samplepipeline.Workspace{Documents: t.TempDir(), Work: filepath.Join(t.TempDir(), "not", "there", "yet")}
 	for name, text := range documents {
 		path := filepath.Join(w.Documents, name)
 		err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o700), os.WriteFile(path, []byte(text), 0o600))
@@ -75,7 +75,7 @@ func TestTheServicesMakeAnIndexAndAResult(t *testing.T) {
 	t.Parallel()
 	w := workspace(t, map[string]string{"bees.txt": "Bees\n\nBees dance."})
 	final := ingest(t, w, "bees.txt")
-	if diff := cmp.Diff(string(docpipeline.FileRef(w.OutputPath("bees.txt"))), string(final)); diff != "" {
+	if diff := cmp.Diff(string(samplepipeline.FileRef(w.OutputPath("bees.txt"))), string(final)); diff != "" {
 		t.Errorf("final reference (-want +got):\n%s", diff)
 	}
 	files := tree(t, w.Work)
@@ -115,7 +115,7 @@ func TestDocumentsOfOneNameStayApart(t *testing.T) {
 	}
 	titles := make(map[string]bool)
 	for name, text := range tree(t, filepath.Join(w.Work, "output")) {
-		var result docpipeline.Result
+		var result samplepipeline.Result
 		if err := json.Unmarshal([]byte(text), &result); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -170,7 +170,7 @@ func TestFilesOutsideOfTheWorkspaceAreRefused(t *testing.T) {
 			if err == nil || !strings.HasPrefix(err.Error(), "input_ref: ") || result.(lucius.Reference) != nil {
 				t.Errorf("%s: %s, error %v", uri, result, err)
 			}
-			if name != "a link to a folder" && !errors.Is(err, docpipeline.ErrPermanent) {
+			if name != "a link to a folder" && !errors.Is(err, samplepipeline.ErrPermanent) {
 				t.Errorf("%s: error %v, want a permanent one", uri, err)
 			}
 		})
@@ -195,10 +195,10 @@ func TestInvalidDirectives(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(w.Work, "broken.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	text := docpipeline.FileRef(filepath.Join(w.Work, "text", "a.txt.json"))
-	vectors := docpipeline.FileRef(filepath.Join(w.Work, "vectors", "a.txt.json"))
-	broken := docpipeline.FileRef(filepath.Join(w.Work, "broken.json"))
-	outside := docpipeline.FileRef(filepath.Join(w.Documents, "a.txt"))
+	text := samplepipeline.FileRef(filepath.Join(w.Work, "text", "a.txt.json"))
+	vectors := samplepipeline.FileRef(filepath.Join(w.Work, "vectors", "a.txt.json"))
+	broken := samplepipeline.FileRef(filepath.Join(w.Work, "broken.json"))
+	outside := samplepipeline.FileRef(filepath.Join(w.Documents, "a.txt"))
 	for name, test := range map[string]struct {
 		service string
 		change  func(*lucius.Task)
@@ -209,12 +209,12 @@ func TestInvalidDirectives(t *testing.T) {
 		"extract: a payload that is no object": {"extract", func(d *lucius.Task) { d.Payload = []byte("[]") }, "payload"},
 		"extract: no payload":                  {"extract", func(d *lucius.Task) { d.Payload = nil }, "payload"},
 		"extract: another kind of document": {
-			"extract", func(d *lucius.Task) { d.InputRef = docpipeline.FileRef(filepath.Join(w.Documents, "a.pdf")) }, "cannot be done",
+			"extract", func(d *lucius.Task) { d.InputRef = samplepipeline.FileRef(filepath.Join(w.Documents, "a.pdf")) }, "cannot be done",
 		},
 		"embed: outside":                {"embed", func(d *lucius.Task) { d.InputRef = outside }, "input_ref"},
 		"embed: not what extract wrote": {"embed", func(d *lucius.Task) { d.InputRef = broken }, "input_ref"},
 		"embed: nothing there": {
-			"embed", func(d *lucius.Task) { d.InputRef = docpipeline.FileRef(filepath.Join(w.Work, "text", "b.txt.json")) }, "input_ref",
+			"embed", func(d *lucius.Task) { d.InputRef = samplepipeline.FileRef(filepath.Join(w.Work, "text", "b.txt.json")) }, "input_ref",
 		},
 		"index: input outside":        {"index", func(d *lucius.Task) { d.InputRef = outside }, "input_ref"},
 		"index: not what embed wrote": {"index", func(d *lucius.Task) { d.InputRef = broken }, "input_ref"},
@@ -228,7 +228,7 @@ func TestInvalidDirectives(t *testing.T) {
 			d := directive(w, "a.txt")
 			test.change(d)
 			_, err := w.Services()[test.service](t.Context(), d)
-			if !errors.Is(err, docpipeline.ErrPermanent) || !strings.HasPrefix(err.Error(), test.want) {
+			if !errors.Is(err, samplepipeline.ErrPermanent) || !strings.HasPrefix(err.Error(), test.want) {
 				t.Errorf("error %v, want a permanent one about %s", err, test.want)
 			}
 		})
@@ -242,7 +242,7 @@ func TestADocumentMayBeTooLarge(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := w.Services()["extract"](t.Context(), directive(w, "a.txt"))
-	if !errors.Is(err, docpipeline.ErrPermanent) || !strings.Contains(err.Error(), "16777216 bytes") {
+	if !errors.Is(err, samplepipeline.ErrPermanent) || !strings.Contains(err.Error(), "16777216 bytes") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -256,15 +256,15 @@ func TestFileErrorsAreNotPermanent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for name, spoil := range map[string]func(t *testing.T, w docpipeline.Workspace){
-		"no folder of documents": func(t *testing.T, w docpipeline.Workspace) {
+	for name, spoil := range map[string]func(t *testing.T, w samplepipeline.Workspace){
+		"no folder of documents": func(t *testing.T, w samplepipeline.Workspace) {
 			if err := os.RemoveAll(w.Documents); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"a file instead of the work folder": func(t *testing.T, w docpipeline.Workspace) { inTheWay(t, w.Work) },
-		"a file instead of a folder in it":  func(t *testing.T, w docpipeline.Workspace) { inTheWay(t, filepath.Join(w.Work, "text")) },
-		"a folder at the path of the text": func(t *testing.T, w docpipeline.Workspace) {
+		"a file instead of the work folder": func(t *testing.T, w samplepipeline.Workspace) { inTheWay(t, w.Work) },
+		"a file instead of a folder in it":  func(t *testing.T, w samplepipeline.Workspace) { inTheWay(t, filepath.Join(w.Work, "text")) },
+		"a folder at the path of the text": func(t *testing.T, w samplepipeline.Workspace) {
 			inTheWay(t, filepath.Join(w.Work, "text", "a.txt.json", "x"))
 		},
 	} {
@@ -273,7 +273,7 @@ func TestFileErrorsAreNotPermanent(t *testing.T) {
 			w := workspace(t, map[string]string{"a.txt": "text"})
 			spoil(t, w)
 			_, err := w.Services()["extract"](t.Context(), directive(w, "a.txt"))
-			if err == nil || errors.Is(err, docpipeline.ErrPermanent) {
+			if err == nil || errors.Is(err, samplepipeline.ErrPermanent) {
 				t.Errorf("error %v, want one that may go away", err)
 			}
 			if _, err := os.Stat(w.Work); err != nil {

@@ -1,4 +1,4 @@
-package docpipeline_test
+package samplepipeline_test
 
 import (
 	"strings"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/internal/docpipeline"
+	"github.com/lucius-project/lucius/internal/samplepipeline"
 )
 
 // For any input the extracted text is clean, and extracting it again gives the same text.
@@ -18,7 +18,7 @@ func FuzzExtract(f *testing.F) {
 	f.Add("<!-- --!><h1>a<template><h1>b</template></h1>")
 	f.Fuzz(func(t *testing.T, data string) {
 		for _, name := range []string{"a.html", "a.txt"} {
-			text, err := docpipeline.Extract(name, []byte(data), "en")
+			text, err := samplepipeline.Extract(name, []byte(data), "en")
 			if err != nil {
 				continue
 			}
@@ -27,11 +27,11 @@ func FuzzExtract(f *testing.F) {
 					t.Errorf("%s: %q is not clean", name, s)
 				}
 			}
-			again, err := docpipeline.Extract(name, []byte(data), "en")
+			again, err := samplepipeline.Extract(name, []byte(data), "en")
 			if diff := cmp.Diff(text, again); diff != "" || err != nil {
 				t.Errorf("%s: %v (-first +second):\n%s", name, err, diff)
 			}
-			if docpipeline.Embed(text).Chunks == nil {
+			if samplepipeline.Embed(text).Chunks == nil {
 				t.Errorf("%s: a text without chunks", name)
 			}
 		}
