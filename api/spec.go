@@ -27,7 +27,7 @@ import (
 )
 
 //go:generate go tool -modfile=../tools/oapi-codegen/go.mod oapi-codegen -config oapi-codegen.yaml openapi.yaml
-//go:generate go run ../internal/apipage -document openapi.yaml -o docs.gen.html
+//go:generate go run ../internal/apidocs -document openapi.yaml -o docs.gen.html
 
 //go:embed openapi.yaml
 var spec []byte

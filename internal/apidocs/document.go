@@ -1,4 +1,4 @@
-package main
+package apidocsmain
 
 import (
 	"fmt"
