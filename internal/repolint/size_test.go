@@ -1,4 +1,4 @@
-package repocheck_test
+package repolint_test
 
 import "testing"
 
