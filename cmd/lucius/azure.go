@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/servicebus"
-	"github.com/lucius-project/lucius/pkg/servicebus/topology"
+	"github.com/lucius-project/lucius/pkg/servicebus/namespace"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 )
 
@@ -87,10 +87,10 @@ func (p *program) emulatorConfig(cfg *config.Config) error {
 type azureNeeds struct {
 	out    io.Writer
 	tables *aztablestore.Options // nil if the store is elsewhere
-	topics *topology.Topology    // nil if the bus is elsewhere
+	topics *namespace.Topology   // nil if the bus is elsewhere
 	// admin manages the namespace. It is nil for an emulator whose management interface
 	// is not known.
-	admin topology.Admin
+	admin namespace.Admin
 	// namespace holds the topics, with the credential of a server.
 	namespace servicebus.Namespace
 }
@@ -113,8 +113,8 @@ func (p *program) azureNeeds(cfg *config.Config) (*azureNeeds, error) {
 		if connection == "" {
 			variable, connection = "LUCIUS_SERVICEBUS_CONNECTION", bus.Connection
 		}
-		if bus.AdminConnection != "" || !topology.Emulator(bus.Connection) {
-			n.admin, err = topology.Open(topology.NamespaceOptions{Connection: connection, Namespace: bus.Namespace})
+		if bus.AdminConnection != "" || !namespace.Emulator(bus.Connection) {
+			n.admin, err = namespace.Open(namespace.NamespaceOptions{Connection: connection, Namespace: bus.Namespace})
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", variable, err)
 			}
@@ -132,18 +132,18 @@ func (p *program) azureNeeds(cfg *config.Config) (*azureNeeds, error) {
 const directiveOverhead = 32 << 10
 
 // topicsOf returns the topics, with a subscription for each service of the protocols.
-func topicsOf(cfg *config.Config) (*topology.Topology, error) {
+func topicsOf(cfg *config.Config) (*namespace.Topology, error) {
 	registry, err := protocol.Load(cfg.ProtocolsDir)
 	if err != nil {
 		return nil, fmt.Errorf("LUCIUS_PROTOCOLS_DIR %s: %w", cfg.ProtocolsDir, err)
 	}
-	wanted := topology.Config{
+	wanted := namespace.Config{
 		TopicPrefix: cfg.TopicPrefix, Lanes: cfg.Lanes, MessageBytes: cfg.MaxPayloadBytes + directiveOverhead,
 	}
 	for _, known := range registry.Protocols() {
 		for i := range known.Steps {
 			step := &known.Steps[i]
-			wanted.Directives = append(wanted.Directives, topology.Directive{Service: step.Service, StepType: step.Type})
+			wanted.Directives = append(wanted.Directives, namespace.Directive{Service: step.Service, StepType: step.Type})
 			wanted.AckTimeout = max(wanted.AckTimeout, cmp.Or(step.Overrides.AckTimeout, cfg.AckTimeout))
 			wanted.Lease = max(wanted.Lease, cmp.Or(step.Overrides.Lease, cfg.Lease))
 		}
@@ -151,7 +151,7 @@ func topicsOf(cfg *config.Config) (*topology.Topology, error) {
 	if cfg.ServiceBus.Replies {
 		wanted.ReplyPrefix, wanted.ReplySubscription = cfg.ServiceBus.ReplyPrefix, cfg.ServiceBus.ReplySubscription
 	}
-	return topology.New(wanted)
+	return namespace.New(wanted)
 }
 
 // doTables creates the missing tables if it is told to, and reports the ones that a
@@ -173,9 +173,9 @@ func (n *azureNeeds) doTables(ctx context.Context, provision bool) (wrong int, e
 	if err != nil {
 		return 0, fmt.Errorf("check the tables: %w", err)
 	}
-	var findings []topology.Finding
+	var findings []namespace.Finding
 	for _, check := range checks {
-		found := topology.Finding{Entity: "table " + check.Name, Level: topology.Wrong, Missing: check.Missing}
+		found := namespace.Finding{Entity: "table " + check.Name, Level: namespace.Wrong, Missing: check.Missing}
 		switch {
 		case check.Missing:
 			found.Detail = "the table is missing"
@@ -218,7 +218,7 @@ func (n *azureNeeds) doTopics(ctx context.Context, provision bool) (wrong int, e
 		return 0, err
 	}
 	for _, fault := range faults {
-		findings = append(findings, topology.Finding{Entity: fault.Entity, Level: topology.Wrong, Detail: fault.Detail})
+		findings = append(findings, namespace.Finding{Entity: fault.Entity, Level: namespace.Wrong, Detail: fault.Detail})
 	}
 	return n.report(findings, "topics", len(n.topics.Topics)), nil
 }
@@ -231,30 +231,30 @@ var errNoAdmin = errors.New("LUCIUS_SERVICEBUS_CONNECTION is that of an emulator
 
 // inspect compares the namespace with the topics. Without the right or the address to
 // do so, it says so in a warning.
-func (n *azureNeeds) inspect(ctx context.Context) ([]topology.Finding, error) {
+func (n *azureNeeds) inspect(ctx context.Context) ([]namespace.Finding, error) {
 	err := errNoAdmin
 	if n.admin != nil {
-		var findings []topology.Finding
-		if findings, err = n.topics.Check(ctx, n.admin); !errors.Is(err, topology.ErrForbidden) {
+		var findings []namespace.Finding
+		if findings, err = n.topics.Check(ctx, n.admin); !errors.Is(err, namespace.ErrForbidden) {
 			return findings, err
 		}
 	}
-	return []topology.Finding{{
-		Entity: "the namespace", Level: topology.Warning,
+	return []namespace.Finding{{
+		Entity: "the namespace", Level: namespace.Warning,
 		Detail: "filters and settings could not be inspected (" + err.Error() + "); checked only what a server does",
 	}}, nil
 }
 
 // report prints the findings and how many entities were checked, and counts the findings
 // that lose messages or stop a server.
-func (n *azureNeeds) report(findings []topology.Finding, things string, checked int) (wrong int) {
+func (n *azureNeeds) report(findings []namespace.Finding, things string, checked int) (wrong int) {
 	for _, found := range findings {
 		line := found.String()
 		if found.Missing {
 			line += "; provision creates it"
 		}
 		fmt.Fprintln(n.out, line)
-		if found.Level == topology.Wrong {
+		if found.Level == namespace.Wrong {
 			wrong++
 		}
 	}
@@ -264,7 +264,7 @@ func (n *azureNeeds) report(findings []topology.Finding, things string, checked 
 
 // trial returns the topics that a server sends to and the subscriptions that it reads,
 // without those that are known to be missing.
-func (n *azureNeeds) trial(known []topology.Finding) servicebus.Trial {
+func (n *azureNeeds) trial(known []namespace.Finding) servicebus.Trial {
 	missing := map[string]bool{}
 	for _, found := range known {
 		missing[found.Entity] = found.Missing

@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
-	"github.com/lucius-project/lucius/pkg/servicebus/topology"
+	"github.com/lucius-project/lucius/pkg/servicebus/namespace"
 )
 
 // newManaged starts an empty namespace, and returns the variables of a server on it
@@ -78,7 +78,7 @@ func TestAzure_ChecksWithAServersCredential(t *testing.T) {
 	expectAzure(t, variables, "provision", 0)
 	hooks := fakeservicebus.Hooks{OnManage: func(string, string) int { return http.StatusUnauthorized }}
 	peer.SetHooks(hooks)
-	out := expectAzure(t, variables, "check", 0, topology.ErrForbidden.Error(), "topics: 4 checked, 0 wrong\n")
+	out := expectAzure(t, variables, "check", 0, namespace.ErrForbidden.Error(), "topics: 4 checked, 0 wrong\n")
 	if !strings.HasPrefix(out, "warning: the namespace: filters and settings could not be inspected (") {
 		t.Errorf("the check says:\n%s", out)
 	}

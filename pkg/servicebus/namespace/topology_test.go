@@ -1,4 +1,4 @@
-package topology_test
+package namespace_test
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/servicebus/topology"
+	"github.com/lucius-project/lucius/pkg/servicebus/namespace"
 )
 
 // memory is an Admin of a namespace in memory.
 type memory struct {
 	mu     sync.Mutex
 	limit  int
-	topics map[string]*topology.TopicState
+	topics map[string]*namespace.TopicState
 	err    error
 	// busy is how many changes are refused because another one is in progress.
 	busy int
@@ -29,26 +29,26 @@ type memory struct {
 
 func (m *memory) Limits(context.Context) (int, error) { return m.limit, m.err }
 
-func (m *memory) Topic(_ context.Context, name string) (*topology.TopicState, error) {
+func (m *memory) Topic(_ context.Context, name string) (*namespace.TopicState, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.topics[name], m.err
 }
 
-func (m *memory) CreateTopic(_ context.Context, topic *topology.Topic) error {
+func (m *memory) CreateTopic(_ context.Context, topic *namespace.Topic) error {
 	return m.create(func() {
-		m.topics[topic.Name] = &topology.TopicState{Active: true, Deduplicates: topic.Window > 0, Window: topic.Window}
+		m.topics[topic.Name] = &namespace.TopicState{Active: true, Deduplicates: topic.Window > 0, Window: topic.Window}
 	})
 }
 
-func (m *memory) CreateSubscription(_ context.Context, topic string, s topology.Subscription) error {
-	rule := topology.Rule{Name: "$Default", SQL: topology.Everything}
+func (m *memory) CreateSubscription(_ context.Context, topic string, s namespace.Subscription) error {
+	rule := namespace.Rule{Name: "$Default", SQL: namespace.Everything}
 	if s.Service != "" {
 		rule = takes(map[string]any{"service": s.Service})
 	}
 	return m.create(func() {
-		m.topics[topic].Subscriptions = append(m.topics[topic].Subscriptions, topology.SubscriptionState{
-			Name: s.Name, Active: true, Lock: time.Minute, Rules: []topology.Rule{rule},
+		m.topics[topic].Subscriptions = append(m.topics[topic].Subscriptions, namespace.SubscriptionState{
+			Name: s.Name, Active: true, Lock: time.Minute, Rules: []namespace.Rule{rule},
 		})
 	})
 }
@@ -61,7 +61,7 @@ func (m *memory) create(change func()) error {
 		if m.busy--; m.rival {
 			change()
 		}
-		return topology.ErrConflict
+		return namespace.ErrConflict
 	}
 	if m.err == nil {
 		change()
@@ -70,16 +70,16 @@ func (m *memory) create(change func()) error {
 }
 
 // takes is the rule of a correlation filter.
-func takes(properties map[string]any) topology.Rule {
-	return topology.Rule{Name: "rule", Properties: properties}
+func takes(properties map[string]any) namespace.Rule {
+	return namespace.Rule{Name: "rule", Properties: properties}
 }
 
 // wanted returns a topology of two lanes with replies.
-func wanted(t *testing.T) *topology.Topology {
+func wanted(t *testing.T) *namespace.Topology {
 	t.Helper()
-	top, err := topology.New(topology.Config{
+	top, err := namespace.New(namespace.Config{
 		TopicPrefix: "bus-p", Lanes: 2, ReplyPrefix: "replies-p", ReplySubscription: "lucius",
-		Directives:   []topology.Directive{{Service: "ocr", StepType: "OCR"}, {Service: "embed", StepType: "EMBED"}, {Service: "ocr", StepType: "OCR"}},
+		Directives:   []namespace.Directive{{Service: "ocr", StepType: "OCR"}, {Service: "embed", StepType: "EMBED"}, {Service: "ocr", StepType: "OCR"}},
 		MessageBytes: 200_000, AckTimeout: 30 * time.Second, Lease: 15 * time.Minute,
 	})
 	if err != nil {
@@ -96,10 +96,10 @@ var everything = []string{
 
 func TestProvision_CreatesWhatCheckReportsMissing(t *testing.T) {
 	t.Parallel()
-	bus := &memory{topics: map[string]*topology.TopicState{}, limit: 256 << 10}
+	bus := &memory{topics: map[string]*namespace.TopicState{}, limit: 256 << 10}
 	top := wanted(t)
 	findings, err := top.Check(t.Context(), bus)
-	if err != nil || len(findings) != 4 || slices.ContainsFunc(findings, func(f topology.Finding) bool { return !f.Missing }) {
+	if err != nil || len(findings) != 4 || slices.ContainsFunc(findings, func(f namespace.Finding) bool { return !f.Missing }) {
 		t.Errorf("an empty namespace: %v, %v", findings, err)
 	}
 	created, err := top.Provision(t.Context(), bus)
@@ -119,21 +119,21 @@ func TestProvision_CreatesWhatCheckReportsMissing(t *testing.T) {
 func TestProvision_RetriesWhileAnotherChangeIsUnderWay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		bus := &memory{topics: map[string]*topology.TopicState{}, busy: 5}
+		bus := &memory{topics: map[string]*namespace.TopicState{}, busy: 5}
 		created, err := wanted(t).Provision(t.Context(), bus)
 		if diff := cmp.Diff(everything, created); err != nil || diff != "" {
 			t.Errorf("created: %v (-want +got)\n%s", err, diff)
 		}
 
-		bus = &memory{topics: map[string]*topology.TopicState{}, busy: 3, rival: true}
+		bus = &memory{topics: map[string]*namespace.TopicState{}, busy: 3, rival: true}
 		created, err = wanted(t).Provision(t.Context(), bus)
 		if diff := cmp.Diff(everything[3:], created); err != nil || diff != "" {
 			t.Errorf("created beside another process: %v (-want +got)\n%s", err, diff)
 		}
 
-		bus = &memory{topics: map[string]*topology.TopicState{}, busy: 1000}
+		bus = &memory{topics: map[string]*namespace.TopicState{}, busy: 1000}
 		created, err = wanted(t).Provision(t.Context(), bus)
-		if !errors.Is(err, topology.ErrConflict) || len(created) != 0 {
+		if !errors.Is(err, namespace.ErrConflict) || len(created) != 0 {
 			t.Errorf("a change that never ends: %v, %v", created, err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -145,12 +145,12 @@ func TestProvision_RetriesWhileAnotherChangeIsUnderWay(t *testing.T) {
 }
 
 // sound returns a topic's state without fault, for a test to change.
-func sound(change func(*topology.TopicState)) topology.TopicState {
-	state := topology.TopicState{
-		Active: true, Deduplicates: true, Window: time.Hour, Subscriptions: []topology.SubscriptionState{
-			{Name: "ocr", Active: true, Lock: time.Minute, Rules: []topology.Rule{takes(map[string]any{"service": "ocr"})}},
-			{Name: "embed", Active: true, Lock: time.Minute, Rules: []topology.Rule{takes(map[string]any{"service": "embed"})}},
-			{Name: "audit", Active: true, Lock: time.Second, Rules: []topology.Rule{{Name: "none", SQL: topology.Nothing}}},
+func sound(change func(*namespace.TopicState)) namespace.TopicState {
+	state := namespace.TopicState{
+		Active: true, Deduplicates: true, Window: time.Hour, Subscriptions: []namespace.SubscriptionState{
+			{Name: "ocr", Active: true, Lock: time.Minute, Rules: []namespace.Rule{takes(map[string]any{"service": "ocr"})}},
+			{Name: "embed", Active: true, Lock: time.Minute, Rules: []namespace.Rule{takes(map[string]any{"service": "embed"})}},
+			{Name: "audit", Active: true, Lock: time.Second, Rules: []namespace.Rule{{Name: "none", SQL: namespace.Nothing}}},
 		},
 	}
 	change(&state)
@@ -160,32 +160,32 @@ func sound(change func(*topology.TopicState)) topology.TopicState {
 func TestCheck_ReportsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		change func(*topology.TopicState)
+		change func(*namespace.TopicState)
 		want   string // Empty if nothing is wrong.
 	}{
-		"nothing":  {func(*topology.TopicState) {}, ""},
-		"swallows": {func(s *topology.TopicState) { s.Subscriptions = nil }, "wrong: bus-p0: the topic has no subscription, so every message is lost"},
-		"disabled": {func(s *topology.TopicState) { s.Active = false }, "wrong: bus-p0: the topic is disabled"},
+		"nothing":  {func(*namespace.TopicState) {}, ""},
+		"swallows": {func(s *namespace.TopicState) { s.Subscriptions = nil }, "wrong: bus-p0: the topic has no subscription, so every message is lost"},
+		"disabled": {func(s *namespace.TopicState) { s.Active = false }, "wrong: bus-p0: the topic is disabled"},
 		"duplicates": {
-			func(s *topology.TopicState) { s.Deduplicates = false }, "warning: bus-p0: the topic does not detect duplicates",
+			func(s *namespace.TopicState) { s.Deduplicates = false }, "warning: bus-p0: the topic does not detect duplicates",
 		},
 		"short window": {
-			func(s *topology.TopicState) { s.Window = time.Minute },
+			func(s *namespace.TopicState) { s.Window = time.Minute },
 			"warning: bus-p0: duplicates are detected for 1m0s, but a directive may be resent for 10m0s",
 		},
 		"small messages": {
-			func(s *topology.TopicState) { s.MessageBytes = 1024 },
+			func(s *namespace.TopicState) { s.MessageBytes = 1024 },
 			"wrong: bus-p0: messages may have 1024 bytes, but directives have up to 200000: lower LUCIUS_MAX_PAYLOAD_BYTES",
 		},
 		"idle subscription": {
-			func(s *topology.TopicState) { s.Subscriptions[2].Active = false }, "warning: bus-p0/audit: the subscription is disabled",
+			func(s *namespace.TopicState) { s.Subscriptions[2].Active = false }, "warning: bus-p0/audit: the subscription is disabled",
 		},
 		"a disabled subscription of a service": {
-			func(s *topology.TopicState) { s.Subscriptions[0].Active = false },
+			func(s *namespace.TopicState) { s.Subscriptions[0].Active = false },
 			"wrong: bus-p0/ocr: the subscription is disabled, and no other takes these messages",
 		},
 		"a disabled subscription next to another": {
-			func(s *topology.TopicState) {
+			func(s *namespace.TopicState) {
 				second := s.Subscriptions[0]
 				second.Name, second.Active = "second", false
 				s.Subscriptions = append(s.Subscriptions, second)
@@ -193,46 +193,46 @@ func TestCheck_ReportsWhatIsWrong(t *testing.T) {
 			"warning: bus-p0/second: the subscription is disabled",
 		},
 		"a service without a subscription": {
-			func(s *topology.TopicState) { s.Subscriptions = s.Subscriptions[1:] },
+			func(s *namespace.TopicState) { s.Subscriptions = s.Subscriptions[1:] },
 			"wrong: bus-p0/ocr: no subscription takes the directives of service ocr (step types OCR), so each is lost silently; add a subscription",
 		},
 		"a filter that lets nothing through": {
-			func(s *topology.TopicState) { s.Subscriptions[0].Rules[0].Properties["service"] = "OCR" },
+			func(s *namespace.TopicState) { s.Subscriptions[0].Rules[0].Properties["service"] = "OCR" },
 			`wrong: bus-p0/ocr: no subscription takes the directives of service ocr (step types OCR), so each is lost silently; ` +
 				`this one has other rules (rule: service = "OCR"): add one with the correlation filter service = 'ocr'`,
 		},
 		"a filter that cannot be judged": {
-			func(s *topology.TopicState) {
-				s.Subscriptions[0].Rules = []topology.Rule{{Name: "r", SQL: "service = 'ocr' AND tenant_id = 'a'"}}
+			func(s *namespace.TopicState) {
+				s.Subscriptions[0].Rules = []namespace.Rule{{Name: "r", SQL: "service = 'ocr' AND tenant_id = 'a'"}}
 			},
 			"warning: bus-p0/ocr: only filters that take some of the directives of service ocr (step types OCR)",
 		},
 		"a filter that lets everything through": {
-			func(s *topology.TopicState) {
-				s.Subscriptions[0].Rules = append(s.Subscriptions[0].Rules, topology.Rule{Name: "$Default", SQL: topology.Everything})
+			func(s *namespace.TopicState) {
+				s.Subscriptions[0].Rules = append(s.Subscriptions[0].Rules, namespace.Rule{Name: "$Default", SQL: namespace.Everything})
 			},
 			`warning: bus-p0/ocr: it takes the directives of embed as well (rule: service = "ocr"; $Default: 1=1)`,
 		},
 		"sessions": {
-			func(s *topology.TopicState) { s.Subscriptions[0].Sessions = true },
+			func(s *namespace.TopicState) { s.Subscriptions[0].Sessions = true },
 			"wrong: bus-p0/ocr: it requires sessions, and messages here have no session id",
 		},
-		"sessions of others": {func(s *topology.TopicState) { s.Subscriptions[2].Sessions = true }, ""},
+		"sessions of others": {func(s *namespace.TopicState) { s.Subscriptions[2].Sessions = true }, ""},
 		"short locks": {
-			func(s *topology.TopicState) { s.Subscriptions[1].Lock = 10 * time.Second },
+			func(s *namespace.TopicState) { s.Subscriptions[1].Lock = 10 * time.Second },
 			"warning: bus-p0/embed: its locks last 10s, less than the ACK timeout of 30s",
 		},
 		"messages of the topic expire": {
-			func(s *topology.TopicState) { s.Messages = 20 * time.Second },
+			func(s *namespace.TopicState) { s.Messages = 20 * time.Second },
 			"wrong: bus-p0: messages expire after 20s, before the ACK timeout of 30s, so a directive that waits for its worker is lost " +
 				"with its attempt: set the default time to live to at least 30s",
 		},
 		"messages of the subscription expire": {
-			func(s *topology.TopicState) { s.Subscriptions[0].Messages = time.Second },
+			func(s *namespace.TopicState) { s.Subscriptions[0].Messages = time.Second },
 			"wrong: bus-p0/ocr: messages expire after 1s",
 		},
 		"deletes itself": {
-			func(s *topology.TopicState) { s.Subscriptions[0].Idle = time.Hour },
+			func(s *namespace.TopicState) { s.Subscriptions[0].Idle = time.Hour },
 			"warning: bus-p0/ocr: it is deleted after 1h0m0s without use",
 		},
 	} {
@@ -241,14 +241,14 @@ func TestCheck_ReportsWhatIsWrong(t *testing.T) {
 			top := wanted(t)
 			top.Topics = top.Topics[:1]
 			state := sound(test.change)
-			bus := &memory{topics: map[string]*topology.TopicState{"bus-p0": &state}, limit: 256 << 10}
+			bus := &memory{topics: map[string]*namespace.TopicState{"bus-p0": &state}, limit: 256 << 10}
 			expectFinding(t, top, bus, test.want)
 		})
 	}
 }
 
 // expectFinding checks that there is one finding, which begins so, or none.
-func expectFinding(t *testing.T, top *topology.Topology, bus topology.Admin, want string) {
+func expectFinding(t *testing.T, top *namespace.Topology, bus namespace.Admin, want string) {
 	t.Helper()
 	findings, err := top.Check(t.Context(), bus)
 	if err != nil || len(findings) != min(len(want), 1) || want != "" && !strings.HasPrefix(findings[0].String(), want) {
@@ -259,23 +259,23 @@ func expectFinding(t *testing.T, top *topology.Topology, bus topology.Admin, wan
 func TestCheck_JudgesReplyTopics(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		change func(*topology.TopicState)
+		change func(*namespace.TopicState)
 		want   string
 	}{
-		"nothing": {func(*topology.TopicState) {}, ""},
+		"nothing": {func(*namespace.TopicState) {}, ""},
 		"the subscription of another": {
-			func(s *topology.TopicState) { s.Subscriptions[0].Name = "other" }, "wrong: replies-p0/lucius: the subscription is missing",
+			func(s *namespace.TopicState) { s.Subscriptions[0].Name = "other" }, "wrong: replies-p0/lucius: the subscription is missing",
 		},
 		"disabled": {
-			func(s *topology.TopicState) { s.Subscriptions[0].Active = false }, "wrong: replies-p0/lucius: the subscription is disabled",
+			func(s *namespace.TopicState) { s.Subscriptions[0].Active = false }, "wrong: replies-p0/lucius: the subscription is disabled",
 		},
-		"sessions": {func(s *topology.TopicState) { s.Subscriptions[0].Sessions = true }, "wrong: replies-p0/lucius: it requires sessions"},
+		"sessions": {func(s *namespace.TopicState) { s.Subscriptions[0].Sessions = true }, "wrong: replies-p0/lucius: it requires sessions"},
 		"short locks": {
-			func(s *topology.TopicState) { s.Subscriptions[0].Lock = 5 * time.Second },
+			func(s *namespace.TopicState) { s.Subscriptions[0].Lock = 5 * time.Second },
 			"warning: replies-p0/lucius: its locks last 5s, too short for Lucius to renew them: set the lock duration to at least 30s",
 		},
 		"replies expire": {
-			func(s *topology.TopicState) { s.Messages = time.Minute },
+			func(s *namespace.TopicState) { s.Messages = time.Minute },
 			"warning: replies-p0: messages expire after 1m0s, before the lease of 15m0s ends",
 		},
 	} {
@@ -283,11 +283,11 @@ func TestCheck_JudgesReplyTopics(t *testing.T) {
 			t.Parallel()
 			top := wanted(t)
 			top.Topics = top.Topics[2:3]
-			state := topology.TopicState{Active: true, Subscriptions: []topology.SubscriptionState{{
-				Name: "lucius", Active: true, Lock: time.Minute, Rules: []topology.Rule{{Name: "$Default", SQL: topology.Everything}},
+			state := namespace.TopicState{Active: true, Subscriptions: []namespace.SubscriptionState{{
+				Name: "lucius", Active: true, Lock: time.Minute, Rules: []namespace.Rule{{Name: "$Default", SQL: namespace.Everything}},
 			}}}
 			test.change(&state)
-			expectFinding(t, top, &memory{topics: map[string]*topology.TopicState{"replies-p0": &state}}, test.want)
+			expectFinding(t, top, &memory{topics: map[string]*namespace.TopicState{"replies-p0": &state}}, test.want)
 		})
 	}
 }
@@ -297,12 +297,12 @@ func TestCheck_JudgesReplyTopics(t *testing.T) {
 func TestFiltersOfSubscriptions(t *testing.T) {
 	t.Parallel()
 	const lost, unsure = "wrong: bus-p0/ocr: no subscription takes", "warning: bus-p0/ocr: only filters that take some"
-	sql := func(expression string) topology.Rule { return topology.Rule{Name: "r", SQL: expression} }
-	system := func(name, value string) topology.Rule {
-		return topology.Rule{Name: "r", System: map[string]string{name: value}}
+	sql := func(expression string) namespace.Rule { return namespace.Rule{Name: "r", SQL: expression} }
+	system := func(name, value string) namespace.Rule {
+		return namespace.Rule{Name: "r", System: map[string]string{name: value}}
 	}
 	for name, test := range map[string]struct {
-		rule topology.Rule
+		rule namespace.Rule
 		want string
 	}{
 		"service":                          {takes(map[string]any{"service": "ocr"}), ""},
@@ -313,7 +313,7 @@ func TestFiltersOfSubscriptions(t *testing.T) {
 		"a number":                         {takes(map[string]any{"service": 1}), lost},
 		"subject":                          {system("Subject", "OCR"), ""},
 		"another subject":                  {system("Subject", "ocr"), lost},
-		"content type":                     {topology.Rule{Properties: map[string]any{"service": "ocr"}, System: map[string]string{"ContentType": "application/json"}}, ""},
+		"content type":                     {namespace.Rule{Properties: map[string]any{"service": "ocr"}, System: map[string]string{"ContentType": "application/json"}}, ""},
 		"one command":                      {system("CorrelationID", "c1"), unsure},
 		"a session":                        {system("SessionID", "s1"), lost},
 		"sql nothing":                      {sql("1 = 0"), lost},
@@ -328,10 +328,10 @@ func TestFiltersOfSubscriptions(t *testing.T) {
 			t.Parallel()
 			top := wanted(t)
 			top.Topics = top.Topics[:1]
-			state := sound(func(s *topology.TopicState) {
-				s.Subscriptions[0].Rules, s.Subscriptions[0].Lock = []topology.Rule{test.rule}, 0
+			state := sound(func(s *namespace.TopicState) {
+				s.Subscriptions[0].Rules, s.Subscriptions[0].Lock = []namespace.Rule{test.rule}, 0
 			})
-			expectFinding(t, top, &memory{topics: map[string]*topology.TopicState{"bus-p0": &state}}, test.want)
+			expectFinding(t, top, &memory{topics: map[string]*namespace.TopicState{"bus-p0": &state}}, test.want)
 		})
 	}
 }
@@ -340,12 +340,12 @@ func TestFiltersOfSubscriptions(t *testing.T) {
 // directives is enough.
 func TestProvision_LeavesWhatIsTakenAlone(t *testing.T) {
 	t.Parallel()
-	state := sound(func(s *topology.TopicState) {
-		s.Subscriptions = []topology.SubscriptionState{
-			{Name: "all-of-them", Active: true, Lock: time.Minute, Rules: []topology.Rule{takes(map[string]any{"service": "ocr"})}},
+	state := sound(func(s *namespace.TopicState) {
+		s.Subscriptions = []namespace.SubscriptionState{
+			{Name: "all-of-them", Active: true, Lock: time.Minute, Rules: []namespace.Rule{takes(map[string]any{"service": "ocr"})}},
 		}
 	})
-	bus := &memory{topics: map[string]*topology.TopicState{"bus-p0": &state}}
+	bus := &memory{topics: map[string]*namespace.TopicState{"bus-p0": &state}}
 	top := wanted(t)
 	top.Topics = top.Topics[:1]
 	created, err := top.Provision(t.Context(), bus)
@@ -357,14 +357,14 @@ func TestProvision_LeavesWhatIsTakenAlone(t *testing.T) {
 
 func TestNew_RejectsNamesThatServiceBusWouldRefuse(t *testing.T) {
 	t.Parallel()
-	for want, cfg := range map[string]topology.Config{
+	for want, cfg := range map[string]namespace.Config{
 		"Lanes is 0":                  {TopicPrefix: "p"},
-		`service "o/c"`:               {TopicPrefix: "p", Lanes: 1, Directives: []topology.Directive{{Service: "o/c"}}},
+		`service "o/c"`:               {TopicPrefix: "p", Lanes: 1, Directives: []namespace.Directive{{Service: "o/c"}}},
 		`cannot be the name of a top`: {TopicPrefix: "p/", Lanes: 1},
 		`cannot be the name of a sub`: {TopicPrefix: "p", Lanes: 1, ReplyPrefix: "r", ReplySubscription: ""},
 		`for directives and for rep`:  {TopicPrefix: "p", Lanes: 1, ReplyPrefix: "p", ReplySubscription: "s"},
 	} {
-		if _, err := topology.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := namespace.New(cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %q", cfg, err, want)
 		}
 	}
@@ -372,12 +372,12 @@ func TestNew_RejectsNamesThatServiceBusWouldRefuse(t *testing.T) {
 
 func TestNamespaceErrorsNameTheTopic(t *testing.T) {
 	t.Parallel()
-	bus := &memory{topics: map[string]*topology.TopicState{}, err: topology.ErrForbidden}
-	if _, err := wanted(t).Check(t.Context(), bus); !errors.Is(err, topology.ErrForbidden) {
+	bus := &memory{topics: map[string]*namespace.TopicState{}, err: namespace.ErrForbidden}
+	if _, err := wanted(t).Check(t.Context(), bus); !errors.Is(err, namespace.ErrForbidden) {
 		t.Errorf("check: %v", err)
 	}
 	_, err := wanted(t).Provision(t.Context(), bus)
-	if !errors.Is(err, topology.ErrForbidden) || !strings.Contains(err.Error(), "bus-p0") {
+	if !errors.Is(err, namespace.ErrForbidden) || !strings.Contains(err.Error(), "bus-p0") {
 		t.Errorf("provision: %v", err)
 	}
 }

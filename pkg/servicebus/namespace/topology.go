@@ -1,4 +1,4 @@
-// Package topology defines which topics and subscriptions a namespace of Service
+// Package namespace defines which topics and subscriptions a namespace of Service
 // Bus must have, checks them, and creates missing ones.
 //
 //	global-bus-p0 … p15              one for each lane: directives
@@ -10,7 +10,7 @@
 // the filters of the subscriptions with the directives of the protocols.
 //
 // Source: Option B spec, 9 and 10.
-package topology
+package namespace
 
 import (
 	"cmp"

@@ -1,4 +1,4 @@
-package topology
+package namespace
 
 import (
 	"encoding/json"

@@ -1,4 +1,4 @@
-package topology_test
+package namespace_test
 
 import (
 	"encoding/json"
@@ -8,15 +8,15 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/servicebus/topology"
+	"github.com/lucius-project/lucius/pkg/servicebus/namespace"
 )
 
 // The configuration as Microsoft documents it, field by field.
 func TestEmulatorConfig_IsWhatTheEmulatorReads(t *testing.T) {
 	t.Parallel()
-	top, err := topology.New(topology.Config{
+	top, err := namespace.New(namespace.Config{
 		TopicPrefix: "bus-p", Lanes: 1, ReplyPrefix: "replies-p", ReplySubscription: "lucius",
-		Directives: []topology.Directive{{Service: "ocr", StepType: "OCR"}},
+		Directives: []namespace.Directive{{Service: "ocr", StepType: "OCR"}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -52,13 +52,13 @@ func decode(t *testing.T, text string) (v any) {
 
 func TestEmulatorConfig_NamesTheLimitThatIsExceeded(t *testing.T) {
 	t.Parallel()
-	services := func(n int) (directives []topology.Directive) {
+	services := func(n int) (directives []namespace.Directive) {
 		for i := range n {
-			directives = append(directives, topology.Directive{Service: fmt.Sprint("s", i)})
+			directives = append(directives, namespace.Directive{Service: fmt.Sprint("s", i)})
 		}
 		return directives
 	}
-	for want, cfg := range map[string]topology.Config{
+	for want, cfg := range map[string]namespace.Config{
 		"":                               {Lanes: 25, ReplyPrefix: "r", ReplySubscription: "s", Directives: services(50), MessageBytes: 256 << 10},
 		"room for 50 topics":             {Lanes: 26, ReplyPrefix: "r", ReplySubscription: "s", Directives: services(1)},
 		"room for 50 subscriptions":      {Lanes: 1, Directives: services(51)},
@@ -66,7 +66,7 @@ func TestEmulatorConfig_NamesTheLimitThatIsExceeded(t *testing.T) {
 		"lower LUCIUS_MAX_PAYLOAD_BYTES": {Lanes: 1, Directives: services(1), MessageBytes: 300_000},
 	} {
 		cfg.TopicPrefix = "p"
-		top, err := topology.New(cfg)
+		top, err := namespace.New(cfg)
 		if err != nil {
 			t.Fatal(err)
 		}

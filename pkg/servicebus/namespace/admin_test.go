@@ -1,4 +1,4 @@
-package topology_test
+package namespace_test
 
 import (
 	"errors"
@@ -10,12 +10,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
-	"github.com/lucius-project/lucius/pkg/servicebus/topology"
+	"github.com/lucius-project/lucius/pkg/servicebus/namespace"
 )
 
 // managed is a namespace with its management side.
 type managed struct {
-	topology.Admin
+	namespace.Admin
 	peer    *fakeservicebus.Server
 	address string // of its management interface
 }
@@ -32,7 +32,7 @@ func newManaged(t *testing.T, cfg fakeservicebus.Config) managed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bus, err := topology.Open(topology.NamespaceOptions{Connection: connection})
+	bus, err := namespace.Open(namespace.NamespaceOptions{Connection: connection})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,11 +69,11 @@ func TestNamespace_OverItsRESTInterface(t *testing.T) {
 	if err != nil || len(created) != 10 {
 		t.Fatalf("created %v, %v", created, err)
 	}
-	want := &topology.TopicState{Active: true, Deduplicates: true, Window: 10 * time.Minute}
+	want := &namespace.TopicState{Active: true, Deduplicates: true, Window: 10 * time.Minute}
 	for _, service := range []string{"embed", "ocr"} {
-		want.Subscriptions = append(want.Subscriptions, topology.SubscriptionState{
+		want.Subscriptions = append(want.Subscriptions, namespace.SubscriptionState{
 			Name: service, Active: true, Lock: time.Minute,
-			Rules: []topology.Rule{{Name: "service", Properties: map[string]any{"service": service}, System: map[string]string{}}},
+			Rules: []namespace.Rule{{Name: "service", Properties: map[string]any{"service": service}, System: map[string]string{}}},
 		})
 	}
 	state, err := bus.Topic(t.Context(), "bus-p1")
@@ -115,16 +115,16 @@ func TestNamespace_ReadsSettingsAndRules(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := map[string]topology.Rule{}
+	rules := map[string]namespace.Rule{}
 	for _, r := range state.Subscriptions[0].Rules {
 		rules[r.Name] = r
 	}
 	state.Subscriptions[0].Rules = nil
 	day, forever := 24*time.Hour, time.Duration(1<<63-1)
-	if diff := cmp.Diff(&topology.TopicState{
-		MessageBytes: 1 << 20, Lifetime: topology.Lifetime{Messages: 20 * time.Second, Idle: day},
-		Subscriptions: []topology.SubscriptionState{{
-			Name: "s", Sessions: true, Lock: 5 * time.Second, Lifetime: topology.Lifetime{Messages: forever, Idle: 5 * time.Minute},
+	if diff := cmp.Diff(&namespace.TopicState{
+		MessageBytes: 1 << 20, Lifetime: namespace.Lifetime{Messages: 20 * time.Second, Idle: day},
+		Subscriptions: []namespace.SubscriptionState{{
+			Name: "s", Sessions: true, Lock: 5 * time.Second, Lifetime: namespace.Lifetime{Messages: forever, Idle: 5 * time.Minute},
 		}},
 	}, state); diff != "" {
 		t.Errorf("-want +got\n%s", diff)
@@ -146,21 +146,21 @@ func TestNamespace_ReportsRefusals(t *testing.T) {
 		bus.peer.SetHooks(fakeservicebus.Hooks{OnManage: func(string, string) int { return status }})
 	}
 	answer(http.StatusUnauthorized)
-	if _, err := bus.Limits(t.Context()); !errors.Is(err, topology.ErrForbidden) {
+	if _, err := bus.Limits(t.Context()); !errors.Is(err, namespace.ErrForbidden) {
 		t.Errorf("without the right: %v", err)
 	}
 	answer(http.StatusNotFound)
-	if err := bus.CreateTopic(t.Context(), &topology.Topic{Name: "t"}); err == nil || !strings.Contains(err.Error(), "404 Not Found") {
+	if err := bus.CreateTopic(t.Context(), &namespace.Topic{Name: "t"}); err == nil || !strings.Contains(err.Error(), "404 Not Found") {
 		t.Errorf("another refusal: %v", err)
 	}
 	if limit, err := bus.Limits(t.Context()); err != nil || limit != 256<<10 {
 		t.Errorf("an emulator that knows nothing of its tier: %d, %v", limit, err)
 	}
 	answer(http.StatusConflict)
-	if err := bus.CreateTopic(t.Context(), &topology.Topic{Name: "t"}); !errors.Is(err, topology.ErrConflict) {
+	if err := bus.CreateTopic(t.Context(), &namespace.Topic{Name: "t"}); !errors.Is(err, namespace.ErrConflict) {
 		t.Errorf("a conflict: %v", err)
 	}
-	if _, err := topology.Open(topology.NamespaceOptions{Connection: "SharedAccessKey=secret"}); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := namespace.Open(namespace.NamespaceOptions{Connection: "SharedAccessKey=secret"}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a bad connection string: %v", err)
 	}
 }
@@ -173,7 +173,7 @@ func TestEmulator_IsToldByItsConnectionString(t *testing.T) {
 		"Endpoint=sb://ns/;SharedAccessKey=a=;UseDevelopmentEmulator=false;": false,
 		"Endpoint=sb://ns/;SharedAccessKey=a=":                               false,
 	} {
-		if topology.Emulator(connection) != want {
+		if namespace.Emulator(connection) != want {
 			t.Errorf("%s: %t", connection, !want)
 		}
 	}
