@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // answeredAccept checks the answer to a command.

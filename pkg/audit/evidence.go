@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // Tables are the names of the tables.

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // columns reads the columns of a row by their names.

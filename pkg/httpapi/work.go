@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/workqueue"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // ClaimWork is POST /v1/work:claim. The caller gets only items that its roles cover.

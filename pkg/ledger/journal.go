@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 // HistoryEntry is one entry of a job's history.

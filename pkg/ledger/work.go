@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 

@@ -12,8 +12,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/workqueue"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 	"github.com/lucius-project/lucius/pkg/workqueue/queuetest"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/workqueue"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
 )
 
 func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {

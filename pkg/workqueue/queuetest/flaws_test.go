@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // flaws says what is broken about a queue; the zero value is a correct queue. Its methods

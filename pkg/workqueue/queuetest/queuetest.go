@@ -30,7 +30,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // Queue is a work queue under test. All methods may be called concurrently.

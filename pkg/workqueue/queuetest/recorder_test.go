@@ -7,7 +7,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // recorder is a test that records its failures instead of failing.

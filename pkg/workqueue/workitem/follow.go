@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // Ask is the verb of the queue that caused a change. The zero value stands for any

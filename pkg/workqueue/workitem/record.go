@@ -40,7 +40,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // Record is what the pull queue stores of a work item beyond its step. It is a

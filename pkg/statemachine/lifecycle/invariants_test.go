@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // required is the source's list of invariants: the fields that must be present; the others

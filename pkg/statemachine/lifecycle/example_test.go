@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/workqueue/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // The life of an item whose first worker is lost.
