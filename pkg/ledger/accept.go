@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
 // ErrIdempotencyMismatch is returned for a command whose idempotency key belongs to

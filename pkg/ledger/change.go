@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
 // Result is the result of applying an event to a job.

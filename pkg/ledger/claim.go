@@ -12,8 +12,8 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
 // Claim is a worker's claim of items.

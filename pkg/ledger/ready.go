@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
 // WorkKind is what workers choose work by. Each kind has separate partitions in the

@@ -10,8 +10,8 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
 // head is the part of the Job row that names the job's rows in other partitions.

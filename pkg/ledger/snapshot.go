@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
 )
 
 // ErrJobNotFound is returned for a job that does not exist or belongs to another

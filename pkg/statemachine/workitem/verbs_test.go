@@ -10,7 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 )
 
 // short formats the moves of one change: each event with its actor.

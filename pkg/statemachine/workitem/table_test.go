@@ -6,7 +6,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 )
 
 // facts are the input of the table: a step, its outbox row, the record of its attempt (nil

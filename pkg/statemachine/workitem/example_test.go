@@ -6,7 +6,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 )
 
 // The work item follows each decision of the state machine, and the caller writes both in

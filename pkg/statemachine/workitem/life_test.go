@@ -11,7 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 )
 
 // life is a job that gets any events, in any order, from the queue, callbacks, the relay

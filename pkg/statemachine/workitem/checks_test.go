@@ -8,7 +8,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/workqueue/workitem"
+	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 )
 
 // knowledge is what the checks remember of a job from change to change.
