@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
 // The process ends within a second of the illegal transition, on the clock of the process.

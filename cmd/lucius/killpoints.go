@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 

@@ -5,7 +5,7 @@ package main
 import (
 	"net/http"
 
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
 // program is a running command line.

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
 // taken has every way to lose a lease, and what may happen to the seq

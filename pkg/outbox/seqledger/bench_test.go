@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
 // BenchmarkLife measures the whole life of a seq, with a heartbeat: five calls.

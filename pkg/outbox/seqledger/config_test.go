@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
 func TestConfigNamesTheBadField(t *testing.T) {

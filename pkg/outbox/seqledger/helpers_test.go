@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
 const leaseDuration = 10 * time.Second

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
 // A row's first owner is too slow, and a second one finishes it. In production

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
 // crowd is a small relay: workers that are sometimes too slow, calls of

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/seqledger"
+	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
 func TestTheFactsAreLogged(t *testing.T) {
