@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/background"
-	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 )
 
 // bus is the bus with its circuits and known outages.

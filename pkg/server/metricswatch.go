@@ -3,9 +3,9 @@ package server
 import (
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/breaker"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 )
 
 // watch registers the metrics that are read from the server's parts.

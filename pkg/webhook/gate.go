@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 )
 
 // minSpacing is the least time between two turns.

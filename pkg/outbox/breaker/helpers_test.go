@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 )
 
 var t0 = time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 )
 
 func TestAClosedCircuitAdmitsEverything(t *testing.T) {

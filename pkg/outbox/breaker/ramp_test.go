@@ -3,7 +3,7 @@ package breaker_test
 import (
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 )
 
 // TestTheBacklogDrainsAlongARamp repeatedly asks for too many rows after the

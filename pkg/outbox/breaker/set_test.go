@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/breaker"
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 )
 
 func TestTheBusIsAboveAll(t *testing.T) {
