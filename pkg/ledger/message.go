@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/text/message"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
 )
 
 // errNotLoaded is returned for every reference of a schema to another document.

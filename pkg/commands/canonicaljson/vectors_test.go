@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
 )
 
 // vectorFile is testdata/canonicaljson/vectors.json.

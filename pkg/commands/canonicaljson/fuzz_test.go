@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
 )
 
 // Any text is either refused with a pointer, or has a canonical form that is

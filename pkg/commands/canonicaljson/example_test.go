@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
 )
 
 func Example() {

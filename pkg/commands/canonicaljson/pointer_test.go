@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
 )
 
 // The document and the pointers of RFC 6901, section 5, with some white space.
