@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/commands/protocol"
 )
 
 // In an empty folder, two commands show a job that runs to its end. Nothing is edited.

@@ -25,8 +25,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/inbox"
-	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/commands/protocol"
 )
 
 // into returns the setter of a field. The parser's error continues "LUCIUS_… is …,".

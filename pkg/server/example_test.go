@@ -10,8 +10,8 @@ import (
 	"testing/fstest"
 
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/protocol"
 	"github.com/lucius-project/lucius/pkg/server"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	lucius "github.com/lucius-project/lucius/sdk/go"

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/protocol"
+	"github.com/lucius-project/lucius/pkg/commands/protocol"
 )
 
 // Each folder of testdata/refused holds files that are refused together, and in want.txt
