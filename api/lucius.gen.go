@@ -15,7 +15,7 @@ import (
 	"strings"
 
 	"github.com/gorilla/mux"
-	"github.com/lucius-project/lucius/pkg/problem"
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/oapi-codegen/runtime"
 )
 
@@ -3274,7 +3274,7 @@ type Problem struct {
 // ProblemCode The stable code. Codes may be added.
 //
 // Example: invalid_envelope
-type ProblemCode = problem.Code
+type ProblemCode = apierror.Code
 
 // Progress The attempt's progress, from its latest heartbeat that reported any. It is shown on the
 // step while the attempt runs; no decision uses it.
@@ -4178,7 +4178,7 @@ type StuckList struct {
 }
 
 // Violation One violation in a request.
-type Violation = problem.Violation
+type Violation = apierror.Violation
 
 // Waiting What a live job waits for.
 //

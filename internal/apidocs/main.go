@@ -5,7 +5,7 @@
 //	api/openapi.yaml ──► document ──┐
 //	pkg/auth          ──► rules  ───┼─► page.html.tmpl ──► api/docs.gen.html
 //	pkg/apierror       ──► codes  ───┘
-package apidocsmain
+package main
 
 import (
 	"bytes"

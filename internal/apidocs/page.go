@@ -1,4 +1,4 @@
-package apidocsmain
+package main
 
 import (
 	_ "embed"

@@ -26,8 +26,8 @@ type Check struct {
 	Todo string `json:"todo,omitempty"`
 }
 
-// diagnosis is the output of lucius doctor.
-type diagnosis struct {
+// checkup is the output of lucius doctor.
+type checkup struct {
 	OK     bool    `json:"ok"`
 	Checks []Check `json:"checks"`
 }
@@ -55,7 +55,7 @@ func (t *tool) doctor() *cobra.Command {
 				faults++
 			}
 		}
-		if err := show(s, diagnosis{faults == 0, checks}, showDiagnosis); err != nil || faults == 0 {
+		if err := show(s, checkup{faults == 0, checks}, showCheckup); err != nil || faults == 0 {
 			return err
 		}
 		return &Error{Code: ExitFailed, Err: errors.New(diagnosis.Count(faults, "check") + " failed")}
@@ -67,8 +67,8 @@ func (t *tool) doctor() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// showDiagnosis writes a line for each check, and how to fix failures.
-func showDiagnosis(p *page, all diagnosis) {
+// showCheckup writes a line for each check, and how to fix failures.
+func showCheckup(p *page, all checkup) {
 	widest := 0
 	for _, check := range all.Checks {
 		widest = max(widest, width(check.Name))
