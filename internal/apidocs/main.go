@@ -1,10 +1,10 @@
-// Command apipage makes the page that people read the contract on: one HTML file
+// Command apidocs makes the page that people read the contract on: one HTML file
 // of the OpenAPI document and of the policy of package auth, which needs no
 // network, no script and no other file. go generate runs it.
 //
 //	api/openapi.yaml ──► document ──┐
 //	pkg/auth          ──► rules  ───┼─► page.html.tmpl ──► api/docs.gen.html
-//	pkg/apierror       ──► codes  ───┘
+//	pkg/apierror      ──► codes  ───┘
 package main
 
 import (
@@ -19,7 +19,7 @@ func main() {
 	to := flag.String("o", "docs.gen.html", "the page")
 	flag.Parse()
 	if err := run(*from, *to); err != nil {
-		fmt.Fprintln(os.Stderr, "apipage:", err)
+		fmt.Fprintln(os.Stderr, "apidocs:", err)
 		os.Exit(1)
 	}
 }

@@ -4,7 +4,7 @@
 //	                            │ server │ ◀──claim, complete── embed
 //	bars or lines ◀───states─── └────────┘ ◀──claim, complete── index ──▶ files
 //
-// It runs the three services of package docpipeline as workers that pull over
+// It runs the three services of package samplepipeline as workers that pull over
 // HTTP, submits a command for each document, shows the progress of the jobs, and
 // searches the resulting index. Only the server is a separate process.
 //

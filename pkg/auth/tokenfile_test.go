@@ -157,7 +157,7 @@ func mistakes(t *testing.T, err error, dir string) []string {
 	var lines []string
 	for _, one := range joined.Unwrap() {
 		if _, ok := errors.AsType[*strictyaml.Error](one); !ok {
-			t.Errorf("%v is not a configfile.Error", one)
+			t.Errorf("%v is not a strictyaml.Error", one)
 		}
 		lines = append(lines, strings.TrimPrefix(one.Error(), dir+string(filepath.Separator)))
 	}

@@ -57,7 +57,7 @@ const Channel = "lucius_inbox"
 
 const (
 	// maxConnections allows one connection for taking commands, and two for operators and
-	// upkeep.
+	// background.
 	maxConnections = 3
 	// maxTakenBytes bounds the text of the commands that are taken at once. The last one
 	// may exceed it.
