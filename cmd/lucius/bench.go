@@ -24,12 +24,14 @@ import (
 func (p *program) bench() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bench", GroupID: cli.GroupServer, Short: "Measure jobs per second on this machine", Args: cli.Takes(0, 0),
-		Example: "  lucius bench\n  lucius bench --load closed --duration 20s -o json",
+		Example: `  lucius bench
+  lucius bench --load "one step" --duration 20s -o json
+  lucius bench --load "one step" --load retention`,
 	}
 	options := bench.Options{Start: p.startServer, DiskBytes: diskBytes, Progress: p.Stderr}
 	flags := cmd.Flags()
 	flags.StringArrayVar(&options.Loads, "load", nil,
-		"one load to measure, repeatable: "+strings.Join(bench.Loads(), ", ")+"; default is all")
+		"one load to measure, repeatable: "+strings.Join(append(bench.Loads(), bench.Retention), ", ")+"; default is all but the last")
 	flags.IntVar(&options.Submitters, "submitters", 64, "number of clients, and so of jobs in flight in a closed loop")
 	flags.IntVar(&options.Pullers, "pullers", 4, "number of claims that wait for work in parallel")
 	flags.IntVar(&options.PayloadBytes, "payload-bytes", 256, "size of a command's payload")
@@ -38,6 +40,8 @@ func (p *program) bench() *cobra.Command {
 	flags.IntVar(&options.Live, "live", 200, "jobs of the prefilled server with a running step")
 	flags.IntVar(&options.Waiting, "waiting", 2000, "jobs of the prefilled server that wait for a service without a worker")
 	flags.DurationVar(&options.Duration, "duration", 5*time.Second, "how long each row is measured")
+	flags.DurationVar(&options.RetentionDuration, "retention-duration", 20*time.Minute,
+		"how long the load retention is measured, on a server that keeps ended jobs for 20s")
 	flags.DurationVar(&options.WarmUp, "warm-up", time.Second, "how long each load runs before it is measured")
 	flags.StringVar(&options.Dir, "dir", "", "folder on the disk to measure; default is a temporary one")
 	output := flags.StringP("output", "o", "text", "text or json")
@@ -73,13 +77,18 @@ func (p *program) runBench(ctx context.Context, options bench.Options, output st
 }
 
 // startServer starts this program as a server on the folders.
-func (p *program) startServer(ctx context.Context, dataDir, protocolsDir string) (bench.Server, error) {
+func (p *program) startServer(ctx context.Context, dataDir, protocolsDir string, retention time.Duration) (bench.Server, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return bench.Server{}, fmt.Errorf("find this program: %w", err)
 	}
-	server := exec.CommandContext(context.WithoutCancel(ctx), self, "serve", //nolint:gosec // It is this program.
-		"--listen-addr", "127.0.0.1:0", "--data-dir", dataDir, "--protocols-dir", protocolsDir, "--log-level", "warn")
+	args := []string{
+		"serve", "--listen-addr", "127.0.0.1:0", "--data-dir", dataDir, "--protocols-dir", protocolsDir, "--log-level", "warn",
+	}
+	if retention > 0 {
+		args = append(args, "--retention", retention.String(), "--idempotency-ttl", "0")
+	}
+	server := exec.CommandContext(context.WithoutCancel(ctx), self, args...) //nolint:gosec // It is this program.
 	server.Stderr = p.Stderr
 	out, err := server.StdoutPipe()
 	if err == nil {

@@ -18,6 +18,9 @@
 //     and each job is timed from when its command was due. A closed loop would not send
 //     while the server stalls, and so would miss most of a stall.
 //   - batches ([Batch]): POST /v1/commands:batch with 100 commands, which no worker takes.
+//   - retention ([Retention], only by name and on an empty server): the closed loop of one step
+//     on a server that keeps ended jobs for 20 seconds. It takes long, because it shows whether
+//     the store stops growing.
 //
 // A job has ended when the server has answered the completion of its last step, because
 // that answer follows the commit that makes the job SUCCEEDED. Taking the time there is
@@ -52,13 +55,16 @@ type Server struct {
 	URL string
 	// Stop shuts the server down, and returns once it has released its data directory.
 	Stop func() error
+
+	dataDir string
 }
 
 // Options configures a measurement.
 type Options struct {
 	// Start starts a server with the data directory, which does not exist yet, and the
-	// protocols directory. Required.
-	Start func(ctx context.Context, dataDir, protocolsDir string) (Server, error)
+	// protocols directory. It keeps ended jobs and their keys for the retention, or if that is
+	// 0, as long as a server does by default. Required.
+	Start func(ctx context.Context, dataDir, protocolsDir string, retention time.Duration) (Server, error)
 	// DiskBytes returns how many bytes the current rows take in the data directory of a
 	// stopped server. Required.
 	DiskBytes func(ctx context.Context, dataDir string) (int64, error)
@@ -84,8 +90,10 @@ type Options struct {
 	// have succeeded, jobs with a step that a worker holds, and jobs of a service without a
 	// worker. Optional. If all are 0, no prefilled server is measured.
 	Finished, Live, Waiting int
-	// Duration is how long each load is measured. Optional. Defaults to 5s.
+	// Duration is how long each load is measured, except [Retention]. Optional. Defaults to 5s.
 	Duration time.Duration
+	// RetentionDuration is how long [Retention] is measured. Optional. Defaults to 20m.
+	RetentionDuration time.Duration
 	// WarmUp is how long each load runs before that. Optional. Defaults to 1s.
 	WarmUp time.Duration
 	// Drain bounds the time for the last jobs to end after a run. Optional. Defaults to
@@ -130,14 +138,16 @@ func (o *Options) validate() error {
 		return errors.New("Dir is required")
 	case o.Duration <= 0:
 		return fmt.Errorf("Duration is %s: it must be positive", o.Duration)
+	case o.RetentionDuration <= 0:
+		return fmt.Errorf("RetentionDuration is %s: it must be positive", o.RetentionDuration)
 	case o.WarmUp < 0:
 		return fmt.Errorf("WarmUp is %s: it must not be negative", o.WarmUp)
 	case o.Drain <= 0:
 		return fmt.Errorf("Drain is %s: it must be positive", o.Drain)
 	}
 	for _, name := range o.Loads {
-		if !slices.Contains(Loads(), name) {
-			return fmt.Errorf("Loads has %q: the loads are %s", name, strings.Join(Loads(), ", "))
+		if loadNamed(name) == nil {
+			return fmt.Errorf("Loads has %q: the loads are %s, %s", name, strings.Join(Loads(), ", "), Retention)
 		}
 	}
 	return nil
@@ -153,6 +163,7 @@ func (o *Options) setDefaults() {
 	o.PayloadBytes = cmp.Or(o.PayloadBytes, 256)
 	o.Rate = cmp.Or(o.Rate, 50)
 	o.Duration = cmp.Or(o.Duration, 5*time.Second)
+	o.RetentionDuration = cmp.Or(o.RetentionDuration, 20*time.Minute)
 	o.WarmUp = cmp.Or(o.WarmUp, time.Second)
 	o.Drain = cmp.Or(o.Drain, 30*time.Second)
 	o.Progress = cmp.Or(o.Progress, io.Discard)
@@ -171,7 +182,7 @@ type bench struct {
 }
 
 // Measure measures the machine and the server. It takes WarmUp and Duration for each
-// ceiling and each load, at most Drain for each load, and the time to create the jobs of
+// ceiling and each load (RetentionDuration for [Retention]), at most Drain for each load, and the time to create the jobs of
 // the prefilled server.
 //
 // It ends at the first failed request; a [*StatusError] holds the server's response. It
@@ -197,7 +208,7 @@ func Measure(ctx context.Context, options Options) (*Report, error) {
 		}
 		report.Rows = append(report.Rows, row)
 	}
-	if options.Finished+options.Live+options.Waiting > 0 {
+	if options.Finished+options.Live+options.Waiting > 0 && len(b.prefillable()) > 0 {
 		rows, err := b.onPrefilled(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("bench: prefilled: %w", err)
@@ -210,14 +221,14 @@ func Measure(ctx context.Context, options Options) (*Report, error) {
 
 // onEmpty measures a load on a new server, and the disk space of its jobs.
 func (b *bench) onEmpty(ctx context.Context, load *load) (row Row, err error) {
-	err = b.withServer(ctx, func(server Server, dataDir string) error {
+	err = b.withServer(ctx, load.retention, func(server Server) error {
 		run, err := b.run(ctx, server, load, Empty)
 		if err == nil {
 			err = server.Stop()
 		}
-		if err == nil && load.work != nil {
+		if err == nil && load.work != nil && load.retention == 0 {
 			var bytes int64
-			bytes, err = b.options.DiskBytes(ctx, dataDir)
+			bytes, err = b.options.DiskBytes(ctx, server.dataDir)
 			run.row.DiskBytes = float64(bytes) / float64(run.all.Load())
 		}
 		row = run.row
@@ -226,13 +237,18 @@ func (b *bench) onEmpty(ctx context.Context, load *load) (row Row, err error) {
 	return row, err
 }
 
-// onPrefilled measures all loads on one server that holds many jobs.
+// prefillable returns the names of the loads that are also measured on a prefilled server.
+func (b *bench) prefillable() []string {
+	return slices.DeleteFunc(slices.Clone(b.options.Loads), func(name string) bool { return name == Retention })
+}
+
+// onPrefilled measures these loads on one server that holds many jobs.
 func (b *bench) onPrefilled(ctx context.Context) (rows []Row, err error) {
-	err = b.withServer(ctx, func(server Server, _ string) error {
+	err = b.withServer(ctx, 0, func(server Server) error {
 		if err := b.prefill(ctx, server); err != nil {
 			return err
 		}
-		for _, name := range b.options.Loads {
+		for _, name := range b.prefillable() {
 			run, err := b.run(ctx, server, loadNamed(name), Prefilled)
 			if err != nil {
 				return fmt.Errorf("%s: %w", name, err)
@@ -246,7 +262,7 @@ func (b *bench) onPrefilled(ctx context.Context) (rows []Row, err error) {
 
 // withServer calls use with a server on a new folder. Afterwards it stops the server, unless
 // use has, and removes the folder.
-func (b *bench) withServer(ctx context.Context, use func(server Server, dataDir string) error) (err error) {
+func (b *bench) withServer(ctx context.Context, retention time.Duration, use func(server Server) error) (err error) {
 	dir, err := os.MkdirTemp(b.options.Dir, "server-")
 	if err != nil {
 		return fmt.Errorf("create a folder: %w", err)
@@ -256,10 +272,11 @@ func (b *bench) withServer(ctx context.Context, use func(server Server, dataDir 
 	if err := writeProtocols(protocols); err != nil {
 		return err
 	}
-	server, err := b.options.Start(ctx, data, protocols)
+	server, err := b.options.Start(ctx, data, protocols, retention)
 	if err != nil {
 		return err
 	}
+	server.dataDir = data
 	stop, stopped := server.Stop, false
 	server.Stop = func() error {
 		stopped = true
@@ -270,13 +287,13 @@ func (b *bench) withServer(ctx context.Context, use func(server Server, dataDir 
 			err = errors.Join(err, stop())
 		}
 	}()
-	return use(server, data)
+	return use(server)
 }
 
-// window returns a window that begins after the warm-up.
-func (b *bench) window() window {
+// window returns a window of that length, which begins after the warm-up.
+func (b *bench) window(length time.Duration) window {
 	start := time.Now().Add(b.options.WarmUp)
-	return window{start, start.Add(b.options.Duration)}
+	return window{start, start.Add(length)}
 }
 
 // window is the measured time.

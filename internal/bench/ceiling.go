@@ -126,7 +126,7 @@ func (b *bench) ceiling(ctx context.Context, kind ceilingKind) (result Ceiling, 
 	client := newClient(server.url, b.options.Submitters)
 	defer client.close()
 
-	window := b.window()
+	window := b.window(b.options.Duration)
 	stop := b.progress.follow(ctx, kind.name, "requests", window)
 	body := payloadOf(b.options.PayloadBytes)
 	times := newLatencies()

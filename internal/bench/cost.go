@@ -50,14 +50,9 @@ func watchCost(ctx context.Context, client *client, window window) (used cost, e
 
 // costNow reads the metrics of the server, and the same ones of this process.
 func costNow(ctx context.Context, client *client) (cost, error) {
-	text, err := client.exchange(ctx, http.MethodGet, "/metrics", nil)
+	server, err := readMetrics(ctx, client)
 	if err != nil {
 		return cost{}, err
-	}
-	parser := expfmt.NewTextParser(model.UTF8Validation)
-	server, err := parser.TextToMetricFamilies(bytes.NewReader(text))
-	if err != nil {
-		return cost{}, fmt.Errorf("read the server's metrics: %w", err)
 	}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -75,6 +70,20 @@ func costNow(ctx context.Context, client *client) (cost, error) {
 		serverBytes: counterIn(server, allocated), clientBytes: counterIn(own, allocated),
 		commits: counterIn(server, "lucius_store_commits_total"), reads: counterIn(server, "lucius_store_reads_total"),
 	}, nil
+}
+
+// readMetrics reads the metrics of the server.
+func readMetrics(ctx context.Context, client *client) (map[string]*dto.MetricFamily, error) {
+	text, err := client.exchange(ctx, http.MethodGet, "/metrics", nil)
+	if err != nil {
+		return nil, err
+	}
+	parser := expfmt.NewTextParser(model.UTF8Validation)
+	families, err := parser.TextToMetricFamilies(bytes.NewReader(text))
+	if err != nil {
+		return nil, fmt.Errorf("read the server's metrics: %w", err)
+	}
+	return families, nil
 }
 
 // counterIn returns the counter of that name, or 0 if there is none: a process reports its

@@ -7,9 +7,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/bench"
@@ -31,6 +33,11 @@ type fakeServer struct {
 	payloads map[int]int           // how many commands had a payload of this size
 	running  int                   // servers that have been started but not stopped
 	starts   int                   // servers that have been started
+
+	retention time.Duration // of the server that was started last
+	dataDir   string
+	purges    int  // how many of ten jobs are purged
+	growing   bool // whether each look at the metrics makes the data directory larger
 }
 
 // fakeJob is one job.
@@ -54,7 +61,7 @@ func serve(t *testing.T, spoil func(w http.ResponseWriter, r *http.Request) bool
 }
 
 // start starts a server. All servers share the fake's state.
-func (f *fakeServer) start(_ context.Context, _, protocolsDir string) (bench.Server, error) {
+func (f *fakeServer) start(_ context.Context, dataDir, protocolsDir string, retention time.Duration) (bench.Server, error) {
 	_, err := os.Stat(protocolsDir)
 	if err != nil {
 		return bench.Server{}, err
@@ -62,6 +69,8 @@ func (f *fakeServer) start(_ context.Context, _, protocolsDir string) (bench.Ser
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.starts++
+	f.retention = retention
+	f.dataDir = dataDir
 	f.running++
 	return bench.Server{URL: f.url, Stop: func() error {
 		f.mu.Lock()
@@ -137,6 +146,34 @@ func (f *fakeServer) metrics(w http.ResponseWriter) {
 	defer f.mu.Unlock()
 	const name = "lucius_store_commits_total"
 	_, _ = fmt.Fprintf(w, "# TYPE %s counter\n%s %d\n", name, name, len(f.keys))
+	ended := 0
+	for _, job := range f.jobs {
+		if job.step > job.steps {
+			ended++
+		}
+	}
+	const purged = "lucius_retention_entries_total"
+	_, _ = fmt.Fprintf(w, "# TYPE %s counter\n%s{outcome=\"purged\"} %d\n%s{outcome=\"later\"} %d\n",
+		purged, purged, ended*f.purges/10, purged, ended)
+	f.grow()
+}
+
+// grow makes the data directory of a server that purges larger if it is growing. The caller
+// holds mu.
+func (f *fakeServer) grow() {
+	if f.retention == 0 {
+		return
+	}
+	err := os.MkdirAll(f.dataDir, 0o750)
+	if size, name := int64(1000), filepath.Join(f.dataDir, "rows"); err == nil {
+		if info, missing := os.Stat(name); missing == nil && f.growing {
+			size += info.Size()
+		}
+		err = os.WriteFile(name, make([]byte, size), 0o600)
+	}
+	if err != nil {
+		f.t.Error(err)
+	}
 }
 
 // once fails the test if a name that must be unique was used before.

@@ -10,20 +10,21 @@ import (
 func TestInvalidOptionsAreNamed(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(*bench.Options){
-		"Start":        func(o *bench.Options) { o.Start = nil },
-		"DiskBytes":    func(o *bench.Options) { o.DiskBytes = nil },
-		"Dir":          func(o *bench.Options) { o.Dir = "" },
-		"Loads":        func(o *bench.Options) { o.Loads = []string{bench.One, "two steps"} },
-		"Submitters":   func(o *bench.Options) { o.Submitters = -1 },
-		"Pullers":      func(o *bench.Options) { o.Pullers = 65 },
-		"PayloadBytes": func(o *bench.Options) { o.PayloadBytes = 10 },
-		"Rate":         func(o *bench.Options) { o.Rate = -1 },
-		"Finished":     func(o *bench.Options) { o.Finished = -1 },
-		"Live":         func(o *bench.Options) { o.Live = -1 },
-		"Waiting":      func(o *bench.Options) { o.Waiting = -1 },
-		"Duration":     func(o *bench.Options) { o.Duration = -1 },
-		"WarmUp":       func(o *bench.Options) { o.WarmUp = -1 },
-		"Drain":        func(o *bench.Options) { o.Drain = -1 },
+		"Start":             func(o *bench.Options) { o.Start = nil },
+		"DiskBytes":         func(o *bench.Options) { o.DiskBytes = nil },
+		"Dir":               func(o *bench.Options) { o.Dir = "" },
+		"Loads":             func(o *bench.Options) { o.Loads = []string{bench.One, "two steps"} },
+		"Submitters":        func(o *bench.Options) { o.Submitters = -1 },
+		"Pullers":           func(o *bench.Options) { o.Pullers = 65 },
+		"PayloadBytes":      func(o *bench.Options) { o.PayloadBytes = 10 },
+		"Rate":              func(o *bench.Options) { o.Rate = -1 },
+		"Finished":          func(o *bench.Options) { o.Finished = -1 },
+		"Live":              func(o *bench.Options) { o.Live = -1 },
+		"Waiting":           func(o *bench.Options) { o.Waiting = -1 },
+		"Duration":          func(o *bench.Options) { o.Duration = -1 },
+		"RetentionDuration": func(o *bench.Options) { o.RetentionDuration = -1 },
+		"WarmUp":            func(o *bench.Options) { o.WarmUp = -1 },
+		"Drain":             func(o *bench.Options) { o.Drain = -1 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

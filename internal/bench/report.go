@@ -63,6 +63,11 @@ type Row struct {
 	// DiskBytes is the size of the compacted data directory per job, or 0 if it was not
 	// measured.
 	DiskBytes float64 `json:"disk_bytes_per_job,omitempty"`
+	// Kept says whether the server kept up with purging; nil except for [Retention].
+	Kept *Kept `json:"retention,omitempty"`
+	// OfOne compares [Retention] with [One] on an empty store: it is the ratio of the rates, or 0
+	// if the other load was not measured.
+	OfOne float64 `json:"of_one_step,omitempty"`
 	// Audited is how many jobs were read back; all had succeeded.
 	Audited int    `json:"audited"`
 	Goals   []Goal `json:"goals,omitempty"`
@@ -100,6 +105,12 @@ func (r *Row) goals() []Goal {
 		return []Goal{atLeast(0.07, ceiling, r.OfCeiling), atMost(diskLimit, disk, r.DiskBytes)}
 	case Callbacks:
 		return []Goal{atLeast(0.05, ceiling, r.OfCeiling)}
+	case Retention:
+		goals := []Goal{atLeast(0.97, "purged of ended", r.Kept.Purged), atMost(1.1, "growth of the store", r.Kept.Growth)}
+		if r.OfOne > 0 {
+			goals = append(goals, atLeast(0.9, "of one step", r.OfOne))
+		}
+		return goals
 	case Open:
 		return []Goal{atMost(2.5, "p50 ms", r.EndToEnd.P50), atMost(6, "p99 ms", r.EndToEnd.P99)}
 	}
@@ -132,6 +143,9 @@ func (r *Report) compare() {
 			if row.Load == Open {
 				row.OfEmpty = ratio(before.EndToEnd.P50, row.EndToEnd.P50)
 			}
+		}
+		if one := empty[One]; one != nil && row.Load == Retention {
+			row.OfOne = ratio(row.PerSecond, one.PerSecond)
 		}
 		row.Goals = row.goals()
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ const (
 	Callbacks = "callbacks"
 	Open      = "open loop"
 	Batch     = "batches"
+	Retention = "retention"
 )
 
 // load is one kind of load.
@@ -42,6 +44,8 @@ type load struct {
 	work func(ctx context.Context, w *workers, items []item) error
 	// delivery makes workers claim items without starting them.
 	delivery bool
+	// retention is how long the server keeps ended jobs, if not as long as it does by default.
+	retention time.Duration
 }
 
 var loads = []*load{
@@ -52,7 +56,11 @@ var loads = []*load{
 	{name: Batch, steps: 1, produce: batchLoop}, // last, because its jobs remain on the server
 }
 
-// Loads returns the names of all loads, in the order in which they are measured.
+// retaining is the load that is measured only by name.
+var retaining = &load{name: Retention, steps: 1, produce: closedLoop, work: complete, retention: 20 * time.Second}
+
+// Loads returns the names of the loads that are measured by default, in their order: all but
+// [Retention].
 func Loads() []string {
 	names := make([]string, len(loads))
 	for i, load := range loads {
@@ -61,9 +69,9 @@ func Loads() []string {
 	return names
 }
 
-// loadNamed returns the load of that name, which must exist.
+// loadNamed returns the load of that name, or nil if there is none.
 func loadNamed(name string) *load {
-	for _, load := range loads {
+	for _, load := range append(slices.Clone(loads), retaining) {
 		if load.name == name {
 			return load
 		}
@@ -76,6 +84,7 @@ type run struct {
 	options *Options
 	load    *load
 	client  *client
+	dataDir string
 	tracker *tracker
 	window  window
 	// name distinguishes the commands of this run from those of others.
@@ -98,8 +107,12 @@ type run struct {
 
 // newRun returns a run that has not started. The caller closes its client.
 func (b *bench) newRun(server Server, load *load, store string) *run {
+	length := b.options.Duration
+	if load.retention > 0 {
+		length = b.options.RetentionDuration
+	}
 	return &run{
-		options: &b.options, load: load, tracker: newTracker(), window: b.window(),
+		options: &b.options, load: load, tracker: newTracker(), window: b.window(length), dataDir: server.dataDir,
 		client: newClient(server.URL, 2*b.options.Submitters+b.options.Pullers),
 		name:   "bench-" + uuid.NewString(), payload: payloadOf(b.options.PayloadBytes), count: b.progress.count,
 		endToEnd: newLatencies(), submit: newLatencies(), row: Row{Load: load.name, Store: store},
@@ -130,7 +143,7 @@ func (b *bench) run(ctx context.Context, server Server, load *load, store string
 		return r, err
 	}
 	r.row.Jobs, r.row.Audited = r.counted.Load(), len(r.sampled)
-	r.row.PerSecond = float64(r.row.Jobs) / b.options.Duration.Seconds()
+	r.row.PerSecond = float64(r.row.Jobs) / r.window.end.Sub(r.window.start).Seconds()
 	r.row.EndToEnd, r.row.Submit = r.endToEnd.percentiles(), r.submit.percentiles()
 	r.row.Cost = cost.per(r.row.Jobs)
 	return r, nil
@@ -144,6 +157,12 @@ func (r *run) drive(ctx context.Context) (used cost, err error) {
 		used, err = watchCost(ctx, r.client, r.window)
 		return err
 	})
+	if r.load.retention > 0 {
+		group.Go(func() (err error) {
+			r.row.Kept, err = r.watchStore(ctx)
+			return err
+		})
+	}
 	stopWorkers := func() {}
 	if r.load.work != nil {
 		stopWorkers = r.workers().run(ctx, group, r.options.Pullers)
@@ -177,7 +196,7 @@ func (r *run) carry(ctx context.Context, submitter, n int) (answered, ended time
 	}
 	r.count()
 	r.all.Add(1)
-	if bits.OnesCount(uint(n)) == 1 { // the 1st, 2nd, 4th and so on: a few from the whole run
+	if r.load.retention == 0 && bits.OnesCount(uint(n)) == 1 { // the 1st, 2nd, 4th and so on: a few from the whole run
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.sampled = append(r.sampled, accepted.JobID)

@@ -230,7 +230,9 @@ func TestAnswersThatAreNotJSONAreRefused(t *testing.T) {
 func TestAServerThatDoesNotStartEndsTheRun(t *testing.T) {
 	t.Parallel()
 	options := short(t, serve(t, nil))
-	options.Start = func(context.Context, string, string) (bench.Server, error) { return bench.Server{}, os.ErrPermission }
+	options.Start = func(context.Context, string, string, time.Duration) (bench.Server, error) {
+		return bench.Server{}, os.ErrPermission
+	}
 	if _, err := bench.Measure(t.Context(), options); !errors.Is(err, os.ErrPermission) {
 		t.Errorf("error %v", err)
 	}
