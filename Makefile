@@ -216,14 +216,13 @@ lint: ## Run golangci-lint, go vet included (rules and their reasons: .golangci.
 lint-openapi: ## Lint api/openapi.yaml by the rules of Spectral and Redocly (tools/openapi-lint)
 	$(call stage,tools/openapi-lint/run api/openapi.yaml)
 
-# The server is what it takes to serve: no tests, generated code, suites or rigs, such
-# as the points at which the crash tests kill it.
 .PHONY: size
-size: ## Count the lines of the server by package
-	@git ls-files 'pkg/*.go' 'cmd/*.go' 'api/*.go' 'internal/config/*.go' | \
-	grep -vE '_test\.go$$|\.gen\.go$$|/(storetest|queuetest|contracttest|projectionstest)/|/killpoints\.go$$' | \
-	xargs awk '{ dir = FILENAME; sub("/[^/]*$$", "", dir); lines[dir]++; all++ } \
-		END { for (dir in lines) print lines[dir], dir; print all, "in all" }' | sort -rn
+size: ## Count the lines that serve: core, drivers, tools (V=-v: by package)
+	@tools/size $(V)
+
+.PHONY: house
+house: ## Count the packages, files and functions that an operation runs through (V=-v: which)
+	@GO=$(GO) tools/house $(V)
 
 .PHONY: cover
 cover: ## Show the coverage of each function, and the total
