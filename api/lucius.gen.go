@@ -2952,8 +2952,8 @@ type Overview struct {
 	// Accepted Accepted jobs.
 	Accepted Rates `json:"accepted"`
 
-	// AsOf The time of the oldest count in this response, ignoring processes that have counted
-	// nothing since.
+	// AsOf When the numbers of jobs and steps were counted: now, or when the last walk over the
+	// live jobs began; until the first walk after a start, when the last process stored them.
 	//
 	//
 	// Example: 2026-01-27T10:02:30.000Z
@@ -2977,7 +2977,8 @@ type Overview struct {
 	// CompleteSince Since when rates, durations and totals miss nothing. This is later than `since` if a
 	// process crashed, or if it never learned whether a change was made: what happened
 	// before may be counted too low. If several processes use the store, the crash of one
-	// shows after half an hour.
+	// shows after half an hour, and two hours after a process has ended, the totals lose
+	// what it counted.
 	//
 	//
 	// Example: 2026-01-26T17:30:12.000Z
@@ -2989,8 +2990,8 @@ type Overview struct {
 	Ended map[string]Rates `json:"ended"`
 
 	// Exact Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
-	// process uses the store, except after a crash until it has counted once. With several
-	// processes, each knows what the others had counted up to ten seconds ago.
+	// process uses the store, except after a start until it has counted once. With several
+	// processes, they are those of the last walk over the live jobs.
 	//
 	//
 	// Example: true
@@ -3049,7 +3050,8 @@ type Overview struct {
 	Running int `json:"running"`
 
 	// Since When counting began. An orderly restart keeps the counts; a crash loses those of up
-	// to ten seconds, see `complete_since`.
+	// to ten seconds, see `complete_since`. If several processes use the store, this is the
+	// earliest start of those that ran within the last two hours.
 	//
 	//
 	// Example: 2026-01-20T08:00:00.000Z
@@ -3205,9 +3207,10 @@ type PauseRequest struct {
 // Example: {"language":"en"}
 type Payload = json.RawMessage
 
-// Percentiles Percentiles of the durations in the last hour, each accurate to a tenth of its value.
+// Percentiles Percentiles of the durations in the last hour, of at most the last 500 that the answering
+// process has seen since its start.
 type Percentiles struct {
-	// Count How many durations.
+	// Count How many durations these are of.
 	//
 	// Example: 117
 	Count int `json:"count"`
@@ -3835,8 +3838,8 @@ type Service struct {
 
 // ServiceList The backlog and performance of each service.
 type ServiceList struct {
-	// AsOf The time of the oldest count in this response, ignoring processes that have counted
-	// nothing since.
+	// AsOf When the numbers of jobs and steps were counted: now, or when the last walk over the
+	// live jobs began; until the first walk after a start, when the last process stored them.
 	//
 	//
 	// Example: 2026-01-27T10:02:30.000Z
@@ -3852,15 +3855,16 @@ type ServiceList struct {
 	// CompleteSince Since when rates, durations and totals miss nothing. This is later than `since` if a
 	// process crashed, or if it never learned whether a change was made: what happened
 	// before may be counted too low. If several processes use the store, the crash of one
-	// shows after half an hour.
+	// shows after half an hour, and two hours after a process has ended, the totals lose
+	// what it counted.
 	//
 	//
 	// Example: 2026-01-26T17:30:12.000Z
 	CompleteSince Time `json:"complete_since"`
 
 	// Exact Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
-	// process uses the store, except after a crash until it has counted once. With several
-	// processes, each knows what the others had counted up to ten seconds ago.
+	// process uses the store, except after a start until it has counted once. With several
+	// processes, they are those of the last walk over the live jobs.
 	//
 	//
 	// Example: true
@@ -3870,7 +3874,8 @@ type ServiceList struct {
 	Services []Service `json:"services"`
 
 	// Since When counting began. An orderly restart keeps the counts; a crash loses those of up
-	// to ten seconds, see `complete_since`.
+	// to ten seconds, see `complete_since`. If several processes use the store, this is the
+	// earliest start of those that ran within the last two hours.
 	//
 	//
 	// Example: 2026-01-20T08:00:00.000Z
@@ -5780,7 +5785,7 @@ type ClientInterface interface {
 	// For each service and step type: how many steps wait and since when, how many are under
 	// way, how often attempts end and fail, how long they take, and which workers ask for
 	// work. Services of loaded protocols are listed even if they never had a step. The counts
-	// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+	// do not need a scan for each request: see `exact` and `as_of`. They are
 	// not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
 	// are counted separately; the rest count as service `other`. With `protocol_id` only steps
 	// of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;
@@ -7174,7 +7179,7 @@ func (c *Client) CreateRetry(ctx context.Context, params *CreateRetryParams, bod
 // For each service and step type: how many steps wait and since when, how many are under
 // way, how often attempts end and fail, how long they take, and which workers ask for
 // work. Services of loaded protocols are listed even if they never had a step. The counts
-// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+// do not need a scan for each request: see `exact` and `as_of`. They are
 // not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
 // are counted separately; the rest count as service `other`. With `protocol_id` only steps
 // of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;
@@ -12177,7 +12182,7 @@ type ClientWithResponsesInterface interface {
 	// For each service and step type: how many steps wait and since when, how many are under
 	// way, how often attempts end and fail, how long they take, and which workers ask for
 	// work. Services of loaded protocols are listed even if they never had a step. The counts
-	// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+	// do not need a scan for each request: see `exact` and `as_of`. They are
 	// not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
 	// are counted separately; the rest count as service `other`. With `protocol_id` only steps
 	// of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;
@@ -17158,7 +17163,7 @@ func (c *ClientWithResponses) CreateRetryWithResponse(ctx context.Context, param
 // For each service and step type: how many steps wait and since when, how many are under
 // way, how often attempts end and fail, how long they take, and which workers ask for
 // work. Services of loaded protocols are listed even if they never had a step. The counts
-// are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+// do not need a scan for each request: see `exact` and `as_of`. They are
 // not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
 // are counted separately; the rest count as service `other`. With `protocol_id` only steps
 // of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;

@@ -80,7 +80,7 @@ func postgresOptions(cfg *config.Config) pgstore.Options {
 // backup takes a backup of the local store.
 func (h *host) backup(ctx context.Context) (httpapi.Backup, error) {
 	live := map[string]int{}
-	for state, jobs := range h.server.UseCases().Census.Report().Jobs {
+	for state, jobs := range h.server.UseCases().Counts.Report().Jobs {
 		live[string(state)] = jobs
 	}
 	backup, err := h.local.Backup(ctx, pebblestore.BackupNote{Version: moduleVersion(), Jobs: live})

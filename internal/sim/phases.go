@@ -20,7 +20,7 @@ const (
 	// grace of an orphaned entry, twice, and a round of the reconciler.
 	cleanupTime = 15 * time.Minute
 	// countTime bounds the time after that until the replicas agree on the number of jobs: it
-	// allows for two rounds of the reconciler, and two passes of the census.
+	// allows for two rounds of the reconciler, and two exchanges of counts.
 	countTime = 4 * time.Minute
 	// idleTime is how long the idle phase lasts.
 	idleTime = 2 * time.Minute
@@ -189,7 +189,7 @@ func (w *world) running() int {
 	return n
 }
 
-// miscounted describes how the census of each replica differs from the rows. At this point, no
+// miscounted describes how the counts of each replica differ from the rows. At this point, no
 // step has work left, and jobs that have not ended are paused.
 func (w *world) miscounted() []string {
 	paused := 0
@@ -204,7 +204,7 @@ func (w *world) miscounted() []string {
 		if up == nil {
 			continue
 		}
-		report := up.census.Report()
+		report := up.counts.Report()
 		for state, n := range report.Jobs {
 			if want := map[bool]int{true: paused}[state == statemachine.JobPaused]; n != want {
 				list = append(list, fmt.Sprintf("%s counts %d jobs that are %s, there are %d", r.now.name, n, state, want))

@@ -11,7 +11,6 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
@@ -56,7 +55,7 @@ type parts struct {
 	pauses     bool            // operators pause dispatch; without it the gate is not used
 	outages    *outbox.Outages // nil if replicas do not share them
 	ended      search.Ended
-	census     *census.Census
+	counts     *search.Counts
 	handler    http.Handler
 	loops      []loop
 }
@@ -144,7 +143,7 @@ func (p *process) open(w *world) (*parts, error) {
 		Limit: func(string) int { return w.scenario.limit },
 		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			w.check.told(&after.Job)
-			made.census.Observe(before, after, history)
+			made.counts.Observe(before, after, history)
 		},
 	}
 	if !w.scenario.cold || p.replica != w.replicas[0] {
@@ -174,7 +173,7 @@ func (p *process) open(w *world) (*parts, error) {
 	}); err != nil {
 		return nil, err
 	}
-	if err := made.count(ctx, w, p, store); err != nil {
+	if err := made.count(ctx, p, store); err != nil {
 		return nil, err
 	}
 	var publisher outbox.Publisher = &busPort{w: w, p: p}
@@ -193,19 +192,16 @@ func (p *process) open(w *world) (*parts, error) {
 	return made, nil
 }
 
-// censusInterval is longer than in the program, because each pass is several calls.
-const censusInterval = time.Minute
+// countsInterval is longer than in the program, because each pass is several calls.
+const countsInterval = time.Minute
 
-// count opens the census.
-func (m *parts) count(ctx context.Context, w *world, p *process, store tablestore.Store) (err error) {
-	random := &randomSource{rng: w.source(p.name + "/census")}
-	m.census, err = census.New(census.Config{
-		Store: store, Table: tableQueue, Replica: p.name, Queue: m.queue, Random: random.float,
-	})
+// count opens the counts.
+func (m *parts) count(ctx context.Context, p *process, store tablestore.Store) (err error) {
+	m.counts, err = search.NewCounts(search.CountsConfig{Store: store, Table: tableQueue, Replica: p.name, Queue: m.queue})
 	if err != nil {
 		return err
 	}
-	return m.census.Open(ctx)
+	return m.counts.Open(ctx)
 }
 
 // every adds a loop that runs a pass in each interval.
@@ -290,7 +286,7 @@ func (m *parts) addOutages(store tablestore.Store, breakers *breaker.Set, sweepi
 // addCleanup adds the reconciler and the retention.
 func (m *parts) addCleanup(w *world) error {
 	reconciler, err := background.NewReconciler(background.ReconcilerConfig{
-		Ledger: m.ledger, Page: 8, Rest: reconcileInterval, Census: m.census, Logger: w.log,
+		Ledger: m.ledger, Page: 8, Rest: reconcileInterval, Counts: m.counts, Logger: w.log,
 	})
 	if err != nil {
 		return err

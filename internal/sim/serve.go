@@ -82,7 +82,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 	}
 	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1, Logger: w.log})
 	m.every(sweepInterval, background.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
-	m.every(censusInterval, background.Loop{Name: "census", Pass: m.census.RunOnce})
+	m.every(countsInterval, background.Loop{Name: "counts", Pass: m.counts.RunOnce})
 	around := search.Surroundings{Pause: m.gate.Covering}
 	if m.outages != nil {
 		around.Circuit = m.outages.Circuit
@@ -91,7 +91,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 		UseCases: httpapi.UseCases{
 			Ledger: m.ledger, Commands: accepting, Jobs: search.New(m.ledger, &m.ended, around),
 			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger, nil), Reconciler: m.reconciler,
-			Census: m.census, Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
+			Counts: m.counts, Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.
 		Auth:  auth.New(auth.Config{}), Registry: prometheus.NewRegistry(), Log: w.log,

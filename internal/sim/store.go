@@ -10,8 +10,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// censusPartition is the partition of the census.
-const censusPartition = "census"
+// countsPartition is the partition of the counts.
+const countsPartition = "counts"
 
 // port is a process's connection to the store. It is not a [tablestore.AtomicStore], so
 // each batch of a change is a separate call.
@@ -91,7 +91,7 @@ func (s *port) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pag
 		if limit := s.w.pageLimit(); limit > 0 && (query.Limit == 0 || query.Limit > limit) {
 			query.Limit = limit
 		}
-		if query.Partition == censusPartition {
+		if query.Partition == countsPartition {
 			s.w.counted++
 		}
 		page, err := s.w.store.Scan(context.Background(), query)

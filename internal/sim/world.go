@@ -62,7 +62,7 @@ type world struct {
 	calls     []*call              // the calls of the step, to reuse its memory
 	throttled time.Time            // until when the store refuses all calls
 	cut       map[string]time.Time // replica → until when it cannot reach the store
-	counted   int                  // how often the census was read
+	counted   int                  // how often the counts were read
 	shortPage bool                 // the current scan returns a short page
 
 	slow atomic.Bool  // the store is slow

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -42,7 +41,7 @@ type OperationsConfig struct {
 	// Table is the table of the operations. Required.
 	Table string
 	// Live finds live jobs by their traits. Optional: without it, all live jobs are read.
-	Live census.Index
+	Live search.LiveIndex
 	// Random returns numbers in [0, 1), for the delays after write conflicts. Optional.
 	// Defaults to math/rand/v2. It must be safe for concurrent use.
 	Random func() float64

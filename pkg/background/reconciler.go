@@ -24,8 +24,8 @@ type ReconcilerLedger interface {
 	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
 }
 
-// Census counts the live jobs of each round.
-type Census interface {
+// LiveCounts counts the live jobs of each round.
+type LiveCounts interface {
 	// Begin starts a round, and reports whether the round should be fast.
 	Begin() (fast bool)
 	// Spare reports whether a pass of a fast round may take all of fastTime.
@@ -33,7 +33,7 @@ type Census interface {
 	// Walked counts a live job of the round.
 	Walked(job *statemachine.Aggregate)
 	// End ends the round.
-	End(ctx context.Context) error
+	End()
 }
 
 const (
@@ -58,8 +58,8 @@ type ReconcilerConfig struct {
 	Page int
 	// Rest is the time between two rounds. Optional. Defaults to 1 min.
 	Rest time.Duration
-	// Census counts the live jobs of each round. Optional.
-	Census Census
+	// Counts counts the live jobs of each round. Optional.
+	Counts LiveCounts
 	// Logger logs each finding. Optional.
 	Logger *slog.Logger
 }
@@ -177,7 +177,7 @@ func (r *Reconciler) RunOnce(ctx context.Context) (Pass, error) {
 	begun := time.Now()
 	pass, repaired, err := r.checkPage(ctx)
 	for err == nil && ctx.Err() == nil && r.fast && pass.More && time.Since(begun) < fastTime &&
-		(pass.Done < fastPage || r.cfg.Census.Spare()) {
+		(pass.Done < fastPage || r.cfg.Counts.Spare()) {
 		done := pass.Done
 		var fixed int
 		pass, fixed, err = r.checkPage(ctx)
@@ -207,9 +207,9 @@ func (r *Reconciler) checkPage(ctx context.Context) (pass Pass, repaired int, er
 
 // checkJobs checks one page of live jobs.
 func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, err error) {
-	census := r.cfg.Census
-	if census != nil && r.shard == 0 && r.from == "" {
-		r.fast = census.Begin()
+	counts := r.cfg.Counts
+	if counts != nil && r.shard == 0 && r.from == "" {
+		r.fast = counts.Begin()
 	}
 	findings, next, err := r.cfg.Ledger.Inspect(ctx, r.shard, r.cfg.Page, r.from)
 	if err != nil {
@@ -217,8 +217,8 @@ func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, er
 	}
 	for i := range findings {
 		found := &findings[i]
-		if census != nil && found.Job != nil {
-			census.Walked(found.Job)
+		if counts != nil && found.Job != nil {
+			counts.Walked(found.Job)
 		}
 		switch {
 		case found.Repaired != "":
@@ -236,8 +236,8 @@ func (r *Reconciler) checkJobs(ctx context.Context) (pass Pass, repaired int, er
 		r.shard = (r.shard + 1) % r.cfg.Ledger.Shards()
 		r.inReady = r.shard == 0
 	}
-	if census != nil && r.inReady {
-		err = census.End(ctx)
+	if counts != nil && r.inReady {
+		counts.End()
 	}
 	return Pass{Done: len(findings), More: true}, repaired, err
 }

@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -107,11 +106,11 @@ func (f *Filter) matchesFailure(hint *search.Hint) bool {
 
 // matchesLive reports whether the filter selects a live job.
 func (f *Filter) matchesLive(agg *statemachine.Aggregate) bool {
-	traits := census.TraitsOf(agg)
+	traits := search.TraitsOf(agg)
 	return f.matchesTraits(&traits) && within(agg.Job.CreatedAt, f.CreatedAfter, f.CreatedBefore)
 }
 
-func (f *Filter) matchesTraits(t *census.Traits) bool {
+func (f *Filter) matchesTraits(t *search.Traits) bool {
 	return fits([][2]string{
 		{f.TenantID, t.TenantID}, {f.RequestType, t.RequestType}, {string(f.State), string(t.State)},
 		{f.Service, t.Service}, {f.StepType, t.StepType}, {f.ErrorCode, t.ErrorCode},
@@ -261,7 +260,7 @@ func (s *selection) failed(ctx context.Context, yield func(candidate, error) boo
 // live yields the live jobs that the operation would change, in no particular order.
 func (s *selection) live(ctx context.Context, yield func(candidate, error) bool) {
 	read, seen := 0, map[string]bool{} // A job may hold two slots.
-	wanted := func(t *census.Traits) bool {
+	wanted := func(t *search.Traits) bool {
 		return s.request.Kind.applies(t.State, false) && s.request.Filter.matchesTraits(t)
 	}
 	for ids, err := range s.Live.Candidates(ctx, s.Ledger, s.request.Filter.TenantID, wanted) {

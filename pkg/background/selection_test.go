@@ -15,8 +15,8 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
@@ -368,18 +368,18 @@ func (blind) Live(context.Context, string, int, int, string) ([]string, string, 
 func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 	t.Parallel()
 	w := open(t, split())
-	known := map[string]census.Traits{}
+	known := map[string]search.Traits{}
 	for _, kind := range []string{"OCR", "OCR", "EMBED"} {
 		id := w.accept(t, "t", kind)
 		agg, err := w.Job(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
-		known[id] = census.TraitsOf(agg)
+		known[id] = search.TraitsOf(agg)
 	}
 	s, err := background.NewOperations(background.OperationsConfig{
 		Ledger: blind{w.Ledger}, Store: w.store, Table: table,
-		Live: func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], all bool) {
+		Live: func(wanted func(*search.Traits) bool) (parts iter.Seq[[]string], all bool) {
 			var ids []string
 			for id, traits := range known {
 				if wanted(&traits) {

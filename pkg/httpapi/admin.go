@@ -339,7 +339,7 @@ func (e *endpoints) pauseOf(p *pauses.Pause) api.Pause {
 		CreatedAt: api.NewTime(p.CreatedAt), ResumedAt: api.NewTime(p.ResumedAt), Until: api.NewTime(p.Until),
 	}
 	out.SetScope(p.Scope)
-	if n, known := e.Census.Waiting(p.Scope); known {
+	if n, known := e.Counts.Waiting(p.Scope); known {
 		out.Waiting = &n
 	}
 	return out

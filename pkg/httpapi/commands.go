@@ -54,7 +54,7 @@ func (e *endpoints) submitText(ctx context.Context, text []byte, headers command
 // countRefused counts a command that was refused, not one that met a fault of the server.
 func (e *endpoints) countRefused(err error) {
 	if err != nil && apierror.From(err).Code.Status() < http.StatusInternalServerError {
-		e.Census.Refused()
+		e.Counts.Refused()
 	}
 }
 

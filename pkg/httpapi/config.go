@@ -13,7 +13,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/inbox"
@@ -43,7 +42,7 @@ type UseCases struct {
 	Queue      *workqueue.Queue
 	Operator   *outbox.Operator
 	Reconciler *background.Reconciler
-	Census     *census.Census
+	Counts     *search.Counts
 	Operations *background.Operations
 	Pauses     *pauses.Service
 	// Gate is this process's view of the pauses.
@@ -121,7 +120,7 @@ func (c Config) Validate() error {
 		{"Queue", c.Queue == nil},
 		{"Operator", c.Operator == nil},
 		{"Reconciler", c.Reconciler == nil},
-		{"Census", c.Census == nil},
+		{"Counts", c.Counts == nil},
 		{"Operations", c.Operations == nil},
 		{"Pauses", c.Pauses == nil},
 		{"Gate", c.Gate == nil},

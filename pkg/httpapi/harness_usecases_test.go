@@ -14,7 +14,6 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/httpapi"
@@ -52,7 +51,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	if h.ledger, err = ledger.Open(ctx, ledger.Config{
 		Store: h.store, Ready: mirror.Ready, Taker: mirror.Taker, Ended: ended.Tell, Held: h.paused,
 		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
-			h.useCases.Census.Observe(before, after, history)
+			h.useCases.Counts.Observe(before, after, history)
 		},
 	}); err != nil {
 		return err
@@ -77,7 +76,7 @@ func (h *harness) assemble(ctx context.Context) error {
 		Jobs: search.New(h.ledger, &ended, search.Surroundings{
 			Pause:    func(target statemachine.Target) *statemachine.ActivePause { return h.useCases.Gate.Covering(target) },
 			LastPoll: queue.LastPoll,
-			EndRate:  func(kind ledger.WorkKind) float64 { return h.useCases.Census.EndRate(kind) },
+			EndRate:  func(kind ledger.WorkKind) float64 { return h.useCases.Counts.EndRate(kind) },
 		}),
 		Operator: outbox.NewOperator(h.ledger, nil), DeadLetters: newDeadLetters("0-1", "0-2"), Inbox: newInbox("c-1"),
 		Backup: newBackups().take(func(ctx context.Context) error { _, err := h.store.asked(ctx, ""); return err }),
@@ -126,15 +125,13 @@ func (h *harness) operate(ctx context.Context) error {
 	if u.Gate, err = pauses.NewGate(ctx, u.Pauses, nil); err != nil {
 		return err
 	}
-	if u.Census, err = census.New(census.Config{
+	if u.Counts, err = search.NewCounts(search.CountsConfig{
 		Store: h.store, Table: h.ledger.Tables().Queue, Exclusive: true, Queue: u.Queue,
 	}); err != nil {
 		return err
 	}
-	u.Census.Begin()
-	if err := u.Census.End(ctx); err != nil { // No job of another process is left.
-		return err
-	}
+	u.Counts.Begin()
+	u.Counts.End() // No job of another process is left.
 	u.Reconciler, err = background.NewReconciler(background.ReconcilerConfig{Ledger: h.ledger})
 	return err
 }

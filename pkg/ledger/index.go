@@ -345,7 +345,7 @@ func indexRowOf(agg *statemachine.Aggregate) IndexRow {
 
 // ListsLive reports whether live jobs are listed by their state. If they are, each live job
 // has one row, which its changes move in the same write. The store must be atomic, and other
-// processes write it too, or else a census knows the live jobs without it. It must have been
+// processes write it too, or else [search.Counts] knows the live jobs without it. It must have been
 // so since its first job.
 func (l *Ledger) ListsLive() bool { return l.listsLive }
 

@@ -5,20 +5,20 @@ import (
 	"errors"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // Operator makes waiting rows due. It is safe for concurrent use.
 type Operator struct {
 	ledger *ledger.Ledger
-	live   census.Index
+	live   search.LiveIndex
 }
 
 // NewOperator returns an operator on the ledger, which finds live jobs by the index. Without
 // one it reads all of them.
-func NewOperator(l *ledger.Ledger, live census.Index) *Operator {
+func NewOperator(l *ledger.Ledger, live search.LiveIndex) *Operator {
 	return &Operator{ledger: l, live: live}
 }
 
@@ -37,7 +37,7 @@ type Filter struct {
 }
 
 // fits applies the filter to what is known of a live job.
-func (f *Filter) fits(t *census.Traits) bool {
+func (f *Filter) fits(t *search.Traits) bool {
 	return t.Retryable && (f.TenantID == "" || f.TenantID == t.TenantID) && (f.Lane == nil || *f.Lane == t.Lane)
 }
 
@@ -130,7 +130,7 @@ func (o *Operator) retryJob(ctx context.Context, jobID string, filter Filter, re
 	if len(agg.Steps) == 0 {
 		return nil
 	}
-	traits := census.TraitsOf(agg)
+	traits := search.TraitsOf(agg)
 	step := &agg.Steps[agg.Job.CurrentStepIndex] // A step that can be retried was dispatched, and is the current one.
 	if !filter.fits(&traits) || time.Since(step.UpdatedAt) < filter.OlderThan {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -22,7 +22,7 @@ func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
 		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 		b := setupOn(t, store, statemachine.BusServiceBus)
 		const sent, pending = 50, 3
-		known := map[string]census.Traits{}
+		known := map[string]search.Traits{}
 		for n := range sent + pending + 1 {
 			id := b.accept(t)
 			row := b.job(t, id).Outbox
@@ -41,10 +41,10 @@ func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			known[id] = census.TraitsOf(b.job(t, id))
+			known[id] = search.TraitsOf(b.job(t, id))
 		}
-		index := func(all bool) census.Index {
-			return func(wanted func(*census.Traits) bool) (iter.Seq[[]string], bool) {
+		index := func(all bool) search.LiveIndex {
+			return func(wanted func(*search.Traits) bool) (iter.Seq[[]string], bool) {
 				var ids []string
 				for id, traits := range known {
 					if wanted(&traits) {
@@ -55,7 +55,7 @@ func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
 			}
 		}
 		for name, test := range map[string]struct {
-			index census.Index
+			index search.LiveIndex
 			reads int
 		}{
 			"no index":                     {nil, sent + pending + 1},

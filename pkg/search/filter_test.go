@@ -12,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -178,7 +177,7 @@ func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 	} {
 		order()
 		s := search.New(l, &search.Ended{}, search.Surroundings{
-			Live: func(func(*census.Traits) bool) (iter.Seq[[]string], bool) { return slices.Chunk(known, 7), true },
+			Live: func(func(*search.Traits) bool) (iter.Seq[[]string], bool) { return slices.Chunk(known, 7), true },
 		})
 		store.jobs.Store(0)
 		if diff := cmp.Diff(want, pages(t, s, search.Filter{State: statemachine.JobDispatching}, 10)); diff != "" {
@@ -213,7 +212,7 @@ func TestList_WaitsForTheLiveJobs(t *testing.T) {
 				newer := accept(t, l, 5, 300)
 				begun, known := time.Now(), knowing(t, l, append(newer, paused...)...)
 				s := search.New(l, &search.Ended{}, search.Surroundings{
-					Live: func(wanted func(*census.Traits) bool) (iter.Seq[[]string], bool) {
+					Live: func(wanted func(*search.Traits) bool) (iter.Seq[[]string], bool) {
 						parts, _ := known.Live(wanted)
 						return parts, time.Since(begun) >= test.takes
 					},

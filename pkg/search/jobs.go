@@ -1,5 +1,6 @@
-// Package search reads, lists and controls jobs for callers. It returns a job with its steps
-// and its history, waits for its end, and cancels, pauses, resumes and reruns it.
+// Package search finds jobs, counts them, and reads and controls them for callers. It returns a
+// job with its steps and its history, waits for its end, and cancels, pauses, resumes and
+// reruns it.
 //
 // Jobs are read from their own rows, so an answer shows the state on which the next change
 // is decided.

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -168,7 +167,7 @@ func (s *Service) await(ctx context.Context, f *Filter, limit int, after string,
 
 // liveKnown reports whether the process knows all live jobs.
 func (s *Service) liveKnown() bool {
-	_, known := s.around.Live(func(*census.Traits) bool { return false })
+	_, known := s.around.Live(func(*Traits) bool { return false })
 	return known
 }
 
@@ -403,7 +402,7 @@ func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
 
 // matches applies the filter to the job itself.
 func (f *Filter) matches(agg *statemachine.Aggregate) bool {
-	job, traits := &agg.Job, census.TraitsOf(agg)
+	job, traits := &agg.Job, TraitsOf(agg)
 	if job.State == statemachine.JobFailedFinal {
 		traits.ErrorCode = job.ErrorCode
 	} else if job.State.Terminal() {
@@ -415,7 +414,7 @@ func (f *Filter) matches(agg *statemachine.Aggregate) bool {
 }
 
 // fits applies the filter to the traits of a job, which do not include its times.
-func (f *Filter) fits(t *census.Traits) bool {
+func (f *Filter) fits(t *Traits) bool {
 	return (f.TenantID == "" || t.TenantID == f.TenantID) &&
 		(f.State == "" || t.State == f.State) &&
 		(f.RequestType == "" || t.RequestType == f.RequestType) &&

@@ -17,7 +17,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
@@ -151,17 +150,17 @@ func change(t *testing.T, l *ledger.Ledger, ids []string, event statemachine.Eve
 // live.
 func knowing(t *testing.T, l *ledger.Ledger, ids ...string) search.Surroundings {
 	t.Helper()
-	known := map[string]census.Traits{}
+	known := map[string]search.Traits{}
 	for _, id := range ids {
 		agg, err := l.Job(t.Context(), id)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if !agg.Job.State.Terminal() {
-			known[id] = census.TraitsOf(agg)
+			known[id] = search.TraitsOf(agg)
 		}
 	}
-	return search.Surroundings{Live: func(wanted func(*census.Traits) bool) (parts iter.Seq[[]string], all bool) {
+	return search.Surroundings{Live: func(wanted func(*search.Traits) bool) (parts iter.Seq[[]string], all bool) {
 		var found []string
 		for id, traits := range known {
 			if wanted(&traits) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -40,7 +39,7 @@ func (f *OutboxFilter) narrow() bool {
 }
 
 // fits applies the filter to the traits of a job.
-func (f *OutboxFilter) fits(t *census.Traits) bool {
+func (f *OutboxFilter) fits(t *Traits) bool {
 	return f == nil || t.Outbox != "" && (f.State == "" || f.State == t.Outbox) && (f.Lane == nil || *f.Lane == t.Lane)
 }
 

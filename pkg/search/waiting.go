@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -21,7 +20,7 @@ type Surroundings struct {
 	// false, and at is the time since which that is known.
 	LastPoll func(kind ledger.WorkKind, tenantID string) (at time.Time, polled bool)
 	// Live finds live jobs by their traits. Without it, lists find them by reading them.
-	Live census.Index
+	Live LiveIndex
 	// Slow returns since when calls of the store time out, the zero time if none does.
 	Slow func() time.Time
 	// EndRate returns how many attempts of such work ended per second recently.

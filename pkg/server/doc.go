@@ -4,7 +4,7 @@
 //
 //	           ┌─ ServeHTTP ──▶ httpapi ──▶ commands, jobs, callbacks, workqueue ─┐
 //	Open ──▶ Server                                                              ledger ──▶ Store
-//	           └─ Run ──▶ relay, sweeper, retention, reconciler, webhooks, census ┘
+//	           └─ Run ──▶ relay, sweeper, retention, reconciler, webhooks, counts ┘
 //
 // A program opens a store, and closes it at the end:
 //

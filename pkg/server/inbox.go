@@ -34,7 +34,7 @@ func (s *Server) openInbox(context.Context) (err error) {
 		Observe: func(outcome inbox.Decision) {
 			s.meters.submitted.WithLabelValues(string(outcome)).Inc()
 			if outcome == inbox.Refuses {
-				s.uses.Census.Refused()
+				s.uses.Counts.Refused()
 			}
 		},
 	})

@@ -114,7 +114,7 @@ func TestInbox_AcceptsCommandsAsOverHTTP(t *testing.T) {
 		if got := get[api.Readiness](t, s, "/readyz"); !strings.Contains(strings.Join(got.Warnings, "\n"), "commands of the inbox were refused: 2") {
 			t.Errorf("%+v", got)
 		}
-		if got := s.UseCases().Census.Report().Refused.Total; got != 2 {
+		if got := s.UseCases().Counts.Report().Refused.Total; got != 2 {
 			t.Errorf("%d refused commands are counted", got)
 		}
 	})

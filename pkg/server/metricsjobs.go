@@ -8,10 +8,10 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/metrics"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -43,8 +43,8 @@ func newJobMetrics(m metrics.Registry) jobMetrics {
 			"Time from the publish of a directive to its claim, or to its ACK.", stepBuckets, "service", "step_type"),
 		jobSeconds: m.Histogram("lucius_job_duration_seconds",
 			"Time from the acceptance of a job to its end, by its state.", jobBuckets, "request_type", "outcome"),
-		kinds:        &bounded[ledger.WorkKind]{other: census.Other},
-		requestTypes: &bounded[string]{other: census.Other.Service},
+		kinds:        &bounded[ledger.WorkKind]{other: search.Other},
+		requestTypes: &bounded[string]{other: search.Other.Service},
 	}
 	metrics.Create(j.transitions, statemachine.EventTypes())
 	return j
@@ -186,11 +186,11 @@ func causeOf(code string) string {
 	return causeReported
 }
 
-// newCensusCollector returns a collector of the census's counts, which includes zeros for
+// newCountsCollector returns a collector of the counts, which includes zeros for
 // the kinds of work of the protocols.
-func newCensusCollector(counts *census.Census, protocols *protocol.Holder) *censusCollector {
-	return &censusCollector{
-		census: counts, protocols: protocols,
+func newCountsCollector(counts *search.Counts, protocols *protocol.Holder) *countsCollector {
+	return &countsCollector{
+		counts: counts, protocols: protocols,
 		jobs: prometheus.NewDesc("lucius_jobs", "Live jobs, by state.", []string{"state"}, nil),
 		items: prometheus.NewDesc("lucius_work_items", "Active steps of live jobs, by state.",
 			[]string{"service", "step_type", "state"}, nil),
@@ -200,24 +200,24 @@ func newCensusCollector(counts *census.Census, protocols *protocol.Holder) *cens
 	}
 }
 
-// censusCollector collects the census's counts. The census bounds its labels to 100 kinds of
-// work, and one for all others.
-type censusCollector struct {
-	census              *census.Census
+// countsCollector collects the counts, which bound the labels to 100 kinds of work, and one
+// for all others.
+type countsCollector struct {
+	counts              *search.Counts
 	protocols           *protocol.Holder
 	jobs, items, oldest *prometheus.Desc
 }
 
 // Describe implements [prometheus.Collector].
-func (c *censusCollector) Describe(to chan<- *prometheus.Desc) {
+func (c *countsCollector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.jobs
 	to <- c.items
 	to <- c.oldest
 }
 
 // Collect implements [prometheus.Collector].
-func (c *censusCollector) Collect(to chan<- prometheus.Metric) {
-	report := c.census.Report(kindsOf(c.protocols.Current())...)
+func (c *countsCollector) Collect(to chan<- prometheus.Metric) {
+	report := c.counts.Report(kindsOf(c.protocols.Current())...)
 	gauge := func(desc *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, labels...)
 	}

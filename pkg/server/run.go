@@ -13,16 +13,16 @@ import (
 )
 
 const (
-	// censusInterval is the time between two writes of the census. A crash loses what was
+	// countsInterval is the time between two writes of the counts. A crash loses what was
 	// counted since the last one.
-	censusInterval = 10 * time.Second
+	countsInterval = 10 * time.Second
 	// deadLetterInterval is the time between two counts of the dead letters.
 	deadLetterInterval = 15 * time.Second
 	// overdueInterval is the time between two counts of the jobs that are due for purging.
 	overdueInterval = 15 * time.Second
 	// loopJitter is the [background.Loop] Jitter of all loops.
 	loopJitter = 0.1
-	// closeTimeout bounds the last writes of the census and of rejected callbacks.
+	// closeTimeout bounds the last writes of the counts and of rejected callbacks.
 	closeTimeout = 2 * time.Second
 )
 
@@ -65,7 +65,7 @@ func (s *Server) Run(ctx context.Context) error {
 	replies.Wait()
 	stop()
 	cause = errors.Join(cause, group.Wait())
-	s.closeCensus(cause == nil)
+	s.closeCounts(cause == nil)
 	s.closeHTTP()
 	return cause
 }
@@ -80,12 +80,12 @@ func (s *Server) requestsEnd() error {
 	return nil
 }
 
-// closeCensus stores the counts. If that fails, the next process counts again.
-func (s *Server) closeCensus(orderly bool) {
+// closeCounts stores the counts. If that fails, the next process counts again.
+func (s *Server) closeCounts(orderly bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
-	if err := s.uses.Census.Close(ctx, orderly); err != nil {
-		s.log.WarnContext(ctx, "census not stored", "error", err)
+	if err := s.uses.Counts.Close(ctx, orderly); err != nil {
+		s.log.WarnContext(ctx, "counts not stored", "error", err)
 	}
 }
 
@@ -97,7 +97,7 @@ func (s *Server) loops() []func(context.Context) error {
 		loops = append(loops, s.equipped(loop).Run)
 	}
 	every(time.Second, background.Loop{Name: "pauses", Pass: s.uses.Gate.Refresh})
-	every(censusInterval, background.Loop{Name: "census", Pass: s.uses.Census.RunOnce})
+	every(countsInterval, background.Loop{Name: "counts", Pass: s.uses.Counts.RunOnce})
 	every(time.Second, background.Loop{Name: "rejected callbacks", Pass: s.uses.Callbacks.RunOnce, Drain: func() {
 		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 		defer cancel()

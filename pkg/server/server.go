@@ -13,7 +13,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
@@ -74,7 +73,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
 	for _, open := range []func(context.Context) error{
-		s.openLedger, s.openPauses, s.openCensus, s.openBus, s.openUpkeep, s.openWebhooks, s.openRelay, s.openInbox, s.openAPI,
+		s.openLedger, s.openPauses, s.openCounts, s.openBus, s.openUpkeep, s.openWebhooks, s.openRelay, s.openInbox, s.openAPI,
 	} {
 		if err := open(ctx); err != nil {
 			return nil, err
@@ -121,7 +120,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		s.webhooks.Offer(job)
 	}
 	settings.Observe = s.observe
-	settings.Unsure = func() { s.uses.Census.Unsure() }
+	settings.Unsure = func() { s.uses.Counts.Unsure() }
 	if s.cfg.Tracer != nil {
 		settings.Sample = s.cfg.Tracer.Sample
 	}
@@ -143,7 +142,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 
 // observe counts, logs and traces a committed change.
 func (s *Server) observe(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
-	s.uses.Census.Observe(before, after, history)
+	s.uses.Counts.Observe(before, after, history)
 	s.meters.observeTransitions(after, history)
 	logTransitions(s.log, s.cfg.LogFailuresOnly, after, history)
 	if s.cfg.Tracer != nil {
@@ -176,16 +175,16 @@ func (s *Server) pauseExpired(ctx context.Context, pause pauses.Pause) {
 	})
 }
 
-// openCensus opens the census.
-func (s *Server) openCensus(ctx context.Context) (err error) {
-	s.uses.Census, err = census.New(census.Config{
+// openCounts opens the counts.
+func (s *Server) openCounts(ctx context.Context) (err error) {
+	s.uses.Counts, err = search.NewCounts(search.CountsConfig{
 		Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Queue, Exclusive: s.uses.Ledger.Exclusive(), Queue: s.uses.Queue,
 		Replica: rand.Text(), Waited: s.meters.waited, Took: s.meters.took, Logger: s.log,
 	})
 	if err != nil {
 		return err
 	}
-	return s.uses.Census.Open(ctx)
+	return s.uses.Counts.Open(ctx)
 }
 
 // openUpkeep opens the background work on jobs.
@@ -202,11 +201,11 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 		return err
 	}
 	if s.uses.Operations, err = background.NewOperations(background.OperationsConfig{
-		Ledger: s.uses.Ledger, Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Schedule, Live: s.uses.Census.Live,
+		Ledger: s.uses.Ledger, Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Schedule, Live: s.uses.Counts.Live,
 	}); err != nil {
 		return err
 	}
-	s.uses.Operator = outbox.NewOperator(s.uses.Ledger, s.uses.Census.Live)
+	s.uses.Operator = outbox.NewOperator(s.uses.Ledger, s.uses.Counts.Live)
 	if s.bulk, err = background.NewBulk(background.BulkConfig{
 		Operations: s.uses.Operations, Logger: s.log,
 		Observe: func(kind background.Kind, outcome background.ItemOutcome) {
@@ -216,7 +215,7 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 		return err
 	}
 	s.uses.Reconciler, err = background.NewReconciler(background.ReconcilerConfig{
-		Ledger: s.uses.Ledger, Census: s.uses.Census, Logger: s.log,
+		Ledger: s.uses.Ledger, Counts: s.uses.Counts, Logger: s.log,
 	})
 	return err
 }
@@ -314,10 +313,10 @@ func (s *Server) openAPI(context.Context) (err error) {
 		return err
 	}
 	around := search.Surroundings{
-		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Census.EndRate,
+		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Counts.EndRate,
 	}
-	if s.uses.Ledger.Exclusive() { // On a shared store the census does not know the live jobs.
-		around.Live = s.uses.Census.Live
+	if s.uses.Ledger.Exclusive() { // On a shared store the counts does not know the live jobs.
+		around.Live = s.uses.Counts.Live
 	}
 	if store, ok := tablestore.As[tablestore.Paced](s.cfg.Store); ok {
 		around.Slow = func() time.Time { return store.Pace().Slow }

@@ -968,7 +968,7 @@ export interface paths {
          * @description For each service and step type: how many steps wait and since when, how many are under
          *     way, how often attempts end and fail, how long they take, and which workers ask for
          *     work. Services of loaded protocols are listed even if they never had a step. The counts
-         *     are updated with each change, not computed by a scan: see `exact` and `as_of`. They are
+         *     do not need a scan for each request: see `exact` and `as_of`. They are
          *     not split by tenant, so this requires a role for all tenants. At most 100 kinds of work
          *     are counted separately; the rest count as service `other`. With `protocol_id` only steps
          *     of that protocol's jobs count. Of those, too, at most 100 kinds are counted separately;
@@ -3916,10 +3916,13 @@ export interface components {
              */
             failed: number[];
         };
-        /** @description Percentiles of the durations in the last hour, each accurate to a tenth of its value. */
+        /**
+         * @description Percentiles of the durations in the last hour, of at most the last 500 that the answering
+         *     process has seen since its start.
+         */
         Percentiles: {
             /**
-             * @description How many durations.
+             * @description How many durations these are of.
              * @example 117
              */
             count: number;
@@ -4088,22 +4091,23 @@ export interface components {
             bus: components["schemas"]["Bus"];
             /**
              * @description Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
-             *     process uses the store, except after a crash until it has counted once. With several
-             *     processes, each knows what the others had counted up to ten seconds ago.
+             *     process uses the store, except after a start until it has counted once. With several
+             *     processes, they are those of the last walk over the live jobs.
              * @example true
              */
             exact: boolean;
             /**
              * Format: date-time
-             * @description The time of the oldest count in this response, ignoring processes that have counted
-             *     nothing since.
+             * @description When the numbers of jobs and steps were counted: now, or when the last walk over the
+             *     live jobs began; until the first walk after a start, when the last process stored them.
              * @example 2026-01-27T10:02:30.000Z
              */
             as_of: string;
             /**
              * Format: date-time
              * @description When counting began. An orderly restart keeps the counts; a crash loses those of up
-             *     to ten seconds, see `complete_since`.
+             *     to ten seconds, see `complete_since`. If several processes use the store, this is the
+             *     earliest start of those that ran within the last two hours.
              * @example 2026-01-20T08:00:00.000Z
              */
             since: string;
@@ -4112,7 +4116,8 @@ export interface components {
              * @description Since when rates, durations and totals miss nothing. This is later than `since` if a
              *     process crashed, or if it never learned whether a change was made: what happened
              *     before may be counted too low. If several processes use the store, the crash of one
-             *     shows after half an hour.
+             *     shows after half an hour, and two hours after a process has ended, the totals lose
+             *     what it counted.
              * @example 2026-01-26T17:30:12.000Z
              */
             complete_since: string;
@@ -4179,22 +4184,23 @@ export interface components {
             bus: components["schemas"]["Bus"];
             /**
              * @description Whether the numbers of jobs and steps are exact as of `as_of`. They are if a single
-             *     process uses the store, except after a crash until it has counted once. With several
-             *     processes, each knows what the others had counted up to ten seconds ago.
+             *     process uses the store, except after a start until it has counted once. With several
+             *     processes, they are those of the last walk over the live jobs.
              * @example true
              */
             exact: boolean;
             /**
              * Format: date-time
-             * @description The time of the oldest count in this response, ignoring processes that have counted
-             *     nothing since.
+             * @description When the numbers of jobs and steps were counted: now, or when the last walk over the
+             *     live jobs began; until the first walk after a start, when the last process stored them.
              * @example 2026-01-27T10:02:30.000Z
              */
             as_of: string;
             /**
              * Format: date-time
              * @description When counting began. An orderly restart keeps the counts; a crash loses those of up
-             *     to ten seconds, see `complete_since`.
+             *     to ten seconds, see `complete_since`. If several processes use the store, this is the
+             *     earliest start of those that ran within the last two hours.
              * @example 2026-01-20T08:00:00.000Z
              */
             since: string;
@@ -4203,7 +4209,8 @@ export interface components {
              * @description Since when rates, durations and totals miss nothing. This is later than `since` if a
              *     process crashed, or if it never learned whether a change was made: what happened
              *     before may be counted too low. If several processes use the store, the crash of one
-             *     shows after half an hour.
+             *     shows after half an hour, and two hours after a process has ended, the totals lose
+             *     what it counted.
              * @example 2026-01-26T17:30:12.000Z
              */
             complete_since: string;

@@ -1,4 +1,4 @@
-package census_test
+package search_test
 
 import (
 	"context"
@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -18,11 +16,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// process is a process with a census, on a store that others may share.
+// process is a process with counts, on a store that others may share.
 type process struct {
-	*census.Census
+	*search.Counts
 	t      testing.TB
 	name   string
 	store  tablestore.Store
@@ -57,7 +53,7 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 	must(t, err)
 	p.queue, err = workqueue.New(workqueue.Config{Ledger: p.ledger, Store: store, Mirror: mirror})
 	must(t, err)
-	p.Census, err = census.New(census.Config{
+	p.Counts, err = search.NewCounts(search.CountsConfig{
 		Store: store, Table: p.ledger.Tables().Queue, Replica: name, Exclusive: p.ledger.Exclusive(), Queue: p.queue,
 		Waited: func(of ledger.WorkKind, waited time.Duration) {
 			if p.timed != nil {
@@ -185,7 +181,7 @@ func (p *process) walk(between func()) {
 			between()
 		}
 	}
-	must(p.t, p.End(p.t.Context()))
+	p.End()
 }
 
 // protocols are the protocols of the jobs, in turn.
@@ -286,11 +282,11 @@ func (p *process) reported() *stands {
 }
 
 // service returns the report's counts of the service.
-func (p *process) service(name string) census.Service {
+func (p *process) service(name string) search.ServiceCounts {
 	for _, service := range p.Report().Services {
 		if service.Service == name {
 			return service
 		}
 	}
-	return census.Service{}
+	return search.ServiceCounts{}
 }

@@ -1,16 +1,62 @@
-package census
+package search
 
 import (
 	"context"
 	"iter"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// Traits are the properties by which lists select live jobs.
+// Phase is what the active step of a live job waits for.
+type Phase uint8
+
+// The phases.
+const (
+	PhaseNone        Phase = iota // nothing: its job is paused without a live attempt
+	PhaseDispatching              // its publish, which a pause may hold back
+	PhaseQueued                   // a worker
+	PhaseClaimed                  // the start, by the worker that claimed it
+	PhaseRunning                  // the RESULT
+	PhaseBackoff                  // the time of its next attempt
+	phases
+)
+
+// phaseOf returns the phase of a job and, unless that is zero, when its queued step was
+// published, or its running one started, or when its step in backoff is due.
+func phaseOf(agg *statemachine.Aggregate) (phase Phase, since time.Time) {
+	if len(agg.Steps) == 0 || agg.Job.State.Terminal() {
+		return PhaseNone, since
+	}
+	i, ok := agg.Active()
+	if !ok {
+		return PhaseNone, since
+	}
+	switch step := &agg.Steps[i]; step.State {
+	case statemachine.StepDispatching:
+		return PhaseDispatching, since
+	case statemachine.StepAwaitingAck: // Claims on Service Bus are not known.
+		if agg.Outbox != nil {
+			if _, queued := agg.Queued(); queued || agg.Outbox.Bus != statemachine.BusQueue {
+				return PhaseQueued, agg.Outbox.SentAt
+			}
+		}
+		return PhaseClaimed, since
+	case statemachine.StepInProgress:
+		return PhaseRunning, step.StartedAt
+	case statemachine.StepFailedRetry:
+		if agg.Job.State != statemachine.JobPaused {
+			return PhaseBackoff, step.NextAttemptAt
+		}
+	case statemachine.StepPending, statemachine.StepSucceeded, statemachine.StepFailedFinal, statemachine.StepCancelled:
+	}
+	return PhaseNone, since
+}
+
+// Traits are the properties by which a [Filter] selects jobs, except their times.
 type Traits struct {
 	statemachine.Target // of the current step
 
@@ -20,8 +66,7 @@ type Traits struct {
 	ErrorCode   string // of the current step's last failure
 	// Outbox is the state of the outbox row of the latest attempt, empty if there is none.
 	Outbox statemachine.OutboxState
-	// Waits says that the directive waits to be published, or for a worker.
-	Waits bool
+	Phase  Phase
 	// Retryable says that an operator can make the next dispatch due: the directive waits to
 	// be published, or the step in FAILED_RETRY.
 	Retryable bool
@@ -30,11 +75,11 @@ type Traits struct {
 // TraitsOf returns the traits of a job.
 func TraitsOf(agg *statemachine.Aggregate) Traits {
 	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
-	phase := standingOf(agg).phase
 	t := Traits{
 		Target: statemachine.TargetOf(job, step), State: job.State, RequestType: job.RequestType, StepType: step.Type,
-		ErrorCode: step.LastErrorCode, Waits: phase == phaseDispatching || phase == phaseQueued,
+		ErrorCode: step.LastErrorCode,
 	}
+	t.Phase, _ = phaseOf(agg)
 	i, live := agg.Active()
 	if !live {
 		i = job.CurrentStepIndex
@@ -59,9 +104,9 @@ func (t Traits) clone() Traits {
 // observed late does not add them again.
 const keepEnded = 4096
 
-// liveJobs indexes the live jobs of an exclusive store by their traits, in memory. If an
-// earlier change of an ended job is observed after keepEnded other jobs have ended, the job
-// stays in the index until the end of the next walk.
+// liveJobs indexes live jobs by their traits, in memory. If an earlier change of an ended job
+// is observed after keepEnded other jobs have ended, the job stays in the index until the end
+// of the next walk.
 type liveJobs struct {
 	jobs   map[uuid.UUID]liveJob
 	ended  map[uuid.UUID]struct{}
@@ -78,12 +123,19 @@ type liveJobs struct {
 // alike are the jobs with the same traits.
 type alike struct {
 	traits Traits
-	ids    []uuid.UUID
+	jobs   []member
+}
+
+// member is a job with its Unix times, 0 if unknown: since when it is in its phase, and when
+// it was accepted.
+type member struct {
+	id             uuid.UUID
+	since, created uint32
 }
 
 // liveJob is a job as it was at a revision.
 //
-//	invariant: of.ids[at] is the job's id
+//	invariant: of.jobs[at].id is the job's id
 type liveJob struct {
 	of   *alike
 	at   int
@@ -94,6 +146,9 @@ type liveJob struct {
 func newLiveJobs() liveJobs {
 	return liveJobs{jobs: map[uuid.UUID]liveJob{}, ended: map[uuid.UUID]struct{}{}, alike: map[Traits]*alike{}}
 }
+
+// unix returns a Unix time in four bytes, which last until 2106, and 0 for the zero time.
+func unix(at time.Time) uint32 { return uint32(max(at.Unix(), 0)) }
 
 // observe records the traits of a job, unless those of a later revision are known.
 func (l *liveJobs) observe(agg *statemachine.Aggregate) {
@@ -116,10 +171,12 @@ func (l *liveJobs) observe(agg *statemachine.Aggregate) {
 		return
 	}
 	traits := TraitsOf(agg)
+	_, since := phaseOf(agg)
 	if ok && known.of.traits == traits {
 		if known.walk != l.walk {
 			l.seen++
 		}
+		known.of.jobs[known.at].since = unix(since)
 		known.rev, known.walk = agg.Job.Rev, l.walk
 		l.jobs[id] = known
 		return
@@ -133,8 +190,8 @@ func (l *liveJobs) observe(agg *statemachine.Aggregate) {
 		of = &alike{traits: traits.clone()}
 		l.alike[of.traits] = of
 	}
-	l.jobs[id] = liveJob{of: of, at: len(of.ids), rev: agg.Job.Rev, walk: l.walk}
-	of.ids = append(of.ids, id)
+	l.jobs[id] = liveJob{of: of, at: len(of.jobs), rev: agg.Job.Rev, walk: l.walk}
+	of.jobs = append(of.jobs, member{id, unix(since), unix(agg.Job.CreatedAt)})
 }
 
 // remember records that a job has ended.
@@ -157,13 +214,13 @@ func (l *liveJobs) forget(id uuid.UUID, job liveJob) {
 	if job.walk == l.walk {
 		l.seen--
 	}
-	last := len(job.of.ids) - 1
-	if moved := job.of.ids[last]; moved != id {
-		other := l.jobs[moved]
-		other.at, job.of.ids[job.at] = job.at, moved
-		l.jobs[moved] = other
+	last := len(job.of.jobs) - 1
+	if moved := job.of.jobs[last]; moved.id != id {
+		other := l.jobs[moved.id]
+		other.at, job.of.jobs[job.at] = job.at, moved
+		l.jobs[moved.id] = other
 	}
-	if job.of.ids = job.of.ids[:last]; last == 0 {
+	if job.of.jobs = job.of.jobs[:last]; last == 0 {
 		delete(l.alike, job.of.traits)
 	}
 }
@@ -185,29 +242,85 @@ func (l *liveJobs) end() {
 	}
 }
 
-// Spare reports whether a fast walk may use all its time, because a caller of [Census.Live]
-// waits for its end, or nothing has been committed since the last call.
-func (c *Census) Spare() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	idle := !c.busy
-	c.busy = false
-	return idle || c.live.asked
+// gauges are the numbers of live jobs and of their active steps.
+type gauges struct {
+	AsOf  time.Time                     `json:"as_of"`
+	Jobs  map[statemachine.JobState]int `json:"jobs,omitempty"`
+	Steps map[kind]*stepGauges          `json:"steps,omitempty"`
+	// When the oldest job was accepted, the oldest running step started, and when the next
+	// step in backoff is due; zero if there is none.
+	OldestJob     time.Time `json:"oldest_job,omitzero"`
+	OldestRunning time.Time `json:"oldest_running,omitzero"`
+	NextRetry     time.Time `json:"next_retry,omitzero"`
 }
 
-// livePart is the most ids in a part of [Census.Live].
+// stepGauges are the numbers of the active steps of one kind.
+type stepGauges struct {
+	Phases [phases]int `json:"phases"`
+	Oldest time.Time   `json:"oldest,omitzero"` // when the oldest queued one was published
+}
+
+// gauges counts the jobs, and their steps by the kinds under which counted counts them. A
+// group is an array, so a million jobs take a few milliseconds.
+func (l *liveJobs) gauges(asOf time.Time, counted func(kind, func(kind))) *gauges {
+	g := &gauges{AsOf: asOf, Jobs: map[statemachine.JobState]int{}, Steps: map[kind]*stepGauges{}}
+	for t, of := range l.alike {
+		var since, created uint32
+		for i := range of.jobs {
+			earliest(&since, of.jobs[i].since)
+			earliest(&created, of.jobs[i].created)
+		}
+		g.Jobs[t.State] += len(of.jobs)
+		earlier(&g.OldestJob, created)
+		switch t.Phase {
+		case PhaseNone:
+			continue
+		case PhaseRunning:
+			earlier(&g.OldestRunning, since)
+		case PhaseBackoff:
+			earlier(&g.NextRetry, since)
+		default:
+		}
+		counted(kind{t.ProtocolID, t.Service, t.StepType}, func(k kind) {
+			steps := entry(g.Steps, k)
+			steps.Phases[t.Phase] += len(of.jobs)
+			if t.Phase == PhaseQueued {
+				earlier(&steps.Oldest, since)
+			}
+		})
+	}
+	return g
+}
+
+// earliest sets the Unix time to another that is known and earlier.
+func earliest(unix *uint32, other uint32) {
+	if other != 0 && (*unix == 0 || other < *unix) {
+		*unix = other
+	}
+}
+
+// earlier sets the time to a Unix time that is known and earlier.
+func earlier(at *time.Time, unix uint32) {
+	if other := time.Unix(int64(unix), 0).UTC(); unix != 0 && (at.IsZero() || other.Before(*at)) {
+		*at = other
+	}
+}
+
+// livePart is the most ids in a part of [Counts.Live].
 const livePart = 128
 
 // Live yields the ids of the live jobs whose traits are wanted, in parts and in no
 // particular order. Some of them may have ended. known is false if other processes write the
 // store, or no walk has ended yet; the next walk is then fast. wanted must not block or call
-// the census.
-func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool) {
+// the counts.
+func (c *Counts) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool) {
 	c.mu.Lock()
 	var found []uuid.UUID
 	for _, of := range c.live.alike {
-		if wanted(&of.traits) {
-			found = append(found, of.ids...)
+		if c.cfg.Exclusive && wanted(&of.traits) {
+			for i := range of.jobs {
+				found = append(found, of.jobs[i].id)
+			}
 		}
 	}
 	known = c.live.whole
@@ -227,8 +340,21 @@ func (c *Census) Live(wanted func(*Traits) bool) (parts iter.Seq[[]string], know
 	}, known
 }
 
-// Index is [Census.Live] of one process, or nil if there is none.
-type Index func(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool)
+// Waiting returns how many live jobs have a directive in the scope that waits to be
+// published, or for a worker. known is false if the process does not know all live jobs.
+func (c *Counts) Waiting(scope statemachine.Scope) (n int, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, of := range c.live.alike {
+		if waits := of.traits.Phase == PhaseDispatching || of.traits.Phase == PhaseQueued; waits && scope.Covers(of.traits.Target) {
+			n += len(of.jobs)
+		}
+	}
+	return n, c.live.whole
+}
+
+// LiveIndex is [Counts.Live] of one process, or nil if there is none.
+type LiveIndex func(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool)
 
 // Lister lists all live jobs, as [ledger.Ledger] does.
 type Lister interface {
@@ -240,7 +366,7 @@ type Lister interface {
 // index knows all live jobs, otherwise of all live jobs of the tenant, or of all tenants. It
 // may yield an id twice, and ids of jobs that have ended. It ends after an error, which is the
 // lister's.
-func (index Index) Candidates(
+func (index LiveIndex) Candidates(
 	ctx context.Context, all Lister, tenantID string, wanted func(*Traits) bool,
 ) iter.Seq2[[]string, error] {
 	return func(yield func([]string, error) bool) {
@@ -263,17 +389,4 @@ func (index Index) Candidates(
 			}
 		}
 	}
-}
-
-// Waiting returns how many live jobs have a directive in the scope that waits to be
-// published, or for a worker. known is false if the census does not know all live jobs.
-func (c *Census) Waiting(scope statemachine.Scope) (n int, known bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, of := range c.live.alike {
-		if of.traits.Waits && scope.Covers(of.traits.Target) {
-			n += len(of.ids)
-		}
-	}
-	return n, c.live.whole
 }

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/census"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
+	"github.com/lucius-project/lucius/pkg/search"
 )
 
 // maxWorkers bounds the workers that are listed for each service.
@@ -31,7 +31,7 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params 
 			kinds = append(kinds, ledger.WorkKind{Service: p.Steps[i].Service, StepType: p.Steps[i].Type})
 		}
 	}
-	report := e.Census.ReportOf(protocol, kinds...)
+	report := e.Counts.ReportOf(protocol, kinds...)
 	out := api.ServiceList{
 		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
 		CompleteSince: api.NewTime(report.Complete), Services: []api.Service{},
@@ -59,8 +59,8 @@ func (e *endpoints) bus() api.Bus {
 	return api.BusQueue
 }
 
-// serviceOf encodes what the census knows of one kind of work.
-func serviceOf(s *census.Service, now time.Time, minutes *int32) api.Service {
+// serviceOf encodes what the counts knows of one kind of work.
+func serviceOf(s *search.ServiceCounts, now time.Time, minutes *int32) api.Service {
 	out := api.Service{
 		Service: s.Service, StepType: s.StepType, Backlog: s.Queued, Dispatching: s.Dispatching, Claimed: s.Claimed,
 		Running: s.Running, Backoff: s.Backoff, Attempts: ratesOf(s.Attempts, minutes),
@@ -89,7 +89,7 @@ func serviceOf(s *census.Service, now time.Time, minutes *int32) api.Service {
 	return out
 }
 
-func ratesOf(r census.Rates, minutes *int32) api.Rates {
+func ratesOf(r search.Rates, minutes *int32) api.Rates {
 	out := api.Rates{LastMinute: rateOf(r.Minute), LastHour: rateOf(r.Hour), Total: int(r.Total)}
 	if minutes != nil {
 		all, failed := r.ByMinute(int(*minutes))
@@ -98,14 +98,14 @@ func ratesOf(r census.Rates, minutes *int32) api.Rates {
 	return out
 }
 
-func rateOf(r census.Rate) api.Rate {
+func rateOf(r search.Rate) api.Rate {
 	return api.Rate{
 		Count: int(r.Count), Failed: int(r.Failed), OverSeconds: r.Over.Seconds(), PerSecond: r.PerSecond(), ErrorRate: r.ErrorRate(),
 	}
 }
 
-func percentilesOf(p census.Percentiles) api.Percentiles {
-	return api.Percentiles{Count: int(p.Count), P50: p.P50.Seconds(), P95: p.P95.Seconds(), P99: p.P99.Seconds()}
+func percentilesOf(p search.Percentiles) api.Percentiles {
+	return api.Percentiles{Count: p.Count, P50: p.P50.Seconds(), P95: p.P95.Seconds(), P99: p.P99.Seconds()}
 }
 
 // GetOverview is GET /v1/admin/overview.
@@ -114,7 +114,7 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 		e.respond.problem(w, r, err)
 		return
 	}
-	report, found := e.Census.Report(), e.Reconciler.Report()
+	report, found := e.Counts.Report(), e.Reconciler.Report()
 	out := api.Overview{
 		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
 		CompleteSince: api.NewTime(report.Complete), Jobs: map[string]int{},

@@ -1,0 +1,234 @@
+package search_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/lucius-project/lucius/pkg/search"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// A row that was not stored for two hours is deleted, and the totals lack its events; until
+// then they count. A process that was idle or suspended meanwhile counts nothing twice.
+func TestReplicas_CountOnceAfterASilence(t *testing.T) {
+	t.Parallel()
+	for name, suspended := range map[string]bool{"idle": false, "suspended": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := memstore.New(memstore.Options{Split: true})
+				a, b := start(t, store, "a"), start(t, store, "b")
+				for range 3 {
+					a.submit("ocr")
+				}
+				a.complete(a.claim("ocr", 1, true)[0])
+				must(t, a.RunOnce(t.Context()))
+				stored := tablestore.Now()
+				want := func(p *process, accepted, attempts int64) {
+					t.Helper()
+					if got, ended := p.Report().Accepted.Total, p.service("ocr").Attempts.Total; got != accepted || ended != attempts {
+						t.Errorf("%s: %d jobs were accepted, %d attempts ended, want %d and %d", p.name, got, ended, accepted, attempts)
+					}
+				}
+				for n := range int64(30) {
+					time.Sleep(10 * time.Minute)
+					if !suspended {
+						must(t, a.RunOnce(t.Context()))
+					}
+					b.submit("embed")
+					must(t, b.RunOnce(t.Context()))
+					if gone := suspended && tablestore.Now().Sub(stored) > 2*time.Hour; gone {
+						want(b, n+1, 0)
+						if got := b.Report().Complete; got.Before(stored) {
+							t.Errorf("b misses nothing since %s, but the events of a until %s", got, stored)
+						}
+					} else {
+						want(b, n+4, 1)
+					}
+				}
+				row := tablestore.Key{Table: a.ledger.Tables().Queue, Partition: "counts", Row: "a"}
+				if _, err := store.Get(t.Context(), row); errors.Is(err, tablestore.ErrNotFound) != suspended {
+					t.Errorf("the row of a: %v", err)
+				}
+				a.submit("ocr")
+				for range 2 {
+					for _, p := range []*process{a, b} {
+						must(t, p.RunOnce(t.Context()))
+					}
+				}
+				for _, p := range []*process{a, b} {
+					want(p, 34, 1)
+				}
+			})
+		})
+	}
+}
+
+// noDelete is a store that cannot delete.
+type noDelete struct{ tablestore.Store }
+
+func (s noDelete) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if batch[0].Verb == tablestore.Delete {
+		return nil, tablestore.ErrUnavailable
+	}
+	return s.Store.Commit(ctx, batch)
+}
+
+// Old rows that cannot be deleted count no more than deleted ones.
+func TestRead_LeavesOutOldRowsThatCannotBeDeleted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{Split: true})
+		a := start(t, store, "a")
+		b, err := search.NewCounts(search.CountsConfig{Store: noDelete{store}, Table: a.ledger.Tables().Queue, Replica: "b"})
+		must(t, err)
+		a.submit("ocr")
+		must(t, a.RunOnce(t.Context()))
+		time.Sleep(3 * time.Hour)
+		if err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
+			t.Fatalf("the row was deleted: %v", err)
+		}
+		if got := b.Report().Accepted.Total; got != 0 {
+			t.Errorf("%d jobs were accepted, want none", got)
+		}
+	})
+}
+
+// A process has more workers than its row lists. The other processes still know for which
+// work they poll.
+func TestReplicas_KnowAllPolls(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{Split: true})
+	a, b := start(t, store, "a"), start(t, store, "b")
+	a.claim("ocr", 1, false)
+	for n := range 600 {
+		_, err := a.queue.Claim(t.Context(), workqueue.ClaimRequest{
+			Owner: fmt.Sprint("worker", n), RequestID: "1", Max: 1, Services: []string{"embed"},
+		})
+		must(t, err)
+	}
+	must(t, a.RunOnce(t.Context()))
+	must(t, b.RunOnce(t.Context()))
+	if at, ok := b.queue.LastPoll(ocrKind, "tenant"); !ok {
+		t.Errorf("no worker is known to have polled since %s", at)
+	}
+}
+
+// manyPollers is a queue that these workers poll.
+type manyPollers []workqueue.Poller
+
+func (c manyPollers) Pollers() []workqueue.Poller      { return c }
+func (c manyPollers) LastPolls() []workqueue.Poller    { return c }
+func (manyPollers) PolledElsewhere([]workqueue.Poller) {}
+
+// Figures that do not fit into a row lose their workers, not their counts.
+func TestStore_FitsInARow(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{Split: true})
+	p := start(t, store, "p")
+	var workers manyPollers
+	for n := range 500 {
+		workers = append(workers, workqueue.Poller{
+			Owner: fmt.Sprint(n, strings.Repeat("x", 1500)), LastPoll: time.Now().Add(time.Hour),
+		})
+	}
+	manyPollersed, err := search.NewCounts(search.CountsConfig{Store: store, Table: p.ledger.Tables().Queue, Replica: "manyPollersed", Queue: workers})
+	must(t, err)
+	must(t, manyPollersed.RunOnce(t.Context()))
+}
+
+// Figures of many kinds that do not fit into a row lose the counts by protocol.
+func TestStore_FitsInARowWithManyKinds(t *testing.T) {
+	t.Parallel()
+	p := start(t, memstore.New(memstore.Options{Split: true}), "a")
+	now := time.Now()
+	for n := range 60 * 100 {
+		at := now.Add(-time.Duration(n/100) * time.Minute)
+		job := &statemachine.Aggregate{
+			Job: statemachine.Job{ID: uuid.NewString(), ProtocolID: "p", State: statemachine.JobDispatching, UpdatedAt: at},
+			Steps: []statemachine.Step{{
+				ID: "s", Type: strings.Repeat("T", 200), Service: fmt.Sprint(strings.Repeat("s", 2000), n%100),
+				State: statemachine.StepAwaitingAck, OutboxID: "o",
+			}},
+			Outbox: &statemachine.Outbox{Bus: statemachine.BusServiceBus, SentAt: at},
+		}
+		p.Observe(&statemachine.Aggregate{}, job, []statemachine.Transition{{Object: statemachine.ObjectJob}})
+	}
+	must(t, p.RunOnce(t.Context()))
+	b := start(t, p.store, "b")
+	if report := b.Report(); report.Accepted.Total != 6000 || len(report.Services) != 100 || len(b.ReportOf("p").Services) != 0 {
+		t.Errorf("%d were accepted, %d kinds are counted", report.Accepted.Total, len(report.Services))
+	}
+}
+
+// The workers in the row of a crashed process first stop waiting, and then drop out.
+func TestReplicas_ForgetTheWorkersOfACrashedOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{Split: true})
+		a := start(t, store, "a")
+		b, err := search.NewCounts(search.CountsConfig{
+			Store: store, Table: a.ledger.Tables().Queue, Replica: "b",
+			Queue: manyPollers{{Owner: "worker", LastPoll: time.Now().Add(time.Millisecond), Waiting: true}},
+		})
+		must(t, err)
+		must(t, b.RunOnce(t.Context()))
+		report := func(workers int, waits bool) {
+			t.Helper()
+			must(t, a.RunOnce(t.Context()))
+			report := a.Report(ocrKind)
+			found := report.Services[0].Workers
+			if len(found) != workers || workers > 0 && found[0].Waiting != waits {
+				t.Errorf("%+v", found)
+			}
+		}
+		time.Sleep(5 * time.Second)
+		report(1, true)
+		time.Sleep(time.Minute)
+		report(1, false)
+		time.Sleep(time.Hour)
+		report(0, false)
+	})
+}
+
+// A stored row that this program cannot read, such as one of another release, does not keep
+// a process from starting: the counts are empty until a walk has counted the live jobs.
+func TestOpen_CountsAgainAfterAnUnreadableRow(t *testing.T) {
+	t.Parallel()
+	for name, split := range map[string]bool{"of one process": false, "of several": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := memstore.New(memstore.Options{Split: split})
+			p := start(t, store, "a")
+			p.submit("ocr")
+			p.walk(nil)
+			must(t, p.Close(t.Context(), true))
+			rows, err := tablestore.ScanAll(t.Context(), store, tablestore.Query{Table: p.ledger.Tables().Queue, Partition: "counts"})
+			must(t, err)
+			for _, row := range rows {
+				_, err := store.Commit(t.Context(), tablestore.Batch{{
+					Verb: tablestore.Replace, Key: row.Key, ETag: row.ETag,
+					Properties: tablestore.AppendLarge(nil, "figures", []byte(`{"live":[]}`)),
+				}})
+				must(t, err)
+			}
+			p = start(t, store, "b")
+			if report := p.Report(); len(rows) == 0 || report.Exact || report.Jobs[statemachine.JobDispatching] != 0 {
+				t.Errorf("%d rows, after the start: %+v", len(rows), report)
+			}
+			p.walk(nil)
+			must(t, p.RunOnce(t.Context()))
+			same(t, p, "after a walk")
+		})
+	}
+}

@@ -1,0 +1,194 @@
+package search
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/workqueue"
+)
+
+// CountsReport holds what [Counts] has counted. The caller owns it.
+type CountsReport struct {
+	// Exact says that the numbers of jobs and of active steps are current and exact.
+	// Otherwise they are those of a walk, as of AsOf.
+	Exact bool
+	AsOf  time.Time
+	// Since is when counting began, and Complete since when no event is missing: a crash
+	// loses what its process had not stored, and totals lack the events of a process that
+	// ended two hours ago. Other processes learn of a crash within 31 minutes.
+	Since, Complete time.Time
+
+	Jobs     map[statemachine.JobState]int // live jobs
+	Accepted Rates                         // jobs
+	Refused  Rates                         // commands; all count as failures
+	// Published counts the publishes of directives. Those that the bus rejected are
+	// failures; those that failed during an outage do not count.
+	Published Rates
+	Started   Rates // attempts
+	Ended     map[statemachine.JobState]Rates
+	// OldestJob is when the oldest live job was accepted, OldestRunning when the
+	// longest-running step was started, and NextRetry when the next step in backoff is due;
+	// zero if there is none.
+	OldestJob, OldestRunning, NextRetry time.Time
+	Services                            []ServiceCounts // sorted by service and step type
+}
+
+// Rates says how often something happened.
+type Rates struct {
+	Minute Rate // over the current minute and the one before
+	Hour   Rate // over the current minute and the 60 before
+	Total  int64
+
+	window *window
+	now    time.Time
+}
+
+// ByMinute returns how often it happened in each of the last n minutes, at most 60, and how
+// often it was a failure. The last entry is the current minute so far.
+func (r Rates) ByMinute(n int) (all, failed []int) { return r.window.minutes(r.now, n) }
+
+// ServiceCounts holds the counts of one kind of work.
+type ServiceCounts struct {
+	ledger.WorkKind
+
+	// The active steps, by what they wait for: their publish, a worker, the start by the
+	// worker that claimed them, the RESULT, the time of their next attempt.
+	Dispatching, Queued, Claimed, Running, Backoff int
+	// Oldest is when the oldest queued step was published.
+	Oldest time.Time
+	// Attempts counts the attempts that ended with a RESULT or a deadline.
+	Attempts Rates
+	// Took is the time from the start to the RESULT, and Waited the time from the publish to
+	// the claim or, without a claim, to the ACK, of the attempts that this process saw end
+	// or begin.
+	Took, Waited Percentiles
+	// Workers are the workers that polled for such work in the last hour, the most recent
+	// first.
+	Workers []workqueue.Poller
+
+	queued window
+	now    time.Time
+}
+
+// QueuedByMinute returns how many steps were queued at the end of each of the last n
+// minutes, at most 60. The last entry is the current minute.
+func (s *ServiceCounts) QueuedByMinute(n int) []int {
+	levels, present := make([]int, n), s.Queued
+	changes, _ := s.queued.minutes(s.now, n)
+	for i := n - 1; i >= 0; i-- {
+		levels[i] = max(present, 0)
+		present -= changes[i]
+	}
+	return levels
+}
+
+// Report returns the counts without reading the store. Its services include these kinds of
+// work even if nothing was counted for them.
+func (c *Counts) Report(kinds ...ledger.WorkKind) *CountsReport { return c.ReportOf("", kinds...) }
+
+// ReportOf is [Counts.Report], but if the protocol is not empty, its services count only the
+// steps of that protocol's jobs. It then leaves out kinds that are counted as [Other].
+func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsReport {
+	now, pollers := tablestore.Now(), c.pollers()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	sum, live := newFigures(now), c.own.Live
+	sum.add(c.own)
+	for _, other := range c.others {
+		sum.add(other)
+		sum.lose(other.crashed(now))
+		for _, poller := range other.Pollers {
+			poller.Waiting = poller.Waiting && now.Sub(other.AsOf) <= fresh
+			pollers = append(pollers, poller)
+		}
+		if other.Live != nil && (live == nil || other.Live.AsOf.After(live.AsOf)) {
+			live = other.Live
+		}
+	}
+	switch {
+	case c.live.whole:
+		live = c.live.gauges(now, c.counted)
+	case live == nil:
+		live = &gauges{AsOf: c.own.Since}
+	}
+	out := &CountsReport{
+		Exact: c.live.whole, AsOf: live.AsOf, Since: sum.Since, Complete: sum.Since,
+		Ended: map[statemachine.JobState]Rates{}, Jobs: map[statemachine.JobState]int{},
+		OldestJob: live.OldestJob, OldestRunning: live.OldestRunning, NextRetry: live.NextRetry,
+		Accepted: sum.Accepted.rates(now, sum.Since), Refused: sum.Refused.rates(now, sum.Since),
+		Published: sum.Publish.rates(now, sum.Since), Started: sum.Started.rates(now, sum.Since),
+	}
+	if sum.Lost.After(sum.Since) {
+		out.Complete = sum.Lost
+	}
+	for _, state := range statemachine.JobStates {
+		if state.Terminal() {
+			out.Ended[state] = entry(sum.Ended, state).rates(now, sum.Since)
+		} else {
+			out.Jobs[state] = live.Jobs[state]
+		}
+	}
+	for _, asked := range kinds {
+		if of := c.bounded(kind{protocol, asked.Service, asked.StepType}); of.Protocol == protocol {
+			entry(sum.Attempts, of)
+		}
+	}
+	for of := range live.Steps {
+		entry(sum.Attempts, of)
+	}
+	pollers = slices.DeleteFunc(pollers, func(p workqueue.Poller) bool { return now.Sub(p.LastPoll) > hour })
+	slices.SortStableFunc(pollers, func(a, b workqueue.Poller) int { return b.LastPoll.Compare(a.LastPoll) })
+	for of, ended := range sum.Attempts {
+		if of.Protocol == protocol {
+			out.Services = append(out.Services, c.service(of, ended, live.Steps[of], now, sum.Since, pollers))
+		}
+	}
+	slices.SortFunc(out.Services, func(a, b ServiceCounts) int {
+		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.StepType, b.StepType))
+	})
+	return out
+}
+
+// service returns the counts of one kind of work. The caller holds mu.
+func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since time.Time, pollers []workqueue.Poller) ServiceCounts {
+	s := ServiceCounts{WorkKind: of.work(), Attempts: ended.rates(now, since), queued: ended.Queued, now: now}
+	if steps != nil {
+		s.Dispatching, s.Queued, s.Claimed = steps.Phases[PhaseDispatching], steps.Phases[PhaseQueued], steps.Phases[PhaseClaimed]
+		s.Running, s.Backoff, s.Oldest = steps.Phases[PhaseRunning], steps.Phases[PhaseBackoff], steps.Oldest
+	}
+	if own := c.own.Attempts[of]; own != nil {
+		s.Took, s.Waited = own.took.percentiles(now), own.waited.percentiles(now)
+	}
+	for i := range pollers {
+		if pollers[i].CoversKind(s.WorkKind) {
+			s.Workers = append(s.Workers, pollers[i])
+		}
+	}
+	return s
+}
+
+func (w *window) rates(now, since time.Time) Rates {
+	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All, window: w, now: now}
+}
+
+// EndRate returns how many attempts of the kind ended per second, over the current minute and
+// the one before.
+func (c *Counts) EndRate(of ledger.WorkKind) float64 {
+	now := tablestore.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ended, since := new(window), now
+	for _, f := range append([]*figures{c.own}, c.others...) {
+		if f.Since.Before(since) {
+			since = f.Since
+		}
+		if a := f.Attempts[everywhere(of)]; a != nil {
+			ended.add(&a.window)
+		}
+	}
+	return ended.rate(now, since, 1).PerSecond()
+}
