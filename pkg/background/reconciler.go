@@ -16,7 +16,7 @@ import (
 
 // ReconcilerLedger is the part of the ledger that a [Reconciler] needs.
 type ReconcilerLedger interface {
-	Schedule
+	ledger.Schedule
 	Exclusive() bool
 	Inspect(ctx context.Context, shard, limit int, from string) ([]ledger.Finding, string, error)
 	InspectReady(ctx context.Context, w *ledger.ReadyWalk, limit int,

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -24,7 +23,7 @@ const (
 
 // RetentionLedger is the part of the ledger that a [Retention] needs.
 type RetentionLedger interface {
-	Schedule
+	ledger.Schedule
 	Purge(ctx context.Context, entries []ledger.Entry) []ledger.PurgeResult
 }
 
@@ -34,9 +33,8 @@ type RetentionConfig struct {
 	Ledger RetentionLedger
 	// PassLimit is the most jobs that one pass purges. Optional. Defaults to 1024.
 	PassLimit int
-	// Random returns numbers in [0, 1), for the shard at which the first pass begins:
-	// replicas that begin at different shards seldom purge the same job. Optional.
-	// Defaults to math/rand/v2.
+	// Random is that of the [ledger.Walker]: replicas that begin at different shards seldom
+	// purge the same job. Optional.
 	Random func() float64
 	// Logger logs jobs that could not be purged. Optional.
 	Logger *slog.Logger
@@ -58,7 +56,7 @@ type Overdue struct {
 // page took, so that a backlog hardly slows the jobs that are under way.
 type Retention struct {
 	cfg     RetentionConfig
-	next    cursor // where the next pass begins
+	walk    ledger.Walker
 	wake    chan struct{}
 	overdue atomic.Pointer[Overdue]
 }
@@ -71,15 +69,13 @@ func NewRetention(cfg RetentionConfig) (*Retention, error) {
 	if cfg.PassLimit = cmp.Or(cfg.PassLimit, 1024); cfg.PassLimit < 0 {
 		return nil, errors.New("retention: PassLimit must be positive")
 	}
-	if cfg.Random == nil {
-		cfg.Random = rand.Float64
-	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
 		cfg.Observe = func(ledger.Purged) {}
 	}
 	r := &Retention{
-		cfg: cfg, next: cursor{shard: int(cfg.Random() * float64(cfg.Ledger.Shards()))}, wake: make(chan struct{}, 1),
+		cfg: cfg, wake: make(chan struct{}, 1),
+		walk: ledger.Walker{Schedule: cfg.Ledger, Kind: ledger.Retention, Page: purgePage, Random: cfg.Random},
 	}
 	r.overdue.Store(&Overdue{})
 	return r, nil
@@ -105,12 +101,9 @@ func (r *Retention) Loop() Loop {
 func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 	ctx = tablestore.Reclaiming(ctx)
 	var pass Pass
-	room := func() int { return min(r.cfg.PassLimit-pass.Done, purgePage) }
-	err := r.next.round(ctx, r.cfg.Ledger, ledger.Retention, room, func(entries []ledger.Entry) (taken bool) {
-		if len(entries) == 0 {
-			return false
-		}
-		began := time.Now()
+	room := func() int { return r.cfg.PassLimit - pass.Done }
+	err := r.walk.Pass(ctx, room, func(entries []ledger.Entry) bool {
+		began, taken := time.Now(), false
 		for i, result := range r.cfg.Ledger.Purge(ctx, entries) {
 			if result.Err != nil {
 				r.cfg.Logger.WarnContext(ctx, "job not purged", entries[i].Fields().With("error", result.Err)...)
@@ -120,22 +113,14 @@ func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 			r.cfg.Observe(result.Outcome)
 		}
 		pass.Done += len(entries)
-		rest(ctx, time.Since(began))
-		return taken
+		sleep(ctx, time.Since(began))
+		return !taken // Another process purges the jobs of this shard.
 	})
 	if err != nil {
 		return pass, fmt.Errorf("retention: %w", err)
 	}
 	pass.More = room() == 0
 	return pass, nil
-}
-
-// rest waits, at most until the context ends.
-func rest(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
-	}
 }
 
 // Survey counts the jobs that are due and not purged. It reads at most 10,000 entries.

@@ -6,68 +6,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// sweepLimit bounds the entries that one pass of a [Sweeper] reads from a shard, so that no
-// shard waits for another's backlog, and those that one pass of [Webhooks] reads from all.
-// The next pass continues after them.
-const sweepLimit = 4096
-
-// Schedule is the part of the ledger that finds due work.
-type Schedule interface {
-	Shards() int
-	Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string,
-	) ([]ledger.Entry, string, error)
-}
-
-// cursor walks the due entries of all shards. Each walk continues where the last one
-// stopped, so that entries that stay due do not hide the ones after them.
-type cursor struct {
-	shard int
-	after string // position in the shard; empty at its start
-}
-
-// round reads the due entries of each shard once, and calls do with each page. It ends early if
-// room returns 0, and the next round continues there. If do reports that another process has
-// the entries of the shard, the round goes on half of the shards away. The error is one of
-// reading.
-func (c *cursor) round(ctx context.Context, s Schedule, kind ledger.Kind, room func() int, do func([]ledger.Entry) (taken bool)) error {
-	now := time.Now()
-	for left := s.Shards(); left > 0 && ctx.Err() == nil; {
-		limit := room()
-		if limit <= 0 {
-			return nil
-		}
-		entries, next, err := s.Due(ctx, kind, c.shard, now, limit, c.after)
-		if err != nil {
-			return err
-		}
-		switch taken := do(entries); {
-		case taken:
-			*c = cursor{shard: (c.shard + (s.Shards()+1)/2) % s.Shards()}
-			left--
-		case next == "":
-			*c = cursor{shard: (c.shard + 1) % s.Shards()}
-			left--
-		default:
-			c.after = next
-		}
-	}
-	return nil
-}
-
 // SweeperLedger is the part of the ledger that a [Sweeper] needs.
 type SweeperLedger interface {
-	Schedule
+	ledger.Schedule
 	Fire(ctx context.Context, entry ledger.Entry, event statemachine.Event) (ledger.FireOutcome, ledger.Result, error)
 }
 
@@ -82,8 +31,7 @@ type SweeperConfig struct {
 	// Outages returns when the bus last became available again, for directives and for
 	// replies. Optional: the pull queue has no such outages.
 	Outages func(ctx context.Context) (Outages, error)
-	// Random returns numbers in [0, 1), for the shard at which a pass begins.
-	// Optional. Defaults to math/rand/v2. It must be safe for concurrent use.
+	// Random is that of the [ledger.Walker]. Optional.
 	Random func() float64
 	// Logger logs entries that could not be fired. Optional.
 	Logger *slog.Logger
@@ -116,23 +64,18 @@ type SweeperPass struct {
 //
 // It never searches for such jobs. Each job with anything left to do has an entry in
 // the schedule at or before its next deadline, so a pass reads the due part of one
-// partition per shard and nothing else:
+// partition per shard and nothing else. With a slow store, shards one after the other would
+// take as long as all of their reads, so they are walked concurrently.
 //
-//	timer:000  ──▶ due entries ──▶ Fire ──▶ load, decide, commit
-//	timer:001  ──▶ (nothing due: one short read)
-//	   …
-//
-// Each pass starts at a random shard. Deadlines that passed while workers could not
-// report, because the process or the store was down or the host was suspended, get a
-// grace first; see [statemachine.DeadlinePassed].
+// Deadlines that passed while workers could not report, because the process or the store was
+// down or the host was suspended, get a grace first; see [statemachine.DeadlinePassed].
 type Sweeper struct {
 	cfg SweeperConfig
 	// outage is when the last outage ended: the start of the process, or of the first
 	// pass after the store was unavailable or the process suspended.
 	outage time.Time
 	down   bool // the store was unavailable in the last pass
-	// next[shard] is where the next pass begins, empty at the start of the shard.
-	next []string
+	walk   ledger.Walker
 }
 
 // NewSweeper returns a sweeper. It treats the time until now as an outage, because workers
@@ -146,14 +89,13 @@ func NewSweeper(cfg SweeperConfig) (*Sweeper, error) {
 	if cfg.Page < 0 || cfg.Parallel < 0 {
 		return nil, errors.New("sweeper: Page and Parallel must be positive")
 	}
-	if cfg.Random == nil {
-		cfg.Random = rand.Float64
-	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
 	if cfg.Observe == nil {
 		cfg.Observe = func(SweeperPass) {}
 	}
-	return &Sweeper{cfg: cfg, outage: time.Now(), next: make([]string, cfg.Ledger.Shards())}, nil
+	return &Sweeper{cfg: cfg, outage: time.Now(), walk: ledger.Walker{
+		Schedule: cfg.Ledger, Kind: ledger.Timer, Page: cfg.Page, Parallel: cfg.Parallel, Random: cfg.Random,
+	}}, nil
 }
 
 // Loop returns the loop that sweeps.
@@ -219,37 +161,8 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 			pass.Outcomes[outcome]++
 		}
 	}
-	// With a slow store, shards one after the other would take as long as all of their reads.
-	shards := s.cfg.Ledger.Shards()
-	start := int(s.cfg.Random() * float64(shards))
 	slots := make(chan struct{}, s.cfg.Parallel)
-	errs := make([]error, shards)
-	var group errgroup.Group
-	group.SetLimit(s.cfg.Parallel)
-	for i := range shards {
-		group.Go(func() error {
-			errs[i] = s.sweepShard(ctx, (start+i)%shards, now, slots, fire)
-			return nil
-		})
-	}
-	_ = group.Wait() // Each shard is swept, whatever becomes of the others.
-	for _, err := range errs {
-		if err != nil {
-			return pass, err
-		}
-	}
-	return pass, nil
-}
-
-// sweepShard fires the due entries of one shard page by page, the entries of a page
-// concurrently, as far as there are slots. It continues after the last entry read, so entries
-// that stay do not hide the ones after them.
-func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, slots chan struct{}, fire func(ledger.Entry)) error {
-	for read := 0; read < sweepLimit; {
-		entries, next, err := s.cfg.Ledger.Due(ctx, ledger.Timer, shard, now, s.cfg.Page, s.next[shard])
-		if err != nil {
-			return err
-		}
+	err := s.walk.Pass(ctx, func() int { return s.cfg.Page }, func(entries []ledger.Entry) bool {
 		var group sync.WaitGroup
 		for _, entry := range entries {
 			slots <- struct{}{}
@@ -259,10 +172,7 @@ func (s *Sweeper) sweepShard(ctx context.Context, shard int, now time.Time, slot
 			})
 		}
 		group.Wait()
-		read += len(entries)
-		if s.next[shard] = next; next == "" {
-			break
-		}
-	}
-	return nil
+		return true
+	})
+	return pass, err
 }

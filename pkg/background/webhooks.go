@@ -25,7 +25,7 @@ const recordTimeout = 10 * time.Second
 
 // WebhooksLedger is the part of the ledger that [Webhooks] need.
 type WebhooksLedger interface {
-	Schedule
+	ledger.Schedule
 	TakeWebhook(ctx context.Context, entry ledger.Entry, hold time.Duration,
 	) (*ledger.WebhookRow, *statemachine.Aggregate, error)
 	RecordWebhookAttempt(ctx context.Context, taken, next *ledger.WebhookRow) (bool, error)
@@ -65,7 +65,7 @@ type WebhooksConfig struct {
 type Webhooks struct {
 	cfg     WebhooksConfig
 	offered chan ledger.Entry
-	next    cursor         // where the next pass begins
+	walk    ledger.Walker
 	slots   chan struct{}  // one for each attempt under way
 	busy    sync.WaitGroup // the attempts that passes have started
 	// full says that the last pass left no worker free. The next worker to become free
@@ -92,7 +92,7 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 		cfg.Traceparent = func(job *statemachine.Job) string { return job.Traceparent }
 	}
 	w := &Webhooks{
-		cfg: cfg, offered: make(chan ledger.Entry, offeredSize),
+		cfg: cfg, offered: make(chan ledger.Entry, offeredSize), walk: ledger.Walker{Schedule: cfg.Ledger, Kind: ledger.Webhook},
 		slots: make(chan struct{}, cfg.Workers), wake: make(chan struct{}, 1),
 	}
 	return w, cfg.Dispatcher.Validate()
@@ -173,16 +173,14 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 	free := cap(w.slots) - len(w.slots)
 	var pass Pass
 	var errs []error
-	read := 0
 	room := func() int {
 		if errors.Is(errors.Join(errs...), tablestore.ErrUnavailable) {
 			return 0 // The next claims would fail as well.
 		}
-		return min(free-pass.Done, sweepLimit-read)
+		return free - pass.Done
 	}
-	err := w.next.round(ctx, w.cfg.Ledger, ledger.Webhook, room, func(entries []ledger.Entry) bool {
+	err := w.walk.Pass(ctx, room, func(entries []ledger.Entry) bool {
 		for _, entry := range entries {
-			read++
 			taken, err := w.take(ctx, entry)
 			if err != nil {
 				errs = append(errs, err)
@@ -191,7 +189,7 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 				pass.Done++
 			}
 		}
-		return false
+		return true
 	})
 	if err != nil {
 		errs = append(errs, err)

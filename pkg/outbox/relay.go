@@ -101,7 +101,7 @@ const uncertain seqledger.Class = "uncertain"
 type Relay struct {
 	cfg    Config
 	window *seqledger.Ledger
-	from   map[int]string // where the next pass over a shard begins
+	walk   ledger.Walker
 }
 
 // NewRelay returns a relay. The error names the field that is missing.
@@ -144,7 +144,9 @@ func NewRelay(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("relay: %w", err)
 	}
-	return &Relay{cfg: cfg, window: window, from: map[int]string{}}, nil
+	return &Relay{cfg: cfg, window: window, walk: ledger.Walker{
+		Schedule: cfg.Ledger, Kind: ledger.Dispatch, Limit: cfg.PassLimit, Random: cfg.Random,
+	}}, nil
 }
 
 // Window is the relay's window, for gauges. Only the relay may change it.
@@ -219,18 +221,26 @@ func (r *Relay) RunOnce(ctx context.Context) (int, error) {
 	if r.cfg.Breakers.State(breaker.Bus, now) == breaker.Open {
 		return 0, nil
 	}
-	shards := r.cfg.Ledger.Shards()
-	start := int(r.cfg.Random() * float64(shards))
 	taken := 0
-	for i := range shards {
-		n, err := r.shard(ctx, (start+i)%shards, now, r.cfg.PassLimit-taken)
-		taken += n
-		if err != nil {
-			return taken, fmt.Errorf("dispatch schedule: %w", err)
+	var halted error
+	room := func() int {
+		if halted != nil {
+			return 0
 		}
-		if taken >= r.cfg.PassLimit {
-			break
+		return r.cfg.PassLimit - taken
+	}
+	err := r.walk.Pass(ctx, room, func(entries []ledger.Entry) bool {
+		rows := r.takeUp(ctx, entries)
+		taken += len(rows)
+		for batch := range slices.Chunk(rows, r.cfg.Batch) {
+			if halted = r.publish(ctx, r.owner("schedule"), batch); halted != nil {
+				break
+			}
 		}
+		return true
+	})
+	if err = cmp.Or(halted, err); err != nil {
+		return taken, fmt.Errorf("dispatch schedule: %w", err)
 	}
 	return taken, nil
 }
@@ -251,32 +261,6 @@ func (r *Relay) reclaim(now time.Time) error {
 		}
 	}
 	return nil
-}
-
-// shard claims the due rows of one shard. If many are held back, the next pass continues
-// after the last row of this one, so that no pass reads them all and every row gets its
-// turn.
-func (r *Relay) shard(ctx context.Context, shard int, now time.Time, limit int) (int, error) {
-	from, taken, read := r.from[shard], 0, 0
-	for taken < limit && read < r.cfg.PassLimit && ctx.Err() == nil {
-		entries, next, err := r.cfg.Ledger.Due(ctx, ledger.Dispatch, shard, now, min(limit-taken, 256), from)
-		if err != nil {
-			return taken, err
-		}
-		read += len(entries)
-		rows := r.takeUp(ctx, entries)
-		taken += len(rows)
-		for batch := range slices.Chunk(rows, r.cfg.Batch) {
-			if err := r.publish(ctx, r.owner("schedule"), batch); err != nil {
-				return taken, err
-			}
-		}
-		if from = next; from == "" {
-			break
-		}
-	}
-	r.from[shard] = from
-	return taken, nil
 }
 
 // takeUp claims due rows by compare-and-swap, so that replicas do not publish the same
