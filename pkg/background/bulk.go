@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -22,7 +23,6 @@ const (
 	bulkParallel  = 4                  // jobs of one operation that are changed concurrently
 	keepOperation = 7 * 24 * time.Hour // how long an operation is kept after its end
 	draftAge      = time.Hour          // no create takes this long, so an older draft is a leftover
-	checkInterval = time.Second        // how often an idle worker checks that it still owns its operation
 	retryDelay    = time.Second        // the wait after a store error, and for a tenant at its limit
 	lastSave      = 5 * time.Second    // bounds the save with which a worker gives up its lease
 	historyPage   = 100
@@ -45,36 +45,33 @@ type BulkConfig struct {
 
 // Bulk works on the operations that [Operations] stores. Any number may run on one store.
 //
-//	operator ── Create ──► draft ──► items ──► HEAD (RUNNING)          Get, Cancel
-//	                                            ▲
-//	                     Bulk: lease by CAS ────┘ each second
-//	                       │
-//	                       └─ item by item, at rate_per_second ──► ledger.Rerun or Change
-//	                              outcome ──► item, then the sum ──► HEAD
+//	operator ── Create ──► items ──► HEAD (RUNNING) and entry          Get, Cancel
+//	                                       ▲
+//	           Bulk: due entry, lease ─────┘ each second
+//	             │
+//	             └─ item by item, at rate_per_second ──► ledger.Rerun or Change
+//	                    outcome ──► item, then the sum ──► HEAD
 //
-// One process at a time works on an operation: it takes a lease on the HEAD by CAS. The
-// items alone say what is left to do; their outcomes are written before the HEAD's sum. A
-// worker never retries a failed write: it stops working on the operation, and the next
-// pass starts again from the rows. That is safe because [ledger.Ledger.Rerun] makes one
-// job for each job and starting point, however often it is called, and because the history
-// of a changed job, or of a rerun, names the operation as its request id. So an operation
-// recognises its own work after a crash, and does not pause a job again that was resumed
-// in the meantime.
+// One process at a time works on an operation: it takes a lease by moving the entry to the
+// lease's end, under the HEAD's ETag. The items alone say what is left to do; their outcomes
+// are written before the HEAD's sum. A worker never retries a failed write: it stops working on
+// the operation, and the next one starts again from the rows. That is safe because
+// [ledger.Ledger.Rerun] makes one job for each job and starting point, however often it is
+// called, and because the history of a changed job, or of a rerun, names the operation as its
+// request id. So an operation recognises its own work after a crash, and does not pause a job
+// again that was resumed in the meantime.
 //
 // A worker frees its slot for other operations if its next job is more than a few seconds
-// away, or if no job got an outcome for that long. The HEAD then has no owner, and its
-// lease says when the work continues.
+// away, or if no job got an outcome for that long. The entry then says when the work continues.
 //
 // The worker reads the HEAD before each item, so once Cancel has returned, no job is
 // started; those being changed at that moment are finished. A tenant at its limit of jobs
 // in flight is skipped for a second while the other tenants' jobs go on. If the store is
 // unavailable, the job waits.
 type Bulk struct {
-	cfg  BulkConfig
-	name string // the owner of this runner's leases
-
-	mu   sync.Mutex
-	busy map[string]bool // the operations that this runner works on
+	cfg   BulkConfig
+	walk  ledger.Walker
+	slots chan struct{} // one for each operation that this runner works on
 }
 
 // NewBulk returns a runner. The error names the invalid field.
@@ -90,11 +87,9 @@ func NewBulk(cfg BulkConfig) (*Bulk, error) {
 	if cfg.Observe == nil {
 		cfg.Observe = func(Kind, ItemOutcome) {}
 	}
-	name, err := cfg.Operations.cfg.Ledger.NewJobID()
-	if err != nil {
-		return nil, fmt.Errorf("bulk: name the runner: %w", err)
-	}
-	return &Bulk{cfg: cfg, name: name, busy: map[string]bool{}}, nil
+	return &Bulk{
+		cfg: cfg, slots: make(chan struct{}, cfg.Parallel), walk: ledger.Walker{Schedule: cfg.Operations, Kind: "operation"},
+	}, nil
 }
 
 // Loop returns the loop that starts the work on operations. Its passes do not wait for
@@ -107,90 +102,81 @@ func (b *Bulk) Loop() Loop {
 	}}
 }
 
-// RunOnce works on the operations that no other runner owns, each until it is done, its
-// worker frees its slot or loses the lease, or the context ends. An error of one operation
-// is logged, and the next pass tries again; RunOnce returns only an error of reading the
-// operations.
+// RunOnce works on the operations that are due, each until it is done, its worker frees its
+// slot or loses the lease, or the context ends. An error of one operation is logged, and the
+// next pass tries again; RunOnce returns only an error of reading the schedule.
 func (b *Bulk) RunOnce(ctx context.Context) (Pass, error) {
 	var work sync.WaitGroup
 	defer work.Wait()
 	return b.begin(ctx, &work)
 }
 
-// begin starts a worker for each operation that is free, and removes old operations.
+// begin fires the due entries.
 func (b *Bulk) begin(ctx context.Context, work *sync.WaitGroup) (Pass, error) {
 	var pass Pass
-	query := tablestore.Query{Table: b.cfg.Operations.cfg.Table, Partition: operationsPartition}
-	rows, err := tablestore.ScanAll(ctx, b.cfg.Operations.cfg.Store, query)
-	if err != nil {
-		return pass, fmt.Errorf("read the operations: %w", err)
-	}
-	for i := range rows {
-		op, err := decodeOperation(&rows[i])
-		at := tablestore.Now()
-		switch {
-		case err != nil:
-		case op.State == operationDraft && at.Sub(op.CreatedAt) > draftAge,
-			op.over() && at.Sub(op.UpdatedAt) > keepOperation:
-			pass.Removed++
-			err = b.cfg.Operations.discard(ctx, &op, rows[i].Key)
-		case op.State != operationDraft && !op.over() && op.free(b.name, at) && b.reserve(op.ID):
-			pass.Done++
-			work.Go(func() {
-				err := b.work(ctx, op.ID)
-				lost := errors.Is(err, errLost) || errors.Is(err, errNoOperation)
-				if err != nil && !lost && ctx.Err() == nil {
-					b.cfg.Logger.WarnContext(ctx, "operation interrupted", "operation_id", op.ID, "error", err)
-				}
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				delete(b.busy, op.ID)
-			})
+	err := b.walk.Pass(ctx, func() int { return b.cfg.Parallel - len(b.slots) }, func(entries []ledger.Entry) bool {
+		for _, entry := range entries {
+			if err := b.fire(ctx, &entry, &pass, work); err != nil && !lost(err) {
+				b.cfg.Logger.WarnContext(ctx, "operation not handled", "operation_id", entry.JobID, "error", err)
+			}
 		}
-		if err != nil {
-			b.cfg.Logger.WarnContext(ctx, "operation not handled", "row", rows[i].Key.Row, "error", err)
-		}
-	}
-	return pass, nil
-}
-
-// over reports whether nothing is left to do. The owner of a cancelled operation still has
-// to store the sum of its items.
-func (o *Operation) over() bool {
-	return (o.State == OperationDone || o.State == OperationCancelled) && o.owner == ""
-}
-
-// free reports whether the named runner may take the lease.
-func (o *Operation) free(name string, now time.Time) bool {
-	return o.owner == name || !now.Before(o.leaseUntil)
-}
-
-// reserve takes a slot for the operation. It reports false if this runner already works on
-// the operation or has no free slot.
-func (b *Bulk) reserve(id string) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.busy[id] || len(b.busy) == b.cfg.Parallel {
-		return false
-	}
-	b.busy[id] = true
-	return true
+		return true
+	})
+	return pass, err
 }
 
 // errLost is returned if another runner owns the operation, or it is over.
 var errLost = errors.New("the runner no longer owns the operation")
+
+// lost reports whether an operation is left to others.
+func lost(err error) bool { return errors.Is(err, errLost) || errors.Is(err, errNoOperation) }
+
+// fire removes the operation of an entry, or takes the lease and starts a worker. The worker of
+// an operation that was cancelled only stores the sum of its items.
+func (b *Bulk) fire(ctx context.Context, entry *ledger.Entry, pass *Pass, work *sync.WaitGroup) error {
+	rows := []tablestore.Key{b.cfg.Operations.entryKey(entry.Due, entry.JobID, entry.Nonce)}
+	at, old := tablestore.Now(), false
+	op, err := b.cfg.Operations.update(ctx, entry.JobID, func(op *Operation) (bool, error) {
+		if op.Set != entry.Nonce {
+			return false, errNoOperation
+		}
+		if !op.Due.Equal(entry.Due) {
+			return false, errLost
+		}
+		old = op.State != OperationRunning && at.Sub(op.UpdatedAt) >= keepOperation
+		op.Due = at.Add(bulkLease)
+		return !old, nil
+	})
+	switch {
+	case old:
+		rows = append(rows, b.cfg.Operations.key(rowHead, op.ID))
+	case err != nil && !errors.Is(err, errNoOperation):
+		return err
+	case err == nil:
+		if op.State == OperationRunning {
+			pass.Done++
+		}
+		b.slots <- struct{}{}
+		work.Go(func() {
+			defer func() { <-b.slots }()
+			if err := b.work(ctx, op); err != nil && !lost(err) && ctx.Err() == nil {
+				b.cfg.Logger.WarnContext(ctx, "operation interrupted", "operation_id", op.ID, "error", err)
+			}
+		})
+		return nil
+	}
+	pass.Removed++
+	return b.cfg.Operations.discard(ctx, entry.JobID, entry.Nonce, rows...)
+}
 
 // bulkWorker works on one operation. mu guards the fields below it; only the worker's own
 // goroutine uses the others.
 type bulkWorker struct {
 	*Bulk
 	op      Operation
-	resumed bool       // a worker of this or another process had it before
 	waiting []*itemRow // without an outcome, in the order of their turns
 	counts  Counts     // the sum of the stored outcomes
-	gap     time.Duration
-	next    time.Time     // the earliest start of the next job: gap after the last one
-	pause   time.Duration // until the work continues, if the worker frees its slot
+	pace    *rate.Limiter
 
 	mu      sync.Mutex
 	fresh   []*itemRow           // items with an outcome that is not stored yet
@@ -200,122 +186,75 @@ type bulkWorker struct {
 	stopped bool                 // the operation is over, or another runner owns it
 }
 
-// work takes the lease on an operation and processes the items that have no outcome.
-func (b *Bulk) work(ctx context.Context, id string) error {
-	resumed := false
-	op, err := b.cfg.Operations.update(ctx, id, func(op *Operation) (bool, error) {
-		at := tablestore.Now()
-		resumed = !op.leaseUntil.Equal(op.CreatedAt)
-		if op.over() || !op.free(b.name, at) {
-			return false, errLost
-		}
-		op.owner, op.leaseUntil = b.name, at.Add(bulkLease)
-		return true, nil
-	})
-	if err != nil {
-		return err
-	}
-	rows, err := tablestore.ScanAll(ctx, b.cfg.Operations.cfg.Store, b.cfg.Operations.itemQuery(&op, 0))
-	if err != nil {
-		return fmt.Errorf("read the items of operation %s: %w", id, err)
-	}
+// work processes the items of an operation that have no outcome, until the operation is over,
+// the lease is lost, the worker would be idle for too long, or the context ends. Then it tries
+// to give up the lease.
+func (b *Bulk) work(ctx context.Context, op Operation) error {
 	w := &bulkWorker{
-		Bulk: b, op: op, resumed: resumed, gap: time.Duration(float64(time.Second) / op.RatePerSecond),
+		Bulk: b, op: op, pace: rate.NewLimiter(rate.Limit(op.RatePerSecond), 1),
 		blocked: map[string]time.Time{}, worked: time.Now(), stopped: op.State != OperationRunning,
 	}
+	rows, err := tablestore.ScanAll(ctx, b.cfg.Operations.cfg.Store, b.cfg.Operations.itemQuery(op.ID, op.Set, 0))
+	if err != nil {
+		return fmt.Errorf("read the items of operation %s: %w", op.ID, err)
+	}
 	for i := range rows {
-		item := decodeItem(&rows[i])
-		w.counts.add(item.Outcome)
-		if item.Outcome == ItemWaiting {
+		item, err := decodeItem(&rows[i])
+		if err != nil {
+			return err
+		}
+		if w.counts.add(item.Outcome); item.Outcome == ItemWaiting {
 			w.waiting = append(w.waiting, item)
 		}
 	}
-	return w.run(ctx)
-}
-
-// run processes items until the operation is over, the lease is lost, the worker would be
-// idle for too long, or the context ends. Then it tries to give up the lease.
-func (w *bulkWorker) run(ctx context.Context) error {
+	gap := time.Duration(float64(time.Second) / op.RatePerSecond)
+	pause := time.Duration(0) // until the work continues, if the worker frees its slot
 	for !w.over() && ctx.Err() == nil {
-		turn, wait := w.pick(time.Now())
-		if time.Since(w.worked) > maxIdle+w.gap {
-			wait = max(wait, 2*maxIdle) // No progress: the tenants are at their limits, or the store fails.
+		next := w.pace.ReserveN(time.Now(), 1)
+		if pause = next.Delay(); time.Since(w.worked) > maxIdle+gap {
+			pause = max(pause, 2*maxIdle) // No progress: the tenants are at their limits, or the store fails.
 		}
-		if w.pause = wait; wait > maxIdle {
+		if next.Cancel(); pause > maxIdle {
 			break
 		}
-		if w.pause = 0; wait > 0 {
-			sleep(ctx, min(wait, checkInterval))
-		} else {
-			w.changeAll(ctx, turn)
+		pause = 0
+		if w.turn(ctx) == 0 {
+			sleep(ctx, retryDelay)
 		}
 		if w.over() || ctx.Err() != nil {
 			break
 		}
-		if len(w.fresh) > 0 || time.Until(w.op.leaseUntil) < bulkLease/2 {
-			if err := w.save(ctx, false); err != nil {
+		if len(w.fresh) > 0 || time.Until(w.op.Due) < bulkLease/2 {
+			if err := w.save(ctx, bulkLease); err != nil {
 				return err
 			}
-			continue
-		}
-		err := w.check(ctx)
-		if w.stopped = errors.Is(err, errLost); err != nil && !w.stopped {
-			return err
 		}
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastSave)
 	defer cancel()
-	return w.save(last, true)
+	return w.save(last, pause)
 }
 
 func (w *bulkWorker) over() bool { return w.stopped || len(w.waiting) == 0 }
 
-// pick returns items for about a second of work, or how long to wait if none can be tried
-// now.
-func (w *bulkWorker) pick(at time.Time) (turn []*itemRow, wait time.Duration) {
-	if wait := w.until.Sub(at); wait > 0 {
-		return nil, wait
-	}
-	if wait := w.next.Sub(at); wait > checkInterval {
-		return nil, wait
-	}
+// turn tries items for about a second of work at the operation's rate, some concurrently, and
+// returns how many. Items that get no outcome move to the end of the queue, so that they hold
+// up no others.
+func (w *bulkWorker) turn(ctx context.Context) int {
 	size := min(max(int(math.Ceil(w.op.RatePerSecond)), 1), tablestore.MaxBatchOps)
-	var soonest time.Time
-	for _, item := range w.waiting {
-		if until := w.blocked[item.tenant]; until.After(at) {
-			if soonest.IsZero() || until.Before(soonest) {
-				soonest = until
-			}
-			continue
-		}
-		if turn = append(turn, item); len(turn) == size {
-			break
-		}
-	}
-	if len(turn) == 0 {
-		return nil, soonest.Sub(at)
-	}
-	return turn, 0
-}
-
-// changeAll tries the picked items at the operation's rate, some concurrently. Items that
-// get no outcome move to the end of the queue, so that they hold up no others.
-func (w *bulkWorker) changeAll(ctx context.Context, turn []*itemRow) {
 	tried := map[*itemRow]bool{}
 	var group errgroup.Group
 	group.SetLimit(bulkParallel)
-	for _, item := range turn {
-		w.mu.Lock()
-		at := time.Now()
-		ready := !w.stopped && !w.until.After(at) && !w.blocked[item.tenant].After(at)
-		w.mu.Unlock()
-		if !ready {
-			continue
-		}
-		if sleep(ctx, time.Until(w.next)); ctx.Err() != nil {
+	for _, item := range w.waiting {
+		if len(tried) == size {
 			break
 		}
-		w.next = time.Now().Add(w.gap)
+		if !w.ready(item) {
+			continue
+		}
+		if w.pace.Wait(ctx) != nil {
+			break
+		}
 		tried[item] = true
 		group.Go(func() error {
 			w.note(ctx, item, w.apply(ctx, item))
@@ -331,6 +270,15 @@ func (w *bulkWorker) changeAll(ctx context.Context, turn []*itemRow) {
 		return tried[item]
 	})
 	w.waiting = append(w.waiting, late...)
+	return len(tried)
+}
+
+// ready reports whether the item may be tried now.
+func (w *bulkWorker) ready(item *itemRow) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Now()
+	return !w.stopped && !w.until.After(now) && !w.blocked[item.Tenant].After(now)
 }
 
 // note records that an item got its outcome or, for an error, what must wait: the tenant,
@@ -341,10 +289,10 @@ func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
 	switch {
 	case err == nil:
 		w.fresh, w.worked = append(w.fresh, item), time.Now()
-	case errors.Is(err, errLost) || errors.Is(err, errNoOperation):
+	case lost(err):
 		w.stopped = true
 	case errors.Is(err, ledger.ErrTenantLimit):
-		w.blocked[item.tenant] = time.Now().Add(retryDelay)
+		w.blocked[item.Tenant] = time.Now().Add(retryDelay)
 	default:
 		w.until = time.Now().Add(retryDelay)
 		if ctx.Err() == nil {
@@ -356,16 +304,16 @@ func (w *bulkWorker) note(ctx context.Context, item *itemRow, err error) {
 // check returns [errLost] unless the operation is running and this runner has the lease.
 func (w *bulkWorker) check(ctx context.Context) error {
 	op, err := w.cfg.Operations.read(ctx, w.op.ID)
-	if err == nil && (op.State != OperationRunning || op.owner != w.name || !time.Now().Before(op.leaseUntil)) {
+	if err == nil && (op.State != OperationRunning || !op.Due.Equal(w.op.Due) || !time.Now().Before(op.Due)) {
 		return errLost
 	}
 	return err
 }
 
 // save stores the outcomes under the items' ETags, which fails if another runner has
-// changed them. Then it stores their sum, and renews the lease or gives it up. It returns
-// [errLost] if another runner owns the operation.
-func (w *bulkWorker) save(ctx context.Context, leave bool) error {
+// changed them. Then it stores their sum, and moves the entry: to the end of the lease, or to
+// when another worker continues. It returns [errLost] if another runner owns the operation.
+func (w *bulkWorker) save(ctx context.Context, next time.Duration) error {
 	before := w.counts
 	for part := range slices.Chunk(w.fresh, tablestore.MaxBatchOps) {
 		if err := w.cfg.Operations.writeItems(ctx, &w.op, part, tablestore.Replace); err != nil {
@@ -378,10 +326,11 @@ func (w *bulkWorker) save(ctx context.Context, leave bool) error {
 	}
 	w.fresh = nil
 	op, err := w.cfg.Operations.update(ctx, w.op.ID, func(op *Operation) (bool, error) {
-		if op.owner != w.name {
+		if !op.Due.Equal(w.op.Due) {
 			return false, errLost
 		}
 		at := tablestore.Now()
+		op.Due = at.Add(next).Truncate(time.Millisecond)
 		if w.counts != before {
 			op.UpdatedAt = at
 		}
@@ -389,9 +338,8 @@ func (w *bulkWorker) save(ctx context.Context, leave bool) error {
 		if op.State == OperationRunning && len(w.waiting) == 0 {
 			op.State, op.UpdatedAt = OperationDone, at
 		}
-		op.leaseUntil = at.Add(bulkLease)
-		if leave || op.State != OperationRunning {
-			op.owner, op.leaseUntil = "", at.Add(w.pause)
+		if op.State != OperationRunning {
+			op.Due = op.UpdatedAt.Add(keepOperation)
 		}
 		return true, nil
 	})
@@ -402,15 +350,10 @@ func (w *bulkWorker) save(ctx context.Context, leave bool) error {
 	return nil
 }
 
-// sleep waits for d, or until the context ends.
+// sleep waits for d, at most until the context ends.
 func sleep(ctx context.Context, d time.Duration) {
-	if d <= 0 {
-		return
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
 	select {
-	case <-timer.C:
+	case <-time.After(d):
 	case <-ctx.Done():
 	}
 }

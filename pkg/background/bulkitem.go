@@ -23,9 +23,9 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 	if err != nil {
 		return w.refused(ctx, item, err)
 	}
-	item.tenant = agg.Job.TenantID
+	item.Tenant = agg.Job.TenantID
 	live := w.op.Kind != KindRetry
-	if live && w.resumed {
+	if live { // A worker that crashed may have changed the job.
 		switch done, err := w.madeByThis(ctx, item.JobID); {
 		case err != nil:
 			return err
@@ -79,9 +79,17 @@ func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 			return w.refused(ctx, item, err)
 		}
 		item.NewJobID = accepted.Job.ID
-		err = w.applied(ctx, item, accepted.Job.ID, accepted.Replayed)
-		if err != nil || w.op.Named || item.Outcome == ItemApplied || accepted.Job.State != statemachine.JobCancelled {
-			return err
+		own := !accepted.Replayed
+		if !own { // The history tells whether this operation made the rerun before a crash.
+			if own, err = w.madeByThis(ctx, accepted.Job.ID); err != nil {
+				return err
+			}
+		}
+		if item.Outcome = ItemRepeated; own {
+			item.Outcome = ItemApplied
+		}
+		if own || w.op.Named || accepted.Job.State != statemachine.JobCancelled {
+			return nil
 		}
 	}
 }
@@ -104,20 +112,7 @@ func (w *bulkWorker) control(ctx context.Context, item *itemRow) error {
 	if err != nil {
 		return w.refused(ctx, item, err)
 	}
-	return w.applied(ctx, item, item.JobID, result.Outcome != statemachine.Applied)
-}
-
-// applied sets the outcome of an item whose job is as requested. If it already was, the
-// history of jobID tells whether this operation did that before a crash.
-func (w *bulkWorker) applied(ctx context.Context, item *itemRow, jobID string, before bool) error {
-	own := true
-	if before {
-		var err error
-		if own, err = w.madeByThis(ctx, jobID); err != nil {
-			return err
-		}
-	}
-	if item.Outcome = ItemApplied; !own {
+	if item.Outcome = ItemApplied; result.Outcome != statemachine.Applied {
 		item.Outcome = ItemRepeated
 	}
 	return nil

@@ -3,38 +3,78 @@ package background
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
-	"slices"
 	"strconv"
+	"time"
 
+	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// operationsPartition holds the HEAD of each operation, and drafts. They are few.
-const operationsPartition = "operations"
+// The rows of the partition "operations", which all operations share. They are few.
+const (
+	operationsPartition = "operations"
+	rowHead             = "head"
+	rowDue              = "due"
+	columnData          = "data"
+)
 
-func (s *Operations) headKey(id string) tablestore.Key {
-	return tablestore.Key{Table: s.cfg.Table, Partition: operationsPartition, Row: tablestore.Escape(id)}
+func (s *Operations) key(parts ...string) tablestore.Key {
+	return tablestore.Key{Table: s.cfg.Table, Partition: operationsPartition, Row: tablestore.Join(parts...)}
+}
+
+// entryKey is the key of the schedule entry of an operation.
+func (s *Operations) entryKey(due time.Time, id, set string) tablestore.Key {
+	return s.key(rowDue, tablestore.Pad(due.UnixMilli(), 13), id, set)
+}
+
+// Shards is 1: all operations share one shard of the schedule.
+func (s *Operations) Shards() int { return 1 }
+
+// Due returns the entries of operations that are due at now, as [ledger.Schedule] requires.
+// An entry's job id is that of its operation, and its nonce the set of items.
+func (s *Operations) Due(ctx context.Context, kind ledger.Kind, _ int, now time.Time, limit int, from string,
+) ([]ledger.Entry, string, error) {
+	first := s.key(rowDue, "")
+	page, err := s.cfg.Store.Scan(ctx, tablestore.Query{
+		Table: first.Table, Partition: first.Partition, From: first.Row,
+		To: first.Row + tablestore.Pad(now.UnixMilli()+1, 13), Limit: limit, Continue: from,
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("read the schedule of operations: %w", err)
+	}
+	var entries []ledger.Entry
+	for i := range page.Rows {
+		parts, err := tablestore.Split(page.Rows[i].Key.Row)
+		if err != nil || len(parts) != 4 {
+			return nil, "", fmt.Errorf("bad key %q in the schedule of operations", page.Rows[i].Key.Row)
+		}
+		ms, err := strconv.ParseInt(parts[1], 10, 64)
+		if err != nil {
+			return nil, "", fmt.Errorf("bad key %q in the schedule of operations", page.Rows[i].Key.Row)
+		}
+		entries = append(entries, ledger.Entry{Kind: kind, Due: time.UnixMilli(ms), JobID: parts[2], Nonce: parts[3]})
+	}
+	return entries, page.Next, nil
 }
 
 // itemQuery selects the items of an operation, starting at index from. Each create writes
 // a set of its own, so that the items of two creates under one key never mix.
-func (s *Operations) itemQuery(op *Operation, from int) tablestore.Query {
-	return tablestore.Query{
-		Table: s.cfg.Table, Partition: tablestore.Join("operation", op.ID, op.set), From: tablestore.Pad(from, 5),
-	}
+func (s *Operations) itemQuery(id, set string, from int) tablestore.Query {
+	return tablestore.Query{Table: s.cfg.Table, Partition: tablestore.Join("operation", id, set), From: tablestore.Pad(from, 5)}
 }
 
 // writeItems writes at most a batch of items.
 func (s *Operations) writeItems(ctx context.Context, op *Operation, items []*itemRow, verb tablestore.Verb) error {
 	batch := make(tablestore.Batch, len(items))
 	for i, item := range items {
-		at := s.itemQuery(op, item.index)
+		at := s.itemQuery(op.ID, op.Set, item.Index)
 		batch[i] = tablestore.Op{
 			Verb: verb, Key: tablestore.Key{Table: at.Table, Partition: at.Partition, Row: at.From},
-			ETag: item.tag, Properties: item.encode(),
+			ETag: item.tag, Properties: encode(item),
 		}
 	}
 	if _, err := s.cfg.Store.Commit(ctx, batch); err != nil {
@@ -43,101 +83,97 @@ func (s *Operations) writeItems(ctx context.Context, op *Operation, items []*ite
 	return nil
 }
 
-// itemRow is an item with its row's other properties.
+// itemRow is an item as it is stored.
 type itemRow struct {
 	Item
-	index  int
-	tenant string // empty until the job is read
+	Index  int    `json:"index"`
+	Tenant string `json:"tenant_id,omitempty"` // empty until the job is read
 	tag    tablestore.ETag
-	loaded tablestore.Properties
 }
 
 func (i *itemRow) fields() statemachine.LogFields {
-	return statemachine.LogFields{JobID: i.JobID, TenantID: i.tenant}
+	return statemachine.LogFields{JobID: i.JobID, TenantID: i.Tenant}
 }
 
-func (o *Operation) encode() tablestore.Properties {
-	filter, _ := json.Marshal(o.Filter) // A Filter always encodes.
-	return overlay(o.loaded, tablestore.Properties{
-		{Name: "v", Value: tablestore.Int(1)},
-		{Name: "operation_id", Value: tablestore.String(o.ID)},
-		{Name: "state", Value: tablestore.String(string(o.State))},
-		{Name: "from", Value: tablestore.String(string(o.From))},
-		{Name: "matched", Value: tablestore.Int(int64(o.Matched))},
-		{Name: "truncated", Value: tablestore.Bool(o.Truncated)},
-		{Name: "applied", Value: tablestore.Int(int64(o.Applied))},
-		{Name: "skipped", Value: tablestore.Int(int64(o.Skipped))},
-		{Name: "failed", Value: tablestore.Int(int64(o.Failed))},
-		{Name: "rate", Value: tablestore.String(strconv.FormatFloat(o.RatePerSecond, 'g', -1, 64))},
-		{Name: "kind", Value: tablestore.String(string(o.Kind))},
-		{Name: "filter", Value: tablestore.String(string(filter))},
-		{Name: "reason", Value: tablestore.String(o.Reason)},
-		{Name: "actor", Value: tablestore.String(o.Actor)},
-		{Name: "caller", Value: tablestore.String(o.Caller)},
-		{Name: "created_at", Value: tablestore.Time(o.CreatedAt)},
-		{Name: "updated_at", Value: tablestore.Time(o.UpdatedAt)},
-		{Name: "digest", Value: tablestore.String(o.digest)},
-		{Name: "named", Value: tablestore.Bool(o.Named)},
-		{Name: "item_set", Value: tablestore.String(o.set)},
-		{Name: "owner", Value: tablestore.String(o.owner)},
-		{Name: "lease_until", Value: tablestore.Time(o.leaseUntil)},
-	})
+// encode makes the properties of an operation or an item.
+func encode(stored any) tablestore.Properties {
+	data, _ := json.Marshal(stored) // Both always encode.
+	return tablestore.Properties{{Name: columnData, Value: tablestore.String(string(data))}}
 }
 
-// decodeOperation reads a HEAD or a draft.
-func decodeOperation(row *tablestore.Row) (Operation, error) {
-	p := row.Properties
-	rate, err := strconv.ParseFloat(p.Get("rate").String(), 64)
+// decode reads an operation or an item.
+func decode[T any](row *tablestore.Row) (T, error) {
+	var stored T
+	if err := json.Unmarshal([]byte(row.Properties.Get(columnData).String()), &stored); err != nil {
+		return stored, fmt.Errorf("row %s: %w", row.Key, err)
+	}
+	return stored, nil
+}
+
+func decodeItem(row *tablestore.Row) (*itemRow, error) {
+	item, err := decode[itemRow](row)
+	item.tag = row.ETag
+	return &item, err
+}
+
+// errNoOperation is returned if there is no operation with the id.
+var errNoOperation = apierror.Newf(apierror.NotFound, "There is no such operation.")
+
+// read returns the operation, or [errNoOperation].
+func (s *Operations) read(ctx context.Context, id string) (Operation, error) {
+	op, _, err := s.load(ctx, id)
+	return op, err
+}
+
+func (s *Operations) load(ctx context.Context, id string) (Operation, tablestore.ETag, error) {
+	row, err := s.cfg.Store.Get(ctx, s.key(rowHead, id))
+	if errors.Is(err, tablestore.ErrNotFound) {
+		return Operation{}, "", errNoOperation
+	}
 	if err != nil {
-		return Operation{}, fmt.Errorf("row %s: rate: %w", row.Key, err)
+		return Operation{}, "", fmt.Errorf("read operation %s: %w", id, err)
 	}
-	var filter Filter
-	if err := json.Unmarshal([]byte(p.Get("filter").String()), &filter); err != nil {
-		return Operation{}, fmt.Errorf("row %s: filter: %w", row.Key, err)
-	}
-	return Operation{
-		ID: p.Get("operation_id").String(), Kind: Kind(p.Get("kind").String()), State: OperationState(p.Get("state").String()),
-		Filter: filter, From: ledger.RerunFrom(p.Get("from").String()), Matched: int(p.Get("matched").Int()),
-		Truncated: p.Get("truncated").Bool(),
-		Counts: Counts{
-			Applied: int(p.Get("applied").Int()), Skipped: int(p.Get("skipped").Int()), Failed: int(p.Get("failed").Int()),
-		},
-		RatePerSecond: rate, Reason: p.Get("reason").String(), Actor: p.Get("actor").String(),
-		Caller:    p.Get("caller").String(),
-		CreatedAt: p.Get("created_at").Time(), UpdatedAt: p.Get("updated_at").Time(),
-		digest: p.Get("digest").String(), Named: p.Get("named").Bool(), set: p.Get("item_set").String(),
-		owner: p.Get("owner").String(), leaseUntil: p.Get("lease_until").Time(), loaded: p,
-	}, nil
+	op, err := decode[Operation](&row)
+	return op, row.ETag, err
 }
 
-func (i *itemRow) encode() tablestore.Properties {
-	return overlay(i.loaded, tablestore.Properties{
-		{Name: "v", Value: tablestore.Int(1)},
-		{Name: "index", Value: tablestore.Int(int64(i.index))},
-		{Name: "job_id", Value: tablestore.String(i.JobID)},
-		{Name: "tenant_id", Value: tablestore.String(i.tenant)},
-		{Name: "outcome", Value: tablestore.String(string(i.Outcome))},
-		{Name: "new_job_id", Value: tablestore.String(i.NewJobID)},
-		{Name: "detail", Value: tablestore.String(i.Detail)},
+// update applies change to an operation and stores it under its ETag, with its entry if Due
+// has changed, unless change reports that nothing changed. It may call change several times.
+func (s *Operations) update(ctx context.Context, id string, change func(op *Operation) (bool, error)) (Operation, error) {
+	var op Operation
+	err := tablestore.Retry(ctx, s.cfg.Random, func() error {
+		var tag tablestore.ETag
+		var err error
+		if op, tag, err = s.load(ctx, id); err != nil {
+			return err
+		}
+		old := s.entryKey(op.Due, id, op.Set)
+		if changed, err := change(&op); err != nil || !changed {
+			return err
+		}
+		batch := tablestore.Batch{{Verb: tablestore.Replace, Key: s.key(rowHead, id), ETag: tag, Properties: encode(&op)}}
+		if entry := s.entryKey(op.Due, id, op.Set); entry != old {
+			batch = append(batch, tablestore.Op{Verb: tablestore.Put, Key: entry}, tablestore.Op{Verb: tablestore.Discard, Key: old})
+		}
+		if _, err := s.cfg.Store.Commit(ctx, batch); err != nil {
+			return fmt.Errorf("write operation %s: %w", id, err)
+		}
+		return nil
 	})
+	return op, err
 }
 
-func decodeItem(row *tablestore.Row) *itemRow {
-	p := row.Properties
-	return &itemRow{
-		Item: Item{
-			JobID: p.Get("job_id").String(), Outcome: ItemOutcome(p.Get("outcome").String()),
-			NewJobID: p.Get("new_job_id").String(), Detail: p.Get("detail").String(),
-		},
-		index: int(p.Get("index").Int()), tenant: p.Get("tenant_id").String(), tag: row.ETag, loaded: p,
+// discard removes a set of items, then the rows that lead to them.
+func (s *Operations) discard(ctx context.Context, id, set string, rows ...tablestore.Key) error {
+	if err := tablestore.DiscardAll(ctx, s.cfg.Store, s.itemQuery(id, set, 0), ""); err != nil {
+		return fmt.Errorf("remove the items of operation %s: %w", id, err)
 	}
-}
-
-// overlay replaces own properties in those of a loaded row, and keeps the rest: a newer
-// version of the program may have stored them.
-func overlay(loaded, own tablestore.Properties) tablestore.Properties {
-	rest := slices.DeleteFunc(slices.Clone(loaded), func(old tablestore.Property) bool {
-		return slices.ContainsFunc(own, func(p tablestore.Property) bool { return p.Name == old.Name })
-	})
-	return append(rest, own...)
+	var batch tablestore.Batch
+	for _, key := range rows {
+		batch = append(batch, tablestore.Op{Verb: tablestore.Discard, Key: key})
+	}
+	if _, err := s.cfg.Store.Commit(ctx, batch); err != nil {
+		return fmt.Errorf("remove operation %s: %w", id, err)
+	}
+	return nil
 }

@@ -27,16 +27,13 @@ const (
 	OperationRunning   OperationState = "RUNNING"
 	OperationDone      OperationState = "DONE"      // every job was tried
 	OperationCancelled OperationState = "CANCELLED" // stopped before every job was tried
-
-	// operationDraft is the state of the row by which items without a HEAD are found.
-	operationDraft OperationState = "DRAFT"
 )
 
 // Counts counts an operation's jobs by outcome.
 type Counts struct {
-	Applied int // jobs that are as requested: a retried job has a rerun, a cancelled one is ending
-	Skipped int // jobs whose state forbids the change, or that no longer match
-	Failed  int // jobs that could not be changed for another reason
+	Applied int `json:"applied,omitempty"` // jobs that are as requested: a retried job has a rerun, a cancelled one is ending
+	Skipped int `json:"skipped,omitempty"` // jobs whose state forbids the change, or that no longer match
+	Failed  int `json:"failed,omitempty"`  // jobs that could not be changed for another reason
 }
 
 // Done returns how many jobs were tried.
@@ -57,34 +54,40 @@ func (c *Counts) add(outcome ItemOutcome) {
 // Operation changes many jobs. [Operations.Create] fixes which ones, so that it includes
 // neither jobs that fail later nor its own reruns that fail again.
 //
-// Its rows are in the schedule's table: a HEAD in the partition "operations", which all
-// operations share, and an item for each job in a partition of its own. Create writes a
-// draft row, then the items, and then replaces the draft with the HEAD in one batch. So an
-// operation is visible as a whole or not at all. If Create crashes, the draft leads to the
-// items, and both are removed an hour later. If two creates use one key, the second finds
-// the first's HEAD, removes its own items and returns the first's operation.
+// Its rows are in the schedule's table: a HEAD in the partition "operations", an item for each
+// job in a partition of its own, and one schedule entry next to the HEAD, which changes with it
+// in one batch:
+//
+//	entry, in an hour ─► items ─► HEAD, entry at once ─► entry at the end of the lease, or when
+//	                                                     the work continues ─► entry in 7 days
+//
+// So an operation is visible as a whole or not at all. If Create crashes, the first entry leads
+// to the items, which are removed then. If two creates use one key, the second finds the
+// first's HEAD, removes its own items and returns the first's operation.
 type Operation struct {
-	ID        string
-	Kind      Kind
-	State     OperationState
-	Named     bool   // the request named the jobs
-	Filter    Filter // selects the jobs if they are not named; its zero value selects all
-	From      ledger.RerunFrom
-	Matched   int  // how many jobs it changes
-	Truncated bool // more jobs match than its limit, or than Create examines
+	ID        string           `json:"operation_id"`
+	Kind      Kind             `json:"kind"`
+	State     OperationState   `json:"state"`
+	Named     bool             `json:"named,omitempty"` // the request named the jobs
+	Filter    Filter           `json:"filter"`          // selects the jobs if they are not named; its zero value selects all
+	From      ledger.RerunFrom `json:"from,omitempty"`
+	Matched   int              `json:"matched"`             // how many jobs it changes
+	Truncated bool             `json:"truncated,omitempty"` // more jobs match than its limit, or than Create examines
 	Counts
-	RatePerSecond float64
-	Reason        string
-	Actor         string
-	Caller        string // who created it, see [ledger.WithCaller]
-	CreatedAt     time.Time
-	UpdatedAt     time.Time
+	RatePerSecond float64   `json:"rate_per_second"`
+	Reason        string    `json:"reason,omitempty"`
+	Actor         string    `json:"actor,omitempty"`
+	Caller        string    `json:"caller,omitempty"` // who created it, see [ledger.WithCaller]
+	CreatedAt     time.Time `json:"created_at"`
+	UpdatedAt     time.Time `json:"updated_at"`
 
-	digest     string // of the request
-	set        string // part of the name of its items' partition
-	owner      string // the runner that holds the lease until leaseUntil; empty for none
-	leaseUntil time.Time
-	loaded     tablestore.Properties
+	Digest string `json:"digest"`   // of the request
+	Set    string `json:"item_set"` // part of the name of its items' partition
+	// Due is the time of its schedule entry, and what a runner's lease is known by: no two
+	// runners have set the same one.
+	//
+	//	invariant: HEAD exists ⇔ there is one entry of (ID, Set), and it is at Due
+	Due time.Time `json:"due"`
 }
 
 // ItemOutcome is the result of an operation for one job.
@@ -101,10 +104,10 @@ const (
 
 // Item is one job of an operation.
 type Item struct {
-	JobID    string
-	Outcome  ItemOutcome
-	NewJobID string // the job's rerun
-	Detail   string // why the job was not changed
+	JobID    string      `json:"job_id"`
+	Outcome  ItemOutcome `json:"outcome"`
+	NewJobID string      `json:"new_job_id,omitempty"` // the job's rerun
+	Detail   string      `json:"detail,omitempty"`     // why the job was not changed
 }
 
 // OperationPage is an operation with one page of its items, in order.
@@ -129,10 +132,10 @@ func (s *Operations) Create(ctx context.Context, key string, r BulkRequest) (Ope
 	}
 	now := tablestore.Now()
 	op := &Operation{
-		ID: fresh, Kind: r.Kind, State: operationDraft, From: r.From, Filter: r.Filter,
+		ID: fresh, Kind: r.Kind, State: OperationRunning, From: r.From, Filter: r.Filter,
 		RatePerSecond: r.RatePerSecond, Reason: r.Reason, Actor: r.Actor, Caller: ledger.CallerOf(ctx),
 		CreatedAt: now, UpdatedAt: now,
-		digest: r.digest(), Named: len(r.JobIDs) > 0, set: fresh, leaseUntil: now,
+		Digest: r.digest(), Named: len(r.JobIDs) > 0, Set: fresh, Due: now,
 	}
 	if key != "" {
 		op.ID = uuid.NewHash(sha256.New(), uuid.Nil, []byte(string(r.Kind)+" "+key), 8).String()
@@ -148,7 +151,7 @@ func (s *Operations) Create(ctx context.Context, key string, r BulkRequest) (Ope
 // there is none, and idempotency_mismatch if it was made by another request.
 func (s *Operations) existing(ctx context.Context, op *Operation) (Operation, error) {
 	found, err := s.read(ctx, op.ID)
-	if err == nil && found.digest != op.digest {
+	if err == nil && found.Digest != op.Digest {
 		return Operation{}, apierror.Newf(apierror.IdempotencyMismatch,
 			"The idempotency key was used for another operation before.")
 	}
@@ -158,16 +161,14 @@ func (s *Operations) existing(ctx context.Context, op *Operation) (Operation, er
 // itemWriters is how many batches of items are written concurrently.
 const itemWriters = 4
 
-// write stores the draft, the items and the HEAD of an operation.
+// write stores the first entry, the items and the HEAD of an operation.
 func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (Operation, error) {
 	items, truncated, err := s.selectJobs(ctx, r)
 	if err != nil {
 		return Operation{}, err
 	}
-	draft := s.headKey(op.ID)
-	draft.Row = tablestore.Join(op.ID, op.set)
-	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Put, Key: draft, Properties: op.encode()}})
-	if err != nil {
+	draft := s.entryKey(op.CreatedAt.Add(draftAge), op.ID, op.Set)
+	if _, err = s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Put, Key: draft}}); err != nil {
 		return Operation{}, fmt.Errorf("draft operation %s: %w", op.ID, err)
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
@@ -180,11 +181,12 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 	}
 	made := *op
 	made.Matched, made.Truncated = len(items), truncated
-	if made.State = OperationRunning; made.Matched == 0 {
-		made.State = OperationDone
+	if made.Matched == 0 {
+		made.State, made.Due = OperationDone, made.UpdatedAt.Add(keepOperation)
 	}
 	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{
-		{Verb: tablestore.Insert, Key: s.headKey(op.ID), Properties: made.encode()},
+		{Verb: tablestore.Insert, Key: s.key(rowHead, op.ID), Properties: encode(&made)},
+		{Verb: tablestore.Put, Key: s.entryKey(made.Due, op.ID, op.Set)},
 		{Verb: tablestore.Discard, Key: draft},
 	})
 	if err == nil {
@@ -194,12 +196,12 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 	// conflict with our own write, or that of another create under the same key.
 	found, readErr := s.existing(ctx, op)
 	switch {
-	case errors.Is(readErr, errNoOperation): // A Bulk removes the draft.
+	case errors.Is(readErr, errNoOperation): // The draft's entry removes the items.
 		return Operation{}, fmt.Errorf("begin operation %s: %w", op.ID, err)
-	case readErr == nil && found.set == op.set:
+	case readErr == nil && found.Set == op.Set:
 		return found, nil
 	case errors.Is(err, tablestore.ErrConflict):
-		_ = s.discard(ctx, op, draft) // If that fails, a Bulk removes the draft.
+		_ = s.discard(ctx, op.ID, op.Set, draft) // If that fails, the draft's entry does it.
 	}
 	return found, readErr
 }
@@ -215,21 +217,10 @@ func (s *Operations) selectJobs(ctx context.Context, r *BulkRequest) (items []*i
 			return items, true, nil
 		}
 		items = append(items, &itemRow{
-			Item: Item{JobID: found.jobID, Outcome: ItemWaiting}, index: len(items), tenant: found.tenant,
+			Item: Item{JobID: found.jobID, Outcome: ItemWaiting}, Index: len(items), Tenant: found.tenant,
 		})
 	}
 	return items, chosen.truncated, nil
-}
-
-// discard removes the items first, because the row is how they are found.
-func (s *Operations) discard(ctx context.Context, op *Operation, row tablestore.Key) error {
-	if err := tablestore.DiscardAll(ctx, s.cfg.Store, s.itemQuery(op, 0), ""); err != nil {
-		return fmt.Errorf("remove the items of operation %s: %w", op.ID, err)
-	}
-	if _, err := s.cfg.Store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: row}}); err != nil {
-		return fmt.Errorf("remove operation %s: %w", op.ID, err)
-	}
-	return nil
 }
 
 // itemPage is the most items that are read at once.
@@ -253,7 +244,7 @@ func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, li
 	}
 	page := OperationPage{Operation: op, Items: []Item{}}
 	last := from
-	query := s.itemQuery(&op, from)
+	query := s.itemQuery(op.ID, op.Set, from)
 	for {
 		query.Limit = itemPage
 		if outcome == "" {
@@ -264,7 +255,10 @@ func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, li
 			return OperationPage{}, ledger.Problem(fmt.Errorf("read the items of operation %s: %w", op.ID, err))
 		}
 		for i := range stored.Rows {
-			item := decodeItem(&stored.Rows[i])
+			item, err := decodeItem(&stored.Rows[i])
+			if err != nil {
+				return OperationPage{}, ledger.Problem(err)
+			}
 			if outcome != "" && item.Outcome != outcome {
 				continue
 			}
@@ -272,7 +266,7 @@ func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, li
 				page.Next = strconv.Itoa(last)
 				return page, nil
 			}
-			page.Items, last = append(page.Items, item.Item), item.index
+			page.Items, last = append(page.Items, item.Item), item.Index
 		}
 		if query.Continue = stored.Next; query.Continue == "" {
 			return page, nil
@@ -284,17 +278,18 @@ func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, li
 // empty at the end. It lists one kind, unless kind is empty, and the operations whose filter
 // names the tenant, unless tenantID is empty. The errors are [*apierror.Error]s.
 func (s *Operations) List(ctx context.Context, kind Kind, tenantID string, limit int, after string) ([]Operation, string, error) {
-	rows, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{Table: s.cfg.Table, Partition: operationsPartition})
+	first := s.key(rowHead, "")
+	rows, err := tablestore.ScanAll(ctx, s.cfg.Store, tablestore.Query{Table: first.Table, Partition: first.Partition, From: first.Row})
 	if err != nil {
 		return nil, "", ledger.Problem(fmt.Errorf("read the operations: %w", err))
 	}
 	var found []Operation
 	for i := range rows {
-		op, err := decodeOperation(&rows[i])
+		op, err := decode[Operation](&rows[i])
 		if err != nil {
 			return nil, "", ledger.Problem(err)
 		}
-		if op.State != operationDraft && (kind == "" || op.Kind == kind) && (tenantID == "" || op.Filter.TenantID == tenantID) &&
+		if (kind == "" || op.Kind == kind) && (tenantID == "" || op.Filter.TenantID == tenantID) &&
 			op.sortKey() > after {
 			found = append(found, op)
 		}
@@ -323,39 +318,4 @@ func (s *Operations) Cancel(ctx context.Context, id string) (Operation, error) {
 		return true, nil
 	})
 	return op, ledger.Problem(err)
-}
-
-// errNoOperation is returned if there is no operation with the id.
-var errNoOperation = apierror.Newf(apierror.NotFound, "There is no such operation.")
-
-// read returns the operation, or [errNoOperation].
-func (s *Operations) read(ctx context.Context, id string) (Operation, error) {
-	row, err := s.cfg.Store.Get(ctx, s.headKey(id))
-	if errors.Is(err, tablestore.ErrNotFound) {
-		return Operation{}, errNoOperation
-	}
-	if err != nil {
-		return Operation{}, fmt.Errorf("read operation %s: %w", id, err)
-	}
-	return decodeOperation(&row)
-}
-
-// update applies change to an operation and stores it under its ETag, unless change reports
-// that nothing changed. It may call change several times.
-func (s *Operations) update(ctx context.Context, id string, change func(op *Operation) (bool, error)) (Operation, error) {
-	var op Operation
-	err := tablestore.Update(ctx, s.cfg.Store, s.headKey(id), s.cfg.Random, func(row *tablestore.Row) (tablestore.Properties, error) {
-		if row.ETag == "" {
-			return nil, errNoOperation
-		}
-		var err error
-		if op, err = decodeOperation(row); err != nil {
-			return nil, err
-		}
-		if changed, err := change(&op); err != nil || !changed {
-			return nil, err
-		}
-		return op.encode(), nil
-	})
-	return op, err
 }

@@ -122,8 +122,8 @@ func TestCreate_IsIdempotentUnderAKey(t *testing.T) {
 			if page := get(t, service, ops[0].ID); len(page.Items) != 250 {
 				t.Errorf("%d items", len(page.Items))
 			}
-			if rows := scan(t, store); len(rows) != 1 {
-				t.Errorf("%d rows, want the HEAD alone", len(rows))
+			if rows := scan(t, store); len(rows) != 2 {
+				t.Errorf("%d rows, want the HEAD and its entry", len(rows))
 			}
 			_, err := service.Create(t.Context(), "key", background.BulkRequest{All: true, Reason: "another"})
 			if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.IdempotencyMismatch {
@@ -136,7 +136,7 @@ func TestCreate_IsIdempotentUnderAKey(t *testing.T) {
 	}
 }
 
-// scan returns the HEADs and drafts of all operations.
+// scan returns the HEADs and entries of all operations.
 func scan(t *testing.T, store tablestore.Store) []tablestore.Row {
 	t.Helper()
 	page, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
@@ -179,8 +179,8 @@ func TestCreate_SurvivesAnySingleFault(t *testing.T) {
 					runOnce(t, r)
 					time.Sleep(2 * time.Hour)
 					runOnce(t, r)
-					if rows := scan(t, store); len(rows) != 1 {
-						t.Errorf("%d rows are left, want the HEAD", len(rows))
+					if rows := scan(t, store); len(rows) != 2 {
+						t.Errorf("%d rows are left, want the HEAD and its entry", len(rows))
 					}
 					page := get(t, service, op.ID)
 					if len(page.Items) != 250 || page.State != background.OperationDone || page.Applied != 250 {
