@@ -110,7 +110,7 @@ func TestGate_OpensACircuitForAHostThatIsDown(t *testing.T) {
 	deferredFor(t, g, later)
 	probe.Leave(delivered, later)
 	enter(t, g, slow, later)
-	enter(t, g, slow, later)
+	enter(t, g, slow, later.Add(10*time.Millisecond)) // The circuit's ramp lets one pass at once.
 }
 
 // One tenant's receiver reaches its bound and opens its circuit. The gate still admits the

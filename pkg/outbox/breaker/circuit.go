@@ -20,7 +20,8 @@ type circuit struct {
 	since, until time.Time
 	reason       string
 	page         page
-	ramp         ramp
+	ramp         *Ramp // after the circuit has closed; otherwise nil
+	rampEnd      time.Time
 }
 
 // page counts the probes that a half-open circuit has admitted.
@@ -32,15 +33,6 @@ type page struct {
 
 func (p page) outstanding() int { return p.admitted - p.answered }
 
-// ramp limits what is admitted after a circuit has closed. It counts in whole
-// rows and steps: the k-th interval admits k times RampStep rows. The zero
-// ramp, of a circuit that was never open, limits nothing.
-type ramp struct {
-	began time.Time
-	step  int // the current interval, from 0
-	used  int // rows admitted in it
-}
-
 // advance makes the state changes that are due by now.
 func (c *circuit) advance(now time.Time) {
 	if c.state == HalfOpen && c.page.outstanding() > 0 && !now.Before(c.page.deadline) {
@@ -49,29 +41,20 @@ func (c *circuit) advance(now time.Time) {
 	if c.state == Open && !now.Before(c.until) {
 		c.enter(HalfOpen)
 	}
-	if c.state != Closed || !c.ramping() {
-		return
-	}
-	if !now.Before(c.ramp.began.Add(c.settings.RampFor)) {
-		c.ramp, c.trips = ramp{}, 0
-		return
-	}
-	if step := int(now.Sub(c.ramp.began) / c.settings.RampInterval); step > c.ramp.step {
-		c.ramp.step, c.ramp.used = step, 0
+	if c.ramp != nil && !now.Before(c.rampEnd) {
+		c.ramp, c.trips = nil, 0
 	}
 }
 
-func (c *circuit) ramping() bool { return !c.ramp.began.IsZero() }
-
 // room returns how many of n rows the circuit would admit.
-func (c *circuit) room(n int) int {
+func (c *circuit) room(n int, now time.Time) int {
 	switch {
 	case c.state == Open:
 		return 0
 	case c.state == HalfOpen:
 		return min(n, c.settings.Probes-c.page.admitted)
-	case c.ramping():
-		return min(n, c.settings.RampStep*(c.ramp.step+1)-c.ramp.used)
+	case c.ramp != nil:
+		return min(n, c.ramp.Room(now))
 	default:
 		return n
 	}
@@ -85,7 +68,7 @@ func (c *circuit) retryAt() time.Time {
 	case HalfOpen:
 		return c.page.deadline
 	default:
-		return c.ramp.began.Add(time.Duration(c.ramp.step+1) * c.settings.RampInterval)
+		return c.ramp.next()
 	}
 }
 
@@ -95,8 +78,8 @@ func (c *circuit) take(n int, now time.Time) {
 	case c.state == HalfOpen:
 		c.page.admitted += n
 		c.page.deadline = now.Add(c.settings.ProbeTimeout)
-	case c.ramping():
-		c.ramp.used += n
+	case c.ramp != nil:
+		c.ramp.Take(n)
 	}
 }
 
@@ -129,7 +112,7 @@ func (c *circuit) forgo(now time.Time) {
 func (c *circuit) closeIfAnswered(now time.Time) {
 	if c.page.answered > 0 && c.page.outstanding() == 0 {
 		c.enter(Closed)
-		c.ramp.began = now
+		c.ramp, c.rampEnd = NewRamp(c.settings.RampStep, now), now.Add(RampFor)
 	}
 }
 
@@ -155,5 +138,5 @@ func (c *circuit) enter(state State) {
 	c.epoch++
 	c.failures = 0
 	c.page = page{}
-	c.ramp = ramp{}
+	c.ramp = nil
 }

@@ -285,6 +285,6 @@ func TestAfterTheRampTheCoolDownIsShortAgain(t *testing.T) {
 	f := newSet(t)
 	f.fail(red, entityFailed, 0)
 	f.recover(red, 10)
-	f.fail(red, entityFailed, 15)
-	f.wantRetryAt(f.allow(red, 1, 0, 16), 25)
+	f.fail(red, entityFailed, 25)
+	f.wantRetryAt(f.allow(red, 1, 0, 26), 35)
 }

@@ -25,15 +25,9 @@ type Settings struct {
 	// reported; otherwise the circuit opens again. It should exceed the publish
 	// deadline. Optional. Defaults to 1 min.
 	ProbeTimeout time.Duration
-	// RampStep is by how many rows the limit grows with each RampInterval after
-	// the circuit closes. Optional. Defaults to 100.
+	// RampStep is how many rows the circuit admits in the first second after it closes, and
+	// a doubling number in each second after it, for [RampFor]. Optional. Defaults to 100.
 	RampStep int
-	// RampInterval is the length of one step of the ramp. Optional. Defaults to
-	// 1 s.
-	RampInterval time.Duration
-	// RampFor is how long the ramp lasts. Optional. Defaults to 30 times
-	// RampInterval.
-	RampFor time.Duration
 }
 
 // Config configures a [Set].
@@ -56,22 +50,12 @@ func (c Config) Validate() error {
 }
 
 func (s Settings) validate() error {
-	for _, f := range []struct {
-		name     string
-		value    any
-		negative bool
-	}{
-		{"TripAfter", s.TripAfter, s.TripAfter < 0},
-		{"Probes", s.Probes, s.Probes < 0},
-		{"RampStep", s.RampStep, s.RampStep < 0},
-		{"CoolDown", s.CoolDown, s.CoolDown < 0},
-		{"MaxCoolDown", s.MaxCoolDown, s.MaxCoolDown < 0},
-		{"ProbeTimeout", s.ProbeTimeout, s.ProbeTimeout < 0},
-		{"RampInterval", s.RampInterval, s.RampInterval < 0},
-		{"RampFor", s.RampFor, s.RampFor < 0},
+	for name, value := range map[string]int64{
+		"TripAfter": int64(s.TripAfter), "Probes": int64(s.Probes), "RampStep": int64(s.RampStep),
+		"CoolDown": int64(s.CoolDown), "MaxCoolDown": int64(s.MaxCoolDown), "ProbeTimeout": int64(s.ProbeTimeout),
 	} {
-		if f.negative {
-			return fmt.Errorf("%s must not be negative, is %v", f.name, f.value)
+		if value < 0 {
+			return fmt.Errorf("%s must not be negative, is %d", name, value)
 		}
 	}
 	if full := s.withDefaults(); full.MaxCoolDown < full.CoolDown {
@@ -87,7 +71,5 @@ func (s Settings) withDefaults() Settings {
 	s.Probes = cmp.Or(s.Probes, 10)
 	s.ProbeTimeout = cmp.Or(s.ProbeTimeout, time.Minute)
 	s.RampStep = cmp.Or(s.RampStep, 100)
-	s.RampInterval = cmp.Or(s.RampInterval, time.Second)
-	s.RampFor = cmp.Or(s.RampFor, 30*s.RampInterval)
 	return s
 }

@@ -19,9 +19,10 @@
 //
 // A half-open circuit admits a bounded page. Once every admitted row is
 // answered, even if they are fewer than the bound, the circuit closes, and the
-// backlog drains along a ramp: at most k·RampStep rows in the k-th RampInterval
-// after closing, until RampFor has passed. A failure on the ramp opens the
-// circuit again, with the longer cool-down.
+// backlog drains along a [Ramp]: at a rate of RampStep rows a second after
+// closing, which doubles each second, until RampFor has passed. A failure on the
+// ramp opens the circuit again, with the longer cool-down. The ramp of a pause
+// that was resumed is the same.
 //
 // [Set.Allow] returns a [Grant], and the relay reports every row of it under that grant. A
 // grant holds the epoch of each circuit: a report that arrives after the circuit has
@@ -39,5 +40,5 @@
 // successes, which a smaller backlog never reaches, and a probe without an outcome occupies
 // its slot forever. It admits one request at a time, while a page needs room in two
 // circuits before it takes any. Its cool-down is fixed, and it does not record since when
-// or why a circuit is open. We would have to write the ramp in any case.
+// or why a circuit is open. Only the pace of the ramp is a library's, golang.org/x/time/rate.
 package breaker

@@ -34,12 +34,15 @@ func Example() {
 	publish(500, breaker.Outcome{Verdict: breaker.Answered})
 	publish(490, breaker.Outcome{Verdict: breaker.Answered})
 	now = now.Add(time.Second)
-	publish(390, breaker.Outcome{Verdict: breaker.Answered})
+	publish(489, breaker.Outcome{Verdict: breaker.Answered})
+	now = now.Add(time.Second)
+	publish(389, breaker.Outcome{Verdict: breaker.Answered})
 	// Output:
 	// 12:00:00  500 of 500 rows, then open
 	// 12:00:01    0 of 500 rows, then open
 	// global-bus-p3 open since 12:00:00 for: topic is disabled
 	// 12:00:05   10 of 500 rows, then closed
-	// 12:00:05  100 of 490 rows, then closed
-	// 12:00:06  200 of 390 rows, then closed
+	// 12:00:05    1 of 490 rows, then closed
+	// 12:00:06  100 of 489 rows, then closed
+	// 12:00:07  200 of 389 rows, then closed
 }

@@ -28,7 +28,7 @@ var (
 )
 
 // small are settings with small numbers: cool-downs of 10, 20, 40 and 60
-// seconds, pages of 3 probes, and a ramp of 2, 4, 6, 8 and 10 rows a second.
+// seconds, pages of 3 probes, and a ramp of 2, 4, 8 … rows a second.
 var small = breaker.Settings{
 	TripAfter:    1,
 	CoolDown:     10 * time.Second,
@@ -36,8 +36,6 @@ var small = breaker.Settings{
 	Probes:       3,
 	ProbeTimeout: 30 * time.Second,
 	RampStep:     2,
-	RampInterval: time.Second,
-	RampFor:      5 * time.Second,
 }
 
 // fixture is a set whose calls are checked as they are made.

@@ -23,9 +23,9 @@ type witness struct {
 type seen struct {
 	state breaker.State
 	// closed is when the circuit was last seen to close, and admitted counts
-	// the rows granted since, by interval of the ramp.
+	// the rows granted since.
 	closed   time.Time
-	admitted map[int]int
+	admitted int
 	// periods counts the changes of state, reopening included.
 	periods int
 	last    breaker.Circuit
@@ -78,13 +78,13 @@ func (w *witness) checkBound(t *rapid.T, name string, n int) {
 		}
 	default:
 		since := w.now.Sub(c.closed)
-		if c.closed.IsZero() || since >= small.RampFor {
+		if c.closed.IsZero() || since >= breaker.RampFor {
 			return
 		}
-		step := int(since / small.RampInterval)
-		c.admitted[step] += n
-		if got, limit := c.admitted[step], small.RampStep*(step+1); got > limit {
-			t.Fatalf("%s admitted %d rows in interval %d of its ramp, the limit is %d", name, got, step, limit)
+		c.admitted += n
+		// At the end of second k, 2^(k+1) - 1 times RampStep and the first one.
+		if limit := small.RampStep*(2<<int(since.Seconds())-1) + 1; c.admitted > limit {
+			t.Fatalf("%s admitted %d rows within %s of its ramp, the limit is %d", name, c.admitted, since, limit)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func (w *witness) observe() {
 			continue
 		}
 		if now.State == breaker.Closed {
-			c.closed, c.admitted = w.now, make(map[int]int)
+			c.closed, c.admitted = w.now, 0
 		}
 		c.state, c.last = now.State, now
 		c.periods++

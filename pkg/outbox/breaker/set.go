@@ -131,7 +131,7 @@ func (s *Set) Allow(entity string, n int, now time.Time) Grant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	e := s.advance(entity, now)
-	inBus, inEntity := s.bus.room(n), e.room(n)
+	inBus, inEntity := s.bus.room(n, now), e.room(n, now)
 	grant := Grant{Entity: entity, N: max(0, min(inBus, inEntity)), bus: s.bus.epoch, entity: e.epoch}
 	if grant.N > 0 {
 		s.bus.take(grant.N, now)

@@ -29,13 +29,12 @@ func TestARefusalTakesNoPlace(t *testing.T) {
 	f.fail(red, entityFailed, 0)
 	f.fail(blue, busFailed, 5)
 	f.recover(blue, 15) // The bus is on its ramp, red is half-open.
-	f.allow(blue, 1, 1, 15)
 	f.allow(red, 3, 1, 15)
 	f.allow(red, 3, 0, 15)
-	page := f.allow(red, 3, 2, 16)
+	page := f.allow(red, 1, 1, 16)
 	f.report(page, 16, entityFailed)
 	f.allow(red, 3, 0, 16)
-	f.allow(blue, 3, 2, 16)
+	f.allow(blue, 3, 1, 16)
 }
 
 // TestRetryAtIsTheLaterOfBoth: asking before it would get no rows.
@@ -124,8 +123,6 @@ func TestConfigNamesTheBadField(t *testing.T) {
 		{"Probes", func(s *breaker.Settings) { s.Probes = -1 }},
 		{"ProbeTimeout", func(s *breaker.Settings) { s.ProbeTimeout = -1 }},
 		{"RampStep", func(s *breaker.Settings) { s.RampStep = -1 }},
-		{"RampInterval", func(s *breaker.Settings) { s.RampInterval = -1 }},
-		{"RampFor", func(s *breaker.Settings) { s.RampFor = -1 }},
 	}
 	for _, test := range tests {
 		t.Run(test.field, func(t *testing.T) {
@@ -159,9 +156,10 @@ func TestConfigDefaults(t *testing.T) {
 	page := f.allow(red, 1000, 10, now)
 	f.wantRetryAt(page, now+60)
 	f.report(page, now, slices.Repeat([]breaker.Outcome{answered}, 10)...)
-	f.allow(red, 10_000, 100, now)
-	f.allow(red, 10_000, 3000, now+29)
-	f.allow(red, 10_000, 10_000, now+30)
+	f.allow(red, 10_000, 1, now)
+	f.allow(red, 10_000, 100, now+1)
+	f.allow(red, 10_000, 1600, now+5)
+	f.allow(red, 10_000_000, 10_000_000, now+15)
 }
 
 // TestConcurrentUse runs an outage with many publishers, and checks that the

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"sync"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -38,8 +38,8 @@ const maxAge = 5 * time.Second
 
 // hold is a pause as this process enforces it.
 type hold struct {
-	pause    Pause
-	admitted float64 // directives since the ramp began
+	pause Pause
+	ramp  *breaker.Ramp // nil until the scope ramps up
 }
 
 // NewGate returns a gate that has read the pauses once. It calls expired after it resumed
@@ -116,11 +116,13 @@ func (g *Gate) adopt(pauses []Pause, changes int, began time.Time) []Pause {
 	return over
 }
 
-// hold is the pause with what its ramp has let through so far. The lock is held.
+// hold is the pause with its ramp, which goes on if there is one. The lock is held.
 func (g *Gate) hold(pause Pause) *hold {
 	h := &hold{pause: pause}
 	if known := g.holds[pause.ID()]; known != nil && known.pause.ResumedAt.Equal(pause.ResumedAt) {
-		h.admitted = known.admitted
+		h.ramp = known.ramp
+	} else if pause.State == Ramping {
+		h.ramp = breaker.NewRamp(firstSecond, pause.ResumedAt)
 	}
 	return h
 }
@@ -147,7 +149,7 @@ func (g *Gate) Admit(target statemachine.Target) bool {
 	if g.stale(now) {
 		return false
 	}
-	var ramps []*hold
+	var ramps []*breaker.Ramp
 	for _, h := range g.holds {
 		if !h.pause.Covers(target) {
 			continue
@@ -156,15 +158,15 @@ func (g *Gate) Admit(target statemachine.Target) bool {
 		case Paused:
 			return false
 		case Ramping:
-			if h.admitted+1 > allowance(now.Sub(h.pause.ResumedAt)) {
+			if h.ramp.Room(now) == 0 {
 				return false
 			}
-			ramps = append(ramps, h)
+			ramps = append(ramps, h.ramp)
 		case Resumed:
 		}
 	}
-	for _, h := range ramps {
-		h.admitted++
+	for _, ramp := range ramps {
+		ramp.Take(1)
 	}
 	return true
 }
@@ -172,12 +174,6 @@ func (g *Gate) Admit(target statemachine.Target) bool {
 // firstSecond is how many directives a process lets through in the first second
 // of a ramp.
 const firstSecond = 10
-
-// allowance is how many directives a process may have let through after that time
-// of a ramp: firstSecond in the first second, twice as many in the next.
-func allowance(since time.Duration) float64 {
-	return firstSecond * (math.Exp2(since.Seconds()) - 1)
-}
 
 // HoldsNew reports whether a new directive has to wait in the schedule: a pause or a
 // ramp covers it, or the view is too old to tell. It counts nothing.

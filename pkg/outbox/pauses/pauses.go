@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -23,9 +24,8 @@ const (
 	Resumed State = "RESUMED" // everything passes; the row is deleted, or will be
 )
 
-// DefaultRamp is how long a resumed scope ramps up unless the caller says otherwise: by
-// its end a rate that doubles every second holds nothing back.
-const DefaultRamp = 15 * time.Second
+// DefaultRamp is how long a resumed scope ramps up unless the caller says otherwise.
+const DefaultRamp = breaker.RampFor
 
 // Pause is a pause by scope.
 type Pause struct {

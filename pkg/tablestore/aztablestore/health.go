@@ -22,7 +22,7 @@ func circuitsOf(call time.Duration) breaker.Config {
 	settings := breaker.Settings{
 		TripAfter: 20, CoolDown: time.Second, MaxCoolDown: 10 * time.Second,
 		Probes: 3, ProbeTimeout: call + call/2,
-		RampStep: 50, RampInterval: 100 * time.Millisecond, RampFor: 2 * time.Second,
+		RampStep: 500,
 	}
 	return breaker.Config{Bus: settings, Entity: settings}
 }
