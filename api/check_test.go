@@ -180,7 +180,7 @@ func TestParsePauseID(t *testing.T) {
 	t.Parallel()
 	name := "tenant/a ~%é"
 	id := (&api.PauseRequest{TenantID: &name}).Scope().ID()
-	if pause, err := api.ParsePauseID(id); err != nil || pause.TenantID != name || pause.PauseID != id {
+	if pause, err := api.ParsePauseID(id); err != nil || pause.TenantID() != name {
 		t.Errorf("%s is %+v, %v", id, pause, err)
 	}
 	for _, id := range []string{"", "tenant:", "tenant:~zz", "lane:x", "x:y"} {

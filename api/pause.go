@@ -1,30 +1,37 @@
 package api
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
+// Scope is what a pause stops. The zero scope is all dispatch.
+type Scope = statemachine.Scope
+
+// ScopeKinds returns what a pause can name.
+func ScopeKinds() []statemachine.ScopeKind { return statemachine.ScopeKinds }
+
+// NewScope returns the scope of that kind and value. The error says what is wrong with them.
+func NewScope(kind, value string) (Scope, error) { return statemachine.NewScope(kind, value) }
+
+// ParsePauseID returns what the pause with that id stops, or an error if no pause has such an id.
+func ParsePauseID(id string) (Scope, error) { return statemachine.ParseScope(id) }
+
 // Check returns what is wrong with the request by itself.
 func (c *PauseRequest) Check() []apierror.Violation {
 	var v violations
-	scopes := 0
-	for _, named := range []bool{c.TenantID != nil, c.ProtocolID != nil, c.Lane != nil, c.Service != nil, c.All} {
-		if named {
-			scopes++
+	if scopes := c.scopes(&v); len(scopes) != 1 {
+		var columns strings.Builder
+		for _, kind := range ScopeKinds() {
+			columns.WriteString(kind.Column + ", ")
 		}
-	}
-	if scopes != 1 {
-		v.add("", "must hold exactly one of tenant_id, protocol_id, lane, service and all")
-	}
-	v.scope("/tenant_id", c.TenantID)
-	v.scope("/protocol_id", c.ProtocolID)
-	v.scope("/service", c.Service)
-	if c.Lane != nil {
-		v.atLeast("/lane", float64(*c.Lane), 0)
+		v.add("", "must hold exactly one of "+columns.String()+"and all")
 	}
 	if c.ForSeconds != nil {
 		v.number("/for_seconds", *c.ForSeconds, MaxPause)
@@ -42,46 +49,61 @@ func (c *PauseRequest) Check() []apierror.Violation {
 	return v
 }
 
-// scope checks the name of what is paused, unless it is absent. The pause's id, by which it
-// is resumed, holds it.
-func (v *violations) scope(pointer string, name *string) {
-	v.optional(pointer, name)
-	if name != nil && len(*name) > MaxScopeName && utf8.RuneCountInString(*name) <= MaxName {
-		v.exceeds(pointer, fmt.Sprintf("is %d bytes long; at most %d are allowed", len(*name), MaxScopeName))
+// scopes returns what the request names, and checks the values.
+func (c *PauseRequest) scopes(v *violations) (scopes []Scope) {
+	if c.All {
+		scopes = append(scopes, Scope{})
+	}
+	text, _ := json.Marshal(c) // Texts and numbers: it cannot fail.
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.UseNumber()
+	var members map[string]any
+	_ = decoder.Decode(&members)
+	for _, kind := range ScopeKinds() {
+		switch value := members[kind.Column].(type) {
+		case json.Number:
+			number, _ := value.Float64()
+			v.atLeast("/"+kind.Column, number, 0)
+			scopes = append(scopes, Scope{Kind: kind.Name, Value: value.String()})
+		case string:
+			v.scope("/"+kind.Column, value)
+			scopes = append(scopes, Scope{Kind: kind.Name, Value: value})
+		}
+	}
+	return scopes
+}
+
+// scope checks the name of what is paused. The pause's id, by which it is resumed, holds it.
+func (v *violations) scope(pointer, name string) {
+	v.optional(pointer, &name)
+	if len(name) > MaxScopeName && utf8.RuneCountInString(name) <= MaxName {
+		v.exceeds(pointer, fmt.Sprintf("is %d bytes long; at most %d are allowed", len(name), MaxScopeName))
 	}
 }
 
-// Scope returns what the request names.
-func (c *PauseRequest) Scope() statemachine.Scope {
-	var scope statemachine.Scope
-	if c.TenantID != nil {
-		scope.TenantID = *c.TenantID
-	}
-	if c.ProtocolID != nil {
-		scope.ProtocolID = *c.ProtocolID
-	}
-	if c.Lane != nil {
-		scope.Lane = new(int(*c.Lane))
-	}
-	if c.Service != nil {
-		scope.Service = *c.Service
-	}
-	return scope
-}
+// Scope returns what the request, which [PauseRequest.Check] has accepted, names.
+func (c *PauseRequest) Scope() Scope { return c.scopes(new(violations))[0] }
 
-// ParsePauseID returns a pause with that id and what it pauses, or an error if no pause has such
-// an id.
-func ParsePauseID(id string) (Pause, error) {
-	scope, err := statemachine.ParseScope(id)
-	pause := Pause{PauseID: id}
-	pause.SetScope(scope)
-	return pause, err
+// SetScope names what to pause.
+func (c *PauseRequest) SetScope(scope Scope) {
+	c.All = scope == Scope{}
+	setScope(c, scope)
 }
 
 // SetScope shows what is paused.
-func (p *Pause) SetScope(scope statemachine.Scope) {
-	p.TenantID, p.ProtocolID, p.Service = scope.TenantID, scope.ProtocolID, scope.Service
-	if scope.Lane != nil {
-		p.Lane = new(int32(*scope.Lane))
+func (p *Pause) SetScope(scope Scope) { setScope(p, scope) }
+
+// setScope sets the field of the scope in a request or a pause.
+func setScope(into any, scope Scope) {
+	for _, kind := range ScopeKinds() {
+		if kind.Name != scope.Kind {
+			continue
+		}
+		var value any = scope.Value
+		if kind.Number != nil {
+			value = json.Number(scope.Value)
+		}
+		text, _ := json.Marshal(map[string]any{kind.Column: value}) // A text or a number: it cannot fail.
+		_ = json.Unmarshal(text, into)                              // A number that is too large sets nothing.
 	}
 }

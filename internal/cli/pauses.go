@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"errors"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -11,45 +9,54 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// scope holds the flags that name the scope of a pause.
+// scope holds the flags that name the scope of a pause, by the kind's name.
 type scope struct {
-	tenant, protocol, service string
-	lane                      int32
-	all                       bool
+	values map[string]*string
+	all    bool
 }
 
 func (c *scope) register(t *tool, cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&c.service, "service", "", "the steps of this service")
-	flags.StringVar(&c.tenant, "tenant", "", "the jobs of this tenant")
-	flags.StringVar(&c.protocol, "protocol", "", "the jobs of this protocol")
-	flags.Int32Var(&c.lane, "lane", -1, "the directives of this lane of Service Bus")
+	c.values = map[string]*string{}
+	for _, kind := range api.ScopeKinds() {
+		c.values[kind.Name] = flags.String(kind.Name, "", kind.Help)
+	}
 	flags.BoolVar(&c.all, "all", false, "all dispatch")
 	t.completeFlag(cmd, "service", serviceNames)
 	t.completeFlag(cmd, "protocol", protocolIDs)
 }
 
-// check returns an error unless exactly one scope is named.
-func (c *scope) check() error {
-	named := 0
-	for _, given := range []bool{c.tenant != "", c.protocol != "", c.service != "", c.lane >= 0, c.all} {
-		if given {
-			named++
+// named returns the scopes that the flags name.
+func (c *scope) named() (scopes []api.Scope, err error) {
+	if c.all {
+		scopes = append(scopes, api.Scope{})
+	}
+	for _, kind := range api.ScopeKinds() {
+		if value := *c.values[kind.Name]; value != "" {
+			scope, err := api.NewScope(kind.Name, value)
+			if err != nil {
+				return nil, usagef("%v", err)
+			}
+			scopes = append(scopes, scope)
 		}
 	}
-	if named != 1 {
-		return usagef("name one scope: --service, --tenant, --protocol, --lane or --all")
-	}
-	return nil
+	return scopes, nil
 }
 
-// paused reports whether the pause has exactly this scope.
-func (c *scope) paused(pause *api.Pause) bool {
-	lane := int32(-1)
-	if pause.Lane != nil {
-		lane = *pause.Lane
+// one returns the scope that the flags name, or an error unless it is exactly one.
+func (c *scope) one() (api.Scope, error) {
+	scopes, err := c.named()
+	if err == nil && len(scopes) != 1 {
+		flags := ""
+		for _, kind := range api.ScopeKinds() {
+			flags += "--" + kind.Name + ", "
+		}
+		err = usagef("name one scope: %sor --all", flags)
 	}
-	return pause.TenantID == c.tenant && pause.ProtocolID == c.protocol && pause.Service == c.service && lane == c.lane
+	if err != nil {
+		return api.Scope{}, err
+	}
+	return scopes[0], nil
 }
 
 // pauseDispatch returns lucius pause.
@@ -66,19 +73,15 @@ func (t *tool) pauseDispatch() *cobra.Command {
 		example: "  lucius pause --service ocr --reason \"OCR is down\"\n" +
 			"  lucius pause --service ocr --reason maintenance --for 2h\n  lucius pauses list\n  lucius resume --service ocr",
 	}, func(ctx context.Context, s *session, _ []string) error {
-		if err := over.check(); err != nil {
+		paused, err := over.one()
+		if err != nil {
 			return err
 		}
 		if reason == "" {
 			return usagef("say why with --reason: it is shown with the pause")
 		}
-		request := api.PauseRequest{
-			TenantID: optional(over.tenant), ProtocolID: optional(over.protocol), Service: optional(over.service), All: over.all,
-			Reason: reason, AllowUnknown: unknown,
-		}
-		if over.lane >= 0 {
-			request.Lane = &over.lane
-		}
+		request := api.PauseRequest{Reason: reason, AllowUnknown: unknown}
+		request.SetScope(paused)
 		if err := ends.fill(&request); err != nil {
 			return err
 		}
@@ -146,13 +149,17 @@ func (t *tool) resumeDispatch() *cobra.Command {
 			"doubles every second, until the ramp is over.",
 		example: "  lucius resume service:ocr\n  lucius resume --service ocr --ramp 1m",
 	}, func(ctx context.Context, s *session, ids []string) error {
-		if len(ids) == 0 {
-			id, err := s.pauseOf(ctx, &over)
+		named, err := over.named()
+		switch {
+		case err != nil:
+			return err
+		case len(ids) == 0:
+			paused, err := over.one()
 			if err != nil {
 				return err
 			}
-			ids = []string{id}
-		} else if over != (scope{lane: -1}) {
+			ids = []string{paused.ID()}
+		case len(named) > 0:
 			return usagef("name pauses, or a scope by flags, not both")
 		}
 		request := api.ResumeRequest{Reason: reason}
@@ -172,22 +179,6 @@ func (t *tool) resumeDispatch() *cobra.Command {
 	cmd.Flags().DurationVar(&ramp, "ramp", 0, "length of the ramp; 0 dispatches everything at once (default: the server's)")
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)
-}
-
-// pauseOf returns the id of the pause with exactly that scope.
-func (s *session) pauseOf(ctx context.Context, over *scope) (string, error) {
-	if err := over.check(); err != nil {
-		return "", err
-	}
-	list, err := call[api.PauseList](s.ListPauses(ctx))
-	if err != nil {
-		return "", err
-	}
-	i := slices.IndexFunc(list.Pauses, func(pause api.Pause) bool { return over.paused(&pause) })
-	if i < 0 {
-		return "", &Error{Code: ExitNotFound, Err: errors.New("this scope is not paused: lucius pauses list shows all pauses")}
-	}
-	return list.Pauses[i].PauseID, nil
 }
 
 // pauses returns lucius pauses.

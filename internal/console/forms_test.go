@@ -46,7 +46,7 @@ func TestForm_NamesOneReasonInItsCommand(t *testing.T) {
 	has(t, b.get(t, "/ui/do/jobs-cancel"), "lucius jobs cancel --all --reason WHY<")
 	has(t, b.get(t, "/ui/do/dispatch-pause?service=ocr"), "lucius pause --service ocr --reason WHY<")
 	w := b.send(http.MethodPost, "/ui/do/dispatch-pause", url.Values{"kind": {"lane"}, "name": {"x"}, "reason": {"down"}})
-	has(t, w.Body.String(), "A lane is a number.", "lucius pause --lane x --reason down<")
+	has(t, w.Body.String(), "a whole number from 0 on.", "lucius pause --lane x --reason down<")
 }
 
 // What was entered is not lost with the sign-in.

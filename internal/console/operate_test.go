@@ -266,8 +266,8 @@ func TestDispatch_IsPausedAndResumed(t *testing.T) {
 		"How long it is paused is a number with a unit, such as 30m, 2h or 1d.": {"service": {"ocr"}, "for": {"tomorrow"}, "reason": {"x"}},
 		"A pause that ends by itself lasts at most 365d.":                       {"service": {"ocr"}, "for": {"366d"}, "reason": {"x"}},
 		"A pause is of everything, or of a service,":                            {"kind": {"flow"}, "name": {"x"}, "reason": {"x"}},
-		"A lane is a number.": {"kind": {"lane"}, "name": {"seven"}, "reason": {"x"}},
-		"Give a reason":       {"service": {"ocr"}},
+		"a whole number from 0 on.":                                             {"kind": {"lane"}, "name": {"seven"}, "reason": {"x"}},
+		"Give a reason":                                                         {"service": {"ocr"}},
 	} {
 		has(t, b.send(http.MethodPost, "/ui/do/dispatch-pause", form).Body.String(), says)
 	}

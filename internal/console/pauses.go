@@ -63,24 +63,20 @@ func pauses(r *request) (view, error) {
 }
 
 // pausedScope says in words what a pause stops.
-func pausedScope(p *api.Pause) string {
-	switch {
-	case p.TenantID != "":
-		return "tenant " + p.TenantID
-	case p.ProtocolID != "":
-		return "protocol " + p.ProtocolID
-	case p.Service != "":
-		return "service " + p.Service
-	case p.Lane != nil:
-		return "lane " + strconv.Itoa(int(*p.Lane))
-	default:
-		return "everything"
-	}
-}
+func pausedScope(p *api.Pause) string { return scopeOfPause(p.PauseID).words() }
 
-// scopeKinds are what a pause can be of, as parameters of the forms and, but for the
-// first, as flags of the command line.
-var scopeKinds = []string{"all", "service", "tenant", "protocol", "lane"}
+// scopeAll is the kind of a pause of everything.
+const scopeAll = "all"
+
+// scopeKinds returns what a pause can be of, as parameters of the forms and, but for the first,
+// as flags of the command line.
+func scopeKinds() []string {
+	names := []string{scopeAll}
+	for _, kind := range api.ScopeKinds() {
+		names = append(names, kind.Name)
+	}
+	return names
+}
 
 // scope is the kind and the name of what a form pauses or resumes.
 type scope struct {
@@ -91,11 +87,11 @@ type scope struct {
 
 // scopeOfPause returns the scope of the pause with that id.
 func scopeOfPause(id string) scope {
-	kind, name, _ := strings.Cut(id, ":")
-	if pause, err := api.ParsePauseID(id); err == nil { // Otherwise the API answers that there is no such pause.
-		name = cmp.Or(pause.TenantID, pause.ProtocolID, pause.Service, name)
+	if parsed, err := api.ParsePauseID(id); err == nil {
+		return scope{cmp.Or(parsed.Kind, scopeAll), parsed.Value, id}
 	}
-	return scope{kind, name, id}
+	kind, name, _ := strings.Cut(id, ":")
+	return scope{kind, name, id} // The API answers that there is no such pause.
 }
 
 // scopeOf returns the scope that the request's parameters name: by its id, by a parameter
@@ -110,7 +106,7 @@ func scopeIn(query url.Values) scope {
 	if id := query.Get("pause"); id != "" {
 		return scopeOfPause(id)
 	}
-	for _, kind := range scopeKinds {
+	for _, kind := range scopeKinds() {
 		if name := query.Get(kind); name != "" {
 			return scope{Kind: kind, Name: name}
 		}
@@ -120,25 +116,24 @@ func scopeIn(query url.Values) scope {
 
 // words says what the scope is.
 func (s scope) words() string {
-	if s.Kind == "all" {
-		return "everything"
+	if s.Kind == scopeAll {
+		return api.Scope{}.String()
 	}
 	return s.Kind + " " + s.Name
 }
 
 // id returns the id of the pause of the scope.
 func (s scope) id() (string, error) {
-	var request api.PauseRequest
 	if s.PauseID != "" {
 		return s.PauseID, nil
 	}
-	err := s.fill(&request)
-	return request.Scope().ID(), err
+	named, err := s.named()
+	return named.ID(), err
 }
 
 // command is a command on the scope.
 func (s scope) command(verb string, rest ...string) string {
-	if s.Kind == "all" {
+	if s.Kind == scopeAll {
 		return command(verb, append([]string{"--all"}, rest...)...)
 	}
 	return command(verb, append([]string{"--" + s.Kind, cmp.Or(s.Name, "NAME")}, rest...)...)
@@ -148,7 +143,7 @@ func (s scope) command(verb string, rest ...string) string {
 func pauseDispatch(r *request) (deed, error) {
 	at := scopeOf(r)
 	asked := at.Kind == "" || r.FormValue("kind") != "" // The form asks for the scope.
-	kinds := scopeKinds
+	kinds := scopeKinds()
 	if !r.May(api.GrantRoleAdmin, "") {
 		kinds = []string{"tenant"} // The other scopes belong to no tenant.
 	}
@@ -168,18 +163,20 @@ func pauseDispatch(r *request) (deed, error) {
 		would.Title = "Pause dispatch?"
 		would.Fields = []field{
 			{Name: "kind", Label: "Scope", Value: at.Kind, Options: kinds},
-			{Name: "name", Label: "Name", Value: at.Name, Hint: "The service, tenant, protocol or lane; empty for all."},
+			{Name: "name", Label: "Name", Value: at.Name, Hint: "The " + oneOfScopes() + "; empty for all."},
 			lasts,
 		}
-		if at.Name == "" && at.Kind != "all" {
+		if at.Name == "" && at.Kind != scopeAll {
 			would.First = "name"
 		}
 	}
 	would.do = func(ctx context.Context, reason string) (string, error) {
-		request := api.PauseRequest{Reason: reason}
-		if err := at.fill(&request); err != nil {
+		named, err := at.named()
+		if err != nil {
 			return "", err
 		}
+		request := api.PauseRequest{Reason: reason}
+		request.SetScope(named)
 		if after != "" {
 			long, err := lasting(after)
 			switch {
@@ -190,7 +187,7 @@ func pauseDispatch(r *request) (deed, error) {
 			}
 			request.ForSeconds = new(long.Seconds())
 		}
-		_, err := call[api.Pause](r.api.CreatePause(ctx, request))
+		_, err = call[api.Pause](r.api.CreatePause(ctx, request))
 		return link("pauses"), err
 	}
 	return would, nil
@@ -206,28 +203,29 @@ func lasting(text string) (time.Duration, error) {
 	return time.Duration(days) * 24 * time.Hour, err
 }
 
-// fill sets what the request pauses.
-func (s scope) fill(request *api.PauseRequest) error {
-	if s.Kind != "all" && s.Name == "" {
-		return badInput("Name what to pause.")
+// oneOfScopes says what a pause can be of.
+func oneOfScopes() string {
+	kinds := scopeKinds()[1:]
+	last := len(kinds) - 1
+	return strings.Join(kinds[:last], ", ") + " or " + kinds[last]
+}
+
+// named returns what the scope is for the API. A pause or its end must not cover more than
+// was meant.
+func (s scope) named() (api.Scope, error) {
+	switch {
+	case s.Kind == scopeAll:
+		return api.Scope{}, nil
+	case !slices.Contains(scopeKinds(), s.Kind):
+		return api.Scope{}, badInput("A pause is of everything, or of a " + oneOfScopes() + ".")
+	case s.Name == "":
+		return api.Scope{}, badInput("Name what to pause.")
 	}
-	switch s.Kind {
-	case "service":
-		request.Service = &s.Name
-	case "tenant":
-		request.TenantID = &s.Name
-	case "protocol":
-		request.ProtocolID = &s.Name
-	case "lane":
-		var err error
-		request.Lane, err = laneOf(s.Name)
-		return err
-	case "all":
-		request.All = true
-	default: // A pause or its end must not cover more than was meant.
-		return badInput("A pause is of everything, or of a service, tenant, protocol or lane.")
+	named, err := api.NewScope(s.Kind, s.Name)
+	if err != nil {
+		return api.Scope{}, badInput(titled(err.Error()) + ".")
 	}
-	return nil
+	return named, nil
 }
 
 // resumeDispatch ends a pause.

@@ -60,7 +60,7 @@ func (m *moment) reasons() []string {
 	delayed := m.step.State == "FAILED_RETRY" || m.unsent && m.row.Rejected && m.row.Due.After(m.now)
 	ready := free && !delayed
 	pause := m.around.Pause
-	covered := pause != nil && (m.unsent || m.queued && !pause.Ramping)
+	covered := pause != nil && (m.unsent || m.queued && pause.State == statemachine.ScopePaused)
 	broken := m.around.Circuit != nil && m.row.Bus == "servicebus"
 	unpolled := !m.around.Polled.IsZero() && m.now.Sub(m.around.Polled) > time.Minute
 	quiet := m.now.Sub(m.job.heard) > leaseOf(m.step)/2
@@ -91,7 +91,7 @@ func (m *moment) since(reason string) time.Time {
 	from := m.job.phaseAt
 	switch reason {
 	case "scope_paused":
-		return later(from, m.around.Pause.Since)
+		return later(from, m.around.Pause.CreatedAt)
 	case "circuit_open":
 		return later(from, m.around.Circuit.Since)
 	case "no_worker":
@@ -109,6 +109,8 @@ func (m *moment) since(reason string) time.Time {
 // until returns when the program will act on its own.
 func (m *moment) until(reason string) time.Time {
 	switch {
+	case reason == "scope_paused" && m.around.Pause.State == statemachine.ScopeRamping:
+		return m.around.Pause.ResumedAt.Add(m.around.Pause.Ramp)
 	case reason == "scope_paused":
 		return m.around.Pause.Until
 	case reason == "circuit_open":
@@ -127,7 +129,7 @@ func (m *moment) until(reason string) time.Time {
 func (m *moment) blocker(reason string) string {
 	switch {
 	case reason == "scope_paused":
-		return m.around.Pause.ID
+		return m.around.Pause.ID()
 	case reason == "circuit_open":
 		return m.around.Circuit.Name
 	case m.held && m.row.Bus == "queue":
@@ -146,13 +148,16 @@ func surroundings(n int, now time.Time) statemachine.Surroundings {
 	var around statemachine.Surroundings
 	switch n % 3 {
 	case 1:
-		around.Pause = &statemachine.ActivePause{ID: "service:svc1", Actor: "operator", Since: now.Add(-5 * time.Second)}
+		around.Pause = &statemachine.ScopePause{
+			Scope: statemachine.Scope{Kind: "service", Value: "svc1"}, State: statemachine.ScopePaused, Actor: "operator",
+			CreatedAt: now.Add(-5 * time.Second),
+		}
 		if n%2 == 0 {
 			around.Pause.Until = now.Add(time.Hour)
 		}
 	case 2:
-		around.Pause = &statemachine.ActivePause{
-			ID: "all", Actor: "operator", Since: now.Add(-time.Hour), Ramping: true, Until: now.Add(time.Second),
+		around.Pause = &statemachine.ScopePause{
+			State: statemachine.ScopeRamping, Actor: "operator", CreatedAt: now.Add(-time.Hour), ResumedAt: now, Ramp: time.Second,
 		}
 	}
 	if n/3%2 == 1 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -235,7 +236,7 @@ func (e *endpoints) ListPauses(w http.ResponseWriter, r *http.Request) {
 	all, err := e.Pauses.List(r.Context())
 	found := api.PauseList{Pauses: []api.Pause{}}
 	for i := range all {
-		if e.guard.allows(r.Context(), all[i].TenantID) {
+		if e.guard.allows(r.Context(), all[i].TenantID()) {
 			found.Pauses = append(found.Pauses, e.pauseOf(&all[i]))
 		}
 	}
@@ -245,11 +246,11 @@ func (e *endpoints) ListPauses(w http.ResponseWriter, r *http.Request) {
 // CreatePause is POST /v1/admin/pauses.
 func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.PauseRequest) (any, error) {
-		if err := e.guard.authorizeTenant(ctx, orZero(request.TenantID)); err != nil {
+		scope := request.Scope()
+		if err := e.guard.authorizeTenant(ctx, scope.TenantID()); err != nil {
 			return nil, err
 		}
-		scope := request.Scope()
-		if fault := e.unknownScope(&scope); fault != nil && !request.AllowUnknown {
+		if fault := e.unknownScope(scope); fault != nil && !request.AllowUnknown {
 			return nil, apierror.Refused([]apierror.Violation{*fault})
 		}
 		until, now := request.Until.Time, time.Now()
@@ -270,39 +271,44 @@ func (e *endpoints) CreatePause(w http.ResponseWriter, r *http.Request) {
 // unknownScope returns a violation if this process knows no directives of the scope, else
 // nil. Jobs may still be in flight for it: of a protocol that was removed, or that another
 // process has loaded already.
-func (e *endpoints) unknownScope(scope *statemachine.Scope) *apierror.Violation {
+func (e *endpoints) unknownScope(scope statemachine.Scope) *apierror.Violation {
 	const allow = ": correct it, or set allow_unknown to pause it all the same"
-	var protocols, services []string
-	for _, p := range e.Protocols.Current().Protocols() {
-		protocols = append(protocols, p.ID)
-		for i := range p.Steps {
-			services = append(services, p.Steps[i].Service)
-		}
+	i := slices.IndexFunc(statemachine.ScopeKinds, func(k statemachine.ScopeKind) bool { return k.Name == scope.Kind })
+	if i < 0 {
+		return nil
 	}
-	oneOf := func(pointer, value string, known []string) *apierror.Violation {
-		slices.Sort(known)
-		if known = slices.Compact(known); slices.Contains(known, value) {
+	kind := &statemachine.ScopeKinds[i]
+	fault := &apierror.Violation{Pointer: "/" + kind.Column}
+	if kind.Number != nil {
+		n, _ := strconv.Atoi(scope.Value)
+		fault.Message = fmt.Sprintf("must be less than %d, the number of lanes%s", e.config.Lanes, allow)
+		if e.config.Lanes == 0 || n < e.config.Lanes {
 			return nil
 		}
-		return &apierror.Violation{Pointer: pointer, Message: "must be one of " + strings.Join(known, ", ") + allow}
+		return fault
 	}
-	switch {
-	case scope.ProtocolID != "":
-		return oneOf("/protocol_id", scope.ProtocolID, protocols)
-	case scope.Service != "":
-		return oneOf("/service", scope.Service, services)
-	case scope.Lane != nil && e.config.Lanes > 0 && *scope.Lane >= e.config.Lanes:
-		message := fmt.Sprintf("must be less than %d, the number of lanes%s", e.config.Lanes, allow)
-		return &apierror.Violation{Pointer: "/lane", Message: message}
+	var known []string
+	for _, p := range e.Protocols.Current().Protocols() {
+		for i := range p.Steps {
+			target := statemachine.TargetOf(&statemachine.Job{ProtocolID: p.ID},
+				&statemachine.Step{Service: p.Steps[i].Service, Type: p.Steps[i].Type})
+			known = append(known, kind.Of(&target))
+		}
 	}
-	return nil
+	slices.Sort(known)
+	// Protocols name no tenants.
+	if known = slices.Compact(known); slices.Contains(known, scope.Value) || slices.Contains(known, "") {
+		return nil
+	}
+	fault.Message = "must be one of " + strings.Join(known, ", ") + allow
+	return fault
 }
 
 // ResumePause is POST /v1/admin/pauses/{pauseId}:resume.
 func (e *endpoints) ResumePause(w http.ResponseWriter, r *http.Request, pauseID api.PauseID) {
 	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ResumeRequest) (any, error) {
 		scope, err := statemachine.ParseScope(pauseID)
-		if err != nil || max(len(scope.TenantID), len(scope.ProtocolID), len(scope.Service)) > api.MaxScopeName {
+		if err != nil || len(scope.Value) > api.MaxScopeName {
 			return nil, &apierror.Error{Code: apierror.NotFound, Detail: "There is no such pause.", Err: err}
 		}
 		pause, err := e.Pauses.Resume(ctx, scope, rampOf(request.RampSeconds))

@@ -83,7 +83,7 @@ func newGuard(config Config, respond *responder) *guard {
 			if err != nil {
 				return owner{}, &apierror.Error{Code: apierror.NotFound, Err: err}
 			}
-			return owner{TenantID: scope.TenantID}, nil
+			return owner{TenantID: scope.TenantID()}, nil
 		}},
 		{"webhookId", missing("webhook"), func(ctx context.Context, id string) (owner, error) {
 			jobID, _, err := ledger.ParseWebhookID(id)
@@ -226,7 +226,7 @@ const (
 	// fit into the key of a row.
 	maxObjectID = 160
 	// maxPauseID is the longest id of a pause, in which each byte of a name may take three.
-	maxPauseID = len("protocol:") + 3*api.MaxScopeName
+	maxPauseID = maxObjectID + 3*api.MaxScopeName
 )
 
 // longestID returns the longest id that an object of that kind may have, in bytes.

@@ -74,7 +74,7 @@ func (h *harness) assemble(ctx context.Context) error {
 	h.useCases = httpapi.UseCases{
 		Ledger: h.ledger, Queue: queue, Callbacks: callbacks.New(callbacks.Config{Ledger: h.ledger}),
 		Jobs: search.New(h.ledger, &ended, search.Surroundings{
-			Pause:    func(target statemachine.Target) *statemachine.ActivePause { return h.useCases.Gate.Covering(target) },
+			Pause:    func(target statemachine.Target) *statemachine.ScopePause { return h.useCases.Gate.Covering(target) },
 			LastPoll: queue.LastPoll,
 			EndRate:  func(kind ledger.WorkKind) float64 { return h.useCases.Counts.EndRate(kind) },
 		}),

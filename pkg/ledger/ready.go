@@ -41,9 +41,8 @@ func (h *Hint) Row() string {
 		tablestore.Pad(int64(h.AttemptNo), 6), tablestore.Pad(h.Rev, 12))
 }
 
-// hintCodec holds the columns of a hint's row. The rest of the hint, with
-// the tenant and the service, is its key.
-var hintCodec = newCodec(within(func(h *Hint) *statemachine.Target { return &h.Target }, targetColumns[1:3])...)
+// hintCodec holds the columns of a hint's row. The rest of the hint is its key.
+var hintCodec = newCodec(within(func(h *Hint) *statemachine.Target { return &h.Target }, targetColumns("tenant_id", "service"))...)
 
 // hintOf returns the hint of a queued item.
 func (l *Ledger) hintOf(agg *statemachine.Aggregate, r *workitem.Record) Hint {

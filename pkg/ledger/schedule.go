@@ -64,7 +64,7 @@ type reservation struct {
 var entryCodec = newCodec(slices.Concat([]column[Entry]{
 	integer("rev", func(e *Entry) *int64 { return &e.Rev }),
 	text("topic", func(e *Entry) *string { return &e.Topic }),
-}, within(func(e *Entry) *statemachine.Target { return &e.Target }, targetColumns), []column[Entry]{
+}, within(func(e *Entry) *statemachine.Target { return &e.Target }, targetColumns()), []column[Entry]{
 	text("claim", func(e *Entry) *string { return &e.reserved.claim }),
 	text("slot_partition", func(e *Entry) *string { return &e.reserved.slot.Partition }),
 	text("slot_row", func(e *Entry) *string { return &e.reserved.slot.Row }),
@@ -73,13 +73,19 @@ var entryCodec = newCodec(slices.Concat([]column[Entry]{
 	text("supersedes", func(e *Entry) *string { return &e.reserved.supersedes }),
 })...)
 
-// targetColumns are the columns of what a pause can name: the tenant first, the service
-// last.
-var targetColumns = []column[statemachine.Target]{
-	text("tenant_id", func(t *statemachine.Target) *string { return &t.TenantID }),
-	text("protocol_id", func(t *statemachine.Target) *string { return &t.ProtocolID }),
-	integer("lane", func(t *statemachine.Target) *int { return &t.Lane }),
-	text("service", func(t *statemachine.Target) *string { return &t.Service }),
+// targetColumns returns the columns of what a pause can name, but for those that the row's key
+// holds.
+func targetColumns(inKey ...string) (columns []column[statemachine.Target]) {
+	for _, kind := range statemachine.ScopeKinds {
+		switch {
+		case slices.Contains(inKey, kind.Column):
+		case kind.Number != nil:
+			columns = append(columns, integer(kind.Column, kind.Number))
+		default:
+			columns = append(columns, text(kind.Column, kind.Text))
+		}
+	}
+	return columns
 }
 
 func (e *Entry) ref() entryRef { return entryRef{Kind: e.Kind, Due: e.Due, Nonce: e.Nonce} }

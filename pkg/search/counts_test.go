@@ -36,7 +36,7 @@ func same(t *testing.T, p *process, when string) {
 		truth := p.truth()
 		for _, service := range services {
 			want := truth.Queued[service] + truth.Dispatching[service]
-			if got, known := p.Waiting(statemachine.Scope{Service: service}); !known || got != want {
+			if got, known := p.Waiting(statemachine.Scope{Kind: "service", Value: service}); !known || got != want {
 				t.Fatalf("%s: %d directives for %s wait, want %d", when, got, service, want)
 			}
 		}

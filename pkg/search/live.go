@@ -94,8 +94,14 @@ func TraitsOf(agg *statemachine.Aggregate) Traits {
 
 // clone copies the strings, which would otherwise keep whole rows in memory.
 func (t Traits) clone() Traits {
-	for _, text := range []*string{&t.TenantID, &t.ProtocolID, &t.Service, &t.RequestType, &t.StepType, &t.ErrorCode} {
+	for _, text := range []*string{&t.RequestType, &t.StepType, &t.ErrorCode} {
 		*text = strings.Clone(*text)
+	}
+	for _, kind := range statemachine.ScopeKinds {
+		if kind.Text != nil {
+			text := kind.Text(&t.Target)
+			*text = strings.Clone(*text)
+		}
 	}
 	return t
 }

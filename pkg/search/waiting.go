@@ -13,7 +13,7 @@ import (
 // without it, a job depends on nothing of its kind. Only Circuit may block.
 type Surroundings struct {
 	// Pause returns the pause that covers the target, or nil.
-	Pause func(statemachine.Target) *statemachine.ActivePause
+	Pause func(statemachine.Target) *statemachine.ScopePause
 	// Circuit returns the open circuit of the topic or of the whole bus, or nil.
 	Circuit func(ctx context.Context, topic string) (*statemachine.OpenCircuit, error)
 	// LastPoll returns when a worker last polled for such work. If none has, polled is
@@ -36,9 +36,9 @@ func (s *Service) ForOneTenant() *Service {
 	own := *s
 	own.around.EndRate = nil
 	if pause := s.around.Pause; pause != nil {
-		own.around.Pause = func(target statemachine.Target) *statemachine.ActivePause {
+		own.around.Pause = func(target statemachine.Target) *statemachine.ScopePause {
 			found := pause(target)
-			if found != nil && found.TenantID == "" {
+			if found != nil && found.TenantID() == "" {
 				shown := *found
 				shown.Actor, shown.Reason = "", ""
 				found = &shown

@@ -91,11 +91,11 @@ func TestShow_CountsTheDirectivesAheadUpToABound(t *testing.T) {
 func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 	t.Parallel()
 	target := statemachine.Target{TenantID: "t", ProtocolID: "p", Lane: 1, Service: "ocr"}
-	pausing := func(asked statemachine.Target) *statemachine.ActivePause {
+	pausing := func(asked statemachine.Target) *statemachine.ScopePause {
 		if asked != target {
 			t.Errorf("asked for pauses of %+v", asked)
 		}
-		return &statemachine.ActivePause{ID: "service:ocr"}
+		return &statemachine.ScopePause{Scope: statemachine.Scope{Kind: "service", Value: "ocr"}, State: statemachine.ScopePaused}
 	}
 	polled := func(kind ledger.WorkKind, tenant string) (time.Time, bool) {
 		if kind != (ledger.WorkKind{Service: "ocr", StepType: "OCR"}) || tenant != "t" {

@@ -171,7 +171,7 @@ func (s *Server) pauseExpired(ctx context.Context, pause pauses.Pause) {
 	}
 	s.cfg.HTTP.Audit.Write(ctx, auth.Record{
 		At: pause.ResumedAt, Caller: auth.NewCaller(ledger.ActorSystem, auth.ByExpiry), Action: auth.ExpirePause,
-		Object: pause.ID(), Tenant: pause.TenantID, Outcome: auth.Done,
+		Object: pause.ID(), Tenant: pause.TenantID(), Outcome: auth.Done,
 	})
 }
 

@@ -58,24 +58,13 @@ type Waiting struct {
 type Surroundings struct {
 	// Pause covers the directive of the active step, and Circuit is the open circuit of
 	// its topic or of the bus. Nil if there is none.
-	Pause   *ActivePause
+	Pause   *ScopePause
 	Circuit *OpenCircuit
 	// Polled is when a worker last asked for work of the step's service and type. If none
 	// has, it is the time since which that is known; the zero time if nothing is known.
 	Polled time.Time
 	// Slow is since when calls of the store time out, or the zero time.
 	Slow time.Time
-}
-
-// ActivePause is a pause by scope. At Until, if that is set, it begins to ramp up, or ends
-// if it does so already. While it ramps up it holds back only directives that are not
-// published.
-type ActivePause struct {
-	ID, TenantID  string // TenantID is empty if it covers several tenants.
-	Actor, Reason string // Empty if they are not to be shown.
-	Since         time.Time
-	Ramping       bool
-	Until         time.Time
 }
 
 // OpenCircuit is an open circuit of the bus; at Until a relay tries again. The reason is
@@ -187,7 +176,7 @@ func (w *Waiting) publishing(a *Aggregate, step *Step, now time.Time, around *Su
 func (w *Waiting) queued(step *Step, now time.Time, around *Surroundings) {
 	kind := fmt.Sprintf("service %s, step type %s", step.Service, step.Type)
 	switch polled := around.Polled; {
-	case around.Pause != nil && !around.Pause.Ramping:
+	case around.Pause != nil && around.Pause.State == ScopePaused:
 		w.paused(around.Pause)
 	case !polled.IsZero() && now.Sub(polled) > PollPatience:
 		w.Reason, w.Since = ReasonNoWorker, latest(w.Since, polled)
@@ -222,17 +211,18 @@ func (w *Waiting) held(step *Step, now time.Time) {
 }
 
 // paused sets a pause as the reason.
-func (w *Waiting) paused(p *ActivePause) {
-	w.Reason, w.Since, w.Until = ReasonScopePaused, latest(w.Since, p.Since), p.Until
-	w.BlockedBy = Blocker{BlockerPause, p.ID}
+func (w *Waiting) paused(p *ScopePause) {
+	w.Reason, w.Since, w.Until = ReasonScopePaused, latest(w.Since, p.CreatedAt), p.Until
+	w.BlockedBy = Blocker{BlockerPause, p.ID()}
 	by := prefixed(" by ", p.Actor)
 	w.Detail = "paused" + by
 	if !p.Until.IsZero() {
 		w.Detail += ", resumes at " + stamp(p.Until)
 	}
 	w.Detail += prefixed(": ", p.Reason)
-	if p.Ramping {
-		w.Detail = fmt.Sprintf("the pause%s ramps up until %s", by, stamp(p.Until))
+	if p.State == ScopeRamping {
+		w.Until = p.ResumedAt.Add(p.Ramp)
+		w.Detail = fmt.Sprintf("the pause%s ramps up until %s", by, stamp(w.Until))
 	}
 }
 

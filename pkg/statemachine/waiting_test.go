@@ -22,10 +22,15 @@ func at(d time.Duration) time.Time { return start.Add(d) }
 func TestWaiting_EachReason(t *testing.T) {
 	t.Parallel()
 	const minute = time.Minute
-	paused := &statemachine.ActivePause{ID: "service:ocr", Actor: "ops-1", Reason: "OCR is down", Since: at(4 * minute)}
-	expiring := &statemachine.ActivePause{ID: "service:ocr", Reason: "OCR is down", Since: at(4 * minute), Until: at(11 * minute)}
-	ramping := &statemachine.ActivePause{
-		ID: "all", Actor: "ops-1", Reason: "a rest", Since: at(-minute), Ramping: true, Until: at(11 * minute),
+	paused := &statemachine.ScopePause{
+		Scope: statemachine.Scope{Kind: "service", Value: "ocr"}, State: statemachine.ScopePaused, Actor: "ops-1",
+		Reason: "OCR is down", CreatedAt: at(4 * minute),
+	}
+	expiring := new(*paused)
+	expiring.Actor, expiring.Until = "", at(11*minute)
+	ramping := &statemachine.ScopePause{
+		State: statemachine.ScopeRamping, Actor: "ops-1", Reason: "a rest", CreatedAt: at(-minute),
+		ResumedAt: at(10 * minute), Ramp: minute,
 	}
 	circuit := &statemachine.OpenCircuit{Name: "topic-1", Reason: "topic is disabled", Since: at(3 * minute), Until: at(10*minute + 5*time.Second)}
 	pause, held := statemachine.Blocker{Type: statemachine.BlockerPause, ID: "service:ocr"}, statemachine.Blocker{Type: statemachine.BlockerWork, ID: "w"}

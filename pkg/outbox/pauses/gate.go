@@ -74,7 +74,7 @@ func (g *Gate) Refresh(ctx context.Context) error {
 		}
 	}
 	for i := range pauses {
-		if !pauses[i].expired(began) {
+		if !expired(&pauses[i], began) {
 			continue
 		}
 		resumed, err := g.service.expire(ctx, pauses[i].Scope)
@@ -99,7 +99,7 @@ func (g *Gate) adopt(pauses []Pause, changes int, began time.Time) []Pause {
 	for _, pause := range pauses {
 		switch id := pause.ID(); {
 		case g.changed[id] > changes:
-		case pause.at(began).State == Resumed:
+		case pause.At(began).State == Resumed:
 			over = append(over, pause)
 		default:
 			fresh[id] = g.hold(pause)
@@ -154,7 +154,7 @@ func (g *Gate) Admit(target statemachine.Target) bool {
 		if !h.pause.Covers(target) {
 			continue
 		}
-		switch h.pause.at(now).State {
+		switch h.pause.At(now).State {
 		case Paused:
 			return false
 		case Ramping:
@@ -197,7 +197,7 @@ func (g *Gate) held(target statemachine.Target, ramps bool) bool {
 		return true
 	}
 	for _, h := range g.holds {
-		state := h.pause.at(now).State
+		state := h.pause.At(now).State
 		if (state == Paused || ramps && state == Ramping) && h.pause.Covers(target) {
 			return true
 		}
@@ -208,29 +208,19 @@ func (g *Gate) held(target statemachine.Target, ramps bool) bool {
 // Covering returns the pause that covers the directive, by this process's last view, or
 // nil. Of several it is one that holds back everything rather than a ramp, and then the
 // oldest.
-func (g *Gate) Covering(target statemachine.Target) *statemachine.ActivePause {
+func (g *Gate) Covering(target statemachine.Target) *Pause {
 	var found *Pause
 	active := g.Active()
 	for i := range active {
-		if p := &active[i]; p.Covers(target) && (found == nil || p.before(found)) {
+		if p := &active[i]; p.Covers(target) && (found == nil || before(p, found)) {
 			found = p
 		}
 	}
-	if found == nil {
-		return nil
-	}
-	shown := &statemachine.ActivePause{
-		ID: found.ID(), TenantID: found.TenantID, Actor: found.Actor, Reason: found.Reason, Since: found.CreatedAt,
-		Until: found.Until,
-	}
-	if found.State == Ramping {
-		shown.Ramping, shown.Until = true, found.ResumedAt.Add(found.Ramp)
-	}
-	return shown
+	return found
 }
 
 // before orders the pauses that cover one directive.
-func (p Pause) before(other *Pause) bool {
+func before(p, other *Pause) bool {
 	return cmp.Or(cmp.Compare(p.State, other.State), p.CreatedAt.Compare(other.CreatedAt), cmp.Compare(p.ID(), other.ID())) < 0
 }
 
@@ -241,8 +231,8 @@ func (g *Gate) HoldsTenant(tenantID string) bool {
 	if g.stale(time.Now()) {
 		return true
 	}
-	for _, scope := range []statemachine.Scope{{}, {TenantID: tenantID}} {
-		if h := g.holds[scope.ID()]; h != nil && h.pause.State == Paused {
+	for _, h := range g.holds {
+		if h.pause.State == Paused && (h.pause.Scope == statemachine.Scope{} || h.pause.TenantID() == tenantID) {
 			return true
 		}
 	}
@@ -259,7 +249,7 @@ func (g *Gate) Active() []Pause {
 	active := make([]Pause, 0, len(g.holds))
 	now := time.Now()
 	for _, h := range g.holds {
-		if pause := h.pause.at(now); pause.State != Resumed {
+		if pause := h.pause.At(now); pause.State != Resumed {
 			active = append(active, pause)
 		}
 	}

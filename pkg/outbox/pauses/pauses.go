@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -14,52 +13,27 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// State is what a pause does at present.
-type State string
+// Pause is a pause by scope.
+type Pause = statemachine.ScopePause
 
-// The states.
+// The states of a pause.
 const (
-	Paused  State = "PAUSED"  // nothing passes
-	Ramping State = "RAMPING" // more passes every second
-	Resumed State = "RESUMED" // everything passes; the row is deleted, or will be
+	Paused  = statemachine.ScopePaused
+	Ramping = statemachine.ScopeRamping
+	Resumed = statemachine.ScopeResumed
 )
 
 // DefaultRamp is how long a resumed scope ramps up unless the caller says otherwise.
 const DefaultRamp = breaker.RampFor
 
-// Pause is a pause by scope.
-type Pause struct {
-	statemachine.Scope
-
-	State  State
-	Reason string
-	Actor  string
-	// CreatedAt is when it was paused, ResumedAt since when it ramps up.
-	CreatedAt time.Time
-	ResumedAt time.Time
-	// Until is when it resumes by itself; zero if only an operator ends it, and once one
-	// has.
-	Until time.Time
-	// Ramp is how long it ramps up, or will after Until.
-	Ramp time.Duration
-}
-
 // expired reports whether the pause should resume by itself.
-func (p Pause) expired(now time.Time) bool {
+func expired(p *Pause, now time.Time) bool {
 	return p.State == Paused && !p.Until.IsZero() && !now.Before(p.Until)
 }
 
 // outlasts reports whether the pause is to end later than the other one.
-func (p Pause) outlasts(other *Pause) bool {
+func outlasts(p, other *Pause) bool {
 	return !other.Until.IsZero() && (p.Until.IsZero() || p.Until.After(other.Until))
-}
-
-// at is the pause at that time: a ramp ends by itself.
-func (p Pause) at(now time.Time) Pause {
-	if p.State == Ramping && !now.Before(p.ResumedAt.Add(p.Ramp)) {
-		p.State = Resumed
-	}
-	return p
 }
 
 // partition holds all pauses: there are never many.
@@ -80,10 +54,7 @@ func New(store tablestore.Store, table string, random func() float64) *Service {
 }
 
 func (s *Service) key(scope statemachine.Scope) tablestore.Key {
-	kind, value, _ := strings.Cut(scope.ID(), ":")
-	// The id has escapes of its own, which would be escaped again and might not fit.
-	value = cmp.Or(scope.TenantID, scope.ProtocolID, scope.Service, value)
-	return tablestore.Key{Table: s.table, Partition: partition, Row: tablestore.Join(kind, value)}
+	return tablestore.Key{Table: s.table, Partition: partition, Row: tablestore.Join(cmp.Or(scope.Kind, scope.ID()), scope.Value)}
 }
 
 // List returns all pauses, ramping ones included, by id. The error is the
@@ -115,7 +86,7 @@ func (s *Service) Create(ctx context.Context, fresh Pause) (Pause, error) {
 		if old == nil || old.State != Paused {
 			return &fresh, nil
 		}
-		if !fresh.outlasts(old) {
+		if !outlasts(&fresh, old) {
 			return old, nil
 		}
 		longer := fresh
@@ -146,7 +117,7 @@ func (s *Service) expire(ctx context.Context, scope statemachine.Scope) (*Pause,
 	var resumed bool
 	pause, err := s.update(ctx, scope, func(old *Pause) (*Pause, error) {
 		now := tablestore.Now()
-		if resumed = old != nil && old.expired(now); !resumed {
+		if resumed = old != nil && expired(old, now); !resumed {
 			return old, nil
 		}
 		next := *old
@@ -178,11 +149,11 @@ func (s *Service) update(ctx context.Context, scope statemachine.Scope, decide f
 		}
 		if next == old {
 			if old != nil {
-				updated = old.at(tablestore.Now())
+				updated = old.At(tablestore.Now())
 			}
 			return nil, nil
 		}
-		updated = next.at(tablestore.Now())
+		updated = next.At(tablestore.Now())
 		return encode(next), nil
 	})
 	return updated, err
@@ -199,7 +170,7 @@ func (s *Service) forget(ctx context.Context, scope statemachine.Scope) error {
 		return fmt.Errorf("read pause %s: %w", scope.ID(), err)
 	}
 	pause, err := decode(&row)
-	if err != nil || pause.at(tablestore.Now()).State != Resumed {
+	if err != nil || pause.At(tablestore.Now()).State != Resumed {
 		return err
 	}
 	_, err = s.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
@@ -238,7 +209,7 @@ func decode(row *tablestore.Row) (Pause, error) {
 		return Pause{}, fmt.Errorf("row %s: %w", row.Key, err)
 	}
 	return Pause{
-		Scope: scope, State: State(p.Get("state").String()), Reason: p.Get("reason").String(),
+		Scope: scope, State: statemachine.PauseState(p.Get("state").String()), Reason: p.Get("reason").String(),
 		Actor: p.Get("actor").String(), CreatedAt: p.Get("created_at").Time(), ResumedAt: p.Get("resumed_at").Time(),
 		Until: p.Get("until").Time(), Ramp: time.Duration(p.Get("ramp_ms").Int()) * time.Millisecond,
 	}, nil

@@ -45,18 +45,18 @@ func TestScopes(t *testing.T) {
 		covers bool
 	}{
 		"all":        {statemachine.Scope{}, true},
-		"tenant:a":   {statemachine.Scope{TenantID: "a"}, true},
-		"tenant:b:c": {statemachine.Scope{TenantID: "b:c"}, false},
-		"protocol:p": {statemachine.Scope{ProtocolID: "p"}, true},
+		"tenant:a":   {statemachine.Scope{Kind: "tenant", Value: "a"}, true},
+		"tenant:b:c": {statemachine.Scope{Kind: "tenant", Value: "b:c"}, false},
+		"protocol:p": {statemachine.Scope{Kind: "protocol", Value: "p"}, true},
 
-		"tenant:b~2Fc~7E~25":  {statemachine.Scope{TenantID: "b/c~%"}, false},
-		"protocol:~C3~A4~3F1": {statemachine.Scope{ProtocolID: "ä?1"}, false},
+		"tenant:b~2Fc~7E~25":  {statemachine.Scope{Kind: "tenant", Value: "b/c~%"}, false},
+		"protocol:~C3~A4~3F1": {statemachine.Scope{Kind: "protocol", Value: "ä?1"}, false},
 
-		"protocol:q":    {statemachine.Scope{ProtocolID: "q"}, false},
-		"lane:3":        {statemachine.Scope{Lane: new(3)}, true},
-		"service:ocr":   {statemachine.Scope{Service: "ocr"}, true},
-		"service:embed": {statemachine.Scope{Service: "embed"}, false},
-		"lane:0":        {statemachine.Scope{Lane: new(0)}, false},
+		"protocol:q":    {statemachine.Scope{Kind: "protocol", Value: "q"}, false},
+		"lane:3":        {statemachine.Scope{Kind: "lane", Value: "3"}, true},
+		"service:ocr":   {statemachine.Scope{Kind: "service", Value: "ocr"}, true},
+		"service:embed": {statemachine.Scope{Kind: "service", Value: "embed"}, false},
+		"lane:0":        {statemachine.Scope{Kind: "lane", Value: "0"}, false},
 	} {
 		parsed, err := statemachine.ParseScope(id)
 		if diff := cmp.Diff(test.scope, parsed); diff != "" || err != nil {
@@ -76,7 +76,7 @@ func TestScopes(t *testing.T) {
 func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
 	t.Parallel()
 	service, gate := setup(t, memstore.New(memstore.Options{}))
-	pause, err := service.Create(t.Context(), pauses.Pause{Scope: statemachine.Scope{TenantID: "a"}, Reason: "it burns", Actor: "operator"})
+	pause, err := service.Create(t.Context(), pauses.Pause{Scope: statemachine.Scope{Kind: "tenant", Value: "a"}, Reason: "it burns", Actor: "operator"})
 	if err != nil || pause.State != pauses.Paused || pause.Reason != "it burns" || pause.Actor != "operator" {
 		t.Fatalf("%+v, %v", pause, err)
 	}
@@ -251,7 +251,7 @@ func TestExpiry_RampsUpInEveryProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{})
 		service, _ := setup(t, store)
-		scope := statemachine.Scope{TenantID: "a"}
+		scope := statemachine.Scope{Kind: "tenant", Value: "a"}
 		made, err := service.Create(t.Context(), pauses.Pause{
 			Scope: scope, Reason: "why", Actor: "operator", Until: time.Now().Add(time.Minute), Ramp: 5 * time.Second,
 		})
@@ -283,7 +283,7 @@ func TestExpiry_RampsUpInEveryProcess(t *testing.T) {
 		if n := passing(); n != 0 || len(expired) != 0 || !gates[1].HoldsTenant("a") {
 			t.Errorf("before its time %d passed, and expired are %+v", n, expired)
 		}
-		if shown := gates[0].Covering(target("a", "p", 3)); shown == nil || !shown.Until.Equal(made.Until) || shown.Ramping {
+		if shown := gates[0].Covering(target("a", "p", 3)); shown == nil || !shown.Until.Equal(made.Until) || shown.State != pauses.Paused {
 			t.Errorf("a job sees %+v", shown)
 		}
 		time.Sleep(time.Hour)
@@ -380,7 +380,7 @@ func TestGate_RefreshesDuringManyChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := &scanning{Store: memstore.New(memstore.Options{})}
 		service, gate := setup(t, store)
-		own, resumed := statemachine.Scope{TenantID: "own"}, statemachine.Scope{TenantID: "resumed"}
+		own, resumed := statemachine.Scope{Kind: "tenant", Value: "own"}, statemachine.Scope{Kind: "tenant", Value: "resumed"}
 		create := func(scope statemachine.Scope) pauses.Pause {
 			pause, err := service.Create(t.Context(), pauses.Pause{Scope: scope, Reason: "why", Actor: "operator"})
 			if err != nil {
@@ -388,7 +388,7 @@ func TestGate_RefreshesDuringManyChanges(t *testing.T) {
 			}
 			return pause
 		}
-		create(statemachine.Scope{TenantID: "other"})
+		create(statemachine.Scope{Kind: "tenant", Value: "other"})
 		gate.Apply(create(resumed))
 		store.after = func() {
 			gate.Apply(create(own))
@@ -473,8 +473,8 @@ func TestGate_ShowsThePauseThatCoversADirective(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		service, gate := setup(t, memstore.New(memstore.Options{}))
-		begin := time.Now().UTC()
-		shows := func(want *statemachine.ActivePause) {
+		begin, ocr := time.Now().UTC(), statemachine.Scope{Kind: "service", Value: "ocr"}
+		shows := func(want *pauses.Pause) {
 			t.Helper()
 			if diff := cmp.Diff(want, gate.Covering(target("a", "p", 3))); diff != "" {
 				t.Errorf("covering (-want +got):\n%s", diff)
@@ -497,17 +497,17 @@ func TestGate_ShowsThePauseThatCoversADirective(t *testing.T) {
 			}
 			gate.Apply(pause)
 		}
-		pause(statemachine.Scope{Service: "embed"}, "another service")
+		pause(statemachine.Scope{Kind: "service", Value: "embed"}, "another service")
 		shows(nil)
-		pause(statemachine.Scope{Service: "ocr"}, "OCR is down")
+		pause(ocr, "OCR is down")
 		pause(statemachine.Scope{}, "all")
-		shows(&statemachine.ActivePause{ID: "service:ocr", Actor: "ops-1", Reason: "OCR is down", Since: begin.Add(time.Second)})
-		resume(statemachine.Scope{Service: "ocr"})
-		shows(&statemachine.ActivePause{ID: "all", Actor: "ops-1", Reason: "all", Since: begin.Add(2 * time.Second)})
+		shows(&pauses.Pause{Scope: ocr, State: pauses.Paused, Actor: "ops-1", Reason: "OCR is down", CreatedAt: begin.Add(time.Second)})
+		resume(ocr)
+		shows(&pauses.Pause{State: pauses.Paused, Actor: "ops-1", Reason: "all", CreatedAt: begin.Add(2 * time.Second)})
 		resume(statemachine.Scope{})
-		shows(&statemachine.ActivePause{
-			ID: "service:ocr", Actor: "ops-1", Reason: "OCR is down", Since: begin.Add(time.Second),
-			Ramping: true, Until: begin.Add(3*time.Second + time.Minute),
+		shows(&pauses.Pause{
+			Scope: ocr, State: pauses.Ramping, Actor: "ops-1", Reason: "OCR is down", CreatedAt: begin.Add(time.Second),
+			ResumedAt: begin.Add(3 * time.Second), Ramp: time.Minute,
 		})
 		time.Sleep(time.Minute)
 		shows(nil)
