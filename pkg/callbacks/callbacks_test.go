@@ -12,16 +12,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
-
-// inbox keeps the newest message.
-type inbox struct{ last ledger.Message }
-
-func (i *inbox) Offer(message ledger.Message) { i.last = message }
 
 // worker reports on the attempt of its directive.
 type worker struct {
@@ -50,35 +44,21 @@ func (w *worker) result(status statemachine.ResultStatus) statemachine.Event {
 }
 
 // setup returns the worker of a new job's step, and the ledger.
-func setup(t *testing.T) (*worker, *ledger.Ledger) {
+func setup(t *testing.T) (*worker, *ledgertest.Ledger) {
 	t.Helper()
-	return setupOn(t, memstore.New(memstore.Options{}))
+	return setupOn(t, ledgertest.Atomic())
 }
 
 // setupOn is setup on an empty store.
-func setupOn(t *testing.T, store tablestore.Store) (*worker, *ledger.Ledger) {
+func setupOn(t *testing.T, store tablestore.Store) (*worker, *ledgertest.Ledger) {
 	t.Helper()
-	in := &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Projector: projectionstest.Projector(t, store),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = l.Accept(t.Context(), ledger.Command{
-		Job: statemachine.Job{TenantID: "tenant_a", IdempotencyHash: "h"},
-		Steps: []statemachine.Step{{ID: "one", Policy: statemachine.Policy{
-			AckTimeout: time.Minute, Lease: time.Hour, Execution: []time.Duration{time.Minute},
-		}}},
-		Payload: []byte(`{}`),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := ledgertest.Publishing(t, ledger.Config{Store: store})
+	l.Submit(ledgertest.Command("tenant_a", "h"))
+	m := l.Inbox.Last()
 	return &worker{
-		Service:  callbacks.New(callbacks.Config{Ledger: l}),
-		Callback: callbacks.Callback{JobID: in.last.JobID, StepID: in.last.StepID, TenantID: "tenant_a", RequestID: "r1"},
-		pair:     statemachine.Pair{AttemptNo: in.last.AttemptNo, LeaseID: in.last.LeaseID},
+		Service:  callbacks.New(callbacks.Config{Ledger: l.Ledger}),
+		Callback: callbacks.Callback{JobID: m.JobID, StepID: m.StepID, TenantID: "tenant_a", RequestID: "r1"},
+		pair:     ledgertest.Pair(m),
 	}, l
 }
 
@@ -101,9 +81,7 @@ func TestService_AWorkerReports(t *testing.T) {
 		event         statemachine.Event
 		pause, cancel bool
 	}{{statemachine.Pause{}, true, false}, {statemachine.Resume{}, false, false}, {statemachine.Cancel{}, false, true}} {
-		if _, err := l.Change(t.Context(), w.JobID, control.event); err != nil {
-			t.Fatal(err)
-		}
+		l.Send(w.JobID, control.event)
 		beat, err := w.apply(t.Context(), w.heartbeat())
 		if err != nil || beat.PauseRequested != control.pause || beat.CancelRequested != control.cancel || beat.LeaseExpiresAt.Before(answer.LeaseExpiresAt) {
 			t.Errorf("heartbeat after %T: %+v, %v", control.event, beat, err)
@@ -131,10 +109,7 @@ func TestService_StoresWhatTheSenderReports(t *testing.T) {
 		{func() statemachine.Event { return w.result(statemachine.ResultFailedRetry) }, true, true},
 		{w.heartbeat, false, false},
 	} {
-		agg, err := l.Job(t.Context(), w.JobID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		agg := l.Read(w.JobID)
 		want, rev := agg.Steps[0].LastReport, agg.Job.Rev
 		w.report = statemachine.Report{Timestamp: fmt.Sprintf("0001-01-01T00:00:0%d.000Z", i), CorrelationID: fmt.Sprint("c", i)}
 		if _, err := w.apply(t.Context(), test.event()); (err == nil) != (test.kept || i == 1) {
@@ -143,8 +118,8 @@ func TestService_StoresWhatTheSenderReports(t *testing.T) {
 		if test.kept {
 			want = w.report
 		}
-		if agg, err = l.Job(t.Context(), w.JobID); err != nil || agg.Steps[0].LastReport != want {
-			t.Errorf("after callback %d the step has %+v, want %+v (%v)", i, agg.Steps[0].LastReport, want, err)
+		if got := l.Read(w.JobID).Steps[0].LastReport; got != want {
+			t.Errorf("after callback %d the step has %+v, want %+v", i, got, want)
 		}
 		history, _, err := l.History(t.Context(), w.JobID, rev, 100)
 		if err != nil || len(history) > 0 != test.entry {
@@ -171,13 +146,8 @@ func TestService_ARepeatOfAnEarlierAttemptIsGivenNoLease(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if _, err := l.Change(t.Context(), w.JobID, statemachine.DeadlinePassed{}); err != nil {
-			t.Fatal(err)
-		}
-		agg, err := l.Job(t.Context(), w.JobID)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l.Send(w.JobID, statemachine.DeadlinePassed{})
+		agg := l.Read(w.JobID)
 		next := &worker{Service: w.Service, Callback: w.Callback, pair: statemachine.Pair{AttemptNo: 2, LeaseID: agg.Steps[0].LeaseID}}
 		if answer, err := next.apply(t.Context(), next.ack()); err != nil || answer.LeaseExpiresAt.IsZero() {
 			t.Fatalf("the next attempt's ACK: %+v, %v", answer, err)

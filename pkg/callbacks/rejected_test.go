@@ -17,9 +17,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // recordStore counts the writes of records of refused callbacks, and fails them while
@@ -51,13 +51,13 @@ type counts struct {
 
 // recording is setup with a store of records. It runs in a synctest bubble, with a virtual
 // clock.
-func recording(t *testing.T) (*worker, *ledger.Ledger, *recordStore, *counts) {
+func recording(t *testing.T) (*worker, *ledgertest.Ledger, *recordStore, *counts) {
 	t.Helper()
-	store := &recordStore{Store: memstore.New(memstore.Options{Split: true})}
+	store := &recordStore{Store: ledgertest.Split()}
 	w, l := setupOn(t, store)
 	told := &counts{rejected: map[string]int{}}
 	w.Service = callbacks.New(callbacks.Config{
-		Ledger: l,
+		Ledger: l.Ledger,
 		Rejected: func(kind, cause string) {
 			told.mu.Lock()
 			defer told.mu.Unlock()
@@ -232,13 +232,7 @@ func TestRunOnce_RecordsJobsConcurrently(t *testing.T) {
 		w.pair.LeaseID = "guessed"
 		jobs := []string{w.JobID}
 		for i := range 15 {
-			accepted, err := l.Accept(t.Context(), ledger.Command{
-				Job: statemachine.Job{TenantID: "tenant_a", IdempotencyHash: fmt.Sprint(i)}, Steps: []statemachine.Step{{ID: "one"}},
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			jobs = append(jobs, accepted.Job.ID)
+			jobs = append(jobs, l.Submit(ledgertest.Command("tenant_a", fmt.Sprint(i))))
 		}
 		for _, w.JobID = range jobs {
 			w.refused(t, w.ack(), apierror.StaleAttempt) // Recorded at once.

@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -31,7 +32,7 @@ steps:
 
 type bundle struct {
 	*commands.Service
-	ledger    *ledger.Ledger
+	ledger    *ledgertest.Ledger
 	counter   *storetest.Counter
 	protocols *protocol.Holder
 }
@@ -39,10 +40,7 @@ type bundle struct {
 func setup(t *testing.T, limit int) *bundle {
 	t.Helper()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Limit: func(string) int { return limit }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := ledgertest.Open(t, ledger.Config{Store: store, Limit: func(string) int { return limit }})
 	registry, err := protocol.LoadFS(fstest.MapFS{"ingest.yaml": {Data: []byte(file)}})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +58,7 @@ func (b *bundle) restart(t *testing.T, policy commands.Policy) {
 		t.Fatal(err)
 	}
 	b.Service, err = commands.New(commands.Config{
-		Ledger: b.ledger, Protocols: b.protocols, Router: router, Policy: policy,
+		Ledger: b.ledger.Ledger, Protocols: b.protocols, Router: router, Policy: policy,
 		Defaults: statemachine.Policy{AckTimeout: 30 * time.Second, Lease: time.Minute, MaxAttempts: 3},
 	})
 	if err != nil {
@@ -94,10 +92,7 @@ func TestSubmit_MakesAJobOfTheProtocol(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agg, err := b.ledger.Job(t.Context(), accepted.Job.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	agg := b.ledger.Read(accepted.Job.ID)
 	ocr := agg.Steps[0]
 	if agg.Job.ProtocolID != "ingest_v1" || agg.Job.IdempotencyKey != "k" || accepted.Job.CorrelationID == "" || len(agg.Steps) != 2 {
 		t.Errorf("job %+v", agg.Job)

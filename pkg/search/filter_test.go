@@ -4,7 +4,6 @@ import (
 	"iter"
 	"math/rand/v2"
 	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,63 +12,34 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
-
-// inbox keeps the last message that the ledger hands to the relay.
-type inbox struct {
-	mu   sync.Mutex
-	last ledger.Message
-}
-
-func (i *inbox) Offer(message ledger.Message) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.last = message
-}
 
 // reported accepts a job with one step of that service. Unless the status is empty, a worker
 // reports it.
-func reported(t *testing.T, l *ledger.Ledger, in *inbox, service string, status statemachine.ResultStatus, code string) string {
-	t.Helper()
-	policy := statemachine.Policy{
-		AckTimeout: time.Second, Lease: time.Minute,
-		Dispatch: []time.Duration{time.Second}, Ack: []time.Duration{time.Second}, Execution: []time.Duration{time.Second},
+func reported(l *ledgertest.Ledger, service string, status statemachine.ResultStatus, code string) string {
+	cmd := ledgertest.Command("t", uuid.NewString(), ledgertest.Step("one", "X", service))
+	cmd.Job.RequestType = "r." + service
+	id := l.Submit(cmd)
+	if status != "" {
+		l.End(l.Inbox.Last(), status, code)
 	}
-	accepted, err := l.Accept(t.Context(), ledger.Command{
-		Job:   statemachine.Job{TenantID: "t", IdempotencyHash: uuid.NewString(), RequestType: "r." + service, InputRef: []byte(`{"uri":"s3://b/in"}`)},
-		Steps: []statemachine.Step{{ID: "one", Type: "X", Service: service, Input: statemachine.InputJob, Policy: policy}}, Payload: []byte(`{}`),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if status == "" {
-		return accepted.Job.ID
-	}
-	m := in.last
-	change(t, l, []string{m.JobID}, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
-	change(t, l, []string{m.JobID}, statemachine.Result{
-		StepID: m.StepID, Pair: statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}, Status: status, ErrorCode: code,
-	})
-	return accepted.Job.ID
+	return id
 }
 
 // A list by service or error code reads only jobs that may match.
 func TestList_ByServiceOrErrorCode(t *testing.T) {
 	t.Parallel()
-	store, in := &lossy{Store: memstore.New(memstore.Options{Split: true})}, &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Handoff: in})
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := reported(t, l, in, "ocr", statemachine.ResultSucceeded, "")
-	bad := reported(t, l, in, "ocr", statemachine.ResultFailedFinal, "bad")
-	again := reported(t, l, in, "ocr", statemachine.ResultFailedRetry, "timeout")
-	late := reported(t, l, in, "embed", statemachine.ResultFailedFinal, "timeout")
-	waits := reported(t, l, in, "ocr", "", "")
-	stopped := reported(t, l, in, "embed", "", "")
+	store := &lossy{Store: ledgertest.Split()}
+	l := ledgertest.Publishing(t, ledger.Config{Store: store})
+	done := reported(l, "ocr", statemachine.ResultSucceeded, "")
+	bad := reported(l, "ocr", statemachine.ResultFailedFinal, "bad")
+	again := reported(l, "ocr", statemachine.ResultFailedRetry, "timeout")
+	late := reported(l, "embed", statemachine.ResultFailedFinal, "timeout")
+	waits := reported(l, "ocr", "", "")
+	stopped := reported(l, "embed", "", "")
 	change(t, l, []string{stopped}, statemachine.Cancel{})
 
 	const failed, succeeded = statemachine.JobFailedFinal, statemachine.JobSucceeded
@@ -108,7 +78,7 @@ func TestList_ByServiceOrErrorCode(t *testing.T) {
 			"too many": {search.Surroundings{}, 0, 6},
 			"known":    {known, 0, test.least},
 		} {
-			service := search.New(l, &search.Ended{}, s.around)
+			service := search.New(l.Ledger, &search.Ended{}, s.around)
 			service.SetMaxLive(s.maxLive)
 			store.jobs.Store(0)
 			if diff := cmp.Diff(test.want, pages(t, service, test.filter, 10)); diff != "" {
@@ -127,14 +97,11 @@ func TestList_ByServiceOrErrorCode(t *testing.T) {
 // If no index row matches, the search for a page ends at its bound without reading a job.
 func TestList_BoundsTheIndexRowsOfAPage(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := &lossy{Store: ledgertest.Split()}
+	l := ledgertest.Open(t, ledger.Config{Store: store})
 	const ended = 300
 	change(t, l, accept(t, l, 0, ended), statemachine.Cancel{})
-	s := search.New(l, &search.Ended{}, search.Surroundings{})
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 	s.SetMaxSearched(100)
 	store.jobs.Store(0)
 	store.scans.Store(0)
@@ -158,11 +125,8 @@ func TestList_BoundsTheIndexRowsOfAPage(t *testing.T) {
 // A page reads the newest of many live jobs, in whatever order their ids are known.
 func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := &lossy{Store: ledgertest.Split()}
+	l := ledgertest.Open(t, ledger.Config{Store: store})
 	var want, known []string
 	for range 5 {
 		for range 1400 { // These have been purged.
@@ -176,7 +140,7 @@ func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 		"any order": func() { rand.Shuffle(len(known), func(i, j int) { known[i], known[j] = known[j], known[i] }) },
 	} {
 		order()
-		s := search.New(l, &search.Ended{}, search.Surroundings{
+		s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{
 			Live: func(func(*search.Traits) bool) (iter.Seq[[]string], bool) { return slices.Chunk(known, 7), true },
 		})
 		store.jobs.Store(0)
@@ -203,15 +167,12 @@ func TestList_WaitsForTheLiveJobs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{})})
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := ledgertest.Open(t, ledger.Config{})
 				paused := accept(t, l, 0, 5)
 				change(t, l, paused, statemachine.Pause{})
 				newer := accept(t, l, 5, 300)
 				begun, known := time.Now(), knowing(t, l, append(newer, paused...)...)
-				s := search.New(l, &search.Ended{}, search.Surroundings{
+				s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{
 					Live: func(wanted func(*search.Traits) bool) (iter.Seq[[]string], bool) {
 						parts, _ := known.Live(wanted)
 						return parts, time.Since(begun) >= test.takes

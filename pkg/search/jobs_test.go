@@ -12,37 +12,23 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // setup returns a service, its ledger and a job.
-func setup(t *testing.T) (*search.Service, *ledger.Ledger, string) {
+func setup(t *testing.T) (*search.Service, *ledgertest.Ledger, string) {
 	t.Helper()
 	ended := &search.Ended{}
-	store := memstore.New(memstore.Options{})
-	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Ended: ended.Tell, Projector: projectionstest.Projector(t, store),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := l.Accept(t.Context(), ledger.Command{
-		Job: statemachine.Job{TenantID: "t", IdempotencyHash: "h"},
-		Steps: []statemachine.Step{
-			{ID: "one", PayloadPointer: "/one"}, {ID: "two", PayloadPointer: "/none"}, {ID: "three"},
-		},
-		Payload: []byte(`{"one":{"n":1.50}}`),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return search.New(l, ended, search.Surroundings{}), l, accepted.Job.ID
+	l := ledgertest.Open(t, ledger.Config{Ended: ended.Tell})
+	cmd := ledgertest.Command("t", "h", statemachine.Step{ID: "one", PayloadPointer: "/one"},
+		statemachine.Step{ID: "two", PayloadPointer: "/none"}, statemachine.Step{ID: "three"})
+	cmd.Payload = []byte(`{"one":{"n":1.50}}`)
+	return search.New(l.Ledger, ended, search.Surroundings{}), l, l.Submit(cmd)
 }
 
 func TestPayload_HoldsEachStepsPart(t *testing.T) {
@@ -83,15 +69,15 @@ func TestWait(t *testing.T) {
 	t.Parallel()
 	tests := []struct {
 		name   string
-		during func(ctx context.Context, l *ledger.Ledger, id string, drain func())
+		during func(ctx context.Context, l *ledgertest.Ledger, id string, drain func())
 		state  statemachine.JobState
 		after  time.Duration
 	}{
-		{"ends with the job", func(ctx context.Context, l *ledger.Ledger, id string, _ func()) {
+		{"ends with the job", func(ctx context.Context, l *ledgertest.Ledger, id string, _ func()) {
 			_, _ = l.Change(ctx, id, statemachine.Cancel{})
 		}, statemachine.JobCancelled, 300 * time.Millisecond},
-		{"ends with its time", func(context.Context, *ledger.Ledger, string, func()) {}, statemachine.JobDispatching, time.Minute},
-		{"ends when the server drains", func(_ context.Context, _ *ledger.Ledger, _ string, drain func()) { drain() },
+		{"ends with its time", func(context.Context, *ledgertest.Ledger, string, func()) {}, statemachine.JobDispatching, time.Minute},
+		{"ends when the server drains", func(_ context.Context, _ *ledgertest.Ledger, _ string, drain func()) { drain() },
 			statemachine.JobDispatching, 300 * time.Millisecond},
 	}
 	for _, test := range tests {
@@ -119,7 +105,7 @@ func TestWait_SeesAJobThatAnotherProcessEnded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, l, id := setup(t)
-		other := search.New(l, &search.Ended{}, search.Surroundings{})
+		other := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 		go func() {
 			time.Sleep(300 * time.Millisecond)
 			if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
@@ -203,9 +189,7 @@ func TestHistory_HasRejectedCallbacks(t *testing.T) {
 	if types := follow(); !slices.Equal(types, []string{rejected}) {
 		t.Errorf("then it got %v", types)
 	}
-	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
-		t.Fatal(err)
-	}
+	l.Send(id, statemachine.Cancel{})
 	reject("c")
 	if types := follow(); len(types) < 2 || types[0] == rejected || slices.Index(types, rejected) != len(types)-1 {
 		t.Errorf("after the end it got %v", types)

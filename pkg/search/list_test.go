@@ -19,6 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -29,31 +30,19 @@ import (
 // every third. It returns the ids, oldest first.
 func crowd(t *testing.T) (*search.Service, []string) {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := ledgertest.Open(t, ledger.Config{Store: ledgertest.Split()})
 	var ids []string
 	for i := range 15 {
-		accepted, err := l.Accept(t.Context(), ledger.Command{
-			Job: statemachine.Job{
-				TenantID: fmt.Sprint("t", i%3), IdempotencyHash: fmt.Sprint(i), RequestType: fmt.Sprint("r", i%2),
-				CorrelationID: fmt.Sprint("c", i/3),
-			},
-			Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, accepted.Job.ID)
+		cmd := ledgertest.Command(fmt.Sprint("t", i%3), fmt.Sprint(i))
+		cmd.Job.RequestType, cmd.Job.CorrelationID = fmt.Sprint("r", i%2), fmt.Sprint("c", i/3)
+		id := l.Submit(cmd)
+		ids = append(ids, id)
 		if i%3 == 2 {
-			if _, err := l.Change(t.Context(), accepted.Job.ID, statemachine.Cancel{}); err != nil {
-				t.Fatal(err)
-			}
+			l.Apply(id, statemachine.Cancel{})
 		}
 		time.Sleep(10 * 24 * time.Hour)
 	}
-	return search.New(l, &search.Ended{}, search.Surroundings{}), ids
+	return search.New(l.Ledger, &search.Ended{}, search.Surroundings{}), ids
 }
 
 // pages reads a list to its end.
@@ -120,43 +109,32 @@ func TestList(t *testing.T) {
 }
 
 // accept accepts n jobs in sequence, and returns their ids, newest first.
-func accept(t *testing.T, l *ledger.Ledger, from, n int) []string {
+func accept(t *testing.T, l *ledgertest.Ledger, from, n int) []string {
 	t.Helper()
 	ids := make([]string, n)
 	for i := range n {
-		accepted, err := l.Accept(t.Context(), ledger.Command{
-			Job:   statemachine.Job{TenantID: fmt.Sprint("t", i%2), IdempotencyHash: fmt.Sprint(from + i), RequestType: "r"},
-			Steps: []statemachine.Step{{ID: "one", Service: "ocr"}}, Payload: []byte(`{}`),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids[n-1-i] = accepted.Job.ID
+		cmd := ledgertest.Command(fmt.Sprint("t", i%2), fmt.Sprint(from+i))
+		cmd.Job.RequestType = "r"
+		ids[n-1-i] = l.Submit(cmd)
 	}
 	return ids
 }
 
 // change applies an event to each of the jobs.
-func change(t *testing.T, l *ledger.Ledger, ids []string, event statemachine.Event) {
+func change(t *testing.T, l *ledgertest.Ledger, ids []string, event statemachine.Event) {
 	t.Helper()
 	for _, id := range ids {
-		if _, err := l.Change(t.Context(), id, event); err != nil {
-			t.Fatal(err)
-		}
+		l.Send(id, event)
 	}
 }
 
 // knowing returns surroundings that know the traits of the jobs, as they are now, if they are
 // live.
-func knowing(t *testing.T, l *ledger.Ledger, ids ...string) search.Surroundings {
+func knowing(t *testing.T, l *ledgertest.Ledger, ids ...string) search.Surroundings {
 	t.Helper()
 	known := map[string]search.Traits{}
 	for _, id := range ids {
-		agg, err := l.Job(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !agg.Job.State.Terminal() {
+		if agg := l.Read(id); !agg.Job.State.Terminal() {
 			known[id] = search.TraitsOf(agg)
 		}
 	}
@@ -189,11 +167,8 @@ func TestList_FindsLiveStates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
-			l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
-			if err != nil {
-				t.Fatal(err)
-			}
+			store := &lossy{Store: ledgertest.Split()}
+			l := ledgertest.Open(t, ledger.Config{Store: store})
 			paused := accept(t, l, 0, 7)
 			change(t, l, paused, statemachine.Pause{})
 			newer := accept(t, l, 7, test.newer)
@@ -204,7 +179,7 @@ func TestList_FindsLiveStates(t *testing.T) {
 			if test.known {
 				around = knowing(t, l, append(newer, paused...)...)
 			}
-			s := search.New(l, &search.Ended{}, around)
+			s := search.New(l.Ledger, &search.Ended{}, around)
 			s.SetMaxLive(test.maxLive)
 			var got []string
 			for after := ""; ; {
@@ -273,10 +248,7 @@ func TestList_OfLiveJobsReadsOnePage(t *testing.T) {
 			costs := map[int]map[string]cost{}
 			for _, most := range []int{100, 10_000} {
 				store := &counting{AtomicStore: memstore.New(memstore.Options{}).(tablestore.AtomicStore)}
-				l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Shared: shared})
-				if err != nil {
-					t.Fatal(err)
-				}
+				l := ledgertest.Open(t, ledger.Config{Store: store, Shared: shared})
 				paused := accept(t, l, 0, few)
 				change(t, l, paused, statemachine.Pause{})
 				others := accept(t, l, few, most)
@@ -284,7 +256,7 @@ func TestList_OfLiveJobsReadsOnePage(t *testing.T) {
 				if !shared {
 					around = knowing(t, l, append(others, paused...)...)
 				}
-				s := search.New(l, &search.Ended{}, around)
+				s := search.New(l.Ledger, &search.Ended{}, around)
 				costs[most] = map[string]cost{}
 				for name, filter := range filters {
 					store.reads.Store(0)
@@ -311,13 +283,10 @@ func TestList_OfLiveJobsReadsOnePage(t *testing.T) {
 // A search that finds nothing ends at its bound even if the process knows all live jobs.
 func TestList_BoundsAFruitlessSearch(t *testing.T) {
 	t.Parallel()
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := ledgertest.Open(t, ledger.Config{Store: ledgertest.Split()})
 	ended := accept(t, l, 0, 300)
 	change(t, l, ended, statemachine.Cancel{})
-	s := search.New(l, &search.Ended{}, knowing(t, l))
+	s := search.New(l.Ledger, &search.Ended{}, knowing(t, l))
 	s.SetMaxSearched(100)
 	page, next, err := s.List(t.Context(), search.Filter{Service: "none"}, 10, "")
 	if err != nil || len(page) > 0 || next != ended[99] {
@@ -366,12 +335,9 @@ func TestHints_OfFarTimes(t *testing.T) {
 // The jobs of several tenants are accepted within a millisecond or two.
 func TestList_KeepsTheOrderOfAcceptance(t *testing.T) {
 	t.Parallel()
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{Split: true})})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := ledgertest.Open(t, ledger.Config{Store: ledgertest.Split()})
 	want := accept(t, l, 0, 40)
-	s := search.New(l, &search.Ended{}, search.Surroundings{})
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 	for _, state := range []statemachine.JobState{"", statemachine.JobDispatching} {
 		if diff := cmp.Diff(want, pages(t, s, search.Filter{State: state}, 7)); diff != "" {
 			t.Errorf("state %q (-want +got):\n%s", state, diff)
@@ -382,20 +348,14 @@ func TestList_KeepsTheOrderOfAcceptance(t *testing.T) {
 // A page ends with the job that exceeds its size.
 func TestList_BoundsTheBytesOfAPage(t *testing.T) {
 	t.Parallel()
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{})})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := ledgertest.Open(t, ledger.Config{})
 	ref := []byte(`{"uri":"s3://` + strings.Repeat("x", 8000) + `"}`)
 	for i := range 10 {
-		if _, err := l.Accept(t.Context(), ledger.Command{
-			Job:   statemachine.Job{TenantID: "t", IdempotencyHash: fmt.Sprint(i), InputRef: ref, OutputRef: ref, WorkspaceRef: ref},
-			Steps: []statemachine.Step{{ID: "one"}, {ID: "two"}}, Payload: []byte(`{}`),
-		}); err != nil {
-			t.Fatal(err)
-		}
+		cmd := ledgertest.Command("t", fmt.Sprint(i), ledgertest.Step("one", "", ""), ledgertest.Step("two", "", ""))
+		cmd.Job.InputRef, cmd.Job.OutputRef, cmd.Job.WorkspaceRef = ref, ref, ref
+		l.Submit(cmd)
 	}
-	s := search.New(l, &search.Ended{}, search.Surroundings{})
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 	found, next, err := s.List(t.Context(), search.Filter{}, 10, "")
 	size := 0
 	for i := range found {
@@ -435,19 +395,14 @@ func TestList_NamesTheInvalidParameter(t *testing.T) {
 // An index row may name a job whose accept never committed.
 func TestList_SkipsMissingJobs(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := &lossy{Store: ledgertest.Split()}
+	l := ledgertest.Open(t, ledger.Config{Store: store})
 	store.losing = true
-	_, err = l.Accept(t.Context(), ledger.Command{
-		Job: statemachine.Job{TenantID: "t", IdempotencyHash: "h"}, Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
-	})
+	_, err := l.Accept(t.Context(), ledgertest.Command("t", "h"))
 	if !errors.Is(err, tablestore.ErrUnavailable) {
 		t.Fatal(err)
 	}
-	if found := pages(t, search.New(l, &search.Ended{}, search.Surroundings{}), search.Filter{}, 10); len(found) != 0 {
+	if found := pages(t, search.New(l.Ledger, &search.Ended{}, search.Surroundings{}), search.Filter{}, 10); len(found) != 0 {
 		t.Errorf("listed %v", found)
 	}
 }
@@ -460,9 +415,7 @@ func TestRerun_AnswersWithTheNewJob(t *testing.T) {
 	if _, err := s.Rerun(t.Context(), c, ""); !errors.As(err, &told) || told.Code != apierror.IllegalTransition {
 		t.Errorf("rerun of a live job: %v", err)
 	}
-	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
-		t.Fatal(err)
-	}
+	l.Send(id, statemachine.Cancel{})
 	for _, from := range []ledger.RerunFrom{"", ledger.FromStart} {
 		accepted, err := s.Rerun(t.Context(), c, from)
 		if err != nil || accepted.Job.RerunOf != id || accepted.Replayed {
@@ -482,9 +435,7 @@ func TestFollow_ContinuesAfterAnEntry(t *testing.T) {
 	if diff := cmp.Diff(first[2:], rest); diff != "" || err != nil {
 		t.Errorf("after the second: %v (-want +got):\n%s", err, diff)
 	}
-	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
-		t.Fatal(err)
-	}
+	l.Send(id, statemachine.Cancel{})
 	last := first[len(first)-1]
 	rest, ended, err = s.Follow(t.Context(), id, last.Rev, last.Index)
 	if err != nil || !ended || len(rest) == 0 || rest[0].Rev != 2 {

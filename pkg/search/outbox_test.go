@@ -10,9 +10,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // Rows are listed in the order in which their jobs were accepted, and only jobs whose rows may
@@ -20,45 +20,27 @@ import (
 func TestListOutbox(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, in := &lossy{Store: memstore.New(memstore.Options{Split: true})}, &inbox{}
-		l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
-		if err != nil {
-			t.Fatal(err)
-		}
-		published, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Handoff: in})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := &lossy{Store: ledgertest.Split()}
+		l := ledgertest.Open(t, ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
+		published := ledgertest.Publishing(t, ledger.Config{Store: store})
 		accept := func(tenantID string, lane int) string {
-			accepted, err := l.Accept(t.Context(), ledger.Command{
-				Job:     statemachine.Job{TenantID: tenantID, IdempotencyHash: uuid.NewString()},
-				Steps:   []statemachine.Step{{ID: "one", Service: "ocr", Routing: statemachine.Routing{Lane: lane}}},
-				Payload: []byte(`{}`),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			return accepted.Job.ID
+			step := ledgertest.Step("one", "", "ocr")
+			step.Routing.Lane = lane
+			return l.Submit(ledgertest.Command(tenantID, uuid.NewString(), step))
 		}
-		row := func(id string) string {
-			agg, err := l.Job(t.Context(), id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return agg.Outbox.ID
-		}
+		row := func(id string) string { return l.Read(id).Outbox.ID }
 		withdrawn := accept("t", 1)
-		change(t, l, []string{withdrawn}, statemachine.Pause{})
+		l.Apply(withdrawn, statemachine.Pause{})
 		rejected := accept("t", 1)
-		change(t, l, []string{rejected}, statemachine.PublishRejected{OutboxID: row(rejected), AttemptNo: 1, Permanent: true, Reason: "too large"})
+		l.Apply(rejected, statemachine.PublishRejected{OutboxID: row(rejected), AttemptNo: 1, Permanent: true, Reason: "too large"})
 		cancelled := accept("t", 2)
-		change(t, l, []string{cancelled}, statemachine.Cancel{})
+		l.Apply(cancelled, statemachine.Cancel{})
 		time.Sleep(time.Millisecond) // Ids of two processes are in order if their times are.
-		done := reported(t, published, in, "ocr", statemachine.ResultSucceeded, "")
-		bad := reported(t, published, in, "ocr", statemachine.ResultFailedFinal, "bad")
+		done := reported(published, "ocr", statemachine.ResultSucceeded, "")
+		bad := reported(published, "ocr", statemachine.ResultFailedFinal, "bad")
 		time.Sleep(time.Millisecond)
 		sent := accept("t", 1)
-		change(t, l, []string{sent}, statemachine.Published{OutboxID: row(sent), AttemptNo: 1})
+		l.Apply(sent, statemachine.Published{OutboxID: row(sent), AttemptNo: 1})
 		first, other, second := accept("t", 1), accept("u", 1), accept("t", 2)
 
 		type filter = search.OutboxFilter
@@ -93,7 +75,7 @@ func TestListOutbox(t *testing.T) {
 				"too many": {search.Surroundings{}, 0, 9},
 				"known":    {known, 0, test.least},
 			} {
-				service := search.New(l, &search.Ended{}, s.around)
+				service := search.New(l.Ledger, &search.Ended{}, s.around)
 				service.SetMaxLive(s.maxLive)
 				for _, limit := range []int{1, 2, 100} {
 					store.jobs.Store(0)
@@ -127,20 +109,13 @@ func TestListOutbox(t *testing.T) {
 // page that has to search says where the search ended.
 func TestListOutbox_OfManyLiveJobs(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Store: memstore.New(memstore.Options{Split: true})}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := &lossy{Store: ledgertest.Split()}
+	l := ledgertest.Open(t, ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
 	waits := accept(t, l, 0, 3)
 	for _, id := range accept(t, l, 3, 2100) {
-		agg, err := l.Job(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		change(t, l, []string{id}, statemachine.Published{OutboxID: agg.Outbox.ID, AttemptNo: 1})
+		l.Apply(id, statemachine.Published{OutboxID: l.Read(id).Outbox.ID, AttemptNo: 1})
 	}
-	s := search.New(l, &search.Ended{}, search.Surroundings{})
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 	s.SetMaxLive(100)
 	store.jobs.Store(0)
 	page, next, err := s.ListOutbox(t.Context(), "", search.OutboxFilter{State: statemachine.OutboxPending}, 10, "")

@@ -10,32 +10,21 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // accepted accepts jobs on the bus, each with a step of the service ocr and the topic t1, and
 // returns their ids, oldest first.
-func accepted(t *testing.T, bus statemachine.Bus, n int) (l *ledger.Ledger, ids []string) {
+func accepted(t *testing.T, bus statemachine.Bus, n int) (l *ledgertest.Ledger, ids []string) {
 	t.Helper()
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{}), Bus: bus})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l = ledgertest.Open(t, ledger.Config{Bus: bus})
 	for i := range n {
-		job, err := l.Accept(t.Context(), ledger.Command{
-			Job: statemachine.Job{TenantID: "t", ProtocolID: "p", IdempotencyHash: fmt.Sprint(i)},
-			Steps: []statemachine.Step{{
-				ID: "one", Service: "ocr", Type: "OCR", Routing: statemachine.Routing{Lane: 1, Topic: "t1"},
-			}},
-			Payload: []byte(`{}`),
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ids = append(ids, job.Job.ID)
+		cmd := ledgertest.Command("t", fmt.Sprint(i))
+		cmd.Job.ProtocolID, cmd.Steps[0].Routing = "p", statemachine.Routing{Lane: 1, Topic: "t1"}
+		ids = append(ids, l.Submit(cmd))
 	}
 	return l, ids
 }
@@ -66,7 +55,7 @@ func shows(t *testing.T, s *search.Service, id string) (alone, listed statemachi
 func TestShow_CountsTheDirectivesAheadUpToABound(t *testing.T) {
 	t.Parallel()
 	l, ids := accepted(t, statemachine.BusQueue, 1002)
-	s := search.New(l, &search.Ended{}, search.Surroundings{EndRate: func(kind ledger.WorkKind) float64 {
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{EndRate: func(kind ledger.WorkKind) float64 {
 		if kind != (ledger.WorkKind{Service: "ocr", StepType: "OCR"}) {
 			t.Errorf("asked for the rate of %v", kind)
 		}
@@ -129,7 +118,7 @@ func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			l, ids := accepted(t, test.bus, 1)
-			s := search.New(l, &search.Ended{}, test.around)
+			s := search.New(l.Ledger, &search.Ended{}, test.around)
 			if test.want != "" {
 				if alone, listed := shows(t, s, ids[0]); alone.Reason != test.want || listed.Reason != test.want {
 					t.Errorf("Show says that it waits for %+v, List for %+v", alone, listed)
@@ -154,7 +143,7 @@ func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 func TestForOneTenant_HidesTheErrorOfACircuit(t *testing.T) {
 	t.Parallel()
 	l, ids := accepted(t, statemachine.BusServiceBus, 1)
-	s := search.New(l, &search.Ended{}, search.Surroundings{Circuit: func(context.Context, string) (*statemachine.OpenCircuit, error) {
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{Circuit: func(context.Context, string) (*statemachine.OpenCircuit, error) {
 		return &statemachine.OpenCircuit{Name: "t1", Reason: "dial 10.0.0.7", Until: time.Now().Add(time.Hour)}, nil
 	}})
 	alone, listed := shows(t, s.ForOneTenant(), ids[0])
@@ -172,7 +161,7 @@ func TestShow_NamesASlowStore(t *testing.T) {
 	t.Parallel()
 	l, ids := accepted(t, statemachine.BusServiceBus, 1)
 	since := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	s := search.New(l, &search.Ended{}, search.Surroundings{Slow: func() time.Time { return since }})
+	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{Slow: func() time.Time { return since }})
 	alone, listed := shows(t, s, ids[0])
 	for _, shown := range []statemachine.Waiting{alone, listed} {
 		if shown.Reason != "publishing" || !strings.HasSuffix(shown.Detail, "the store is slow: calls of it time out since 2026-01-02T03:04:05.000Z") {
