@@ -16,6 +16,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -24,61 +25,53 @@ import (
 
 func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 	t.Parallel()
-	for name, store := range map[string]tablestore.Store{"split": split(), "atomic": memstore.New(memstore.Options{})} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			w := open(t, store)
-			failed, repeated := w.fail(t, "t", "OCR", "x"), w.fail(t, "t", "OCR", "x")
-			there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: repeated, From: ledger.FromFailed})
-			if err != nil {
-				t.Fatal(err)
-			}
-			done := w.accept(t, "t", "OCR")
-			if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
-				t.Fatal(err)
-			}
-			op, err := w.Operations.Create(ledger.WithCaller(t.Context(), "ops-1"), "", background.BulkRequest{
-				JobIDs: []string{failed, repeated, done, "gone"}, Reason: "fixed", Actor: "operator",
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			var mu sync.Mutex
-			seen := map[background.ItemOutcome]int{}
-			r := runner(t, w.Operations, func(c *background.BulkConfig) {
-				c.Observe = func(_ background.Kind, o background.ItemOutcome) { mu.Lock(); defer mu.Unlock(); seen[o]++ }
-			})
-			runOnce(t, r)
-			page := get(t, w.Operations, op.ID)
-			agg, err := w.Job(t.Context(), page.Items[0].NewJobID)
-			if err != nil || agg.Job.RerunOf != failed {
-				t.Fatalf("the rerun is %+v, %v", agg, err)
-			}
-			want := []background.Item{
-				{JobID: failed, Outcome: background.ItemApplied, NewJobID: agg.Job.ID},
-				{JobID: repeated, Outcome: background.ItemRepeated, NewJobID: there.Job.ID},
-				{JobID: done, Outcome: background.ItemSkipped, Detail: "Only a job that is FAILED_FINAL or CANCELLED is rerun, and this one is SUCCEEDED."},
-				{JobID: "gone", Outcome: background.ItemSkipped, Detail: "There is no such job."},
-			}
-			if diff := cmp.Diff(want, page.Items); diff != "" {
-				t.Errorf("items (-want +got):\n%s", diff)
-			}
-			if page.Caller != "ops-1" || page.State != background.OperationDone || page.Counts != (background.Counts{Applied: 2, Skipped: 2}) || page.Done() != 4 {
-				t.Errorf("%+v", page.Operation)
-			}
-			if diff := cmp.Diff(map[background.ItemOutcome]int{background.ItemApplied: 1, background.ItemRepeated: 1, background.ItemSkipped: 2}, seen); diff != "" {
-				t.Errorf("observed (-want +got):\n%s", diff)
-			}
-			history, _, err := w.History(t.Context(), agg.Job.ID, 0, 1)
-			if err != nil || history[0].Detail != "fixed" || history[0].Actor != "operator" || history[0].Caller != "ops-1" ||
-				history[0].RequestID != op.ID {
-				t.Errorf("history %+v, %v", history, err)
-			}
-			if again := runOnce(t, r); again != (background.Pass{}) {
-				t.Errorf("a finished operation was started again: %+v", again)
-			}
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		w := open(t, store)
+		failed, repeated := w.fail("t", "OCR", "x"), w.fail("t", "OCR", "x")
+		there := w.RerunOf(repeated, ledger.FromFailed)
+		done := w.accept("t", "OCR")
+		w.end(statemachine.ResultSucceeded, "")
+		op, err := w.Operations.Create(ledger.WithCaller(t.Context(), "ops-1"), "", background.BulkRequest{
+			JobIDs: []string{failed, repeated, done, "gone"}, Reason: "fixed", Actor: "operator",
 		})
-	}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var mu sync.Mutex
+		seen := map[background.ItemOutcome]int{}
+		r := runner(t, w.Operations, func(c *background.BulkConfig) {
+			c.Observe = func(_ background.Kind, o background.ItemOutcome) { mu.Lock(); defer mu.Unlock(); seen[o]++ }
+		})
+		runOnce(t, r)
+		page := get(t, w.Operations, op.ID)
+		agg := w.Read(page.Items[0].NewJobID)
+		if agg.Job.RerunOf != failed {
+			t.Fatalf("the rerun is %+v", agg)
+		}
+		want := []background.Item{
+			{JobID: failed, Outcome: background.ItemApplied, NewJobID: agg.Job.ID},
+			{JobID: repeated, Outcome: background.ItemRepeated, NewJobID: there},
+			{JobID: done, Outcome: background.ItemSkipped, Detail: "Only a job that is FAILED_FINAL or CANCELLED is rerun, and this one is SUCCEEDED."},
+			{JobID: "gone", Outcome: background.ItemSkipped, Detail: "There is no such job."},
+		}
+		if diff := cmp.Diff(want, page.Items); diff != "" {
+			t.Errorf("items (-want +got):\n%s", diff)
+		}
+		if page.Caller != "ops-1" || page.State != background.OperationDone || page.Counts != (background.Counts{Applied: 2, Skipped: 2}) || page.Done() != 4 {
+			t.Errorf("%+v", page.Operation)
+		}
+		if diff := cmp.Diff(map[background.ItemOutcome]int{background.ItemApplied: 1, background.ItemRepeated: 1, background.ItemSkipped: 2}, seen); diff != "" {
+			t.Errorf("observed (-want +got):\n%s", diff)
+		}
+		history := w.Past(agg.Job.ID)
+		if history[0].Detail != "fixed" || history[0].Actor != "operator" || history[0].Caller != "ops-1" ||
+			history[0].RequestID != op.ID {
+			t.Errorf("history %+v", history)
+		}
+		if again := runOnce(t, r); again != (background.Pass{}) {
+			t.Errorf("a finished operation was started again: %+v", again)
+		}
+	})
 }
 
 func TestBulk_KeepsToItsRate(t *testing.T) {
@@ -91,7 +84,7 @@ func TestBulk_KeepsToItsRate(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				jobs := newSketch()
 				jobs.fail("t", 10, "x")
-				service := serve(t, jobs, split())
+				service := serve(t, jobs, ledgertest.Split())
 				op := create(t, service, "", background.BulkRequest{RatePerSecond: rate})
 				began := time.Now()
 				runOnce(t, runner(t, service))
@@ -120,7 +113,7 @@ func TestBulk_RerunsTenThousandJobs(t *testing.T) {
 			jobs.fail(fmt.Sprint("t", tenant), 2001, "x")
 			time.Sleep(time.Second)
 		}
-		service := serve(t, jobs, split())
+		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{Limit: 10_000, RatePerSecond: 1000})
 		ctx, cancel := context.WithCancel(t.Context())
 		stopped := make(chan error)
@@ -145,10 +138,10 @@ func TestBulk_RerunsTenThousandJobs(t *testing.T) {
 // After a double click, two operations on the same jobs run in two processes.
 func TestBulk_ConcurrentOperationsRerunAJobOnce(t *testing.T) {
 	t.Parallel()
-	store := split()
+	store := ledgertest.Split()
 	w := open(t, store)
 	for range 6 {
-		w.fail(t, "t", "OCR", "x")
+		w.fail("t", "OCR", "x")
 	}
 	ops := []background.Operation{
 		create(t, w.Operations, "", background.BulkRequest{RatePerSecond: 1000}), create(t, w.Operations, "", background.BulkRequest{RatePerSecond: 1000}),
@@ -189,7 +182,7 @@ func TestBulk_OneRunnerWorksOnAnOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 100, "x")
-		store := split()
+		store := ledgertest.Split()
 		service := serve(t, jobs, store)
 		create(t, service, "", background.BulkRequest{RatePerSecond: 1})
 		first, second := runner(t, service), runner(t, service)
@@ -222,7 +215,7 @@ func TestBulk_ContinuesAfterACrash(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 50, "x")
-		mem := split()
+		mem := ledgertest.Split()
 		store := &crashing{Store: mem}
 		op := create(t, serve(t, jobs, mem), "", background.BulkRequest{RatePerSecond: 10})
 		ctx, cancel := context.WithCancel(t.Context())
@@ -279,7 +272,7 @@ func TestBulk_AStopReleasesTheOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 50, "x")
-		service := serve(t, jobs, split())
+		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{RatePerSecond: 10})
 		ctx, cancel := context.WithTimeout(t.Context(), 2350*time.Millisecond)
 		defer cancel()
@@ -300,7 +293,7 @@ func TestCancel_StopsBetweenItems(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 1000, "x")
-		service := serve(t, jobs, split())
+		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{RatePerSecond: 100})
 		var group sync.WaitGroup
 		group.Go(func() { runOnce(t, runner(t, service)) })
@@ -329,7 +322,7 @@ func TestCancel_WhileNoRunnerOwnsTheOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 2, "x")
-		service := serve(t, jobs, split())
+		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{RatePerSecond: 0.01})
 		r := runner(t, service)
 		runOnce(t, r)
@@ -359,7 +352,7 @@ func TestBulk_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
 			}
 			return nil
 		}
-		service := serve(t, jobs, split())
+		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{RatePerSecond: 50})
 		var group sync.WaitGroup
 		group.Go(func() { runOn(t, service, op.ID) })
@@ -396,7 +389,7 @@ func TestBulk_WaitsForTheStoreDuringAnOutage(t *testing.T) {
 					}
 					return nil
 				}
-				service := serve(t, jobs, split())
+				service := serve(t, jobs, ledgertest.Split())
 				op := create(t, service, "", background.BulkRequest{})
 				runOn(t, service, op.ID)
 				page := get(t, service, op.ID)
@@ -420,7 +413,7 @@ func TestBulk_RemovesOperationsAfterSevenDays(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 150, "x")
-		store := split()
+		store := ledgertest.Split()
 		service := serve(t, jobs, store)
 		op := create(t, service, "key", background.BulkRequest{})
 		r := runner(t, service)
@@ -448,7 +441,7 @@ func TestBulk_BoundsConcurrentOperations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 10, "x")
-		service := serve(t, jobs, split())
+		service := serve(t, jobs, ledgertest.Split())
 		for range 3 {
 			create(t, service, "", background.BulkRequest{RatePerSecond: 1})
 		}
@@ -497,7 +490,7 @@ func TestBulk_AWaitingOperationFreesItsSlot(t *testing.T) {
 				if full {
 					rate = 20
 				}
-				service := serve(t, jobs, split())
+				service := serve(t, jobs, ledgertest.Split())
 				first := create(t, service, "", background.BulkRequest{JobIDs: slow, RatePerSecond: rate})
 				ctx, cancel := context.WithCancel(t.Context())
 				var group sync.WaitGroup
@@ -538,7 +531,7 @@ func TestBulk_AJobThatKeepsFailingHoldsUpNoOther(t *testing.T) {
 			}
 			return nil
 		}
-		service := serve(t, jobs, split())
+		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{})
 		ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 		defer cancel()
@@ -570,7 +563,7 @@ func TestBulk_AStalledRunnerChangesNothing(t *testing.T) {
 					}
 					return nil
 				}
-				service := serve(t, jobs, split())
+				service := serve(t, jobs, ledgertest.Split())
 				op := create(t, service, "", background.BulkRequest{RatePerSecond: 1})
 				var group sync.WaitGroup
 				group.Go(func() { runOnce(t, runner(t, service)) })
@@ -633,9 +626,9 @@ func runWithFault(t *testing.T, kind background.Kind, atomic bool, fault storete
 		w := open(t, store)
 		for range 3 {
 			if kind == background.KindRetry {
-				w.fail(t, "t", "OCR", "x")
+				w.fail("t", "OCR", "x")
 			} else {
-				w.accept(t, "t", "OCR")
+				w.accept("t", "OCR")
 			}
 		}
 		r := runner(t, w.Operations)
@@ -686,7 +679,7 @@ func check(t *testing.T, w *world, id string, fault storetest.Fault) {
 	if all := w.jobsOf(t, "t"); len(all) != want {
 		t.Errorf("fault %+v: %d jobs, want %d", fault, len(all), want)
 	}
-	rows, err := w.store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
+	rows, err := w.Store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
 	if err != nil || len(rows.Rows) > 3 { // A HEAD, its entry, and that of a draft.
 		t.Errorf("fault %+v: %d rows, %v", fault, len(rows.Rows), err)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -18,7 +19,7 @@ func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		jobs := newSketch()
 		id := jobs.fail("t", 1, "x")[0]
-		service := serve(t, jobs, split())
+		service := serve(t, jobs, ledgertest.Split())
 		byFilter, byName := create(t, service, "", background.BulkRequest{}), create(t, service, "", background.BulkRequest{JobIDs: []string{id}})
 		jobs.jobs[id].Job.State = statemachine.JobCancelled
 		runOnce(t, runner(t, service))
@@ -36,16 +37,13 @@ func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 // rerun, unless the request names it.
 func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
 	t.Parallel()
-	w := open(t, split())
-	id := w.fail(t, "t", "OCR", "x")
+	w := open(t, ledgertest.Split())
+	id := w.fail("t", "OCR", "x")
 	byFilter, byName := create(t, w.Operations, "", background.BulkRequest{}), create(t, w.Operations, "", background.BulkRequest{JobIDs: []string{id}})
-	there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart})
-	if err != nil {
-		t.Fatal(err)
-	}
+	there := w.RerunOf(id, ledger.FromStart)
 	runOnce(t, runner(t, w.Operations))
 	want := []background.Item{{
-		JobID: id, Outcome: background.ItemSkipped, NewJobID: there.Job.ID, Detail: "The job no longer matches: it was rerun.",
+		JobID: id, Outcome: background.ItemSkipped, NewJobID: there, Detail: "The job no longer matches: it was rerun.",
 	}}
 	if diff := cmp.Diff(want, get(t, w.Operations, byFilter.ID).Items); diff != "" {
 		t.Errorf("by filter (-want +got):\n%s", diff)
@@ -58,23 +56,18 @@ func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
 // A failure whose rerun was cancelled is unresolved again, so a filter selects it.
 func TestBulk_AFilterRerunsACancelledRerun(t *testing.T) {
 	t.Parallel()
-	w := open(t, split())
-	id := w.fail(t, "t", "OCR", "x")
-	there, err := w.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromFailed})
-	if err == nil {
-		_, err = w.Change(t.Context(), there.Job.ID, statemachine.Cancel{})
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := open(t, ledgertest.Split())
+	id := w.fail("t", "OCR", "x")
+	there := w.RerunOf(id, ledger.FromFailed)
+	w.Apply(there, statemachine.Cancel{})
 	op := create(t, w.Operations, "", background.BulkRequest{})
 	runOnce(t, runner(t, w.Operations))
 	page := get(t, w.Operations, op.ID)
 	if len(page.Items) != 1 || page.Items[0].Outcome != background.ItemApplied {
 		t.Fatalf("items %+v", page.Items)
 	}
-	agg, err := w.Job(t.Context(), page.Items[0].NewJobID)
-	if err != nil || agg.Job.State.Terminal() || agg.Job.RerunOf != there.Job.ID {
-		t.Errorf("the rerun is %+v, %v", agg, err)
+	agg := w.Read(page.Items[0].NewJobID)
+	if agg.Job.State.Terminal() || agg.Job.RerunOf != there {
+		t.Errorf("the rerun is %+v", agg)
 	}
 }

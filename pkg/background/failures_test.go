@@ -14,9 +14,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -52,13 +52,13 @@ func bare(t *testing.T, groups []background.FailureGroup) []background.FailureGr
 func TestGroups_HaveTenantsAndAHistogram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, split())
+		w := open(t, ledgertest.Split())
 		begin := time.Now().UTC()
 		for i := range 9 {
-			w.fail(t, fmt.Sprint("t", min(i, 6)), "OCR", "timeout")
+			w.fail(fmt.Sprint("t", min(i, 6)), "OCR", "timeout")
 		}
 		time.Sleep(29 * time.Minute)
-		w.fail(t, "t1", "OCR", "timeout")
+		w.fail("t1", "OCR", "timeout")
 		time.Sleep(time.Minute)
 		report := groups(t, w.Operations, background.Filter{})
 		group := report.Groups[0]
@@ -80,18 +80,16 @@ func TestGroups_HaveTenantsAndAHistogram(t *testing.T) {
 func TestGroups_CountsByStepAndCode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, split())
+		w := open(t, ledgertest.Split())
 		begin := time.Now().UTC()
 		var ocr []string
 		for i := range 7 {
-			ocr = append(ocr, w.fail(t, fmt.Sprint("t", i%2), "OCR", "timeout"))
+			ocr = append(ocr, w.fail(fmt.Sprint("t", i%2), "OCR", "timeout"))
 			time.Sleep(time.Minute)
 		}
-		broken := w.fail(t, "t0", "OCR", "broken")
-		other := w.fail(t, "t1", "NLP", "timeout")
-		if err := w.change(t, w.accept(t, "t0", "OCR"), statemachine.Cancel{}); err != nil {
-			t.Fatal(err)
-		}
+		broken := w.fail("t0", "OCR", "broken")
+		other := w.fail("t1", "NLP", "timeout")
+		w.Send(w.accept("t0", "OCR"), statemachine.Cancel{})
 		slices.Reverse(ocr)
 		at := begin.Add(7 * time.Minute)
 		ocrGroup := background.FailureGroup{
@@ -156,13 +154,10 @@ func groupsOf(t *testing.T, s *background.Operations) (open, resolved [][]string
 func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, split())
-		first := w.fail(t, "t", "OCR", "broken")
-		other := w.fail(t, "t", "NLP", "broken")
-		again, err := w.Rerun(t.Context(), ledger.Rerun{JobID: first, From: ledger.FromFailed})
-		if err != nil {
-			t.Fatal(err)
-		}
+		w := open(t, ledgertest.Split())
+		first := w.fail("t", "OCR", "broken")
+		other := w.fail("t", "NLP", "broken")
+		again := w.RerunOf(first, ledger.FromFailed)
 		for _, age := range []time.Duration{0, time.Hour} { // Only a recent rerun is read.
 			time.Sleep(age)
 			open, resolved := groupsOf(t, w.Operations)
@@ -170,11 +165,9 @@ func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
 				t.Errorf("the rerun is live and %s old: unresolved, resolved (-want +got):\n%s", age, diff)
 			}
 		}
-		if err := w.end(t, statemachine.ResultFailedFinal, "again"); err != nil {
-			t.Fatal(err)
-		}
+		w.end(statemachine.ResultFailedFinal, "again")
 		open, resolved := groupsOf(t, w.Operations)
-		if diff := cmp.Diff([][][]string{{{again.Job.ID}, {other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
+		if diff := cmp.Diff([][][]string{{{again}, {other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
 			t.Errorf("the rerun failed: unresolved, resolved (-want +got):\n%s", diff)
 		}
 	})
@@ -185,9 +178,9 @@ func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
 func TestGroups_ALostRerunResolvesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &losing{Store: split()}
+		store := &losing{Store: ledgertest.Split()}
 		w := open(t, store)
-		failed := w.fail(t, "t", "OCR", "broken")
+		failed := w.fail("t", "OCR", "broken")
 		time.Sleep(time.Hour)
 		store.on = true
 		if _, err := w.Rerun(t.Context(), ledger.Rerun{JobID: failed, From: ledger.FromFailed}); err == nil {
@@ -213,14 +206,14 @@ func TestGroups_ALostRerunResolvesNothing(t *testing.T) {
 func TestGroups_ReadNoJobsThatSucceeded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, counter := storetest.Counting(split())
+		store, counter := storetest.Counting(ledgertest.Split())
 		w := open(t, store)
 		for range 3 {
-			w.fail(t, "t", "OCR", "broken")
+			w.fail("t", "OCR", "broken")
 		}
 		var costs []storetest.Counts
 		for _, finished := range []int{10, 90} {
-			w.succeed(t, finished)
+			w.succeed(finished)
 			counter.Reset()
 			groups(t, w.Operations, background.Filter{})
 			costs = append(costs, counter.Counts())
@@ -236,12 +229,12 @@ func TestGroups_ReadNoJobsThatSucceeded(t *testing.T) {
 func TestGroups_OnAnAtomicStoreReadOnlyIndexRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+		store, counter := storetest.Counting(ledgertest.Atomic())
 		w := open(t, store)
 		var costs []storetest.Counts
 		for range 2 {
 			for range 20 {
-				w.fail(t, "t", "OCR", "broken")
+				w.fail("t", "OCR", "broken")
 			}
 			counter.Reset()
 			groups(t, w.Operations, background.Filter{})
@@ -279,33 +272,26 @@ func TestGroups_LeaveOutALostEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &losing{Store: split()}
+				store := &losing{Store: ledgertest.Split()}
 				w := open(t, store)
 				began := time.Now().UTC()
-				want := []string{w.fail(t, "t", "OCR", "broken")}
+				want := []string{w.fail("t", "OCR", "broken")}
 				time.Sleep(time.Second)
-				id := w.accept(t, "t", "OCR")
-				m := w.inbox.last
-				if err := w.change(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo}); err != nil {
-					t.Fatal(err)
-				}
+				id := w.accept("t", "OCR")
+				m := w.Inbox.Last()
+				w.Apply(id, ledgertest.Sent(m))
 				store.on = true
-				if err := w.change(t, id, statemachine.Result{
-					StepID: m.StepID, Pair: statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID},
-					Status: statemachine.ResultFailedFinal, ErrorCode: "broken",
-				}); err == nil {
+				if _, err := w.Change(t.Context(), id, ledgertest.Ended(m, statemachine.ResultFailedFinal, "broken")); err == nil {
 					t.Fatal("the commit was not lost")
 				}
 				store.on = false
 				time.Sleep(test.age)
-				if err := w.change(t, id, statemachine.Cancel{}); err != nil {
-					t.Fatal(err)
-				}
+				w.Send(id, statemachine.Cancel{})
 				ended := began
 				for range test.newer {
 					time.Sleep(time.Second)
 					ended = time.Now().UTC()
-					want = append([]string{w.fail(t, "t", "OCR", "broken")}, want...)
+					want = append([]string{w.fail("t", "OCR", "broken")}, want...)
 				}
 				report := groups(t, w.Operations, background.Filter{})
 				if diff := cmp.Diff([]background.FailureGroup{{
@@ -326,12 +312,12 @@ func TestGroups_AreBounded(t *testing.T) {
 		for n := range 501 {
 			jobs.fail("many", 1, fmt.Sprint("code", n))
 		}
-		service := serve(t, jobs, memstore.New(memstore.Options{}))
+		service := serve(t, jobs, ledgertest.Atomic())
 		if report := groups(t, service, background.Filter{}); len(report.Groups) != 500 || !report.Truncated {
 			t.Errorf("%d groups, truncated %t", len(report.Groups), report.Truncated)
 		}
 		// The index of this tenant repeats its entries without end.
-		service = serve(t, &endless{sketch: jobs}, memstore.New(memstore.Options{}))
+		service = serve(t, &endless{sketch: jobs}, ledgertest.Atomic())
 		report := groups(t, service, background.Filter{TenantID: "many"})
 		counted := 0
 		for _, group := range report.Groups {
@@ -345,9 +331,9 @@ func TestGroups_AreBounded(t *testing.T) {
 
 func TestGroups_ErrorsAreProblems(t *testing.T) {
 	t.Parallel()
-	store, faults := storetest.Faulty(split())
+	store, faults := storetest.Faulty(ledgertest.Split())
 	w := open(t, store)
-	w.fail(t, "t", "OCR", "broken")
+	w.fail("t", "OCR", "broken")
 	for name, test := range map[string]struct {
 		call storetest.Call
 		nth  int

@@ -13,41 +13,23 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 const table = "luciusschedule"
 
-// inbox keeps the last message that the ledger hands to the relay.
-type inbox struct {
-	mu   sync.Mutex
-	last ledger.Message
-}
-
-func (i *inbox) Offer(message ledger.Message) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.last = message
-}
-
 // world is a real ledger, and a service on it.
 type world struct {
-	*ledger.Ledger
+	*ledgertest.Ledger
 	*background.Operations
-	store tablestore.Store
-	inbox *inbox
 }
 
 func open(t *testing.T, store tablestore.Store) *world {
 	t.Helper()
-	in := &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Shards: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &world{Ledger: l, Operations: serve(t, l, store), store: store, inbox: in}
+	l := ledgertest.Publishing(t, ledger.Config{Store: store, Shards: 2})
+	return &world{l, serve(t, l, store)}
 }
 
 func serve(t *testing.T, l background.OperationsLedger, store tablestore.Store) *background.Operations {
@@ -59,65 +41,30 @@ func serve(t *testing.T, l background.OperationsLedger, store tablestore.Store) 
 	return service
 }
 
-func split() tablestore.Store { return memstore.New(memstore.Options{Split: true}) }
-
 // accept accepts a job with one step of that type.
-func (w *world) accept(t *testing.T, tenant, stepType string) string {
-	t.Helper()
-	policy := statemachine.Policy{
-		AckTimeout: time.Second, Lease: time.Minute,
-		Dispatch: []time.Duration{time.Second}, Ack: []time.Duration{time.Second}, Execution: []time.Duration{time.Second},
-	}
-	accepted, err := w.Accept(t.Context(), ledger.Command{
-		Job: statemachine.Job{
-			TenantID: tenant, IdempotencyHash: uuid.NewString(), RequestType: "type." + stepType,
-			InputRef: []byte(`{"uri":"s3://b/in"}`), OutputRef: []byte(`{"uri":"s3://b/out"}`),
-		},
-		Steps:   []statemachine.Step{{ID: "one", Type: stepType, Service: "s", Input: statemachine.InputJob, Policy: policy}},
-		Payload: []byte(`{}`),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return accepted.Job.ID
-}
-
-func (w *world) change(t *testing.T, jobID string, event statemachine.Event) error {
-	t.Helper()
-	_, err := w.Change(t.Context(), jobID, event)
-	return err
+func (w *world) accept(tenant, stepType string) string {
+	cmd := ledgertest.Command(tenant, uuid.NewString(), ledgertest.Step("one", stepType, "s"))
+	cmd.Job.RequestType = "type." + stepType
+	return w.Submit(cmd)
 }
 
 // end reports the result of the last job.
-func (w *world) end(t *testing.T, status statemachine.ResultStatus, code string) error {
-	t.Helper()
-	m := w.inbox.last
-	if err := w.change(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo}); err != nil {
-		t.Fatal(err)
-	}
-	return w.change(t, m.JobID, statemachine.Result{
-		StepID: m.StepID, Pair: statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}, Status: status, ErrorCode: code,
-	})
+func (w *world) end(status statemachine.ResultStatus, code string) {
+	w.End(w.Inbox.Last(), status, code)
 }
 
 // succeed adds n jobs that succeeded.
-func (w *world) succeed(t *testing.T, n int) {
-	t.Helper()
+func (w *world) succeed(n int) {
 	for range n {
-		w.accept(t, "t", "OCR")
-		if err := w.end(t, statemachine.ResultSucceeded, ""); err != nil {
-			t.Fatal(err)
-		}
+		w.accept("t", "OCR")
+		w.end(statemachine.ResultSucceeded, "")
 	}
 }
 
 // fail adds a job that failed.
-func (w *world) fail(t *testing.T, tenant, stepType, code string) string {
-	t.Helper()
-	id := w.accept(t, tenant, stepType)
-	if err := w.end(t, statemachine.ResultFailedFinal, code); err != nil {
-		t.Fatal(err)
-	}
+func (w *world) fail(tenant, stepType, code string) string {
+	id := w.accept(tenant, stepType)
+	w.end(statemachine.ResultFailedFinal, code)
 	return id
 }
 

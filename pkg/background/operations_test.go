@@ -15,9 +15,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -41,7 +41,7 @@ func TestCreate_SelectsItsJobs(t *testing.T) {
 		x := jobs.fail("b", 1200, "x")
 		time.Sleep(time.Second)
 		y := jobs.fail("a", 3, "y")
-		service := serve(t, jobs, memstore.New(memstore.Options{}))
+		service := serve(t, jobs, ledgertest.Atomic())
 		for name, test := range map[string]struct {
 			request background.BulkRequest
 			want    []string
@@ -75,7 +75,7 @@ func TestCreate_SelectsItsJobs(t *testing.T) {
 
 func TestCreate_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
-	service := serve(t, newSketch(), memstore.New(memstore.Options{}))
+	service := serve(t, newSketch(), ledgertest.Atomic())
 	now := time.Now()
 	for pointer, r := range map[string]background.BulkRequest{
 		"/job_ids":           {JobIDs: slices.Repeat([]string{"a"}, 1001)},
@@ -102,38 +102,35 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 
 func TestCreate_IsIdempotentUnderAKey(t *testing.T) {
 	t.Parallel()
-	for name, store := range map[string]tablestore.Store{"split": split(), "atomic": memstore.New(memstore.Options{})} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			jobs := newSketch()
-			jobs.fail("a", 250, "x")
-			service := serve(t, jobs, store)
-			ops := make([]background.Operation, 8)
-			var group sync.WaitGroup
-			for i := range ops {
-				group.Go(func() { ops[i] = create(t, service, "key", background.BulkRequest{Reason: "why"}) })
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		jobs := newSketch()
+		jobs.fail("a", 250, "x")
+		service := serve(t, jobs, store)
+		ops := make([]background.Operation, 8)
+		var group sync.WaitGroup
+		for i := range ops {
+			group.Go(func() { ops[i] = create(t, service, "key", background.BulkRequest{Reason: "why"}) })
+		}
+		group.Wait()
+		for _, op := range ops {
+			if diff := cmp.Diff(ops[0].ID, op.ID); diff != "" || op.Matched != 250 {
+				t.Errorf("%+v differs from %+v", op, ops[0])
 			}
-			group.Wait()
-			for _, op := range ops {
-				if diff := cmp.Diff(ops[0].ID, op.ID); diff != "" || op.Matched != 250 {
-					t.Errorf("%+v differs from %+v", op, ops[0])
-				}
-			}
-			if page := get(t, service, ops[0].ID); len(page.Items) != 250 {
-				t.Errorf("%d items", len(page.Items))
-			}
-			if rows := scan(t, store); len(rows) != 2 {
-				t.Errorf("%d rows, want the HEAD and its entry", len(rows))
-			}
-			_, err := service.Create(t.Context(), "key", background.BulkRequest{All: true, Reason: "another"})
-			if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.IdempotencyMismatch {
-				t.Errorf("another request under the key: %v", err)
-			}
-			if other := create(t, service, "", background.BulkRequest{Reason: "why"}); other.ID == ops[0].ID {
-				t.Error("a create without a key returned the same operation")
-			}
-		})
-	}
+		}
+		if page := get(t, service, ops[0].ID); len(page.Items) != 250 {
+			t.Errorf("%d items", len(page.Items))
+		}
+		if rows := scan(t, store); len(rows) != 2 {
+			t.Errorf("%d rows, want the HEAD and its entry", len(rows))
+		}
+		_, err := service.Create(t.Context(), "key", background.BulkRequest{All: true, Reason: "another"})
+		if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.IdempotencyMismatch {
+			t.Errorf("another request under the key: %v", err)
+		}
+		if other := create(t, service, "", background.BulkRequest{Reason: "why"}); other.ID == ops[0].ID {
+			t.Error("a create without a key returned the same operation")
+		}
+	})
 }
 
 // scan returns the HEADs and entries of all operations.
@@ -162,7 +159,7 @@ func TestCreate_SurvivesAnySingleFault(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					jobs := newSketch()
 					jobs.fail("a", 250, "x")
-					store, faults := storetest.Faulty(split())
+					store, faults := storetest.Faulty(ledgertest.Split())
 					service := serve(t, jobs, store)
 					fault.Nth = nth
 					faults.Plan(fault)
@@ -194,7 +191,7 @@ func TestCreate_SurvivesAnySingleFault(t *testing.T) {
 
 func TestGetAndCancel_ReportAMissingOperation(t *testing.T) {
 	t.Parallel()
-	store, faults := storetest.Faulty(split())
+	store, faults := storetest.Faulty(ledgertest.Split())
 	service := serve(t, newSketch(), store)
 	get := func(id, after string) error { _, err := service.Get(t.Context(), id, "", 10, after); return err }
 	stop := func() error { _, err := service.Cancel(t.Context(), "no such/one"); return err }
@@ -235,7 +232,7 @@ func TestGet_SelectsItemsByTheirOutcome(t *testing.T) {
 			}
 			return nil
 		}
-		service := serve(t, jobs, split())
+		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{})
 		runOn(t, service, op.ID)
 		var pages []int
@@ -262,7 +259,7 @@ func TestNewOperations_NamesMissingFields(t *testing.T) {
 	if _, err := background.NewOperations(background.OperationsConfig{}); err == nil {
 		t.Error("a service without a ledger and a store was made")
 	}
-	service := serve(t, newSketch(), split())
+	service := serve(t, newSketch(), ledgertest.Split())
 	for name, cfg := range map[string]background.BulkConfig{
 		"no service": {}, "parallel": {Operations: service, Parallel: -1},
 	} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -299,13 +300,10 @@ func TestCost_OfAReconcilerPass(t *testing.T) {
 		jobs  int64
 	}{{false, 50}, {true, 200}} {
 		store, counter := storetest.Counting(memstore.New(memstore.Options{Split: test.split}))
-		l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusQueue, Shards: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := ledgertest.Open(t, ledger.Config{Store: store, Shards: 1})
 		w := &world{Ledger: l}
 		for range 210 {
-			w.accept(t, "tenant", "OCR")
+			w.accept("tenant", "OCR")
 		}
 		reconciler, err := background.NewReconciler(background.ReconcilerConfig{Ledger: l})
 		if err != nil {

@@ -16,30 +16,21 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // paused adds a PAUSED job.
-func (w *world) paused(t *testing.T, tenant, stepType string) string {
-	t.Helper()
-	id := w.accept(t, tenant, stepType)
-	if err := w.change(t, id, statemachine.Pause{}); err != nil {
-		t.Fatal(err)
-	}
+func (w *world) paused(tenant, stepType string) string {
+	id := w.accept(tenant, stepType)
+	w.Apply(id, statemachine.Pause{})
 	return id
 }
 
 // state returns the job's state.
-func (w *world) state(t *testing.T, jobID string) statemachine.JobState {
-	t.Helper()
-	agg, err := w.Job(t.Context(), jobID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return agg.Job.State
-}
+func (w *world) state(jobID string) statemachine.JobState { return w.Read(jobID).Job.State }
 
 // selected returns the jobs that the request selects, sorted. It checks that a preview
 // selects the same.
@@ -68,13 +59,13 @@ func selected(t *testing.T, s *background.Operations, r background.BulkRequest) 
 func TestCreate_SelectsLiveJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, split())
-		w.fail(t, "a", "OCR", "broken")
-		old := w.accept(t, "a", "OCR")
+		w := open(t, ledgertest.Split())
+		w.fail("a", "OCR", "broken")
+		old := w.accept("a", "OCR")
 		time.Sleep(time.Hour)
 		noon := time.Now()
-		ocr, nlp := w.accept(t, "a", "OCR"), w.accept(t, "b", "NLP")
-		paused := w.paused(t, "a", "OCR")
+		ocr, nlp := w.accept("a", "OCR"), w.accept("b", "NLP")
+		paused := w.paused("a", "OCR")
 		const cancel, pause, resume = background.KindCancel, background.KindPause, background.KindResume
 		for name, test := range map[string]struct {
 			kind   background.Kind
@@ -105,23 +96,23 @@ func TestCreate_SelectsLiveJobs(t *testing.T) {
 
 func TestPreview_CountsAllAndShowsTen(t *testing.T) {
 	t.Parallel()
-	w := open(t, split())
+	w := open(t, ledgertest.Split())
 	for i := range 12 {
-		w.fail(t, "t", "OCR", fmt.Sprint("x", i%2))
-		w.accept(t, "t", "NLP")
+		w.fail("t", "OCR", fmt.Sprint("x", i%2))
+		w.accept("t", "NLP")
 	}
-	done := w.paused(t, "t", "NLP")
-	rows := len(scan(t, w.store))
+	done := w.paused("t", "NLP")
+	rows := len(scan(t, w.Store))
 	for kind, want := range map[background.Kind]int{background.KindRetry: 12, background.KindPause: 12, background.KindCancel: 13, background.KindResume: 1} {
 		preview, err := w.Preview(t.Context(), background.BulkRequest{Kind: kind, All: true, Limit: 3, Reason: "why"})
 		if err != nil || preview.Matched != want || len(preview.Sample) != min(want, 10) {
 			t.Errorf("%s: %d matched, %d shown, %v", kind, preview.Matched, len(preview.Sample), err)
 		}
 	}
-	if now := len(scan(t, w.store)); now != rows {
+	if now := len(scan(t, w.Store)); now != rows {
 		t.Errorf("previews made %d operations", now-rows)
 	}
-	named, err := w.Preview(t.Context(), background.BulkRequest{Kind: background.KindPause, JobIDs: []string{"gone", done, w.accept(t, "t", "OCR")}})
+	named, err := w.Preview(t.Context(), background.BulkRequest{Kind: background.KindPause, JobIDs: []string{"gone", done, w.accept("t", "OCR")}})
 	if err != nil || named.Matched != 1 || len(named.Sample) != 1 {
 		t.Errorf("of named jobs: %+v, %v", named, err)
 	}
@@ -133,10 +124,10 @@ func TestPreview_CountsAllAndShowsTen(t *testing.T) {
 
 func TestCreate_ReportsTruncation(t *testing.T) {
 	t.Parallel()
-	w := open(t, split())
+	w := open(t, ledgertest.Split())
 	for range 3 {
-		w.fail(t, "t", "OCR", "x")
-		w.accept(t, "t", "OCR")
+		w.fail("t", "OCR", "x")
+		w.accept("t", "OCR")
 	}
 	for _, kind := range []background.Kind{background.KindRetry, background.KindPause} {
 		for limit, truncated := range map[int]bool{2: true, 3: false, 0: false} {
@@ -148,7 +139,7 @@ func TestCreate_ReportsTruncation(t *testing.T) {
 	}
 	jobs := newSketch()
 	jobs.fail("many", 2000, "x")
-	preview, err := serve(t, &endless{sketch: jobs}, w.store).Preview(t.Context(), background.BulkRequest{Filter: background.Filter{TenantID: "many"}})
+	preview, err := serve(t, &endless{sketch: jobs}, w.Store).Preview(t.Context(), background.BulkRequest{Filter: background.Filter{TenantID: "many"}})
 	if err != nil || !preview.Truncated || preview.Matched > 100_000 || preview.Matched < 98_000 {
 		t.Errorf("%d matched, truncated %t, %v", preview.Matched, preview.Truncated, err)
 	}
@@ -170,7 +161,7 @@ func (f *flood) Live(_ context.Context, _ string, _, limit int, _ string) ([]str
 func TestPreview_ReadsABoundedNumberOfLiveJobs(t *testing.T) {
 	t.Parallel()
 	jobs := &flood{sketch: newSketch()}
-	preview, err := serve(t, jobs, split()).Preview(t.Context(), background.BulkRequest{Kind: background.KindPause, All: true})
+	preview, err := serve(t, jobs, ledgertest.Split()).Preview(t.Context(), background.BulkRequest{Kind: background.KindPause, All: true})
 	if err != nil || !preview.Truncated || jobs.shown > 21_000 {
 		t.Errorf("%+v after %d jobs, %v", preview, jobs.shown, err)
 	}
@@ -181,14 +172,14 @@ func TestPreview_ReadsABoundedNumberOfLiveJobs(t *testing.T) {
 func TestPreview_ReadsNoJobsThatSucceeded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, counter := storetest.Counting(split())
+		store, counter := storetest.Counting(ledgertest.Split())
 		w := open(t, store)
-		w.fail(t, "t", "OCR", "broken")
-		w.accept(t, "t", "OCR")
+		w.fail("t", "OCR", "broken")
+		w.accept("t", "OCR")
 		for _, kind := range []background.Kind{background.KindRetry, background.KindPause} {
 			var costs []storetest.Counts
 			for _, finished := range []int{10, 90} {
-				w.succeed(t, finished)
+				w.succeed(finished)
 				counter.Reset()
 				if preview, err := w.Preview(t.Context(), background.BulkRequest{Kind: kind, All: true}); err != nil || preview.Matched != 1 {
 					t.Fatalf("%+v, %v", preview, err)
@@ -214,17 +205,15 @@ func TestBulk_ControlsLiveJobs(t *testing.T) {
 	} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			w := open(t, split())
+			w := open(t, ledgertest.Split())
 			job := func() string {
 				if kind == background.KindResume {
-					return w.paused(t, "t", "OCR")
+					return w.paused("t", "OCR")
 				}
-				return w.accept(t, "t", "OCR")
+				return w.accept("t", "OCR")
 			}
-			changed, repeated, ended := job(), job(), w.fail(t, "t", "OCR", "x")
-			if err := w.change(t, repeated, test.repeated); err != nil {
-				t.Fatal(err)
-			}
+			changed, repeated, ended := job(), job(), w.fail("t", "OCR", "x")
+			w.Send(repeated, test.repeated)
 			op, err := w.Create(ledger.WithCaller(t.Context(), "ops-1"), "", background.BulkRequest{
 				Kind: kind, JobIDs: []string{changed, repeated, ended, "gone"}, Reason: "a storm", Actor: "operator",
 			})
@@ -247,12 +236,12 @@ func TestBulk_ControlsLiveJobs(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" || page.State != background.OperationDone || page.Items[2].Detail == "" {
 				t.Errorf("%+v (-want +got):\n%s", page, diff)
 			}
-			if got := w.state(t, changed); got != test.state {
+			if got := w.state(changed); got != test.state {
 				t.Errorf("the job is %s, want %s", got, test.state)
 			}
-			history, _, err := w.History(t.Context(), changed, 0, 100)
-			if last := history[len(history)-1]; err != nil || last.RequestID != op.ID || last.Caller != "ops-1" || last.Actor != "operator" {
-				t.Errorf("history %+v, %v", last, err)
+			history := w.Past(changed)
+			if last := history[len(history)-1]; last.RequestID != op.ID || last.Caller != "ops-1" || last.Actor != "operator" {
+				t.Errorf("history %+v", last)
 			}
 		})
 	}
@@ -261,17 +250,15 @@ func TestBulk_ControlsLiveJobs(t *testing.T) {
 // A job that no longer matches when its turn comes is left alone.
 func TestBulk_ChecksALiveJobAgainstTheFilter(t *testing.T) {
 	t.Parallel()
-	w := open(t, split())
-	id := w.paused(t, "t", "OCR")
+	w := open(t, ledgertest.Split())
+	id := w.paused("t", "OCR")
 	op := create(t, w.Operations, "", background.BulkRequest{
 		Kind: background.KindCancel, Filter: background.Filter{State: statemachine.JobPaused}, Reason: "stale",
 	})
-	if err := w.change(t, id, statemachine.Resume{}); err != nil {
-		t.Fatal(err)
-	}
+	w.Send(id, statemachine.Resume{})
 	runOnce(t, runner(t, w.Operations))
 	want := []background.Item{{JobID: id, Outcome: background.ItemSkipped, Detail: "The job no longer matches: it is DISPATCHING."}}
-	if diff := cmp.Diff(want, get(t, w.Operations, op.ID).Items); diff != "" || w.state(t, id) != statemachine.JobDispatching {
+	if diff := cmp.Diff(want, get(t, w.Operations, op.ID).Items); diff != "" || w.state(id) != statemachine.JobDispatching {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -281,24 +268,22 @@ func TestBulk_ChecksALiveJobAgainstTheFilter(t *testing.T) {
 func TestBulk_ATakeoverPausesNoJobAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		mem := split()
+		mem := ledgertest.Split()
 		store := &crashing{Store: mem}
 		w := open(t, mem)
-		id := w.accept(t, "t", "OCR")
+		id := w.accept("t", "OCR")
 		op := create(t, w.Operations, "", background.BulkRequest{Kind: background.KindPause})
 		var once sync.Once
-		l := &telling{Ledger: w.Ledger, changed: func() { once.Do(store.crash) }}
+		l := &telling{Ledger: w.Ledger.Ledger, changed: func() { once.Do(store.crash) }}
 		runOnce(t, runner(t, serve(t, l, store)))
-		if got := w.state(t, id); got != statemachine.JobPaused {
+		if got := w.state(id); got != statemachine.JobPaused {
 			t.Fatalf("the job is %s", got)
 		}
-		if err := w.change(t, id, statemachine.Resume{}); err != nil {
-			t.Fatal(err)
-		}
+		w.Send(id, statemachine.Resume{})
 		time.Sleep(time.Minute)
 		runOnce(t, runner(t, w.Operations))
 		page := get(t, w.Operations, op.ID)
-		if got := w.state(t, id); got != statemachine.JobDispatching || page.Items[0].Outcome != background.ItemApplied {
+		if got := w.state(id); got != statemachine.JobDispatching || page.Items[0].Outcome != background.ItemApplied {
 			t.Errorf("the job is %s after %+v", got, page)
 		}
 	})
@@ -318,7 +303,7 @@ func (l *telling) Change(ctx context.Context, jobID string, event statemachine.E
 func TestList_NewestFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, split())
+		w := open(t, ledgertest.Split())
 		var want []string
 		for i := range 5 {
 			kind := []background.Kind{background.KindRetry, background.KindPause}[i%2]
@@ -367,18 +352,14 @@ func (blind) Live(context.Context, string, int, int, string) ([]string, string, 
 // If the traits of the live jobs are known, only jobs that may match are read.
 func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 	t.Parallel()
-	w := open(t, split())
+	w := open(t, ledgertest.Split())
 	known := map[string]search.Traits{}
 	for _, kind := range []string{"OCR", "OCR", "EMBED"} {
-		id := w.accept(t, "t", kind)
-		agg, err := w.Job(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		known[id] = search.TraitsOf(agg)
+		id := w.accept("t", kind)
+		known[id] = search.TraitsOf(w.Read(id))
 	}
 	s, err := background.NewOperations(background.OperationsConfig{
-		Ledger: blind{w.Ledger}, Store: w.store, Table: table,
+		Ledger: blind{w.Ledger.Ledger}, Store: w.Store, Table: table,
 		Live: func(wanted func(*search.Traits) bool) (parts iter.Seq[[]string], all bool) {
 			var ids []string
 			for id, traits := range known {

@@ -15,17 +15,15 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 type bundle struct {
 	*background.Sweeper
-	ledger  *ledger.Ledger
-	inbox   *inbox
+	ledger  *ledgertest.Ledger
 	counter *storetest.Counter
 }
 
@@ -36,56 +34,29 @@ func setup(t *testing.T, wrap func(*ledger.Ledger) background.SweeperLedger) *bu
 
 func setupWith(t *testing.T, wrap func(*ledger.Ledger) background.SweeperLedger, logger *slog.Logger) *bundle {
 	t.Helper()
-	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
-	b := &bundle{inbox: &inbox{}, counter: counter}
-	var err error
-	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: store, Bus: statemachine.BusServiceBus, Handoff: b.inbox, Shards: 4, Hold: 15 * time.Second, Projector: projectionstest.Projector(t, store),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store, counter := storetest.Counting(ledgertest.Atomic())
+	b := &bundle{ledger: ledgertest.Publishing(t, ledger.Config{Store: store, Shards: 4}), counter: counter}
 	var l background.SweeperLedger = b.ledger
 	if wrap != nil {
-		l = wrap(b.ledger)
+		l = wrap(b.ledger.Ledger)
 	}
+	var err error
 	if b.Sweeper, err = background.NewSweeper(background.SweeperConfig{Ledger: l, Page: 2, Logger: logger}); err != nil {
 		t.Fatal(err)
 	}
 	return b
 }
 
-func (b *bundle) accept(t *testing.T, hash string) string {
-	t.Helper()
-	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
-		Job: statemachine.Job{TenantID: "t", IdempotencyHash: hash},
-		Steps: []statemachine.Step{{ID: "one", Policy: statemachine.Policy{
-			AckTimeout: 30 * time.Second, Lease: 15 * time.Minute,
-			Ack: []time.Duration{time.Minute}, Execution: []time.Duration{time.Minute},
-		}}},
-		Payload: []byte(`{}`),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return accepted.Job.ID
+func (b *bundle) accept(hash string) string { return b.ledger.Submit(ledgertest.Command("t", hash)) }
+
+// published accepts a job whose directive is published.
+func (b *bundle) published() string {
+	id := b.accept("h")
+	b.ledger.Apply(id, ledgertest.Sent(b.ledger.Inbox.Last()))
+	return id
 }
 
-func (b *bundle) change(t *testing.T, id string, event statemachine.Event) {
-	t.Helper()
-	if _, err := b.ledger.Change(t.Context(), id, event); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (b *bundle) step(t *testing.T, id string) statemachine.Step {
-	t.Helper()
-	agg, err := b.ledger.Job(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return agg.Steps[0]
-}
+func (b *bundle) step(id string) statemachine.Step { return b.ledger.Read(id).Steps[0] }
 
 func (b *bundle) pass(t *testing.T) background.SweeperPass {
 	t.Helper()
@@ -100,33 +71,30 @@ func TestSweeper_ActsOnDeadlines(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
-		id := b.accept(t, "h")
-		m := b.inbox.last
-		b.change(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: 1})
+		id := b.published()
 		time.Sleep(31 * time.Second)
 		b.pass(t)
-		if step := b.step(t, id); step.State != statemachine.StepFailedRetry || step.LastErrorCode != statemachine.ErrorAckTimeout {
+		if step := b.step(id); step.State != statemachine.StepFailedRetry || step.LastErrorCode != statemachine.ErrorAckTimeout {
 			t.Fatalf("step is %s, %s", step.State, step.LastErrorCode)
 		}
 		time.Sleep(time.Minute)
 		b.pass(t)
-		if step := b.step(t, id); step.State != statemachine.StepDispatching || step.AttemptNo != 2 {
+		if step := b.step(id); step.State != statemachine.StepDispatching || step.AttemptNo != 2 {
 			t.Fatalf("step is %s, attempt %d", step.State, step.AttemptNo)
 		}
-		m = b.inbox.last
-		pair := statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
-		b.change(t, id, statemachine.Ack{StepID: "one", Pair: pair})
+		m := b.ledger.Inbox.Last()
+		b.ledger.Apply(id, ledgertest.Started(m))
 		for range 4 {
 			time.Sleep(10 * time.Minute)
-			b.change(t, id, statemachine.Heartbeat{StepID: "one", Pair: pair})
+			b.ledger.Apply(id, statemachine.Heartbeat{StepID: "one", Pair: ledgertest.Pair(m)})
 			b.pass(t)
 		}
-		if step := b.step(t, id); step.State != statemachine.StepInProgress {
+		if step := b.step(id); step.State != statemachine.StepInProgress {
 			t.Fatalf("step is %s despite heartbeats", step.State)
 		}
 		time.Sleep(16 * time.Minute)
 		b.pass(t)
-		if step := b.step(t, id); step.State != statemachine.StepFailedRetry || step.LastErrorCode != statemachine.ErrorLeaseExpired {
+		if step := b.step(id); step.State != statemachine.StepFailedRetry || step.LastErrorCode != statemachine.ErrorLeaseExpired {
 			t.Errorf("step is %s, %s", step.State, step.LastErrorCode)
 		}
 	})
@@ -136,8 +104,7 @@ func TestSweeper_GivesAGraceAfterTheStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
-		id := b.accept(t, "h")
-		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		id := b.published()
 		time.Sleep(time.Hour)
 		restarted, err := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger})
 		if err != nil {
@@ -146,14 +113,14 @@ func TestSweeper_GivesAGraceAfterTheStart(t *testing.T) {
 		if _, err := restarted.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+		if step := b.step(id); step.State != statemachine.StepAwaitingAck {
 			t.Fatalf("step is %s at once", step.State)
 		}
 		time.Sleep(31 * time.Second)
 		if _, err := restarted.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
+		if step := b.step(id); step.State != statemachine.StepFailedRetry {
 			t.Errorf("step is %s after the grace", step.State)
 		}
 	})
@@ -189,7 +156,7 @@ func TestSweeper_OneBadJobHoldsUpNoOther(t *testing.T) {
 		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { f.Ledger = l; return f })
 		var ids []string
 		for i := range 20 {
-			ids = append(ids, b.accept(t, fmt.Sprint(i)))
+			ids = append(ids, b.accept(fmt.Sprint(i)))
 		}
 		f.bad = ids[0]
 		time.Sleep(16 * time.Second)
@@ -230,7 +197,7 @@ func TestSweeper_WarnsOfFailuresButNotWhenStopping(t *testing.T) {
 			}
 			var log bytes.Buffer
 			b := setupWith(t, func(l *ledger.Ledger) background.SweeperLedger { e.Ledger = l; return e }, slog.New(slog.NewTextHandler(&log, nil)))
-			b.accept(t, name)
+			b.accept(name)
 			time.Sleep(16 * time.Second)
 			result, _ := b.RunOnce(ctx)
 			if result.Failed != 1 || strings.Contains(log.String(), "deadline not handled") == ends {
@@ -245,8 +212,7 @@ func TestSweeper_GivesAGraceAfterAnOutageOfTheStore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flaky{}
 		b := setup(t, func(l *ledger.Ledger) background.SweeperLedger { f.Ledger = l; return f })
-		id := b.accept(t, "h")
-		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		id := b.published()
 		f.down = true
 		time.Sleep(10 * time.Minute)
 		if _, err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
@@ -256,12 +222,12 @@ func TestSweeper_GivesAGraceAfterAnOutageOfTheStore(t *testing.T) {
 		if _, err := b.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+		if step := b.step(id); step.State != statemachine.StepAwaitingAck {
 			t.Fatalf("step is %s as soon as the store is back", step.State)
 		}
 		time.Sleep(31 * time.Second)
 		b.pass(t)
-		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
+		if step := b.step(id); step.State != statemachine.StepFailedRetry {
 			t.Errorf("step is %s after the grace", step.State)
 		}
 	})
@@ -282,13 +248,12 @@ func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.Sweeper = s
-		id := b.accept(t, "h")
-		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
+		id := b.published()
 		for range 100 {
 			time.Sleep(12 * time.Second)
 			end = time.Now()
 			b.pass(t)
-			if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+			if step := b.step(id); step.State != statemachine.StepAwaitingAck {
 				t.Fatalf("step is %s during the outage", step.State)
 			}
 		}
@@ -301,7 +266,7 @@ func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
 		b.pass(t)
 		time.Sleep(31 * time.Second)
 		b.pass(t)
-		if step := b.step(t, id); step.State != statemachine.StepFailedRetry || step.Spent.Ack != 1 {
+		if step := b.step(id); step.State != statemachine.StepFailedRetry || step.Spent.Ack != 1 {
 			t.Errorf("after the grace step is %s, %+v", step.State, step.Spent)
 		}
 	})
@@ -311,9 +276,8 @@ func TestSweeper_GivesAGraceAfterASuspension(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, nil)
-		id := b.accept(t, "h")
-		b.change(t, id, statemachine.Published{OutboxID: b.inbox.last.OutboxID, AttemptNo: 1})
-		b.accept(t, "observed")
+		id := b.published()
+		b.accept("observed")
 		var told bool
 		suspended, err := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger, Observe: func(background.SweeperPass) { told = true }})
 		if err != nil {
@@ -330,11 +294,11 @@ func TestSweeper_GivesAGraceAfterASuspension(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- loop.Run(ctx) }()
 		time.Sleep(10*time.Minute + 30*time.Second)
-		if step := b.step(t, id); step.State != statemachine.StepAwaitingAck {
+		if step := b.step(id); step.State != statemachine.StepAwaitingAck {
 			t.Errorf("step is %s as soon as the process resumes", step.State)
 		}
 		time.Sleep(31 * time.Second)
-		if step := b.step(t, id); step.State != statemachine.StepFailedRetry {
+		if step := b.step(id); step.State != statemachine.StepFailedRetry {
 			t.Errorf("step is %s after the grace", step.State)
 		}
 		cancel()
@@ -348,7 +312,7 @@ func TestSweeper_AnIdlePassReadsOnePagePerShard(t *testing.T) {
 	t.Parallel()
 	b := setup(t, nil)
 	for i := range 50 {
-		b.accept(t, fmt.Sprint(i))
+		b.accept(fmt.Sprint(i))
 	}
 	b.counter.Reset()
 	if result := b.pass(t); result.Read != 0 {
@@ -541,7 +505,7 @@ func TestSweeper_ShardsDoNotWaitForEachOther(t *testing.T) {
 			return slow
 		})
 		for i := range 40 {
-			b.accept(t, fmt.Sprint(i))
+			b.accept(fmt.Sprint(i))
 		}
 		time.Sleep(time.Minute)
 		pass, err := b.RunOnce(t.Context())

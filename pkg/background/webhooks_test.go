@@ -16,9 +16,9 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
@@ -48,22 +48,27 @@ func (r *receiver) send(_ context.Context, m webhook.Message) webhook.Result {
 // announcement is a job that ended, in a real ledger, and the runner that sends its webhook.
 type announcement struct {
 	*background.Webhooks
-	ledger   *ledger.Ledger
+	ledger   *ledgertest.Ledger
 	receiver *receiver
 	faults   *storetest.Faults
 	jobID    string
 }
 
+// cancelled adds a cancelled job with a webhook.
+func cancelled(l *ledgertest.Ledger, key string) string {
+	cmd := ledgertest.Command("t", key)
+	cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
+	id := l.Submit(cmd)
+	l.Apply(id, statemachine.Cancel{})
+	return id
+}
+
 func announce(t *testing.T, answers ...webhook.Result) *announcement {
 	t.Helper()
-	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
+	store, faults := storetest.Faulty(ledgertest.Split())
 	b := &announcement{receiver: &receiver{answers: answers, begun: time.Now()}, faults: faults}
+	b.ledger = ledgertest.Open(t, ledger.Config{Store: store, Shards: 2, Ended: func(job *statemachine.Job) { b.Offer(job) }})
 	var err error
-	if b.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: store, Shards: 2, Ended: func(job *statemachine.Job) { b.Offer(job) },
-	}); err != nil {
-		t.Fatal(err)
-	}
 	b.Webhooks, err = background.NewWebhooks(background.WebhooksConfig{Ledger: b.ledger, Dispatcher: &webhook.Dispatcher{
 		Send: b.receiver.send, Gate: gate(t, webhook.GateConfig{}),
 		Policy: webhook.Policy{Delays: []time.Duration{10 * time.Second, time.Minute}},
@@ -71,17 +76,7 @@ func announce(t *testing.T, answers ...webhook.Result) *announcement {
 	if err != nil {
 		t.Fatal(err)
 	}
-	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
-		Job:   statemachine.Job{TenantID: "t", IdempotencyHash: "h", CallbackURLs: []string{"https://a.example/hook"}},
-		Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.jobID = accepted.Job.ID
-	if _, err := b.ledger.Change(t.Context(), b.jobID, statemachine.Cancel{}); err != nil {
-		t.Fatal(err)
-	}
+	b.jobID = cancelled(b.ledger, "h")
 	return b
 }
 
@@ -207,28 +202,15 @@ func (u *unclaimable) TakeWebhook(ctx context.Context, entry ledger.Entry, hold 
 func TestWebhooks_FailedClaimsDoNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l, err := ledger.Open(t.Context(), ledger.Config{Store: memstore.New(memstore.Options{}), Shards: 1})
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := ledgertest.Open(t, ledger.Config{Shards: 1})
 		last := ""
 		for _, key := range []string{"a", "b", "c"} {
 			time.Sleep(time.Second)
-			accepted, err := l.Accept(t.Context(), ledger.Command{
-				Job:   statemachine.Job{TenantID: "t", IdempotencyHash: key, CallbackURLs: []string{"https://a.example/hook"}},
-				Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			last = accepted.Job.ID
-			if _, err := l.Change(t.Context(), last, statemachine.Cancel{}); err != nil {
-				t.Fatal(err)
-			}
+			last = cancelled(l, key)
 		}
 		r := &receiver{begun: time.Now()}
 		w, err := background.NewWebhooks(background.WebhooksConfig{
-			Ledger: &unclaimable{l, last}, Workers: 1,
+			Ledger: &unclaimable{l.Ledger, last}, Workers: 1,
 			Dispatcher: &webhook.Dispatcher{Send: r.send, Gate: gate(t, webhook.GateConfig{})},
 		})
 		if err != nil {
