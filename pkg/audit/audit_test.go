@@ -95,19 +95,13 @@ var damages = map[string]damage{
 		f.set(f.key("failed", "JOB"), "state", text("IN_PROGRESS"))
 	}},
 	"history goes on after the end": {rule: audit.Terminal, do: func(f *fixture) {
-		row, err := f.store.Get(f.t.Context(), f.key("failed", "JOB"))
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		row := f.ledger.Row(f.key("failed", "JOB"))
 		rev := row.Properties.Get("rev").Int() + 1
 		f.set(f.key("failed", "JOB"), "rev", tablestore.Int(rev))
 		f.journal("failed", rev, `[{"o":"job","t":"job.succeeded","f":"FAILED_FINAL","to":"SUCCEEDED"}]`)
 	}},
 	"history walks an edge that is not listed": {rule: audit.Edges, do: func(f *fixture) {
-		row, err := f.store.Get(f.t.Context(), f.key("queued", "JOB"))
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		row := f.ledger.Row(f.key("queued", "JOB"))
 		rev := row.Properties.Get("rev").Int() + 1
 		f.set(f.key("queued", "JOB"), "rev", tablestore.Int(rev))
 		f.journal("queued", rev, `[{"o":"job","t":"job.succeeded","f":"DISPATCHING","to":"SUCCEEDED"}]`)
@@ -121,10 +115,7 @@ var damages = map[string]damage{
 	"more refused callbacks than fit": {rule: audit.Rejected, says: "more refused callbacks", do: func(f *fixture) {
 		f.reject("running", "step0", time.Now(), 16)
 		key := f.key("running", "CALLBACKS")
-		row, err := f.store.Get(f.t.Context(), key)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		row := f.ledger.Row(key)
 		kept := row.Properties.Get("rejected").String()
 		_, first, _ := strings.Cut(kept, "[")
 		first, _, _ = strings.Cut(first, "}")
@@ -138,10 +129,7 @@ var damages = map[string]damage{
 		f.journal("done", 3, `[{`)
 	}},
 	"two changes are one operation": {rule: audit.Journal, do: func(f *fixture) {
-		row, err := f.store.Get(f.t.Context(), f.key("done", "EVENT:000000000003"))
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		row := f.ledger.Row(f.key("done", "EVENT:000000000003"))
 		f.set(f.key("done", "EVENT:000000000004"), "operation", row.Properties.Get("operation"))
 	}},
 	"two steps at once": {rule: audit.OneStep, do: func(f *fixture) {
@@ -153,10 +141,7 @@ var damages = map[string]damage{
 		f.set(f.key("running", "STEP:0000:step0"), "lease_id", text(""))
 	}},
 	"two attempts have one lease": {rule: audit.Pair, do: func(f *fixture) {
-		row, err := f.store.Get(f.t.Context(), f.key("done", "OUTBOX:0000:000001"))
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		row := f.ledger.Row(f.key("done", "OUTBOX:0000:000001"))
 		f.set(f.key("done", "OUTBOX:0001:000001"), "lease_id", row.Properties.Get("lease_id"))
 	}},
 	"the outbox row of the attempt is gone": {rule: audit.Outbox, do: func(f *fixture) { f.drop(f.key("dispatching", "OUTBOX:0000:000001")) }},
@@ -168,11 +153,8 @@ var damages = map[string]damage{
 	}},
 	"the directive is gone": {rule: audit.Directive, do: func(f *fixture) { f.drop(f.key("running", "DIRECTIVE:0000:000001")) }},
 	"the directive is that of another job": {rule: audit.Directive, do: func(f *fixture) {
-		row, err := f.store.Get(f.t.Context(), f.key("done", "DIRECTIVE:0000:000001"))
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		f.write(tablestore.Op{Verb: tablestore.Put, Key: f.key("running", "DIRECTIVE:0000:000001"), Properties: row.Properties})
+		row := f.ledger.Row(f.key("done", "DIRECTIVE:0000:000001"))
+		f.ledger.Put(f.key("running", "DIRECTIVE:0000:000001"), row.Properties)
 	}},
 	"an outbox row names no bus": {rule: audit.Outbox, do: func(f *fixture) {
 		f.set(f.key("done", "OUTBOX:0000:000001"), "bus", text("pigeon"))
@@ -195,18 +177,15 @@ var damages = map[string]damage{
 	}},
 	"the slot is free while the job runs": {rule: audit.Slot, do: func(f *fixture) { f.drop(f.find(tables.Schedule, "running", "live").Key) }},
 	"the slot is taken after the end": {rule: audit.Slot, do: func(f *fixture) {
-		row, err := f.store.Get(f.t.Context(), f.key("done", "JOB"))
-		if err != nil {
-			f.t.Fatal(err)
-		}
-		f.write(tablestore.Op{Verb: tablestore.Put, Key: tablestore.Key{
+		row := f.ledger.Row(f.key("done", "JOB"))
+		f.ledger.Put(tablestore.Key{
 			Table: tables.Schedule, Partition: row.Properties.Get("slot_partition").String(), Row: row.Properties.Get("slot_row").String(),
-		}, Properties: tablestore.Properties{{Name: "job_id", Value: text(f.jobs["done"])}}})
+		}, tablestore.Properties{{Name: "job_id", Value: text(f.jobs["done"])}})
 	}},
 	"a second slot is kept": {rule: audit.Slot, late: true, wait: time.Hour, do: func(f *fixture) {
 		slot := f.find(tables.Schedule, "running", "live")
 		slot.Key.Row += "2"
-		f.write(tablestore.Op{Verb: tablestore.Put, Key: slot.Key, Properties: slot.Properties})
+		f.ledger.Put(slot.Key, slot.Properties)
 	}},
 	"not in the list of its month": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "running", "jobs").Key) }},
 	"not in the list of failures":  {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "failed", "ended").Key) }},
@@ -214,24 +193,21 @@ var damages = map[string]damage{
 	"in the list of a state that it left": {rule: audit.Listed, says: "and not there", do: func(f *fixture) {
 		row := f.find(tables.Index, "running", "live")
 		row.Key.Partition = strings.Replace(row.Key.Partition, "IN_PROGRESS", "DISPATCHING", 1)
-		f.write(tablestore.Op{Verb: tablestore.Put, Key: row.Key, Properties: row.Properties})
+		f.ledger.Put(row.Key, row.Properties)
 	}},
 	"in the list of live jobs after its end": {rule: audit.Listed, says: "and not there", do: func(f *fixture) {
 		row := f.find(tables.Index, "done", "jobs")
 		row.Key.Partition = tablestore.Join("live", "tenant_a", "IN_PROGRESS")
-		f.write(tablestore.Op{Verb: tablestore.Put, Key: row.Key, Properties: row.Properties})
+		f.ledger.Put(row.Key, row.Properties)
 	}},
 	"not in the list of reruns": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "rerun", "reruns").Key) }},
 	"a webhook is lost":         {rule: audit.Ended, do: func(f *fixture) { f.drop(f.key("done", "WEBHOOK:00")) }},
 	"the post work of the end is undone": {rule: audit.Ended, late: true, wait: time.Hour, do: func(f *fixture) {
-		row, err := f.store.Get(f.t.Context(), f.key("done", "JOB"))
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		row := f.ledger.Row(f.key("done", "JOB"))
 		entry := f.find(tables.Schedule, "done", "retention")
 		entry.Key.Row = tablestore.Join("timer", tablestore.Pad(row.Properties.Get("entry_due").Time().UnixMilli(), 13), f.jobs["done"],
 			row.Properties.Get("entry_nonce").String())
-		f.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
+		f.ledger.Put(entry.Key, entry.Properties)
 	}},
 }
 
@@ -252,26 +228,19 @@ func (f *fixture) postpone(name string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	row, err := f.store.Get(f.t.Context(), f.key(name, "JOB"))
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	row := f.ledger.Row(f.key(name, "JOB"))
 	due := row.Properties.Get("entry_due").Time().Add(time.Hour)
 	f.set(f.key(name, "JOB"), "entry_due", tablestore.Time(due))
 	entry.Key.Row = tablestore.Join(parts[0], tablestore.Pad(due.UnixMilli(), 13), parts[2], parts[3])
-	f.write(tablestore.Op{Verb: tablestore.Put, Key: entry.Key, Properties: entry.Properties})
+	f.ledger.Put(entry.Key, entry.Properties)
 }
 
 // journal writes a change into a job's history.
 func (f *fixture) journal(name string, rev int64, entries string) {
 	f.t.Helper()
-	f.write(tablestore.Op{
-		Verb: tablestore.Put, Key: f.key(name, "EVENT:"+tablestore.Pad(rev, 12)),
-		Properties: tablestore.AppendLarge(tablestore.Properties{
-			{Name: "rev", Value: tablestore.Int(rev)}, {Name: "operation", Value: text("ours")},
-			{Name: "at", Value: tablestore.Time(time.Now())},
-		}, "entries", []byte(entries)),
-	})
+	f.ledger.Put(f.key(name, "EVENT:"+tablestore.Pad(rev, 12)), tablestore.AppendLarge(tablestore.Properties{
+		{Name: "rev", Value: tablestore.Int(rev)}, {Name: "operation", Value: text("ours")}, {Name: "at", Value: tablestore.Time(time.Now())},
+	}, "entries", []byte(entries)))
 }
 
 func TestAudit_NoticesEveryDamage(t *testing.T) {

@@ -1,7 +1,6 @@
 package audit_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -33,7 +33,7 @@ var tables = audit.Tables{
 type fixture struct {
 	t      *testing.T
 	store  tablestore.Store
-	ledger *ledger.Ledger
+	ledger *ledgertest.Ledger
 	queue  *workqueue.Queue
 	jobs   map[string]string
 	held   bool // dispatch is paused
@@ -44,15 +44,12 @@ func newFixture(t *testing.T, split bool) *fixture {
 	t.Helper()
 	f := &fixture{t: t, store: memstore.New(memstore.Options{Split: split}), jobs: map[string]string{}}
 	mirror := workqueue.NewMirror(0)
-	var err error
-	f.ledger, err = ledger.Open(t.Context(), ledger.Config{
+	f.ledger = ledgertest.Open(t, ledger.Config{
 		Store: f.store, Shared: true, Ready: mirror.Ready, Taker: mirror.Taker, Hold: time.Minute, KeyTTL: keyTTL, Retention: retention, SpreadIDs: split,
 		Held: func(statemachine.Target) bool { return f.held },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if f.queue, err = workqueue.New(workqueue.Config{Ledger: f.ledger, Store: f.store, Mirror: mirror}); err != nil {
+	var err error
+	if f.queue, err = workqueue.New(workqueue.Config{Ledger: f.ledger.Ledger, Store: f.store, Mirror: mirror}); err != nil {
 		t.Fatal(err)
 	}
 	f.accept("done")
@@ -90,38 +87,16 @@ func newFixture(t *testing.T, split bool) *fixture {
 
 // accept accepts a job of two steps.
 func (f *fixture) accept(name string) {
-	f.t.Helper()
-	minute := []time.Duration{time.Minute}
-	policy := statemachine.Policy{
-		AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, Dispatch: minute, Ack: minute, Execution: minute, MaxAttempts: 10,
-	}
-	cmd := ledger.Command{
-		Job: statemachine.Job{
-			TenantID: "tenant_a", RequestType: "doc.ingest", IdempotencyHash: name, CorrelationID: "of " + name,
-			CallbackURLs: []string{"https://example.org/" + name},
-		},
-		Payload: json.RawMessage(`{}`),
-	}
-	for i := range 2 {
-		cmd.Steps = append(cmd.Steps, statemachine.Step{
-			ID: fmt.Sprintf("step%d", i), Type: "OCR", Service: "ocr", Policy: policy,
-		})
-	}
-	accepted, err := f.ledger.Accept(f.t.Context(), cmd)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.jobs[name] = accepted.Job.ID
+	first, second := ledgertest.Step("step0", "OCR", "ocr"), ledgertest.Step("step1", "OCR", "ocr")
+	first.Policy.MaxAttempts, second.Policy.MaxAttempts = 10, 10
+	cmd := ledgertest.Command("tenant_a", name, first, second)
+	cmd.Job.CorrelationID, cmd.Job.CallbackURLs = "of "+name, []string{"https://example.org/" + name}
+	f.jobs[name] = f.ledger.Submit(cmd)
 }
 
 // rerun reruns a job.
 func (f *fixture) rerun(name, failed string) {
-	f.t.Helper()
-	accepted, err := f.ledger.Rerun(f.t.Context(), ledger.Rerun{JobID: f.jobs[failed], From: ledger.FromFailed})
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.jobs[name] = accepted.Job.ID
+	f.jobs[name] = f.ledger.RerunOf(f.jobs[failed], ledger.FromFailed)
 }
 
 // claim lets a worker claim the job's item, and start it if start is true.
@@ -166,11 +141,7 @@ func (f *fixture) stall(name string) {
 
 // change applies an event to the job.
 func (f *fixture) change(name string, event statemachine.Event) {
-	f.t.Helper()
-	result, err := f.ledger.Change(f.t.Context(), f.jobs[name], event)
-	if err != nil || result.Outcome != statemachine.Applied {
-		f.t.Fatalf("%T of %s: %s %s, %v", event, name, result.Outcome, result.Reason, err)
-	}
+	f.ledger.Apply(f.jobs[name], event)
 	time.Sleep(time.Millisecond)
 }
 
@@ -226,32 +197,19 @@ func (f *fixture) reject(name, step string, last time.Time, times int) {
 	}
 }
 
-// write commits one op.
-func (f *fixture) write(op tablestore.Op) {
-	f.t.Helper()
-	if _, err := f.store.Commit(f.t.Context(), tablestore.Batch{op}); err != nil {
-		f.t.Fatal(err)
-	}
-}
-
 // drop deletes a row.
 func (f *fixture) drop(key tablestore.Key) {
 	f.t.Helper()
-	if _, err := f.store.Get(f.t.Context(), key); err != nil {
-		f.t.Fatal(err)
-	}
-	f.write(tablestore.Op{Verb: tablestore.Discard, Key: key})
+	_ = f.ledger.Row(key)
+	f.ledger.Discard(key)
 }
 
 // set changes one property of an existing row.
 func (f *fixture) set(key tablestore.Key, name string, value tablestore.Value) {
 	f.t.Helper()
-	row, err := f.store.Get(f.t.Context(), key)
-	if err != nil {
-		f.t.Fatal(err)
-	}
+	row := f.ledger.Row(key)
 	p := slices.DeleteFunc(row.Properties, func(p tablestore.Property) bool { return p.Name == name })
-	f.write(tablestore.Op{Verb: tablestore.Put, Key: key, Properties: append(p, tablestore.Property{Name: name, Value: value})})
+	f.ledger.Put(key, append(p, tablestore.Property{Name: name, Value: value}))
 }
 
 // audit audits the fixture.

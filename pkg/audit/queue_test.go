@@ -90,10 +90,7 @@ var queueDamages = map[string]damage{
 		f.drop(f.key("running", "BEAT:0000:000001:00000004"))
 	}},
 	"a heartbeat is not readable": {rule: audit.Readable, do: func(f *fixture) {
-		f.write(tablestore.Op{
-			Verb: tablestore.Put, Key: f.key("running", "BEAT:0000:000001:00000004"),
-			Properties: tablestore.AppendLarge(nil, "moves", []byte(`[{`)),
-		})
+		f.ledger.Put(f.key("running", "BEAT:0000:000001:00000004"), tablestore.AppendLarge(nil, "moves", []byte(`[{`)))
 	}},
 	"an item moved outside of its history": {rule: audit.Queue, says: "its history", do: func(f *fixture) {
 		f.set(f.open("queued"), "rev", tablestore.Int(2))
@@ -166,11 +163,8 @@ func (f *fixture) open(name string) tablestore.Key { return f.key(name, "OPENITE
 // copy writes a copy of a row under another key.
 func (f *fixture) copy(from, to tablestore.Key) {
 	f.t.Helper()
-	row, err := f.store.Get(f.t.Context(), from)
-	if err != nil {
-		f.t.Fatal(err)
-	}
-	f.write(tablestore.Op{Verb: tablestore.Put, Key: to, Properties: row.Properties})
+	row := f.ledger.Row(from)
+	f.ledger.Put(to, row.Properties)
 }
 
 // hint writes the ready hint of the queued job again, with parts of its key replaced.
@@ -178,7 +172,7 @@ func (f *fixture) hint(replaced ...string) {
 	f.t.Helper()
 	hint := f.find(tables.Queue, "queued", "ready")
 	hint.Key.Row = strings.NewReplacer(replaced...).Replace(hint.Key.Row)
-	f.write(tablestore.Op{Verb: tablestore.Put, Key: hint.Key, Properties: hint.Properties})
+	f.ledger.Put(hint.Key, hint.Properties)
 }
 
 // moves rewrites the moves of work items in every change of a job.
@@ -194,8 +188,6 @@ func (f *fixture) moves(name string, edit func(string) string) {
 	for _, row := range page.Rows {
 		moves := edit(string(tablestore.Large(row.Properties, "moves")))
 		kept := slices.DeleteFunc(row.Properties, func(p tablestore.Property) bool { return strings.HasPrefix(p.Name, "moves") })
-		f.write(tablestore.Op{
-			Verb: tablestore.Put, Key: row.Key, Properties: tablestore.AppendLarge(kept, "moves", []byte(moves)),
-		})
+		f.ledger.Put(row.Key, tablestore.AppendLarge(kept, "moves", []byte(moves)))
 	}
 }

@@ -6,28 +6,25 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // BenchmarkRelay measures one row of the dispatch schedule: a pass finds, holds, publishes
 // and marks it.
 func BenchmarkRelay(b *testing.B) {
-	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
-	l, err := ledger.Open(b.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Shards: 1})
-	if err != nil {
-		b.Fatal(err)
-	}
+	store, counter := storetest.Counting(ledgertest.Atomic())
+	l := ledgertest.Open(b, ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Shards: 1})
 	breakers, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
 		b.Fatal(err)
 	}
 	relay, err := outbox.NewRelay(outbox.Config{
-		Ledger: l, Publisher: &bus{}, Inbox: outbox.NewInbox(1), Breakers: breakers,
+		Ledger: l.Ledger, Publisher: &bus{}, Inbox: outbox.NewInbox(1), Breakers: breakers,
 		Fatal: func(illegal *seqledger.IllegalTransitionError) { b.Errorf("illegal transition: %v", illegal) },
 	})
 	if err != nil {
@@ -37,15 +34,9 @@ func BenchmarkRelay(b *testing.B) {
 	b.ReportAllocs()
 	for n := 0; b.Loop(); n++ {
 		b.StopTimer()
-		if _, err := l.Accept(b.Context(), ledger.Command{
-			Job: statemachine.Job{TenantID: "t", IdempotencyHash: strconv.Itoa(n)},
-			Steps: []statemachine.Step{{
-				ID: "step", Type: "OCR", Service: "ocr", Policy: statemachine.Policy{AckTimeout: time.Minute, Lease: time.Minute},
-			}},
-			Payload: []byte(`{}`),
-		}); err != nil {
-			b.Fatal(err)
-		}
+		l.Submit(ledgertest.Command("t", strconv.Itoa(n), statemachine.Step{
+			ID: "step", Type: "OCR", Service: "ocr", Policy: statemachine.Policy{AckTimeout: time.Minute, Lease: time.Minute},
+		}))
 		counter.Reset()
 		b.StartTimer()
 		if rows, err := relay.RunOnce(b.Context()); err != nil || rows != 1 {

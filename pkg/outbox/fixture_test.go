@@ -16,13 +16,12 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -82,7 +81,7 @@ func (b *bus) ids() []string {
 // bundle is a relay over a real ledger.
 type bundle struct {
 	*outbox.Relay
-	ledger   *ledger.Ledger
+	ledger   *ledgertest.Ledger
 	inbox    *outbox.Inbox
 	bus      *bus
 	outcomes map[outbox.Outcome]int
@@ -96,7 +95,7 @@ type bundle struct {
 
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	return setupOn(t, memstore.New(memstore.Options{Split: true}), statemachine.BusServiceBus)
+	return setupOn(t, ledgertest.Split(), statemachine.BusServiceBus)
 }
 
 // setupOn returns a process on the store that publishes to that bus.
@@ -108,22 +107,16 @@ func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle 
 	covers := func(target statemachine.Target) bool {
 		return target == statemachine.Target{TenantID: "t", ProtocolID: "p", Lane: 1, Service: "s"}
 	}
-	var err error
-	b.ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: store, Bus: to, Handoff: b.inbox, Shards: 2, Hold: 15 * time.Second, Projector: projectionstest.Projector(t, store),
-		Held: func(target statemachine.Target) bool {
-			return b.known.Load() && covers(target)
-		},
+	b.ledger = ledgertest.Open(t, ledger.Config{
+		Store: store, Bus: to, Handoff: b.inbox, Shards: 2,
+		Held: func(target statemachine.Target) bool { return b.known.Load() && covers(target) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	breakers, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	b.Relay, err = outbox.NewRelay(outbox.Config{
-		Ledger: b.ledger, Publisher: b.bus, Inbox: b.inbox, Breakers: breakers, Workers: 1,
+		Ledger: b.ledger.Ledger, Publisher: b.bus, Inbox: b.inbox, Breakers: breakers, Workers: 1,
 		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },
 		Observe: b.observe, Sent: b.answered, PassLimit: 4, Replica: "replica-7", Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
 		Admit: func(target statemachine.Target) bool {
@@ -175,58 +168,20 @@ func (b *bundle) pass(ctx context.Context) error {
 	return err
 }
 
-func (b *bundle) accept(t *testing.T) string {
-	t.Helper()
-	return b.acceptOf(t, "t")
-}
+func (b *bundle) accept() string { return b.acceptOf("t") }
 
 // acceptOf is accept for another tenant.
-func (b *bundle) acceptOf(t *testing.T, tenantID string) string {
-	t.Helper()
-	return b.acceptIn(t, tenantID, 1)
-}
+func (b *bundle) acceptOf(tenantID string) string { return b.acceptIn(tenantID, 1) }
 
 // acceptIn is acceptOf for another lane.
-func (b *bundle) acceptIn(t *testing.T, tenantID string, lane int) string {
-	t.Helper()
+func (b *bundle) acceptIn(tenantID string, lane int) string {
 	b.serial++
-	accepted, err := b.ledger.Accept(t.Context(), ledger.Command{
-		Job: statemachine.Job{TenantID: tenantID, ProtocolID: "p", IdempotencyHash: fmt.Sprint(b.serial)},
-		Steps: []statemachine.Step{{
-			ID: "one", Service: "s", Routing: statemachine.Routing{Topic: "topic-1", Lane: lane},
-			Policy: statemachine.Policy{
-				AckTimeout: time.Hour, Lease: time.Hour, Dispatch: []time.Duration{time.Minute}, Ack: []time.Duration{time.Minute},
-			},
-		}},
-		Payload: []byte(`{}`),
+	cmd := ledgertest.Command(tenantID, fmt.Sprint(b.serial), statemachine.Step{
+		ID: "one", Service: "s", Routing: statemachine.Routing{Topic: "topic-1", Lane: lane},
+		Policy: statemachine.Policy{
+			AckTimeout: time.Hour, Lease: time.Hour, Dispatch: []time.Duration{time.Minute}, Ack: []time.Duration{time.Minute},
+		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return accepted.Job.ID
-}
-
-func (b *bundle) job(t *testing.T, id string) *statemachine.Aggregate {
-	t.Helper()
-	agg, err := b.ledger.Job(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return agg
-}
-
-// sweep acts as the sweeper: it fires the timers that are due.
-func (b *bundle) sweep(t *testing.T) {
-	t.Helper()
-	for shard := range b.ledger.Shards() {
-		entries, _, err := b.ledger.Due(t.Context(), ledger.Timer, shard, time.Now(), 100, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, entry := range entries {
-			if _, _, err := b.ledger.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	cmd.Job.ProtocolID = "p"
+	return b.ledger.Submit(cmd)
 }

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -16,7 +17,7 @@ func hung(t *testing.T, b *bundle, tenants ...string) (ids []string, release fun
 	hang := make(chan struct{})
 	b.bus.hang = hang
 	for _, tenant := range tenants {
-		ids = append(ids, b.acceptOf(t, tenant))
+		ids = append(ids, b.acceptOf(tenant))
 	}
 	stop := b.start(t)
 	t.Cleanup(stop)
@@ -32,7 +33,7 @@ func hung(t *testing.T, b *bundle, tenants ...string) (ids []string, release fun
 
 func (b *bundle) wantRow(t *testing.T, id string, want statemachine.OutboxState) {
 	t.Helper()
-	agg := b.job(t, id)
+	agg := b.ledger.Read(id)
 	got := statemachine.OutboxState("none")
 	if agg.Outbox != nil {
 		got = agg.Outbox.State
@@ -89,7 +90,7 @@ func TestRelay_APauseCancelsAPublishInProgress(t *testing.T) {
 				b.wantRow(t, ids[0], test.want)
 				b.wantRow(t, ids[1], statemachine.OutboxSent)
 				time.Sleep(16 * time.Second)
-				b.sweep(t)
+				b.ledger.Expire(ledger.Timer)
 				time.Sleep(2 * time.Second)
 				b.wantRow(t, ids[0], statemachine.OutboxSent) // The schedule had it.
 				if n := len(b.bus.ids()); n != 2+test.cancelled {
@@ -112,7 +113,7 @@ func TestRelay_APauseEndsAPublishThatNothingWaitsFor(t *testing.T) {
 		b.bus.hang = nil
 		b.bus.mu.Unlock()
 		time.Sleep(6 * time.Second) // Less than the deadline.
-		id := b.acceptOf(t, "other")
+		id := b.acceptOf("other")
 		synctest.Wait()
 		b.wantRow(t, id, statemachine.OutboxSent)
 	})
@@ -140,9 +141,7 @@ func TestRelay_DoesNotRetryASettledRow(t *testing.T) {
 				b.bus.answers = []error{outbox.ErrUncertain}
 				ids, release := hung(t, b, "t")
 				if test.event != nil {
-					if _, err := b.ledger.Change(t.Context(), ids[0], test.event(b.job(t, ids[0]).Outbox)); err != nil {
-						t.Fatal(err)
-					}
+					b.ledger.Send(ids[0], test.event(b.ledger.Read(ids[0]).Outbox))
 				}
 				release()
 				time.Sleep(9 * time.Second)

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -17,12 +18,12 @@ func TestRelay_LeavesPausedRows(t *testing.T) {
 		b := setup(t)
 		b.held.Store(true)
 		defer b.start(t)()
-		id := b.accept(t)
+		id := b.accept()
 		for range 10 {
 			time.Sleep(time.Minute)
-			b.sweep(t)
+			b.ledger.Expire(ledger.Timer)
 		}
-		agg := b.job(t, id)
+		agg := b.ledger.Read(id)
 		if len(b.bus.ids()) != 0 || agg.Outbox.State != statemachine.OutboxPending || agg.Steps[0].AttemptNo != 1 {
 			t.Fatalf("published %v, the row is %+v", b.bus.ids(), agg.Outbox)
 		}
@@ -31,7 +32,7 @@ func TestRelay_LeavesPausedRows(t *testing.T) {
 		}
 		b.held.Store(false)
 		time.Sleep(3 * time.Second)
-		if agg := b.job(t, id); len(b.bus.ids()) != 1 || agg.Outbox.State != statemachine.OutboxSent {
+		if agg := b.ledger.Read(id); len(b.bus.ids()) != 1 || agg.Outbox.State != statemachine.OutboxSent {
 			t.Errorf("published %v, the row is %s", b.bus.ids(), agg.Outbox.State)
 		}
 	})
@@ -47,7 +48,7 @@ func TestRelay_FindsRowsAcceptedDuringAPause(t *testing.T) {
 		b.known.Store(true)
 		defer b.start(t)()
 		for range 3 {
-			b.accept(t)
+			b.accept()
 		}
 		time.Sleep(2500 * time.Millisecond)
 		if b.inbox.Waiting() != 0 || len(b.bus.ids()) != 0 {
@@ -68,10 +69,10 @@ func TestRelay_ABacklogThatIsHeldBackHidesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		for range 40 { // Ten times the pass limit.
-			b.accept(t)
+			b.accept()
 		}
 		time.Sleep(16 * time.Second)
-		b.sweep(t)
+		b.ledger.Expire(ledger.Timer)
 		b.held.Store(true)
 		for range 20 {
 			if n, err := b.RunOnce(t.Context()); n != 0 || err != nil {

@@ -7,10 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -19,13 +19,13 @@ import (
 func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+		store, counter := storetest.Counting(ledgertest.Atomic())
 		b := setupOn(t, store, statemachine.BusServiceBus)
 		const sent, pending = 50, 3
 		known := map[string]search.Traits{}
 		for n := range sent + pending + 1 {
-			id := b.accept(t)
-			row := b.job(t, id).Outbox
+			id := b.accept()
+			row := b.ledger.Read(id).Outbox
 			events := []statemachine.Event{
 				statemachine.Published{OutboxID: row.ID, AttemptNo: 1},
 				statemachine.Ack{StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: row.LeaseID}},
@@ -37,11 +37,9 @@ func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
 				events = nil
 			}
 			for _, event := range events {
-				if _, err := b.ledger.Change(t.Context(), id, event); err != nil {
-					t.Fatal(err)
-				}
+				b.ledger.Send(id, event)
 			}
-			known[id] = search.TraitsOf(b.job(t, id))
+			known[id] = search.TraitsOf(b.ledger.Read(id))
 		}
 		index := func(all bool) search.LiveIndex {
 			return func(wanted func(*search.Traits) bool) (iter.Seq[[]string], bool) {
@@ -62,7 +60,7 @@ func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
 			"an index that does not know":  {index(false), sent + pending + 1},
 			"an index that knows all jobs": {index(true), pending + 1},
 		} {
-			operator := outbox.NewOperator(b.ledger, test.index)
+			operator := outbox.NewOperator(b.ledger.Ledger, test.index)
 			counter.Reset()
 			report, err := operator.Retry(t.Context(), outbox.Filter{OlderThan: time.Hour}) // None is that old.
 			counts := counter.Counts()

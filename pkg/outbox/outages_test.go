@@ -11,10 +11,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/background"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -29,7 +29,7 @@ func replicas(store tablestore.Store) (one, two *outbox.Outages) {
 func TestOutages_AreKnownToAll(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		one, two := replicas(memstore.New(memstore.Options{}))
+		one, two := replicas(ledgertest.Atomic())
 		begin := time.Now()
 		ends := func() map[outbox.Part]time.Duration {
 			t.Helper()
@@ -71,7 +71,7 @@ func TestOutages_AreKnownToAll(t *testing.T) {
 func TestOutages_AreWrittenAtIntervals(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
+		store, faults := storetest.Faulty(ledgertest.Atomic())
 		one, _ := replicas(store)
 		faults.Plan(storetest.Fault{Onwards: true})
 		if err := one.Note(t.Context(), outbox.PartOutage{Part: outbox.PartBus}); !errors.Is(err, storetest.ErrInjected) {
@@ -94,7 +94,7 @@ func TestOutages_AreWrittenAtIntervals(t *testing.T) {
 func TestOutages_NotePartsThatAreDown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
+		store, faults := storetest.Faulty(ledgertest.Atomic())
 		one, two := replicas(store)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -168,7 +168,7 @@ func TestOpenCircuits_AreOutages(t *testing.T) {
 func TestOutages_ShowOpenCircuits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, faults := storetest.Faulty(memstore.New(memstore.Options{}))
+		store, faults := storetest.Faulty(ledgertest.Atomic())
 		one, two := replicas(store)
 		begin := time.Now().UTC()
 		note := func(part outbox.Part, until time.Duration) {

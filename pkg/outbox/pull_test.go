@@ -5,9 +5,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -16,25 +16,25 @@ import (
 func TestRelay_OfThePullQueueMarksRowsThatAPauseHeldBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+		store, counter := storetest.Counting(ledgertest.Atomic())
 		b := setupOn(t, store, statemachine.BusQueue)
-		prompt := b.accept(t)
-		if agg := b.job(t, prompt); agg.Outbox.State != statemachine.OutboxSent || b.inbox.Waiting() != 0 {
+		prompt := b.accept()
+		if agg := b.ledger.Read(prompt); agg.Outbox.State != statemachine.OutboxSent || b.inbox.Waiting() != 0 {
 			t.Errorf("row is %s, and %d wait for the relay", agg.Outbox.State, b.inbox.Waiting())
 		}
 		b.held.Store(true)
 		b.known.Store(true)
-		paused := b.accept(t)
+		paused := b.accept()
 		if n, err := b.RunOnce(t.Context()); n != 0 || err != nil || b.saw(outbox.Held) != 1 {
 			t.Errorf("took up %d rows (%v), held back %d", n, err, b.saw(outbox.Held))
 		}
 		b.held.Store(false)
-		before := b.job(t, paused)
+		before := b.ledger.Read(paused)
 		counter.Reset()
 		if n, err := b.RunOnce(t.Context()); n != 1 || err != nil {
 			t.Fatalf("took up %d rows, %v", n, err)
 		}
-		agg := b.job(t, paused)
+		agg := b.ledger.Read(paused)
 		if agg.Outbox.State != statemachine.OutboxSent || agg.Job.Rev != before.Job.Rev+1 || agg.Steps[0].AttemptNo != 1 {
 			t.Errorf("row is %s at rev %d of attempt %d", agg.Outbox.State, agg.Job.Rev, agg.Steps[0].AttemptNo)
 		}
@@ -54,19 +54,19 @@ func TestRelay_OfThePullQueueMarksRowsThatAPauseHeldBack(t *testing.T) {
 func TestRelay_OfThePullQueueMarksOnceAtTwoProcesses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New(memstore.Options{Split: true})
+		store := ledgertest.Split()
 		first, second := setupOn(t, store, statemachine.BusQueue), setupOn(t, store, statemachine.BusQueue)
 		first.known.Store(true)
 		var ids []string
 		for range 20 {
-			ids = append(ids, first.accept(t))
+			ids = append(ids, first.accept())
 		}
 		for _, stop := range []func(){first.start(t), second.start(t)} {
 			defer stop()
 		}
 		time.Sleep(10 * time.Second)
 		for _, id := range ids {
-			if agg := first.job(t, id); agg.Outbox.State != statemachine.OutboxSent || agg.Job.Rev != 2 || agg.Steps[0].AttemptNo != 1 {
+			if agg := first.ledger.Read(id); agg.Outbox.State != statemachine.OutboxSent || agg.Job.Rev != 2 || agg.Steps[0].AttemptNo != 1 {
 				t.Errorf("row is %s at rev %d of attempt %d", agg.Outbox.State, agg.Job.Rev, agg.Steps[0].AttemptNo)
 			}
 		}
@@ -91,18 +91,18 @@ func TestRelay_GivesARowOfAnotherBusANewPair(t *testing.T) {
 				if to == from {
 					from = statemachine.BusServiceBus
 				}
-				store := memstore.New(memstore.Options{Split: true})
+				store := ledgertest.Split()
 				before := setupOn(t, store, from)
 				before.known.Store(true)
-				id := before.accept(t)
-				pair := before.job(t, id).Steps[0].LeaseID
+				id := before.accept()
+				pair := before.ledger.Read(id).Steps[0].LeaseID
 				b := setupOn(t, store, to)
 				for range 3 { // Once, and only after its new pair is committed.
 					if _, err := b.RunOnce(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 				}
-				agg := b.job(t, id)
+				agg := b.ledger.Read(id)
 				if agg.Outbox.Bus != to || agg.Outbox.State != statemachine.OutboxSent || agg.Steps[0].AttemptNo != 2 ||
 					agg.Steps[0].LeaseID == pair || agg.Steps[0].Spent != (statemachine.Spent{}) {
 					t.Errorf("row %+v of step %+v", agg.Outbox, agg.Steps[0])

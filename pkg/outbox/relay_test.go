@@ -14,10 +14,10 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // The row is marked once the bus has its message, and not before.
@@ -26,7 +26,7 @@ func TestRelay_PublishesAndMarksCommittedRows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		ids, release := hung(t, b, "t")
-		if agg := b.job(t, ids[0]); agg.Steps[0].State != statemachine.StepDispatching || agg.Outbox.State != statemachine.OutboxPending {
+		if agg := b.ledger.Read(ids[0]); agg.Steps[0].State != statemachine.StepDispatching || agg.Outbox.State != statemachine.OutboxPending {
 			t.Errorf("during the publish step is %s, row %s", agg.Steps[0].State, agg.Outbox.State)
 		}
 		time.Sleep(2 * time.Second)
@@ -35,7 +35,7 @@ func TestRelay_PublishesAndMarksCommittedRows(t *testing.T) {
 		if diff := cmp.Diff([]string{"marked 2s"}, b.sent); diff != "" {
 			t.Errorf("(-want +answers):\n%s", diff)
 		}
-		agg := b.job(t, ids[0])
+		agg := b.ledger.Read(ids[0])
 		if agg.Steps[0].State != statemachine.StepAwaitingAck || agg.Outbox.State != statemachine.OutboxSent {
 			t.Errorf("step is %s, row %s", agg.Steps[0].State, agg.Outbox.State)
 		}
@@ -49,14 +49,11 @@ func TestRelay_ACrashBetweenPublishAndMarkPublishesTheSameAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		id := b.accept(t)
-		message, err := b.ledger.Message(t.Context(), b.job(t, id))
-		if err != nil {
-			t.Fatal(err)
-		}
-		_ = b.bus.Publish(t.Context(), []ledger.Message{*message}) // Then the process crashes.
+		id := b.accept()
+		message := b.ledger.MessageOf(id)
+		_ = b.bus.Publish(t.Context(), []ledger.Message{message}) // Then the process crashes.
 		time.Sleep(16 * time.Second)
-		b.sweep(t)
+		b.ledger.Expire(ledger.Timer)
 		if n, err := b.RunOnce(t.Context()); n != 1 || err != nil {
 			t.Fatalf("took up %d rows, %v", n, err)
 		}
@@ -67,7 +64,7 @@ func TestRelay_ACrashBetweenPublishAndMarkPublishesTheSameAgain(t *testing.T) {
 		if !cmp.Equal(b.bus.messages[0].Directive, b.bus.messages[1].Directive) {
 			t.Error("the second publish has other bytes")
 		}
-		if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+		if state := b.ledger.Read(id).Outbox.State; state != statemachine.OutboxSent {
 			t.Errorf("row is %s", state)
 		}
 	})
@@ -79,9 +76,9 @@ func TestRelay_ARejectedMessageIsRetriedWithANewPair(t *testing.T) {
 		b := setup(t)
 		b.bus.forever = &outbox.RejectedError{Reason: "malformed"}
 		defer b.start(t)()
-		id := b.accept(t)
+		id := b.accept()
 		synctest.Wait()
-		if agg := b.job(t, id); agg.Steps[0].Spent.Dispatch != 1 || !agg.Outbox.Rejected {
+		if agg := b.ledger.Read(id); agg.Steps[0].Spent.Dispatch != 1 || !agg.Outbox.Rejected {
 			t.Errorf("spent %+v, row %+v", agg.Steps[0].Spent, agg.Outbox)
 		}
 		time.Sleep(2 * time.Minute)
@@ -89,7 +86,7 @@ func TestRelay_ARejectedMessageIsRetriedWithANewPair(t *testing.T) {
 		if diff := cmp.Diff(want, b.bus.ids()); diff != "" {
 			t.Error(diff)
 		}
-		agg := b.job(t, id)
+		agg := b.ledger.Read(id)
 		if agg.Job.State != statemachine.JobFailedFinal || agg.Job.ErrorCode != statemachine.ErrorDispatchExhausted {
 			t.Errorf("job is %s, %s", agg.Job.State, agg.Job.ErrorCode)
 		}
@@ -102,13 +99,13 @@ func TestRelay_AnUnknownOutcomeIsTriedAgainUnderTheSameID(t *testing.T) {
 		b := setup(t)
 		b.bus.answers = []error{outbox.ErrUncertain, errors.New("link lost"), nil}
 		defer b.start(t)()
-		id := b.accept(t)
+		id := b.accept()
 		time.Sleep(5 * time.Second)
 		same := id + ".0.1/1"
 		if diff := cmp.Diff([]string{same, same, same}, b.bus.ids()); diff != "" {
 			t.Error(diff)
 		}
-		if agg := b.job(t, id); agg.Outbox.State != statemachine.OutboxSent || agg.Steps[0].Spent != (statemachine.Spent{}) {
+		if agg := b.ledger.Read(id); agg.Outbox.State != statemachine.OutboxSent || agg.Steps[0].Spent != (statemachine.Spent{}) {
 			t.Errorf("row is %s, spent %+v", agg.Outbox.State, agg.Steps[0].Spent)
 		}
 	})
@@ -123,7 +120,7 @@ func TestRelay_APauseCancelsAnotherTry(t *testing.T) {
 		hang := make(chan struct{})
 		b.bus.hang, b.bus.answers = hang, []error{outbox.ErrUncertain}
 		defer b.start(t)()
-		id := b.accept(t)
+		id := b.accept()
 		synctest.Wait()
 		b.held.Store(true)
 		close(hang)
@@ -134,14 +131,14 @@ func TestRelay_APauseCancelsAnotherTry(t *testing.T) {
 		if c := b.Window().Counters(); c.Committed != 1 || c.Dispatched != 0 || c.InFlight != 0 {
 			t.Errorf("the window counts %+v", c)
 		}
-		if row := b.job(t, id).Outbox; row.State != statemachine.OutboxPending {
+		if row := b.ledger.Read(id).Outbox; row.State != statemachine.OutboxPending {
 			t.Errorf("the row is %s", row.State)
 		}
 		b.held.Store(false)
 		time.Sleep(7 * time.Second)
-		b.sweep(t)
+		b.ledger.Expire(ledger.Timer)
 		time.Sleep(2 * time.Second)
-		if row := b.job(t, id).Outbox; row.State != statemachine.OutboxSent {
+		if row := b.ledger.Read(id).Outbox; row.State != statemachine.OutboxSent {
 			t.Errorf("after the pause the row is %s", row.State)
 		}
 	})
@@ -155,13 +152,13 @@ func TestRelay_AnOutageSpendsNoAttempt(t *testing.T) {
 		b.bus.forever = &outbox.OutageError{Entity: "topic-1", Err: errors.New("disabled")}
 		b.bus.mu.Unlock()
 		defer b.start(t)()
-		first, second := b.accept(t), b.accept(t)
+		first, second := b.accept(), b.accept()
 		for range 30 {
 			time.Sleep(10 * time.Second)
-			b.sweep(t)
+			b.ledger.Expire(ledger.Timer)
 		}
 		for _, id := range []string{first, second} {
-			agg := b.job(t, id)
+			agg := b.ledger.Read(id)
 			if agg.Steps[0].AttemptNo != 1 || agg.Steps[0].Spent != (statemachine.Spent{}) || agg.Outbox.State != statemachine.OutboxPending {
 				t.Errorf("attempt %d, spent %+v, row %s", agg.Steps[0].AttemptNo, agg.Steps[0].Spent, agg.Outbox.State)
 			}
@@ -174,10 +171,10 @@ func TestRelay_AnOutageSpendsNoAttempt(t *testing.T) {
 		b.bus.mu.Unlock()
 		for range 30 {
 			time.Sleep(10 * time.Second)
-			b.sweep(t)
+			b.ledger.Expire(ledger.Timer)
 		}
 		for _, id := range []string{first, second} {
-			if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+			if state := b.ledger.Read(id).Outbox.State; state != statemachine.OutboxSent {
 				t.Errorf("after the outage the row is %s", state)
 			}
 		}
@@ -191,25 +188,25 @@ func TestRelay_APublisherThatHangsIsAbandoned(t *testing.T) {
 		hang := make(chan struct{})
 		b.bus.hang = hang
 		stop := b.start(t)
-		id := b.accept(t)
+		id := b.accept()
 		time.Sleep(14 * time.Second)
 		b.bus.mu.Lock()
 		b.bus.hang = nil
 		b.bus.mu.Unlock()
-		other := b.accept(t)
+		other := b.accept()
 		synctest.Wait()
-		if state := b.job(t, other).Outbox.State; state != statemachine.OutboxSent {
+		if state := b.ledger.Read(other).Outbox.State; state != statemachine.OutboxSent {
 			t.Errorf("another row is %s", state)
 		}
 		close(hang)
 		synctest.Wait()
-		if state := b.job(t, id).Outbox.State; state != statemachine.OutboxPending {
+		if state := b.ledger.Read(id).Outbox.State; state != statemachine.OutboxPending {
 			t.Errorf("the late outcome reached the ledger: row is %s", state)
 		}
 		time.Sleep(5 * time.Second)
-		b.sweep(t)
+		b.ledger.Expire(ledger.Timer)
 		time.Sleep(2 * time.Second)
-		if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+		if state := b.ledger.Read(id).Outbox.State; state != statemachine.OutboxSent {
 			t.Errorf("the safety net left the row %s", state)
 		}
 		stop()
@@ -225,18 +222,18 @@ func TestRelay_AMessageThatDoesNotFitTheInboxIsFoundLater(t *testing.T) {
 		b := setup(t)
 		var ids []string
 		for range 12 {
-			ids = append(ids, b.accept(t))
+			ids = append(ids, b.accept())
 		}
 		if b.inbox.Waiting() != 8 || b.inbox.Dropped() != 4 {
 			t.Errorf("%d inside, %d dropped", b.inbox.Waiting(), b.inbox.Dropped())
 		}
 		stop := b.start(t)
 		time.Sleep(16 * time.Second)
-		b.sweep(t)
+		b.ledger.Expire(ledger.Timer)
 		time.Sleep(2 * time.Second)
 		stop()
 		for _, id := range ids {
-			if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+			if state := b.ledger.Read(id).Outbox.State; state != statemachine.OutboxSent {
 				t.Errorf("row is %s", state)
 			}
 		}
@@ -250,11 +247,11 @@ func TestRelay_PublishesItsInboxWhenItStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		ids := []string{b.accept(t), b.accept(t), b.accept(t)}
+		ids := []string{b.accept(), b.accept(), b.accept()}
 		stop := b.start(t)
 		stop()
 		for _, id := range ids {
-			if state := b.job(t, id).Outbox.State; state != statemachine.OutboxSent {
+			if state := b.ledger.Read(id).Outbox.State; state != statemachine.OutboxSent {
 				t.Errorf("row is %s", state)
 			}
 		}
@@ -272,18 +269,16 @@ func TestOperator_Retry(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		waiting, sent := b.accept(t), b.accept(t)
-		if _, err := b.ledger.Change(t.Context(), sent, statemachine.Published{OutboxID: sent + ".0.1", AttemptNo: 1}); err != nil {
-			t.Fatal(err)
-		}
-		operator := outbox.NewOperator(b.ledger, nil)
+		waiting, sent := b.accept(), b.accept()
+		b.ledger.Send(sent, statemachine.Published{OutboxID: sent + ".0.1", AttemptNo: 1})
+		operator := outbox.NewOperator(b.ledger.Ledger, nil)
 		report, err := operator.Retry(t.Context(), outbox.Filter{
 			OutboxIDs: []string{waiting + ".0.1", sent + ".0.1", waiting + ".0.7", "nonsense", "gone.0.1", waiting + ".9.1"},
 		})
 		if err != nil || report.Matched != 6 || report.Retried != 1 || len(report.Skipped) != 5 {
 			t.Errorf("%+v, %v", report, err)
 		}
-		if spent := b.job(t, waiting).Steps[0].Spent; spent != (statemachine.Spent{}) {
+		if spent := b.ledger.Read(waiting).Steps[0].Spent; spent != (statemachine.Spent{}) {
 			t.Errorf("spent %+v", spent)
 		}
 		if _, err := operator.Retry(t.Context(), outbox.Filter{JobID: "gone"}); err == nil {
@@ -298,25 +293,21 @@ func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		jobs := map[string]string{}
-		jobs["waiting"] = b.acceptIn(t, "t", 1)
-		row := b.job(t, jobs["waiting"]).Outbox
+		jobs["waiting"] = b.acceptIn("t", 1)
+		row := b.ledger.Read(jobs["waiting"]).Outbox
 		for _, event := range []statemachine.Event{
 			statemachine.Published{OutboxID: row.ID, AttemptNo: 1},
 			statemachine.Ack{StepID: "one", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: row.LeaseID}},
 			statemachine.Stall{StepID: "one", AttemptNo: 1}, // FAILED_RETRY, and not due until a retry.
 		} {
-			if _, err := b.ledger.Change(t.Context(), jobs["waiting"], event); err != nil {
-				t.Fatal(err)
-			}
+			b.ledger.Send(jobs["waiting"], event)
 		}
-		jobs["old"] = b.acceptIn(t, "t", 1)
+		jobs["old"] = b.acceptIn("t", 1)
 		time.Sleep(2 * time.Hour)
-		jobs["of u"] = b.acceptIn(t, "u", 1)
-		jobs["of lane 2"] = b.acceptIn(t, "t", 2)
-		sent := b.acceptIn(t, "t", 1)
-		if _, err := b.ledger.Change(t.Context(), sent, statemachine.Published{OutboxID: sent + ".0.1", AttemptNo: 1}); err != nil {
-			t.Fatal(err)
-		}
+		jobs["of u"] = b.acceptIn("u", 1)
+		jobs["of lane 2"] = b.acceptIn("t", 2)
+		sent := b.acceptIn("t", 1)
+		b.ledger.Send(sent, statemachine.Published{OutboxID: sent + ".0.1", AttemptNo: 1})
 		two := 2
 		for _, test := range []struct {
 			name   string
@@ -334,10 +325,10 @@ func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 			{"all", outbox.Filter{}, []string{"of lane 2", "of u", "old", "waiting"}},
 		} {
 			time.Sleep(time.Minute)
-			report, err := outbox.NewOperator(b.ledger, nil).Retry(t.Context(), test.filter)
+			report, err := outbox.NewOperator(b.ledger.Ledger, nil).Retry(t.Context(), test.filter)
 			var got []string
 			for _, name := range slices.Sorted(maps.Keys(jobs)) {
-				if b.job(t, jobs[name]).Outbox.DueAt.Equal(time.Now()) || b.job(t, jobs[name]).Outbox.CreatedAt.Equal(time.Now()) {
+				if b.ledger.Read(jobs[name]).Outbox.DueAt.Equal(time.Now()) || b.ledger.Read(jobs[name]).Outbox.CreatedAt.Equal(time.Now()) {
 					got = append(got, name)
 				}
 			}
@@ -346,7 +337,7 @@ func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 				t.Errorf("%s: %q are due, want %q; %+v, %v", test.name, got, test.want, report, err)
 			}
 		}
-		report, err := outbox.NewOperator(b.ledger, nil).Retry(t.Context(), outbox.Filter{Limit: 2})
+		report, err := outbox.NewOperator(b.ledger.Ledger, nil).Retry(t.Context(), outbox.Filter{Limit: 2})
 		if err != nil || report.Matched != 2 {
 			t.Errorf("at most two: %+v, %v", report, err)
 		}
@@ -390,9 +381,9 @@ func (s *slowStore) Commit(ctx context.Context, batch tablestore.Batch) ([]table
 func TestRelay_ASlowStoreMarksARowAfterThePublishDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowStore{Store: memstore.New(memstore.Options{Split: true})}
+		store := &slowStore{Store: ledgertest.Split()}
 		b := setupOn(t, store, statemachine.BusServiceBus)
-		id := b.acceptOf(t, "t")
+		id := b.acceptOf("t")
 		store.takes.Store(int64(8 * time.Second)) // Twice that is more than the deadline of 10 s.
 		stop := b.start(t)
 		time.Sleep(time.Minute)

@@ -8,11 +8,11 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -22,7 +22,7 @@ type process struct {
 	t      testing.TB
 	name   string
 	store  tablestore.Store
-	ledger *ledger.Ledger
+	ledger *ledgertest.Ledger
 	queue  *workqueue.Queue
 	serial int
 	held   bool // new directives wait, as under a pause
@@ -37,8 +37,7 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, store: store}
 	mirror := workqueue.NewMirror(0)
-	var err error
-	p.ledger, err = ledger.Open(t.Context(), ledger.Config{
+	p.ledger = ledgertest.Open(t, ledger.Config{
 		Store: store, Shards: 2, Ready: mirror.Ready, Taker: mirror.Taker, Held: func(statemachine.Target) bool { return p.held },
 		Unsure: func() { p.Unsure() },
 		Observe: func(_ context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
@@ -50,8 +49,8 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 			*p.late = append(*p.late, func() { p.Observe(&was, &is, history) })
 		},
 	})
-	must(t, err)
-	p.queue, err = workqueue.New(workqueue.Config{Ledger: p.ledger, Store: store, Mirror: mirror})
+	var err error
+	p.queue, err = workqueue.New(workqueue.Config{Ledger: p.ledger.Ledger, Store: store, Mirror: mirror})
 	must(t, err)
 	p.Counts, err = search.NewCounts(search.CountsConfig{
 		Store: store, Table: p.ledger.Tables().Queue, Replica: name, Exclusive: p.ledger.Exclusive(), Queue: p.queue,
@@ -74,7 +73,7 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 // alone starts a process on an empty exclusive store. Its counts are exact.
 func alone(t testing.TB) *process {
 	t.Helper()
-	p := start(t, memstore.New(memstore.Options{}), "")
+	p := start(t, ledgertest.Atomic(), "")
 	p.walk(nil)
 	p.walk(nil) // After this walk there is no recount to feed.
 	return p
@@ -89,26 +88,15 @@ func must(t testing.TB, err error) {
 
 // submit accepts a job with a step of each of the services.
 func (p *process) submit(services ...string) string {
-	p.t.Helper()
 	p.serial++
-	delays := []time.Duration{time.Second, time.Second}
-	cmd := ledger.Command{
-		Payload: []byte(`{}`),
-		Job: statemachine.Job{
-			TenantID: "tenant", ProtocolID: protocols[p.serial%len(protocols)], IdempotencyHash: fmt.Sprint(p.name, p.serial),
-		},
-	}
+	steps := make([]statemachine.Step, len(services))
 	for i, service := range services {
-		cmd.Steps = append(cmd.Steps, statemachine.Step{
-			ID: fmt.Sprint("step-", i), Index: i, Type: "T", Service: service,
-			Policy: statemachine.Policy{
-				AckTimeout: 30 * time.Second, Lease: time.Hour, Dispatch: delays, Ack: delays, Execution: delays,
-			},
-		})
+		steps[i] = ledgertest.Step(fmt.Sprint("step-", i), "T", service)
+		steps[i].Index, steps[i].Policy.Lease = i, time.Hour
 	}
-	accepted, err := p.ledger.Accept(p.t.Context(), cmd)
-	must(p.t, err)
-	return accepted.Job.ID
+	cmd := ledgertest.Command("tenant", fmt.Sprint(p.name, p.serial), steps...)
+	cmd.Job.ProtocolID = protocols[p.serial%len(protocols)]
+	return p.ledger.Submit(cmd)
 }
 
 // claim claims at most most items of the service.
@@ -143,29 +131,12 @@ func (p *process) fail(item lifecycle.Item, retryable bool) {
 	must(p.t, err)
 }
 
-// change applies an event to a job, which may refuse it.
-func (p *process) change(jobID string, event statemachine.Event) {
-	p.t.Helper()
-	_, err := p.ledger.Change(p.t.Context(), jobID, event)
-	must(p.t, err)
-}
-
 // live returns the live jobs.
 func (p *process) live() []*statemachine.Aggregate {
-	p.t.Helper()
 	var all []*statemachine.Aggregate
-	for shard := range p.ledger.Shards() {
-		ids, next, err := p.ledger.Live(p.t.Context(), "", shard, 1000, "")
-		must(p.t, err)
-		if next != "" {
-			p.t.Fatal("the live set has more than a page")
-		}
-		for _, id := range ids {
-			agg, err := p.ledger.Job(p.t.Context(), id)
-			must(p.t, err)
-			if !agg.Job.State.Terminal() {
-				all = append(all, agg)
-			}
+	for _, id := range p.ledger.LiveJobs() {
+		if agg := p.ledger.Read(id); !agg.Job.State.Terminal() {
+			all = append(all, agg)
 		}
 	}
 	return all

@@ -12,11 +12,11 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // same checks that the report agrees with the rows.
@@ -100,7 +100,7 @@ func TestLive(t *testing.T) {
 			t.Error("after that walk, not all live jobs are known")
 		}
 
-		shared := start(t, memstore.New(memstore.Options{Split: true}), "a")
+		shared := start(t, ledgertest.Split(), "a")
 		shared.submit("ocr")
 		shared.walk(nil)
 		parts, all := shared.Live(func(*search.Traits) bool { return true })
@@ -158,15 +158,15 @@ func (h *history) step() string {
 			p.fail(item, h.rng.IntN(3) > 0)
 		}
 	case 8:
-		p.change(pick(), statemachine.Pause{})
+		p.ledger.Send(pick(), statemachine.Pause{})
 	case 9:
-		p.change(pick(), statemachine.Resume{})
+		p.ledger.Send(pick(), statemachine.Resume{})
 	case 10:
-		p.change(pick(), statemachine.Cancel{})
+		p.ledger.Send(pick(), statemachine.Cancel{})
 	case 11:
 		job := pick()
 		time.Sleep(time.Duration(h.rng.IntN(40)) * time.Second)
-		p.change(job, statemachine.DeadlinePassed{})
+		p.ledger.Send(job, statemachine.DeadlinePassed{})
 	}
 	return fmt.Sprintf("after step of %d jobs", len(h.jobs))
 }
@@ -339,7 +339,7 @@ func TestRestart_SaysSinceWhenNoEventIsMissing(t *testing.T) {
 func TestReplicas_KnowSinceWhenNoEventIsMissing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New(memstore.Options{Split: true})
+		store := ledgertest.Split()
 		a, b, c := start(t, store, "a"), start(t, store, "b"), start(t, store, "c")
 		began := a.Report().Since
 		for _, p := range []*process{a, b, c} {
@@ -411,7 +411,7 @@ func TestUnsure_MakesTheNextWalkCountAgain(t *testing.T) {
 // end.
 func TestSpare(t *testing.T) {
 	t.Parallel()
-	p := start(t, memstore.New(memstore.Options{}), "")
+	p := start(t, ledgertest.Atomic(), "")
 	p.submit("ocr")
 	want := func(want bool, when string) {
 		t.Helper()
@@ -435,7 +435,7 @@ func TestSpare(t *testing.T) {
 
 // The ledger calls Observe with every commit.
 func TestObserve_DoesNotAllocate(t *testing.T) { //nolint:paralleltest // It counts all allocations of the process.
-	p := start(t, memstore.New(memstore.Options{}), "")
+	p := start(t, ledgertest.Atomic(), "")
 	p.walk(nil)
 	p.walk(nil)
 	job := p.submit("ocr")
@@ -460,7 +460,7 @@ func TestObserve_DoesNotAllocate(t *testing.T) { //nolint:paralleltest // It cou
 func TestReplicas_AddUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := memstore.New(memstore.Options{Split: true})
+		store := ledgertest.Split()
 		a, b := start(t, store, "a"), start(t, store, "b")
 		exchange := func() {
 			t.Helper()

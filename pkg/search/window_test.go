@@ -82,16 +82,16 @@ func TestAttempts_CountResultsAndDeadlines(t *testing.T) {
 		"RESULT":             {end: func(p *process, _ string) { p.fail(p.claim("ocr", 1, true)[0], true) }, failed: 1, took: 1},
 		"lease expired":      {end: func(p *process, job string) { p.claim("ocr", 1, true); p.expire(job, 2*time.Hour) }, failed: 1},
 		"ACK timeout":        {end: func(p *process, job string) { p.claim("ocr", 1, false); p.expire(job, time.Minute) }, failed: 1},
-		"withdrawn by pause": {end: func(p *process, job string) { p.change(job, statemachine.Pause{}) }},
+		"withdrawn by pause": {end: func(p *process, job string) { p.ledger.Send(job, statemachine.Pause{}) }},
 		"stalled": {end: func(p *process, job string) {
 			p.claim("ocr", 1, true)
-			p.change(job, statemachine.Stall{StepID: "step-0", AttemptNo: 1})
+			p.ledger.Send(job, statemachine.Stall{StepID: "step-0", AttemptNo: 1})
 		}},
-		"cancelled": {end: func(p *process, job string) { p.change(job, statemachine.Cancel{}) }},
+		"cancelled": {end: func(p *process, job string) { p.ledger.Send(job, statemachine.Cancel{}) }},
 		"late RESULT": {failed: 1, end: func(p *process, job string) {
 			item := p.claim("ocr", 1, true)[0]
 			p.expire(job, 2*time.Hour)
-			p.change(job, statemachine.Result{
+			p.ledger.Send(job, statemachine.Result{
 				StepID: "step-0", Pair: statemachine.Pair{AttemptNo: 1, LeaseID: item.LeaseID}, Status: statemachine.ResultSucceeded,
 			})
 		}},
@@ -114,7 +114,7 @@ func TestAttempts_CountResultsAndDeadlines(t *testing.T) {
 // expire lets a deadline of the job pass.
 func (p *process) expire(job string, after time.Duration) {
 	time.Sleep(after)
-	p.change(job, statemachine.DeadlinePassed{})
+	p.ledger.Send(job, statemachine.DeadlinePassed{})
 }
 
 func TestOldest_IsKnownInALongBacklog(t *testing.T) {

@@ -16,10 +16,8 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/servicebus"
-	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // repliesConfig returns a complete configuration.
@@ -29,28 +27,14 @@ func repliesConfig() servicebus.RepliesConfig {
 	}
 }
 
-// handoff keeps the newest directive.
-type handoff struct{ last ledger.Message }
-
-func (h *handoff) Offer(message ledger.Message) { h.last = message }
-
 // onLedger returns the use case on a ledger with a job whose step was dispatched.
 func onLedger(t *testing.T) (*callbacks.Service, map[string]any) {
 	t.Helper()
-	out, store := &handoff{}, memstore.New(memstore.Options{})
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Handoff: out, Projector: projectionstest.Projector(t, store)})
-	if err != nil {
-		t.Fatal(err)
-	}
-	policy := statemachine.Policy{AckTimeout: time.Minute, Lease: time.Hour, Execution: []time.Duration{time.Minute}}
-	if _, err := l.Accept(t.Context(), ledger.Command{
-		Job:   statemachine.Job{TenantID: "tenant_a", IdempotencyHash: "h"},
-		Steps: []statemachine.Step{{ID: "step", Policy: policy}}, Payload: []byte(`{}`),
-	}); err != nil {
-		t.Fatal(err)
-	}
-	return callbacks.New(callbacks.Config{Ledger: l}), map[string]any{
-		"jobId": out.last.JobID, "stepId": out.last.StepID, "attempt_no": out.last.AttemptNo, "lease_id": out.last.LeaseID,
+	l := ledgertest.Publishing(t, ledger.Config{})
+	l.Submit(ledgertest.Command("tenant_a", "h"))
+	m := l.Inbox.Last()
+	return callbacks.New(callbacks.Config{Ledger: l.Ledger}), map[string]any{
+		"jobId": m.JobID, "stepId": m.StepID, "attempt_no": m.AttemptNo, "lease_id": m.LeaseID,
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -33,7 +34,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type replica struct {
 	t      *testing.T
 	tracer *tracing.Tracer
-	ledger *ledger.Ledger
+	ledger *ledgertest.Ledger
 	queue  *workqueue.Queue
 	sender string // the traceparent that its worker sends, if any
 }
@@ -42,7 +43,7 @@ func start(t *testing.T, store tablestore.Store, collector *tracetest.InMemoryEx
 	t.Helper()
 	tracer := tracing.New(sdktrace.NewSimpleSpanProcessor(collector), resource.Empty(), sampler)
 	mirror := workqueue.NewMirror(0)
-	l, err := ledger.Open(t.Context(), ledger.Config{
+	l := ledgertest.Open(t, ledger.Config{
 		Store: store, Ready: mirror.Ready, Taker: mirror.Taker, Sample: tracer.Sample,
 		Observe: func(ctx context.Context, before, after *statemachine.Aggregate, history []statemachine.Transition) {
 			tracer.Observe(ctx, before, after, history)
@@ -51,10 +52,7 @@ func start(t *testing.T, store tablestore.Store, collector *tracetest.InMemoryEx
 			}
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	queue, err := workqueue.New(workqueue.Config{Ledger: l, Store: store, Mirror: mirror})
+	queue, err := workqueue.New(workqueue.Config{Ledger: l.Ledger, Store: store, Mirror: mirror})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,22 +60,16 @@ func start(t *testing.T, store tablestore.Store, collector *tracetest.InMemoryEx
 }
 
 func (r *replica) submit(traceparent string, steps ...string) string {
-	r.t.Helper()
-	cmd := ledger.Command{
-		Job:     statemachine.Job{TenantID: "tenant_a", RequestType: "doc.ingest", IdempotencyHash: "h", Traceparent: traceparent},
-		Payload: []byte(`{}`),
-	}
+	var all []statemachine.Step
 	for i, step := range steps {
-		cmd.Steps = append(cmd.Steps, statemachine.Step{
+		all = append(all, statemachine.Step{
 			ID: fmt.Sprint("s", i), Type: strings.ToUpper(step), Service: step,
 			Policy: statemachine.Policy{AckTimeout: time.Minute, Lease: time.Minute, Execution: []time.Duration{time.Second}},
 		})
 	}
-	accepted, err := r.ledger.Accept(r.t.Context(), cmd)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return accepted.Job.ID
+	cmd := ledgertest.Command("tenant_a", "h", all...)
+	cmd.Job.Traceparent = traceparent
+	return r.ledger.Submit(cmd)
 }
 
 // work claims the next item, starts it a second later, and reports its end a second

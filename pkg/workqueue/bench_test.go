@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -17,12 +17,12 @@ import (
 // BenchmarkWork measures the operations of a one-step job, on an atomic store in memory:
 // the accept, the claim with start, and the completion.
 func BenchmarkWork(b *testing.B) {
-	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	store, counter := storetest.Counting(ledgertest.Atomic())
 	w := reopen(b, store)
 	var item lifecycle.Item
 	var serial int
 	accept := func() {
-		if _, err := w.ledger.Accept(b.Context(), w.command(b, "t", "ocr", "OCR")); err != nil {
+		if _, err := w.ledger.Accept(b.Context(), w.command("t", "ocr", "OCR")); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -73,7 +73,7 @@ func BenchmarkWork(b *testing.B) {
 
 // BenchmarkPurge measures the purge of a page of 16 one-step jobs.
 func BenchmarkPurge(b *testing.B) {
-	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	store, counter := storetest.Counting(ledgertest.Atomic())
 	w := reopenWith(b, store, ledger.Config{Retention: time.Minute}, 0)
 	pages := make([][]ledger.Entry, b.N)
 	for i := range pages {
@@ -99,7 +99,7 @@ func BenchmarkPurge(b *testing.B) {
 // endedLongAgo makes a job that ended an hour ago, and returns the entry that purges it.
 func endedLongAgo(b *testing.B, w *bundle, store tablestore.Store) ledger.Entry {
 	b.Helper()
-	accepted, err := w.ledger.Accept(b.Context(), w.command(b, "t", "ocr", "OCR"))
+	accepted, err := w.ledger.Accept(b.Context(), w.command("t", "ocr", "OCR"))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -62,7 +62,7 @@ func TestClaim_TakesTheWorkOfNamedTenants(t *testing.T) {
 			} {
 				b := setup(t, false)
 				for _, tenant := range []string{"a", "a", "b", "a", "b", "c"} {
-					b.accept(t, tenant, "ocr", "OCR")
+					b.accept(tenant, "ocr", "OCR")
 				}
 				if got := turnsOf(t, open(b).As(test.caller), test.tenants); got != test.want {
 					t.Errorf("%s claimed in the order %q, want %q", name, got, test.want)
@@ -95,7 +95,7 @@ func TestClaim_OfNamedTenantsFindsWhatOthersEnqueued(t *testing.T) {
 	t.Parallel()
 	b := setup(t, true)
 	for _, tenant := range []string{"a", "b", "c"} {
-		b.accept(t, tenant, "ocr", "OCR")
+		b.accept(tenant, "ocr", "OCR")
 	}
 	views, err := reopen(t, b.store).Claim(t.Context(), workqueue.ClaimRequest{
 		Owner: "w", RequestID: "1", Max: 5, Tenants: []string{"c", "b", "b"},
@@ -109,7 +109,7 @@ func TestClaim_OthersKeepTheirTurnWhileOneTenantIsServed(t *testing.T) {
 	t.Parallel()
 	b := setup(t, false)
 	for _, tenant := range []string{"a", "b", "c", "c"} {
-		b.accept(t, tenant, "ocr", "OCR")
+		b.accept(tenant, "ocr", "OCR")
 	}
 	first, err := b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 1, Tenants: []string{"c"}})
 	if err != nil || len(first) != 1 {
@@ -145,7 +145,7 @@ func TestClaim_AWaitingOneIsWokenByWorkOfItsTenants(t *testing.T) {
 		}
 		started := time.Now()
 		for _, tenant := range []string{"b", "a"} {
-			b.accept(t, tenant, "ocr", "OCR")
+			b.accept(tenant, "ocr", "OCR")
 			if got := <-claimed; got != tenant+tenant {
 				t.Errorf("claimed %q", got)
 			}
@@ -161,13 +161,13 @@ func TestClaim_FindsOlderWorkOfAnotherProcessUnderLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, true)
 		for n := range 3 { // It has read the store, and does not read again within a second.
-			b.work(t)
+			b.work()
 			b.claim(t, "w", fmt.Sprint("first-", n), 1, false)
 		}
-		old := reopen(t, b.store).work(t)
+		old := reopen(t, b.store).work()
 		for n := range 4 {
 			for range 3 { // More items are queued than claimed.
-				b.work(t)
+				b.work()
 			}
 			if views := b.claim(t, "w", fmt.Sprint("then-", n), 1, false); views[0].Item.WorkID == old.OutboxID {
 				return
@@ -182,7 +182,7 @@ func TestClaim_GivesItsLeaseAgainWithEachHeartbeat(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, false)
-		b.work(t)
+		b.work()
 		views, err := b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "c", Max: 1, Lease: time.Hour})
 		if err != nil {
 			t.Fatal(err)
@@ -218,9 +218,9 @@ func TestClaim_IsBoundedInBytes(t *testing.T) {
 	const jobs, size = 64, 400 << 10
 	b := setup(t, false)
 	for range jobs {
-		cmd := b.command(t, "a", "ocr", "OCR")
+		cmd := b.command("a", "ocr", "OCR")
 		cmd.Payload = json.RawMessage(`{"x":"` + strings.Repeat("x", size) + `"}`)
-		b.submit(t, cmd)
+		b.ledger.Submit(cmd)
 	}
 	var reserved []int64
 	request := workqueue.ClaimRequest{Owner: "w", RequestID: "1", Max: 100, Reserve: func(_ context.Context, bytes int64) error {

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -70,8 +70,8 @@ func all(string) bool { return true }
 func TestClaimMemory_AnotherClaimUnderTheSameIDIsRefused(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		b.work(t)
-		b.work(t)
+		b.work()
+		b.work()
 		first := b.send(t, request(1))
 		for name, spoil := range map[string]func(*workqueue.ClaimRequest){
 			"services":   func(r *workqueue.ClaimRequest) { r.Services = []string{"ocr"} },
@@ -106,7 +106,7 @@ func TestClaimMemory_ARepeatClaimsItemsThatACrashLeft(t *testing.T) {
 				b := reopen(t, store)
 				var first []string
 				for range 3 {
-					first = append(first, b.work(t).OutboxID)
+					first = append(first, b.work().OutboxID)
 				}
 				claimed := map[string]bool{}
 				torn(t, store, b, request(3), func(jobID string) bool {
@@ -116,7 +116,7 @@ func TestClaimMemory_ARepeatClaimsItemsThatACrashLeft(t *testing.T) {
 					return !claimed[jobID]
 				})
 				for range 3 {
-					b.work(t)
+					b.work()
 				}
 				if elsewhere {
 					b = reopen(t, store)
@@ -134,9 +134,9 @@ func TestClaimMemory_ACandidateThatIsHeldBlocksTheRequest(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
-	first := b.work(t)
+	first := b.work()
 	late := torn(t, store, b, request(1), all)
-	other := b.accept(t, "tenant_b", "ocr", "OCR")
+	other := b.accept("tenant_b", "ocr", "OCR")
 	second := reopen(t, store)
 	second.heldTenant.Store("tenant_a")
 	same(t, "while it is held", second.send(t, request(1)))
@@ -154,9 +154,9 @@ func TestClaimMemory_ACandidateThatWasHeldIsClaimedThen(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
-	first := b.work(t)
+	first := b.work()
 	torn(t, store, b, request(1), all)
-	b.accept(t, "tenant_b", "ocr", "OCR")
+	b.accept("tenant_b", "ocr", "OCR")
 	b.heldTenant.Store("tenant_a")
 	same(t, "while it is held", b.send(t, request(1)))
 	b.heldTenant.Store("")
@@ -174,21 +174,21 @@ func TestClaimMemory_ADoneCandidateBlocksTheRequestForGood(t *testing.T) {
 			}
 		},
 		"stalled": func(t *testing.T, b *bundle, item lifecycle.Item) {
-			b.change(t, item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
+			b.ledger.Apply(item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
 		},
 		"queued again": func(t *testing.T, b *bundle, item lifecycle.Item) {
-			b.change(t, item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
-			b.change(t, item.JobID, statemachine.Retry{})
+			b.ledger.Apply(item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
+			b.ledger.Apply(item.JobID, statemachine.Retry{})
 		},
 		"cancelled": func(t *testing.T, b *bundle, item lifecycle.Item) {
-			b.change(t, item.JobID, statemachine.Cancel{})
-			b.change(t, item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
+			b.ledger.Apply(item.JobID, statemachine.Cancel{})
+			b.ledger.Apply(item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bothStores(t, func(t *testing.T, b *bundle) {
-				b.work(t)
+				b.work()
 				r := request(1)
 				r.Start = true
 				views, err := b.Claim(t.Context(), r)
@@ -196,7 +196,7 @@ func TestClaimMemory_ADoneCandidateBlocksTheRequestForGood(t *testing.T) {
 					t.Fatalf("claimed %v (%v)", workIDs(views), err)
 				}
 				end(t, b, views[0].Item)
-				b.work(t)
+				b.work()
 				same(t, "the late copy", b.send(t, r))
 				same(t, "the late copy elsewhere", reopen(t, b.store).send(t, r))
 			})
@@ -209,17 +209,17 @@ func TestClaimMemory_LostCandidatesAreReplaced(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, b *bundle, id string){
 		"claimed by another": func(t *testing.T, b *bundle, _ string) { b.claim(t, "w2", "x", 1, false) },
-		"withdrawn":          func(t *testing.T, b *bundle, id string) { b.change(t, id, statemachine.Pause{}) },
-		"cancelled":          func(t *testing.T, b *bundle, id string) { b.change(t, id, statemachine.Cancel{}) },
+		"withdrawn":          func(t *testing.T, b *bundle, id string) { b.ledger.Apply(id, statemachine.Pause{}) },
+		"cancelled":          func(t *testing.T, b *bundle, id string) { b.ledger.Apply(id, statemachine.Cancel{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			store := tap()
 			b := reopen(t, store)
-			first := b.work(t)
+			first := b.work()
 			torn(t, store, b, request(1), all)
 			lose(t, reopen(t, store), first.JobID)
-			second := b.work(t)
+			second := b.work()
 			same(t, "the repeat", b.send(t, request(1)), second.OutboxID)
 			same(t, "the repeat of the repeat", reopen(t, store).send(t, request(1)), second.OutboxID)
 		})
@@ -238,7 +238,7 @@ func TestClaimMemory_OneRequestAtTwoProcessesClaimsOnce(t *testing.T) {
 			store := tap()
 			b, other := reopen(t, store), reopen(t, store)
 			for range 4 {
-				b.work(t)
+				b.work()
 			}
 			var there []string
 			store.on(when.table, when.prefix, func() error {
@@ -265,7 +265,7 @@ func TestClaimMemory_ALongPollGetsTheFirstTrysItems(t *testing.T) {
 		store := tap()
 		b, other := reopen(t, store), reopen(t, store)
 		other.heldTenant.Store("tenant_a")
-		first := b.work(t)
+		first := b.work()
 		answer := make(chan []string, 1)
 		go func() {
 			r := request(1)
@@ -274,7 +274,7 @@ func TestClaimMemory_ALongPollGetsTheFirstTrysItems(t *testing.T) {
 		}()
 		time.Sleep(2500 * time.Millisecond)
 		same(t, "the first", b.send(t, request(1)), first.OutboxID)
-		b.accept(t, "tenant_b", "ocr", "OCR")
+		b.accept("tenant_b", "ocr", "OCR")
 		same(t, "the repeat that waited", <-answer, first.OutboxID)
 	})
 }
@@ -284,18 +284,18 @@ func TestClaimMemory_ALongPollGetsTheFirstTrysItems(t *testing.T) {
 func TestClaimMemory_AnOldHintOfTheRequestIsNotTheWholeAnswer(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		b.work(t)
-		first := b.work(t)
+		b.work()
+		first := b.work()
 		other := reopen(t, b.store)
 		earlier := request(1)
 		earlier.RequestID = "c0"
 		other.send(t, earlier) // It now has the hints of the first two.
-		second := b.work(t)
+		second := b.work()
 		same(t, "the request", b.send(t, request(3)), first.OutboxID, second.OutboxID)
 		same(t, "the repeat elsewhere", other.send(t, request(3)), first.OutboxID, second.OutboxID)
 
-		b.work(t)
-		b.work(t)
+		b.work()
+		b.work()
 		other = reopen(t, b.store)
 		earlier.RequestID = "c2"
 		other.send(t, earlier) // It now has the hint of another one.
@@ -312,9 +312,9 @@ func TestClaimMemory_AnOldHintOfTheRequestIsNotTheWholeAnswer(t *testing.T) {
 func TestClaimMemory_AnItemThatCannotBeClaimedHidesNoAnswer(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		first := b.work(t)
+		first := b.work()
 		same(t, "the request", b.send(t, request(2)), first.OutboxID)
-		broken := b.work(t)
+		broken := b.work()
 		other := reopen(t, b.store) // It remembers no directive.
 		page, err := b.store.Scan(t.Context(), tablestore.Query{Table: ledgerTable, Partition: tablestore.Escape(broken.JobID)})
 		if err != nil {
@@ -322,9 +322,7 @@ func TestClaimMemory_AnItemThatCannotBeClaimedHidesNoAnswer(t *testing.T) {
 		}
 		for i := range page.Rows {
 			if key := page.Rows[i].Key; strings.HasPrefix(key.Row, "DIRECTIVE") {
-				if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
-					t.Fatal(err)
-				}
+				b.ledger.Discard(key)
 			}
 		}
 		for range 2 {
@@ -343,7 +341,7 @@ func TestClaimMemory_ThatCannotBeWrittenEndsTheClaim(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
-	b.work(t)
+	b.work()
 	store.set(func(batch tablestore.Batch) error {
 		if writes(batch, queueTable, "claims") {
 			return tablestore.ErrUnknown
@@ -359,7 +357,7 @@ func TestClaimMemory_IsAtomicWithTheClaims(t *testing.T) {
 	t.Parallel()
 	store := tapAtomic()
 	b := reopen(t, store)
-	b.work(t)
+	b.work()
 	store.on(ledgerTable, "", down)
 	_, err := b.Claim(t.Context(), request(1))
 	assertCode(t, err, apierror.StoreUnavailable)
@@ -377,11 +375,11 @@ func TestClaimMemory_IsAtomicWithTheClaims(t *testing.T) {
 func TestClaim_ForgetsOwnersThatNeverReturn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+		store, counter := storetest.Counting(ledgertest.Atomic())
 		b := reopen(t, store)
 		claims := func(owner string, n int) {
 			for i := range n {
-				b.work(t)
+				b.work()
 				counter.Reset()
 				b.claim(t, fmt.Sprint(owner, i), "c", 1, true)
 				if cost := counter.Counts(); cost.Scans > 6 || cost.Commits > 2 {
@@ -408,7 +406,7 @@ func TestClaim_ForgetsWhileClaimsWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, true)
 		for i := range 40 {
-			b.work(t)
+			b.work()
 			b.claim(t, fmt.Sprint("gone", i), "c", 1, true)
 		}
 		time.Sleep(time.Hour)

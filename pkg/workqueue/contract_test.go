@@ -48,7 +48,7 @@ type underTest struct {
 func (u *underTest) accepted(t testing.TB, m lifecycle.Message) lifecycle.Message {
 	u.pending.Store(true)
 	defer u.pending.Store(false)
-	got := u.accept(t, m.TenantID, m.Service, m.StepType)
+	got := u.accept(m.TenantID, m.Service, m.StepType)
 	u.keep(&got, got.OutboxID)
 	m.DedupeKey, m.JobID, m.StepID = got.MessageID(), got.JobID, got.StepID
 	m.Directive = directiveOf(&got)

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -15,24 +15,22 @@ import (
 // steps makes a command of that many steps.
 func (b *bundle) steps(t testing.TB, n int) {
 	t.Helper()
-	cmd := b.command(t, "tenant_a", "ocr", "OCR")
+	cmd := b.command("tenant_a", "ocr", "OCR")
 	for i := 1; i < n; i++ {
 		next := cmd.Steps[0]
 		next.ID, next.Input = fmt.Sprint("step-", i), statemachine.InputPrevious
 		cmd.Steps = append(cmd.Steps, next)
 	}
-	if _, err := b.ledger.Accept(t.Context(), cmd); err != nil {
-		t.Fatal(err)
-	}
+	b.ledger.Submit(cmd)
 }
 
 // On an atomic store each request that a client or a worker waits for costs one synced
 // commit: accept, claim with start, complete.
 func TestCost_InSyncedCommits(t *testing.T) {
 	t.Parallel()
-	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	store, counter := storetest.Counting(ledgertest.Atomic())
 	b := reopen(t, store)
-	b.work(t) // The first item of its kind of work is catalogued.
+	b.work() // The first item of its kind of work is catalogued.
 	b.claim(t, "w0", "c0", 1, true)
 	requests := 0
 	claim := func(most int) []workqueue.View {
@@ -66,7 +64,7 @@ func TestCost_InSyncedCommits(t *testing.T) {
 		}
 	}
 	for range 100 {
-		b.work(t)
+		b.work()
 	}
 	commits("a claim of 100 items", 1, func() {
 		if views := claim(100); len(views) != 100 {
@@ -79,12 +77,12 @@ func TestCost_InSyncedCommits(t *testing.T) {
 // before the answer. These calls limit throughput.
 func TestCost(t *testing.T) {
 	t.Parallel()
-	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	store, counter := storetest.Counting(ledgertest.Atomic())
 	b := reopen(t, store)
-	b.work(t)
+	b.work()
 	b.claim(t, "w0", "c0", 1, true) // The first claim of a process reads the store.
 	for range 20 {
-		b.work(t)
+		b.work()
 	}
 	var item lifecycle.Item
 	verb := func(do func(context.Context, string, lifecycle.Request) (workqueue.View, error), id string) {

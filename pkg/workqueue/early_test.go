@@ -7,8 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -51,16 +51,16 @@ func TestChanges_ShareASync(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				mem, _ := memstore.New(memstore.Options{}).(tablestore.AtomicStore)
+				mem, _ := ledgertest.Atomic().(tablestore.AtomicStore)
 				store := &slow{AtomicStore: mem}
 				b := reopen(t, store)
-				b.work(t)
+				b.work()
 				b.claim(t, "w0", "c0", 1, true)
 
 				store.release = make(chan struct{})
 				results := make(chan error, 2)
 				go func() {
-					_, err := b.ledger.Accept(t.Context(), b.command(t, "tenant_a", "ocr", "OCR"))
+					_, err := b.ledger.Accept(t.Context(), b.command("tenant_a", "ocr", "OCR"))
 					results <- err
 				}()
 				synctest.Wait()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -150,13 +151,13 @@ func TestQueue_RefusesNoRequestWithoutItsRows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			for nth, calls := 0, 1; nth <= calls; nth++ { // Run 0 has no fault, and counts the calls.
-				faulty, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
+				faulty, faults := storetest.Faulty(ledgertest.Split())
 				counting, counter := storetest.Counting(faulty)
 				s := &scene{bundle: reopen(t, counting)}
-				s.message = s.work(t)
+				s.message = s.work()
 				s.item = s.claim(t, "w1", "c1", 1, true)[0].Item
 				for _, event := range test.events {
-					s.change(t, s.item.JobID, event)
+					s.ledger.Apply(s.item.JobID, event)
 				}
 				request := by("w1", "verb", s.item)
 				request.ExpectedRev += test.seen
@@ -187,7 +188,7 @@ func stage(t *testing.T, verb swept, split bool) (*scene, *storetest.Faults, *st
 	store, counter := storetest.Counting(store)
 	s := &scene{bundle: reopen(t, store)}
 	s.pending.Store(verb.until == lifecycle.StatusNone)
-	s.message = s.work(t)
+	s.message = s.work()
 	if verb.until == lifecycle.StatusNone || verb.until == lifecycle.StatusQueued {
 		return s, faults, counter
 	}
@@ -215,8 +216,8 @@ type outcome struct {
 
 func (s *scene) outcome(t *testing.T) outcome {
 	t.Helper()
-	if step := s.step(t, s.message.JobID); step.State == statemachine.StepDispatching {
-		s.mark(t, s.bundle.message(t, s.message.JobID)) // As the relay does with a row that the ledger left to it.
+	if step := s.step(s.message.JobID); step.State == statemachine.StepDispatching {
+		s.mark(s.bundle.ledger.MessageOf(s.message.JobID)) // As the relay does with a row that the ledger left to it.
 	}
 	view, err := s.Get(t.Context(), s.message.OutboxID)
 	if err != nil {

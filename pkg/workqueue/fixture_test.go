@@ -2,7 +2,6 @@ package workqueue_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -32,7 +32,7 @@ const (
 type bundle struct {
 	*workqueue.Queue
 	ctx    context.Context //nolint:containedctx // The test's, for the cases of a table.
-	ledger *ledger.Ledger
+	ledger *ledgertest.Ledger
 	mirror *workqueue.Mirror
 	store  tablestore.Store
 	serial atomic.Int64
@@ -62,12 +62,10 @@ func reopenWith(t testing.TB, store tablestore.Store, cfg ledger.Config, limit i
 	b.heldProtocol.Store("")
 	cfg.Store, cfg.Shards, cfg.Hold, cfg.Ready, cfg.Taker = store, 2, time.Minute, b.mirror.Ready, b.mirror.Taker
 	cfg.Held = func(statemachine.Target) bool { return b.pending.Load() }
+	b.ledger = ledgertest.Open(t, cfg)
 	var err error
-	if b.ledger, err = ledger.Open(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
 	b.Queue, err = workqueue.New(workqueue.Config{
-		Ledger: b.ledger, Store: store, Mirror: b.mirror,
+		Ledger: b.ledger.Ledger, Store: store, Mirror: b.mirror,
 		Held: func(target statemachine.Target) bool {
 			return target.ProtocolID != "" && target.ProtocolID == b.heldProtocol.Load()
 		},
@@ -80,74 +78,21 @@ func reopenWith(t testing.TB, store tablestore.Store, cfg ledger.Config, limit i
 }
 
 // command is a command of one step.
-func (b *bundle) command(t testing.TB, tenant, service, stepType string) ledger.Command {
-	minute := []time.Duration{time.Minute, time.Minute, time.Minute}
-	return ledger.Command{
-		Job: statemachine.Job{TenantID: tenant, IdempotencyHash: fmt.Sprintf("hash-%d-%p-%s", b.serial.Add(1), b, t.Name())},
-		Steps: []statemachine.Step{{
-			ID: "step", Type: stepType, Service: service,
-			Policy: statemachine.Policy{
-				AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, Dispatch: minute, Ack: minute, Execution: minute,
-			},
-		}},
-		Payload: json.RawMessage(`{}`),
-	}
+func (b *bundle) command(tenant, service, stepType string) ledger.Command {
+	return ledgertest.Command(tenant, fmt.Sprintf("%d-%p", b.serial.Add(1), b), ledgertest.Step("step", stepType, service))
 }
 
-// submit makes a job of the command, and returns its directive: its item is queued
-// by the same commit, unless new rows are pending.
-func (b *bundle) submit(t testing.TB, cmd ledger.Command) ledger.Message {
-	t.Helper()
-	accepted, err := b.ledger.Accept(t.Context(), cmd)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b.message(t, accepted.Job.ID)
-}
-
-// accept makes a job of one step and returns its directive.
-func (b *bundle) accept(t testing.TB, tenant, service, stepType string) ledger.Message {
-	t.Helper()
-	return b.submit(t, b.command(t, tenant, service, stepType))
-}
-
-// message returns the directive of the job's active attempt.
-func (b *bundle) message(t testing.TB, jobID string) ledger.Message {
-	t.Helper()
-	agg, err := b.ledger.Job(t.Context(), jobID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	message, err := b.ledger.Message(t.Context(), agg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return *message
-}
-
-// mark publishes a row that is PENDING, as the relay does.
-func (b *bundle) mark(t testing.TB, m ledger.Message) {
-	t.Helper()
-	event := statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo}
-	if _, err := b.ledger.Change(t.Context(), m.JobID, event); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// change applies an event to a job, bypassing the queue.
-func (b *bundle) change(t testing.TB, jobID string, event statemachine.Event) {
-	t.Helper()
-	result, err := b.ledger.Change(t.Context(), jobID, event)
-	if err != nil || result.PostErr != nil || result.Outcome != statemachine.Applied {
-		t.Fatalf("%T: %v, %v, %s: %s", event, err, result.PostErr, result.Outcome, result.Reason)
-	}
+// accept makes a job of one step and returns its directive: its item is queued by the same
+// commit, unless new rows are pending.
+func (b *bundle) accept(tenant, service, stepType string) ledger.Message {
+	return b.ledger.MessageOf(b.ledger.Submit(b.command(tenant, service, stepType)))
 }
 
 // work makes a job, whose item is queued.
-func (b *bundle) work(t testing.TB) ledger.Message {
-	t.Helper()
-	return b.accept(t, "tenant_a", "ocr", "OCR")
-}
+func (b *bundle) work() ledger.Message { return b.accept("tenant_a", "ocr", "OCR") }
+
+// mark publishes a row that is PENDING, as the relay does.
+func (b *bundle) mark(m ledger.Message) { b.ledger.Send(m.JobID, ledgertest.Sent(m)) }
 
 // claim claims up to most items at once.
 func (b *bundle) claim(t testing.TB, owner, requestID string, most int, start bool) []workqueue.View {
@@ -175,14 +120,7 @@ func (b *bundle) events(t testing.TB, workID string) (types []lifecycle.EventTyp
 }
 
 // step is the job's only step.
-func (b *bundle) step(t testing.TB, jobID string) statemachine.Step {
-	t.Helper()
-	agg, err := b.ledger.Job(t.Context(), jobID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return agg.Steps[0]
-}
+func (b *bundle) step(jobID string) statemachine.Step { return b.ledger.Read(jobID).Steps[0] }
 
 // by returns a worker's request on the item at the rev that it saw.
 func by(owner, id string, item lifecycle.Item) lifecycle.Request {
@@ -220,12 +158,12 @@ type tapped struct {
 
 // tap is a split store that records its reads.
 func tap() *tapped {
-	return &tapped{Store: memstore.New(memstore.Options{Split: true}), pages: map[string]int{}}
+	return &tapped{Store: ledgertest.Split(), pages: map[string]int{}}
 }
 
 // tapAtomic is an atomic one.
 func tapAtomic() *atomicTapped {
-	store := memstore.New(memstore.Options{})
+	store := ledgertest.Atomic()
 	all, _ := store.(tablestore.AtomicStore)
 	return &atomicTapped{tapped: &tapped{Store: store, pages: map[string]int{}}, all: all}
 }

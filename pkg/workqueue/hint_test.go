@@ -45,12 +45,10 @@ func TestClaim_DropsAnItemWhoseAttemptIsGone(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
-	message := b.work(t)
+	message := b.work()
 	store.leaveHints(func() {
 		for _, event := range []statemachine.Event{statemachine.Pause{}, statemachine.Resume{}} {
-			if _, err := b.ledger.Change(t.Context(), message.JobID, event); err != nil {
-				t.Fatal(err)
-			}
+			b.ledger.Send(message.JobID, event)
 		}
 	})
 	if left := hints(t, store); len(left) != 2 {
@@ -69,7 +67,7 @@ func TestClaim_DeletesVoidHints(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
-	b.work(t)
+	b.work()
 	store.leaveHints(func() { b.claim(t, "w1", "c1", 1, true) })
 	if views := reopen(t, store).claim(t, "w2", "c2", 1, true); len(views) != 0 {
 		t.Errorf("claimed %v", workIDs(views))
@@ -94,12 +92,12 @@ func TestClaim_LeavesAnEarlyHint(t *testing.T) {
 			late = batch
 			return tablestore.ErrUnavailable
 		})
-		if _, err := b.ledger.Accept(t.Context(), b.command(t, "tenant_a", "ocr", "OCR")); err == nil {
+		if _, err := b.ledger.Accept(t.Context(), b.command("tenant_a", "ocr", "OCR")); err == nil {
 			t.Fatal("accepted")
 		}
 		store.set(nil)
 		time.Sleep(time.Millisecond)
-		other := b.work(t)
+		other := b.work()
 		if views := b.claim(t, "w", "c1", 1, false); len(views) != 1 || views[0].Item.WorkID != other.OutboxID {
 			t.Errorf("claimed %v, want %s", workIDs(views), other.OutboxID)
 		}
@@ -131,8 +129,8 @@ func TestClaim_AnItemThatFailsHidesNoOther(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
-	failing := b.work(t)
-	fine := b.accept(t, "tenant_b", "ocr", "OCR")
+	failing := b.work()
+	fine := b.accept("tenant_b", "ocr", "OCR")
 	store.set(func(batch tablestore.Batch) error {
 		if batch[0].Key.Partition == failing.JobID {
 			return tablestore.ErrUnavailable
@@ -158,14 +156,12 @@ func TestClaim_AnItemThatFailsHidesNoOther(t *testing.T) {
 func TestClaim_SkipsAnInvalidHint(t *testing.T) {
 	t.Parallel()
 	b := setup(t, true)
-	b.work(t)
+	b.work()
 	for _, key := range []tablestore.Key{
 		readyKey("0"), readyKey("a:b"), readyKey("a:0000000000001:x:1:1"), readyKey("a:now:x.0.1:1:1"),
 		readyKey("a:0000000000001:x.0.1:one:1"), readyKey("a:0000000000001:x.0.1:1:one"), readyKey("a:=:x:1:1"),
 	} {
-		if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Put, Key: key}}); err != nil {
-			t.Fatal(err)
-		}
+		b.ledger.Put(key, nil)
 	}
 	if views := reopen(t, b.store).claim(t, "w", "1", 1, true); len(views) != 1 {
 		t.Errorf("claimed %d items", len(views))

@@ -18,7 +18,7 @@ import (
 // stalled makes an item that an operator has taken from its worker.
 func (b *bundle) stalled(t *testing.T) lifecycle.Item {
 	t.Helper()
-	b.work(t)
+	b.work()
 	item := b.claim(t, "w1", "c1", 1, true)[0].Item
 	view, err := b.Stall(t.Context(), item.WorkID, by("operator", "x1", item))
 	if err != nil {
@@ -51,7 +51,7 @@ func TestRequeue_OffersTheItemAtOnceInTheOperatorsName(t *testing.T) {
 		if err != nil || again.Item.Rev != view.Item.Rev {
 			t.Errorf("the repeat: %v, rev %d, first %d", err, again.Item.Rev, view.Item.Rev)
 		}
-		if step := b.step(t, stalled.JobID); step.AttemptNo != 2 || step.Spent != (statemachine.Spent{}) {
+		if step := b.step(stalled.JobID); step.AttemptNo != 2 || step.Spent != (statemachine.Spent{}) {
 			t.Errorf("step is at attempt %d and spent %+v", step.AttemptNo, step.Spent)
 		}
 	})
@@ -64,7 +64,7 @@ func TestRequeue_OfAnAttemptThatIsPending(t *testing.T) {
 	bothStores(t, func(t *testing.T, b *bundle) {
 		stalled := b.stalled(t)
 		b.pending.Store(true)
-		b.change(t, stalled.JobID, statemachine.Retry{})
+		b.ledger.Apply(stalled.JobID, statemachine.Retry{})
 		request := by("olga", "x2", stalled)
 		var rev int64
 		for n := range 2 {
@@ -78,7 +78,7 @@ func TestRequeue_OfAnAttemptThatIsPending(t *testing.T) {
 			}
 			rev = agg.Job.Rev
 		}
-		b.mark(t, b.message(t, stalled.JobID))
+		b.mark(b.ledger.MessageOf(stalled.JobID))
 		if _, last := b.events(t, stalled.WorkID); last.Actor != "olga" || last.RequestID != "x2" {
 			t.Errorf("last event is %+v", last)
 		}
@@ -103,10 +103,10 @@ func TestRequeue_UnderAPauseIsTheOperatorsWhenThatEnds(t *testing.T) {
 				t.Fatalf("requeue: %v, item is %s at rev %d", err, view.Item.Status, view.Item.Rev)
 			}
 		}
-		if step := b.step(t, stalled.JobID); step.State != statemachine.StepDispatching || step.AttemptNo != 2 {
+		if step := b.step(stalled.JobID); step.State != statemachine.StepDispatching || step.AttemptNo != 2 {
 			t.Errorf("step is %s at attempt %d", step.State, step.AttemptNo)
 		}
-		b.mark(t, b.message(t, stalled.JobID))
+		b.mark(b.ledger.MessageOf(stalled.JobID))
 		if _, last := b.events(t, stalled.WorkID); last.Type != lifecycle.EventRequeued || last.Actor != "olga" || last.Reason != "it hangs" {
 			t.Errorf("last event is %+v", last)
 		}
@@ -124,8 +124,8 @@ func TestRequeue_WithoutAnOperatorIsTheRelays(t *testing.T) {
 			bothStores(t, func(t *testing.T, b *bundle) {
 				stalled := b.stalled(t)
 				b.pending.Store(pending)
-				b.change(t, stalled.JobID, statemachine.Retry{})
-				b.mark(t, b.message(t, stalled.JobID))
+				b.ledger.Apply(stalled.JobID, statemachine.Retry{})
+				b.mark(b.ledger.MessageOf(stalled.JobID))
 				if _, last := b.events(t, stalled.WorkID); last.Type != lifecycle.EventRequeued || last.Actor != "relay" {
 					t.Errorf("last event is %+v", last)
 				}
@@ -148,9 +148,9 @@ func TestRequeue_IsRefused(t *testing.T) {
 	assertPointer(t, send(func(r *lifecycle.Request) { r.ID = "" }), "/request_id")
 	assertPointer(t, send(func(r *lifecycle.Request) { r.ExpectedRev = 0 }), "/expected_rev")
 	assertCode(t, send(func(r *lifecycle.Request) { r.ExpectedRev-- }), apierror.RevConflict)
-	b.change(t, stalled.JobID, statemachine.Pause{})
+	b.ledger.Apply(stalled.JobID, statemachine.Pause{})
 	assertCode(t, send(func(*lifecycle.Request) {}), apierror.IllegalTransition)
-	if step := b.step(t, stalled.JobID); step.AttemptNo != 1 {
+	if step := b.step(stalled.JobID); step.AttemptNo != 1 {
 		t.Errorf("a refused requeue made attempt %d", step.AttemptNo)
 	}
 	_, err := b.Requeue(t.Context(), "no-such-job.0.1", by("olga", "x2", stalled))
@@ -184,7 +184,7 @@ func TestRequeue_OfTwoOperatorsUnderAPauseTheLastIsNamed(t *testing.T) {
 	b := reopen(t, store)
 	stalled := b.stalled(t)
 	b.pending.Store(true)
-	b.change(t, stalled.JobID, statemachine.Retry{})
+	b.ledger.Apply(stalled.JobID, statemachine.Retry{})
 	store.on(ledgerTable, "", func() error {
 		if _, err := reopen(t, store).Requeue(t.Context(), stalled.WorkID, by("otto", "o1", stalled)); err != nil {
 			t.Error(err)
@@ -194,7 +194,7 @@ func TestRequeue_OfTwoOperatorsUnderAPauseTheLastIsNamed(t *testing.T) {
 	if _, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled)); err != nil {
 		t.Fatal(err)
 	}
-	b.mark(t, b.message(t, stalled.JobID))
+	b.mark(b.ledger.MessageOf(stalled.JobID))
 	if _, last := b.events(t, stalled.WorkID); last.Actor != "olga" {
 		t.Errorf("last event is %+v", last)
 	}
@@ -203,7 +203,7 @@ func TestRequeue_OfTwoOperatorsUnderAPauseTheLastIsNamed(t *testing.T) {
 func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 	t.Parallel()
 	b := setup(t, false)
-	message := b.work(t)
+	message := b.work()
 	item := b.claim(t, "w1", "c1", 1, false)[0].Item
 	type verb = func(context.Context, string, lifecycle.Request) (workqueue.View, error)
 	verbs := func(q *workqueue.Queue) map[string]verb {
@@ -250,13 +250,10 @@ func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		b.work(t)
+		b.work()
 		item := b.claim(t, "w1", "c1", 1, false)[0].Item
 		key := tablestore.Key{Table: ledgerTable, Partition: item.JobID, Row: "OPENITEM:0000:000001"}
-		row, err := b.store.Get(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		row := b.ledger.Row(key)
 		newer := append(row.Properties, tablestore.Property{Name: "of_tomorrow", Value: tablestore.Int(7)})
 		op := tablestore.Op{Verb: tablestore.Replace, Key: key, ETag: row.ETag, Properties: newer}
 		if _, err := b.store.Commit(t.Context(), tablestore.Batch{op}); err != nil {
@@ -298,7 +295,7 @@ func TestQueue_AnOvertakenRequestIsReevaluated(t *testing.T) {
 	t.Parallel()
 	store := tap()
 	b := reopen(t, store)
-	b.work(t)
+	b.work()
 	item := b.claim(t, "w1", "c1", 1, true)[0].Item
 	store.on(ledgerTable, "", func() error {
 		if _, err := reopen(t, store).Stall(t.Context(), item.WorkID, by("olga", "x1", item)); err != nil {

@@ -16,13 +16,13 @@ import (
 func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		message := b.work(t)
+		message := b.work()
 		views := b.claim(t, "w1", "c1", 5, false)
 		if len(views) != 1 || string(views[0].Directive) != string(message.Directive) {
 			t.Fatalf("claimed %+v", views)
 		}
 		item := views[0].Item
-		if step := b.step(t, message.JobID); !item.LeaseExpiresAt.Equal(step.LeaseExpiresAt) || step.State != statemachine.StepAwaitingAck {
+		if step := b.step(message.JobID); !item.LeaseExpiresAt.Equal(step.LeaseExpiresAt) || step.State != statemachine.StepAwaitingAck {
 			t.Errorf("step is %s until %s, item until %s", step.State, step.LeaseExpiresAt, item.LeaseExpiresAt)
 		}
 		for _, verb := range []struct {
@@ -49,7 +49,7 @@ func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s: %v", verb.name, err)
 			}
-			step := b.step(t, message.JobID)
+			step := b.step(message.JobID)
 			if view.Item.Status != verb.item || step.State != verb.step {
 				t.Errorf("after %s the item is %s and the step %s", verb.name, view.Item.Status, step.State)
 			}
@@ -71,12 +71,12 @@ func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {
 func TestQueue_ClaimAndStartInOneCall(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		message := b.work(t)
+		message := b.work()
 		views := b.claim(t, "w1", "c1", 1, true)
 		if len(views) != 1 || views[0].Item.Status != lifecycle.StatusRunning {
 			t.Fatalf("claimed %+v", views)
 		}
-		if step := b.step(t, message.JobID); step.State != statemachine.StepInProgress {
+		if step := b.step(message.JobID); step.State != statemachine.StepInProgress {
 			t.Errorf("step is %s", step.State)
 		}
 	})
@@ -85,8 +85,8 @@ func TestQueue_ClaimAndStartInOneCall(t *testing.T) {
 func TestQueue_ARepeatGetsTheFirstAnswer(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		b.work(t)
-		b.work(t)
+		b.work()
+		b.work()
 		first := b.claim(t, "w1", "c1", 1, true)
 		again := b.claim(t, "w1", "c1", 1, true)
 		if len(again) != 1 || again[0].Item.WorkID != first[0].Item.WorkID || len(again[0].Directive) == 0 {
@@ -108,12 +108,12 @@ func TestQueue_ARepeatGetsTheFirstAnswer(t *testing.T) {
 func TestQueue_MarkedTwiceIsEnqueuedOnce(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		message := b.work(t)
-		b.mark(t, message)
+		message := b.work()
+		b.mark(message)
 		if views := b.claim(t, "w1", "c1", 5, false); len(views) != 1 {
 			t.Errorf("claimed %d items", len(views))
 		}
-		b.mark(t, message)
+		b.mark(message)
 		if views := b.claim(t, "w2", "c2", 5, false); len(views) != 0 {
 			t.Error("a copy was handed out beside the claimed item")
 		}
@@ -123,7 +123,7 @@ func TestQueue_MarkedTwiceIsEnqueuedOnce(t *testing.T) {
 func TestQueue_AnItemIsRequeuedAfterItsWorkerDied(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		message := b.work(t)
+		message := b.work()
 		old := b.claim(t, "w1", "c1", 1, true)[0].Item
 		stalled, err := b.Stall(t.Context(), old.WorkID, by("operator", "x1", old))
 		if err != nil || stalled.Item.Status != lifecycle.StatusStalled {
@@ -140,7 +140,7 @@ func TestQueue_AnItemIsRequeuedAfterItsWorkerDied(t *testing.T) {
 		}
 		_, err = b.Heartbeat(t.Context(), old.WorkID, by("w1", "h1", old), nil)
 		assertCode(t, err, apierror.NotOwner)
-		if step := b.step(t, message.JobID); step.Spent != (statemachine.Spent{}) {
+		if step := b.step(message.JobID); step.Spent != (statemachine.Spent{}) {
 			t.Errorf("an operator's stall spent %+v", step.Spent)
 		}
 	})
@@ -149,13 +149,13 @@ func TestQueue_AnItemIsRequeuedAfterItsWorkerDied(t *testing.T) {
 func TestQueue_AfterAFailureTheNextAttemptIsANewItem(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
-		message := b.work(t)
+		message := b.work()
 		old := b.claim(t, "w1", "c1", 1, true)[0].Item
 		failed, err := b.Fail(t.Context(), old.WorkID, by("w1", "f1", old), workqueue.Failure{Retryable: true, Code: "busy"})
 		if err != nil || failed.Item.Status != lifecycle.StatusFailed || failed.Item.Error.Code != "busy" {
 			t.Fatalf("fail: %v, %+v", err, failed.Item)
 		}
-		b.change(t, message.JobID, statemachine.Retry{})
+		b.ledger.Apply(message.JobID, statemachine.Retry{})
 		fresh := b.claim(t, "w1", "c2", 1, true)
 		if len(fresh) != 1 || fresh[0].Item.WorkID == old.WorkID || fresh[0].Item.AttemptNo != 2 {
 			t.Fatalf("claimed %+v", fresh)
@@ -175,13 +175,13 @@ func TestQueue_AFailureHasTheCodeOfItsStep(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bothStores(t, func(t *testing.T, b *bundle) {
-				message := b.work(t)
+				message := b.work()
 				item := b.claim(t, "w1", "c1", 1, true)[0].Item
 				failed, err := b.Fail(t.Context(), item.WorkID, by("w1", "f1", item), failure)
 				if err != nil {
 					t.Fatal(err)
 				}
-				got, of := failed.Item.Error.Code, b.step(t, message.JobID).LastErrorCode
+				got, of := failed.Item.Error.Code, b.step(message.JobID).LastErrorCode
 				if got != of || failure.Code != "" && got != failure.Code {
 					t.Errorf("the item says %q and its step %q, want %q", got, of, failure.Code)
 				}
@@ -223,12 +223,12 @@ func TestQueue_ItemsFollowTheLedger(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			bothStores(t, func(t *testing.T, b *bundle) {
-				message := b.work(t)
+				message := b.work()
 				if test.until != lifecycle.StatusQueued {
 					b.claim(t, "w1", "c1", 1, test.until == lifecycle.StatusRunning)
 				}
 				pair := statemachine.Pair{AttemptNo: message.AttemptNo, LeaseID: message.LeaseID}
-				b.change(t, message.JobID, test.event(pair))
+				b.ledger.Apply(message.JobID, test.event(pair))
 				view, err := b.Get(t.Context(), message.OutboxID)
 				got := view.Item.Status
 				if err != nil {
@@ -250,7 +250,7 @@ func TestQueue_TenantsTakeTurns(t *testing.T) {
 	t.Parallel()
 	b := setup(t, false)
 	for _, tenant := range []string{"a", "a", "a", "a", "b", "c"} {
-		b.accept(t, tenant, "ocr", "OCR")
+		b.accept(tenant, "ocr", "OCR")
 	}
 	var order []string
 	for _, view := range b.claim(t, "w1", "c1", 5, true) {
@@ -268,9 +268,9 @@ func TestQueue_FiltersNarrowAClaim(t *testing.T) {
 		"ocr OCR": {StepTypes: []string{"OCR"}},
 	} {
 		b := setup(t, false)
-		b.accept(t, "a", "ocr", "OCR")
-		b.accept(t, "a", "ocr", "LARGE")
-		b.accept(t, "a", "embed", "EMBED")
+		b.accept("a", "ocr", "OCR")
+		b.accept("a", "ocr", "LARGE")
+		b.accept("a", "embed", "EMBED")
 		request.Owner, request.RequestID, request.Max = "w", "1", 5
 		views, err := b.Claim(t.Context(), request)
 		if err != nil || len(views) != 1 || views[0].Item.Service+" "+views[0].Item.StepType != kind {
@@ -282,7 +282,7 @@ func TestQueue_FiltersNarrowAClaim(t *testing.T) {
 func TestQueue_AnotherProcessFindsWhatThisOneEnqueued(t *testing.T) {
 	t.Parallel()
 	b := setup(t, true)
-	b.work(t)
+	b.work()
 	other := reopen(t, b.store)
 	if views := other.claim(t, "w1", "c1", 5, true); len(views) != 1 {
 		t.Errorf("claimed %d items", len(views))
@@ -303,7 +303,7 @@ func TestQueue_AWaitingClaimIsWokenByAnEnqueue(t *testing.T) {
 		}()
 		synctest.Wait()
 		begin := time.Now()
-		b.work(t)
+		b.work()
 		if got := <-done; got != 1 || !time.Now().Equal(begin) {
 			t.Errorf("claimed %d items after %s", got, time.Since(begin))
 		}

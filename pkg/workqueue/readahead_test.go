@@ -191,7 +191,7 @@ func TestReadAhead_ABacklogIsClaimedToItsEnd(t *testing.T) {
 	t.Parallel()
 	bothStores(t, func(t *testing.T, b *bundle) {
 		for range 2500 {
-			b.work(t)
+			b.work()
 		}
 		process := b
 		for n := range 25 {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -90,11 +90,11 @@ func TestReplicas_AClaimIsWokenByAnItemOfAnotherProcess(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				shared, w := memstore.New(memstore.Options{}), &wire{}
+				shared, w := ledgertest.Atomic(), &wire{}
 				here := reopenWith(t, w.process(shared), ledger.Config{Shared: true}, 0)
 				there := reopenWith(t, w.process(shared), ledger.Config{Shared: true}, 0)
 				if known {
-					here.accept(t, "t", "ocr", "OCR")
+					here.accept("t", "ocr", "OCR")
 					if views := there.claim(t, "first", "1", 1, true); len(views) != 1 {
 						t.Fatalf("claimed %d items", len(views))
 					}
@@ -103,8 +103,8 @@ func TestReplicas_AClaimIsWokenByAnItemOfAnotherProcess(t *testing.T) {
 				one := there.waits(t, workqueue.ClaimRequest{Owner: "one", Services: []string{"ocr"}})
 				two := there.waits(t, workqueue.ClaimRequest{Owner: "two", Tenants: []string{"t"}})
 				began := time.Now()
-				here.accept(t, "t", "ocr", "OCR")
-				here.accept(t, "t", "ocr", "OCR")
+				here.accept("t", "ocr", "OCR")
+				here.accept("t", "ocr", "OCR")
 				if n, m := <-one, <-two; n+m != 2 || !time.Now().Equal(began) {
 					t.Errorf("claimed %d and %d items after %s", n, m, time.Since(began))
 				}
@@ -120,13 +120,13 @@ func TestReplicas_AnItemThatALocalClaimTakesIsNotAnnounced(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := &wire{}
-		b := reopenWith(t, w.process(memstore.New(memstore.Options{})), ledger.Config{Shared: true}, 0)
+		b := reopenWith(t, w.process(ledgertest.Atomic()), ledger.Config{Shared: true}, 0)
 		got := b.waits(t, workqueue.ClaimRequest{Owner: "w"})
-		b.accept(t, "t", "ocr", "OCR")
+		b.accept("t", "ocr", "OCR")
 		if n := <-got; n != 1 || len(w.said) != 0 {
 			t.Errorf("claimed %d items, told %q", n, w.said)
 		}
-		b.accept(t, "t", "ocr", "OCR")
+		b.accept("t", "ocr", "OCR")
 		if len(w.said) != 1 {
 			t.Errorf("told %q", w.said)
 		}
@@ -137,12 +137,12 @@ func TestReplicas_AnItemThatALocalClaimTakesIsNotAnnounced(t *testing.T) {
 func TestReplicas_PollsFindItemsWithoutANotification(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		shared, w := memstore.New(memstore.Options{}), &wire{muted: true}
+		shared, w := ledgertest.Atomic(), &wire{muted: true}
 		here := reopenWith(t, w.process(shared), ledger.Config{Shared: true}, 0)
 		end := w.process(shared)
 		there := reopenWith(t, end, ledger.Config{Shared: true}, 0)
 		got := there.waits(t, workqueue.ClaimRequest{Owner: "w"})
-		here.accept(t, "t", "ocr", "OCR")
+		here.accept("t", "ocr", "OCR")
 		for _, nonsense := range []string{"", ":", "a:b:c:d", "ocr:OCR:99:t", "ocr:OCR:0:z", "ocr:OCR:0:t:more"} {
 			end.heard[0](nonsense)
 		}

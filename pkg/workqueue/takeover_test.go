@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -44,10 +44,7 @@ func (b *bundle) waitingFor(t *testing.T, ctx context.Context, r workqueue.Claim
 // history returns the events of the job, in order.
 func (b *bundle) history(t *testing.T, jobID string) (events []string) {
 	t.Helper()
-	all, _, err := b.ledger.History(t.Context(), jobID, 0, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := b.ledger.Past(jobID)
 	for _, e := range all {
 		events = append(events, fmt.Sprintf("%d %s by %s of %s", e.Rev, e.Event, e.Actor, e.Caller))
 	}
@@ -60,7 +57,7 @@ func (b *bundle) history(t *testing.T, jobID string) (events []string) {
 func TestTakeover_OneCommitForEachHop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+		store, counter := storetest.Counting(ledgertest.Atomic())
 		b := reopen(t, store)
 		claim := func(requestID string) lifecycle.Item {
 			views, err := b.Claim(ledger.WithCaller(t.Context(), "a worker"), workqueue.ClaimRequest{
@@ -132,7 +129,7 @@ func TestTakeover_OnlyItemsThatTheClaimMayTake(t *testing.T) {
 				whole := b.Queue
 				test(b, &request)
 				answer := b.waitingFor(t, t.Context(), request)
-				b.work(t)
+				b.work()
 				if views := answer(); len(views) > 0 {
 					t.Fatalf("claimed %v", workIDs(views))
 				}
@@ -182,10 +179,10 @@ func TestTakeover_SurvivesAnySingleFault(t *testing.T) {
 			t.Run(name+"/"+verb, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					mem, _ := memstore.New(memstore.Options{}).(tablestore.AtomicStore)
+					mem, _ := ledgertest.Atomic().(tablestore.AtomicStore)
 					store := &whole{AtomicStore: mem}
 					b := reopen(t, store)
-					cmd := b.command(t, "tenant_a", "ocr", "OCR")
+					cmd := b.command("tenant_a", "ocr", "OCR")
 					next := cmd.Steps[0]
 					next.ID = "next"
 					cmd.Steps = append(cmd.Steps, next)
@@ -194,7 +191,7 @@ func TestTakeover_SurvivesAnySingleFault(t *testing.T) {
 						return err
 					}
 					if verb == "complete" {
-						b.submit(t, cmd)
+						b.ledger.Submit(cmd)
 						item := b.claim(t, "w1", "before", 1, true)[0].Item
 						send = func() error {
 							_, err := b.Complete(t.Context(), item.WorkID, by("w1", "done", item), nil, nil)
@@ -231,8 +228,8 @@ func TestTakeover_ARequestThatWaitsTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t, false)
 		first, again := b.waiting(t, "claim"), b.waiting(t, "claim")
-		b.work(t)
-		b.work(t)
+		b.work()
+		b.work()
 		got := first()
 		if more := again(); len(got) != 1 || !slices.Equal(workIDs(more), workIDs(got)) {
 			t.Errorf("the request got %v, and its repeat %v", workIDs(got), workIDs(more))
@@ -253,9 +250,9 @@ func TestTakeover_RepeatsDoNotHoldUpChanges(t *testing.T) {
 		for range 30 {
 			answers = append(answers, b.waiting(t, "claim"))
 		}
-		b.work(t)
+		b.work()
 		began := time.Now()
-		b.work(t)
+		b.work()
 		if took := time.Since(began); took > 5*time.Millisecond { // The pause after one lost race is 1.5 ms at most.
 			t.Errorf("an accept took %v", took)
 		}
@@ -270,7 +267,7 @@ func TestTakeover_RepeatsDoNotHoldUpChanges(t *testing.T) {
 func TestTakeover_AWorkerThatLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		mem, _ := memstore.New(memstore.Options{}).(tablestore.AtomicStore)
+		mem, _ := ledgertest.Atomic().(tablestore.AtomicStore)
 		store := &whole{AtomicStore: mem}
 		b := reopen(t, store)
 		ctx, leave := context.WithCancel(t.Context())
@@ -281,7 +278,7 @@ func TestTakeover_AWorkerThatLeft(t *testing.T) {
 			time.Sleep(time.Second)
 			return commit()
 		}
-		b.work(t)
+		b.work()
 		got := answer()
 		if again := b.claim(t, "w1", "claim", 1, true); len(again) != 1 || !slices.Equal(workIDs(again), workIDs(got)) {
 			t.Errorf("got %v, and again %v", workIDs(got), workIDs(again))

@@ -295,6 +295,16 @@ func (l *Ledger) LiveJobs() []string {
 	return all
 }
 
+// Row returns one row, which must exist.
+func (l *Ledger) Row(key tablestore.Key) tablestore.Row {
+	l.t.Helper()
+	row, err := l.Store.Get(l.t.Context(), key)
+	if err != nil {
+		l.t.Fatalf("get %v: %v", key, err)
+	}
+	return row
+}
+
 // Put writes one row without the ledger.
 func (l *Ledger) Put(key tablestore.Key, properties tablestore.Properties) {
 	l.t.Helper()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
@@ -133,10 +134,7 @@ func TestASlowStoreOnAzurite(t *testing.T) {
 	t.Cleanup(func() { _ = remote.Close() }) // It never fails.
 	counted, counter := storetest.Counting(remote)
 	store := pacer.New(counted, pacer.Config{Deadline: shortDeadline})
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := ledgertest.Open(t, ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
 	counter.Reset()
 	proxy.slow.Store(true)
 	const jobs = 40
@@ -159,14 +157,12 @@ func TestASlowStoreOnAzurite(t *testing.T) {
 
 // acceptAndCancel carries a job from its command to its end, and repeats a request that the
 // store did not confirm, as a client does. It returns the number of requests.
-func acceptAndCancel(t *testing.T, l *ledger.Ledger, name string) (requests int64) {
+func acceptAndCancel(t *testing.T, l *ledgertest.Ledger, name string) (requests int64) {
 	t.Helper()
 	var id string
 	for _, request := range []func() error{
 		func() error {
-			accepted, err := l.Accept(t.Context(), ledger.Command{
-				Job: statemachine.Job{TenantID: "t", IdempotencyKey: name, IdempotencyHash: name}, Steps: []statemachine.Step{{ID: "one"}}, Payload: []byte(`{}`),
-			})
+			accepted, err := l.Accept(t.Context(), ledgertest.Command("t", name))
 			if err == nil {
 				id = accepted.Job.ID
 			}

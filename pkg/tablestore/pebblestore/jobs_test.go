@@ -1,7 +1,6 @@
 package pebblestore_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -24,14 +24,11 @@ import (
 )
 
 // jobsOn opens a ledger and its queue on the store.
-func jobsOn(t *testing.T, store tablestore.Store) (*ledger.Ledger, *workqueue.Queue) {
+func jobsOn(t *testing.T, store tablestore.Store) (*ledgertest.Ledger, *workqueue.Queue) {
 	t.Helper()
 	mirror := workqueue.NewMirror(1000)
-	jobLedger, err := ledger.Open(t.Context(), ledger.Config{Store: store, Shards: 2, Ready: mirror.Ready, Taker: mirror.Taker})
-	if err != nil {
-		t.Fatal(err)
-	}
-	queue, err := workqueue.New(workqueue.Config{Ledger: jobLedger, Store: store, Mirror: mirror})
+	jobLedger := ledgertest.Open(t, ledger.Config{Store: store, Shards: 2, Ready: mirror.Ready, Taker: mirror.Taker})
+	queue, err := workqueue.New(workqueue.Config{Ledger: jobLedger.Ledger, Store: store, Mirror: mirror})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,16 +36,7 @@ func jobsOn(t *testing.T, store tablestore.Store) (*ledger.Ledger, *workqueue.Qu
 }
 
 // oneStep is a command of one step.
-func oneStep(serial int64) ledger.Command {
-	minute := []time.Duration{time.Minute}
-	return ledger.Command{
-		Job: statemachine.Job{TenantID: "tenant_a", IdempotencyHash: fmt.Sprint(serial)},
-		Steps: []statemachine.Step{{ID: "step", Type: "OCR", Service: "ocr", Policy: statemachine.Policy{
-			AckTimeout: time.Minute, Lease: time.Hour, Dispatch: minute, Ack: minute, Execution: minute,
-		}}},
-		Payload: json.RawMessage(`{}`),
-	}
-}
+func oneStep(serial int64) ledger.Command { return ledgertest.Command("tenant_a", fmt.Sprint(serial)) }
 
 // told records the step states that workers and clients were told, by job id.
 type told struct {

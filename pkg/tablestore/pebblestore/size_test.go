@@ -11,6 +11,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
@@ -27,19 +28,14 @@ func TestSize_OfAFinishedJob(t *testing.T) {
 	store := open(t, pebblestore.Options{Dir: "data", FS: vfs.NewMem()}.WithMemTable(1<<20))
 	defer func() { _ = store.Close() }()
 	mirror := workqueue.NewMirror(0)
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Ready: mirror.Ready, Taker: mirror.Taker, Retention: time.Hour, KeyTTL: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	queue, err := workqueue.New(workqueue.Config{Ledger: l, Store: store, Mirror: mirror})
+	l := ledgertest.Open(t, ledger.Config{Store: store, Ready: mirror.Ready, Taker: mirror.Taker, Retention: time.Hour, KeyTTL: time.Hour})
+	queue, err := workqueue.New(workqueue.Config{Ledger: l.Ledger, Store: store, Mirror: mirror})
 	if err != nil {
 		t.Fatal(err)
 	}
 	random := rand.NewChaCha8([32]byte{})
 	for i := range jobs {
-		if _, err := l.Accept(t.Context(), documentCommand(i, random)); err != nil {
-			t.Fatal(err)
-		}
+		l.Submit(documentCommand(i, random))
 	}
 	for done := 0; done < 3*jobs; {
 		views, err := queue.Claim(t.Context(), workqueue.ClaimRequest{

@@ -8,6 +8,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -17,21 +18,9 @@ func TestPurge_OutlivesNoCallback(t *testing.T) {
 	url := postgrestest.Database(t)
 	store := open(t, url)
 	defer func() { _ = store.Close() }() // It never fails.
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Shared: true, Retention: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	accepted, err := l.Accept(t.Context(), ledger.Command{
-		Job:   statemachine.Job{TenantID: "t", IdempotencyHash: "h"},
-		Steps: []statemachine.Step{{ID: "one", Type: "ONE", Service: "ones"}}, Payload: []byte(`{}`),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	id := accepted.Job.ID
-	if _, err := l.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
-		t.Fatal(err)
-	}
+	l := ledgertest.Open(t, ledger.Config{Store: store, Shared: true, Retention: time.Hour})
+	id := l.Submit(ledgertest.Command("t", "h"))
+	l.Apply(id, statemachine.Cancel{})
 	execute(t, url, `
 		UPDATE lucius.rows SET props = jsonb_set(props, '{completed_at,t}', '"2026-01-01T00:00:00.000Z"') WHERE row = 'JOB';
 		CREATE TABLE lucius.gate AS SELECT 1;

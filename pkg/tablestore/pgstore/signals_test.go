@@ -3,7 +3,6 @@
 package pgstore_test
 
 import (
-	"encoding/json"
 	"log/slog"
 	"strings"
 	"sync"
@@ -12,7 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -109,31 +108,16 @@ func TestNotify_DropsPayloadsThatPostgreSQLRejects(t *testing.T) {
 
 // replica returns the pull queue of one process; its claims would wait for an hour without
 // a wake-up.
-func replica(t *testing.T, url string) (*ledger.Ledger, *workqueue.Queue) {
+func replica(t *testing.T, url string) (*ledgertest.Ledger, *workqueue.Queue) {
 	t.Helper()
 	store, mirror := open(t, url), workqueue.NewMirror(0)
 	t.Cleanup(func() { _ = store.Close() }) // It never fails.
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Shared: true, Ready: mirror.Ready, Taker: mirror.Taker})
-	if err != nil {
-		t.Fatal(err)
-	}
-	queue, err := workqueue.New(workqueue.Config{Ledger: l, Store: store, Mirror: mirror, Poll: time.Hour})
+	l := ledgertest.Open(t, ledger.Config{Store: store, Shared: true, Ready: mirror.Ready, Taker: mirror.Taker})
+	queue, err := workqueue.New(workqueue.Config{Ledger: l.Ledger, Store: store, Mirror: mirror, Poll: time.Hour})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return l, queue
-}
-
-// command is a command of one step.
-func command(key string) ledger.Command {
-	minute := []time.Duration{time.Minute}
-	return ledger.Command{
-		Job: statemachine.Job{TenantID: "t", IdempotencyHash: key},
-		Steps: []statemachine.Step{{ID: "step", Type: "OCR", Service: "ocr", Policy: statemachine.Policy{
-			AckTimeout: time.Minute, Lease: time.Minute, Dispatch: minute, Ack: minute, Execution: minute,
-		}}},
-		Payload: json.RawMessage(`{}`),
-	}
 }
 
 // TestReplicas_WakeEachOthersClaims accepts a command at one replica while a claim waits at
@@ -152,9 +136,7 @@ func TestReplicas_WakeEachOthersClaims(t *testing.T) {
 		claimed <- len(views)
 	}()
 	for key := 'a'; ; key++ {
-		if _, err := here.Accept(t.Context(), command(string(key))); err != nil {
-			t.Fatal(err)
-		}
+		here.Submit(ledgertest.Command("t", string(key)))
 		select {
 		case n := <-claimed:
 			if n != 1 {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/postgres"
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 )
 
 // manyJobs copies the rows of a job, one job for each ten minutes before it.
@@ -33,10 +34,7 @@ func TestViews_DocumentedQueriesUseAnIndex(t *testing.T) {
 			t.Parallel()
 			database := postgrestest.DatabaseOn(t, server)
 			ledger, _ := replica(t, database)
-			accepted, err := ledger.Accept(t.Context(), command("k"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			id := ledger.Submit(ledgertest.Command("t", "k"))
 			execute(t, database, manyJobs)
 			execute(t, database, "ANALYZE lucius.rows")
 			role, at := newRole(t, database)
@@ -56,7 +54,7 @@ func TestViews_DocumentedQueriesUseAnIndex(t *testing.T) {
 				if !found || strings.HasPrefix(statement, "GRANT ") {
 					continue
 				}
-				blocks := blocksRead(t, connection, "SELECT "+strings.ReplaceAll(query, "…", accepted.Job.ID))
+				blocks := blocksRead(t, connection, "SELECT "+strings.ReplaceAll(query, "…", id))
 				switch few := strings.Contains(query, " WHERE ") || strings.Contains(query, " LIMIT "); {
 				case few && blocks <= 100:
 					indexed++

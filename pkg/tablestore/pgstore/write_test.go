@@ -19,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/pgsession"
 	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -183,7 +184,7 @@ func TestRoundTrips(t *testing.T) {
 		do   func(key string) error
 	}{
 		{"accept", 1, func(key string) error {
-			_, err := ledger.Accept(t.Context(), command(key))
+			_, err := ledger.Accept(t.Context(), ledgertest.Command("t", key))
 			return err
 		}},
 		{"claim and start", 1, func(key string) (err error) {
