@@ -111,10 +111,6 @@ func unwritable(err error) error {
 		detail = "The store takes no writes: it denies the server access until an operator acts; the log says why."
 	case errors.Is(err, tablestore.ErrOtherVersion):
 		detail = "The store takes no writes: its schema is one on which this version does not work; the log says which."
-	case errors.Is(err, tablestore.ErrLost):
-		detail = "The store takes no writes: its data directory was removed or replaced."
-	case errors.Is(err, tablestore.ErrDamaged):
-		detail = "The store takes no writes: a file of its data directory is damaged."
 	}
 	return &apierror.Error{Code: apierror.StoreUnavailable, Detail: detail, RetryAfter: time.Second, Err: err}
 }

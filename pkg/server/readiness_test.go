@@ -41,14 +41,6 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 			fmt.Errorf("%w: %w: 63 MiB are free", tablestore.ErrUnavailable, tablestore.ErrNoSpace),
 			"The store takes no writes: less disk space is free than its reserve.",
 		},
-		"the directory is lost": {
-			fmt.Errorf("%w: %w: LOCK is missing", tablestore.ErrUnavailable, tablestore.ErrLost),
-			"The store takes no writes: its data directory was removed or replaced.",
-		},
-		"a file is damaged": {
-			fmt.Errorf("%w: %w: 000007.sst", tablestore.ErrUnavailable, tablestore.ErrDamaged),
-			"The store takes no writes: a file of its data directory is damaged.",
-		},
 		"access is denied": {
 			fmt.Errorf("%w: %w: GRANT UPDATE ON lucius.rows TO lucius", tablestore.ErrUnavailable, tablestore.ErrDenied),
 			"The store takes no writes: it denies the server access until an operator acts; the log says why.",

@@ -260,9 +260,8 @@ var (
 	// version's layout.
 	ErrDamaged = errors.New("data directory cannot be read")
 
-	// ErrLost is returned together with [ErrUnavailable] after the open data directory,
-	// or a file in it, was removed or replaced. The store stays unavailable: a directory
-	// that is put back may lack what was written in the meantime.
+	// ErrLost is why a process ends: its open data directory was removed or replaced. A
+	// directory that is put back may lack what was written in the meantime.
 	ErrLost = errors.New("data directory was removed or replaced while it was open")
 
 	// ErrInvalid is returned for a request that breaks the port's rules, such

@@ -1,12 +1,12 @@
 package pebblestore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"slices"
 	"strings"
 	"time"
 
@@ -71,7 +71,20 @@ func (s *Store) Backup(ctx context.Context, note BackupNote) (_ *Backup, err err
 	if err := b.copy(); err != nil {
 		return nil, err
 	}
-	return b, b.list()
+	// A restored store is checked by its state when it is opened.
+	files := s.space.fs
+	if err := writeClosed(files, b.dir); err != nil {
+		return nil, err
+	}
+	names, err := storeFiles(files, b.dir)
+	for _, name := range append(names, stateName) {
+		info, errStat := files.Stat(files.PathJoin(b.dir, name))
+		if err = errors.Join(err, errStat); err != nil {
+			return nil, err
+		}
+		b.manifest.Files = append(b.manifest.Files, BackupFile{Name: name, Bytes: info.Size()})
+	}
+	return b, err
 }
 
 // copy makes the copy. The engine panics if a sync of its directory fails.
@@ -84,76 +97,26 @@ func (b *Backup) copy() (err error) {
 			}
 		}
 	}()
-	if err := b.store.db.Checkpoint(b.dir, pebble.WithFlushedWAL()); err != nil {
-		return err
-	}
-	return b.store.healthy() // The fence hides errors from the engine.
+	return b.store.db.Checkpoint(b.dir, pebble.WithFlushedWAL())
 }
 
-// list notes the files of the copy, as an orderly stop does: a restored store is checked by
-// that list when it is opened.
-func (b *Backup) list() error {
-	files := b.store.space.fs
-	if err := writeList(files, b.dir); err != nil {
-		return err
-	}
-	names, err := files.List(b.dir)
-	if err != nil {
-		return err
-	}
-	slices.Sort(names)
-	for _, name := range names {
-		info, err := files.Stat(files.PathJoin(b.dir, name))
-		if err != nil {
-			return err
-		}
-		b.manifest.Files = append(b.manifest.Files, BackupFile{Name: name, Bytes: info.Size()})
-	}
-	return nil
-}
-
-// Stream writes the backup in the format that [VerifyBackup] and [Unpack] read. Only its
-// end makes it valid: after an error, what was written is no backup. It removes each file
-// from the copy once it is written, so it can be called once. It fails when the store does,
-// and when the free disk space falls below the reserve.
+// Stream writes the backup in the format that [VerifyBackup] and [Unpack] read. Only its end
+// makes it valid: after an error, what was written is no backup. It fails when the free disk
+// space falls below the reserve: a backup must not make the server refuse writes.
 func (b *Backup) Stream(ctx context.Context, w io.Writer) error {
-	files := b.store.space.fs
-	out, err := newBackupWriter(w, &b.manifest)
-	if err != nil {
-		return err
-	}
-	for _, file := range b.manifest.Files {
-		name := files.PathJoin(b.dir, file.Name)
-		content, err := files.Open(name, vfs.SequentialReadsOption)
+	files, store := b.store.space.fs, b.store
+	return writeBackup(w, &b.manifest, func(name string) (io.ReadCloser, error) {
+		file, err := files.Open(files.PathJoin(b.dir, name), vfs.SequentialReadsOption)
 		if err != nil {
-			return fmt.Errorf("backup of the local store: %w", err)
+			return nil, err
 		}
-		err = out.add(file, readerFunc(func(p []byte) (int, error) {
-			if err := b.mayGoOn(ctx); err != nil {
+		return readCloser{readerFunc(func(p []byte) (int, error) {
+			if err := cmp.Or(ctx.Err(), store.admit(store.space.reserve)); err != nil {
 				return 0, err
 			}
-			return content.Read(p)
-		}))
-		if err = errors.Join(err, content.Close()); err != nil {
-			return fmt.Errorf("backup of the local store: %s: %w", file.Name, err)
-		}
-		if b.store.folder.check() == nil {
-			_ = files.Remove(name) // Close removes the directory.
-		}
-	}
-	return out.close()
-}
-
-// mayGoOn returns why the backup must end early, or nil: a backup must not make the server
-// refuse writes.
-func (b *Backup) mayGoOn(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if err := b.store.healthy(); err != nil {
-		return err
-	}
-	return b.store.admit(b.store.space.reserve)
+			return file.Read(p)
+		}), file}, nil
+	})
 }
 
 // Close removes the copy. Call it once.
@@ -164,11 +127,9 @@ func (b *Backup) Close() error {
 	return err
 }
 
-// remove removes the copy unless another directory is at the store's path.
+// remove removes the copy.
 func (b *Backup) remove() error {
-	if err := b.store.folder.check(); err != nil {
-		return err
-	}
+	b.store.engine.fence.check(nil)
 	if err := removeCopy(b.store.space.fs, b.dir); err != nil {
 		return fmt.Errorf("remove the copy of the local store: %w", err)
 	}
@@ -218,11 +179,13 @@ func (r *logReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// isLog reports whether the name is that of a log of the engine.
-func isLog(name string) bool { return strings.HasSuffix(name, ".log") }
-
 // readerFunc adapts a function to [io.Reader].
 type readerFunc func(p []byte) (int, error)
 
 // Read implements [io.Reader].
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+type readCloser struct {
+	io.Reader
+	io.Closer
+}

@@ -212,7 +212,7 @@ func TestBackup_FailsAlone(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
-	rows, err := fill(t, store, 0, 100)
+	rows, err := fill(t, store, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func TestBackup_CrashLeavesNothing(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
-	rows, err := fill(t, store, 0, 60)
+	rows, err := fill(t, store, 60)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -18,7 +19,7 @@ import (
 // A backup is a tar file, compressed with Zstandard: the manifest, the files that it names
 // in its order, and the checksums of all of them.
 const (
-	backupFormat    = 1
+	backupFormat    = 2
 	manifestEntry   = "manifest.json"
 	checksumsEntry  = "checksums.json"
 	maxBackupEntry  = 64 << 20 // of those two: some 500,000 files
@@ -55,60 +56,51 @@ func (m *BackupManifest) Bytes() (sum int64) {
 	return sum
 }
 
-// backupWriter writes a backup.
-type backupWriter struct {
-	compressed *zstd.Encoder
-	tar        *tar.Writer
-	taken      time.Time
-	sums       map[string]string
-}
-
-// newBackupWriter begins a backup.
-func newBackupWriter(w io.Writer, manifest *BackupManifest) (*backupWriter, error) {
+// writeBackup writes a backup of the manifest's files.
+func writeBackup(w io.Writer, manifest *BackupManifest, open func(name string) (io.ReadCloser, error)) error {
 	// Tables are compressed already: a higher level gains little. One goroutine does it, so
 	// that other requests keep the other processors.
 	compressed, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
 	if err != nil {
-		return nil, err
-	}
-	b := &backupWriter{compressed: compressed, tar: tar.NewWriter(compressed), taken: manifest.TakenAt, sums: map[string]string{}}
-	return b, b.addJSON(manifestEntry, manifest)
-}
-
-// add adds a file.
-func (b *backupWriter) add(file BackupFile, content io.Reader) error {
-	header := &tar.Header{Typeflag: tar.TypeReg, Name: file.Name, Size: file.Bytes, Mode: 0o600, ModTime: b.taken}
-	if err := b.tar.WriteHeader(header); err != nil {
 		return err
 	}
-	hash := sha256.New()
-	n, err := io.Copy(io.MultiWriter(b.tar, hash), io.LimitReader(content, file.Bytes))
-	if err == nil && n < file.Bytes {
-		err = io.ErrUnexpectedEOF
+	archive, sums := tar.NewWriter(compressed), map[string]string{}
+	add := func(name string, size int64, content io.Reader) error {
+		header := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: manifest.TakenAt}
+		if err := archive.WriteHeader(header); err != nil {
+			return err
+		}
+		hash := sha256.New()
+		_, err := io.CopyN(io.MultiWriter(archive, hash), content, size)
+		sums[name] = hex.EncodeToString(hash.Sum(nil))
+		return err
 	}
-	b.sums[file.Name] = hex.EncodeToString(hash.Sum(nil))
-	return err
-}
-
-func (b *backupWriter) addJSON(name string, value any) error {
-	text, err := json.MarshalIndent(value, "", "  ")
+	addJSON := func(name string, value any) error {
+		text, err := json.MarshalIndent(value, "", "  ")
+		return cmp.Or(err, add(name, int64(len(text)), bytes.NewReader(text)))
+	}
+	err = addJSON(manifestEntry, manifest)
+	for i := 0; i < len(manifest.Files) && err == nil; i++ {
+		file := &manifest.Files[i]
+		content, errOpen := open(file.Name)
+		if err = errOpen; err == nil {
+			err = errors.Join(add(file.Name, file.Bytes, content), content.Close())
+		}
+		if err != nil {
+			err = fmt.Errorf("backup of the local store: %s: %w", file.Name, err)
+		}
+	}
 	if err != nil {
 		return err
 	}
-	return b.add(BackupFile{Name: name, Bytes: int64(len(text))}, bytes.NewReader(text))
-}
-
-// close ends the backup with the checksums.
-func (b *backupWriter) close() error {
-	err := b.addJSON(checksumsEntry, b.sums)
-	return errors.Join(err, b.tar.Close(), b.compressed.Close())
+	return errors.Join(addJSON(checksumsEntry, sums), archive.Close(), compressed.Close())
 }
 
 // VerifyBackup reads a backup to its end and checks it. progress is told how many bytes of
 // the store's files were read, and how many there are; it may be nil. It returns
 // [ErrBackup] with the file at fault, and errors of the reader.
 func VerifyBackup(r io.Reader, progress func(done, total int64)) (*BackupManifest, error) {
-	return readBackup(r, progress, func(_ *BackupFile, content io.Reader) error {
+	return readBackup(r, progress, func(_ string, content io.Reader) error {
 		_, err := io.Copy(io.Discard, content)
 		return err
 	})
@@ -117,52 +109,62 @@ func VerifyBackup(r io.Reader, progress func(done, total int64)) (*BackupManifes
 // readBackup calls each with every file that the manifest names, and then checks their
 // content.
 func readBackup(
-	r io.Reader, progress func(done, total int64), each func(file *BackupFile, content io.Reader) error,
+	r io.Reader, progress func(done, total int64), each func(name string, content io.Reader) error,
 ) (*BackupManifest, error) {
 	compressed, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxBackupWindow))
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBackup, err)
 	}
 	defer compressed.Close()
-	b := &backupReader{tar: tar.NewReader(compressed), sums: map[string]string{}}
+	in := &backupReader{tar: tar.NewReader(compressed), sums: map[string]string{}, read: func(int) {}}
 	var manifest BackupManifest
-	if err := b.readJSON(manifestEntry, &manifest); err != nil {
+	if err := in.entryJSON(manifestEntry, &manifest); err != nil {
 		return nil, err
 	}
 	if err := manifest.check(); err != nil {
 		return nil, err
 	}
-	done, total := int64(0), manifest.Bytes()
-	for i := range manifest.Files {
-		file := &manifest.Files[i]
-		err := b.read(file.Name, func(size int64, content io.Reader) error {
-			if size != file.Bytes {
-				return badBackup(file.Name, fmt.Errorf("it has %d bytes, and %s says %d", size, manifestEntry, file.Bytes))
-			}
-			return each(file, readerFunc(func(p []byte) (int, error) {
-				n, err := content.Read(p)
-				if done += int64(n); progress != nil {
-					progress(done, total)
-				}
-				return n, err
-			}))
-		})
+	if done, total := int64(0), manifest.Bytes(); progress != nil {
+		in.read = func(n int) {
+			done += int64(n)
+			progress(done, total)
+		}
+	}
+	for _, file := range manifest.Files {
+		err := in.entry(file.Name, func(content io.Reader) error { return each(file.Name, content) })
 		if err != nil {
 			return nil, err
 		}
 	}
-	return &manifest, b.checkSums(compressed)
+	in.read = func(int) {}
+	found, want := maps.Clone(in.sums), map[string]string{}
+	if err := in.entryJSON(checksumsEntry, &want); err != nil {
+		return nil, err
+	}
+	for name, sum := range found {
+		if want[name] != sum {
+			return nil, badBackup(name, errors.New("its content was altered"))
+		}
+	}
+	if _, err := in.tar.Next(); !errors.Is(err, io.EOF) {
+		return nil, badBackup(checksumsEntry, cmp.Or(err, errors.New("more data after it")))
+	}
+	if n, err := io.Copy(io.Discard, compressed); n > 0 || err != nil { // Its end has a checksum.
+		return nil, badBackup(checksumsEntry, cmp.Or(err, fmt.Errorf("%d bytes after it", n)))
+	}
+	return &manifest, nil
 }
 
 // backupReader reads the entries of a backup.
 type backupReader struct {
 	tar  *tar.Reader
 	sums map[string]string // of what was read, by name
+	read func(bytes int)   // is told of what is read
 }
 
-// read reads the next entry, which must be the file of that name. It returns the errors of
+// entry reads the next entry, which must be the file of that name. It returns the errors of
 // content unwrapped.
-func (b *backupReader) read(name string, content func(size int64, r io.Reader) error) error {
+func (b *backupReader) entry(name string, content func(r io.Reader) error) error {
 	header, err := b.tar.Next()
 	switch {
 	case errors.Is(err, io.EOF):
@@ -173,9 +175,10 @@ func (b *backupReader) read(name string, content func(size int64, r io.Reader) e
 		return badBackup(name, fmt.Errorf("found %q in its place", header.Name))
 	}
 	hash := sha256.New()
-	err = content(header.Size, readerFunc(func(p []byte) (int, error) {
+	err = content(readerFunc(func(p []byte) (int, error) {
 		n, err := b.tar.Read(p)
-		_, _ = hash.Write(p[:n])         // It never fails.
+		_, _ = hash.Write(p[:n]) // It never fails.
+		b.read(n)
 		if err != nil && err != io.EOF { //nolint:errorlint // A reader's end is io.EOF itself.
 			err = badBackup(name, err)
 		}
@@ -185,12 +188,9 @@ func (b *backupReader) read(name string, content func(size int64, r io.Reader) e
 	return err
 }
 
-func (b *backupReader) readJSON(name string, into any) error {
-	return b.read(name, func(size int64, r io.Reader) error {
-		if size > maxBackupEntry {
-			return badBackup(name, fmt.Errorf("it has %d bytes", size))
-		}
-		text, err := io.ReadAll(r)
+func (b *backupReader) entryJSON(name string, into any) error {
+	return b.entry(name, func(r io.Reader) error {
+		text, err := io.ReadAll(io.LimitReader(r, maxBackupEntry))
 		if err != nil {
 			return err
 		}
@@ -199,27 +199,6 @@ func (b *backupReader) readJSON(name string, into any) error {
 		}
 		return nil
 	})
-}
-
-// checkSums reads the rest, and compares the entries with their checksums.
-func (b *backupReader) checkSums(rest io.Reader) error {
-	found, want := b.sums, map[string]string{}
-	b.sums = map[string]string{}
-	if err := b.readJSON(checksumsEntry, &want); err != nil {
-		return err
-	}
-	for name, sum := range found {
-		if want[name] != sum {
-			return badBackup(name, errors.New("its content was altered"))
-		}
-	}
-	if _, err := b.tar.Next(); !errors.Is(err, io.EOF) {
-		return badBackup(checksumsEntry, cmp.Or(err, errors.New("more data after it")))
-	}
-	if n, err := io.Copy(io.Discard, rest); n > 0 || err != nil { // The end of the compression has a checksum.
-		return badBackup(checksumsEntry, cmp.Or(err, fmt.Errorf("%d bytes after it", n)))
-	}
-	return nil
 }
 
 // badBackup returns the error about an entry of a backup.
@@ -244,7 +223,7 @@ func (m *BackupManifest) check() error {
 	}
 	seen := map[string]bool{}
 	for _, file := range m.Files {
-		if !isStoreFile(file.Name) || file.Name == openMarkName || file.Bytes < 0 || seen[file.Name] {
+		if !isStoreFile(file.Name) || seen[file.Name] {
 			return badBackup(manifestEntry, fmt.Errorf("%q is no file of a store", file.Name))
 		}
 		seen[file.Name] = true

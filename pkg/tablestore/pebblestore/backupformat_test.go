@@ -3,62 +3,88 @@ package pebblestore
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/klauspost/compress/zstd"
 )
 
-// forged returns a backup with that manifest and a file of four bytes for each name.
-func forged(t *testing.T, manifest *BackupManifest, names ...string) []byte {
+// forged returns a backup with that manifest, a file "data" for each name, and the
+// checksums of all of them, which alter changes first.
+func forged(t *testing.T, manifest *BackupManifest, alter func(sums map[string]string), names ...string) []byte {
 	t.Helper()
 	var stream bytes.Buffer
-	b, err := newBackupWriter(&stream, manifest)
-	for _, name := range names {
-		err = errors.Join(err, b.add(BackupFile{Name: name, Bytes: 4}, strings.NewReader("data")))
+	compressed, err := zstd.NewWriter(&stream)
+	if err != nil {
+		t.Fatal(err)
 	}
-	if err := errors.Join(err, b.close()); err != nil {
+	archive, sums := tar.NewWriter(compressed), map[string]string{}
+	add := func(name string, content []byte) {
+		t.Helper()
+		err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(content))})
+		if _, errWrite := archive.Write(content); err != nil || errWrite != nil {
+			t.Fatal(err, errWrite)
+		}
+		sum := sha256.Sum256(content)
+		sums[name] = hex.EncodeToString(sum[:])
+	}
+	addJSON := func(name string, value any) {
+		t.Helper()
+		text, err := json.Marshal(value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(name, text)
+	}
+	addJSON(manifestEntry, manifest)
+	for _, name := range names {
+		add(name, []byte("data"))
+	}
+	alter(sums)
+	addJSON(checksumsEntry, sums)
+	if err := errors.Join(archive.Close(), compressed.Close()); err != nil {
 		t.Fatal(err)
 	}
 	return stream.Bytes()
 }
 
+func manifestOf(names ...string) *BackupManifest {
+	m := &BackupManifest{Format: backupFormat, Layout: layoutVersion, Version: "v9"}
+	for _, name := range names {
+		m.Files = append(m.Files, BackupFile{Name: name, Bytes: 4})
+	}
+	return m
+}
+
 // TestBackupFormat_RefusesWhatNoStoreWrote forges backups with correct checksums.
 func TestBackupFormat_RefusesWhatNoStoreWrote(t *testing.T) {
 	t.Parallel()
-	of := func(names ...string) *BackupManifest {
-		m := &BackupManifest{Format: backupFormat, Layout: layoutVersion, Version: "v9"}
-		for _, name := range names {
-			m.Files = append(m.Files, BackupFile{Name: name, Bytes: 4})
-		}
-		return m
-	}
-	later, newer := of(), of()
+	later, newer := manifestOf(), manifestOf()
 	later.Layout, newer.Format = layoutVersion+1, backupFormat+1
-	negative, larger := of("000001.log"), of("000001.log")
-	negative.Files[0].Bytes, larger.Files[0].Bytes = -4, 5
 	for name, test := range map[string]struct {
 		manifest *BackupManifest
 		files    []string
 		want     string
 	}{
-		"parent directory": {of("../000001.log"), []string{"../000001.log"}, `"../000001.log" is no file of a store`},
-		"absolute path":    {of("/000001.log"), []string{"/000001.log"}, "is no file of a store"},
-		"subdirectory":     {of("a/000001.log"), []string{"a/000001.log"}, "is no file of a store"},
-		"other file":       {of("authorized_keys"), []string{"authorized_keys"}, "is no file of a store"},
-		"mark of a crash":  {of("OPEN"), []string{"OPEN"}, "is no file of a store"},
-		"a file twice":     {of("000001.log", "000001.log"), []string{"000001.log", "000001.log"}, "is no file of a store"},
-		"negative size":    {negative, nil, "is no file of a store"},
-		"another size":     {larger, []string{"000001.log"}, "it has 4 bytes, and manifest.json says 5"},
-		"another file":     {of("000001.log"), []string{"000002.log"}, `000001.log: found "000002.log" in its place`},
-		"one file less":    {of("000001.log", "000002.log"), []string{"000001.log"}, `000002.log: found "checksums.json" in its place`},
-		"one file more":    {of("000001.log"), []string{"000001.log", "000002.log"}, `checksums.json: found "000002.log" in its place`},
+		"parent directory": {manifestOf("../000001.log"), []string{"../000001.log"}, `"../000001.log" is no file of a store`},
+		"absolute path":    {manifestOf("/000001.log"), []string{"/000001.log"}, "is no file of a store"},
+		"subdirectory":     {manifestOf("a/000001.log"), []string{"a/000001.log"}, "is no file of a store"},
+		"other file":       {manifestOf("authorized_keys"), []string{"authorized_keys"}, "is no file of a store"},
+		"a file twice":     {manifestOf("000001.log", "000001.log"), []string{"000001.log", "000001.log"}, "is no file of a store"},
+		"another file":     {manifestOf("000001.log"), []string{"000002.log"}, `000001.log: found "000002.log" in its place`},
+		"one file less":    {manifestOf("000001.log", "000002.log"), []string{"000001.log"}, `000002.log: found "checksums.json" in its place`},
+		"one file more":    {manifestOf("000001.log"), []string{"000001.log", "000002.log"}, `checksums.json: found "000002.log" in its place`},
 		"later layout":     {later, nil, "its rows have layout 5, and this program reads 4: use Lucius v9"},
-		"later format":     {newer, nil, "its format is 2, and this program reads 1: use Lucius v9"},
+		"later format":     {newer, nil, "its format is 3, and this program reads 2: use Lucius v9"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			backup := forged(t, test.manifest, test.files...)
+			backup := forged(t, test.manifest, func(map[string]string) {}, test.files...)
 			if _, err := VerifyBackup(bytes.NewReader(backup), nil); !errors.Is(err, ErrBackup) || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("verify: %v, want %q", err, test.want)
 			}
@@ -69,35 +95,22 @@ func TestBackupFormat_RefusesWhatNoStoreWrote(t *testing.T) {
 	}
 }
 
-// TestBackupFormat_AlteredContentIsNamed alters a file, and compresses the result again.
+// TestBackupFormat_AlteredContentIsNamed has another checksum for a file than that of its
+// content.
 func TestBackupFormat_AlteredContentIsNamed(t *testing.T) {
 	t.Parallel()
-	manifest := &BackupManifest{Format: backupFormat, Layout: layoutVersion, Files: []BackupFile{{"000001.log", 4}, {"000002.log", 4}}}
-	var stream bytes.Buffer
-	b, err := newBackupWriter(&stream, manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range manifest.Files {
-		if err := b.add(file, strings.NewReader("data")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	b.sums["000002.log"] = b.sums[manifestEntry]
-	if err := b.close(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := VerifyBackup(&stream, nil); !errors.Is(err, ErrBackup) || !strings.Contains(err.Error(), "000002.log: its content was altered") {
+	alter := func(sums map[string]string) { sums["000002.log"] = sums[manifestEntry] }
+	backup := forged(t, manifestOf("000001.log", "000002.log"), alter, "000001.log", "000002.log")
+	if _, err := VerifyBackup(bytes.NewReader(backup), nil); !errors.Is(err, ErrBackup) ||
+		!strings.Contains(err.Error(), "000002.log: its content was altered") {
 		t.Errorf("verify: %v", err)
 	}
-	b, err = newBackupWriter(io.Discard, manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.add(manifest.Files[0], strings.NewReader("d")); !errors.Is(err, io.ErrUnexpectedEOF) {
+}
+
+func TestBackupFormat_AFileThatBecameShorterFailsTheBackup(t *testing.T) {
+	t.Parallel()
+	open := func(string) (io.ReadCloser, error) { return io.NopCloser(strings.NewReader("d")), nil }
+	if err := writeBackup(io.Discard, manifestOf("000001.log"), open); !errors.Is(err, io.EOF) || !strings.Contains(err.Error(), "000001.log") {
 		t.Errorf("a file that became shorter: %v", err)
-	}
-	if err := b.tar.WriteHeader(&tar.Header{Name: "next"}); err == nil {
-		t.Error("the backup goes on after it")
 	}
 }

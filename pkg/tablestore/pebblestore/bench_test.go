@@ -76,22 +76,12 @@ func BenchmarkCommit(b *testing.B) {
 }
 
 // BenchmarkCheck measures the check of the directory that commits sharing a
-// sync make twice; BenchmarkLook the one made once a second.
+// sync make twice.
 func BenchmarkCheck(b *testing.B) {
 	store := openBench(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		if err := store.Check(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
-func BenchmarkLook(b *testing.B) {
-	store := openBench(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		if err := store.CheckFiles(); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -50,7 +50,7 @@ func (s *Store) commitAll(
 		return nil, err
 	}
 	set := s.stripes.touched(batches)
-	if err := lockAll(ctx, set, s.latch); err != nil {
+	if err := lockAll(ctx, set); err != nil {
 		return nil, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
 	writes, etags, err := tablestore.Fold(batches, s.current, s.nextETag)
@@ -115,12 +115,7 @@ func (s *Store) outcome(ctx context.Context, p *pending) error {
 	for {
 		select {
 		case <-p.done:
-			if !s.latch.tripped() {
-				return nil
-			}
-			return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
-		case <-s.latch.failed:
-			return fmt.Errorf("%w: %w", tablestore.ErrUnknown, s.latch.failure())
+			return nil
 		case <-ended: // The write continues, and usually ends soon.
 			ended, over = nil, time.After(outcomeGrace)
 		case <-over:
@@ -231,32 +226,29 @@ func (s *Store) awaitSyncs() {
 			err = p.batch.SyncWait()
 		}
 		if err != nil {
-			s.latch.trip(fmt.Errorf("write to the log: %w", err))
-		} else {
-			_ = p.batch.Close() // It only releases memory.
+			s.engine.fence.check(fmt.Errorf("write to the log: %w", err))
 		}
+		_ = p.batch.Close() // It only releases memory.
 		p.finish()
 		s.running.Done()
 	}
 }
 
-// awaitDurable waits until these writes are on the disk. It returns an error if
-// they may never be.
+// awaitDurable waits until these writes are on the disk.
 func (s *Store) awaitDurable(ctx context.Context, writes []*pending) error {
 	for _, write := range writes {
 		select {
 		case <-write.done:
-		case <-s.latch.failed:
 		case <-ctx.Done():
 			return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, ctx.Err())
 		}
 	}
-	return s.healthy()
+	return nil
 }
 
 // pending is a write that is applied but may not be on the disk yet.
 type pending struct {
-	done    chan struct{} // Closed when the write is durable, or the store has failed.
+	done    chan struct{} // Closed when the write is durable.
 	stripes []*stripe
 	batch   *pebble.Batch
 	err     error // Why the engine did not apply the batch.
@@ -325,9 +317,8 @@ func (s *stripes) touched(batches []tablestore.Batch) []*stripe {
 	return slices.Compact(set)
 }
 
-// lockAll takes all locks in order. If the context ends or the store fails
-// first, it releases what it took and returns the reason.
-func lockAll(ctx context.Context, set []*stripe, latch *latch) error {
+// lockAll takes all locks in order. If the context ends first, it releases what it took.
+func lockAll(ctx context.Context, set []*stripe) error {
 	for i, stripe := range set {
 		select {
 		case stripe.lock <- struct{}{}:
@@ -335,9 +326,6 @@ func lockAll(ctx context.Context, set []*stripe, latch *latch) error {
 		case <-ctx.Done():
 			unlockAll(set[:i])
 			return ctx.Err()
-		case <-latch.failed:
-			unlockAll(set[:i])
-			return latch.cause
 		}
 	}
 	return nil

@@ -40,7 +40,7 @@ func TestStripesAreTakenOnceAndInOneOrder(t *testing.T) {
 	if len(forwards) > stripeCount || len(forwards) < stripeCount/2 {
 		t.Errorf("%d stripes of %d are used", len(forwards), stripeCount)
 	}
-	if err := lockAll(t.Context(), forwards, quietLatch()); err != nil {
+	if err := lockAll(t.Context(), forwards); err != nil {
 		t.Error(err)
 	}
 	unlockAll(forwards)
@@ -48,36 +48,24 @@ func TestStripesAreTakenOnceAndInOneOrder(t *testing.T) {
 
 func TestWaitingForAStripeEnds(t *testing.T) {
 	t.Parallel()
-	failure := errors.New("failure")
-	for name, test := range map[string]struct {
-		end  func(cancel func(), latch *latch)
-		want error
-	}{
-		"with the context": {func(cancel func(), _ *latch) { cancel() }, context.Canceled},
-		"with the store":   {func(_ func(), latch *latch) { latch.trip(failure) }, failure},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				latch, s := quietLatch(), newStripes()
-				set := []*stripe{s.all[1], s.all[2]}
-				set[1].lock <- struct{}{}
-				result := make(chan error, 1)
-				go func() { result <- lockAll(ctx, set, latch) }()
-				synctest.Wait()
-				test.end(cancel, latch)
-				if err := <-result; !errors.Is(err, test.want) {
-					t.Errorf("lock: %v, want %v", err, test.want)
-				}
-				unlockAll(set[1:])
-				if err := lockAll(t.Context(), set, quietLatch()); err != nil {
-					t.Errorf("lock after giving up: %v", err)
-				}
-			})
-		})
-	}
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		s := newStripes()
+		set := []*stripe{s.all[1], s.all[2]}
+		set[1].lock <- struct{}{}
+		result := make(chan error, 1)
+		go func() { result <- lockAll(ctx, set) }()
+		synctest.Wait()
+		cancel()
+		if err := <-result; !errors.Is(err, context.Canceled) {
+			t.Errorf("lock: %v, want context.Canceled", err)
+		}
+		unlockAll(set[1:])
+		if err := lockAll(t.Context(), set); err != nil {
+			t.Errorf("lock after giving up: %v", err)
+		}
+	})
 }
 
 func TestAFinishedWriteIsForgottenAlone(t *testing.T) {
@@ -150,27 +138,24 @@ func TestKnownVersionsAreTheStoredOnes(t *testing.T) {
 	}
 }
 
-// The engine syncs its manifest while the store marks the directory as open: both write
-// the mark.
-func TestOpenMark_IsReplacedConcurrently(t *testing.T) {
+// The engine syncs its manifest while the store notes that the directory is open.
+func TestState_IsReplacedConcurrently(t *testing.T) {
 	t.Parallel()
 	files := vfs.NewMem()
-	lock, err := files.Create("/"+lockName, vfs.WriteCategoryUnspecified)
-	if err == nil {
-		err = lock.Close()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	folder, err := newFolder(files, "/", "/")
-	if err != nil {
+	folder := lockedFolder(files)
+	manifest, err := files.Create("MANIFEST-000001", vfs.WriteCategoryUnspecified)
+	if err = errors.Join(err, manifest.Close()); err != nil {
 		t.Fatal(err)
 	}
 	var group errgroup.Group
-	for i := range 8 {
-		group.Go(func() error { return writeOpenMark(files, folder, fmt.Sprint("MANIFEST-000001: ", i)) })
+	for range 8 {
+		group.Go(func() error { return folder.note(stateOpen) })
+		group.Go(func() error { folder.noteManifest("MANIFEST-000001"); return nil })
 	}
 	if err := group.Wait(); err != nil {
 		t.Error(err)
+	}
+	if state, list, err := readState(files, ""); state != stateOpen || len(list) > 1 || err != nil {
+		t.Errorf("the state is %q, %q: %v", state, list, err)
 	}
 }

@@ -29,47 +29,34 @@
 //
 // # Failures
 //
-// After a failed write or sync, the content of the disk is unknown. The store
-// then fails for good: commits under way return [tablestore.ErrUnknown], all
-// later calls [tablestore.ErrUnavailable], and nothing more is written to the
-// disk until the directory is opened again, which finds every acknowledged
-// commit. A full disk normally does not fail the store: below a reserve of free
-// space it refuses commits, and accepts them again once there is space. Commits
+// After a failed write or sync, the content of the disk is unknown. The store then ends the
+// process: nothing more is acknowledged or written until the directory is opened again, which
+// finds every acknowledged commit. A full disk normally does not get that far: below a reserve
+// of free space the store refuses commits, and accepts them again once there is space. Commits
 // that free space may use most of the reserve, so that a retention can go on.
 //
 // # The directory
 //
-// Open files outlive their names. If its directory is removed, moved or
-// replaced, a store could acknowledge writes that the next start does not find,
-// and make and remove files in the directory that is now at its path. The store
-// therefore checks that the path still leads to the lock file that it holds:
-// after each sync of the log, before the writes that share the sync are
-// acknowledged, together with the log file itself; before it makes, renames or
-// removes a file; and once a second, together with the presence of every other
-// file. If the check fails, the store fails for good with [tablestore.ErrLost].
+// Open files outlive their names. If its directory is removed, moved or replaced, a store could
+// acknowledge writes that the next start does not find, and make and remove files in the
+// directory that is now at its path. The store therefore checks that the path still leads to the
+// lock file that it holds: after each sync of the log, before the writes that share the sync are
+// acknowledged, together with the log file itself; before it makes, renames or removes a file;
+// and once a second. If the check fails, it ends the process.
 //
-// The engine treats a directory without manifest marker as empty and deletes
-// unknown files in it. If such a directory holds any other file of a store,
-// Open returns [tablestore.ErrDamaged]. The exception is an interrupted creation, marked
-// by a file CREATING, which Open repeats. Damage that is found later fails the
-// store.
-//
-// The engine takes a manifest or log that was cut short for one that a crash
-// interrupted, and deletes the tables that such a manifest does not name. An orderly stop
-// therefore leaves a file FILES, which lists every file of the store with its size and,
-// except for tables, its checksum; the next start compares the directory with the list.
-// A file OPEN, which a start writes before the engine changes anything, says that the
-// list is out of date, until the next orderly stop. It holds the state of the manifest at
-// its last sync, for the start after a crash, and its own inode, which shows that a
-// directory is a copy of one that was open.
+// The engine treats a directory without manifest marker as empty and deletes unknown files in
+// it, and takes a manifest or log that was cut short for one that a crash interrupted. A file
+// STATE therefore says what happens to the directory: a store is created in it, is restored
+// into it, has it open or crashed, or has closed it. It lists the manifest as it was last synced
+// or, after an orderly stop, every file, with its size and, except for tables, its checksum. A
+// start compares the directory with the list before the engine changes anything.
 //
 // # Backups
 //
-// A backup is a checkpoint of the engine in the directory BACKUP, which a stream then
-// empties: links to the tables, and copies of the logs up to where they were written. It
-// has the list FILES of an orderly stop. A restore unpacks it into the directory RESTORE,
-// checks it, and moves the files to their place, the manifest marker last: until then a
-// start is refused. A start removes what a crash left of a backup.
+// A backup is a checkpoint of the engine in the directory BACKUP: links to the tables, and
+// copies of the logs up to where they were written. It has the state of an orderly stop. A
+// restore unpacks it into the directory RESTORE, checks it, and moves the files to their place,
+// the state last: until then a start is refused. A start removes what a crash left of a backup.
 //
 // # Queues
 //

@@ -399,21 +399,6 @@ func expectThere(t *testing.T, store tablestore.Store, rows ...int) {
 	}
 }
 
-// expectRefused fails unless every call returns ErrUnavailable.
-func expectRefused(t *testing.T, store tablestore.Store) {
-	t.Helper()
-	if _, err := store.Commit(t.Context(), rowOf(1_000_000, 1)); !errors.Is(err, tablestore.ErrUnavailable) {
-		t.Errorf("commit: %v, want ErrUnavailable", err)
-	}
-	if _, err := store.Get(t.Context(), rowKey(0)); !errors.Is(err, tablestore.ErrUnavailable) {
-		t.Errorf("get: %v, want ErrUnavailable", err)
-	}
-	query := tablestore.Query{Table: "table", Partition: "p0"}
-	if _, err := store.Scan(t.Context(), query); !errors.Is(err, tablestore.ErrUnavailable) {
-		t.Errorf("scan: %v, want ErrUnavailable", err)
-	}
-}
-
 func closeStore(t testing.TB, store tablestore.Store) {
 	t.Helper()
 	if err := store.Close(); err != nil {

@@ -5,9 +5,6 @@ import "github.com/cockroachdb/pebble/v2"
 // SetHeader replaces the row that describes the store.
 func (s *Store) SetHeader(header []byte) error { return s.db.Set(headerKey, header, pebble.Sync) }
 
-// CheckFiles checks the directory as the store does once a second.
-func (s *Store) CheckFiles() error { return s.folder.checkFiles() }
-
 // WithMemTable returns the options with memtables of that size.
 func (o Options) WithMemTable(bytes uint64) Options {
 	o.memTable = bytes

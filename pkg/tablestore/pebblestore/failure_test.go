@@ -1,14 +1,12 @@
 package pebblestore_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"slices"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -30,9 +28,9 @@ var (
 
 // fill commits rows of 10 kB until one fails, at most that many, and returns
 // the acknowledged ones.
-func fill(t *testing.T, store tablestore.Store, from, most int) (acknowledged []int, err error) {
+func fill(t *testing.T, store tablestore.Store, most int) (acknowledged []int, err error) {
 	t.Helper()
-	for n := from; n < from+most; n++ {
+	for n := range most {
 		if err := commitOne(t, store, rowOf(n, 10_000)); err != nil {
 			return acknowledged, err
 		}
@@ -41,7 +39,7 @@ func fill(t *testing.T, store tablestore.Store, from, most int) (acknowledged []
 	return acknowledged, nil
 }
 
-func TestFailingDiskFailsTheStoreAndKeepsWhatWasAcknowledged(t *testing.T) {
+func TestFailingDiskEndsTheProcessAndKeepsWhatWasAcknowledged(t *testing.T) {
 	t.Parallel()
 	full := func() error { return syscall.ENOSPC }
 	broken := func() error { return errDisk }
@@ -65,89 +63,88 @@ func TestFailingDiskFailsTheStoreAndKeepsWhatWasAcknowledged(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			d := newDisk()
-			store := open(t, d.options())
-			before, err := fill(t, store, 0, 100)
+			if !inChild(t) {
+				return
+			}
+			d, acknowledged := newDisk(), &knownRows{}
+			options := d.options()
+			options.Fatal = ends(t, func(error) {
+				rows := acknowledged.all()
+				for _, kept := range []int{0, 50, 100} { // percent of the data that was not synced
+					survives := vfs.CrashCloneCfg{UnsyncedDataPercent: kept, RNG: rand.New(rand.NewPCG(1, 2))}
+					after := open(t, diskOf(d.memory.CrashClone(survives)).options())
+					expectThere(t, after, rows...)
+					closeStore(t, after)
+				}
+				say(len(rows), "rows acknowledged")
+			})
+			store := open(t, options)
+			before, err := fill(t, store, 100)
 			if err != nil {
 				t.Fatalf("fill: %v", err)
 			}
+			for _, n := range before {
+				acknowledged.add(n)
+			}
 			d.inject(failure.suffix, failure.rule, failure.kinds...)
-			acknowledged, err := fill(t, store, 10_000, 2_000)
-			if !errors.Is(err, tablestore.ErrUnknown) && !errors.Is(err, tablestore.ErrUnavailable) {
-				t.Errorf("the failing commit: %v, want ErrUnknown or ErrUnavailable", err)
+			for n := range 2_000 {
+				if err := commitOne(t, store, rowOf(10_000+n, 10_000)); err != nil {
+					t.Fatalf("the failing commit returns %v", err)
+				}
+				acknowledged.add(10_000 + n)
 			}
-			d.heal()
-			expectRefused(t, store)
-			closeStore(t, store)
-			for _, disk := range []*disk{d.crash(), d} {
-				after := open(t, disk.options())
-				expectThere(t, after, before...)
-				expectThere(t, after, acknowledged...)
-				closeStore(t, after)
-			}
+			t.Error("no commit fails")
 		})
 	}
 }
 
-func TestFailureAnswersEveryCommitUnderWay(t *testing.T) {
+func TestFailureAcknowledgesNoCommitUnderWay(t *testing.T) {
 	t.Parallel()
+	if !inChild(t, "sync 000002.log: input/output error of the test's disk") {
+		return
+	}
 	synctest.Test(t, func(t *testing.T) {
 		d := newDisk()
-		store := open(t, d.options())
+		options := d.options()
+		options.Fatal = ends(t, func(error) {})
+		store := open(t, options)
 		gate := make(chan struct{})
 		d.inject(".log", func() error { <-gate; return errDisk }, syncs...)
-		var group sync.WaitGroup
 		for n := range 50 {
-			group.Go(func() {
-				if err := commitOne(t, store, rowOf(n, 100)); !errors.Is(err, tablestore.ErrUnknown) {
-					t.Errorf("commit %d: %v, want ErrUnknown", n, err)
-				}
-			})
+			go func() { say("commit", n, "returns", commitOne(t, store, rowOf(n, 100))); exit(1) }()
 		}
 		synctest.Wait()
 		for n := range 50 {
-			group.Go(func() {
-				_, err := store.Get(t.Context(), rowKey(n))
-				if !errors.Is(err, tablestore.ErrUnavailable) {
-					t.Errorf("get %d: %v, want ErrUnavailable", n, err)
-				}
-			})
+			go func() { say("get", n, "returns", getOne(t, store, n)); exit(1) }()
 		}
 		synctest.Wait()
 		close(gate)
-		group.Wait()
-		expectRefused(t, store)
-		closeStore(t, store)
+		synctest.Wait()
+		t.Error("no commit fails")
 	})
 }
 
-func TestFailureIsLoggedOnce(t *testing.T) {
+// TestFailureEndsTheProcessByDefault has no Fatal.
+func TestFailureEndsTheProcessByDefault(t *testing.T) {
 	t.Parallel()
+	if !inChildWithStatus(t, 1, `level=ERROR msg="local store has failed and must be opened again: the process ends" dir=data`,
+		`error="sync 000002.log: input/output error`) {
+		return
+	}
 	d := newDisk()
-	var log bytes.Buffer
 	options := d.options()
-	options.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	options.Logger = slog.New(slog.NewTextHandler(os.Stdout, nil))
 	store := open(t, options)
-	if log.Len() > 0 {
-		t.Errorf("opening logs %q", log.String())
-	}
 	d.inject(".log", func() error { return errDisk }, syncs...)
-	for n := range 3 {
-		if err := commitOne(t, store, rowOf(n, 10)); err == nil {
-			t.Error("a commit without a sync succeeded")
-		}
-	}
-	closeStore(t, store)
-	if got := strings.Count(log.String(), "local store has failed"); got != 1 {
-		t.Errorf("the failure is logged %d times:\n%s", got, log.String())
-	}
+	_ = commitOne(t, store, rowOf(0, 10))
+	exit(0)
 }
 
 func TestAFailedReadDoesNotFailTheStore(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
-	rows, err := fill(t, store, 0, 200)
+	rows, err := fill(t, store, 200)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +182,7 @@ func TestFullDiskDuringAFlushDoesNotFailTheStore(t *testing.T) {
 	d := newDisk()
 	store := open(t, d.options())
 	d.inject(".sst", func() error { return syscall.ENOSPC }, writes...)
-	acknowledged, err := fill(t, store, 0, 2_000)
+	acknowledged, err := fill(t, store, 2_000)
 	if !errors.Is(err, tablestore.ErrUnavailable) || errors.Is(err, tablestore.ErrUnknown) {
 		t.Fatalf("commit on a full disk: %v, want ErrUnavailable", err)
 	}
@@ -342,7 +339,7 @@ func TestReserveIsMeasuredAfterManyWritesToo(t *testing.T) {
 		store := open(t, options)
 		defer closeStore(t, store)
 		d.memory.TestingSetDiskUsage(vfs.DiskUsage{AvailBytes: 1 << 19, TotalBytes: 1 << 40})
-		acknowledged, err := fill(t, store, 0, 2_000)
+		acknowledged, err := fill(t, store, 2_000)
 		if !errors.Is(err, tablestore.ErrUnavailable) || len(acknowledged) > 20 {
 			t.Errorf("%d commits of 10 kB went through, then %v", len(acknowledged), err)
 		}

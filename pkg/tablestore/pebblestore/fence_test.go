@@ -29,8 +29,19 @@ func lockedFolder(memory *vfs.MemFS) *folder {
 	return folder
 }
 
-// quietLatch returns a latch that does not log.
-func quietLatch() *latch { return newLatch(slog.New(slog.DiscardHandler), lockedFolder(vfs.NewMem())) }
+// fatal panics instead of ending the process.
+func fatal(cause error) { panic(cause) }
+
+// causeOf returns why the operation would end the process, or nil.
+func causeOf(operation func()) (cause error) {
+	defer func() {
+		if recovered := recover(); recovered != nil {
+			cause = recovered.(error)
+		}
+	}()
+	operation()
+	return nil
+}
 
 // change makes every kind of change to the file system, through files opened
 // before and new ones, and returns the first error.
@@ -65,8 +76,8 @@ func change(fs vfs.FS, file, dir vfs.File) error {
 func newFenced(t *testing.T, rule func(op errorfs.Op) error) (f *fence, memory *vfs.MemFS, file, dir vfs.File) {
 	t.Helper()
 	memory = vfs.NewMem()
-	f = &fence{FS: errorfs.Wrap(memory, errorfs.InjectorFunc(rule)), latch: quietLatch()}
-	f.latch.folder = lockedFolder(memory)
+	f = &fence{FS: errorfs.Wrap(memory, errorfs.InjectorFunc(rule)), fatal: fatal}
+	f.folder = lockedFolder(memory)
 	var err error
 	for _, name := range []string{"old", "other", "file"} {
 		if file, err = f.Create(name, "test"); err != nil {
@@ -83,47 +94,37 @@ func TestFenceLetsEverythingThroughAtFirst(t *testing.T) {
 	t.Parallel()
 	for _, armed := range []bool{false, true} {
 		f, memory, file, dir := newFenced(t, func(errorfs.Op) error { return nil })
-		f.latch.armed.Store(armed)
+		f.armed.Store(armed)
 		before := memory.String()
 		if err := change(f, file, dir); err != nil {
 			t.Errorf("armed %t: %v", armed, err)
 		}
-		if memory.String() == before || f.latch.tripped() {
-			t.Errorf("armed %t: unchanged %t, tripped %t", armed, memory.String() == before, f.latch.tripped())
+		if memory.String() == before {
+			t.Errorf("armed %t: unchanged", armed)
 		}
 	}
 }
 
-func TestFenceDropsEverythingOnceTheStoreHasFailed(t *testing.T) {
+func TestFenceChangesNothingOnceTheDirectoryIsLost(t *testing.T) {
 	t.Parallel()
-	f, memory, file, dir := newFenced(t, func(errorfs.Op) error { return nil })
-	f.latch.armed.Store(true)
-	f.latch.trip(errors.New("failure"))
-	before := memory.String()
-	if err := change(f, file, dir); err != nil {
-		t.Errorf("pebble is told of %v", err)
-	}
-	if diff := cmp.Diff(before, memory.String()); diff != "" {
-		t.Errorf("the disk changed (-before +after):\n%s", diff)
-	}
-}
-
-func TestFenceDropsEverythingOnceTheDirectoryIsLost(t *testing.T) {
-	t.Parallel()
-	f, memory, file, dir := newFenced(t, func(errorfs.Op) error { return nil })
-	f.latch.armed.Store(true)
+	f, memory, _, _ := newFenced(t, func(errorfs.Op) error { return nil })
+	f.armed.Store(true)
 	if err := memory.Remove(lockName); err != nil {
 		t.Fatal(err)
 	}
 	before := memory.String()
-	if err := change(f, file, dir); err != nil {
-		t.Errorf("pebble is told of %v", err)
+	for name, operation := range map[string]func(){
+		"create": func() { _, _ = f.Create("new", "test") }, "reuse": func() { _, _ = f.ReuseForWrite("old", "newer", "test") },
+		"open": func() { _, _ = f.Open("file") }, "open the directory": func() { _, _ = f.OpenDir("") },
+		"link": func() { _ = f.Link("file", "link") }, "rename": func() { _ = f.Rename("file", "renamed") },
+		"remove": func() { _ = f.Remove("other") },
+	} {
+		if cause := causeOf(operation); !errors.Is(cause, tablestore.ErrLost) {
+			t.Errorf("%s: %v, want ErrLost", name, cause)
+		}
 	}
 	if diff := cmp.Diff(before, memory.String()); diff != "" {
 		t.Errorf("the disk changed (-before +after):\n%s", diff)
-	}
-	if !f.latch.tripped() || !errors.Is(f.latch.cause, tablestore.ErrLost) {
-		t.Errorf("tripped %t: %v, want ErrLost", f.latch.tripped(), f.latch.cause)
 	}
 }
 
@@ -138,16 +139,16 @@ func TestFenceReturnsErrorsWhileOpening(t *testing.T) {
 		return nil
 	})
 	failing = true
-	if err := change(f, file, dir); !errors.Is(err, failure) || f.latch.tripped() {
-		t.Errorf("%v, tripped %t, want the failure and no trip", err, f.latch.tripped())
+	if err := change(f, file, dir); !errors.Is(err, failure) {
+		t.Errorf("%v, want the failure", err)
 	}
 }
 
-func TestFenceTripsOnceForTheFirstFailure(t *testing.T) {
+func TestFenceEndsTheProcessForFilesOnWhichWritesDepend(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		file  string
-		trips bool
+		file string
+		ends bool
 	}{
 		"log": {"000001.log", true}, "manifest": {"MANIFEST-000002", true}, "marker": {"marker.manifest.1", true},
 		"table": {"000003.sst", false}, "values": {"000004.blob", false},
@@ -165,13 +166,13 @@ func TestFenceTripsOnceForTheFirstFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		failing = true
-		f.latch.armed.Store(true)
-		err = file.Sync()
-		if f.latch.tripped() != test.trips || errors.Is(err, failure) == test.trips {
-			t.Errorf("%s: tripped %t, pebble is told of %v", name, f.latch.tripped(), err)
+		f.armed.Store(true)
+		cause := causeOf(func() { err = file.Sync() })
+		if ends := cause != nil; ends != test.ends || !ends && !errors.Is(err, failure) {
+			t.Errorf("%s: the process ends with %v, pebble is told of %v", name, cause, err)
 		}
-		if test.trips && !strings.Contains(f.latch.cause.Error(), "sync "+test.file+": failure of "+name) {
-			t.Errorf("%s: cause %q does not say what failed", name, f.latch.cause)
+		if test.ends && !strings.Contains(cause.Error(), "sync "+test.file+": failure of "+name) {
+			t.Errorf("%s: cause %q does not say what failed", name, cause)
 		}
 	}
 	if f, _, _, _ := newFenced(t, func(errorfs.Op) error { return nil }); f.Unwrap() != f.FS {
@@ -188,7 +189,7 @@ func TestBackgroundTellsAFailedFlushFromOtherErrors(t *testing.T) {
 	for name, test := range map[string]struct {
 		flush        error // The flush's error.
 		reported     error // The error reported after it, if any.
-		failed, full bool  // The store's state afterwards.
+		failed, full bool  // The process ends; the disk is full.
 	}{
 		"a good flush":                        {},
 		"a flush with nothing to write":       {flush: errors.New("empty table")},
@@ -202,20 +203,21 @@ func TestBackgroundTellsAFailedFlushFromOtherErrors(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				b := &background{space: &space{}, latch: quietLatch()}
-				hooks := b.listener()
+				e := &engine{space: &space{}, logger: slog.New(slog.DiscardHandler)}
+				e.fence = &fence{folder: lockedFolder(vfs.NewMem()), fatal: fatal}
+				e.fence.armed.Store(true)
+				hooks := e.listener()
 				hooks.FlushEnd(pebble.FlushInfo{Err: test.flush})
 				if test.reported != nil {
-					hooks.BackgroundError(test.reported)
+					if cause := causeOf(func() { hooks.BackgroundError(test.reported) }); (cause != nil) != test.failed {
+						t.Errorf("the process ends with %v, want %t", cause, test.failed)
+					}
 				}
-				if got := b.latch.tripped(); got != test.failed {
-					t.Errorf("store failed: %t, want %t", got, test.failed)
-				}
-				if got := b.space.shortage(0) != nil; got != test.full {
+				if got := e.space.shortage(0) != nil; got != test.full {
 					t.Errorf("disk full: %t, want %t", got, test.full)
 				}
 				hooks.FlushEnd(pebble.FlushInfo{})
-				if err := b.space.shortage(0); err != nil {
+				if err := e.space.shortage(0); err != nil {
 					t.Errorf("after a good flush: %v", err)
 				}
 			})

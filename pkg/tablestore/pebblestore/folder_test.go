@@ -1,16 +1,15 @@
 package pebblestore_test
 
 import (
+	"bufio"
 	"errors"
-	"log/slog"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"sync"
+	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
@@ -65,18 +64,26 @@ var losses = map[string]struct {
 	}, file: ".log is missing"},
 }
 
-// TestFolder_NothingIsAcknowledgedInALostDirectory loses the directory of an
-// open store: no write after that, not even the first, is acknowledged.
+// TestFolder_NothingIsAcknowledgedInALostDirectory loses the directory of an open store: no
+// write after that is acknowledged, and the process ends. It also ends without a writer.
 func TestFolder_NothingIsAcknowledgedInALostDirectory(t *testing.T) {
 	t.Parallel()
 	for name, loss := range losses {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				var log lockedBuffer
-				options := pebblestore.Options{
-					Dir: filepath.Join(t.TempDir(), "data"), Logger: slog.New(slog.NewTextHandler(&log, nil)),
+		for _, writes := range []bool{true, false} {
+			if !writes && !strings.HasPrefix(loss.file, "LOCK") {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s, writer %t", name, writes), func(t *testing.T) {
+				t.Parallel()
+				if !inChild(t, tablestore.ErrLost.Error()+": ", loss.file, "put the directory back") {
+					return
 				}
+				dir := filepath.Join(t.TempDir(), "data")
+				options := pebblestore.Options{Dir: dir, Fatal: ends(t, func(cause error) {
+					if !errors.Is(cause, tablestore.ErrLost) || !strings.Contains(cause.Error(), dir) || strings.Contains(cause.Error(), "\n") {
+						t.Errorf("the process ends for %v, want a sentence with ErrLost and %s", cause, dir)
+					}
+				})}
 				if loss.linked {
 					if err := os.Symlink(t.TempDir(), options.Dir); err != nil {
 						t.Fatal(err)
@@ -87,152 +94,75 @@ func TestFolder_NothingIsAcknowledgedInALostDirectory(t *testing.T) {
 					t.Fatal(err)
 				}
 				loss.lose(t, options.Dir)
-				for n := range 3 {
-					if err := commitOne(t, store, rowOf(2+n, 10)); !errors.Is(err, tablestore.ErrLost) {
-						t.Errorf("commit: %v, want ErrLost", err)
-					}
+				if writes {
+					t.Fatalf("a commit to a lost directory returns %v", commitOne(t, store, rowOf(2, 10)))
 				}
-				expectRefused(t, store)
-				if err := store.Writable(t.Context()); !errors.Is(err, tablestore.ErrLost) || !errors.Is(err, tablestore.ErrUnavailable) {
-					t.Errorf("writable: %v, want ErrLost and ErrUnavailable", err)
-				}
-				time.Sleep(time.Minute) // It no longer checks.
-				closeStore(t, store)
-				expectSentence(t, "log", log.String(), loss.file, options.Dir, "put the directory back")
-			})
-		})
-	}
-}
-
-// TestFolder_AStoreWithoutWritersNoticesTheLoss removes the files of one kind
-// from an open store without writers.
-func TestFolder_AStoreWithoutWritersNoticesTheLoss(t *testing.T) {
-	t.Parallel()
-	for pattern, named := range map[string]string{
-		"LOCK": "LOCK", "*.sst": ".sst", "*.log": ".log", "MANIFEST-*": "MANIFEST-", "OPTIONS-*": "OPTIONS-",
-		"marker.manifest.*": "marker.manifest.", "marker.format-version.*": "marker.format-version.",
-	} {
-		t.Run(pattern, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				options, _ := filled(t)
-				var log lockedBuffer
-				options.Logger = slog.New(slog.NewTextHandler(&log, nil))
-				store := open(t, options)
-				defer closeStore(t, store)
 				time.Sleep(time.Minute)
-				if err := store.Writable(t.Context()); err != nil {
-					t.Fatalf("writable: %v", err)
-				}
-				removeAll(t, matching(t, options.Dir, pattern)...)
-				time.Sleep(2 * time.Second)
-				if err := store.Writable(t.Context()); !errors.Is(err, tablestore.ErrLost) {
-					t.Errorf("writable: %v, want ErrLost", err)
-				}
-				expectRefused(t, store)
-				expectSentence(t, "log", log.String(), named, "is missing", options.Dir)
+				t.Fatal("the loss is not noticed")
 			})
-		})
+		}
 	}
 }
 
 // TestFolder_ALossRightBeforeTheStopIsNoOrderlyStop removes a file that no write needs.
 func TestFolder_ALossRightBeforeTheStopIsNoOrderlyStop(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		options, _ := filled(t)
-		store := open(t, options)
-		removeAll(t, matching(t, options.Dir, "*.sst")...)
-		if err := store.Close(); !errors.Is(err, tablestore.ErrLost) {
-			t.Errorf("close: %v, want ErrLost", err)
-		}
-		expectOpenError(t, options, tablestore.ErrDamaged, ".sst is missing or damaged")
-	})
+	options, _ := filled(t)
+	store := open(t, options)
+	removeAll(t, matching(t, options.Dir, "*.sst")...)
+	closeStore(t, store)
+	expectOpenError(t, options, tablestore.ErrDamaged, ".sst is missing or damaged")
 }
 
-// TestFolder_AnotherStoreAtThePathIsLeftAlone moves the directory of a busy
-// store away and makes another store at its path. The first store, whose files
-// have the same names, changes nothing there; once put back, it holds every row
-// that it acknowledged.
+// TestFolder_AnotherStoreAtThePathIsLeftAlone moves the directory of a busy store away and
+// makes another store at its path. The first store, whose files have the same names, changes
+// nothing there; once put back, it holds every row that it acknowledged.
 func TestFolder_AnotherStoreAtThePathIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}.WithMemTable(512 << 10)
-	first := open(t, options)
-	acknowledged, err := fill(t, first, 0, 100)
+	if dir := os.Getenv("PEBBLESTORE_TEST_BUSY"); dir != "" {
+		write := open(t, pebblestore.Options{Dir: dir, Fatal: ends(t, func(error) {})}.WithMemTable(512<<10))
+		for w := range 4 {
+			go func() {
+				for n := 1000 * w; commitOne(t, write, rowOf(n, 10_000)) == nil; n++ {
+					say("row", n)
+				}
+			}()
+		}
+		select {}
+	}
+	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
+	busy := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+	busy.Env = append(os.Environ(), "PEBBLESTORE_TEST_BUSY="+options.Dir)
+	output, err := busy.StdoutPipe()
+	if err == nil {
+		err = busy.Start()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	var busy sync.WaitGroup
-	stop := make(chan struct{})
-	var mu sync.Mutex
-	for w := range 4 {
-		busy.Go(func() {
-			for n := 1000 * (w + 1); ; n++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				if err := commitOne(t, first, rowOf(n, 10_000)); err == nil {
-					mu.Lock()
-					acknowledged = append(acknowledged, n)
-					mu.Unlock()
-				} else if !errors.Is(err, tablestore.ErrLost) {
-					t.Errorf("commit: %v, want ErrLost", err)
-				}
-			}
-		})
+	var acknowledged []int
+	said := ""
+	for lines := bufio.NewScanner(output); lines.Scan(); {
+		var n int
+		if _, err := fmt.Sscanf(lines.Text(), "row %d", &n); err != nil {
+			said += lines.Text()
+		} else if acknowledged = append(acknowledged, n); len(acknowledged) == 200 {
+			rename(t, options.Dir, options.Dir+".old")
+			occupy(t, options.Dir)()
+		}
 	}
-	time.Sleep(100 * time.Millisecond)
-	moved := options.Dir + ".old"
-	rename(t, options.Dir, moved)
-	leave := occupy(t, options.Dir)
-	time.Sleep(100 * time.Millisecond)
-	close(stop)
-	busy.Wait()
-	leave()
-	before := files(t, options.Dir)
-	closeStore(t, first)
-	if diff := cmp.Diff(before, files(t, options.Dir)); diff != "" {
-		t.Errorf("the first store changed the second's directory (-before +after):\n%.2000s", diff)
+	if err := busy.Wait(); busy.ProcessState.ExitCode() != childStatus || !strings.Contains(said, tablestore.ErrLost.Error()) {
+		t.Errorf("the first process ends with %v: %s", err, said)
 	}
 	second := open(t, options)
 	expectThere(t, second, 1)
-	closeStore(t, second)
-
-	rename(t, options.Dir, options.Dir+".new")
-	rename(t, moved, options.Dir)
-	if err := first.Writable(t.Context()); !errors.Is(err, tablestore.ErrLost) {
-		t.Errorf("writable once the directory is back: %v, want ErrLost", err)
+	if info := second.Info(); info.Opened != 2 {
+		t.Errorf("the second store is %+v", info)
 	}
-	first = open(t, options)
+	closeStore(t, second)
+	rename(t, options.Dir, options.Dir+".new")
+	rename(t, options.Dir+".old", options.Dir)
+	first := open(t, options)
 	expectThere(t, first, acknowledged...)
 	closeStore(t, first)
-}
-
-// TestFolder_ABusyStoreIsNotLost checks the directory continuously
-// while the engine makes and removes tables and logs.
-func TestFolder_ABusyStoreIsNotLost(t *testing.T) {
-	t.Parallel()
-	store := open(t, pebblestore.Options{Dir: t.TempDir()}.WithMemTable(512<<10))
-	defer closeStore(t, store)
-	filled := make(chan error, 1)
-	go func() {
-		_, err := fill(t, store, 0, 600)
-		filled <- err
-	}()
-	for checks := 0; ; checks++ {
-		if err := store.CheckFiles(); err != nil {
-			t.Fatalf("check %d: %v", checks, err)
-		}
-		select {
-		case err := <-filled:
-			if err != nil {
-				t.Error(err)
-			}
-			t.Logf("%d checks", checks)
-			return
-		default:
-		}
-	}
 }

@@ -2,6 +2,7 @@ package pebblestore
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -60,19 +61,25 @@ func TestDamagedRowIsErrCorrupt(t *testing.T) {
 
 func TestEngineMessages(t *testing.T) {
 	t.Parallel()
-	store, err := Open(Options{Dir: "data", FS: vfs.NewMem()})
+	var fatal error
+	store, err := Open(Options{Dir: "data", FS: vfs.NewMem(), Fatal: func(cause error) {
+		fatal = cause
+		panic(cause)
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	logger := engineLogger{store.latch}
-	logger.Infof("%d note", 1)
-	logger.Errorf("%d complaint", 1)
-	if err := store.healthy(); err != nil {
-		t.Errorf("after a note and a complaint: %v", err)
+	store.engine.Infof("%d note", 1)
+	store.engine.Errorf("%d complaint", 1)
+	if fatal != nil {
+		t.Errorf("a note and a complaint end the process: %v", fatal)
 	}
-	logger.Fatalf("%d assertion failed", 1)
-	if err := store.healthy(); !errors.Is(err, tablestore.ErrUnavailable) {
-		t.Errorf("after a fatal message: %v, want ErrUnavailable", err)
+	func() {
+		defer func() { _ = recover() }()
+		store.engine.Fatalf("%d assertion failed", 1)
+	}()
+	if fatal == nil || !strings.Contains(fatal.Error(), "storage engine: 1 assertion failed") {
+		t.Errorf("a fatal message: %v", fatal)
 	}
 	if err := store.Close(); err != nil {
 		t.Error(err)

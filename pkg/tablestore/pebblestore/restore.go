@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"slices"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -15,8 +13,6 @@ import (
 
 // restoreName is the directory, in that of the store, into which a backup is unpacked. It
 // is on the same file system, even if the store's directory is a mount.
-//
-// invariant: it exists and there is no manifest marker ⇒ a restore is not complete
 const restoreName = "RESTORE"
 
 // RestoreOptions configures [Unpack].
@@ -63,7 +59,7 @@ func Unpack(r io.Reader, options RestoreOptions) (_ *Unpacked, err error) {
 	if u.lock, err = pebble.LockDirectory(u.place, u.files); err != nil {
 		return nil, fmt.Errorf("%w: %q: %w", ErrLocked, u.place, err)
 	}
-	if err := u.clear(); err != nil {
+	if err := u.begin(); err != nil {
 		return nil, errors.Join(err, u.lock.Close())
 	}
 	if err := u.unpack(r, options.Progress); err != nil {
@@ -72,49 +68,45 @@ func Unpack(r io.Reader, options RestoreOptions) (_ *Unpacked, err error) {
 	return u, nil
 }
 
-// clear removes what an interrupted restore left, and checks that the place is empty except
-// for the lock and the files that file systems have at their root.
-func (u *Unpacked) clear() error {
+// begin removes what an interrupted restore left, checks that the place is empty except for
+// the lock and the directory that file systems have at their root, and notes the restore:
+// until it is complete, a start is refused.
+func (u *Unpacked) begin() error {
 	names, err := u.files.List(u.place)
 	if err != nil {
 		return fmt.Errorf("data directory %q cannot be listed: %w", u.place, err)
 	}
-	interrupted := isInterruptedRestore(names)
+	state, _, err := readState(u.files, u.place)
+	if err != nil {
+		return err
+	}
 	for _, name := range names {
-		if name != lockName && name != "lost+found" && !(interrupted && (name == restoreName || isStoreFile(name))) {
+		own := state == stateRestoring && (name == restoreName || isStoreFile(name)) || name == stateName+newSuffix
+		if !own && name != lockName && name != "lost+found" {
 			return fmt.Errorf("data directory %q is not empty, it holds %s: restore into another, or move its content away: %w",
 				u.place, name, fs.ErrExist)
 		}
 	}
-	return u.discard()
+	return cmp.Or(u.discard(), writeState(u.files, u.place, stateRestoring, nil))
 }
 
-// discard removes the unpacked files, including those already moved unless the store is
-// complete. The directory goes last and after a sync: a store without it and without its
-// marker would be taken for a damaged one.
+// discard removes what was unpacked, unless the restore is complete. The state goes last.
 func (u *Unpacked) discard() error {
-	names, err := u.files.List(u.place)
+	state, _, err := readState(u.files, u.place)
 	if err != nil {
 		return err
 	}
-	if isInterruptedRestore(names) {
+	if state == stateRestoring {
+		names, err := storeFiles(u.files, u.place)
 		for _, name := range names {
-			if isStoreFile(name) {
-				err = errors.Join(err, u.files.Remove(u.files.PathJoin(u.place, name)))
-			}
+			err = errors.Join(err, u.files.Remove(u.files.PathJoin(u.place, name)))
 		}
-		if err = errors.Join(err, syncDir(u.files, u.place)); err != nil {
+		if err = errors.Join(err, removeCopy(u.files, u.Dir), syncDir(u.files, u.place)); err != nil {
 			return err
 		}
+		return u.files.Remove(u.files.PathJoin(u.place, stateName))
 	}
 	return removeCopy(u.files, u.Dir)
-}
-
-// isInterruptedRestore reports whether a directory with those files is that of a restore
-// that was not completed.
-func isInterruptedRestore(names []string) bool {
-	return slices.Contains(names, restoreName) &&
-		!slices.ContainsFunc(names, func(name string) bool { return strings.HasPrefix(name, manifestMarker) })
 }
 
 func (u *Unpacked) unpack(r io.Reader, progress func(done, total int64)) (err error) {
@@ -124,8 +116,8 @@ func (u *Unpacked) unpack(r io.Reader, progress func(done, total int64)) (err er
 	if err := syncDir(u.files, u.place); err != nil {
 		return err
 	}
-	u.Manifest, err = readBackup(r, progress, func(file *BackupFile, content io.Reader) error {
-		made, err := u.files.Create(u.files.PathJoin(u.Dir, file.Name), vfs.WriteCategoryUnspecified)
+	u.Manifest, err = readBackup(r, progress, func(name string, content io.Reader) error {
+		made, err := u.files.Create(u.files.PathJoin(u.Dir, name), vfs.WriteCategoryUnspecified)
 		if err != nil {
 			return err
 		}
@@ -135,25 +127,25 @@ func (u *Unpacked) unpack(r io.Reader, progress func(done, total int64)) (err er
 	return errors.Join(err, syncDir(u.files, u.Dir))
 }
 
-// Commit moves the store to its place, the manifest marker last: without it, no start takes
-// the directory for a store, or for an empty one.
+// Commit moves the store to its place, its state last: until then, a start is refused.
 func (u *Unpacked) Commit() error {
-	move := func(markers bool) error {
-		for _, file := range u.Manifest.Files {
-			if strings.HasPrefix(file.Name, manifestMarker) != markers {
-				continue
-			}
-			if err := u.files.Rename(u.files.PathJoin(u.Dir, file.Name), u.files.PathJoin(u.place, file.Name)); err != nil {
-				return fmt.Errorf("data directory %q: %w", u.place, err)
-			}
-		}
-		return errors.Join(syncDir(u.files, u.place), syncDir(u.files, u.Dir))
+	names, err := storeFiles(u.files, u.Dir)
+	for i := 0; i < len(names) && err == nil; i++ {
+		err = u.move(names[i])
 	}
-	if err := move(false); err != nil {
-		return err
+	if err = errors.Join(err, syncDir(u.files, u.place)); err != nil {
+		return fmt.Errorf("data directory %q: %w", u.place, err)
 	}
 	u.made = false
-	return move(true)
+	if err := errors.Join(u.move(stateName), syncDir(u.files, u.place)); err != nil {
+		return fmt.Errorf("data directory %q: %w", u.place, err)
+	}
+	return nil
+}
+
+// move moves a file to its place.
+func (u *Unpacked) move(name string) error {
+	return u.files.Rename(u.files.PathJoin(u.Dir, name), u.files.PathJoin(u.place, name))
 }
 
 // Close removes what was unpacked, unless Commit has moved all of it, and releases the

@@ -19,7 +19,7 @@ import (
 func sample(t *testing.T, rows int) []byte {
 	t.Helper()
 	store := open(t, newDisk().options())
-	if _, err := fill(t, store, 0, rows); err != nil {
+	if _, err := fill(t, store, rows); err != nil {
 		t.Fatal(err)
 	}
 	backup := backUp(t, store)

@@ -55,6 +55,12 @@ type Options struct {
 	// Optional. Defaults to false.
 	ReadOnly bool
 
+	// Fatal is called when a write or sync has failed, the directory was removed or replaced
+	// while it was open, or a file in it is found to be damaged. It must not return, and must
+	// end the process: the content of the disk is unknown until the directory is opened again.
+	// Optional. Defaults to an entry in the log and [os.Exit].
+	Fatal func(cause error)
+
 	// Logger gets failures at level error and the storage engine's messages at
 	// level debug. Optional. Defaults to discarding.
 	Logger *slog.Logger
@@ -84,7 +90,7 @@ func (o Options) Validate() error {
 type Store struct {
 	db      *pebble.DB
 	lock    *pebble.Lock
-	latch   *latch
+	engine  *engine
 	space   *space
 	folder  *folder
 	stripes *stripes
@@ -99,8 +105,7 @@ type Store struct {
 	commits   atomic.Uint64 // See Counts.
 	reads     atomic.Uint64
 	rowsRead  atomic.Uint64
-	backingUp atomic.Bool   // A backup is open.
-	stalls    *atomic.Int64 // how often the engine made writes wait
+	backingUp atomic.Bool // A backup is open.
 
 	gate    sync.RWMutex // Guards closed against requests that enter during Close.
 	closed  bool
@@ -120,9 +125,6 @@ func (s *Store) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, err)
 	}
-	if err := s.healthy(); err != nil {
-		return err
-	}
 	s.gate.RLock()
 	defer s.gate.RUnlock()
 	if s.closed {
@@ -132,25 +134,13 @@ func (s *Store) enter(ctx context.Context) error {
 	return nil
 }
 
-// healthy returns an error once the store has failed.
-func (s *Store) healthy() error {
-	if s.latch.tripped() {
-		return fmt.Errorf("%w: %w", tablestore.ErrUnavailable, s.latch.failure())
-	}
-	return nil
-}
-
 // Writable returns why the store would refuse a write now, or nil:
-// [tablestore.ErrUnavailable] once it has failed, with [tablestore.ErrLost] if its
-// directory was removed or replaced, and with [tablestore.ErrNoSpace] while less disk
-// space is free than the reserve; [tablestore.ErrInvalid] if it was opened
-// read-only. It is safe for concurrent use.
+// [tablestore.ErrUnavailable] with [tablestore.ErrNoSpace] while less disk space is free than
+// the reserve; [tablestore.ErrInvalid] if it was opened read-only. It is safe for concurrent
+// use.
 func (s *Store) Writable(context.Context) error {
 	if s.readOnly {
 		return fmt.Errorf("%w: local store was opened read-only", tablestore.ErrInvalid)
-	}
-	if err := s.healthy(); err != nil {
-		return err
 	}
 	return s.admit(s.space.reserve)
 }
@@ -184,20 +174,16 @@ func (s *Store) monitor() {
 		select {
 		case <-s.closing:
 			return
-		case <-s.latch.failed:
-			return
 		case <-ticker.C:
 		}
 		_ = s.space.measure()
 		// Deleted rows take space until they are flushed, and compacted away.
 		if s.space.reclaimed.Swap(false) {
 			if _, err := s.db.AsyncFlush(); err != nil {
-				s.latch.logger.Error("local store could not be flushed to free space", "error", err)
+				s.engine.logger.Error("local store could not be flushed to free space", "error", err)
 			}
 		}
-		if err := s.folder.checkFiles(); err != nil {
-			s.latch.trip(err)
-		}
+		s.engine.fence.check(nil)
 	}
 }
 
@@ -245,7 +231,7 @@ type EngineStats struct {
 func (s *Store) EngineStats() EngineStats {
 	m := s.db.Metrics()
 	return EngineStats{
-		Compactions: m.Compact.Count, CompactionDebt: m.Compact.EstimatedDebt, Stalls: s.stalls.Load(),
+		Compactions: m.Compact.Count, CompactionDebt: m.Compact.EstimatedDebt, Stalls: s.engine.stalls.Load(),
 		CacheHits: m.BlockCache.Hits, CacheMisses: m.BlockCache.Misses, LogBytes: m.WAL.BytesWritten, Bytes: m.DiskSpaceUsage(),
 	}
 }
@@ -286,13 +272,13 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// closeEngine closes the engine and, unless the store has failed, notes that this was an
-// orderly stop.
+// closeEngine closes the engine and notes that this was an orderly stop.
 func (s *Store) closeEngine() error {
-	if err := s.db.Close(); err != nil || s.readOnly || s.latch.tripped() {
+	if err := s.db.Close(); err != nil || s.readOnly {
 		return err
 	}
-	return markClosed(s.space.fs, s.folder)
+	s.engine.fence.check(nil)
+	return writeClosed(s.space.fs, s.folder.dir)
 }
 
 // space keeps the reserve of free disk space: writes are refused while less is

@@ -2,7 +2,6 @@ package pebblestore_test
 
 import (
 	"errors"
-	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -54,15 +53,18 @@ func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
 		pattern, text string
 		change        func(content []byte) []byte
 	}{
-		"manifest cut after a record": {"MANIFEST-*", "MANIFEST-000001 has changed since the last stop, from ", cut(60)},
+		"manifest cut after a record": {"MANIFEST-*", "MANIFEST-000001 has changed since it was written, from ", cut(60)},
 		"flipped byte of manifest":    {"MANIFEST-*", "MANIFEST-000001 has changed", flip(80)},
 		"end of log":                  {"*.log", ".log has changed", cut(-30)},
 		"no log":                      {"*.log", ".log is missing, which was there at the last stop", nil},
 		"no table":                    {"*.sst", ".sst is missing, which was there at the last stop", nil},
 		"added log":                   {"000999.log", "000999.log was added since the last stop", cut(0)},
-		"no list":                     {"FILES", "FILES is missing", nil},
-		"cut list":                    {"FILES", "FILES is damaged", cut(-1)},
-		"only the list":               {"[^F]*", "FILES exists, but marker.manifest.* is missing", nil},
+		"no state":                    {"STATE", ".log exists, but STATE is missing", nil},
+		"empty state":                 {"STATE", "STATE is damaged", cut(0)},
+		"cut state":                   {"STATE", "STATE is damaged", cut(-1)},
+		"state without its sum":       {"STATE", "STATE is damaged", cut(-len("checksum: 00000000\n"))},
+		"flipped byte of state":       {"STATE", "STATE is damaged", flip(20)},
+		"only the state":              {"[^S]*", "STATE exists, but marker.manifest.* is missing", nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -84,18 +86,18 @@ func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
 
 // TestDamage_IsAcceptedWithAnOpenMark opens a store without the end of its log, at the
 // operator's request.
-func TestDamage_IsAcceptedWithAnOpenMark(t *testing.T) {
+func TestDamage_IsAcceptedWithTheStateOpen(t *testing.T) {
 	t.Parallel()
 	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
 	store := open(t, options)
-	rows, err := fill(t, store, 0, 10)
+	rows, err := fill(t, store, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	closeStore(t, store)
 	damage(t, matching(t, options.Dir, "*.log")[0], cut(-5_000)) // Half of the last row.
 	expectOpenError(t, options, tablestore.ErrDamaged, ".log has changed")
-	damage(t, filepath.Join(options.Dir, "OPEN"), cut(0))
+	setOpen(t, options.Dir)
 	for range 2 {
 		store := open(t, options)
 		expectThere(t, store, rows[:9]...)
@@ -104,6 +106,12 @@ func TestDamage_IsAcceptedWithAnOpenMark(t *testing.T) {
 		}
 		closeStore(t, store)
 	}
+}
+
+// setOpen makes a directory one in which a store crashed, as an operator may do.
+func setOpen(t *testing.T, dir string) {
+	t.Helper()
+	damage(t, filepath.Join(dir, "STATE"), func([]byte) []byte { return []byte("open\n") })
 }
 
 // copyQuiet copies the directory of an open store at a moment in which the engine neither
@@ -119,32 +127,6 @@ func copyQuiet(t *testing.T, from, to string) {
 		removeAll(t, to)
 	}
 	t.Fatalf("the files in %s change all the time", from)
-}
-
-// TestDamage_OfACopyOfAnOpenStore copies a directory while a store has it open.
-func TestDamage_OfACopyOfAnOpenStore(t *testing.T) {
-	t.Parallel()
-	options, rows := filled(t)
-	store := open(t, options)
-	var log lockedBuffer
-	copied := options
-	copied.Dir, copied.Logger = filepath.Join(t.TempDir(), "copy"), slog.New(slog.NewTextHandler(&log, nil))
-	copyQuiet(t, options.Dir, copied.Dir)
-	closeStore(t, store)
-	another := open(t, copied)
-	expectThere(t, another, rows-10)
-	expectSentence(t, "log", log.String(), "is a copy that was made while a store had it open", copied.Dir)
-	closeStore(t, another)
-	closeStore(t, open(t, copied))
-	expectSentence(t, "log", log.String(), "is a copy") // Once: it is a separate store now.
-
-	store = open(t, options)
-	copied.Dir += "2"
-	copyQuiet(t, options.Dir, copied.Dir)
-	closeStore(t, store)
-	removeAll(t, matching(t, copied.Dir, "*.sst")...)
-	expectOpenError(t, copied, tablestore.ErrDamaged, ".sst is missing or damaged")
-	expectOpenError(t, copied, tablestore.ErrDamaged, "made while a store had the directory open, and no such copy is a backup")
 }
 
 // crashes returns the disks after losing power before each operation of the action; these
@@ -197,7 +179,7 @@ func TestStop_InterruptedIsACrash(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	store := open(t, d.options())
-	rows, err := fill(t, store, 0, 10)
+	rows, err := fill(t, store, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
