@@ -50,11 +50,15 @@ func (i *issuer) set(change func()) {
 	change()
 }
 
-// fetches returns how often the issuer was asked for its keys.
-func (i *issuer) fetches() int {
+// fetches returns how often the issuer was asked for its keys, discoveries how often about
+// itself.
+func (i *issuer) fetches() int     { return i.count("/realm/keys") }
+func (i *issuer) discoveries() int { return i.count("/realm/.well-known/openid-configuration") }
+
+func (i *issuer) count(path string) int {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	return i.asked["/realm/.well-known/openid-configuration"]
+	return i.asked[path]
 }
 
 // RoundTrip answers as the issuer.

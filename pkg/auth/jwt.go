@@ -26,38 +26,41 @@ const leeway = time.Minute
 // secret.
 var algorithms = []jose.SignatureAlgorithm{jose.RS256, jose.PS256, jose.ES256, jose.EdDSA}
 
+// minRSASignature is the length of a signature of a key of 2048 bits, in bytes: it is as
+// long as the key.
+const minRSASignature = 2048 / 8
+
 // authenticate returns the caller of the token. The error is for the log, except
 // [ErrIssuerUnavailable].
 //
 // Source: RFC 7519 and RFC 8725.
 func (i *Issuer) authenticate(ctx context.Context, token string) (Caller, error) {
 	// A token that is not signed with one of the algorithms does not parse.
-	parsed, err := jwt.ParseSigned(token, algorithms)
+	parsed, err := jose.ParseSignedCompact(token, algorithms)
 	if err != nil {
 		return Caller{}, fmt.Errorf("parse: %w", err)
 	}
 	// The type, if there is one, must be that of an access token and not, for example,
 	// of a logout token.
-	header := parsed.Headers[0]
+	signature := parsed.Signatures[0]
+	header := signature.Header
 	kind, typed := header.ExtraHeaders[jose.HeaderType]
 	name, _ := kind.(string)
 	name = strings.TrimPrefix(strings.ToLower(name), "application/")
-	if header.KeyID == "" || len(header.KeyID) > maxKeyID || typed && name != "jwt" && name != "at+jwt" {
+	switch {
+	case header.KeyID == "" || len(header.KeyID) > maxKeyID || typed && name != "jwt" && name != "at+jwt":
 		return Caller{}, errors.New("its header has no key id, or one that is too long, or names another type of token")
+	case strings.Contains("RS256 PS256", header.Algorithm) && len(signature.Signature) < minRSASignature:
+		return Caller{}, errors.New("its RSA key is too short")
 	}
-	keys, err := i.key(ctx, header.KeyID, jose.SignatureAlgorithm(header.Algorithm))
+	payload, err := i.verify(ctx, token)
 	if err != nil {
 		return Caller{}, err
 	}
 	var standard jwt.Claims
 	claims := map[string]json.RawMessage{}
-	for _, key := range keys {
-		if err = parsed.Claims(key, &standard, &claims); err == nil {
-			break
-		}
-	}
-	if err != nil {
-		return Caller{}, fmt.Errorf("verify: %w", err)
+	if err := errors.Join(json.Unmarshal(payload, &standard), json.Unmarshal(payload, &claims)); err != nil {
+		return Caller{}, fmt.Errorf("read the claims: %w", err)
 	}
 	if standard.Expiry == nil {
 		return Caller{}, errors.New("it does not say when it expires")
@@ -72,6 +75,25 @@ func (i *Issuer) authenticate(ctx context.Context, token string) (Caller, error)
 	}
 	grants, err := readGrants(claims[i.cfg.RolesClaim])
 	return NewCaller("oidc:"+standard.Subject, ByJWT, grants...), err
+}
+
+// verify returns the payload of a token that one of the issuer's keys has signed with one
+// of the algorithms. The key set does not check the algorithm: the caller does. A key that
+// the set does not have may be new, so it returns [ErrIssuerUnavailable] if the keys could
+// not be fetched.
+func (i *Issuer) verify(ctx context.Context, token string) ([]byte, error) {
+	known, err := i.current(ctx)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := known.keys.VerifySignature(ctx, token)
+	if notFetched(err) && !errors.Is(err, errTooSoon) {
+		return nil, fmt.Errorf("%w: %s", ErrIssuerUnavailable, Printable(err.Error()))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("verify: %w", err)
+	}
+	return payload, nil
 }
 
 // readGrants reads the claim of roles: a list of texts, or one text with spaces

@@ -76,14 +76,14 @@ func TestSignIn_ExchangesACodeForTokens(t *testing.T) {
 		t.Errorf("the tokens are %q, %v", tokens, err)
 	}
 	wantForm := url.Values{
-		"grant_type": {"authorization_code"}, "code": {"the code"}, "redirect_uri": {callback}, "client_id": {"console"},
+		"grant_type": {"authorization_code"}, "code": {"the code"}, "redirect_uri": {callback},
 		"code_verifier": {"the verifier"},
 	}
 	if sent.Encode() != wantForm.Encode() || user != "console" || password != "s%2F3cret" {
 		t.Errorf("it sent %v as %s:%s", sent, user, password)
 	}
-	if fake.fetches() != 1 {
-		t.Errorf("the issuer was asked %d times about itself", fake.fetches())
+	if n := fake.discoveries(); n != 1 {
+		t.Errorf("the issuer was asked %d times about itself", n)
 	}
 }
 
@@ -97,6 +97,7 @@ func TestSignIn_SaysWhyThereIsNoToken(t *testing.T) {
 		"the code is refused": {http.StatusBadRequest, `{"error":"invalid_grant"}`, "invalid_grant"},
 		"it is no JSON":       {http.StatusOK, "<html>", "no token"},
 		"it holds no token":   {http.StatusOK, "{}", "no token"},
+		"it is too large":     {http.StatusOK, `{"x":"` + strings.Repeat("x", 1<<20) + `","access_token":"a"}`, "no token"},
 	} {
 		signIn := newIssuer().signIn(t, func(*http.Request) *http.Response { return answer(test.status, test.body) })
 		if _, err := signIn.Exchange(t.Context(), callback, "c", "v"); err == nil || !strings.Contains(err.Error(), test.says) {
@@ -130,7 +131,7 @@ func TestSignIn_TrustsNoEndpointInTheClear(t *testing.T) {
 	}
 }
 
-func TestSignIn_AsksAnIssuerThatIsDownOnceASecond(t *testing.T) {
+func TestSignIn_AsksAnIssuerThatIsDownOnceInAnInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		fake := newIssuer()
@@ -142,11 +143,11 @@ func TestSignIn_AsksAnIssuerThatIsDownOnceASecond(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if fake.fetches() != 1 {
-			t.Errorf("it was asked %d times", fake.fetches())
+		if n := fake.discoveries(); n != 1 {
+			t.Errorf("it was asked %d times", n)
 		}
 		fake.set(func() { fake.down = nil })
-		time.Sleep(time.Second)
+		time.Sleep(refetch)
 		if err := begin(); err != nil {
 			t.Error(err)
 		}
