@@ -1,11 +1,11 @@
 package auth
 
 import (
-	"container/list"
 	"errors"
 	"sync"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/time/rate"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -44,13 +44,11 @@ type Limiter struct {
 	cfg LimitConfig
 
 	mu     sync.Mutex
-	byKey  map[string]*list.Element
-	recent *list.List // of *limited, the most recent first
+	recent *simplelru.LRU[string, *limited]
 }
 
 // limited is the limiter of one key.
 type limited struct {
-	key     string
 	limiter *rate.Limiter
 	last    time.Time // The latest time of a request.
 }
@@ -63,7 +61,8 @@ func NewLimiter(cfg LimitConfig) (*Limiter, error) {
 	if cfg.Burst == 0 {
 		cfg.Burst = max(1, int(cfg.Rate))
 	}
-	return &Limiter{cfg: cfg, byKey: map[string]*list.Element{}, recent: list.New()}, nil
+	recent, err := simplelru.NewLRU[string, *limited](maxLimited, nil)
+	return &Limiter{cfg: cfg, recent: recent}, err
 }
 
 // Check counts one request of the key at that time, and returns nil if it is allowed.
@@ -76,18 +75,13 @@ func (l *Limiter) Check(what, key string, now time.Time) error {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	element, known := l.byKey[key]
+	k, known := l.recent.Get(key)
 	if !known {
-		if l.recent.Len() >= maxLimited {
-			delete(l.byKey, l.recent.Remove(l.recent.Back()).(*limited).key)
-		}
-		element = l.recent.PushFront(&limited{key: key, limiter: rate.NewLimiter(rate.Limit(l.cfg.Rate), l.cfg.Burst)})
-		l.byKey[key] = element
+		k = &limited{limiter: rate.NewLimiter(rate.Limit(l.cfg.Rate), l.cfg.Burst)}
+		l.recent.Add(key, k)
 	}
-	l.recent.MoveToFront(element)
 	// One at a time, in the order of their times: otherwise a refused request would
 	// give back more or less than it took, and time that goes back would count twice.
-	k := element.Value.(*limited)
 	if now.Before(k.last) {
 		now = k.last
 	}
