@@ -6,8 +6,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/parser"
 
 	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
@@ -69,13 +73,13 @@ func flow(list []string) string {
 	return "[" + strings.Join(quoted, ", ") + "]"
 }
 
-// ErrEdit is returned if an entry cannot be added to a token file without disturbing
-// the rest of it, such as to lists in brackets.
+// ErrEdit is returned if the YAML library cannot add an entry to a token file without
+// disturbing the rest of it, such as to a list of callers in brackets.
 var ErrEdit = errors.New("the file is laid out in a way that only people can edit: an entry is added to lists whose items " +
-	"have lines and dashes of their own, not to lists in brackets, and the callers must come last")
+	"have lines and dashes of their own, not to lists in brackets, and a token to a caller that has one")
 
 // AppendFile adds the entry to a token file, or creates the file: as a new caller, or
-// as one more token of an existing caller. Comments and layout stay. The file is
+// as one more token of an existing caller. Comments stay, but not every space or empty line. The file is
 // replaced atomically, so that no reader sees half of it. Only its owner can read a
 // new file; an existing one keeps its mode. Concurrent calls may lose an entry.
 //
@@ -107,55 +111,57 @@ func withEntry(file string, text []byte, entry Entry) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	r := &reader{}
-	var callers []value
-	r.document(text, func(top value) { callers = r.list(r.members(top, fileKeys)["callers"], maxCallers) })
-	lines := strings.SplitAfter(strings.TrimRight(string(text), "\n"), "\n")
-	lines[len(lines)-1] += "\n"
-
-	// The addition goes after a line, with the indentation of the list item that
-	// begins on the line of its sibling.
-	addition, after, sibling := "  - "+entry.TokenHash+"\n", 0, 0
-	want := len(before.callers)
 	known := slices.IndexFunc(before.callers, func(c Caller) bool { return c.name == entry.Name })
-	switch {
-	case known < 0:
+	if known >= 0 && len(entry.Grants) > 0 {
+		return "", fmt.Errorf("the caller %s exists: omit --role to add a token", entry.Name)
+	}
+	list, addition := fmt.Sprintf("$.callers[%d].tokens", known), "- "+entry.TokenHash+"\n"
+	if known < 0 {
+		list = "$.callers"
 		if addition, err = entry.newCaller(); err != nil {
 			return "", err
 		}
-		after, sibling = len(lines), callers[0].line
-		want++
-	case len(entry.Grants) > 0:
-		return "", fmt.Errorf("the caller %s exists: omit --role to add a token", entry.Name)
-	default:
-		if tokens := r.list(r.members(callers[known], callerKeys)["tokens"], maxCredentials); len(tokens) > 0 {
-			sibling = tokens[len(tokens)-1].line
-			after = sibling
-		}
+		known = len(before.callers)
 	}
-	if sibling == 0 {
-		return "", ErrEdit
+	changed, err := merge(text, list, addition)
+	if err != nil {
+		return "", fmt.Errorf("%w (%s)", ErrEdit, Printable(err.Error()))
 	}
-	indent, _, found := strings.Cut(lines[sibling-1], "- ")
-	if !found || strings.TrimSpace(indent) != "" {
-		return "", ErrEdit
-	}
-	var indented strings.Builder
-	for line := range strings.Lines(addition) {
-		indented.WriteString(indent + strings.TrimPrefix(line, "  "))
-	}
-	changed := strings.Join(slices.Insert(lines, after, indented.String()), "")
-
 	// The result must hold the token and nothing else that is new.
-	sum, ok := parseHash(entry.TokenHash)
-	read, err := parse("token file", []byte(changed))
-	if err != nil || !ok || len(read.callers) != want {
+	sum, valid := parseHash(entry.TokenHash)
+	_, had := before.tokens[sum]
+	read, err := parse(file, []byte(changed))
+	if err != nil || !valid || had || read.tokens[sum] != known || read.callers[known].name != entry.Name {
 		return "", ErrEdit
 	}
-	if caller, ok := read.byHash(sum); !ok || caller.name != entry.Name {
+	delete(read.tokens, sum)
+	read.callers = read.callers[:len(before.callers)]
+	if !reflect.DeepEqual(before, read) {
 		return "", ErrEdit
 	}
 	return changed, nil
+}
+
+// merge returns a text with the items added to the list at that path. The library panics on
+// some texts.
+func merge(text []byte, path, items string) (changed string, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("the YAML library: %v", p)
+		}
+	}()
+	list, err := yaml.PathString(path)
+	if err != nil {
+		return "", err
+	}
+	file, err := parser.ParseBytes(text, parser.ParseComments)
+	if err == nil {
+		err = list.MergeFromReader(file, strings.NewReader(items))
+	}
+	if err != nil {
+		return "", err
+	}
+	return strings.TrimRight(file.String(), "\n") + "\n", nil
 }
 
 // replace replaces a file atomically.

@@ -47,9 +47,14 @@ func TestAppendFile_KeepsTheRestOfTheFile(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct{ before, after string }{
 		"a new caller": {
-			"# Ours.\nversion: 1\ncallers: # people\n  - name: a # me\n    tokens: [" + hash("a") + "]\n    roles: [{role: read, tenants: [t]}]\n\n# the end\n\n",
-			"# Ours.\nversion: 1\ncallers: # people\n  - name: a # me\n    tokens: [" + hash("a") + "]\n    roles: [{role: read, tenants: [t]}]\n\n# the end\n" +
-				"  - name: \"ci\"\n    tokens:\n      - " + hash("new") + "\n    roles:\n      - role: read\n        tenants: \"*\"\n",
+			"# Ours.\nversion: 1\ncallers: # people\n  # mine\n  - name: a # me\n    tokens: [" + hash("a") + "]\n    roles: [{role: read, tenants: [t]}]\n\n# the end\n\n",
+			"# Ours.\nversion: 1\ncallers: # people\n  # mine\n  - name: a # me\n    tokens: [" + hash("a") + "]\n    roles: [{role: read, tenants: [t]}]\n" +
+				"  - name: \"ci\"\n    tokens:\n      - " + hash("new") + "\n    roles:\n      - role: read\n        tenants: \"*\"\n\n# the end\n",
+		},
+		"a key follows the callers": {
+			"callers:\n- name: a\n  tokens: [" + hash("a") + "]\n  roles: [{role: read, tenants: [t]}]\nversion: 1\n",
+			"callers:\n- name: a\n  tokens: [" + hash("a") + "]\n  roles: [{role: read, tenants: [t]}]\n" +
+				"- name: \"ci\"\n  tokens:\n    - " + hash("new") + "\n  roles:\n    - role: read\n      tenants: \"*\"\nversion: 1\n",
 		},
 		"without a line feed at the end, and indented by none": {
 			"version: 1\ncallers:\n- name: a\n  tokens: [" + hash("a") + "]\n  roles: [{role: read, tenants: [t]}]",
@@ -78,7 +83,7 @@ func TestAppendFile_KeepsTheRestOfTheFile(t *testing.T) {
 
 func TestAppendFile_AddsATokenToACaller(t *testing.T) {
 	t.Parallel()
-	before := head + stanza("a", "1", "{role: read, tenants: [t]}") + "# second\n" + stanza("b", "2", "{role: read, tenants: [t]}")
+	before := head + stanza("a", "1", "{role: read, tenants: [t]}") + "  # second\n" + stanza("b", "2", "{role: read, tenants: [t]}")
 	path := put(t, "tokens.yaml", before)
 	link := filepath.Join(t.TempDir(), "link")
 	if err := os.Symlink(path, link); err != nil {
@@ -113,7 +118,6 @@ func TestAppendFile_LeavesTheFileAloneIf(t *testing.T) {
 		"the token is there":              {fine, auth.Entry{Name: "b", TokenHash: hash("1"), Grants: grants(t, "read:*")}, auth.ErrEdit.Error()},
 		"callers are in brackets":         {flow, auth.Entry{Name: "b", TokenHash: hash("2"), Grants: grants(t, "read:*")}, "not to lists in brackets"},
 		"tokens are in brackets":          {flow, auth.Entry{Name: "a", TokenHash: hash("2")}, auth.ErrEdit.Error()},
-		"a key follows the callers":       {strings.TrimPrefix(fine, "version: 1\n") + "version: 1\n", auth.Entry{Name: "b", TokenHash: hash("2"), Grants: grants(t, "read:*")}, auth.ErrEdit.Error()},
 		"the caller has certificates":     {head + "  - name: a\n    certificates: [cn:a]\n    roles: [{role: read, tenants: [t]}]\n", auth.Entry{Name: "a", TokenHash: hash("2")}, auth.ErrEdit.Error()},
 		"a new file would have no caller": {"", auth.Entry{Name: "b", TokenHash: hash("2")}, "needs at least one role"},
 	} {

@@ -16,6 +16,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+
 	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
@@ -70,8 +73,8 @@ func HashToken(token string) string {
 }
 
 // parseHash reads what [HashToken] writes.
-func parseHash(text string) (sum [sha256.Size]byte, ok bool) {
-	digits, ok := strings.CutPrefix(text, hashPrefix)
+func parseHash(written string) (sum [sha256.Size]byte, ok bool) {
+	digits, ok := strings.CutPrefix(written, hashPrefix)
 	if !ok || len(digits) != hex.EncodedLen(len(sum)) {
 		return sum, false
 	}
@@ -161,29 +164,20 @@ func (f *File) byCertificate(certificate *x509.Certificate) (Caller, error) {
 type directory struct {
 	digest  string // Of the file's text.
 	callers []Caller
-	// tokens are the hashes of all tokens, by their first bytes.
-	tokens       map[[bucketSize]byte][]hashedToken
-	certificates map[string]int // The index of the caller that has the name.
+	// tokens and certificates hold the index of the caller that has the credential. A
+	// look-up tells at most how much of a token's hash is right, which helps nobody to find
+	// the token.
+	tokens       map[[sha256.Size]byte]int
+	certificates map[string]int
 }
 
-const bucketSize = 8
-
-// hashedToken is a token's hash and the index of its caller.
-type hashedToken struct {
-	sum    [sha256.Size]byte
-	caller int
-}
-
-// byHash returns the caller that has the token with that hash. Hashes are compared in
-// constant time; which of them are compared depends on the first bytes of the hash of
-// the token that was sent, which its sender knows.
+// byHash returns the caller that has the token with that hash.
 func (d *directory) byHash(sum [sha256.Size]byte) (Caller, bool) {
-	for _, held := range d.tokens[[bucketSize]byte(sum[:])] {
-		if subtle.ConstantTimeCompare(held.sum[:], sum[:]) == 1 {
-			return d.callers[held.caller], true
-		}
+	i, known := d.tokens[sum]
+	if !known {
+		return Caller{}, false
 	}
-	return Caller{}, false
+	return d.callers[i], true
 }
 
 // The limits of a token file.
@@ -193,13 +187,6 @@ const (
 	maxCredentials = 16 // tokens, and certificates, of one caller
 	maxGrants      = 100
 	fileVersion    = "1"
-)
-
-// The keys of a token file, of a caller in it, and of a role of a caller.
-var (
-	fileKeys   = []string{"version", "callers"}
-	callerKeys = []string{"name", "tokens", "certificates", "roles"}
-	grantKeys  = []string{"role", "tenants", "services"}
 )
 
 // The prefixes of certificate names in a token file.
@@ -214,111 +201,159 @@ var namePattern = regexp.MustCompile(`^[A-Za-z0-9._@/-]{1,128}$`)
 
 const nameRule = "1 to 128 of the characters A-Z a-z 0-9 . _ @ / -"
 
-// parse reads a token file. The error joins a [strictyaml.Error] for each mistake, by
-// line.
-func parse(file string, text []byte) (*directory, error) {
-	r := &reader{file: file, taken: map[string]int{}}
-	d := &directory{tokens: map[[bucketSize]byte][]hashedToken{}, certificates: map[string]int{}}
-	r.document(text, func(top value) {
-		members := r.members(top, fileKeys)
-		if version, ok := r.text(members["version"]); ok && version != fileVersion {
-			r.fail(members["version"], "is %q and must be %s", version, fileVersion)
+// tokenFile is the content of a token file.
+type tokenFile struct {
+	Version scalar        `yaml:"version"`
+	Callers []callerEntry `yaml:"callers"`
+}
+
+// callerEntry is a caller of a token file, at that line.
+type callerEntry struct {
+	line         int
+	Name         scalar   `yaml:"name"`
+	Tokens       []scalar `yaml:"tokens"`
+	Certificates []scalar `yaml:"certificates"`
+	Roles        []struct {
+		Role     scalar   `yaml:"role"`
+		Tenants  tenants  `yaml:"tenants"`
+		Services []scalar `yaml:"services"`
+	} `yaml:"roles"`
+}
+
+// UnmarshalYAML implements [yaml.NodeUnmarshaler].
+func (c *callerEntry) UnmarshalYAML(node ast.Node) error {
+	type plain callerEntry
+	c.line = node.GetToken().Position.Line
+	return yaml.NodeToValue(node, (*plain)(c), yaml.Strict())
+}
+
+// scalar is a single value as it is written: the library would read the tenant 010 as 8.
+type scalar string
+
+// UnmarshalYAML implements [yaml.NodeUnmarshaler].
+func (s *scalar) UnmarshalYAML(node ast.Node) error {
+	switch node := node.(type) {
+	case *ast.StringNode:
+		*s = scalar(node.Value)
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
+		*s = scalar(node.GetToken().Value)
+	default:
+		return &yaml.SyntaxError{Message: "must be a single value; put it in quotes if it has a colon", Token: node.GetToken()}
+	}
+	return nil
+}
+
+// tenants are a list of tenants, or all of them.
+type tenants struct {
+	all    bool
+	listed []scalar
+}
+
+// UnmarshalYAML implements [yaml.NodeUnmarshaler].
+func (t *tenants) UnmarshalYAML(node ast.Node) error {
+	if star, ok := node.(*ast.StringNode); ok && star.Value == Everyone {
+		t.all = true
+		return nil
+	}
+	return yaml.NodeToValue(node, &t.listed)
+}
+
+// texts returns the values as texts.
+func texts(values []scalar) (texts []string) {
+	for _, value := range values {
+		texts = append(texts, string(value))
+	}
+	return texts
+}
+
+// parse reads a token file. The error joins a [strictyaml.Error] for each caller that has a
+// mistake, with its line; one about the form of the file hides the others.
+func parse(file string, content []byte) (*directory, error) {
+	var read tokenFile
+	first := 0
+	fault := strictyaml.ParseYAML(content, func(root ast.Node) error {
+		// The library reads no value as an absent key, and absent services are all services.
+		for _, none := range append(ast.Filter(ast.NullType, root), ast.Filter(ast.AliasType, root)...) {
+			return &yaml.SyntaxError{Message: "a key or an entry has no value of its own", Token: none.GetToken()}
 		}
-		if members["callers"].absent() {
-			r.fail(members["callers"], "must name at least one caller")
-		}
-		for i, v := range r.list(members["callers"], maxCallers) {
-			d.callers = append(d.callers, r.caller(v, i, d))
-		}
+		first = root.GetToken().Position.Line
+		return yaml.NodeToValue(root, &read, yaml.Strict())
 	})
-	if len(r.faults) > 0 {
-		return nil, errors.Join(strictyaml.ByLine(r.faults)...)
+	var faults []error
+	fail := func(line int, message string) { // It masks a misplaced token in the message.
+		faults = append(faults, &strictyaml.Error{File: file, Line: line, Message: Printable(message)})
 	}
-	return d, nil
-}
-
-// caller reads the i-th caller of the file, and enters its credentials into the
-// directory.
-func (r *reader) caller(v value, i int, d *directory) Caller {
-	members := r.members(v, callerKeys)
-	name, ok := r.text(members["name"])
-	if ok && !namePattern.MatchString(name) {
-		r.fail(members["name"], "is %q and must be %s", name, nameRule)
+	d := &directory{tokens: map[[sha256.Size]byte]int{}, certificates: map[string]int{}}
+	switch {
+	case fault != nil:
+		fail(fault.Line, fault.Message)
+		read.Callers = nil // It may hold some of them.
+	case read.Version != fileVersion:
+		fail(first, fmt.Sprintf("version is %q and must be %s", read.Version, fileVersion))
+	case len(read.Callers) == 0 || len(read.Callers) > maxCallers:
+		fail(first, fmt.Sprintf("callers must name 1 to %d callers", maxCallers))
 	}
-	if wellFormed(name) {
-		r.fail(members["name"], "is a token: its hash belongs under tokens, and the name is in logs")
-	}
-	if ok {
-		r.claim(members["name"], "name "+name, i)
-	}
-	tokens := r.list(members["tokens"], maxCredentials)
-	certificates := r.list(members["certificates"], maxCredentials)
-	if members["tokens"].absent() && members["certificates"].absent() {
-		r.fail(members["tokens"], "is required, or else certificates")
-	}
-	for _, v := range tokens {
-		text, ok := r.text(v)
-		sum, valid := parseHash(text)
-		switch {
-		case valid:
-			r.claim(v, fmt.Sprintf("token %x", sum), i)
-			bucket := [bucketSize]byte(sum[:])
-			d.tokens[bucket] = append(d.tokens[bucket], hashedToken{sum, i})
-		case ok: // The text is not quoted: it could be the token itself.
-			r.fail(v, "must be %s and 64 hexadecimal digits, as `lucius token new` prints it", hashPrefix)
+	names := map[scalar]bool{}
+	for i := range read.Callers {
+		entry := &read.Callers[i]
+		caller, err := d.enter(entry, i)
+		if err == nil && names[entry.Name] {
+			err = errors.New("has the name of another caller")
 		}
-	}
-	for _, v := range certificates {
-		text, ok := r.text(v)
-		kind, name, _ := strings.Cut(text, ":")
-		switch {
-		case !ok:
-		case kind+":" != commonName && kind+":" != uriName || strings.TrimSpace(name) == "":
-			r.fail(v, "is %q and must be %s and the subject's common name, or %s and a URI of the subject", text, commonName, uriName)
-		default:
-			r.claim(v, "certificate "+text, i)
-			d.certificates[text] = i
+		if err != nil {
+			fail(entry.line, fmt.Sprintf("callers[%d] %v", i, err))
 		}
+		names[entry.Name] = true
+		d.callers = append(d.callers, caller)
 	}
-	return NewCaller(name, ByToken, r.grants(members["roles"])...)
+	return d, errors.Join(faults...)
 }
 
-// claim records that the i-th caller has the value, which no other may have.
-func (r *reader) claim(v value, key string, i int) {
-	if other, ok := r.taken[key]; ok {
-		r.fail(v, "is the same as one of callers[%d]", other)
-		return
+// enter checks the i-th caller of the file, and enters its credentials into the directory.
+func (d *directory) enter(entry *callerEntry, i int) (Caller, error) {
+	switch name := string(entry.Name); {
+	case wellFormed(name):
+		return Caller{}, errors.New("has a token as its name: its hash belongs under tokens, and the name is in logs")
+	case !namePattern.MatchString(name):
+		return Caller{}, fmt.Errorf("has the name %q, which must be %s", name, nameRule)
+	case len(entry.Tokens)+len(entry.Certificates) == 0 || len(entry.Tokens) > maxCredentials || len(entry.Certificates) > maxCredentials:
+		return Caller{}, fmt.Errorf("must have tokens or certificates, at most %d of each", maxCredentials)
+	case len(entry.Roles) == 0 || len(entry.Roles) > maxGrants:
+		return Caller{}, fmt.Errorf("must have 1 to %d roles", maxGrants)
 	}
-	r.taken[key] = i
-}
-
-// grants reads the roles of a caller.
-func (r *reader) grants(v value) []Grant {
-	if v.absent() {
-		r.fail(v, "must list at least one role")
+	for j, token := range entry.Tokens {
+		sum, valid := parseHash(string(token))
+		if !valid { // The text is not quoted: it could be the token itself.
+			return Caller{}, fmt.Errorf("must have as tokens[%d] %s and 64 hexadecimal digits, as `lucius token new` prints it",
+				j, hashPrefix)
+		}
+		if _, taken := d.tokens[sum]; taken {
+			return Caller{}, fmt.Errorf("has as tokens[%d] one that is in the file already", j)
+		}
+		d.tokens[sum] = i
+	}
+	for _, certificate := range texts(entry.Certificates) {
+		kind, subject, _ := strings.Cut(certificate, ":")
+		if kind+":" != commonName && kind+":" != uriName || strings.TrimSpace(subject) == "" {
+			return Caller{}, fmt.Errorf("has the certificate %q, which must be %s and the subject's common name, "+
+				"or %s and a URI of the subject", certificate, commonName, uriName)
+		}
+		if _, taken := d.certificates[certificate]; taken {
+			return Caller{}, fmt.Errorf("has the certificate %q, which is in the file already", certificate)
+		}
+		d.certificates[certificate] = i
 	}
 	var grants []Grant
-	for _, v := range r.list(v, maxGrants) {
-		before := len(r.faults)
-		members := r.members(v, grantKeys)
-		role, _ := r.text(members["role"])
-		grant := Grant{Role: Role(role)}
-		tenants, services := members["tenants"], members["services"]
-		if text, _ := tenants.scalar(); text == Everyone {
-			grant.All = true
-		} else if tenants.absent() {
-			r.fail(tenants, "is required: a list of tenants, or %q for all", Everyone)
-		} else {
-			grant.Tenants = r.texts(tenants, MaxListed)
+	for j, role := range entry.Roles {
+		grant := Grant{Role: Role(role.Role), All: role.Tenants.all, Tenants: texts(role.Tenants.listed), Services: texts(role.Services)}
+		err := grant.Validate()
+		if role.Services != nil && len(role.Services) == 0 {
+			err = errors.New("services must not be empty")
 		}
-		if services.node != nil && services.absent() {
-			r.fail(services, "must not be empty") // Only a missing list means all.
-		}
-		grant.Services = r.texts(services, MaxListed)
-		if err := grant.Validate(); err != nil && len(r.faults) == before {
-			r.fail(v, "is not valid: %v", err)
+		if err != nil {
+			return Caller{}, fmt.Errorf("has as roles[%d] one that is not valid: %w", j, err)
 		}
 		grants = append(grants, grant)
 	}
-	return grants
+	return NewCaller(string(entry.Name), ByToken, grants...), nil
 }

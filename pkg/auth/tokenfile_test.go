@@ -73,67 +73,42 @@ func TestOpenFile_NamesEveryMistakeWithItsLine(t *testing.T) {
 		"comment alone":    {"# nothing\n", []string{"tokens.yaml: is empty"}},
 		"two documents":    {"version: 1\n---\nversion: 1\n", []string{"tokens.yaml: has more than one document; a file holds one"}},
 		"not UTF-8":        {"version: \xff\n", []string{"tokens.yaml: is not UTF-8"}},
-		"a text":           {"hello\n", []string{"tokens.yaml:1: must be a mapping with the keys version, callers", "tokens.yaml:1: version is required", "tokens.yaml:1: callers must name at least one caller"}},
+		"a text":           {"hello\n", []string{"tokens.yaml:1: string was used where mapping is expected"}},
 		"a broken quote":   {"version: 1\ncallers: \"\n", []string{"tokens.yaml:2: is not valid YAML: could not find end character of double-quoted text"}},
 		"a key twice":      {"version: 1\nversion: 1\n", []string{`tokens.yaml:2: is not valid YAML: mapping key "version" already defined at [1:1]`}},
 		"another version":  {"version: 2\n" + strings.TrimPrefix(head, "version: 1\n") + stanza("a", "a", "{role: read, tenants: [t]}"), []string{`tokens.yaml:1: version is "2" and must be 1`}},
-		"no caller":        {"version: 1\ncallers: []\n", []string{"tokens.yaml:2: callers must not be empty"}},
-		"callers are null": {"version: 1\ncallers:\n", []string{"tokens.yaml:2: callers must name at least one caller"}},
-		"an alias":         {"version: &v 1\ncallers: *v\n", []string{"tokens.yaml:1: version must be a single value", "tokens.yaml:2: callers must be a list"}},
-		"services are null": {
-			head + stanza("a", "a", "{role: platform, tenants: [t], services: }"),
-			[]string{"tokens.yaml:7: callers[0].roles[0].services must not be empty"},
+		"no caller":        {"version: 1\ncallers: []\n", []string{"tokens.yaml:1: callers must name 1 to 10000 callers"}},
+		"callers are null": {"version: 1\ncallers:\n", []string{"tokens.yaml:2: a key or an entry has no value of its own"}},
+		"an unknown key":   {"version: 1\nusers: []\n", []string{`tokens.yaml:2: unknown field "users"`}},
+		"an unknown key of a caller": {
+			head + stanza("a", "a", "{role: read, tenants: [t]}") + "    password: secret\n", []string{`tokens.yaml:8: unknown field "password"`},
 		},
-		"all kinds": {`version: 1
-users: []
-callers:
-  - name: a b
-    password: secret
-    tokens: [lucius_oops, 5, {a: b}]
-    roles:
-      - role: chef
-        tenants: [a]
-      - {role: read, tenants: ["*"]}
-      - {role: read, tenants: a, services: []}
-      - {tenants: "*"}
-      - role: submit
-        tenants: "*"
-        services: [ocr]
-      - admin
-  - tokens: [` + hash("1") + `, ` + hash("1") + `]
-    certificates: ["cn:", "dns:x", "cn:x"]
-    roles: []
-  - name: c
-    certificates: [cn:x]
-  - name: c
-    roles: [{role: read, tenants: []}, {role: read}]
-`, []string{
-			`tokens.yaml:2: has the unknown key "users"; known are version, callers`,
-			`tokens.yaml:4: callers[0].name is "a b" and must be 1 to 128 of the characters A-Z a-z 0-9 . _ @ / -`,
-			`tokens.yaml:5: callers[0] has the unknown key "password"; known are name, tokens, certificates, roles`,
-			"tokens.yaml:6: callers[0].tokens[0] must be sha256: and 64 hexadecimal digits, as `lucius token new` prints it",
-			"tokens.yaml:6: callers[0].tokens[1] must be sha256: and 64 hexadecimal digits, as `lucius token new` prints it",
-			"tokens.yaml:6: callers[0].tokens[2] must be a single value; put it in quotes if it has a colon",
-			`tokens.yaml:8: callers[0].roles[0] is not valid: role is "chef" and must be submit, read, platform or admin`,
-			`tokens.yaml:10: callers[0].roles[1] is not valid: tenant "*" stands for all and cannot be one of a list`,
-			"tokens.yaml:11: callers[0].roles[2].tenants must be a list",
-			"tokens.yaml:11: callers[0].roles[2].services must not be empty",
-			"tokens.yaml:12: callers[0].roles[3].role is required",
-			"tokens.yaml:13: callers[0].roles[4] is not valid: services are only for the role platform",
-			"tokens.yaml:16: callers[0].roles[5] must be a mapping with the keys role, tenants, services",
-			"tokens.yaml:16: callers[0].roles[5].role is required",
-			`tokens.yaml:16: callers[0].roles[5].tenants is required: a list of tenants, or "*" for all`,
-			"tokens.yaml:17: callers[1].name is required",
-			"tokens.yaml:17: callers[1].tokens[1] is the same as one of callers[1]",
-			`tokens.yaml:18: callers[1].certificates[0] is "cn:" and must be cn: and the subject's common name, or uri: and a URI of the subject`,
-			`tokens.yaml:18: callers[1].certificates[1] is "dns:x" and must be cn: and the subject's common name, or uri: and a URI of the subject`,
-			"tokens.yaml:19: callers[1].roles must not be empty",
-			"tokens.yaml:20: callers[2].roles must list at least one role",
-			"tokens.yaml:21: callers[2].certificates[0] is the same as one of callers[1]",
-			"tokens.yaml:22: callers[3].name is the same as one of callers[2]",
-			"tokens.yaml:22: callers[3].tokens is required, or else certificates",
-			"tokens.yaml:23: callers[3].roles[0].tenants must not be empty",
-			`tokens.yaml:23: callers[3].roles[1].tenants is required: a list of tenants, or "*" for all`,
+		"an unknown key of a role": {head + stanza("a", "a", "{role: read, tenant: [t]}"), []string{`tokens.yaml:7: unknown field "tenant"`}},
+		"an alias":                 {"version: &v 1\ncallers: *v\n", []string{"tokens.yaml:2: a key or an entry has no value of its own"}},
+		"services are null": {
+			head + stanza("a", "a", "{role: platform, tenants: [t], services: }"), []string{"tokens.yaml:7: a key or an entry has no value of its own"},
+		},
+		"a token is a mapping": {
+			head + "  - name: a\n    tokens: [{a: b}]\n", []string{"tokens.yaml:4: must be a single value; put it in quotes if it has a colon"},
+		},
+		"a role is a text":   {head + stanza("a", "a", "admin"), []string{"tokens.yaml:7: string was used where mapping is expected"}},
+		"tenants are one":    {head + stanza("a", "a", "{role: read, tenants: a}"), []string{"tokens.yaml:7: string was used where sequence is expected"}},
+		"services are empty": {head + stanza("a", "a", "{role: platform, tenants: [t], services: []}"), []string{"tokens.yaml:3: callers[0] has as roles[0] one that is not valid: services must not be empty"}},
+		"a file of all kinds": {manyFaults, []string{
+			`tokens.yaml:4: callers[0] has the name "a b", which must be 1 to 128 of the characters A-Z a-z 0-9 . _ @ / -`,
+			"tokens.yaml:5: callers[1] must have as tokens[1] sha256: and 64 hexadecimal digits, as `lucius token new` prints it",
+			`tokens.yaml:8: callers[2] has as roles[1] one that is not valid: role is "chef" and must be submit, read, platform or admin`,
+			`tokens.yaml:11: callers[3] has as roles[0] one that is not valid: tenant "*" stands for all and cannot be one of a list`,
+			"tokens.yaml:14: callers[4] has as roles[0] one that is not valid: services are only for the role platform",
+			`tokens.yaml:17: callers[5] has as roles[0] one that is not valid: tenants must list at least one tenant, or be "*" for all`,
+			`tokens.yaml:20: callers[6] has the name "", which must be 1 to 128 of the characters A-Z a-z 0-9 . _ @ / -`,
+			"tokens.yaml:21: callers[7] has as tokens[1] one that is in the file already",
+			`tokens.yaml:24: callers[8] has the certificate "cn:", which must be cn: and the subject's common name, or uri: and a URI of the subject`,
+			`tokens.yaml:27: callers[9] has the certificate "dns:x", which must be cn: and the subject's common name, or uri: and a URI of the subject`,
+			"tokens.yaml:30: callers[10] must have 1 to 100 roles",
+			"tokens.yaml:33: callers[11] must have tokens or certificates, at most 16 of each",
+			`tokens.yaml:38: callers[13] has the certificate "cn:x", which is in the file already`,
+			"tokens.yaml:41: callers[14] has the name of another caller",
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -144,6 +119,64 @@ callers:
 				t.Errorf("mistakes (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// manyFaults is a file in which each caller but the one with the certificate cn:x has a fault.
+var manyFaults = `version: 1
+
+callers:
+  - {name: a b, tokens: [5], roles: [{role: read, tenants: [t]}]}
+  - name: b
+    tokens: ["` + hash("b") + `", lucius_oops]
+    roles: [{role: read, tenants: [t]}]
+  - name: c
+    tokens: ["` + hash("c") + `"]
+    roles: [{role: read, tenants: [t]}, {role: chef, tenants: [a]}]
+  - name: d
+    tokens: ["` + hash("d") + `"]
+    roles: [{role: read, tenants: ["*"]}]
+  - name: e
+    tokens: ["` + hash("e") + `"]
+    roles: [{role: submit, tenants: "*", services: [ocr]}]
+  - name: f
+    tokens: ["` + hash("f") + `"]
+    roles: [{role: read}]
+  - {certificates: ["cn:f"], roles: [{role: read, tenants: [t]}]}
+  - name: g
+    tokens: ["` + hash("1") + `", "` + hash("1") + `"]
+    roles: [{role: read, tenants: [t]}]
+  - name: h
+    certificates: ["cn:"]
+    roles: [{role: read, tenants: [t]}]
+  - name: i
+    certificates: ["dns:x"]
+    roles: [{role: read, tenants: [t]}]
+  - name: j
+    certificates: [cn:j]
+    roles: []
+  - name: k
+    roles:
+      - {role: read, tenants: [t]}
+  - {name: l, certificates: ["cn:x"], roles: [{role: read, tenants: "*"}]}
+
+  - name: m
+    certificates: ["cn:x"]
+    roles: [{role: read, tenants: "*"}]
+  - {name: l, certificates: ["cn:y"], roles: [{role: read, tenants: "*"}]}
+`
+
+// A number is a text as it is written.
+func TestOpenFile_ReadsNumbersAsTheyAreWritten(t *testing.T) {
+	t.Parallel()
+	token := auth.NewToken()
+	file, err := auth.OpenFile(put(t, "tokens.yaml", head+stanza("7", token, "{role: read, tenants: [010, true, 1.0]}")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	caller := authenticate(t, file, token)
+	if caller.Name() != "7" || !caller.May(auth.Read, "010") || !caller.May(auth.Read, "true") || !caller.May(auth.Read, "1.0") {
+		t.Errorf("the caller is %+v", caller)
 	}
 }
 
@@ -194,8 +227,8 @@ func TestOpenFile_Refuses(t *testing.T) {
 	if _, err := auth.OpenFile(large); err == nil || !strings.Contains(err.Error(), "is larger than 4194304 bytes") {
 		t.Errorf("a large file: %v", err)
 	}
-	list := put(t, "tokens.yaml", "version: 1\ncallers:\n  - {name: a, tokens: ["+many(hash("x"), 17)+"], roles: [{role: read, tenants: [t]}]}\n")
-	if _, err := auth.OpenFile(list); err == nil || !strings.Contains(err.Error(), "tokens holds 17 entries; at most 16 are allowed") {
+	list := put(t, "tokens.yaml", "version: 1\ncallers:\n  - {name: a, tokens: ["+many("'"+hash("x")+"'", 17)+"], roles: [{role: read, tenants: [t]}]}\n")
+	if _, err := auth.OpenFile(list); err == nil || !strings.Contains(err.Error(), "must have tokens or certificates, at most 16 of each") {
 		t.Errorf("a long list: %v", err)
 	}
 }
