@@ -41,8 +41,7 @@ const (
 	MaxRamp       = 3600     // The largest ramp_seconds.
 	MaxPause      = 31536000 // The largest for_seconds.
 
-	MaxDeadLetters = 100 // How many dead letters a request may name.
-	MaxInbox       = 100 // How many commands of the inbox a request may name.
+	MaxInbox = 100 // How many commands of the inbox a request may name.
 
 	MaxOlderThan = 10 * 365 * 24 * 3600 // The largest older_than_seconds.
 )
@@ -154,17 +153,6 @@ func (c *OutboxRetryRequest) Check() []apierror.Violation {
 	}
 	v.number("/older_than_seconds", c.OlderThanSeconds, MaxOlderThan)
 	v.number("/limit", float64(c.Limit), MaxRetryLimit)
-	return v
-}
-
-// Check returns what is wrong with the request by itself.
-func (c *DeadLetterRequest) Check() []apierror.Violation {
-	var v violations
-	v.list("/dead_letter_ids", c.DeadLetterIDs, "name no ids", MaxDeadLetters, MaxName)
-	if c.All == (len(c.DeadLetterIDs) > 0) {
-		v.add("/all", "must be true unless dead_letter_ids names some, and then be absent")
-	}
-	v.reason(c.Reason, 0)
 	return v
 }
 

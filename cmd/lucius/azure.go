@@ -45,6 +45,7 @@ func (p *program) azure() *cobra.Command {
 		}),
 		verb("emulator-config", "Print the configuration of Microsoft's Service Bus emulator",
 			func(_ context.Context, cfg *config.Config) error { return p.emulatorConfig(cfg) }),
+		p.deadLetters(),
 	)
 	return cmd
 }

@@ -44,17 +44,15 @@ func (h *host) openBus(apply server.Apply) (_ *server.Bus, err error) {
 	if !h.cfg.ServiceBus.Replies {
 		return opened, nil
 	}
-	settings := servicebus.RepliesConfig{
-		Namespace: namespaceOf(h.cfg), Apply: apply, Lanes: h.cfg.Lanes, Prefix: h.cfg.ServiceBus.ReplyPrefix,
-		Subscription: h.cfg.ServiceBus.ReplySubscription, MaxBytes: h.cfg.MaxBodyBytes, Received: h.tracer.Received, Logger: h.log,
+	replies, err := servicebus.NewReplies(servicebus.RepliesConfig{
+		ReplyTopics: replyTopics(h.cfg), Apply: apply, MaxBytes: h.cfg.MaxBodyBytes, Received: h.tracer.Received, Logger: h.log,
 		Observe: func(d servicebus.Delivery) {
 			h.metrics.replies.WithLabelValues(string(d.Type), string(d.Outcome)).Inc()
 			h.metrics.replySeconds.WithLabelValues(string(d.Type)).Observe(d.Took.Seconds())
 		},
-	}
-	replies, err := servicebus.NewReplies(settings)
+	})
 	if err == nil {
-		h.bus.deadLetters, err = servicebus.NewDeadLetters(settings)
+		h.bus.deadLetters, err = servicebus.NewDeadLetters(replyTopics(h.cfg))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("LUCIUS_SERVICEBUS_REPLIES: %w", err)
@@ -67,6 +65,13 @@ func (h *host) openBus(apply server.Apply) (_ *server.Bus, err error) {
 func namespaceOf(cfg *config.Config) servicebus.Namespace {
 	return servicebus.Namespace{
 		Connection: cfg.ServiceBus.Connection, Host: cfg.ServiceBus.Namespace, WebSockets: cfg.ServiceBus.WebSockets,
+	}
+}
+
+// replyTopics returns the configured reply topics.
+func replyTopics(cfg *config.Config) servicebus.ReplyTopics {
+	return servicebus.ReplyTopics{
+		Namespace: namespaceOf(cfg), Prefix: cfg.ServiceBus.ReplyPrefix, Subscription: cfg.ServiceBus.ReplySubscription, Lanes: cfg.Lanes,
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
@@ -45,8 +44,8 @@ func buryReply(t *testing.T, namespace *fakeservicebus.Server, body string) {
 }
 
 // TestDeadLetters_HaveAWayOut dead-letters a valid reply and an invalid one. The server
-// warns of them; the valid one is replayed and its job continues, and the command deletes
-// the other.
+// warns of them; the valid one is replayed and its job continues, and the invalid one comes
+// back and is purged.
 func TestDeadLetters_HaveAWayOut(t *testing.T) {
 	t.Parallel()
 	namespace, dir := newNamespace(t), filepath.Join(t.TempDir(), "data")
@@ -63,19 +62,11 @@ func TestDeadLetters_HaveAWayOut(t *testing.T) {
 	}
 	buryReply(t, namespace, string(reply))
 	buryReply(t, namespace, "not JSON")
-	none, err := before.client.ListDeadLettersWithResponse(t.Context(), nil)
-	if err != nil || none.ApplicationProblemJSON404 == nil {
-		t.Errorf("without reply topics: %v, %s", err, none.Body)
-	}
 	if err := before.stop(); err != nil {
 		t.Fatal(err)
 	}
 
 	s := serveOn(t, dir, long...)
-	found, err := s.client.ListDeadLettersWithResponse(t.Context(), nil)
-	if err != nil || found.JSON200 == nil || len(found.JSON200.DeadLetters) != 2 || strings.Contains(string(found.Body), d.LeaseID) {
-		t.Fatalf("list: %v, %s", err, found.Body)
-	}
 	counted := ""
 	for end := time.Now().Add(time.Minute); !strings.Contains(counted, "\nlucius_bus_dead_letters 2\n"); time.Sleep(50 * time.Millisecond) {
 		if counted = scrape(t, s); time.Now().After(end) {
@@ -87,30 +78,42 @@ func TestDeadLetters_HaveAWayOut(t *testing.T) {
 		strings.Contains(counted, "\nlucius_bus_dead_letters_oldest_seconds 0\n") {
 		t.Errorf("readiness: %v, %s", err, ready.Body)
 	}
-	replayed, err := s.client.ReplayDeadLettersWithResponse(t.Context(), api.DeadLetterRequest{All: true, Reason: "mended"})
-	if err != nil || replayed.JSON200 == nil || len(replayed.JSON200.Handled) != 2 {
-		t.Fatalf("replay: %v, %s", err, replayed.Body)
-	}
-	for i, want := range []api.HandledDeadLetter{{Outcome: api.DeadLetterOutcomeApplied}, {Outcome: api.DeadLetterOutcomeKept, Code: "invalid_json"}} {
-		if got := replayed.JSON200.Handled[i]; got.Outcome != want.Outcome || got.Code != want.Code {
-			t.Errorf("replayed %+v, want %+v", got, want)
+	command := func(wantCode int, args ...string) string {
+		t.Helper()
+		out, code := azureCommand(t, map[string]string{}, append(append([]string{"dead-letters"}, args...), onBus(namespace)...)...)
+		if code != wantCode {
+			t.Errorf("%q ends with %d, want %d:\n%s", args, code, wantCode, out)
 		}
+		return out
 	}
+	if out := command(0, "list"); !strings.Contains(out, "dead letters: 2") || strings.Contains(out, d.LeaseID) {
+		t.Errorf("listed:\n%s", out)
+	}
+	if out := command(0, "list", "--bodies"); !strings.Contains(out, `body "not JSON"`) {
+		t.Errorf("listed with bodies:\n%s", out)
+	}
+	if out := command(2, "replay", "--all"); !strings.Contains(out, "Replay 2 dead letters? There is no terminal to ask on: add --yes") {
+		t.Errorf("without confirmation:\n%s", out)
+	}
+	command(2, "purge")
+	command(0, "replay", "--all", "--yes")
 	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
 		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
 	}
-	deadLettersCommand(terminalOf(t, s.url, ""), found.JSON200.DeadLetters[1].DeadLetterID)
-}
-
-// deadLettersCommand handles a last dead letter, which cannot be read.
-func deadLettersCommand(c *terminal, id string) {
-	c.t.Helper()
-	listed := decode[api.DeadLetterPage](c, "dead-letters", "list").DeadLetters
-	if len(listed) != 1 || listed[0].DeadLetterID != id || listed[0].Body != "not JSON" {
-		c.t.Errorf("listed are %+v", listed)
+	for end := time.Now().Add(time.Minute); !strings.Contains(command(0, "list"), `reason "invalid_json"`); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the invalid reply does not come back")
+		}
 	}
-	c.want(cli.ExitFailed, id, "dead-letters", "replay", "--all")
-	c.want(0, id, "dead-letters", "purge", id, "--yes")
-	c.want(0, "There are no dead letters.", "dead-letters", "list")
+	if out := command(1, "purge", "0-999999", "--yes"); !strings.Contains(out, "0-999999: it does not exist") {
+		t.Errorf("without such a letter:\n%s", out)
+	}
+	command(0, "purge", "--all", "--yes")
+	if out := command(0, "list"); out != "dead letters: 0\n" {
+		t.Errorf("left:\n%s", out)
+	}
+	if out, code := azureCommand(t, map[string]string{}, "dead-letters", "list"); code != 2 || !strings.Contains(out, "LUCIUS_BUS is not servicebus") {
+		t.Errorf("without Service Bus it ends with %d:\n%s", code, out)
+	}
 }

@@ -164,7 +164,6 @@ var hints = map[apierror.Code]string{
 	apierror.RateLimited:       "wait a moment and repeat the command",
 	apierror.TenantLimit:       "wait until jobs of the tenant have ended, and repeat the command",
 	apierror.StoreUnavailable:  "repeat the command when it is back",
-	apierror.BusUnavailable:    "repeat the command when it is back",
 	apierror.IssuerUnavailable: "repeat the command when it is back",
 	apierror.ShuttingDown:      "repeat the command",
 	apierror.Conflict:          "repeat the command",

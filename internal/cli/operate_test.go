@@ -186,10 +186,6 @@ func TestPauses(t *testing.T) {
 		"work stall a b":                                                       cli.ExitUsage,
 		"webhooks replay a b":                                                  cli.ExitUsage,
 		"webhooks list --job a --tenant t":                                     cli.ExitUsage,
-		"dead-letters purge a":                                                 cli.ExitUsage,
-		"dead-letters replay":                                                  cli.ExitUsage,
-		"dead-letters replay a --all":                                          cli.ExitUsage,
-		"dead-letters replay a b --reason corrected":                           cli.ExitUsage,
 		"inbox retry":                                                          cli.ExitUsage,
 		"inbox retry a --all":                                                  cli.ExitUsage,
 		"inbox discard a --reason x":                                           cli.ExitUsage, // There is no terminal.
@@ -355,60 +351,6 @@ func TestWebhooks(t *testing.T) {
 	shows(t, "webhooks", "GET /v1/admin/webhooks?tenant_id=tenant_a&limit=50", page, "webhooks list --tenant tenant_a")
 	shows(t, "webhooks", "GET /v1/jobs/"+jobID+"/webhooks", page, "webhooks list --job "+jobID)
 	shows(t, "webhooks-replay", `POST /v1/admin/webhooks/wh1:replay {"reason":"fixed"}`, hook, "webhooks replay wh1 --reason fixed")
-}
-
-func TestDeadLetters(t *testing.T) {
-	t.Parallel()
-	letter := func(id string) api.DeadLetter {
-		return api.DeadLetter{
-			DeadLetterID: id, Topic: "global-bus-replies-p3", Lane: 3, MessageID: "ocr-7\x1b[2J", Reason: "job_not_found",
-			Description: "There is no such job.", Body: `{"type":"ACK"}`, SentAt: at(time.Hour),
-		}
-	}
-	shows(t, "dead-letters", "GET /v1/admin/dead-letters?limit=100", api.DeadLetterPage{DeadLetters: []api.DeadLetter{letter("3-1"), letter("3-2")}}, "dead-letters list")
-	shows(t, "dead-letters-none", "GET /v1/admin/dead-letters?limit=5", api.DeadLetterPage{DeadLetters: []api.DeadLetter{}}, "dead-letters list --limit 5")
-	result := api.DeadLetterResult{Handled: []api.HandledDeadLetter{
-		{DeadLetterID: "3-1", Outcome: api.DeadLetterOutcomeApplied},
-		{DeadLetterID: "3-2", Outcome: api.DeadLetterOutcomeRefused, Code: "stale_attempt", Detail: "The attempt is not the current one."},
-	}}
-	shows(t, "dead-letters-replay", `POST /v1/admin/dead-letters:replay {"dead_letter_ids":["3-1","3-2"],"reason":"x"}`, result, "dead-letters replay 3-1 3-2 --reason x --yes")
-	shows(t, "dead-letters-replay", `POST /v1/admin/dead-letters:purge {"dead_letter_ids":["3-1"]}`, result, "dead-letters purge 3-1 --yes")
-
-	// --all takes 101 in two requests, of which the second one fails.
-	var letters []api.DeadLetter
-	var ids []string
-	for i := range api.MaxDeadLetters + 1 {
-		letters = append(letters, letter(fmt.Sprint(i)))
-		ids = append(ids, fmt.Sprint(i))
-	}
-	kept := api.DeadLetterResult{Handled: []api.HandledDeadLetter{{DeadLetterID: "100", Outcome: api.DeadLetterOutcomeKept, Code: "store_unavailable"}}}
-	const list, replay = "GET /v1/admin/dead-letters", "POST /v1/admin/dead-letters:replay"
-	server := newScripted(t, map[string][]any{
-		list:   {api.DeadLetterPage{DeadLetters: letters[:100], NextPageToken: "next"}, api.DeadLetterPage{DeadLetters: letters[100:]}},
-		replay: {result, kept},
-	})
-	l := newLine(t, server.url)
-	l.Interactive, l.Stdin = true, strings.NewReader("y\n")
-	out, err := l.run(t, "dead-letters", "replay", "--all")
-	if cli.ExitCode(err) != cli.ExitFailed || !strings.Contains(out, "100          kept     store_unavailable") ||
-		l.notes.String() != "Replay 101 dead letters? [y/N] " {
-		t.Errorf("%v, %q, %q", err, out, l.notes.String())
-	}
-	server.wantAsked(t, list+" limit=100", list+" limit=100&page_token=next",
-		replay+` {"dead_letter_ids":`+encode(t, ids[:100])+`}`, replay+` {"dead_letter_ids":["100"]}`)
-
-	// The bus fails in between: the output shows what was done.
-	failing := result
-	failing.Error = &api.Problem{Code: apierror.BusUnavailable, Status: 503, Title: "The bus is unavailable"}
-	server.answers[replay] = []any{failing}
-	out, err = l.run(t, "dead-letters", "replay", "3-1", "3-2", "3-3", "--yes")
-	if cli.ExitCode(err) != cli.ExitUnavailable || !strings.Contains(out, "applied") {
-		t.Errorf("%v, %q", err, out)
-	}
-	server.answers[replay] = []any{apierror.NotFound}
-	if _, err = l.run(t, "dead-letters", "replay", "3-1"); cli.ExitCode(err) != cli.ExitNotFound {
-		t.Errorf("without Service Bus: %v", err)
-	}
 }
 
 func TestInbox(t *testing.T) {

@@ -30,7 +30,7 @@ func (t *tool) commands() []*cobra.Command {
 	return []*cobra.Command{
 		t.why(), t.jobs(), t.submit(),
 		t.overview(), t.failures(), t.retry(), t.operations(), t.services(), t.stuck(), t.pauseDispatch(), t.resumeDispatch(), t.pauses(),
-		t.auditTrail(), t.outbox(), t.work(), t.webhooks(), t.deadLetters(), t.inbox(), t.backup(), t.archive(),
+		t.auditTrail(), t.outbox(), t.work(), t.webhooks(), t.inbox(), t.backup(), t.archive(),
 		t.doctor(), t.protocolCommands(), t.contextCommands(),
 	}
 }
@@ -159,13 +159,18 @@ func (s *session) confirm(question string) error {
 	if s.agreed() {
 		return nil
 	}
-	if !s.Interactive {
+	return s.Confirm(question)
+}
+
+// Confirm asks the user whether to continue. Without a terminal to ask on, it fails.
+func (e *Env) Confirm(question string) error {
+	if !e.Interactive {
 		return usagef("%s There is no terminal to ask on: add --yes", question)
 	}
-	fmt.Fprintf(s.Stderr, "%s [y/N] ", question)
-	answer, err := bufio.NewReader(s.Stdin).ReadString('\n')
+	fmt.Fprintf(e.Stderr, "%s [y/N] ", question)
+	answer, err := bufio.NewReader(e.Stdin).ReadString('\n')
 	if errors.Is(err, errInterrupted) {
-		fmt.Fprintln(s.Stderr)
+		fmt.Fprintln(e.Stderr)
 		return unreachable(context.Canceled)
 	}
 	// The end of the input means no.

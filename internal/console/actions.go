@@ -49,7 +49,7 @@ func (r *request) MayDo(target string) bool {
 			tenant = paused.Name
 		}
 		some = name == "dispatch-pause" && (paused.Kind == "" || paused.Kind == "tenant") // The form asks for the rest.
-	case !strings.HasPrefix(name, "dead-letters") && !strings.HasPrefix(name, "inbox"):
+	case !strings.HasPrefix(name, "inbox"):
 		// The link to one object does not name its tenant.
 		some = slices.ContainsFunc([]string{"job", "work", "operation", "webhook", "ticked"}, query.Has)
 	}
@@ -124,12 +124,10 @@ type field struct {
 // actions returns all actions, by the name in their URL.
 func actions() map[string]*action {
 	return map[string]*action{
-		"dead-letters-purge":  {prepare: purgeLetters},
-		"dead-letters-replay": {prepare: replayLetters},
-		"dispatch-pause":      {prepare: pauseDispatch},
-		"dispatch-resume":     {prepare: resumeDispatch},
-		"inbox-discard":       {prepare: discardInbox},
-		"inbox-retry":         {prepare: retryInbox},
+		"dispatch-pause":  {prepare: pauseDispatch},
+		"dispatch-resume": {prepare: resumeDispatch},
+		"inbox-discard":   {prepare: discardInbox},
+		"inbox-retry":     {prepare: retryInbox},
 		"job-cancel": jobControl("cancel", "Steps that have ended keep their results. A worker that runs a step is told to stop, "+
 			"and its later reports change nothing.", true, (*api.Client).CancelJob),
 		"job-pause": jobControl("pause", "No further step is dispatched. A worker that runs a step is asked to stop at a good "+

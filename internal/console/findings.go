@@ -468,8 +468,8 @@ func (s *situation) warningFindings() (found []finding) {
 		if strings.Contains(warning, "no writes are taken") {
 			f.Level, f.Weight = levelBad, 1<<29
 		}
-		if strings.Contains(warning, "dead letters") {
-			f.Links = []helpful{{Text: "Show the dead letters", URL: link("dead-letters")}}
+		if strings.Contains(warning, deadLettersWarning) {
+			f.Links = []helpful{{Text: "Show the dead letters", URL: link("outbox") + "#dead-letters"}}
 		}
 		if strings.Contains(warning, "of the inbox") {
 			f.Links = []helpful{{Text: "Show the inbox", URL: link("inbox")}}

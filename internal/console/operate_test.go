@@ -86,7 +86,6 @@ func TestLists_OfAUserOfOneTenant(t *testing.T) {
 		}
 	}
 	has(t, b.get(t, "/ui/stuck"), "this page requires the role <code>admin</code> for all of them")
-	has(t, b.get(t, "/ui/dead-letters"), "belong to no tenant")
 	has(t, b.get(t, "/ui/pauses"), "Tenant tenant_a")
 	form := b.get(t, "/ui/do/dispatch-pause")
 	has(t, form, "<option selected>tenant</option>")
@@ -313,9 +312,10 @@ func TestOutbox_ShowsWhatWaits(t *testing.T) {
 	}
 	has(t, page, "1 h</time>", "1 min</time>", "&lt;script&gt;", "/ui/do/outbox-retry?job=j1&amp;tenant_id=acme", `href="/ui/stuck"`,
 		"/ui/outbox?lane=7&amp;page_token=n1", "/ui/do/outbox-retry?lane=7", "matches among the jobs accepted within", "3 h</time>")
-	hasNot(t, page, hostile, "dead-letters") // The API has none.
-	b.set("GET /v1/admin/dead-letters", api.DeadLetterPage{})
-	has(t, b.get(t, "/ui/outbox?state=ALL"), "/ui/dead-letters", "<option selected>ALL</option>")
+	hasNot(t, page, hostile, "dead-letters") // There are none.
+	b.set("GET /readyz", api.Readiness{Warnings: []string{"2 replies are dead letters, the oldest since noon"}})
+	has(t, b.get(t, "/ui/outbox?state=ALL"), `id="dead-letters"`, "2 replies are dead letters", "lucius azure dead-letters list",
+		"<option selected>ALL</option>")
 	if w := b.send(http.MethodGet, "/ui/outbox?lane=x", nil); w.Code != http.StatusBadRequest {
 		t.Errorf("a lane that is none is answered %d", w.Code)
 	}
@@ -383,28 +383,6 @@ func TestWork_ThatChangedIsShownAgain(t *testing.T) {
 	hasNot(t, page, `value="5"`)
 	seen.Del("rev")
 	has(t, b.send(http.MethodPost, "/ui/do/work-stall", seen).Body.String(), "which rev of the item you saw")
-}
-
-func TestDeadLetters_AreHandledOrDeleted(t *testing.T) {
-	t.Parallel()
-	b := newBrowser(t, nil)
-	has(t, b.get(t, "/ui/dead-letters"), "reads no replies from topics")
-	b.set("GET /v1/admin/dead-letters", api.DeadLetterPage{DeadLetters: []api.DeadLetter{{
-		DeadLetterID: "7/1", Reason: "malformed", Description: hostile, Body: "{" + hostile, SentAt: ago(time.Hour),
-	}}})
-	page := b.get(t, "/ui/dead-letters")
-	has(t, page, "malformed", "{&lt;script&gt;", "letter=7%2F1")
-	hasNot(t, page, hostile)
-	b.set("POST /v1/admin/dead-letters:replay", api.DeadLetterResult{Handled: []api.HandledDeadLetter{
-		{DeadLetterID: "7/1", Outcome: api.DeadLetterOutcomeKept, Detail: "no such job"},
-	}})
-	has(t, b.send(http.MethodPost, "/ui/do/dead-letters-replay", url.Values{"letter": {"7/1"}}).Body.String(), "Dead letter 7/1 stays: no such job")
-	b.asks(t, `POST /v1/admin/dead-letters:replay {"dead_letter_ids":["7/1"]}`)
-	b.set("POST /v1/admin/dead-letters:purge", api.DeadLetterResult{})
-	b.submits(t, "dead-letters-purge", url.Values{"reason": {"old"}})
-	b.asks(t, `POST /v1/admin/dead-letters:purge {"all":true,"reason":"old"}`)
-	b.set("POST /v1/admin/dead-letters:purge", api.DeadLetterResult{Error: &api.Problem{Detail: "The bus is down."}})
-	has(t, b.send(http.MethodPost, "/ui/do/dead-letters-purge", url.Values{"reason": {"old"}}).Body.String(), "The bus is down.")
 }
 
 func TestInbox_IsTriedAgainOrDiscarded(t *testing.T) {
@@ -497,7 +475,7 @@ func TestCommands_OfOperators(t *testing.T) {
 	maps.Copy(answers, map[string]any{
 		"GET /v1/admin/operations": api.OperationPage{}, "GET /v1/admin/outbox": api.OutboxPage{}, "GET /v1/admin/audit-trail": api.AuditTrail{},
 		"GET /v1/admin/operations/o": api.Operation{OperationID: "o"}, "GET /v1/admin/stuck": api.StuckList{}, "GET /v1/jobs": api.JobPage{},
-		"GET /v1/admin/dead-letters": api.DeadLetterPage{}, "GET /v1/admin/inbox": api.InboxPage{},
+		"GET /v1/admin/inbox":    api.InboxPage{},
 		"GET /v1/admin/services": api.ServiceList{Services: []api.Service{{Service: "o"}}},
 		"GET /v1/protocols":      api.ProtocolList{Protocols: []api.Protocol{{ProtocolID: "it's"}}},
 		"GET /v1/work/w":         api.WorkItem{WorkID: "w", Rev: 1},
@@ -514,7 +492,6 @@ func TestCommands_OfOperators(t *testing.T) {
 		"flow?protocol=it%27s", "inbox?state=waiting", "do/dispatch-pause", "do/dispatch-pause?all=1", "do/dispatch-pause?service=it%27s", "do/dispatch-pause?lane=7",
 		"do/dispatch-pause?protocol=p&for=2h", "do/dispatch-resume?pause=tenant:a", "do/dispatch-resume?pause=all&ramp=30", "do/operation-cancel?operation=o",
 		"do/outbox-retry", "do/outbox-retry?job=j&tenant_id=a+b&lane=7", "do/webhook-replay?webhook=w", "do/work-stall?work=w", "do/work-requeue?work=w",
-		"do/dead-letters-replay", "do/dead-letters-replay?letter=7%2F1", "do/dead-letters-purge",
 		"do/inbox-retry", "do/inbox-discard?command=c%2F1", "do/inbox-discard?state=waiting",
 	) {
 		if commandsParse(t, b.get(t, "/ui/"+target)) == 0 {

@@ -28,11 +28,14 @@ type outboxPage struct {
 	Command    string
 	// Everywhere says that the user is an admin of all tenants.
 	Everywhere bool
-	// DeadLetters says that the server takes replies from topics.
-	DeadLetters bool
+	// DeadLetters is the server's warning of replies that could not be handled; empty if there are none.
+	DeadLetters string
 	// Inbox says that applications can submit in their own transactions.
 	Inbox bool
 }
+
+// deadLettersWarning is in the server's warning of dead letters.
+const deadLettersWarning = "dead letters"
 
 // everyState is the choice of all states.
 const everyState = "ALL"
@@ -63,8 +66,12 @@ func outbox(r *request) (view, error) {
 		data.SearchedTo = list.SearchedTo
 	}
 	if data.Everywhere {
-		_, err = call[api.DeadLetterPage](r.api.ListDeadLetters(r.Context(), &api.ListDeadLettersParams{Limit: new(api.Limit(1))}))
-		data.DeadLetters = !isMissing(err) // Their page shows any other fault.
+		ready, _ := call[api.Readiness](r.api.GetReadiness(r.Context())) // The home page shows that the server is not ready.
+		for _, warning := range ready.Warnings {
+			if strings.Contains(warning, deadLettersWarning) {
+				data.DeadLetters = warning
+			}
+		}
 		_, err = call[api.InboxPage](r.api.ListInbox(r.Context(), &api.ListInboxParams{Limit: new(api.Limit(1))}))
 		data.Inbox = !isMissing(err)
 	}

@@ -19,7 +19,6 @@ func pages() []page {
 		{pattern: "services/{service}", live: true, show: service},
 		{pattern: "outbox", title: "Outbox", role: api.GrantRoleAdmin, show: outbox},
 		{pattern: "stuck", role: api.GrantRoleAdmin, live: true, show: stuck},
-		{pattern: "dead-letters", role: api.GrantRoleAdmin, show: deadLetters},
 		{pattern: "inbox", role: api.GrantRoleAdmin, show: inbox},
 		{pattern: "pauses", title: "Pauses", role: api.GrantRoleAdmin, live: true, show: pauses},
 		{pattern: "webhooks", title: "Webhooks", role: api.GrantRoleRead, show: webhooks},

@@ -125,7 +125,7 @@ func TestForms_OpenForThoseWhoMaySendThem(t *testing.T) {
 		"dispatch-pause": 200, "dispatch-pause?tenant=tenant_a": 200, "dispatch-pause?kind=tenant&name=tenant_a": 200,
 		"dispatch-pause?tenant=tenant_b": 403, "dispatch-pause?kind=tenant&name=tenant_b": 403, "dispatch-pause?service=ocr": 403,
 		"dispatch-resume?pause=tenant:tenant_a": 200, "dispatch-resume?pause=service:ocr": 403, "dispatch-resume": 403,
-		"dead-letters-purge": 403, "inbox-retry?command=c": 403,
+		"inbox-retry?command=c": 403,
 	} {
 		if got := status("bound", target); got != want {
 			t.Errorf("an operator of tenant_a gets the form %s with %d, want %d", target, got, want)

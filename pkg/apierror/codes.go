@@ -53,7 +53,6 @@ const (
 const (
 	StoreUnavailable  Code = "store_unavailable"  // the store does not answer; no data is known to be lost
 	IssuerUnavailable Code = "issuer_unavailable" // the issuer of the token does not answer; the token may be valid
-	BusUnavailable    Code = "bus_unavailable"    // the bus does not answer; nothing was lost
 	ShuttingDown      Code = "shutting_down"      // this process drains; another one may accept the request
 	Internal          Code = "internal"           // a fault of the server; only the log has details
 )
@@ -94,7 +93,6 @@ var definitions = []definition{
 	{Internal, http.StatusInternalServerError, "Internal error"},
 	{StoreUnavailable, http.StatusServiceUnavailable, "The store is unavailable"},
 	{IssuerUnavailable, http.StatusServiceUnavailable, "The issuer of the token is unavailable"},
-	{BusUnavailable, http.StatusServiceUnavailable, "The bus is unavailable"},
 	{ShuttingDown, http.StatusServiceUnavailable, "The server is shutting down"},
 }
 

@@ -44,7 +44,6 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 		"internal":                   http.StatusInternalServerError,
 		"store_unavailable":          http.StatusServiceUnavailable,
 		"issuer_unavailable":         http.StatusServiceUnavailable,
-		"bus_unavailable":            http.StatusServiceUnavailable,
 		"shutting_down":              http.StatusServiceUnavailable,
 	}
 	got := map[apierror.Code]int{}

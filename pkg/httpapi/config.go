@@ -31,7 +31,7 @@ const (
 	DefaultMaxWaits     = 5000
 )
 
-// UseCases are the use cases that the handlers call. All but DeadLetters, Inbox,
+// UseCases are the use cases that the handlers call. All but Inbox,
 // Circuits and Backup are required.
 type UseCases struct {
 	// Ledger looks up webhooks and the owners of objects.
@@ -51,8 +51,6 @@ type UseCases struct {
 	// Circuits returns the circuits of the bus that are not closed. It must be safe for
 	// concurrent use. The error is the store's.
 	Circuits func(ctx context.Context) ([]breaker.Circuit, error)
-	// DeadLetters are those of the reply topics. It is nil if replies come over HTTP.
-	DeadLetters callbacks.DeadLetters
 	// Inbox is the commands that were submitted in applications' transactions. It is nil if
 	// the store is not theirs.
 	Inbox inbox.Operator

@@ -122,15 +122,6 @@ var special = map[contracttest.Pair]situation{
 		g.Server = g.serve(t, func(c *httpapi.Config) { c.Backup = nil })
 		return question{target: "POST /v1/admin/backup"}
 	},
-	{Operation: "listDeadLetters", Status: 404}:   withoutTopics("listDeadLetters"),
-	{Operation: "replayDeadLetters", Status: 404}: withoutTopics("replayDeadLetters"),
-	{Operation: "purgeDeadLetters", Status: 404}:  withoutTopics("purgeDeadLetters"),
-	{Operation: "listDeadLetters", Status: 500}:   lostTopics("listDeadLetters", errUnforeseen),
-	{Operation: "replayDeadLetters", Status: 500}: lostTopics("replayDeadLetters", errUnforeseen),
-	{Operation: "purgeDeadLetters", Status: 500}:  lostTopics("purgeDeadLetters", errUnforeseen),
-	{Operation: "listDeadLetters", Status: 503}:   lostTopics("listDeadLetters", errNoBus),
-	{Operation: "replayDeadLetters", Status: 503}: lostTopics("replayDeadLetters", errNoBus),
-	{Operation: "purgeDeadLetters", Status: 503}:  lostTopics("purgeDeadLetters", errNoBus),
 
 	{Operation: "listInbox", Status: 404}:    withoutInbox("listInbox"),
 	{Operation: "listInbox", Status: 500}:    lostInbox("listInbox", errUnforeseen),

@@ -78,7 +78,7 @@ func (h *harness) assemble(ctx context.Context) error {
 			LastPoll: queue.LastPoll,
 			EndRate:  func(kind ledger.WorkKind) float64 { return h.useCases.Counts.EndRate(kind) },
 		}),
-		Operator: outbox.NewOperator(h.ledger, nil), DeadLetters: newDeadLetters("0-1", "0-2"), Inbox: newInbox("c-1"),
+		Operator: outbox.NewOperator(h.ledger, nil), Inbox: newInbox("c-1"),
 		Backup: newBackups().take(func(ctx context.Context) error { _, err := h.store.asked(ctx, ""); return err }),
 	}
 	if err := h.accept(); err != nil {

@@ -11,6 +11,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/inbox"
 )
 
+// maxShownBody is how much of a command's body is shown, in bytes.
+const maxShownBody = 16 << 10
+
 // errNoInbox is returned for requests about the inbox if the server has none.
 var errNoInbox = apierror.Newf(apierror.NotFound, "There is no inbox: this server's store is not PostgreSQL.")
 

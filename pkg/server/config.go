@@ -137,14 +137,13 @@ type Replies interface {
 	Down() []callbacks.UnreadTopic
 }
 
-// DeadLetters gives access to dead letters, and counts them.
+// DeadLetters counts the callbacks that could not be handled. Its methods may be called at
+// the same time, Count once at a time.
 type DeadLetters interface {
-	callbacks.DeadLetters
-
 	// Count counts the dead letters.
 	Count(ctx context.Context) error
-	// Survey returns the result of the last Count.
-	Survey() callbacks.Survey
+	// Counted returns the result of the last Count.
+	Counted() callbacks.DeadLetters
 }
 
 // Tracer makes traces of jobs. Its methods must be safe for concurrent use, and must not

@@ -48,9 +48,9 @@ func (m *meters) watchRelay(inbox *outbox.Inbox, relay *outbox.Relay, circuits *
 // watchDeadLetters registers the gauges of the reply topics' dead letters.
 func (m *meters) watchDeadLetters(letters DeadLetters) {
 	m.Gauge("lucius_bus_dead_letters", "Replies in the dead letters of the reply topics, at most 500 of each.",
-		func() float64 { return float64(letters.Survey().Count) })
+		func() float64 { return float64(letters.Counted().Count) })
 	m.Gauge("lucius_bus_dead_letters_oldest_seconds", "Time since the oldest of these replies was sent, or 0.", func() float64 {
-		if oldest := letters.Survey().Oldest; !oldest.IsZero() {
+		if oldest := letters.Counted().Oldest; !oldest.IsZero() {
 			return time.Since(oldest).Seconds()
 		}
 		return 0

@@ -131,9 +131,9 @@ func (r *readiness) warnings(now time.Time) []string {
 	for _, unread := range r.bus.down() {
 		warnings = append(warnings, "replies cannot be read from "+unread.Topic+": "+cmp.Or(unread.Reason, "see the log"))
 	}
-	if letters := r.bus.DeadLetters; letters != nil && letters.Survey().Count > 0 {
-		found := letters.Survey()
-		warnings = append(warnings, fmt.Sprintf("%d replies are dead letters, the oldest since %s: see /v1/admin/dead-letters",
+	if letters := r.bus.DeadLetters; letters != nil && letters.Counted().Count > 0 {
+		found := letters.Counted()
+		warnings = append(warnings, fmt.Sprintf("%d replies are dead letters, the oldest since %s: see lucius azure dead-letters list",
 			found.Count, found.Oldest.UTC().Format(time.RFC3339)))
 	}
 	if found := r.submitted.Survey(); found.Refused > 0 {

@@ -325,9 +325,6 @@ func (s *Server) openAPI(context.Context) (err error) {
 		around.Circuit = s.bus.outages.Circuit
 		s.uses.Circuits = s.bus.notClosed
 	}
-	if s.bus.DeadLetters != nil {
-		s.uses.DeadLetters = s.bus.DeadLetters
-	}
 	s.uses.Jobs = search.New(s.uses.Ledger, &s.ended, around)
 	settings := s.cfg.HTTP
 	settings.UseCases, settings.Registry, settings.Log = s.uses, s.cfg.Registry, s.log

@@ -1,81 +1,120 @@
 package servicebus
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"iter"
 	"strconv"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
-	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 const (
 	// peekPage is how many messages are peeked at once.
 	peekPage = 100
-	// maxCounted is how many dead letters of one lane a survey counts.
+	// maxCounted is how many dead letters of one topic are counted.
 	maxCounted = 500
-	// maxSkipped is how many dead letters of one lane may lie before those that are
+	// maxSkipped is how many dead letters of one topic may lie before those that are
 	// handled. They stay locked until the end.
 	maxSkipped = 1000
+	// inHand is how many dead letters are locked at once to be handled one after the other,
+	// well within their locks.
+	inHand = 10
 	// arrival is how long the bus may take to deliver an available message.
 	arrival = 5 * time.Second
-	// handlingTime is how long a replay or a purge starts to handle dead letters, so that
-	// it answers before its caller gives up.
-	handlingTime = 30 * time.Second
+	// maxKeptID is how much of a message's id is kept in that of its copy: the bus allows 128.
+	maxKeptID = 100
 )
 
-// DeadLetters lists, replays and purges the dead letters of the reply topics. It
-// implements [callbacks.DeadLetters] and is safe for concurrent use.
-//
-// A replay applies a reply itself, and does not send it to its topic again: that would
-// take the right to send, and duplicate detection drops a message whose id it knows.
-type DeadLetters struct {
-	cfg   RepliesConfig
-	bus   *bus
-	lanes []*deadLane
-	time  time.Duration // handlingTime
-
-	mu     sync.Mutex
-	survey callbacks.Survey
+// ReplyTopics are the topics that replies come from.
+type ReplyTopics struct {
+	// Namespace has the topics. Required.
+	Namespace Namespace
+	// Prefix is a reply topic without its number. Required.
+	Prefix string
+	// Subscription is the subscription to read on each of them. Required.
+	Subscription string
+	// Lanes is the number of topics. Required.
+	Lanes int
 }
 
-var _ callbacks.DeadLetters = (*DeadLetters)(nil)
+// Validate returns an error that names the invalid field.
+func (t *ReplyTopics) Validate() error {
+	if err := t.Namespace.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case t.Prefix == "":
+		return errors.New("Prefix is required")
+	case t.Subscription == "":
+		return errors.New("Subscription is required")
+	case t.Lanes < 1:
+		return fmt.Errorf("Lanes must be at least 1, is %d", t.Lanes)
+	}
+	return nil
+}
+
+// DeadLetter is a reply that the consumer of the reply topics could not handle.
+type DeadLetter struct {
+	// ID identifies it while it exists: its lane and its sequence number.
+	ID, Topic, MessageID string
+	// Reason and Description say why it is here: a problem's code, or the bus's words.
+	Reason, Description string
+	// SentAt is when the topic got it.
+	SentAt time.Time
+	// Body is as the worker sent it, with the lease id.
+	Body []byte
+}
+
+// ErrNoDeadLetter is returned when a dead letter does not exist, or another process has
+// locked it.
+var ErrNoDeadLetter = errors.New("it does not exist, or another process is handling it")
+
+// DeadLetters counts, lists, replays and purges the dead letters of the reply topics.
+// Count may run at the same time as Counted only.
+type DeadLetters struct {
+	bus     *bus
+	lanes   []deadLane
+	counted atomic.Pointer[callbacks.DeadLetters]
+}
 
 // deadLane is the dead-letter queue of one reply topic.
 type deadLane struct {
-	topic string
-	open  func() (*azservicebus.Receiver, error)
-
-	mu     sync.Mutex // guards peeker, one peek at a time
+	topic  string
+	open   func() (*azservicebus.Receiver, error)
 	peeker *azservicebus.Receiver
 }
 
 // NewDeadLetters returns the dead letters of the reply topics. It does not connect yet.
 // The error names the invalid field.
-func NewDeadLetters(cfg RepliesConfig) (*DeadLetters, error) {
-	if err := cfg.withDefaults(); err != nil {
+func NewDeadLetters(topics ReplyTopics) (*DeadLetters, error) {
+	if err := topics.Validate(); err != nil {
 		return nil, fmt.Errorf("servicebus dead letters: %w", err)
 	}
-	opened, err := openBus(cfg.Namespace)
+	opened, err := openBus(topics.Namespace)
 	if err != nil {
 		return nil, fmt.Errorf("servicebus dead letters: %w", err)
 	}
-	d := &DeadLetters{cfg: cfg, bus: opened, time: handlingTime}
-	for lane := range cfg.Lanes {
-		topic := cfg.Prefix + strconv.Itoa(lane)
-		d.lanes = append(d.lanes, &deadLane{topic: topic, open: func() (*azservicebus.Receiver, error) {
-			return opened.client.NewReceiverForSubscription(topic, cfg.Subscription, &azservicebus.ReceiverOptions{
+	d := &DeadLetters{bus: opened}
+	d.counted.Store(new(callbacks.DeadLetters))
+	for lane := range topics.Lanes {
+		l := deadLane{topic: topics.Prefix + strconv.Itoa(lane)}
+		l.open = func() (*azservicebus.Receiver, error) {
+			return opened.client.NewReceiverForSubscription(l.topic, topics.Subscription, &azservicebus.ReceiverOptions{
 				ReceiveMode: azservicebus.ReceiveModePeekLock, SubQueue: azservicebus.SubQueueDeadLetter,
 			})
-		}})
+		}
+		if l.peeker, err = l.open(); err != nil {
+			return nil, fmt.Errorf("servicebus dead letters: %w", err)
+		}
+		d.lanes = append(d.lanes, l)
 	}
 	return d, nil
 }
@@ -83,243 +122,167 @@ func NewDeadLetters(cfg RepliesConfig) (*DeadLetters, error) {
 // Close closes the connections.
 func (d *DeadLetters) Close(ctx context.Context) error { return d.bus.close(ctx) }
 
-// place is where a dead letter lies.
-type place struct {
-	lane     int
-	sequence int64
+// unread returns the error of a topic whose dead letters cannot be read.
+func (l *deadLane) unread(err error) error {
+	return fmt.Errorf("the dead letters of %s cannot be read: %w", l.topic, explained(err, toRead))
 }
 
-func (p place) id() string { return strconv.Itoa(p.lane) + "-" + strconv.FormatInt(p.sequence, 10) }
-
-// placeOf parses an id. The error is a [*apierror.Error].
-func (d *DeadLetters) placeOf(id string) (p place, err error) {
-	lane, sequence, _ := strings.Cut(id, "-")
-	p.lane, err = strconv.Atoi(lane)
-	if err == nil {
-		p.sequence, err = strconv.ParseInt(sequence, 10, 64)
-	}
-	if err != nil || p.lane < 0 || p.lane >= len(d.lanes) || p.sequence < 0 || p.id() != id {
-		return place{}, apierror.Newf(apierror.InvalidEnvelope, "There is no dead letter with the id %q; the list shows the ids.", id)
-	}
-	return p, nil
-}
-
-// peek returns dead letters of a lane from a sequence number on, at most that many and
-// at most a page.
-func (d *DeadLetters) peek(ctx context.Context, lane int, from int64, limit int) ([]callbacks.DeadLetter, error) {
-	l := d.lanes[lane]
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, stepTimeout)
-	defer cancel()
-	var err error
-	if l.peeker == nil {
-		if l.peeker, err = l.open(); err != nil {
-			return nil, d.unavailable(l, err)
-		}
-	}
-	messages, err := l.peeker.PeekMessages(ctx, min(limit, peekPage), &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
-	if err != nil {
-		return nil, d.unavailable(l, err)
-	}
-	letters := make([]callbacks.DeadLetter, len(messages))
-	for i, m := range messages {
-		letters[i] = callbacks.DeadLetter{
-			ID: place{lane, sequenceOf(m)}.id(), Lane: lane, Topic: l.topic, MessageID: m.MessageID, Body: m.Body,
-			Reason: textOf(m.DeadLetterReason), Description: textOf(m.DeadLetterErrorDescription),
-		}
-		if m.EnqueuedTime != nil {
-			letters[i].SentAt = *m.EnqueuedTime
-		}
-	}
-	return letters, nil
-}
-
-func sequenceOf(m *azservicebus.ReceivedMessage) int64 {
-	if m.SequenceNumber == nil {
-		return 0
-	}
-	return *m.SequenceNumber
-}
-
-func textOf(text *string) string {
-	if text == nil {
-		return ""
-	}
-	return *text
-}
-
-// unavailable returns the problem of a lane that cannot be read.
-func (d *DeadLetters) unavailable(l *deadLane, err error) error {
-	return &apierror.Error{
-		Code: apierror.BusUnavailable, Detail: "The dead letters of " + l.topic + " cannot be read.", RetryAfter: time.Second,
-		Err: explained(err, toRead),
-	}
-}
-
-// List implements [callbacks.DeadLetters].
-func (d *DeadLetters) List(ctx context.Context, limit int, after string) (page []callbacks.DeadLetter, next string, err error) {
-	from := place{}
-	if after != "" {
-		if from, err = d.placeOf(after); err != nil {
-			return nil, "", err
-		}
-		from.sequence++
-	}
-	for ; from.lane < len(d.lanes); from = (place{lane: from.lane + 1}) {
-		for {
-			found, err := d.peek(ctx, from.lane, from.sequence, limit+1-len(page)) // One more, to see whether there is a next page.
+// peek iterates over the dead letters of a lane by age, and leaves them as they are. It ends
+// with the first error.
+func (d *DeadLetters) peek(ctx context.Context, lane int) iter.Seq2[DeadLetter, error] {
+	return func(yield func(DeadLetter, error) bool) {
+		l := &d.lanes[lane]
+		for from := int64(0); ; {
+			peeking, cancel := context.WithTimeout(ctx, stepTimeout)
+			messages, err := l.peeker.PeekMessages(peeking, peekPage, &azservicebus.PeekMessagesOptions{FromSequenceNumber: &from})
+			cancel()
 			if err != nil {
-				return nil, "", err
+				yield(DeadLetter{}, l.unread(err))
+				return
 			}
-			if len(found) == 0 {
-				break
+			if len(messages) == 0 {
+				return
 			}
-			if page = append(page, found...); len(page) > limit {
-				return page[:limit], page[limit-1].ID, nil
+			for _, m := range messages {
+				letter := DeadLetter{
+					ID: strconv.Itoa(lane) + "-" + strconv.FormatInt(valueOf(m.SequenceNumber), 10), Topic: l.topic, MessageID: m.MessageID,
+					Reason: valueOf(m.DeadLetterReason), Description: valueOf(m.DeadLetterErrorDescription),
+					SentAt: valueOf(m.EnqueuedTime), Body: m.Body,
+				}
+				if !yield(letter, nil) {
+					return
+				}
+				from = valueOf(m.SequenceNumber) + 1
 			}
-			last, err := d.placeOf(page[len(page)-1].ID)
-			if err != nil {
-				return nil, "", err
-			}
-			from.sequence = last.sequence + 1
 		}
 	}
-	return page, "", nil
 }
 
-// Count counts the dead letters for [DeadLetters.Survey]. The error is that of the first
-// topic that cannot be read; the others are counted.
-func (d *DeadLetters) Count(ctx context.Context) error {
-	var found callbacks.Survey
-	var first error
-	for lane := range d.lanes {
-		for from, counted := int64(0), 0; counted < maxCounted; {
-			letters, err := d.peek(ctx, lane, from, peekPage)
-			if err != nil && first == nil {
-				first = err
-			}
-			if len(letters) == 0 {
-				break
-			}
-			for i := range letters {
-				if at := letters[i].SentAt; found.Oldest.IsZero() || at.Before(found.Oldest) {
-					found.Oldest = at
+// valueOf returns what a pointer of the SDK points to, or the zero value.
+func valueOf[T any](p *T) (value T) {
+	if p != nil {
+		value = *p
+	}
+	return value
+}
+
+// All iterates over all dead letters, by lane and age, and leaves them as they are. It ends
+// with the first error.
+func (d *DeadLetters) All(ctx context.Context) iter.Seq2[DeadLetter, error] {
+	return func(yield func(DeadLetter, error) bool) {
+		for lane := range d.lanes {
+			for letter, err := range d.peek(ctx, lane) {
+				if !yield(letter, err) || err != nil {
+					return
 				}
 			}
-			last, err := d.placeOf(letters[len(letters)-1].ID)
-			if err != nil {
-				return err
-			}
-			from, counted = last.sequence+1, counted+len(letters)
-			found.Count += len(letters)
 		}
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
+}
+
+// Count counts the dead letters for [DeadLetters.Counted]. The error is that of the first
+// topic that cannot be read; the others are counted.
+func (d *DeadLetters) Count(ctx context.Context) error {
+	var found callbacks.DeadLetters
+	var first error
+	for lane := range d.lanes {
+		inLane := 0
+		for letter, err := range d.peek(ctx, lane) {
+			if err != nil {
+				first = cmp.Or(first, err)
+				break
+			}
+			if found.Oldest.IsZero() || letter.SentAt.Before(found.Oldest) {
+				found.Oldest = letter.SentAt
+			}
+			found.Count++
+			if inLane++; inLane == maxCounted {
+				break
+			}
+		}
+	}
 	if first == nil || found.Count > 0 {
-		d.survey = found
+		d.counted.Store(&found)
 	}
 	return first
 }
 
-// Survey returns what the last Count found.
-func (d *DeadLetters) Survey() callbacks.Survey {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.survey
-}
+// Counted returns the result of the last Count.
+func (d *DeadLetters) Counted() callbacks.DeadLetters { return *d.counted.Load() }
 
-// Replay implements [callbacks.DeadLetters].
-func (d *DeadLetters) Replay(ctx context.Context, ids []string) ([]callbacks.HandledDeadLetter, bool, error) {
-	return d.handle(ctx, ids, d.replay)
-}
-
-// Purge implements [callbacks.DeadLetters].
-func (d *DeadLetters) Purge(ctx context.Context, ids []string) ([]callbacks.HandledDeadLetter, bool, error) {
-	return d.handle(ctx, ids, func(context.Context, string, *azservicebus.ReceivedMessage) (callbacks.DeadLetterOutcome, *apierror.Error) {
-		return callbacks.DeadLetterPurged, nil
+// Replay sends the dead letters with these ids to their topics again and deletes them, in the
+// order of lanes and ages. It calls told with the outcome of each. The consumers then handle
+// them like new replies, so that each counts at most once.
+//
+// The copy has an id of its own, since duplicate detection drops a message whose id it knows.
+// It is the same for each replay of one dead letter, so that a replay that could not delete it
+// can be repeated.
+func (d *DeadLetters) Replay(ctx context.Context, ids []string, told func(id string, err error)) error {
+	senders := map[*deadLane]*azservicebus.Sender{} // They are closed with the connection.
+	return d.handle(ctx, ids, told, func(ctx context.Context, l *deadLane, m *azservicebus.ReceivedMessage) error {
+		if senders[l] == nil {
+			sender, err := d.bus.client.NewSender(l.topic, nil)
+			if err != nil {
+				return explained(err, toSend)
+			}
+			senders[l] = sender
+		}
+		again := m.Message()
+		again.ApplicationProperties = map[string]any{}
+		for name, value := range m.ApplicationProperties {
+			if name != "DeadLetterReason" && name != "DeadLetterErrorDescription" {
+				again.ApplicationProperties[name] = value
+			}
+		}
+		id := m.MessageID[:min(len(m.MessageID), maxKeptID)] + "/" + strconv.FormatInt(valueOf(m.SequenceNumber), 10)
+		again.MessageID = &id
+		return explained(senders[l].SendMessage(ctx, again, nil), toSend)
 	})
 }
 
-// decision decides about a dead letter of a topic.
-type decision func(ctx context.Context, topic string, m *azservicebus.ReceivedMessage) (callbacks.DeadLetterOutcome, *apierror.Error)
-
-// replay applies a dead letter.
-func (d *DeadLetters) replay(ctx context.Context, topic string, m *azservicebus.ReceivedMessage,
-) (callbacks.DeadLetterOutcome, *apierror.Error) {
-	parsed, err := parseReply(m.Body, d.cfg.MaxBytes, m.MessageID)
-	parsed.callback.Caller = topic // as for a live reply
-	var answer callbacks.Answer
-	if err == nil {
-		work, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-		defer cancel()
-		answer, err = d.cfg.Apply(work, parsed.callback)
-	}
-	if err != nil {
-		cause := apierror.From(err)
-		if refused(cause.Code) {
-			return callbacks.DeadLetterRefused, cause
-		}
-		return callbacks.DeadLetterKept, cause
-	}
-	if answer.Outcome == statemachine.Duplicate {
-		return callbacks.DeadLetterDuplicate, nil
-	}
-	return callbacks.DeadLetterApplied, nil
+// Purge deletes the dead letters with these ids. It calls told with the outcome of each.
+func (d *DeadLetters) Purge(ctx context.Context, ids []string, told func(id string, err error)) error {
+	return d.handle(ctx, ids, told, func(context.Context, *deadLane, *azservicebus.ReceivedMessage) error { return nil })
 }
 
-// handle handles the dead letters with these ids, or the first ones.
-func (d *DeadLetters) handle(ctx context.Context, ids []string, decide decision) (
-	handled []callbacks.HandledDeadLetter, more bool, err error,
-) {
-	if ids == nil {
-		first, next, err := d.List(ctx, callbacks.MaxDeadLetters, "")
-		if err != nil {
-			return nil, false, err
-		}
-		for i := range first {
-			ids = append(ids, first[i].ID)
-		}
-		more = next != ""
-	}
-	wanted := map[int][]int64{}
+// handle deletes the dead letters with these ids for which do succeeds.
+func (d *DeadLetters) handle(ctx context.Context, ids []string, told func(string, error),
+	do func(context.Context, *deadLane, *azservicebus.ReceivedMessage) error,
+) error {
+	wanted := make([]map[int64]string, len(d.lanes))
 	for _, id := range ids {
-		p, err := d.placeOf(id)
-		if err != nil {
-			return nil, false, err
+		lane, sequence, ok := strings.Cut(id, "-")
+		l, err := strconv.ParseUint(lane, 10, 31)
+		number, alsoErr := strconv.ParseInt(sequence, 10, 64)
+		if !ok || errors.Join(err, alsoErr) != nil || l >= uint64(len(d.lanes)) {
+			return fmt.Errorf("there is no dead letter with the id %q; the list shows the ids", id)
 		}
-		if !slices.Contains(wanted[p.lane], p.sequence) {
-			wanted[p.lane] = append(wanted[p.lane], p.sequence)
+		if wanted[l] == nil {
+			wanted[l] = map[int64]string{}
 		}
+		wanted[l][number] = id
 	}
-	end := time.Now().Add(d.time)
 	for lane := range d.lanes {
 		if len(wanted[lane]) == 0 {
 			continue
 		}
-		done, err := d.handleLane(ctx, end, lane, wanted[lane], decide)
-		if handled = append(handled, done...); err != nil {
-			return handled, true, err
+		if err := d.handleLane(ctx, &d.lanes[lane], wanted[lane], told, do); err != nil {
+			return err
 		}
 	}
-	return handled, more, nil
+	return nil
 }
 
-// handleLane receives the dead letters of a lane until it has seen all that are wanted,
-// or the time is over. It abandons the letters before them at the end, since the bus would
-// redeliver them at once. It never requests more than are wanted: once all have arrived, no
-// request is open, and abandoned letters stay in the queue.
-//
-// It takes few at once and handles them concurrently, in at most two rounds, so that no
-// lock expires while its letter waits for others, however slow the store is.
-func (d *DeadLetters) handleLane(ctx context.Context, end time.Time, lane int, wanted []int64, decide decision) (
-	handled []callbacks.HandledDeadLetter, err error,
-) {
-	l := d.lanes[lane]
+// handleLane receives the dead letters of a lane until it has seen all that are wanted. It
+// abandons the others at the end, since the bus would redeliver them at once. It never requests
+// more than are wanted: once all have arrived, no request is open, and abandoned letters stay in
+// the queue.
+func (d *DeadLetters) handleLane(ctx context.Context, l *deadLane, wanted map[int64]string, told func(string, error),
+	do func(context.Context, *deadLane, *azservicebus.ReceivedMessage) error,
+) error {
 	from, err := l.open()
 	if err != nil {
-		return nil, d.unavailable(l, err)
+		return l.unread(err)
 	}
 	var skipped []*azservicebus.ReceivedMessage
 	defer func() {
@@ -330,65 +293,50 @@ func (d *DeadLetters) handleLane(ctx context.Context, end time.Time, lane int, w
 		}
 		_ = from.Close(closing) // Nothing depends on it.
 	}()
-	rest := callbacks.HandledDeadLetter{Outcome: callbacks.DeadLetterKept, Cause: &apierror.Error{
-		Code: apierror.BusUnavailable, Detail: "It was not reached in time, or too many lie before it. Ask again.",
-	}}
-	for len(wanted) > 0 && len(skipped) < maxSkipped && time.Now().Before(end) {
+	for len(wanted) > 0 && len(skipped) < maxSkipped {
 		waiting, cancel := context.WithTimeout(ctx, arrival)
-		messages, err := from.ReceiveMessages(waiting, min(len(wanted), d.cfg.InHand), nil)
+		messages, err := from.ReceiveMessages(waiting, min(len(wanted), inHand), nil)
 		cancel()
 		if err != nil && (!errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil) {
-			return handled, d.unavailable(l, err)
+			return l.unread(err)
 		}
 		if len(messages) == 0 {
-			rest = callbacks.HandledDeadLetter{Outcome: callbacks.DeadLetterAbsent}
 			break
 		}
-		var meant []*azservicebus.ReceivedMessage
 		for _, m := range messages {
-			at := slices.Index(wanted, sequenceOf(m))
-			if at < 0 || ctx.Err() != nil {
+			id, meant := wanted[valueOf(m.SequenceNumber)]
+			if !meant || ctx.Err() != nil {
 				skipped = append(skipped, m)
 				continue
 			}
-			wanted = slices.Delete(wanted, at, at+1)
-			meant = append(meant, m)
-		}
-		letters := make([]callbacks.HandledDeadLetter, len(meant))
-		var inHand sync.WaitGroup
-		for i, m := range meant {
-			inHand.Go(func() { letters[i] = handleLetter(ctx, from, l.topic, m, decide) })
-		}
-		inHand.Wait()
-		for i, m := range meant {
-			letters[i].ID = place{lane, sequenceOf(m)}.id()
-			if letters[i].Outcome == callbacks.DeadLetterKept {
+			delete(wanted, valueOf(m.SequenceNumber))
+			err := handleLetter(ctx, l, from, m, do)
+			if err != nil {
 				skipped = append(skipped, m)
 			}
+			told(id, err)
 		}
-		handled = append(handled, letters...)
 	}
-	for _, sequence := range wanted {
-		rest.ID = place{lane, sequence}.id()
-		handled = append(handled, rest)
+	for _, id := range wanted {
+		told(id, ErrNoDeadLetter)
 	}
-	return handled, nil
+	return ctx.Err()
 }
 
-// handleLetter decides about a dead letter, and deletes it unless it is kept.
-func handleLetter(ctx context.Context, from *azservicebus.Receiver, topic string, m *azservicebus.ReceivedMessage, decide decision,
-) (letter callbacks.HandledDeadLetter) {
-	letter.Outcome, letter.Cause = decide(ctx, topic, m)
-	if letter.Outcome == callbacks.DeadLetterKept {
-		return letter
+// handleLetter deletes a dead letter if do succeeds. It completes both even if the context ends.
+func handleLetter(ctx context.Context, l *deadLane, from *azservicebus.Receiver, m *azservicebus.ReceivedMessage,
+	do func(context.Context, *deadLane, *azservicebus.ReceivedMessage) error,
+) error {
+	doing, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+	defer cancel()
+	if err := do(doing, l, m); err != nil {
+		return err
 	}
 	err := settle(ctx, from, m, func(ctx context.Context, m *azservicebus.ReceivedMessage) error {
 		return from.CompleteMessage(ctx, m, nil)
 	})
 	if err != nil {
-		letter.Outcome, letter.Cause = callbacks.DeadLetterKept, &apierror.Error{
-			Code: apierror.BusUnavailable, Detail: "It could not be deleted. Ask again: no reply is applied twice.", Err: err,
-		}
+		return fmt.Errorf("it could not be deleted: %w", err)
 	}
-	return letter
+	return nil
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,10 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
-	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/servicebus"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // morgue is a namespace with two reply topics, whose dead letters a test lists, replays
@@ -26,7 +22,6 @@ type morgue struct {
 
 	peer   *fakeservicebus.Server
 	client *azservicebus.Client
-	answer func(callbacks.Callback) (callbacks.Answer, error) // Of the ledger. Optional.
 }
 
 func newMorgue(t *testing.T) *morgue {
@@ -40,15 +35,9 @@ func newMorgue(t *testing.T) *morgue {
 	if m.client, err = azservicebus.NewClientFromConnectionString(m.peer.ConnectionString(), nil); err != nil {
 		t.Fatal(err)
 	}
-	if m.DeadLetters, err = servicebus.NewDeadLetters(servicebus.RepliesConfig{
+	if m.DeadLetters, err = servicebus.NewDeadLetters(servicebus.ReplyTopics{
 		Namespace: servicebus.Namespace{Connection: m.peer.ConnectionString()}, Lanes: 2,
-		Prefix: "global-bus-replies-p", Subscription: "lucius-invoker", InHand: 4,
-		Apply: func(_ context.Context, c callbacks.Callback) (callbacks.Answer, error) {
-			if m.answer == nil {
-				return callbacks.Answer{Outcome: statemachine.Applied}, nil
-			}
-			return m.answer(c)
-		},
+		Prefix: "global-bus-replies-p", Subscription: "lucius-invoker",
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -100,38 +89,37 @@ func (m *morgue) bury(t *testing.T, lane int, bodies ...string) {
 	}
 }
 
-// ids lists all dead letters, a number at a time.
-func (m *morgue) ids(t *testing.T, limit int) (ids []string) {
+// ids lists all dead letters.
+func (m *morgue) ids(t *testing.T) (ids []string) {
 	t.Helper()
-	for after, pages := "", 0; ; pages++ {
-		page, next, err := m.List(t.Context(), limit, after)
-		if err != nil || len(page) > limit || pages > 100 {
-			t.Fatalf("a page of %d: %v", len(page), err)
+	for letter, err := range m.All(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
 		}
-		for i := range page {
-			ids = append(ids, page[i].ID)
-		}
-		if after = next; next == "" {
-			return ids
-		}
+		ids = append(ids, letter.ID)
 	}
+	return ids
 }
 
-func (m *morgue) expect(t *testing.T, when string, handled []callbacks.HandledDeadLetter, err error, want ...string) {
+// live returns the replies that wait on the topic of lane 0.
+func (m *morgue) live() []fakeservicebus.Message {
+	return m.peer.Messages("global-bus-replies-p0/Subscriptions/lucius-invoker")
+}
+
+// outcomes handles dead letters, and compares the outcomes and what is left.
+func (m *morgue) outcomes(t *testing.T, handle func(context.Context, []string, func(string, error)) error, ids []string,
+	want map[string]string, left ...string,
+) {
 	t.Helper()
-	if err != nil {
-		t.Errorf("%s: %v", when, err)
-	}
-	var got []string
-	for _, h := range handled {
-		line := h.ID + " " + string(h.Outcome)
-		if h.Cause != nil {
-			line += " " + string(h.Cause.Code)
-		}
-		got = append(got, line)
+	got := map[string]string{}
+	if err := handle(t.Context(), ids, func(id string, err error) { got[id] = fmt.Sprint(err) }); err != nil {
+		t.Error(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("%s (-want +got):\n%s", when, diff)
+		t.Errorf("outcomes (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(left, m.ids(t)); diff != "" {
+		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }
 
@@ -139,179 +127,111 @@ func (m *morgue) expect(t *testing.T, when string, handled []callbacks.HandledDe
 func TestDeadLetters_AreListedAndCounted(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
-	if got := m.ids(t, 10); got != nil {
+	if got := m.ids(t); got != nil {
 		t.Errorf("an empty list holds %v", got)
 	}
 	before := time.Now()
 	m.bury(t, 1, ack(nil))
-	m.bury(t, 0, "one", "two", "three")
-	for _, limit := range []int{1, 2, 3, 4, 500} {
-		got := m.ids(t, limit)
-		if len(got) != 4 || !strings.HasPrefix(got[2], "0-") || !strings.HasPrefix(got[3], "1-") {
-			t.Errorf("%d at a time: %v", limit, got)
+	m.bury(t, 0, strings.Fields(strings.Repeat("reply ", 101))...)
+	var all []servicebus.DeadLetter
+	for letter, err := range m.All(t.Context()) {
+		if err != nil {
+			t.Fatal(err)
 		}
+		all = append(all, letter)
 	}
-	page, _, err := m.List(t.Context(), 10, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	last := page[3]
-	if last.Lane != 1 || last.Topic != "global-bus-replies-p1" || last.MessageID != "m0" || last.Reason != "job_not_found" ||
+	last := all[len(all)-1]
+	if len(all) != 102 || !strings.HasPrefix(all[100].ID, "0-") || !strings.HasPrefix(last.ID, "1-") ||
+		last.Topic != "global-bus-replies-p1" || last.MessageID != "m0" || last.Reason != "job_not_found" ||
 		last.Description != "There is no such job." || string(last.Body) != ack(nil) || last.SentAt.Before(before.Add(-time.Second)) {
-		t.Errorf("listed %+v", last)
+		t.Errorf("listed %d, the last %+v", len(all), last)
 	}
 	if err := m.Count(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := m.Survey(); got.Count != 4 || !got.Oldest.Equal(last.SentAt) {
-		t.Errorf("surveyed %+v, want 4 since %s", got, last.SentAt)
+	if got := m.Counted(); got.Count != 102 || !got.Oldest.Equal(last.SentAt) {
+		t.Errorf("counted %+v, want 102 since %s", got, last.SentAt)
 	}
 }
 
-// TestDeadLetters_AreReplayed checks the effect of each answer of the ledger: letters that
-// it has applied or will never accept are deleted; the others stay and can be replayed
-// again.
+// TestDeadLetters_AreReplayed: the copy on the topic has the body, and an id of its own, since
+// the topic drops messages whose id it knows.
 func TestDeadLetters_AreReplayed(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
-	answers := map[string]error{
-		"stale": &apierror.Error{Code: apierror.StaleAttempt}, "unknown": &apierror.Error{Code: apierror.JobNotFound},
-		"unlucky": &apierror.Error{Code: apierror.StoreUnavailable},
+	m.bury(t, 0, "one", ack(nil), "three")
+	all := m.ids(t)
+	m.outcomes(t, m.Replay, []string{all[1]}, map[string]string{all[1]: "<nil>"}, all[0], all[2]) // behind one that is not selected
+	live := m.live()
+	if len(live) != 1 || string(live[0].Body) != ack(nil) || live[0].ID != "m1/"+strings.TrimPrefix(all[1], "0-") ||
+		live[0].Properties["DeadLetterReason"] != nil {
+		t.Errorf("on the topic are %+v", live)
 	}
-	m.answer = func(c callbacks.Callback) (callbacks.Answer, error) {
-		if c.Caller != "global-bus-replies-p0" {
-			t.Errorf("the reply is recorded as one of %q, want its topic", c.Caller)
-		}
-		if c.JobID == "again" {
-			return callbacks.Answer{Outcome: statemachine.Duplicate}, nil
-		}
-		return callbacks.Answer{Outcome: statemachine.Applied}, answers[c.JobID]
-	}
-	for _, job := range []string{"good", "again", "stale", "unknown", "unlucky"} {
-		m.bury(t, 0, ack(map[string]any{"jobId": job}))
-	}
-	m.bury(t, 0, "not JSON")
-	all := m.ids(t, 10)
-	handled, more, err := m.Replay(t.Context(), nil)
-	m.expect(t, "replay", handled, err, all[0]+" applied", all[1]+" duplicate", all[2]+" refused stale_attempt",
-		all[3]+" kept job_not_found", all[4]+" kept store_unavailable", all[5]+" kept invalid_json")
-	if diff := cmp.Diff(all[3:], m.ids(t, 10)); diff != "" || more {
-		t.Errorf("left, more %t (-want +got):\n%s", more, diff)
-	}
-	delete(answers, "unlucky")
-	handled, _, err = m.Replay(t.Context(), []string{all[4], all[0], all[4]}) // behind a letter that is not selected
-	m.expect(t, "replay by id", handled, err, all[4]+" applied", all[0]+" absent")
-	if diff := cmp.Diff([]string{all[3], all[5]}, m.ids(t, 10)); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
+	m.outcomes(t, m.Replay, []string{all[1]}, map[string]string{all[1]: servicebus.ErrNoDeadLetter.Error()}, all[0], all[2])
 }
 
-// TestDeadLetters_OutlastASlowStore: each letter is applied as soon as it is locked, so no
-// lock ends while its letter waits for others.
-func TestDeadLetters_OutlastASlowStore(t *testing.T) {
-	t.Parallel()
-	m := newMorgue(t)
-	for i := range 8 {
-		m.bury(t, 0, ack(map[string]any{"jobId": fmt.Sprint(i)}))
-	}
-	var begun atomic.Int32
-	waiting := func() bool { // reports whether a letter was delivered but not applied yet
-		delivered := 8
-		for _, letter := range m.peer.Messages("global-bus-replies-p0/Subscriptions/lucius-invoker/$DeadLetterQueue") {
-			if !letter.Locked {
-				delivered--
-			}
-		}
-		return int(begun.Load()) < delivered
-	}
-	m.answer = func(callbacks.Callback) (callbacks.Answer, error) {
-		begun.Add(1)
-		for end := time.Now().Add(time.Minute); waiting(); time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Error("a locked letter waits for others")
-				break
-			}
-		}
-		return callbacks.Answer{Outcome: statemachine.Applied}, nil
-	}
-	all := m.ids(t, 10)
-	handled, more, err := m.Replay(t.Context(), nil)
-	for i := range all {
-		all[i] += " applied"
-	}
-	if m.expect(t, "replay", handled, err, all...); more || m.ids(t, 10) != nil {
-		t.Errorf("more %t, left %v", more, m.ids(t, 10))
-	}
-}
-
-// TestDeadLetters_AnswerInTime: letters that are not reached in time stay, and the answer
-// says so.
-func TestDeadLetters_AnswerInTime(t *testing.T) {
-	t.Parallel()
-	m := newMorgue(t)
-	m.bury(t, 0, "one")
-	all := m.ids(t, 10)
-	m.HandleFor(0)
-	handled, _, err := m.Purge(t.Context(), all)
-	m.expect(t, "purge", handled, err, all[0]+" kept bus_unavailable")
-	if diff := cmp.Diff(all, m.ids(t, 10)); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
-}
-
-// TestDeadLetters_StopWithTheirCaller: if the caller disconnects, applied letters are
-// deleted, and only those in progress are still handled.
-func TestDeadLetters_StopWithTheirCaller(t *testing.T) {
-	t.Parallel()
-	m := newMorgue(t)
-	m.bury(t, 0, strings.Fields(strings.Repeat(ack(nil)+" ", 5))...)
-	all := m.ids(t, 10)
-	ctx, leave := context.WithCancel(t.Context())
-	m.answer = func(callbacks.Callback) (callbacks.Answer, error) {
-		leave()
-		return callbacks.Answer{Outcome: statemachine.Applied}, nil
-	}
-	handled, more, err := m.Replay(ctx, nil)
-	if !errors.Is(err, context.Canceled) || !more {
-		t.Errorf("replay: more %t, %v", more, err)
-	}
-	n := len(handled)
-	if n == 0 || n > 4 {
-		t.Fatalf("handled %d, with 4 in hand at most", n)
-	}
-	if diff := cmp.Diff(all[n:], m.ids(t, 10)); diff != "" {
-		t.Errorf("left (-want +got):\n%s", diff)
-	}
-}
-
-// TestDeadLetters_ArePurged purges by id, or all of them a hundred at a time.
+// TestDeadLetters_ArePurged purges by id, or all of them.
 func TestDeadLetters_ArePurged(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
-	m.bury(t, 0, strings.Fields(strings.Repeat("reply ", 101))...)
+	m.bury(t, 0, strings.Fields(strings.Repeat("reply ", 40))...)
 	m.bury(t, 1, "other")
-	all := m.ids(t, 500)
-	handled, _, err := m.Purge(t.Context(), []string{all[101], all[50]})
-	m.expect(t, "purge by id", handled, err, all[50]+" purged", all[101]+" purged")
-	handled, more, err := m.Purge(t.Context(), nil)
-	if len(handled) != callbacks.MaxDeadLetters || more || err != nil || m.ids(t, 10) != nil {
-		t.Errorf("purged %d, more %t, %v, left %v", len(handled), more, err, m.ids(t, 10))
+	all := m.ids(t)
+	m.outcomes(t, m.Purge, []string{all[40], all[20]}, map[string]string{all[40]: "<nil>", all[20]: "<nil>"},
+		append(all[:20:20], all[21:40]...)...)
+	want := map[string]string{}
+	for _, id := range m.ids(t) {
+		want[id] = "<nil>"
 	}
+	m.outcomes(t, m.Purge, m.ids(t), want)
 }
 
-// TestDeadLetters_StayWhenTheyCannotBeDeleted: the answer says so for each letter, although
-// its reply was applied.
-func TestDeadLetters_StayWhenTheyCannotBeDeleted(t *testing.T) {
+// TestDeadLetters_StayWhenTheyCannotBeHandled: a letter stays if its copy cannot be sent, or
+// if it cannot be deleted after that.
+func TestDeadLetters_StayWhenTheyCannotBeHandled(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
 	m.bury(t, 0, ack(nil))
-	all := m.ids(t, 10)
+	all := m.ids(t)
+	m.peer.SetHooks(fakeservicebus.Hooks{OnSend: func(string, []string) fakeservicebus.Fault {
+		return fakeservicebus.Fault{Effect: fakeservicebus.Reject, Condition: fakeservicebus.NotAllowed}
+	}})
+	handled := 0
+	if err := m.Replay(t.Context(), all, func(_ string, err error) {
+		if handled++; err == nil || !strings.Contains(err.Error(), "not-allowed") {
+			t.Errorf("the copy cannot be sent: %v", err)
+		}
+	}); err != nil || handled != 1 {
+		t.Errorf("handled %d: %v", handled, err)
+	}
 	m.peer.SetHooks(fakeservicebus.Hooks{OnSettle: func(string) *fakeservicebus.Refusal {
 		return &fakeservicebus.Refusal{Condition: fakeservicebus.MessageLockLost}
 	}})
-	handled, _, err := m.Replay(t.Context(), all)
-	m.expect(t, "replay", handled, err, all[0]+" kept bus_unavailable")
-	if diff := cmp.Diff(all, m.ids(t, 10)); diff != "" {
+	if err := m.Replay(t.Context(), all, func(_ string, err error) {
+		if err == nil || !strings.Contains(err.Error(), "could not be deleted") {
+			t.Errorf("the letter cannot be deleted: %v", err)
+		}
+	}); err != nil {
+		t.Error(err)
+	}
+	if diff := cmp.Diff(all, m.ids(t)); diff != "" || len(m.live()) != 1 {
+		t.Errorf("%d on the topic, left (-want +got):\n%s", len(m.live()), diff)
+	}
+}
+
+// TestDeadLetters_StopWithTheirCaller: an interrupted command handles no further letters.
+func TestDeadLetters_StopWithTheirCaller(t *testing.T) {
+	t.Parallel()
+	m := newMorgue(t)
+	m.bury(t, 0, "one", "two", "three")
+	all := m.ids(t)
+	ctx, leave := context.WithCancel(t.Context())
+	handled := 0
+	err := m.Purge(ctx, all, func(string, error) { handled++; leave() })
+	if !errors.Is(err, context.Canceled) || handled != 1 {
+		t.Errorf("handled %d: %v", handled, err)
+	}
+	if diff := cmp.Diff(all[1:], m.ids(t)); diff != "" {
 		t.Errorf("left (-want +got):\n%s", diff)
 	}
 }
@@ -320,35 +240,38 @@ func TestDeadLetters_StayWhenTheyCannotBeDeleted(t *testing.T) {
 func TestDeadLetters_Refuse(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
-	for _, id := range []string{"", "0", "0-", "-1", "2-1", "0-x", "00-1", "0-01", "-1-1", "0--1", "0-9999999999999999999"} {
-		if _, _, err := m.Replay(t.Context(), []string{id}); apierror.From(err).Code != apierror.InvalidEnvelope {
+	none := func(string, error) { t.Error("a dead letter was handled") }
+	for _, id := range []string{"", "0", "0-", "-1", "2-1", "0-x", "-1-1", "0-9999999999999999999"} {
+		if err := m.Replay(t.Context(), []string{id}, none); err == nil || !strings.Contains(err.Error(), "there is no dead letter") {
 			t.Errorf("replay of %q: %v", id, err)
 		}
 	}
 	m.peer.Stop()
-	_, _, listing := m.List(t.Context(), 10, "")
-	_, _, purging := m.Purge(t.Context(), []string{"0-1"})
-	for name, err := range map[string]error{"list": listing, "purge": purging, "count": m.Count(t.Context())} {
-		if told := apierror.From(err); told.Code != apierror.BusUnavailable || told.RetryAfter == 0 {
+	for name, err := range map[string]error{"purge": m.Purge(t.Context(), []string{"0-1"}, none), "count": m.Count(t.Context())} {
+		if err == nil || !strings.Contains(err.Error(), "the dead letters of global-bus-replies-p0 cannot be read") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+	if _, err := servicebus.NewDeadLetters(servicebus.ReplyTopics{}); err == nil {
+		t.Error("no topics are accepted")
+	}
 }
 
-// A dead letter that was applied is deleted although the connection that delivered it was
-// cut in the meantime.
+// A dead letter is deleted although the connection that delivered it was cut in the meantime.
 func TestDeadLetters_AreDeletedAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	m := newMorgue(t)
-	m.bury(t, 0, replyBody("ACK", "s"))
-	m.answer = func(callbacks.Callback) (callbacks.Answer, error) {
-		m.peer.Stop()
-		return callbacks.Answer{Outcome: statemachine.Applied}, m.peer.Restart()
-	}
-	ids := m.ids(t, 10)
-	handled, _, err := m.Replay(t.Context(), ids)
-	m.expect(t, "a replay", handled, err, ids[0]+" applied")
-	if left := m.peer.Depth(wireInvoker + "/$DeadLetterQueue"); left != 0 {
-		t.Errorf("%d dead letters are left", left)
-	}
+	m.bury(t, 0, "one", "two")
+	first := true
+	m.outcomes(t, func(ctx context.Context, ids []string, told func(string, error)) error {
+		return m.Purge(ctx, ids, func(id string, err error) {
+			if told(id, err); first {
+				m.peer.Stop()
+				if err := m.peer.Restart(); err != nil {
+					t.Error(err)
+				}
+			}
+			first = false
+		})
+	}, m.ids(t), map[string]string{m.ids(t)[0]: "<nil>", m.ids(t)[1]: "<nil>"})
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"io"
 	"net"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 )
@@ -69,9 +68,6 @@ func WithReceivers(cfg RepliesConfig, open func(topic string) (Receiver, error))
 	}
 	return r, nil
 }
-
-// HandleFor sets how long a replay or a purge starts to handle dead letters.
-func (d *DeadLetters) HandleFor(time time.Duration) { d.time = time }
 
 // Plain returns the bytes as an outcomeReader rewrites them.
 func Plain(in []byte) ([]byte, error) { return io.ReadAll(newOutcomeReader(bytes.NewReader(in))) }

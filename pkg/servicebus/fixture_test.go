@@ -212,7 +212,7 @@ func consume(t *testing.T, from *topic, to applier, change ...func(*servicebus.R
 	t.Helper()
 	c := &consumer{over: make(chan struct{})}
 	cfg := servicebus.RepliesConfig{
-		Namespace: namespace(), Apply: to.Apply, Prefix: "replies-", Subscription: "lucius", Lanes: 1,
+		ReplyTopics: servicebus.ReplyTopics{Namespace: namespace(), Prefix: "replies-", Subscription: "lucius", Lanes: 1}, Apply: to.Apply,
 		Random: func() float64 { return 0.5 },
 		Observe: func(d servicebus.Delivery) {
 			c.mu.Lock()

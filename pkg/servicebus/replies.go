@@ -18,20 +18,14 @@ import (
 
 // RepliesConfig configures [Replies].
 type RepliesConfig struct {
-	// Namespace has the reply topics. Required.
-	Namespace Namespace
+	ReplyTopics
+
 	// Apply applies a reply to its job, as [callbacks.Service] does. Its errors are
 	// [*apierror.Error]s. It must be safe for concurrent use. Required.
 	Apply func(ctx context.Context, callback callbacks.Callback) (callbacks.Answer, error)
 	// Received returns the context in which a reply is applied, whose sender names the
 	// traceparent, possibly empty. Optional. It must be safe for concurrent use.
 	Received func(ctx context.Context, traceparent string) context.Context
-	// Prefix is a reply topic without its number. Required.
-	Prefix string
-	// Subscription is the subscription to read on each reply topic. Required.
-	Subscription string
-	// Lanes is the number of reply topics. Required.
-	Lanes int
 	// InHand limits the replies of one topic that are handled at once, and so the
 	// locks that are held. Optional. Defaults to 16.
 	InHand int
@@ -80,18 +74,11 @@ const (
 
 // Validate returns an error that names the invalid field.
 func (c *RepliesConfig) Validate() error {
-	if err := c.Namespace.Validate(); err != nil {
+	if err := c.ReplyTopics.Validate(); err != nil {
 		return err
 	}
-	switch {
-	case c.Apply == nil:
+	if c.Apply == nil {
 		return errors.New("Apply is required")
-	case c.Prefix == "":
-		return errors.New("Prefix is required")
-	case c.Subscription == "":
-		return errors.New("Subscription is required")
-	case c.Lanes < 1:
-		return fmt.Errorf("Lanes must be at least 1, is %d", c.Lanes)
 	}
 	return notNegative([]setting{
 		{"InHand", int64(c.InHand)}, {"MinDelay", int64(c.MinDelay)},

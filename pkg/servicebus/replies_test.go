@@ -23,7 +23,8 @@ import (
 // repliesConfig returns a complete configuration.
 func repliesConfig() servicebus.RepliesConfig {
 	return servicebus.RepliesConfig{
-		Namespace: namespace(), Apply: new(useCase).Apply, Prefix: "replies-", Subscription: "lucius", Lanes: 1,
+		ReplyTopics: servicebus.ReplyTopics{Namespace: namespace(), Prefix: "replies-", Subscription: "lucius", Lanes: 1},
+		Apply:       new(useCase).Apply,
 	}
 }
 

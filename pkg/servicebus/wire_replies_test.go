@@ -73,8 +73,10 @@ func replies(t *testing.T, peer *fakeservicebus.Server) *wire {
 func (w *wire) consume(connection, prefix, subscription string) {
 	w.t.Helper()
 	consumer, err := servicebus.NewReplies(servicebus.RepliesConfig{
-		Namespace: servicebus.Namespace{Connection: connection}, Apply: w.ledger.apply, Lanes: 1,
-		Prefix: prefix, Subscription: subscription, MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond,
+		ReplyTopics: servicebus.ReplyTopics{
+			Namespace: servicebus.Namespace{Connection: connection}, Lanes: 1, Prefix: prefix, Subscription: subscription,
+		},
+		Apply: w.ledger.apply, MinDelay: 5 * time.Millisecond, MaxDelay: 50 * time.Millisecond,
 		Observe: func(d servicebus.Delivery) { w.deliveries <- d },
 	})
 	if err != nil {
@@ -305,8 +307,10 @@ func TestWire_RepliesThatAStopDoesNotTakeAreGivenBack(t *testing.T) {
 			}
 			applied := make(chan struct{}, lanes*each)
 			consumer, err := servicebus.NewReplies(servicebus.RepliesConfig{
-				Namespace: servicebus.Namespace{Connection: peer.ConnectionString()}, Apply: (&wireLedger{}).apply,
-				Lanes: lanes, Prefix: "replies-", Subscription: "lucius", Observe: func(servicebus.Delivery) { applied <- struct{}{} },
+				ReplyTopics: servicebus.ReplyTopics{
+					Namespace: servicebus.Namespace{Connection: peer.ConnectionString()}, Lanes: lanes, Prefix: "replies-", Subscription: "lucius",
+				},
+				Apply: (&wireLedger{}).apply, Observe: func(servicebus.Delivery) { applied <- struct{}{} },
 			})
 			if err != nil {
 				t.Fatal(err)

@@ -1072,69 +1072,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/v1/admin/dead-letters": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List replies that could not be handled
-         * @description The dead letters of the reply topics, by lane and age, with their bodies. Listing does
-         *     not change them. 404 `not_found` if the server does not read replies from topics.
-         */
-        get: operations["listDeadLetters"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/dead-letters:replay": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Handle dead letters again
-         * @description Applies each reply as if it arrived now. A reply that the ledger has, or will never
-         *     accept, is deleted; any other stays, with the cause. A callback counts at most once, so
-         *     repeating the request is safe.
-         */
-        post: operations["replayDeadLetters"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/v1/admin/dead-letters:purge": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Delete dead letters
-         * @description Deletes dead letters without applying them.
-         */
-        post: operations["purgeDeadLetters"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/v1/admin/inbox": {
         parameters: {
             query?: never;
@@ -4393,134 +4330,6 @@ export interface components {
              */
             oldest_pending_seconds?: number;
         };
-        /** @description A reply that could not be handled. */
-        DeadLetter: {
-            /**
-             * @description Its lane and its sequence number on the topic.
-             * @example 3-1742
-             */
-            dead_letter_id: string;
-            /**
-             * @description The lane of its topic.
-             * @example 3
-             */
-            lane: number;
-            /**
-             * @description The topic that it was sent to.
-             * @example global-bus-replies-p3
-             */
-            topic: string;
-            /**
-             * @description Its message id; empty if it has none.
-             * @example ocr-7-42
-             */
-            message_id: string;
-            /**
-             * @description Why it could not be handled; a problem's code, or the bus's own reason.
-             * @example job_not_found
-             */
-            reason: string;
-            /**
-             * @description The reason in a sentence.
-             * @example There is no such job.
-             */
-            description: string;
-            /**
-             * Format: date-time
-             * @description When the topic received it.
-             * @example 2026-01-27T10:02:00.000Z
-             */
-            sent_at: string;
-            /**
-             * @description At most 16 KiB of its body, as text. The value of `lease_id` is masked, as it
-             *     is a capability.
-             * @example {"type":"ACK","jobId":"0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77","lease_id":"(masked)"}
-             */
-            body: string;
-            /**
-             * @description Whether the body is longer than that.
-             * @example false
-             */
-            body_truncated: boolean;
-        };
-        /** @description Dead letters. */
-        DeadLetterPage: {
-            /** @description The dead letters. */
-            dead_letters: components["schemas"]["DeadLetter"][];
-            /**
-             * @description For the next page; absent on the last.
-             * @example MC0xNzQy
-             */
-            next_page_token?: string;
-        };
-        /**
-         * @description Which dead letters: either `dead_letter_ids`, or `all` for the first 100. To continue
-         *     past those that stay, name the ids. Neither or both get 400 `invalid_envelope`.
-         * @example {
-         *       "dead_letter_ids": [
-         *         "3-1742"
-         *       ]
-         *     }
-         */
-        DeadLetterRequest: {
-            /**
-             * @description These dead letters.
-             * @example [
-             *       "3-1742"
-             *     ]
-             */
-            dead_letter_ids?: string[];
-            /**
-             * @description The first 100.
-             * @example true
-             */
-            all?: boolean;
-            /**
-             * @description Why, for the log.
-             * @example the job store was restored
-             */
-            reason?: string;
-        };
-        /**
-         * @description The outcome of a dead letter. `applied`: the ledger has it now; `duplicate`: the ledger
-         *     already had it; `refused`: it was stale, contradictory or too late, and was deleted
-         *     without effect; `purged`: it was deleted; `kept`: it is still there, or was not reached;
-         *     `absent`: it is not there, or another process is handling it.
-         * @example applied
-         * @enum {string}
-         */
-        DeadLetterOutcome: "applied" | "duplicate" | "refused" | "purged" | "kept" | "absent";
-        /** @description A dead letter with its outcome. */
-        HandledDeadLetter: {
-            /**
-             * @description The dead letter.
-             * @example 3-1742
-             */
-            dead_letter_id: string;
-            outcome: components["schemas"]["DeadLetterOutcome"];
-            /**
-             * @description Why it was refused or kept; a problem's code, or `unknown_type`.
-             * @example stale_attempt
-             */
-            code?: string;
-            /**
-             * @description The same in a sentence.
-             * @example The attempt is not the current one.
-             */
-            detail?: string;
-        };
-        /** @description The outcomes of dead letters. */
-        DeadLetterResult: {
-            /** @description The requested dead letters. */
-            handled: components["schemas"]["HandledDeadLetter"][];
-            /**
-             * @description Whether there are more, with `all` or because of an `error`.
-             * @example false
-             */
-            more: boolean;
-            /** @description Why not all were handled. Those not in `handled` are unchanged. */
-            error?: components["schemas"]["Problem"];
-        };
         /**
          * @description Where a command of the inbox is. `waiting`: a replica tries it, again or for the first
          *     time; `refused`: it is not tried again, unless an operator retries it.
@@ -4911,7 +4720,7 @@ export interface components {
          * @example invalid_envelope
          * @enum {string}
          */
-        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "tenant_limit" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "bus_unavailable" | "shutting_down";
+        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "tenant_limit" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
         /** @description One violation in a request. */
         Violation: {
             /**
@@ -5107,8 +4916,7 @@ export interface components {
         /**
          * @description `store_unavailable` or `shutting_down`: the change may or may not have been made.
          *     `issuer_unavailable`: the JWT cannot be verified at the moment; nothing was done.
-         *     `bus_unavailable`: the dead letters cannot be read. Every request may be repeated
-         *     unchanged.
+         *     Every request may be repeated unchanged.
          */
         Unavailable: {
             headers: {
@@ -7078,112 +6886,6 @@ export interface operations {
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["Forbidden"];
-            429: components["responses"]["TooManyRequests"];
-            500: components["responses"]["InternalError"];
-            503: components["responses"]["Unavailable"];
-        };
-    };
-    listDeadLetters: {
-        parameters: {
-            query?: {
-                /**
-                 * @description The number of entries per page. Entries of one change are never split, so a page of a
-                 *     job's history may have a few more.
-                 * @example 100
-                 */
-                limit?: components["parameters"]["Limit"];
-                /**
-                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
-                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
-                 * @example AAAAAAAAAAc
-                 */
-                page_token?: components["parameters"]["PageToken"];
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description One page of dead letters. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["DeadLetterPage"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["Unauthenticated"];
-            403: components["responses"]["Forbidden"];
-            404: components["responses"]["NotFound"];
-            429: components["responses"]["TooManyRequests"];
-            500: components["responses"]["InternalError"];
-            503: components["responses"]["Unavailable"];
-        };
-    };
-    replayDeadLetters: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["DeadLetterRequest"];
-            };
-        };
-        responses: {
-            /** @description The outcome of each. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["DeadLetterResult"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["Unauthenticated"];
-            403: components["responses"]["Forbidden"];
-            404: components["responses"]["NotFound"];
-            413: components["responses"]["TooLarge"];
-            415: components["responses"]["UnsupportedMediaType"];
-            429: components["responses"]["TooManyRequests"];
-            500: components["responses"]["InternalError"];
-            503: components["responses"]["Unavailable"];
-        };
-    };
-    purgeDeadLetters: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["DeadLetterRequest"];
-            };
-        };
-        responses: {
-            /** @description The outcome of each. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["DeadLetterResult"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["Unauthenticated"];
-            403: components["responses"]["Forbidden"];
-            404: components["responses"]["NotFound"];
-            413: components["responses"]["TooLarge"];
-            415: components["responses"]["UnsupportedMediaType"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];
