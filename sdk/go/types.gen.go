@@ -241,7 +241,6 @@ func (e Mode) Valid() bool {
 
 // Defines values for ProblemCode.
 const (
-	ProblemCodeBusUnavailable           ProblemCode = "bus_unavailable"
 	ProblemCodeConflict                 ProblemCode = "conflict"
 	ProblemCodeContradictoryResult      ProblemCode = "contradictory_result"
 	ProblemCodeForbidden                ProblemCode = "forbidden"
@@ -275,8 +274,6 @@ const (
 // Valid indicates whether the value is a known member of the ProblemCode enum.
 func (e ProblemCode) Valid() bool {
 	switch e {
-	case ProblemCodeBusUnavailable:
-		return true
 	case ProblemCodeConflict:
 		return true
 	case ProblemCodeContradictoryResult:
