@@ -112,7 +112,7 @@ sim: ## Simulate many seeds (SEEDS=1000 FROM=1), and print what was survived
 sim-fresh: ## Simulate a few minutes of seeds that were never run before
 	$(call stage,$(GO) test ./internal/sim -run '^TestSim$$' -count=1 -timeout 20m -sim.seeds=$(FRESH) -sim.from=$$(date +%s)000)
 
-PROPERTIES := ./pkg/outbox/breaker ./pkg/outbox/seqledger ./pkg/statemachine ./pkg/tablestore/aztablestore ./pkg/workqueue/...
+PROPERTIES := ./pkg/outbox/breaker ./pkg/outbox/seqledger ./pkg/statemachine/... ./pkg/tablestore/aztablestore ./pkg/workqueue/...
 
 .PHONY: properties-fresh
 properties-fresh: ## Run the property tests on cases that were never drawn before

@@ -24,7 +24,7 @@ type vectorFile struct {
 
 func readVectors(tb testing.TB) vectorFile {
 	tb.Helper()
-	text, err := os.ReadFile("../../testdata/canonicaljson/vectors.json")
+	text, err := os.ReadFile("../../../testdata/canonicaljson/vectors.json")
 	if err != nil {
 		tb.Fatal(err)
 	}

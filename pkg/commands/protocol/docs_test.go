@@ -13,7 +13,7 @@ import (
 // guide is the page for people who write protocol files.
 func guide(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/protocols.md")
+	text, err := os.ReadFile("../../../docs/protocols.md")
 	if err != nil {
 		t.Fatal(err)
 	}

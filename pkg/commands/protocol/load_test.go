@@ -52,7 +52,7 @@ var unexported = cmp.Options{
 
 func TestTheExampleThatUsersCopy(t *testing.T) {
 	t.Parallel()
-	registry, err := protocol.Load("../../protocols")
+	registry, err := protocol.Load("../../../protocols")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,7 +356,7 @@ func TestLimitsAreThoseOfTheEnvelope(t *testing.T) {
 }
 
 func ExampleLoad() {
-	registry, err := protocol.Load("../../protocols")
+	registry, err := protocol.Load("../../../protocols")
 	if err != nil {
 		panic(err)
 	}

@@ -198,7 +198,7 @@ func TestValidatePayloadFromManyGoroutines(t *testing.T) {
 }
 
 func ExampleProtocol_ValidatePayload() {
-	registry, err := protocol.Load("../../protocols")
+	registry, err := protocol.Load("../../../protocols")
 	if err != nil {
 		panic(err)
 	}
@@ -210,7 +210,7 @@ func ExampleProtocol_ValidatePayload() {
 }
 
 func BenchmarkValidatePayload(b *testing.B) {
-	registry, err := protocol.Load("../../protocols")
+	registry, err := protocol.Load("../../../protocols")
 	if err != nil {
 		b.Fatal(err)
 	}
