@@ -115,7 +115,7 @@ func (p *program) azureNeeds(cfg *config.Config) (*azureNeeds, error) {
 			variable, connection = "LUCIUS_SERVICEBUS_CONNECTION", bus.Connection
 		}
 		if bus.AdminConnection != "" || !namespace.Emulator(bus.Connection) {
-			n.admin, err = namespace.Open(namespace.NamespaceOptions{Connection: connection, Namespace: bus.Namespace})
+			n.admin, err = namespace.Open(namespace.Options{Connection: connection, Namespace: bus.Namespace})
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", variable, err)
 			}

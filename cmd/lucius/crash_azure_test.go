@@ -47,7 +47,7 @@ func TestCrash_EverythingOnAzure(t *testing.T) {
 				l = startLoad(c.entry, 50*time.Millisecond)
 			}
 			for round := range *crashRounds {
-				l.more(5)
+				l.more()
 				c.disturb(round)
 			}
 			jobs := l.drain()
@@ -58,10 +58,10 @@ func TestCrash_EverythingOnAzure(t *testing.T) {
 	}
 }
 
-// more waits until n more commands are accepted.
-func (l *load) more(n int) {
+// more waits until five more commands are accepted.
+func (l *load) more() {
 	l.t.Helper()
-	want := len(l.jobs()) + n
+	want := len(l.jobs()) + 5
 	for deadline := time.Now().Add(time.Minute); len(l.jobs()) < want; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			l.t.Fatalf("%d commands accepted, want %d", len(l.jobs()), want)

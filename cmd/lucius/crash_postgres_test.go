@@ -76,7 +76,7 @@ func TestCrash_EverythingOnPostgres(t *testing.T) {
 	}
 	l := startLoad(entry, 50*time.Millisecond)
 	for round := range *crashRounds {
-		l.more(5)
+		l.more()
 		switch round % 4 {
 		case 0: // A replica dies, and another replaces it.
 			victim := rand.IntN(len(replicas))

@@ -87,7 +87,7 @@ func TestUpgrade_OfASchemaUnderLoad(t *testing.T) {
 	s := newSite(t)
 	old := []*process{s.start(flags...), s.start(flags...)}
 	l := startLoad(s, 50*time.Millisecond)
-	l.more(5)
+	l.more()
 
 	contracting := buildNext(t, newest+1)
 	if out, err := next(contracting, "postgres", "migrate", "--online"); err == nil || !strings.Contains(out, "stop them first") {
@@ -103,7 +103,7 @@ func TestUpgrade_OfASchemaUnderLoad(t *testing.T) {
 	}
 	expectSays(t, "migrate", out, fmt.Sprintf("from version %d to %d", newest, newest+1))
 	s.expectReady() // An old server, on the new schema.
-	l.more(5)
+	l.more()
 	var replicas []*process
 	for _, p := range old {
 		replica, serves := s.launch(exec.CommandContext(t.Context(), expanding, s.arguments(flags)...))
@@ -111,9 +111,9 @@ func TestUpgrade_OfASchemaUnderLoad(t *testing.T) {
 			t.Fatalf("the server of the next release did not come up: %s", replica.ending())
 		}
 		replicas = append(replicas, replica)
-		l.more(5)
+		l.more()
 		p.terminate()
-		l.more(5)
+		l.more()
 	}
 
 	jobs := l.drain()

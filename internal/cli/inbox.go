@@ -157,7 +157,8 @@ func (t *tool) inboxHandle(verb, short string, ends bool,
 			}
 		}
 		if len(ids) > 1 || len(ids) > 0 && ends {
-			if err := s.confirm(fmt.Sprintf("%s %s?", strings.ToUpper(verb[:1])+verb[1:], diagnosis.Count(len(ids), "command"))); err != nil {
+			question := fmt.Sprintf("%s %s?", strings.ToUpper(verb[:1])+verb[1:], diagnosis.Count(len(ids), "command"))
+			if err := s.confirm(question); err != nil {
 				return err
 			}
 		}

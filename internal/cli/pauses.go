@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -47,11 +48,11 @@ func (c *scope) named() (scopes []api.Scope, err error) {
 func (c *scope) one() (api.Scope, error) {
 	scopes, err := c.named()
 	if err == nil && len(scopes) != 1 {
-		flags := ""
+		var flags []string
 		for _, kind := range api.ScopeKinds() {
-			flags += "--" + kind.Name + ", "
+			flags = append(flags, "--"+kind.Name)
 		}
-		err = usagef("name one scope: %sor --all", flags)
+		err = usagef("name one scope: %s, or --all", strings.Join(flags, ", "))
 	}
 	if err != nil {
 		return api.Scope{}, err

@@ -230,7 +230,8 @@ func (c *checker) takeHeard(who actor, j *job, old, next *audit.StepRow, row tab
 		if op := who.op; op != nil && op.lease > 0 {
 			c.asked[next.Lease] = op.lease
 			if next.ClaimLease != op.lease {
-				c.violate("lease", "an ACK of step %s of job %s asked for %s, and the step has %s", next.ID, j.id, op.lease, next.ClaimLease)
+				c.violate("lease", "an ACK of step %s of job %s asked for %s, and the step has %s",
+					next.ID, j.id, op.lease, next.ClaimLease)
 			}
 		}
 	}

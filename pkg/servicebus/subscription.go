@@ -281,7 +281,9 @@ func (s *subscription) complete(ctx context.Context, from receiver, m *azservice
 const maxDescription = 4096
 
 // deadLetter dead-letters a reply that can never be handled, with its reason.
-func (s *subscription) deadLetter(ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, why *apierror.Error) DeliveryOutcome {
+func (s *subscription) deadLetter(
+	ctx context.Context, from receiver, m *azservicebus.ReceivedMessage, why *apierror.Error,
+) DeliveryOutcome {
 	description := why.Summary()
 	s.cfg.Logger.WarnContext(ctx, "reply dead-lettered",
 		"topic", s.name, "message_id", m.MessageID, "reason", why.Code, "description", description)

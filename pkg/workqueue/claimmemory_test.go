@@ -173,14 +173,14 @@ func TestClaimMemory_ADoneCandidateBlocksTheRequestForGood(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-		"stalled": func(t *testing.T, b *bundle, item lifecycle.Item) {
+		"stalled": func(_ *testing.T, b *bundle, item lifecycle.Item) {
 			b.ledger.Apply(item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
 		},
-		"queued again": func(t *testing.T, b *bundle, item lifecycle.Item) {
+		"queued again": func(_ *testing.T, b *bundle, item lifecycle.Item) {
 			b.ledger.Apply(item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
 			b.ledger.Apply(item.JobID, statemachine.Retry{})
 		},
-		"cancelled": func(t *testing.T, b *bundle, item lifecycle.Item) {
+		"cancelled": func(_ *testing.T, b *bundle, item lifecycle.Item) {
 			b.ledger.Apply(item.JobID, statemachine.Cancel{})
 			b.ledger.Apply(item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
 		},
@@ -209,8 +209,8 @@ func TestClaimMemory_LostCandidatesAreReplaced(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(t *testing.T, b *bundle, id string){
 		"claimed by another": func(t *testing.T, b *bundle, _ string) { b.claim(t, "w2", "x", 1, false) },
-		"withdrawn":          func(t *testing.T, b *bundle, id string) { b.ledger.Apply(id, statemachine.Pause{}) },
-		"cancelled":          func(t *testing.T, b *bundle, id string) { b.ledger.Apply(id, statemachine.Cancel{}) },
+		"withdrawn":          func(_ *testing.T, b *bundle, id string) { b.ledger.Apply(id, statemachine.Pause{}) },
+		"cancelled":          func(_ *testing.T, b *bundle, id string) { b.ledger.Apply(id, statemachine.Cancel{}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

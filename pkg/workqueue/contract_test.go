@@ -45,7 +45,7 @@ type underTest struct {
 
 // accepted makes a job; its first directive represents the suite's message. Its row is
 // PENDING, so that the suite can choose when it is enqueued.
-func (u *underTest) accepted(t testing.TB, m lifecycle.Message) lifecycle.Message {
+func (u *underTest) accepted(_ testing.TB, m lifecycle.Message) lifecycle.Message {
 	u.pending.Store(true)
 	defer u.pending.Store(false)
 	got := u.accept(m.TenantID, m.Service, m.StepType)

@@ -67,7 +67,7 @@ func TestTheExampleThatUsersCopy(t *testing.T) {
 			{ID: "embed", Type: "EMBED", Service: "embed", Input: statemachine.InputPrevious},
 			{ID: "index", Type: "INDEX", Service: "index", Input: statemachine.InputPrevious},
 		},
-		File: filepath.Join("..", "..", "protocols", "doc_ingest.yaml"),
+		File: filepath.Join("..", "..", "..", "protocols", "doc_ingest.yaml"),
 	}
 	if diff := cmp.Diff(want, got, unexported); diff != "" {
 		t.Errorf("protocol (-want +got):\n%s", diff)

@@ -31,8 +31,8 @@ const pageSize = 100
 // standardBytes is the largest message in a namespace that is not Premium.
 const standardBytes = 256 << 10
 
-// NamespaceOptions names a namespace and the credential to manage it.
-type NamespaceOptions struct {
+// Options names a namespace and the credential to manage it.
+type Options struct {
 	// Connection is a connection string with the right to manage. Required, unless
 	// Namespace is set.
 	Connection string
@@ -50,7 +50,7 @@ type namespace struct {
 // Open returns the management side of a namespace. It does not connect yet. For an
 // emulator the connection string names the address of its management interface, which
 // is not that of its messages.
-func Open(options NamespaceOptions) (Admin, error) {
+func Open(options Options) (Admin, error) {
 	if options.Connection != "" {
 		var client admin.ClientOptions
 		emulator := Emulator(options.Connection)

@@ -32,7 +32,7 @@ func newManaged(t *testing.T, cfg fakeservicebus.Config) managed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bus, err := namespace.Open(namespace.NamespaceOptions{Connection: connection})
+	bus, err := namespace.Open(namespace.Options{Connection: connection})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +160,7 @@ func TestNamespace_ReportsRefusals(t *testing.T) {
 	if err := bus.CreateTopic(t.Context(), &namespace.Topic{Name: "t"}); !errors.Is(err, namespace.ErrConflict) {
 		t.Errorf("a conflict: %v", err)
 	}
-	if _, err := namespace.Open(namespace.NamespaceOptions{Connection: "SharedAccessKey=secret"}); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := namespace.Open(namespace.Options{Connection: "SharedAccessKey=secret"}); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a bad connection string: %v", err)
 	}
 }
