@@ -60,6 +60,7 @@ func issuer(t *testing.T) (url string, sign func(claims map[string]any) string) 
 			_, _ = io.WriteString(w, `{"error":"invalid_grant"}`)
 			return
 		}
+		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(map[string]string{
 			"access_token": "opaque", "id_token": sign(map[string]any{"lucius_roles": "read:*"}),
 		})

@@ -3,6 +3,7 @@ package bench_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -169,7 +170,11 @@ func (f *fakeServer) grow() {
 		if info, missing := os.Stat(name); missing == nil && f.growing {
 			size += info.Size()
 		}
-		err = os.WriteFile(name, make([]byte, size), 0o600)
+		// A reader must never see a file that is written again from its start.
+		var rows *os.File
+		if rows, err = os.OpenFile(name, os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+			err = errors.Join(rows.Truncate(size), rows.Close())
+		}
 	}
 	if err != nil {
 		f.t.Error(err)
