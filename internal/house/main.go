@@ -1,7 +1,7 @@
 // Command house carries out a command, a claim, a RESULT and an ACK timeout on the embedded
-// store, and writes for each which functions ran, as coverage counters of this program. No loop
-// runs beside it, so that what ran is what a reader has to follow. `make house` builds it with
-// counters, and prints what it wrote:
+// store, and writes for each the functions that ran, as coverage counters of this program. No
+// background loop runs at the same time, so the counters hold only the path that a reader has to
+// follow. `make house` builds it with counters, and prints them:
 //
 //	request ──► pkg/server ──► … ──► store      counters/command, /claim, /result
 //	sweeper ──► pkg/ledger ──► … ──► store      counters/timeout

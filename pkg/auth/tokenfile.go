@@ -164,9 +164,8 @@ func (f *File) byCertificate(certificate *x509.Certificate) (Caller, error) {
 type directory struct {
 	digest  string // Of the file's text.
 	callers []Caller
-	// tokens and certificates hold the index of the caller that has the credential. A
-	// look-up tells at most how much of a token's hash is right, which helps nobody to find
-	// the token.
+	// tokens and certificates hold the index of the caller that has the credential. Timing a
+	// lookup reveals at most a prefix of a token's hash, from which the token cannot be found.
 	tokens       map[[sha256.Size]byte]int
 	certificates map[string]int
 }
