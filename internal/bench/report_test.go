@@ -91,6 +91,32 @@ func TestEachRowHasItsGoals(t *testing.T) {
 	}
 }
 
+// TestRetentionHasThreeGoals holds a store that grows, one that grows no more, and one that slows
+// the completion of jobs.
+func TestRetentionHasThreeGoals(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		row Row
+		met []bool
+	}{
+		"grows":      {Row{Kept: &Kept{Purged: 0.5, Growth: 1.2}}, []bool{false, false}},
+		"keeps up":   {Row{Kept: &Kept{Purged: 0.98, Growth: 1.05}, OfOne: 0.95}, []bool{true, true, true}},
+		"slows work": {Row{Kept: &Kept{Purged: 1.5, Growth: 1}, OfOne: 0.8}, []bool{true, true, false}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test.row.Load = Retention
+			var met []bool
+			for _, goal := range test.row.goals() {
+				met = append(met, goal.Met)
+			}
+			if diff := cmp.Diff(test.met, met); diff != "" {
+				t.Errorf("goals (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
 // If the ceiling was not measured, there is no ratio to it.
 func TestTheRatioNeedsACeiling(t *testing.T) {
 	t.Parallel()
