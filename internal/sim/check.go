@@ -11,7 +11,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -77,13 +76,13 @@ type job struct {
 	// another, and at which each step ended.
 	superseded map[attemptKey]int
 	ended      map[int]int
-	items      map[string]audit.ItemRow     // open and ended, by row key
-	moves      map[string][]lifecycle.Event // the moves of each work item
-	rejected   audit.RejectedRow            // the rejected callbacks
-	seen       *audit.Evidence              // cached result of evidence
-	phase      string                       // what the job waits for, by its rows
-	phaseAt    time.Time                    // when phase began
-	heard      time.Time                    // the last report on the running attempt
+	items      map[string]audit.ItemRow            // open and ended, by row key
+	moves      map[string][]statemachine.ItemEvent // the moves of each work item
+	rejected   audit.RejectedRow                   // the rejected callbacks
+	seen       *audit.Evidence                     // cached result of evidence
+	phase      string                              // what the job waits for, by its rows
+	phaseAt    time.Time                           // when phase began
+	heard      time.Time                           // the last report on the running attempt
 	purged     bool
 }
 
@@ -109,7 +108,7 @@ func (c *checker) job(id string) *job {
 	if j == nil {
 		j = &job{
 			id: id, outbox: map[string]audit.OutboxRow{}, superseded: map[attemptKey]int{}, ended: map[int]int{},
-			items: map[string]audit.ItemRow{}, moves: map[string][]lifecycle.Event{},
+			items: map[string]audit.ItemRow{}, moves: map[string][]statemachine.ItemEvent{},
 		}
 		c.jobs[id] = j
 	}
@@ -253,8 +252,8 @@ func (c *checker) anyJob(draw int) string {
 }
 
 // anyItem returns a random open item of the pull queue, or the zero item if there is none.
-func (c *checker) anyItem(draw int) lifecycle.Item {
-	var found []lifecycle.Item
+func (c *checker) anyItem(draw int) statemachine.Item {
+	var found []statemachine.Item
 	for _, j := range c.all() {
 		evidence := j.evidence()
 		for i := range evidence.Items {
@@ -264,7 +263,7 @@ func (c *checker) anyItem(draw int) lifecycle.Item {
 		}
 	}
 	if len(found) == 0 {
-		return lifecycle.Item{}
+		return statemachine.Item{}
 	}
 	return found[draw%len(found)]
 }

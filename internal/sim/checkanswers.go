@@ -10,7 +10,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // answeredAccept checks the answer to a command.
@@ -127,7 +126,7 @@ func (c *checker) answeredVerb(began int, op *operation, workID, requestID strin
 	name := workID + " " + requestID
 	refused, _ := errors.AsType[*apierror.Error](err)
 	gone := refused != nil && refused.Code == apierror.WorkNotFound
-	remembered := c.doneBefore(name, began) && time.Since(c.reports[name].at) < lifecycle.MinMemory
+	remembered := c.doneBefore(name, began) && time.Since(c.reports[name].at) < statemachine.MinMemory
 	switch {
 	case err == nil:
 		c.markDone(name)
@@ -165,8 +164,8 @@ func (c *checker) answeredClaim(began int, owner, requestID string, lease time.D
 			c.violate("queue", "%s and %s got the same lease, for attempt %d of %s", other, owner, t.attemptNo, items[i].WorkID)
 		}
 		c.holders[t.leaseID] = owner
-		if !j.purged && !slices.ContainsFunc(j.moves[items[i].WorkID], func(e lifecycle.Event) bool {
-			return e.Type == lifecycle.EventClaimed && e.Actor == owner && e.RequestID == requestID
+		if !j.purged && !slices.ContainsFunc(j.moves[items[i].WorkID], func(e statemachine.ItemEvent) bool {
+			return e.Type == statemachine.ItemEventClaimed && e.Actor == owner && e.RequestID == requestID
 		}) {
 			c.violate("queue", "%s got %s, which it never claimed by %s", owner, items[i].WorkID, requestID)
 		}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -18,7 +17,7 @@ func (c *checker) checkJob(who actor, j *job, writes []write) {
 	was.steps, was.outbox, was.items = slices.Clone(j.steps), maps.Clone(j.outbox), maps.Clone(j.items)
 	var head, journal *write
 	var steps []int
-	var moves []lifecycle.Event
+	var moves []statemachine.ItemEvent
 	for i := range writes {
 		switch w := &writes[i]; w.kind {
 		case "JOB":

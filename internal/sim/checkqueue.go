@@ -11,7 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -112,7 +112,7 @@ func (c *checker) takeItem(j *job, w *write) {
 }
 
 // takeMoves copies the moves of work items from a row of the history, and returns them.
-func (c *checker) takeMoves(j *job, w *write) []lifecycle.Event {
+func (c *checker) takeMoves(j *job, w *write) []statemachine.ItemEvent {
 	if w.gone() {
 		return nil
 	}
@@ -128,7 +128,7 @@ func (c *checker) takeMoves(j *job, w *write) []lifecycle.Event {
 
 // checkItems compares the work items of a job with those before: each change must be a move
 // of the lifecycle, and in the item's history.
-func (c *checker) checkItems(was, j *job, moves []lifecycle.Event) {
+func (c *checker) checkItems(was, j *job, moves []statemachine.ItemEvent) {
 	evidence := j.evidence()
 	for i := range evidence.Items {
 		row := &evidence.Items[i]
@@ -136,10 +136,10 @@ func (c *checker) checkItems(was, j *job, moves []lifecycle.Event) {
 		if old.Raw == row.Raw {
 			continue
 		}
-		if err := lifecycle.ValidateHistory(item, j.moves[row.WorkID]); err != nil {
+		if err := statemachine.ValidateItemHistory(item, j.moves[row.WorkID]); err != nil {
 			c.violate("queue", "the history of %s of job %s: %v", row.Key, j.id, err)
 		}
-		if item.Status != lifecycle.StatusQueued {
+		if item.Status != statemachine.StatusQueued {
 			continue
 		}
 		if old.WorkID != "" && old.Attempt >= row.Attempt {
@@ -148,7 +148,7 @@ func (c *checker) checkItems(was, j *job, moves []lifecycle.Event) {
 		c.checkMessage(j.id, item.StepID, item.AttemptNo, item.LeaseID, item.MessageID)
 	}
 	for _, e := range moves {
-		if e.Type == lifecycle.EventClaimed {
+		if e.Type == statemachine.ItemEventClaimed {
 			c.checkMemory(j, e)
 		}
 		if !slices.ContainsFunc(evidence.Items, func(row audit.ItemRow) bool {
@@ -160,7 +160,7 @@ func (c *checker) checkItems(was, j *job, moves []lifecycle.Event) {
 }
 
 // checkMemory checks that the claim row was stored before the claim took an item.
-func (c *checker) checkMemory(j *job, e lifecycle.Event) {
+func (c *checker) checkMemory(j *job, e statemachine.ItemEvent) {
 	sum := sha256.Sum256([]byte(e.Actor + "\x00" + e.RequestID))
 	memory := c.rows[tablestore.Key{
 		Table: tableQueue, Partition: "claims:" + tablestore.Pad(int(sum[31])%16, 2), Row: hex.EncodeToString(sum[:16]),

@@ -2,9 +2,8 @@ package sim
 
 import (
 	"fmt"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"time"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // pullWork runs a worker on the pull queue.
@@ -23,9 +22,9 @@ func (v *visitor) pullWork() {
 
 // item is a work item as a worker sees it.
 type item struct {
-	WorkID    string           `json:"work_id"`
-	Status    lifecycle.Status `json:"status"`
-	Rev       int64            `json:"rev"`
+	WorkID    string                  `json:"work_id"`
+	Status    statemachine.ItemStatus `json:"status"`
+	Rev       int64                   `json:"rev"`
 	Directive struct {
 		JobID     string `json:"jobId"`
 		StepID    string `json:"stepId"`
@@ -93,7 +92,7 @@ type itemWorker struct {
 }
 
 // run calls the verbs in order. Before the calm phase it may crash or be slow.
-func (h *itemWorker) run(status lifecycle.Status) {
+func (h *itemWorker) run(status statemachine.ItemStatus) {
 	calm := h.w.isCalm()
 	if !calm && h.chance(8) {
 		return // The worker crashes while it holds the item.
@@ -101,7 +100,7 @@ func (h *itemWorker) run(status lifecycle.Status) {
 	if !calm && h.chance(20) && (!h.pause(4*time.Second) || !h.do("heartbeat", "")) {
 		return
 	}
-	if status != lifecycle.StatusRunning && !h.do("ack", "") {
+	if status != statemachine.StatusRunning && !h.do("ack", "") {
 		return
 	}
 	if !calm && h.chance(6) {
@@ -168,12 +167,12 @@ func (v *visitor) operateItem() {
 	r := v.w.gate.park(&call{
 		actor: v.name, verb: verbLook, detail: "item", exec: func() reply { return reply{value: v.w.check.anyItem(draw)} },
 	})
-	found, _ := r.value.(lifecycle.Item)
+	found, _ := r.value.(statemachine.Item)
 	if found.WorkID == "" {
 		return
 	}
 	verb := "stall"
-	if found.Status == lifecycle.StatusStalled {
+	if found.Status == statemachine.StatusStalled {
 		verb = "requeue"
 	}
 	body := fields{"expected_rev": found.Rev, "request_id": fmt.Sprint("shove-", v.n), "reason": "shoved"}

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -48,8 +48,8 @@ type Evidence struct {
 	Rejected RejectedRow
 
 	changes    []change
-	beats      []lifecycle.Event // Heartbeats of work items, which are not part of the changes.
-	directives map[string][]byte // By step and attempt, such as 0000:000001.
+	beats      []statemachine.ItemEvent // Heartbeats of work items, which are not part of the changes.
+	directives map[string][]byte        // By step and attempt, such as 0000:000001.
 	webhooks   int
 	unreadable []string
 	// outside holds those of the rows in other partitions that exist: see wants.
@@ -85,7 +85,7 @@ func gather(jobID string, rows []tablestore.Row) *Evidence {
 		case "CALLBACKS":
 			e.Rejected, err = ReadRejected(p)
 		case "BEAT":
-			var beats []lifecycle.Event
+			var beats []statemachine.ItemEvent
 			beats, err = ReadMoves(p)
 			e.beats = append(e.beats, beats...)
 		}
@@ -220,26 +220,26 @@ type standing struct {
 	deadline     bool // The step has one.
 	earlier      bool // The item carries an earlier attempt than the step's.
 	owned        bool
-	status       lifecycle.Status
+	status       statemachine.ItemStatus
 }
 
 // standings is that table. A step that fits none of its rows has no open item.
 var standings = []standing{
-	{step: "DISPATCHING", outbox: "PENDING", deadline: true, earlier: true, status: lifecycle.StatusStalled},
-	{step: "AWAITING_ACK", outbox: "SENT", status: lifecycle.StatusQueued},
-	{step: "AWAITING_ACK", outbox: "SENT", deadline: true, owned: true, status: lifecycle.StatusClaimed},
-	{step: "IN_PROGRESS", outbox: "SENT", deadline: true, owned: true, status: lifecycle.StatusRunning},
-	{step: "FAILED_RETRY", outbox: "SENT", status: lifecycle.StatusStalled},
+	{step: "DISPATCHING", outbox: "PENDING", deadline: true, earlier: true, status: statemachine.StatusStalled},
+	{step: "AWAITING_ACK", outbox: "SENT", status: statemachine.StatusQueued},
+	{step: "AWAITING_ACK", outbox: "SENT", deadline: true, owned: true, status: statemachine.StatusClaimed},
+	{step: "IN_PROGRESS", outbox: "SENT", deadline: true, owned: true, status: statemachine.StatusRunning},
+	{step: "FAILED_RETRY", outbox: "SENT", status: statemachine.StatusStalled},
 }
 
 // status returns the status of an item, empty if no row of the table fits.
-func (e *Evidence) status(i *ItemRow, s *StepRow) lifecycle.Status {
+func (e *Evidence) status(i *ItemRow, s *StepRow) statemachine.ItemStatus {
 	if !i.Open {
-		return lifecycle.Status(i.Ended)
+		return statemachine.ItemStatus(i.Ended)
 	}
 	row := e.outboxRow(s.OutboxID)
 	if row == nil || row.Bus != busQueue || i.Attempt > s.Attempt {
-		return lifecycle.StatusNone
+		return statemachine.StatusNone
 	}
 	found := standing{
 		step: s.State, outbox: row.State, deadline: !s.Expires.IsZero(), earlier: i.Attempt < s.Attempt, owned: i.Owner != "",
@@ -249,17 +249,17 @@ func (e *Evidence) status(i *ItemRow, s *StepRow) lifecycle.Status {
 			return legal.status
 		}
 	}
-	return lifecycle.StatusNone
+	return statemachine.StatusNone
 }
 
 // Item returns the work item that the row and its step make together. It has no
 // status if they do not fit each other, or the step is missing.
-func (e *Evidence) Item(i *ItemRow) lifecycle.Item {
+func (e *Evidence) Item(i *ItemRow) statemachine.Item {
 	s := e.step(i.Step)
 	if s == nil {
-		return lifecycle.Item{WorkID: i.WorkID}
+		return statemachine.Item{WorkID: i.WorkID}
 	}
-	item := lifecycle.Item{
+	item := statemachine.Item{
 		WorkID: i.WorkID, Status: e.status(i, s), Attempt: i.Claims, Rev: i.Rev, Owner: i.Owner,
 		DedupeKey: i.DedupeKey, MessageID: i.Message, AttemptNo: i.Attempt, LeaseID: "forgotten", JobID: e.JobID,
 		StepID: s.ID, TenantID: e.Job.Tenant, Service: s.Service, StepType: s.Type, CreatedAt: i.Created,
@@ -275,9 +275,9 @@ func (e *Evidence) Item(i *ItemRow) lifecycle.Item {
 		item.LeaseExpiresAt = s.Expires
 	}
 	if i.ErrorCode != "" {
-		item.Error = &lifecycle.Failure{Code: i.ErrorCode}
+		item.Error = &statemachine.ItemFailure{Code: i.ErrorCode}
 	}
-	if item.Status == lifecycle.StatusSucceeded {
+	if item.Status == statemachine.StatusSucceeded {
 		var refs []string
 		if s.GaveOutput {
 			refs = append(refs, `"output_ref":`+s.Output)
@@ -294,7 +294,7 @@ func (e *Evidence) Item(i *ItemRow) lifecycle.Item {
 func (e *Evidence) Queued() *ItemRow {
 	for i := range e.Items {
 		item := &e.Items[i]
-		if s := e.step(item.Step); item.Open && s != nil && e.status(item, s) == lifecycle.StatusQueued {
+		if s := e.step(item.Step); item.Open && s != nil && e.status(item, s) == statemachine.StatusQueued {
 			return item
 		}
 	}

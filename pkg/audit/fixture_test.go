@@ -11,7 +11,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -100,7 +99,7 @@ func (f *fixture) rerun(name, failed string) {
 }
 
 // claim lets a worker claim the job's item, and start it if start is true.
-func (f *fixture) claim(name string, start bool) lifecycle.Item {
+func (f *fixture) claim(name string, start bool) statemachine.Item {
 	f.t.Helper()
 	views, err := f.queue.Claim(f.t.Context(), workqueue.ClaimRequest{
 		Owner: "worker", RequestID: fmt.Sprint(name, time.Now().UnixNano()), Max: 1, Start: start,
@@ -112,18 +111,18 @@ func (f *fixture) claim(name string, start bool) lifecycle.Item {
 	return views[0].Item
 }
 
-func (f *fixture) start(name string) lifecycle.Item {
+func (f *fixture) start(name string) statemachine.Item {
 	f.t.Helper()
 	return f.claim(name, true)
 }
 
 // request returns the next request about an item.
-func request(actor string, item *lifecycle.Item) lifecycle.Request {
-	return lifecycle.Request{Actor: actor, ExpectedRev: item.Rev, ID: fmt.Sprint("request-", item.Rev)}
+func request(actor string, item *statemachine.Item) statemachine.ItemRequest {
+	return statemachine.ItemRequest{Actor: actor, ExpectedRev: item.Rev, ID: fmt.Sprint("request-", item.Rev)}
 }
 
 // beat sends a heartbeat of the worker.
-func (f *fixture) beat(item lifecycle.Item) {
+func (f *fixture) beat(item statemachine.Item) {
 	f.t.Helper()
 	if _, err := f.queue.Heartbeat(f.t.Context(), item.WorkID, request("worker", &item), nil); err != nil {
 		f.t.Fatal(err)

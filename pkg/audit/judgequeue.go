@@ -2,11 +2,10 @@ package audit
 
 import (
 	"fmt"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // judgeItems checks the work items of a job by themselves and against its steps: at
@@ -65,7 +64,7 @@ func (j *judge) judgeItem(i *ItemRow) {
 	case i.Open && active == nil:
 		j.violate(Queue, "it has ended, and its work item %s is open", i.WorkID)
 		return
-	case i.Open && (active != s || item.Status == lifecycle.StatusNone):
+	case i.Open && (active != s || item.Status == statemachine.StatusNone):
 		row := j.outboxRow(s.OutboxID)
 		if row == nil {
 			row = &OutboxRow{}
@@ -78,7 +77,7 @@ func (j *judge) judgeItem(i *ItemRow) {
 	case !i.Open:
 		j.judgeEnded(i, s, &item)
 	}
-	if err := lifecycle.Validate(item); err != nil {
+	if err := statemachine.ValidateItem(item); err != nil {
 		j.violate(Queue, "%v", err)
 	}
 	if !slices.ContainsFunc(j.Outbox, func(o OutboxRow) bool {
@@ -90,17 +89,17 @@ func (j *judge) judgeItem(i *ItemRow) {
 
 // judgeEnded checks that a closed item ended as its worker reported, or was removed
 // while no worker held it.
-func (j *judge) judgeEnded(i *ItemRow, s *StepRow, item *lifecycle.Item) {
+func (j *judge) judgeEnded(i *ItemRow, s *StepRow, item *statemachine.Item) {
 	reported := s.Remembers(i.Attempt)
 	fits := false
 	switch item.Status {
-	case lifecycle.StatusSucceeded:
+	case statemachine.StatusSucceeded:
 		fits = !i.Removed && (reported.No == 0 || reported.Result == "SUCCEEDED")
-	case lifecycle.StatusFailed:
+	case statemachine.StatusFailed:
 		fits = !i.Removed && (reported.No == 0 || strings.HasPrefix(reported.Result, "FAILED_"))
-	case lifecycle.StatusQueued, lifecycle.StatusStalled:
+	case statemachine.StatusQueued, statemachine.StatusStalled:
 		fits = i.Removed
-	case lifecycle.StatusNone, lifecycle.StatusClaimed, lifecycle.StatusRunning:
+	case statemachine.StatusNone, statemachine.StatusClaimed, statemachine.StatusRunning:
 	}
 	if !fits {
 		j.violate(Queue, "work item %s ended as %q (removed: %t), and the RESULT of its attempt is %q",
@@ -115,7 +114,7 @@ func (j *judge) judgeMoves() {
 	if int64(len(j.changes)) != j.Job.Rev {
 		return // judgeJournal has reported the gap.
 	}
-	moves := map[string][]lifecycle.Event{}
+	moves := map[string][]statemachine.ItemEvent{}
 	for _, e := range j.beats {
 		moves[e.WorkID] = append(moves[e.WorkID], e)
 	}
@@ -123,7 +122,7 @@ func (j *judge) judgeMoves() {
 	for _, c := range j.changes {
 		for _, e := range c.items {
 			moves[e.WorkID] = append(moves[e.WorkID], e)
-			if e.To == lifecycle.StatusQueued {
+			if e.To == statemachine.StatusQueued {
 				offered[e.WorkID] = c
 			}
 		}
@@ -133,14 +132,14 @@ func (j *judge) judgeMoves() {
 		events := moves[row.WorkID]
 		delete(moves, row.WorkID)
 		item := j.Item(row)
-		if item.Status == lifecycle.StatusNone {
+		if item.Status == statemachine.StatusNone {
 			continue // judgeItem has reported it.
 		}
-		slices.SortStableFunc(events, func(a, b lifecycle.Event) int { return int(a.Rev - b.Rev) })
-		if err := lifecycle.ValidateHistory(item, events); err != nil {
+		slices.SortStableFunc(events, func(a, b statemachine.ItemEvent) int { return int(a.Rev - b.Rev) })
+		if err := statemachine.ValidateItemHistory(item, events); err != nil {
 			j.violate(Queue, "its history: %v", err)
 		}
-		if n := len(events); n > 0 && row.Removed != (events[n-1].Type == lifecycle.EventRemoved) {
+		if n := len(events); n > 0 && row.Removed != (events[n-1].Type == statemachine.ItemEventRemoved) {
 			j.violate(Queue, "work item %s (removed: %t) was %s last", row.WorkID, row.Removed, events[n-1].Type)
 		}
 		if c := offered[row.WorkID]; c.rev != row.ReadyRev || !c.at.Equal(row.ReadySince) {

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -179,7 +179,7 @@ type ItemRow struct {
 	Rev, ReadyRev                int64
 	ReadySince, Created, Updated time.Time
 	Open, Removed                bool // Only the key says whether the item is open.
-	Requests                     []lifecycle.Remembered
+	Requests                     []statemachine.Remembered
 }
 
 // ReadItem reads an OPENITEM or an ITEM row.
@@ -198,12 +198,12 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 		return i, fmt.Errorf("its key names no attempt: %w", err)
 	}
 	var requests []struct {
-		Actor     string              `json:"a"`
-		ID        string              `json:"i"`
-		Operation lifecycle.Operation `json:"o"`
-		Rev       int64               `json:"r"`
-		Attempt   int                 `json:"n"`
-		Expires   int64               `json:"e"`
+		Actor     string                     `json:"a"`
+		ID        string                     `json:"i"`
+		Operation statemachine.ItemOperation `json:"o"`
+		Rev       int64                      `json:"r"`
+		Attempt   int                        `json:"n"`
+		Expires   int64                      `json:"e"`
 	}
 	if stored := c.text("requests"); stored != "" {
 		if err := json.Unmarshal([]byte(stored), &requests); err != nil {
@@ -211,7 +211,7 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 		}
 	}
 	for _, r := range requests {
-		i.Requests = append(i.Requests, lifecycle.Remembered{
+		i.Requests = append(i.Requests, statemachine.Remembered{
 			Actor: r.Actor, RequestID: r.ID, Operation: r.Operation, Rev: r.Rev, Attempt: r.Attempt,
 			ExpiresAt: time.UnixMilli(r.Expires).UTC(),
 		})
@@ -251,28 +251,28 @@ func (r *RejectedRow) Total() int64 {
 }
 
 // ReadMoves reads the moves of work items in an EVENT or a BEAT row.
-func ReadMoves(p tablestore.Properties) ([]lifecycle.Event, error) {
+func ReadMoves(p tablestore.Properties) ([]statemachine.ItemEvent, error) {
 	text := tablestore.Large(p, "moves")
 	if len(text) == 0 {
 		return nil, nil
 	}
 	var stored []struct {
-		WorkID  string              `json:"w"`
-		Rev     int64               `json:"v"`
-		Type    lifecycle.EventType `json:"t"`
-		From    lifecycle.Status    `json:"f"`
-		To      lifecycle.Status    `json:"to"`
-		At      int64               `json:"at"`
-		Actor   string              `json:"a"`
-		Request string              `json:"r"`
-		Attempt int                 `json:"n"`
+		WorkID  string                     `json:"w"`
+		Rev     int64                      `json:"v"`
+		Type    statemachine.ItemEventType `json:"t"`
+		From    statemachine.ItemStatus    `json:"f"`
+		To      statemachine.ItemStatus    `json:"to"`
+		At      int64                      `json:"at"`
+		Actor   string                     `json:"a"`
+		Request string                     `json:"r"`
+		Attempt int                        `json:"n"`
 	}
 	if err := json.Unmarshal(text, &stored); err != nil {
 		return nil, fmt.Errorf("its moves of work items are not readable: %w", err)
 	}
-	events := make([]lifecycle.Event, len(stored))
+	events := make([]statemachine.ItemEvent, len(stored))
 	for i, m := range stored {
-		events[i] = lifecycle.Event{
+		events[i] = statemachine.ItemEvent{
 			WorkID: m.WorkID, Rev: m.Rev, Type: m.Type, From: m.From, To: m.To, At: time.UnixMilli(m.At).UTC(),
 			Actor: m.Actor, RequestID: m.Request, Attempt: m.Attempt,
 		}
@@ -286,7 +286,7 @@ type change struct {
 	at        time.Time
 	operation string
 	moves     []move
-	items     []lifecycle.Event // The moves of work items.
+	items     []statemachine.ItemEvent // The moves of work items.
 }
 
 // move is one transition of a change.

@@ -12,7 +12,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -48,7 +47,7 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 // StartWork is POST /v1/work/{workId}:start. The item says what is requested of its job.
 func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkVerb) (any, error) {
-		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
+		by := statemachine.ItemRequest{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		return e.heldItem(ctx, func() (workqueue.View, error) { return e.Queue.Start(ctx, workID, by) })
 	})
 }
@@ -57,7 +56,7 @@ func (e *endpoints) StartWork(w http.ResponseWriter, r *http.Request, workID api
 // its job.
 func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkHeartbeat) (any, error) {
-		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
+		by := statemachine.ItemRequest{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		return e.heldItem(ctx, func() (workqueue.View, error) {
 			return e.Queue.Heartbeat(ctx, workID, by, (*statemachine.Progress)(request.Progress))
 		})
@@ -67,7 +66,7 @@ func (e *endpoints) HeartbeatWork(w http.ResponseWriter, r *http.Request, workID
 // CompleteWork is POST /v1/work/{workId}:complete.
 func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkCompletion) (any, error) {
-		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
+		by := statemachine.ItemRequest{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		return e.item(ctx, func() (workqueue.View, error) {
 			return e.Queue.Complete(ctx, workID, by, request.OutputRef, request.ResultRef)
 		})
@@ -86,7 +85,7 @@ func (e *endpoints) CompleteWorkBatch(w http.ResponseWriter, r *http.Request) {
 			if violations := item.Check(); len(violations) > 0 {
 				err = apierror.Refused(violations)
 			} else {
-				by := lifecycle.Request{Actor: item.Owner, ExpectedRev: item.ExpectedRev, ID: item.RequestID}
+				by := statemachine.ItemRequest{Actor: item.Owner, ExpectedRev: item.ExpectedRev, ID: item.RequestID}
 				results[i].Rev, err = e.Queue.CompleteFor(ctx, item.WorkID, by, item.OutputRef, item.ResultRef, e.guard.sees(ctx))
 			}
 			if err != nil {
@@ -101,7 +100,7 @@ func (e *endpoints) CompleteWorkBatch(w http.ResponseWriter, r *http.Request) {
 // FailWork is POST /v1/work/{workId}:fail.
 func (e *endpoints) FailWork(w http.ResponseWriter, r *http.Request, workID api.WorkID) {
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkFailure) (any, error) {
-		by := lifecycle.Request{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
+		by := statemachine.ItemRequest{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		return e.item(ctx, func() (workqueue.View, error) {
 			return e.Queue.Fail(ctx, workID, by, workqueue.Failure{
 				Retryable: request.Retryable, Code: request.Error.Code, Message: request.Error.Message,
@@ -150,10 +149,10 @@ func (e *endpoints) RequeueWork(w http.ResponseWriter, r *http.Request, workID a
 
 // operateWork applies an operator's verb.
 func (e *endpoints) operateWork(w http.ResponseWriter, r *http.Request, workID string,
-	do func(context.Context, string, lifecycle.Request) (workqueue.View, error),
+	do func(context.Context, string, statemachine.ItemRequest) (workqueue.View, error),
 ) {
 	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request api.AdminWorkRequest) (any, error) {
-		by := lifecycle.Request{
+		by := statemachine.ItemRequest{
 			Actor: string(api.ActorOperator), ExpectedRev: request.ExpectedRev, ID: request.RequestID, Reason: request.Reason,
 		}
 		return e.item(ctx, func() (workqueue.View, error) { return do(ctx, workID, by) })

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -232,7 +231,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 			claim: a.claim.Row, slot: a.slot, correlation: a.cmd.Job.CorrelationID, supersedes: a.cmd.Job.Supersedes,
 		},
 	}
-	if p.moves, err = workitem.Follow(&agg, nil, &d, workitem.Ask{}, now); err != nil {
+	if p.moves, err = statemachine.FollowItem(&agg, nil, &d, statemachine.ItemAsk{}, now); err != nil {
 		return nil, err
 	}
 	plan, err := p.build(ctx, a.cmd.Payload)

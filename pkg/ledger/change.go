@@ -9,8 +9,6 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -24,7 +22,7 @@ type Result struct {
 	// Message is the directive of the pair that the change made, else nil.
 	Message *Message
 	// Item is the current state of the work item that a verb of the queue addressed.
-	Item lifecycle.Item
+	Item statemachine.Item
 	// PostErr is the first error of the post-commit work. The change is committed, and the
 	// schedule finishes the rest.
 	PostErr error
@@ -165,7 +163,7 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 		return Result{}, nil, err
 	}
 	now := tablestore.Now()
-	ask := workitem.Ask{}
+	ask := statemachine.ItemAsk{}
 	if o.verb != nil {
 		item, repeat, err := l.admit(ctx, s, o.verb)
 		if err != nil || repeat {
@@ -183,7 +181,7 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 		return result, nil, nil
 	}
 	p := &planner{l: l, s: s, d: &d, fresh: f, options: o, eventName: event.Name(), caller: CallerOf(ctx), now: now}
-	if p.moves, err = workitem.Follow(&s.agg, s.open, &d, ask, now); err != nil {
+	if p.moves, err = statemachine.FollowItem(&s.agg, s.open, &d, ask, now); err != nil {
 		return Result{}, nil, err
 	}
 	plan, err := p.build(ctx, nil)
@@ -191,9 +189,9 @@ func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Ev
 		return Result{}, nil, err
 	}
 	result.Message = plan.message
-	for _, record := range []*workitem.Record{p.moves.Ended, p.moves.Open} {
+	for _, record := range []*statemachine.ItemRecord{p.moves.Ended, p.moves.Open} {
 		if o.verb != nil && record != nil && record.WorkID == o.verb.workID {
-			result.Item = workitem.View(&d.After, record)
+			result.Item = statemachine.ViewItem(&d.After, record)
 		}
 	}
 	return result, plan, nil

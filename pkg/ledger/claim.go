@@ -11,8 +11,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -47,7 +45,7 @@ type Claimed struct {
 	// Standing is HintNamed for an item that the owner holds now, unless Err is set. It is
 	// 0 if the claim had enough before it looked at the hint.
 	Standing HintStanding
-	Item     lifecycle.Item
+	Item     statemachine.Item
 	// Directive is the message body of the item's attempt, with its lease id.
 	Directive []byte
 	// Known says that the request claimed the item before, so nothing was committed for it.
@@ -201,7 +199,7 @@ func (l *Ledger) decideClaim(
 		if s != nil && s.carries(hint.WorkID, hint.AttemptNo) {
 			// The client may have sent this request twice, and the other try may have
 			// claimed the item since the hint was read: both get the same answer.
-			if item := workitem.View(&s.agg, s.open); item.HeldUnder(c.Owner, c.RequestID) {
+			if item := statemachine.ViewItem(&s.agg, s.open); item.HeldUnder(c.Owner, c.RequestID) {
 				outcome.Standing, outcome.Item, outcome.Known = HintNamed, item, true
 				outcome.Directive, err = l.ItemDirective(ctx, &item)
 				return nil, err
@@ -218,7 +216,7 @@ func (l *Ledger) decideClaim(
 	v := claimVerb(hint.WorkID, id, c)
 	result, plan, err := l.prepare(ctx, s, nil, &options{actor: ActorWorker, requestID: c.RequestID, verb: v})
 	switch {
-	case errors.Is(err, lifecycle.ErrNotFound), err == nil && result.Outcome == statemachine.Duplicate:
+	case errors.Is(err, statemachine.ErrNoItem), err == nil && result.Outcome == statemachine.Duplicate:
 		// The caller may not see the item, or this very request claimed it once and it
 		// was offered again since.
 		outcome.Standing = HintEarly
@@ -233,7 +231,7 @@ func (l *Ledger) decideClaim(
 // claimVerb returns the claim of one item as a verb. To the job it is the delivery,
 // which starts the ACK deadline; with the start it is the ACK.
 func claimVerb(workID string, id OutboxID, c *Claim) *verb {
-	event := func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+	event := func(item *statemachine.Item, _ time.Time) statemachine.Event {
 		pair := statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
 		if c.Start {
 			return statemachine.Ack{StepID: item.StepID, Pair: pair, Lease: c.Lease}
@@ -243,7 +241,7 @@ func claimVerb(workID string, id OutboxID, c *Claim) *verb {
 	return &verb{
 		workID: workID, id: id, claim: c,
 		Verb: Verb{
-			Operation: lifecycle.OpClaimNext, Request: lifecycle.Request{Actor: c.Owner, ID: c.RequestID},
+			Operation: statemachine.OpClaimNext, Request: statemachine.ItemRequest{Actor: c.Owner, ID: c.RequestID},
 			Sees: c.Sees, Event: event,
 		},
 	}
@@ -397,8 +395,8 @@ func (l *Ledger) Reclaim(ctx context.Context, of Candidate, c *Claim, held func(
 	}
 	item, repeat, err := l.admit(ctx, s, claimVerb(of.WorkID, id, c))
 	refused := slices.ContainsFunc([]error{
-		lifecycle.ErrInvalidRequest, lifecycle.ErrNotOwner, lifecycle.ErrRevConflict, lifecycle.ErrIllegalTransition,
-		lifecycle.ErrNotFound,
+		statemachine.ErrInvalidRequest, statemachine.ErrNotOwner, statemachine.ErrRevConflict, statemachine.ErrIllegalTransition,
+		statemachine.ErrNoItem,
 	}, func(refusal error) bool { return errors.Is(err, refusal) })
 	switch {
 	case refused, err == nil && !repeat: // The request has not claimed it.

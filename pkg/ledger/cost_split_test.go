@@ -13,7 +13,6 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -221,7 +220,7 @@ func TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 type costlyWorker struct {
 	*bundle
 	hint   ledger.Hint // of the newest item
-	item   lifecycle.Item
+	item   statemachine.Item
 	claims int
 }
 
@@ -249,13 +248,13 @@ func (w *costlyWorker) claim(t *testing.T, start bool) func() {
 	}
 }
 
-func (w *costlyWorker) verb(t *testing.T, operation lifecycle.Operation, event func(statemachine.Pair) statemachine.Event) func() {
+func (w *costlyWorker) verb(t *testing.T, operation statemachine.ItemOperation, event func(statemachine.Pair) statemachine.Event) func() {
 	return func() {
 		t.Helper()
 		result, err := w.Work(t.Context(), w.item.WorkID, ledger.Verb{
 			Operation: operation,
-			Request:   lifecycle.Request{Actor: "w", ExpectedRev: w.item.Rev, ID: fmt.Sprint(operation, w.item.Rev)},
-			Event: func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+			Request:   statemachine.ItemRequest{Actor: "w", ExpectedRev: w.item.Rev, ID: fmt.Sprint(operation, w.item.Rev)},
+			Event: func(item *statemachine.Item, _ time.Time) statemachine.Event {
 				return event(statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID})
 			},
 		})
@@ -267,19 +266,19 @@ func (w *costlyWorker) verb(t *testing.T, operation lifecycle.Operation, event f
 }
 
 func (w *costlyWorker) start(t *testing.T) func() {
-	return w.verb(t, lifecycle.OpStart, func(p statemachine.Pair) statemachine.Event {
+	return w.verb(t, statemachine.OpStart, func(p statemachine.Pair) statemachine.Event {
 		return statemachine.Ack{StepID: w.item.StepID, Pair: p}
 	})
 }
 
 func (w *costlyWorker) heartbeat(t *testing.T) func() {
-	return w.verb(t, lifecycle.OpHeartbeat, func(p statemachine.Pair) statemachine.Event {
+	return w.verb(t, statemachine.OpHeartbeat, func(p statemachine.Pair) statemachine.Event {
 		return statemachine.Heartbeat{StepID: w.item.StepID, Pair: p}
 	})
 }
 
 func (w *costlyWorker) complete(t *testing.T) func() {
-	return w.verb(t, lifecycle.OpComplete, func(p statemachine.Pair) statemachine.Event {
+	return w.verb(t, statemachine.OpComplete, func(p statemachine.Pair) statemachine.Event {
 		return statemachine.Result{StepID: w.item.StepID, Pair: p, Status: statemachine.ResultSucceeded}
 	})
 }

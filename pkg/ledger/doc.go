@@ -9,7 +9,7 @@
 //	                                entry, claim,
 //	                                slot, ready hint
 //
-// statemachine.Decide says what the event does to the job, workitem.Follow what it
+// statemachine.Decide says what the event does to the job, statemachine.FollowItem what it
 // does to the work item. [Ledger.Change] applies an event, [Ledger.Work] a verb of
 // the pull queue, [Ledger.Claim] the claims of several items; all use this loop.
 //

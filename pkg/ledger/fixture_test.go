@@ -13,7 +13,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -378,7 +377,7 @@ func (b *bundle) loseAccept(t *testing.T, cmd ledger.Command) (late func() error
 }
 
 // loseResult is lose for the RESULT of a started item.
-func (b *bundle) loseResult(t *testing.T, item *lifecycle.Item) (late func() error) {
+func (b *bundle) loseResult(t *testing.T, item *statemachine.Item) (late func() error) {
 	t.Helper()
 	return b.lose(t, func() {
 		_, _ = b.Change(t.Context(), item.JobID, statemachine.Result{

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -171,7 +170,7 @@ type storedMove struct {
 	Attempt   int    `json:"n"`
 }
 
-func encodeMoves(events []lifecycle.Event) ([]byte, error) {
+func encodeMoves(events []statemachine.ItemEvent) ([]byte, error) {
 	moves := make([]storedMove, len(events))
 	for i, e := range events {
 		moves[i] = storedMove{
@@ -184,13 +183,13 @@ func encodeMoves(events []lifecycle.Event) ([]byte, error) {
 
 // ItemHistory returns an item's moves in the order of their revs: those in the job's
 // journal, and its heartbeats. It is empty for an unknown item; for text that is no
-// work id it returns [lifecycle.ErrNotFound].
-func (l *Ledger) ItemHistory(ctx context.Context, workID string) ([]lifecycle.Event, error) {
+// work id it returns [statemachine.ErrNoItem].
+func (l *Ledger) ItemHistory(ctx context.Context, workID string) ([]statemachine.ItemEvent, error) {
 	id, err := ParseOutboxID(workID)
 	if err != nil {
-		return nil, lifecycle.ErrNotFound
+		return nil, statemachine.ErrNoItem
 	}
-	var events []lifecycle.Event
+	var events []statemachine.ItemEvent
 	for _, prefix := range []tablestore.Key{l.itemKey(rowBeat, id), l.jobKey(id.JobID, rowEvent)} {
 		rows, err := tablestore.ScanAll(ctx, l.store, rowsOf(prefix))
 		if err != nil {
@@ -209,14 +208,14 @@ func (l *Ledger) ItemHistory(ctx context.Context, workID string) ([]lifecycle.Ev
 				if m.WorkID != workID {
 					continue
 				}
-				events = append(events, lifecycle.Event{
-					WorkID: m.WorkID, Rev: m.Rev, Type: lifecycle.EventType(m.Type), From: lifecycle.Status(m.From),
-					To: lifecycle.Status(m.To), At: time.UnixMilli(m.AtMS).UTC(), Actor: m.Actor, RequestID: m.RequestID,
+				events = append(events, statemachine.ItemEvent{
+					WorkID: m.WorkID, Rev: m.Rev, Type: statemachine.ItemEventType(m.Type), From: statemachine.ItemStatus(m.From),
+					To: statemachine.ItemStatus(m.To), At: time.UnixMilli(m.AtMS).UTC(), Actor: m.Actor, RequestID: m.RequestID,
 					Reason: m.Reason, Attempt: m.Attempt, Caller: rows[i].Properties.Get(columnCaller).String(),
 				})
 			}
 		}
 	}
-	slices.SortFunc(events, func(a, b lifecycle.Event) int { return int(a.Rev - b.Rev) })
+	slices.SortFunc(events, func(a, b statemachine.ItemEvent) int { return int(a.Rev - b.Rev) })
 	return events, nil
 }

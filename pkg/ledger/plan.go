@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -28,7 +26,7 @@ type plan struct {
 	change    tablestore.Change
 	after     statemachine.Aggregate
 	head      head
-	open      *workitem.Record // the open work item after the change, nil if there is none
+	open      *statemachine.ItemRecord // the open work item after the change, nil if there is none
 	history   []statemachine.Transition
 	operation string
 	message   *Message
@@ -55,7 +53,7 @@ type planner struct {
 	l         *Ledger
 	s         *snapshot // without rows for an accept
 	d         *statemachine.Decision
-	moves     workitem.Moves
+	moves     statemachine.ItemMoves
 	fresh     fresh
 	options   *options
 	eventName string
@@ -149,7 +147,7 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 // stamp writes the work item's id and owner to its step, which keeps them when the item
 // ends.
 func (p *planner) stamp() {
-	for _, item := range []*workitem.Record{p.moves.Ended, p.moves.Open} {
+	for _, item := range []*statemachine.ItemRecord{p.moves.Ended, p.moves.Open} {
 		if item == nil || !slices.Contains(p.d.Steps, item.StepIndex) {
 			continue
 		}
@@ -174,7 +172,7 @@ func (p *planner) items(out *plan) error {
 		out.change.Commit = append(out.change.Commit,
 			tablestore.Op{Verb: tablestore.Delete, Key: p.s.openRow.Key, ETag: p.s.openRow.ETag})
 	}
-	put := func(kind string, r *workitem.Record, loaded *tablestore.Row) error {
+	put := func(kind string, r *statemachine.ItemRecord, loaded *tablestore.Row) error {
 		if r == nil {
 			return nil
 		}
@@ -208,7 +206,7 @@ func (p *planner) beats(out *plan) error {
 		if err != nil {
 			return err
 		}
-		moves, err := encodeMoves([]lifecycle.Event{e})
+		moves, err := encodeMoves([]statemachine.ItemEvent{e})
 		if err != nil {
 			return fmt.Errorf("encode a heartbeat of work item %s: %w", e.WorkID, err)
 		}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -45,7 +44,7 @@ func (h *Hint) Row() string {
 var hintCodec = newCodec(within(func(h *Hint) *statemachine.Target { return &h.Target }, targetColumns("tenant_id", "service"))...)
 
 // hintOf returns the hint of a queued item.
-func (l *Ledger) hintOf(agg *statemachine.Aggregate, r *workitem.Record) Hint {
+func (l *Ledger) hintOf(agg *statemachine.Aggregate, r *statemachine.ItemRecord) Hint {
 	step := &agg.Steps[r.StepIndex]
 	return Hint{
 		Target: statemachine.TargetOf(&agg.Job, step), Kind: WorkKind{step.Service, step.Type},

@@ -9,7 +9,6 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -36,7 +35,7 @@ func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
 		t.Errorf("hint is %+v, want %+v", hints[0], want)
 	}
 	item, err := b.Item(t.Context(), want.WorkID)
-	if err != nil || item.Status != lifecycle.StatusQueued || item.Rev != 1 {
+	if err != nil || item.Status != statemachine.StatusQueued || item.Rev != 1 {
 		t.Errorf("the item is %s at rev %d (%v)", item.Status, item.Rev, err)
 	}
 	if b.inbox.messages != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -112,9 +111,9 @@ func TestRecent_RemembersWhatALoadWouldRead(t *testing.T) {
 			r.t.Fatal(err)
 		}
 		if _, err := r.Work(r.t.Context(), s.open.WorkID, Verb{
-			Operation: lifecycle.OpHeartbeat,
-			Request:   lifecycle.Request{Actor: "w", ID: "beat", ExpectedRev: s.open.Rev},
-			Event: func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+			Operation: statemachine.OpHeartbeat,
+			Request:   statemachine.ItemRequest{Actor: "w", ID: "beat", ExpectedRev: s.open.Rev},
+			Event: func(item *statemachine.Item, _ time.Time) statemachine.Event {
 				return statemachine.Heartbeat{
 					StepID: item.StepID, Pair: statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID},
 				}

@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -378,7 +377,7 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 		return fmt.Errorf("read the work items: %w", err)
 	}
 	for i := range items {
-		var record workitem.Record
+		var record statemachine.ItemRecord
 		if err := itemCodec.decode(&items[i], &record); err != nil {
 			return err
 		}

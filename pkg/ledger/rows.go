@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -254,26 +252,26 @@ var outboxCodec = newCodec(slices.Concat([]column[statemachine.Outbox]{
 //
 // Source: Job lifecycle plan 02, Required invariants per status.
 var itemCodec = newCodec(
-	text("work_id", func(r *workitem.Record) *string { return &r.WorkID }),
-	text("dedupe_key", func(r *workitem.Record) *string { return &r.DedupeKey }),
-	integer("step_index", func(r *workitem.Record) *int { return &r.StepIndex }),
-	integer("attempt_no", func(r *workitem.Record) *int { return &r.AttemptNo }),
-	text("message_id", func(r *workitem.Record) *string { return &r.MessageID }),
-	text("owner", func(r *workitem.Record) *string { return &r.Owner }),
-	integer("claims", func(r *workitem.Record) *int { return &r.Claims }),
-	integer("rev", func(r *workitem.Record) *int64 { return &r.Rev }),
-	instant("ready_since", func(r *workitem.Record) *time.Time { return &r.ReadySince }),
-	integer("ready_rev", func(r *workitem.Record) *int64 { return &r.ReadyRev }),
-	text("requeue_actor", func(r *workitem.Record) *string { return &r.RequeuedBy.Actor }),
-	text("requeue_id", func(r *workitem.Record) *string { return &r.RequeuedBy.RequestID }),
-	text("requeue_reason", func(r *workitem.Record) *string { return &r.RequeuedBy.Reason }),
-	list("requests", func(r *workitem.Record) *[]lifecycle.Remembered { return &r.Requests }, formatRequests, parseRequests),
-	text("ended", func(r *workitem.Record) *lifecycle.Status { return &r.Ended }),
-	flag("removed", func(r *workitem.Record) *bool { return &r.Removed }),
-	text("error_code", func(r *workitem.Record) *string { return &r.Failure.Code }),
-	text("error_message", func(r *workitem.Record) *string { return &r.Failure.Message }),
-	instant("created_at", func(r *workitem.Record) *time.Time { return &r.CreatedAt }),
-	instant("updated_at", func(r *workitem.Record) *time.Time { return &r.UpdatedAt }),
+	text("work_id", func(r *statemachine.ItemRecord) *string { return &r.WorkID }),
+	text("dedupe_key", func(r *statemachine.ItemRecord) *string { return &r.DedupeKey }),
+	integer("step_index", func(r *statemachine.ItemRecord) *int { return &r.StepIndex }),
+	integer("attempt_no", func(r *statemachine.ItemRecord) *int { return &r.AttemptNo }),
+	text("message_id", func(r *statemachine.ItemRecord) *string { return &r.MessageID }),
+	text("owner", func(r *statemachine.ItemRecord) *string { return &r.Owner }),
+	integer("claims", func(r *statemachine.ItemRecord) *int { return &r.Claims }),
+	integer("rev", func(r *statemachine.ItemRecord) *int64 { return &r.Rev }),
+	instant("ready_since", func(r *statemachine.ItemRecord) *time.Time { return &r.ReadySince }),
+	integer("ready_rev", func(r *statemachine.ItemRecord) *int64 { return &r.ReadyRev }),
+	text("requeue_actor", func(r *statemachine.ItemRecord) *string { return &r.RequeuedBy.Actor }),
+	text("requeue_id", func(r *statemachine.ItemRecord) *string { return &r.RequeuedBy.RequestID }),
+	text("requeue_reason", func(r *statemachine.ItemRecord) *string { return &r.RequeuedBy.Reason }),
+	list("requests", func(r *statemachine.ItemRecord) *[]statemachine.Remembered { return &r.Requests }, formatRequests, parseRequests),
+	text("ended", func(r *statemachine.ItemRecord) *statemachine.ItemStatus { return &r.Ended }),
+	flag("removed", func(r *statemachine.ItemRecord) *bool { return &r.Removed }),
+	text("error_code", func(r *statemachine.ItemRecord) *string { return &r.Failure.Code }),
+	text("error_message", func(r *statemachine.ItemRecord) *string { return &r.Failure.Message }),
+	instant("created_at", func(r *statemachine.ItemRecord) *time.Time { return &r.CreatedAt }),
+	instant("updated_at", func(r *statemachine.ItemRecord) *time.Time { return &r.UpdatedAt }),
 )
 
 // storedRequest is the stored form of a remembered request.
@@ -286,7 +284,7 @@ type storedRequest struct {
 	ExpiresMS int64  `json:"e"`
 }
 
-func formatRequests(requests []lifecycle.Remembered) string {
+func formatRequests(requests []statemachine.Remembered) string {
 	out := make([]storedRequest, len(requests))
 	for i, r := range requests {
 		out[i] = storedRequest{r.Actor, r.RequestID, string(r.Operation), r.Rev, r.Attempt, r.ExpiresAt.UnixMilli()}
@@ -298,15 +296,15 @@ func formatRequests(requests []lifecycle.Remembered) string {
 	return string(data)
 }
 
-func parseRequests(s string) ([]lifecycle.Remembered, error) {
+func parseRequests(s string) ([]statemachine.Remembered, error) {
 	var stored []storedRequest
 	if err := json.Unmarshal([]byte(s), &stored); err != nil {
 		return nil, fmt.Errorf("remembered requests: %w", err)
 	}
-	out := make([]lifecycle.Remembered, len(stored))
+	out := make([]statemachine.Remembered, len(stored))
 	for i, r := range stored {
-		out[i] = lifecycle.Remembered{
-			Actor: r.Actor, RequestID: r.ID, Operation: lifecycle.Operation(r.Operation), Rev: r.Rev, Attempt: r.Attempt,
+		out[i] = statemachine.Remembered{
+			Actor: r.Actor, RequestID: r.ID, Operation: statemachine.ItemOperation(r.Operation), Rev: r.Rev, Attempt: r.Attempt,
 			ExpiresAt: time.UnixMilli(r.ExpiresMS).UTC(),
 		}
 	}

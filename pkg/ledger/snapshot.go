@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -25,7 +24,7 @@ type snapshot struct {
 	outbox   tablestore.Row   // of the active attempt
 	outboxes []tablestore.Row // of all attempts
 	// open is the open work item with its row, nil if the job has none.
-	open    *workitem.Record
+	open    *statemachine.ItemRecord
 	openRow tablestore.Row
 	// command and directive are the rows of the payload and of the last directive, if
 	// this process wrote them. They never change.
@@ -134,7 +133,7 @@ func (l *Ledger) decodeRows(rows []tablestore.Row) (*snapshot, error) {
 		case rowStep:
 			s.steps = append(s.steps, row)
 		case rowOpenItem:
-			s.open, s.openRow = &workitem.Record{}, row
+			s.open, s.openRow = &statemachine.ItemRecord{}, row
 			if err := itemCodec.decode(&row, s.open); err != nil {
 				return nil, err
 			}

@@ -7,18 +7,16 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // Verb is a request by a worker or an operator about a work item.
 type Verb struct {
-	Operation lifecycle.Operation
-	Request   lifecycle.Request
+	Operation statemachine.ItemOperation
+	Request   statemachine.ItemRequest
 	// Event returns the event that the verb is for the job, given the item as it is
 	// now. Required.
-	Event func(item *lifecycle.Item, now time.Time) statemachine.Event
+	Event func(item *statemachine.Item, now time.Time) statemachine.Event
 	// Sees reports whether the caller may see an item of that tenant and service. Any
 	// other item is not found. Optional.
 	Sees func(tenantID, service string) bool
@@ -29,11 +27,11 @@ type Verb struct {
 // A repeated request returns the current item, and [statemachine.Duplicate].
 //
 // The errors are those of [Ledger.Change] and the lifecycle's refusals;
-// [lifecycle.ErrNotFound] is returned for an unknown item too.
+// [statemachine.ErrNoItem] is returned for an unknown item too.
 func (l *Ledger) Work(ctx context.Context, workID string, v Verb) (Result, error) {
 	id, err := ParseOutboxID(workID)
 	if err != nil {
-		return Result{}, lifecycle.ErrNotFound
+		return Result{}, statemachine.ErrNoItem
 	}
 	actor := v.Request.Actor
 	if v.Operation.OwnerOnly() {
@@ -43,7 +41,7 @@ func (l *Ledger) Work(ctx context.Context, workID string, v Verb) (Result, error
 		actor: actor, requestID: v.Request.ID, verb: &verb{Verb: v, workID: workID, id: id},
 	})
 	if errors.Is(err, ErrJobNotFound) {
-		err = lifecycle.ErrNotFound
+		err = statemachine.ErrNoItem
 	}
 	return result, err
 }
@@ -69,7 +67,7 @@ type verb struct {
 
 // request returns the verb's request. A claim accepts any rev of the item that is
 // queued under the hint.
-func (v *verb) request(item *lifecycle.Item) lifecycle.Request {
+func (v *verb) request(item *statemachine.Item) statemachine.ItemRequest {
 	request := v.Request
 	if v.claim != nil {
 		request.ExpectedRev = item.Rev
@@ -79,77 +77,77 @@ func (v *verb) request(item *lifecycle.Item) lifecycle.Request {
 
 // admit asks the policy of the queue about the item as the job shows it. repeat says
 // that the request was executed before.
-func (l *Ledger) admit(ctx context.Context, s *snapshot, v *verb) (item lifecycle.Item, repeat bool, err error) {
+func (l *Ledger) admit(ctx context.Context, s *snapshot, v *verb) (item statemachine.Item, repeat bool, err error) {
 	record, err := l.itemRecord(ctx, s, v.workID, v.id)
 	if err != nil {
 		return item, false, err
 	}
-	item = workitem.View(&s.agg, record)
+	item = statemachine.ViewItem(&s.agg, record)
 	if v.Sees != nil && !v.Sees(item.TenantID, item.Service) {
-		return item, false, lifecycle.ErrNotFound
+		return item, false, statemachine.ErrNoItem
 	}
 	request := v.request(&item)
-	repeat, err = lifecycle.Check(item, v.Operation, request)
+	repeat, err = statemachine.CheckItem(item, v.Operation, request)
 	switch {
-	case err == nil && v.Operation == lifecycle.OpRequeueStalled && record.RequeuedBy.Sent(request):
+	case err == nil && v.Operation == statemachine.OpRequeueStalled && record.RequeuedBy.Sent(request):
 		return item, true, nil
 	case record.Removed && !repeat:
-		return item, false, lifecycle.ErrNotFound
+		return item, false, statemachine.ErrNoItem
 	}
 	return item, repeat, err
 }
 
 // itemRecord returns the item's record: of the open item from the snapshot, of any
 // other from its row.
-func (l *Ledger) itemRecord(ctx context.Context, s *snapshot, workID string, id OutboxID) (*workitem.Record, error) {
+func (l *Ledger) itemRecord(ctx context.Context, s *snapshot, workID string, id OutboxID) (*statemachine.ItemRecord, error) {
 	if s.open != nil && s.open.WorkID == workID {
 		return s.open, nil
 	}
 	row, err := l.store.Get(ctx, l.itemKey(rowItem, id))
 	if errors.Is(err, tablestore.ErrNotFound) {
-		return nil, lifecycle.ErrNotFound
+		return nil, statemachine.ErrNoItem
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read a work item of job %s: %w", id.JobID, err)
 	}
-	var record workitem.Record
+	var record statemachine.ItemRecord
 	return &record, itemCodec.decode(&row, &record)
 }
 
-// Item returns a work item. It returns [lifecycle.ErrNotFound], also for an item
+// Item returns a work item. It returns [statemachine.ErrNoItem], also for an item
 // that was removed.
-func (l *Ledger) Item(ctx context.Context, workID string) (lifecycle.Item, error) {
+func (l *Ledger) Item(ctx context.Context, workID string) (statemachine.Item, error) {
 	id, err := ParseOutboxID(workID)
 	if err != nil {
-		return lifecycle.Item{}, lifecycle.ErrNotFound
+		return statemachine.Item{}, statemachine.ErrNoItem
 	}
 	s, err := l.loadExisting(ctx, id.JobID)
 	if errors.Is(err, ErrJobNotFound) {
-		return lifecycle.Item{}, lifecycle.ErrNotFound
+		return statemachine.Item{}, statemachine.ErrNoItem
 	}
 	if err != nil {
-		return lifecycle.Item{}, err
+		return statemachine.Item{}, err
 	}
 	record, err := l.itemRecord(ctx, s, workID, id)
 	if err != nil {
-		return lifecycle.Item{}, err
+		return statemachine.Item{}, err
 	}
 	if record.Removed {
-		return lifecycle.Item{}, lifecycle.ErrNotFound
+		return statemachine.Item{}, statemachine.ErrNoItem
 	}
-	return workitem.View(&s.agg, record), nil
+	return statemachine.ViewItem(&s.agg, record), nil
 }
 
 // ItemDirective returns the bytes of the directive that an item carries. It returns
-// [lifecycle.ErrNotFound] for an item whose job is being purged.
-func (l *Ledger) ItemDirective(ctx context.Context, item *lifecycle.Item) ([]byte, error) {
+// [statemachine.ErrNoItem] for an item whose job is being purged.
+func (l *Ledger) ItemDirective(ctx context.Context, item *statemachine.Item) ([]byte, error) {
 	id, err := ParseOutboxID(item.WorkID)
 	if err != nil {
-		return nil, lifecycle.ErrNotFound
+		return nil, statemachine.ErrNoItem
 	}
 	directive, err := l.Directive(ctx, id.JobID, id.StepIndex, item.AttemptNo)
 	if errors.Is(err, ErrJobNotFound) {
-		err = lifecycle.ErrNotFound
+		err = statemachine.ErrNoItem
 	}
 	return directive, err
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -100,32 +99,32 @@ func (p *process) submit(services ...string) string {
 }
 
 // claim claims at most most items of the service.
-func (p *process) claim(service string, most int, start bool) []lifecycle.Item {
+func (p *process) claim(service string, most int, start bool) []statemachine.Item {
 	p.t.Helper()
 	p.serial++
 	views, err := p.queue.Claim(p.t.Context(), workqueue.ClaimRequest{
 		Owner: "worker", RequestID: fmt.Sprint(p.name, p.serial), Max: most, Services: []string{service}, Start: start,
 	})
 	must(p.t, err)
-	items := make([]lifecycle.Item, len(views))
+	items := make([]statemachine.Item, len(views))
 	for i := range views {
 		items[i] = views[i].Item
 	}
 	return items
 }
 
-func (p *process) by(item lifecycle.Item) lifecycle.Request {
+func (p *process) by(item statemachine.Item) statemachine.ItemRequest {
 	p.serial++
-	return lifecycle.Request{Actor: "worker", ExpectedRev: item.Rev, ID: fmt.Sprint(p.name, p.serial)}
+	return statemachine.ItemRequest{Actor: "worker", ExpectedRev: item.Rev, ID: fmt.Sprint(p.name, p.serial)}
 }
 
-func (p *process) complete(item lifecycle.Item) {
+func (p *process) complete(item statemachine.Item) {
 	p.t.Helper()
 	_, err := p.queue.Complete(p.t.Context(), item.WorkID, p.by(item), nil, nil)
 	must(p.t, err)
 }
 
-func (p *process) fail(item lifecycle.Item, retryable bool) {
+func (p *process) fail(item statemachine.Item, retryable bool) {
 	p.t.Helper()
 	_, err := p.queue.Fail(p.t.Context(), item.WorkID, p.by(item), workqueue.Failure{Retryable: retryable, Code: "bad"})
 	must(p.t, err)

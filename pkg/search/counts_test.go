@@ -15,7 +15,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -115,7 +114,7 @@ type history struct {
 	p    *process
 	rng  *rand.Rand
 	jobs []string
-	held []lifecycle.Item
+	held []statemachine.Item
 }
 
 var services = []string{"ocr", "embed"}
@@ -129,7 +128,7 @@ func (h *history) step() string {
 		}
 		return h.jobs[h.rng.IntN(len(h.jobs))]
 	}
-	take := func() (item lifecycle.Item, ok bool) {
+	take := func() (item statemachine.Item, ok bool) {
 		if len(h.held) == 0 {
 			return item, false
 		}
@@ -140,7 +139,7 @@ func (h *history) step() string {
 		if err != nil || now.Item.Owner != "worker" {
 			return item, false
 		}
-		return now.Item, now.Item.Status == lifecycle.StatusRunning || now.Item.Status == lifecycle.StatusClaimed
+		return now.Item, now.Item.Status == statemachine.StatusRunning || now.Item.Status == statemachine.StatusClaimed
 	}
 	switch what := h.rng.IntN(12); what {
 	case 0, 1, 2:
@@ -150,11 +149,11 @@ func (h *history) step() string {
 	case 3, 4, 5:
 		h.held = append(h.held, p.claim(services[h.rng.IntN(2)], 1+h.rng.IntN(3), h.rng.IntN(2) == 0)...)
 	case 6:
-		if item, ok := take(); ok && item.Status == lifecycle.StatusRunning {
+		if item, ok := take(); ok && item.Status == statemachine.StatusRunning {
 			p.complete(item)
 		}
 	case 7:
-		if item, ok := take(); ok && item.Status == lifecycle.StatusRunning {
+		if item, ok := take(); ok && item.Status == statemachine.StatusRunning {
 			p.fail(item, h.rng.IntN(3) > 0)
 		}
 	case 8:

@@ -21,7 +21,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tracing"
@@ -83,13 +82,13 @@ func (r *replica) work(request, failure string) string {
 		r.t.Fatalf("claimed %d items: %v", len(claimed), err)
 	}
 	item := claimed[0].Item
-	by := lifecycle.Request{Actor: "w", ID: request + "-start", ExpectedRev: item.Rev}
+	by := statemachine.ItemRequest{Actor: "w", ID: request + "-start", ExpectedRev: item.Rev}
 	view, err := r.queue.Start(ctx, item.WorkID, by)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	time.Sleep(time.Second)
-	by = lifecycle.Request{Actor: "w", ID: request + "-end", ExpectedRev: view.Item.Rev}
+	by = statemachine.ItemRequest{Actor: "w", ID: request + "-end", ExpectedRev: view.Item.Rev}
 	if failure == "" {
 		_, err = r.queue.Complete(ctx, item.WorkID, by, nil, nil)
 	} else {

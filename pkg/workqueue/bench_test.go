@@ -8,7 +8,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -19,7 +19,7 @@ import (
 func BenchmarkWork(b *testing.B) {
 	store, counter := storetest.Counting(ledgertest.Atomic())
 	w := reopen(b, store)
-	var item lifecycle.Item
+	var item statemachine.Item
 	var serial int
 	accept := func() {
 		if _, err := w.ledger.Accept(b.Context(), w.command("t", "ocr", "OCR")); err != nil {

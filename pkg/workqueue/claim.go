@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -60,15 +60,15 @@ func (r *ClaimRequest) reserve(ctx context.Context, n int) error {
 func (r *ClaimRequest) check() error {
 	switch {
 	case r.Owner == "":
-		return &lifecycle.RequestError{Field: "owner", Reason: "is required"}
+		return &statemachine.ItemRequestError{Field: "owner", Reason: "is required"}
 	case r.RequestID == "":
-		return &lifecycle.RequestError{Field: "request_id", Reason: "is required"}
+		return &statemachine.ItemRequestError{Field: "request_id", Reason: "is required"}
 	case r.Max < 1:
-		return &lifecycle.RequestError{Field: "max", Reason: "must be at least 1"}
+		return &statemachine.ItemRequestError{Field: "max", Reason: "must be at least 1"}
 	case r.Wait < 0:
-		return &lifecycle.RequestError{Field: "wait_seconds", Reason: "must not be negative"}
+		return &statemachine.ItemRequestError{Field: "wait_seconds", Reason: "must not be negative"}
 	case r.Lease < 0:
-		return &lifecycle.RequestError{Field: "lease_seconds", Reason: "must not be negative"}
+		return &statemachine.ItemRequestError{Field: "lease_seconds", Reason: "must not be negative"}
 	}
 	return nil
 }
@@ -310,7 +310,7 @@ func (c *claim) earlier(ctx context.Context, held []View) (views []View, state l
 // about to claim a candidate. After ReclaimDone the answer is empty.
 func (c *claim) repeat(ctx context.Context) (views []View, state ledger.Reclaimable, err error) {
 	if c.memory.digest != c.digest {
-		return nil, state, &lifecycle.RequestError{Field: "request_id", Reason: "was already used for another claim"}
+		return nil, state, &statemachine.ItemRequestError{Field: "request_id", Reason: "was already used for another claim"}
 	}
 	if err := c.reserve(ctx, len(c.memory.candidates)); err != nil {
 		return nil, state, err

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -64,7 +64,7 @@ func (c *claim) remember(candidates []ledger.Candidate, until time.Time) (tables
 	if err != nil {
 		return nil, fmt.Errorf("remember the claim: %w", err)
 	}
-	if least := tablestore.Now().Add(lifecycle.MinMemory); until.Before(least) {
+	if least := tablestore.Now().Add(statemachine.MinMemory); until.Before(least) {
 		until = least
 	}
 	op := tablestore.Op{

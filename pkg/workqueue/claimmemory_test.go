@@ -13,7 +13,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -167,20 +166,20 @@ func TestClaimMemory_ACandidateThatWasHeldIsClaimedThen(t *testing.T) {
 // longer listens.
 func TestClaimMemory_ADoneCandidateBlocksTheRequestForGood(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(t *testing.T, b *bundle, item lifecycle.Item){
-		"completed": func(t *testing.T, b *bundle, item lifecycle.Item) {
+	for name, end := range map[string]func(t *testing.T, b *bundle, item statemachine.Item){
+		"completed": func(t *testing.T, b *bundle, item statemachine.Item) {
 			if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "e", item), nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"stalled": func(_ *testing.T, b *bundle, item lifecycle.Item) {
+		"stalled": func(_ *testing.T, b *bundle, item statemachine.Item) {
 			b.ledger.Apply(item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
 		},
-		"queued again": func(_ *testing.T, b *bundle, item lifecycle.Item) {
+		"queued again": func(_ *testing.T, b *bundle, item statemachine.Item) {
 			b.ledger.Apply(item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
 			b.ledger.Apply(item.JobID, statemachine.Retry{})
 		},
-		"cancelled": func(_ *testing.T, b *bundle, item lifecycle.Item) {
+		"cancelled": func(_ *testing.T, b *bundle, item statemachine.Item) {
 			b.ledger.Apply(item.JobID, statemachine.Cancel{})
 			b.ledger.Apply(item.JobID, statemachine.Stall{StepID: "step", AttemptNo: 1})
 		},

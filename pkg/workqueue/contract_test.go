@@ -12,7 +12,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 	"github.com/lucius-project/lucius/pkg/workqueue/queuetest"
 )
@@ -45,19 +44,19 @@ type underTest struct {
 
 // accepted makes a job; its first directive represents the suite's message. Its row is
 // PENDING, so that the suite can choose when it is enqueued.
-func (u *underTest) accepted(_ testing.TB, m lifecycle.Message) lifecycle.Message {
+func (u *underTest) accepted(_ testing.TB, m statemachine.ItemMessage) statemachine.ItemMessage {
 	u.pending.Store(true)
 	defer u.pending.Store(false)
 	got := u.accept(m.TenantID, m.Service, m.StepType)
 	u.keep(&got, got.OutboxID)
 	m.DedupeKey, m.JobID, m.StepID = got.MessageID(), got.JobID, got.StepID
-	m.Directive = directiveOf(&got)
+	m.ItemDirective = directiveOf(&got)
 	return m
 }
 
 // redispatched makes the ledger create the next attempt of a stalled item's step. Its row
 // is PENDING, too.
-func (u *underTest) redispatched(t testing.TB, item lifecycle.Item) lifecycle.Directive {
+func (u *underTest) redispatched(t testing.TB, item statemachine.Item) statemachine.ItemDirective {
 	u.pending.Store(true)
 	defer u.pending.Store(false)
 	agg, err := u.ledger.Job(t.Context(), item.JobID)
@@ -91,15 +90,15 @@ func (u *underTest) kept(messageID string) (ledger.Message, string) {
 	return u.messages[messageID], u.items[messageID]
 }
 
-func directiveOf(m *ledger.Message) lifecycle.Directive {
-	return lifecycle.Directive{MessageID: m.MessageID(), AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
+func directiveOf(m *ledger.Message) statemachine.ItemDirective {
+	return statemachine.ItemDirective{MessageID: m.MessageID(), AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
 }
 
 // Enqueue is the relay's mark of the row.
-func (u *underTest) Enqueue(ctx context.Context, m lifecycle.Message) (lifecycle.Item, error) {
+func (u *underTest) Enqueue(ctx context.Context, m statemachine.ItemMessage) (statemachine.Item, error) {
 	message, workID := u.kept(m.MessageID)
 	if err := u.published(ctx, &message); err != nil {
-		return lifecycle.Item{}, err
+		return statemachine.Item{}, err
 	}
 	return u.Get(ctx, workID)
 }
@@ -109,84 +108,86 @@ func (u *underTest) published(ctx context.Context, m *ledger.Message) error {
 	return err
 }
 
-func (u *underTest) ClaimNext(ctx context.Context, c queuetest.Claim) ([]lifecycle.Item, error) {
+func (u *underTest) ClaimNext(ctx context.Context, c queuetest.Claim) ([]statemachine.Item, error) {
 	views, err := u.Claim(ctx, workqueue.ClaimRequest{
 		Owner: c.Owner, RequestID: c.RequestID, Max: c.Max, Lease: c.Lease, Start: c.Start,
 		Services: c.Filter.Services, StepTypes: c.Filter.StepTypes,
 	})
-	items := make([]lifecycle.Item, len(views))
+	items := make([]statemachine.Item, len(views))
 	for i := range views {
 		items[i] = views[i].Item
 	}
 	return items, err
 }
 
-func (u *underTest) Start(ctx context.Context, workID string, r lifecycle.Request) (lifecycle.Item, error) {
+func (u *underTest) Start(ctx context.Context, workID string, r statemachine.ItemRequest) (statemachine.Item, error) {
 	return itemOf(u.Queue.Start(ctx, workID, r))
 }
 
-func (u *underTest) Heartbeat(ctx context.Context, workID string, r lifecycle.Request) (lifecycle.Item, error) {
+func (u *underTest) Heartbeat(ctx context.Context, workID string, r statemachine.ItemRequest) (statemachine.Item, error) {
 	return itemOf(u.Queue.Heartbeat(ctx, workID, r, nil))
 }
 
-func (u *underTest) Complete(ctx context.Context, workID string, r lifecycle.Request, result json.RawMessage,
-) (lifecycle.Item, error) {
+func (u *underTest) Complete(ctx context.Context, workID string, r statemachine.ItemRequest, result json.RawMessage,
+) (statemachine.Item, error) {
 	var refs struct {
 		Output json.RawMessage `json:"output_ref"`
 		Result json.RawMessage `json:"result_ref"`
 	}
 	if err := json.Unmarshal(result, &refs); err != nil {
-		return lifecycle.Item{}, err
+		return statemachine.Item{}, err
 	}
 	return itemOf(u.Queue.Complete(ctx, workID, r, refs.Output, refs.Result))
 }
 
-func (u *underTest) Fail(ctx context.Context, workID string, r lifecycle.Request, f lifecycle.Failure) (lifecycle.Item, error) {
+func (u *underTest) Fail(ctx context.Context, workID string, r statemachine.ItemRequest, f statemachine.ItemFailure) (statemachine.Item, error) {
 	return itemOf(u.Queue.Fail(ctx, workID, r, workqueue.Failure{Code: f.Code, Message: f.Message}))
 }
 
-func (u *underTest) Stall(ctx context.Context, workID string, r lifecycle.Request) (lifecycle.Item, error) {
+func (u *underTest) Stall(ctx context.Context, workID string, r statemachine.ItemRequest) (statemachine.Item, error) {
 	return itemOf(u.Queue.Stall(ctx, workID, r))
 }
 
 // Requeue is the operator's request, followed by the relay's mark of the ledger's row for
 // the step: no caller names a directive.
-func (u *underTest) Requeue(ctx context.Context, workID string, r lifecycle.Request, next lifecycle.Directive,
-) (lifecycle.Item, error) {
+func (u *underTest) Requeue(ctx context.Context, workID string, r statemachine.ItemRequest, next statemachine.ItemDirective,
+) (statemachine.Item, error) {
 	item, err := u.Get(ctx, workID)
-	if err == nil && item.MessageID == next.MessageID && item.Status == lifecycle.StatusStalled {
-		return lifecycle.Item{}, errors.New("the ledger has no such directive to publish")
+	if err == nil && item.MessageID == next.MessageID && item.Status == statemachine.StatusStalled {
+		return statemachine.Item{}, errors.New("the ledger has no such directive to publish")
 	}
 	if item, err = itemOf(u.Queue.Requeue(ctx, workID, r)); err != nil {
-		return lifecycle.Item{}, err
+		return statemachine.Item{}, err
 	}
 	if message, _ := u.kept(next.MessageID); message.JobID != "" {
 		if err := u.published(ctx, &message); err != nil {
-			return lifecycle.Item{}, err
+			return statemachine.Item{}, err
 		}
 		return u.Get(ctx, workID)
 	}
 	return item, nil
 }
 
-func (u *underTest) Get(ctx context.Context, workID string) (lifecycle.Item, error) {
+func (u *underTest) Get(ctx context.Context, workID string) (statemachine.Item, error) {
 	return itemOf(u.Queue.Get(ctx, workID))
 }
 
-func (u *underTest) Events(ctx context.Context, workID string) ([]lifecycle.Event, error) {
+func (u *underTest) Events(ctx context.Context, workID string) ([]statemachine.ItemEvent, error) {
 	events, _, err := u.Queue.Events(ctx, workID, 0, 1000)
 	return events, refusal(err)
 }
 
 // itemOf returns the item of an answer.
-func itemOf(view workqueue.View, err error) (lifecycle.Item, error) { return view.Item, refusal(err) }
+func itemOf(view workqueue.View, err error) (statemachine.Item, error) {
+	return view.Item, refusal(err)
+}
 
 // refusal returns the lifecycle's error for a refusal: the ledger's refusals do not wrap
 // it.
 func refusal(err error) error {
 	known, ok := errors.AsType[*apierror.Error](err)
 	if ok && known.Code == apierror.IllegalTransition && known.Err == nil {
-		return errors.Join(lifecycle.ErrIllegalTransition, err)
+		return errors.Join(statemachine.ErrIllegalTransition, err)
 	}
 	return err
 }

@@ -7,7 +7,6 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -37,7 +36,7 @@ func TestCost_InSyncedCommits(t *testing.T) {
 		requests++
 		return b.claim(t, "w1", fmt.Sprint("c", requests), most, true)
 	}
-	complete := func(item lifecycle.Item) {
+	complete := func(item statemachine.Item) {
 		if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "e", item), nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -84,8 +83,8 @@ func TestCost(t *testing.T) {
 	for range 20 {
 		b.work()
 	}
-	var item lifecycle.Item
-	verb := func(do func(context.Context, string, lifecycle.Request) (workqueue.View, error), id string) {
+	var item statemachine.Item
+	verb := func(do func(context.Context, string, statemachine.ItemRequest) (workqueue.View, error), id string) {
 		view, err := do(t.Context(), item.WorkID, by("w1", id, item))
 		if err != nil {
 			t.Fatalf("%s: %v", id, err)
@@ -101,7 +100,7 @@ func TestCost(t *testing.T) {
 		{"a start", func() { verb(b.Start, "s1") }},
 		{"a heartbeat", func() { verb(beating(b.Queue), "h2") }},
 		{"the end", func() {
-			verb(func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+			verb(func(ctx context.Context, id string, r statemachine.ItemRequest) (workqueue.View, error) {
 				return b.Complete(ctx, id, r, nil, nil)
 			}, "e1")
 		}},

@@ -9,8 +9,8 @@
 //	                                                                  ▼
 //	                                                succeeded │ failed (RESULT)
 //
-// A work item is an attempt of a step as the queue sees it (package workitem), not a
-// separate record. Package lifecycle defines its legal moves. Each verb is one change of
+// A work item is an attempt of a step as the queue sees it ([statemachine.FollowItem]), not a
+// separate record. [statemachine.ItemTransitions] are its legal moves. Each verb is one change of
 // the job: it consults that policy, then the state machine, and one commit writes step,
 // outbox row, item and journal. Claim is the delivery, start the ACK, heartbeat extends the
 // lease, complete and fail are the RESULT. The lease of an item is that of its step, on the

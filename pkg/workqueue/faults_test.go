@@ -11,7 +11,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -21,7 +20,7 @@ import (
 // which is the same each time it is sent.
 type swept struct {
 	name  string
-	until lifecycle.Status
+	until statemachine.ItemStatus
 	send  func(ctx context.Context, s *scene) error
 }
 
@@ -29,7 +28,7 @@ type swept struct {
 type scene struct {
 	*bundle
 	message ledger.Message
-	item    lifecycle.Item // as it was before the verb
+	item    statemachine.Item // as it was before the verb
 }
 
 // claimed makes the claim, which must hand out the one item.
@@ -42,7 +41,7 @@ func (s *scene) claimed(ctx context.Context, start bool) error {
 }
 
 // moved turns a verb of one item into one of the scene.
-func moved(actor string, verb func(*scene) func(context.Context, string, lifecycle.Request) (workqueue.View, error),
+func moved(actor string, verb func(*scene) func(context.Context, string, statemachine.ItemRequest) (workqueue.View, error),
 ) func(context.Context, *scene) error {
 	return func(ctx context.Context, s *scene) error {
 		_, err := verb(s)(ctx, s.item.WorkID, by(actor, "verb", s.item))
@@ -51,33 +50,33 @@ func moved(actor string, verb func(*scene) func(context.Context, string, lifecyc
 }
 
 func sweep() []swept {
-	type call = func(context.Context, string, lifecycle.Request) (workqueue.View, error)
+	type call = func(context.Context, string, statemachine.ItemRequest) (workqueue.View, error)
 	start := moved("w1", func(s *scene) call { return s.Start })
 	beat := moved("w1", func(s *scene) call { return beating(s.Queue) })
 	return []swept{
-		{"mark", lifecycle.StatusNone, func(ctx context.Context, s *scene) error {
+		{"mark", statemachine.StatusNone, func(ctx context.Context, s *scene) error {
 			event := statemachine.Published{OutboxID: s.message.OutboxID, AttemptNo: s.message.AttemptNo}
 			_, err := s.ledger.Change(ctx, s.message.JobID, event)
 			return err
 		}},
-		{"claim", lifecycle.StatusQueued, func(ctx context.Context, s *scene) error { return s.claimed(ctx, false) }},
-		{"claim and start", lifecycle.StatusQueued, func(ctx context.Context, s *scene) error { return s.claimed(ctx, true) }},
-		{"heartbeat before the start", lifecycle.StatusClaimed, beat},
-		{"start", lifecycle.StatusClaimed, start},
-		{"heartbeat", lifecycle.StatusRunning, beat},
-		{"complete", lifecycle.StatusRunning, moved("w1", func(s *scene) call {
-			return func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+		{"claim", statemachine.StatusQueued, func(ctx context.Context, s *scene) error { return s.claimed(ctx, false) }},
+		{"claim and start", statemachine.StatusQueued, func(ctx context.Context, s *scene) error { return s.claimed(ctx, true) }},
+		{"heartbeat before the start", statemachine.StatusClaimed, beat},
+		{"start", statemachine.StatusClaimed, start},
+		{"heartbeat", statemachine.StatusRunning, beat},
+		{"complete", statemachine.StatusRunning, moved("w1", func(s *scene) call {
+			return func(ctx context.Context, id string, r statemachine.ItemRequest) (workqueue.View, error) {
 				return s.Complete(ctx, id, r, nil, []byte(`{"uri":"s3://r"}`))
 			}
 		})},
-		{"fail", lifecycle.StatusRunning, moved("w1", func(s *scene) call {
-			return func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+		{"fail", statemachine.StatusRunning, moved("w1", func(s *scene) call {
+			return func(ctx context.Context, id string, r statemachine.ItemRequest) (workqueue.View, error) {
 				return s.Fail(ctx, id, r, workqueue.Failure{Retryable: true, Code: "busy"})
 			}
 		})},
-		{"stall", lifecycle.StatusRunning, moved("operator", func(s *scene) call { return s.Stall })},
-		{"requeue", lifecycle.StatusStalled, moved("operator", func(s *scene) call { return s.Requeue })},
-		{"requeue under a pause", lifecycle.StatusStalled, moved("operator", func(s *scene) call {
+		{"stall", statemachine.StatusRunning, moved("operator", func(s *scene) call { return s.Stall })},
+		{"requeue", statemachine.StatusStalled, moved("operator", func(s *scene) call { return s.Requeue })},
+		{"requeue under a pause", statemachine.StatusStalled, moved("operator", func(s *scene) call {
 			s.pending.Store(true)
 			return s.Requeue
 		})},
@@ -187,13 +186,13 @@ func stage(t *testing.T, verb swept, split bool) (*scene, *storetest.Faults, *st
 	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: split}))
 	store, counter := storetest.Counting(store)
 	s := &scene{bundle: reopen(t, store)}
-	s.pending.Store(verb.until == lifecycle.StatusNone)
+	s.pending.Store(verb.until == statemachine.StatusNone)
 	s.message = s.work()
-	if verb.until == lifecycle.StatusNone || verb.until == lifecycle.StatusQueued {
+	if verb.until == statemachine.StatusNone || verb.until == statemachine.StatusQueued {
 		return s, faults, counter
 	}
-	s.item = s.claim(t, "w1", "c1", 1, verb.until != lifecycle.StatusClaimed)[0].Item
-	if verb.until == lifecycle.StatusStalled {
+	s.item = s.claim(t, "w1", "c1", 1, verb.until != statemachine.StatusClaimed)[0].Item
+	if verb.until == statemachine.StatusStalled {
 		view, err := s.Stall(t.Context(), s.item.WorkID, by("operator", "stall", s.item))
 		if err != nil {
 			t.Fatal(err)
@@ -205,8 +204,8 @@ func stage(t *testing.T, verb swept, split bool) (*scene, *storetest.Faults, *st
 
 // outcome is the effect of a verb.
 type outcome struct {
-	Item  lifecycle.Item
-	Types []lifecycle.EventType
+	Item  statemachine.Item
+	Types []statemachine.ItemEventType
 	By    []string
 	Step  statemachine.StepState
 	Rev   int64 // the job's: each effect on the ledger raises it
@@ -227,7 +226,7 @@ func (s *scene) outcome(t *testing.T) outcome {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := lifecycle.ValidateHistory(view.Item, events); err != nil {
+	if err := statemachine.ValidateItemHistory(view.Item, events); err != nil {
 		t.Error(err)
 	}
 	agg, err := s.ledger.Job(t.Context(), s.message.JobID)
@@ -235,7 +234,7 @@ func (s *scene) outcome(t *testing.T) outcome {
 		t.Fatal(err)
 	}
 	out := outcome{
-		Item: lifecycle.Item{
+		Item: statemachine.Item{
 			Status: view.Item.Status, Attempt: view.Item.Attempt, Rev: view.Item.Rev, Owner: view.Item.Owner,
 			Result: view.Item.Result, Error: view.Item.Error, AttemptNo: view.Item.AttemptNo,
 		},

@@ -14,7 +14,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -107,7 +106,7 @@ func (b *bundle) claim(t testing.TB, owner, requestID string, most int, start bo
 }
 
 // events returns the types of the item's events, and the actor of the last one.
-func (b *bundle) events(t testing.TB, workID string) (types []lifecycle.EventType, last lifecycle.Event) {
+func (b *bundle) events(t testing.TB, workID string) (types []statemachine.ItemEventType, last statemachine.ItemEvent) {
 	t.Helper()
 	events, _, err := b.Events(t.Context(), workID, 0, 1000)
 	if err != nil {
@@ -123,13 +122,13 @@ func (b *bundle) events(t testing.TB, workID string) (types []lifecycle.EventTyp
 func (b *bundle) step(jobID string) statemachine.Step { return b.ledger.Read(jobID).Steps[0] }
 
 // by returns a worker's request on the item at the rev that it saw.
-func by(owner, id string, item lifecycle.Item) lifecycle.Request {
-	return lifecycle.Request{Actor: owner, ExpectedRev: item.Rev, ID: id}
+func by(owner, id string, item statemachine.Item) statemachine.ItemRequest {
+	return statemachine.ItemRequest{Actor: owner, ExpectedRev: item.Rev, ID: id}
 }
 
 // beating returns the heartbeat as a verb without progress.
-func beating(q *workqueue.Queue) func(context.Context, string, lifecycle.Request) (workqueue.View, error) {
-	return func(ctx context.Context, workID string, r lifecycle.Request) (workqueue.View, error) {
+func beating(q *workqueue.Queue) func(context.Context, string, statemachine.ItemRequest) (workqueue.View, error) {
+	return func(ctx context.Context, workID string, r statemachine.ItemRequest) (workqueue.View, error) {
 		return q.Heartbeat(ctx, workID, r, nil)
 	}
 }

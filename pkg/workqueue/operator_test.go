@@ -10,13 +10,12 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
 // stalled makes an item that an operator has taken from its worker.
-func (b *bundle) stalled(t *testing.T) lifecycle.Item {
+func (b *bundle) stalled(t *testing.T) statemachine.Item {
 	t.Helper()
 	b.work()
 	item := b.claim(t, "w1", "c1", 1, true)[0].Item
@@ -32,7 +31,7 @@ func TestRequeue_OffersTheItemAtOnceInTheOperatorsName(t *testing.T) {
 	bothStores(t, func(t *testing.T, b *bundle) {
 		stalled := b.stalled(t)
 		view, err := b.Requeue(t.Context(), stalled.WorkID, by("olga", "x2", stalled))
-		if err != nil || view.Item.Status != lifecycle.StatusQueued || view.Item.AttemptNo != 2 {
+		if err != nil || view.Item.Status != statemachine.StatusQueued || view.Item.AttemptNo != 2 {
 			t.Fatalf("requeue: %v, item is %s", err, view.Item.Status)
 		}
 		events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
@@ -40,9 +39,9 @@ func TestRequeue_OffersTheItemAtOnceInTheOperatorsName(t *testing.T) {
 			t.Fatal(err)
 		}
 		last := events[len(events)-1]
-		want := lifecycle.Event{
-			WorkID: stalled.WorkID, Rev: 5, Type: lifecycle.EventRequeued, From: lifecycle.StatusStalled,
-			To: lifecycle.StatusQueued, At: last.At, Actor: "olga", RequestID: "x2", Attempt: 1,
+		want := statemachine.ItemEvent{
+			WorkID: stalled.WorkID, Rev: 5, Type: statemachine.ItemEventRequeued, From: statemachine.StatusStalled,
+			To: statemachine.StatusQueued, At: last.At, Actor: "olga", RequestID: "x2", Attempt: 1,
 		}
 		if diff := cmp.Diff(want, last); diff != "" {
 			t.Errorf("last event (-want +got):\n%s", diff)
@@ -69,7 +68,7 @@ func TestRequeue_OfAnAttemptThatIsPending(t *testing.T) {
 		var rev int64
 		for n := range 2 {
 			view, err := b.Requeue(t.Context(), stalled.WorkID, request)
-			if err != nil || view.Item.Status != lifecycle.StatusStalled || view.Item.Rev != stalled.Rev {
+			if err != nil || view.Item.Status != statemachine.StatusStalled || view.Item.Rev != stalled.Rev {
 				t.Fatalf("requeue: %v, item is %s at rev %d", err, view.Item.Status, view.Item.Rev)
 			}
 			agg, err := b.ledger.Job(t.Context(), stalled.JobID)
@@ -82,7 +81,7 @@ func TestRequeue_OfAnAttemptThatIsPending(t *testing.T) {
 		if _, last := b.events(t, stalled.WorkID); last.Actor != "olga" || last.RequestID != "x2" {
 			t.Errorf("last event is %+v", last)
 		}
-		if view, err := b.Requeue(t.Context(), stalled.WorkID, request); err != nil || view.Item.Status != lifecycle.StatusQueued {
+		if view, err := b.Requeue(t.Context(), stalled.WorkID, request); err != nil || view.Item.Status != statemachine.StatusQueued {
 			t.Errorf("the repeat: %v, item is %s", err, view.Item.Status)
 		}
 	})
@@ -99,7 +98,7 @@ func TestRequeue_UnderAPauseIsTheOperatorsWhenThatEnds(t *testing.T) {
 		request.Reason = "it hangs"
 		for range 2 {
 			view, err := b.Requeue(t.Context(), stalled.WorkID, request)
-			if err != nil || view.Item.Status != lifecycle.StatusStalled || view.Item.Rev != stalled.Rev {
+			if err != nil || view.Item.Status != statemachine.StatusStalled || view.Item.Rev != stalled.Rev {
 				t.Fatalf("requeue: %v, item is %s at rev %d", err, view.Item.Status, view.Item.Rev)
 			}
 		}
@@ -107,7 +106,7 @@ func TestRequeue_UnderAPauseIsTheOperatorsWhenThatEnds(t *testing.T) {
 			t.Errorf("step is %s at attempt %d", step.State, step.AttemptNo)
 		}
 		b.mark(b.ledger.MessageOf(stalled.JobID))
-		if _, last := b.events(t, stalled.WorkID); last.Type != lifecycle.EventRequeued || last.Actor != "olga" || last.Reason != "it hangs" {
+		if _, last := b.events(t, stalled.WorkID); last.Type != statemachine.ItemEventRequeued || last.Actor != "olga" || last.Reason != "it hangs" {
 			t.Errorf("last event is %+v", last)
 		}
 		if views := b.claim(t, "w2", "c2", 5, true); len(views) != 1 || views[0].Item.AttemptNo != 2 {
@@ -126,7 +125,7 @@ func TestRequeue_WithoutAnOperatorIsTheRelays(t *testing.T) {
 				b.pending.Store(pending)
 				b.ledger.Apply(stalled.JobID, statemachine.Retry{})
 				b.mark(b.ledger.MessageOf(stalled.JobID))
-				if _, last := b.events(t, stalled.WorkID); last.Type != lifecycle.EventRequeued || last.Actor != "relay" {
+				if _, last := b.events(t, stalled.WorkID); last.Type != statemachine.ItemEventRequeued || last.Actor != "relay" {
 					t.Errorf("last event is %+v", last)
 				}
 			})
@@ -138,18 +137,18 @@ func TestRequeue_IsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t, false)
 	stalled := b.stalled(t)
-	send := func(spoil func(*lifecycle.Request)) error {
+	send := func(spoil func(*statemachine.ItemRequest)) error {
 		request := by("olga", "x2", stalled)
 		spoil(&request)
 		_, err := b.Requeue(t.Context(), stalled.WorkID, request)
 		return err
 	}
-	assertPointer(t, send(func(r *lifecycle.Request) { r.Actor = "" }), "/actor")
-	assertPointer(t, send(func(r *lifecycle.Request) { r.ID = "" }), "/request_id")
-	assertPointer(t, send(func(r *lifecycle.Request) { r.ExpectedRev = 0 }), "/expected_rev")
-	assertCode(t, send(func(r *lifecycle.Request) { r.ExpectedRev-- }), apierror.RevConflict)
+	assertPointer(t, send(func(r *statemachine.ItemRequest) { r.Actor = "" }), "/actor")
+	assertPointer(t, send(func(r *statemachine.ItemRequest) { r.ID = "" }), "/request_id")
+	assertPointer(t, send(func(r *statemachine.ItemRequest) { r.ExpectedRev = 0 }), "/expected_rev")
+	assertCode(t, send(func(r *statemachine.ItemRequest) { r.ExpectedRev-- }), apierror.RevConflict)
 	b.ledger.Apply(stalled.JobID, statemachine.Pause{})
-	assertCode(t, send(func(*lifecycle.Request) {}), apierror.IllegalTransition)
+	assertCode(t, send(func(*statemachine.ItemRequest) {}), apierror.IllegalTransition)
 	if step := b.step(stalled.JobID); step.AttemptNo != 1 {
 		t.Errorf("a refused requeue made attempt %d", step.AttemptNo)
 	}
@@ -205,20 +204,20 @@ func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 	b := setup(t, false)
 	message := b.work()
 	item := b.claim(t, "w1", "c1", 1, false)[0].Item
-	type verb = func(context.Context, string, lifecycle.Request) (workqueue.View, error)
+	type verb = func(context.Context, string, statemachine.ItemRequest) (workqueue.View, error)
 	verbs := func(q *workqueue.Queue) map[string]verb {
 		return map[string]verb{
 			"heartbeat": beating(q), "start": q.Start, "stall": q.Stall, "requeue": q.Requeue,
-			"complete": func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+			"complete": func(ctx context.Context, id string, r statemachine.ItemRequest) (workqueue.View, error) {
 				return q.Complete(ctx, id, r, nil, nil)
 			},
-			"fail": func(ctx context.Context, id string, r lifecycle.Request) (workqueue.View, error) {
+			"fail": func(ctx context.Context, id string, r statemachine.ItemRequest) (workqueue.View, error) {
 				return q.Fail(ctx, id, r, workqueue.Failure{})
 			},
-			"get": func(ctx context.Context, id string, _ lifecycle.Request) (workqueue.View, error) {
+			"get": func(ctx context.Context, id string, _ statemachine.ItemRequest) (workqueue.View, error) {
 				return q.Get(ctx, id)
 			},
-			"events": func(ctx context.Context, id string, _ lifecycle.Request) (workqueue.View, error) {
+			"events": func(ctx context.Context, id string, _ statemachine.ItemRequest) (workqueue.View, error) {
 				_, _, err := q.Events(ctx, id, 0, 10)
 				return workqueue.View{}, err
 			},
@@ -241,7 +240,7 @@ func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 		}
 	}
 	mine := b.As(workqueue.Caller{Tenants: []string{"tenant_b", "tenant_a"}, Services: []string{"ocr"}})
-	if view, err := mine.Start(t.Context(), message.OutboxID, by("w1", "s1", item)); err != nil || view.Item.Status != lifecycle.StatusRunning {
+	if view, err := mine.Start(t.Context(), message.OutboxID, by("w1", "s1", item)); err != nil || view.Item.Status != statemachine.StatusRunning {
 		t.Errorf("start by who may: %v", err)
 	}
 }
@@ -267,11 +266,11 @@ func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
 				t.Errorf("the column is lost when the item %s (%v)", when, err)
 			}
 		}
-		for n, move := range []func(context.Context, string, lifecycle.Request) (workqueue.View, error){
+		for n, move := range []func(context.Context, string, statemachine.ItemRequest) (workqueue.View, error){
 			beating(b.Queue), b.Start, b.Stall, b.Requeue,
 		} {
 			actor := item.Owner
-			if item.Status != lifecycle.StatusClaimed {
+			if item.Status != statemachine.StatusClaimed {
 				actor = "olga"
 			}
 			view, err := move(t.Context(), item.WorkID, by(actor, fmt.Sprint("r", n), item))
@@ -305,7 +304,7 @@ func TestQueue_AnOvertakenRequestIsReevaluated(t *testing.T) {
 	})
 	_, err := b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item), nil)
 	assertCode(t, err, apierror.RevConflict)
-	if types, last := b.events(t, item.WorkID); last.Type != lifecycle.EventStalled {
+	if types, last := b.events(t, item.WorkID); last.Type != statemachine.ItemEventStalled {
 		t.Errorf("events are %v", types)
 	}
 }

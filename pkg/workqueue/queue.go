@@ -12,7 +12,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -121,23 +120,23 @@ func (q *Queue) PublishedByMark() bool { return true }
 
 // asProblem translates the queue's errors for the caller.
 func asProblem(err error) error {
-	var invalid *lifecycle.RequestError
-	var behind *lifecycle.RevError
+	var invalid *statemachine.ItemRequestError
+	var behind *statemachine.RevError
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, lifecycle.ErrNotFound):
+	case errors.Is(err, statemachine.ErrNoItem):
 		return &apierror.Error{Code: apierror.WorkNotFound, Detail: "There is no such work item.", Err: err}
 	case errors.As(err, &invalid):
 		return &apierror.Error{
 			Code: apierror.InvalidEnvelope, Err: err,
 			Errors: []apierror.Violation{{Pointer: "/" + invalid.Field, Message: invalid.Reason}},
 		}
-	case errors.Is(err, lifecycle.ErrNotOwner):
+	case errors.Is(err, statemachine.ErrNotOwner):
 		return &apierror.Error{Code: apierror.NotOwner, Detail: "The item is held by another worker, or by another claim.", Err: err}
 	case errors.As(err, &behind): // The caller may know the rev: an item of another owner is ErrNotOwner.
 		return &apierror.Error{Code: apierror.RevConflict, Detail: err.Error(), CurrentRev: behind.Rev, Err: err}
-	case errors.Is(err, lifecycle.ErrIllegalTransition):
+	case errors.Is(err, statemachine.ErrIllegalTransition):
 		return &apierror.Error{Code: apierror.IllegalTransition, Detail: err.Error(), Err: err}
 	}
 	return ledger.Problem(err)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -28,22 +27,22 @@ func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {
 		for _, verb := range []struct {
 			name string
 			call func() (workqueue.View, error)
-			item lifecycle.Status
+			item statemachine.ItemStatus
 			step statemachine.StepState
 		}{
 			{"heartbeat", func() (workqueue.View, error) {
 				return b.Heartbeat(t.Context(), item.WorkID, by("w1", "h1", item), nil)
 			},
-				lifecycle.StatusClaimed, statemachine.StepAwaitingAck},
+				statemachine.StatusClaimed, statemachine.StepAwaitingAck},
 			{"start", func() (workqueue.View, error) { return b.Start(t.Context(), item.WorkID, by("w1", "s1", item)) },
-				lifecycle.StatusRunning, statemachine.StepInProgress},
+				statemachine.StatusRunning, statemachine.StepInProgress},
 			{"heartbeat", func() (workqueue.View, error) {
 				return b.Heartbeat(t.Context(), item.WorkID, by("w1", "h2", item), nil)
 			},
-				lifecycle.StatusRunning, statemachine.StepInProgress},
+				statemachine.StatusRunning, statemachine.StepInProgress},
 			{"complete", func() (workqueue.View, error) {
 				return b.Complete(t.Context(), item.WorkID, by("w1", "e1", item), nil, []byte(`{"uri":"s3://r"}`))
-			}, lifecycle.StatusSucceeded, statemachine.StepSucceeded},
+			}, statemachine.StatusSucceeded, statemachine.StepSucceeded},
 		} {
 			view, err := verb.call()
 			if err != nil {
@@ -53,7 +52,7 @@ func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {
 			if view.Item.Status != verb.item || step.State != verb.step {
 				t.Errorf("after %s the item is %s and the step %s", verb.name, view.Item.Status, step.State)
 			}
-			if view.Item.Status == lifecycle.StatusRunning && !view.Item.LeaseExpiresAt.Equal(step.LeaseExpiresAt) {
+			if view.Item.Status == statemachine.StatusRunning && !view.Item.LeaseExpiresAt.Equal(step.LeaseExpiresAt) {
 				t.Errorf("after %s the item's lease is %s, the step's %s", verb.name, view.Item.LeaseExpiresAt, step.LeaseExpiresAt)
 			}
 			item = view.Item
@@ -62,7 +61,7 @@ func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := lifecycle.ValidateHistory(item, events); err != nil {
+		if err := statemachine.ValidateItemHistory(item, events); err != nil {
 			t.Error(err)
 		}
 	})
@@ -73,7 +72,7 @@ func TestQueue_ClaimAndStartInOneCall(t *testing.T) {
 	bothStores(t, func(t *testing.T, b *bundle) {
 		message := b.work()
 		views := b.claim(t, "w1", "c1", 1, true)
-		if len(views) != 1 || views[0].Item.Status != lifecycle.StatusRunning {
+		if len(views) != 1 || views[0].Item.Status != statemachine.StatusRunning {
 			t.Fatalf("claimed %+v", views)
 		}
 		if step := b.step(message.JobID); step.State != statemachine.StepInProgress {
@@ -126,7 +125,7 @@ func TestQueue_AnItemIsRequeuedAfterItsWorkerDied(t *testing.T) {
 		message := b.work()
 		old := b.claim(t, "w1", "c1", 1, true)[0].Item
 		stalled, err := b.Stall(t.Context(), old.WorkID, by("operator", "x1", old))
-		if err != nil || stalled.Item.Status != lifecycle.StatusStalled {
+		if err != nil || stalled.Item.Status != statemachine.StatusStalled {
 			t.Fatalf("stall: %v, item %s", err, stalled.Item.Status)
 		}
 		_, err = b.Complete(t.Context(), old.WorkID, by("w1", "e1", stalled.Item), nil, nil)
@@ -152,7 +151,7 @@ func TestQueue_AfterAFailureTheNextAttemptIsANewItem(t *testing.T) {
 		message := b.work()
 		old := b.claim(t, "w1", "c1", 1, true)[0].Item
 		failed, err := b.Fail(t.Context(), old.WorkID, by("w1", "f1", old), workqueue.Failure{Retryable: true, Code: "busy"})
-		if err != nil || failed.Item.Status != lifecycle.StatusFailed || failed.Item.Error.Code != "busy" {
+		if err != nil || failed.Item.Status != statemachine.StatusFailed || failed.Item.Error.Code != "busy" {
 			t.Fatalf("fail: %v, %+v", err, failed.Item)
 		}
 		b.ledger.Apply(message.JobID, statemachine.Retry{})
@@ -200,32 +199,32 @@ func TestQueue_ItemsFollowTheLedger(t *testing.T) {
 	always := func(e statemachine.Event) func(statemachine.Pair) statemachine.Event {
 		return func(statemachine.Pair) statemachine.Event { return e }
 	}
-	const gone = lifecycle.Status("gone")
+	const gone = statemachine.ItemStatus("gone")
 	tests := []struct {
 		name  string
-		until lifecycle.Status
+		until statemachine.ItemStatus
 		event func(statemachine.Pair) statemachine.Event
-		want  lifecycle.Status
+		want  statemachine.ItemStatus
 	}{
-		{"RESULT by HTTP on a running item", lifecycle.StatusRunning, report(statemachine.ResultSucceeded), lifecycle.StatusSucceeded},
-		{"failure by HTTP on a running item", lifecycle.StatusRunning, report(statemachine.ResultFailedRetry), lifecycle.StatusFailed},
-		{"final failure by HTTP", lifecycle.StatusRunning, report(statemachine.ResultFailedFinal), lifecycle.StatusFailed},
-		{"RESULT by HTTP on a claimed item", lifecycle.StatusClaimed, report(statemachine.ResultSucceeded), lifecycle.StatusSucceeded},
-		{"failure by HTTP on a claimed item", lifecycle.StatusClaimed, report(statemachine.ResultFailedRetry), lifecycle.StatusFailed},
-		{"ACK by HTTP on a claimed item", lifecycle.StatusClaimed, func(p statemachine.Pair) statemachine.Event {
+		{"RESULT by HTTP on a running item", statemachine.StatusRunning, report(statemachine.ResultSucceeded), statemachine.StatusSucceeded},
+		{"failure by HTTP on a running item", statemachine.StatusRunning, report(statemachine.ResultFailedRetry), statemachine.StatusFailed},
+		{"final failure by HTTP", statemachine.StatusRunning, report(statemachine.ResultFailedFinal), statemachine.StatusFailed},
+		{"RESULT by HTTP on a claimed item", statemachine.StatusClaimed, report(statemachine.ResultSucceeded), statemachine.StatusSucceeded},
+		{"failure by HTTP on a claimed item", statemachine.StatusClaimed, report(statemachine.ResultFailedRetry), statemachine.StatusFailed},
+		{"ACK by HTTP on a claimed item", statemachine.StatusClaimed, func(p statemachine.Pair) statemachine.Event {
 			return statemachine.Ack{StepID: "step", Pair: p}
-		}, lifecycle.StatusRunning},
-		{"cancel before a claim", lifecycle.StatusQueued, always(statemachine.Cancel{}), gone},
-		{"pause before a claim", lifecycle.StatusQueued, always(statemachine.Pause{}), gone},
-		{"cancel of a running item waits", lifecycle.StatusRunning, always(statemachine.Cancel{}), lifecycle.StatusRunning},
+		}, statemachine.StatusRunning},
+		{"cancel before a claim", statemachine.StatusQueued, always(statemachine.Cancel{}), gone},
+		{"pause before a claim", statemachine.StatusQueued, always(statemachine.Pause{}), gone},
+		{"cancel of a running item waits", statemachine.StatusRunning, always(statemachine.Cancel{}), statemachine.StatusRunning},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			bothStores(t, func(t *testing.T, b *bundle) {
 				message := b.work()
-				if test.until != lifecycle.StatusQueued {
-					b.claim(t, "w1", "c1", 1, test.until == lifecycle.StatusRunning)
+				if test.until != statemachine.StatusQueued {
+					b.claim(t, "w1", "c1", 1, test.until == statemachine.StatusRunning)
 				}
 				pair := statemachine.Pair{AttemptNo: message.AttemptNo, LeaseID: message.LeaseID}
 				b.ledger.Apply(message.JobID, test.event(pair))

@@ -12,7 +12,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -59,7 +58,7 @@ func TestTakeover_OneCommitForEachHop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(ledgertest.Atomic())
 		b := reopen(t, store)
-		claim := func(requestID string) lifecycle.Item {
+		claim := func(requestID string) statemachine.Item {
 			views, err := b.Claim(ledger.WithCaller(t.Context(), "a worker"), workqueue.ClaimRequest{
 				Owner: "w1", RequestID: requestID, Max: 1, Start: true,
 			})
@@ -206,7 +205,7 @@ func TestTakeover_SurvivesAnySingleFault(t *testing.T) {
 						}
 					}
 					views := answer()
-					if len(views) != 1 || views[0].Item.Status != lifecycle.StatusRunning {
+					if len(views) != 1 || views[0].Item.Status != statemachine.StatusRunning {
 						t.Fatalf("claimed %+v", views)
 					}
 					if again := b.claim(t, "w1", "claim", 1, true); !slices.Equal(workIDs(again), workIDs(views)) {

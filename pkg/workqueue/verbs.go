@@ -13,12 +13,11 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // View is an item as callers see it.
 type View struct {
-	Item lifecycle.Item
+	Item statemachine.Item
 	// Directive is the message body. Only a claim's has the lease id, which is a
 	// capability.
 	Directive []byte
@@ -39,22 +38,22 @@ type Failure struct {
 }
 
 // pairOf returns the fence of the attempt that the item carries.
-func pairOf(item *lifecycle.Item) statemachine.Pair {
+func pairOf(item *statemachine.Item) statemachine.Pair {
 	return statemachine.Pair{AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
 }
 
 // Start records that the owner has started: the ACK.
-func (q *Queue) Start(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	return q.do(ctx, workID, lifecycle.OpStart, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+func (q *Queue) Start(ctx context.Context, workID string, r statemachine.ItemRequest) (View, error) {
+	return q.do(ctx, workID, statemachine.OpStart, r, func(item *statemachine.Item, _ time.Time) statemachine.Event {
 		return statemachine.Ack{StepID: item.StepID, Pair: pairOf(item)}
 	})
 }
 
 // Heartbeat extends the lease of a running item, or the ACK deadline of a claimed
 // one. progress is kept for readers unless it is nil.
-func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Request, progress *statemachine.Progress) (View, error) {
-	return q.do(ctx, workID, lifecycle.OpHeartbeat, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
-		if item.Status == lifecycle.StatusClaimed {
+func (q *Queue) Heartbeat(ctx context.Context, workID string, r statemachine.ItemRequest, progress *statemachine.Progress) (View, error) {
+	return q.do(ctx, workID, statemachine.OpHeartbeat, r, func(item *statemachine.Item, _ time.Time) statemachine.Event {
+		if item.Status == statemachine.StatusClaimed {
 			return statemachine.ClaimExtended{StepID: item.StepID, Pair: pairOf(item), Progress: progress}
 		}
 		return statemachine.Heartbeat{StepID: item.StepID, Pair: pairOf(item), Progress: progress}
@@ -62,24 +61,24 @@ func (q *Queue) Heartbeat(ctx context.Context, workID string, r lifecycle.Reques
 }
 
 // Complete ends a running item: RESULT SUCCEEDED.
-func (q *Queue) Complete(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
+func (q *Queue) Complete(ctx context.Context, workID string, r statemachine.ItemRequest, outputRef, resultRef json.RawMessage,
 ) (View, error) {
-	return q.do(ctx, workID, lifecycle.OpComplete, r, succeeded(outputRef, resultRef))
+	return q.do(ctx, workID, statemachine.OpComplete, r, succeeded(outputRef, resultRef))
 }
 
 // CompleteFor is Complete for a caller that sees only those items. It returns only the
 // item's rev.
-func (q *Queue) CompleteFor(ctx context.Context, workID string, r lifecycle.Request, outputRef, resultRef json.RawMessage,
+func (q *Queue) CompleteFor(ctx context.Context, workID string, r statemachine.ItemRequest, outputRef, resultRef json.RawMessage,
 	sees func(tenantID, service string) bool,
 ) (rev int64, err error) {
 	result, err := q.apply(ctx, workID, ledger.Verb{
-		Operation: lifecycle.OpComplete, Request: r, Event: succeeded(outputRef, resultRef), Sees: sees,
+		Operation: statemachine.OpComplete, Request: r, Event: succeeded(outputRef, resultRef), Sees: sees,
 	})
 	return result.Item.Rev, err
 }
 
-func succeeded(outputRef, resultRef json.RawMessage) func(*lifecycle.Item, time.Time) statemachine.Event {
-	return func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+func succeeded(outputRef, resultRef json.RawMessage) func(*statemachine.Item, time.Time) statemachine.Event {
+	return func(item *statemachine.Item, _ time.Time) statemachine.Event {
 		return statemachine.Result{
 			StepID: item.StepID, Pair: pairOf(item), Status: statemachine.ResultSucceeded, OutputRef: outputRef,
 			ResultRef: resultRef,
@@ -89,12 +88,12 @@ func succeeded(outputRef, resultRef json.RawMessage) func(*lifecycle.Item, time.
 
 // Fail ends a running item: RESULT FAILED_RETRY or FAILED_FINAL. The item is final;
 // the step's next attempt is another item.
-func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f Failure) (View, error) {
+func (q *Queue) Fail(ctx context.Context, workID string, r statemachine.ItemRequest, f Failure) (View, error) {
 	status := statemachine.ResultFailedFinal
 	if f.Retryable {
 		status = statemachine.ResultFailedRetry
 	}
-	return q.do(ctx, workID, lifecycle.OpFail, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+	return q.do(ctx, workID, statemachine.OpFail, r, func(item *statemachine.Item, _ time.Time) statemachine.Event {
 		return statemachine.Result{
 			StepID: item.StepID, Pair: pairOf(item), Status: status, ErrorCode: f.Code, ErrorMessage: f.Message,
 			RetryAfter: f.RetryAfter,
@@ -103,8 +102,8 @@ func (q *Queue) Fail(ctx context.Context, workID string, r lifecycle.Request, f 
 }
 
 // Stall takes an item from its worker for an operator. It spends no budget.
-func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	return q.do(ctx, workID, lifecycle.OpStall, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+func (q *Queue) Stall(ctx context.Context, workID string, r statemachine.ItemRequest) (View, error) {
+	return q.do(ctx, workID, statemachine.OpStall, r, func(item *statemachine.Item, _ time.Time) statemachine.Event {
 		return statemachine.Stall{StepID: item.StepID, AttemptNo: item.AttemptNo, Reason: r.Reason}
 	})
 }
@@ -113,15 +112,15 @@ func (q *Queue) Stall(ctx context.Context, workID string, r lifecycle.Request) (
 // step's next attempt, which comes back as the same item, in the operator's name. It
 // spends no budget. The item that it returns is queued, or still stalled while
 // dispatch is paused.
-func (q *Queue) Requeue(ctx context.Context, workID string, r lifecycle.Request) (View, error) {
-	return q.do(ctx, workID, lifecycle.OpRequeueStalled, r, func(item *lifecycle.Item, _ time.Time) statemachine.Event {
+func (q *Queue) Requeue(ctx context.Context, workID string, r statemachine.ItemRequest) (View, error) {
+	return q.do(ctx, workID, statemachine.OpRequeueStalled, r, func(item *statemachine.Item, _ time.Time) statemachine.Event {
 		return statemachine.Retry{StepID: item.StepID, Reason: r.Reason}
 	})
 }
 
 // do applies a verb, and returns the item after it.
-func (q *Queue) do(ctx context.Context, workID string, operation lifecycle.Operation, r lifecycle.Request,
-	event func(*lifecycle.Item, time.Time) statemachine.Event,
+func (q *Queue) do(ctx context.Context, workID string, operation statemachine.ItemOperation, r statemachine.ItemRequest,
+	event func(*statemachine.Item, time.Time) statemachine.Event,
 ) (View, error) {
 	result, err := q.apply(ctx, workID, ledger.Verb{Operation: operation, Request: r, Event: event, Sees: q.caller.sees})
 	if err != nil {
@@ -162,17 +161,17 @@ func (q *Queue) Get(ctx context.Context, workID string) (View, error) {
 	return view(&item, directive)
 }
 
-// find reads an item that the caller may see; any other is [lifecycle.ErrNotFound].
-func (q *Queue) find(ctx context.Context, workID string) (lifecycle.Item, error) {
+// find reads an item that the caller may see; any other is [statemachine.ErrNoItem].
+func (q *Queue) find(ctx context.Context, workID string) (statemachine.Item, error) {
 	item, err := q.ledger.Item(ctx, workID)
 	if err == nil && !q.caller.sees(item.TenantID, item.Service) {
-		err = lifecycle.ErrNotFound
+		err = statemachine.ErrNoItem
 	}
 	return item, err
 }
 
 // view returns an item with its directive, without the lease id.
-func view(item *lifecycle.Item, directive []byte) (View, error) {
+func view(item *statemachine.Item, directive []byte) (View, error) {
 	redacted, err := withoutLease(directive)
 	if err != nil {
 		return View{}, err
@@ -211,7 +210,7 @@ func withoutLease(directive []byte) ([]byte, error) {
 
 // Events returns one page of an item's history with rev > after, oldest first, and
 // the rev after which the next page begins, 0 at the end.
-func (q *Queue) Events(ctx context.Context, workID string, after int64, limit int) ([]lifecycle.Event, int64, error) {
+func (q *Queue) Events(ctx context.Context, workID string, after int64, limit int) ([]statemachine.ItemEvent, int64, error) {
 	events, err := q.ledger.ItemHistory(ctx, workID)
 	if limited := len(q.caller.Tenants)+len(q.caller.Services) > 0; err == nil && (len(events) == 0 || limited) {
 		_, err = q.find(ctx, workID)

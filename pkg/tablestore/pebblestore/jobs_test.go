@@ -18,7 +18,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -86,7 +85,7 @@ func TestPowerLoss_LosesNothingThatWasAnswered(t *testing.T) {
 				for i := range views {
 					item := views[i].Item
 					log.tell(item.JobID, statemachine.StepInProgress)
-					by := lifecycle.Request{Actor: owner, ID: "e", ExpectedRev: item.Rev}
+					by := statemachine.ItemRequest{Actor: owner, ID: "e", ExpectedRev: item.Rev}
 					if _, err = queue.Complete(ctx, item.WorkID, by, nil, nil); err != nil {
 						break
 					}

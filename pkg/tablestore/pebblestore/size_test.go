@@ -13,7 +13,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -47,7 +46,7 @@ func TestSize_OfAFinishedJob(t *testing.T) {
 		for i := range views {
 			item := &views[i].Item
 			done++
-			by := lifecycle.Request{Actor: "worker-1", ID: "complete-" + strconv.Itoa(done), ExpectedRev: item.Rev}
+			by := statemachine.ItemRequest{Actor: "worker-1", ID: "complete-" + strconv.Itoa(done), ExpectedRev: item.Rev}
 			output := fmt.Appendf(nil, `{"uri":"s3://documents/%s/output"}`, item.WorkID)
 			if _, err := queue.Complete(t.Context(), item.WorkID, by, output, nil); err != nil {
 				t.Fatal(err)

@@ -21,7 +21,7 @@ import (
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/pgsession"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -193,7 +193,7 @@ func TestRoundTrips(t *testing.T) {
 		}},
 		{"complete", 1, func(key string) error {
 			for _, view := range claimed {
-				if _, err := queue.Complete(t.Context(), view.Item.WorkID, lifecycle.Request{
+				if _, err := queue.Complete(t.Context(), view.Item.WorkID, statemachine.ItemRequest{
 					Actor: "w", ID: "complete " + key, ExpectedRev: view.Item.Rev,
 				}, nil, nil); err != nil {
 					return err

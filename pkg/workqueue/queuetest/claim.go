@@ -6,8 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 var claimChecks = []check{
@@ -15,11 +14,11 @@ var claimChecks = []check{
 		"claim/gives a queued item to its owner under a lease",
 		"queued to claimed: owner and lease must be present; attempt increments exactly when a job enters claimed.",
 		func(t testing.TB, e *env) {
-			queued := e.in(t, lifecycle.StatusQueued)
+			queued := e.in(t, statemachine.StatusQueued)
 			before := e.now()
 			item := e.claimItem(t, queued, anna)
 			e.expectItem(t, item)
-			e.expectMove(t, queued, item, lifecycle.StatusClaimed, 1)
+			e.expectMove(t, queued, item, statemachine.StatusClaimed, 1)
 			if item.Owner != anna || item.LeaseExpiresAt.Before(before.Add(claimLease)) {
 				t.Errorf("held by %q until %s, want %q until %s", item.Owner, item.LeaseExpiresAt, anna, before.Add(claimLease))
 			}
@@ -42,7 +41,7 @@ var claimChecks = []check{
 		"queued: the job is eligible to be claimed by a worker.",
 		func(t testing.TB, e *env) {
 			for range 5 {
-				e.in(t, lifecycle.StatusQueued)
+				e.in(t, statemachine.StatusQueued)
 			}
 			var got []string
 			for _, want := range []int{2, 2, 1, 0} {
@@ -83,8 +82,8 @@ var claimChecks = []check{
 		"claim/never takes an item that is held or has ended",
 		"claimed: a specific worker has exclusive responsibility; no transitions outside the set are allowed.",
 		func(t testing.TB, e *env) {
-			for _, status := range []lifecycle.Status{
-				lifecycle.StatusClaimed, lifecycle.StatusRunning, lifecycle.StatusSucceeded, lifecycle.StatusFailed,
+			for _, status := range []statemachine.ItemStatus{
+				statemachine.StatusClaimed, statemachine.StatusRunning, statemachine.StatusSucceeded, statemachine.StatusFailed,
 			} {
 				e.leaves(t, e.in(t, status))
 			}
@@ -94,7 +93,7 @@ var claimChecks = []check{
 		"claim/leaves an item to its owner until it is stalled",
 		"stalled, not an expired lease, is what says that the owner is no longer trusted.",
 		func(t testing.TB, e *env) {
-			claimed, running := e.in(t, lifecycle.StatusClaimed), e.in(t, lifecycle.StatusRunning)
+			claimed, running := e.in(t, statemachine.StatusClaimed), e.in(t, statemachine.StatusRunning)
 			ends := max(claimed.LeaseExpiresAt.Sub(e.Now()), running.LeaseExpiresAt.Sub(e.Now()))
 			e.Advance(ends + claimLease)
 			e.leaves(t, claimed)
@@ -105,39 +104,39 @@ var claimChecks = []check{
 		"claim/of a stalled item is a reclaim or does not happen",
 		"stalled to claimed is allowed only as a reclaim path; attempt increments, including reclaiming a stalled job.",
 		func(t testing.TB, e *env) {
-			stalled := e.in(t, lifecycle.StatusStalled)
+			stalled := e.in(t, statemachine.StatusStalled)
 			if !e.Reclaims {
 				e.leaves(t, stalled)
 				return
 			}
 			item := e.claimItem(t, stalled, bert)
-			e.expectMove(t, stalled, item, lifecycle.StatusClaimed, 1)
+			e.expectMove(t, stalled, item, statemachine.StatusClaimed, 1)
 		},
 	},
 	{
 		"claim/can start in the same step",
 		"queued to claimed and claimed to running are two transitions: each appends its event and raises rev.",
 		func(t testing.TB, e *env) {
-			queued := e.in(t, lifecycle.StatusQueued)
+			queued := e.in(t, statemachine.StatusQueued)
 			claim := e.claimOf(queued, anna)
 			claim.Start = true
 			items := e.claim(t, claim)
 			e.expectIDs(t, "the claim took", workIDs(items), queued.WorkID)
 			item := e.get(t, queued.WorkID)
-			if item.Status != lifecycle.StatusRunning || item.Attempt != 1 || item.Rev < queued.Rev+2 {
+			if item.Status != statemachine.StatusRunning || item.Attempt != 1 || item.Rev < queued.Rev+2 {
 				t.Errorf("item is %s, attempt %d, rev %d", item.Status, item.Attempt, item.Rev)
 			}
 			if len(items) == 1 {
 				e.expectItem(t, items[0])
 			}
-			e.expectTypes(t, item.WorkID, lifecycle.EventEnqueued, lifecycle.EventClaimed, lifecycle.EventStarted)
+			e.expectTypes(t, item.WorkID, statemachine.ItemEventEnqueued, statemachine.ItemEventClaimed, statemachine.ItemEventStarted)
 		},
 	},
 	{
 		"claim/names its owner and its request",
 		"All retry-safe transitions must carry a request_id; claimed: owner must be present.",
 		func(t testing.TB, e *env) {
-			queued := e.in(t, lifecycle.StatusQueued)
+			queued := e.in(t, statemachine.StatusQueued)
 			for _, spoil := range []func(*Claim){
 				func(c *Claim) { c.Owner = "" },
 				func(c *Claim) { c.RequestID = "" },
@@ -145,7 +144,7 @@ var claimChecks = []check{
 				claim := e.claimOf(queued, anna)
 				spoil(&claim)
 				e.untouched(t, queued.WorkID, "an incomplete claim", func() {
-					if _, err := e.Queue.ClaimNext(t.Context(), claim); !errors.Is(err, lifecycle.ErrInvalidRequest) {
+					if _, err := e.Queue.ClaimNext(t.Context(), claim); !errors.Is(err, statemachine.ErrInvalidRequest) {
 						t.Errorf("claim %+v: error is %v, want ErrInvalidRequest", claim, err)
 					}
 				})
@@ -155,7 +154,7 @@ var claimChecks = []check{
 }
 
 // leaves fails if a claim takes the item, or changes it.
-func (e *env) leaves(t testing.TB, item lifecycle.Item) {
+func (e *env) leaves(t testing.TB, item statemachine.Item) {
 	t.Helper()
 	e.untouched(t, item.WorkID, "another worker's claim", func() {
 		if items := e.claim(t, e.claimOf(item, bert)); len(items) > 0 {
@@ -169,7 +168,7 @@ var claimRepeatChecks = []check{
 		"claim repeat/answers as the first did",
 		"Repeating the same transition with the same request_id is success and changes nothing: no extra attempt increments.",
 		func(t testing.TB, e *env) {
-			first := e.in(t, lifecycle.StatusQueued)
+			first := e.in(t, statemachine.StatusQueued)
 			claim := e.claimOf(first, anna)
 			claim.Max = 1
 			e.claim(t, claim)
@@ -181,13 +180,13 @@ var claimRepeatChecks = []check{
 		"claim repeat/answers with items that went on",
 		"Repeating the same transition with the same request_id is success, whatever came after it.",
 		func(t testing.TB, e *env) {
-			item := e.in(t, lifecycle.StatusQueued)
+			item := e.in(t, statemachine.StatusQueued)
 			claim := e.claimOf(item, anna)
 			claimed := e.claim(t, claim)
 			if len(claimed) != 1 {
 				t.Fatalf("claimed %v", workIDs(claimed))
 			}
-			e.must(t, lifecycle.OpHeartbeat, e.must(t, lifecycle.OpStart, claimed[0]))
+			e.must(t, statemachine.OpHeartbeat, e.must(t, statemachine.OpStart, claimed[0]))
 			e.answers(t, claim, item.WorkID)
 		},
 	},
@@ -195,15 +194,15 @@ var claimRepeatChecks = []check{
 		"claim repeat/leaves out what the owner no longer holds by it",
 		"stalled: the previous lease and owner are no longer trusted; no silent duplicate execution.",
 		func(t testing.TB, e *env) {
-			item := e.in(t, lifecycle.StatusQueued)
+			item := e.in(t, statemachine.StatusQueued)
 			claim := e.claimOf(item, anna)
 			claimed := e.claim(t, claim)
 			if len(claimed) != 1 {
 				t.Fatalf("claimed %v", workIDs(claimed))
 			}
-			stalled := e.must(t, lifecycle.OpStall, claimed[0])
+			stalled := e.must(t, statemachine.OpStall, claimed[0])
 			e.answers(t, claim)
-			queued := e.must(t, lifecycle.OpRequeueStalled, stalled)
+			queued := e.must(t, statemachine.OpRequeueStalled, stalled)
 			e.answers(t, claim)
 			e.claimItem(t, queued, anna)
 			e.answers(t, claim)
@@ -213,7 +212,7 @@ var claimRepeatChecks = []check{
 		"claim repeat/is for the same owner only",
 		"claimed: a specific worker has exclusive responsibility.",
 		func(t testing.TB, e *env) {
-			item := e.in(t, lifecycle.StatusQueued)
+			item := e.in(t, statemachine.StatusQueued)
 			claim := e.claimOf(item, anna)
 			e.claim(t, claim)
 			other := e.enqueue(t, e.messageFor(t, item.Service, item.StepType))
@@ -226,7 +225,7 @@ var claimRepeatChecks = []check{
 		"Repeats are of transitions, and an empty claim made none.",
 		func(t testing.TB, e *env) {
 			message := e.message(t)
-			claim := e.claimOf(lifecycle.Item{Service: message.Service}, anna)
+			claim := e.claimOf(statemachine.Item{Service: message.Service}, anna)
 			e.expectIDs(t, "the first claim took", workIDs(e.claim(t, claim)))
 			item := e.enqueue(t, message)
 			e.expectIDs(t, "the second claim took", workIDs(e.claim(t, claim)), item.WorkID)
@@ -236,7 +235,7 @@ var claimRepeatChecks = []check{
 		"claim repeat/is known for as long as the lease",
 		"Idempotent retries are detected by request_id; it is remembered for at least as long as the lease.",
 		func(t testing.TB, e *env) {
-			item := e.in(t, lifecycle.StatusQueued)
+			item := e.in(t, statemachine.StatusQueued)
 			claim := e.claimOf(item, anna)
 			e.claim(t, claim)
 			e.Advance(claimLease - time.Second)
@@ -271,6 +270,6 @@ func (e *env) snapshot(t testing.TB) map[string]record {
 }
 
 type record struct {
-	Item   lifecycle.Item
-	Events []lifecycle.Event
+	Item   statemachine.Item
+	Events []statemachine.ItemEvent
 }

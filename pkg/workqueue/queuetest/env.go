@@ -10,8 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // The actors of the checks.
@@ -23,11 +22,11 @@ const (
 
 // claimLease is the lease of the checks' claims. It is longer than a request is
 // remembered at least, so that the lease decides.
-const claimLease = 2 * lifecycle.MinMemory
+const claimLease = 2 * statemachine.MinMemory
 
 var (
 	result  = json.RawMessage(`{"result_ref":{"uri":"s3://bucket/out.json"}}`)
-	failure = lifecycle.Failure{Code: "corrupt_pdf", Message: "Page 3 can not be read."}
+	failure = statemachine.ItemFailure{Code: "corrupt_pdf", Message: "Page 3 can not be read."}
 )
 
 // env holds the queue under test and what the check has made.
@@ -44,17 +43,17 @@ func (e *env) unique(prefix string) string {
 }
 
 // message makes a message for a new service, so that a claim can ask for this message only.
-func (e *env) message(t testing.TB) lifecycle.Message {
+func (e *env) message(t testing.TB) statemachine.ItemMessage {
 	t.Helper()
 	return e.messageFor(t, e.unique("service"), "OCR")
 }
 
-func (e *env) messageFor(t testing.TB, service, stepType string) lifecycle.Message {
+func (e *env) messageFor(t testing.TB, service, stepType string) statemachine.ItemMessage {
 	t.Helper()
 	job := e.unique("job")
-	message := lifecycle.Message{
-		Directive: lifecycle.Directive{MessageID: job + ".0/1", AttemptNo: 1, LeaseID: e.unique("lease")},
-		DedupeKey: job + ".0/1", JobID: job, StepID: "ocr", TenantID: "tenant_a", Service: service, StepType: stepType,
+	message := statemachine.ItemMessage{
+		ItemDirective: statemachine.ItemDirective{MessageID: job + ".0/1", AttemptNo: 1, LeaseID: e.unique("lease")},
+		DedupeKey:     job + ".0/1", JobID: job, StepID: "ocr", TenantID: "tenant_a", Service: service, StepType: stepType,
 	}
 	if e.Message != nil {
 		message = e.Message(t, message)
@@ -63,7 +62,7 @@ func (e *env) messageFor(t testing.TB, service, stepType string) lifecycle.Messa
 }
 
 // enqueue puts the message into the queue, which must accept it.
-func (e *env) enqueue(t testing.TB, message lifecycle.Message) lifecycle.Item {
+func (e *env) enqueue(t testing.TB, message statemachine.ItemMessage) statemachine.Item {
 	t.Helper()
 	item, err := e.Queue.Enqueue(t.Context(), message)
 	if err != nil {
@@ -74,12 +73,12 @@ func (e *env) enqueue(t testing.TB, message lifecycle.Message) lifecycle.Item {
 }
 
 // request is the actor's request for the item as it is, with a new id.
-func (e *env) request(actor string, item lifecycle.Item) lifecycle.Request {
-	return lifecycle.Request{Actor: actor, ExpectedRev: item.Rev, ID: e.unique("request")}
+func (e *env) request(actor string, item statemachine.Item) statemachine.ItemRequest {
+	return statemachine.ItemRequest{Actor: actor, ExpectedRev: item.Rev, ID: e.unique("request")}
 }
 
 // claimOf returns a claim of that item only, with a new id.
-func (e *env) claimOf(item lifecycle.Item, owner string) Claim {
+func (e *env) claimOf(item statemachine.Item, owner string) Claim {
 	return Claim{
 		Owner: owner, Filter: Filter{Services: []string{item.Service}}, Max: 10, Lease: claimLease,
 		RequestID: e.unique("claim"),
@@ -87,7 +86,7 @@ func (e *env) claimOf(item lifecycle.Item, owner string) Claim {
 }
 
 // claim makes the claim, which must not be refused.
-func (e *env) claim(t testing.TB, claim Claim) []lifecycle.Item {
+func (e *env) claim(t testing.TB, claim Claim) []statemachine.Item {
 	t.Helper()
 	items, err := e.Queue.ClaimNext(t.Context(), claim)
 	if err != nil {
@@ -97,7 +96,7 @@ func (e *env) claim(t testing.TB, claim Claim) []lifecycle.Item {
 }
 
 // claimItem claims that item, which must be there to be claimed.
-func (e *env) claimItem(t testing.TB, item lifecycle.Item, owner string) lifecycle.Item {
+func (e *env) claimItem(t testing.TB, item statemachine.Item, owner string) statemachine.Item {
 	t.Helper()
 	items := e.claim(t, e.claimOf(item, owner))
 	if len(items) != 1 || items[0].WorkID != item.WorkID {
@@ -108,43 +107,43 @@ func (e *env) claimItem(t testing.TB, item lifecycle.Item, owner string) lifecyc
 
 // ask asks for an operation on one item.
 func (e *env) ask(
-	t testing.TB, op lifecycle.Operation, item lifecycle.Item, request lifecycle.Request,
-) (lifecycle.Item, error) {
+	t testing.TB, op statemachine.ItemOperation, item statemachine.Item, request statemachine.ItemRequest,
+) (statemachine.Item, error) {
 	t.Helper()
 	ctx, id := t.Context(), item.WorkID
 	switch op {
-	case lifecycle.OpStart:
+	case statemachine.OpStart:
 		return e.Queue.Start(ctx, id, request)
-	case lifecycle.OpHeartbeat:
+	case statemachine.OpHeartbeat:
 		return e.Queue.Heartbeat(ctx, id, request)
-	case lifecycle.OpComplete:
+	case statemachine.OpComplete:
 		return e.Queue.Complete(ctx, id, request, result)
-	case lifecycle.OpFail:
+	case statemachine.OpFail:
 		return e.Queue.Fail(ctx, id, request, failure)
-	case lifecycle.OpStall:
+	case statemachine.OpStall:
 		return e.Queue.Stall(ctx, id, request)
-	case lifecycle.OpRequeueStalled:
+	case statemachine.OpRequeueStalled:
 		return e.Queue.Requeue(ctx, id, request, e.next(t, item))
 	default:
 		t.Fatalf("%s is not asked for an item", op)
-		return lifecycle.Item{}, nil
+		return statemachine.Item{}, nil
 	}
 }
 
 // next is a directive for the attempt after the item's.
-func (e *env) next(t testing.TB, item lifecycle.Item) lifecycle.Directive {
+func (e *env) next(t testing.TB, item statemachine.Item) statemachine.ItemDirective {
 	t.Helper()
-	if e.Redispatch != nil && item.Status == lifecycle.StatusStalled {
+	if e.Redispatch != nil && item.Status == statemachine.StatusStalled {
 		return e.Redispatch(t, item)
 	}
-	return lifecycle.Directive{
+	return statemachine.ItemDirective{
 		MessageID: fmt.Sprintf("%s.0/%d", item.JobID, item.AttemptNo+1),
 		AttemptNo: item.AttemptNo + 1, LeaseID: e.unique("lease"),
 	}
 }
 
 // must performs the operation as an actor that is allowed to, and fails if it is refused.
-func (e *env) must(t testing.TB, op lifecycle.Operation, item lifecycle.Item) lifecycle.Item {
+func (e *env) must(t testing.TB, op statemachine.ItemOperation, item statemachine.Item) statemachine.Item {
 	t.Helper()
 	after, err := e.ask(t, op, item, e.request(actorOf(op, item), item))
 	if err != nil {
@@ -154,9 +153,9 @@ func (e *env) must(t testing.TB, op lifecycle.Operation, item lifecycle.Item) li
 }
 
 // actorOf returns an actor that may perform the operation.
-func actorOf(op lifecycle.Operation, item lifecycle.Item) string {
+func actorOf(op statemachine.ItemOperation, item statemachine.Item) string {
 	switch {
-	case op == lifecycle.OpStall || op == lifecycle.OpRequeueStalled:
+	case op == statemachine.OpStall || op == statemachine.OpRequeueStalled:
 		return sweeper
 	case item.Owner != "":
 		return item.Owner
@@ -166,31 +165,31 @@ func actorOf(op lifecycle.Operation, item lifecycle.Item) string {
 }
 
 // in makes an item in that status; its owner is or was anna.
-func (e *env) in(t testing.TB, status lifecycle.Status) lifecycle.Item {
+func (e *env) in(t testing.TB, status statemachine.ItemStatus) statemachine.Item {
 	t.Helper()
 	item := e.enqueue(t, e.message(t))
-	if status == lifecycle.StatusQueued {
+	if status == statemachine.StatusQueued {
 		return item
 	}
 	item = e.claimItem(t, item, anna)
-	if status == lifecycle.StatusClaimed {
+	if status == statemachine.StatusClaimed {
 		return item
 	}
-	item = e.must(t, lifecycle.OpStart, item)
+	item = e.must(t, statemachine.OpStart, item)
 	switch status {
-	case lifecycle.StatusSucceeded:
-		return e.must(t, lifecycle.OpComplete, item)
-	case lifecycle.StatusFailed:
-		return e.must(t, lifecycle.OpFail, item)
-	case lifecycle.StatusStalled:
-		return e.must(t, lifecycle.OpStall, item)
+	case statemachine.StatusSucceeded:
+		return e.must(t, statemachine.OpComplete, item)
+	case statemachine.StatusFailed:
+		return e.must(t, statemachine.OpFail, item)
+	case statemachine.StatusStalled:
+		return e.must(t, statemachine.OpStall, item)
 	default:
 		return item
 	}
 }
 
 // get returns an item that must be there.
-func (e *env) get(t testing.TB, workID string) lifecycle.Item {
+func (e *env) get(t testing.TB, workID string) statemachine.Item {
 	t.Helper()
 	item, err := e.Queue.Get(t.Context(), workID)
 	if err != nil {
@@ -200,7 +199,7 @@ func (e *env) get(t testing.TB, workID string) lifecycle.Item {
 }
 
 // events returns the history of an item that must be there.
-func (e *env) events(t testing.TB, workID string) []lifecycle.Event {
+func (e *env) events(t testing.TB, workID string) []statemachine.ItemEvent {
 	t.Helper()
 	events, err := e.Queue.Events(t.Context(), workID)
 	if err != nil {
@@ -212,7 +211,7 @@ func (e *env) events(t testing.TB, workID string) []lifecycle.Event {
 // now returns the queue's time at the coarsest resolution that a queue may store.
 func (e *env) now() time.Time { return e.Now().Truncate(time.Millisecond) }
 
-func workIDs(items []lifecycle.Item) []string {
+func workIDs(items []statemachine.Item) []string {
 	ids := make([]string, len(items))
 	for n := range items {
 		ids[n] = items[n].WorkID
@@ -221,10 +220,10 @@ func workIDs(items []lifecycle.Item) []string {
 }
 
 // sameItem compares items except for the requests that they remember.
-var sameItem = cmpopts.IgnoreFields(lifecycle.Item{}, "Requests")
+var sameItem = cmpopts.IgnoreFields(statemachine.Item{}, "Requests")
 
 // expectItem fails unless the item read back is the one that was returned.
-func (e *env) expectItem(t testing.TB, want lifecycle.Item) {
+func (e *env) expectItem(t testing.TB, want statemachine.Item) {
 	t.Helper()
 	if diff := cmp.Diff(want, e.get(t, want.WorkID), sameItem); diff != "" {
 		t.Errorf("item read back (-want +got):\n%s", diff)
@@ -233,7 +232,7 @@ func (e *env) expectItem(t testing.TB, want lifecycle.Item) {
 
 // expectMove fails unless the item moved there, with a higher rev and that many
 // more attempts.
-func (e *env) expectMove(t testing.TB, before, after lifecycle.Item, to lifecycle.Status, attempts int) {
+func (e *env) expectMove(t testing.TB, before, after statemachine.Item, to statemachine.ItemStatus, attempts int) {
 	t.Helper()
 	if after.Status != to || after.Rev <= before.Rev || after.Attempt != before.Attempt+attempts {
 		t.Errorf("moved from %s, rev %d, attempt %d to %s, rev %d, attempt %d; want %s and attempt %d",
@@ -242,7 +241,7 @@ func (e *env) expectMove(t testing.TB, before, after lifecycle.Item, to lifecycl
 }
 
 // expectFree fails if a worker holds the item.
-func (e *env) expectFree(t testing.TB, item lifecycle.Item) {
+func (e *env) expectFree(t testing.TB, item statemachine.Item) {
 	t.Helper()
 	if item.Owner != "" || !item.LeaseExpiresAt.IsZero() {
 		t.Errorf("%s item is held by %q until %s", item.Status, item.Owner, item.LeaseExpiresAt)
@@ -259,9 +258,9 @@ func (e *env) expectIDs(t testing.TB, what string, got []string, want ...string)
 }
 
 // expectTypes fails unless these are the item's events.
-func (e *env) expectTypes(t testing.TB, workID string, want ...lifecycle.EventType) {
+func (e *env) expectTypes(t testing.TB, workID string, want ...statemachine.ItemEventType) {
 	t.Helper()
-	var got []lifecycle.EventType
+	var got []statemachine.ItemEventType
 	for _, event := range e.events(t, workID) {
 		got = append(got, event.Type)
 	}
@@ -272,7 +271,7 @@ func (e *env) expectTypes(t testing.TB, workID string, want ...lifecycle.EventTy
 
 // expectLast fails unless the item's last event is of that type and rev, and
 // returns it.
-func (e *env) expectLast(t testing.TB, item lifecycle.Item, want lifecycle.EventType) lifecycle.Event {
+func (e *env) expectLast(t testing.TB, item statemachine.Item, want statemachine.ItemEventType) statemachine.ItemEvent {
 	t.Helper()
 	events := e.events(t, item.WorkID)
 	if len(events) == 0 {
@@ -299,7 +298,7 @@ func (e *env) untouched(t testing.TB, workID, what string, attempt func()) {
 }
 
 // refused fails unless the request is refused with that error and changes nothing.
-func (e *env) refused(t testing.TB, op lifecycle.Operation, item lifecycle.Item, request lifecycle.Request, want error) {
+func (e *env) refused(t testing.TB, op statemachine.ItemOperation, item statemachine.Item, request statemachine.ItemRequest, want error) {
 	t.Helper()
 	what := fmt.Sprintf("%s of a %s item", op, item.Status)
 	e.untouched(t, item.WorkID, what, func() {

@@ -2,11 +2,10 @@ package queuetest
 
 import (
 	"fmt"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"runtime"
 	"slices"
 	"time"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // flaws says what is broken about a queue; the zero value is a correct queue. Its methods
@@ -17,9 +16,9 @@ type flaws struct {
 	reclaims bool
 
 	// asks spoils the input of the policy.
-	asks func(op lifecycle.Operation, seen *lifecycle.Item, request *lifecycle.Request)
+	asks func(op statemachine.ItemOperation, seen *statemachine.Item, request *statemachine.ItemRequest)
 	// writes spoils the output of the policy.
-	writes func(op lifecycle.Operation, before lifecycle.Item, change *lifecycle.Change)
+	writes func(op statemachine.ItemOperation, before statemachine.Item, change *statemachine.ItemChange)
 
 	coversNothing      bool
 	coversKeyOnly      bool
@@ -34,13 +33,13 @@ type flaws struct {
 	ignoresServices    bool
 	ignoresStepTypes   bool
 	unlocksInClaim     bool
-	claimsStatuses     []lifecycle.Status
+	claimsStatuses     []statemachine.ItemStatus
 	hidesRequeued      bool
 	// impatience is how much too early requests and claims are forgotten.
 	impatience time.Duration
 }
 
-func (f *flaws) covers(item *lifecycle.Item, message lifecycle.Message) bool {
+func (f *flaws) covers(item *statemachine.Item, message statemachine.ItemMessage) bool {
 	switch {
 	case f.coversNothing:
 		return false
@@ -55,16 +54,16 @@ func (f *flaws) notFound(id string) error {
 	if f.inventsItems {
 		return nil
 	}
-	return fmt.Errorf("%w: %s", lifecycle.ErrNotFound, id)
+	return fmt.Errorf("%w: %s", statemachine.ErrNoItem, id)
 }
 
 func (f *flaws) wholeClaim(claim Claim) error {
 	switch {
 	case f.takesPartialClaims:
 	case claim.Owner == "":
-		return &lifecycle.RequestError{Field: "owner", Reason: "is required"}
+		return &statemachine.ItemRequestError{Field: "owner", Reason: "is required"}
 	case claim.RequestID == "":
-		return &lifecycle.RequestError{Field: "request_id", Reason: "is required"}
+		return &statemachine.ItemRequestError{Field: "request_id", Reason: "is required"}
 	}
 	return nil
 }
@@ -82,16 +81,16 @@ func (f *flaws) recalls(known claimed, now time.Time) bool {
 }
 
 // remembered are the requests that are still known.
-func (f *flaws) remembered(requests []lifecycle.Remembered, now time.Time) []lifecycle.Remembered {
+func (f *flaws) remembered(requests []statemachine.Remembered, now time.Time) []statemachine.Remembered {
 	if f.impatience == 0 {
 		return requests
 	}
-	return slices.DeleteFunc(slices.Clone(requests), func(known lifecycle.Remembered) bool {
+	return slices.DeleteFunc(slices.Clone(requests), func(known statemachine.Remembered) bool {
 		return !known.ExpiresAt.After(now.Add(f.impatience))
 	})
 }
 
-func (f *flaws) stillHeld(item *lifecycle.Item, claim Claim) bool {
+func (f *flaws) stillHeld(item *statemachine.Item, claim Claim) bool {
 	switch {
 	case f.answersStale:
 		return true
@@ -117,13 +116,13 @@ func (f *flaws) chosen(ids []string) []string {
 	return ids
 }
 
-func (f *flaws) claimable(item lifecycle.Item) bool {
-	return item.Status == lifecycle.StatusQueued && (!f.hidesRequeued || item.Attempt == 0) ||
-		item.Status == lifecycle.StatusStalled && f.reclaims ||
+func (f *flaws) claimable(item statemachine.Item) bool {
+	return item.Status == statemachine.StatusQueued && (!f.hidesRequeued || item.Attempt == 0) ||
+		item.Status == statemachine.StatusStalled && f.reclaims ||
 		slices.Contains(f.claimsStatuses, item.Status)
 }
 
-func (f *flaws) matches(filter Filter, item lifecycle.Item) bool {
+func (f *flaws) matches(filter Filter, item statemachine.Item) bool {
 	in := func(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
 	return (f.ignoresServices || in(filter.Services, item.Service)) &&
 		(f.ignoresStepTypes || in(filter.StepTypes, item.StepType))

@@ -4,12 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"slices"
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // memQueue is the smallest correct queue: a map with a mutex, which applies the policy.
@@ -20,8 +19,8 @@ type memQueue struct {
 	mu     sync.Mutex
 	now    time.Time
 	ids    []string // in the order of their enqueues
-	items  map[string]lifecycle.Item
-	events map[string][]lifecycle.Event
+	items  map[string]statemachine.Item
+	events map[string][]statemachine.ItemEvent
 	claims map[claimKey]claimed
 }
 
@@ -42,8 +41,8 @@ func newMemQueue(broken flaws) *memQueue {
 	return &memQueue{
 		flaws:  broken,
 		now:    time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC),
-		items:  make(map[string]lifecycle.Item),
-		events: make(map[string][]lifecycle.Event),
+		items:  make(map[string]statemachine.Item),
+		events: make(map[string][]statemachine.ItemEvent),
 		claims: make(map[claimKey]claimed),
 	}
 }
@@ -64,16 +63,16 @@ func (q *memQueue) advance(d time.Duration) {
 	q.now = q.now.Add(d)
 }
 
-func (q *memQueue) Enqueue(_ context.Context, message lifecycle.Message) (lifecycle.Item, error) {
+func (q *memQueue) Enqueue(_ context.Context, message statemachine.ItemMessage) (statemachine.Item, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	id := fmt.Sprintf("work-%d", len(q.ids)+1)
-	change, err := lifecycle.Enqueue(q.covering(message), id, "relay", message, q.now)
-	return q.settle(lifecycle.OpEnqueue, lifecycle.Item{WorkID: id}, change, err)
+	change, err := statemachine.EnqueueItem(q.covering(message), id, "relay", message, q.now)
+	return q.settle(statemachine.OpEnqueue, statemachine.Item{WorkID: id}, change, err)
 }
 
 // covering is the item that stands for the message, if there is one.
-func (q *memQueue) covering(message lifecycle.Message) *lifecycle.Item {
+func (q *memQueue) covering(message statemachine.ItemMessage) *statemachine.Item {
 	for _, id := range q.ids {
 		if item := q.items[id]; q.flaws.covers(&item, message) {
 			return &item
@@ -82,7 +81,7 @@ func (q *memQueue) covering(message lifecycle.Message) *lifecycle.Item {
 	return nil
 }
 
-func (q *memQueue) ClaimNext(_ context.Context, claim Claim) ([]lifecycle.Item, error) {
+func (q *memQueue) ClaimNext(_ context.Context, claim Claim) ([]statemachine.Item, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if err := q.flaws.wholeClaim(claim); err != nil {
@@ -92,7 +91,7 @@ func (q *memQueue) ClaimNext(_ context.Context, claim Claim) ([]lifecycle.Item, 
 	if known, ok := q.claims[key]; ok && q.flaws.recalls(known, q.now) {
 		return q.answer(known, claim), nil
 	}
-	var items []lifecycle.Item
+	var items []statemachine.Item
 	for _, id := range q.choose(claim) {
 		item, err := q.claim(id, claim)
 		if err != nil {
@@ -107,7 +106,7 @@ func (q *memQueue) ClaimNext(_ context.Context, claim Claim) ([]lifecycle.Item, 
 }
 
 // answer returns the claim's items that its owner still holds.
-func (q *memQueue) answer(known claimed, claim Claim) (items []lifecycle.Item) {
+func (q *memQueue) answer(known claimed, claim Claim) (items []statemachine.Item) {
 	for _, id := range known.ids {
 		if item := q.items[id]; q.flaws.stillHeld(&item, claim) {
 			items = append(items, item)
@@ -127,26 +126,26 @@ func (q *memQueue) choose(claim Claim) (chosen []string) {
 	return q.flaws.chosen(chosen)
 }
 
-func (q *memQueue) claim(id string, claim Claim) (lifecycle.Item, error) {
+func (q *memQueue) claim(id string, claim Claim) (statemachine.Item, error) {
 	q.flaws.beforeClaim(q)
-	request := lifecycle.Request{Actor: claim.Owner, ExpectedRev: q.items[id].Rev, ID: claim.RequestID}
-	return q.move(lifecycle.OpClaimNext, id, request, func(item lifecycle.Item, r lifecycle.Request) (lifecycle.Change, error) {
+	request := statemachine.ItemRequest{Actor: claim.Owner, ExpectedRev: q.items[id].Rev, ID: claim.RequestID}
+	return q.move(statemachine.OpClaimNext, id, request, func(item statemachine.Item, r statemachine.ItemRequest) (statemachine.ItemChange, error) {
 		if claim.Start {
-			return lifecycle.ClaimAndStart(item, r, q.now.Add(runLease), q.now)
+			return statemachine.ClaimAndStartItem(item, r, q.now.Add(runLease), q.now)
 		}
-		return lifecycle.Claim(item, r, q.now.Add(claim.Lease), q.now)
+		return statemachine.ClaimItem(item, r, q.now.Add(claim.Lease), q.now)
 	})
 }
 
 // move asks the policy for the move, spoiled by the flaws, and writes the result. The mutex
 // is held.
 func (q *memQueue) move(
-	op lifecycle.Operation, id string, request lifecycle.Request,
-	policy func(lifecycle.Item, lifecycle.Request) (lifecycle.Change, error),
-) (lifecycle.Item, error) {
+	op statemachine.ItemOperation, id string, request statemachine.ItemRequest,
+	policy func(statemachine.Item, statemachine.ItemRequest) (statemachine.ItemChange, error),
+) (statemachine.Item, error) {
 	item, ok := q.items[id]
 	if !ok {
-		return lifecycle.Item{}, q.flaws.notFound(id)
+		return statemachine.Item{}, q.flaws.notFound(id)
 	}
 	seen := item
 	seen.Requests = q.flaws.remembered(item.Requests, q.now)
@@ -158,13 +157,13 @@ func (q *memQueue) move(
 }
 
 // settle writes the change.
-func (q *memQueue) settle(op lifecycle.Operation, before lifecycle.Item, change lifecycle.Change, err error) (lifecycle.Item, error) {
+func (q *memQueue) settle(op statemachine.ItemOperation, before statemachine.Item, change statemachine.ItemChange, err error) (statemachine.Item, error) {
 	if q.flaws.writes != nil && err == nil {
 		q.flaws.writes(op, before, &change)
 	}
 	item := change.Item
 	if err != nil {
-		return lifecycle.Item{}, fmt.Errorf("%s: %w", op, err)
+		return statemachine.Item{}, fmt.Errorf("%s: %w", op, err)
 	}
 	if _, known := q.items[item.WorkID]; !known {
 		q.ids = append(q.ids, item.WorkID)
@@ -176,67 +175,67 @@ func (q *memQueue) settle(op lifecycle.Operation, before lifecycle.Item, change 
 
 // ask is move for the operations that name an item.
 func (q *memQueue) ask(
-	op lifecycle.Operation, id string, request lifecycle.Request,
-	policy func(lifecycle.Item, lifecycle.Request) (lifecycle.Change, error),
-) (lifecycle.Item, error) {
+	op statemachine.ItemOperation, id string, request statemachine.ItemRequest,
+	policy func(statemachine.Item, statemachine.ItemRequest) (statemachine.ItemChange, error),
+) (statemachine.Item, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.move(op, id, request, policy)
 }
 
-func (q *memQueue) Start(_ context.Context, id string, request lifecycle.Request) (lifecycle.Item, error) {
-	return q.ask(lifecycle.OpStart, id, request, func(item lifecycle.Item, r lifecycle.Request) (lifecycle.Change, error) {
-		return lifecycle.Start(item, r, q.now.Add(runLease), q.now)
+func (q *memQueue) Start(_ context.Context, id string, request statemachine.ItemRequest) (statemachine.Item, error) {
+	return q.ask(statemachine.OpStart, id, request, func(item statemachine.Item, r statemachine.ItemRequest) (statemachine.ItemChange, error) {
+		return statemachine.StartItem(item, r, q.now.Add(runLease), q.now)
 	})
 }
 
-func (q *memQueue) Heartbeat(_ context.Context, id string, request lifecycle.Request) (lifecycle.Item, error) {
-	return q.ask(lifecycle.OpHeartbeat, id, request, func(item lifecycle.Item, r lifecycle.Request) (lifecycle.Change, error) {
-		return lifecycle.Heartbeat(item, r, q.now.Add(runLease), q.now)
+func (q *memQueue) Heartbeat(_ context.Context, id string, request statemachine.ItemRequest) (statemachine.Item, error) {
+	return q.ask(statemachine.OpHeartbeat, id, request, func(item statemachine.Item, r statemachine.ItemRequest) (statemachine.ItemChange, error) {
+		return statemachine.HeartbeatItem(item, r, q.now.Add(runLease), q.now)
 	})
 }
 
 func (q *memQueue) Complete(
-	_ context.Context, id string, request lifecycle.Request, result json.RawMessage,
-) (lifecycle.Item, error) {
-	return q.ask(lifecycle.OpComplete, id, request, func(item lifecycle.Item, r lifecycle.Request) (lifecycle.Change, error) {
-		return lifecycle.Complete(item, r, result, q.now)
+	_ context.Context, id string, request statemachine.ItemRequest, result json.RawMessage,
+) (statemachine.Item, error) {
+	return q.ask(statemachine.OpComplete, id, request, func(item statemachine.Item, r statemachine.ItemRequest) (statemachine.ItemChange, error) {
+		return statemachine.CompleteItem(item, r, result, q.now)
 	})
 }
 
 func (q *memQueue) Fail(
-	_ context.Context, id string, request lifecycle.Request, failure lifecycle.Failure,
-) (lifecycle.Item, error) {
-	return q.ask(lifecycle.OpFail, id, request, func(item lifecycle.Item, r lifecycle.Request) (lifecycle.Change, error) {
-		return lifecycle.Fail(item, r, failure, q.now)
+	_ context.Context, id string, request statemachine.ItemRequest, failure statemachine.ItemFailure,
+) (statemachine.Item, error) {
+	return q.ask(statemachine.OpFail, id, request, func(item statemachine.Item, r statemachine.ItemRequest) (statemachine.ItemChange, error) {
+		return statemachine.FailItem(item, r, failure, q.now)
 	})
 }
 
-func (q *memQueue) Stall(_ context.Context, id string, request lifecycle.Request) (lifecycle.Item, error) {
-	return q.ask(lifecycle.OpStall, id, request, func(item lifecycle.Item, r lifecycle.Request) (lifecycle.Change, error) {
-		return lifecycle.Stall(item, r, q.now)
+func (q *memQueue) Stall(_ context.Context, id string, request statemachine.ItemRequest) (statemachine.Item, error) {
+	return q.ask(statemachine.OpStall, id, request, func(item statemachine.Item, r statemachine.ItemRequest) (statemachine.ItemChange, error) {
+		return statemachine.StallItem(item, r, q.now)
 	})
 }
 
 func (q *memQueue) Requeue(
-	_ context.Context, id string, request lifecycle.Request, next lifecycle.Directive,
-) (lifecycle.Item, error) {
-	return q.ask(lifecycle.OpRequeueStalled, id, request, func(item lifecycle.Item, r lifecycle.Request) (lifecycle.Change, error) {
-		return lifecycle.Requeue(item, r, next, q.now)
+	_ context.Context, id string, request statemachine.ItemRequest, next statemachine.ItemDirective,
+) (statemachine.Item, error) {
+	return q.ask(statemachine.OpRequeueStalled, id, request, func(item statemachine.Item, r statemachine.ItemRequest) (statemachine.ItemChange, error) {
+		return statemachine.RequeueItem(item, r, next, q.now)
 	})
 }
 
-func (q *memQueue) Get(_ context.Context, id string) (lifecycle.Item, error) {
+func (q *memQueue) Get(_ context.Context, id string) (statemachine.Item, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	item, ok := q.items[id]
 	if !ok {
-		return lifecycle.Item{}, q.flaws.notFound(id)
+		return statemachine.Item{}, q.flaws.notFound(id)
 	}
 	return item, nil
 }
 
-func (q *memQueue) Events(_ context.Context, id string) ([]lifecycle.Event, error) {
+func (q *memQueue) Events(_ context.Context, id string) ([]statemachine.ItemEvent, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if _, ok := q.items[id]; !ok {
@@ -262,14 +261,14 @@ func TestTheHarnessMakesMessagesAndDirectives(t *testing.T) {
 	t.Parallel()
 	Run(t, func(testing.TB) Harness {
 		harness := newMemQueue(flaws{}).harness()
-		harness.Message = func(_ testing.TB, message lifecycle.Message) lifecycle.Message {
+		harness.Message = func(_ testing.TB, message statemachine.ItemMessage) statemachine.ItemMessage {
 			message.MessageID = "made/" + message.MessageID
 			message.DedupeKey = message.MessageID
 			return message
 		}
-		harness.Redispatch = func(_ testing.TB, item lifecycle.Item) lifecycle.Directive {
+		harness.Redispatch = func(_ testing.TB, item statemachine.Item) statemachine.ItemDirective {
 			next := item.AttemptNo + 2
-			return lifecycle.Directive{
+			return statemachine.ItemDirective{
 				MessageID: fmt.Sprintf("%s/%d", item.WorkID, next), AttemptNo: next,
 				LeaseID: fmt.Sprintf("lease of %s/%d", item.WorkID, next),
 			}

@@ -7,8 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 var enqueueChecks = []check{
@@ -20,7 +19,7 @@ var enqueueChecks = []check{
 			before := e.now()
 			item := e.enqueue(t, message)
 			e.expectItem(t, item)
-			if item.Status != lifecycle.StatusQueued || item.Attempt != 0 {
+			if item.Status != statemachine.StatusQueued || item.Attempt != 0 {
 				t.Errorf("item is %s with attempt %d, want queued with attempt 0", item.Status, item.Attempt)
 			}
 			if item.CreatedAt.Before(before) || item.CreatedAt.After(e.Now()) {
@@ -35,7 +34,7 @@ var enqueueChecks = []check{
 		"enqueue/a duplicate returns the existing item in any status",
 		"Enqueue returns the existing record by dedupe_key.",
 		func(t testing.TB, e *env) {
-			for _, status := range lifecycle.Statuses() {
+			for _, status := range statemachine.ItemStatuses() {
 				item := e.in(t, status)
 				e.duplicates(t, messageOf(item), item)
 			}
@@ -45,8 +44,8 @@ var enqueueChecks = []check{
 		"enqueue/the message of a requeue is a duplicate, and so is the one before",
 		"Enqueue returns the existing record by dedupe_key; requeueStalled is stalled to queued, not a new record.",
 		func(t testing.TB, e *env) {
-			stalled := e.in(t, lifecycle.StatusStalled)
-			queued := e.must(t, lifecycle.OpRequeueStalled, stalled)
+			stalled := e.in(t, statemachine.StatusStalled)
+			queued := e.must(t, statemachine.OpRequeueStalled, stalled)
 			republished := messageOf(queued)
 			republished.DedupeKey = queued.MessageID
 			e.duplicates(t, republished, queued)
@@ -57,7 +56,7 @@ var enqueueChecks = []check{
 		"enqueue/other messages are other items",
 		"Enqueue creates queued, unless there is a record by dedupe_key.",
 		func(t testing.TB, e *env) {
-			first, second := e.in(t, lifecycle.StatusQueued), e.in(t, lifecycle.StatusQueued)
+			first, second := e.in(t, statemachine.StatusQueued), e.in(t, statemachine.StatusQueued)
 			if first.WorkID == second.WorkID {
 				t.Errorf("two messages share the item %s", first.WorkID)
 			}
@@ -68,15 +67,15 @@ var enqueueChecks = []check{
 		"Enqueue is the only operation that creates a record.",
 		func(t testing.TB, e *env) {
 			const unknown = "no-such-work"
-			if _, err := e.Queue.Get(t.Context(), unknown); !errors.Is(err, lifecycle.ErrNotFound) {
+			if _, err := e.Queue.Get(t.Context(), unknown); !errors.Is(err, statemachine.ErrNoItem) {
 				t.Errorf("get: error is %v, want ErrNotFound", err)
 			}
-			if _, err := e.Queue.Events(t.Context(), unknown); !errors.Is(err, lifecycle.ErrNotFound) {
+			if _, err := e.Queue.Events(t.Context(), unknown); !errors.Is(err, statemachine.ErrNoItem) {
 				t.Errorf("events: error is %v, want ErrNotFound", err)
 			}
 			for _, op := range asked {
-				item := lifecycle.Item{WorkID: unknown, Rev: 1, AttemptNo: 1}
-				if _, err := e.ask(t, op, item, e.request(anna, item)); !errors.Is(err, lifecycle.ErrNotFound) {
+				item := statemachine.Item{WorkID: unknown, Rev: 1, AttemptNo: 1}
+				if _, err := e.ask(t, op, item, e.request(anna, item)); !errors.Is(err, statemachine.ErrNoItem) {
 					t.Errorf("%s: error is %v, want ErrNotFound", op, err)
 				}
 			}
@@ -86,7 +85,7 @@ var enqueueChecks = []check{
 
 // duplicates fails unless enqueueing the message returns that item unchanged,
 // and adds nothing to claim.
-func (e *env) duplicates(t testing.TB, message lifecycle.Message, item lifecycle.Item) {
+func (e *env) duplicates(t testing.TB, message statemachine.ItemMessage, item statemachine.Item) {
 	t.Helper()
 	e.untouched(t, item.WorkID, "a duplicate", func() {
 		again, err := e.Queue.Enqueue(t.Context(), message)
@@ -98,7 +97,7 @@ func (e *env) duplicates(t testing.TB, message lifecycle.Message, item lifecycle
 			t.Errorf("a duplicate of a %s item returned (-want +got):\n%s", item.Status, diff)
 		}
 	})
-	if item.Status == lifecycle.StatusQueued || item.Status == lifecycle.StatusStalled {
+	if item.Status == statemachine.StatusQueued || item.Status == statemachine.StatusStalled {
 		return
 	}
 	if items := e.claim(t, e.claimOf(item, bert)); len(items) > 0 {
@@ -107,15 +106,15 @@ func (e *env) duplicates(t testing.TB, message lifecycle.Message, item lifecycle
 }
 
 // messageOf is the message that the item stands for.
-func messageOf(item lifecycle.Item) lifecycle.Message {
-	return lifecycle.Message{
-		Directive: directiveOf(item), DedupeKey: item.DedupeKey, JobID: item.JobID, StepID: item.StepID,
+func messageOf(item statemachine.Item) statemachine.ItemMessage {
+	return statemachine.ItemMessage{
+		ItemDirective: directiveOf(item), DedupeKey: item.DedupeKey, JobID: item.JobID, StepID: item.StepID,
 		TenantID: item.TenantID, Service: item.Service, StepType: item.StepType,
 	}
 }
 
-func directiveOf(item lifecycle.Item) lifecycle.Directive {
-	return lifecycle.Directive{MessageID: item.MessageID, AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
+func directiveOf(item statemachine.Item) statemachine.ItemDirective {
+	return statemachine.ItemDirective{MessageID: item.MessageID, AttemptNo: item.AttemptNo, LeaseID: item.LeaseID}
 }
 
 var workChecks = []check{
@@ -123,10 +122,10 @@ var workChecks = []check{
 		"start/makes a claimed item run",
 		"claimed to running; attempt must not change on start; owner and lease must be present.",
 		func(t testing.TB, e *env) {
-			claimed := e.in(t, lifecycle.StatusClaimed)
-			item := e.must(t, lifecycle.OpStart, claimed)
+			claimed := e.in(t, statemachine.StatusClaimed)
+			item := e.must(t, statemachine.OpStart, claimed)
 			e.expectItem(t, item)
-			e.expectMove(t, claimed, item, lifecycle.StatusRunning, 0)
+			e.expectMove(t, claimed, item, statemachine.StatusRunning, 0)
 			if item.Owner != anna || !item.LeaseExpiresAt.After(e.Now()) {
 				t.Errorf("held by %q until %s", item.Owner, item.LeaseExpiresAt)
 			}
@@ -136,16 +135,16 @@ var workChecks = []check{
 		"heartbeat/extends the lease of a claimed and of a running item",
 		"claimed to claimed and running to running: lease extension; rev increases, attempt must not change.",
 		func(t testing.TB, e *env) {
-			for _, status := range []lifecycle.Status{lifecycle.StatusClaimed, lifecycle.StatusRunning} {
+			for _, status := range []statemachine.ItemStatus{statemachine.StatusClaimed, statemachine.StatusRunning} {
 				before := e.in(t, status)
 				e.Advance(time.Minute)
-				item := e.must(t, lifecycle.OpHeartbeat, before)
+				item := e.must(t, statemachine.OpHeartbeat, before)
 				e.expectItem(t, item)
 				e.expectMove(t, before, item, status, 0)
 				if item.Owner != anna || !item.LeaseExpiresAt.After(before.LeaseExpiresAt) {
 					t.Errorf("%s: held by %q until %s, before until %s", status, item.Owner, item.LeaseExpiresAt, before.LeaseExpiresAt)
 				}
-				e.expectLast(t, item, lifecycle.EventHeartbeat)
+				e.expectLast(t, item, statemachine.ItemEventHeartbeat)
 			}
 		},
 	},
@@ -154,14 +153,14 @@ var workChecks = []check{
 		"running to succeeded: result must be present, error absent, owner and lease cleared; attempt must not change.",
 		func(t testing.TB, e *env) {
 			for _, given := range []json.RawMessage{result, json.RawMessage(`{}`)} {
-				running := e.in(t, lifecycle.StatusRunning)
+				running := e.in(t, statemachine.StatusRunning)
 				item, err := e.Queue.Complete(t.Context(), running.WorkID, e.request(anna, running), given)
 				if err != nil {
 					t.Errorf("complete with %s: %v", given, err)
 					continue
 				}
 				e.expectItem(t, item)
-				e.expectMove(t, running, item, lifecycle.StatusSucceeded, 0)
+				e.expectMove(t, running, item, statemachine.StatusSucceeded, 0)
 				e.expectFree(t, item)
 				if diff := cmp.Diff(decode(t, given), decode(t, item.Result)); diff != "" || item.Error != nil {
 					t.Errorf("result (-want +got), error %v:\n%s", item.Error, diff)
@@ -173,10 +172,10 @@ var workChecks = []check{
 		"end/fail keeps the error and clears owner and lease",
 		"running to failed: error must be present, result absent, owner and lease cleared; attempt must not change.",
 		func(t testing.TB, e *env) {
-			running := e.in(t, lifecycle.StatusRunning)
-			item := e.must(t, lifecycle.OpFail, running)
+			running := e.in(t, statemachine.StatusRunning)
+			item := e.must(t, statemachine.OpFail, running)
 			e.expectItem(t, item)
-			e.expectMove(t, running, item, lifecycle.StatusFailed, 0)
+			e.expectMove(t, running, item, statemachine.StatusFailed, 0)
 			e.expectFree(t, item)
 			if diff := cmp.Diff(&failure, item.Error); diff != "" || len(item.Result) > 0 {
 				t.Errorf("error (-want +got), result %s:\n%s", item.Result, diff)
@@ -187,11 +186,11 @@ var workChecks = []check{
 		"end/a terminal item never changes",
 		"Terminal immutability: succeeded and failed are terminal, and no transition leaves them.",
 		func(t testing.TB, e *env) {
-			for _, status := range []lifecycle.Status{lifecycle.StatusSucceeded, lifecycle.StatusFailed} {
+			for _, status := range []statemachine.ItemStatus{statemachine.StatusSucceeded, statemachine.StatusFailed} {
 				item := e.in(t, status)
 				e.Advance(2 * claimLease)
 				for _, op := range asked {
-					e.refused(t, op, item, e.request(actorOf(op, item), item), lifecycle.ErrIllegalTransition)
+					e.refused(t, op, item, e.request(actorOf(op, item), item), statemachine.ErrIllegalTransition)
 				}
 				e.leaves(t, item)
 			}
@@ -213,11 +212,11 @@ var recoveryChecks = []check{
 		"stall/takes a claimed or running item from its owner",
 		"claimed to stalled and running to stalled: owner and lease must be absent; attempt must not change.",
 		func(t testing.TB, e *env) {
-			for _, status := range []lifecycle.Status{lifecycle.StatusClaimed, lifecycle.StatusRunning} {
+			for _, status := range []statemachine.ItemStatus{statemachine.StatusClaimed, statemachine.StatusRunning} {
 				before := e.in(t, status)
-				item := e.must(t, lifecycle.OpStall, before)
+				item := e.must(t, statemachine.OpStall, before)
 				e.expectItem(t, item)
-				e.expectMove(t, before, item, lifecycle.StatusStalled, 0)
+				e.expectMove(t, before, item, statemachine.StatusStalled, 0)
 				e.expectFree(t, item)
 			}
 		},
@@ -226,9 +225,9 @@ var recoveryChecks = []check{
 		"stall/ends what the owner may do",
 		"start, heartbeat, complete and fail must only be accepted from the current owner, and a stalled item has none.",
 		func(t testing.TB, e *env) {
-			item := e.in(t, lifecycle.StatusStalled)
+			item := e.in(t, statemachine.StatusStalled)
 			for _, op := range ownersMoves {
-				e.refused(t, op, item, e.request(anna, item), lifecycle.ErrIllegalTransition)
+				e.refused(t, op, item, e.request(anna, item), statemachine.ErrIllegalTransition)
 			}
 		},
 	},
@@ -236,14 +235,14 @@ var recoveryChecks = []check{
 		"requeue/offers a stalled item again with the next directive",
 		"stalled to queued; attempt must not change on requeueStalled; owner and lease must be absent.",
 		func(t testing.TB, e *env) {
-			stalled := e.in(t, lifecycle.StatusStalled)
+			stalled := e.in(t, statemachine.StatusStalled)
 			next := e.next(t, stalled)
 			item, err := e.Queue.Requeue(t.Context(), stalled.WorkID, e.request(sweeper, stalled), next)
 			if err != nil {
 				t.Fatalf("requeue: %v", err)
 			}
 			e.expectItem(t, item)
-			e.expectMove(t, stalled, item, lifecycle.StatusQueued, 0)
+			e.expectMove(t, stalled, item, statemachine.StatusQueued, 0)
 			e.expectFree(t, item)
 			if diff := cmp.Diff(next, directiveOf(item)); diff != "" {
 				t.Errorf("directive (-want +got):\n%s", diff)
@@ -254,13 +253,13 @@ var recoveryChecks = []check{
 		"requeue/the next claim is the next attempt",
 		"attempt increments exactly when a job enters claimed, and survives stall and requeueStalled.",
 		func(t testing.TB, e *env) {
-			item := e.in(t, lifecycle.StatusStalled)
+			item := e.in(t, statemachine.StatusStalled)
 			for attempt := 2; attempt <= 3; attempt++ {
-				item = e.claimItem(t, e.must(t, lifecycle.OpRequeueStalled, item), bert)
+				item = e.claimItem(t, e.must(t, statemachine.OpRequeueStalled, item), bert)
 				if item.Attempt != attempt {
 					t.Errorf("attempt is %d, want %d", item.Attempt, attempt)
 				}
-				item = e.must(t, lifecycle.OpStall, item)
+				item = e.must(t, statemachine.OpStall, item)
 			}
 		},
 	},
@@ -268,19 +267,19 @@ var recoveryChecks = []check{
 		"requeue/shuts the first owner out",
 		"start, heartbeat, complete and fail must only be accepted from the current owner.",
 		func(t testing.TB, e *env) {
-			stalled := e.in(t, lifecycle.StatusStalled)
-			item := e.claimItem(t, e.must(t, lifecycle.OpRequeueStalled, stalled), bert)
+			stalled := e.in(t, statemachine.StatusStalled)
+			item := e.claimItem(t, e.must(t, statemachine.OpRequeueStalled, stalled), bert)
 			for _, op := range ownersMoves {
-				e.refused(t, op, item, e.request(anna, item), lifecycle.ErrNotOwner)
+				e.refused(t, op, item, e.request(anna, item), statemachine.ErrNotOwner)
 			}
-			e.must(t, lifecycle.OpComplete, e.must(t, lifecycle.OpStart, item))
+			e.must(t, statemachine.OpComplete, e.must(t, statemachine.OpStart, item))
 		},
 	},
 	{
 		"requeue/never hands a pair out twice",
 		"stalled exists to enable safe recovery without silent duplicate execution.",
 		func(t testing.TB, e *env) {
-			stalled := e.in(t, lifecycle.StatusStalled)
+			stalled := e.in(t, statemachine.StatusStalled)
 			e.untouched(t, stalled.WorkID, "a requeue with the old directive", func() {
 				_, err := e.Queue.Requeue(t.Context(), stalled.WorkID, e.request(sweeper, stalled), directiveOf(stalled))
 				if err == nil {
@@ -292,9 +291,9 @@ var recoveryChecks = []check{
 }
 
 // asked lists the operations on one item.
-var asked = []lifecycle.Operation{
-	lifecycle.OpStart, lifecycle.OpHeartbeat, lifecycle.OpComplete, lifecycle.OpFail,
-	lifecycle.OpStall, lifecycle.OpRequeueStalled,
+var asked = []statemachine.ItemOperation{
+	statemachine.OpStart, statemachine.OpHeartbeat, statemachine.OpComplete, statemachine.OpFail,
+	statemachine.OpStall, statemachine.OpRequeueStalled,
 }
 
 // ownersMoves are those that only the owner may ask for.
@@ -317,11 +316,11 @@ var transitionChecks = []check{
 		"transitions/all others are refused in each status",
 		"No transitions outside the set are allowed.",
 		func(t testing.TB, e *env) {
-			for _, status := range lifecycle.Statuses() {
+			for _, status := range statemachine.ItemStatuses() {
 				item := e.in(t, status)
 				for _, op := range asked {
-					if _, ok := lifecycle.Lookup(op, status); !ok {
-						e.refused(t, op, item, e.request(actorOf(op, item), item), lifecycle.ErrIllegalTransition)
+					if _, ok := statemachine.LookupItemTransition(op, status); !ok {
+						e.refused(t, op, item, e.request(actorOf(op, item), item), statemachine.ErrIllegalTransition)
 					}
 				}
 			}
@@ -330,10 +329,10 @@ var transitionChecks = []check{
 }
 
 // allowed are the transitions of one item.
-func allowed() (moves []lifecycle.Transition) {
-	for _, transition := range lifecycle.Transitions() {
+func allowed() (moves []statemachine.ItemTransition) {
+	for _, transition := range statemachine.ItemTransitions() {
 		switch transition.Operation {
-		case lifecycle.OpEnqueue, lifecycle.OpClaimNext:
+		case statemachine.OpEnqueue, statemachine.OpClaimNext:
 		default:
 			moves = append(moves, transition)
 		}
@@ -346,15 +345,15 @@ var eventChecks = []check{
 		"events/tell the whole story in canonical words",
 		"Each successful transition appends a JobEvent; event type strings are canonicalized across implementations.",
 		func(t testing.TB, e *env) {
-			item := e.must(t, lifecycle.OpHeartbeat, e.in(t, lifecycle.StatusClaimed))
-			item = e.must(t, lifecycle.OpStall, e.must(t, lifecycle.OpStart, item))
-			item = e.claimItem(t, e.must(t, lifecycle.OpRequeueStalled, item), bert)
-			item = e.must(t, lifecycle.OpHeartbeat, e.must(t, lifecycle.OpStart, item))
-			e.must(t, lifecycle.OpFail, item)
+			item := e.must(t, statemachine.OpHeartbeat, e.in(t, statemachine.StatusClaimed))
+			item = e.must(t, statemachine.OpStall, e.must(t, statemachine.OpStart, item))
+			item = e.claimItem(t, e.must(t, statemachine.OpRequeueStalled, item), bert)
+			item = e.must(t, statemachine.OpHeartbeat, e.must(t, statemachine.OpStart, item))
+			e.must(t, statemachine.OpFail, item)
 			e.expectTypes(t, item.WorkID,
-				lifecycle.EventEnqueued, lifecycle.EventClaimed, lifecycle.EventHeartbeat, lifecycle.EventStarted,
-				lifecycle.EventStalled, lifecycle.EventRequeued, lifecycle.EventClaimed, lifecycle.EventStarted,
-				lifecycle.EventHeartbeat, lifecycle.EventFailed)
+				statemachine.ItemEventEnqueued, statemachine.ItemEventClaimed, statemachine.ItemEventHeartbeat, statemachine.ItemEventStarted,
+				statemachine.ItemEventStalled, statemachine.ItemEventRequeued, statemachine.ItemEventClaimed, statemachine.ItemEventStarted,
+				statemachine.ItemEventHeartbeat, statemachine.ItemEventFailed)
 		},
 	},
 	{
@@ -373,7 +372,7 @@ var eventChecks = []check{
 				if got.At.Before(before) || got.At.After(e.Now()) {
 					t.Errorf("%s happened at %s, the event says %s", move.Operation, before, got.At)
 				}
-				want := lifecycle.Event{
+				want := statemachine.ItemEvent{
 					WorkID: item.WorkID, Rev: after.Rev, Type: move.Event, From: move.From, To: move.To, At: got.At,
 					Actor: request.Actor, RequestID: request.ID, Attempt: item.Attempt,
 				}
@@ -387,10 +386,10 @@ var eventChecks = []check{
 		"events/of a claim name its owner and its request",
 		"A JobEvent describes (from_status, to_status, at, actor, request_id).",
 		func(t testing.TB, e *env) {
-			queued := e.in(t, lifecycle.StatusQueued)
+			queued := e.in(t, statemachine.StatusQueued)
 			claim := e.claimOf(queued, anna)
 			e.claim(t, claim)
-			got := e.expectLast(t, e.get(t, queued.WorkID), lifecycle.EventClaimed)
+			got := e.expectLast(t, e.get(t, queued.WorkID), statemachine.ItemEventClaimed)
 			if got.Actor != anna || got.RequestID != claim.RequestID {
 				t.Errorf("event names %q and %q, want %q and %q", got.Actor, got.RequestID, anna, claim.RequestID)
 			}

@@ -10,8 +10,8 @@
 //
 // Each check names the rule of the source that it tests, and prints it when it
 // fails. After each check all items that it made are read back: each must be valid
-// ([lifecycle.Validate]), and its history must be a walk along the allowed
-// transitions ([lifecycle.ValidateHistory]).
+// ([statemachine.ValidateItem]), and its history must be a walk along the allowed
+// transitions ([statemachine.ValidateItemHistory]).
 //
 // What the source leaves to the queue is not tested: the choice among the items that
 // may be claimed, the length of leases, and when an item is stalled. The suite calls
@@ -26,42 +26,41 @@ package queuetest
 import (
 	"context"
 	"encoding/json"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"slices"
 	"testing"
 	"time"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // Queue is a work queue under test. All methods may be called concurrently.
 //
 // Refusals are those of the lifecycle package, perhaps wrapped:
-// [lifecycle.ErrInvalidRequest], [lifecycle.ErrNotOwner],
-// [lifecycle.ErrRevConflict], [lifecycle.ErrIllegalTransition], and
-// [lifecycle.ErrNotFound] for an unknown id. A repeated request is no refusal: it
+// [statemachine.ErrInvalidRequest], [statemachine.ErrNotOwner],
+// [statemachine.ErrRevConflict], [statemachine.ErrIllegalTransition], and
+// [statemachine.ErrNoItem] for an unknown id. A repeated request is no refusal: it
 // returns the item as it is. Items are returned complete, but for Requests, which the
 // suite does not look at: a queue may remember elsewhere.
 type Queue interface {
 	// Enqueue makes an item of the message, or returns the one that covers it.
-	Enqueue(ctx context.Context, message lifecycle.Message) (lifecycle.Item, error)
+	Enqueue(ctx context.Context, message statemachine.ItemMessage) (statemachine.Item, error)
 	// ClaimNext gives items to an owner. It answers at once, with none if there is
 	// nothing to claim.
-	ClaimNext(ctx context.Context, claim Claim) ([]lifecycle.Item, error)
+	ClaimNext(ctx context.Context, claim Claim) ([]statemachine.Item, error)
 	// Start marks a claimed item as running. The queue chooses the lease.
-	Start(ctx context.Context, workID string, request lifecycle.Request) (lifecycle.Item, error)
+	Start(ctx context.Context, workID string, request statemachine.ItemRequest) (statemachine.Item, error)
 	// Heartbeat extends the lease of a claimed or running item.
-	Heartbeat(ctx context.Context, workID string, request lifecycle.Request) (lifecycle.Item, error)
+	Heartbeat(ctx context.Context, workID string, request statemachine.ItemRequest) (statemachine.Item, error)
 	// Complete ends a running item with a result.
-	Complete(ctx context.Context, workID string, request lifecycle.Request, result json.RawMessage) (lifecycle.Item, error)
+	Complete(ctx context.Context, workID string, request statemachine.ItemRequest, result json.RawMessage) (statemachine.Item, error)
 	// Fail ends a running item with an error, for good.
-	Fail(ctx context.Context, workID string, request lifecycle.Request, failure lifecycle.Failure) (lifecycle.Item, error)
+	Fail(ctx context.Context, workID string, request statemachine.ItemRequest, failure statemachine.ItemFailure) (statemachine.Item, error)
 	// Stall takes an item from its owner.
-	Stall(ctx context.Context, workID string, request lifecycle.Request) (lifecycle.Item, error)
+	Stall(ctx context.Context, workID string, request statemachine.ItemRequest) (statemachine.Item, error)
 	// Requeue offers a stalled item again, with the next directive.
-	Requeue(ctx context.Context, workID string, request lifecycle.Request, next lifecycle.Directive) (lifecycle.Item, error)
-	Get(ctx context.Context, workID string) (lifecycle.Item, error)
+	Requeue(ctx context.Context, workID string, request statemachine.ItemRequest, next statemachine.ItemDirective) (statemachine.Item, error)
+	Get(ctx context.Context, workID string) (statemachine.Item, error)
 	// Events returns the item's history, oldest first.
-	Events(ctx context.Context, workID string) ([]lifecycle.Event, error)
+	Events(ctx context.Context, workID string) ([]statemachine.ItemEvent, error)
 }
 
 // Claim is one claimNext.
@@ -100,10 +99,10 @@ type Harness struct {
 	// Message prepares the queue for a message like the given one, and returns the
 	// message to enqueue. TenantID, Service and StepType must stay. Optional. Defaults
 	// to nothing.
-	Message func(t testing.TB, message lifecycle.Message) lifecycle.Message
+	Message func(t testing.TB, message statemachine.ItemMessage) statemachine.ItemMessage
 	// Redispatch prepares the queue for the next directive of a stalled item, and
 	// returns that directive. Optional. Defaults to one that the suite makes.
-	Redispatch func(t testing.TB, item lifecycle.Item) lifecycle.Directive
+	Redispatch func(t testing.TB, item statemachine.Item) statemachine.ItemDirective
 }
 
 // Run runs the suite as parallel subtests of t, each on a harness of its own from
@@ -154,10 +153,10 @@ func (c check) runOn(t testing.TB, harness Harness) {
 	c.run(t, e)
 	for _, id := range e.made {
 		item := e.get(t, id)
-		if err := lifecycle.Validate(item); err != nil {
+		if err := statemachine.ValidateItem(item); err != nil {
 			t.Errorf("read back: %v", err)
 		}
-		if err := lifecycle.ValidateHistory(item, e.events(t, id)); err != nil {
+		if err := statemachine.ValidateItemHistory(item, e.events(t, id)); err != nil {
 			t.Errorf("history: %v", err)
 		}
 	}

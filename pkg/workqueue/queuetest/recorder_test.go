@@ -2,12 +2,11 @@ package queuetest
 
 import (
 	"fmt"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // recorder is a test that records its failures instead of failing.
@@ -88,7 +87,7 @@ func TestAnOperationThatNamesNoItemIsABugOfTheSuite(t *testing.T) {
 	t.Parallel()
 	c := check{name: "x/y", rule: "None.", run: func(t testing.TB, e *env) {
 		t.Helper()
-		_, _ = e.ask(t, lifecycle.OpClaimNext, lifecycle.Item{}, lifecycle.Request{})
+		_, _ = e.ask(t, statemachine.OpClaimNext, statemachine.Item{}, statemachine.ItemRequest{})
 	}}
 	if _, failed := fails(t, c, newMemQueue(flaws{}).harness()); !failed {
 		t.Error("a claim of one item by its id passed")

@@ -8,8 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 var requestChecks = []check{
@@ -22,7 +21,7 @@ var requestChecks = []check{
 				for _, off := range []int64{-1, 1} {
 					request := e.request(actorOf(move.Operation, item), item)
 					request.ExpectedRev += off
-					e.refused(t, move.Operation, item, request, lifecycle.ErrRevConflict)
+					e.refused(t, move.Operation, item, request, statemachine.ErrRevConflict)
 				}
 			}
 		},
@@ -32,9 +31,9 @@ var requestChecks = []check{
 		"Owner-only execution transitions: start, heartbeat, complete, fail only from the current owner.",
 		func(t testing.TB, e *env) {
 			for _, move := range allowed() {
-				if move.By == lifecycle.MoverOwner {
+				if move.By == statemachine.MoverOwner {
 					item := e.in(t, move.From)
-					e.refused(t, move.Operation, item, e.request(bert, item), lifecycle.ErrNotOwner)
+					e.refused(t, move.Operation, item, e.request(bert, item), statemachine.ErrNotOwner)
 				}
 			}
 		},
@@ -44,7 +43,7 @@ var requestChecks = []check{
 		"System transitions: stall and requeueStalled do not require an owning actor.",
 		func(t testing.TB, e *env) {
 			for _, move := range allowed() {
-				if move.By != lifecycle.MoverSystem {
+				if move.By != statemachine.MoverSystem {
 					continue
 				}
 				item := e.in(t, move.From)
@@ -60,14 +59,14 @@ var requestChecks = []check{
 		func(t testing.TB, e *env) {
 			for _, move := range allowed() {
 				item := e.in(t, move.From)
-				for _, spoil := range []func(*lifecycle.Request){
-					func(r *lifecycle.Request) { r.Actor = "" },
-					func(r *lifecycle.Request) { r.ID = "" },
-					func(r *lifecycle.Request) { r.ExpectedRev = 0 },
+				for _, spoil := range []func(*statemachine.ItemRequest){
+					func(r *statemachine.ItemRequest) { r.Actor = "" },
+					func(r *statemachine.ItemRequest) { r.ID = "" },
+					func(r *statemachine.ItemRequest) { r.ExpectedRev = 0 },
 				} {
 					request := e.request(actorOf(move.Operation, item), item)
 					spoil(&request)
-					e.refused(t, move.Operation, item, request, lifecycle.ErrInvalidRequest)
+					e.refused(t, move.Operation, item, request, statemachine.ErrInvalidRequest)
 				}
 			}
 		},
@@ -81,7 +80,7 @@ var repeatChecks = []check{
 		func(t testing.TB, e *env) {
 			for _, move := range allowed() {
 				item := e.in(t, move.From)
-				e.repeats(t, move.Operation, item, func(lifecycle.Item) {})
+				e.repeats(t, move.Operation, item, func(statemachine.Item) {})
 			}
 		},
 	},
@@ -89,15 +88,15 @@ var repeatChecks = []check{
 		"repeats/succeed after the item went on",
 		"Repeating with the same request_id is success, by detecting prior application, whatever the status is by then.",
 		func(t testing.TB, e *env) {
-			e.repeats(t, lifecycle.OpStart, e.in(t, lifecycle.StatusClaimed), func(item lifecycle.Item) {
-				stalled := e.must(t, lifecycle.OpStall, e.must(t, lifecycle.OpHeartbeat, item))
-				e.claimItem(t, e.must(t, lifecycle.OpRequeueStalled, stalled), bert)
+			e.repeats(t, statemachine.OpStart, e.in(t, statemachine.StatusClaimed), func(item statemachine.Item) {
+				stalled := e.must(t, statemachine.OpStall, e.must(t, statemachine.OpHeartbeat, item))
+				e.claimItem(t, e.must(t, statemachine.OpRequeueStalled, stalled), bert)
 			})
-			e.repeats(t, lifecycle.OpHeartbeat, e.in(t, lifecycle.StatusRunning), func(item lifecycle.Item) {
-				e.must(t, lifecycle.OpComplete, item)
+			e.repeats(t, statemachine.OpHeartbeat, e.in(t, statemachine.StatusRunning), func(item statemachine.Item) {
+				e.must(t, statemachine.OpComplete, item)
 			})
-			e.repeats(t, lifecycle.OpStall, e.in(t, lifecycle.StatusRunning), func(item lifecycle.Item) {
-				e.must(t, lifecycle.OpRequeueStalled, item)
+			e.repeats(t, statemachine.OpStall, e.in(t, statemachine.StatusRunning), func(item statemachine.Item) {
+				e.must(t, statemachine.OpRequeueStalled, item)
 			})
 		},
 	},
@@ -106,7 +105,7 @@ var repeatChecks = []check{
 		"Idempotent retries are detected by request_id; it is remembered for at least as long as the lease.",
 		func(t testing.TB, e *env) {
 			for _, move := range allowed() {
-				e.repeats(t, move.Operation, e.in(t, move.From), func(after lifecycle.Item) {
+				e.repeats(t, move.Operation, e.in(t, move.From), func(after statemachine.Item) {
 					if left := after.LeaseExpiresAt.Sub(e.Now()); left > time.Second {
 						e.Advance(left - time.Second)
 					}
@@ -118,15 +117,15 @@ var repeatChecks = []check{
 		"repeats/are of the same operation",
 		"Repeating is of the same logical transition: a request_id stands for one.",
 		func(t testing.TB, e *env) {
-			claimed := e.in(t, lifecycle.StatusClaimed)
+			claimed := e.in(t, statemachine.StatusClaimed)
 			request := e.request(anna, claimed)
 			running, err := e.Queue.Start(t.Context(), claimed.WorkID, request)
 			if err != nil {
 				t.Fatalf("start: %v", err)
 			}
 			request.ExpectedRev = running.Rev
-			for _, op := range []lifecycle.Operation{lifecycle.OpHeartbeat, lifecycle.OpComplete, lifecycle.OpFail} {
-				e.refused(t, op, running, request, lifecycle.ErrInvalidRequest)
+			for _, op := range []statemachine.ItemOperation{statemachine.OpHeartbeat, statemachine.OpComplete, statemachine.OpFail} {
+				e.refused(t, op, running, request, statemachine.ErrInvalidRequest)
 			}
 		},
 	},
@@ -134,26 +133,26 @@ var repeatChecks = []check{
 		"repeats/are by the same actor",
 		"Owner-only execution transitions: another worker's request_id is not one's own.",
 		func(t testing.TB, e *env) {
-			claimed := e.in(t, lifecycle.StatusClaimed)
+			claimed := e.in(t, statemachine.StatusClaimed)
 			request := e.request(anna, claimed)
 			running, err := e.Queue.Start(t.Context(), claimed.WorkID, request)
 			if err != nil {
 				t.Fatalf("start: %v", err)
 			}
 			request.Actor = bert
-			e.refused(t, lifecycle.OpStart, running, request, lifecycle.ErrNotOwner)
+			e.refused(t, statemachine.OpStart, running, request, statemachine.ErrNotOwner)
 		},
 	},
 	{
 		"repeats/of a refused request are evaluated again",
 		"Repeats are of transitions, and a refusal made none.",
 		func(t testing.TB, e *env) {
-			claimed := e.in(t, lifecycle.StatusClaimed)
+			claimed := e.in(t, statemachine.StatusClaimed)
 			request := e.request(anna, claimed)
-			e.refused(t, lifecycle.OpComplete, claimed, request, lifecycle.ErrIllegalTransition)
-			request.ExpectedRev = e.must(t, lifecycle.OpStart, claimed).Rev
-			item, err := e.ask(t, lifecycle.OpComplete, claimed, request)
-			if err != nil || item.Status != lifecycle.StatusSucceeded {
+			e.refused(t, statemachine.OpComplete, claimed, request, statemachine.ErrIllegalTransition)
+			request.ExpectedRev = e.must(t, statemachine.OpStart, claimed).Rev
+			item, err := e.ask(t, statemachine.OpComplete, claimed, request)
+			if err != nil || item.Status != statemachine.StatusSucceeded {
 				t.Errorf("complete, refused before: %s item, %v", item.Status, err)
 			}
 		},
@@ -162,13 +161,13 @@ var repeatChecks = []check{
 
 // repeats makes the move, calls after, and fails unless a repeat of the move returns
 // the item as it is then and changes nothing.
-func (e *env) repeats(t testing.TB, op lifecycle.Operation, item lifecycle.Item, after func(moved lifecycle.Item)) {
+func (e *env) repeats(t testing.TB, op statemachine.ItemOperation, item statemachine.Item, after func(moved statemachine.Item)) {
 	t.Helper()
 	request := e.request(actorOf(op, item), item)
-	again := func() (lifecycle.Item, error) { return e.ask(t, op, item, request) }
-	if op == lifecycle.OpRequeueStalled { // All arguments of a repeat must be the same.
+	again := func() (statemachine.Item, error) { return e.ask(t, op, item, request) }
+	if op == statemachine.OpRequeueStalled { // All arguments of a repeat must be the same.
 		next := e.next(t, item)
-		again = func() (lifecycle.Item, error) { return e.Queue.Requeue(t.Context(), item.WorkID, request, next) }
+		again = func() (statemachine.Item, error) { return e.Queue.Requeue(t.Context(), item.WorkID, request, next) }
 	}
 	moved, err := again()
 	if err != nil {
@@ -210,7 +209,7 @@ var raceChecks = []check{
 		"claimed: a specific worker has exclusive responsibility via an active lease.",
 		func(t testing.TB, e *env) {
 			for range rounds * racers {
-				e.in(t, lifecycle.StatusQueued)
+				e.in(t, statemachine.StatusQueued)
 			}
 			claims := make([]Claim, rounds*racers)
 			for n := range claims {
@@ -237,10 +236,10 @@ var raceChecks = []check{
 		"CAS is mandatory: every mutating transition must use optimistic concurrency.",
 		func(t testing.TB, e *env) {
 			for range rounds {
-				item := e.in(t, lifecycle.StatusRunning)
-				accepted := e.raceFor(t, item, func(racer int) lifecycle.Operation {
-					return []lifecycle.Operation{
-						lifecycle.OpHeartbeat, lifecycle.OpComplete, lifecycle.OpFail, lifecycle.OpStall,
+				item := e.in(t, statemachine.StatusRunning)
+				accepted := e.raceFor(t, item, func(racer int) statemachine.ItemOperation {
+					return []statemachine.ItemOperation{
+						statemachine.OpHeartbeat, statemachine.OpComplete, statemachine.OpFail, statemachine.OpStall,
 					}[racer%4]
 				})
 				if accepted != 1 {
@@ -254,15 +253,15 @@ var raceChecks = []check{
 		"Repeating with the same request_id must not change semantics.",
 		func(t testing.TB, e *env) {
 			for range rounds {
-				item := e.in(t, lifecycle.StatusRunning)
+				item := e.in(t, statemachine.StatusRunning)
 				request := e.request(anna, item)
 				race(func(int) {
 					if _, err := e.Queue.Heartbeat(t.Context(), item.WorkID, request); err != nil {
 						t.Errorf("heartbeat: %v", err)
 					}
 				})
-				e.expectTypes(t, item.WorkID, lifecycle.EventEnqueued, lifecycle.EventClaimed,
-					lifecycle.EventStarted, lifecycle.EventHeartbeat)
+				e.expectTypes(t, item.WorkID, statemachine.ItemEventEnqueued, statemachine.ItemEventClaimed,
+					statemachine.ItemEventStarted, statemachine.ItemEventHeartbeat)
 			}
 		},
 	},
@@ -272,7 +271,7 @@ var raceChecks = []check{
 		func(t testing.TB, e *env) {
 			for range rounds {
 				message := e.message(t)
-				items := make([]lifecycle.Item, racers)
+				items := make([]statemachine.Item, racers)
 				race(func(racer int) {
 					var err error
 					if items[racer], err = e.Queue.Enqueue(t.Context(), message); err != nil {
@@ -282,7 +281,7 @@ var raceChecks = []check{
 				if ids := slices.Compact(workIDs(items)); len(ids) != 1 {
 					t.Errorf("one message made the items %v", ids)
 				}
-				claimed := e.claim(t, e.claimOf(lifecycle.Item{Service: message.Service}, anna))
+				claimed := e.claim(t, e.claimOf(statemachine.Item{Service: message.Service}, anna))
 				e.expectIDs(t, "the claim took", workIDs(claimed), items[0].WorkID)
 				e.made = append(e.made, items[0].WorkID)
 			}
@@ -292,9 +291,9 @@ var raceChecks = []check{
 
 // raceFor makes racers ask for moves of the item from its current rev, each by a separate
 // request, and returns how many were accepted.
-func (e *env) raceFor(t testing.TB, item lifecycle.Item, op func(racer int) lifecycle.Operation) (accepted int) {
+func (e *env) raceFor(t testing.TB, item statemachine.Item, op func(racer int) statemachine.ItemOperation) (accepted int) {
 	t.Helper()
-	requests := make([]lifecycle.Request, racers)
+	requests := make([]statemachine.ItemRequest, racers)
 	for racer := range requests {
 		requests[racer] = e.request(actorOf(op(racer), item), item)
 	}
@@ -306,7 +305,7 @@ func (e *env) raceFor(t testing.TB, item lifecycle.Item, op func(racer int) life
 		switch {
 		case err == nil:
 			accepted++
-		case errors.Is(err, lifecycle.ErrRevConflict), errors.Is(err, lifecycle.ErrIllegalTransition):
+		case errors.Is(err, statemachine.ErrRevConflict), errors.Is(err, statemachine.ErrIllegalTransition):
 		default:
 			t.Errorf("%s, which lost the race: error is %v, want ErrRevConflict or ErrIllegalTransition", op(racer), err)
 		}

@@ -1,19 +1,18 @@
-package lifecycle_test
+package statemachine_test
 
 import (
 	"encoding/json"
 	"fmt"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"strings"
 	"time"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // The life of an item whose first worker is lost.
-func Example() {
+func Example_workItem() {
 	now := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
-	var item lifecycle.Item
-	record := func(change lifecycle.Change, err error) {
+	var item statemachine.Item
+	record := func(change statemachine.ItemChange, err error) {
 		if err != nil {
 			fmt.Println("refused:", err)
 			return
@@ -26,27 +25,27 @@ func Example() {
 		}
 		item = change.Item
 	}
-	by := func(actor, id string) lifecycle.Request {
-		return lifecycle.Request{Actor: actor, ExpectedRev: item.Rev, ID: id}
+	by := func(actor, id string) statemachine.ItemRequest {
+		return statemachine.ItemRequest{Actor: actor, ExpectedRev: item.Rev, ID: id}
 	}
 
-	first := lifecycle.Directive{MessageID: "job-1.0/1", AttemptNo: 1, LeaseID: "6f3a"}
-	second := lifecycle.Directive{MessageID: "job-1.0/2", AttemptNo: 2, LeaseID: "9d0e"}
-	message := lifecycle.Message{Directive: first, DedupeKey: first.MessageID, TenantID: "tenant_a"}
+	first := statemachine.ItemDirective{MessageID: "job-1.0/1", AttemptNo: 1, LeaseID: "6f3a"}
+	second := statemachine.ItemDirective{MessageID: "job-1.0/2", AttemptNo: 2, LeaseID: "9d0e"}
+	message := statemachine.ItemMessage{ItemDirective: first, DedupeKey: first.MessageID, TenantID: "tenant_a"}
 
-	record(lifecycle.Enqueue(nil, "work-1", "relay", message, now))
-	record(lifecycle.Enqueue(&item, "work-1", "relay", message, now))
-	record(lifecycle.Claim(item, by("worker-7", "a1"), now.Add(30*time.Second), now))
+	record(statemachine.EnqueueItem(nil, "work-1", "relay", message, now))
+	record(statemachine.EnqueueItem(&item, "work-1", "relay", message, now))
+	record(statemachine.ClaimItem(item, by("worker-7", "a1"), now.Add(30*time.Second), now))
 	start := by("worker-7", "a2")
-	record(lifecycle.Start(item, start, now.Add(15*time.Minute), now))
-	record(lifecycle.Start(item, start, now.Add(15*time.Minute), now))
+	record(statemachine.StartItem(item, start, now.Add(15*time.Minute), now))
+	record(statemachine.StartItem(item, start, now.Add(15*time.Minute), now))
 
 	now = now.Add(16 * time.Minute)
-	record(lifecycle.Stall(item, by("sweeper", "lease of 6f3a expired"), now))
-	record(lifecycle.Requeue(item, by("relay", second.MessageID), second, now))
-	record(lifecycle.ClaimAndStart(item, by("worker-8", "b1"), now.Add(15*time.Minute), now))
-	record(lifecycle.Complete(item, by("worker-7", "a3"), json.RawMessage(`{}`), now))
-	record(lifecycle.Complete(item, by("worker-8", "b2"), json.RawMessage(`{}`), now))
+	record(statemachine.StallItem(item, by("sweeper", "lease of 6f3a expired"), now))
+	record(statemachine.RequeueItem(item, by("relay", second.MessageID), second, now))
+	record(statemachine.ClaimAndStartItem(item, by("worker-8", "b1"), now.Add(15*time.Minute), now))
+	record(statemachine.CompleteItem(item, by("worker-7", "a3"), json.RawMessage(`{}`), now))
+	record(statemachine.CompleteItem(item, by("worker-8", "b2"), json.RawMessage(`{}`), now))
 	// Output:
 	// rev 1: enqueued by relay, now queued, attempt 0
 	// repeat: nothing to write
@@ -62,18 +61,18 @@ func Example() {
 }
 
 // The whole policy as a table: the status after each operation, by the status before.
-func ExampleLookup() {
-	row := func(first string, cell func(lifecycle.Status) string) {
+func ExampleLookupItemTransition() {
+	row := func(first string, cell func(statemachine.ItemStatus) string) {
 		line := fmt.Sprintf("%-14s", first)
-		for _, from := range lifecycle.Statuses() {
+		for _, from := range statemachine.ItemStatuses() {
 			line += fmt.Sprintf("  %-9s", cell(from))
 		}
 		fmt.Println(strings.TrimRight(line, " "))
 	}
-	row("", func(from lifecycle.Status) string { return string(from) })
-	for _, operation := range lifecycle.Operations()[1:] {
-		row(string(operation), func(from lifecycle.Status) string {
-			transition, ok := lifecycle.Lookup(operation, from)
+	row("", func(from statemachine.ItemStatus) string { return string(from) })
+	for _, operation := range statemachine.ItemOperations()[1:] {
+		row(string(operation), func(from statemachine.ItemStatus) string {
+			transition, ok := statemachine.LookupItemTransition(operation, from)
 			if !ok {
 				return "-"
 			}
@@ -91,14 +90,14 @@ func ExampleLookup() {
 	// requeueStalled  -          -          -          -          -          queued
 }
 
-func ExampleValidate() {
+func ExampleValidateItem() {
 	now := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
-	item := lifecycle.Item{
-		WorkID: "work-1", DedupeKey: "job-1.0/1", Status: lifecycle.StatusStalled, Attempt: 1, Rev: 3,
+	item := statemachine.Item{
+		WorkID: "work-1", DedupeKey: "job-1.0/1", Status: statemachine.StatusStalled, Attempt: 1, Rev: 3,
 		MessageID: "job-1.0/1", AttemptNo: 1, LeaseID: "6f3a", CreatedAt: now, UpdatedAt: now,
 		Owner: "worker-7", LeaseExpiresAt: now,
 	}
-	fmt.Println(lifecycle.Validate(item))
+	fmt.Println(statemachine.ValidateItem(item))
 	// Output:
 	// invalid work item: "work-1", stalled: owner must be absent when stalled; lease must be absent when stalled
 }

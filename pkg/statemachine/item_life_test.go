@@ -1,4 +1,4 @@
-package workitem_test
+package statemachine_test
 
 import (
 	"errors"
@@ -10,24 +10,22 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
-	"github.com/lucius-project/lucius/pkg/statemachine/workitem"
 )
 
 // life is a job that gets any events, in any order, from the queue, callbacks, the relay
 // and operators.
-type life struct {
-	*job
+type itemLife struct {
+	*itemJob
 	// asked are all requests that were carried out.
-	asked []request
+	asked []followRequest
 	// seen counts the moves, to show that the lives reach all of them.
-	seen map[lifecycle.EventType]int
+	seen map[statemachine.ItemEventType]int
 }
 
 // request is a verb of an item that was carried out.
-type request struct {
+type followRequest struct {
 	workID string
-	verb   verb
+	verb   itemVerb
 }
 
 // TestFollow_AnyLifeKeepsTheRules applies random events to a job. After every change, the
@@ -36,9 +34,9 @@ type request struct {
 // moves; the status is the table's; and each move is the lifecycle's.
 func TestFollow_AnyLifeKeepsTheRules(t *testing.T) {
 	t.Parallel()
-	seen := map[lifecycle.EventType]int{}
+	seen := map[statemachine.ItemEventType]int{}
 	rapid.Check(t, func(r *rapid.T) {
-		l := &life{job: draft(r), seen: seen}
+		l := &itemLife{itemJob: itemDraft(r), seen: seen}
 		for i := range l.agg.Steps { // Lives that do not end early.
 			p := &l.agg.Steps[i].Policy
 			p.Ack, p.Execution = slices.Repeat(p.Ack, 5), slices.Repeat(p.Execution, 5)
@@ -50,10 +48,10 @@ func TestFollow_AnyLifeKeepsTheRules(t *testing.T) {
 			"relay": l.relay, "deadline": l.deadline, "control": l.control, "deploy": l.deploy,
 		})
 	})
-	for _, event := range []lifecycle.EventType{
-		lifecycle.EventEnqueued, lifecycle.EventClaimed, lifecycle.EventStarted, lifecycle.EventHeartbeat,
-		lifecycle.EventSucceeded, lifecycle.EventFailed, lifecycle.EventStalled, lifecycle.EventRequeued,
-		lifecycle.EventRemoved,
+	for _, event := range []statemachine.ItemEventType{
+		statemachine.ItemEventEnqueued, statemachine.ItemEventClaimed, statemachine.ItemEventStarted, statemachine.ItemEventHeartbeat,
+		statemachine.ItemEventSucceeded, statemachine.ItemEventFailed, statemachine.ItemEventStalled, statemachine.ItemEventRequeued,
+		statemachine.ItemEventRemoved,
 	} {
 		if seen[event] == 0 && !testing.Short() { // A short run need not see each.
 			t.Errorf("no item was ever %s", event)
@@ -62,12 +60,12 @@ func TestFollow_AnyLifeKeepsTheRules(t *testing.T) {
 }
 
 // tell applies an event that does not come from the queue.
-func (l *life) tell(event statemachine.Event) {
-	l.count(l.applyEvent(event, workitem.Ask{}).Outcome == statemachine.Applied)
+func (l *itemLife) tell(event statemachine.Event) {
+	l.count(l.applyEvent(event, statemachine.ItemAsk{}).Outcome == statemachine.Applied)
 }
 
 // count counts the moves of a change.
-func (l *life) count(applied bool) {
+func (l *itemLife) count(applied bool) {
 	if !applied {
 		return
 	}
@@ -77,26 +75,26 @@ func (l *life) count(applied bool) {
 }
 
 // verb performs a verb on the open item, mostly one that its status allows, as its owner.
-func (l *life) verb(r *rapid.T) {
+func (l *itemLife) verb(r *rapid.T) {
 	if l.open == nil {
 		r.Skip("no item is open")
 	}
 	item := l.item()
 	owner := item.Owner
-	if owner == "" || rarely(r, true, false) {
-		owner = rapid.SampledFrom([]string{anna, bert, "ledger", "relay"}).Draw(r, "worker")
+	if owner == "" || itemRarely(r, true, false) {
+		owner = rapid.SampledFrom([]string{followAnna, followBert, "ledger", "relay"}).Draw(r, "worker")
 	}
-	verbs := map[lifecycle.Status][]verb{
-		lifecycle.StatusQueued:  {claim(owner), claimAndStart(owner), claimFor(owner, time.Hour)},
-		lifecycle.StatusClaimed: {begin(owner), begin(owner), beat(owner), stall()},
-		lifecycle.StatusRunning: {
-			beat(owner), beat(owner), stall(), stall(), fail(owner, statemachine.ResultFailedRetry),
-			rarely(r, fail(owner, statemachine.ResultFailedFinal), complete(owner)),
+	verbs := map[statemachine.ItemStatus][]itemVerb{
+		statemachine.StatusQueued:  {claimItem(owner), claimAndStartItem(owner), claimItemFor(owner, time.Hour)},
+		statemachine.StatusClaimed: {beginItem(owner), beginItem(owner), beatItem(owner), stallItem()},
+		statemachine.StatusRunning: {
+			beatItem(owner), beatItem(owner), stallItem(), stallItem(), failItem(owner, statemachine.ResultFailedRetry),
+			itemRarely(r, failItem(owner, statemachine.ResultFailedFinal), completeItem(owner)),
 		},
-		lifecycle.StatusStalled: {requeue()},
+		statemachine.StatusStalled: {requeueItem()},
 	}
 	allowed := verbs[item.Status]
-	v := rapid.SampledFrom(append(slices.Clone(allowed), verbs[lifecycle.StatusQueued][0], beat(owner), requeue())).Draw(r, "verb")
+	v := rapid.SampledFrom(append(slices.Clone(allowed), verbs[statemachine.StatusQueued][0], beatItem(owner), requeueItem())).Draw(r, "verb")
 	if rapid.IntRange(0, 3).Draw(r, "id") == 0 { // In the form that the ledger uses.
 		v.requestID = fmt.Sprint("ledger-", item.Rev+rapid.Int64Range(0, 2).Draw(r, "rev"))
 	}
@@ -104,26 +102,26 @@ func (l *life) verb(r *rapid.T) {
 }
 
 // ask performs the verb. A refusal must have one of the lifecycle's errors.
-func (l *life) ask(r *rapid.T, v verb) {
+func (l *itemLife) ask(r *rapid.T, v itemVerb) {
 	item := l.item()
 	done, err := l.request(v)
 	l.count(done)
 	if done && v.requestID != "" {
-		l.asked = append(l.asked, request{item.WorkID, v})
+		l.asked = append(l.asked, followRequest{item.WorkID, v})
 	}
-	if _, allowed := lifecycle.Lookup(v.operation, item.Status); err != nil && allowed &&
-		!errors.Is(err, lifecycle.ErrNotOwner) && !errors.Is(err, lifecycle.ErrInvalidRequest) {
+	if _, allowed := statemachine.LookupItemTransition(v.operation, item.Status); err != nil && allowed &&
+		!errors.Is(err, statemachine.ErrNotOwner) && !errors.Is(err, statemachine.ErrInvalidRequest) {
 		r.Fatalf("%s of an item that is %s was refused: %v", v.operation, item.Status, err)
 	}
 }
 
 // repeat sends a request again. If the item remembers it, nothing happens.
-func (l *life) repeat(r *rapid.T) {
+func (l *itemLife) repeat(r *rapid.T) {
 	if l.open == nil || len(l.asked) == 0 {
 		r.Skip("nothing was asked of an open item")
 	}
 	known := rapid.SampledFrom(l.asked).Draw(r, "request")
-	remembered := slices.ContainsFunc(l.open.Requests, func(one lifecycle.Remembered) bool {
+	remembered := slices.ContainsFunc(l.open.Requests, func(one statemachine.Remembered) bool {
 		return one.Actor == known.verb.actor && one.RequestID == known.verb.requestID && one.Operation == known.verb.operation
 	})
 	if known.workID != l.open.WorkID || !remembered {
@@ -136,29 +134,29 @@ func (l *life) repeat(r *rapid.T) {
 
 // callback reports with the current pair, bypassing the queue. A worker has the pair of an
 // unclaimed attempt only if it got it outside of the queue.
-func (l *life) callback(r *rapid.T) {
+func (l *itemLife) callback(r *rapid.T) {
 	_, queued := l.agg.Queued()
-	if l.agg.Job.State.Terminal() || queued && !rarely(r, true, false) {
+	if l.agg.Job.State.Terminal() || queued && !itemRarely(r, true, false) {
 		r.Skip("no worker has the pair")
 	}
 	l.tell(rapid.SampledFrom([]statemachine.Event{
 		l.ack(), l.heartbeat(), l.heartbeat(), l.result(statemachine.ResultFailedRetry),
-		rarely(r, l.result(statemachine.ResultFailedFinal), l.result(statemachine.ResultSucceeded)),
+		itemRarely(r, l.result(statemachine.ResultFailedFinal), l.result(statemachine.ResultSucceeded)),
 	}).Draw(r, "report"))
 }
 
 // relay claims a row, marks one of its own bus, or rejects it.
-func (l *life) relay(r *rapid.T) {
+func (l *itemLife) relay(r *rapid.T) {
 	row := l.agg.Outbox
 	if row.State != statemachine.OutboxPending {
 		r.Skip("no row is pending")
 	}
-	l.now = maxTime(l.now, row.DueAt)
+	l.now = maxItemTime(l.now, row.DueAt)
 	if row.Bus != l.bus || row.Rejected {
 		l.tell(statemachine.DispatchClaimed{OutboxID: row.ID})
 		return
 	}
-	if rarely(r, true, false) {
+	if itemRarely(r, true, false) {
 		l.tell(statemachine.PublishRejected{OutboxID: row.ID, AttemptNo: row.AttemptNo, Reason: "malformed"})
 		return
 	}
@@ -166,14 +164,14 @@ func (l *life) relay(r *rapid.T) {
 }
 
 // rarely returns the first value rarely, mostly the second.
-func rarely[T any](r *rapid.T, one, other T) T {
+func itemRarely[T any](r *rapid.T, one, other T) T {
 	if rapid.IntRange(0, 14).Draw(r, "rarely") == 7 {
 		return one
 	}
 	return other
 }
 
-func maxTime(a, b time.Time) time.Time {
+func maxItemTime(a, b time.Time) time.Time {
 	if a.After(b) {
 		return a
 	}
@@ -181,7 +179,7 @@ func maxTime(a, b time.Time) time.Time {
 }
 
 // deadline lets time pass, and runs the sweeper's event on the job.
-func (l *life) deadline(r *rapid.T) {
+func (l *itemLife) deadline(r *rapid.T) {
 	l.later(rapid.SampledFrom([]time.Duration{0, time.Second, time.Minute, 20 * time.Minute}).Draw(r, "later"))
 	event := statemachine.DeadlinePassed{}
 	if rapid.IntRange(0, 3).Draw(r, "outage") == 0 {
@@ -191,16 +189,16 @@ func (l *life) deadline(r *rapid.T) {
 }
 
 // control applies an operator's request to the job.
-func (l *life) control(r *rapid.T) {
+func (l *itemLife) control(r *rapid.T) {
 	events := []statemachine.Event{
 		statemachine.Pause{}, statemachine.Pause{}, statemachine.Resume{}, statemachine.Resume{}, statemachine.Resume{},
 		statemachine.Retry{}, statemachine.Stall{StepID: l.step().ID, AttemptNo: l.step().AttemptNo},
 	}
-	l.tell(rarely[statemachine.Event](r, statemachine.Cancel{}, rapid.SampledFrom(events).Draw(r, "control")))
+	l.tell(itemRarely[statemachine.Event](r, statemachine.Cancel{}, rapid.SampledFrom(events).Draw(r, "control")))
 }
 
 // deploy changes the process that applies the next events.
-func (l *life) deploy(r *rapid.T) {
+func (l *itemLife) deploy(r *rapid.T) {
 	l.held = rapid.IntRange(0, 2).Draw(r, "held") == 0
 	l.bus = rapid.SampledFrom([]statemachine.Bus{
 		statemachine.BusQueue, statemachine.BusQueue, statemachine.BusQueue, statemachine.BusServiceBus,

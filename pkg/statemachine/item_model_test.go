@@ -1,4 +1,4 @@
-package lifecycle_test
+package statemachine_test
 
 import (
 	"errors"
@@ -8,30 +8,29 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"pgregory.net/rapid"
-
-	"github.com/lucius-project/lucius/pkg/statemachine/lifecycle"
 )
 
 // accepted is a request that was accepted; the model never forgets it.
-type accepted struct {
+type itemAccepted struct {
 	actor, id string
-	op        lifecycle.Operation
+	op        statemachine.ItemOperation
 }
 
 // machine performs any operations in any order, and knows the expected outcome of each.
-type machine struct {
-	item lifecycle.Item
-	log  []lifecycle.Event
+type itemMachine struct {
+	item statemachine.Item
+	log  []statemachine.ItemEvent
 	now  time.Time
 	// known are all accepted requests.
-	known []accepted
+	known []itemAccepted
 	// claimedAt is the rev of the latest claim.
 	claimedAt int64
 }
 
 // draw makes a request that is mostly valid, so that items reach late statuses.
-func (m *machine) draw(t *rapid.T) lifecycle.Request {
+func (m *itemMachine) draw(t *rapid.T) statemachine.ItemRequest {
 	actor := rapid.SampledFrom([]string{anna, anna, bert, sweeper, ""}).Draw(t, "actor")
 	if m.item.Owner != "" && rapid.IntRange(0, 3).Draw(t, "as its owner") > 0 {
 		actor = m.item.Owner
@@ -49,13 +48,13 @@ func (m *machine) draw(t *rapid.T) lifecycle.Request {
 			}
 		}
 	}
-	return lifecycle.Request{Actor: actor, ExpectedRev: rev, ID: id}
+	return statemachine.ItemRequest{Actor: actor, ExpectedRev: rev, ID: id}
 }
 
 // Step performs one operation.
-func (m *machine) Step(t *rapid.T) {
-	op := rapid.SampledFrom(lifecycle.Operations()[1:]).Draw(t, "operation")
-	m.now = m.now.Add(rapid.SampledFrom([]time.Duration{0, time.Second, lease, -time.Second}).Draw(t, "later"))
+func (m *itemMachine) Step(t *rapid.T) {
+	op := rapid.SampledFrom(statemachine.ItemOperations()[1:]).Draw(t, "operation")
+	m.now = m.now.Add(rapid.SampledFrom([]time.Duration{0, time.Second, itemLease, -time.Second}).Draw(t, "later"))
 	request := m.draw(t)
 	before := m.item
 	before.Requests = slices.Clone(m.item.Requests)
@@ -76,17 +75,17 @@ func (m *machine) Step(t *rapid.T) {
 }
 
 // refused checks that there is a reason for the refusal.
-func (m *machine) refused(t *rapid.T, op lifecycle.Operation, request lifecycle.Request, err error) {
-	transition, allowed := lifecycle.Lookup(op, m.item.Status)
+func (m *itemMachine) refused(t *rapid.T, op statemachine.ItemOperation, request statemachine.ItemRequest, err error) {
+	transition, allowed := statemachine.LookupItemTransition(op, m.item.Status)
 	reason := map[error]bool{
-		lifecycle.ErrInvalidRequest: request.Actor == "" || request.ID == "" || request.ExpectedRev < 1 ||
-			slices.ContainsFunc(m.known, func(k accepted) bool {
+		statemachine.ErrInvalidRequest: request.Actor == "" || request.ID == "" || request.ExpectedRev < 1 ||
+			slices.ContainsFunc(m.known, func(k itemAccepted) bool {
 				return k.actor == request.Actor && k.id == request.ID && k.op != op
 			}),
-		lifecycle.ErrNotOwner: (request.Actor != m.item.Owner || request.ExpectedRev < m.claimedAt) &&
-			(!allowed || transition.By == lifecycle.MoverOwner),
-		lifecycle.ErrRevConflict:       request.ExpectedRev != m.item.Rev,
-		lifecycle.ErrIllegalTransition: !allowed,
+		statemachine.ErrNotOwner: (request.Actor != m.item.Owner || request.ExpectedRev < m.claimedAt) &&
+			(!allowed || transition.By == statemachine.MoverOwner),
+		statemachine.ErrRevConflict:       request.ExpectedRev != m.item.Rev,
+		statemachine.ErrIllegalTransition: !allowed,
 	}
 	for sentinel, holds := range reason {
 		if errors.Is(err, sentinel) {
@@ -100,27 +99,27 @@ func (m *machine) refused(t *rapid.T, op lifecycle.Operation, request lifecycle.
 }
 
 // repeated checks that the request was accepted before and changed nothing.
-func (m *machine) repeated(t *rapid.T, op lifecycle.Operation, request lifecycle.Request, change lifecycle.Change) {
-	if !slices.Contains(m.known, accepted{request.Actor, request.ID, op}) {
+func (m *itemMachine) repeated(t *rapid.T, op statemachine.ItemOperation, request statemachine.ItemRequest, change statemachine.ItemChange) {
+	if !slices.Contains(m.known, itemAccepted{request.Actor, request.ID, op}) {
 		t.Fatalf("%s by %+v was never accepted", op, request)
 	}
-	if diff := cmp.Diff(lifecycle.Change{Item: m.item, Repeat: true}, change); diff != "" {
+	if diff := cmp.Diff(statemachine.ItemChange{Item: m.item, Repeat: true}, change); diff != "" {
 		t.Fatalf("a repeat changed something (-want +got):\n%s", diff)
 	}
 }
 
 // moved checks what holds for each accepted move.
-func (m *machine) moved(t *rapid.T, op lifecycle.Operation, request lifecycle.Request, change lifecycle.Change) {
-	transition, allowed := lifecycle.Lookup(op, m.item.Status)
+func (m *itemMachine) moved(t *rapid.T, op statemachine.ItemOperation, request statemachine.ItemRequest, change statemachine.ItemChange) {
+	transition, allowed := statemachine.LookupItemTransition(op, m.item.Status)
 	next := change.Item
 	attempt := m.item.Attempt
-	if op == lifecycle.OpClaimNext {
+	if op == statemachine.OpClaimNext {
 		attempt++
 	}
 	switch {
 	case !allowed || next.Status != transition.To:
 		t.Fatalf("%s led from %s to %s", op, m.item.Status, next.Status)
-	case transition.By == lifecycle.MoverOwner && request.Actor != m.item.Owner:
+	case transition.By == statemachine.MoverOwner && request.Actor != m.item.Owner:
 		t.Fatalf("%s by %q was accepted, the owner is %q", op, request.Actor, m.item.Owner)
 	case request.ExpectedRev != m.item.Rev:
 		t.Fatalf("%s at rev %d was accepted, the item is at %d", op, request.ExpectedRev, m.item.Rev)
@@ -130,22 +129,22 @@ func (m *machine) moved(t *rapid.T, op lifecycle.Operation, request lifecycle.Re
 		t.Fatalf("%s left %d events behind", op, len(change.Events))
 	}
 	m.item, m.log = next, append(m.log, change.Events...)
-	m.known = append(m.known, accepted{request.Actor, request.ID, op})
-	if op == lifecycle.OpClaimNext {
+	m.known = append(m.known, itemAccepted{request.Actor, request.ID, op})
+	if op == statemachine.OpClaimNext {
 		m.claimedAt = next.Rev
 	}
 }
 
 // check checks what always holds.
-func (m *machine) check(t *rapid.T) {
-	if err := lifecycle.Validate(m.item); err != nil {
+func (m *itemMachine) check(t *rapid.T) {
+	if err := statemachine.ValidateItem(m.item); err != nil {
 		t.Fatal(err)
 	}
-	if err := lifecycle.ValidateHistory(m.item, m.log); err != nil {
+	if err := statemachine.ValidateItemHistory(m.item, m.log); err != nil {
 		t.Fatal(err)
 	}
 	for _, known := range m.item.Requests {
-		if !slices.Contains(m.known, accepted{known.Actor, known.RequestID, known.Operation}) {
+		if !slices.Contains(m.known, itemAccepted{known.Actor, known.RequestID, known.Operation}) {
 			t.Fatalf("remembers %+v, which was never accepted", known)
 		}
 	}
@@ -157,11 +156,11 @@ func (m *machine) check(t *rapid.T) {
 func TestInvariantsHoldUnderAnySequenceOfRequests(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		change, err := lifecycle.Enqueue(nil, "work-1", "relay", message(1), t0)
+		change, err := statemachine.EnqueueItem(nil, "work-1", "relay", itemMessage(1), itemT0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		m := &machine{item: change.Item, log: change.Events, now: t0}
+		m := &itemMachine{item: change.Item, log: change.Events, now: itemT0}
 		t.Repeat(map[string]func(*rapid.T){"step": m.Step, "": m.check})
 	})
 }
@@ -170,17 +169,17 @@ func TestInvariantsHoldUnderAnySequenceOfRequests(t *testing.T) {
 func TestTerminalItemsNeverChange(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
-		m := &machine{now: t0}
-		change, err := lifecycle.Enqueue(nil, "work-1", "relay", message(1), t0)
-		end := rapid.SampledFrom([]lifecycle.Operation{lifecycle.OpComplete, lifecycle.OpFail}).Draw(t, "end")
-		for _, op := range []lifecycle.Operation{lifecycle.OpClaimNext, lifecycle.OpStart, end} {
+		m := &itemMachine{now: itemT0}
+		change, err := statemachine.EnqueueItem(nil, "work-1", "relay", itemMessage(1), itemT0)
+		end := rapid.SampledFrom([]statemachine.ItemOperation{statemachine.OpComplete, statemachine.OpFail}).Draw(t, "end")
+		for _, op := range []statemachine.ItemOperation{statemachine.OpClaimNext, statemachine.OpStart, end} {
 			if err != nil {
 				t.Fatal(err)
 			}
 			m.item = change.Item
 			request := by(anna, m.item)
-			m.known = append(m.known, accepted{request.Actor, request.ID, op})
-			change, err = perform(op, m.item, request, t0)
+			m.known = append(m.known, itemAccepted{request.Actor, request.ID, op})
+			change, err = perform(op, m.item, request, itemT0)
 		}
 		m.item = change.Item
 		ended := m.item

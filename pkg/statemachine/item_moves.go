@@ -1,4 +1,4 @@
-package lifecycle
+package statemachine
 
 import (
 	"encoding/json"
@@ -7,29 +7,29 @@ import (
 	"time"
 )
 
-// Change is the effect of a move on an item. The caller writes Item and Events in
+// ItemChange is the effect of a move on an item. The caller writes Item and Events in
 // one atomic step, provided that the stored item is still the one it passed in.
-type Change struct {
+type ItemChange struct {
 	// Item is the item after the move.
 	Item Item
 	// Events are what the move appends to the item's history, in the order of their
 	// revs.
-	Events []Event
+	Events []ItemEvent
 	// Repeat says that the request was accepted before: Item is the item as it was
 	// passed in, Events is empty, and there is nothing to write.
 	Repeat bool
 }
 
-// Event is one entry of an item's history.
+// ItemEvent is one entry of an item's history.
 //
 // Source: Job lifecycle plan 02, Event semantics.
-type Event struct {
+type ItemEvent struct {
 	WorkID string
 	// Rev is the item's revision that the move made, unique among the item's events.
 	Rev   int64
-	Type  EventType
-	From  Status
-	To    Status
+	Type  ItemEventType
+	From  ItemStatus
+	To    ItemStatus
 	At    time.Time
 	Actor string
 	// RequestID is the request that asked for the move; empty for an enqueue. Reason is why
@@ -42,35 +42,35 @@ type Event struct {
 	Caller string
 }
 
-// Check evaluates a request without making its move: whether it repeats one that
+// CheckItem evaluates a request without making its move: whether it repeats one that
 // was accepted before, or else how the move would be refused. It does not look at
 // what the move itself carries, such as a result.
-func Check(item Item, operation Operation, request Request) (repeat bool, err error) {
-	_, repeat, err = admit(&item, operation, request)
+func CheckItem(item Item, operation ItemOperation, request ItemRequest) (repeat bool, err error) {
+	_, repeat, err = admitRequest(&item, operation, request)
 	return repeat, err
 }
 
-// admit returns the transition that the request may make, or repeat if it made it
+// admitRequest returns the transition that the request may make, or repeat if it made it
 // before. It checks in the order of the package comment.
-func admit(item *Item, operation Operation, request Request) (move Transition, repeat bool, err error) {
+func admitRequest(item *Item, operation ItemOperation, request ItemRequest) (move ItemTransition, repeat bool, err error) {
 	if err := request.validate(operation); err != nil {
-		return Transition{}, false, err
+		return ItemTransition{}, false, err
 	}
 	if known := item.remembered(request.Actor, request.ID); known != nil {
 		if known.Operation != operation {
-			err = &RequestError{Field: "request_id", Reason: "was already used for " + string(known.Operation)}
+			err = &ItemRequestError{Field: "request_id", Reason: "was already used for " + string(known.Operation)}
 		}
-		return Transition{}, err == nil, err
+		return ItemTransition{}, err == nil, err
 	}
 	if operation.OwnerOnly() && item.Owner != "" && !item.heldBy(request) {
-		return Transition{}, false, fmt.Errorf("%w: %s of work item %s by %q", ErrNotOwner, operation, item.WorkID, request.Actor)
+		return ItemTransition{}, false, fmt.Errorf("%w: %s of work item %s by %q", ErrNotOwner, operation, item.WorkID, request.Actor)
 	}
 	if err := item.expect(request.ExpectedRev); err != nil {
-		return Transition{}, false, err
+		return ItemTransition{}, false, err
 	}
-	move, ok := Lookup(operation, item.Status)
+	move, ok := LookupItemTransition(operation, item.Status)
 	if !ok {
-		return Transition{}, false, item.refuse(string(operation))
+		return ItemTransition{}, false, item.refuse(string(operation))
 	}
 	return move, false, nil
 }
@@ -86,15 +86,15 @@ func (i *Item) refuse(what string) error {
 	return fmt.Errorf("%w: %s of work item %s, which is %s", ErrIllegalTransition, what, i.WorkID, i.Status)
 }
 
-// apply makes the operation's move for the request. edit makes the changes specific to the
+// applyToItem makes the operation's move for the request. edit makes the changes specific to the
 // operation; it gets the item in its new status, and its error refuses the move.
-func apply(item Item, operation Operation, request Request, now time.Time, edit func(*Item) error) (Change, error) {
-	move, repeat, err := admit(&item, operation, request)
+func applyToItem(item Item, operation ItemOperation, request ItemRequest, now time.Time, edit func(*Item) error) (ItemChange, error) {
+	move, repeat, err := admitRequest(&item, operation, request)
 	if err != nil {
-		return Change{}, err
+		return ItemChange{}, err
 	}
 	if repeat {
-		return Change{Item: item, Repeat: true}, nil
+		return ItemChange{Item: item, Repeat: true}, nil
 	}
 	known := Remembered{
 		Actor: request.Actor, RequestID: request.ID, Operation: operation, ExpiresAt: now.Add(MinMemory),
@@ -104,20 +104,20 @@ func apply(item Item, operation Operation, request Request, now time.Time, edit 
 	}
 	item.enter(move, now)
 	if err := edit(&item); err != nil {
-		return Change{}, err
+		return ItemChange{}, err
 	}
 	if item.LeaseExpiresAt.After(known.ExpiresAt) {
 		known.ExpiresAt = item.LeaseExpiresAt
 	}
 	known.Rev, known.Attempt = item.Rev, item.Attempt
 	item.remember(known, now)
-	return Change{Item: item, Events: []Event{item.event(move, request, now)}}, nil
+	return ItemChange{Item: item, Events: []ItemEvent{item.event(move, request, now)}}, nil
 }
 
 // enter moves the item along the transition and applies the rules of every move: one
 // more rev, one more attempt by a claim, and no owner or lease if the new status has
 // none.
-func (i *Item) enter(move Transition, now time.Time) {
+func (i *Item) enter(move ItemTransition, now time.Time) {
 	i.Status = move.To
 	i.Rev++
 	i.UpdatedAt = now
@@ -148,36 +148,36 @@ func (i *Item) remember(added Remembered, now time.Time) {
 }
 
 // event returns the history entry of the move that the item has just made.
-func (i *Item) event(move Transition, request Request, now time.Time) Event {
-	return Event{
+func (i *Item) event(move ItemTransition, request ItemRequest, now time.Time) ItemEvent {
+	return ItemEvent{
 		WorkID: i.WorkID, Rev: i.Rev, Type: move.Event, From: move.From, To: move.To,
 		At: now, Actor: request.Actor, RequestID: request.ID, Reason: request.Reason, Attempt: i.Attempt,
 	}
 }
 
-// Enqueue makes an item of the message, queued under workID at rev 1 and attempt 0.
+// EnqueueItem makes an item of the message, queued under workID at rev 1 and attempt 0.
 // existing is the item that the queue already has for the message, or nil: an
 // existing item that covers the message makes the enqueue a repeat, whatever its
 // status. It returns [ErrIllegalTransition] for an existing item that does not cover
 // the message, because only a requeue gives an item another one, and
 // [ErrInvalidRequest] for a message that lacks a field.
-func Enqueue(existing *Item, workID, producer string, message Message, now time.Time) (Change, error) {
+func EnqueueItem(existing *Item, workID, producer string, message ItemMessage, now time.Time) (ItemChange, error) {
 	switch {
 	case workID == "":
-		return Change{}, &RequestError{Field: "work_id", Reason: "is required"}
+		return ItemChange{}, &ItemRequestError{Field: "work_id", Reason: "is required"}
 	case producer == "":
-		return Change{}, &RequestError{Field: "actor", Reason: "is required"}
+		return ItemChange{}, &ItemRequestError{Field: "actor", Reason: "is required"}
 	case message.DedupeKey == "":
-		return Change{}, &RequestError{Field: "dedupe_key", Reason: "is required"}
+		return ItemChange{}, &ItemRequestError{Field: "dedupe_key", Reason: "is required"}
 	}
-	if err := message.Directive.validate(); err != nil {
-		return Change{}, err
+	if err := message.ItemDirective.validate(); err != nil {
+		return ItemChange{}, err
 	}
 	if existing != nil {
 		if !existing.Covers(message) {
-			return Change{}, existing.refuse(string(OpEnqueue) + " of message " + message.MessageID)
+			return ItemChange{}, existing.refuse(string(OpEnqueue) + " of message " + message.MessageID)
 		}
-		return Change{Item: *existing, Repeat: true}, nil
+		return ItemChange{Item: *existing, Repeat: true}, nil
 	}
 	item := Item{
 		WorkID: workID, DedupeKey: message.DedupeKey,
@@ -185,137 +185,137 @@ func Enqueue(existing *Item, workID, producer string, message Message, now time.
 		JobID: message.JobID, StepID: message.StepID, TenantID: message.TenantID,
 		Service: message.Service, StepType: message.StepType, CreatedAt: now,
 	}
-	move, _ := Lookup(OpEnqueue, StatusNone)
+	move, _ := LookupItemTransition(OpEnqueue, StatusNone)
 	item.enter(move, now)
-	return Change{Item: item, Events: []Event{item.event(move, Request{Actor: producer}, now)}}, nil
+	return ItemChange{Item: item, Events: []ItemEvent{item.event(move, ItemRequest{Actor: producer}, now)}}, nil
 }
 
-func (d Directive) validate() error {
+func (d ItemDirective) validate() error {
 	switch {
 	case d.MessageID == "":
-		return &RequestError{Field: "message_id", Reason: "is required"}
+		return &ItemRequestError{Field: "message_id", Reason: "is required"}
 	case d.AttemptNo < 1:
-		return &RequestError{Field: "attempt_no", Reason: "is required and at least 1"}
+		return &ItemRequestError{Field: "attempt_no", Reason: "is required and at least 1"}
 	case d.LeaseID == "":
-		return &RequestError{Field: "lease_id", Reason: "is required"}
+		return &ItemRequestError{Field: "lease_id", Reason: "is required"}
 	}
 	return nil
 }
 
-// Claim gives the item to the request's actor until leaseUntil, and counts one more
+// ClaimItem gives the item to the request's actor until leaseUntil, and counts one more
 // attempt. It takes a queued item, or a stalled one: a queue that does not allow
 // direct reclaim must not ask for that. Errors are those of the package comment; a
 // zero leaseUntil is an [ErrInvalidRequest].
-func Claim(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
+func ClaimItem(item Item, request ItemRequest, leaseUntil, now time.Time) (ItemChange, error) {
 	return underLease(item, OpClaimNext, request, leaseUntil, now)
 }
 
-// ClaimAndStart claims the item and starts it in one change: two transitions with
+// ClaimAndStartItem claims the item and starts it in one change: two transitions with
 // two events and two revs, under one request, which is remembered as the claim. The
-// errors are those of [Claim].
-func ClaimAndStart(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
-	claimed, err := Claim(item, request, leaseUntil, now)
+// errors are those of [ClaimItem].
+func ClaimAndStartItem(item Item, request ItemRequest, leaseUntil, now time.Time) (ItemChange, error) {
+	claimed, err := ClaimItem(item, request, leaseUntil, now)
 	if err != nil || claimed.Repeat {
 		return claimed, err
 	}
 	running := claimed.Item
-	move, _ := Lookup(OpStart, running.Status)
+	move, _ := LookupItemTransition(OpStart, running.Status)
 	running.enter(move, now)
 	// The claim is the last request of a slice that this change allocated.
 	running.Requests[len(running.Requests)-1].Rev = running.Rev
-	return Change{Item: running, Events: append(claimed.Events, running.event(move, request, now))}, nil
+	return ItemChange{Item: running, Events: append(claimed.Events, running.event(move, request, now))}, nil
 }
 
-// Start says that the owner has begun with the work, and may go on until leaseUntil.
-func Start(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
+// StartItem says that the owner has begun with the work, and may go on until leaseUntil.
+func StartItem(item Item, request ItemRequest, leaseUntil, now time.Time) (ItemChange, error) {
 	return underLease(item, OpStart, request, leaseUntil, now)
 }
 
-// Heartbeat sets the lease of a claimed or running item to leaseUntil, even if that
+// HeartbeatItem sets the lease of a claimed or running item to leaseUntil, even if that
 // is earlier than before: the caller knows how far a lease may reach.
-func Heartbeat(item Item, request Request, leaseUntil, now time.Time) (Change, error) {
+func HeartbeatItem(item Item, request ItemRequest, leaseUntil, now time.Time) (ItemChange, error) {
 	return underLease(item, OpHeartbeat, request, leaseUntil, now)
 }
 
 // underLease makes a move after which the actor holds the item.
-func underLease(item Item, operation Operation, request Request, leaseUntil, now time.Time) (Change, error) {
+func underLease(item Item, operation ItemOperation, request ItemRequest, leaseUntil, now time.Time) (ItemChange, error) {
 	if leaseUntil.IsZero() {
-		return Change{}, &RequestError{Field: "lease", Reason: "is required"}
+		return ItemChange{}, &ItemRequestError{Field: "lease", Reason: "is required"}
 	}
-	return apply(item, operation, request, now, func(i *Item) error {
+	return applyToItem(item, operation, request, now, func(i *Item) error {
 		i.Owner, i.LeaseExpiresAt = request.Actor, leaseUntil
 		return nil
 	})
 }
 
-// Complete ends the item with a result, a JSON object, which is kept as it is.
-func Complete(item Item, request Request, result json.RawMessage, now time.Time) (Change, error) {
+// CompleteItem ends the item with a result, a JSON object, which is kept as it is.
+func CompleteItem(item Item, request ItemRequest, result json.RawMessage, now time.Time) (ItemChange, error) {
 	if !isObject(result) {
-		return Change{}, &RequestError{Field: "result", Reason: "must be a JSON object"}
+		return ItemChange{}, &ItemRequestError{Field: "result", Reason: "must be a JSON object"}
 	}
-	return apply(item, OpComplete, request, now, func(i *Item) error {
+	return applyToItem(item, OpComplete, request, now, func(i *Item) error {
 		i.Result = slices.Clone(result)
 		return nil
 	})
 }
 
-// Fail ends the item with an error, which needs a code: a queue whose workers need
+// FailItem ends the item with an error, which needs a code: a queue whose workers need
 // not give one sets it for them.
-func Fail(item Item, request Request, failure Failure, now time.Time) (Change, error) {
+func FailItem(item Item, request ItemRequest, failure ItemFailure, now time.Time) (ItemChange, error) {
 	if failure.Code == "" {
-		return Change{}, &RequestError{Field: "error.code", Reason: "is required"}
+		return ItemChange{}, &ItemRequestError{Field: "error.code", Reason: "is required"}
 	}
-	return apply(item, OpFail, request, now, func(i *Item) error {
+	return applyToItem(item, OpFail, request, now, func(i *Item) error {
 		i.Error = &failure
 		return nil
 	})
 }
 
-// Stall takes the item from an owner that is no longer trusted. It needs no owner,
+// StallItem takes the item from an owner that is no longer trusted. It needs no owner,
 // but the rev, so that a heartbeat that arrived before it wins.
-func Stall(item Item, request Request, now time.Time) (Change, error) {
-	return apply(item, OpStall, request, now, func(*Item) error { return nil })
+func StallItem(item Item, request ItemRequest, now time.Time) (ItemChange, error) {
+	return applyToItem(item, OpStall, request, now, func(*Item) error { return nil })
 }
 
-// Requeue offers a stalled item again, with the directive of the next attempt. The
+// RequeueItem offers a stalled item again, with the directive of the next attempt. The
 // directive must be newer than the one that the item carries, so that no two workers
 // ever hold one pair; else it is an [ErrInvalidRequest]. Attempt, rev and the
 // remembered requests go on.
-func Requeue(item Item, request Request, next Directive, now time.Time) (Change, error) {
+func RequeueItem(item Item, request ItemRequest, next ItemDirective, now time.Time) (ItemChange, error) {
 	if err := next.validate(); err != nil {
-		return Change{}, err
+		return ItemChange{}, err
 	}
-	return apply(item, OpRequeueStalled, request, now, func(i *Item) error {
+	return applyToItem(item, OpRequeueStalled, request, now, func(i *Item) error {
 		switch {
 		case next.AttemptNo <= i.AttemptNo:
-			return &RequestError{Field: "attempt_no", Reason: fmt.Sprintf("must be above %d", i.AttemptNo)}
+			return &ItemRequestError{Field: "attempt_no", Reason: fmt.Sprintf("must be above %d", i.AttemptNo)}
 		case next.MessageID == i.MessageID:
-			return &RequestError{Field: "message_id", Reason: "must not be the one that the item carries"}
+			return &ItemRequestError{Field: "message_id", Reason: "must not be the one that the item carries"}
 		case next.LeaseID == i.LeaseID:
-			return &RequestError{Field: "lease_id", Reason: "must not be the one that the item carries"}
+			return &ItemRequestError{Field: "lease_id", Reason: "must not be the one that the item carries"}
 		}
 		i.MessageID, i.AttemptNo, i.LeaseID = next.MessageID, next.AttemptNo, next.LeaseID
 		return nil
 	})
 }
 
-// Remove drops the item from its queue. It is retention and not a transition, but
+// RemoveItem drops the item from its queue. It is retention and not a transition, but
 // appends the last event of the item's history. Item in the change is the item as it
 // was, for the caller to delete. A running item must end or be stalled first
 // ([ErrIllegalTransition]). A removed item remembers no request, so a repeat finds
 // no item.
-func Remove(item Item, request Request, now time.Time) (Change, error) {
+func RemoveItem(item Item, request ItemRequest, now time.Time) (ItemChange, error) {
 	if err := request.validate(""); err != nil {
-		return Change{}, err
+		return ItemChange{}, err
 	}
 	if err := item.expect(request.ExpectedRev); err != nil {
-		return Change{}, err
+		return ItemChange{}, err
 	}
 	if !item.Status.removable() {
-		return Change{}, item.refuse("removal")
+		return ItemChange{}, item.refuse("removal")
 	}
 	removed := item
 	removed.Rev++
-	gone := Transition{From: item.Status, To: StatusNone, Event: EventRemoved}
-	return Change{Item: item, Events: []Event{removed.event(gone, request, now)}}, nil
+	gone := ItemTransition{From: item.Status, To: StatusNone, Event: ItemEventRemoved}
+	return ItemChange{Item: item, Events: []ItemEvent{removed.event(gone, request, now)}}, nil
 }

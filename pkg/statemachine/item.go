@@ -1,4 +1,4 @@
-package lifecycle
+package statemachine
 
 import (
 	"encoding/json"
@@ -31,7 +31,7 @@ const (
 type Item struct {
 	// WorkID is the item's id, unique in its queue.
 	WorkID string
-	Status Status
+	Status ItemStatus
 	// Attempt counts the claims of the item.
 	Attempt int
 	// Rev is the item's revision, which each accepted move raises.
@@ -45,12 +45,12 @@ type Item struct {
 	// a succeeded item has one.
 	Result json.RawMessage
 	// Error is why the work failed. Only a failed item has one.
-	Error *Failure
+	Error *ItemFailure
 
 	// DedupeKey is the key under which the item was enqueued. It is opaque and never
 	// changes.
 	DedupeKey string
-	// MessageID, AttemptNo and LeaseID are the [Directive] that the item carries now.
+	// MessageID, AttemptNo and LeaseID are the [ItemDirective] that the item carries now.
 	MessageID string
 	AttemptNo int
 	LeaseID   string
@@ -73,24 +73,24 @@ type Item struct {
 // heldBy reports whether the request comes from the claim under which the owner holds the
 // item. If that is not the item's first claim, a rev from before it is of an earlier one,
 // perhaps by the same owner.
-func (i *Item) heldBy(r Request) bool {
+func (i *Item) heldBy(r ItemRequest) bool {
 	after := func(known Remembered) bool {
 		return known.Operation == OpClaimNext && known.Attempt == i.Attempt && known.Rev > r.ExpectedRev
 	}
 	return i.Owner == r.Actor && (i.Attempt == 1 || !slices.ContainsFunc(i.Requests, after))
 }
 
-// Failure is why work failed.
-type Failure struct {
+// ItemFailure is why work failed.
+type ItemFailure struct {
 	// Code is for machines. Required.
 	Code string
-	// Message is for people. Optional.
+	// ItemMessage is for people. Optional.
 	Message string
 }
 
-// Directive names what an item carries: the message, and the pair by which the
+// ItemDirective names what an item carries: the message, and the pair by which the
 // ledger fences the attempt that the message is for.
-type Directive struct {
+type ItemDirective struct {
 	// MessageID is the bus's id of the message, another one for each attempt.
 	MessageID string
 	// AttemptNo is the ledger's number of the attempt, from 1; not the item's
@@ -100,9 +100,9 @@ type Directive struct {
 	LeaseID string
 }
 
-// Message is what a producer enqueues.
-type Message struct {
-	Directive
+// ItemMessage is what a producer enqueues.
+type ItemMessage struct {
+	ItemDirective
 	// DedupeKey makes a second enqueue of the same message find the first one's
 	// item. Required.
 	DedupeKey string
@@ -114,10 +114,10 @@ type Message struct {
 	StepType string
 }
 
-// Request is what each move carries.
+// ItemRequest is what each move carries.
 //
 // Source: Job lifecycle plan 02, Concurrency, CAS, and retry semantics.
-type Request struct {
+type ItemRequest struct {
 	// Actor is the caller: the owner for a worker's operation; for the system's the
 	// part of it or the operator, for the audit log. Required.
 	Actor string
@@ -131,16 +131,16 @@ type Request struct {
 }
 
 // validate checks that the request is complete.
-func (r Request) validate(operation Operation) error {
+func (r ItemRequest) validate(operation ItemOperation) error {
 	switch {
 	case r.Actor == "" && (operation == OpClaimNext || operation.OwnerOnly()):
-		return &RequestError{Field: "owner", Reason: "is required"}
+		return &ItemRequestError{Field: "owner", Reason: "is required"}
 	case r.Actor == "":
-		return &RequestError{Field: "actor", Reason: "is required"}
+		return &ItemRequestError{Field: "actor", Reason: "is required"}
 	case r.ID == "":
-		return &RequestError{Field: "request_id", Reason: "is required"}
+		return &ItemRequestError{Field: "request_id", Reason: "is required"}
 	case r.ExpectedRev < 1:
-		return &RequestError{Field: "expected_rev", Reason: "is required and at least 1"}
+		return &ItemRequestError{Field: "expected_rev", Reason: "is required and at least 1"}
 	}
 	return nil
 }
@@ -151,7 +151,7 @@ type Remembered struct {
 	// not take each other's answers.
 	Actor     string
 	RequestID string
-	Operation Operation
+	Operation ItemOperation
 	// Rev and Attempt are the item's after the move.
 	Rev     int64
 	Attempt int
@@ -178,7 +178,7 @@ func (i *Item) remembered(actor, requestID string) *Remembered {
 // item may be made for it: the message was enqueued under the same key, or the item
 // carries it since a requeue, or it arrives late, for an earlier attempt at the same
 // step.
-func (i *Item) Covers(message Message) bool {
+func (i *Item) Covers(message ItemMessage) bool {
 	sameStep := i.JobID != "" && i.JobID == message.JobID && i.StepID == message.StepID
 	return i.DedupeKey == message.DedupeKey || i.MessageID == message.MessageID ||
 		sameStep && message.AttemptNo <= i.AttemptNo
@@ -194,7 +194,7 @@ func (i *Item) HeldUnder(owner, requestID string) bool {
 
 var (
 	// ErrInvalidRequest is returned when a field of a request is missing or invalid.
-	// It comes as a [*RequestError], which names the field.
+	// It comes as a [*ItemRequestError], which names the field.
 	ErrInvalidRequest = errors.New("invalid request")
 	// ErrNotOwner is returned when an actor that is not the owner asks for an
 	// owner's move.
@@ -208,9 +208,9 @@ var (
 	// ErrInvalidItem is returned when an item, or its history, breaks a rule. It
 	// comes as an [*ItemError], which names every violation.
 	ErrInvalidItem = errors.New("invalid work item")
-	// ErrNotFound is returned when a queue has no item with that id. This package
+	// ErrNoItem is returned when a queue has no item with that id. This package
 	// never returns it; all queues share it.
-	ErrNotFound = errors.New("no such work item")
+	ErrNoItem = errors.New("no such work item")
 )
 
 // RevError says at which rev an item is.
@@ -227,8 +227,8 @@ func (e *RevError) Error() string {
 // Unwrap returns [ErrRevConflict].
 func (e *RevError) Unwrap() error { return ErrRevConflict }
 
-// RequestError says which field of a request is wrong.
-type RequestError struct {
+// ItemRequestError says which field of a request is wrong.
+type ItemRequestError struct {
 	// Field is the field's name in the wire contract.
 	Field string
 	// Reason completes the sentence that Field begins.
@@ -236,27 +236,27 @@ type RequestError struct {
 }
 
 // Error names the field and what is wrong with it.
-func (e *RequestError) Error() string {
+func (e *ItemRequestError) Error() string {
 	return fmt.Sprintf("%v: %s %s", ErrInvalidRequest, e.Field, e.Reason)
 }
 
 // Unwrap returns [ErrInvalidRequest].
-func (*RequestError) Unwrap() error { return ErrInvalidRequest }
+func (*ItemRequestError) Unwrap() error { return ErrInvalidRequest }
 
-// Violation is one broken rule of an item or of its history.
-type Violation struct {
+// ItemViolation is one broken rule of an item or of its history.
+type ItemViolation struct {
 	Field string
 	Rule  string
 }
 
 // String returns both as a sentence.
-func (v Violation) String() string { return v.Field + " " + v.Rule }
+func (v ItemViolation) String() string { return v.Field + " " + v.Rule }
 
 // ItemError lists what is wrong with an item.
 type ItemError struct {
 	WorkID     string
-	Status     Status
-	Violations []Violation
+	Status     ItemStatus
+	Violations []ItemViolation
 }
 
 // Error names all violations.

@@ -1,4 +1,4 @@
-package lifecycle
+package statemachine
 
 import (
 	"bytes"
@@ -8,12 +8,12 @@ import (
 	"strconv"
 )
 
-// invariants say which parts an item must have in each status; it must have no
+// itemInvariants say which parts an item must have in each status; it must have no
 // others. The source says that owner and lease of a terminal item SHOULD be absent;
 // here they must be, because an ended item with a lease would look alive.
 //
 // Source: Job lifecycle plan 02, Required invariants per status.
-var invariants = map[Status]struct {
+var itemInvariants = map[ItemStatus]struct {
 	owner, lease, result, failure bool
 	minAttempt                    int
 }{
@@ -25,18 +25,18 @@ var invariants = map[Status]struct {
 	StatusStalled:   {minAttempt: 1},
 }
 
-// violations collects violated rules.
-type violations []Violation
+// itemViolations collects violated rules.
+type itemViolations []ItemViolation
 
 // require adds a violation, formatted with args, unless the rule holds.
-func (v *violations) require(holds bool, field, rule string, args ...any) {
+func (v *itemViolations) require(holds bool, field, rule string, args ...any) {
 	if !holds {
-		*v = append(*v, Violation{Field: field, Rule: fmt.Sprintf(rule, args...)})
+		*v = append(*v, ItemViolation{Field: field, Rule: fmt.Sprintf(rule, args...)})
 	}
 }
 
 // exactly requires the field to be present if want is set, and absent otherwise.
-func (v *violations) exactly(want, got bool, field string, status Status) {
+func (v *itemViolations) exactly(want, got bool, field string, status ItemStatus) {
 	rule := "must be absent when %s"
 	if want {
 		rule = "must be present when %s"
@@ -45,19 +45,19 @@ func (v *violations) exactly(want, got bool, field string, status Status) {
 }
 
 // err returns the violations as an error, nil if there are none.
-func (v *violations) err(item *Item) error {
+func (v *itemViolations) err(item *Item) error {
 	if len(*v) == 0 {
 		return nil
 	}
 	return &ItemError{WorkID: item.WorkID, Status: item.Status, Violations: *v}
 }
 
-// Validate checks the item against the rules of its status. The error is an
+// ValidateItem checks the item against the rules of its status. The error is an
 // [*ItemError] that names every violation.
 //
 // Source: Job lifecycle plan 02, Required invariants per status.
-func Validate(item Item) error {
-	var v violations
+func ValidateItem(item Item) error {
+	var v itemViolations
 	v.require(item.WorkID != "", "work_id", "must be present")
 	v.require(item.DedupeKey != "", "dedupe_key", "must be present")
 	v.require(item.MessageID != "", "message_id", "must be present")
@@ -69,8 +69,8 @@ func Validate(item Item) error {
 	v.require(item.Attempt >= 0, "attempt", "must be at least 0")
 	v.require(item.Rev > int64(item.Attempt), "rev", "must be above attempt, for each claim raises both")
 
-	must, known := invariants[item.Status]
-	v.require(known, "status", "must be one of %v", statuses)
+	must, known := itemInvariants[item.Status]
+	v.require(known, "status", "must be one of %v", itemStatuses)
 	if known {
 		v.exactly(must.owner, item.Owner != "", "owner", item.Status)
 		v.exactly(must.lease, !item.LeaseExpiresAt.IsZero(), "lease", item.Status)
@@ -86,7 +86,7 @@ func Validate(item Item) error {
 		field := "requests[" + strconv.Itoa(n) + "]"
 		v.require(request.Actor != "", field, "must name its actor")
 		v.require(request.RequestID != "", field, "must have a request_id")
-		v.require(slices.Contains(operations[:], request.Operation), field, "must name an operation")
+		v.require(slices.Contains(itemOperations[:], request.Operation), field, "must name an operation")
 		v.require(request.Rev <= item.Rev, field, "must not be beyond the item's rev")
 		v.require(n == 0 || request.Rev > item.Requests[n-1].Rev, field, "must be of a later rev than the one before")
 		v.require(request.Attempt <= item.Attempt, field, "must not be beyond the item's attempt")
@@ -101,20 +101,20 @@ func isObject(text json.RawMessage) bool {
 	return bytes.HasPrefix(bytes.TrimLeft(text, " \t\r\n"), []byte("{")) && json.Valid(text)
 }
 
-// ValidateHistory checks an item's events, in the order of their revs, against the
+// ValidateItemHistory checks an item's events, in the order of their revs, against the
 // policy, and the item against them: the history begins with the enqueue, has no
 // gap, makes only moves of the table, counts attempts as it must, and ends with the
 // item as it is. If the last event is a removal, item is what was removed. The error
 // is an [*ItemError] that names every violation.
 //
 // Source: Job lifecycle plan 02, Attempt and revision semantics, Event semantics.
-func ValidateHistory(item Item, events []Event) error {
-	var v violations
-	before := Event{WorkID: item.WorkID, To: StatusNone}
+func ValidateItemHistory(item Item, events []ItemEvent) error {
+	var v itemViolations
+	before := ItemEvent{WorkID: item.WorkID, To: StatusNone}
 	last := before // except for a removal
 	for n, event := range events {
 		field, attempt := "events["+strconv.Itoa(n)+"]", before.Attempt
-		if event.Type == EventClaimed {
+		if event.Type == ItemEventClaimed {
 			attempt++
 		}
 		v.require(event.WorkID == before.WorkID, field, "must be of the item")
@@ -124,9 +124,9 @@ func ValidateHistory(item Item, events []Event) error {
 		v.require(event.Attempt == attempt, field, "must be of attempt %d, not %d", attempt, event.Attempt)
 		v.require(!event.At.IsZero(), field, "must say when")
 		v.require(event.Actor != "", field, "must say who")
-		v.require(event.RequestID != "" || event.Type == EventEnqueued, field, "must name its request")
+		v.require(event.RequestID != "" || event.Type == ItemEventEnqueued, field, "must name its request")
 		before = event
-		if event.Type == EventRemoved {
+		if event.Type == ItemEventRemoved {
 			v.require(n == len(events)-1, field, "must be the last, nothing follows a removal")
 		} else {
 			last = event
@@ -140,11 +140,11 @@ func ValidateHistory(item Item, events []Event) error {
 }
 
 // allowed reports whether the policy has such an event.
-func (e Event) allowed() bool {
-	if e.Type == EventRemoved {
+func (e ItemEvent) allowed() bool {
+	if e.Type == ItemEventRemoved {
 		return e.From.removable() && e.To == StatusNone
 	}
-	return slices.ContainsFunc(transitions[:], func(t Transition) bool {
+	return slices.ContainsFunc(itemTransitions[:], func(t ItemTransition) bool {
 		return t.Event == e.Type && t.From == e.From && t.To == e.To
 	})
 }
