@@ -20,7 +20,7 @@ import (
 // does not wait for such a client.
 func TestHostile_UnreadStreams(t *testing.T) {
 	t.Parallel()
-	const streams = 1000
+	const streams = 500
 	f := startAttacked(t)
 	jobID := f.longJob(t)
 	f.while(func() {
@@ -74,10 +74,10 @@ func TestHostile_AnswersThatRepeatThePayload(t *testing.T) {
 	})
 }
 
-// TestHostile_TooManyStreams opens more streams than a process allows.
+// TestHostile_TooManyStreams opens more streams than one caller may have.
 func TestHostile_TooManyStreams(t *testing.T) {
 	t.Parallel()
-	const may, beside = 1024, 50
+	const may, beside = 512, 50
 	f := startAttacked(t)
 	jobID := f.submit(t, `{"language":"en"}`)
 	path := "/v1/jobs/" + jobID + "/events"

@@ -30,10 +30,11 @@ const memoryBound = 512 << 20
 const patience = 2 * time.Minute
 
 // attackedServer is a server process that authenticates callers by tokens and by JWTs. A good
-// client uses it during each attack.
+// client uses it during each attack. It and the attacker are two callers with all roles.
 type attackedServer struct {
 	*process
-	*caller // the good client, which has all roles
+	*caller // the attacker
+	good    *caller
 
 	url     string
 	address string
@@ -46,7 +47,8 @@ func startAttacked(t *testing.T, more ...string) *attackedServer {
 	t.Helper()
 	f := &attackedServer{issuer: newTokenIssuer(t)}
 	file := filepath.Join(t.TempDir(), "tokens.yaml")
-	token := addCaller(t, file, "good", "submit:*", "read:*", "platform:*", "admin:*")
+	roles := []string{"submit:*", "read:*", "platform:*", "admin:*"}
+	token, good := addCaller(t, file, "attacker", roles...), addCaller(t, file, "good", roles...)
 	s := newSite(t)
 	f.process = s.start(append([]string{
 		"--auth-file", file, "--oidc-issuer", f.issuer.url, "--oidc-audience", "lucius", "--audit-log", "off",
@@ -54,7 +56,7 @@ func startAttacked(t *testing.T, more ...string) *attackedServer {
 	}, more...)...)
 	f.address = s.address.Load().(string)
 	f.url = "http://" + f.address
-	f.caller = f.as(token)
+	f.caller, f.good = f.as(token), f.as(good)
 	return f
 }
 
@@ -98,7 +100,7 @@ func (f *attackedServer) while(attack func()) {
 // submitAndRead submits a command and reads its job.
 func (f *attackedServer) submitAndRead() error {
 	key := fmt.Sprint(f.keys.Add(1))
-	submitted, err := f.call(f.t.Context(), http.MethodPost, "/v1/commands", strings.Replace(ingestFor("tenant_good", key), "{}}", `{"language":"en"}}`, 1))
+	submitted, err := f.good.call(f.t.Context(), http.MethodPost, "/v1/commands", strings.Replace(ingestFor("tenant_good", key), "{}}", `{"language":"en"}}`, 1))
 	if err != nil {
 		return err
 	}
@@ -106,7 +108,7 @@ func (f *attackedServer) submitAndRead() error {
 	if err := json.Unmarshal([]byte(submitted.body), &accepted); err != nil || submitted.status != http.StatusAccepted {
 		return fmt.Errorf("a command is answered %d %s", submitted.status, submitted.body)
 	}
-	if job, err := f.call(f.t.Context(), http.MethodGet, "/v1/jobs/"+accepted.JobID, ""); err != nil || job.status != http.StatusOK {
+	if job, err := f.good.call(f.t.Context(), http.MethodGet, "/v1/jobs/"+accepted.JobID, ""); err != nil || job.status != http.StatusOK {
 		return fmt.Errorf("its job is answered %d %s, %w", job.status, job.body, err)
 	}
 	return nil

@@ -34,6 +34,7 @@ type fakeServer struct {
 	payloads map[int]int           // how many commands had a payload of this size
 	running  int                   // servers that have been started but not stopped
 	starts   int                   // servers that have been started
+	claims   sync.WaitGroup        // claims that are being answered
 
 	retention time.Duration // of the server that was started last
 	dataDir   string
@@ -74,6 +75,7 @@ func (f *fakeServer) start(_ context.Context, dataDir, protocolsDir string, rete
 	f.dataDir = dataDir
 	f.running++
 	return bench.Server{URL: f.url, Stop: func() error {
+		f.claims.Wait() // The next server must not answer the claims of workers that have gone.
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.running--
@@ -204,6 +206,8 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	service := request.Services[0]
+	f.claims.Add(1)
+	defer f.claims.Done()
 	f.mu.Lock()
 	f.once(request.RequestID)
 	for len(f.queues[service]) == 0 {

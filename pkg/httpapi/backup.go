@@ -42,12 +42,12 @@ func (e *endpoints) CreateBackup(w http.ResponseWriter, r *http.Request) {
 	state := requestStateOf(r.Context())
 	state.drop()
 	state.long = true
-	slot, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1, nil)
+	release, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1)
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	defer slot.release()
+	defer release()
 	backup, err := e.Backup(r.Context())
 	if err != nil {
 		e.respond.problem(w, r, ledger.Problem(err))
@@ -60,7 +60,7 @@ func (e *endpoints) CreateBackup(w http.ResponseWriter, r *http.Request) {
 	}()
 	w.Header().Set("Content-Type", "application/octet-stream")
 	w.Header().Set("Cache-Control", "no-store")
-	out := &backupAnswer{endpoints: e, w: w, r: r, control: http.NewResponseController(w), slot: slot, checked: time.Now()}
+	out := &backupAnswer{endpoints: e, w: w, r: r, control: http.NewResponseController(w), checked: time.Now()}
 	err = ledger.Problem(backup.Stream(r.Context(), out))
 	switch {
 	case err == nil:
@@ -86,17 +86,14 @@ type backupAnswer struct {
 	w         http.ResponseWriter
 	r         *http.Request
 	control   *http.ResponseController
-	slot      *slot
 	checked   time.Time // When the caller's rights were checked last.
 	broken    bool      // The client does not read.
 }
 
 // Write writes a part, unless the server drains or the caller may no longer have it.
 func (a *backupAnswer) Write(p []byte) (int, error) {
-	select {
-	case <-a.slot.ended:
+	if a.endpoints.draining() {
 		return 0, errDraining
-	default:
 	}
 	if time.Since(a.checked) > streamRecheck {
 		a.checked = time.Now()

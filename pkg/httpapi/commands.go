@@ -39,12 +39,12 @@ func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers comma
 // submitText submits a command for the caller, who must be allowed to name its tenant.
 func (e *endpoints) submitText(ctx context.Context, text []byte, headers commands.Headers) (accepted ledger.Accepted, err error) {
 	defer func() { e.countRefused(err) }()
-	tree, err := e.reserveTree(ctx, text)
+	release, err := e.reserveTree(ctx, text)
 	if err != nil {
 		return ledger.Accepted{}, err
 	}
 	submission, err := e.Commands.Prepare(text, headers, func(tenantID string) error { return e.guard.authorizeTenant(ctx, tenantID) })
-	tree.release() // Other callers decode while this command is committed.
+	release() // Other callers decode while this command is committed.
 	if err != nil {
 		return ledger.Accepted{}, err
 	}

@@ -93,9 +93,8 @@ type Config struct {
 	// BodyTimeout is how long a client may take to send its body. Optional.
 	// Defaults to [DefaultBodyTimeout].
 	BodyTimeout time.Duration
-	// MaxWaits is how many requests may wait at a time. Callers share the slots
-	// fairly: when all are taken, the oldest request of the caller with the most is
-	// answered to make room. Optional. Defaults to [DefaultMaxWaits].
+	// MaxWaits is how many requests may wait at a time; one caller may have half of them.
+	// Optional. Defaults to [DefaultMaxWaits].
 	MaxWaits int
 	// Console makes what serves the pages under /ui/, which call the API as clients do. It
 	// must end their streams when ended is closed. Optional. Defaults to no pages.

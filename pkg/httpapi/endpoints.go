@@ -41,9 +41,9 @@ func serve[Body any, Checked interface {
 // MaxWait is the longest time that a request may wait. A longer wait is cut to it.
 const MaxWait = api.MaxClaimWait * time.Second
 
-// waiting calls the use case with the time that it may wait, at most [MaxWait],
-// unless the caller already has its share of the long polls. When ended is closed, because
-// the server drains or another caller gets the slot, the use case answers with what it has.
+// waiting calls the use case with the time that it may wait, at most [MaxWait], unless the
+// caller already has its share of the long polls. When ended is closed, because the server
+// drains, the use case answers with what it has.
 func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 	call func(limit time.Duration, ended <-chan struct{}) (Value, error),
 ) (Value, error) {
@@ -53,37 +53,35 @@ func waiting[Value any](ctx context.Context, e *endpoints, limit time.Duration,
 	state := requestStateOf(ctx)
 	state.drop() // The body is decoded.
 	state.long = true
-	slot, err := e.waits.acquire(ctx, auth.CallerOf(ctx).Name(), 1, nil)
+	release, err := e.waits.acquire(ctx, auth.CallerOf(ctx).Name(), 1)
 	if err != nil {
 		var none Value
 		return none, err
 	}
-	defer slot.release()
-	return call(min(limit, MaxWait), slot.ended)
+	defer release()
+	return call(min(limit, MaxWait), e.ended)
 }
 
 // maxReads bounds the bytes that answers hold at a time of rows read from the store, with
 // their encoded form. jobWeight is the share of a job, and how much a page may exceed
 // [search.PageBytes].
 const (
-	maxReads  = 32 << 20
+	maxReads  = 64 << 20
 	jobWeight = 1 << 20
 )
 
 // reserve replaces the request's share of memory with the share of an answer of that
 // weight, once there is room for it; the request's body is decoded by then. The request
-// holds the share until it is answered, and must not wait for a client before that. It
-// returns an error if the client has disconnected.
+// holds the share until its answer has a share of its own, and does not wait for other events
+// before that. It returns an error if the client has disconnected.
 func (e *endpoints) reserve(ctx context.Context, weight int64) error {
 	state := requestStateOf(ctx)
 	state.drop()
 	if weight == 0 {
 		return nil
 	}
-	share, err := e.reads.acquire(ctx, auth.CallerOf(ctx).Name(), weight, nil)
-	if err == nil {
-		state.held = share
-	}
+	var err error
+	state.release, err = e.reads.acquire(ctx, auth.CallerOf(ctx).Name(), weight)
 	return err
 }
 

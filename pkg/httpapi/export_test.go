@@ -33,38 +33,31 @@ var (
 	RevToken = cursor.revToken
 )
 
-// FairLimiter is a limiter for tests of its shares.
-type FairLimiter struct{ *fairLimiter }
+// Limiter is a limiter for tests of its shares.
+type Limiter struct{ *limiter }
 
-// WhenFull is the mode of a limiter.
-type WhenFull = whenFull
-
-// The modes.
-const (
-	Refuses = refuses
-	Evicts  = evicts
-	Queues  = queues
-)
-
-// NewFairLimiter returns a limiter.
-func NewFairLimiter(limit int64, full WhenFull) FairLimiter {
-	return FairLimiter{newFairLimiter(limit, full, apierror.Newf(apierror.RateLimited, "That is too much."))}
+// NewLimiter returns a limiter whose requests wait, and one that refuses them.
+func NewLimiter(total int64) (waiting, refusing Limiter) {
+	return Limiter{newLimiter(total, nil)}, Limiter{newLimiter(total, apierror.Newf(apierror.RateLimited, "That is too much."))}
 }
 
-// Acquire acquires a slot, and returns how to release it.
-func (l FairLimiter) Acquire(ctx context.Context, caller string, weight int64, cut func()) (release func(), err error) {
-	s, err := l.acquire(ctx, caller, weight, cut)
-	if err != nil {
-		return nil, err
-	}
-	return s.release, nil
+// Acquire takes a part, and returns how to release it.
+func (l Limiter) Acquire(ctx context.Context, caller string, weight int64) (release func(), err error) {
+	return l.acquire(ctx, caller, weight)
+}
+
+// Callers returns how many callers hold something, or wait.
+func (l Limiter) Callers() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.callers)
 }
 
 // Trees returns the limiter of decoded bodies.
-func (s *Server) Trees() FairLimiter { return FairLimiter{s.trees} }
+func (s *Server) Trees() Limiter { return Limiter{s.trees} }
 
 // Reads returns the limiter of rows read for answers.
-func (s *Server) Reads() FairLimiter { return FairLimiter{s.reads} }
+func (s *Server) Reads() Limiter { return Limiter{s.reads} }
 
 // RequestID returns the id of the request that ctx belongs to.
 func RequestID(ctx context.Context) string { return requestStateOf(ctx).id }
@@ -76,22 +69,10 @@ func (s *Server) Answer(w http.ResponseWriter, r *http.Request, value any) {
 }
 
 // Answers returns the limiter of answers that are being sent.
-func (s *Server) Answers() FairLimiter { return FairLimiter{s.respond.answers} }
+func (s *Server) Answers() Limiter { return Limiter{s.respond.answers} }
 
 // Bodies returns the limiter of bodies.
-func (s *Server) Bodies() FairLimiter { return FairLimiter{s.bodies} }
-
-// Cuts returns the functions that cut the requests which hold a slot now.
-func (l FairLimiter) Cuts() (cuts []func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, h := range l.holders {
-		for _, held := range h.slots {
-			cuts = append(cuts, held.cut)
-		}
-	}
-	return cuts
-}
+func (s *Server) Bodies() Limiter { return Limiter{s.bodies} }
 
 // LearnRoute looks the rule of a route up, as [New] does for those of the OpenAPI
 // document.

@@ -13,7 +13,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -47,16 +46,15 @@ const (
 const treeBytes = 128
 
 // reserveTree waits until decoding the text fits into what all requests may decode: a
-// tree of many tiny values is 50 times as large as its text. The caller releases the slot
-// when the tree is no longer used, and does not wait for the store before that. It returns
-// an error if the client has disconnected.
-func (e *endpoints) reserveTree(ctx context.Context, text []byte) (*slot, error) {
+// tree of many tiny values is 50 times as large as its text. The caller calls release when the
+// tree is no longer used, and does not wait for the store before that. It returns an error if
+// the client has disconnected.
+func (e *endpoints) reserveTree(ctx context.Context, text []byte) (release func(), err error) {
 	weight := int64(2 * len(text))
 	for _, structural := range []byte(",:[{") {
 		weight += treeBytes * int64(bytes.Count(text, []byte{structural}))
 	}
-	// The largest tree leaves room for others.
-	return e.trees.acquire(ctx, auth.CallerOf(ctx).Name(), min(weight, maxTrees/2), nil)
+	return e.trees.acquire(ctx, auth.CallerOf(ctx).Name(), weight)
 }
 
 // decode reads a body of exactly one JSON value and checks it. The error is a problem
@@ -72,11 +70,11 @@ func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, rule bodyRule
 	if err := api.CheckText(body); err != nil {
 		return err
 	}
-	tree, err := e.reserveTree(r.Context(), body)
+	release, err := e.reserveTree(r.Context(), body)
 	if err != nil {
 		return err
 	}
-	defer tree.release()
+	defer release()
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.DisallowUnknownFields()
 	err = decoder.Decode(into)
@@ -144,7 +142,7 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	control, limit := http.NewResponseController(w), e.config.MaxBodyBytes
 	refusal := apierror.Newf(apierror.TooLarge, "The body is larger than %d bytes.", limit)
 	if r.ContentLength <= limit {
-		body, err := e.readInShare(w, r, control)
+		body, err := e.readInShare(w, r)
 		if err == nil {
 			return body, nil
 		}
@@ -159,7 +157,7 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 			return nil, &apierror.Error{Code: apierror.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
 		}
 	}
-	requestStateOf(r.Context()).drop() // Another caller may be waiting for the room.
+	requestStateOf(r.Context()).drop()
 	w.Header().Set("Connection", "close")
 	// A client that is still sending when the connection ends never sees the answer, so
 	// some of the rest is read and dropped. A client that sent Expect waits for the
@@ -172,32 +170,19 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 }
 
 // readInShare reads a body that is not declared as too large, within its caller's share of
-// the room for bodies. The error is a [*apierror.Error] if the caller's share is used up, or
-// if another caller gets it before the body is read.
-func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request, control *http.ResponseController) ([]byte, error) {
+// the room for bodies. The error is a [*apierror.Error] if the caller's share is used up.
+func (e *endpoints) readInShare(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	limit, size := e.config.MaxBodyBytes, max(r.ContentLength, 0)
 	if r.ContentLength < 0 {
 		size = limit
 	}
-	var reading sync.Once // Done when the body is read or cut, whichever is first.
-	wasCut := false
-	share, err := e.bodies.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), size, func() {
-		reading.Do(func() {
-			wasCut = true
-			_ = control.SetReadDeadline(time.Unix(1, 0))
-		})
-	})
+	release, err := e.bodies.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), size)
 	if err != nil {
-		reading.Do(func() {}) // Its slot may still be preempted, see acquire.
 		return nil, err
 	}
-	requestStateOf(r.Context()).held = share
+	requestStateOf(r.Context()).release = release
 	buffer := bytes.NewBuffer(make([]byte, 0, min(max(r.ContentLength, 0), readAhead)+bytes.MinRead))
 	_, err = buffer.ReadFrom(http.MaxBytesReader(w, r.Body, limit))
-	reading.Do(func() {})
-	if wasCut {
-		return nil, apierror.Newf(apierror.RateLimited, "The body arrived too slowly: another caller needed the room.")
-	}
 	return buffer.Bytes(), err
 }
 

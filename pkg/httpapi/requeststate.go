@@ -51,16 +51,18 @@ type requestState struct {
 	sending   bool // The answer is on its way to the client.
 
 	conn *trackedConn
-	kept bool  // The request keeps its connection, see LimitConnections.
-	long bool  // The request is a long poll or a stream.
-	held *slot // The request's share of memory, of Server.bodies or Server.reads, or nil.
+	kept bool // The request keeps its connection, see LimitConnections.
+	long bool // The request is a long poll or a stream.
+	// release gives back the request's share of memory, of Server.bodies or Server.reads; nil if
+	// it has none.
+	release func()
 }
 
 // drop releases the request's share of memory, once the memory is no longer used.
 func (state *requestState) drop() {
-	if state.held != nil {
-		state.held.release()
-		state.held = nil
+	if state.release != nil {
+		state.release()
+		state.release = nil
 	}
 }
 

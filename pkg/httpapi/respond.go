@@ -10,7 +10,6 @@ import (
 	"math"
 	"net/http"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -21,20 +20,23 @@ import (
 // minRetryAfter is the Retry-After of an answer if the use case gives none.
 const minRetryAfter = time.Second
 
-// maxAnswers bounds the bytes of answers that wait for clients to read them.
-const maxAnswers = 64 << 20
+// maxAnswers bounds the bytes of answers that wait for clients to read them. A client has
+// answerTime to read one, and a second more for each answerPace bytes.
+const (
+	maxAnswers = 64 << 20
+	answerTime = 10 * time.Second
+	answerPace = 256 << 10
+)
 
 // responder writes responses. It is safe for concurrent use.
 type responder struct {
-	log *slog.Logger
-	// answers counts the bytes that are being sent to clients. Beyond the limit, the oldest
-	// answer of the caller with the most is cut off.
-	answers *fairLimiter
+	log     *slog.Logger
+	answers *limiter // in bytes; answers that are being sent to clients
 }
 
 func newResponder(log *slog.Logger) *responder {
 	// The use case may have made a change, so its answer is never refused.
-	return &responder{log: log, answers: newFairLimiter(maxAnswers, evicts, nil)}
+	return &responder{log: log, answers: newLimiter(maxAnswers, nil)}
 }
 
 // answer answers with the value, which must encode, or with the error as a problem.
@@ -51,22 +53,22 @@ func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, v
 	p.deliver(w, r, status, len(body), body)
 }
 
-// deliver sends a JSON answer in parts that together hold that many bytes of memory. It
-// cuts the connection if another answer needs the room before the client has read this one.
+// deliver sends a JSON answer in parts that together hold that many bytes of memory, once there
+// is room for it. It cuts the connection of a client that does not read the answer in time.
 func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status, held int, parts ...[]byte) {
-	control := http.NewResponseController(w)
-	var sending sync.Once // Done when the answer is sent or cut, whichever is first.
-	share, err := p.answers.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), int64(held), func() {
-		sending.Do(func() { _ = control.SetWriteDeadline(time.Unix(1, 0)) })
-	})
+	release, err := p.answers.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), int64(held))
 	if err != nil {
-		sending.Do(func() {}) // Its slot may still be preempted, see acquire.
 		p.problem(w, r, err)
 		return
 	}
-	defer share.release()
+	defer release()
 	requestStateOf(r.Context()).drop()
-	defer sending.Do(func() {}) // After this no cut may hit the connection's next answer, or a writer that HTTP/2 has recycled.
+	length := 0
+	for _, part := range parts {
+		length += len(part)
+	}
+	// A writer without a connection has no deadlines, and needs none.
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime + time.Duration(length/answerPace)*time.Second))
 	send(w, status, "application/json", parts...)
 }
 

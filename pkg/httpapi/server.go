@@ -59,11 +59,11 @@ type Server struct {
 	metrics *metrics
 	respond *responder
 
-	streams *fairLimiter
-	waits   *fairLimiter
-	bodies  *fairLimiter // in bytes; bodies that are being read or decoded
-	trees   *fairLimiter // in bytes; decoded bodies
-	reads   *fairLimiter // in bytes; rows read from the store for answers, and their encoded form
+	streams *limiter
+	waits   *limiter
+	bodies  *limiter // in bytes; bodies that are being read or decoded
+	trees   *limiter // in bytes; decoded bodies
+	reads   *limiter // in bytes; rows read from the store for answers, and their encoded form
 
 	transfers transfers
 	ended     chan struct{} // Closed by Drain.
@@ -89,13 +89,12 @@ func New(config Config) (*Server, error) {
 	bodies := max(maxBodies, 16*config.MaxBodyBytes)
 	s := &Server{
 		config: config, router: mux.NewRouter().SkipClean(true), metrics: measured, respond: newResponder(config.Log),
-		streams: newFairLimiter(maxStreams, refuses, apierror.Newf(apierror.RateLimited,
+		streams: newLimiter(maxStreams, apierror.Newf(apierror.RateLimited,
 			"This process has %d slots for streams, of which the caller already has its share.", maxStreams)),
-		waits: newFairLimiter(int64(config.MaxWaits), refuses,
-			apierror.Newf(apierror.RateLimited, "The caller already has its share of waiting requests.")),
-		bodies: newFairLimiter(bodies, refuses, apierror.Newf(apierror.RateLimited,
+		waits: newLimiter(int64(config.MaxWaits), apierror.Newf(apierror.RateLimited, "The caller already has its share of waiting requests.")),
+		bodies: newLimiter(bodies, apierror.Newf(apierror.RateLimited,
 			"The caller already has its share of the %d MiB that bodies in hand may take.", bodies>>20)),
-		trees: newFairLimiter(maxTrees, queues, nil), reads: newFairLimiter(maxReads, queues, nil),
+		trees: newLimiter(maxTrees, nil), reads: newLimiter(maxReads, nil),
 		transfers: transfers{open: map[*requestState]direction{}}, ended: make(chan struct{}),
 	}
 	guard := newGuard(config, s.respond)
@@ -134,8 +133,6 @@ func (s *Server) Drain() {
 		close(s.ended)
 		s.transfers.drain()
 	})
-	s.streams.end()
-	s.waits.end()
 }
 
 // draining reports whether Drain was called.

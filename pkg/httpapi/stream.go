@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	maxStreams     = 1024                   // How many streams one process keeps open, see fairLimiter.
+	maxStreams     = 1024                   // How many streams one process keeps open, see limiter.
 	streamInterval = 250 * time.Millisecond // How often a stream reads its job: another process may have changed it.
 	streamComment  = 15 * time.Second       // how often an idle stream sends a comment
 	streamRecheck  = 15 * time.Second       // How often a stream checks that the caller may still follow.
@@ -45,23 +45,21 @@ type stream struct {
 	r         *http.Request
 	control   *http.ResponseController
 	jobID     string
-	slot      *slot
 	last      string // The id of the last entry that was sent.
 	begun     bool
 }
 
 // streamEvents sends new entries of a job's history, and comments while there are none,
-// until the job ends, the server drains, the client disconnects or another stream preempts
-// it.
+// until the job ends, the server drains or the client disconnects.
 func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, last string) {
 	requestStateOf(r.Context()).long = true
-	slot, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1, nil)
+	release, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1)
 	if err != nil {
 		e.respond.problem(w, r, err)
 		return
 	}
-	defer slot.release()
-	s := &stream{endpoints: e, w: w, r: r, control: http.NewResponseController(w), jobID: jobID, slot: slot, last: last}
+	defer release()
+	s := &stream{endpoints: e, w: w, r: r, control: http.NewResponseController(w), jobID: jobID, last: last}
 	ticker := time.NewTicker(streamInterval)
 	defer ticker.Stop()
 	sent := time.Now()
@@ -93,7 +91,7 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 		if len(events) == 0 { // Otherwise there may be more entries.
 			select {
 			case <-ticker.C:
-			case <-slot.ended:
+			case <-e.ended:
 			case <-r.Context().Done():
 			}
 		}
@@ -104,15 +102,8 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 	}
 }
 
-// over reports whether the slot has ended or the client has gone.
-func (s *stream) over() bool {
-	select {
-	case <-s.slot.ended:
-		return true
-	default:
-		return s.r.Context().Err() != nil
-	}
-}
+// over reports whether the server drains or the client has gone.
+func (s *stream) over() bool { return s.endpoints.draining() || s.r.Context().Err() != nil }
 
 // read returns the job's new entries. Only a few streams read at a time, because
 // each reads a whole job, which may be large.
@@ -123,11 +114,11 @@ func (s *stream) read() (events []api.Event, ended bool, err error) {
 		ctx, end = context.WithTimeout(ctx, streamRead)
 		defer end()
 	}
-	reading, err := s.endpoints.reads.acquire(ctx, auth.CallerOf(ctx).Name(), jobWeight, nil)
+	release, err := s.endpoints.reads.acquire(ctx, auth.CallerOf(ctx).Name(), jobWeight)
 	if err != nil {
 		return nil, false, err
 	}
-	defer reading.release()
+	defer release()
 	var rev int64
 	var index int
 	if s.last != "" {

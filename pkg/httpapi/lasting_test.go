@@ -6,13 +6,11 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
 
@@ -85,30 +83,23 @@ func (c *crowd) follows(t *testing.T, grants string) *lasting {
 	return c.begin(t, grants, "GET /v1/jobs/"+c.job+"/events", "", "Accept: text/event-stream")
 }
 
-// A reader may take all streams that other callers do not want, and no more.
+// A reader may take half of the streams.
 func TestOneReaderDoesNotKeepOthersFromStreams(t *testing.T) {
 	t.Parallel()
 	const greedy, other = "read:t", "read:* admin:*"
 	gather(t, []string{greedy, other}, func(t *testing.T, c *crowd) {
-		streams := make([]*lasting, maxStreams)
+		streams := make([]*lasting, maxStreams/2)
 		for i := range streams {
 			streams[i] = c.follows(t, greedy)
 		}
 		one := c.follows(t, greedy)
 		if !one.over() || one.recorder.Code != http.StatusTooManyRequests {
-			t.Errorf("a reader has more streams than there are: %d", one.recorder.Code)
+			t.Errorf("a reader has more than half of the streams: %d", one.recorder.Code)
 		}
-		newcomer := c.follows(t, other)
-		if newcomer.over() || newcomer.recorder.Code != http.StatusOK {
-			t.Errorf("another reader gets no stream: %d %s", newcomer.recorder.Code, newcomer.recorder.Body)
+		if l := c.follows(t, other); l.over() || l.recorder.Code != http.StatusOK {
+			t.Errorf("another reader gets no stream: %d %s", l.recorder.Code, l.recorder.Body)
 		}
-		if !streams[0].over() || streams[0].recorder.Code != http.StatusOK || streams[1].over() {
-			t.Error("another stream than the oldest is preempted, or of more than that")
-		}
-		if again := c.follows(t, greedy); again.recorder.Code != http.StatusTooManyRequests {
-			t.Errorf("the reader takes the slot back: %d", again.recorder.Code)
-		}
-		newcomer.leave()
+		streams[0].leave()
 		synctest.Wait()
 		if again := c.follows(t, greedy); again.over() || again.recorder.Code != http.StatusOK {
 			t.Errorf("a free slot is not given: %d", again.recorder.Code)
@@ -134,61 +125,27 @@ func limited(t *testing.T, l *lasting) {
 		apierror.RateLimited, "The caller already has its share of waiting requests.")
 }
 
-func TestCallersShareTheWaitsFairly(t *testing.T) {
+// A caller may have half of the waits.
+func TestOneCallerDoesNotKeepOthersFromWaiting(t *testing.T) {
 	t.Parallel()
 	const a, b, c = "platform:t", "platform:*", "read:*"
 	gather(t, []string{a, b, c}, func(t *testing.T, crowd *crowd) {
-		var of []*lasting
-		for range 4 {
-			of = append(of, crowd.claims(t, a))
-		}
-		limited(t, crowd.claims(t, a))
-		for range 2 {
-			if l := crowd.claims(t, b); l.over() {
-				t.Errorf("it does not wait: %d %s", l.recorder.Code, l.recorder.Body)
+		for _, caller := range []string{a, b} {
+			for range 2 {
+				if l := crowd.claims(t, caller); l.over() {
+					t.Errorf("it does not wait: %d %s", l.recorder.Code, l.recorder.Body)
+				}
 			}
-		}
-		limited(t, crowd.claims(t, b)) // Both hold the same share.
-		for i, want := range []bool{true, true, false, false} {
-			if of[i].over() != want || want && of[i].recorder.Body.String() != `{"items":[]}`+"\n" {
-				t.Errorf("wait %d is over: %t, %d %s", i, of[i].over(), of[i].recorder.Code, of[i].recorder.Body)
-			}
-		}
-		if l := crowd.begin(t, c, "GET /v1/jobs/"+crowd.job+"?wait=60s", ""); l.over() {
-			t.Errorf("a reader does not wait: %d %s", l.recorder.Code, l.recorder.Body)
+			limited(t, crowd.claims(t, caller))
 		}
 		limited(t, crowd.begin(t, c, "GET /v1/jobs/"+crowd.job+"?wait=60s", ""))
 		if l := crowd.begin(t, c, "GET /v1/jobs/"+crowd.job, ""); l.recorder.Code != http.StatusOK {
 			t.Errorf("one that does not want to wait is answered %d", l.recorder.Code)
 		}
-	}, atMostWaits(4))
-}
-
-// There are never more holders than slots, even if the preempted request ends slowly.
-func TestASlotIsTakenOnceItIsReleased(t *testing.T) {
-	t.Parallel()
-	const a, b = "read:t", "read:*"
-	gather(t, []string{a, b}, func(t *testing.T, c *crowd) {
-		waits := "GET /v1/jobs/" + c.job + "?wait=60s"
-		c.begin(t, a, waits, "")
-		c.begin(t, a, waits, "")
-		var newcomers atomic.Int64
-		c.store.on(func(ctx context.Context) error {
-			if auth.CallerOf(ctx).Name() == "caller-b" {
-				newcomers.Add(1)
-				return nil
-			}
-			time.Sleep(time.Second)
-			return nil
-		})
-		newcomer := c.begin(t, b, waits, "")
-		if newcomers.Load() != 0 || newcomer.over() {
-			t.Error("the newcomer does not wait for the slot")
-		}
-		time.Sleep(10 * time.Second)
+		time.Sleep(time.Minute)
 		synctest.Wait()
-		if newcomers.Load() == 0 || newcomer.over() {
-			t.Errorf("the newcomer does not get the slot: %d", newcomer.recorder.Code)
+		if l := crowd.begin(t, c, "GET /v1/jobs/"+crowd.job+"?wait=60s", ""); l.over() {
+			t.Errorf("a free slot is not given: %d %s", l.recorder.Code, l.recorder.Body)
 		}
-	}, atMostWaits(2))
+	}, atMostWaits(4))
 }

@@ -1,0 +1,96 @@
+package httpapi
+
+import (
+	"context"
+	"sync"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/lucius-project/lucius/pkg/apierror"
+)
+
+// limiter bounds what requests hold, such as streams or the bytes of bodies. One caller may hold
+// half of the total at most, so that no caller keeps the others out. It is safe for concurrent use.
+type limiter struct {
+	half int64 // of the total, rounded up: what one caller may hold
+	all  *semaphore.Weighted
+	// refusal is the problem of a request for which there is no room; nil if it waits for room
+	// instead, after those of the same caller that came before it.
+	refusal *apierror.Error
+
+	mu      sync.Mutex
+	callers map[string]*callerShare // invariant: callers[c].requests > 0
+}
+
+// callerShare is what one caller may hold.
+type callerShare struct {
+	room     *semaphore.Weighted
+	requests int // How many hold a part of it, or wait for one.
+}
+
+// newLimiter returns a limiter with that total.
+func newLimiter(total int64, refusal *apierror.Error) *limiter {
+	return &limiter{half: (total + 1) / 2, all: semaphore.NewWeighted(total), refusal: refusal, callers: map[string]*callerShare{}}
+}
+
+// acquire takes that much for a request of the caller, at most its whole share. The request calls
+// release once, when it holds it no longer. The error is the limiter's refusal, or the cause of
+// the context's end: a request that is over gets nothing, even if there is room.
+func (l *limiter) acquire(ctx context.Context, caller string, weight int64) (release func(), err error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	weight = min(weight, l.half)
+	share := l.enter(caller)
+	if !l.take(ctx, share.room, weight) {
+		l.leave(caller, share)
+		return nil, l.failure(ctx)
+	}
+	if !l.take(ctx, l.all, weight) {
+		share.room.Release(weight)
+		l.leave(caller, share)
+		return nil, l.failure(ctx)
+	}
+	return func() {
+		l.all.Release(weight)
+		share.room.Release(weight)
+		l.leave(caller, share)
+	}, nil
+}
+
+// take takes from the room, at once or, if the limiter refuses nothing, when there is enough.
+func (l *limiter) take(ctx context.Context, room *semaphore.Weighted, weight int64) bool {
+	if l.refusal != nil {
+		return room.TryAcquire(weight)
+	}
+	return room.Acquire(ctx, weight) == nil
+}
+
+func (l *limiter) failure(ctx context.Context) error {
+	if l.refusal != nil {
+		return l.refusal
+	}
+	return context.Cause(ctx)
+}
+
+// enter returns the caller's share, and keeps it until leave.
+func (l *limiter) enter(caller string) *callerShare {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	share := l.callers[caller]
+	if share == nil {
+		share = &callerShare{room: semaphore.NewWeighted(l.half)}
+		l.callers[caller] = share
+	}
+	share.requests++
+	return share
+}
+
+// leave forgets the share of a caller without requests.
+func (l *limiter) leave(caller string, share *callerShare) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if share.requests--; share.requests == 0 {
+		delete(l.callers, caller)
+	}
+}
