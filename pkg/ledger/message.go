@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -94,7 +93,7 @@ func StepPayload(payload []byte, step *statemachine.Step) []byte {
 	if step.PayloadPointer == "" {
 		return payload
 	}
-	part, ok := canonicaljson.Pointer(payload, step.PayloadPointer)
+	part, ok := Pointer(payload, step.PayloadPointer)
 	if !ok {
 		return nil
 	}

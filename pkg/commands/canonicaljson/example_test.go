@@ -1,7 +1,6 @@
 package canonicaljson_test
 
 import (
-	"encoding/json"
 	"fmt"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -25,11 +24,4 @@ func ExampleParse_refused() {
 	fault := apierror.From(err)
 	fmt.Println(fault.Code, fault.Errors[0].Pointer)
 	// Output: invalid_json /pages/0/no
-}
-
-func ExamplePointer() {
-	payload := json.RawMessage(`{"ocr": { "dpi": 300.0 }, "index": {}}`)
-	part, found := canonicaljson.Pointer(payload, "/ocr")
-	fmt.Println(string(part), found)
-	// Output: { "dpi": 300.0 } true
 }

@@ -41,28 +41,3 @@ func FuzzCanonicalFormIsAFixedPoint(f *testing.F) {
 		}
 	})
 }
-
-// Pointer over the text and Lookup over the tree find the same value.
-func FuzzPointer(f *testing.F) {
-	for _, pointer := range []string{"", "/foo/1", "/a~1b", "/deep/list/0/x", "/foo/-", "~"} {
-		f.Add([]byte(pointerDocument), pointer)
-	}
-	f.Fuzz(func(t *testing.T, data []byte, pointer string) {
-		raw, found := canonicaljson.Pointer(data, pointer)
-		tree, err := canonicaljson.Parse(data)
-		if err != nil {
-			return // Pointer must not panic on such a text; its result is undefined.
-		}
-		part, there := canonicaljson.Lookup(tree, pointer)
-		if found != there {
-			t.Fatalf("%q in %q: Pointer says %t, Lookup %t", pointer, data, found, there)
-		}
-		if !found {
-			return
-		}
-		want := canonicaljson.Append(nil, part)
-		if got := canonicaljson.Append(nil, mustParse(t, string(raw))); !bytes.Equal(got, want) {
-			t.Fatalf("%q in %q: Pointer finds %q, Lookup %q", pointer, data, got, want)
-		}
-	})
-}

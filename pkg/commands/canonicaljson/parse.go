@@ -171,3 +171,29 @@ func (p *parser) exceeds(format string, limit int) error {
 		Errors: []apierror.Violation{{Pointer: string(p.decoder.StackPointer()), Message: what}},
 	}
 }
+
+// Members splits the text of an object that [Parse] accepted into the verbatim
+// texts of its members, which alias raw. It returns false if raw is not an
+// object.
+func Members(raw json.RawMessage) (map[string]json.RawMessage, bool) {
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
+	if token, err := decoder.ReadToken(); err != nil || token.Kind() != jsontext.KindBeginObject {
+		return nil, false
+	}
+	members := make(map[string]json.RawMessage)
+	for {
+		token, err := decoder.ReadToken()
+		if err != nil {
+			return nil, false
+		}
+		if token.Kind() == jsontext.KindEndObject {
+			return members, true
+		}
+		name := token.String()
+		value, err := decoder.ReadValue()
+		if err != nil {
+			return nil, false
+		}
+		members[name] = json.RawMessage(value)
+	}
+}

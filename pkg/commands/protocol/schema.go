@@ -20,6 +20,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
 // errNotLoaded is returned for every reference of a schema to another document.
@@ -186,7 +187,7 @@ func (s *Step) validate(payload any, v *violations) bool {
 		return true
 	}
 	base := jsontext.Pointer("/payload" + s.PayloadPointer)
-	part, found := canonicaljson.Lookup(payload, s.PayloadPointer)
+	part, found := ledger.Lookup(payload, s.PayloadPointer)
 	if !found {
 		return v.add(base, fmt.Sprintf("is required by the step %s", s.ID))
 	}

@@ -1,21 +1,34 @@
-package canonicaljson_test
+package ledger_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
 // The document and the pointers of RFC 6901, section 5, with some white space.
 const pointerDocument = `{ "foo": ["bar", "baz" ], "": 0, "a/b": 1, "c%d": 2, "e^f": 3, "g|h": 4,
  "i\\j": 5, "k\"l": 6, " ": 7, "m~n": 8, "deep": {"list": [ {"x": 1.50}, null ]}, "1": {"0": "names may be digits"} }`
 
+// parsed returns the tree of a text.
+func parsed(t *testing.T, text string) any {
+	t.Helper()
+	tree, err := canonicaljson.Parse([]byte(text))
+	if err != nil {
+		t.Fatalf("Parse(%s): %v", text, err)
+	}
+	return tree
+}
+
 func TestPointerAndLookup(t *testing.T) {
 	t.Parallel()
-	tree := mustParse(t, pointerDocument)
+	tree := parsed(t, pointerDocument)
 	for pointer, want := range map[string]string{
 		"": pointerDocument, "/foo": `["bar", "baz" ]`, "/foo/0": `"bar"`, "/foo/1": `"baz"`, "/": "0", "/a~1b": "1", "/c%d": "2",
 		"/e^f": "3", "/g|h": "4", `/i\j`: "5", `/k"l`: "6", "/ ": "7", "/m~0n": "8",
@@ -24,12 +37,12 @@ func TestPointerAndLookup(t *testing.T) {
 	} {
 		t.Run(pointer, func(t *testing.T) {
 			t.Parallel()
-			raw, ok := canonicaljson.Pointer(json.RawMessage(pointerDocument), pointer)
+			raw, ok := ledger.Pointer(json.RawMessage(pointerDocument), pointer)
 			if !ok || string(raw) != want {
 				t.Errorf("Pointer = %s, %t, want %s", raw, ok, want)
 			}
-			found, ok := canonicaljson.Lookup(tree, pointer)
-			if diff := cmp.Diff(mustParse(t, want), found); !ok || diff != "" {
+			found, ok := ledger.Lookup(tree, pointer)
+			if diff := cmp.Diff(parsed(t, want), found); !ok || diff != "" {
 				t.Errorf("Lookup: %t (-want +got):\n%s", ok, diff)
 			}
 		})
@@ -38,17 +51,17 @@ func TestPointerAndLookup(t *testing.T) {
 
 func TestPointersThatNameNoValue(t *testing.T) {
 	t.Parallel()
-	tree := mustParse(t, pointerDocument)
+	tree := parsed(t, pointerDocument)
 	for _, pointer := range []string{
 		"foo", "#/foo", "/missing", "/foo/2", "/foo/-", "/foo/-1", "/foo/+1", "/foo/01", "/foo/", "/foo/x", "/foo/0/0",
 		"/deep/list/1/x", "/deep/list/0/x/y", "/m~n", "/m~2n", "/m~", "/foo/99999999999999999999", "/\xff",
 	} {
 		t.Run(pointer, func(t *testing.T) {
 			t.Parallel()
-			if raw, ok := canonicaljson.Pointer(json.RawMessage(pointerDocument), pointer); ok {
+			if raw, ok := ledger.Pointer(json.RawMessage(pointerDocument), pointer); ok {
 				t.Errorf("Pointer found %s", raw)
 			}
-			if found, ok := canonicaljson.Lookup(tree, pointer); ok {
+			if found, ok := ledger.Lookup(tree, pointer); ok {
 				t.Errorf("Lookup found %v", found)
 			}
 		})
@@ -59,30 +72,41 @@ func TestPointerIntoTextThatIsNotJSON(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "{", `{"b":`, `{"b":x,"a":1}`, `{"a"`, `{"a":`, "[1,", "[x]", "nul"} {
 		for _, pointer := range []string{"/a", "/1"} {
-			if raw, ok := canonicaljson.Pointer(json.RawMessage(text), pointer); ok {
+			if raw, ok := ledger.Pointer(json.RawMessage(text), pointer); ok {
 				t.Errorf("Pointer(%s, %s) found %s", text, pointer, raw)
 			}
 		}
 	}
 }
 
-func TestMembersKeepsTheTextOfEachMember(t *testing.T) {
-	t.Parallel()
-	got, ok := canonicaljson.Members(json.RawMessage("\n{ \"a\" : {\"n\": 1.50 } , \"\\u0062\":[ ],\"c\":\"x\" } "))
-	want := map[string]json.RawMessage{"a": json.RawMessage(`{"n": 1.50 }`), "b": json.RawMessage(`[ ]`), "c": json.RawMessage(`"x"`)}
-	if diff := cmp.Diff(want, got); !ok || diff != "" {
-		t.Errorf("Members: %t (-want +got):\n%s", ok, diff)
+// Pointer over the text and Lookup over the tree find the same value.
+func FuzzPointer(f *testing.F) {
+	for _, pointer := range []string{"", "/foo/1", "/a~1b", "/deep/list/0/x", "/foo/-", "~"} {
+		f.Add([]byte(pointerDocument), pointer)
 	}
-	if got, ok := canonicaljson.Members(json.RawMessage(`{}`)); !ok || len(got) != 0 {
-		t.Errorf("Members({}) = %v, %t, want none, true", got, ok)
-	}
+	f.Fuzz(func(t *testing.T, data []byte, pointer string) {
+		raw, found := ledger.Pointer(data, pointer)
+		tree, err := canonicaljson.Parse(data)
+		if err != nil {
+			return // Pointer must not panic on such a text; its result is undefined.
+		}
+		part, there := ledger.Lookup(tree, pointer)
+		if found != there {
+			t.Fatalf("%q in %q: Pointer says %t, Lookup %t", pointer, data, found, there)
+		}
+		if !found {
+			return
+		}
+		want := canonicaljson.Append(nil, part)
+		if got := canonicaljson.Append(nil, parsed(t, string(raw))); !bytes.Equal(got, want) {
+			t.Fatalf("%q in %q: Pointer finds %q, Lookup %q", pointer, data, got, want)
+		}
+	})
 }
 
-func TestMembersOfOtherValues(t *testing.T) {
-	t.Parallel()
-	for _, text := range []string{"", "null", "1", `"{}"`, "[]", "{", `{"a"`, `{"a":`, `{"a":1`, `{"a":x}`} {
-		if got, ok := canonicaljson.Members(json.RawMessage(text)); ok {
-			t.Errorf("Members(%s) = %v", text, got)
-		}
-	}
+func ExamplePointer() {
+	payload := json.RawMessage(`{"ocr": { "dpi": 300.0 }, "index": {}}`)
+	part, found := ledger.Pointer(payload, "/ocr")
+	fmt.Println(string(part), found)
+	// Output: { "dpi": 300.0 } true
 }

@@ -1,4 +1,4 @@
-package canonicaljson
+package ledger
 
 import (
 	"bytes"
@@ -11,8 +11,7 @@ import (
 // Pointer resolves an RFC 6901 pointer over raw JSON and returns the bytes of
 // that value verbatim; the pointer "" is raw itself. The result aliases raw. It
 // returns false if the pointer is malformed, names no value, or reaches text
-// that is not JSON. Of duplicate names the first counts: [Parse] should have
-// accepted raw before.
+// that is not JSON. Of duplicate names the first counts: accepted payloads have none.
 func Pointer(raw json.RawMessage, pointer string) (json.RawMessage, bool) {
 	path := jsontext.Pointer(pointer)
 	if !path.IsValid() {
@@ -21,7 +20,8 @@ func Pointer(raw json.RawMessage, pointer string) (json.RawMessage, bool) {
 	if path == "" {
 		return raw, true
 	}
-	decoder := newDecoder(raw)
+	// It decodes in place, without checking for duplicate names again.
+	decoder := jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 	for token := range path.Tokens() {
 		if !descend(decoder, token) {
 			return nil, false
@@ -34,9 +34,8 @@ func Pointer(raw json.RawMessage, pointer string) (json.RawMessage, bool) {
 	return json.RawMessage(value), true
 }
 
-// Lookup resolves an RFC 6901 pointer over a tree of [Parse]. The result is
-// part of the tree. It returns false if the pointer is malformed or names no
-// value.
+// Lookup is [Pointer] over the decoded form of a value: of objects, map[string]any, and of
+// arrays, []any. The result is part of the tree.
 func Lookup(tree any, pointer string) (any, bool) {
 	path := jsontext.Pointer(pointer)
 	if !path.IsValid() {
@@ -57,37 +56,6 @@ func Lookup(tree any, pointer string) (any, bool) {
 		}
 	}
 	return tree, true
-}
-
-// Members splits the text of an object that [Parse] accepted into the verbatim
-// texts of its members, which alias raw. It returns false if raw is not an
-// object.
-func Members(raw json.RawMessage) (map[string]json.RawMessage, bool) {
-	decoder := newDecoder(raw)
-	if token, err := decoder.ReadToken(); err != nil || token.Kind() != jsontext.KindBeginObject {
-		return nil, false
-	}
-	members := make(map[string]json.RawMessage)
-	for {
-		token, err := decoder.ReadToken()
-		if err != nil {
-			return nil, false
-		}
-		if token.Kind() == jsontext.KindEndObject {
-			return members, true
-		}
-		name := token.String()
-		value, err := decoder.ReadValue()
-		if err != nil {
-			return nil, false
-		}
-		members[name] = json.RawMessage(value)
-	}
-}
-
-// newDecoder decodes raw in place, without checking for duplicate names again.
-func newDecoder(raw []byte) *jsontext.Decoder {
-	return jsontext.NewDecoder(bytes.NewBuffer(raw), jsontext.AllowDuplicateNames(true))
 }
 
 // descend moves the decoder to the start of the next value's member or element
