@@ -12,7 +12,7 @@ import (
 )
 
 // MaxDepth is how deep objects and arrays in a request may be nested. Commands have
-// a lower limit: see package canonicaljson.
+// a lower limit: see package commands.
 const MaxDepth = 128
 
 // CheckText refuses what the decoder accepts but readers of the stored value may

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 	"github.com/lucius-project/lucius/pkg/servicebus/namespace"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
@@ -134,7 +134,7 @@ const directiveOverhead = 32 << 10
 
 // topicsOf returns the topics, with a subscription for each service of the protocols.
 func topicsOf(cfg *config.Config) (*namespace.Topology, error) {
-	registry, err := protocol.Load(cfg.ProtocolsDir)
+	registry, err := commands.LoadProtocols(cfg.ProtocolsDir)
 	if err != nil {
 		return nil, fmt.Errorf("LUCIUS_PROTOCOLS_DIR %s: %w", cfg.ProtocolsDir, err)
 	}

@@ -19,7 +19,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/server"
@@ -77,7 +77,7 @@ func serveStandard(t *testing.T, overBus bool, rejects int, more ...string) *sta
 	}
 	logged := &output{}
 	log := slog.New(slog.NewJSONHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	registry, err := protocol.Load(loaded.ProtocolsDir)
+	registry, err := commands.LoadProtocols(loaded.ProtocolsDir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func serveStandard(t *testing.T, overBus bool, rejects int, more ...string) *sta
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHost(&loaded.Config, log, newMetrics(), memstore.New(memstore.Options{}), access, protocol.NewHolder(registry))
+	h := newHost(&loaded.Config, log, newMetrics(), memstore.New(memstore.Options{}), access, commands.NewProtocolHolder(registry))
 	settings, err := h.settings(t.Context())
 	if err != nil {
 		t.Fatal(err)

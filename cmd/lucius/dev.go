@@ -25,7 +25,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -88,7 +88,7 @@ func (w endingWriter) Write(text []byte) (int, error) {
 // runDev runs lucius dev. With anyPort it takes another port if that of the address is
 // taken.
 func (p *program) runDev(ctx context.Context, o *devOptions, anyPort bool) (err error) {
-	if _, err := protocol.Load(o.protocols); missing(err) {
+	if _, err := commands.LoadProtocols(o.protocols); missing(err) {
 		dir, err := os.MkdirTemp("", "lucius-dev-")
 		if err != nil {
 			return err
@@ -126,9 +126,9 @@ func (p *program) runDev(ctx context.Context, o *devOptions, anyPort bool) (err 
 	return err
 }
 
-// missing reports whether there are no protocol files, by the error of [protocol.Load].
+// missing reports whether there are no protocol files, by the error of [commands.LoadProtocols].
 func missing(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, protocol.ErrNoProtocols)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, commands.ErrNoProtocols)
 }
 
 // try uses the server at the URL: it runs the stand-in workers until the context ends,

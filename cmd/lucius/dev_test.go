@@ -17,7 +17,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/internal/cli"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // In an empty folder, two commands show a job that runs to its end. Nothing is edited.
@@ -233,7 +233,7 @@ func TestInit_OverwritesNothing(t *testing.T) {
 	if text, err := os.ReadFile(worker); err != nil || string(text) == "mine" {
 		t.Errorf("with --force: %v, %s", err, text)
 	}
-	if _, err := protocol.Load(filepath.Join(dir, "protocols")); err != nil {
+	if _, err := commands.LoadProtocols(filepath.Join(dir, "protocols")); err != nil {
 		t.Error(err)
 	}
 }

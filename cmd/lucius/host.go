@@ -17,7 +17,6 @@ import (
 	"github.com/lucius-project/lucius/internal/console"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
@@ -41,7 +40,7 @@ type host struct {
 	store     tablestore.Store   // with the points at which tests kill the process
 	local     *pebblestore.Store // nil without a data directory
 	access    *access
-	protocols *protocol.Holder
+	protocols *commands.ProtocolHolder
 	tenants   *config.Tenants
 	tracer    *tracing.Tracer // nil unless the environment names a place to report to
 	bus       bus
@@ -55,7 +54,8 @@ type host struct {
 }
 
 // newHost returns a host on an open store. [host.close] closes what [host.open] opens.
-func newHost(cfg *config.Config, log *slog.Logger, m *programMetrics, store tablestore.Store, access *access, protocols *protocol.Holder,
+func newHost(cfg *config.Config, log *slog.Logger, m *programMetrics, store tablestore.Store, access *access,
+	protocols *commands.ProtocolHolder,
 ) *host {
 	local, _ := store.(*pebblestore.Store)
 	m.watchStore(store)
@@ -188,7 +188,7 @@ func (h *host) httpSettings() httpapi.Config {
 func (h *host) watchFiles() []*background.Watcher {
 	m := h.metrics
 	attempts := m.Counter("lucius_protocol_reloads_total", "Attempts to reload the protocol files, by outcome.", "outcome")
-	folder := protocol.Folder{Dir: h.cfg.ProtocolsDir, Holder: h.protocols}
+	folder := commands.ProtocolFolder{Dir: h.cfg.ProtocolsDir, Holder: h.protocols}
 	watcher := background.NewWatcher("protocol files", folder, h.log, observeReloads(attempts))
 	m.watchRefusals("lucius_protocols_refused", "1 while the protocol files on disk are refused and older ones are in use, otherwise 0.",
 		nil, watcher)

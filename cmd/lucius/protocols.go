@@ -11,7 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
@@ -60,15 +60,15 @@ func (p *program) validateProtocols(paths []string, format string) error {
 
 // protocolReport is the result of a check.
 type protocolReport struct {
-	Valid     bool                   `json:"valid"`
-	Protocols []protocol.Description `json:"protocols"`
-	Problems  []strictyaml.Error     `json:"problems"`
+	Valid     bool                           `json:"valid"`
+	Protocols []commands.ProtocolDescription `json:"protocols"`
+	Problems  []strictyaml.Error             `json:"problems"`
 }
 
 // validate loads the protocols of the folders and files.
 func validate(paths []string) protocolReport {
-	report := protocolReport{Protocols: []protocol.Description{}, Problems: []strictyaml.Error{}}
-	registry, err := protocol.LoadPaths(paths...)
+	report := protocolReport{Protocols: []commands.ProtocolDescription{}, Problems: []strictyaml.Error{}}
+	registry, err := commands.LoadProtocolPaths(paths...)
 	if err == nil {
 		report.Valid, report.Protocols = true, registry.List()
 		return report

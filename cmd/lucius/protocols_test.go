@@ -22,7 +22,7 @@ func protocolsCommand(t *testing.T, env map[string]string, args ...string) (stdo
 }
 
 // refused are the folders of protocol files with known mistakes.
-const refused = "../../pkg/commands/protocol/testdata/refused/"
+const refused = "../../pkg/commands/testdata/refused/"
 
 // complaints returns the expected messages about one of them.
 func complaints(t *testing.T, name string) string {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // serve returns lucius serve, which runs the server until it is told to stop.
@@ -70,7 +70,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 		return fmt.Errorf("LUCIUS_LISTEN_ADDR %s: %w", cfg.ListenAddr, err)
 	}
 	defer func() { _ = listener.Close() }() // The HTTP server has closed it if it served.
-	registry, err := protocol.Load(cfg.ProtocolsDir)
+	registry, err := commands.LoadProtocols(cfg.ProtocolsDir)
 	if err != nil {
 		return protocolsError(cfg.ProtocolsDir, err)
 	}
@@ -84,7 +84,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	if err != nil {
 		return err
 	}
-	h := newHost(cfg, log, m, store, access, protocol.NewHolder(registry))
+	h := newHost(cfg, log, m, store, access, commands.NewProtocolHolder(registry))
 	defer func() {
 		if closing := h.store.Close(); closing != nil {
 			err = errors.Join(err, fmt.Errorf("close the store: %w", closing))
@@ -112,7 +112,7 @@ func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(
 	return h.run(ctx, listener, p.hangups)
 }
 
-// protocolsError returns the error of a start, by that of [protocol.Load].
+// protocolsError returns the error of a start, by that of [commands.LoadProtocols].
 func protocolsError(dir string, err error) error {
 	if missing(err) {
 		err = fmt.Errorf("%w: name the folder of your protocols, or start with lucius init", err)

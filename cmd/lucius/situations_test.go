@@ -25,7 +25,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/lucius-project/lucius/internal/config"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
@@ -199,11 +199,11 @@ func inSituation(t *testing.T, roles []string, script func(*situation), flags ..
 	if err != nil {
 		t.Fatal(err)
 	}
-	registry, err := protocol.Load(s.protocols)
+	registry, err := commands.LoadProtocols(s.protocols)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHost(cfg, log, m, local, access, protocol.NewHolder(registry))
+	h := newHost(cfg, log, m, local, access, commands.NewProtocolHolder(registry))
 	s.store = &hookedStore{Store: local}
 	h.store, h.inbox = s.store, &s.inbox
 	if err := h.open(ctx); err != nil {

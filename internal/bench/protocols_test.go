@@ -6,7 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 func TestTheProtocolsLoad(t *testing.T) {
@@ -15,7 +15,7 @@ func TestTheProtocolsLoad(t *testing.T) {
 	if err := writeProtocols(dir); err != nil {
 		t.Fatal(err)
 	}
-	registry, err := protocol.Load(dir)
+	registry, err := commands.LoadProtocols(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 const (
@@ -129,7 +129,7 @@ func takeSeconds(variables map[string]string) error {
 	if _, both := variables[stepTimeout]; both {
 		return fmt.Errorf("%s and %s are the same setting: unset one of them", stepTimeoutSeconds, stepTimeout)
 	}
-	seconds, err := integer(0, int(protocol.MaxDuration/time.Second))(value)
+	seconds, err := integer(0, int(commands.MaxDuration/time.Second))(value)
 	if err != nil {
 		return fmt.Errorf("%s is %q, %w", stepTimeoutSeconds, Mask(value), err)
 	}

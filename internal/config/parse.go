@@ -14,7 +14,6 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 )
 
 // into returns the setter of a field. The parser's error continues "LUCIUS_… is …,".
@@ -122,19 +121,19 @@ func fraction(s string) (float64, error) {
 
 // duration accepts the same durations as a protocol file.
 func duration(s string) (time.Duration, error) {
-	return protocol.ParseDuration(s, protocol.MaxDuration)
+	return commands.ParseDuration(s, commands.MaxDuration)
 }
 
 // maxKept is the longest time for which ended jobs and keys are kept.
 const maxKept = 100 * 366 * 24 * time.Hour
 
 // kept accepts a retention time.
-func kept(s string) (time.Duration, error) { return protocol.ParseDuration(s, maxKept) }
+func kept(s string) (time.Duration, error) { return commands.ParseDuration(s, maxKept) }
 
 // orOff accepts 0 and off as 0 too.
 func orOff(parse func(string) (time.Duration, error)) func(string) (time.Duration, error) {
 	return func(s string) (time.Duration, error) {
-		if protocol.IsOff(s) {
+		if commands.IsOff(s) {
 			return 0, nil
 		}
 		d, err := parse(s)
@@ -148,8 +147,8 @@ func orOff(parse func(string) (time.Duration, error)) func(string) (time.Duratio
 // delays accepts a comma-separated list of durations; an empty one allows no retry.
 func delays(s string) ([]time.Duration, error) {
 	out, err := listOf(duration)(s)
-	if err == nil && len(out) > protocol.MaxRetries {
-		err = fmt.Errorf("has %d delays, at most %d are allowed", len(out), protocol.MaxRetries)
+	if err == nil && len(out) > commands.MaxRetries {
+		err = fmt.Errorf("has %d delays, at most %d are allowed", len(out), commands.MaxRetries)
 	}
 	return out, err
 }

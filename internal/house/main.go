@@ -23,7 +23,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/background"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/server"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
@@ -54,12 +54,12 @@ func run(ctx context.Context, counters string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	registry, err := protocol.LoadFS(protocols)
+	registry, err := commands.LoadProtocolsFS(protocols)
 	if err != nil {
 		return err
 	}
 	s, err := server.Open(ctx, server.Config{
-		Store: store, Protocols: protocol.NewHolder(registry), HTTP: httpapi.Config{Auth: auth.New(auth.Config{})},
+		Store: store, Protocols: commands.NewProtocolHolder(registry), HTTP: httpapi.Config{Auth: auth.New(auth.Config{})},
 	})
 	if err != nil {
 		return err

@@ -86,12 +86,12 @@ func TestDocumentsNameExistingTestsAndFiles(t *testing.T) {
 
 func TestNamesOfTestsAreHeldToTheirPackages(t *testing.T) {
 	t.Parallel()
-	declared := map[string][]string{"TestList": {"pkg/search", "pkg/commands/protocol"}, "TestWait": {"pkg/search"}, "TestSpec": {"api"}}
+	declared := map[string][]string{"TestList": {"pkg/search", "pkg/commands"}, "TestWait": {"pkg/search"}, "TestSpec": {"api"}}
 	for _, test := range []struct{ path, text, want string }{
 		{"docs/a.md", "`TestWait`, `pkg/search.TestList`, `api.TestSpec`", ""},
 		{"docs/a.md", "`TestGone`", "names `TestGone`, which does not exist there"},
-		{"docs/a.md", "`pkg/commands/protocol.TestWait`", "names `pkg/commands/protocol.TestWait`, which does not exist there"},
-		{"docs/a.md", "`TestList`", "names TestList, which is in pkg/search, pkg/commands/protocol: name its package too"},
+		{"docs/a.md", "`pkg/commands.TestWait`", "names `pkg/commands.TestWait`, which does not exist there"},
+		{"docs/a.md", "`TestList`", "names TestList, which is in pkg/search, pkg/commands: name its package too"},
 		{sources, "`TestWait`", "names TestWait without its package, pkg/search"},
 		{sources, "| Lists | `pkg/search` | `pkg/search.TestList` |", ""},
 		{sources, "| Lists | `pkg/search` | by hand |", `has no test for "Lists"`},

@@ -2,8 +2,9 @@ package sim
 
 import (
 	"fmt"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // pullWork runs a worker on the pull queue.

@@ -13,7 +13,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
@@ -30,9 +29,9 @@ const maxSteps = 3
 var registries sync.Map
 
 // protocols returns the protocols of one to three steps.
-func (s *scenario) protocols() (*protocol.Holder, error) {
+func (s *scenario) protocols() (*commands.ProtocolHolder, error) {
 	if known, ok := registries.Load(s.retryUnit); ok {
-		return protocol.NewHolder(known.(*protocol.Registry)), nil
+		return commands.NewProtocolHolder(known.(*commands.Protocols)), nil
 	}
 	files := fstest.MapFS{}
 	for steps := 1; steps <= maxSteps; steps++ {
@@ -47,12 +46,12 @@ func (s *scenario) protocols() (*protocol.Holder, error) {
 		}
 		files[fmt.Sprintf("p%d.yaml", steps)] = &fstest.MapFile{Data: []byte(text.String())}
 	}
-	registry, err := protocol.LoadFS(files)
+	registry, err := commands.LoadProtocolsFS(files)
 	if err != nil {
 		return nil, fmt.Errorf("the simulation's protocols: %w", err)
 	}
 	registries.Store(s.retryUnit, registry)
-	return protocol.NewHolder(registry), nil
+	return commands.NewProtocolHolder(registry), nil
 }
 
 // serve builds the HTTP API of the parts, as the program does.

@@ -2,10 +2,11 @@ package audit
 
 import (
 	"fmt"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // judgeItems checks the work items of a job by themselves and against its steps: at

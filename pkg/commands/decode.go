@@ -13,7 +13,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -26,12 +25,12 @@ import (
 //
 // Source: Option B spec, 5.2.
 func Decode(body []byte, headers Headers, policy Policy) (*Command, error) {
-	tree, err := canonicaljson.Parse(body)
+	tree, err := ParseJSON(body)
 	if err != nil {
 		return nil, err
 	}
 	fields, isObject := tree.(map[string]any)
-	texts, _ := canonicaljson.Members(body)
+	texts, _ := Members(body)
 	d := decoder{policy: policy, fields: fields, texts: texts}
 	if !isObject {
 		d.fail(apierror.InvalidEnvelope, "", "must be an object, not %s", describe(tree))
@@ -45,7 +44,7 @@ func Decode(body []byte, headers Headers, policy Policy) (*Command, error) {
 	for _, name := range hashed {
 		same[name] = fields[name]
 	}
-	command.Hash = canonicaljson.Hash(same)
+	command.Hash = HashCanonical(same)
 	return command, d.err()
 }
 

@@ -9,7 +9,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -20,7 +19,7 @@ type Config struct {
 	// Ledger keeps the jobs. Required.
 	Ledger *ledger.Ledger
 	// Protocols maps request types to protocols. Required.
-	Protocols *protocol.Holder
+	Protocols *ProtocolHolder
 	// Router chooses the lanes. Required.
 	Router *routing.Router
 	// Policy limits what a command may hold.
@@ -156,7 +155,7 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 // route chooses the step's lane.
 //
 // Source: Option B spec, 7.
-func (s *Service) route(command *Command, step *protocol.Step) (statemachine.Routing, error) {
+func (s *Service) route(command *Command, step *ProtocolStep) (statemachine.Routing, error) {
 	decision, err := s.cfg.Router.Decide(command.TenantID, command.DocID, command.Mode, step.Mode)
 	if errors.Is(err, routing.ErrDocIDRequired) {
 		return decision, &apierror.Error{Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{

@@ -11,7 +11,6 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/routing"
@@ -34,18 +33,18 @@ type bundle struct {
 	*commands.Service
 	ledger    *ledgertest.Ledger
 	counter   *storetest.Counter
-	protocols *protocol.Holder
+	protocols *commands.ProtocolHolder
 }
 
 func setup(t *testing.T, limit int) *bundle {
 	t.Helper()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	l := ledgertest.Open(t, ledger.Config{Store: store, Limit: func(string) int { return limit }})
-	registry, err := protocol.LoadFS(fstest.MapFS{"ingest.yaml": {Data: []byte(file)}})
+	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"ingest.yaml": {Data: []byte(file)}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bundle{ledger: l, counter: counter, protocols: protocol.NewHolder(registry)}
+	b := &bundle{ledger: l, counter: counter, protocols: commands.NewProtocolHolder(registry)}
 	b.restart(t, commands.Policy{AllowedRefs: []string{"s3"}})
 	return b
 }
@@ -210,7 +209,7 @@ func TestSubmit_AReplayIsNeverRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			registry, err := protocol.LoadFS(fstest.MapFS{"ingest.yaml": {Data: []byte(changed)}})
+			registry, err := commands.LoadProtocolsFS(fstest.MapFS{"ingest.yaml": {Data: []byte(changed)}})
 			if err != nil {
 				t.Fatal(err)
 			}

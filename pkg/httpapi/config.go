@@ -14,7 +14,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -47,7 +46,7 @@ type UseCases struct {
 	Pauses     *pauses.Service
 	// Gate is this process's view of the pauses.
 	Gate      *pauses.Gate
-	Protocols *protocol.Holder
+	Protocols *commands.ProtocolHolder
 	// Circuits returns the circuits of the bus that are not closed. It must be safe for
 	// concurrent use. The error is the store's.
 	Circuits func(ctx context.Context) ([]breaker.Circuit, error)

@@ -15,7 +15,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -95,11 +94,11 @@ func (h *harness) paused(target statemachine.Target) bool {
 
 // accept adds the use cases that accept commands.
 func (h *harness) accept() error {
-	registry, err := protocol.LoadFS(fstest.MapFS{"ingest.yaml": {Data: []byte(testProtocols)}})
+	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"ingest.yaml": {Data: []byte(testProtocols)}})
 	if err != nil {
 		return err
 	}
-	h.useCases.Protocols = protocol.NewHolder(registry)
+	h.useCases.Protocols = commands.NewProtocolHolder(registry)
 	router, err := routing.New(routing.Config{Lanes: 2, TopicPrefix: "topic"})
 	if err != nil {
 		return err

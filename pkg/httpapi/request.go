@@ -139,9 +139,8 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 			return nil, apierror.Newf(apierror.UnsupportedMediaType, "Content-Type must be application/json.")
 		}
 	}
-	control, limit := http.NewResponseController(w), e.config.MaxBodyBytes
-	refusal := apierror.Newf(apierror.TooLarge, "The body is larger than %d bytes.", limit)
-	if r.ContentLength <= limit {
+	var refusal *apierror.Error
+	if r.ContentLength <= e.config.MaxBodyBytes {
 		body, err := e.readInShare(w, r)
 		if err == nil {
 			return body, nil
@@ -149,13 +148,14 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 		if gone := context.Cause(r.Context()); gone != nil && errors.Is(err, gone) {
 			return nil, err
 		}
-		known, isProblem := errors.AsType[*apierror.Error](err)
-		if isProblem {
-			refusal = known
-		} else if _, large := errors.AsType[*http.MaxBytesError](err); !large {
+		refusal, _ = errors.AsType[*apierror.Error](err)
+		if _, large := errors.AsType[*http.MaxBytesError](err); refusal == nil && !large {
 			w.Header().Set("Connection", "close")
 			return nil, &apierror.Error{Code: apierror.InvalidJSON, Detail: "The body could not be read to its end.", Err: err}
 		}
+	}
+	if refusal == nil {
+		refusal = apierror.Newf(apierror.TooLarge, "The body is larger than %d bytes.", e.config.MaxBodyBytes)
 	}
 	requestStateOf(r.Context()).drop()
 	w.Header().Set("Connection", "close")
@@ -163,7 +163,7 @@ func (e *endpoints) readBody(w http.ResponseWriter, r *http.Request) ([]byte, er
 	// some of the rest is read and dropped. A client that sent Expect waits for the
 	// answer and sends nothing.
 	if r.Header.Get("Expect") == "" {
-		_ = control.SetReadDeadline(time.Now().Add(drainTime))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(drainTime))
 		_, _ = io.CopyN(io.Discard, r.Body, drainBytes) // The answer is the same if this fails.
 	}
 	return nil, refusal

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
@@ -19,7 +19,7 @@ const pointerDocument = `{ "foo": ["bar", "baz" ], "": 0, "a/b": 1, "c%d": 2, "e
 // parsed returns the tree of a text.
 func parsed(t *testing.T, text string) any {
 	t.Helper()
-	tree, err := canonicaljson.Parse([]byte(text))
+	tree, err := commands.ParseJSON([]byte(text))
 	if err != nil {
 		t.Fatalf("Parse(%s): %v", text, err)
 	}
@@ -86,7 +86,7 @@ func FuzzPointer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, data []byte, pointer string) {
 		raw, found := ledger.Pointer(data, pointer)
-		tree, err := canonicaljson.Parse(data)
+		tree, err := commands.ParseJSON(data)
 		if err != nil {
 			return // Pointer must not panic on such a text; its result is undefined.
 		}
@@ -97,8 +97,8 @@ func FuzzPointer(f *testing.F) {
 		if !found {
 			return
 		}
-		want := canonicaljson.Append(nil, part)
-		if got := canonicaljson.Append(nil, parsed(t, string(raw))); !bytes.Equal(got, want) {
+		want := commands.AppendCanonical(nil, part)
+		if got := commands.AppendCanonical(nil, parsed(t, string(raw))); !bytes.Equal(got, want) {
 			t.Fatalf("%q in %q: Pointer finds %q, Lookup %q", pointer, data, got, want)
 		}
 	})

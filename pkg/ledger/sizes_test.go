@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -36,7 +35,7 @@ func largest(text string, payload int) ledger.Command {
 	step := cmd.Steps[1] // It gets the result of the previous step.
 	step.PayloadPointer, step.OutputRef, step.Type, step.Service = "", ref, long(128), long(128)
 	step.Routing.RoutingKeyUsed = long(commands.MaxTenantID + commands.MaxDocID)
-	cmd.Steps = make([]statemachine.Step, protocol.MaxSteps)
+	cmd.Steps = make([]statemachine.Step, commands.MaxSteps)
 	for i := range cmd.Steps {
 		cmd.Steps[i] = step
 		cmd.Steps[i].ID = "step_" + tablestore.Pad(i, 2)
@@ -59,7 +58,7 @@ func TestSizes_TheLargestCommandLivesThroughAllChanges(t *testing.T) {
 			b := setup(t)
 			id := b.mustAccept(t, cmd).Job.ID
 			ref := cmd.Job.InputRef
-			for range protocol.MaxSteps - 1 {
+			for range commands.MaxSteps - 1 {
 				m := b.inbox.last()
 				b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
 				b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})

@@ -14,7 +14,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -42,7 +41,7 @@ type Config struct {
 	// Store holds the jobs. Close it after [Server.Run] has returned. Required.
 	Store tablestore.Store
 	// Protocols define the steps of each request type. Required.
-	Protocols *protocol.Holder
+	Protocols *commands.ProtocolHolder
 	// HTTP configures the API. Its Auth is required. Open sets the use cases except Backup,
 	// and Ready, Registry, Log, Lanes and ProbesOnly.
 	HTTP httpapi.Config

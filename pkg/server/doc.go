@@ -9,9 +9,9 @@
 // A program opens a store, and closes it at the end:
 //
 //	store, err := pebblestore.Open(pebblestore.Options{Dir: "lucius-data"})
-//	registry, err := protocol.LoadFS(files)
+//	registry, err := commands.LoadProtocolsFS(files)
 //	s, err := server.Open(ctx, server.Config{
-//		Store: store, Protocols: protocol.NewHolder(registry),
+//		Store: store, Protocols: commands.NewProtocolHolder(registry),
 //		HTTP: httpapi.Config{Auth: auth.New(auth.Config{})},
 //	})
 //	front := httpapi.NewHTTPServer(s, logger)

@@ -10,7 +10,7 @@ import (
 	"testing/fstest"
 
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/server"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
@@ -46,12 +46,12 @@ func run(ctx context.Context, dir string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, store.Close()) }()
-	registry, err := protocol.LoadFS(protocols)
+	registry, err := commands.LoadProtocolsFS(protocols)
 	if err != nil {
 		return err
 	}
 	s, err := server.Open(ctx, server.Config{
-		Store: store, Protocols: protocol.NewHolder(registry),
+		Store: store, Protocols: commands.NewProtocolHolder(registry),
 		HTTP: httpapi.Config{Auth: auth.New(auth.Config{})}, // Callers on loopback may do everything.
 	})
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -152,12 +152,12 @@ func (f forbidden) Survey(context.Context) (s inbox.Survey, err error) {
 // serve runs a server in memory until stop is called.
 func serve(t *testing.T, cfg server.Config) (_ *server.Server, stop func()) {
 	t.Helper()
-	registry, err := protocol.LoadFS(fstest.MapFS{"p.yaml": {Data: []byte(oneStep)}})
+	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"p.yaml": {Data: []byte(oneStep)}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	store := memstore.New(memstore.Options{})
-	cfg.Store, cfg.Protocols, cfg.HTTP = store, protocol.NewHolder(registry), httpapi.Config{Auth: auth.New(auth.Config{})}
+	cfg.Store, cfg.Protocols, cfg.HTTP = store, commands.NewProtocolHolder(registry), httpapi.Config{Auth: auth.New(auth.Config{})}
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	s, err := server.Open(t.Context(), cfg)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/metrics"
 	"github.com/lucius-project/lucius/pkg/search"
@@ -88,7 +88,7 @@ func outcomes[S ~string](states ...S) []string {
 }
 
 // kindsOf returns the kinds of work of the protocols.
-func kindsOf(protocols *protocol.Registry) (kinds []ledger.WorkKind) {
+func kindsOf(protocols *commands.Protocols) (kinds []ledger.WorkKind) {
 	for _, p := range protocols.Protocols() {
 		for i := range p.Steps {
 			kinds = append(kinds, ledger.WorkKind{Service: p.Steps[i].Service, StepType: p.Steps[i].Type})
@@ -98,7 +98,7 @@ func kindsOf(protocols *protocol.Registry) (kinds []ledger.WorkKind) {
 }
 
 // createSeries creates the series for the protocols' kinds of work and request types.
-func (j *jobMetrics) createSeries(protocols *protocol.Registry) {
+func (j *jobMetrics) createSeries(protocols *commands.Protocols) {
 	for _, kind := range kindsOf(protocols) {
 		j.createKind(kind)
 	}
@@ -188,7 +188,7 @@ func causeOf(code string) string {
 
 // newCountsCollector returns a collector of the counts, which includes zeros for
 // the kinds of work of the protocols.
-func newCountsCollector(counts *search.Counts, protocols *protocol.Holder) *countsCollector {
+func newCountsCollector(counts *search.Counts, protocols *commands.ProtocolHolder) *countsCollector {
 	return &countsCollector{
 		counts: counts, protocols: protocols,
 		jobs: prometheus.NewDesc("lucius_jobs", "Live jobs, by state.", []string{"state"}, nil),
@@ -204,7 +204,7 @@ func newCountsCollector(counts *search.Counts, protocols *protocol.Holder) *coun
 // for all others.
 type countsCollector struct {
 	counts              *search.Counts
-	protocols           *protocol.Holder
+	protocols           *commands.ProtocolHolder
 	jobs, items, oldest *prometheus.Desc
 }
 

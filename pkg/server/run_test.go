@@ -14,7 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -29,11 +29,11 @@ const command = `{"tenant_id":"t","request_type":"greeting","schema_version":"1"
 // minimal returns the smallest configuration.
 func minimal(t *testing.T) Config {
 	t.Helper()
-	registry, err := protocol.LoadFS(fstest.MapFS{"greeting.yaml": {Data: []byte(
+	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"greeting.yaml": {Data: []byte(
 		"protocol_id: greeting_v1\nrequest_types: [greeting]\nsteps:\n  - {step_id: greet, step_type: GREET, service: greeter}\n")}})
 	must(t, err)
 	return Config{
-		Store: memstore.New(memstore.Options{}), Protocols: protocol.NewHolder(registry),
+		Store: memstore.New(memstore.Options{}), Protocols: commands.NewProtocolHolder(registry),
 		HTTP: httpapi.Config{Auth: auth.New(auth.Config{Hosts: []string{"example.com"}})},
 	}
 }

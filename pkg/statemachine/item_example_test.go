@@ -3,9 +3,10 @@ package statemachine_test
 import (
 	"encoding/json"
 	"fmt"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"strings"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // The life of an item whose first worker is lost.

@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"pgregory.net/rapid"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // accepted is a request that was accepted; the model never forgets it.

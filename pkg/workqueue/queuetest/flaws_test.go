@@ -2,10 +2,11 @@ package queuetest
 
 import (
 	"fmt"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // flaws says what is broken about a queue; the zero value is a correct queue. Its methods

@@ -4,11 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // memQueue is the smallest correct queue: a map with a mutex, which applies the policy.

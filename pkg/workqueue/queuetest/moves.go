@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -351,9 +352,10 @@ var eventChecks = []check{
 			item = e.must(t, statemachine.OpHeartbeat, e.must(t, statemachine.OpStart, item))
 			e.must(t, statemachine.OpFail, item)
 			e.expectTypes(t, item.WorkID,
-				statemachine.ItemEventEnqueued, statemachine.ItemEventClaimed, statemachine.ItemEventHeartbeat, statemachine.ItemEventStarted,
-				statemachine.ItemEventStalled, statemachine.ItemEventRequeued, statemachine.ItemEventClaimed, statemachine.ItemEventStarted,
-				statemachine.ItemEventHeartbeat, statemachine.ItemEventFailed)
+				statemachine.ItemEventEnqueued, statemachine.ItemEventClaimed, statemachine.ItemEventHeartbeat,
+				statemachine.ItemEventStarted, statemachine.ItemEventStalled, statemachine.ItemEventRequeued,
+				statemachine.ItemEventClaimed, statemachine.ItemEventStarted, statemachine.ItemEventHeartbeat,
+				statemachine.ItemEventFailed)
 		},
 	},
 	{

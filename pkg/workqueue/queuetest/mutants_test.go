@@ -1,10 +1,11 @@
 package queuetest
 
 import (
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 type (

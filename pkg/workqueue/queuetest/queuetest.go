@@ -26,10 +26,11 @@ package queuetest
 import (
 	"context"
 	"encoding/json"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // Queue is a work queue under test. All methods may be called concurrently.
@@ -57,7 +58,8 @@ type Queue interface {
 	// Stall takes an item from its owner.
 	Stall(ctx context.Context, workID string, request statemachine.ItemRequest) (statemachine.Item, error)
 	// Requeue offers a stalled item again, with the next directive.
-	Requeue(ctx context.Context, workID string, request statemachine.ItemRequest, next statemachine.ItemDirective) (statemachine.Item, error)
+	Requeue(ctx context.Context, workID string, request statemachine.ItemRequest, next statemachine.ItemDirective) (
+		statemachine.Item, error)
 	Get(ctx context.Context, workID string) (statemachine.Item, error)
 	// Events returns the item's history, oldest first.
 	Events(ctx context.Context, workID string) ([]statemachine.ItemEvent, error)

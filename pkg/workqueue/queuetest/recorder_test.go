@@ -2,11 +2,12 @@ package queuetest
 
 import (
 	"fmt"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // recorder is a test that records its failures instead of failing.

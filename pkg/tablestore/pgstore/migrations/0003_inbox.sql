@@ -91,7 +91,7 @@ END $$;
 
 -- Why a command can never be a job, as a problem of the API, or NULL if a server has to decide:
 -- it makes these checks, too, and those that need a protocol or a setting. Its limits are in
--- pkg/commands and pkg/commands/canonicaljson.
+-- pkg/commands.
 CREATE FUNCTION lucius.command_problem(command jsonb, max_payload integer) RETURNS jsonb
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

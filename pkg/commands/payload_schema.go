@@ -1,4 +1,4 @@
-package protocol
+package commands
 
 import (
 	"cmp"
@@ -19,7 +19,6 @@ import (
 	"golang.org/x/text/message"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
@@ -29,13 +28,13 @@ var errNotLoaded = errors.New("references to other documents are not loaded")
 // noLoader keeps the compiler from using the network and the file system.
 type noLoader struct{}
 
-// Load implements [jsonschema.URLLoader].
+// LoadProtocols implements [jsonschema.URLLoader].
 func (noLoader) Load(string) (any, error) { return nil, errNotLoaded }
 
 // schema compiles a payload_schema of draft 2020-12, unless it names another draft, or
 // returns nil if there is none. It loads no other document, and asserts formats:
 // "format: date" is a constraint.
-func (c *checker) schema(at path, document any) *jsonschema.Schema {
+func (c *protocolChecker) schema(at schemaPath, document any) *jsonschema.Schema {
 	if document == nil {
 		return nil
 	}
@@ -45,7 +44,7 @@ func (c *checker) schema(at path, document any) *jsonschema.Schema {
 		c.fail(at, "is not JSON: %v", err)
 		return nil
 	}
-	tree, err := canonicaljson.Parse(text)
+	tree, err := ParseJSON(text)
 	if err != nil {
 		fault := apierror.From(err).Errors[0] // without the offset, which refers to text
 		c.fail(at, "is not JSON: %q %s", fault.Pointer, fault.Message)
@@ -77,7 +76,7 @@ func (c *checker) schema(at path, document any) *jsonschema.Schema {
 		c.fail(at, "does not compile: %s", message)
 		return nil
 	}
-	for finding := range explain(validation) {
+	for finding := range explainSchema(validation) {
 		c.fail(at.to(finding.location...), "%s", finding.message)
 	}
 	return nil
@@ -145,9 +144,6 @@ func schemasIn(values ...any) (found []*jsonschema.Schema) {
 	return found
 }
 
-// MaxViolations is how many violations of one payload are named.
-const MaxViolations = 100
-
 // The bounds of the violations of one payload: a short schema can refuse every
 // element of a long array.
 const (
@@ -156,7 +152,7 @@ const (
 )
 
 // ValidatePayload applies every step's schema to its part of the payload, which
-// is a tree of [canonicaljson.Parse] and is not changed. Each violation points
+// is a tree of [ParseJSON] and is not changed. Each violation points
 // into the command: /payload/language. A violation that several steps find is
 // named once; they are ordered by pointer. The list is empty if the payload is valid.
 // At most [MaxViolations] are named; one more says that some are left out.
@@ -166,7 +162,7 @@ const (
 //
 // Source: Option B spec, 5.2, Step payload validation.
 func (p *Protocol) ValidatePayload(payload any) []apierror.Violation {
-	var v violations
+	var v schemaViolations
 	complete := true
 	for i := 0; i < len(p.Steps) && complete; i++ {
 		complete = p.Steps[i].validate(payload, &v)
@@ -182,7 +178,7 @@ func (p *Protocol) ValidatePayload(payload any) []apierror.Violation {
 }
 
 // validate adds the step's violations, and reports false if there is no room left.
-func (s *Step) validate(payload any, v *violations) bool {
+func (s *ProtocolStep) validate(payload any, v *schemaViolations) bool {
 	if s.schema == nil {
 		return true
 	}
@@ -199,7 +195,7 @@ func (s *Step) validate(payload any, v *violations) bool {
 	if !ok {
 		return v.add(base, err.Error())
 	}
-	for finding := range explain(invalid) {
+	for finding := range explainSchema(invalid) {
 		pointer := base
 		for _, token := range finding.location {
 			pointer = pointer.AppendToken(token)
@@ -211,15 +207,15 @@ func (s *Step) validate(payload any, v *violations) bool {
 	return true
 }
 
-// violations collects a bounded number of violations.
-type violations struct {
+// schemaViolations collects a bounded number of violations.
+type schemaViolations struct {
 	list []apierror.Violation
 	size int
 }
 
 // add adds a violation unless it is there already, and reports false without room.
-func (v *violations) add(pointer jsontext.Pointer, message string) bool {
-	violation := apierror.Violation{Pointer: string(pointer), Message: truncate(message)}
+func (v *schemaViolations) add(pointer jsontext.Pointer, message string) bool {
+	violation := apierror.Violation{Pointer: string(pointer), Message: truncateMessage(message)}
 	if slices.Contains(v.list, violation) {
 		return true
 	}
@@ -231,8 +227,8 @@ func (v *violations) add(pointer jsontext.Pointer, message string) bool {
 	return true
 }
 
-// truncate cuts a message that quotes a long value.
-func truncate(message string) string {
+// truncateMessage cuts a message that quotes a long value.
+func truncateMessage(message string) string {
 	if len(message) <= maxMessage {
 		return message
 	}
@@ -243,63 +239,64 @@ func truncate(message string) string {
 	return strings.TrimSpace(message[:cut]) + "…"
 }
 
-// finding is one violation of a JSON Schema by a value.
-type finding struct {
+// schemaFinding is one violation of a JSON Schema by a value.
+type schemaFinding struct {
 	// location is the path to the faulty part of the value.
 	location []string
 	// message says what is wrong with it.
 	message string
 }
 
-// explain flattens the tree of a validation error into independent findings: for example
+// explainSchema flattens the tree of a validation error into independent findings: for example
 // one for each missing property, instead of one for all of them at the object.
-func explain(err *jsonschema.ValidationError) iter.Seq[finding] {
-	return func(yield func(finding) bool) { visit(err, yield) }
+func explainSchema(err *jsonschema.ValidationError) iter.Seq[schemaFinding] {
+	return func(yield func(schemaFinding) bool) { visitValue(err, yield) }
 }
 
-// visit yields the findings below err, and reports false if yield did.
-func visit(err *jsonschema.ValidationError, yield func(finding) bool) bool {
+// visitValue yields the findings below err, and reports false if yield did.
+func visitValue(err *jsonschema.ValidationError, yield func(schemaFinding) bool) bool {
 	at := err.InstanceLocation
 	switch k := err.ErrorKind.(type) {
 	case *kind.Required:
-		return each(at, k.Missing, "is required", yield)
+		return eachSchema(at, k.Missing, "is required", yield)
 	case *kind.DependentRequired:
-		return each(at, k.Missing, fmt.Sprintf("is required where %q is present", k.Prop), yield)
+		return eachSchema(at, k.Missing, fmt.Sprintf("is required where %q is present", k.Prop), yield)
 	case *kind.Dependency:
-		return each(at, k.Missing, fmt.Sprintf("is required where %q is present", k.Prop), yield)
+		return eachSchema(at, k.Missing, fmt.Sprintf("is required where %q is present", k.Prop), yield)
 	case *kind.AdditionalProperties:
-		return each(at, k.Properties, "is not allowed here", yield)
+		return eachSchema(at, k.Properties, "is not allowed here", yield)
 	case *kind.FalseSchema:
-		return yield(finding{at, "is not allowed here"})
+		return yield(schemaFinding{at, "is not allowed here"})
 	case *kind.Not:
-		return yield(finding{at, "has the form that is ruled out here"})
+		return yield(schemaFinding{at, "has the form that is ruled out here"})
 	case *kind.PropertyNames:
-		return yield(finding{at, fmt.Sprintf("must not have a property of the name %q: %s", k.Property, reasons(err.Causes, at))})
+		message := fmt.Sprintf("must not have a property of the name %q: %s", k.Property, schemaReasons(err.Causes, at))
+		return yield(schemaFinding{at, message})
 	case *kind.AnyOf:
-		return yield(finding{at, "fits none of the alternatives: " + reasons(err.Causes, at)})
+		return yield(schemaFinding{at, "fits none of the alternatives: " + schemaReasons(err.Causes, at)})
 	case *kind.OneOf:
 		if len(err.Causes) > 0 {
-			return yield(finding{at, "fits none of the alternatives: " + reasons(err.Causes, at)})
+			return yield(schemaFinding{at, "fits none of the alternatives: " + schemaReasons(err.Causes, at)})
 		}
-		return yield(finding{at, "fits more than one of the alternatives"})
+		return yield(schemaFinding{at, "fits more than one of the alternatives"})
 	case *kind.Contains, *kind.MinContains:
-		return yield(finding{at, wording(k)})
+		return yield(schemaFinding{at, schemaWording(k)})
 	}
 	if len(err.Causes) == 0 {
-		return yield(finding{at, wording(err.ErrorKind)})
+		return yield(schemaFinding{at, schemaWording(err.ErrorKind)})
 	}
 	for _, cause := range err.Causes {
-		if !visit(cause, yield) {
+		if !visitValue(cause, yield) {
 			return false
 		}
 	}
 	return true
 }
 
-// each yields the same finding for several members of an object.
-func each(object, names []string, message string, yield func(finding) bool) bool {
+// eachSchema yields the same finding for several members of an object.
+func eachSchema(object, names []string, message string, yield func(schemaFinding) bool) bool {
 	for _, name := range names {
-		if !yield(finding{append(slices.Clip(object), name), message}) {
+		if !yield(schemaFinding{append(slices.Clip(object), name), message}) {
 			return false
 		}
 	}
@@ -309,15 +306,15 @@ func each(object, names []string, message string, yield func(finding) bool) bool
 // maxReasons is how many reasons one finding lists.
 const maxReasons = 8
 
-// reasons joins the findings of several alternatives into one text. Findings below
+// schemaReasons joins the findings of several alternatives into one text. Findings below
 // the value itself name their place.
-func reasons(causes []*jsonschema.ValidationError, at []string) string {
+func schemaReasons(causes []*jsonschema.ValidationError, at []string) string {
 	var texts []string
 	for _, cause := range causes {
-		for f := range explain(cause) {
+		for f := range explainSchema(cause) {
 			text := f.message
 			if len(f.location) > len(at) {
-				text = path(f.location[len(at):]).String() + " " + text
+				text = schemaPath(f.location[len(at):]).String() + " " + text
 			}
 			texts = append(texts, text)
 		}
@@ -327,11 +324,11 @@ func reasons(causes []*jsonschema.ValidationError, at []string) string {
 	return strings.Join(texts[:min(len(texts), maxReasons)], "; ")
 }
 
-var english = message.NewPrinter(language.English)
+var englishMessages = message.NewPrinter(language.English)
 
-// wording says what a keyword of a JSON Schema demands, in the style of package commands;
+// schemaWording says what a keyword of a JSON Schema demands, in the style of package commands;
 // for rare keywords it keeps the validator's message.
-func wording(keyword jsonschema.ErrorKind) string {
+func schemaWording(keyword jsonschema.ErrorKind) string {
 	switch k := keyword.(type) {
 	case *kind.Type:
 		return fmt.Sprintf("must be of type %s, not %s", strings.Join(k.Want, " or "), k.Got)
@@ -354,7 +351,7 @@ func wording(keyword jsonschema.ErrorKind) string {
 	case *kind.MultipleOf:
 		return "must be a multiple of " + decimal(k.Want)
 	default:
-		return keyword.LocalizedString(english)
+		return keyword.LocalizedString(englishMessages)
 	}
 }
 

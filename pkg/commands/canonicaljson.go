@@ -1,40 +1,4 @@
-// Package canonicaljson parses JSON strictly and writes it in a canonical form,
-// whose SHA-256 tells whether two commands are the same.
-//
-//	text ──Parse──► tree ──Append──► canonical text ──Hash──► SHA-256, hex
-//	                 │
-//	                 └──► the envelope, the JSON Schemas of the protocol
-//
-// [Parse] refuses text that parsers are known to read differently, because it
-// could mean one thing to Lucius and another to a platform service: duplicate
-// names, invalid UTF-8, lone surrogates, a byte order mark, text after the
-// value. It also refuses, as too large, values nested deeper than [MaxDepth],
-// and numbers that need more than [MaxDigits] digits, which only an attacker
-// sends.
-//
-// The canonical form:
-//
-//   - No white space outside of strings; UTF-8 without a byte order mark.
-//   - Members are sorted by the UTF-8 bytes of their names (not by UTF-16 code
-//     units, as RFC 8785 does), arrays keep their order.
-//   - Members whose value is null are left out, at any depth. A null in an array
-//     stays, since leaving it out would move its neighbours.
-//   - Numbers keep their exact decimal value and never pass through a float, so
-//     2^53 and 2^53+1 differ. They are written in plain decimal notation without
-//     exponent, superfluous zeros or a negative zero: 1.50, 1.5 and 15e-1 are
-//     all 1.5.
-//   - In strings only the quotation mark, the backslash and the control
-//     characters U+0000 to U+001F are escaped: \b \t \n \f \r, all others as
-//     \u00xx with lower-case digits. There is no other normalisation: é and
-//     e followed by a combining accent stay two different strings.
-//
-// The vectors in testdata/canonicaljson are examples of these rules, and can
-// test any other implementation.
-//
-// The package is pure and safe for concurrent use.
-//
-// Source: Ledger and state model, Canonical JSON for idempotency.
-package canonicaljson
+package commands
 
 import (
 	"crypto/sha256"
@@ -48,12 +12,12 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Append appends the canonical form of a tree to dst and returns the extended
+// AppendCanonical appends the canonical form of a tree to dst and returns the extended
 // buffer. The tree is not changed.
 //
-// It panics on a value that [Parse] cannot return: another Go type, a string
+// It panics on a value that [ParseJSON] cannot return: another Go type, a string
 // that is not UTF-8, a number of more than [MaxDigits] digits.
-func Append(dst []byte, tree any) []byte {
+func AppendCanonical(dst []byte, tree any) []byte {
 	switch v := tree.(type) {
 	case nil:
 		return append(dst, "null"...)
@@ -65,7 +29,7 @@ func Append(dst []byte, tree any) []byte {
 	case json.Number:
 		literal, ok := plainDecimal(v.String())
 		if !ok {
-			panic(fmt.Sprintf("canonicaljson: a number needs more than %d digits", MaxDigits))
+			panic(fmt.Sprintf("commands: a number needs more than %d digits", MaxDigits))
 		}
 		return append(dst, literal...)
 	case string:
@@ -76,29 +40,29 @@ func Append(dst []byte, tree any) []byte {
 			if i > 0 {
 				dst = append(dst, ',')
 			}
-			dst = Append(dst, element)
+			dst = AppendCanonical(dst, element)
 		}
 		return append(dst, ']')
 	case map[string]any:
 		return appendObject(dst, v)
 	default:
-		panic(fmt.Sprintf("canonicaljson: %T is not part of a parsed tree", tree))
+		panic(fmt.Sprintf("commands: %T is not part of a parsed tree", tree))
 	}
 }
 
-// Hash returns the SHA-256 of the tree's canonical form, in lower-case hex. It
-// panics as [Append] does.
+// HashCanonical returns the SHA-256 of the tree's canonical form, in lower-case hex. It
+// panics as [AppendCanonical] does.
 //
 // Source: Ledger and state model, Idempotency strategy.
-func Hash(tree any) string {
-	sum := sha256.Sum256(Append(make([]byte, 0, 512), tree))
+func HashCanonical(tree any) string {
+	sum := sha256.Sum256(AppendCanonical(make([]byte, 0, 512), tree))
 	return hex.EncodeToString(sum[:])
 }
 
 func appendString(dst []byte, text string) []byte {
 	dst, err := jsontext.AppendQuote(dst, text)
 	if err != nil {
-		panic(fmt.Sprintf("canonicaljson: quote string: %v", err))
+		panic(fmt.Sprintf("commands: quote string: %v", err))
 	}
 	return dst
 }
@@ -118,7 +82,7 @@ func appendObject(dst []byte, members map[string]any) []byte {
 			dst = append(dst, ',')
 		}
 		dst = append(appendString(dst, name), ':')
-		dst = Append(dst, members[name])
+		dst = AppendCanonical(dst, members[name])
 	}
 	return append(dst, '}')
 }

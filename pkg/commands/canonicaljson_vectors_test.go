@@ -1,4 +1,4 @@
-package canonicaljson_test
+package commands_test
 
 import (
 	"cmp"
@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // vectorFile is testdata/canonicaljson/vectors.json.
@@ -24,7 +24,7 @@ type vectorFile struct {
 
 func readVectors(tb testing.TB) vectorFile {
 	tb.Helper()
-	text, err := os.ReadFile("../../../testdata/canonicaljson/vectors.json")
+	text, err := os.ReadFile("../../testdata/canonicaljson/vectors.json")
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -40,14 +40,14 @@ func TestVectorsThatAreAccepted(t *testing.T) {
 	for _, vector := range readVectors(t).Accepted {
 		t.Run(vector.Why, func(t *testing.T) {
 			t.Parallel()
-			tree, err := canonicaljson.Parse([]byte(vector.Input))
+			tree, err := commands.ParseJSON([]byte(vector.Input))
 			if err != nil {
 				t.Fatalf("Parse(%.100s): %v", vector.Input, err)
 			}
-			if got := string(canonicaljson.Append(nil, tree)); got != vector.Canonical {
+			if got := string(commands.AppendCanonical(nil, tree)); got != vector.Canonical {
 				t.Errorf("canonical form\n got %.200s\nwant %.200s", got, vector.Canonical)
 			}
-			if got := canonicaljson.Hash(tree); got != vector.SHA256 {
+			if got := commands.HashCanonical(tree); got != vector.SHA256 {
 				t.Errorf("SHA-256\n got %s\nwant %s", got, vector.SHA256)
 			}
 		})
@@ -66,7 +66,7 @@ func TestVectorsThatAreRefused(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			tree, err := canonicaljson.Parse(input)
+			tree, err := commands.ParseJSON(input)
 			if err == nil {
 				t.Fatalf("Parse(%.100q) = %.100v, want an error", input, tree)
 			}
@@ -87,16 +87,16 @@ func TestVectorOfTheContract(t *testing.T) {
 	t.Parallel()
 	const want = "87f4dbde31c2126a9b8350ed9744f4b64a3bbd83ef7e2b6c02e06e131f761748"
 	vector := readVectors(t).Commands[0]
-	tree, err := canonicaljson.Parse([]byte(vector.Command))
+	tree, err := commands.ParseJSON([]byte(vector.Command))
 	if err != nil {
 		t.Fatal(err)
 	}
 	command := tree.(map[string]any)
 	delete(command, "correlation_id")
-	if got := string(canonicaljson.Append(nil, tree)); got != vector.Canonical {
+	if got := string(commands.AppendCanonical(nil, tree)); got != vector.Canonical {
 		t.Errorf("canonical form\n got %s\nwant %s", got, vector.Canonical)
 	}
-	if got := canonicaljson.Hash(tree); got != want || vector.SHA256 != want {
+	if got := commands.HashCanonical(tree); got != want || vector.SHA256 != want {
 		t.Errorf("SHA-256 is %s, in the vectors %s, want %s", got, vector.SHA256, want)
 	}
 }

@@ -1,4 +1,4 @@
-package canonicaljson_test
+package commands_test
 
 import (
 	"encoding/json"
@@ -6,12 +6,12 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
-func mustParse(tb testing.TB, text string) any {
+func mustParseJSON(tb testing.TB, text string) any {
 	tb.Helper()
-	tree, err := canonicaljson.Parse([]byte(text))
+	tree, err := commands.ParseJSON([]byte(text))
 	if err != nil {
 		tb.Fatalf("Parse(%s): %v", text, err)
 	}
@@ -27,9 +27,9 @@ func TestTextsThatMeanTheSameHashTheSame(t *testing.T) {
 		{`{"a":1,"b":2}`, `{"b":2,"a":1}`, ` { "b" : 2.0 , "c" : null , "\u0061" : 1 } `},
 		{`"é/"`, `"\u00e9\/"`},
 	} {
-		first := canonicaljson.Hash(mustParse(t, same[0]))
+		first := commands.HashCanonical(mustParseJSON(t, same[0]))
 		for _, text := range same[1:] {
-			if canonicaljson.Hash(mustParse(t, text)) != first {
+			if commands.HashCanonical(mustParseJSON(t, text)) != first {
 				t.Errorf("%s and %s mean the same but hash differently", same[0], text)
 			}
 		}
@@ -44,7 +44,7 @@ func TestTextsThatDifferHashDifferently(t *testing.T) {
 		`"1"`, `""`, `null`, `false`, `[]`, `{}`, `[null]`, `[[]]`, `[{}]`, `[1,2]`, `[2,1]`, `[1]`, `[1,null]`,
 		`"é"`, `"e\u0301"`, `"É"`, `" é"`, `{"a":1}`, `{"A":1}`, `{"a":"1"}`, `{"a":{}}`, `{"a":[]}`, `{"a":false}`,
 	} {
-		hash := canonicaljson.Hash(mustParse(t, text))
+		hash := commands.HashCanonical(mustParseJSON(t, text))
 		if other, taken := seen[hash]; taken {
 			t.Errorf("%s and %s differ but hash the same", other, text)
 		}
@@ -54,7 +54,7 @@ func TestTextsThatDifferHashDifferently(t *testing.T) {
 
 func TestAppendExtendsItsBuffer(t *testing.T) {
 	t.Parallel()
-	got := canonicaljson.Append([]byte("before "), mustParse(t, `[1.0]`))
+	got := commands.AppendCanonical([]byte("before "), mustParseJSON(t, `[1.0]`))
 	if string(got) != "before [1]" {
 		t.Errorf("Append = %s", got)
 	}
@@ -69,7 +69,7 @@ func TestAppendSortsObjectsOfAnySize(t *testing.T) {
 		members[name] = json.Number("1")
 		want = append(want, fmt.Sprintf("%q:1", name))
 	}
-	if got := string(canonicaljson.Append(nil, members)); got != "{"+strings.Join(want, ",")+"}" {
+	if got := string(commands.AppendCanonical(nil, members)); got != "{"+strings.Join(want, ",")+"}" {
 		t.Errorf("Append = %s", got)
 	}
 }
@@ -93,14 +93,14 @@ func TestAppendPanicsOnValuesThatParseCannotReturn(t *testing.T) {
 					t.Errorf("Append accepted %#v", value)
 				}
 			}()
-			canonicaljson.Append(nil, value)
+			commands.AppendCanonical(nil, value)
 		})
 	}
 }
 
 func TestAppendAcceptsNumbersInAnySpelling(t *testing.T) {
 	t.Parallel()
-	if got := string(canonicaljson.Append(nil, json.Number("-120.50e-1"))); got != "-12.05" {
+	if got := string(commands.AppendCanonical(nil, json.Number("-120.50e-1"))); got != "-12.05" {
 		t.Errorf("Append = %s, want -12.05", got)
 	}
 }
@@ -110,10 +110,10 @@ func BenchmarkParseAndHash(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(command)))
 	for b.Loop() {
-		tree, err := canonicaljson.Parse(command)
+		tree, err := commands.ParseJSON(command)
 		if err != nil {
 			b.Fatal(err)
 		}
-		canonicaljson.Hash(tree)
+		commands.HashCanonical(tree)
 	}
 }

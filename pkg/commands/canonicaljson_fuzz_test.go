@@ -1,4 +1,4 @@
-package canonicaljson_test
+package commands_test
 
 import (
 	"bytes"
@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // Any text is either refused with a pointer, or has a canonical form that is
@@ -20,7 +20,7 @@ func FuzzCanonicalFormIsAFixedPoint(f *testing.F) {
 		f.Add([]byte(vector.Input))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		tree, err := canonicaljson.Parse(data)
+		tree, err := commands.ParseJSON(data)
 		if err != nil {
 			fault := apierror.From(err)
 			if fault.Code != apierror.InvalidJSON && fault.Code != apierror.TooLarge || len(fault.Errors) != 1 {
@@ -31,12 +31,12 @@ func FuzzCanonicalFormIsAFixedPoint(f *testing.F) {
 		if !json.Valid(data) {
 			t.Fatalf("Parse accepted %q, which is not JSON", data)
 		}
-		canonical := canonicaljson.Append(nil, tree)
-		again, err := canonicaljson.Parse(canonical)
+		canonical := commands.AppendCanonical(nil, tree)
+		again, err := commands.ParseJSON(canonical)
 		if err != nil {
 			t.Fatalf("the canonical form %q of %q is refused: %v", canonical, data, err)
 		}
-		if twice := canonicaljson.Append(nil, again); !bytes.Equal(canonical, twice) {
+		if twice := commands.AppendCanonical(nil, again); !bytes.Equal(canonical, twice) {
 			t.Fatalf("%q has the canonical form %q, whose canonical form is %q", data, canonical, twice)
 		}
 	})

@@ -1,4 +1,4 @@
-package protocol
+package commands
 
 import (
 	"slices"
@@ -11,47 +11,47 @@ import (
 	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
-// definition is the content of a protocol file.
-type definition struct {
-	ProtocolID     scalar           `yaml:"protocol_id"`
-	Version        scalar           `yaml:"version"`
-	RequestTypes   []scalar         `yaml:"request_types"`
-	SchemaVersions []scalar         `yaml:"schema_versions"`
+// protocolDefinition is the content of a protocol file.
+type protocolDefinition struct {
+	ProtocolID     yamlScalar       `yaml:"protocol_id"`
+	Version        yamlScalar       `yaml:"version"`
+	RequestTypes   []yamlScalar     `yaml:"request_types"`
+	SchemaVersions []yamlScalar     `yaml:"schema_versions"`
 	Steps          []stepDefinition `yaml:"steps"`
 	Defaults       policyDefinition `yaml:",inline"`
 }
 
 // stepDefinition is a step in a protocol file.
 type stepDefinition struct {
-	StepID        scalar           `yaml:"step_id"`
-	StepType      scalar           `yaml:"step_type"`
-	Service       scalar           `yaml:"service"`
-	Input         scalar           `yaml:"input"`
-	Payload       scalar           `yaml:"payload"`
+	StepID        yamlScalar       `yaml:"step_id"`
+	StepType      yamlScalar       `yaml:"step_type"`
+	Service       yamlScalar       `yaml:"service"`
+	Input         yamlScalar       `yaml:"input"`
+	Payload       yamlScalar       `yaml:"payload"`
 	PayloadSchema any              `yaml:"payload_schema"`
 	Own           policyDefinition `yaml:",inline"`
 }
 
 // policyDefinition holds the settings of a protocol or of a step.
 type policyDefinition struct {
-	Mode       scalar          `yaml:"mode"`
-	AckTimeout scalar          `yaml:"ack_timeout"`
-	Lease      scalar          `yaml:"lease"`
-	Timeout    scalar          `yaml:"timeout"`
+	Mode       yamlScalar      `yaml:"mode"`
+	AckTimeout yamlScalar      `yaml:"ack_timeout"`
+	Lease      yamlScalar      `yaml:"lease"`
+	Timeout    yamlScalar      `yaml:"timeout"`
 	Retry      retryDefinition `yaml:"retry"`
 }
 
 // retryDefinition is the retry block.
 type retryDefinition struct {
-	Dispatch    []scalar `yaml:"dispatch"`
-	Ack         []scalar `yaml:"ack"`
-	Execution   []scalar `yaml:"execution"`
-	MaxAttempts scalar   `yaml:"max_attempts"`
+	Dispatch    []yamlScalar `yaml:"dispatch"`
+	Ack         []yamlScalar `yaml:"ack"`
+	Execution   []yamlScalar `yaml:"execution"`
+	MaxAttempts yamlScalar   `yaml:"max_attempts"`
 }
 
-// scalar is a single value with its text as written: the version 1.10 is
+// yamlScalar is a single value with its text as written: the version 1.10 is
 // not 1.1. The zero value stands for absent and null alike.
-type scalar struct {
+type yamlScalar struct {
 	text string
 	set  bool
 	// compound says that the value is a list or a mapping instead of a text.
@@ -60,25 +60,25 @@ type scalar struct {
 
 // UnmarshalYAML reads the node; it implements [yaml.NodeUnmarshaler]. It accepts a
 // node of another kind, so that the checker reports it with all other faults.
-func (s *scalar) UnmarshalYAML(node ast.Node) error {
+func (s *yamlScalar) UnmarshalYAML(node ast.Node) error {
 	switch n := node.(type) {
 	case *ast.NullNode:
-		*s = scalar{}
+		*s = yamlScalar{}
 	case *ast.LiteralNode:
-		*s = scalar{text: n.Value.Value, set: true}
+		*s = yamlScalar{text: n.Value.Value, set: true}
 	case *ast.StringNode:
-		*s = scalar{text: n.Value, set: true}
+		*s = yamlScalar{text: n.Value, set: true}
 	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode:
-		*s = scalar{text: node.GetToken().Value, set: true}
+		*s = yamlScalar{text: node.GetToken().Value, set: true}
 	default:
-		*s = scalar{set: true, compound: true}
+		*s = yamlScalar{set: true, compound: true}
 	}
 	return nil
 }
 
-// decode reads the one document of a file, which keeps its lines in the node.
-func decode(text []byte) (d *definition, root ast.Node, fault *strictyaml.Error) {
-	d = new(definition)
+// decodeProtocol reads the one document of a file, which keeps its lines in the node.
+func decodeProtocol(text []byte) (d *protocolDefinition, root ast.Node, fault *strictyaml.Error) {
+	d = new(protocolDefinition)
 	fault = strictyaml.ParseYAML(text, func(node ast.Node) error {
 		root = node
 		return yaml.NodeToValue(node, d, yaml.Strict())
@@ -86,19 +86,19 @@ func decode(text []byte) (d *definition, root ast.Node, fault *strictyaml.Error)
 	return d, root, fault
 }
 
-// path is the keys and indexes from the top of a file to one of its values.
-type path []string
+// schemaPath is the keys and indexes from the top of a file to one of its values.
+type schemaPath []string
 
 // to returns the path of a value below this one.
-func (p path) to(tokens ...string) path {
+func (p schemaPath) to(tokens ...string) schemaPath {
 	return append(slices.Clip(p), tokens...)
 }
 
 // item returns the path of a list's element.
-func (p path) item(i int) path { return p.to(strconv.Itoa(i)) }
+func (p schemaPath) item(i int) schemaPath { return p.to(strconv.Itoa(i)) }
 
 // String formats the path like steps[1].retry.ack[0].
-func (p path) String() string {
+func (p schemaPath) String() string {
 	var out strings.Builder
 	for i, token := range p {
 		_, err := strconv.Atoi(token)
@@ -116,7 +116,7 @@ func (p path) String() string {
 
 // line returns the line of the value at the path, or of its nearest parent in the
 // file, or 0.
-func (p path) line(node ast.Node) int {
+func (p schemaPath) line(node ast.Node) int {
 	line := 0
 	for _, token := range p {
 		var at int

@@ -1,4 +1,4 @@
-package protocol
+package commands
 
 import (
 	"cmp"
@@ -23,36 +23,36 @@ const maxFileSize = 1 << 20
 // ErrNoProtocols is returned when a folder holds no protocol file.
 var ErrNoProtocols = errors.New("no protocol file (*.yaml, *.yml or *.json)")
 
-// Load reads all protocol files of a folder into one registry. Sub-folders,
+// LoadProtocols reads all protocol files of a folder into one registry. Sub-folders,
 // hidden files and files with other endings are ignored.
 //
 // It returns an error that wraps [fs.ErrNotExist] if there is no such folder,
 // [ErrNoProtocols] if the folder holds no file, and otherwise one that joins every
 // [strictyaml.Error]: a folder is loaded whole or not at all.
-func Load(dir string) (*Registry, error) {
-	files := read(os.DirFS(dir), dir)
+func LoadProtocols(dir string) (*Protocols, error) {
+	files := readProtocol(os.DirFS(dir), dir)
 	return files.registry()
 }
 
-// LoadFS is like [Load] for the top folder of a file system, such as files that
+// LoadProtocolsFS is like [LoadProtocols] for the top folder of a file system, such as files that
 // are compiled into the program.
-func LoadFS(fsys fs.FS) (*Registry, error) {
-	files := read(fsys, "")
+func LoadProtocolsFS(fsys fs.FS) (*Protocols, error) {
+	files := readProtocol(fsys, "")
 	return files.registry()
 }
 
-// LoadPaths is like [Load] for any number of folders and files, which are
+// LoadProtocolPaths is like [LoadProtocols] for any number of folders and files, which are
 // checked as one set. A file that is named itself is read with any ending,
 // and a file that is named twice is read once.
 //
-// It returns an error that joins, for each path, what [Load] returns.
-func LoadPaths(paths ...string) (*Registry, error) {
+// It returns an error that joins, for each path, what [LoadProtocols] returns.
+func LoadProtocolPaths(paths ...string) (*Protocols, error) {
 	if len(paths) == 0 {
 		return nil, ErrNoProtocols
 	}
-	var all snapshot
+	var all protocolsSnapshot
 	for _, name := range paths {
-		more := readPath(name)
+		more := readProtocolPath(name)
 		for _, file := range more.files {
 			if !slices.ContainsFunc(all.files, func(have fileText) bool { return have.path == file.path }) {
 				all.files = append(all.files, file)
@@ -63,22 +63,22 @@ func LoadPaths(paths ...string) (*Registry, error) {
 	return all.registry()
 }
 
-// readPath reads a folder, or a single file.
-func readPath(name string) snapshot {
+// readProtocolPath reads a folder, or a single file.
+func readProtocolPath(name string) protocolsSnapshot {
 	name = filepath.Clean(name)
 	info, err := os.Stat(name)
 	if err != nil {
 		return unreadable(name, err)
 	}
 	if info.IsDir() {
-		return read(os.DirFS(name), name)
+		return readProtocol(os.DirFS(name), name)
 	}
 	content := strictyaml.Read(os.DirFS(filepath.Dir(name)), filepath.Base(name), maxFileSize)
-	return snapshot{files: []fileText{{content, name}}}
+	return protocolsSnapshot{files: []fileText{{content, name}}}
 }
 
-// read reads the protocol files of a folder, ordered by name.
-func read(fsys fs.FS, dir string) (s snapshot) {
+// readProtocol reads the protocol files of a folder, ordered by name.
+func readProtocol(fsys fs.FS, dir string) (s protocolsSnapshot) {
 	entries, err := fs.ReadDir(fsys, ".")
 	for _, entry := range entries {
 		name := entry.Name()
@@ -99,16 +99,16 @@ func read(fsys fs.FS, dir string) (s snapshot) {
 }
 
 // unreadable returns the snapshot of a folder that cannot be listed.
-func unreadable(name string, err error) snapshot {
+func unreadable(name string, err error) protocolsSnapshot {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathError.Err // the message below names the path
 	}
-	return snapshot{faults: []error{fmt.Errorf("load protocols from %s: %w", name, err)}}
+	return protocolsSnapshot{faults: []error{fmt.Errorf("load protocols from %s: %w", name, err)}}
 }
 
-// snapshot is the content of a set of files. The watcher compares and loads the same
+// protocolsSnapshot is the content of a set of files. The watcher compares and loads the same
 // bytes.
-type snapshot struct {
+type protocolsSnapshot struct {
 	files []fileText
 	// faults are the folders that could not be read.
 	faults []error
@@ -124,7 +124,7 @@ type fileText struct {
 // digest returns the SHA-256, in hexadecimal, of the names and contents of the files,
 // and of the errors of reading them. It excludes the folder, so that it is the same
 // on every machine.
-func (s *snapshot) digest() string {
+func (s *protocolsSnapshot) digest() string {
 	hash := sha256.New()
 	for _, file := range s.files {
 		fmt.Fprintf(hash, "%q %s\n", filepath.Base(file.path), strictyaml.Digest(file.Content))
@@ -136,9 +136,9 @@ func (s *snapshot) digest() string {
 }
 
 // registry turns the files into a registry, or returns all their faults: first those of
-// each file, then the ids and request types that two files claim.
-func (s *snapshot) registry() (*Registry, error) {
-	registry := &Registry{byRequestType: map[string]*Protocol{}, digest: s.digest()}
+// eachSchema file, then the ids and request types that two files claim.
+func (s *protocolsSnapshot) registry() (*Protocols, error) {
+	registry := &Protocols{byRequestType: map[string]*Protocol{}, digest: s.digest()}
 	byID := map[string]*Protocol{}
 	faults := slices.Clone(s.faults)
 	var clashes []error
@@ -149,7 +149,7 @@ func (s *snapshot) registry() (*Registry, error) {
 			continue
 		}
 		registry.protocols = append(registry.protocols, p)
-		claim := func(claims map[string]*Protocol, name, what string, at path) {
+		claim := func(claims map[string]*Protocol, name, what string, at schemaPath) {
 			if other, taken := claims[name]; taken && other != p && name != "" {
 				clashes = append(clashes, &strictyaml.Error{
 					File: p.File, Line: at.line(root),
@@ -158,9 +158,9 @@ func (s *snapshot) registry() (*Registry, error) {
 			}
 			claims[name] = p
 		}
-		claim(byID, p.ID, "protocol_id", path{"protocol_id"})
+		claim(byID, p.ID, "protocol_id", schemaPath{"protocol_id"})
 		for i, requestType := range p.RequestTypes {
-			claim(registry.byRequestType, requestType, "request type", path{"request_types"}.item(i))
+			claim(registry.byRequestType, requestType, "request type", schemaPath{"request_types"}.item(i))
 		}
 	}
 	if faults = append(faults, clashes...); len(faults) > 0 {
@@ -174,12 +174,12 @@ func (f *fileText) parse() (p *Protocol, root ast.Node, faults []*strictyaml.Err
 	if f.Err != nil {
 		return nil, nil, []*strictyaml.Error{{File: f.path, Message: f.Err.Error()}}
 	}
-	d, root, fault := decode(f.Text)
+	d, root, fault := decodeProtocol(f.Text)
 	if fault != nil {
 		fault.File = f.path
 		return nil, nil, []*strictyaml.Error{fault}
 	}
-	c := checker{file: f.path, root: root}
+	c := protocolChecker{file: f.path, root: root}
 	p = c.protocol(d)
 	p.Digest = fmt.Sprintf("%x", sha256.Sum256(f.Text))
 	return p, root, c.faults

@@ -1,4 +1,4 @@
-package canonicaljson_test
+package commands_test
 
 import (
 	"encoding/json"
@@ -6,17 +6,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 func TestMembersKeepsTheTextOfEachMember(t *testing.T) {
 	t.Parallel()
-	got, ok := canonicaljson.Members(json.RawMessage("\n{ \"a\" : {\"n\": 1.50 } , \"\\u0062\":[ ],\"c\":\"x\" } "))
+	got, ok := commands.Members(json.RawMessage("\n{ \"a\" : {\"n\": 1.50 } , \"\\u0062\":[ ],\"c\":\"x\" } "))
 	want := map[string]json.RawMessage{"a": json.RawMessage(`{"n": 1.50 }`), "b": json.RawMessage(`[ ]`), "c": json.RawMessage(`"x"`)}
 	if diff := cmp.Diff(want, got); !ok || diff != "" {
 		t.Errorf("Members: %t (-want +got):\n%s", ok, diff)
 	}
-	if got, ok := canonicaljson.Members(json.RawMessage(`{}`)); !ok || len(got) != 0 {
+	if got, ok := commands.Members(json.RawMessage(`{}`)); !ok || len(got) != 0 {
 		t.Errorf("Members({}) = %v, %t, want none, true", got, ok)
 	}
 }
@@ -24,7 +24,7 @@ func TestMembersKeepsTheTextOfEachMember(t *testing.T) {
 func TestMembersOfOtherValues(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"", "null", "1", `"{}"`, "[]", "{", `{"a"`, `{"a":`, `{"a":1`, `{"a":x}`} {
-		if got, ok := canonicaljson.Members(json.RawMessage(text)); ok {
+		if got, ok := commands.Members(json.RawMessage(text)); ok {
 			t.Errorf("Members(%s) = %v", text, got)
 		}
 	}

@@ -1,4 +1,4 @@
-package protocol_test
+package commands_test
 
 import (
 	"bytes"
@@ -17,38 +17,38 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/background"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // watched is a watcher of a folder on disk, with all that it reports.
-type watched struct {
+type watchedFolder struct {
 	*background.Watcher
 
 	dir      string
-	holder   *protocol.Holder
+	holder   *commands.ProtocolHolder
 	log      bytes.Buffer
 	attempts []string
 }
 
 // watch makes a watcher of a new folder that holds one protocol, p.yaml, of
 // version 1.
-func watch(t *testing.T) *watched {
+func watchProtocols(t *testing.T) *watchedFolder {
 	t.Helper()
-	w := &watched{dir: t.TempDir()}
-	w.write(t, "p.yaml", small("version: 1", ""))
-	registry, err := protocol.Load(w.dir)
+	w := &watchedFolder{dir: t.TempDir()}
+	w.write(t, "p.yaml", smallProtocol("version: 1", ""))
+	registry, err := commands.LoadProtocols(w.dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.holder = protocol.NewHolder(registry)
-	w.Watcher = background.NewWatcher("protocol files", protocol.Folder{Dir: w.dir, Holder: w.holder},
+	w.holder = commands.NewProtocolHolder(registry)
+	w.Watcher = background.NewWatcher("protocol files", commands.ProtocolFolder{Dir: w.dir, Holder: w.holder},
 		slog.New(slog.NewTextHandler(&w.log, nil)),
 		func(o background.ReloadOutcome) { w.attempts = append(w.attempts, o.String()) })
 	return w
 }
 
 // write replaces a file atomically, as editors do.
-func (w *watched) write(t *testing.T, name, text string) {
+func (w *watchedFolder) write(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join(w.dir, name)
 	if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
@@ -57,7 +57,7 @@ func (w *watched) write(t *testing.T, name, text string) {
 }
 
 // looks runs n passes of the watcher and lists the outcomes.
-func (w *watched) looks(t *testing.T, n int) []string {
+func (w *watchedFolder) looks(t *testing.T, n int) []string {
 	t.Helper()
 	var outcomes []string
 	for range n {
@@ -71,7 +71,7 @@ func (w *watched) looks(t *testing.T, n int) []string {
 }
 
 // version returns the current protocol version of the request type r.
-func (w *watched) version() string {
+func (w *watchedFolder) version() string {
 	p, ok := w.holder.Current().Lookup("r")
 	if !ok {
 		return "none"
@@ -82,46 +82,46 @@ func (w *watched) version() string {
 // A change is loaded when two consecutive passes read the same files.
 func TestWatcher_RunOnce(t *testing.T) {
 	t.Parallel()
-	v2, bad := small("version: 2", ""), small("version: 3", "    lease: 15")
+	v2, bad := smallProtocol("version: 2", ""), smallProtocol("version: 3", "    lease: 15")
 	for _, test := range []struct {
 		name string
-		do   func(t *testing.T, w *watched)
+		do   func(t *testing.T, w *watchedFolder)
 		want []string // of three passes
 		now  string   // the version in use afterwards
 	}{
-		{"nothing happens", func(*testing.T, *watched) {}, []string{"unchanged", "unchanged", "unchanged"}, "1"},
+		{"nothing happens", func(*testing.T, *watchedFolder) {}, []string{"unchanged", "unchanged", "unchanged"}, "1"},
 		{
-			"a file is changed", func(t *testing.T, w *watched) { w.write(t, "p.yaml", v2) },
+			"a file is changed", func(t *testing.T, w *watchedFolder) { w.write(t, "p.yaml", v2) },
 			[]string{"settling", "reloaded", "unchanged"}, "2",
 		},
-		{"a file is touched", func(t *testing.T, w *watched) {
+		{"a file is touched", func(t *testing.T, w *watchedFolder) {
 			if err := os.Chtimes(filepath.Join(w.dir, "p.yaml"), time.Now(), time.Now().Add(time.Hour)); err != nil {
 				t.Fatal(err)
 			}
 		}, []string{"unchanged", "unchanged", "unchanged"}, "1"},
 		{
-			"a file is added that is no protocol", func(t *testing.T, w *watched) { w.write(t, "p.yaml~", bad) },
+			"a file is added that is no protocol", func(t *testing.T, w *watchedFolder) { w.write(t, "p.yaml~", bad) },
 			[]string{"unchanged", "unchanged", "unchanged"}, "1",
 		},
 		{
-			"a file is bad", func(t *testing.T, w *watched) { w.write(t, "p.yaml", bad) },
+			"a file is bad", func(t *testing.T, w *watchedFolder) { w.write(t, "p.yaml", bad) },
 			[]string{"settling", "refused", "unchanged"}, "1",
 		},
-		{"one file is good and one is bad", func(t *testing.T, w *watched) {
+		{"one file is good and one is bad", func(t *testing.T, w *watchedFolder) {
 			w.write(t, "p.yaml", v2)
 			w.write(t, "q.yaml", bad)
 		}, []string{"settling", "refused", "unchanged"}, "1"},
-		{"the file is removed", func(t *testing.T, w *watched) {
+		{"the file is removed", func(t *testing.T, w *watchedFolder) {
 			if err := os.Remove(filepath.Join(w.dir, "p.yaml")); err != nil {
 				t.Fatal(err)
 			}
 		}, []string{"settling", "refused", "unchanged"}, "1"},
-		{"the file is renamed", func(t *testing.T, w *watched) {
+		{"the file is renamed", func(t *testing.T, w *watchedFolder) {
 			if err := os.Rename(filepath.Join(w.dir, "p.yaml"), filepath.Join(w.dir, "q.yaml")); err != nil {
 				t.Fatal(err)
 			}
 		}, []string{"settling", "reloaded", "unchanged"}, "1"},
-		{"the folder is removed", func(t *testing.T, w *watched) {
+		{"the folder is removed", func(t *testing.T, w *watchedFolder) {
 			if err := os.RemoveAll(w.dir); err != nil {
 				t.Fatal(err)
 			}
@@ -129,7 +129,7 @@ func TestWatcher_RunOnce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			w := watch(t)
+			w := watchProtocols(t)
 			test.do(t, w)
 			if diff := cmp.Diff(test.want, w.looks(t, 3)); diff != "" {
 				t.Errorf("outcomes (-want +got):\n%s", diff)
@@ -148,8 +148,8 @@ func TestWatcher_RunOnce(t *testing.T) {
 // protocol.
 func TestWatcher_AFileThatIsBeingWrittenIsNotLoaded(t *testing.T) {
 	t.Parallel()
-	w := watch(t)
-	whole := small("version: 2", "    lease: 1m\n    timeout: 1h")
+	w := watchProtocols(t)
+	whole := smallProtocol("version: 2", "    lease: 1m\n    timeout: 1h")
 	for _, part := range []string{"", "protocol", strings.TrimSuffix(whole, "    timeout: 1h\n"), whole} {
 		w.write(t, "p.yaml", part)
 		if got := w.looks(t, 1)[0]; got != "settling" || w.version() != "1" {
@@ -163,12 +163,12 @@ func TestWatcher_AFileThatIsBeingWrittenIsNotLoaded(t *testing.T) {
 
 func TestWatcher_AChangeThatIsTakenBackIsNoChange(t *testing.T) {
 	t.Parallel()
-	w := watch(t)
-	w.write(t, "p.yaml", small("version: 2", ""))
+	w := watchProtocols(t)
+	w.write(t, "p.yaml", smallProtocol("version: 2", ""))
 	got := w.looks(t, 1)
-	w.write(t, "p.yaml", small("version: 1", ""))
+	w.write(t, "p.yaml", smallProtocol("version: 1", ""))
 	got = append(got, w.looks(t, 1)...)
-	w.write(t, "p.yaml", small("version: 2", ""))
+	w.write(t, "p.yaml", smallProtocol("version: 2", ""))
 	got = append(got, w.looks(t, 1)...)
 	if diff := cmp.Diff([]string{"settling", "unchanged", "settling"}, got); diff != "" || len(w.attempts) > 0 {
 		t.Errorf("attempts %v, outcomes (-want +got):\n%s", w.attempts, diff)
@@ -178,13 +178,13 @@ func TestWatcher_AChangeThatIsTakenBackIsNoChange(t *testing.T) {
 // Restoring the file in use after a bad one clears the failure.
 func TestWatcher_ARefusedFileThatIsRestored(t *testing.T) {
 	t.Parallel()
-	w := watch(t)
+	w := watchProtocols(t)
 	w.write(t, "p.yaml", "x: 1\n")
 	got := w.looks(t, 2)
 	if err := w.Err(); err == nil || !strings.HasSuffix(err.Error(), `p.yaml:1: unknown field "x"`) {
 		t.Errorf("Err = %v, want the file, its line and what is wrong there", err)
 	}
-	w.write(t, "p.yaml", small("version: 1", ""))
+	w.write(t, "p.yaml", smallProtocol("version: 1", ""))
 	got = append(got, w.looks(t, 3)...)
 	want := []string{"settling", "refused", "settling", "reloaded", "unchanged"}
 	if diff := cmp.Diff(want, got); diff != "" || w.Err() != nil {
@@ -197,13 +197,13 @@ func TestWatcher_ARefusedFileThatIsRestored(t *testing.T) {
 
 func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	t.Parallel()
-	w := watch(t)
+	w := watchProtocols(t)
 	before := w.holder.Current()
 	w.Ask()
 	if outcome, err := w.RunOnce(t.Context()); outcome != background.Reloaded || err != nil || w.holder.Current() == before {
 		t.Errorf("unchanged files: %s, %v, want them loaded again", outcome, err)
 	}
-	w.write(t, "p.yaml", small("version: 2", ""))
+	w.write(t, "p.yaml", smallProtocol("version: 2", ""))
 	w.Ask()
 	if outcome, err := w.RunOnce(t.Context()); outcome != background.Reloaded || err != nil || w.version() != "2" {
 		t.Errorf("a change: %s, %v, version %s", outcome, err, w.version())
@@ -224,12 +224,12 @@ func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 // link.
 func TestWatcher_TheLinkOfAConfigMapIsSwapped(t *testing.T) {
 	t.Parallel()
-	w := watch(t)
+	w := watchProtocols(t)
 	for version, name := range map[string]string{"version: 1": "..1", "version: 2": "..2"} {
 		if err := os.Mkdir(filepath.Join(w.dir, name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		w.write(t, filepath.Join(name, "p.yaml"), small(version, ""))
+		w.write(t, filepath.Join(name, "p.yaml"), smallProtocol(version, ""))
 	}
 	link := func(to, name string) {
 		t.Helper()
@@ -250,7 +250,7 @@ func TestWatcher_TheLinkOfAConfigMapIsSwapped(t *testing.T) {
 }
 
 // running runs the watcher in a synctest bubble and calls story.
-func (w *watched) running(t *testing.T, story func()) {
+func (w *watchedFolder) running(t *testing.T, story func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
@@ -268,9 +268,9 @@ func (w *watched) running(t *testing.T, story func()) {
 func TestWatcher_Run(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := watch(t)
+		w := watchProtocols(t)
 		w.running(t, func() {
-			w.write(t, "p.yaml", small("version: 2", ""))
+			w.write(t, "p.yaml", smallProtocol("version: 2", ""))
 			time.Sleep(3 * time.Second)
 			synctest.Wait()
 			if got := w.version(); got != "1" {
@@ -281,7 +281,7 @@ func TestWatcher_Run(t *testing.T) {
 			if got := w.version(); got != "2" {
 				t.Errorf("after two looks version %s is in use, want 2", got)
 			}
-			w.write(t, "p.yaml", small("version: 3", ""))
+			w.write(t, "p.yaml", smallProtocol("version: 3", ""))
 			w.Ask()
 			synctest.Wait()
 			if got := w.version(); got != "3" {
@@ -298,7 +298,7 @@ func TestWatcher_Run(t *testing.T) {
 func TestWatcher_Run_LogsAFailureOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := watch(t)
+		w := watchProtocols(t)
 		const refused, reloaded = "files refused", "files reloaded"
 		count := func(step, text string, want int) {
 			t.Helper()
@@ -317,7 +317,7 @@ func TestWatcher_Run_LogsAFailureOnce(t *testing.T) {
 			count("a signal", refused, 2)
 			w.write(t, "p.yaml", "y: 1\n")
 			count("bad in another way", refused, 3)
-			w.write(t, "p.yaml", small("version: 2", ""))
+			w.write(t, "p.yaml", smallProtocol("version: 2", ""))
 			count("mended", reloaded, 1)
 			w.write(t, "p.yaml", "y: 1\n")
 			count("bad as before", refused, 4)
@@ -337,10 +337,10 @@ func TestWatcher_Run_LogsAFailureOnce(t *testing.T) {
 func TestWatcher_Run_NamesChangedProtocols(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := watch(t)
+		w := watchProtocols(t)
 		w.running(t, func() {
-			w.write(t, "p.yaml", strings.NewReplacer("protocol_id: p", "protocol_id: q", "[r]", "[r2]").Replace(small("", "")))
-			w.write(t, "z.yaml", strings.NewReplacer("protocol_id: p", "protocol_id: z", "[r]", "[r3]").Replace(small("", "")))
+			w.write(t, "p.yaml", strings.NewReplacer("protocol_id: p", "protocol_id: q", "[r]", "[r2]").Replace(smallProtocol("", "")))
+			w.write(t, "z.yaml", strings.NewReplacer("protocol_id: p", "protocol_id: z", "[r]", "[r3]").Replace(smallProtocol("", "")))
 			time.Sleep(time.Minute)
 			synctest.Wait()
 		})

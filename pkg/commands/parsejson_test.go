@@ -1,4 +1,4 @@
-package canonicaljson_test
+package commands_test
 
 import (
 	"encoding/json"
@@ -9,12 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 func TestParseReturnsATreeForSchemaValidators(t *testing.T) {
 	t.Parallel()
-	tree, err := canonicaljson.Parse([]byte(`{"o":{},"a":[],"n":1.50,"s":"x","t":true,"f":false,"z":null}`))
+	tree, err := commands.ParseJSON([]byte(`{"o":{},"a":[],"n":1.50,"s":"x","t":true,"f":false,"z":null}`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestParseSaysWhatIsWrongAndWhere(t *testing.T) {
 	} {
 		t.Run(test.input, func(t *testing.T) {
 			t.Parallel()
-			_, err := canonicaljson.Parse([]byte(test.input))
+			_, err := commands.ParseJSON([]byte(test.input))
 			found := apierror.From(err)
 			if want := "The body is not valid JSON at " + test.at; found.Code != apierror.InvalidJSON || found.Detail != want {
 				t.Errorf("got %s %q, want %q", found.Code, found.Detail, want)
@@ -68,7 +68,7 @@ func TestParseNamesTheLimitThatIsExceeded(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ input, detail, pointer, message string }{
 		{
-			`{"a":` + strings.Repeat("[", canonicaljson.MaxDepth), "The body is beyond a limit at line 1, column 69: it is nested deeper than 64 levels.",
+			`{"a":` + strings.Repeat("[", commands.MaxDepth), "The body is beyond a limit at line 1, column 69: it is nested deeper than 64 levels.",
 			"/a" + strings.Repeat("/0", 63), "is nested deeper than 64 levels",
 		},
 		{
@@ -78,7 +78,7 @@ func TestParseNamesTheLimitThatIsExceeded(t *testing.T) {
 	} {
 		t.Run(test.message, func(t *testing.T) {
 			t.Parallel()
-			_, err := canonicaljson.Parse([]byte(test.input))
+			_, err := commands.ParseJSON([]byte(test.input))
 			want := &apierror.Error{
 				Code: apierror.TooLarge, Detail: test.detail,
 				Errors: []apierror.Violation{{Pointer: test.pointer, Message: test.message}},
@@ -95,9 +95,9 @@ func TestParseErrorsDoNotQuoteTheText(t *testing.T) {
 	t.Parallel()
 	for _, input := range []string{
 		`{"ßecret":ß}`, `{"ßecret":1,"ßecret":2}`, `{"ßecret":"\ß"}`, `{"ßecret":1}ß`, `{"ßecret":`, `{"ßecret":1e1000}`,
-		`{"ßecret":` + strings.Repeat("[", canonicaljson.MaxDepth), `{"ßecret" ß`, "{\"ßecret\":\"\xff\"}",
+		`{"ßecret":` + strings.Repeat("[", commands.MaxDepth), `{"ßecret" ß`, "{\"ßecret\":\"\xff\"}",
 	} {
-		_, err := canonicaljson.Parse([]byte(input))
+		_, err := commands.ParseJSON([]byte(input))
 		if detail := apierror.From(err).Summary(); err == nil || strings.Contains(detail, "ß") || strings.Contains(detail, "'") {
 			t.Errorf("%.40s: %s", input, detail)
 		}
@@ -108,18 +108,18 @@ func TestParseNeitherChangesNorKeepsItsInput(t *testing.T) {
 	t.Parallel()
 	const text = `{"name":"a value","list":["one",12.50]}`
 	data := []byte(text)
-	tree, err := canonicaljson.Parse(data)
+	tree, err := commands.ParseJSON(data)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if string(data) != text {
 		t.Errorf("the input became %s", data)
 	}
-	before := string(canonicaljson.Append(nil, tree))
+	before := string(commands.AppendCanonical(nil, tree))
 	for i := range data {
 		data[i] = 'x'
 	}
-	if after := string(canonicaljson.Append(nil, tree)); after != before {
+	if after := string(commands.AppendCanonical(nil, tree)); after != before {
 		t.Errorf("the tree changed with the input: %s became %s", before, after)
 	}
 }
@@ -131,13 +131,13 @@ func TestParseFromManyGoroutines(t *testing.T) {
 	for range 8 {
 		group.Go(func() {
 			for range 200 {
-				if _, err := canonicaljson.Parse([]byte(`{"a":{"b":[1,{"c":`)); err == nil {
+				if _, err := commands.ParseJSON([]byte(`{"a":{"b":[1,{"c":`)); err == nil {
 					t.Error("half a text was accepted")
 				}
-				tree, err := canonicaljson.Parse([]byte(`{"b":2,"a":[1]}`))
+				tree, err := commands.ParseJSON([]byte(`{"b":2,"a":[1]}`))
 				if err != nil {
 					t.Errorf("Parse: %v", err)
-				} else if got := string(canonicaljson.Append(nil, tree)); got != `{"a":[1],"b":2}` {
+				} else if got := string(commands.AppendCanonical(nil, tree)); got != `{"a":[1],"b":2}` {
 					t.Errorf("canonical form is %s", got)
 				}
 			}

@@ -1,4 +1,4 @@
-package canonicaljson
+package commands
 
 import (
 	"bytes"
@@ -17,21 +17,21 @@ import (
 // depth 0.
 const MaxDepth = 64
 
-// Parse reads one JSON value and returns its tree: map[string]any, []any,
+// ParseJSON reads one JSON value and returns its tree: map[string]any, []any,
 // [json.Number] in canonical spelling, string, bool and nil. The caller owns
 // the tree, which shares no memory with data.
 //
 // The error is a [apierror.Error] that points at the first fault, with the code
 // [apierror.TooLarge] beyond [MaxDepth] or [MaxDigits], otherwise
 // [apierror.InvalidJSON]. Its detail does not quote the text.
-func Parse(data []byte) (any, error) {
-	p := parsers.Get().(*parser)
+func ParseJSON(data []byte) (any, error) {
+	p := jsonParsers.Get().(*jsonParser)
 	p.text = data
 	p.decoder.Reset(bytes.NewBuffer(data), jsontext.AllowDuplicateNames(true))
 	defer func() {
 		p.text = nil
 		p.decoder.Reset(noText)
-		parsers.Put(p)
+		jsonParsers.Put(p)
 	}()
 	token, err := p.decoder.ReadToken()
 	if errors.Is(err, io.EOF) {
@@ -51,21 +51,21 @@ func Parse(data []byte) (any, error) {
 	return tree, nil
 }
 
-// parsers pools decoders with their stacks.
-var parsers = sync.Pool{New: func() any { return &parser{decoder: new(jsontext.Decoder)} }}
+// jsonParsers pools decoders with their stacks.
+var jsonParsers = sync.Pool{New: func() any { return &jsonParser{decoder: new(jsontext.Decoder)} }}
 
 // noText is the input of an idle decoder.
 var noText = bytes.NewReader(nil)
 
-// parser parses one text. It finds duplicate names by the maps of the tree,
+// jsonParser parses one text. It finds duplicate names by the maps of the tree,
 // which is cheaper than the decoder's own check.
-type parser struct {
+type jsonParser struct {
 	decoder *jsontext.Decoder
 	text    []byte // The input, for lines and columns.
 }
 
 // value returns the scalar that the token is, or the object or array that it begins.
-func (p *parser) value(token jsontext.Token, depth int) (any, error) {
+func (p *jsonParser) value(token jsontext.Token, depth int) (any, error) {
 	switch token.Kind() {
 	case jsontext.KindNull:
 		return nil, nil
@@ -93,7 +93,7 @@ func (p *parser) value(token jsontext.Token, depth int) (any, error) {
 }
 
 // object reads members up to the end of the object.
-func (p *parser) object(depth int) (any, error) {
+func (p *jsonParser) object(depth int) (any, error) {
 	members := make(map[string]any)
 	for {
 		token, err := p.decoder.ReadToken()
@@ -118,7 +118,7 @@ func (p *parser) object(depth int) (any, error) {
 }
 
 // array reads elements up to the end of the array.
-func (p *parser) array(depth int) (any, error) {
+func (p *jsonParser) array(depth int) (any, error) {
 	elements := []any{}
 	for {
 		token, err := p.decoder.ReadToken()
@@ -137,7 +137,7 @@ func (p *parser) array(depth int) (any, error) {
 }
 
 // syntaxError converts the decoder's error.
-func (p *parser) syntaxError(err error) error {
+func (p *jsonParser) syntaxError(err error) error {
 	offset, pointer := len(p.text), jsontext.Pointer("")
 	if syntactic, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		pointer = syntactic.JSONPointer
@@ -151,11 +151,11 @@ func (p *parser) syntaxError(err error) error {
 }
 
 // last returns the offset of the last byte read.
-func (p *parser) last() int { return int(p.decoder.InputOffset()) - 1 }
+func (p *jsonParser) last() int { return int(p.decoder.InputOffset()) - 1 }
 
 // refuse returns the error of a single fault: message describes it at the
 // pointer, and what describes the text at the offset.
-func (p *parser) refuse(pointer jsontext.Pointer, offset int, message, what string) error {
+func (p *jsonParser) refuse(pointer jsontext.Pointer, offset int, message, what string) error {
 	fault := apierror.NotJSONAt(p.text, offset, what, nil)
 	fault.Errors = []apierror.Violation{{Pointer: string(pointer), Message: message}}
 	return fault
@@ -163,7 +163,7 @@ func (p *parser) refuse(pointer jsontext.Pointer, offset int, message, what stri
 
 // exceeds returns the error of the value just read or begun, which exceeds a
 // limit.
-func (p *parser) exceeds(format string, limit int) error {
+func (p *jsonParser) exceeds(format string, limit int) error {
 	what := fmt.Sprintf(format, limit)
 	return &apierror.Error{
 		Code:   apierror.TooLarge,
@@ -172,7 +172,7 @@ func (p *parser) exceeds(format string, limit int) error {
 	}
 }
 
-// Members splits the text of an object that [Parse] accepted into the verbatim
+// Members splits the text of an object that [ParseJSON] accepted into the verbatim
 // texts of its members, which alias raw. It returns false if raw is not an
 // object.
 func Members(raw json.RawMessage) (map[string]json.RawMessage, bool) {

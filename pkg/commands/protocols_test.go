@@ -1,4 +1,4 @@
-package protocol_test
+package commands_test
 
 import (
 	"encoding/json"
@@ -9,24 +9,24 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // second is another protocol, which does not conflict with small's.
-func second(version string) string {
-	return strings.NewReplacer("protocol_id: p", "protocol_id: a", "[r]", "[r2]").Replace(small("version: "+version, ""))
+func secondProtocol(version string) string {
+	return strings.NewReplacer("protocol_id: p", "protocol_id: a", "[r]", "[r2]").Replace(smallProtocol("version: "+version, ""))
 }
 
 func TestList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		registry, err := protocol.LoadFS(folder("p.yaml", small(`schema_versions: ["1"]`, ""), "q.yaml", second("1.10")))
+		registry, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol(`schema_versions: ["1"]`, ""), "q.yaml", secondProtocol("1.10")))
 		if err != nil {
 			t.Fatal(err)
 		}
-		holder := protocol.NewHolder(registry)
-		steps := []protocol.StepDescription{{StepID: "one", StepType: "ONE", Service: "svc"}}
-		want := []protocol.Description{
+		holder := commands.NewProtocolHolder(registry)
+		steps := []commands.StepDescription{{StepID: "one", StepType: "ONE", Service: "svc"}}
+		want := []commands.ProtocolDescription{
 			{ProtocolID: "a", Version: "1.10", RequestTypes: []string{"r2"}, Steps: steps, File: "q.yaml"},
 			{ProtocolID: "p", RequestTypes: []string{"r"}, SchemaVersions: []string{"1"}, Steps: steps, File: "p.yaml"},
 		}
@@ -54,7 +54,7 @@ func TestList(t *testing.T) {
 
 func TestList_BelongsToTheCaller(t *testing.T) {
 	t.Parallel()
-	registry, err := protocol.LoadFS(folder("p.yaml", small(`schema_versions: ["1"]`, "")))
+	registry, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol(`schema_versions: ["1"]`, "")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,9 +67,9 @@ func TestList_BelongsToTheCaller(t *testing.T) {
 
 func TestDescription_JSON(t *testing.T) {
 	t.Parallel()
-	got, err := json.Marshal(protocol.Description{
+	got, err := json.Marshal(commands.ProtocolDescription{
 		ProtocolID: "p", RequestTypes: []string{"r"}, File: "p.yaml", Digest: "d",
-		Steps: []protocol.StepDescription{{StepID: "one", StepType: "ONE", Service: "svc"}},
+		Steps: []commands.StepDescription{{StepID: "one", StepType: "ONE", Service: "svc"}},
 	})
 	want := `{"protocol_id":"p","request_types":["r"],"steps":[{"step_id":"one","step_type":"ONE","service":"svc"}],"file":"p.yaml","digest":"d"}`
 	if err != nil || string(got) != want {
@@ -80,22 +80,22 @@ func TestDescription_JSON(t *testing.T) {
 // The digest is of names and contents, wherever the files are.
 func TestDigest(t *testing.T) {
 	t.Parallel()
-	of := func(registry *protocol.Registry, err error) string {
+	of := func(registry *commands.Protocols, err error) string {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return registry.Digest()
 	}
-	w := watch(t)
-	first := of(protocol.LoadFS(folder("p.yaml", small("version: 1", ""))))
-	if got := of(protocol.Load(w.dir)); got != first {
+	w := watchProtocols(t)
+	first := of(commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol("version: 1", ""))))
+	if got := of(commands.LoadProtocols(w.dir)); got != first {
 		t.Errorf("the same files in a folder have the digest %s, want %s", got, first)
 	}
 	for name, registry := range map[string]string{
-		"another text": of(protocol.LoadFS(folder("p.yaml", small("version: 1 ", "")))),
-		"another name": of(protocol.LoadFS(folder("q.yaml", small("version: 1", "")))),
-		"one more":     of(protocol.LoadFS(folder("p.yaml", small("version: 1", ""), "q.yaml", second("1")))),
+		"another text": of(commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol("version: 1 ", "")))),
+		"another name": of(commands.LoadProtocolsFS(protocolFolder("q.yaml", smallProtocol("version: 1", "")))),
+		"one more":     of(commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol("version: 1", ""), "q.yaml", secondProtocol("1")))),
 	} {
 		if registry == first {
 			t.Errorf("%s has the same digest", name)

@@ -1,4 +1,4 @@
-package protocol_test
+package commands_test
 
 import (
 	"errors"
@@ -15,13 +15,12 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/lucius-project/lucius/pkg/commands"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
 // folder makes a file system of name, text pairs.
-func folder(pairs ...string) fstest.MapFS {
+func protocolFolder(pairs ...string) fstest.MapFS {
 	files := fstest.MapFS{}
 	for i := 0; i < len(pairs); i += 2 {
 		files[pairs[i]] = &fstest.MapFile{Data: []byte(pairs[i+1])}
@@ -30,9 +29,9 @@ func folder(pairs ...string) fstest.MapFS {
 }
 
 // load loads one file and returns its protocol.
-func load(t *testing.T, text string) *protocol.Protocol {
+func loadText(t *testing.T, text string) *commands.Protocol {
 	t.Helper()
-	registry, err := protocol.LoadFS(folder("p.yaml", text))
+	registry, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,19 +39,19 @@ func load(t *testing.T, text string) *protocol.Protocol {
 }
 
 // small is a protocol of one step, with more lines at its top and in its step.
-func small(top, step string) string {
+func smallProtocol(top, step string) string {
 	return "protocol_id: p\nrequest_types: [r]\n" + top + "\nsteps:\n  - step_id: one\n    step_type: ONE\n    service: svc\n" + step + "\n"
 }
 
 // unexported leaves out a protocol's unexported fields, and the digest, which has its own
 // tests.
 var unexported = cmp.Options{
-	cmpopts.IgnoreUnexported(protocol.Step{}), cmpopts.IgnoreFields(protocol.Protocol{}, "Digest"),
+	cmpopts.IgnoreUnexported(commands.ProtocolStep{}), cmpopts.IgnoreFields(commands.Protocol{}, "Digest"),
 }
 
 func TestTheExampleThatUsersCopy(t *testing.T) {
 	t.Parallel()
-	registry, err := protocol.Load("../../../protocols")
+	registry, err := commands.LoadProtocols("../../protocols")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,14 +59,14 @@ func TestTheExampleThatUsersCopy(t *testing.T) {
 	if !ok {
 		t.Fatal("no protocol claims doc.ingest")
 	}
-	want := &protocol.Protocol{
+	want := &commands.Protocol{
 		ID: "doc_ingest_v1", Version: "1", RequestTypes: []string{"doc.ingest"}, SchemaVersions: []string{"1"},
-		Steps: []protocol.Step{
+		Steps: []commands.ProtocolStep{
 			{ID: "extract", Type: "EXTRACT", Service: "extract", Input: statemachine.InputJob},
 			{ID: "embed", Type: "EMBED", Service: "embed", Input: statemachine.InputPrevious},
 			{ID: "index", Type: "INDEX", Service: "index", Input: statemachine.InputPrevious},
 		},
-		File: filepath.Join("..", "..", "..", "protocols", "doc_ingest.yaml"),
+		File: filepath.Join("..", "..", "protocols", "doc_ingest.yaml"),
 	}
 	if diff := cmp.Diff(want, got, unexported); diff != "" {
 		t.Errorf("protocol (-want +got):\n%s", diff)
@@ -76,7 +75,7 @@ func TestTheExampleThatUsersCopy(t *testing.T) {
 
 func TestEveryKey(t *testing.T) {
 	t.Parallel()
-	got := load(t, `
+	got := loadText(t, `
 protocol_id: doc_ingest_v1
 version: 1.10
 request_types: [doc.ingest, doc.reingest]
@@ -104,10 +103,10 @@ steps:
       max_attempts: 1
 `)
 	second := func(n int) time.Duration { return time.Duration(n) * time.Second }
-	want := &protocol.Protocol{
+	want := &commands.Protocol{
 		ID: "doc_ingest_v1", Version: "1.10", RequestTypes: []string{"doc.ingest", "doc.reingest"},
 		SchemaVersions: []string{"1", "2", "1.10"}, File: "p.yaml",
-		Steps: []protocol.Step{
+		Steps: []commands.ProtocolStep{
 			{ID: "a", Type: "A", Service: "s", Input: "job", Mode: "BURST", Overrides: statemachine.Policy{
 				AckTimeout: second(1), Lease: second(2), Timeout: second(3), Dispatch: []time.Duration{second(4)},
 				Ack: []time.Duration{second(5), second(6)}, Execution: []time.Duration{second(7)}, MaxAttempts: 8,
@@ -125,7 +124,7 @@ steps:
 
 func TestWhatIsNotSetStaysUnset(t *testing.T) {
 	t.Parallel()
-	got := load(t, small("version: &none ~\nschema_versions:\nretry: {dispatch: }", "    lease: *none\n    timeout: null\n    retry:"))
+	got := loadText(t, smallProtocol("version: &none ~\nschema_versions:\nretry: {dispatch: }", "    lease: *none\n    timeout: null\n    retry:"))
 	if diff := cmp.Diff(statemachine.Policy{}, got.Steps[0].Overrides); diff != "" || got.Steps[0].Mode != "" || got.Version != "" || got.SchemaVersions != nil {
 		t.Errorf("something is set: %+v", got)
 	}
@@ -133,11 +132,11 @@ func TestWhatIsNotSetStaysUnset(t *testing.T) {
 
 func TestFilesOfAFolder(t *testing.T) {
 	t.Parallel()
-	other := strings.NewReplacer("protocol_id: p", "protocol_id: a", "[r]", "[r2]").Replace(small("", ""))
+	other := strings.NewReplacer("protocol_id: p", "protocol_id: a", "[r]", "[r2]").Replace(smallProtocol("", ""))
 	third := `{"protocol_id": "j", "request_types": ["\ud83d\ude00"],` + "\n\t" + `"steps": [{"step_id": "s", "step_type": "S", "service": "s"}]}`
-	files := folder("p.yaml", small("", ""), "b.yml", other, "c.json", third,
+	files := protocolFolder("p.yaml", smallProtocol("", ""), "b.yml", other, "c.json", third,
 		".hidden.yaml", "nonsense", "README.md", "nonsense", "p.yaml.bak", "nonsense", "sub/x.yaml", "nonsense", "dir.yaml/x", "nonsense")
-	registry, err := protocol.LoadFS(files)
+	registry, err := commands.LoadProtocolsFS(files)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,15 +162,15 @@ func TestFilesOfAFolder(t *testing.T) {
 func TestAFolderWithoutProtocols(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if _, err := protocol.Load(dir); !errors.Is(err, protocol.ErrNoProtocols) || !strings.Contains(err.Error(), dir) {
-		t.Errorf("an empty folder: %v, want %v with the folder's name", err, protocol.ErrNoProtocols)
+	if _, err := commands.LoadProtocols(dir); !errors.Is(err, commands.ErrNoProtocols) || !strings.Contains(err.Error(), dir) {
+		t.Errorf("an empty folder: %v, want %v with the folder's name", err, commands.ErrNoProtocols)
 	}
 	missing := filepath.Join(dir, "missing")
-	if _, err := protocol.Load(missing); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing) {
+	if _, err := commands.LoadProtocols(missing); !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing) {
 		t.Errorf("a missing folder: %v, want %v with the folder's name", err, fs.ErrNotExist)
 	}
-	if _, err := protocol.LoadFS(fstest.MapFS{}); !errors.Is(err, protocol.ErrNoProtocols) {
-		t.Errorf("an empty file system: %v, want %v", err, protocol.ErrNoProtocols)
+	if _, err := commands.LoadProtocolsFS(fstest.MapFS{}); !errors.Is(err, commands.ErrNoProtocols) {
+		t.Errorf("an empty file system: %v, want %v", err, commands.ErrNoProtocols)
 	}
 }
 
@@ -199,26 +198,26 @@ func (b brokenFS) Open(name string) (fs.File, error) {
 func TestFilesThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	fault := errors.New("the disk is on fire")
-	if _, err := protocol.LoadFS(brokenFS{MapFS: fstest.MapFS{}, list: fault}); !errors.Is(err, fault) {
+	if _, err := commands.LoadProtocolsFS(brokenFS{MapFS: fstest.MapFS{}, list: fault}); !errors.Is(err, fault) {
 		t.Errorf("folder: %v, want %v", err, fault)
 	}
-	_, err := protocol.LoadFS(brokenFS{MapFS: folder("p.yaml", small("", "")), open: fault})
+	_, err := commands.LoadProtocolsFS(brokenFS{MapFS: protocolFolder("p.yaml", smallProtocol("", "")), open: fault})
 	if file, ok := errors.AsType[*strictyaml.Error](err); !ok || file.File != "p.yaml" || !strings.Contains(file.Message, fault.Error()) {
 		t.Errorf("file: %v, want an Error of p.yaml with %v", err, fault)
 	}
-	_, err = protocol.LoadFS(folder("p.yaml", small("# "+strings.Repeat("x", 1<<20), "")))
+	_, err = commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol("# "+strings.Repeat("x", 1<<20), "")))
 	if err == nil || err.Error() != "p.yaml: is larger than 1048576 bytes" {
 		t.Errorf("a large file: %v", err)
 	}
-	pipe := fstest.MapFS{"p.yaml": {Data: []byte(small("", "")), Mode: fs.ModeNamedPipe}}
-	if _, err = protocol.LoadFS(pipe); err == nil || err.Error() != "p.yaml: is not a regular file (p---------): a file or a link to one is expected" {
+	pipe := fstest.MapFS{"p.yaml": {Data: []byte(smallProtocol("", "")), Mode: fs.ModeNamedPipe}}
+	if _, err = commands.LoadProtocolsFS(pipe); err == nil || err.Error() != "p.yaml: is not a regular file (p---------): a file or a link to one is expected" {
 		t.Errorf("a named pipe: %v", err)
 	}
 	dir := t.TempDir()
 	if err := os.Symlink(dir, filepath.Join(dir, "loop.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := protocol.Load(dir); err == nil || !strings.Contains(err.Error(), "loop.yaml") {
+	if _, err := commands.LoadProtocols(dir); err == nil || !strings.Contains(err.Error(), "loop.yaml") {
 		t.Errorf("a link to a folder: %v, want an error that names it", err)
 	}
 }
@@ -230,13 +229,13 @@ func TestLinksAreFollowed(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "..data"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, "..data", "p.yaml"), []byte(small("", "")), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "..data", "p.yaml"), []byte(smallProtocol("", "")), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.Symlink(filepath.Join("..data", "p.yaml"), filepath.Join(dir, "p.yaml")); err != nil {
 		t.Fatal(err)
 	}
-	registry, err := protocol.Load(dir)
+	registry, err := commands.LoadProtocols(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,15 +246,15 @@ func TestLinksAreFollowed(t *testing.T) {
 
 func TestHolder(t *testing.T) {
 	t.Parallel()
-	first, err := protocol.LoadFS(folder("p.yaml", small("", "")))
+	first, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol("", "")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := protocol.LoadFS(folder("p.yaml", small("version: 2", "")))
+	second, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol("version: 2", "")))
 	if err != nil {
 		t.Fatal(err)
 	}
-	holder := protocol.NewHolder(first)
+	holder := commands.NewProtocolHolder(first)
 	if holder.Current() != first {
 		t.Error("the holder does not hold the first registry")
 	}
@@ -280,11 +279,11 @@ func TestPolicyTakesTheGlobalValueWhereTheStepSetsNone(t *testing.T) {
 		AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, Dispatch: []time.Duration{1}, Ack: []time.Duration{2},
 		Execution: []time.Duration{3}, MaxAttempts: 10,
 	}
-	none := load(t, small("", ""))
+	none := loadText(t, smallProtocol("", ""))
 	if diff := cmp.Diff(global, none.Steps[0].Policy(global)); diff != "" {
 		t.Errorf("nothing set (-want +got):\n%s", diff)
 	}
-	some := load(t, small("lease: 1m", "    timeout: 2h\n    retry: {ack: [], max_attempts: 3}"))
+	some := loadText(t, smallProtocol("lease: 1m", "    timeout: 2h\n    retry: {ack: [], max_attempts: 3}"))
 	want := global
 	want.Lease, want.Timeout, want.Ack, want.MaxAttempts = time.Minute, 2*time.Hour, []time.Duration{}, 3
 	if diff := cmp.Diff(want, some.Steps[0].Policy(global)); diff != "" {
@@ -297,12 +296,12 @@ func TestAStepSwitchesItsTimeoutOff(t *testing.T) {
 	global := statemachine.Policy{Timeout: time.Hour}
 	for text, want := range map[string]time.Duration{"": time.Hour, "    timeout: off": 0, "    timeout: 0s": 0, "    timeout: 2h": 2 * time.Hour} {
 		for _, file := range []string{"", "timeout: 1h"} {
-			if got := load(t, small(file, text)).Steps[0].Policy(global).Timeout; got != want {
+			if got := loadText(t, smallProtocol(file, text)).Steps[0].Policy(global).Timeout; got != want {
 				t.Errorf("file %q, step %q: the timeout is %s, want %s", file, text, got, want)
 			}
 		}
 	}
-	if got := load(t, small("timeout: off", "")).Steps[0].Policy(global).Timeout; got != 0 {
+	if got := loadText(t, smallProtocol("timeout: off", "")).Steps[0].Policy(global).Timeout; got != 0 {
 		t.Errorf("file with timeout off: %s", got)
 	}
 }
@@ -311,10 +310,10 @@ func TestAStepSwitchesItsTimeoutOff(t *testing.T) {
 // for parts of the value.
 func TestASchemaMayReferToItselfForAnotherValue(t *testing.T) {
 	t.Parallel()
-	p := load(t, small("", "    payload_schema: {allOf: [{$ref: '#/$defs/tree'}], anyOf: [{$ref: '#/$defs/tree'}], "+
+	p := loadText(t, smallProtocol("", "    payload_schema: {allOf: [{$ref: '#/$defs/tree'}], anyOf: [{$ref: '#/$defs/tree'}], "+
 		"$defs: {tree: {type: object, additionalProperties: {$ref: '#/$defs/tree'}, items: {$ref: '#'}}}}"))
 	for payload, want := range map[string]int{`{"a": {"b": {}}}`: 0, `{"a": {"b": 1}}`: 2} {
-		if got := p.ValidatePayload(parse(t, payload)); len(got) != want {
+		if got := p.ValidatePayload(parsePayload(t, payload)); len(got) != want {
 			t.Errorf("%s has the violations %v, want %d", payload, got, want)
 		}
 	}
@@ -322,10 +321,10 @@ func TestASchemaMayReferToItselfForAnotherValue(t *testing.T) {
 
 func TestCheckSchemaVersion(t *testing.T) {
 	t.Parallel()
-	if got := load(t, small("", "")).CheckSchemaVersion("anything"); got != nil {
+	if got := loadText(t, smallProtocol("", "")).CheckSchemaVersion("anything"); got != nil {
 		t.Errorf("a protocol that names none refuses: %v", got)
 	}
-	two := load(t, small(`schema_versions: ["1", "2"]`, ""))
+	two := loadText(t, smallProtocol(`schema_versions: ["1", "2"]`, ""))
 	for _, version := range []string{"1", "2"} {
 		if got := two.CheckSchemaVersion(version); got != nil {
 			t.Errorf("%s is refused: %v", version, got)
@@ -344,19 +343,19 @@ func TestLimitsAreThoseOfTheEnvelope(t *testing.T) {
 		return name + ": ['" + strings.Repeat("x", size) + "']"
 	}
 	for _, more := range []int{0, 1} {
-		requestTypes := strings.Replace(small("", ""), "request_types: [r]", list("request_types", commands.MaxRequestType+more), 1)
-		if _, err := protocol.LoadFS(folder("p.yaml", requestTypes)); (err != nil) != (more > 0) {
+		requestTypes := strings.Replace(smallProtocol("", ""), "request_types: [r]", list("request_types", commands.MaxRequestType+more), 1)
+		if _, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", requestTypes)); (err != nil) != (more > 0) {
 			t.Errorf("a request type of the limit and %d more: %v", more, err)
 		}
-		versions := small(list("schema_versions", commands.MaxSchemaVersion+more), "")
-		if _, err := protocol.LoadFS(folder("p.yaml", versions)); (err != nil) != (more > 0) {
+		versions := smallProtocol(list("schema_versions", commands.MaxSchemaVersion+more), "")
+		if _, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", versions)); (err != nil) != (more > 0) {
 			t.Errorf("a schema version of the limit and %d more: %v", more, err)
 		}
 	}
 }
 
-func ExampleLoad() {
-	registry, err := protocol.Load("../../../protocols")
+func ExampleLoadProtocols() {
+	registry, err := commands.LoadProtocols("../../protocols")
 	if err != nil {
 		panic(err)
 	}

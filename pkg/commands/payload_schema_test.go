@@ -1,4 +1,4 @@
-package protocol_test
+package commands_test
 
 import (
 	"fmt"
@@ -9,13 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/commands/canonicaljson"
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
-func parse(tb testing.TB, text string) any {
+func parsePayload(tb testing.TB, text string) any {
 	tb.Helper()
-	tree, err := canonicaljson.Parse([]byte(text))
+	tree, err := commands.ParseJSON([]byte(text))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -85,15 +84,15 @@ func TestViolationsOfASchema(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			p := load(t, small("", "    payload_schema: "+test.schema))
-			if diff := cmp.Diff(test.want, p.ValidatePayload(parse(t, test.payload))); diff != "" {
+			p := loadText(t, smallProtocol("", "    payload_schema: "+test.schema))
+			if diff := cmp.Diff(test.want, p.ValidatePayload(parsePayload(t, test.payload))); diff != "" {
 				t.Errorf("violations (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-const twoSteps = `
+const twoStepProtocol = `
   - step_id: two
     step_type: TWO
     service: svc
@@ -107,7 +106,7 @@ const twoSteps = `
 
 func TestEveryStepSeesItsPartOfThePayload(t *testing.T) {
 	t.Parallel()
-	p := load(t, small("", "    payload_schema: {type: object, required: [language]}"+twoSteps))
+	p := loadText(t, smallProtocol("", "    payload_schema: {type: object, required: [language]}"+twoStepProtocol))
 	for payload, want := range map[string][]apierror.Violation{
 		`{"language":"en","two":{"x":1},"three":[{}]}`: nil,
 		`{"language":"en","two":{"x":1}}`:              nil, // a step without a schema needs no payload
@@ -119,7 +118,7 @@ func TestEveryStepSeesItsPartOfThePayload(t *testing.T) {
 	} {
 		t.Run(payload, func(t *testing.T) {
 			t.Parallel()
-			if diff := cmp.Diff(want, p.ValidatePayload(parse(t, payload))); diff != "" {
+			if diff := cmp.Diff(want, p.ValidatePayload(parsePayload(t, payload))); diff != "" {
 				t.Errorf("violations (-want +got):\n%s", diff)
 			}
 		})
@@ -129,8 +128,8 @@ func TestEveryStepSeesItsPartOfThePayload(t *testing.T) {
 func TestStepsThatFindTheSameNameItOnce(t *testing.T) {
 	t.Parallel()
 	schema := "    payload_schema: {required: [language]}\n"
-	p := load(t, small("", schema+"  - step_id: two\n    step_type: TWO\n    service: svc\n"+schema))
-	if got := p.ValidatePayload(parse(t, `{}`)); len(got) != 1 {
+	p := loadText(t, smallProtocol("", schema+"  - step_id: two\n    step_type: TWO\n    service: svc\n"+schema))
+	if got := p.ValidatePayload(parsePayload(t, `{}`)); len(got) != 1 {
 		t.Errorf("violations %v, want one", got)
 	}
 }
@@ -142,23 +141,23 @@ func TestViolationsAreBounded(t *testing.T) {
 	for i := range 150 {
 		names = append(names, fmt.Sprintf("n%d", i))
 	}
-	p := load(t, small("", "    payload_schema: {required: ["+strings.Join(names, ", ")+"]}"))
-	if got := p.ValidatePayload(parse(t, "{}")); len(got) != protocol.MaxViolations+1 {
-		t.Errorf("%d violations of 150 missing properties, want %d", len(got), protocol.MaxViolations+1)
+	p := loadText(t, smallProtocol("", "    payload_schema: {required: ["+strings.Join(names, ", ")+"]}"))
+	if got := p.ValidatePayload(parsePayload(t, "{}")); len(got) != commands.MaxViolations+1 {
+		t.Errorf("%d violations of 150 missing properties, want %d", len(got), commands.MaxViolations+1)
 	}
-	p = load(t, small("", "    payload_schema: {additionalProperties: {items: {type: string, pattern: '^y'}}}"))
+	p = loadText(t, smallProtocol("", "    payload_schema: {additionalProperties: {items: {type: string, pattern: '^y'}}}"))
 	for name, payload := range map[string]string{
 		"many": `{"a":[0` + strings.Repeat(",0", 5000) + `]}`,
 		"long": `{"` + strings.Repeat("é", 50_000) + `":[0` + strings.Repeat(",0", 50) + `]}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got := p.ValidatePayload(parse(t, payload))
+			got := p.ValidatePayload(parsePayload(t, payload))
 			size := 0
 			for _, violation := range got {
 				size += len(violation.Pointer) + len(violation.Message)
 			}
-			if len(got) < 2 || len(got) > protocol.MaxViolations+1 || size > 200<<10 {
+			if len(got) < 2 || len(got) > commands.MaxViolations+1 || size > 200<<10 {
 				t.Errorf("%d violations of %d bytes", len(got), size)
 			}
 			if last := got[len(got)-1]; last.Pointer != "/payload" || last.Message != "has more violations than these" || last.Rest != -1 {
@@ -166,7 +165,7 @@ func TestViolationsAreBounded(t *testing.T) {
 			}
 		})
 	}
-	got := p.ValidatePayload(parse(t, `{"a":["`+strings.Repeat("é", 1000)+`"]}`))
+	got := p.ValidatePayload(parsePayload(t, `{"a":["`+strings.Repeat("é", 1000)+`"]}`))
 	if len(got) != 1 || len(got[0].Message) > 310 || !strings.HasSuffix(got[0].Message, "é…") {
 		t.Errorf("a quoted value is not cut: %v", got)
 	}
@@ -174,8 +173,8 @@ func TestViolationsAreBounded(t *testing.T) {
 
 func TestReasonsOfAlternativesAreBounded(t *testing.T) {
 	t.Parallel()
-	p := load(t, small("", "    payload_schema: {anyOf: [{required: [a, b, c, d, e]}, {required: [e, f, g, h, i, j]}]}"))
-	got := p.ValidatePayload(parse(t, `{}`))
+	p := loadText(t, smallProtocol("", "    payload_schema: {anyOf: [{required: [a, b, c, d, e]}, {required: [e, f, g, h, i, j]}]}"))
+	got := p.ValidatePayload(parsePayload(t, `{}`))
 	if len(got) != 1 || strings.Count(got[0].Message, "is required") != 8 {
 		t.Errorf("violations %v, want one with 8 reasons", got)
 	}
@@ -183,7 +182,7 @@ func TestReasonsOfAlternativesAreBounded(t *testing.T) {
 
 func TestValidatePayloadFromManyGoroutines(t *testing.T) {
 	t.Parallel()
-	p := load(t, small("", "    payload_schema: {required: [language], properties: {n: {minimum: 10000}}}"))
+	p := loadText(t, smallProtocol("", "    payload_schema: {required: [language], properties: {n: {minimum: 10000}}}"))
 	var group sync.WaitGroup
 	for range 8 {
 		group.Go(func() {
@@ -198,7 +197,7 @@ func TestValidatePayloadFromManyGoroutines(t *testing.T) {
 }
 
 func ExampleProtocol_ValidatePayload() {
-	registry, err := protocol.Load("../../../protocols")
+	registry, err := commands.LoadProtocols("../../protocols")
 	if err != nil {
 		panic(err)
 	}
@@ -210,12 +209,12 @@ func ExampleProtocol_ValidatePayload() {
 }
 
 func BenchmarkValidatePayload(b *testing.B) {
-	registry, err := protocol.Load("../../../protocols")
+	registry, err := commands.LoadProtocols("../../protocols")
 	if err != nil {
 		b.Fatal(err)
 	}
 	p, _ := registry.Lookup("doc.ingest")
-	payload := parse(b, `{"language":"en"}`)
+	payload := parsePayload(b, `{"language":"en"}`)
 	b.ReportAllocs()
 	for b.Loop() {
 		p.ValidatePayload(payload)

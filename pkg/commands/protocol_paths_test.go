@@ -1,4 +1,4 @@
-package protocol_test
+package commands_test
 
 import (
 	"errors"
@@ -9,16 +9,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
-func TestLoadPaths(t *testing.T) {
+func TestLoadProtocolPaths(t *testing.T) {
 	t.Parallel()
-	one, two := watch(t), watch(t)
-	two.write(t, "p.yaml", second("1"))
-	two.write(t, "draft", small("lease: 15", ""))
-	in := func(w *watched, name string) string { return filepath.Join(w.dir, name) }
+	one, two := watchProtocols(t), watchProtocols(t)
+	two.write(t, "p.yaml", secondProtocol("1"))
+	two.write(t, "draft", smallProtocol("lease: 15", ""))
+	in := func(w *watchedFolder, name string) string { return filepath.Join(w.dir, name) }
 	for _, test := range []struct {
 		name  string
 		paths []string
@@ -33,7 +33,7 @@ func TestLoadPaths(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			registry, err := protocol.LoadPaths(test.paths...)
+			registry, err := commands.LoadProtocolPaths(test.paths...)
 			if err != nil {
 				if !strings.Contains(err.Error(), test.want[0]) {
 					t.Fatalf("LoadPaths = %v, want %s", err, test.want)
@@ -52,19 +52,19 @@ func TestLoadPaths(t *testing.T) {
 }
 
 // The error covers every faulty path, not just the first.
-func TestLoadPaths_NamesAllFaults(t *testing.T) {
+func TestLoadProtocolPaths_NamesAllFaults(t *testing.T) {
 	t.Parallel()
-	empty, one, two := t.TempDir(), watch(t), watch(t)
+	empty, one, two := t.TempDir(), watchProtocols(t), watchProtocols(t)
 	missing := filepath.Join(empty, "missing")
-	_, err := protocol.LoadPaths(empty, missing, one.dir, two.dir)
-	if !errors.Is(err, protocol.ErrNoProtocols) || !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("LoadPaths = %v, want %v and %v", err, protocol.ErrNoProtocols, fs.ErrNotExist)
+	_, err := commands.LoadProtocolPaths(empty, missing, one.dir, two.dir)
+	if !errors.Is(err, commands.ErrNoProtocols) || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("LoadPaths = %v, want %v and %v", err, commands.ErrNoProtocols, fs.ErrNotExist)
 	}
 	clash, ok := errors.AsType[*strictyaml.Error](err)
 	if !ok || clash.File != filepath.Join(two.dir, "p.yaml") || !strings.Contains(clash.Message, "already claimed by "+one.dir) {
 		t.Errorf("LoadPaths = %v, want that two folders claim the same", err)
 	}
-	if _, err := protocol.LoadPaths(); !errors.Is(err, protocol.ErrNoProtocols) {
-		t.Errorf("no path: %v, want %v", err, protocol.ErrNoProtocols)
+	if _, err := commands.LoadProtocolPaths(); !errors.Is(err, commands.ErrNoProtocols) {
+		t.Errorf("no path: %v, want %v", err, commands.ErrNoProtocols)
 	}
 }

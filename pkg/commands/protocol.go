@@ -1,29 +1,4 @@
-// Package protocol is the registry of protocols, which map the request type of a
-// command to its steps, their order and their services.
-//
-//	protocols/*.yaml, *.yml, *.json
-//	        │ Load: the whole folder, or nothing
-//	        ▼
-//	     Registry ──Lookup(request_type)──► Protocol ──► Steps
-//	        ▲                                   │          ├ Policy(global)
-//	        │ Replace ◄── Folder                │          └ payload pointer
-//	     Holder ◄── Current ── use cases        ├ CheckSchemaVersion
-//	                                            └ ValidatePayload
-//
-// A protocol is a file. All files of a folder are read and checked together and
-// become one registry, which never changes: two files that claim one request
-// type, an unknown key, a duration without a unit, a JSON Schema that does not
-// compile, each is an error that names file, line and fault. A loaded registry needs
-// no further checks.
-//
-// A [Folder] is loaded again when its files change, and hands the registry to the
-// [Holder]; if loading fails, the old one stays in use. Jobs keep the steps that they
-// were accepted with. docs/protocols.md has the rules as users see them.
-//
-// Registry, Protocol and Step are immutable and safe for concurrent use.
-//
-// Source: Option B spec, 6. Protocol Registry and Step Definitions.
-package protocol
+package commands
 
 import (
 	"cmp"
@@ -53,15 +28,15 @@ type Protocol struct {
 	// SchemaVersions are the accepted schema versions; empty accepts any.
 	SchemaVersions []string
 	// Steps are the steps in their order, 1 to [MaxSteps].
-	Steps []Step
+	Steps []ProtocolStep
 	// File is the path of the file.
 	File string
 	// Digest is the SHA-256 of the file, in hexadecimal.
 	Digest string
 }
 
-// Step is one step of a protocol.
-type Step struct {
+// ProtocolStep is one step of a protocol.
+type ProtocolStep struct {
 	ID      string
 	Type    string
 	Service string
@@ -83,14 +58,14 @@ type Step struct {
 
 // Policy returns the step's timeouts and budgets: its own, or the global ones that it
 // does not override.
-func (s *Step) Policy(global statemachine.Policy) statemachine.Policy {
-	policy := overlay(s.Overrides, global)
+func (s *ProtocolStep) Policy(global statemachine.Policy) statemachine.Policy {
+	policy := overlayPolicy(s.Overrides, global)
 	policy.Timeout = max(policy.Timeout, 0)
 	return policy
 }
 
-// overlay returns base with the settings of over replaced.
-func overlay(over, base statemachine.Policy) statemachine.Policy {
+// overlayPolicy returns base with the settings of over replaced.
+func overlayPolicy(over, base statemachine.Policy) statemachine.Policy {
 	return statemachine.Policy{
 		AckTimeout:  cmp.Or(over.AckTimeout, base.AckTimeout),
 		Lease:       cmp.Or(over.Lease, base.Lease),

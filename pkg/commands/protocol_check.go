@@ -1,4 +1,4 @@
-package protocol
+package commands
 
 import (
 	"errors"
@@ -17,50 +17,50 @@ import (
 	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
 
-// checker turns one file into a protocol and collects its faults.
-type checker struct {
+// protocolChecker turns one file into a protocol and collects its faults.
+type protocolChecker struct {
 	file   string
 	root   ast.Node
 	faults []*strictyaml.Error
 }
 
 // fail records a fault of the value at the path.
-func (c *checker) fail(at path, format string, args ...any) {
+func (c *protocolChecker) fail(at schemaPath, format string, args ...any) {
 	c.faults = append(c.faults, &strictyaml.Error{
 		File: c.file, Line: at.line(c.root), Message: at.String() + " " + fmt.Sprintf(format, args...),
 	})
 }
 
 // protocol checks everything that concerns only this file.
-func (c *checker) protocol(d *definition) *Protocol {
+func (c *protocolChecker) protocol(d *protocolDefinition) *Protocol {
 	p := &Protocol{
-		ID:             c.id(path{"protocol_id"}, d.ProtocolID),
-		RequestTypes:   c.names(path{"request_types"}, d.RequestTypes, maxRequestTypes, maxRequestType),
-		SchemaVersions: c.names(path{"schema_versions"}, d.SchemaVersions, maxSchemaVersions, maxSchemaVersion),
+		ID:             c.id(schemaPath{"protocol_id"}, d.ProtocolID),
+		RequestTypes:   c.names(schemaPath{"request_types"}, d.RequestTypes, maxRequestTypes, maxRequestType),
+		SchemaVersions: c.names(schemaPath{"schema_versions"}, d.SchemaVersions, maxSchemaVersions, maxSchemaVersion),
 		File:           c.file,
 	}
 	if d.Version.set {
-		p.Version = c.id(path{"version"}, d.Version)
+		p.Version = c.id(schemaPath{"version"}, d.Version)
 	}
 	if len(d.RequestTypes) == 0 {
-		c.fail(path{"request_types"}, "must name at least one request type")
+		c.fail(schemaPath{"request_types"}, "must name at least one request type")
 	}
 	switch steps := len(d.Steps); {
 	case steps == 0:
-		c.fail(path{"steps"}, "must hold at least one step")
+		c.fail(schemaPath{"steps"}, "must hold at least one step")
 	case steps > MaxSteps:
-		c.fail(path{"steps"}, "holds %d steps; at most %d are allowed", steps, MaxSteps)
+		c.fail(schemaPath{"steps"}, "holds %d steps; at most %d are allowed", steps, MaxSteps)
 		return p
 	}
-	mode, defaults := c.mode(path{}, d.Defaults.Mode), c.policy(path{}, d.Defaults)
+	mode, defaults := c.mode(schemaPath{}, d.Defaults.Mode), c.policy(schemaPath{}, d.Defaults)
 	for i := range d.Steps {
-		step := c.step(path{"steps"}.item(i), &d.Steps[i])
+		step := c.step(schemaPath{"steps"}.item(i), &d.Steps[i])
 		if step.Mode == "" {
 			step.Mode = mode
 		}
-		step.Overrides = overlay(step.Overrides, defaults)
-		if first := slices.IndexFunc(p.Steps, func(s Step) bool { return s.ID == step.ID }); first >= 0 && step.ID != "" {
-			c.fail(path{"steps"}.item(i).to("step_id"), "is %q, as that of steps[%d] is", step.ID, first)
+		step.Overrides = overlayPolicy(step.Overrides, defaults)
+		if first := slices.IndexFunc(p.Steps, func(s ProtocolStep) bool { return s.ID == step.ID }); first >= 0 && step.ID != "" {
+			c.fail(schemaPath{"steps"}.item(i).to("step_id"), "is %q, as that of steps[%d] is", step.ID, first)
 		}
 		p.Steps = append(p.Steps, step)
 	}
@@ -68,8 +68,8 @@ func (c *checker) protocol(d *definition) *Protocol {
 }
 
 // step checks one step.
-func (c *checker) step(at path, d *stepDefinition) Step {
-	return Step{
+func (c *protocolChecker) step(at schemaPath, d *stepDefinition) ProtocolStep {
+	return ProtocolStep{
 		ID:             c.id(at.to("step_id"), d.StepID),
 		Type:           c.id(at.to("step_type"), d.StepType),
 		Service:        c.id(at.to("service"), d.Service),
@@ -82,7 +82,7 @@ func (c *checker) step(at path, d *stepDefinition) Step {
 }
 
 // policy checks the timeouts and budgets of a protocol or of a step.
-func (c *checker) policy(at path, d policyDefinition) statemachine.Policy {
+func (c *protocolChecker) policy(at schemaPath, d policyDefinition) statemachine.Policy {
 	retry := at.to("retry")
 	return statemachine.Policy{
 		AckTimeout:  c.duration(at.to("ack_timeout"), d.AckTimeout),
@@ -110,7 +110,7 @@ const (
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
 
 // text returns the text of a value, and false if it is absent or not a text.
-func (c *checker) text(at path, s scalar) (string, bool) {
+func (c *protocolChecker) text(at schemaPath, s yamlScalar) (string, bool) {
 	if s.compound {
 		c.fail(at, "must be a single value")
 	}
@@ -118,7 +118,7 @@ func (c *checker) text(at path, s scalar) (string, bool) {
 }
 
 // id checks an id that is required.
-func (c *checker) id(at path, s scalar) string {
+func (c *protocolChecker) id(at schemaPath, s yamlScalar) string {
 	text, ok := c.text(at, s)
 	switch {
 	case !s.set:
@@ -130,7 +130,7 @@ func (c *checker) id(at path, s scalar) string {
 }
 
 // names checks a list of texts that commands may carry.
-func (c *checker) names(at path, list []scalar, count, size int) []string {
+func (c *protocolChecker) names(at schemaPath, list []yamlScalar, count, size int) []string {
 	if len(list) > count {
 		c.fail(at, "holds %d entries; at most %d are allowed", len(list), count)
 		return nil
@@ -157,7 +157,7 @@ func (c *checker) names(at path, list []scalar, count, size int) []string {
 }
 
 // input checks where a step's input comes from.
-func (c *checker) input(at path, s scalar) statemachine.InputSource {
+func (c *protocolChecker) input(at schemaPath, s yamlScalar) statemachine.InputSource {
 	text, ok := c.text(at, s)
 	if !ok {
 		return statemachine.InputJob
@@ -170,7 +170,7 @@ func (c *checker) input(at path, s scalar) statemachine.InputSource {
 }
 
 // mode checks a mode.
-func (c *checker) mode(at path, s scalar) statemachine.Mode {
+func (c *protocolChecker) mode(at schemaPath, s yamlScalar) statemachine.Mode {
 	at = at.to("mode")
 	text, ok := c.text(at, s)
 	mode := statemachine.Mode(text)
@@ -181,7 +181,7 @@ func (c *checker) mode(at path, s scalar) statemachine.Mode {
 }
 
 // pointer checks a JSON pointer.
-func (c *checker) pointer(at path, s scalar) string {
+func (c *protocolChecker) pointer(at schemaPath, s yamlScalar) string {
 	text, _ := c.text(at, s)
 	if !jsontext.Pointer(text).IsValid() {
 		c.fail(at, "is %q and must be a JSON pointer: empty, or /name/name with ~0 for ~ and ~1 for /", text)
@@ -210,7 +210,7 @@ func IsOff(text string) bool {
 }
 
 // duration checks a duration; 0 stands for not set.
-func (c *checker) duration(at path, s scalar) time.Duration {
+func (c *protocolChecker) duration(at schemaPath, s yamlScalar) time.Duration {
 	text, ok := c.text(at, s)
 	if !ok {
 		return 0
@@ -222,20 +222,20 @@ func (c *checker) duration(at path, s scalar) time.Duration {
 	return d
 }
 
-// off is a timeout that is switched off, so that no outer timeout applies.
-const off time.Duration = -1
+// offWord is a timeout that is switched off, so that no outer timeout applies.
+const offWord time.Duration = -1
 
 // timeout checks a timeout, which may be off; 0 stands for not set.
-func (c *checker) timeout(at path, s scalar) time.Duration {
+func (c *protocolChecker) timeout(at schemaPath, s yamlScalar) time.Duration {
 	if s.set && !s.compound && IsOff(s.text) {
-		return off
+		return offWord
 	}
 	return c.duration(at, s)
 }
 
 // delays checks the delays before the retries of one cause; nil stands for not
 // set.
-func (c *checker) delays(at path, list []scalar) []time.Duration {
+func (c *protocolChecker) delays(at schemaPath, list []yamlScalar) []time.Duration {
 	if list == nil {
 		return nil
 	}
@@ -254,7 +254,7 @@ func (c *checker) delays(at path, list []scalar) []time.Duration {
 }
 
 // attempts checks the cap on attempts; 0 stands for not set.
-func (c *checker) attempts(at path, s scalar) int {
+func (c *protocolChecker) attempts(at schemaPath, s yamlScalar) int {
 	text, ok := c.text(at, s)
 	if !ok {
 		return 0

@@ -1,4 +1,4 @@
-package protocol_test
+package commands_test
 
 import (
 	"os"
@@ -7,13 +7,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // guide is the page for people who write protocol files.
-func guide(t *testing.T) string {
+func protocolGuide(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/protocols.md")
+	text, err := os.ReadFile("../../docs/protocols.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,10 +23,10 @@ func guide(t *testing.T) string {
 func TestTheGuideNamesEveryKeyAndNoOther(t *testing.T) {
 	t.Parallel()
 	got := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_.]+)` \\| (file|step|both) \\|").FindAllStringSubmatch(guide(t), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-z_.]+)` \\| (file|step|both) \\|").FindAllStringSubmatch(protocolGuide(t), -1) {
 		got[row[1]] = row[2]
 	}
-	if diff := cmp.Diff(protocol.Keys(), got); diff != "" {
+	if diff := cmp.Diff(commands.ProtocolKeys(), got); diff != "" {
 		t.Errorf("keys and where they may stand (-want +got):\n%s", diff)
 	}
 }

@@ -1,4 +1,4 @@
-package protocol
+package commands
 
 import (
 	"maps"
@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Registry is one consistent set of protocols.
-type Registry struct {
+// Protocols is one consistent set of protocols.
+type Protocols struct {
 	protocols     []*Protocol
 	byRequestType map[string]*Protocol
 	digest        string
@@ -20,14 +20,14 @@ type Registry struct {
 // Lookup returns the protocol that claims the request type, or false.
 //
 // Source: Option B spec, 5.2, Protocol resolution from request_type.
-func (r *Registry) Lookup(requestType string) (*Protocol, bool) {
+func (r *Protocols) Lookup(requestType string) (*Protocol, bool) {
 	found, ok := r.byRequestType[requestType]
 	return found, ok
 }
 
 // Protocols returns all protocols, ordered by id. The caller owns the slice, not
 // the protocols.
-func (r *Registry) Protocols() []*Protocol {
+func (r *Protocols) Protocols() []*Protocol {
 	protocols := slices.Clone(r.protocols)
 	slices.SortFunc(protocols, func(a, b *Protocol) int { return strings.Compare(a.ID, b.ID) })
 	return protocols
@@ -35,11 +35,11 @@ func (r *Registry) Protocols() []*Protocol {
 
 // Digest returns the SHA-256, in hexadecimal, of the names and contents of all
 // files: two processes with the same digest accept the same commands.
-func (r *Registry) Digest() string { return r.digest }
+func (r *Protocols) Digest() string { return r.digest }
 
 // since returns the ids of the protocols that are new or differ from the
 // registry before, and of those that are gone, ordered.
-func (r *Registry) since(before *Registry) (changed, removed []string) {
+func (r *Protocols) since(before *Protocols) (changed, removed []string) {
 	old := map[string]string{}
 	for _, p := range before.protocols {
 		old[p.ID] = p.Digest
@@ -53,8 +53,8 @@ func (r *Registry) since(before *Registry) (changed, removed []string) {
 	return changed, slices.Sorted(maps.Keys(old))
 }
 
-// Description is the public description of a protocol.
-type Description struct {
+// ProtocolDescription is the public description of a protocol.
+type ProtocolDescription struct {
 	ProtocolID     string            `json:"protocol_id"`
 	Version        string            `json:"version,omitempty"`
 	RequestTypes   []string          `json:"request_types"`
@@ -77,14 +77,14 @@ type StepDescription struct {
 }
 
 // List describes all protocols, ordered by id. The caller owns the result.
-func (r *Registry) List() []Description {
-	list := make([]Description, 0, len(r.protocols))
+func (r *Protocols) List() []ProtocolDescription {
+	list := make([]ProtocolDescription, 0, len(r.protocols))
 	for _, p := range r.Protocols() {
 		steps := make([]StepDescription, len(p.Steps))
 		for i := range p.Steps {
 			steps[i] = StepDescription{StepID: p.Steps[i].ID, StepType: p.Steps[i].Type, Service: p.Steps[i].Service}
 		}
-		list = append(list, Description{
+		list = append(list, ProtocolDescription{
 			ProtocolID: p.ID, Version: p.Version, RequestTypes: slices.Clone(p.RequestTypes),
 			SchemaVersions: slices.Clone(p.SchemaVersions), Steps: steps,
 			File: filepath.Base(p.File), Digest: p.Digest,
@@ -93,37 +93,37 @@ func (r *Registry) List() []Description {
 	return list
 }
 
-// Holder holds the registry that is in use. It is safe for concurrent use.
-type Holder struct{ current atomic.Pointer[held] }
+// ProtocolHolder holds the registry that is in use. It is safe for concurrent use.
+type ProtocolHolder struct{ current atomic.Pointer[heldProtocols] }
 
-// held is a registry with the time since which it is in use.
-type held struct {
-	registry *Registry
+// heldProtocols is a registry with the time since which it is in use.
+type heldProtocols struct {
+	registry *Protocols
 	since    time.Time
 }
 
-// NewHolder returns a holder of the registry.
-func NewHolder(registry *Registry) *Holder {
-	h := new(Holder)
-	h.current.Store(&held{registry, time.Now()})
+// NewProtocolHolder returns a holder of the registry.
+func NewProtocolHolder(registry *Protocols) *ProtocolHolder {
+	h := new(ProtocolHolder)
+	h.current.Store(&heldProtocols{registry, time.Now()})
 	return h
 }
 
 // Current returns the registry in use. Take it once for each command, so that
 // all of the command is checked against the same protocols.
-func (h *Holder) Current() *Registry { return h.current.Load().registry }
+func (h *ProtocolHolder) Current() *Protocols { return h.current.Load().registry }
 
 // LoadedAt returns when the registry in use was put into use.
-func (h *Holder) LoadedAt() time.Time { return h.current.Load().since }
+func (h *ProtocolHolder) LoadedAt() time.Time { return h.current.Load().since }
 
 // Replace puts another registry into use and returns the one before.
-func (h *Holder) Replace(registry *Registry) *Registry {
-	return h.current.Swap(&held{registry, time.Now()}).registry
+func (h *ProtocolHolder) Replace(registry *Protocols) *Protocols {
+	return h.current.Swap(&heldProtocols{registry, time.Now()}).registry
 }
 
 // List describes the protocols in use, ordered by id, with the time at which
 // they were put into use. The caller owns the result.
-func (h *Holder) List() []Description {
+func (h *ProtocolHolder) List() []ProtocolDescription {
 	now := h.current.Load()
 	list := now.registry.List()
 	for i := range list {
@@ -132,20 +132,20 @@ func (h *Holder) List() []Description {
 	return list
 }
 
-// Folder is a folder of protocol files, whose registry the holder puts into use. A watcher
+// ProtocolFolder is a folder of protocol files, whose registry the holder puts into use. A watcher
 // reloads it: all files as one set, or none.
-type Folder struct {
+type ProtocolFolder struct {
 	Dir    string
-	Holder *Holder
+	Holder *ProtocolHolder
 }
 
 // InUse returns the digest of the registry in use.
-func (f Folder) InUse() string { return f.Holder.Current().Digest() }
+func (f ProtocolFolder) InUse() string { return f.Holder.Current().Digest() }
 
 // Look reads the folder. It returns a digest of the files, and a function that puts
-// exactly these into use, or returns the error of [Load] and changes nothing.
-func (f Folder) Look() (string, func() ([]any, error)) {
-	files := read(os.DirFS(f.Dir), f.Dir)
+// exactly these into use, or returns the error of [LoadProtocols] and changes nothing.
+func (f ProtocolFolder) Look() (string, func() ([]any, error)) {
+	files := readProtocol(os.DirFS(f.Dir), f.Dir)
 	return files.digest(), func() ([]any, error) {
 		registry, err := files.registry()
 		if err != nil {

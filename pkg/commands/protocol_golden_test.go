@@ -1,4 +1,4 @@
-package protocol_test
+package commands_test
 
 import (
 	"os"
@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/lucius-project/lucius/pkg/commands/protocol"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // Each folder of testdata/refused holds files that are refused together, and in want.txt
@@ -27,11 +27,11 @@ func TestFoldersThatAreRefused(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			registry, err := protocol.LoadFS(os.DirFS(dir))
+			registry, err := commands.LoadProtocolsFS(os.DirFS(dir))
 			if err == nil || registry != nil {
 				t.Fatalf("Load = %v, %v, want an error", registry, err)
 			}
-			if diff := cmp.Diff(strings.Split(strings.TrimSpace(string(text)), "\n"), faults(t, err)); diff != "" {
+			if diff := cmp.Diff(strings.Split(strings.TrimSpace(string(text)), "\n"), protocolFaults(t, err)); diff != "" {
 				t.Errorf("faults (-want +got):\n%s", diff)
 			}
 		})
