@@ -31,7 +31,7 @@ export CGO_ENABLED := 0
 # -shuffle=on also keeps Go from answering with a cached result; the order says
 # nothing of the outcome. The timeout is per package, so that a hang names itself
 # long before the run is killed.
-TEST_FLAGS := -shuffle=on -timeout=20m
+TEST_FLAGS := -shuffle=on -timeout=40m
 
 # Property tests draw the same cases each time; `make fresh` draws others (0).
 export RAPID_SEED ?= 1
@@ -124,7 +124,8 @@ costs: ## Hold allocations and commits of operations to their bounds (testdata/c
 
 .PHONY: observability
 observability: ## Evaluate the alerts and the dashboard on what a server measures
-	$(call stage,$(GO) -C deploy/observability test -count=1 ./...)
+	$(call stage,tools/unless-unchanged observability deploy/observability api cmd internal pkg protocols go.mod -- \
+		$(GO) -C deploy/observability test -count=1 ./...)
 
 .PHONY: packaging
 packaging: ## Hold the chart, the compose files, the image, the unit and the release against the tools that read them
@@ -186,7 +187,7 @@ vulncheck: ## Hold what the program calls against known vulnerabilities (needs t
 
 .PHONY: crash
 crash: ## Kill, stop and starve the real binary, and audit what is left (ROUNDS=10)
-	$(GO) test ./cmd/lucius -run '^Test(Crash|Pause|Terminate|Disk|Folder|Log)_' -v -count=1 -timeout 1h -crash.rounds=$(ROUNDS)
+	$(GO) test -tags integration ./cmd/lucius -run '^Test(Crash|Pause|Terminate|Disk|Folder|Log)_' -v -count=1 -timeout 1h -crash.rounds=$(ROUNDS)
 
 .PHONY: check-format
 check-format: ## Fail on files that gofmt would change

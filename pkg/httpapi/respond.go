@@ -21,11 +21,13 @@ import (
 const minRetryAfter = time.Second
 
 // maxAnswers bounds the bytes of answers that wait for clients to read them. A client has
-// answerTime to read one, and a second more for each answerPace bytes.
+// answerTime to read one, and a second more for each answerPace bytes. The system buffers an answer
+// of smallAnswer bytes.
 const (
-	maxAnswers = 64 << 20
-	answerTime = 10 * time.Second
-	answerPace = 256 << 10
+	maxAnswers  = 64 << 20
+	answerTime  = 10 * time.Second
+	answerPace  = 256 << 10
+	smallAnswer = 16 << 10
 )
 
 // responder writes responses. It is safe for concurrent use.
@@ -67,8 +69,16 @@ func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status, held
 	for _, part := range parts {
 		length += len(part)
 	}
-	// A writer without a connection has no deadlines, and needs none.
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTime + time.Duration(length/answerPace)*time.Second))
+	if length > smallAnswer {
+		// A writer without a connection has no deadlines, and needs none. The next answer on the
+		// connection must not inherit this one's.
+		control := http.NewResponseController(w)
+		_ = control.SetWriteDeadline(time.Now().Add(answerTime + time.Duration(length/answerPace)*time.Second))
+		defer func() {
+			_ = control.Flush()
+			_ = control.SetWriteDeadline(time.Time{})
+		}()
+	}
 	send(w, status, "application/json", parts...)
 }
 

@@ -352,6 +352,9 @@ func TestUnreadAnswersOfOneCallerKeepNoOtherWaiting(t *testing.T) {
 		if good.Code != http.StatusOK || good.Body.Len() < 120_000 {
 			t.Errorf("another caller is answered %d with %d bytes", good.Code, good.Body.Len())
 		}
+		if !good.deadline.IsZero() {
+			t.Error("the next answer on the connection inherits the deadline")
+		}
 		late := newConn(false)
 		c.serveTo(late, greedy, target, "")
 		if late.Body.Len() > 0 {
