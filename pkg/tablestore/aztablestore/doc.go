@@ -50,8 +50,8 @@
 // see whether the account is back, and afterwards as many as it carries again
 // step by step. Requests of the first second wait; later ones fail at once. So an
 // account that throttles is not kept busy by retries, and callers are not kept
-// waiting. If only one partition is throttled, only requests to it are held back,
-// and to the few that share its circuit: there are 256 of them.
+// waiting. A throttled partition counts as the account, which sends the same answer, as
+// long as no other succeeds.
 //
 // # Unknown outcomes
 //

@@ -4,37 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"io"
 	"log/slog"
 	"net/http"
-	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
-	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// circuitsOf returns the settings of the circuits: the account's, and those of its
-// partitions. The account's opens only if nothing succeeds any more.
-func circuitsOf(call time.Duration) breaker.Config {
-	settings := breaker.Settings{
+// account names what the one circuit is about.
+const account = "account"
+
+// circuitOf returns the settings of the account's circuit. It opens only if nothing succeeds any
+// more.
+func circuitOf(call time.Duration) breaker.Config {
+	return breaker.Config{Bus: breaker.Settings{
 		TripAfter: 20, CoolDown: time.Second, MaxCoolDown: 10 * time.Second,
 		Probes: 3, ProbeTimeout: call + call/2,
 		RampStep: 500,
-	}
-	return breaker.Config{Bus: settings, Entity: settings}
-}
-
-// partitionCircuits is how many circuits the partitions of all tables share, by hash.
-const partitionCircuits = 256
-
-// circuitOf returns the name of the circuit of a partition.
-func circuitOf(key tablestore.Key) string {
-	hash := fnv.New32a()
-	_, _ = io.WriteString(hash, key.Table+"/"+key.Partition) // It never fails.
-	return strconv.Itoa(int(hash.Sum32() % partitionCircuits))
+	}}
 }
 
 // patience is the longest time that a request waits for an open circuit: the first
@@ -86,38 +74,25 @@ func outcomeOf(ctx context.Context, failed *requestError) Outcome {
 	}
 }
 
-// several means that requests of more than one circuit were throttled.
-const several = "several"
-
-// verdict returns what an outcome says about the account, or about the partitions of a
-// circuit. A server throttles a partition as it throttles an account, with the same
-// answer: the account counts as throttled once more than one circuit's partitions were,
-// with no success in between.
-func (s *Store) verdict(outcome Outcome, circuit string) breaker.Verdict {
+// verdictOf returns what an outcome says about the account.
+func verdictOf(outcome Outcome) breaker.Verdict {
 	switch outcome {
 	case Succeeded, Refused:
-		s.throttled.Store("")
 		return breaker.Answered
 	case Cancelled, Held:
 		return breaker.NoVerdict
-	case Throttled:
-		if s.throttled.CompareAndSwap("", circuit) || s.throttled.Load() == circuit {
-			return breaker.EntityFailed
-		}
-		s.throttled.Store(several)
-	case Unreachable, Unanswered:
+	case Throttled, Unreachable, Unanswered:
 	}
 	return breaker.BusFailed
 }
 
-// attempt sends one request once, unless a circuit is open. The context is that of the
+// attempt sends one request once, unless the circuit is open. The context is that of the
 // call.
 func (s *Store) attempt(ctx context.Context, r request, try func(context.Context) error) *requestError {
-	circuit := circuitOf(r.key)
-	grant := s.circuits.Allow(circuit, 1, time.Now())
+	grant := s.circuit.Allow(account, 1, time.Now())
 	if grant.N == 0 {
 		s.options.Observe(Sample{Operation: r.name, Outcome: Held})
-		return s.held(circuit, grant.RetryAt)
+		return s.held(grant.RetryAt)
 	}
 	began := time.Now()
 	failed := s.try(ctx, try)
@@ -127,9 +102,9 @@ func (s *Store) attempt(ctx context.Context, r request, try func(context.Context
 	if failed != nil {
 		reason = failed.Error()
 	}
-	s.circuits.Report(grant, breaker.Outcome{Verdict: s.verdict(outcome, circuit), Reason: reason}, now)
+	s.circuit.Report(grant, breaker.Outcome{Verdict: verdictOf(outcome), Reason: reason}, now)
 	s.options.Observe(Sample{Operation: r.name, Outcome: outcome, Took: now.Sub(began)})
-	switch s.circuits.State(breaker.Bus, now) {
+	switch s.circuit.State(breaker.Bus, now) {
 	case breaker.Open:
 		if s.outage.CompareAndSwap(0, now.UnixNano()) {
 			s.options.Logger.ErrorContext(ctx, "storage account is out of service; requests are held back", slog.String("error", reason))
@@ -143,25 +118,18 @@ func (s *Store) attempt(ctx context.Context, r request, try func(context.Context
 	return failed
 }
 
-// held returns the failure of a request that a circuit did not admit before that time.
+// held returns the failure of a request that the circuit did not admit before that time.
 // An open circuit admits none earlier; a half-open one may, so the request waits no
 // longer than between any two tries.
-func (s *Store) held(circuit string, retryAt time.Time) *requestError {
+func (s *Store) held(retryAt time.Time) *requestError {
 	now := time.Now()
 	f := &requestError{effect: notTaken, op: -1, cause: errHeld}
-	if s.circuits.State(circuit, now) != breaker.HalfOpen {
+	if s.circuit.State(breaker.Bus, now) != breaker.HalfOpen {
 		f.wait = retryAt.Sub(now)
 	}
-	for _, open := range s.circuits.Open(now) { // The account's first.
-		if open.Name == breaker.Bus || open.Name == circuit {
-			what := "partition"
-			if open.Name == breaker.Bus {
-				what = "account"
-			}
-			since := open.Since.UTC().Format(time.RFC3339)
-			f.cause = fmt.Errorf("%w: the %s is out of service since %s: %s", errHeld, what, since, open.Reason)
-			break
-		}
+	for _, open := range s.circuit.Open(now) {
+		since := open.Since.UTC().Format(time.RFC3339)
+		f.cause = fmt.Errorf("%w: the account is out of service since %s: %s", errHeld, since, open.Reason)
 	}
 	return f
 }

@@ -128,13 +128,10 @@ type Store struct {
 	service *aztables.ServiceClient
 	closed  atomic.Bool
 
-	clock    *clock
-	circuits *breaker.Set
-	outage   atomic.Int64 // when the account's circuit opened, in Unix nanoseconds; 0 once it has closed
-	// throttled is the circuit of the partitions that were throttled since the last
-	// success, empty or several.
-	throttled atomic.Value
-	denied    atomic.Pointer[string] // the table of the last write that was denied access; nil once Writable finds that it can be written
+	clock   *clock
+	circuit *breaker.Set           // the account's alone
+	outage  atomic.Int64           // when the circuit opened, in Unix nanoseconds; 0 once it has closed
+	denied  atomic.Pointer[string] // the table of the last write that was denied access; nil once Writable finds that it can be written
 }
 
 var (
@@ -186,12 +183,11 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	circuits, err := breaker.NewSet(circuitsOf(options.limits.call))
+	circuit, err := breaker.NewSet(circuitOf(options.limits.call))
 	if err != nil {
 		return nil, fmt.Errorf("aztablestore: %w", err)
 	}
-	store := &Store{options: options, client: client, service: service, clock: clock, circuits: circuits}
-	store.throttled.Store("")
+	store := &Store{options: options, client: client, service: service, clock: clock, circuit: circuit}
 	if _, err := store.createTables(ctx); err != nil {
 		return nil, errors.Join(err, store.Close())
 	}
