@@ -1,0 +1,4 @@
+package waittest
+
+// SlownessOf is slownessOf.
+var SlownessOf = slownessOf
