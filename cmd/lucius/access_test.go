@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -300,7 +301,7 @@ func TestAccess_TokensAreTakenUpAndWithdrawnWhileTheServerRuns(t *testing.T) {
 	leaver, operator := e.call["leaver"], e.call["operator"]
 	leaver.want(t, http.StatusOK, "GET", "/v1/protocols", "")
 	joiner := &caller{url: e.server.url, http: leaver.http, token: addCaller(t, e.file, "joiner", "read:tenant_a")}
-	until(t, "a new caller is let in", func() bool { return joiner.do(t, "GET", "/v1/protocols", "").status == http.StatusOK })
+	waittest.Until(t, "a new caller is let in", func() bool { return joiner.do(t, "GET", "/v1/protocols", "").status == http.StatusOK })
 
 	text, err := os.ReadFile(e.file)
 	if err != nil {
@@ -315,11 +316,11 @@ func TestAccess_TokensAreTakenUpAndWithdrawnWhileTheServerRuns(t *testing.T) {
 		}
 	}
 	replace(gone)
-	until(t, "a withdrawn token is refused", func() bool {
+	waittest.Until(t, "a withdrawn token is refused", func() bool {
 		return leaver.do(t, "GET", "/v1/protocols", "").status == http.StatusUnauthorized
 	})
 	replace(gone + "nonsense: 1\n")
-	until(t, "a bad file shows", func() bool {
+	waittest.Until(t, "a bad file shows", func() bool {
 		return strings.Contains(operator.want(t, http.StatusOK, "GET", "/readyz", "").body, "the tokens are refused")
 	})
 	metrics := operator.want(t, http.StatusOK, "GET", "/metrics", "").body
@@ -334,7 +335,7 @@ func TestAccess_TokensAreTakenUpAndWithdrawnWhileTheServerRuns(t *testing.T) {
 		t.Errorf("another caller is told %s", told)
 	}
 	replace(gone)
-	until(t, "the file is mended", func() bool {
+	waittest.Until(t, "the file is mended", func() bool {
 		return !strings.Contains(operator.want(t, http.StatusOK, "GET", "/readyz", "").body, "refused")
 	})
 }

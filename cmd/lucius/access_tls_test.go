@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // authority signs certificates.
@@ -206,8 +207,8 @@ func TestAccess_TheBinary(t *testing.T) {
 	if err := cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "the new certificate is in use", func() bool { return ci.nameOf(t) == "second" })
-	until(t, "the token is withdrawn", func() bool {
+	waittest.Until(t, "the new certificate is in use", func() bool { return ci.nameOf(t) == "second" })
+	waittest.Until(t, "the token is withdrawn", func() bool {
 		return ci.do(t, "GET", "/v1/protocols", "").status == http.StatusUnauthorized
 	})
 	certified.want(t, http.StatusOK, "GET", "/v1/protocols", "")

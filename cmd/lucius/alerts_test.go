@@ -20,6 +20,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -142,11 +143,8 @@ func TestSituation(t *testing.T) {
 // held records a server's metrics once they match, as if they lasted ten minutes.
 func held(t *testing.T, s *testServer, shows string) {
 	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !regexp.MustCompile(`\n` + shows).MatchString(scrape(t, s)); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("the metrics have no %s", shows)
-		}
-	}
+	matches := regexp.MustCompile(`\n` + shows)
+	waittest.Until(t, "the metrics have "+shows, func() bool { return matches.MatchString(scrape(t, s)) })
 	var r recording
 	began := time.Now()
 	for n := range 20 {

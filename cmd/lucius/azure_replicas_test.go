@@ -20,6 +20,7 @@ import (
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	lucius "github.com/lucius-project/lucius/sdk/go"
@@ -28,8 +29,10 @@ import (
 // onAzure starts a replica on the account with that layout.
 func onAzure(t *testing.T, account *azurite.Server, layout string) *testServer {
 	t.Helper()
-	return serveOn(t, t.TempDir(), "--storage-backend", layout, "--table-connection", account.ConnectionString(),
-		"--ack-timeout", "10s", "--lease-duration", "10s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
+	return serveOn(t, t.TempDir(), append([]string{
+		"--storage-backend", layout, "--table-connection", account.ConnectionString(),
+		"--sweep-interval", "100ms", "--outbox-retry-interval", "100ms",
+	}, longTimeouts...)...)
 }
 
 // Replicas on one storage account share all work, in either layout: workers of one replica
@@ -83,7 +86,7 @@ func TestServe_RolesApart(t *testing.T) {
 			}
 		}
 	}
-	front, stop := serve("--ack-timeout", "300ms", "--lease-duration", "10s")
+	front, stop := serve("--ack-timeout", "300ms", "--lease-duration", "2h")
 	jobID := front.submit(t)
 	front.claim(t, "claimed and forgotten", false) // The sweeper takes it back.
 	finish(t, front, jobID)
@@ -172,7 +175,7 @@ func doAJob(t *testing.T, account *azurite.Server, layout string) *testServer {
 func assertAddsUp(t *testing.T, s *testServer) {
 	t.Helper()
 	var last *api.Overview
-	for end := time.Now().Add(5 * time.Minute); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
+	for end := time.Now().Add(waittest.Bound(t)); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
 		response, err := s.client.GetOverviewWithResponse(t.Context(), nil)
 		if err != nil || response.JSON200 == nil {
 			t.Fatalf("overview: %v, %s", err, response.Body)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -152,14 +153,10 @@ func TestBackup_OfASlowClient(t *testing.T) {
 	if err := begun.Body.Close(); err != nil {
 		t.Error(err)
 	}
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := os.Stat(filepath.Join(data, "BACKUP")); errors.Is(err, fs.ErrNotExist) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatal("the copy is still there")
-		}
-	}
+	waittest.Until(t, "the copy is deleted", func() bool {
+		_, err := os.Stat(filepath.Join(data, "BACKUP"))
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 // A line that a crash cut short does not corrupt the next one.

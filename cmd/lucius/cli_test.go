@@ -17,6 +17,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // terminal runs commands against a server.
@@ -165,7 +166,7 @@ func TestCLI_SubmitsManyAndStopsThem(t *testing.T) {
 	c.want(0, "Cancelled job "+b, "jobs", "cancel", a, b, "--yes", "--reason", "not needed")
 	c.want(0, "The job was cancelled by loopback", "why", b)
 	c.want(0, ": not needed.", "why", b)
-	until(t, "the overview has counted", func() bool {
+	waittest.Until(t, "the overview has counted", func() bool {
 		all := decode[api.Overview](c, "overview")
 		return all.Jobs["DISPATCHING"] == 148 && all.Backlog == 148
 	})

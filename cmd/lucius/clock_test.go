@@ -9,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // TestServe_DoesNotSweepByAWrongClock: a server whose clock is a minute ahead of the
@@ -19,19 +20,11 @@ func TestServe_DoesNotSweepByAWrongClock(t *testing.T) {
 	d := newFrontDoor(t)
 	d.clock.Store(int64(-time.Minute))
 	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendLedger, "--table-connection", d.connection,
-		"--ack-timeout", "1ms", "--lease-duration", "10m")
+		"--ack-timeout", "1ms")
 	s.submit(t)
 	item := s.claim(t, "c", false)
-	until := func(what string, found func() bool) {
-		t.Helper()
-		for end := time.Now().Add(time.Minute); !found(); time.Sleep(50 * time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("never: %s", what)
-			}
-		}
-	}
 	const passes = `lucius_loop_pass_seconds_count{loop="sweeper"} `
-	until("the sweeper had a hundred chances", func() bool {
+	waittest.Until(t, "the sweeper had a hundred chances", func() bool {
 		_, rest, _ := strings.Cut(scrape(t, s), passes)
 		n, _, _ := strings.Cut(rest, "\n")
 		return len(n) > 2
@@ -47,7 +40,7 @@ func TestServe_DoesNotSweepByAWrongClock(t *testing.T) {
 		t.Error("the metrics do not show the skew of nearly a minute")
 	}
 	d.clock.Store(0)
-	until("the worker that sent no ACK loses its item", func() bool {
+	waittest.Until(t, "the worker that sent no ACK loses its item", func() bool {
 		return status(t, s, item) != api.WorkStatusClaimed
 	})
 }

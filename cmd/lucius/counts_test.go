@@ -6,24 +6,24 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // services returns the server's report on its services, once it has counted its jobs.
 func (s *testServer) services(t *testing.T) *api.ServiceList {
 	t.Helper()
-	for {
+	var list *api.ServiceList
+	waittest.Until(t, "the jobs are counted", func() bool {
 		response, err := s.client.ListServicesWithResponse(t.Context(), nil)
 		if err != nil || response.JSON200 == nil {
 			t.Fatalf("services: %v, %s", err, response.Body)
 		}
-		if response.JSON200.Exact {
-			return response.JSON200
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		list = response.JSON200
+		return list.Exact
+	})
+	return list
 }
 
 // service returns the service of that name.

@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // auditClean checks a data directory that no server has open, after every job in it has
@@ -47,20 +48,19 @@ func auditRows(t *testing.T, s *site) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []byte
-	for range 10 {
-		found, err = exec.Command(binary, "audit", "--quiescent", "--data-dir", s.data).CombinedOutput()
+	waittest.Until(t, "lucius audit finds no open work", func() bool {
+		found, err := exec.Command(binary, "audit", "--quiescent", "--data-dir", s.data).CombinedOutput()
 		if err == nil {
-			return
+			return true
 		}
 		if !strings.Contains(string(found), " 0 violations") {
-			break
+			t.Fatalf("lucius audit: %v\n%s", err, found)
 		}
 		server := s.start()
-		time.Sleep(time.Second)
+		time.Sleep(waittest.Scale(time.Second))
 		server.terminate()
-	}
-	t.Errorf("lucius audit: %v\n%s", err, found)
+		return false
+	})
 }
 
 // auditJob reads a job's history.

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -17,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // crashRounds is how often each test disturbs the replicas, at least five commands apart.
@@ -55,17 +55,6 @@ func TestCrash_EverythingOnAzure(t *testing.T) {
 			c.audit(jobs)
 			t.Logf("%d commands accepted", len(jobs))
 		})
-	}
-}
-
-// more waits until five more commands are accepted.
-func (l *load) more() {
-	l.t.Helper()
-	want := len(l.jobs()) + 5
-	for deadline := time.Now().Add(time.Minute); len(l.jobs()) < want; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			l.t.Fatalf("%d commands accepted, want %d", len(l.jobs()), want)
-		}
 	}
 }
 
@@ -109,9 +98,17 @@ func (c *cloud) flags() []string {
 	if c.bus == config.BusServiceBus {
 		flags = onBus(c.namespace)
 	}
-	return append(flags, "--storage-backend", c.layout, "--table-connection", c.proxy.connectionOver(c.door.account),
-		"--ack-timeout", "3s", "--lease-duration", "3s", "--publish-timeout", "2s", "--sweep-interval", "200ms",
-		"--outbox-retry-interval", "200ms")
+	flags = append(flags, "--storage-backend", c.layout, "--table-connection", c.proxy.connectionOver(c.door.account))
+	return append(flags, remoteFlags()...)
+}
+
+// remoteFlags are those of [fastFlags] that differ for a store on the network.
+func remoteFlags() []string {
+	lease := waittest.Scale(3 * time.Second).String()
+	return []string{
+		"--ack-timeout", lease, "--lease-duration", lease, "--publish-timeout", waittest.Scale(2 * time.Second).String(),
+		"--sweep-interval", "200ms", "--outbox-retry-interval", "200ms",
+	}
 }
 
 // start starts all replicas.
@@ -161,12 +158,10 @@ func (c *cloud) audit(accepted map[string]string) {
 	if found := listJobs(c.t, c.entry.client, api.ListJobsParams{}); len(found) != len(accepted) {
 		c.t.Errorf("%d commands were accepted, and there are %d jobs", len(accepted), len(found))
 	}
-	for range 20 { // If a crash interrupted the work after a job's end, its schedule entry is due soon.
-		if _, clean := c.auditOnce(); clean {
-			break
-		}
-		time.Sleep(500 * time.Millisecond)
-	}
+	waittest.Until(c.t, "lucius audit finds no open work", func() bool { // A crash may have left some after a job's end; it is due soon.
+		out, clean := c.auditOnce()
+		return clean || !strings.Contains(out, " 0 violations")
+	})
 	for _, replica := range c.replicas {
 		replica.terminate()
 	}
@@ -191,9 +186,7 @@ func (c *cloud) auditOnce() (out string, clean bool) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "audit", "--quiescent")
+	cmd := exec.CommandContext(waittest.Context(c.t), binary, "audit", "--quiescent")
 	cmd.Env = append(os.Environ(), "LUCIUS_STORAGE_BACKEND="+c.layout, "LUCIUS_TABLE_CONNECTION="+c.door.account.ConnectionString())
 	found, err := cmd.CombinedOutput()
 	return string(found), err == nil

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // TestCrash_TheDemoGoesOn kills lucius demo, with its server and its workers, at points of
@@ -53,10 +55,10 @@ func TestCrash_TheDemoGoesOn(t *testing.T) {
 	}
 }
 
-// runDemo runs lucius demo in the folder, and gives up long before the default lease ends.
+// runDemo runs lucius demo in the folder, and gives up before the default lease of 15 minutes ends.
 func runDemo(t *testing.T, binary, dir string, env ...string) (string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), min(waittest.Bound(t), 14*time.Minute))
 	defer cancel()
 	cmd := exec.CommandContext(ctx, binary, "demo")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // fullAfter is how large a file of the server may get, in blocks of 512 bytes:
@@ -43,30 +45,22 @@ func TestDisk_FullLosesNothing(t *testing.T) {
 // expectUnready waits until the server says that it is not ready.
 func (s *site) expectUnready() {
 	s.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	waittest.Until(s.t, "the server is not ready", func() bool {
 		response, err := s.client.GetReadinessWithResponse(s.t.Context())
 		if err != nil {
 			s.t.Fatalf("readyz: %v", err)
 		}
-		if response.StatusCode() == http.StatusServiceUnavailable {
-			return
-		}
-	}
-	s.t.Fatal("the server stays ready")
+		return response.StatusCode() == http.StatusServiceUnavailable
+	})
 }
 
 // expectReady waits until the server says that it is ready.
 func (s *site) expectReady() {
 	s.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+	waittest.Until(s.t, "the server is ready", func() bool {
 		ready, err := s.client.GetReadinessWithResponse(s.t.Context())
-		if err == nil && ready.StatusCode() == http.StatusOK {
-			return
-		}
-		if time.Now().After(deadline) {
-			s.t.Fatalf("the server stays unready: %v, %s", err, ready.Body)
-		}
-	}
+		return err == nil && ready.StatusCode() == http.StatusOK
+	})
 }
 
 // TestDisk_SecondServerIsRefused starts another server on a data directory that
@@ -79,7 +73,7 @@ func TestDisk_SecondServerIsRefused(t *testing.T) {
 	second := newSite(t)
 	second.data = s.data
 	for range 3 {
-		time.Sleep(100 * time.Millisecond)
+		l.more()
 		second.expectRefused("data directory is in use by another process")
 	}
 	jobs := l.drain()

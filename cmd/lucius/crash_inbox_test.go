@@ -10,11 +10,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // TestCrash_CommandsInTransactions has the application of examples/orders submit commands in
@@ -52,9 +52,8 @@ func TestCrash_CommandsInTransactions(t *testing.T) {
 	}
 	application := start()
 	for round := range *crashRounds {
-		for until := submitted() + 20; submitted() < until; {
-			time.Sleep(10 * time.Millisecond)
-		}
+		enough := submitted() + 20
+		waittest.Until(t, "twenty more orders", func() bool { return submitted() >= enough })
 		if round%3 == 0 {
 			kill(t, application)
 			application = start()

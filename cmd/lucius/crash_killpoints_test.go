@@ -107,7 +107,7 @@ func TestCrash_WhileStartingAndStopping(t *testing.T) {
 	}
 	for _, point := range around("close") {
 		p, _ := s.startToDie(point + ":1")
-		time.Sleep(200 * time.Millisecond)
+		l.more()
 		p.signal(syscall.SIGTERM)
 		p.expectDeath(point)
 	}
@@ -133,7 +133,7 @@ func (s *site) startToDie(point string) (*process, bool) {
 // expectDeath fails unless the process kills itself.
 func (p *process) expectDeath(point string) {
 	p.t.Helper()
-	p.wait(30 * time.Second)
+	p.wait()
 	if !p.killed() {
 		p.t.Fatalf("at %s the server ended otherwise: %s", point, p.ending())
 	}

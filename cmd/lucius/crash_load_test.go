@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/waittest"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -78,7 +79,7 @@ func (l *load) submitAll(ctx context.Context, tenant string) {
 
 // submit sends a command, records it if it got a 202, and reports whether it did.
 func (l *load) submit(ctx context.Context, tenant, key string) bool {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, waittest.Bound(l.t))
 	defer cancel()
 	response, err := l.site.client.SubmitCommandWithResponse(ctx, nil, commandOf(tenant, key))
 	if err != nil || response.JSON202 == nil {
@@ -138,7 +139,7 @@ func handle(ctx context.Context, task *lucius.Task) (any, error) {
 	switch {
 	case last == '0' && task.StepID == "embed":
 		select {
-		case <-time.After(800 * time.Millisecond):
+		case <-time.After(waittest.Scale(800 * time.Millisecond)):
 		case <-ctx.Done():
 		}
 	case last == '1' && task.AttemptNo == 1:
@@ -152,7 +153,7 @@ func handle(ctx context.Context, task *lucius.Task) (any, error) {
 func (l *load) drain() map[string]string {
 	l.t.Helper()
 	close(l.quiet)
-	giveUp := time.AfterFunc(time.Minute, l.rest)
+	giveUp := time.AfterFunc(waittest.Bound(l.t), l.rest)
 	l.submitters.Wait()
 	if !giveUp.Stop() {
 		l.t.Fatal("the last commands are not accepted")
@@ -170,19 +171,24 @@ func (l *load) drain() map[string]string {
 func (l *load) await(name, id string) {
 	l.t.Helper()
 	wait := "5s"
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+	waittest.Until(l.t, fmt.Sprintf("job %s of command %s succeeds", id, name), func() bool {
 		response, err := l.site.client.GetJobWithResponse(l.t.Context(), id, &api.GetJobParams{Wait: &wait})
 		if err != nil || response.JSON200 == nil {
 			l.t.Fatalf("job %s of the accepted command %s cannot be read: %v", id, name, err)
 		}
-		switch job := response.JSON200; job.State {
-		case api.JobStateSucceeded:
-			return
-		case api.JobStateFailedFinal, api.JobStateCancelled:
+		job := response.JSON200
+		if job.State == api.JobStateFailedFinal || job.State == api.JobStateCancelled {
 			l.t.Fatalf("job %s of command %s is %s: %s", id, name, job.State, job.ErrorMessage)
 		}
-	}
-	l.t.Fatalf("job %s of command %s does not end", id, name)
+		return job.State == api.JobStateSucceeded
+	})
+}
+
+// more waits until five more commands are accepted.
+func (l *load) more() {
+	l.t.Helper()
+	want := len(l.jobs()) + 5
+	waittest.Until(l.t, "five more commands are accepted", func() bool { return len(l.jobs()) >= want })
 }
 
 // jobs returns the jobs accepted so far, by the keys of their commands.

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // The last write of a log that is to be damaged. It was not acknowledged.
@@ -89,7 +91,7 @@ func quietSite(t *testing.T) (dir string, synced int, jobs map[string]string) {
 	l.finish()
 	path := logOf(t, s.data)
 	for before := -1; before != synced; {
-		time.Sleep(300 * time.Millisecond)
+		time.Sleep(waittest.Scale(300 * time.Millisecond))
 		before, synced = synced, sizeOf(t, path)
 	}
 	jobs = l.jobs()

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // TestCrash_OfGoRunEndsItsProgram kills what started a server from Go's build cache, as
@@ -44,7 +46,7 @@ func TestCrash_OfGoRunEndsItsProgram(t *testing.T) {
 	if err := shell.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	defer time.AfterFunc(time.Minute, func() { _ = out.Close() }).Stop()
+	defer time.AfterFunc(waittest.Bound(t), func() { _ = out.Close() }).Stop()
 	if rest, err := io.ReadAll(lines); err != nil || len(rest) > 0 { // This reads to the end of the output, which the server shared.
 		t.Errorf("%q, %v", rest, err)
 	}

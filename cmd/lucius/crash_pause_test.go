@@ -13,11 +13,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/waittest"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
-
-// standstill is longer than a lease, and much longer than the ACK timeout.
-const standstill = 2500 * time.Millisecond
 
 // TestPause_AServerThatStoodStillGoesOn stops the server's process under load
 // for longer than a lease, as a suspended host does, so that the workers' calls hang.
@@ -28,9 +26,9 @@ func TestPause_AServerThatStoodStillGoesOn(t *testing.T) {
 	server := s.start()
 	l := startLoad(s, 20*time.Millisecond)
 	for range 2 {
-		time.Sleep(500 * time.Millisecond)
+		l.more()
 		server.signal(syscall.SIGSTOP)
-		time.Sleep(standstill)
+		time.Sleep(waittest.Scale(2500 * time.Millisecond)) // Longer than a lease, and much longer than the ACK timeout.
 		server.signal(syscall.SIGCONT)
 	}
 	jobs := l.drain()
@@ -43,7 +41,7 @@ func TestPause_AServerThatStoodStillGoesOn(t *testing.T) {
 // the leases: no step is done twice.
 func TestPause_AServerThatStoodStillFencesNoWorker(t *testing.T) {
 	t.Parallel()
-	const lease = 8 * time.Second // long enough for the workers of a slow machine
+	lease := waittest.Scale(5 * time.Second)
 	s := newSite(t)
 	server := s.start("--lease-duration", lease.String())
 	l := &load{t: t, site: s, accepted: map[string]string{}}

@@ -20,6 +20,7 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/postgres"
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // onPostgres starts a PostgreSQL that ends with the test, with the schema in it.
@@ -46,9 +47,7 @@ func tryPlain(t *testing.T, databaseURL string, args ...string) (string, error) 
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, args...)
+	cmd := exec.CommandContext(waittest.Context(t), binary, args...)
 	cmd.Env = append(os.Environ(), "LUCIUS_STORAGE_BACKEND="+config.BackendPostgres, "LUCIUS_POSTGRES_URL="+databaseURL)
 	out, err := cmd.CombinedOutput()
 	return string(out), err
@@ -64,11 +63,7 @@ func TestCrash_EverythingOnPostgres(t *testing.T) {
 	proxy := newTCPProxy(t, server.URL.Host)
 	over := *server.URL
 	over.Host = proxy.listener.Addr().String()
-	flags := []string{
-		"--storage-backend", config.BackendPostgres, "--postgres-url", over.String(),
-		"--ack-timeout", "3s", "--lease-duration", "3s", "--publish-timeout", "2s", "--sweep-interval", "200ms",
-		"--outbox-retry-interval", "200ms",
-	}
+	flags := append(remoteFlags(), "--storage-backend", config.BackendPostgres, "--postgres-url", over.String())
 	entry := newSite(t)
 	var replicas []*process
 	for range 3 {
@@ -101,12 +96,10 @@ func TestCrash_EverythingOnPostgres(t *testing.T) {
 	if found := listJobs(t, entry.client, api.ListJobsParams{}); len(found) != len(jobs) || len(jobs) == 0 {
 		t.Errorf("%d commands were accepted, and there are %d jobs", len(jobs), len(found))
 	}
-	for range 20 { // If a crash interrupted the work after a job's end, an entry for it is due soon.
-		if _, err := tryPlain(t, server.URL.String(), "audit", "--quiescent"); err == nil {
-			break
-		}
-		time.Sleep(500 * time.Millisecond)
-	}
+	waittest.Until(t, "lucius audit finds no open work", func() bool { // A crash may have left some after a job's end; it is due soon.
+		out, err := tryPlain(t, server.URL.String(), "audit", "--quiescent")
+		return err == nil || !strings.Contains(out, " 0 violations")
+	})
 	for _, replica := range replicas {
 		replica.terminate()
 	}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // helpEnv turns this test binary into a helper process of a test.
@@ -62,12 +63,14 @@ var (
 
 // fastFlags let a server that is killed repeatedly complete all work within seconds, without
 // exhausting a budget.
-var fastFlags = []string{
-	"--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols", "--log-level", "error",
-	"--ack-timeout", "500ms", "--lease-duration", "2s", "--publish-timeout", "500ms",
-	"--ack-backoff", "100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms",
-	"--execution-backoff", "100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms,100ms",
-	"--max-attempts", "1000", "--sweep-interval", "50ms", "--outbox-retry-interval", "50ms",
+func fastFlags() []string {
+	brief, delays := waittest.Scale(500*time.Millisecond).String(), strings.Repeat("100ms,", 15)+"100ms"
+	return []string{
+		"--listen-addr", "127.0.0.1:0", "--protocols-dir", "../../protocols", "--log-level", "error",
+		"--ack-timeout", brief, "--publish-timeout", brief, "--lease-duration", waittest.Scale(2 * time.Second).String(),
+		"--ack-backoff", delays, "--execution-backoff", delays, "--max-attempts", "1000",
+		"--sweep-interval", "50ms", "--outbox-retry-interval", "50ms", "--shutdown-grace", waittest.Scale(20 * time.Second).String(),
+	}
 }
 
 // site is a data directory, with a client of the server that currently runs on it.
@@ -130,7 +133,7 @@ func (s *site) start(more ...string) *process {
 
 // arguments returns the arguments of a server on the site.
 func (s *site) arguments(more []string) []string {
-	return append(append([]string{"serve", "--data-dir", s.data}, fastFlags...), more...)
+	return append(append([]string{"serve", "--data-dir", s.data}, fastFlags()...), more...)
 }
 
 // launch starts a process and waits until it serves, or has ended.
@@ -162,19 +165,15 @@ func (s *site) launch(cmd *exec.Cmd) (*process, bool) {
 		close(p.ended)
 	}()
 	if !serves {
-		p.wait(time.Minute)
+		p.wait()
 	}
 	return p, serves
 }
 
 // wait waits until the process ends by itself.
-func (p *process) wait(longest time.Duration) {
+func (p *process) wait() {
 	p.t.Helper()
-	select {
-	case <-p.ended:
-	case <-time.After(longest):
-		p.t.Fatalf("the process is still there after %s", longest)
-	}
+	waittest.Receive(p.t, "the process ends", p.ended)
 }
 
 // ending describes how the process ended, with its output. It must have ended.
@@ -187,7 +186,7 @@ func (p *process) signal(signal syscall.Signal) { _ = p.cmd.Process.Signal(signa
 func (p *process) kill() {
 	p.t.Helper()
 	p.signal(syscall.SIGKILL)
-	p.wait(time.Minute)
+	p.wait()
 }
 
 // killed reports whether SIGKILL ended the process.
@@ -200,7 +199,7 @@ func (p *process) killed() bool {
 func (p *process) terminate() {
 	p.t.Helper()
 	p.signal(syscall.SIGTERM)
-	p.wait(time.Minute)
+	p.wait()
 	if !p.cmd.ProcessState.Success() {
 		p.t.Errorf("the server did not end well: %s", p.ending())
 	}

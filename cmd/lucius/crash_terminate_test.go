@@ -7,12 +7,14 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptrace"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // TestTerminate_UnderLoad sends the server SIGTERM repeatedly while requests are in
@@ -27,7 +29,7 @@ func TestTerminate_UnderLoad(t *testing.T) {
 	l := startLoad(s, 2*time.Millisecond)
 	for range 6 {
 		waiting := s.waitForWork()
-		time.Sleep(300 * time.Millisecond)
+		l.more() // The server accepted their connections after that of the claim.
 		server.terminate()
 		if status := <-waiting; status != http.StatusOK {
 			t.Errorf("a claim that waited was answered %d", status)
@@ -43,12 +45,14 @@ func TestTerminate_UnderLoad(t *testing.T) {
 	}
 }
 
-// waitForWork claims work that never comes, and returns the status of the response.
+// waitForWork claims work that never comes, and returns the status of the response. The
+// request is sent when it returns.
 func (s *site) waitForWork() <-chan int {
-	answered := make(chan int, 1)
+	answered, sent := make(chan int, 1), make(chan httptrace.WroteRequestInfo, 1)
+	ctx := httptrace.WithClientTrace(s.t.Context(), &httptrace.ClientTrace{WroteRequest: func(i httptrace.WroteRequestInfo) { sent <- i }})
 	go func() {
-		response, err := s.client.ClaimWorkWithResponse(s.t.Context(), api.ClaimRequest{
-			Owner: "patient", Services: []string{"none"}, RequestID: time.Now().String(), Max: 1, WaitSeconds: 30,
+		response, err := s.client.ClaimWorkWithResponse(ctx, api.ClaimRequest{
+			Owner: "patient", Services: []string{"none"}, RequestID: time.Now().String(), Max: 1, WaitSeconds: 60,
 		})
 		if err != nil {
 			s.t.Errorf("a claim that waited: %v", err)
@@ -57,6 +61,7 @@ func (s *site) waitForWork() <-chan int {
 		}
 		answered <- response.StatusCode()
 	}()
+	waittest.Receive(s.t, "the claim is sent", sent)
 	return answered
 }
 

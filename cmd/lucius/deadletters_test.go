@@ -6,12 +6,12 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -49,7 +49,7 @@ func buryReply(t *testing.T, namespace *fakeservicebus.Server, body string) {
 func TestDeadLetters_HaveAWayOut(t *testing.T) {
 	t.Parallel()
 	namespace, dir := newNamespace(t), filepath.Join(t.TempDir(), "data")
-	long := append(onBus(namespace), "--ack-timeout", "10m", "--lease-duration", "10m")
+	long := append(onBus(namespace), longTimeouts...)
 	before := serveOn(t, dir, append(long, "--servicebus-replies", "false")...)
 	jobID := before.submit(t)
 	d := takeDirective(t, namespace, jobID, busServices[0])
@@ -68,11 +68,10 @@ func TestDeadLetters_HaveAWayOut(t *testing.T) {
 
 	s := serveOn(t, dir, long...)
 	counted := ""
-	for end := time.Now().Add(time.Minute); !strings.Contains(counted, "\nlucius_bus_dead_letters 2\n"); time.Sleep(50 * time.Millisecond) {
-		if counted = scrape(t, s); time.Now().After(end) {
-			t.Fatal("the dead letters are not counted")
-		}
-	}
+	waittest.Until(t, "the dead letters are counted", func() bool {
+		counted = scrape(t, s)
+		return strings.Contains(counted, "\nlucius_bus_dead_letters 2\n")
+	})
 	ready, err := s.client.GetReadinessWithResponse(t.Context())
 	if err != nil || !strings.Contains(string(ready.Body), "2 replies are dead letters") ||
 		strings.Contains(counted, "\nlucius_bus_dead_letters_oldest_seconds 0\n") {
@@ -101,11 +100,7 @@ func TestDeadLetters_HaveAWayOut(t *testing.T) {
 	if job := s.wait(t, jobID); job.State != api.JobStateSucceeded || job.AttemptsTotal != 3 {
 		t.Errorf("the job is %s after %d attempts", job.State, job.AttemptsTotal)
 	}
-	for end := time.Now().Add(time.Minute); !strings.Contains(command(0, "list"), `reason "invalid_json"`); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("the invalid reply does not come back")
-		}
-	}
+	waittest.Until(t, "the invalid reply comes back", func() bool { return strings.Contains(command(0, "list"), `reason "invalid_json"`) })
 	if out := command(1, "purge", "0-999999", "--yes"); !strings.Contains(out, "0-999999: it does not exist") {
 		t.Errorf("without such a letter:\n%s", out)
 	}

@@ -13,7 +13,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // TestHostile_UnreadStreams follows a job with a long history without reading it. The server
@@ -178,7 +179,7 @@ func (f *attackedServer) dialDeaf(t *testing.T) net.Conn {
 		}
 		return err
 	}
-	conn, err := (&net.Dialer{Timeout: patience, Control: small}).DialContext(t.Context(), "tcp", f.address)
+	conn, err := (&net.Dialer{Control: small}).DialContext(t.Context(), "tcp", f.address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +190,7 @@ func (f *attackedServer) dialDeaf(t *testing.T) net.Conn {
 // untilUnderWay waits until that many requests are in progress.
 func (f *attackedServer) untilUnderWay(what string, enough func(n int) bool) {
 	f.t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+	waittest.Until(f.t, what, func() bool {
 		metrics, err := f.call(f.t.Context(), http.MethodGet, "/metrics", "")
 		if err != nil {
 			f.t.Fatal(err)
@@ -199,11 +200,6 @@ func (f *attackedServer) untilUnderWay(what string, enough func(n int) bool) {
 		if _, err := fmt.Sscan(rest, &n); err != nil {
 			f.t.Fatal(err)
 		}
-		if enough(n) {
-			return
-		}
-		if time.Now().After(end) {
-			f.t.Fatalf("timeout before %s: %d requests are in progress", what, n)
-		}
-	}
+		return enough(n)
+	})
 }

@@ -18,16 +18,13 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
 
 // memoryBound is the resident memory in bytes that docs/operations.md promises for a
 // server, even under attack.
 const memoryBound = 512 << 20
-
-// patience is how long a hostile or a good client waits at most. It is far longer than all
-// timeouts of the server.
-const patience = 2 * time.Minute
 
 // attackedServer is a server process that authenticates callers by tokens and by JWTs. A good
 // client uses it during each attack. It and the attacker are two callers with all roles.
@@ -52,8 +49,7 @@ func startAttacked(t *testing.T, more ...string) *attackedServer {
 	s := newSite(t)
 	f.process = s.start(append([]string{
 		"--auth-file", file, "--oidc-issuer", f.issuer.url, "--oidc-audience", "lucius", "--audit-log", "off",
-		"--ack-timeout", "5m", "--lease-duration", "5m",
-	}, more...)...)
+	}, append(longTimeouts, more...)...)...)
 	f.address = s.address.Load().(string)
 	f.url = "http://" + f.address
 	f.caller, f.good = f.as(token), f.as(good)
@@ -64,7 +60,7 @@ func startAttacked(t *testing.T, more ...string) *attackedServer {
 func (f *attackedServer) as(token string) *caller {
 	transport := &http.Transport{}
 	f.t.Cleanup(transport.CloseIdleConnections)
-	return &caller{url: f.url, token: token, http: &http.Client{Transport: transport, Timeout: patience}}
+	return &caller{url: f.url, token: token, http: &http.Client{Transport: transport, Timeout: waittest.Bound(f.t)}}
 }
 
 // while runs an attack, and checks that the good client is always answered and that the server
@@ -114,14 +110,14 @@ func (f *attackedServer) submitAndRead() error {
 	return nil
 }
 
-// dial opens a connection that ends with the test, or after [patience].
+// dial opens a connection that ends with the test, or after the bound of a wait.
 func (f *attackedServer) dial() (net.Conn, error) {
-	conn, err := net.DialTimeout("tcp", f.address, patience)
+	conn, err := net.DialTimeout("tcp", f.address, waittest.Bound(f.t))
 	if err != nil {
 		return nil, err
 	}
 	f.t.Cleanup(func() { _ = conn.Close() })
-	return conn, conn.SetDeadline(time.Now().Add(patience))
+	return conn, conn.SetDeadline(time.Now().Add(waittest.Bound(f.t)))
 }
 
 // expectClosed fails unless the server closes the connection, and returns the bytes that it

@@ -15,6 +15,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // The memory limit never caps the live heap, and stacks, which the collector cannot free, do
@@ -98,10 +99,10 @@ func TestServe_ATenantsLimitIsReloaded(t *testing.T) {
 	expect("tenant_a", http.StatusAccepted, http.StatusTooManyRequests)
 	expect("tenant_b", http.StatusAccepted, http.StatusAccepted, http.StatusTooManyRequests)
 	limitTo("3")
-	until(t, "the higher limit holds", func() bool { return submit("tenant_a") == http.StatusAccepted })
+	waittest.Until(t, "the higher limit holds", func() bool { return submit("tenant_a") == http.StatusAccepted })
 	expect("tenant_a", http.StatusAccepted, http.StatusTooManyRequests)
 	limitTo("many")
-	until(t, "the file is refused", func() bool {
+	waittest.Until(t, "the file is refused", func() bool {
 		anyone := &caller{url: s.url, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 		return strings.Contains(anyone.want(t, http.StatusOK, "GET", "/readyz", "").body, "tenants' limits are refused")
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/waittest"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -123,13 +124,14 @@ func TestServe_WaitsForAnUnreachableAccount(t *testing.T) {
 	}
 	t.Cleanup(account.Stop)
 	proxy := newTCPProxy(t, account.Addr())
+	lease := waittest.Scale(5 * time.Second)
 	s := serveOn(t, t.TempDir(), "--storage-backend", config.BackendLedger, "--table-connection", proxy.connectionOver(account),
-		"--ack-timeout", "5s", "--lease-duration", "5s", "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
+		"--ack-timeout", lease.String(), "--lease-duration", lease.String(), "--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
 	waiting, inHand := s.submitAs(t, "waiting"), s.submitAs(t, "in hand")
 	item := s.claim(t, "c1", true)
 
 	proxy.close()
-	for deadline := time.Now().Add(8 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(lease + lease/2); time.Now().Before(deadline); {
 		response, err := s.client.SubmitCommandWithResponse(t.Context(), nil, commandOf("tenant_a", "refused"))
 		if err != nil || response.StatusCode() != http.StatusServiceUnavailable || response.HTTPResponse.Header.Get("Retry-After") == "" ||
 			!strings.Contains(string(response.Body), `"code":"store_unavailable"`) {

@@ -10,12 +10,12 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // ingest returns a protocol for doc.ingest with that version, and a step for each service
@@ -35,16 +35,6 @@ func put(t *testing.T, dir, text string) {
 	next, path := filepath.Join(dir, "next"), filepath.Join(dir, "ingest.yaml")
 	if err := errors.Join(os.WriteFile(next, []byte(text), 0o600), os.Rename(next, path)); err != nil {
 		t.Fatal(err)
-	}
-}
-
-// until calls the function repeatedly until it returns true.
-func until(t *testing.T, what string, answer func() bool) {
-	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !answer(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("timeout before %s", what)
-		}
 	}
 }
 
@@ -71,15 +61,13 @@ func (s *testServer) complete(t *testing.T, item *api.WorkItem) {
 	done := api.WorkCompletion{
 		Owner: "w", ExpectedRev: item.Rev, RequestID: "done-" + item.WorkID, ResultRef: json.RawMessage(`{"uri":"s3://r"}`),
 	}
-	response, err := s.client.CompleteWorkWithResponse(t.Context(), item.WorkID, done)
-	// as a worker does while the store is unreachable
-	for end := time.Now().Add(time.Minute); err == nil && response.StatusCode() == http.StatusServiceUnavailable && time.Now().Before(end); {
-		time.Sleep(10 * time.Millisecond)
-		response, err = s.client.CompleteWorkWithResponse(t.Context(), item.WorkID, done)
-	}
-	if err != nil || response.JSON200 == nil {
-		t.Fatalf("complete: %v, %s", err, response.Body)
-	}
+	waittest.Until(t, "the work is completed", func() bool { // It is repeated, as by a worker, while the store is unreachable.
+		response, err := s.client.CompleteWorkWithResponse(t.Context(), item.WorkID, done)
+		if err != nil || response.JSON200 == nil && response.StatusCode() != http.StatusServiceUnavailable {
+			t.Fatalf("complete: %v, %s", err, response.Body)
+		}
+		return response.JSON200 != nil
+	})
 }
 
 // stepOf returns the id of the step that the item's directive is for.
@@ -118,7 +106,7 @@ func TestReload_AJobKeepsTheStepsThatItWasAcceptedWith(t *testing.T) {
 	item := s.claim(t, "c1", true)
 
 	put(t, protocols, ingest("2", "scan", "check", "file"))
-	until(t, "version 2 is in use", func() bool { return s.version(t) == "2" })
+	waittest.Until(t, "version 2 is in use", func() bool { return s.version(t) == "2" })
 	s.complete(t, item)
 	if step := s.work(t, "c2"); step != "write" {
 		t.Errorf("the job goes on with %s, want write", step)
@@ -187,7 +175,7 @@ func TestReload_ABadFileIsRefusedAndShows(t *testing.T) {
 		t.Errorf("at the start refused is %s after %s failures, want 0 and 0", s.metric(t, refused), s.metric(t, failures))
 	}
 	put(t, protocols, ingest("2", "read")+"leese: 1m\n")
-	until(t, "the file is refused", func() bool { return s.metric(t, refused) == "1" })
+	waittest.Until(t, "the file is refused", func() bool { return s.metric(t, refused) == "1" })
 	if s.version(t) != "1" || s.metric(t, failures) != "1" {
 		t.Errorf("version %s is in use after %s failures, want 1 and 1", s.version(t), s.metric(t, failures))
 	}
@@ -200,7 +188,7 @@ func TestReload_ABadFileIsRefusedAndShows(t *testing.T) {
 	}
 	s.submit(t)
 	put(t, protocols, ingest("2", "read"))
-	until(t, "the file is taken", func() bool { return s.version(t) == "2" })
+	waittest.Until(t, "the file is taken", func() bool { return s.version(t) == "2" })
 	if s.metric(t, refused) != "0" || s.metric(t, failures) != "1" {
 		t.Errorf("mended, refused is %s after %s failures, want 0 and 1", s.metric(t, refused), s.metric(t, failures))
 	}
@@ -222,7 +210,7 @@ func TestReload_OnSIGHUP(t *testing.T) {
 		})
 	}()
 	var url string
-	until(t, "the server is up", func() bool {
+	waittest.Until(t, "the server is up", func() bool {
 		select {
 		case err := <-done:
 			t.Fatalf("the server did not start: %v", err)
@@ -244,7 +232,7 @@ func TestReload_OnSIGHUP(t *testing.T) {
 	if err := syscall.Kill(syscall.Getpid(), syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
-	until(t, "version 2 is in use", func() bool { return s.version(t) == "2" })
+	waittest.Until(t, "version 2 is in use", func() bool { return s.version(t) == "2" })
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("the server did not end well: %v", err)

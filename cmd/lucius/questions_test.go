@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // How many jobs of each kind a bureau has, and how many of them OCR fails.
@@ -182,11 +183,7 @@ func (b *bureau) work(failing []string) {
 // await calls the function repeatedly until it returns true.
 func (b *bureau) await(what string, answer func() bool) {
 	b.t.Helper()
-	for end := time.Now().Add(5 * time.Minute); !answer(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(end) {
-			b.t.Fatalf("timeout before %s", what)
-		}
-	}
+	waittest.Until(b.t, what, answer)
 }
 
 // job reads one job.

@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/sim"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // output is a buffer for several goroutines.
@@ -52,14 +53,15 @@ type testServer struct {
 	stop   func() error
 }
 
-// shortTimeouts let a whole retry schedule pass within seconds.
+// shortTimeouts let a whole retry schedule pass within seconds. A test that is in a race with
+// one of them sets it by itself.
 var shortTimeouts = []string{
 	"--ack-timeout", "50ms", "--lease-duration", "300ms", "--sweep-interval", "10ms", "--outbox-retry-interval", "10ms",
 	"--ack-backoff", "20ms,20ms", "--execution-backoff", "20ms,20ms", "--dispatch-backoff", "20ms", "--log-level", "debug",
 }
 
 // longTimeouts let nothing expire during a test.
-var longTimeouts = []string{"--ack-timeout", "1m", "--lease-duration", "1m"}
+var longTimeouts = []string{"--ack-timeout", "2h", "--lease-duration", "2h"}
 
 // serveOn starts a server on the folder. More flags override the usual ones.
 func serveOn(t *testing.T, dir string, more ...string) *testServer {
@@ -146,30 +148,34 @@ func (s *testServer) submitAs(t *testing.T, key string) string {
 
 func (s *testServer) claim(t *testing.T, requestID string, start bool) *api.WorkItem {
 	t.Helper()
-	response, err := s.client.ClaimWorkWithResponse(t.Context(), api.ClaimRequest{
-		Owner: "w", RequestID: requestID, Max: 1, WaitSeconds: 60, Start: start,
+	var items []api.WorkItem
+	waittest.Until(t, "there is work for the claim "+requestID, func() bool {
+		response, err := s.client.ClaimWorkWithResponse(t.Context(), api.ClaimRequest{
+			Owner: "w", RequestID: requestID, Max: 1, WaitSeconds: 60, Start: start,
+		})
+		if err != nil || response.JSON200 == nil {
+			t.Fatalf("claim: %v, %s", err, response.Body)
+		}
+		items = response.JSON200.Items
+		return len(items) > 0
 	})
-	if err != nil || response.JSON200 == nil || len(response.JSON200.Items) != 1 {
-		t.Fatalf("claim: %v, %s", err, response.Body)
-	}
-	return &response.JSON200.Items[0]
+	return &items[0]
 }
 
 // wait waits until the job is terminal.
 func (s *testServer) wait(t *testing.T, jobID string) *api.Job {
 	t.Helper()
 	wait := "30s"
-	for range 4 { // A slow machine may need more than one wait.
+	var job *api.Job
+	waittest.Until(t, "job "+jobID+" ends", func() bool {
 		response, err := s.client.GetJobWithResponse(t.Context(), jobID, &api.GetJobParams{Wait: &wait})
 		if err != nil || response.JSON200 == nil {
 			t.Fatalf("wait: %v", err)
 		}
-		if !response.JSON200.CompletedAt.IsZero() {
-			return response.JSON200
-		}
-	}
-	t.Fatalf("job %s does not end", jobID)
-	return nil
+		job = response.JSON200
+		return !job.CompletedAt.IsZero()
+	})
+	return job
 }
 
 func TestServe_AckTimeoutsGoThroughAllAttempts(t *testing.T) {
@@ -187,13 +193,13 @@ func TestServe_AckTimeoutsGoThroughAllAttempts(t *testing.T) {
 
 func TestServe_LeasesExpireAndHeartbeatsKeepThem(t *testing.T) {
 	t.Parallel()
-	// Long enough for heartbeats to be in time on a busy machine.
-	s := serveOn(t, t.TempDir(), "--lease-duration", "3s")
+	lease := waittest.Scale(3 * time.Second)
+	s := serveOn(t, t.TempDir(), "--lease-duration", lease.String())
 	id := s.submit(t)
 	item := s.claim(t, "c1", true)
 	rev := item.Rev
-	for i := range 8 { // longer than two leases
-		time.Sleep(800 * time.Millisecond)
+	for i := range 9 { // longer than two leases
+		time.Sleep(lease / 4)
 		response, err := s.client.HeartbeatWorkWithResponse(t.Context(), item.WorkID, api.WorkHeartbeat{
 			Owner: "w", ExpectedRev: rev, RequestID: "h" + string(rune('0'+i)),
 		})

@@ -11,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/azurite"
+	"github.com/lucius-project/lucius/internal/waittest"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -51,12 +52,13 @@ func TestServe_WithTheVariablesOfOptionB(t *testing.T) {
 
 // While replies cannot arrive, for longer than a lease, the server does not treat workers
 // as dead: no attempt is spent and no work is done twice. The lease is long, so that workers
-// on a slow machine reconnect in time: two calls of a worker in a row may hang for 20 s each.
+// reconnect in time: two calls of a worker in a row may hang for 20 s each.
 func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
-		"--ack-timeout", "1m", "--lease-duration", "1m", "--publish-timeout", "1s", "--outbox-retry-interval", "100ms")...)
+	lease := 50*time.Second + waittest.Scale(10*time.Second)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), "--ack-timeout", lease.String(),
+		"--lease-duration", lease.String(), "--publish-timeout", waittest.Scale(time.Second).String(), "--outbox-retry-interval", "100ms")...)
 	inHand, release := make(chan struct{}, 10), make(chan struct{})
 	workOnBus(t, namespace, func(context.Context, *lucius.Task) (any, error) {
 		inHand <- struct{}{}
@@ -66,7 +68,7 @@ func TestServe_HoldsLeasesWhileRepliesCannotCome(t *testing.T) {
 	jobID := s.submit(t)
 	<-inHand
 	namespace.Stop()
-	time.Sleep(75 * time.Second)
+	time.Sleep(lease + lease/4)
 	if err := namespace.Restart(); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 	"github.com/lucius-project/lucius/sdk/go/servicebus"
 )
@@ -39,10 +41,10 @@ func newNamespaceOf(t *testing.T, lanes int) *fakeservicebus.Server {
 		directives := fakeservicebus.Topic{Name: fmt.Sprint("global-bus-p", lane)}
 		for _, service := range busServices {
 			directives.Subscriptions = append(directives.Subscriptions, fakeservicebus.Subscription{
-				Name: service, Filter: map[string]string{"service": service}, LockDuration: 5 * time.Second, MaxDeliveries: 1000,
+				Name: service, Filter: map[string]string{"service": service}, LockDuration: waittest.Scale(5 * time.Second), MaxDeliveries: 1000,
 			})
 		}
-		replies := fakeservicebus.Subscription{Name: "lucius-invoker", LockDuration: 5 * time.Second, MaxDeliveries: 1000}
+		replies := fakeservicebus.Subscription{Name: "lucius-invoker", LockDuration: waittest.Scale(5 * time.Second), MaxDeliveries: 1000}
 		cfg.Topics = append(cfg.Topics, directives, fakeservicebus.Topic{
 			Name: fmt.Sprint("global-bus-replies-p", lane), Subscriptions: []fakeservicebus.Subscription{replies},
 		})
@@ -167,18 +169,11 @@ func TestServe_WaitsForItsRightsOnServiceBus(t *testing.T) {
 	}})
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), longTimeouts...)...)
 	jobID := s.submit(t)
-	warned := ""
 	for _, want := range []string{
 		"is out of service: access is denied (it needs the right Send, or the role Azure Service Bus Data Sender): ",
 		"replies cannot be read from global-bus-replies-p0: access is denied (it needs the right Listen, or the role ",
 	} {
-		for deadline := time.Now().Add(time.Minute); !strings.Contains(warned, want); time.Sleep(20 * time.Millisecond) {
-			ready, err := s.client.GetReadinessWithResponse(t.Context())
-			if err != nil || ready.JSON200 == nil || time.Now().After(deadline) {
-				t.Fatalf("readyz: %v, %s, want %q", err, ready.Body, want)
-			}
-			warned = strings.Join(ready.JSON200.Warnings, "\n")
-		}
+		warned(t, s, want)
 	}
 	namespace.SetHooks(fakeservicebus.Hooks{})
 	workOnBus(t, namespace, succeed)
@@ -192,7 +187,7 @@ func TestServe_OnServiceBusWithCallbacks(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
-		"--servicebus-replies", "false", "--ack-timeout", "1m", "--lease-duration", "1m")...)
+		append(longTimeouts, "--servicebus-replies", "false")...)...)
 	jobID := s.submit(t)
 	for _, service := range busServices {
 		d := takeDirective(t, namespace, jobID, service)
@@ -221,7 +216,7 @@ func TestServe_OnServiceBusWithCallbacks(t *testing.T) {
 func TestServe_NoticesADeadWorkerOnServiceBus(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
-	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), "--ack-timeout", "1m", "--lease-duration", "15m")...)
+	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace), longTimeouts...)...)
 	jobID := s.submit(t)
 	d := takeDirective(t, namespace, jobID, busServices[0])
 	replyOnBus(t, namespace, api.AckCallback{
@@ -267,7 +262,7 @@ func takeDirective(t *testing.T, namespace *fakeservicebus.Server, jobID, servic
 		t.Fatal(err)
 	}
 	defer func() { _ = client.Close(t.Context()) }() // The test is over.
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), waittest.Bound(t))
 	defer cancel()
 	found := make(chan *azservicebus.ReceivedMessage)
 	for lane := range busLanes {
@@ -305,10 +300,10 @@ func TestServe_WaitsForAnUnreachableBus(t *testing.T) {
 	t.Parallel()
 	namespace := newNamespace(t)
 	s := serveOn(t, filepath.Join(t.TempDir(), "data"), append(onBus(namespace),
-		"--ack-timeout", "1m", "--lease-duration", "1m", "--publish-timeout", "1s")...)
+		append(longTimeouts, "--publish-timeout", waittest.Scale(time.Second).String())...)...)
 	namespace.Stop()
 	jobID := s.submit(t)
-	warned(t, s)
+	warned(t, s, "")
 	if err := namespace.Restart(); err != nil {
 		t.Fatal(err)
 	}
@@ -319,19 +314,16 @@ func TestServe_WaitsForAnUnreachableBus(t *testing.T) {
 	}
 }
 
-// warned waits until the server warns of an open circuit while it is still ready.
-func warned(t *testing.T, s *testServer) {
+// warned waits until the server, which is ready, has a warning with that text.
+func warned(t *testing.T, s *testServer, text string) {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	waittest.Until(t, "the server warns: "+text, func() bool {
 		response, err := s.client.GetReadinessWithResponse(t.Context())
 		if err != nil || response.JSON200 == nil {
 			t.Fatalf("not ready: %v, %s", err, response.Body)
 		}
-		if len(response.JSON200.Warnings) > 0 {
-			return
-		}
-	}
-	t.Fatal("the server did not warn")
+		return slices.ContainsFunc(response.JSON200.Warnings, func(warning string) bool { return strings.Contains(warning, text) })
+	})
 }
 
 // When the bus is changed, items in the pull queue are published to the topics once the ACK
@@ -342,13 +334,13 @@ func TestServe_ChangesFromTheQueueToServiceBus(t *testing.T) {
 	namespace, dir := newNamespace(t), filepath.Join(t.TempDir(), "data")
 	before := serveOn(t, dir, "--servicebus-lanes", fmt.Sprint(busLanes), "--ack-timeout", "2s")
 	jobID := before.submit(t)
-	for step := ""; step != string(api.StepStateAwaitingAck); time.Sleep(10 * time.Millisecond) {
+	waittest.Until(t, "the step is queued", func() bool {
 		response, err := before.client.GetJobWithResponse(t.Context(), jobID, nil)
 		if err != nil || response.JSON200 == nil {
 			t.Fatalf("%v, %s", err, response.Body)
 		}
-		step = string(response.JSON200.Steps[0].State)
-	}
+		return response.JSON200.Steps[0].State == api.StepStateAwaitingAck
+	})
 	if err := before.stop(); err != nil {
 		t.Fatal(err)
 	}

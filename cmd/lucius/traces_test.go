@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/waittest"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
@@ -118,7 +119,7 @@ func TestTraces_AJobIsOneConnectedTrace(t *testing.T) { //nolint:paralleltest //
 			t.Fatalf("fail: %v, %s", err, failed.Body)
 		}
 		finish(t, s, jobID)
-		header := (<-hooks).header.Get("traceparent")
+		header := waittest.Receive(t, "the webhook", hooks).header.Get("traceparent")
 		if err := s.stop(); err != nil {
 			t.Fatal(err)
 		}

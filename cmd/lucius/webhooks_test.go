@@ -1,19 +1,18 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -65,26 +64,20 @@ func TestWebhooks_TheEndOfAJobIsAnnounced(t *testing.T) {
 	if _, err := s.client.CancelJobWithResponse(t.Context(), jobID, api.ControlRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	select {
-	case h := <-got:
-		secret, err := webhook.ParseSecret(testSecret)
-		if err != nil {
-			t.Fatal(err)
-		}
-		verifier, err := standardwebhooks.NewWebhook(secret.ForTenant("tenant_a").Reveal())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := verifier.Verify(h.body, h.header); err != nil {
-			t.Errorf("%v: %v", err, h.header)
-		}
-		if h.header.Get("webhook-id") != jobID+".0" || !strings.Contains(string(h.body), `"type":"job.cancelled"`) {
-			t.Errorf("%v\n%s", h.header, h.body)
-		}
-	case <-ctx.Done():
-		t.Fatal("nothing was announced")
+	h := waittest.Receive(t, "the announcement", got)
+	secret, err := webhook.ParseSecret(testSecret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier, err := standardwebhooks.NewWebhook(secret.ForTenant("tenant_a").Reveal())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := verifier.Verify(h.body, h.header); err != nil {
+		t.Errorf("%v: %v", err, h.header)
+	}
+	if h.header.Get("webhook-id") != jobID+".0" || !strings.Contains(string(h.body), `"type":"job.cancelled"`) {
+		t.Errorf("%v\n%s", h.header, h.body)
 	}
 }
 
