@@ -151,7 +151,7 @@ console-scale: ## Ask a server with many jobs for each page of the console, and 
 sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs python3 and node)
 	$(call stage,python3 -B -W error -m unittest discover -s sdk/python -t sdk/python; \
 	sdk/typescript/with-tools tsc -p sdk/typescript; node --test sdk/typescript/dist/test; \
-	$(GO) test -tags sdk -count=1 -timeout 10m ./sdk/conformance)
+	$(GO) test -tags sdk -count=1 -timeout 20m ./sdk/conformance)
 
 .PHONY: guides
 guides: ## Run what the documents tell their readers to, and say how long a first worker takes (Linux on x86-64)

@@ -63,7 +63,7 @@ func count(ctx context.Context, connection *pgx.Conn, query string) (found int, 
 
 const (
 	// patience is how long a report waits until all commands are accepted.
-	patience = 2 * time.Minute
+	patience = 10 * time.Minute
 	// look is the pause between two checks.
 	look = 20 * time.Millisecond
 )

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // says returns the SDK's code of an error, else its AMQP condition, else its text.
@@ -79,7 +80,7 @@ func TestWhatTheSDKMakesOfAFault(t *testing.T) {
 					return test.fault
 				}
 			})
-			err := sender(t, connect(t, server)).SendMessage(deadline(t), message("a"), nil)
+			err := sender(t, connect(t, server)).SendMessage(waittest.Context(t), message("a"), nil)
 			if got := says(err); got != test.want {
 				t.Errorf("the SDK says %q (%v), want %q", got, err, test.want)
 			}
@@ -102,7 +103,7 @@ func TestSilenceLastsUntilTheSenderGivesUp(t *testing.T) {
 	s := sender(t, connect(t, server))
 	send(t, s, "before")
 	server.SetHooks(silent)
-	ctx, cancel := context.WithTimeout(deadline(t), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(waittest.Context(t), waittest.Scale(200*time.Millisecond)) // It reaches the broker in less.
 	defer cancel()
 	if err := s.SendMessage(ctx, message("a"), nil); says(err) != "deadline" {
 		t.Errorf("got %v, want the end of the context", err)
@@ -124,7 +125,7 @@ func TestABatchHasOneFault(t *testing.T) {
 		}
 	})
 	s := sender(t, connect(t, server))
-	batch, err := s.NewMessageBatch(deadline(t), nil)
+	batch, err := s.NewMessageBatch(waittest.Context(t), nil)
 	if err != nil {
 		t.Fatalf("batch: %v", err)
 	}
@@ -134,7 +135,7 @@ func TestABatchHasOneFault(t *testing.T) {
 		}
 	}
 	var raw *amqp.Error
-	if err := s.SendMessageBatch(deadline(t), batch, nil); !errors.As(err, &raw) || raw.Description != "the topic is full" {
+	if err := s.SendMessageBatch(waittest.Context(t), batch, nil); !errors.As(err, &raw) || raw.Description != "the topic is full" {
 		t.Errorf("got %v", err)
 	}
 	if diff := cmp.Diff([]string{"a", "b"}, asked.Load()); diff != "" {
@@ -193,7 +194,7 @@ func TestALinkThatIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatalf("sender: %v", err)
 			}
-			if err := s.SendMessage(deadline(t), message("a"), nil); says(err) != test.want {
+			if err := s.SendMessage(waittest.Context(t), message("a"), nil); says(err) != test.want {
 				t.Errorf("the sender hears %v, want %s", err, test.want)
 			}
 			if name == "wrong way" {
@@ -203,7 +204,7 @@ func TestALinkThatIsRefused(t *testing.T) {
 			if err != nil {
 				t.Fatalf("receiver: %v", err)
 			}
-			if _, err := r.ReceiveMessages(deadline(t), 1, nil); says(err) != test.want {
+			if _, err := r.ReceiveMessages(waittest.Context(t), 1, nil); says(err) != test.want {
 				t.Errorf("the receiver hears %v, want %s", err, test.want)
 			}
 		})
@@ -219,7 +220,7 @@ func TestATokenThatIsRefused(t *testing.T) {
 			return &fakeservicebus.Refusal{Description: "wrong key"}
 		}
 	})
-	err := sender(t, connect(t, server)).SendMessage(deadline(t), message("a"), nil)
+	err := sender(t, connect(t, server)).SendMessage(waittest.Context(t), message("a"), nil)
 	if got := says(err); got != string(azservicebus.CodeUnauthorizedAccess) {
 		t.Errorf("got %v, want CodeUnauthorizedAccess", err)
 	}

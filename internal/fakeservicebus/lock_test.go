@@ -8,6 +8,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // lockLost reports whether the SDK says that a lock is lost.
@@ -63,7 +64,7 @@ func TestALockRunsOutByItself(t *testing.T) {
 			t.Errorf("it comes for the %d. time, want the %d.", m.DeliveryCount, want)
 		}
 	}
-	eventually(t, "it is a dead letter", func() bool { return server.Depth(dead) == 1 })
+	waittest.Until(t, "it is a dead letter", func() bool { return server.Depth(dead) == 1 })
 }
 
 func TestARenewedLockHoldsLonger(t *testing.T) {
@@ -74,11 +75,11 @@ func TestARenewedLockHoldsLonger(t *testing.T) {
 	r := receiver(t, client, nil)
 	m := receive(t, r, 1)[0]
 	for before := *m.LockedUntil; !m.LockedUntil.After(before); { // The clock of the wire has milliseconds.
-		if err := r.RenewMessageLock(deadline(t), m, nil); err != nil {
+		if err := r.RenewMessageLock(waittest.Context(t), m, nil); err != nil {
 			t.Fatalf("renew: %v", err)
 		}
 	}
-	if err := r.CompleteMessage(deadline(t), m, nil); err != nil {
+	if err := r.CompleteMessage(waittest.Context(t), m, nil); err != nil {
 		t.Errorf("complete: %v", err)
 	}
 }
@@ -103,7 +104,7 @@ func TestALockOutlivesItsConnection(t *testing.T) {
 			send(t, sender(t, client), "a")
 			r := receiver(t, client, nil)
 			m := receive(t, r, 1)[0]
-			if err := r.Close(deadline(t)); err != nil {
+			if err := r.Close(waittest.Context(t)); err != nil {
 				t.Fatalf("close: %v", err)
 			}
 			if err := settle(receiver(t, client, nil), m); err != nil {
@@ -128,11 +129,11 @@ func TestALockOfAClosedLinkCanBeLostToo(t *testing.T) {
 	send(t, sender(t, client), "a")
 	r := receiver(t, client, nil)
 	m := receive(t, r, 1)[0]
-	if err := r.Close(deadline(t)); err != nil {
+	if err := r.Close(waittest.Context(t)); err != nil {
 		t.Fatalf("close: %v", err)
 	}
 	server.ExpireLocks(audit)
-	if err := receiver(t, client, nil).CompleteMessage(deadline(t), m, nil); !lockLost(err) {
+	if err := receiver(t, client, nil).CompleteMessage(waittest.Context(t), m, nil); !lockLost(err) {
 		t.Errorf("got %v, want CodeLockLost", err)
 	}
 }

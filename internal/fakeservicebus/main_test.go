@@ -9,6 +9,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,27 +38,6 @@ func start(t *testing.T, change func(*fakeservicebus.Config)) *fakeservicebus.Se
 	}
 	t.Cleanup(server.Close)
 	return server
-}
-
-// deadline bounds a test that would hang forever.
-func deadline(t *testing.T) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
-// eventually waits until something holds.
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-	ctx := deadline(t)
-	for !holds() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("timed out waiting until %s", what)
-		case <-time.After(time.Millisecond):
-		}
-	}
 }
 
 // connect returns a client of the server that retries often and quickly. It is closed
@@ -99,7 +79,7 @@ func message(id string) *azservicebus.Message {
 func send(t *testing.T, s *azservicebus.Sender, ids ...string) {
 	t.Helper()
 	for _, id := range ids {
-		if err := s.SendMessage(deadline(t), message(id), nil); err != nil {
+		if err := s.SendMessage(waittest.Context(t), message(id), nil); err != nil {
 			t.Fatalf("send %s: %v", id, err)
 		}
 	}
@@ -120,7 +100,7 @@ func receive(t *testing.T, r *azservicebus.Receiver, count int) []*azservicebus.
 	t.Helper()
 	var got []*azservicebus.ReceivedMessage
 	for len(got) < count {
-		more, err := r.ReceiveMessages(deadline(t), count-len(got), nil)
+		more, err := r.ReceiveMessages(waittest.Context(t), count-len(got), nil)
 		if err != nil {
 			t.Fatalf("receive after %d of %d: %v", len(got), count, err)
 		}

@@ -14,13 +14,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 func TestAReceiverGetsWhatWasSent(t *testing.T) {
 	t.Parallel()
 	server := start(t, nil)
 	client := connect(t, server)
-	err := sender(t, client).SendMessage(deadline(t), &azservicebus.Message{
+	err := sender(t, client).SendMessage(waittest.Context(t), &azservicebus.Message{
 		MessageID: new("m-1"), Subject: new("PLAN"), ApplicationProperties: map[string]any{"attempt": int64(300)},
 		PartitionKey: new("acme"), Body: []byte("hello"),
 	}, nil)
@@ -39,7 +40,7 @@ func TestAReceiverGetsWhatWasSent(t *testing.T) {
 	if there := server.Messages(audit); len(there) != 1 || !there[0].Locked {
 		t.Errorf("before it is completed the queue holds %+v", there)
 	}
-	if err := r.CompleteMessage(deadline(t), got, nil); err != nil {
+	if err := r.CompleteMessage(waittest.Context(t), got, nil); err != nil {
 		t.Fatalf("complete: %v", err)
 	}
 	if a, b := server.Depth(audit), server.Depth(billing); a != 0 || b != 1 {
@@ -53,7 +54,7 @@ func TestAReceiverThatWaitsIsServed(t *testing.T) {
 	client := connect(t, server)
 	waiting := make(chan []*azservicebus.ReceivedMessage)
 	r := receiver(t, client, nil)
-	ctx := deadline(t)
+	ctx := waittest.Context(t)
 	go func() {
 		got, err := r.ReceiveMessages(ctx, 1, nil)
 		if err != nil {
@@ -74,7 +75,7 @@ func TestEveryMessageIsDeliveredOnce(t *testing.T) {
 	s, r := sender(t, client), receiver(t, client, nil)
 	const count = 6000 // More than the session's window of the client.
 	for first := 0; first < count; first += 1000 {
-		batch, err := s.NewMessageBatch(deadline(t), nil)
+		batch, err := s.NewMessageBatch(waittest.Context(t), nil)
 		if err != nil {
 			t.Fatalf("batch: %v", err)
 		}
@@ -83,7 +84,7 @@ func TestEveryMessageIsDeliveredOnce(t *testing.T) {
 				t.Fatalf("add: %v", err)
 			}
 		}
-		if err := s.SendMessageBatch(deadline(t), batch, nil); err != nil {
+		if err := s.SendMessageBatch(waittest.Context(t), batch, nil); err != nil {
 			t.Fatalf("send: %v", err)
 		}
 	}
@@ -94,7 +95,7 @@ func TestEveryMessageIsDeliveredOnce(t *testing.T) {
 				t.Fatalf("message %s for the %d. time", m.MessageID, m.DeliveryCount)
 			}
 			seen[m.MessageID] = true
-			if err := r.CompleteMessage(deadline(t), m, nil); err != nil {
+			if err := r.CompleteMessage(waittest.Context(t), m, nil); err != nil {
 				t.Fatalf("complete: %v", err)
 			}
 		}
@@ -111,7 +112,7 @@ func TestAnAbandonedMessageComesAgainAtItsPlace(t *testing.T) {
 	send(t, sender(t, client), "a", "b")
 	r := receiver(t, client, nil)
 	first := receive(t, r, 1)[0]
-	err := r.AbandonMessage(deadline(t), first, &azservicebus.AbandonMessageOptions{PropertiesToModify: map[string]any{"why": "busy"}})
+	err := r.AbandonMessage(waittest.Context(t), first, &azservicebus.AbandonMessageOptions{PropertiesToModify: map[string]any{"why": "busy"}})
 	if err != nil {
 		t.Fatalf("abandon: %v", err)
 	}
@@ -138,7 +139,7 @@ func TestADeadLetterHasItsReason(t *testing.T) {
 	client := connect(t, server)
 	send(t, sender(t, client), "a")
 	r := receiver(t, client, nil)
-	err := r.DeadLetterMessage(deadline(t), receive(t, r, 1)[0], &azservicebus.DeadLetterOptions{
+	err := r.DeadLetterMessage(waittest.Context(t), receive(t, r, 1)[0], &azservicebus.DeadLetterOptions{
 		Reason: new("malformed"), ErrorDescription: new("no job"), PropertiesToModify: map[string]any{"seen": true},
 	})
 	if err != nil {
@@ -156,7 +157,7 @@ func TestADeadLetterHasItsReason(t *testing.T) {
 		*got.DeadLetterSource != audit || got.ApplicationProperties["seen"] != true {
 		t.Errorf("received %+v", got)
 	}
-	if err := letters.CompleteMessage(deadline(t), got, nil); err != nil {
+	if err := letters.CompleteMessage(waittest.Context(t), got, nil); err != nil {
 		t.Fatalf("complete: %v", err)
 	}
 	if d := server.Depth(dead); d != 0 {
@@ -170,14 +171,14 @@ func TestADeadLetterStaysADeadLetter(t *testing.T) {
 	client := connect(t, server)
 	send(t, sender(t, client), "a")
 	r := receiver(t, client, nil)
-	if err := r.AbandonMessage(deadline(t), receive(t, r, 1)[0], nil); err != nil {
+	if err := r.AbandonMessage(waittest.Context(t), receive(t, r, 1)[0], nil); err != nil {
 		t.Fatalf("abandon: %v", err)
 	}
 	letters := receiver(t, client, &azservicebus.ReceiverOptions{SubQueue: azservicebus.SubQueueDeadLetter})
-	if err := letters.AbandonMessage(deadline(t), receive(t, letters, 1)[0], nil); err != nil {
+	if err := letters.AbandonMessage(waittest.Context(t), receive(t, letters, 1)[0], nil); err != nil {
 		t.Fatalf("abandon the dead letter: %v", err)
 	}
-	if err := letters.DeadLetterMessage(deadline(t), receive(t, letters, 1)[0], nil); err != nil {
+	if err := letters.DeadLetterMessage(waittest.Context(t), receive(t, letters, 1)[0], nil); err != nil {
 		t.Fatalf("dead-letter the dead letter: %v", err)
 	}
 	if d := server.Depth(dead); d != 1 {
@@ -192,7 +193,7 @@ func TestTooManyFailuresMakeADeadLetter(t *testing.T) {
 	send(t, sender(t, client), "a")
 	r := receiver(t, client, nil)
 	for range 2 {
-		if err := r.AbandonMessage(deadline(t), receive(t, r, 1)[0], nil); err != nil {
+		if err := r.AbandonMessage(waittest.Context(t), receive(t, r, 1)[0], nil); err != nil {
 			t.Fatalf("abandon: %v", err)
 		}
 	}
@@ -224,10 +225,10 @@ func TestAMessageIsNotDeliveredAfterItsTime(t *testing.T) {
 	s := sender(t, client)
 	short := message("short")
 	short.TimeToLive = new(time.Millisecond)
-	if err := s.SendMessage(deadline(t), short, nil); err != nil {
+	if err := s.SendMessage(waittest.Context(t), short, nil); err != nil {
 		t.Fatalf("send: %v", err)
 	}
-	eventually(t, "the message is gone", func() bool { return server.Depth(audit) == 0 })
+	waittest.Until(t, "the message is gone", func() bool { return server.Depth(audit) == 0 })
 	send(t, s, "long")
 	if got := idsOf(receive(t, receiver(t, client, nil), 1)); !slices.Equal(got, []string{"long"}) {
 		t.Errorf("received %v", got)
@@ -243,20 +244,20 @@ func TestADeadLetterOutlivesItsTime(t *testing.T) {
 	for try := 0; server.Depth(dead) == 0; try++ { // A slow machine may let one expire before it is received.
 		short := message(strconv.Itoa(try))
 		short.TimeToLive = new(life)
-		if err := s.SendMessage(deadline(t), short, nil); err != nil {
+		if err := s.SendMessage(waittest.Context(t), short, nil); err != nil {
 			t.Fatalf("send: %v", err)
 		}
-		ctx, cancel := context.WithTimeout(deadline(t), life)
+		ctx, cancel := context.WithTimeout(waittest.Context(t), life)
 		received, _ := r.ReceiveMessages(ctx, 1, nil) // None if the message has expired.
 		cancel()
 		for _, m := range received {
-			if err := r.DeadLetterMessage(deadline(t), m, nil); err != nil {
+			if err := r.DeadLetterMessage(waittest.Context(t), m, nil); err != nil {
 				t.Fatalf("dead-letter: %v", err)
 			}
 		}
 	}
 	over := server.Messages(dead)[0].EnqueuedAt.Add(2 * life)
-	eventually(t, "its time is over", func() bool { return time.Now().After(over) })
+	waittest.Until(t, "its time is over", func() bool { return time.Now().After(over) })
 	if got := server.Depth(dead); got != 1 {
 		t.Errorf("%d dead letters, want 1", got)
 	}
@@ -268,7 +269,7 @@ func TestDeferralIsRefused(t *testing.T) {
 	client := connect(t, server)
 	send(t, sender(t, client), "a")
 	r := receiver(t, client, nil)
-	if err := r.DeferMessage(deadline(t), receive(t, r, 1)[0], nil); err == nil {
+	if err := r.DeferMessage(waittest.Context(t), receive(t, r, 1)[0], nil); err == nil {
 		t.Error("a message was deferred")
 	}
 }
@@ -278,7 +279,7 @@ func TestTheSDKReleasesMessagesBeyondTheRequest(t *testing.T) {
 	server := start(t, nil)
 	client := connect(t, server)
 	r := receiver(t, client, nil)
-	ctx, cancel := context.WithCancel(deadline(t))
+	ctx, cancel := context.WithCancel(waittest.Context(t))
 	cancel()
 	if _, err := r.ReceiveMessages(ctx, 10, nil); !errors.Is(err, context.Canceled) {
 		t.Fatalf("receive: %v", err)

@@ -9,27 +9,28 @@ import (
 	"github.com/Azure/go-amqp"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // ask sends one request and returns the status of its reply.
 func ask(t *testing.T, session *amqp.Session, address, operation string, body any) any {
 	t.Helper()
-	s, err := session.NewSender(deadline(t), address, nil)
+	s, err := session.NewSender(waittest.Context(t), address, nil)
 	if err != nil {
 		t.Fatalf("sender to %s: %v", address, err)
 	}
-	r, err := session.NewReceiver(deadline(t), address, &amqp.ReceiverOptions{TargetAddress: "me-" + operation})
+	r, err := session.NewReceiver(waittest.Context(t), address, &amqp.ReceiverOptions{TargetAddress: "me-" + operation})
 	if err != nil {
 		t.Fatalf("receiver from %s: %v", address, err)
 	}
-	if err := s.Send(deadline(t), &amqp.Message{
+	if err := s.Send(waittest.Context(t), &amqp.Message{
 		Properties:            &amqp.MessageProperties{MessageID: "q", ReplyTo: new("me-" + operation)},
 		ApplicationProperties: map[string]any{"operation": operation},
 		Value:                 body,
 	}, nil); err != nil {
 		t.Fatalf("ask: %v", err)
 	}
-	reply, err := r.Receive(deadline(t), nil)
+	reply, err := r.Receive(waittest.Context(t), nil)
 	if err != nil {
 		t.Fatalf("reply: %v", err)
 	}
@@ -83,7 +84,7 @@ func TestPeekingLeavesMessagesWhereTheyAre(t *testing.T) {
 	r := receiver(t, client, nil)
 	peek := func() []string {
 		t.Helper()
-		got, err := r.PeekMessages(deadline(t), 2, nil)
+		got, err := r.PeekMessages(waittest.Context(t), 2, nil)
 		if err != nil {
 			t.Fatalf("peek: %v", err)
 		}
@@ -107,11 +108,11 @@ func TestAPeekIsBoundedInBytes(t *testing.T) {
 	client := connect(t, server)
 	s, r := sender(t, client), receiver(t, client, nil)
 	for range 3 {
-		if err := s.SendMessage(deadline(t), &azservicebus.Message{Body: make([]byte, 40<<10)}, nil); err != nil {
+		if err := s.SendMessage(waittest.Context(t), &azservicebus.Message{Body: make([]byte, 40<<10)}, nil); err != nil {
 			t.Fatalf("send: %v", err)
 		}
 	}
-	if got, err := r.PeekMessages(deadline(t), 3, nil); err != nil || len(got) != 1 {
+	if got, err := r.PeekMessages(waittest.Context(t), 3, nil); err != nil || len(got) != 1 {
 		t.Errorf("peeked %d messages, %v; want 1", len(got), err)
 	}
 }

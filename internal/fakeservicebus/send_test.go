@@ -15,12 +15,13 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 func TestASentMessageIsInEverySubscription(t *testing.T) {
 	t.Parallel()
 	server := start(t, nil)
-	err := sender(t, connect(t, server)).SendMessage(deadline(t), &azservicebus.Message{
+	err := sender(t, connect(t, server)).SendMessage(waittest.Context(t), &azservicebus.Message{
 		MessageID: new("m-1"), Subject: new("PLAN"), ContentType: new("application/json"),
 		CorrelationID: new("c-1"), ReplyTo: new("answers"), TimeToLive: new(time.Hour),
 		ApplicationProperties: map[string]any{"tenant": "acme", "attempt": int64(3), "large": int64(1 << 40), "urgent": true},
@@ -48,7 +49,7 @@ func TestABatchIsStoredMessageByMessage(t *testing.T) {
 	t.Parallel()
 	server := start(t, nil)
 	s := sender(t, connect(t, server))
-	batch, err := s.NewMessageBatch(deadline(t), nil)
+	batch, err := s.NewMessageBatch(waittest.Context(t), nil)
 	if err != nil {
 		t.Fatalf("batch: %v", err)
 	}
@@ -60,7 +61,7 @@ func TestABatchIsStoredMessageByMessage(t *testing.T) {
 		}
 		want = append(want, id)
 	}
-	if err := s.SendMessageBatch(deadline(t), batch, nil); err != nil {
+	if err := s.SendMessageBatch(waittest.Context(t), batch, nil); err != nil {
 		t.Fatalf("send: %v", err)
 	}
 	if diff := cmp.Diff(want, stored(server, audit)); diff != "" {
@@ -76,7 +77,7 @@ func TestAMessageOfManyFramesArrivesWhole(t *testing.T) {
 	server := start(t, nil)
 	client := connect(t, server)
 	body := bytes.Repeat([]byte("0123456789"), 25_000)
-	if err := sender(t, client).SendMessage(deadline(t), &azservicebus.Message{Body: body}, nil); err != nil {
+	if err := sender(t, client).SendMessage(waittest.Context(t), &azservicebus.Message{Body: body}, nil); err != nil {
 		t.Fatalf("send: %v", err)
 	}
 	if got := receive(t, receiver(t, client, nil), 1)[0].Body; !bytes.Equal(got, body) {
@@ -87,7 +88,7 @@ func TestAMessageOfManyFramesArrivesWhole(t *testing.T) {
 func TestAMessageThatIsTooLargeIsRefused(t *testing.T) {
 	t.Parallel()
 	server := start(t, func(c *fakeservicebus.Config) { c.MaxMessageSize = 1000 })
-	err := sender(t, connect(t, server)).SendMessage(deadline(t), &azservicebus.Message{Body: make([]byte, 2000)}, nil)
+	err := sender(t, connect(t, server)).SendMessage(waittest.Context(t), &azservicebus.Message{Body: make([]byte, 2000)}, nil)
 	if !errors.Is(err, azservicebus.ErrMessageTooLarge) {
 		t.Errorf("got %v, want ErrMessageTooLarge", err)
 	}
@@ -97,7 +98,7 @@ func TestManySendersShareAConnection(t *testing.T) {
 	t.Parallel()
 	server := start(t, nil)
 	s := sender(t, connect(t, server))
-	ctx := deadline(t)
+	ctx := waittest.Context(t)
 	var group sync.WaitGroup
 	for worker := range 8 {
 		group.Go(func() {
@@ -146,7 +147,7 @@ func TestMessagesWithoutAnIDAreAllDifferent(t *testing.T) {
 	server := start(t, nil)
 	s := sender(t, connect(t, server))
 	for range 2 {
-		if err := s.SendMessage(deadline(t), &azservicebus.Message{Body: []byte("same")}, nil); err != nil {
+		if err := s.SendMessage(waittest.Context(t), &azservicebus.Message{Body: []byte("same")}, nil); err != nil {
 			t.Fatalf("send: %v", err)
 		}
 	}
@@ -160,7 +161,7 @@ func TestAClientOutlivesItsIdleTime(t *testing.T) {
 	server := start(t, func(c *fakeservicebus.Config) { c.KeepAlive = time.Millisecond })
 	s := sender(t, connect(t, server))
 	send(t, s, "a")
-	ctx, cancel := context.WithTimeout(deadline(t), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(waittest.Context(t), 50*time.Millisecond)
 	defer cancel()
 	<-ctx.Done() // Some fifty empty frames.
 	send(t, s, "b")
@@ -185,7 +186,7 @@ func TestAFilterLetsSomeMessagesIn(t *testing.T) {
 	} {
 		m := message(id)
 		m.ApplicationProperties = properties
-		if err := s.SendMessage(deadline(t), m, nil); err != nil {
+		if err := s.SendMessage(waittest.Context(t), m, nil); err != nil {
 			t.Fatalf("send %s: %v", id, err)
 		}
 	}

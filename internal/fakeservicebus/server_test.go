@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 func TestConfigNamesTheFieldThatIsWrong(t *testing.T) {
@@ -129,7 +130,7 @@ func TestARestartKeepsAddressAndMessages(t *testing.T) {
 	server.ExpireLocks(audit)
 	var got []string
 	for len(got) < 2 { // The first may end with the old connection.
-		more, err := r.ReceiveMessages(deadline(t), 2-len(got), nil)
+		more, err := r.ReceiveMessages(waittest.Context(t), 2-len(got), nil)
 		if err != nil {
 			t.Fatalf("receive: %v", err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/Azure/go-amqp"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 const (
@@ -52,7 +53,7 @@ func talk(t *testing.T, server *fakeservicebus.Server, words ...[]byte) []byte {
 		t.Fatalf("dial: %v", err)
 	}
 	defer func() { _ = conn.Close() }()
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(waittest.Bound(t))); err != nil {
 		t.Fatalf("deadline: %v", err)
 	}
 	if _, err := conn.Write(slices.Concat(words...)); err != nil {
@@ -139,12 +140,12 @@ func TestFramesForUnknownLinksAndDeliveriesAreIgnored(t *testing.T) {
 // dial returns a session of a bare AMQP client.
 func dial(t *testing.T, server *fakeservicebus.Server) *amqp.Session {
 	t.Helper()
-	conn, err := amqp.Dial(deadline(t), "amqp://"+server.Addr(), &amqp.ConnOptions{SASLType: amqp.SASLTypeAnonymous()})
+	conn, err := amqp.Dial(waittest.Context(t), "amqp://"+server.Addr(), &amqp.ConnOptions{SASLType: amqp.SASLTypeAnonymous()})
 	if err != nil {
 		t.Fatalf("dial: %v", err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	session, err := conn.NewSession(deadline(t), nil)
+	session, err := conn.NewSession(waittest.Context(t), nil)
 	if err != nil {
 		t.Fatalf("session: %v", err)
 	}
@@ -155,17 +156,17 @@ func TestCreditIsDrained(t *testing.T) {
 	t.Parallel()
 	server := start(t, nil)
 	send(t, sender(t, connect(t, server)), "a")
-	r, err := dial(t, server).NewReceiver(deadline(t), audit, &amqp.ReceiverOptions{Credit: -1})
+	r, err := dial(t, server).NewReceiver(waittest.Context(t), audit, &amqp.ReceiverOptions{Credit: -1})
 	if err != nil {
 		t.Fatalf("receiver: %v", err)
 	}
 	if err := r.IssueCredit(5); err != nil {
 		t.Fatalf("credit: %v", err)
 	}
-	if m, err := r.Receive(deadline(t), nil); err != nil || m.Properties.MessageID != "a" {
+	if m, err := r.Receive(waittest.Context(t), nil); err != nil || m.Properties.MessageID != "a" {
 		t.Errorf("received %+v, %v", m, err)
 	}
-	if err := r.DrainCredit(deadline(t), nil); err != nil {
+	if err := r.DrainCredit(waittest.Context(t), nil); err != nil {
 		t.Fatalf("drain: %v", err)
 	}
 	send(t, sender(t, connect(t, server)), "b")
@@ -189,7 +190,7 @@ func TestDecisionsOfABareClient(t *testing.T) {
 			t.Parallel()
 			server := start(t, nil)
 			send(t, sender(t, connect(t, server)), "a")
-			r, err := dial(t, server).NewReceiver(deadline(t), audit, &amqp.ReceiverOptions{
+			r, err := dial(t, server).NewReceiver(waittest.Context(t), audit, &amqp.ReceiverOptions{
 				Credit: -1, SettlementMode: amqp.ReceiverSettleModeSecond.Ptr(),
 			})
 			if err != nil {
@@ -198,7 +199,7 @@ func TestDecisionsOfABareClient(t *testing.T) {
 			if err := r.IssueCredit(1); err != nil {
 				t.Fatalf("credit: %v", err)
 			}
-			m, err := r.Receive(deadline(t), nil)
+			m, err := r.Receive(waittest.Context(t), nil)
 			if err != nil {
 				t.Fatalf("receive: %v", err)
 			}

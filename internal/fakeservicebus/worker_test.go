@@ -21,6 +21,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 	"github.com/lucius-project/lucius/sdk/go/servicebus"
 )
@@ -126,11 +127,7 @@ func (b *bus) replied(n int) (types string, last api.ResultCallback) {
 // until waits until something is so.
 func (b *bus) until(so func() bool) {
 	b.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !so(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			b.t.Fatal("it does not come to that")
-		}
-	}
+	waittest.Until(b.t, "it comes to that", so)
 }
 
 // directive is one as the server sends it.
@@ -497,12 +494,14 @@ func TestWorker_CompletesBesideACallThatHangs(t *testing.T) {
 		case <-ctx.Done(): // The grace is over.
 			return nil, ctx.Err()
 		}
-	}, func(cfg *servicebus.Config) { cfg.Heartbeat, cfg.Grace = 10*time.Millisecond, 15*time.Second })
+	}, func(cfg *servicebus.Config) {
+		cfg.Heartbeat, cfg.Grace = 10*time.Millisecond, waittest.Scale(15*time.Second)
+	})
 	b.send(directive)
 	b.until(func() bool { return renewals.Load() == 2 }) // The second try waits for long.
 	b.send(strings.Replace(directive, `"jobId":"j"`, `"jobId":"quick"`, 1))
 	b.until(func() bool { types, _ := b.replied(2); return strings.Count(types, "ACK") == 2 })
-	time.AfterFunc(1500*time.Millisecond, func() { // The worker has closed its receiver.
+	time.AfterFunc(waittest.Scale(1500*time.Millisecond), func() { // The worker has closed its receiver.
 		close(finish["quick"])
 		b.until(func() bool { return b.Depth(directives) == 1 })
 		close(finish["j"])

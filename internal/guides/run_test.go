@@ -25,10 +25,8 @@ import (
 
 	"github.com/lucius-project/lucius/internal/guides"
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/internal/waittest"
 )
-
-// patience is how long a block may take on a slow and busy machine.
-const patience = 5 * time.Minute
 
 // root is the top of the repository.
 const root = "../.."
@@ -206,10 +204,11 @@ func (r *reader) follow(block *guides.Block) {
 func (r *reader) run(block *guides.Block) {
 	r.t.Helper()
 	r.start(block)
+	bound := waittest.Bound(r.t)
 	select {
 	case <-r.last.ended:
-	case <-time.After(patience):
-		r.t.Fatalf("it does not end in %s:\n%s", patience, r.last.output())
+	case <-time.After(bound):
+		r.t.Fatalf("it does not end in %s:\n%s", bound, r.last.output())
 	}
 	if r.last.err != nil {
 		r.t.Errorf("%v:\n%s\n%s", r.last.err, block.Text, r.last.output())
@@ -244,7 +243,7 @@ func (r *reader) query(block *guides.Block) {
 	if err != nil {
 		r.t.Errorf("%v:\n%s", err, block.Text)
 	}
-	r.last = &process{ended: make(chan struct{})}
+	r.last = &process{t: r.t, ended: make(chan struct{})}
 	close(r.last.ended)
 	for _, result := range results {
 		for _, row := range result.Rows {
@@ -260,11 +259,11 @@ func (r *reader) start(block *guides.Block) {
 	if block.Verb == guides.Run {
 		script += `set +a; { declare -px | grep -v '^declare -[a-zA-Z]*r'; printf 'cd %q\n' "$PWD"; } >"$STATE"`
 	}
-	p := &process{ended: make(chan struct{})}
+	p := &process{t: r.t, ended: make(chan struct{})}
 	cmd := exec.CommandContext(context.WithoutCancel(r.t.Context()), "bash", "-c", script)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = r.dir, append(slices.Clone(r.env), "STATE="+r.state), p, p
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = patience
+	cmd.WaitDelay = waittest.Bound(r.t)
 	if err := cmd.Start(); err != nil {
 		r.t.Fatal(err)
 	}
@@ -279,6 +278,7 @@ func (r *reader) start(block *guides.Block) {
 
 // process is a started block.
 type process struct {
+	t     *testing.T
 	group int // the process group
 	ended chan struct{}
 	err   error // the error of its end
@@ -292,7 +292,7 @@ func (p *process) end() {
 	_ = syscall.Kill(-p.group, syscall.SIGINT) // It may have ended.
 	select {
 	case <-p.ended:
-	case <-time.After(time.Minute):
+	case <-time.After(waittest.Bound(p.t)):
 		_ = syscall.Kill(-p.group, syscall.SIGKILL)
 		<-p.ended
 	}
@@ -312,7 +312,7 @@ func (p *process) output() string {
 
 // await waits for the wanted output, and returns false once it can no longer appear.
 func (p *process) await(wanted func(said string) bool) bool {
-	for deadline := time.After(patience); ; {
+	for deadline := time.After(waittest.Bound(p.t)); ; {
 		if wanted(p.output()) {
 			return true
 		}

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
 
@@ -45,7 +46,7 @@ func connect(t *testing.T, address string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(waittest.Bound(t))); err != nil {
 		t.Fatal(err)
 	}
 	return conn

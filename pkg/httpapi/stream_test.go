@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -137,14 +138,9 @@ func TestAStreamEndsWithTheServerAndWithItsClient(t *testing.T) {
 		end(h, leave)
 		_, _ = io.ReadAll(body) // Returns, because the stream ends.
 		leave()
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-			if strings.Contains(h.do(t, http.MethodGet, "/metrics", "").Body, "lucius_http_requests_in_flight 1\n") {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: the stream goes on", name)
-			}
-		}
+		waittest.Until(t, name+" ends the stream", func() bool {
+			return strings.Contains(h.do(t, http.MethodGet, "/metrics", "").Body, "lucius_http_requests_in_flight 1\n")
+		})
 		h.measures(t, `lucius_http_wait_duration_seconds_count{method="GET",route="/v1/jobs/{jobId}/events"} 1`)
 	}
 }

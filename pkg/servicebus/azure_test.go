@@ -14,6 +14,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus/admin"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
@@ -92,7 +93,7 @@ func (b broker) take(t *testing.T) (ids []string) {
 		t.Fatal(err)
 	}
 	for {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), waittest.Scale(3*time.Second))
 		messages, err := receiver.ReceiveMessages(ctx, 100, nil)
 		cancel()
 		for _, m := range messages {

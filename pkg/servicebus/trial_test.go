@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
@@ -15,7 +16,7 @@ import (
 func tryAll(t *testing.T, connection string, size int) []servicebus.Fault {
 	t.Helper()
 	faults, err := servicebus.Try(t.Context(), servicebus.Namespace{Connection: connection}, servicebus.Trial{
-		Topics: []string{wireTopic}, MessageBytes: size, Timeout: 5 * time.Second,
+		Topics: []string{wireTopic}, MessageBytes: size, Timeout: waittest.Scale(5 * time.Second),
 		Subscriptions: []servicebus.Subscription{{Topic: wireReplies, Name: "lucius-invoker"}},
 	})
 	if err != nil {

@@ -12,11 +12,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/servicebus"
 )
 
@@ -100,11 +100,7 @@ func TestWebSockets_CarryMessages(t *testing.T) {
 	if err := publisher.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	for end := time.Now().Add(time.Minute); gate.open.Load() > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("a connection is left open")
-		}
-	}
+	waittest.Until(t, "no connection is left open", func() bool { return gate.open.Load() == 0 })
 }
 
 // expectNone fails the test for each error.

@@ -12,6 +12,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/servicebus"
@@ -111,9 +112,7 @@ func (w *wire) connect(connection, topic string) {
 // send sends a reply.
 func (w *wire) send(body string) {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
-	defer cancel()
-	if err := w.sender.SendMessage(ctx, &azservicebus.Message{Body: []byte(body)}, nil); err != nil {
+	if err := w.sender.SendMessage(waittest.Context(w.t), &azservicebus.Message{Body: []byte(body)}, nil); err != nil {
 		w.t.Fatal(err)
 	}
 }
@@ -121,13 +120,9 @@ func (w *wire) send(body string) {
 // expect waits for the next delivery and compares its outcome.
 func (w *wire) expect(kind servicebus.ReplyType, outcome servicebus.DeliveryOutcome) {
 	w.t.Helper()
-	select {
-	case d := <-w.deliveries:
-		if d.Type != kind || d.Outcome != outcome {
-			w.t.Errorf("a %s is %s, want a %s %s", d.Type, d.Outcome, kind, outcome)
-		}
-	case <-time.After(30 * time.Second):
-		w.t.Fatalf("no delivery, want a %s %s", kind, outcome)
+	d := waittest.Receive(w.t, fmt.Sprintf("a %s is %s", kind, outcome), w.deliveries)
+	if d.Type != kind || d.Outcome != outcome {
+		w.t.Errorf("a %s is %s, want a %s %s", d.Type, d.Outcome, kind, outcome)
 	}
 }
 
@@ -177,13 +172,8 @@ func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 		replyBody("ACK", string(apierror.JobNotFound)): apierror.JobNotFound,
 	} {
 		w.send(body)
-		select {
-		case d := <-w.deliveries:
-			if d.Outcome != servicebus.ReplyDeadLettered {
-				t.Errorf("%s is %s", body, d.Outcome)
-			}
-		case <-time.After(30 * time.Second):
-			t.Fatalf("%s is not delivered", body)
+		if d := waittest.Receive(t, "the delivery of "+body, w.deliveries); d.Outcome != servicebus.ReplyDeadLettered {
+			t.Errorf("%s is %s", body, d.Outcome)
 		}
 		found := w.peer.Messages(wireInvoker + "/$DeadLetterQueue")
 		last := found[len(found)-1]
@@ -197,10 +187,11 @@ func TestWire_RepliesThatAreNotApplied(t *testing.T) {
 // long it lasts.
 func TestWire_RepliesWaitForTheStore(t *testing.T) {
 	t.Parallel()
-	w := replies(t, namespaceOnWire(t, func(cfg *fakeservicebus.Config) { cfg.LockDuration, cfg.MaxDeliveries = 2*time.Second, 1 }))
+	lock := waittest.Scale(2 * time.Second)
+	w := replies(t, namespaceOnWire(t, func(cfg *fakeservicebus.Config) { cfg.LockDuration, cfg.MaxDeliveries = lock, 1 }))
 	w.ledger.answers(func(callbacks.Callback) error { return &apierror.Error{Code: apierror.StoreUnavailable} })
 	w.send(replyBody("RESULT", "s"))
-	time.Sleep(5 * time.Second) // Longer than two locks hold.
+	time.Sleep(2*lock + lock/2)
 	w.ledger.answers(nil)
 	w.expect(servicebus.ReplyResult, servicebus.ReplyApplied)
 	w.empty()
@@ -218,14 +209,9 @@ func TestWire_ALockThatIsLost(t *testing.T) {
 	w.expect(servicebus.ReplyAck, servicebus.ReplyLockLost)
 	w.ledger.answers(nil)
 	for range 100 { // The redelivery may have come already.
-		select {
-		case d := <-w.deliveries:
-			if d.Outcome == servicebus.ReplyApplied {
-				w.empty()
-				return
-			}
-		case <-time.After(30 * time.Second):
-			t.Fatal("it does not come again")
+		if d := waittest.Receive(t, "the redelivery", w.deliveries); d.Outcome == servicebus.ReplyApplied {
+			w.empty()
+			return
 		}
 	}
 	t.Error("it is never applied")

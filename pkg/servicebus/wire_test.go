@@ -14,6 +14,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
 
 	"github.com/lucius-project/lucius/internal/fakeservicebus"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/servicebus"
@@ -54,7 +55,7 @@ func publisherOnWire(t *testing.T, peer *fakeservicebus.Server, change func(*ser
 	cfg := servicebus.PublisherConfig{
 		Namespace:   servicebus.Namespace{Connection: peer.ConnectionString()},
 		AckTimeout:  ackTimeout,
-		SendTimeout: 20 * time.Second, // So long that no test hits it by chance.
+		SendTimeout: waittest.Scale(20 * time.Second), // So long that no test hits it by chance.
 	}
 	if change != nil {
 		change(&cfg)
@@ -64,7 +65,7 @@ func publisherOnWire(t *testing.T, peer *fakeservicebus.Server, change func(*ser
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), waittest.Scale(time.Second))
 		defer cancel()
 		_ = publisher.Close(ctx) // It fails if the test made the broker silent.
 	})
@@ -88,12 +89,10 @@ func onTopic(topic string, n int) []ledger.Message {
 	return messages
 }
 
-// publish publishes within a minute.
+// publish publishes.
 func publish(t *testing.T, publisher *servicebus.Publisher, messages []ledger.Message) []error {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	return publisher.Publish(ctx, messages)
+	return publisher.Publish(waittest.Context(t), messages)
 }
 
 // published fails unless every message was sent.

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/net/dns/dnsmessage"
 
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -101,7 +102,7 @@ func sender(t testing.TB, trusted *receiver, change func(*webhook.Config)) *webh
 	cfg := webhook.Config{
 		Guard:   localhostOnly(t),
 		Secrets: func(string) []webhook.Secret { return []webhook.Secret{key} },
-		Timeout: time.Minute,
+		Timeout: waittest.Scale(time.Minute),
 		RootCAs: roots,
 	}
 	if change != nil {

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // sdk is an SDK with its conformance worker.
@@ -184,7 +186,7 @@ func (b *bench) rotate(t *testing.T) {
 	b.worker.started(t, long)
 	b.proxy.token.Store("the second token")
 	short := b.add(what{"do": "succeed"}) // The claim that waits gets it, and the next one is refused.
-	until(t, "a claim is refused", func() bool {
+	waittest.Until(t, "a claim is refused", func() bool {
 		return len(b.proxy.seen(func(c *call) bool { return claims(c) && c.status == http.StatusUnauthorized })) > 0
 	})
 	b.worker.writeToken(t, "the second token")
@@ -254,7 +256,7 @@ func (b *bench) outage(t *testing.T) {
 		b.worker.started(t, job)
 	}
 	b.kill()
-	time.Sleep(lease + 2*time.Second)
+	time.Sleep(lease + lease/2)
 	b.start()
 	for _, job := range jobs {
 		j := b.wait(job)
@@ -273,9 +275,10 @@ func (b *bench) outage(t *testing.T) {
 // after which another worker gets the step; heartbeats keep it for longer.
 func (b *bench) death(t *testing.T, sdk *sdk) {
 	t.Helper()
-	settings := []string{"CONFORMANCE_ANY_STEP=yes", "CONFORMANCE_LEASE_SECONDS=3"}
+	brief := waittest.Scale(3 * time.Second).Truncate(time.Second).Seconds()
+	settings := []string{"CONFORMANCE_ANY_STEP=yes", fmt.Sprint("CONFORMANCE_LEASE_SECONDS=", brief)}
 	mortal := startWorker(t, sdk, b.proxy.url, 60, settings...)
-	kept := b.addOf("sdk.long", what{"do": "sleep", "seconds": 7})
+	kept := b.addOf("sdk.long", what{"do": "sleep", "seconds": 2*brief + 1})
 	if j := b.wait(kept); j.State != "SUCCEEDED" || j.Steps[0].AttemptNo != 1 {
 		t.Errorf("a step that is longer than its lease ended its job %s in attempt %d", j.State, j.Steps[0].AttemptNo)
 	}
@@ -292,7 +295,7 @@ func (b *bench) death(t *testing.T, sdk *sdk) {
 	heir.terminate()
 	heir.exits(t)
 	for _, c := range b.proxy.seen(claims) {
-		if c.body.Lease != 3 && c.body.Lease != 90 {
+		if c.body.Lease != brief && c.body.Lease != 90 {
 			t.Errorf("a claim asked for a lease of %gs", c.body.Lease)
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // scenario is one of one job.
@@ -70,15 +72,15 @@ var scenarios = []scenario{
 		state: "CANCELLED", code: "cancelled", attempt: 1,
 		judge: failed(func(c *call) bool { return !c.body.Retryable && c.body.Error.Code == "cancelled" }),
 	},
-	{name: "a paused job", payload: what{"do": "sleep", "seconds": 8}, during: pause, state: "SUCCEEDED", attempt: 1},
-	{name: "progress", payload: what{"do": "progress", "seconds": 8}, during: progress, state: "SUCCEEDED", attempt: 1},
+	{name: "a paused job", payload: what{"do": "sleep", "seconds": 2 * lease.Seconds()}, during: pause, state: "SUCCEEDED", attempt: 1},
+	{name: "progress", payload: what{"do": "progress", "seconds": 2 * lease.Seconds()}, during: progress, state: "SUCCEEDED", attempt: 1},
 	{name: "a long task", payload: what{"do": "sleep", "seconds": 2 * lease.Seconds()}, state: "SUCCEEDED", attempt: 1},
 	{
-		name: "a lost lease", payload: what{"do": "sleep", "seconds": 12}, faults: heldHeartbeats,
+		name: "a lost lease", payload: what{"do": "sleep", "seconds": 3 * lease.Seconds()}, faults: heldHeartbeats,
 		during: loseLease, state: "SUCCEEDED", attempt: 2, judge: silent,
 	},
 	{
-		name: "a lost lease that the handler ignores", payload: what{"do": "sleep", "seconds": 12, "deaf": true},
+		name: "a lost lease that the handler ignores", payload: what{"do": "sleep", "seconds": 3 * lease.Seconds(), "deaf": true},
 		faults: heldHeartbeats, state: "SUCCEEDED", attempt: 2, judge: silent,
 	},
 	{
@@ -87,7 +89,7 @@ var scenarios = []scenario{
 		judge: conflicted("complete"),
 	},
 	{
-		name: "another rev at a heartbeat", payload: what{"do": "sleep", "seconds": 4},
+		name: "another rev at a heartbeat", payload: what{"do": "sleep", "seconds": lease.Seconds()},
 		faults: []fault{{verb: "heartbeat", times: 1, raiseRev: true}}, state: "SUCCEEDED", attempt: 1,
 		judge: conflicted("heartbeat"),
 	},
@@ -102,7 +104,7 @@ var scenarios = []scenario{
 		judge: repeated("fail", 2),
 	},
 	{
-		name: "a heartbeat whose answer is lost", payload: what{"do": "sleep", "seconds": 4},
+		name: "a heartbeat whose answer is lost", payload: what{"do": "sleep", "seconds": lease.Seconds()},
 		faults: []fault{{verb: "heartbeat", times: 1, dropAnswer: true}}, state: "SUCCEEDED", attempt: 1,
 		judge: repeated("heartbeat", 2),
 	},
@@ -112,7 +114,7 @@ var scenarios = []scenario{
 		judge: repeated("complete", 2),
 	},
 	{
-		name: "a token that expires", payload: what{"do": "sleep", "seconds": 3},
+		name: "a token that expires", payload: what{"do": "sleep", "seconds": lease.Seconds() * 3 / 4},
 		faults: []fault{{verb: "heartbeat", times: 2, expire: true}, {verb: "complete", times: 2, expire: true}},
 		state:  "SUCCEEDED", attempt: 1,
 		judge: func(t *testing.T, b *bench, j job) {
@@ -151,7 +153,7 @@ func pause(t *testing.T, b *bench, job string) {
 // progress expects the progress on the step while the handler runs.
 func progress(t *testing.T, b *bench, id string) {
 	t.Helper()
-	until(t, "the step shows its progress", func() bool {
+	waittest.Until(t, "the step shows its progress", func() bool {
 		j := b.job(id)
 		shown := j.Steps[0].Progress
 		return j.ended() || shown.Fraction == 0.5 && shown.Message == "half"
@@ -176,7 +178,7 @@ func (b *bench) calls(id string, verb string) []call {
 // precede, and returns them.
 func (b *bench) sent(t *testing.T, id, verb string, times int) (sent []call) {
 	t.Helper()
-	until(t, fmt.Sprintf("%s is sent %d times", verb, times), func() bool {
+	waittest.Until(t, fmt.Sprintf("%s is sent %d times", verb, times), func() bool {
 		sent = b.calls(id, verb)
 		return len(sent) >= times && sent[times-1].status != 0
 	})

@@ -17,13 +17,12 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
-// patience is how long anything may take on a slow and busy machine.
-const patience = 2 * time.Minute
-
 // lease is the lease of every task: short, so that one can end within a test.
-const lease = 4 * time.Second
+var lease = waittest.Scale(4 * time.Second)
 
 // builds is the folder of the server's binary.
 var builds string
@@ -77,7 +76,7 @@ func (s *site) start() {
 	many := strings.TrimSuffix(strings.Repeat("100ms,", 9), ",")
 	s.cmd = exec.Command(binary, "serve", "--listen-addr", "127.0.0.1:0", "--data-dir", s.data,
 		"--protocols-dir", "testdata/protocols", "--log-level", "error", "--audit-log", "off",
-		"--ack-timeout", "10s", "--lease-duration", lease.String(), "--ack-backoff", many, "--execution-backoff", many,
+		"--ack-timeout", waittest.Scale(10*time.Second).String(), "--lease-duration", lease.String(), "--ack-backoff", many, "--execution-backoff", many,
 		"--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
 	s.said = &bytes.Buffer{}
 	s.cmd.Stderr = s.said
@@ -202,7 +201,7 @@ func (j *job) ended() bool {
 // wait waits until the job has ended.
 func (s *site) wait(id string) (j job) {
 	s.t.Helper()
-	until(s.t, "job "+id+" ends", func() bool {
+	waittest.Until(s.t, "job "+id+" ends", func() bool {
 		s.call("GET", "/v1/jobs/"+id+"?wait=5s", nil, &j)
 		return j.ended()
 	})
@@ -222,14 +221,4 @@ func (s *site) history(id string) []event {
 	var page struct{ Events []event }
 	s.call("GET", "/v1/jobs/"+id+"/events?limit=1000", nil, &page)
 	return page.Events
-}
-
-// until waits until the condition holds.
-func until(t *testing.T, says string, holds func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("it did not happen in %s that %s", patience, says)
-		}
-	}
 }

@@ -14,7 +14,8 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
+
+	"github.com/lucius-project/lucius/internal/waittest"
 )
 
 // line is what a conformance worker writes.
@@ -103,7 +104,7 @@ func (w *worker) wrote(want line) bool {
 // await waits until the worker has written the line.
 func (w *worker) await(t *testing.T, want line) {
 	t.Helper()
-	until(t, fmt.Sprintf("the worker writes %+v", want), func() bool { return w.wrote(want) })
+	waittest.Until(t, fmt.Sprintf("the worker writes %+v", want), func() bool { return w.wrote(want) })
 }
 
 // started waits until the handler of the job's first attempt has begun.
@@ -123,11 +124,7 @@ func (w *worker) terminate() {
 // exits expects the worker to end by itself, with status 0.
 func (w *worker) exits(t *testing.T) {
 	t.Helper()
-	select {
-	case <-w.ended:
-	case <-time.After(patience):
-		t.Fatal("the worker does not end after SIGTERM")
-	}
+	waittest.Receive(t, "the worker ends after SIGTERM", w.ended)
 	if !w.cmd.ProcessState.Success() {
 		t.Errorf("the worker: %s", w.cmd.ProcessState)
 	}

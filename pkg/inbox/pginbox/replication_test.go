@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
@@ -20,7 +21,7 @@ import (
 func TestOperator_ConfirmsNoDecisionThatAFailoverLoses(t *testing.T) {
 	t.Parallel()
 	at := postgrestest.DatabaseOn(t, postgrestest.Start(t))
-	f, app := openInbox(t, pginbox.Options{URL: at, Timeout: 5 * time.Second}), connect(t, at)
+	f, app := openInbox(t, pginbox.Options{URL: at, Timeout: waittest.Scale(5 * time.Second)}), connect(t, at)
 	execute(t, app, "INSERT INTO lucius.inbox_rights VALUES (session_user, '*')")
 	if err := f.Claim(t.Context()); err != nil {
 		t.Fatal(err)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/azurite"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -26,7 +27,7 @@ import (
 )
 
 // shortDeadline is the deadline of a call in these tests.
-const shortDeadline = 200 * time.Millisecond
+var shortDeadline = waittest.Scale(200 * time.Millisecond)
 
 // slowProxy forwards connections to a service. While it is slow, each part of an answer comes
 // half of the deadline up to twice as late.

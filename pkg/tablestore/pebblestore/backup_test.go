@@ -20,6 +20,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -182,11 +183,10 @@ func TestBackup_IsOneAtATime(t *testing.T) {
 		t.Errorf("a backup whose client left: %v, want context.Canceled", err)
 	}
 	closed := started(store.Close)
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline) && store.Writable(t.Context()) == nil; {
-		if _, err := store.Get(t.Context(), rowKey(1)); errors.Is(err, tablestore.ErrUnavailable) {
-			break
-		}
-	}
+	waittest.Until(t, "the store is being closed", func() bool {
+		_, err := store.Get(t.Context(), rowKey(1))
+		return store.Writable(t.Context()) != nil || errors.Is(err, tablestore.ErrUnavailable)
+	})
 	select {
 	case err := <-closed:
 		t.Errorf("the store closes while it has a backup: %v", err)

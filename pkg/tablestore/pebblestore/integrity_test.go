@@ -8,11 +8,11 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -118,15 +118,15 @@ func setOpen(t *testing.T, dir string) {
 // makes nor removes files.
 func copyQuiet(t *testing.T, from, to string) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+	waittest.Until(t, "the files in "+from+" stay the same for the time of a copy", func() bool {
 		before := matching(t, from, "*")
 		err := os.CopyFS(to, os.DirFS(from))
 		if err == nil && slices.Equal(before, matching(t, from, "*")) {
-			return
+			return true
 		}
 		removeAll(t, to)
-	}
-	t.Fatalf("the files in %s change all the time", from)
+		return false
+	})
 }
 
 // crashes returns the disks after losing power before each operation of the action; these

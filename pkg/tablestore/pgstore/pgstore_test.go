@@ -18,6 +18,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/postgres"
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -165,7 +166,7 @@ func TestCommit_IsUnknownIfItsSessionEnds(t *testing.T) {
 func TestCommit_WaitsNoLongerThanItsTimeout(t *testing.T) {
 	t.Parallel()
 	url := postgrestest.Database(t)
-	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 1, Timeout: 5 * time.Second})
+	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 1, Timeout: waittest.Scale(5 * time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}

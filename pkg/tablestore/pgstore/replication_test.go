@@ -14,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/postgres"
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
@@ -25,7 +26,7 @@ func TestGet_ShowsNoCommitThatOnlyThePrimaryHas(t *testing.T) {
 	t.Parallel()
 	primary := postgrestest.Start(t)
 	url := postgrestest.DatabaseOn(t, primary)
-	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Timeout: 5 * time.Second})
+	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Timeout: waittest.Scale(5 * time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +69,7 @@ func TestCommit_AcknowledgesNothingThatAFailoverLoses(t *testing.T) {
 	}
 	execute(t, url, "ALTER SYSTEM SET synchronous_standby_names = '"+postgres.StandbyName+"'")
 	execute(t, url, "SELECT pg_reload_conf()")
-	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 8, Timeout: 5 * time.Second})
+	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Connections: 8, Timeout: waittest.Scale(5 * time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}
