@@ -54,7 +54,7 @@ type Audit struct {
 	strangers *rate.Limiter
 	leftOut   atomic.Int64 // Dropped records since the last one that was written.
 
-	mu sync.Mutex
+	mu sync.Mutex // Numbers and trail agree. Not held while the log is written.
 	// trail holds the records by their numbers, which begin with 1.
 	// invariant: record n is at (n-1) % TrailSize for written-TrailSize < n <= written.
 	trail   []Record

@@ -93,10 +93,10 @@ type Issuer struct {
 
 	refreshes singleflight.Group
 
-	mu     sync.Mutex
-	known  *trusted  // The result of the last refresh that succeeded, nil before the first.
-	next   time.Time // The earliest time of the next refresh.
-	failed error     // The error of the last refresh.
+	mu     sync.Mutex // Guards all below.
+	known  *trusted   // The result of the last refresh that succeeded, nil before the first.
+	next   time.Time  // The earliest time of the next refresh.
+	failed error      // The error of the last refresh.
 }
 
 // trusted is what an issuer said about itself, with its keys. The key set fetches them

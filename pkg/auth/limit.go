@@ -43,7 +43,7 @@ func (c LimitConfig) Validate() error {
 type Limiter struct {
 	cfg LimitConfig
 
-	mu     sync.Mutex
+	mu     sync.Mutex // Guards recent, and the order of each key's times.
 	recent *simplelru.LRU[string, *limited]
 }
 

@@ -178,7 +178,7 @@ type bulkWorker struct {
 	counts  Counts     // the sum of the stored outcomes
 	pace    *rate.Limiter
 
-	mu      sync.Mutex
+	mu      sync.Mutex           // Guards all below. Not held while a job is changed.
 	fresh   []*itemRow           // items with an outcome that is not stored yet
 	blocked map[string]time.Time // tenant → when it is tried again, after reaching its limit
 	until   time.Time            // no job is tried before, after a store error

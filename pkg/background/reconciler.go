@@ -105,7 +105,7 @@ type Reconciler struct {
 	round   ReconcilerReport // of the current round
 	fast    bool             // the current round is fast
 
-	mu   sync.Mutex
+	mu   sync.Mutex // Guards last; the round belongs to RunOnce.
 	last ReconcilerReport
 }
 

@@ -37,7 +37,7 @@ type Watcher struct {
 	logged string // the last failure that was logged
 	wake   chan struct{}
 
-	mu      sync.Mutex
+	mu      sync.Mutex // Guards all below.
 	refused error
 	asked   bool // The next look loads the files, changed or not.
 }

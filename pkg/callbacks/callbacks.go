@@ -75,7 +75,7 @@ type Answer struct {
 type Service struct {
 	cfg Config
 
-	mu sync.Mutex
+	mu sync.Mutex // Guards jobs. Not held during a write.
 	// jobs are the jobs with a callback that was refused in the last second or two, with
 	// the rejections that are still to be recorded.
 	//

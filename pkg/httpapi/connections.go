@@ -89,7 +89,7 @@ type connections struct {
 	closed  chan struct{}
 	close   sync.Once
 
-	mu    sync.Mutex
+	mu    sync.Mutex // Guards all below. Not held while a connection is closed.
 	open  map[net.Conn]*trackedConn
 	quiet list.List // Connections that may be closed, the one idle longest first.
 }

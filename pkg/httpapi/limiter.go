@@ -18,7 +18,7 @@ type limiter struct {
 	// instead, after those of the same caller that came before it.
 	refusal *apierror.Error
 
-	mu      sync.Mutex
+	mu      sync.Mutex              // Guards callers, and their numbers of requests.
 	callers map[string]*callerShare // invariant: callers[c].requests > 0
 }
 

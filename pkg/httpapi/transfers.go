@@ -23,7 +23,7 @@ const (
 
 // transfers knows the requests that wait for their clients. It is safe for concurrent use.
 type transfers struct {
-	mu       sync.Mutex
+	mu       sync.Mutex // Guards all below: what begins while drain runs gets its deadline from one of both.
 	draining bool
 	open     map[*requestState]direction
 }

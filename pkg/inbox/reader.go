@@ -71,7 +71,7 @@ type Reader struct {
 	cfg    Config
 	survey atomic.Pointer[Survey]
 
-	mu      sync.Mutex
+	mu      sync.Mutex           // Guards limited.
 	limited map[string]time.Time // tenant at a limit → until when its commands are skipped
 }
 

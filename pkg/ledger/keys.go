@@ -100,8 +100,8 @@ func cutLast(s string) (before, after string, ok bool) {
 //
 // Source: RFC 9562, 6.2, method 1.
 type idClock struct {
-	mu       sync.Mutex
-	ms       int64 // Unix time in milliseconds; ahead of the clock if a sequence overflowed.
+	mu       sync.Mutex // (ms, sequence) only grows.
+	ms       int64      // Unix time in milliseconds; ahead of the clock if a sequence overflowed.
 	sequence int
 }
 

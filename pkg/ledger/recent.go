@@ -25,7 +25,7 @@ const (
 // A snapshot is taken out to be used, so no two changes share one, and a snapshot
 // that lost a race is gone.
 type recent struct {
-	mu   sync.Mutex
+	mu   sync.Mutex // A snapshot is found and taken out in one step.
 	jobs *simplelru.LRU[string, *snapshot]
 }
 

@@ -50,7 +50,7 @@ type Outages struct {
 	table  string
 	margin time.Duration
 
-	mu     sync.Mutex
+	mu     sync.Mutex         // Guards all below.
 	noted  map[Part]time.Time // when this process wrote the part last
 	seen   []outageRow        // the rows as they were read at readAt
 	readAt time.Time

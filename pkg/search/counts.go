@@ -59,7 +59,7 @@ type Queue interface {
 type Counts struct {
 	cfg CountsConfig
 
-	mu     sync.Mutex
+	mu     sync.Mutex // Guards all below: a report has all of a commit, or nothing of it.
 	own    *figures
 	others []*figures // of the other processes, as last read
 	dirty  bool       // own has changed since it was stored

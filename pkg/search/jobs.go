@@ -51,8 +51,8 @@ func (s *Service) Payload(ctx context.Context, jobID string) ([]byte, error) {
 // Ended wakes readers that wait for a job when it ends in this process. Its zero value is
 // ready for use. It is safe for concurrent use.
 type Ended struct {
-	mu      sync.Mutex
-	waiting map[string][]chan struct{}
+	mu      sync.Mutex                 // Guards waiting.
+	waiting map[string][]chan struct{} // by job
 }
 
 // Tell wakes the readers that wait for the job. It does not block.

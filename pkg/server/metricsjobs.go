@@ -56,7 +56,7 @@ const maxValues = 200
 
 // bounded bounds the values of a label.
 type bounded[K comparable] struct {
-	mu    sync.Mutex
+	mu    sync.Mutex // Guards known: no value beyond the bound gets in.
 	known map[K]bool
 	other K
 }

@@ -188,7 +188,7 @@ type dialer struct {
 	timeout    time.Duration
 	webSockets bool
 
-	mu   sync.Mutex
+	mu   sync.Mutex // Guards open: what cuts connections cuts all that are open.
 	open map[*connection]struct{}
 }
 

@@ -78,7 +78,7 @@ type Publisher struct {
 	make func(topic string) courier
 	cuts atomic.Int64
 
-	mu    sync.Mutex
+	mu    sync.Mutex // Guards lanes: each topic has one.
 	lanes map[string]*lane
 }
 

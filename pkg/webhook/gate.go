@@ -40,7 +40,7 @@ type GateConfig struct {
 type Gate struct {
 	cfg GateConfig
 
-	mu    sync.Mutex
+	mu    sync.Mutex // Guards all below: an attempt is admitted and counted in one step.
 	hosts map[hostKey]*host
 	// tenants counts the current attempts of each tenant that has any.
 	//

@@ -8,6 +8,14 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
 
+// The order in which claims pick:
+//
+//	streams  m.order     A B C   ── a claim that picks something ──▶  B C A
+//	tenants  s.rotation  x y z   ── the oldest hint of x ──────────▶  y z x
+//	hints    t.hints     oldest first; those that a pause holds are parked on the way
+//
+// A tenant without a hint for the claim keeps its place.
+
 // pick takes up to limit hints out of the mirror, streams and their tenants in
 // rotation, oldest first within one tenant. The claim must settle each, put it back, or set
 // it aside. Hints that were set aside return if their time ended by at.

@@ -11,6 +11,15 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
+// Where a hint of a tenant's queue is, and what moves it:
+//
+//	in the store ──read──▶ hints ──pick──▶ picked ──settle───▶ forgotten
+//	     ▲                  ▲  │              │ ╰────putBack──▶ hints
+//	     ╰─────no room──────┤  │ paused       ╰─────setAside──▶ aside ──asideFor──▶ hints
+//	                        │  ▼
+//	                        │ parked ──the pause ends──▶ hints
+//	                        ╰── Ready: this process queued an item
+
 // asideFor is how long a hint is set aside after its item could not be claimed.
 const asideFor = time.Second
 
@@ -22,11 +31,11 @@ const asideFor = time.Second
 // one for each tenant, from which claims pick in rotation. Hints that do not fit are
 // read later, from the end of the tenant's queue.
 type Mirror struct {
-	mu      sync.Mutex
+	mu      sync.Mutex // Guards all below, and all that it leads to: each method is one atomic step.
 	sizes   sizes
-	limit   int // bounds the hints ready to be picked, and those kept back
-	inside  int // hints ready to be picked
-	kept    int // hints kept back: parked and aside
+	limit   int // bounds inside and kept
+	inside  int // invariant: inside = Σ len(t.hints), over all queues t
+	kept    int // invariant: kept = Σ len(t.aside) + Σ len(t.parked[target].hints)
 	streams map[streamKey]*stream
 	order   []*stream
 	waiting []*waiter
@@ -73,7 +82,7 @@ type tenantQueue struct {
 	hints      []entry                         // ready to be picked, oldest first
 	parked     map[statemachine.Target]*parked // held back by a pause
 	aside      []entry                         // could not be claimed; in the order of their return
-	away       map[string]place                // of each known row that is not in hints
+	away       map[string]place                // invariant: the rows that are picked, aside or parked
 	inRotation bool
 	// invariant: !more ⇒ every hint of the tenant that this process knows is in hints or
 	// away. If more, the hints at and after from are still in the store.

@@ -46,8 +46,8 @@ type Poller struct {
 
 // pollers remembers which owners poll for which work, in bounded memory.
 type pollers struct {
-	mu      sync.Mutex
-	since   time.Time // earlier polls are not known
+	mu      sync.Mutex // Guards all below.
+	since   time.Time  // earlier polls are not known
 	filters map[string]*polledFilter
 	owners  int      // in all filters
 	others  []Poller // pollers of other processes

@@ -8,6 +8,16 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
+// What is read of the index, the first that is due first:
+//
+//	catalog ──▶ heads of all tenants ──▶ head of one tenant ──▶ tail of a backlog
+//	kinds       head hints each; a       that a claim names,    when fewer than low of its
+//	            sweep resumes where its  or was told of         hints are inside
+//	            budget ended
+//
+// One claim reads at a time, and holds m.reader until it has picked; others pick what it brings.
+// So no tenant has a second page read before each has its first.
+
 const (
 	// pollInterval is how often claims look for items that another process queued.
 	pollInterval = time.Second

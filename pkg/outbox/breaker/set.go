@@ -105,7 +105,7 @@ const Bus = "*"
 type Set struct {
 	settings Settings // of the entities
 
-	mu       sync.Mutex
+	mu       sync.Mutex // A row is admitted by the bus and its entity in one step.
 	bus      circuit
 	entities map[string]*circuit
 }

@@ -23,7 +23,7 @@ type Gate struct {
 	service *Service
 	expired func(context.Context, Pause)
 
-	mu      sync.Mutex
+	mu      sync.Mutex       // Guards all below. Not held during a read: changed says what it missed.
 	holds   map[string]*hold // by the pause's id
 	changes int              // number of changes of this process
 	// changed is the number of the last change of a pause, by the pause's id, unless the view

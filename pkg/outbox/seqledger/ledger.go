@@ -53,7 +53,7 @@ func (c Config) Validate() error {
 type Ledger struct {
 	cfg Config
 
-	mu sync.Mutex
+	mu sync.Mutex // Guards all below.
 	// invariant: 1 ≤ seq < next ⇒ seq ∈ open, or seq is COMMITTED.
 	open map[Seq]*entry
 	next Seq

@@ -67,7 +67,7 @@ func (s split) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore
 }
 
 type store struct {
-	mu     sync.RWMutex
+	mu     sync.RWMutex // A reader sees all of a batch or nothing.
 	rows   *btree.BTreeG[*row]
 	shared bool
 	tail   *Tail // may be nil

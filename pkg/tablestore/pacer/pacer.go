@@ -36,8 +36,8 @@ type Store struct {
 
 	cfg Config
 
-	mu       sync.Mutex
-	limit    float64 // how many calls may be under way
+	mu       sync.Mutex // Guards all below. Not held during a call.
+	limit    float64    // how many calls may be under way
 	deadline time.Duration
 	underway int
 	// lines holds the calls that wait, by loop, in the order of their arrival, and turns the

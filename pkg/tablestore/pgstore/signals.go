@@ -44,7 +44,7 @@ type signals struct {
 	up     atomic.Bool // the session listens
 	failed bool        // the failure was logged; only run uses it
 
-	mu        sync.Mutex
+	mu        sync.Mutex                        // Guards all below.
 	heard     map[string][]func(payload string) // callbacks by channel
 	waiting   map[signal]struct{}               // notifications to send
 	alone     time.Time                         // until when the process counts as the only one

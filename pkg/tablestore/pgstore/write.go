@@ -124,7 +124,7 @@ type writer struct {
 	end     context.CancelFunc
 	sending sync.WaitGroup
 
-	mu            sync.Mutex
+	mu            sync.Mutex // No change joins a line as its last sender leaves it.
 	shared, alone line
 }
 
