@@ -78,6 +78,42 @@ func (c *ResultCallback) Check() []apierror.Violation {
 	return v
 }
 
+// Check returns what is wrong with the request by itself, and turns a null
+// reference into an absent one.
+func (c *WorkCompletion) Check() []apierror.Violation {
+	var v violations
+	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
+	v.ref("/output_ref", &c.OutputRef)
+	v.ref("/result_ref", &c.ResultRef)
+	return v
+}
+
+// Check returns what is wrong with the completion by itself, and turns a null reference
+// into an absent one.
+func (c *ItemCompletion) Check() []apierror.Violation {
+	var v violations
+	v.text("/work_id", c.WorkID, 1, MaxName)
+	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
+	v.ref("/output_ref", &c.OutputRef)
+	v.ref("/result_ref", &c.ResultRef)
+	return v
+}
+
+// Product returns what the worker gives with the result.
+func (c *ResultCallback) Product() statemachine.Product {
+	return statemachine.Product{OutputRef: c.OutputRef, ResultRef: c.ResultRef}
+}
+
+// Product returns what the worker gives with the result.
+func (c *WorkCompletion) Product() statemachine.Product {
+	return statemachine.Product{OutputRef: c.OutputRef, ResultRef: c.ResultRef}
+}
+
+// Product returns what the worker gives with the result.
+func (c *ItemCompletion) Product() statemachine.Product {
+	return statemachine.Product{OutputRef: c.OutputRef, ResultRef: c.ResultRef}
+}
+
 // Identity returns which attempt of which step the callback is about.
 func (c *ResultCallback) Identity() CallbackIdentity {
 	return CallbackIdentity{
@@ -91,7 +127,7 @@ func (c *ResultCallback) Event() statemachine.Event {
 	return statemachine.Result{
 		StepID: c.StepID, Pair: pair(c.AttemptNo, c.LeaseID), Report: report(c.Timestamp, c.CorrelationID),
 		Status:    statemachine.ResultStatus(c.Status),
-		ErrorCode: c.Error.Code, ErrorMessage: c.Error.Message, OutputRef: c.OutputRef, ResultRef: c.ResultRef,
+		ErrorCode: c.Error.Code, ErrorMessage: c.Error.Message, Product: c.Product(),
 		RetryAfter: time.Duration(c.RetryAfterSeconds * float64(time.Second)),
 	}
 }

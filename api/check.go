@@ -74,16 +74,6 @@ func (c *WorkHeartbeat) Check() []apierror.Violation {
 	return v
 }
 
-// Check returns what is wrong with the request by itself, and turns a null
-// reference into an absent one.
-func (c *WorkCompletion) Check() []apierror.Violation {
-	var v violations
-	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
-	v.ref("/output_ref", &c.OutputRef)
-	v.ref("/result_ref", &c.ResultRef)
-	return v
-}
-
 // Check returns what is wrong with the batch as a whole: each completion is checked, and
 // refused, by itself.
 func (c *WorkCompletionBatch) Check() []apierror.Violation {
@@ -99,17 +89,6 @@ func CheckBatch(pointer string, entries int) []apierror.Violation {
 	if entries > MaxBatch {
 		v.exceeds(pointer, fmt.Sprintf("must not hold more than %d entries", MaxBatch))
 	}
-	return v
-}
-
-// Check returns what is wrong with the completion by itself, and turns a null reference
-// into an absent one.
-func (c *ItemCompletion) Check() []apierror.Violation {
-	var v violations
-	v.text("/work_id", c.WorkID, 1, MaxName)
-	v.verb(WorkVerb{Owner: c.Owner, ExpectedRev: c.ExpectedRev, RequestID: c.RequestID})
-	v.ref("/output_ref", &c.OutputRef)
-	v.ref("/result_ref", &c.ResultRef)
 	return v
 }
 

@@ -133,7 +133,8 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 		step := &proto.Steps[i]
 		steps[i] = statemachine.Step{
 			ID: step.ID, Type: step.Type, Service: step.Service, Input: step.Input,
-			PayloadPointer: step.PayloadPointer, Policy: step.Policy(s.cfg.Defaults), OutputRef: command.OutputRef,
+			PayloadPointer: step.PayloadPointer, Policy: step.Policy(s.cfg.Defaults),
+			Product: statemachine.Product{OutputRef: command.OutputRef},
 		}
 		if steps[i].Routing, err = s.route(command, step); err != nil {
 			return made, err

@@ -68,7 +68,7 @@ func (e *endpoints) CompleteWork(w http.ResponseWriter, r *http.Request, workID 
 	serve(e, w, r, http.StatusOK, lenient, func(ctx context.Context, request api.WorkCompletion) (any, error) {
 		by := statemachine.ItemRequest{Actor: request.Owner, ExpectedRev: request.ExpectedRev, ID: request.RequestID}
 		return e.item(ctx, func() (workqueue.View, error) {
-			return e.Queue.Complete(ctx, workID, by, request.OutputRef, request.ResultRef)
+			return e.Queue.Complete(ctx, workID, by, request.Product())
 		})
 	})
 }
@@ -86,7 +86,7 @@ func (e *endpoints) CompleteWorkBatch(w http.ResponseWriter, r *http.Request) {
 				err = apierror.Refused(violations)
 			} else {
 				by := statemachine.ItemRequest{Actor: item.Owner, ExpectedRev: item.ExpectedRev, ID: item.RequestID}
-				results[i].Rev, err = e.Queue.CompleteFor(ctx, item.WorkID, by, item.OutputRef, item.ResultRef, e.guard.sees(ctx))
+				results[i].Rev, err = e.Queue.CompleteFor(ctx, item.WorkID, by, item.Product(), e.guard.sees(ctx))
 			}
 			if err != nil {
 				fault := e.respond.partOf(r, err)

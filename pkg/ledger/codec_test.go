@@ -184,7 +184,7 @@ func specimen() (statemachine.Job, head, statemachine.Step) {
 	step := statemachine.Step{
 		ID: "ocr", Type: "OCR", Service: "ocr", Input: statemachine.InputJob, State: statemachine.StepInProgress, AttemptNo: 1,
 		LeaseID: "b1f1e7a4-7a0f-4a44-a7a4-3c06c1a53a2a", LeaseExpiresAt: now, OutboxID: job.ID + ".0.1",
-		InputRef: ref, OutputRef: ref, CreatedAt: now, UpdatedAt: now,
+		InputRef: ref, Product: statemachine.Product{OutputRef: ref}, CreatedAt: now, UpdatedAt: now,
 		Attempts: []statemachine.Attempt{{No: 1, LeaseDigest: "0123456789abcdef", Acked: true}},
 		Policy: statemachine.Policy{
 			AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, Dispatch: delays, Ack: delays, Execution: delays, MaxAttempts: 10,

@@ -195,7 +195,7 @@ func (b *bundle) succeed(t *testing.T, m ledger.Message) {
 	b.mustChange(t, m.JobID, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
 	b.mustChange(t, m.JobID, statemachine.Result{
 		StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded,
-		ResultRef: fmt.Appendf(nil, `{"uri":"s3://b/%s"}`, m.StepID),
+		Product: statemachine.Product{ResultRef: fmt.Appendf(nil, `{"uri":"s3://b/%s"}`, m.StepID)},
 	})
 }
 

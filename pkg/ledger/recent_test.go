@@ -84,7 +84,7 @@ func TestRecent_RemembersWhatALoadWouldRead(t *testing.T) {
 	result := func(status statemachine.ResultStatus) func(*statemachine.Aggregate, *statemachine.Step) statemachine.Event {
 		return func(_ *statemachine.Aggregate, step *statemachine.Step) statemachine.Event {
 			return statemachine.Result{
-				StepID: step.ID, Pair: pairOf(step), Status: status, OutputRef: []byte(`{"uri":"s3://b/out"}`),
+				StepID: step.ID, Pair: pairOf(step), Status: status, Product: statemachine.Product{OutputRef: []byte(`{"uri":"s3://b/out"}`)},
 			}
 		}
 	}

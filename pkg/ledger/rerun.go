@@ -68,11 +68,11 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 		was := &agg.Steps[i]
 		steps[i] = statemachine.Step{
 			ID: was.ID, Type: was.Type, Service: was.Service, Input: was.Input, PayloadPointer: was.PayloadPointer,
-			Policy: was.Policy, Routing: was.Routing, OutputRef: old.OutputRef,
+			Policy: was.Policy, Routing: was.Routing, Product: statemachine.Product{OutputRef: old.OutputRef},
 		}
 		if i < first {
 			steps[i].State = statemachine.StepSucceeded
-			steps[i].InputRef, steps[i].OutputRef, steps[i].ResultRef = was.InputRef, was.OutputRef, was.ResultRef
+			steps[i].InputRef, steps[i].Product = was.InputRef, was.Product
 			steps[i].GaveOutput, steps[i].GaveResult = was.GaveOutput, was.GaveResult
 		}
 	}

@@ -57,20 +57,20 @@ func TestSizes_TheLargestCommandLivesThroughAllChanges(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			id := b.mustAccept(t, cmd).Job.ID
-			ref := cmd.Job.InputRef
+			product := statemachine.Product{OutputRef: cmd.Job.InputRef, ResultRef: cmd.Job.InputRef}
 			for range commands.MaxSteps - 1 {
 				m := b.inbox.last()
 				b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
 				b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
 				b.mustChange(t, id, statemachine.Result{
-					StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded, OutputRef: ref, ResultRef: ref,
+					StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded, Product: product,
 				})
 			}
 			m := b.inbox.last()
 			b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
 			b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
 			b.mustChange(t, id, statemachine.Result{
-				StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedFinal, OutputRef: ref, ResultRef: ref,
+				StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedFinal, Product: product,
 				ErrorCode: strings.Repeat("&", 1000), ErrorMessage: strings.Repeat("&", 10_000),
 			})
 			payload, err := b.Payload(t.Context(), id)

@@ -120,7 +120,7 @@ func (p *process) by(item statemachine.Item) statemachine.ItemRequest {
 
 func (p *process) complete(item statemachine.Item) {
 	p.t.Helper()
-	_, err := p.queue.Complete(p.t.Context(), item.WorkID, p.by(item), nil, nil)
+	_, err := p.queue.Complete(p.t.Context(), item.WorkID, p.by(item), statemachine.Product{})
 	must(p.t, err)
 }
 

@@ -41,7 +41,8 @@ func TestDocs_ShowTheDirectiveAsItIsSent(t *testing.T) {
 	}
 	step := &statemachine.Step{
 		ID: "ocr", Type: "OCR", Service: "ocr", Policy: statemachine.Policy{AckTimeout: 30 * time.Second},
-		InputRef: []byte(`{"uri":"s3://bucket/input.pdf"}`), OutputRef: []byte(`{"uri":"s3://bucket/output.json"}`),
+		InputRef: []byte(`{"uri":"s3://bucket/input.pdf"}`),
+		Product:  statemachine.Product{OutputRef: []byte(`{"uri":"s3://bucket/output.json"}`)},
 	}
 	row := &statemachine.Outbox{
 		ID: "outbox", AttemptNo: 1, LeaseID: "9a7c1f0e5d3b4a29", Bus: statemachine.BusServiceBus,

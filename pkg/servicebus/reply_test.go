@@ -68,16 +68,18 @@ func TestReply_IsAppliedByTheUseCase(t *testing.T) {
 			"RESULT, with references",
 			result("SUCCEEDED", map[string]any{"output_ref": json.RawMessage(`{"uri":"s3://b/o","etag":7}`), "result_ref": json.RawMessage(`{"uri":"s3://b/r"}`)}), "RESULT",
 			reported(statemachine.Result{
-				Status:    statemachine.ResultSucceeded,
-				OutputRef: json.RawMessage(`{"uri":"s3://b/o","etag":7}`), ResultRef: json.RawMessage(`{"uri":"s3://b/r"}`),
+				Status: statemachine.ResultSucceeded,
+				Product: statemachine.Product{
+					OutputRef: json.RawMessage(`{"uri":"s3://b/o","etag":7}`), ResultRef: json.RawMessage(`{"uri":"s3://b/r"}`),
+				},
 			}), false,
 		},
 		{
 			"RESULT, with a reference as deep as it may be",
 			result("SUCCEEDED", map[string]any{"output_ref": json.RawMessage(`{"uri":"]\"","a":` + nested(126) + `}`)}), "RESULT",
 			reported(statemachine.Result{
-				Status:    statemachine.ResultSucceeded,
-				OutputRef: json.RawMessage(`{"uri":"]\"","a":` + nested(126) + `}`),
+				Status:  statemachine.ResultSucceeded,
+				Product: statemachine.Product{OutputRef: json.RawMessage(`{"uri":"]\"","a":` + nested(126) + `}`)},
 			}), false,
 		},
 		{

@@ -140,10 +140,9 @@ type Step struct {
 	// runs.
 	Progress *Progress
 	InputRef json.RawMessage
-	// OutputRef and ResultRef are those of the RESULT that ended the step. Until it
-	// gives them, OutputRef is the command's; ResultRef is then the given output_ref.
-	OutputRef json.RawMessage
-	ResultRef json.RawMessage
+	// Product is that of the RESULT that ended the step. Until it gives them, OutputRef is the
+	// command's; ResultRef is then the given output_ref.
+	Product
 	// GaveOutput and GaveResult say which references that RESULT had.
 	GaveOutput       bool
 	GaveResult       bool

@@ -269,13 +269,14 @@ func (e Result) decide(c *change) {
 	code, message := e.Status.ErrorCode(truncate(e.ErrorCode, maxCode)), truncate(e.ErrorMessage, maxMessage)
 	switch e.Status {
 	case ResultSucceeded:
-		step.keepOutput(e)
-		if step.ResultRef = e.ResultRef; !step.GaveResult {
+		step.keep(e.Product)
+		if !step.GaveResult {
 			step.ResultRef = e.OutputRef
 		}
 		c.succeedStep(step)
 	case ResultFailedFinal:
-		step.keepOutput(e)
+		step.keep(e.Product)
+		step.ResultRef = nil // Only a step that succeeded has one.
 		c.failStep(step, code, message, "RESULT FAILED_FINAL")
 	case ResultFailedRetry:
 		c.failAttempt(step, CauseExecution, failure{
@@ -284,11 +285,13 @@ func (e Result) decide(c *change) {
 	}
 }
 
-// keepOutput stores the output_ref of a RESULT that ends the step. The output_ref of a
-// RESULT FAILED_RETRY is dropped: the next attempt gets the command's again.
-func (s *Step) keepOutput(e Result) {
-	if s.GaveOutput, s.GaveResult = len(e.OutputRef) > 0, len(e.ResultRef) > 0; s.GaveOutput {
-		s.OutputRef = e.OutputRef
+// keep stores what a RESULT that ends the step gave. That of a RESULT FAILED_RETRY is dropped: the
+// next attempt gets the command's output_ref again.
+func (s *Step) keep(given Product) {
+	before := s.Product
+	s.Product = given
+	if s.GaveOutput, s.GaveResult = len(given.OutputRef) > 0, len(given.ResultRef) > 0; !s.GaveOutput {
+		s.OutputRef = before.OutputRef
 	}
 }
 

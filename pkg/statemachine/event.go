@@ -128,10 +128,16 @@ type Result struct {
 	Status       ResultStatus
 	ErrorCode    string
 	ErrorMessage string
-	OutputRef    json.RawMessage
-	ResultRef    json.RawMessage
+	Product
 	// RetryAfter overrides the backoff of a FAILED_RETRY unless it is 0.
 	RetryAfter time.Duration
+}
+
+// Product is what a worker gives when it ends a step, by RESULT or by :complete. Each field is
+// optional, and stays with the step.
+type Product struct {
+	OutputRef json.RawMessage
+	ResultRef json.RawMessage
 }
 
 // DeadlinePassed is a schedule entry that came due: the decision does everything that is

@@ -72,7 +72,7 @@ func untold(t testing.TB, bus statemachine.Bus) *story {
 	for i, id := range []string{"one", "two"} {
 		s.agg.Steps = append(s.agg.Steps, statemachine.Step{
 			ID: id, Index: i, State: statemachine.StepPending, Policy: policy(), Input: statemachine.InputPrevious,
-			OutputRef: s.agg.Job.OutputRef,
+			Product: statemachine.Product{OutputRef: s.agg.Job.OutputRef},
 		})
 	}
 	return s
@@ -163,7 +163,7 @@ func (s *story) heartbeat() statemachine.Event {
 
 func (s *story) result(status statemachine.ResultStatus) statemachine.Result {
 	return statemachine.Result{
-		StepID: s.step().ID, Pair: s.pair(), Status: status, ResultRef: []byte(`{"uri":"r-` + s.step().ID + `"}`),
+		StepID: s.step().ID, Pair: s.pair(), Status: status, Product: statemachine.Product{ResultRef: []byte(`{"uri":"r-` + s.step().ID + `"}`)},
 	}
 }
 

@@ -234,8 +234,8 @@ func beatItem(owner string) itemVerb {
 func completeItem(owner string) itemVerb {
 	return itemVerb{operation: statemachine.OpComplete, actor: owner, event: func(_ *itemJob, item statemachine.Item) statemachine.Event {
 		return statemachine.Result{
-			StepID: item.StepID, Pair: itemPairOf(&item), Status: statemachine.ResultSucceeded, OutputRef: itemRef("output"),
-			ResultRef: itemRef("result"),
+			StepID: item.StepID, Pair: itemPairOf(&item), Status: statemachine.ResultSucceeded,
+			Product: statemachine.Product{OutputRef: itemRef("output"), ResultRef: itemRef("result")},
 		}
 	}}
 }
@@ -273,7 +273,7 @@ func (j *itemJob) heartbeat() statemachine.Event {
 }
 
 func (j *itemJob) result(status statemachine.ResultStatus) statemachine.Event {
-	return statemachine.Result{StepID: j.step().ID, Pair: j.pair(), Status: status, OutputRef: itemRef("output")}
+	return statemachine.Result{StepID: j.step().ID, Pair: j.pair(), Status: status, Product: statemachine.Product{OutputRef: itemRef("output")}}
 }
 
 func (j *itemJob) mark() statemachine.Event {

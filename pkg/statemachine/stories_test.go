@@ -555,7 +555,7 @@ func TestDirective_EqualsTheExampleOfTheSpecification(t *testing.T) {
 	}
 	step := &statemachine.Step{
 		ID: "step_01", Type: "OCR", Service: "ocr", InputRef: []byte(`{"uri":"s3://.../input.pdf"}`),
-		OutputRef: []byte(`{"uri":"s3://.../output.json"}`),
+		Product: statemachine.Product{OutputRef: []byte(`{"uri":"s3://.../output.json"}`)},
 	}
 	row := &statemachine.Outbox{
 		AttemptNo: 1, LeaseID: "9a7c...", Bus: statemachine.BusQueue,

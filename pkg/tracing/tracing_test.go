@@ -90,7 +90,7 @@ func (r *replica) work(request, failure string) string {
 	time.Sleep(time.Second)
 	by = statemachine.ItemRequest{Actor: "w", ID: request + "-end", ExpectedRev: view.Item.Rev}
 	if failure == "" {
-		_, err = r.queue.Complete(ctx, item.WorkID, by, nil, nil)
+		_, err = r.queue.Complete(ctx, item.WorkID, by, statemachine.Product{})
 	} else {
 		_, err = r.queue.Fail(ctx, item.WorkID, by, workqueue.Failure{
 			Retryable: true, Code: failure, Message: "try again",

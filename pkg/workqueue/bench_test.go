@@ -37,7 +37,7 @@ func BenchmarkWork(b *testing.B) {
 		item = views[0].Item
 	}
 	complete := func() {
-		if _, err := w.Complete(b.Context(), item.WorkID, by("w", "e", item), json.RawMessage(`{"uri":"s3://b/out"}`), nil); err != nil {
+		if _, err := w.Complete(b.Context(), item.WorkID, by("w", "e", item), statemachine.Product{OutputRef: json.RawMessage(`{"uri":"s3://b/out"}`)}); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -109,7 +109,7 @@ func endedLongAgo(b *testing.B, w *bundle, store tablestore.Store) ledger.Entry 
 		b.Fatalf("%d items, %v", len(views), err)
 	}
 	item := views[0].Item
-	if _, err := w.Complete(b.Context(), item.WorkID, by("w", "e", item), json.RawMessage(`{"uri":"s3://b/out"}`), nil); err != nil {
+	if _, err := w.Complete(b.Context(), item.WorkID, by("w", "e", item), statemachine.Product{OutputRef: json.RawMessage(`{"uri":"s3://b/out"}`)}); err != nil {
 		b.Fatal(err)
 	}
 	row, err := store.Get(b.Context(), tablestore.Key{Table: "luciusledger", Partition: id, Row: "JOB"})

@@ -168,7 +168,7 @@ func TestClaimMemory_ADoneCandidateBlocksTheRequestForGood(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(t *testing.T, b *bundle, item statemachine.Item){
 		"completed": func(t *testing.T, b *bundle, item statemachine.Item) {
-			if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "e", item), nil, nil); err != nil {
+			if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "e", item), statemachine.Product{}); err != nil {
 				t.Fatal(err)
 			}
 		},

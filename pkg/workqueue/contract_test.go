@@ -137,7 +137,7 @@ func (u *underTest) Complete(ctx context.Context, workID string, r statemachine.
 	if err := json.Unmarshal(result, &refs); err != nil {
 		return statemachine.Item{}, err
 	}
-	return itemOf(u.Queue.Complete(ctx, workID, r, refs.Output, refs.Result))
+	return itemOf(u.Queue.Complete(ctx, workID, r, statemachine.Product{OutputRef: refs.Output, ResultRef: refs.Result}))
 }
 
 func (u *underTest) Fail(ctx context.Context, workID string, r statemachine.ItemRequest, f statemachine.ItemFailure) (statemachine.Item, error) {

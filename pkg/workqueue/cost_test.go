@@ -37,7 +37,7 @@ func TestCost_InSyncedCommits(t *testing.T) {
 		return b.claim(t, "w1", fmt.Sprint("c", requests), most, true)
 	}
 	complete := func(item statemachine.Item) {
-		if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "e", item), nil, nil); err != nil {
+		if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "e", item), statemachine.Product{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -101,7 +101,7 @@ func TestCost(t *testing.T) {
 		{"a heartbeat", func() { verb(beating(b.Queue), "h2") }},
 		{"the end", func() {
 			verb(func(ctx context.Context, id string, r statemachine.ItemRequest) (workqueue.View, error) {
-				return b.Complete(ctx, id, r, nil, nil)
+				return b.Complete(ctx, id, r, statemachine.Product{})
 			}, "e1")
 		}},
 		{"a claim of ten", func() { b.claim(t, "w1", "c2", 10, true) }},

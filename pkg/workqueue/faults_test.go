@@ -66,7 +66,7 @@ func sweep() []swept {
 		{"heartbeat", statemachine.StatusRunning, beat},
 		{"complete", statemachine.StatusRunning, moved("w1", func(s *scene) call {
 			return func(ctx context.Context, id string, r statemachine.ItemRequest) (workqueue.View, error) {
-				return s.Complete(ctx, id, r, nil, []byte(`{"uri":"s3://r"}`))
+				return s.Complete(ctx, id, r, statemachine.Product{ResultRef: []byte(`{"uri":"s3://r"}`)})
 			}
 		})},
 		{"fail", statemachine.StatusRunning, moved("w1", func(s *scene) call {
@@ -161,7 +161,7 @@ func TestQueue_RefusesNoRequestWithoutItsRows(t *testing.T) {
 				request := by("w1", "verb", s.item)
 				request.ExpectedRev += test.seen
 				complete := func() error {
-					_, err := s.Complete(t.Context(), s.item.WorkID, request, nil, nil)
+					_, err := s.Complete(t.Context(), s.item.WorkID, request, statemachine.Product{})
 					return err
 				}
 				if nth == 0 {

@@ -209,7 +209,7 @@ func TestCaller_SeesNoItemOfOthers(t *testing.T) {
 		return map[string]verb{
 			"heartbeat": beating(q), "start": q.Start, "stall": q.Stall, "requeue": q.Requeue,
 			"complete": func(ctx context.Context, id string, r statemachine.ItemRequest) (workqueue.View, error) {
-				return q.Complete(ctx, id, r, nil, nil)
+				return q.Complete(ctx, id, r, statemachine.Product{})
 			},
 			"fail": func(ctx context.Context, id string, r statemachine.ItemRequest) (workqueue.View, error) {
 				return q.Fail(ctx, id, r, workqueue.Failure{})

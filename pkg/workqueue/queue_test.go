@@ -41,7 +41,7 @@ func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {
 			},
 				statemachine.StatusRunning, statemachine.StepInProgress},
 			{"complete", func() (workqueue.View, error) {
-				return b.Complete(t.Context(), item.WorkID, by("w1", "e1", item), nil, []byte(`{"uri":"s3://r"}`))
+				return b.Complete(t.Context(), item.WorkID, by("w1", "e1", item), statemachine.Product{ResultRef: []byte(`{"uri":"s3://r"}`)})
 			}, statemachine.StatusSucceeded, statemachine.StepSucceeded},
 		} {
 			view, err := verb.call()
@@ -93,11 +93,11 @@ func TestQueue_ARepeatGetsTheFirstAnswer(t *testing.T) {
 		}
 		item := first[0].Item
 		request := by("w1", "e1", item)
-		one, err := b.Complete(t.Context(), item.WorkID, request, nil, nil)
+		one, err := b.Complete(t.Context(), item.WorkID, request, statemachine.Product{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		two, err := b.Complete(t.Context(), item.WorkID, request, nil, nil)
+		two, err := b.Complete(t.Context(), item.WorkID, request, statemachine.Product{})
 		if err != nil || two.Item.Rev != one.Item.Rev {
 			t.Errorf("the repeated complete answered %v at rev %d, first %d", err, two.Item.Rev, one.Item.Rev)
 		}
@@ -128,7 +128,7 @@ func TestQueue_AnItemIsRequeuedAfterItsWorkerDied(t *testing.T) {
 		if err != nil || stalled.Item.Status != statemachine.StatusStalled {
 			t.Fatalf("stall: %v, item %s", err, stalled.Item.Status)
 		}
-		_, err = b.Complete(t.Context(), old.WorkID, by("w1", "e1", stalled.Item), nil, nil)
+		_, err = b.Complete(t.Context(), old.WorkID, by("w1", "e1", stalled.Item), statemachine.Product{})
 		assertCode(t, err, apierror.IllegalTransition)
 		if _, err := b.Requeue(t.Context(), old.WorkID, by("operator", "x2", stalled.Item)); err != nil {
 			t.Fatalf("requeue: %v", err)

@@ -70,7 +70,7 @@ func TestTakeover_OneCommitForEachHop(t *testing.T) {
 		b.steps(t, 3)
 		alone := claim("alone-0")
 		for i := 1; ; i++ {
-			if _, err := b.Complete(t.Context(), alone.WorkID, by("w1", "done", alone), nil, nil); err != nil {
+			if _, err := b.Complete(t.Context(), alone.WorkID, by("w1", "done", alone), statemachine.Product{}); err != nil {
 				t.Fatal(err)
 			}
 			if i == 3 {
@@ -87,7 +87,7 @@ func TestTakeover_OneCommitForEachHop(t *testing.T) {
 			if i < 3 {
 				answer = b.waiting(t, fmt.Sprint("claim-", i))
 			}
-			if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "done", item), nil, nil); err != nil {
+			if _, err := b.Complete(t.Context(), item.WorkID, by("w1", "done", item), statemachine.Product{}); err != nil {
 				t.Fatal(err)
 			}
 			if i == 3 {
@@ -193,7 +193,7 @@ func TestTakeover_SurvivesAnySingleFault(t *testing.T) {
 						b.ledger.Submit(cmd)
 						item := b.claim(t, "w1", "before", 1, true)[0].Item
 						send = func() error {
-							_, err := b.Complete(t.Context(), item.WorkID, by("w1", "done", item), nil, nil)
+							_, err := b.Complete(t.Context(), item.WorkID, by("w1", "done", item), statemachine.Product{})
 							return err
 						}
 					}

@@ -3,7 +3,6 @@ package workqueue
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -61,27 +60,25 @@ func (q *Queue) Heartbeat(ctx context.Context, workID string, r statemachine.Ite
 }
 
 // Complete ends a running item: RESULT SUCCEEDED.
-func (q *Queue) Complete(ctx context.Context, workID string, r statemachine.ItemRequest, outputRef, resultRef json.RawMessage,
-) (View, error) {
-	return q.do(ctx, workID, statemachine.OpComplete, r, succeeded(outputRef, resultRef))
+func (q *Queue) Complete(ctx context.Context, workID string, r statemachine.ItemRequest, product statemachine.Product) (View, error) {
+	return q.do(ctx, workID, statemachine.OpComplete, r, succeeded(product))
 }
 
 // CompleteFor is Complete for a caller that sees only those items. It returns only the
 // item's rev.
-func (q *Queue) CompleteFor(ctx context.Context, workID string, r statemachine.ItemRequest, outputRef, resultRef json.RawMessage,
+func (q *Queue) CompleteFor(ctx context.Context, workID string, r statemachine.ItemRequest, product statemachine.Product,
 	sees func(tenantID, service string) bool,
 ) (rev int64, err error) {
 	result, err := q.apply(ctx, workID, ledger.Verb{
-		Operation: statemachine.OpComplete, Request: r, Event: succeeded(outputRef, resultRef), Sees: sees,
+		Operation: statemachine.OpComplete, Request: r, Event: succeeded(product), Sees: sees,
 	})
 	return result.Item.Rev, err
 }
 
-func succeeded(outputRef, resultRef json.RawMessage) func(*statemachine.Item, time.Time) statemachine.Event {
+func succeeded(product statemachine.Product) func(*statemachine.Item, time.Time) statemachine.Event {
 	return func(item *statemachine.Item, _ time.Time) statemachine.Event {
 		return statemachine.Result{
-			StepID: item.StepID, Pair: pairOf(item), Status: statemachine.ResultSucceeded, OutputRef: outputRef,
-			ResultRef: resultRef,
+			StepID: item.StepID, Pair: pairOf(item), Status: statemachine.ResultSucceeded, Product: product,
 		}
 	}
 }

@@ -144,11 +144,11 @@ func command(name string) ledger.Command {
 		Steps: []statemachine.Step{
 			{
 				ID: "one", Type: "ONE", Service: "ones", Input: statemachine.InputJob, Policy: policy, Routing: routing,
-				OutputRef: output,
+				Product: statemachine.Product{OutputRef: output},
 			},
 			{
 				ID: "two", Type: "TWO", Service: "twos", Input: statemachine.InputPrevious, Policy: policy, Routing: routing,
-				OutputRef: output,
+				Product: statemachine.Product{OutputRef: output},
 			},
 		},
 		Payload: fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 70_000)), // Larger than one property.

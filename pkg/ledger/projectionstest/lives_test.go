@@ -59,7 +59,8 @@ func published(m ledger.Message) statemachine.Event {
 
 func result(m ledger.Message, status statemachine.ResultStatus) statemachine.Event {
 	return statemachine.Result{
-		StepID: m.StepID, Pair: pair(m), Report: sent, Status: status, ResultRef: fmt.Appendf(nil, `{"uri":"s3://b/%s"}`, m.StepID),
+		StepID: m.StepID, Pair: pair(m), Report: sent, Status: status,
+		Product: statemachine.Product{ResultRef: fmt.Appendf(nil, `{"uri":"s3://b/%s"}`, m.StepID)},
 	}
 }
 

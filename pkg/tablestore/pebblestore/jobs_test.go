@@ -86,7 +86,7 @@ func TestPowerLoss_LosesNothingThatWasAnswered(t *testing.T) {
 					item := views[i].Item
 					log.tell(item.JobID, statemachine.StepInProgress)
 					by := statemachine.ItemRequest{Actor: owner, ID: "e", ExpectedRev: item.Rev}
-					if _, err = queue.Complete(ctx, item.WorkID, by, nil, nil); err != nil {
+					if _, err = queue.Complete(ctx, item.WorkID, by, statemachine.Product{}); err != nil {
 						break
 					}
 					log.tell(item.JobID, statemachine.StepSucceeded)

@@ -48,7 +48,7 @@ func TestSize_OfAFinishedJob(t *testing.T) {
 			done++
 			by := statemachine.ItemRequest{Actor: "worker-1", ID: "complete-" + strconv.Itoa(done), ExpectedRev: item.Rev}
 			output := fmt.Appendf(nil, `{"uri":"s3://documents/%s/output"}`, item.WorkID)
-			if _, err := queue.Complete(t.Context(), item.WorkID, by, output, nil); err != nil {
+			if _, err := queue.Complete(t.Context(), item.WorkID, by, statemachine.Product{OutputRef: output}); err != nil {
 				t.Fatal(err)
 			}
 		}

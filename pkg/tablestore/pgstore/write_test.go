@@ -195,7 +195,7 @@ func TestRoundTrips(t *testing.T) {
 			for _, view := range claimed {
 				if _, err := queue.Complete(t.Context(), view.Item.WorkID, statemachine.ItemRequest{
 					Actor: "w", ID: "complete " + key, ExpectedRev: view.Item.Rev,
-				}, nil, nil); err != nil {
+				}, statemachine.Product{}); err != nil {
 					return err
 				}
 			}
