@@ -19,6 +19,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -54,7 +55,8 @@ type Options struct {
 	Name string
 	// Connections is the most connections of the pool. Required.
 	Connections int32
-	// Timeout bounds the begin of a session. Required.
+	// Timeout bounds the begin of a session. A statement whose context ends is cancelled, and has
+	// a third of it to answer before its session is closed. Required.
 	Timeout time.Duration
 	// Begin is called for each new session, and refuses it by an error. Optional.
 	Begin func(ctx context.Context, connection *pgx.Conn) error
@@ -69,13 +71,19 @@ func Open(ctx context.Context, options Options) (*Pool, error) {
 	if err != nil {
 		return nil, err
 	}
+	p := &Pool{}
 	config.MaxConns, config.PingTimeout = options.Connections, pingTimeout
 	settings := config.ConnConfig.RuntimeParams
 	settings["synchronous_commit"] = "on" // A decision must survive a crash.
 	settings["search_path"] = SearchPath
 	settings["timezone"] = "UTC"
 	settings["application_name"] = cmp.Or(settings["application_name"], "lucius") + options.Name
-	config.ConnConfig.OnNotice = note
+	config.ConnConfig.OnNotice = p.note
+	// If the server is only slow, the answer makes the outcome known, and the session stays: a new
+	// one would need many exchanges, which would also be late.
+	config.ConnConfig.BuildContextWatcherHandler = func(session *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: session, DeadlineDelay: options.Timeout / 3}
+	}
 	config.AfterConnect = func(ctx context.Context, connection *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, options.Timeout)
 		defer cancel()
@@ -87,11 +95,11 @@ func Open(ctx context.Context, options Options) (*Pool, error) {
 		}
 		return options.Begin(ctx, connection)
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, config)
+	p.Pool, err = pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}
-	return &Pool{pool}, nil
+	return p, nil
 }
 
 const (
@@ -99,14 +107,22 @@ const (
 	codeWarning = "01000"
 	// warned is the key under which a connection records such a warning.
 	warned = "lucius.warned"
+	// committing is the key under which a connection records that it is in [Pool.Commit].
+	committing = "lucius.committing"
 )
 
 // note records a warning at the connection. Notices arrive while the statement runs that caused
 // them, in the goroutine that uses the connection. A trigger may warn with the same code: its
-// commit is then taken for one that a failover may lose, which is safe.
-func note(connection *pgconn.PgConn, notice *pgconn.Notice) {
-	if notice.Code == codeWarning {
-		connection.CustomData()[warned] = true
+// commit is then taken for one that a failover may lose, which is safe. The server shows the
+// commit already, so the other sessions end at once.
+func (p *Pool) note(connection *pgconn.PgConn, notice *pgconn.Notice) {
+	if notice.Code != codeWarning {
+		return
+	}
+	data := connection.CustomData()
+	data[warned] = true
+	if data[committing] != nil {
+		p.Reset()
 	}
 }
 
@@ -132,6 +148,9 @@ func (p *Pool) Commit(ctx context.Context, run func(*pgxpool.Conn) error) (sent 
 	}
 	defer connection.Release()
 	_ = replicated(connection.Conn()) // Only the warnings of this transaction count.
+	data := connection.Conn().PgConn().CustomData()
+	data[committing] = true
+	defer delete(data, committing)
 	if err = run(connection); err == nil {
 		err = replicated(connection.Conn())
 	}

@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/internal/azurite"
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -23,17 +25,19 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pacer"
+	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // shortDeadline is the deadline of a call in these tests.
 var shortDeadline = waittest.Scale(200 * time.Millisecond)
 
-// slowProxy forwards connections to a service. While it is slow, each part of an answer comes
-// half of the deadline up to twice as late.
+// slowProxy forwards connections to a service. While it is slow, each answer comes half of the
+// deadline up to twice as late, however many parts it has.
 type slowProxy struct {
 	target string
 	slow   atomic.Bool
+	opened atomic.Int64 // connections
 
 	mu   sync.Mutex
 	open map[net.Conn]struct{}
@@ -55,6 +59,7 @@ func newSlowProxy(t *testing.T, target string) (p *slowProxy, address string) {
 			if err != nil {
 				return
 			}
+			p.opened.Add(1)
 			busy.Go(func() { p.forward(from) })
 		}
 	})
@@ -81,11 +86,12 @@ func (p *slowProxy) forward(from net.Conn) {
 	p.open[from], p.open[to] = struct{}{}, struct{}{}
 	p.mu.Unlock()
 	var both sync.WaitGroup
+	var asked atomic.Bool
 	both.Go(func() {
-		_, _ = io.Copy(to, from) // Both ends are closed, whatever ended the copy.
+		_, _ = io.Copy(&request{to, &asked}, from) // Both ends are closed, whatever ended the copy.
 		_, _ = from.Close(), to.Close()
 	})
-	p.answer(from, to)
+	p.answer(from, to, &asked)
 	_, _ = from.Close(), to.Close()
 	both.Wait()
 	p.mu.Lock()
@@ -94,12 +100,23 @@ func (p *slowProxy) forward(from net.Conn) {
 	delete(p.open, to)
 }
 
+// request marks that an answer is due once a part of a request is written.
+type request struct {
+	to    io.Writer
+	asked *atomic.Bool
+}
+
+func (r *request) Write(part []byte) (int, error) {
+	r.asked.Store(true)
+	return r.to.Write(part)
+}
+
 // answer copies the answers of the service.
-func (p *slowProxy) answer(to io.Writer, from io.Reader) {
+func (p *slowProxy) answer(to io.Writer, from io.Reader, asked *atomic.Bool) {
 	part := make([]byte, 1<<16)
 	for {
 		n, err := from.Read(part)
-		if p.slow.Load() {
+		if asked.Swap(false) && p.slow.Load() {
 			time.Sleep(shortDeadline/2 + rand.N(shortDeadline*3/2))
 		}
 		if _, failed := to.Write(part[:n]); failed != nil || err != nil {
@@ -126,33 +143,63 @@ func onAzurite(t *testing.T) (tablestore.Store, *slowProxy) {
 	return store, proxy
 }
 
-// TestASlowStoreOnAzurite accepts and cancels jobs on a store whose answers take half of the
-// deadline up to twice as long. Every job ends, with fewer calls at once and a longer deadline,
-// and few calls are in vain.
-func TestASlowStoreOnAzurite(t *testing.T) {
+// onPostgres returns a store on PostgreSQL behind a proxy.
+func onPostgres(t *testing.T) (tablestore.Store, *slowProxy) {
+	t.Helper()
+	database, err := url.Parse(postgrestest.DatabaseOn(t, postgrestest.Start(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy, address := newSlowProxy(t, database.Host)
+	database.Host = address
+	store, err := pgstore.Open(t.Context(), pgstore.Options{URL: database.String(), Timeout: 25 * shortDeadline})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, proxy
+}
+
+// TestASlowStore accepts and cancels jobs on a store whose answers take half of the deadline up
+// to twice as long. Every job ends, with fewer calls at once and a longer deadline, and few
+// calls are in vain.
+func TestASlowStore(t *testing.T) {
 	t.Parallel()
-	remote, proxy := onAzurite(t)
-	t.Cleanup(func() { _ = remote.Close() }) // It never fails.
-	counted, counter := storetest.Counting(remote)
-	store := pacer.New(counted, pacer.Config{Deadline: shortDeadline})
-	l := ledgertest.Open(t, ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
-	counter.Reset()
-	proxy.slow.Store(true)
-	const jobs = 40
-	var group sync.WaitGroup
-	var requests atomic.Int64
-	for i := range jobs {
-		group.Go(func() { requests.Add(acceptAndCancel(t, l, fmt.Sprint(i))) })
-	}
-	group.Wait()
-	p, counts := pace(store), counter.Counts()
-	calls := counts.Gets + counts.Scans + counts.Commits
-	t.Logf("%d requests, %d calls, %+v", requests.Load(), calls, p)
-	if p.Timeouts == 0 || p.Timeouts > calls/2 || p.Deadline <= shortDeadline || p.Slow.IsZero() {
-		t.Errorf("of %d calls some timed out: the pace is %+v", calls, p)
-	}
-	if p.Underway != 0 || p.Waiting != 0 {
-		t.Errorf("calls are left: %+v", p)
+	for name, open := range map[string]func(*testing.T) (tablestore.Store, *slowProxy){
+		"on Azurite": onAzurite, "on PostgreSQL": onPostgres,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			remote, proxy := open(t)
+			t.Cleanup(func() { _ = remote.Close() }) // It never fails.
+			counted, counter := storetest.Counting(remote)
+			store := pacer.New(counted, pacer.Config{Deadline: shortDeadline})
+			l := ledgertest.Open(t, ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
+			counter.Reset()
+			proxy.slow.Store(true)
+			const clients, jobs = 40, 4
+			var group sync.WaitGroup
+			var requests atomic.Int64
+			for client := range clients {
+				group.Go(func() {
+					for job := range jobs {
+						requests.Add(acceptAndCancel(t, l, fmt.Sprint(client, "-", job)))
+					}
+				})
+			}
+			group.Wait()
+			p, counts, opened := pace(store), counter.Counts(), proxy.opened.Load()
+			calls := counts.Gets + counts.Scans + counts.Commits
+			t.Logf("%d requests, %d calls, %d connections, %+v", requests.Load(), calls, opened, p)
+			if p.Timeouts == 0 || p.Timeouts > calls/2 || p.Deadline <= shortDeadline || p.Slow.IsZero() {
+				t.Errorf("of %d calls some timed out: the pace is %+v", calls, p)
+			}
+			if p.Underway != 0 || p.Waiting != 0 {
+				t.Errorf("calls are left: %+v", p)
+			}
+			if opened > clients*jobs {
+				t.Errorf("%d connections were opened for %d jobs", opened, clients*jobs)
+			}
+		})
 	}
 }
 

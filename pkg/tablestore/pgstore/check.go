@@ -270,7 +270,10 @@ func (s *Store) Writable(ctx context.Context) error {
 }
 
 // denied reports whether the role lacks a right.
-func denied(err error) bool {
+func denied(err error) bool { return hasCode(err, codeDenied) }
+
+// hasCode reports whether the server answered with the code.
+func hasCode(err error, code string) bool {
 	answer, answered := errors.AsType[*pgconn.PgError](err)
-	return answered && answer.Code == codeDenied
+	return answered && answer.Code == code
 }

@@ -29,7 +29,8 @@ type Options struct {
 	Connections int
 	// Timeout bounds each request, including the wait for a connection, unless the caller has
 	// another [tablestore.Patience]: after a failover, TCP may take long to notice that the old
-	// server is silent. Optional. Defaults to 30 s.
+	// server is silent. A request that is cancelled then has a third of it to answer. Optional.
+	// Defaults to 30 s.
 	Timeout time.Duration
 	// ReadOnly says that the process only reads, so that a standby and the right to read
 	// suffice. Optional.
@@ -267,6 +268,9 @@ func (s *Store) SchemaVersion() int { return s.version }
 func unavailable(ctx context.Context, err error) error {
 	if denied(err) {
 		return fmt.Errorf("%w: %w, see lucius postgres check: PostgreSQL: %w", tablestore.ErrUnavailable, tablestore.ErrDenied, err)
+	}
+	if hasCode(err, codeCancelled) {
+		err = fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
 	}
 	return fmt.Errorf("%w: PostgreSQL: %w", tablestore.ErrUnavailable, cmp.Or(ctx.Err(), err))
 }

@@ -263,6 +263,7 @@ const (
 	codeLocked    = "55P03" // another transaction has locked a row
 	codeDiskFull  = "53100"
 	codeDenied    = "42501" // the role lacks a right
+	codeCancelled = "57014" // the request took too long
 	classRollback = "40"    // a deadlock, or a conflict with recovery
 	maxRetries    = 8
 	retryDelay    = 5 * time.Millisecond

@@ -1,0 +1,49 @@
+//go:build integration
+
+package pgsession_test
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/pkg/pgsession"
+)
+
+func TestMain(m *testing.M) { os.Exit(postgrestest.Main(m)) }
+
+// A statement whose context ends is cancelled. The server answers that it rolled the transaction
+// back, and the pool keeps its sessions.
+func TestCommit_KeepsTheSessionOfACancelledStatement(t *testing.T) {
+	t.Parallel()
+	pool, err := pgsession.Open(t.Context(), pgsession.Options{
+		URL: postgrestest.Database(t), Connections: 1, Timeout: 30 * time.Second,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	pid := func() (pid int) {
+		if err := pool.QueryRow(t.Context(), "SELECT pg_backend_pid()").Scan(&pid); err != nil {
+			t.Fatal(err)
+		}
+		return pid
+	}
+	before := pid()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	sent, err := pool.Commit(t.Context(), func(session *pgxpool.Conn) error {
+		_, err := session.Exec(ctx, "SELECT pg_sleep(600)")
+		return err
+	})
+	if !sent || !pgsession.RolledBack(err) {
+		t.Errorf("sent is %v: %v", sent, err)
+	}
+	if after := pid(); after != before {
+		t.Errorf("session %d was replaced by %d", before, after)
+	}
+}
