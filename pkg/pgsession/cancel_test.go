@@ -4,10 +4,12 @@ package pgsession_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
@@ -45,5 +47,27 @@ func TestCommit_KeepsTheSessionOfACancelledStatement(t *testing.T) {
 	}
 	if after := pid(); after != before {
 		t.Errorf("session %d was replaced by %d", before, after)
+	}
+}
+
+// PostgreSQL greets with a warning if the library of the database's collation was updated.
+func TestOpen_ADatabaseWithAnOldCollation(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.Database(t)
+	operator, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = operator.Exec(t.Context(), "UPDATE pg_database SET datcollversion = 'old' WHERE datname = current_database()")
+	if err = errors.Join(err, operator.Close(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	pool, err := pgsession.Open(t.Context(), pgsession.Options{URL: url, Connections: 1, Timeout: 30 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	if err := pool.Confirm(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -87,6 +87,7 @@ func Open(ctx context.Context, options Options) (*Pool, error) {
 	config.AfterConnect = func(ctx context.Context, connection *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, options.Timeout)
 		defer cancel()
+		_ = replicated(connection) // PostgreSQL also warns of a database's old collation.
 		if _, err := connection.Exec(ctx, begin); err != nil {
 			return err
 		}
