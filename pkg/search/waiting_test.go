@@ -164,7 +164,7 @@ func TestShow_NamesASlowStore(t *testing.T) {
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{Slow: func() time.Time { return since }})
 	alone, listed := shows(t, s, ids[0])
 	for _, shown := range []statemachine.Waiting{alone, listed} {
-		if shown.Reason != "publishing" || !strings.HasSuffix(shown.Detail, "the store is slow: calls of it time out since 2026-01-02T03:04:05.000Z") {
+		if shown.Reason != "publishing" || !strings.HasSuffix(shown.Detail, "the store is slow: calls of it take too long since 2026-01-02T03:04:05.000Z") {
 			t.Errorf("it waits for %+v", shown)
 		}
 	}

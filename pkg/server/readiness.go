@@ -75,8 +75,11 @@ func (r *readiness) paceWarning() string {
 	if pace.Slow.IsZero() {
 		return ""
 	}
-	return fmt.Sprintf("the store is slow: calls of it time out since %s; at most %d are under way, and each may take %s",
-		pace.Slow.UTC().Format(time.RFC3339), pace.Limit, pace.Deadline)
+	warning := "the store is slow: calls of it take too long since " + pace.Slow.UTC().Format(time.RFC3339)
+	if pace.Limit > 0 { // A local store has none.
+		warning += fmt.Sprintf("; at most %d are under way, and each may take %s", pace.Limit, pace.Deadline)
+	}
+	return warning
 }
 
 // pace returns how the store answers, the zero value if it does not tell.

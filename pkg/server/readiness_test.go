@@ -250,9 +250,14 @@ func TestReadiness_OfASlowStore(t *testing.T) {
 					Slow: time.Now().Add(-time.Hour), Answered: time.Now().Add(-test.answered), Limit: 8, Deadline: 30 * time.Second,
 				}}
 				r := readiness{store: slow}
-				if got := r.paceWarning(); got != "the store is slow: calls of it time out since 1999-12-31T23:00:00Z; "+
+				if got := r.paceWarning(); got != "the store is slow: calls of it take too long since 1999-12-31T23:00:00Z; "+
 					"at most 8 are under way, and each may take 30s" {
 					t.Errorf("warns: %q", got)
+				}
+				slow.pace.Limit = 0
+				r.store = slow
+				if got := r.paceWarning(); got != "the store is slow: calls of it take too long since 1999-12-31T23:00:00Z" {
+					t.Errorf("warns of a local store: %q", got)
 				}
 				if err := r.unlessSlow(fmt.Errorf("read: %w", context.DeadlineExceeded)); (err == nil) != test.ready {
 					t.Errorf("after a timeout: %v", err)

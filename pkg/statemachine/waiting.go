@@ -148,7 +148,7 @@ func (a *Aggregate) Waiting(now time.Time, around *Surroundings) Waiting {
 	// Lucius is to act, and would have, if the store had answered.
 	overdue := w.Reason == ReasonPublishing || !w.Until.IsZero() && now.After(w.Until)
 	if !around.Slow.IsZero() && overdue {
-		w.Detail += "; the store is slow: calls of it time out since " + stamp(around.Slow)
+		w.Detail += "; the store is slow: calls of it take too long since " + stamp(around.Slow)
 	}
 	return w
 }

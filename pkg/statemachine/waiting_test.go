@@ -101,7 +101,7 @@ func TestWaiting_EachReason(t *testing.T) {
 			bus: statemachine.BusServiceBus, around: statemachine.Surroundings{Slow: at(5 * minute)},
 			want: statemachine.Waiting{
 				Reason: "publishing",
-				Detail: "attempt 1 is to be published; the store is slow: calls of it time out since 2026-01-02T03:09:05.000Z",
+				Detail: "attempt 1 is to be published; the store is slow: calls of it take too long since 2026-01-02T03:09:05.000Z",
 			},
 		},
 		"a lease that a slow store does not matter to yet": {

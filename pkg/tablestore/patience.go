@@ -37,7 +37,7 @@ func Patience(ctx context.Context, deadline time.Duration) time.Duration {
 	return deadline
 }
 
-// Paced is a store that adapts the number and the deadline of its calls.
+// Paced is a store that notices when its calls are slow, and may adapt their number and deadline.
 type Paced interface {
 	// Pace returns how the store answers now.
 	Pace() Pace
@@ -45,11 +45,12 @@ type Paced interface {
 
 // Pace describes how a store answers.
 type Pace struct {
-	// Slow is since when calls time out, the zero time if none has for a minute.
+	// Slow is since when calls take too long, the zero time if none has for a minute.
 	Slow time.Time
 	// Answered is when the store last answered a call.
 	Answered time.Time
-	// Deadline is how long a call may take, and Limit how many may be under way.
+	// Deadline is how long a call may take, and Limit how many may be under way; zero if the
+	// store has no limits.
 	Deadline time.Duration
 	Limit    int
 	// Underway calls have been sent, and Waiting ones wait because of the limit.

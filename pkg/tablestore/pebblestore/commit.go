@@ -7,6 +7,7 @@ import (
 	"hash/maphash"
 	"math"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,8 +33,48 @@ func (s *Store) CommitAll(
 ) ([][]tablestore.ETag, error) {
 	began := time.Now()
 	etags, err := s.commitAll(ctx, batches, applied)
-	s.observe("commit", time.Since(began), err)
+	took := time.Since(began)
+	s.slow.note(took)
+	s.observe("commit", took, err)
 	return etags, err
+}
+
+const (
+	// slowCommit is how long a commit takes on a slow disk.
+	slowCommit = 2 * time.Second
+	// slowFor is how long after such a commit the disk counts as slow.
+	slowFor = time.Minute
+)
+
+// slowness remembers slow commits.
+type slowness struct {
+	mu          sync.Mutex
+	since, last time.Time
+}
+
+// note is told of each commit.
+func (s *slowness) note(took time.Duration) {
+	if took < slowCommit {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	if now.Sub(s.last) > slowFor {
+		s.since = now
+	}
+	s.last = now
+}
+
+// Pace implements [tablestore.Paced]. The commits of a slow disk need no limit: those that wait
+// share its next sync.
+func (s *Store) Pace() (pace tablestore.Pace) {
+	s.slow.mu.Lock()
+	defer s.slow.mu.Unlock()
+	if time.Since(s.slow.last) <= slowFor {
+		pace.Slow = s.slow.since
+	}
+	return pace
 }
 
 func (s *Store) commitAll(

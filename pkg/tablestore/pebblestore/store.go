@@ -106,6 +106,7 @@ type Store struct {
 	reads     atomic.Uint64
 	rowsRead  atomic.Uint64
 	backingUp atomic.Bool // A backup is open.
+	slow      slowness
 
 	gate    sync.RWMutex // Guards closed against requests that enter during Close.
 	closed  bool
@@ -117,6 +118,7 @@ type Store struct {
 var (
 	_ tablestore.AtomicStore = (*Store)(nil)
 	_ tablestore.Walker      = (*Store)(nil)
+	_ tablestore.Paced       = (*Store)(nil)
 )
 
 // enter begins a request, which ends with running.Done, or returns why the
