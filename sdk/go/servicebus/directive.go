@@ -41,7 +41,11 @@ func (l *lane) attend(handling, replying context.Context, m *azservicebus.Receiv
 	case d == nil: // A handler is at it.
 	case d.do(handling, replying):
 		l.settle(replying, "complete", d.release(true), complete)
-	default:
+	default: // The worker has stopped. Its link would get the directive again, and keep the lock.
+		select {
+		case <-l.closed:
+		case <-replying.Done():
+		}
 		l.settle(replying, "abandon", d.release(false), abandon)
 	}
 }
