@@ -69,7 +69,7 @@ func TestConformance(t *testing.T) {
 			sdk.present(t)
 			site := newSite(t)
 			b := &bench{site: site, worker: startWorker(t, sdk, site.proxy.url, 60)}
-			b.tasks(t)
+			b.tasks(t, scenarios)
 			b.lostClaim(t)
 			b.rotate(t)
 			b.together(t)
@@ -115,8 +115,8 @@ func (b *bench) addOf(requestType string, payload what) string {
 	return job
 }
 
-// tasks runs all scenarios of one job at once.
-func (b *bench) tasks(t *testing.T) {
+// tasks runs scenarios of one job at once.
+func (b *bench) tasks(t *testing.T, scenarios []scenario) {
 	t.Helper()
 	jobs := make([]string, len(scenarios))
 	for i, s := range scenarios {

@@ -56,11 +56,12 @@ type site struct {
 	proxy *proxy
 	cmd   *exec.Cmd
 	said  *bytes.Buffer
+	flags []string // further ones of the server
 }
 
-func newSite(t *testing.T) *site {
+func newSite(t *testing.T, flags ...string) *site {
 	t.Helper()
-	s := &site{t: t, data: filepath.Join(t.TempDir(), "data"), proxy: newProxy(t)}
+	s := &site{t: t, flags: flags, data: filepath.Join(t.TempDir(), "data"), proxy: newProxy(t)}
 	s.start()
 	t.Cleanup(s.kill)
 	return s
@@ -78,6 +79,7 @@ func (s *site) start() {
 		"--protocols-dir", "testdata/protocols", "--log-level", "error", "--audit-log", "off",
 		"--ack-timeout", waittest.Scale(10*time.Second).String(), "--lease-duration", lease.String(), "--ack-backoff", many, "--execution-backoff", many,
 		"--sweep-interval", "100ms", "--outbox-retry-interval", "100ms")
+	s.cmd.Args = append(s.cmd.Args, s.flags...)
 	s.said = &bytes.Buffer{}
 	s.cmd.Stderr = s.said
 	out, err := s.cmd.StdoutPipe()

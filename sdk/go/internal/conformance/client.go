@@ -10,6 +10,7 @@ import (
 	"time"
 
 	lucius "github.com/lucius-project/lucius/sdk/go"
+	"github.com/lucius-project/lucius/sdk/go/internal/conformance/handler"
 )
 
 // story is the story of the conformance client.
@@ -48,7 +49,7 @@ func tell(ctx context.Context) error {
 
 // conform does a task at once, or waits until it is cancelled.
 func (s *story) conform(ctx context.Context, task *lucius.Task) (any, error) {
-	var p payload
+	var p handler.Payload
 	if err := task.Decode(&p); err != nil {
 		return nil, err
 	}
