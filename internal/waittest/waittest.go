@@ -15,8 +15,6 @@ import (
 )
 
 const (
-	// quiet is how long [work] takes on a quiet machine of two cores.
-	quiet = 75 * time.Millisecond
 	// longest is the bound of a wait on such a machine.
 	longest = 5 * time.Minute
 	// most is the highest slowness. Tests that wait for a lease to end would last too long with
