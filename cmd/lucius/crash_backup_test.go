@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/api"
 )
 
 // backups is how often a server under load is backed up and killed.
@@ -36,9 +39,15 @@ func TestCrash_ABackupUnderLoadIsWhole(t *testing.T) {
 			t.Errorf("lucius restore says\n%s", said)
 		}
 		restored := other.start()
-		rest := startLoad(other, 5*time.Millisecond)
+		stored := listJobs(t, other.client, api.ListJobsParams{})
 		for name, id := range before {
-			rest.await(name, id)
+			if !slices.Contains(stored, id) {
+				t.Errorf("job %s of the accepted command %s is not in the backup", id, name)
+			}
+		}
+		rest := startLoad(other, 5*time.Millisecond)
+		for _, id := range stored { // Also those that were accepted during the backup.
+			rest.await("in the backup", id)
 		}
 		jobs := rest.drain() // Its commands have the same keys as those in the backup.
 		for name, id := range before {
