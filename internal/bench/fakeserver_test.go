@@ -34,7 +34,7 @@ type fakeServer struct {
 	payloads map[int]int           // how many commands had a payload of this size
 	running  int                   // servers that have been started but not stopped
 	starts   int                   // servers that have been started
-	claims   sync.WaitGroup        // claims that are being answered
+	claims   int                   // claims that are being answered
 
 	retention time.Duration // of the server that was started last
 	dataDir   string
@@ -75,7 +75,6 @@ func (f *fakeServer) start(_ context.Context, dataDir, protocolsDir string, rete
 	f.dataDir = dataDir
 	f.running++
 	return bench.Server{URL: f.url, Stop: func() error {
-		f.claims.Wait() // The next server must not answer the claims of workers that have gone.
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		f.running--
@@ -155,6 +154,8 @@ func (f *fakeServer) metrics(w http.ResponseWriter) {
 			ended++
 		}
 	}
+	const inFlight = "lucius_http_requests_in_flight"
+	_, _ = fmt.Fprintf(w, "# TYPE %s gauge\n%s %d\n", inFlight, inFlight, f.claims+1)
 	const purged = "lucius_retention_entries_total"
 	_, _ = fmt.Fprintf(w, "# TYPE %s counter\n%s{outcome=\"purged\"} %d\n%s{outcome=\"later\"} %d\n",
 		purged, purged, ended*f.purges/10, purged, ended)
@@ -206,9 +207,8 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	service := request.Services[0]
-	f.claims.Add(1)
-	defer f.claims.Done()
 	f.mu.Lock()
+	f.claims++
 	f.once(request.RequestID)
 	for len(f.queues[service]) == 0 {
 		arrived := f.arrived
@@ -216,11 +216,16 @@ func (f *fakeServer) claim(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-arrived:
 		case <-r.Context().Done():
-			return
 		}
 		f.mu.Lock()
+		if r.Context().Err() != nil {
+			f.claims--
+			f.mu.Unlock()
+			return
+		}
 	}
 	defer f.mu.Unlock()
+	defer func() { f.claims-- }()
 	n := min(int(request.Max), len(f.queues[service]))
 	items := make([]map[string]any, n)
 	for i, job := range f.queues[service][:n] {

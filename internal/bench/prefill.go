@@ -34,8 +34,8 @@ func (b *bench) prefill(ctx context.Context, server Server) error {
 
 // makeFinished submits jobs of one step in batches and completes them. Each client sends a
 // batch when the jobs of its previous batch have ended.
-func makeFinished(ctx context.Context, r *run, jobs int) error {
-	group, ctx := errgroup.WithContext(ctx)
+func makeFinished(whole context.Context, r *run, jobs int) error {
+	group, ctx := errgroup.WithContext(whole)
 	stop := r.workers().run(ctx, group, r.options.Pullers)
 	group.Go(func() error {
 		defer stop()
@@ -59,7 +59,10 @@ func makeFinished(ctx context.Context, r *run, jobs int) error {
 			return nil
 		})
 	})
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return r.awaitIdle(whole)
 }
 
 // makeLive submits jobs and starts their steps without completing them.

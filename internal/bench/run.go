@@ -151,8 +151,8 @@ func (b *bench) run(ctx context.Context, server Server, load *load, store string
 
 // drive runs the producers, and the workers until the producers have ended. It returns what
 // server and client used in the window.
-func (r *run) drive(ctx context.Context) (used cost, err error) {
-	group, ctx := errgroup.WithContext(ctx)
+func (r *run) drive(whole context.Context) (used cost, err error) {
+	group, ctx := errgroup.WithContext(whole)
 	group.Go(func() (err error) {
 		used, err = watchCost(ctx, r.client, r.window)
 		return err
@@ -171,8 +171,28 @@ func (r *run) drive(ctx context.Context) (used cost, err error) {
 		defer stopWorkers()
 		return r.load.produce(ctx, r)
 	})
-	err = group.Wait()
-	return used, err
+	if err = group.Wait(); err != nil {
+		return used, err
+	}
+	return used, r.awaitIdle(whole)
+}
+
+// awaitIdle waits until the server has noticed that the workers' last claims were given up: it
+// could still hand them a job of the next load.
+func (r *run) awaitIdle(ctx context.Context) error {
+	for at := time.Now(); ; at = at.Add(5 * time.Millisecond) {
+		families, err := readMetrics(ctx, r.client)
+		if err != nil {
+			return err
+		}
+		requests := families["lucius_http_requests_in_flight"].GetMetric()
+		if len(requests) == 0 || requests[0].GetGauge().GetValue() <= 1 { // This one.
+			return nil
+		}
+		if !sleepUntil(ctx, at) {
+			return context.Cause(ctx)
+		}
+	}
 }
 
 // carry submits the nth command of a submitter and waits for the end of its job. It returns
