@@ -41,7 +41,8 @@ func TestRetentionShowsWhetherTheStoreGrows(t *testing.T) {
 				t.Fatalf("rows: %+v", report.Rows)
 			}
 			row := report.Rows[1]
-			if row.Jobs == 0 || row.PerSecond != float64(row.Jobs) || row.OfOne == 0 || row.Kept.Bytes == 0 {
+			if row.Jobs == 0 || row.PerSecond != float64(row.Jobs) || row.Kept.Bytes == 0 ||
+				row.OfOne == 0 && report.Rows[0].Jobs > 0 { // On a slow machine no job may end in the short window.
 				t.Errorf("%+v, %+v", row, row.Kept)
 			}
 			if goal := row.Goals[0]; goal.Met == test.growing {
