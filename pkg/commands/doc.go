@@ -58,8 +58,8 @@
 // The SHA-256 of a command's canonical form tells whether two commands are the same.
 //
 //	text ──ParseJSON──► tree ──AppendCanonical──► canonical text ──HashCanonical──► SHA-256, hex
-//	                 │
-//	                 └──► the envelope, the JSON Schemas of the protocol
+//	                     │
+//	                     └──► the envelope, the JSON Schemas of the protocol
 //
 // [ParseJSON] refuses text that parsers are known to read differently, because it
 // could mean one thing to Lucius and another to a platform service: duplicate

@@ -42,14 +42,14 @@ func (l *limiter) acquire(ctx context.Context, caller string, weight int64) (rel
 	}
 	weight = min(weight, l.half)
 	share := l.enter(caller)
-	if !l.take(ctx, share.room, weight) {
+	if err := l.take(ctx, share.room, weight); err != nil {
 		l.leave(caller, share)
-		return nil, l.failure(ctx)
+		return nil, err
 	}
-	if !l.take(ctx, l.all, weight) {
+	if err := l.take(ctx, l.all, weight); err != nil {
 		share.room.Release(weight)
 		l.leave(caller, share)
-		return nil, l.failure(ctx)
+		return nil, err
 	}
 	return func() {
 		l.all.Release(weight)
@@ -58,19 +58,16 @@ func (l *limiter) acquire(ctx context.Context, caller string, weight int64) (rel
 	}, nil
 }
 
-// take takes from the room, at once or, if the limiter refuses nothing, when there is enough.
-func (l *limiter) take(ctx context.Context, room *semaphore.Weighted, weight int64) bool {
-	if l.refusal != nil {
-		return room.TryAcquire(weight)
-	}
-	return room.Acquire(ctx, weight) == nil
-}
-
-func (l *limiter) failure(ctx context.Context) error {
-	if l.refusal != nil {
+// take takes from the room: at once, or it refuses, if the limiter has a refusal; otherwise as
+// soon as there is enough.
+func (l *limiter) take(ctx context.Context, room *semaphore.Weighted, weight int64) error {
+	switch {
+	case l.refusal == nil && room.Acquire(ctx, weight) != nil:
+		return context.Cause(ctx)
+	case l.refusal != nil && !room.TryAcquire(weight):
 		return l.refusal
 	}
-	return context.Cause(ctx)
+	return nil
 }
 
 // enter returns the caller's share, and keeps it until leave.

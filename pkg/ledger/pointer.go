@@ -35,7 +35,8 @@ func Pointer(raw json.RawMessage, pointer string) (json.RawMessage, bool) {
 }
 
 // Lookup is [Pointer] over the decoded form of a value: of objects, map[string]any, and of
-// arrays, []any. The result is part of the tree.
+// arrays, []any. The result is part of the tree. It returns false if the pointer is malformed or
+// names no value.
 func Lookup(tree any, pointer string) (any, bool) {
 	path := jsontext.Pointer(pointer)
 	if !path.IsValid() {

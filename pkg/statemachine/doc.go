@@ -122,7 +122,7 @@
 //	Decision ──FollowItem──▶ ItemMoves: the record after the change,
 //	                         the one it ended, and the item's events
 //
-// A [ItemRecord] holds only what the Step row (state, attempt, lease, deadline,
+// An [ItemRecord] holds only what the Step row (state, attempt, lease, deadline,
 // references, error) lacks: the owner, the number of claims, the item's rev and the
 // requests that it remembers. [ViewItem] combines both. [FollowItem] derives from a decision
 // of the state machine the moves of the item, so that step and item change in one

@@ -11,7 +11,7 @@ import (
 
 // knowledge is what the checks remember of a job from change to change.
 type knowledge struct {
-	// items are the items according to the lifecycle alone: each move that Follow reports
+	// items are the items according to the lifecycle alone: each move that FollowItem reports
 	// is repeated on the previous item.
 	items map[string]statemachine.Item
 	// rows are the latest outbox rows, and how tells how each step came to its state, both
@@ -129,7 +129,7 @@ func (j *itemJob) checkCounts(before *statemachine.ItemRecord, moves *statemachi
 }
 
 // replay repeats the moves by the lifecycle alone, on the items of its last run, and
-// compares the events and items with those that Follow reports.
+// compares the events and items with those that FollowItem reports.
 func (j *itemJob) replay(event statemachine.Event, d *statemachine.Decision, moves *statemachine.ItemMoves) {
 	j.t.Helper()
 	for i := 0; i < len(moves.Events); {

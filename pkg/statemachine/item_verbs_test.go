@@ -414,7 +414,7 @@ func TestFollow_RequestIDsDoNotCollide(t *testing.T) {
 	})
 }
 
-// If the lifecycle refuses the request of a verb, Follow returns an error.
+// If the lifecycle refuses the request of a verb, FollowItem returns an error.
 func TestFollow_RefusesWhatTheLifecycleRefuses(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

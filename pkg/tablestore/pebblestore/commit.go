@@ -48,8 +48,8 @@ const (
 
 // slowness remembers slow commits.
 type slowness struct {
-	mu          sync.Mutex
-	since, last time.Time
+	mu          sync.Mutex // since and last are of the same row of slow commits.
+	since, last time.Time  // when the first and the last of them ended
 }
 
 // note is told of each commit.
