@@ -145,8 +145,8 @@ func topicsOf(cfg *config.Config) (*namespace.Topology, error) {
 		for i := range known.Steps {
 			step := &known.Steps[i]
 			wanted.Directives = append(wanted.Directives, namespace.Directive{Service: step.Service, StepType: step.Type})
-			wanted.AckTimeout = max(wanted.AckTimeout, cmp.Or(step.Overrides.AckTimeout, cfg.AckTimeout))
-			wanted.Lease = max(wanted.Lease, cmp.Or(step.Overrides.Lease, cfg.Lease))
+			wanted.AckTimeout = max(wanted.AckTimeout, cmp.Or(step.Overrides.AckTimeout, cfg.Steps.AckTimeout))
+			wanted.Lease = max(wanted.Lease, cmp.Or(step.Overrides.Lease, cfg.Steps.Lease))
 		}
 	}
 	if cfg.ServiceBus.Replies {

@@ -24,7 +24,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/server"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 	"github.com/lucius-project/lucius/pkg/tracing"
@@ -92,11 +91,8 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 	name, _ := os.Hostname() // Without it the process id alone names the replica.
 	settings := &server.Config{
 		Store: h.store, Protocols: h.protocols, Ledger: *stored, HTTP: h.httpSettings(),
-		Policy: commands.Policy{AllowedRefs: cfg.RefPrefixes, MaxPayloadBytes: cfg.MaxPayloadBytes},
-		Defaults: statemachine.Policy{
-			AckTimeout: cfg.AckTimeout, Lease: cfg.Lease, Timeout: cfg.StepTimeout, Dispatch: cfg.DispatchBackoff,
-			Ack: cfg.AckBackoff, Execution: cfg.ExecutionBackoff, MaxAttempts: cfg.MaxAttempts,
-		},
+		Policy:         commands.Policy{AllowedRefs: cfg.RefPrefixes, MaxPayloadBytes: cfg.MaxPayloadBytes},
+		Defaults:       cfg.Steps,
 		Routing:        routing.Config{Lanes: cfg.Lanes, TopicPrefix: cfg.TopicPrefix},
 		Webhooks:       webhook.GuardConfig{AllowedPrefixes: cfg.WebhookNetworks, AllowHTTP: cfg.WebhookAllowHTTP},
 		WebhookSecrets: cfg.WebhookSecrets, PublishTimeout: cfg.PublishTimeout, RelayInterval: cfg.RetryInterval,

@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
@@ -32,14 +33,10 @@ type Config struct {
 	Lanes        int
 	Roles        []string
 
-	AckTimeout       time.Duration
-	Lease            time.Duration
-	StepTimeout      time.Duration
-	DispatchBackoff  []time.Duration
-	AckBackoff       []time.Duration
-	ExecutionBackoff []time.Duration
-	Jitter           float64
-	MaxAttempts      int
+	// Steps are the timeouts and budgets of a step whose protocol sets none, and Jitter
+	// the part of a delay that is randomised.
+	Steps  statemachine.Policy
+	Jitter float64
 
 	RetryInterval time.Duration
 	SweepInterval time.Duration

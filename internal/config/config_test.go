@@ -30,8 +30,8 @@ func TestLoad_FlagsThenEnvironmentThenDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if loaded.AckTimeout != 5*time.Millisecond || loaded.Lease != 8*time.Second || loaded.StepTimeout != 90*time.Second ||
-		len(loaded.AckBackoff) != 2 || loaded.DispatchBackoff[2] != 10*time.Minute || !loaded.Has(config.RoleRelay) {
+	if loaded.Steps.AckTimeout != 5*time.Millisecond || loaded.Steps.Lease != 8*time.Second || loaded.Steps.Timeout != 90*time.Second ||
+		len(loaded.Steps.Ack) != 2 || loaded.Steps.Dispatch[2] != 10*time.Minute || !loaded.Has(config.RoleRelay) {
 		t.Errorf("%+v", loaded.Config)
 	}
 }
@@ -59,8 +59,8 @@ func TestLoad_TakesTheVariablesOfTheSources(t *testing.T) {
 		"LUCIUS_JOB_INDEX_TABLE":         c.Tables.Index,
 		"LUCIUS_MAX_INFLIGHT_PER_TENANT": fmt.Sprint(c.MaxInflight), "LUCIUS_SERVICEBUS_CONNECTION": c.ServiceBus.Connection,
 		"LUCIUS_SERVICEBUS_REPLY_PREFIX": c.ServiceBus.ReplyPrefix, "LUCIUS_SERVICEBUS_REPLY_SUBSCRIPTION": c.ServiceBus.ReplySubscription,
-		"LUCIUS_SERVICEBUS_LANES": fmt.Sprint(c.Lanes), "LUCIUS_MAX_ATTEMPTS": fmt.Sprint(c.MaxAttempts),
-		"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": fmt.Sprint(c.StepTimeout.Seconds()), "LUCIUS_OUTBOX_RETRY_INTERVAL": c.RetryInterval.String(),
+		"LUCIUS_SERVICEBUS_LANES": fmt.Sprint(c.Lanes), "LUCIUS_MAX_ATTEMPTS": fmt.Sprint(c.Steps.MaxAttempts),
+		"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": fmt.Sprint(c.Steps.Timeout.Seconds()), "LUCIUS_OUTBOX_RETRY_INTERVAL": c.RetryInterval.String(),
 	}
 	if diff := cmp.Diff(variables, got); diff != "" {
 		t.Errorf("(-set +loaded):\n%s", diff)
@@ -316,7 +316,7 @@ func TestLoad_RefusesEmptyEntries(t *testing.T) {
 		}
 	}
 	loaded, err := load(t, nil, map[string]string{"LUCIUS_REF_PREFIXES": "s3, gs://b", "LUCIUS_ACK_BACKOFF": ""})
-	if err != nil || len(loaded.RefPrefixes) != 2 || loaded.RefPrefixes[1] != "gs://b" || len(loaded.AckBackoff) != 0 {
+	if err != nil || len(loaded.RefPrefixes) != 2 || loaded.RefPrefixes[1] != "gs://b" || len(loaded.Steps.Ack) != 0 {
 		t.Errorf("%+v, %v", loaded, err)
 	}
 }
@@ -338,7 +338,7 @@ func TestLoad_BoundsDurations(t *testing.T) {
 		}
 	}
 	loaded, err := load(t, nil, map[string]string{"LUCIUS_RETENTION": "61320h", "LUCIUS_STEP_RESULT_TIMEOUT": "off", "LUCIUS_IDEMPOTENCY_TTL": "0"})
-	if err != nil || loaded.Retention != 61320*time.Hour || loaded.StepTimeout != 0 || loaded.KeyTTL != 0 {
+	if err != nil || loaded.Retention != 61320*time.Hour || loaded.Steps.Timeout != 0 || loaded.KeyTTL != 0 {
 		t.Errorf("%+v, %v", loaded, err)
 	}
 }
@@ -356,8 +356,8 @@ func TestLoad_TakesTheStepTimeoutInWholeSeconds(t *testing.T) {
 		}
 	}
 	for value, want := range map[string]time.Duration{"0": 0, "31622400": 366 * 24 * time.Hour} {
-		if loaded, err := load(t, nil, map[string]string{variable: value}); err != nil || loaded.StepTimeout != want {
-			t.Errorf("%q answered %v, %v", value, loaded.StepTimeout, err)
+		if loaded, err := load(t, nil, map[string]string{variable: value}); err != nil || loaded.Steps.Timeout != want {
+			t.Errorf("%q answered %v, %v", value, loaded.Steps.Timeout, err)
 		}
 	}
 	_, err := load(t, nil, map[string]string{variable: "900", "LUCIUS_STEP_RESULT_TIMEOUT": "10m"})

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // The defaults that users rely on, written out by hand. The durations and budgets are
@@ -35,11 +36,13 @@ func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
 		Bus: "queue", TopicPrefix: "global-bus-p", Lanes: 16,
 		ServiceBus: config.ServiceBus{ReplyPrefix: "global-bus-replies-p", ReplySubscription: "lucius-invoker"},
 
-		AckTimeout: 30 * time.Second, Lease: 15 * time.Minute,
-		DispatchBackoff:  []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute},
-		AckBackoff:       []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute},
-		ExecutionBackoff: []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute},
-		Jitter:           0.1, MaxAttempts: 10,
+		Steps: statemachine.Policy{
+			AckTimeout: 30 * time.Second, Lease: 15 * time.Minute, MaxAttempts: 10,
+			Dispatch:  []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute},
+			Ack:       []time.Duration{time.Minute, 5 * time.Minute, 15 * time.Minute},
+			Execution: []time.Duration{30 * time.Second, 2 * time.Minute, 10 * time.Minute},
+		},
+		Jitter:        0.1,
 		RetryInterval: time.Second, SweepInterval: time.Second, ClockTolerance: 5 * time.Second, ProtocolsInterval: 2 * time.Second,
 		PublishTimeout: 10 * time.Second, ShutdownGrace: 20 * time.Second,
 		MaxConnections: 10_000, MaxBodyBytes: 1_048_576, MaxPayloadBytes: 131_072,

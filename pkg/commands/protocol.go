@@ -1,7 +1,6 @@
 package commands
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -59,30 +58,9 @@ type ProtocolStep struct {
 // Policy returns the step's timeouts and budgets: its own, or the global ones that it
 // does not override.
 func (s *ProtocolStep) Policy(global statemachine.Policy) statemachine.Policy {
-	policy := overlayPolicy(s.Overrides, global)
+	policy := s.Overrides.Or(global)
 	policy.Timeout = max(policy.Timeout, 0)
 	return policy
-}
-
-// overlayPolicy returns base with the settings of over replaced.
-func overlayPolicy(over, base statemachine.Policy) statemachine.Policy {
-	return statemachine.Policy{
-		AckTimeout:  cmp.Or(over.AckTimeout, base.AckTimeout),
-		Lease:       cmp.Or(over.Lease, base.Lease),
-		Timeout:     cmp.Or(over.Timeout, base.Timeout),
-		Dispatch:    firstSet(over.Dispatch, base.Dispatch),
-		Ack:         firstSet(over.Ack, base.Ack),
-		Execution:   firstSet(over.Execution, base.Execution),
-		MaxAttempts: cmp.Or(over.MaxAttempts, base.MaxAttempts),
-	}
-}
-
-// firstSet returns the first list that is not nil.
-func firstSet[T any](over, base []T) []T {
-	if over != nil {
-		return over
-	}
-	return base
 }
 
 // CheckSchemaVersion returns the violation of a schema_version that the protocol does

@@ -1,13 +1,10 @@
 package commands
 
 import (
-	"errors"
 	"fmt"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -58,7 +55,7 @@ func (c *protocolChecker) protocol(d *protocolDefinition) *Protocol {
 		if step.Mode == "" {
 			step.Mode = mode
 		}
-		step.Overrides = overlayPolicy(step.Overrides, defaults)
+		step.Overrides = step.Overrides.Or(defaults)
 		if first := slices.IndexFunc(p.Steps, func(s ProtocolStep) bool { return s.ID == step.ID }); first >= 0 && step.ID != "" {
 			c.fail(schemaPath{"steps"}.item(i).to("step_id"), "is %q, as that of steps[%d] is", step.ID, first)
 		}
@@ -81,30 +78,12 @@ func (c *protocolChecker) step(at schemaPath, d *stepDefinition) ProtocolStep {
 	}
 }
 
-// policy checks the timeouts and budgets of a protocol or of a step.
-func (c *protocolChecker) policy(at schemaPath, d policyDefinition) statemachine.Policy {
-	retry := at.to("retry")
-	return statemachine.Policy{
-		AckTimeout:  c.duration(at.to("ack_timeout"), d.AckTimeout),
-		Lease:       c.duration(at.to("lease"), d.Lease),
-		Timeout:     c.timeout(at.to("timeout"), d.Timeout),
-		Dispatch:    c.delays(retry.to("dispatch"), d.Retry.Dispatch),
-		Ack:         c.delays(retry.to("ack"), d.Retry.Ack),
-		Execution:   c.delays(retry.to("execution"), d.Retry.Execution),
-		MaxAttempts: c.attempts(retry.to("max_attempts"), d.Retry.MaxAttempts),
-	}
-}
-
 // The limits of a protocol file, in addition to [MaxSteps].
 const (
 	maxRequestTypes   = 64
 	maxRequestType    = 128 // bytes, as in a command
 	maxSchemaVersions = 64
 	maxSchemaVersion  = 32 // bytes, as in a command
-	maxAttempts       = 1000
-
-	MaxRetries  = 16                   // Delays in one list.
-	MaxDuration = 366 * 24 * time.Hour // Of a deadline or a delay.
 )
 
 var idPattern = regexp.MustCompile(`^[A-Za-z0-9._-]{1,64}$`)
@@ -187,81 +166,4 @@ func (c *protocolChecker) pointer(at schemaPath, s yamlScalar) string {
 		c.fail(at, "is %q and must be a JSON pointer: empty, or /name/name with ~0 for ~ and ~1 for /", text)
 	}
 	return text
-}
-
-// ParseDuration reads a duration from 1ms to most. Its error continues "x is … and".
-func ParseDuration(text string, most time.Duration) (time.Duration, error) {
-	d, err := time.ParseDuration(text)
-	switch {
-	case err != nil:
-		return 0, errors.New("must be a duration such as 30s, 15m or 1h30m")
-	case d < time.Millisecond:
-		return 0, errors.New("must be at least 1ms")
-	case d > most:
-		return 0, fmt.Errorf("must be at most %s", most)
-	}
-	return d, nil
-}
-
-// IsOff reports whether the text, off or a duration of 0, switches a deadline off.
-func IsOff(text string) bool {
-	d, err := time.ParseDuration(text)
-	return text == "off" || err == nil && d == 0
-}
-
-// duration checks a duration; 0 stands for not set.
-func (c *protocolChecker) duration(at schemaPath, s yamlScalar) time.Duration {
-	text, ok := c.text(at, s)
-	if !ok {
-		return 0
-	}
-	d, err := ParseDuration(text, MaxDuration)
-	if err != nil {
-		c.fail(at, "is %q and %v", text, err)
-	}
-	return d
-}
-
-// offWord is a timeout that is switched off, so that no outer timeout applies.
-const offWord time.Duration = -1
-
-// timeout checks a timeout, which may be off; 0 stands for not set.
-func (c *protocolChecker) timeout(at schemaPath, s yamlScalar) time.Duration {
-	if s.set && !s.compound && IsOff(s.text) {
-		return offWord
-	}
-	return c.duration(at, s)
-}
-
-// delays checks the delays before the retries of one cause; nil stands for not
-// set.
-func (c *protocolChecker) delays(at schemaPath, list []yamlScalar) []time.Duration {
-	if list == nil {
-		return nil
-	}
-	if len(list) > MaxRetries {
-		c.fail(at, "holds %d delays; at most %d are allowed", len(list), MaxRetries)
-		return nil
-	}
-	delays := make([]time.Duration, 0, len(list))
-	for i, s := range list {
-		if !s.set {
-			c.fail(at.item(i), "must be a duration")
-		}
-		delays = append(delays, c.duration(at.item(i), s))
-	}
-	return delays
-}
-
-// attempts checks the cap on attempts; 0 stands for not set.
-func (c *protocolChecker) attempts(at schemaPath, s yamlScalar) int {
-	text, ok := c.text(at, s)
-	if !ok {
-		return 0
-	}
-	n, err := strconv.Atoi(text)
-	if err != nil || n < 1 || n > maxAttempts {
-		c.fail(at, "is %q and must be a whole number from 1 to %d", text, maxAttempts)
-	}
-	return n
 }

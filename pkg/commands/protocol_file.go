@@ -32,23 +32,6 @@ type stepDefinition struct {
 	Own           policyDefinition `yaml:",inline"`
 }
 
-// policyDefinition holds the settings of a protocol or of a step.
-type policyDefinition struct {
-	Mode       yamlScalar      `yaml:"mode"`
-	AckTimeout yamlScalar      `yaml:"ack_timeout"`
-	Lease      yamlScalar      `yaml:"lease"`
-	Timeout    yamlScalar      `yaml:"timeout"`
-	Retry      retryDefinition `yaml:"retry"`
-}
-
-// retryDefinition is the retry block.
-type retryDefinition struct {
-	Dispatch    []yamlScalar `yaml:"dispatch"`
-	Ack         []yamlScalar `yaml:"ack"`
-	Execution   []yamlScalar `yaml:"execution"`
-	MaxAttempts yamlScalar   `yaml:"max_attempts"`
-}
-
 // yamlScalar is a single value with its text as written: the version 1.10 is
 // not 1.1. The zero value stands for absent and null alike.
 type yamlScalar struct {

@@ -184,6 +184,28 @@ type Policy struct {
 	MaxAttempts int
 }
 
+// Or returns the policy with the settings of base where it has none: a value of 0 or a
+// list that is nil. An empty list is a setting, which allows no retry of its cause.
+func (p Policy) Or(base Policy) Policy {
+	return Policy{
+		AckTimeout:  cmp.Or(p.AckTimeout, base.AckTimeout),
+		Lease:       cmp.Or(p.Lease, base.Lease),
+		Timeout:     cmp.Or(p.Timeout, base.Timeout),
+		Dispatch:    firstSet(p.Dispatch, base.Dispatch),
+		Ack:         firstSet(p.Ack, base.Ack),
+		Execution:   firstSet(p.Execution, base.Execution),
+		MaxAttempts: cmp.Or(p.MaxAttempts, base.MaxAttempts),
+	}
+}
+
+// firstSet returns the first list that is not nil.
+func firstSet(over, base []time.Duration) []time.Duration {
+	if over != nil {
+		return over
+	}
+	return base
+}
+
 // Cause is a kind of failure. Each has its own budget: a list of delays.
 type Cause string
 
