@@ -21,16 +21,13 @@ import (
 func TestAccept_CreatesAJobAndDispatchesItsFirstStep(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	accepted := b.mustAccept(t, command("h1"))
+	accepted := b.MustAccept(command("h1"))
 
-	agg, err := b.Job(t.Context(), accepted.Job.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	agg := b.Read(accepted.Job.ID)
 	if agg.Job.State != statemachine.JobDispatching || agg.Job.Rev != 1 || agg.Steps[0].State != statemachine.StepDispatching {
 		t.Errorf("job is %s at rev %d, step 0 %s", agg.Job.State, agg.Job.Rev, agg.Steps[0].State)
 	}
-	message := b.inbox.last()
+	message := b.Inbox.Last()
 	if message.JobID != accepted.Job.ID || message.MessageID() != accepted.Job.ID+".0.1/1" {
 		t.Errorf("handed over %q of job %s", message.MessageID(), message.JobID)
 	}
@@ -38,7 +35,7 @@ func TestAccept_CreatesAJobAndDispatchesItsFirstStep(t *testing.T) {
 	if err != nil || !cmp.Equal(stored, message.Directive) {
 		t.Errorf("stored directive %s differs from the one handed over %s (%v)", stored, message.Directive, err)
 	}
-	if live := b.live(t); len(live) != 1 || live[0] != accepted.Job.ID {
+	if live := b.LiveJobs(); len(live) != 1 || live[0] != accepted.Job.ID {
 		t.Errorf("live set is %v", live)
 	}
 }
@@ -46,25 +43,22 @@ func TestAccept_CreatesAJobAndDispatchesItsFirstStep(t *testing.T) {
 func TestAccept_AnEndedJobLeavesNoEntrySlotOrHint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	accepted := b.mustAccept(t, command("h1"))
-	b.succeed(t, b.inbox.last())
-	second := b.inbox.last()
+	accepted := b.MustAccept(command("h1"))
+	b.succeed(b.Inbox.Last())
+	second := b.Inbox.Last()
 	if want := `"input_ref":{"uri":"s3://b/one"}`; !contains(second.Directive, want) || !contains(second.Directive, `"payload":{"y":1.50}`) {
 		t.Errorf("second directive is %s", second.Directive)
 	}
-	b.succeed(t, second)
+	b.succeed(second)
 
-	agg, err := b.Job(t.Context(), accepted.Job.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	agg := b.Read(accepted.Job.ID)
 	if agg.Job.State != statemachine.JobSucceeded || string(agg.Job.FinalOutput) != `{"uri":"s3://b/two"}` {
 		t.Errorf("job is %s with output %s", agg.Job.State, agg.Job.FinalOutput)
 	}
-	if entries := b.entries(t); len(entries) != 0 {
+	if entries := b.entries(); len(entries) != 0 {
 		t.Errorf("left in the schedule: %v", entries)
 	}
-	if live := b.live(t); len(live) != 0 {
+	if live := b.LiveJobs(); len(live) != 0 {
 		t.Errorf("left in the live set: %v", live)
 	}
 }
@@ -93,7 +87,7 @@ func TestAccept_TheSameCommandIsAnsweredWithItsJob(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			first := b.mustAccept(t, test.first)
+			first := b.MustAccept(test.first)
 			second, err := b.Accept(t.Context(), test.second)
 			if !errors.Is(err, test.err) {
 				t.Fatalf("second answered %v, want %v", err, test.err)
@@ -111,10 +105,10 @@ func TestAccept_TheSameCommandIsAnsweredWithItsJob(t *testing.T) {
 func TestAccept_TenantsDoNotShareKeys(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first := b.mustAccept(t, command("h"))
+	first := b.MustAccept(command("h"))
 	other := command("h")
 	other.Job.TenantID = "tenant_b"
-	if second := b.mustAccept(t, other); second.Replayed || second.Job.ID == first.Job.ID {
+	if second := b.MustAccept(other); second.Replayed || second.Job.ID == first.Job.ID {
 		t.Error("another tenant's command was answered with the first one's job")
 	}
 }
@@ -139,7 +133,7 @@ func TestAccept_ManyAtOnceMakeOneJob(t *testing.T) {
 			t.Fatalf("two jobs for one command: %v", ids)
 		}
 	}
-	if live := b.live(t); len(live) != 1 {
+	if live := b.LiveJobs(); len(live) != 1 {
 		t.Errorf("live set is %v", live)
 	}
 }
@@ -167,8 +161,8 @@ func TestAccept_TheLimitHoldsUnderConcurrency(t *testing.T) {
 		})
 	}
 	group.Wait()
-	if len(accepted) != limit || len(b.live(t)) != limit {
-		t.Fatalf("%d jobs accepted, %d live, limit %d", len(accepted), len(b.live(t)), limit)
+	if len(accepted) != limit || len(b.LiveJobs()) != limit {
+		t.Fatalf("%d jobs accepted, %d live, limit %d", len(accepted), len(b.LiveJobs()), limit)
 	}
 	for _, cmd := range accepted {
 		if replay, err := b.Accept(t.Context(), cmd); err != nil || !replay.Replayed {
@@ -176,9 +170,9 @@ func TestAccept_TheLimitHoldsUnderConcurrency(t *testing.T) {
 		}
 	}
 	for id := range accepted {
-		b.mustChange(t, id, statemachine.Cancel{})
+		b.Apply(id, statemachine.Cancel{})
 	}
-	b.mustAccept(t, command("h-after"))
+	b.Submit(command("h-after"))
 }
 
 // A limit that is set or lowered while the tenant has more jobs in flight holds for every
@@ -215,21 +209,21 @@ func TestAccept_TheLimitHoldsWhenItChanges(t *testing.T) {
 			b.store.limit.Store(before)
 			var jobs []string
 			for i := range 5 {
-				jobs = append(jobs, b.mustAccept(t, command(fmt.Sprint("first", i))).Job.ID)
+				jobs = append(jobs, b.Submit(command(fmt.Sprint("first", i))))
 			}
 			b.store.limit.Store(3)
 			if over := acceptMany(); len(over) != 0 {
 				t.Errorf("%d jobs accepted with 5 in flight, limit 3", len(over))
 			}
 			for _, id := range jobs[:3] {
-				b.mustChange(t, id, statemachine.Cancel{})
+				b.Apply(id, statemachine.Cancel{})
 			}
-			if one := acceptMany(); len(one) != 1 || len(b.live(t)) != 3 {
-				t.Errorf("%d jobs accepted, %d in flight, limit 3", len(one), len(b.live(t)))
+			if one := acceptMany(); len(one) != 1 || len(b.LiveJobs()) != 3 {
+				t.Errorf("%d jobs accepted, %d in flight, limit 3", len(one), len(b.LiveJobs()))
 			}
 			b.store.limit.Store(6)
-			if more := acceptMany(); len(more) != 3 || len(b.live(t)) != 6 {
-				t.Errorf("%d jobs accepted, %d in flight, limit 6", len(more), len(b.live(t)))
+			if more := acceptMany(); len(more) != 3 || len(b.LiveJobs()) != 6 {
+				t.Errorf("%d jobs accepted, %d in flight, limit 6", len(more), len(b.LiveJobs()))
 			}
 		})
 	}
@@ -246,18 +240,18 @@ func TestAccept_JobsBeyondTheLimitCountUnderConcurrency(t *testing.T) {
 		})
 	}
 	b, other := process(0), process(0.9)
-	b.mustAccept(t, command("a"))
-	b.mustAccept(t, command("b"))
+	b.Submit(command("a"))
+	b.Submit(command("b"))
 	store.limit.Store(3)
 	var raced atomic.Bool
 	store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		if takesSlot(batch) && !raced.Swap(true) {
-			other.mustAccept(t, command("c"))
+			other.Submit(command("c"))
 		}
 		return commit()
 	})
-	if _, err := b.Accept(t.Context(), command("d")); !errors.Is(err, ledger.ErrTenantLimit) || len(b.live(t)) != 3 {
-		t.Errorf("%d jobs in flight, limit 3: %v", len(b.live(t)), err)
+	if _, err := b.Accept(t.Context(), command("d")); !errors.Is(err, ledger.ErrTenantLimit) || len(b.LiveJobs()) != 3 {
+		t.Errorf("%d jobs in flight, limit 3: %v", len(b.LiveJobs()), err)
 	}
 }
 
@@ -274,10 +268,10 @@ func TestAccept_AReplicaThatLearnsOfTheLimitLate(t *testing.T) {
 		}
 		first, last := 0.0, 0.9
 		b, late := process(3, &first), process(10, &last)
-		b.mustAccept(t, command("a"))
-		late.mustAccept(t, command("b")) // in slot 9
+		b.Submit(command("a"))
+		late.Submit(command("b")) // in slot 9
 		last = 0.8
-		late.mustAccept(t, command("c")) // in slot 8
+		late.Submit(command("c")) // in slot 8
 		time.Sleep(3 * time.Second)
 		first = 0.4 // Slot 1 is free.
 		if _, err := b.Accept(t.Context(), command("d")); !errors.Is(err, ledger.ErrTenantLimit) {
@@ -291,7 +285,7 @@ func TestAccept_ARefusedCommandLeavesNothing(t *testing.T) {
 	b := setup(t)
 	first, second := command("h1"), command("h2")
 	b.store.limit.Store(1)
-	accepted := b.mustAccept(t, first)
+	accepted := b.MustAccept(first)
 	if _, err := b.Accept(t.Context(), second); !errors.Is(err, ledger.ErrTenantLimit) {
 		t.Fatalf("second answered %v", err)
 	}
@@ -299,11 +293,11 @@ func TestAccept_ARefusedCommandLeavesNothing(t *testing.T) {
 	if _, err := b.store.Get(t.Context(), claim); !errors.Is(err, tablestore.ErrNotFound) {
 		t.Errorf("the refused command's claim: %v", err)
 	}
-	if live := b.live(t); len(live) != 1 {
+	if live := b.LiveJobs(); len(live) != 1 {
 		t.Errorf("live set is %v", live)
 	}
-	b.mustChange(t, accepted.Job.ID, statemachine.Cancel{})
-	if again := b.mustAccept(t, second); again.Replayed {
+	b.Apply(accepted.Job.ID, statemachine.Cancel{})
+	if again := b.MustAccept(second); again.Replayed {
 		t.Error("the refused command had left a claim")
 	}
 }
@@ -323,7 +317,7 @@ func TestAccept_ACrashBeforeTheCommitIsRolledForward(t *testing.T) {
 		t.Fatalf("first answered %v", err)
 	}
 	other := reopen(t, b.store)
-	second := other.mustAccept(t, command("h"))
+	second := other.MustAccept(command("h"))
 	if second.Replayed {
 		t.Error("a command without a job was answered as a replay")
 	}
@@ -333,7 +327,7 @@ func TestAccept_ACrashBeforeTheCommitIsRolledForward(t *testing.T) {
 	if _, err := b.store.Store.Commit(t.Context(), stranded); err == nil {
 		t.Error("the first commit came through late, after the second")
 	}
-	if live := b.live(t); len(live) != 1 {
+	if live := b.LiveJobs(); len(live) != 1 {
 		t.Errorf("live set is %v", live)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -16,7 +16,7 @@ import (
 // time, also in a process that did not make it.
 func TestCost_OfABacklogInThePullQueue(t *testing.T) {
 	t.Parallel()
-	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
+	store, counter := storetest.Counting(ledgertest.Atomic())
 	openQueue := func() *ledger.Ledger {
 		l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusQueue, Shards: 4})
 		if err != nil {

@@ -7,9 +7,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // unconfirmed is a store that cannot tell whether a failover loses what it shows.
@@ -27,7 +27,7 @@ func (u *unconfirmed) Confirm(context.Context) error {
 // A repeat writes nothing, and its answer rests on what it reads.
 func TestARepeatIsAcknowledgedOnlyOnceItIsConfirmed(t *testing.T) {
 	t.Parallel()
-	unsure := &unconfirmed{Store: memstore.New(memstore.Options{})}
+	unsure := &unconfirmed{Store: ledgertest.Atomic()}
 	b, err := ledger.Open(t.Context(), ledger.Config{Store: unsure, Hold: time.Minute})
 	if err != nil {
 		t.Fatal(err)

@@ -12,9 +12,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -70,7 +70,7 @@ func ordinary(name string) ledger.Command {
 // batches, and a check of the cost of each change, which returns the sum.
 func meteredLedger(t *testing.T, cfg ledger.Config) (*bundle, func(steps []costly) spent) {
 	t.Helper()
-	inner, counter := storetest.Counting(memstore.New(memstore.Options{Split: true}))
+	inner, counter := storetest.Counting(ledgertest.Split())
 	cfg.Hold, cfg.Retention, cfg.KeyTTL = 15*time.Second, 720*time.Hour, 168*time.Hour
 	b := open(t, &hooked{Store: inner}, cfg)
 	meter := &metered{}
@@ -120,23 +120,23 @@ func TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 		var m ledger.Message
 		accept := func(name string) func() {
 			return func() {
-				b.mustAccept(t, ordinary(name))
-				m = b.inbox.last()
+				b.Submit(ordinary(name))
+				m = b.Inbox.Last()
 			}
 		}
 		change := func(event func() statemachine.Event) func() {
 			return func() {
-				b.mustChange(t, m.JobID, event())
-				m = b.inbox.last()
+				b.Apply(m.JobID, event())
+				m = b.Inbox.Last()
 			}
 		}
 		published := change(func() statemachine.Event {
-			return statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo}
+			return ledgertest.Sent(m)
 		})
-		ack := change(func() statemachine.Event { return statemachine.Ack{StepID: m.StepID, Pair: pair(m)} })
-		heartbeat := change(func() statemachine.Event { return statemachine.Heartbeat{StepID: m.StepID, Pair: pair(m)} })
+		ack := change(func() statemachine.Event { return ledgertest.Started(m) })
+		heartbeat := change(func() statemachine.Event { return statemachine.Heartbeat{StepID: m.StepID, Pair: ledgertest.Pair(m)} })
 		result := change(func() statemachine.Event {
-			return statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded}
+			return ledgertest.Ended(m, statemachine.ResultSucceeded, "")
 		})
 		check([]costly{{"a tenant's first command", accept("first"), spent{Before: 5, Commit: 1}}})
 		expectSum(t, check([]costly{
@@ -158,7 +158,7 @@ func TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 			{"a heartbeat", heartbeat, spent{Commit: 1}},
 		})
 		time.Sleep(16 * time.Second)
-		entry := b.entries(t)[slices.IndexFunc(b.entries(t), func(e ledger.Entry) bool { return e.JobID == m.JobID })]
+		entry := b.entries()[slices.IndexFunc(b.entries(), func(e ledger.Entry) bool { return e.JobID == m.JobID })]
 		check([]costly{
 			{"a timer that fires early", func() {
 				if fired, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); err != nil || fired != ledger.Acted {
@@ -183,7 +183,7 @@ func TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 		})
 		w.bundle = b
 		accept := func(name string) func() {
-			return func() { b.mustAccept(t, ordinary(name)) }
+			return func() { b.MustAccept(ordinary(name)) }
 		}
 		check([]costly{
 			{"a tenant's first command, of a new kind", accept("first"), spent{Before: 7, Commit: 1}},
@@ -208,10 +208,10 @@ func TestCost_OfThePullQueueOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 		held.Store(true)
 		check([]costly{{"a command under a pause", accept("held"), spent{Before: 4, Commit: 1}}})
 		held.Store(false)
-		entries := b.entries(t)
+		entries := b.entries()
 		id := entries[slices.IndexFunc(entries, func(e ledger.Entry) bool { return e.Kind == ledger.Dispatch })].JobID
 		check([]costly{{"its mark", func() {
-			b.mustChange(t, id, statemachine.Published{OutboxID: id + ".0.1", AttemptNo: 1})
+			b.Apply(id, statemachine.Published{OutboxID: id + ".0.1", AttemptNo: 1})
 		}, spent{Before: 1, Commit: 1, After: 1}}})
 	})
 }
@@ -296,9 +296,9 @@ func TestCost_EntitiesOfAJob(t *testing.T) {
 	run := func(name string) int64 {
 		entities.Store(0)
 		cmd := ordinary(name)
-		b.mustAccept(t, cmd)
+		b.Submit(cmd)
 		for range cmd.Steps {
-			b.succeed(t, b.inbox.last())
+			b.succeed(b.Inbox.Last())
 		}
 		return entities.Load()
 	}

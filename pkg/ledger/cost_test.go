@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -15,32 +16,22 @@ import (
 func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 	t.Parallel()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
-	in := &inbox{}
-	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Bus: statemachine.BusServiceBus, Handoff: in, Shards: 4, Hold: time.Minute,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := ledgertest.Publishing(t, ledger.Config{Store: store, Shards: 4, Hold: time.Minute})
 	for i := range 200 {
-		if _, err := l.Accept(t.Context(), command(string(rune('a'+i%26))+time.Duration(i).String())); err != nil {
-			t.Fatal(err)
-		}
+		l.Submit(command(string(rune('a'+i%26)) + time.Duration(i).String()))
 	}
 
 	t.Run("a command costs one write and no scan", func(t *testing.T) {
 		counter.Reset()
-		if _, err := l.Accept(t.Context(), command("one more")); err != nil {
-			t.Fatal(err)
-		}
+		l.Submit(command("one more"))
 		if spent := counter.Counts(); spent.Scans != 0 || spent.Commits != 1 {
 			t.Errorf("an accept cost %+v", spent)
 		}
 	})
 	t.Run("a change costs one write", func(t *testing.T) {
-		message := in.last()
+		message := l.Inbox.Last()
 		counter.Reset()
-		event := statemachine.Ack{StepID: message.StepID, Pair: pair(message)}
+		event := statemachine.Ack{StepID: message.StepID, Pair: ledgertest.Pair(message)}
 		if _, err := l.Change(t.Context(), message.JobID, event); err != nil {
 			t.Fatal(err)
 		}
@@ -49,13 +40,13 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 		}
 	})
 	t.Run("and one short scan by a process that did not make the last one", func(t *testing.T) {
-		message := in.last()
+		message := l.Inbox.Last()
 		other, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Shards: 4})
 		if err != nil {
 			t.Fatal(err)
 		}
 		counter.Reset()
-		event := statemachine.Heartbeat{StepID: message.StepID, Pair: pair(message)}
+		event := statemachine.Heartbeat{StepID: message.StepID, Pair: ledgertest.Pair(message)}
 		if _, err := other.Change(t.Context(), message.JobID, event); err != nil {
 			t.Fatal(err)
 		}
@@ -83,7 +74,7 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 	t.Run("a refused callback costs one write and three reads of a row", func(t *testing.T) {
 		counter.Reset()
 		batch := &ledger.Rejections{Kept: []ledger.Rejection{rejection("one", "lease")}}
-		if err := l.Reject(t.Context(), in.last().JobID, batch); err != nil {
+		if err := l.Reject(t.Context(), l.Inbox.Last().JobID, batch); err != nil {
 			t.Fatal(err)
 		}
 		if spent := counter.Counts(); spent.Gets != 3 || spent.Scans != 0 || spent.Commits != 1 {

@@ -5,16 +5,16 @@ import (
 	"fmt"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // A ledger with projections is the layout "table": jobs can be read from the
 // tables of Phase 1.
 func ExampleNewProjections() {
 	ctx := context.Background()
-	store := memstore.New(memstore.Options{})
+	store := ledgertest.Atomic()
 	l, err := ledger.Open(ctx, ledger.Config{
 		Store: store, Tables: ledger.Tables{Ledger: "luciussteps"},
 		Projector: ledger.NewProjections(store, ledger.Tables{}, nil),

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -15,21 +16,18 @@ func TestFire_ADeadlineIsActedOnOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		id := b.mustAccept(t, command("h")).Job.ID
-		message := b.inbox.last()
-		b.mustChange(t, id, statemachine.Published{OutboxID: message.OutboxID, AttemptNo: message.AttemptNo})
+		id := b.Submit(command("h"))
+		message := b.Inbox.Last()
+		b.Apply(id, ledgertest.Sent(message))
 		time.Sleep(2 * time.Second)
-		if got := b.fireAll(t); got[ledger.Acted] != 1 {
+		if got := b.Expire(); got[ledger.Acted] != 1 {
 			t.Errorf("fired %v", got)
 		}
-		agg, err := b.Job(t.Context(), id)
-		if err != nil {
-			t.Fatal(err)
-		}
+		agg := b.Read(id)
 		if agg.Steps[0].State != statemachine.StepFailedRetry {
 			t.Errorf("step is %s", agg.Steps[0].State)
 		}
-		if got := b.fireAll(t); len(got) != 0 {
+		if got := b.Expire(); len(got) != 0 {
 			t.Errorf("fired again: %v", got)
 		}
 	})
@@ -44,13 +42,13 @@ func TestFire_FinishesAnEndWithinHalfAMinuteOfACrash(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, split(), ledger.Config{Bus: statemachine.BusServiceBus, Hold: 15 * time.Second})
-				id := b.mustAccept(t, ordinary("h")).Job.ID
-				m := b.inbox.last()
-				b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
-				b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
+				id := b.Submit(ordinary("h"))
+				m := b.Inbox.Last()
+				b.Apply(id, ledgertest.Sent(m))
+				b.Apply(id, ledgertest.Started(m))
 				time.Sleep(waited)
-				b.fireAll(t) // A timer that is due early is replaced by that of the lease.
-				b.mustChange(t, id, statemachine.Cancel{})
+				b.Expire() // A timer that is due early is replaced by that of the lease.
+				b.Apply(id, statemachine.Cancel{})
 				var committed atomic.Bool // The batches of a stage are committed concurrently.
 				b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 					if committed.Load() {
@@ -61,14 +59,14 @@ func TestFire_FinishesAnEndWithinHalfAMinuteOfACrash(t *testing.T) {
 					}
 					return commit()
 				})
-				end := statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded}
-				if result := b.mustChange(t, id, end); result.PostErr == nil {
+				end := ledgertest.Ended(m, statemachine.ResultSucceeded, "")
+				if result := b.Send(id, end); result.PostErr == nil {
 					t.Fatal("the end was meant to be left undone")
 				}
 				b.store.set(nil)
 				time.Sleep(31 * time.Second)
-				if got := b.fireAll(t); got[ledger.Finished] != 1 || len(b.live(t)) != 0 {
-					t.Errorf("fired %v, the live set is %v", got, b.live(t))
+				if got := b.Expire(); got[ledger.Finished] != 1 || len(b.LiveJobs()) != 0 {
+					t.Errorf("fired %v, the live set is %v", got, b.LiveJobs())
 				}
 			})
 		})
@@ -79,14 +77,14 @@ func TestFire_AnEntryThatTheJobDoesNotNameIsDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		id := b.mustAccept(t, command("h")).Job.ID
-		old := b.entries(t)
-		b.mustChange(t, id, statemachine.Retry{})
+		id := b.Submit(command("h"))
+		old := b.entries()
+		b.Apply(id, statemachine.Retry{})
 		if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Put, Key: entryKey(&old[0])}}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if got := b.fireAll(t); got[ledger.Stale] != 1 {
+		if got := b.Expire(); got[ledger.Stale] != 1 {
 			t.Errorf("fired %v", got)
 		}
 	})
@@ -98,7 +96,7 @@ func TestFire_RepeatsTheWorkAfterAJobsEnd(t *testing.T) {
 		b := setup(t)
 		cmd := command("h")
 		b.store.limit.Store(1)
-		id := b.mustAccept(t, cmd).Job.ID
+		id := b.Submit(cmd)
 		var crashed atomic.Bool // The batches of a stage are committed concurrently.
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if crashed.Load() && !commits(batch) {
@@ -109,23 +107,23 @@ func TestFire_RepeatsTheWorkAfterAJobsEnd(t *testing.T) {
 			}
 			return commit()
 		})
-		if result := b.mustChange(t, id, statemachine.Cancel{}); result.PostErr == nil {
+		if result := b.Send(id, statemachine.Cancel{}); result.PostErr == nil {
 			t.Fatal("the post stage was meant to fail")
 		}
 		b.store.set(nil)
-		if live := b.live(t); len(live) != 1 {
+		if live := b.LiveJobs(); len(live) != 1 {
 			t.Fatalf("live set is %v", live)
 		}
 		time.Sleep(6 * time.Second)
-		if got := b.fireAll(t); got[ledger.Finished] != 1 {
+		if got := b.Expire(); got[ledger.Finished] != 1 {
 			t.Errorf("fired %v", got)
 		}
-		if live := b.live(t); len(live) != 0 {
+		if live := b.LiveJobs(); len(live) != 0 {
 			t.Errorf("the ended job still holds a slot: %v", live)
 		}
 		time.Sleep(10 * time.Minute)
-		b.fireAll(t)
-		if entries := b.entries(t); len(entries) != 0 {
+		b.Expire()
+		if entries := b.entries(); len(entries) != 0 {
 			t.Errorf("left in the schedule: %v", entries)
 		}
 	})
@@ -137,23 +135,23 @@ func TestFire_AbandonsAnAcceptThatNeverCommits(t *testing.T) {
 		b := setup(t)
 		late := b.loseAccept(t, command("h"))
 		time.Sleep(2 * time.Minute)
-		if got := b.fireAll(t); got[ledger.Early] != 1 {
+		if got := b.Expire(); got[ledger.Early] != 1 {
 			t.Errorf("within the grace: fired %v", got)
 		}
 		time.Sleep(10 * time.Minute)
-		if got := b.fireAll(t); got[ledger.Orphaned] != 1 {
+		if got := b.Expire(); got[ledger.Orphaned] != 1 {
 			t.Errorf("past the grace: fired %v", got)
 		}
-		if got := b.fireAll(t); got[ledger.Stale] != 1 {
+		if got := b.Expire(); got[ledger.Stale] != 1 {
 			t.Errorf("at the next pass: fired %v", got)
 		}
-		if live := b.live(t); len(live) != 0 {
+		if live := b.LiveJobs(); len(live) != 0 {
 			t.Errorf("it still holds a slot: %v", live)
 		}
 		if late() == nil {
 			t.Error("the late commit came through")
 		}
-		if again := b.mustAccept(t, command("h")); again.Replayed {
+		if again := b.MustAccept(command("h")); again.Replayed {
 			t.Error("the command was answered as a replay")
 		}
 	})
@@ -165,17 +163,17 @@ func TestFire_AnEntryOfAPurgedJobIsDeletedAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, split(), ledger.Config{Bus: statemachine.BusServiceBus, Shards: 1})
-		b.mustAccept(t, command("h"))
-		m := b.inbox.last()
-		b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+		b.Submit(command("h"))
+		m := b.Inbox.Last()
+		b.Apply(m.JobID, ledgertest.Sent(m))
 		time.Sleep(2 * time.Minute)
-		b.fireAll(t) // The attempt timed out, and the retry has a separate entry.
+		b.Expire() // The attempt timed out, and the retry has a separate entry.
 		if err := b.purge(t, m.JobID); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if got := b.fireAll(t); got[ledger.Stale] != 1 || len(b.entries(t)) != 0 {
-			t.Errorf("fired %v, left %v", got, b.entries(t))
+		if got := b.Expire(); got[ledger.Stale] != 1 || len(b.entries()) != 0 {
+			t.Errorf("fired %v, left %v", got, b.entries())
 		}
 	})
 }
@@ -197,10 +195,10 @@ func TestFire_AnAcceptThatCommitsLateKeepsItsEntry(t *testing.T) {
 			}
 			return commit()
 		})
-		if got := b.fireAll(t); got[ledger.Orphaned] != 1 {
+		if got := b.Expire(); got[ledger.Orphaned] != 1 {
 			t.Errorf("past the grace: fired %v", got)
 		}
-		if got := b.fireAll(t); got[ledger.Acted] != 1 {
+		if got := b.Expire(); got[ledger.Acted] != 1 {
 			t.Errorf("at the next pass: fired %v", got)
 		}
 	})
@@ -212,41 +210,38 @@ func TestSchedule_EachChangeLeavesAnEntryInTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		id := b.mustAccept(t, command("h")).Job.ID
+		id := b.Submit(command("h"))
 		check := func() {
 			t.Helper()
-			agg, err := b.Job(t.Context(), id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			agg := b.Read(id)
 			wake := statemachine.NextWake(agg)
 			if wake.Kind == statemachine.WakeNone {
 				return
 			}
-			for _, entry := range b.entries(t) {
+			for _, entry := range b.entries() {
 				if entry.JobID == id && !entry.Due.After(wake.At) {
 					return
 				}
 			}
-			t.Errorf("no entry at or before %s: %v", wake.At, b.entries(t))
+			t.Errorf("no entry at or before %s: %v", wake.At, b.entries())
 		}
 		check()
 		for _, event := range []func(m ledger.Message) statemachine.Event{
 			func(m ledger.Message) statemachine.Event {
-				return statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo}
+				return ledgertest.Sent(m)
 			},
-			func(m ledger.Message) statemachine.Event { return statemachine.Ack{StepID: m.StepID, Pair: pair(m)} },
+			func(m ledger.Message) statemachine.Event { return ledgertest.Started(m) },
 			func(m ledger.Message) statemachine.Event {
-				return statemachine.Heartbeat{StepID: m.StepID, Pair: pair(m)}
+				return statemachine.Heartbeat{StepID: m.StepID, Pair: ledgertest.Pair(m)}
 			},
 			func(m ledger.Message) statemachine.Event {
-				return statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedRetry}
+				return ledgertest.Ended(m, statemachine.ResultFailedRetry, "")
 			},
 			func(ledger.Message) statemachine.Event { return statemachine.Pause{} },
 			func(ledger.Message) statemachine.Event { return statemachine.Resume{} },
 			func(ledger.Message) statemachine.Event { return statemachine.Retry{} },
 		} {
-			b.mustChange(t, id, event(b.inbox.last()))
+			b.Apply(id, event(b.Inbox.Last()))
 			check()
 			time.Sleep(100 * time.Millisecond)
 		}

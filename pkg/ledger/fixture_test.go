@@ -11,10 +11,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // hook may fail a commit before it is applied, or lose its reply after.
@@ -66,29 +65,10 @@ func (g *gotten) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, e
 	return g.Store.Get(ctx, key)
 }
 
-// inbox collects the messages that the ledger hands to the relay.
-type inbox struct {
-	mu       sync.Mutex
-	messages []ledger.Message
-}
-
-func (i *inbox) Offer(message ledger.Message) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.messages = append(i.messages, message)
-}
-
-func (i *inbox) last() ledger.Message {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.messages[len(i.messages)-1]
-}
-
 // bundle is a ledger on a store with hooks.
 type bundle struct {
-	*ledger.Ledger
+	*ledgertest.Ledger
 	store *hooked
-	inbox *inbox
 }
 
 // Purge purges the job of one entry.
@@ -98,20 +78,18 @@ func (b *bundle) Purge(ctx context.Context, entry ledger.Entry) (ledger.Purged, 
 }
 
 // split returns an empty store that is not atomic.
-func split() *hooked { return &hooked{Store: memstore.New(memstore.Options{Split: true})} }
+func split() *hooked { return &hooked{Store: ledgertest.Split()} }
 
 // open returns a process on that store, configured as cfg says.
 func open(t *testing.T, store *hooked, cfg ledger.Config) *bundle {
 	t.Helper()
-	b := &bundle{store: store, inbox: &inbox{}}
-	cfg.Store, cfg.Handoff, cfg.Hold = store, b.inbox, cmp.Or(cfg.Hold, time.Minute)
+	inbox := &ledgertest.Inbox{}
+	cfg.Store, cfg.Handoff, cfg.Hold = store, inbox, cmp.Or(cfg.Hold, time.Minute)
 	if cfg.Limit == nil {
 		cfg.Limit = func(string) int { return int(store.limit.Load()) }
 	}
-	var err error
-	if b.Ledger, err = ledger.Open(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	b := &bundle{ledgertest.Open(t, cfg), store}
+	b.Inbox = inbox
 	return b
 }
 
@@ -124,9 +102,7 @@ func setup(t *testing.T) *bundle {
 // reopen returns another such process on the same store.
 func reopen(t *testing.T, store *hooked) *bundle {
 	t.Helper()
-	return open(t, store, ledger.Config{
-		Bus: statemachine.BusServiceBus, Shards: 4, Projector: projectionstest.Projector(t, store),
-	})
+	return open(t, store, ledger.Config{Bus: statemachine.BusServiceBus, Shards: 4})
 }
 
 // pulling returns a process whose bus is the pull queue.
@@ -138,9 +114,7 @@ func pulling(t *testing.T, store *hooked) *bundle {
 // keeper returns a process that keeps ended jobs for an hour and their keys for two.
 func keeper(t *testing.T, store *hooked, archive func(context.Context, *ledger.Archived) error) *bundle {
 	t.Helper()
-	return open(t, store, ledger.Config{
-		Shards: 1, Retention: time.Hour, KeyTTL: 2 * time.Hour, Archive: archive, Projector: projectionstest.Projector(t, store),
-	})
+	return open(t, store, ledger.Config{Shards: 1, Retention: time.Hour, KeyTTL: 2 * time.Hour, Archive: archive})
 }
 
 // command is a command of two steps, with that hash.
@@ -162,69 +136,20 @@ func command(hash string) ledger.Command {
 	}
 }
 
-func (b *bundle) mustAccept(t *testing.T, cmd ledger.Command) ledger.Accepted {
-	t.Helper()
-	accepted, err := b.Accept(t.Context(), cmd)
-	if err != nil {
-		t.Fatalf("accept: %v", err)
-	}
-	return accepted
-}
-
-func (b *bundle) mustChange(t *testing.T, jobID string, event statemachine.Event) ledger.Result {
-	t.Helper()
-	result, err := b.Change(t.Context(), jobID, event, ledger.By("test", "request-1"))
-	if err != nil {
-		t.Fatalf("%T: %v", event, err)
-	}
-	if result.Outcome != statemachine.Applied {
-		t.Fatalf("%T: %s: %s", event, result.Outcome, result.Reason)
-	}
-	return result
-}
-
-// pair is the pair of the newest message.
-func pair(m ledger.Message) statemachine.Pair {
-	return statemachine.Pair{AttemptNo: m.AttemptNo, LeaseID: m.LeaseID}
-}
-
 // succeed walks the newest message's step to its end.
-func (b *bundle) succeed(t *testing.T, m ledger.Message) {
-	t.Helper()
-	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
-	b.mustChange(t, m.JobID, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
-	b.mustChange(t, m.JobID, statemachine.Result{
-		StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded,
-		Product: statemachine.Product{ResultRef: fmt.Appendf(nil, `{"uri":"s3://b/%s"}`, m.StepID)},
-	})
+func (b *bundle) succeed(m ledger.Message) {
+	b.Apply(m.JobID, ledgertest.Sent(m))
+	b.Apply(m.JobID, ledgertest.Started(m))
+	result := ledgertest.Ended(m, statemachine.ResultSucceeded, "")
+	result.ResultRef = fmt.Appendf(nil, `{"uri":"s3://b/%s"}`, m.StepID)
+	b.Apply(m.JobID, result)
 }
 
 // entries returns all schedule entries, due or not.
-func (b *bundle) entries(t *testing.T) []ledger.Entry {
-	t.Helper()
+func (b *bundle) entries() []ledger.Entry {
 	var all []ledger.Entry
 	for _, kind := range ledger.Kinds {
-		for shard := range b.Shards() {
-			page, _, err := b.Due(t.Context(), kind, shard, time.Now().AddDate(1, 0, 0), 1000, "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			all = append(all, page...)
-		}
-	}
-	return all
-}
-
-// live are the jobs that hold a slot.
-func (b *bundle) live(t *testing.T) []string {
-	t.Helper()
-	var all []string
-	for shard := range b.Shards() {
-		page, _, err := b.Live(t.Context(), "", shard, 1000, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		all = append(all, page...)
+		all = append(all, b.Entries(kind, time.Now().AddDate(1, 0, 0))...)
 	}
 	return all
 }
@@ -245,38 +170,6 @@ func entryKey(entry *ledger.Entry) tablestore.Key {
 // commits reports whether the batch is the commit of a job's change.
 func commits(batch tablestore.Batch) bool { return batch[0].Key.Table == "luciusledger" }
 
-// fireAll fires every due entry and counts the outcomes.
-func (b *bundle) fireAll(t *testing.T) map[ledger.FireOutcome]int {
-	t.Helper()
-	outcomes := map[ledger.FireOutcome]int{}
-	for _, kind := range ledger.Kinds {
-		for shard := range b.Shards() {
-			page, _, err := b.Due(t.Context(), kind, shard, time.Now(), 1000, "")
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, entry := range page {
-				outcome, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{})
-				if err != nil {
-					t.Fatalf("fire: %v", err)
-				}
-				outcomes[outcome]++
-			}
-		}
-	}
-	return outcomes
-}
-
-// due are the entries of a kind that are due.
-func (b *bundle) due(t *testing.T, kind ledger.Kind) []ledger.Entry {
-	t.Helper()
-	entries, _, err := b.Due(t.Context(), kind, 0, time.Now(), 100, "")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return entries
-}
-
 // inspected returns the findings of inspecting all slots.
 func (b *bundle) inspected(t *testing.T) []ledger.Finding {
 	t.Helper()
@@ -289,14 +182,6 @@ func (b *bundle) inspected(t *testing.T) []ledger.Finding {
 		all = append(all, found...)
 	}
 	return all
-}
-
-// discard deletes a row without the ledger.
-func (b *bundle) discard(t *testing.T, key tablestore.Key) {
-	t.Helper()
-	if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
-		t.Fatal(err)
-	}
 }
 
 // hintKinds are the kinds of the fixture's two steps.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -45,7 +46,7 @@ func TestIndex_ListsJobsNewestFirst(t *testing.T) {
 		for i := range 5 {
 			cmd := command(fmt.Sprint(i))
 			cmd.Job.CorrelationID = fmt.Sprint("c", i%2)
-			ids = append(ids, b.mustAccept(t, cmd).Job.ID)
+			ids = append(ids, b.Submit(cmd))
 			time.Sleep(time.Millisecond)
 		}
 		slices.Reverse(ids)
@@ -69,9 +70,9 @@ func TestIndex_ListsJobsNewestFirst(t *testing.T) {
 func TestIndex_AnEndedJobIsListedByItsEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	cancelled := b.mustAccept(t, command("a")).Job.ID
-	b.mustChange(t, cancelled, statemachine.Cancel{})
-	failed := b.mustAccept(t, command("b")).Job.ID
+	cancelled := b.Submit(command("a"))
+	b.Apply(cancelled, statemachine.Cancel{})
+	failed := b.Submit(command("b"))
 	b.failFinal(t)
 	for state, want := range map[statemachine.JobState]string{
 		statemachine.JobCancelled: cancelled, statemachine.JobFailedFinal: failed,
@@ -90,11 +91,9 @@ func TestIndex_AnEndedJobIsListedByItsEnd(t *testing.T) {
 // failFinal fails the newest job for good.
 func (b *bundle) failFinal(t *testing.T) {
 	t.Helper()
-	m := b.inbox.last()
-	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
-	b.mustChange(t, m.JobID, statemachine.Result{
-		StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedFinal, ErrorCode: "broken",
-	})
+	m := b.Inbox.Last()
+	b.Apply(m.JobID, ledgertest.Sent(m))
+	b.Apply(m.JobID, ledgertest.Ended(m, statemachine.ResultFailedFinal, "broken"))
 }
 
 // A page of a tenant's jobs reads no rows of other tenants.
@@ -105,7 +104,7 @@ func TestLive_OfATenantDisclosesNothingOfOthers(t *testing.T) {
 	for i := range 25 {
 		cmd := command(fmt.Sprint(i))
 		cmd.Job.TenantID = []string{"tenant_b", "tenant_a", "tenant", "tenant_a_", "tenant_a:"}[i%5]
-		if id := b.mustAccept(t, cmd).Job.ID; cmd.Job.TenantID == "tenant_a" {
+		if id := b.Submit(cmd); cmd.Job.TenantID == "tenant_a" {
 			want = append(want, id)
 		}
 	}
@@ -137,7 +136,7 @@ func TestIndex_ListsJobsOfOneMillisecondInOrder(t *testing.T) {
 		b := setup(t)
 		var ids []string
 		for i := range 50 {
-			ids = append(ids, b.mustAccept(t, command(fmt.Sprint(i))).Job.ID)
+			ids = append(ids, b.Submit(command(fmt.Sprint(i))))
 		}
 		slices.Reverse(ids)
 		if diff := cmp.Diff(ids, b.listed(t, ledger.IndexQuery{TenantID: "tenant_a", Month: time.Now()})); diff != "" {
@@ -231,7 +230,7 @@ func TestIndex_NamesTheTenantsOfACorrelationID(t *testing.T) {
 	for i, tenant := range []string{"a", "a:b", "ab", "ä", "a"} {
 		cmd := command(fmt.Sprint(i))
 		cmd.Job.TenantID, cmd.Job.CorrelationID = tenant, "c"
-		id := b.mustAccept(t, cmd).Job.ID
+		id := b.Submit(cmd)
 		want[tenant] = strings.TrimSpace(id + " " + want[tenant])
 	}
 	tenants, err := b.CorrelatedTenants(t.Context(), "c", 10)
@@ -252,7 +251,7 @@ func TestIndex_NamesTheTenantsOfACorrelationID(t *testing.T) {
 }
 
 // liveRows returns the rows of the index of live jobs, by state.
-func liveRows(t *testing.T, l *ledger.Ledger) map[statemachine.JobState][]ledger.IndexRow {
+func liveRows(t *testing.T, l *ledgertest.Ledger) map[statemachine.JobState][]ledger.IndexRow {
 	t.Helper()
 	all := map[statemachine.JobState][]ledger.IndexRow{}
 	for _, state := range statemachine.JobStates {
@@ -272,14 +271,8 @@ func liveRows(t *testing.T, l *ledger.Ledger) map[statemachine.JobState][]ledger
 
 func TestIndex_FollowsALiveJobOnASharedAtomicStore(t *testing.T) {
 	t.Parallel()
-	b := &bundle{inbox: &inbox{}}
-	var err error
-	if b.Ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: memstore.New(memstore.Options{}), Shared: true, Bus: statemachine.BusServiceBus, Handoff: b.inbox,
-	}); err != nil {
-		t.Fatal(err)
-	}
-	id := b.mustAccept(t, command("a")).Job.ID
+	b := &bundle{Ledger: ledgertest.Publishing(t, ledger.Config{Shared: true})}
+	id := b.Submit(command("a"))
 	row := ledger.IndexRow{JobID: id, RequestType: "doc.ingest", StepType: "ONE", Service: "ones"}
 	want := func(when string, state statemachine.JobState, row ledger.IndexRow) {
 		t.Helper()
@@ -288,22 +281,22 @@ func TestIndex_FollowsALiveJobOnASharedAtomicStore(t *testing.T) {
 		}
 	}
 	want("accepted", statemachine.JobDispatching, row)
-	b.mustChange(t, id, statemachine.Pause{})
+	b.Apply(id, statemachine.Pause{})
 	want("paused", statemachine.JobPaused, row)
-	b.mustChange(t, id, statemachine.Resume{})
+	b.Apply(id, statemachine.Resume{})
 	want("resumed", statemachine.JobDispatching, row)
-	m := b.inbox.last()
-	b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
-	b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
+	m := b.Inbox.Last()
+	b.Apply(id, ledgertest.Sent(m))
+	b.Apply(id, ledgertest.Started(m))
 	want("started", statemachine.JobInProgress, row)
-	b.mustChange(t, id, statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedRetry, ErrorCode: "again"})
+	b.Apply(id, ledgertest.Ended(m, statemachine.ResultFailedRetry, "again"))
 	row.ErrorCode = "again"
 	want("to be tried again", statemachine.JobInProgress, row)
-	b.mustChange(t, id, statemachine.Retry{})
-	b.succeed(t, b.inbox.last())
+	b.Apply(id, statemachine.Retry{})
+	b.succeed(b.Inbox.Last())
 	want("at the next step", statemachine.JobInProgress,
 		ledger.IndexRow{JobID: id, RequestType: "doc.ingest", StepType: "TWO", Service: "twos"})
-	b.succeed(t, b.inbox.last())
+	b.succeed(b.Inbox.Last())
 	if got := liveRows(t, b.Ledger); len(got) > 0 {
 		t.Errorf("ended: %v", got)
 	}
@@ -312,24 +305,14 @@ func TestIndex_FollowsALiveJobOnASharedAtomicStore(t *testing.T) {
 // A conflict of the work after the commit keeps no job in the list of a state that it left.
 func TestIndex_FollowsALiveJobBesidesAConflict(t *testing.T) {
 	t.Parallel()
-	store := memstore.New(memstore.Options{})
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Shared: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &bundle{Ledger: l, inbox: &inbox{}}
+	store := ledgertest.Atomic()
+	b := ledgertest.Open(t, ledger.Config{Store: store, Shared: true})
 	cmd := command("a")
 	cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
-	id := b.mustAccept(t, cmd).Job.ID
-	if _, err := store.Commit(t.Context(), tablestore.Batch{{
-		Verb: tablestore.Insert, Key: tablestore.Key{Table: "luciusledger", Partition: id, Row: "WEBHOOK:00"},
-	}}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.Change(t.Context(), id, statemachine.Cancel{}); err != nil {
-		t.Fatal(err)
-	}
-	if got := liveRows(t, b.Ledger); len(got) > 0 {
+	id := b.Submit(cmd)
+	b.Put(tablestore.Key{Table: "luciusledger", Partition: id, Row: "WEBHOOK:00"}, nil)
+	b.Send(id, statemachine.Cancel{})
+	if got := liveRows(t, b); len(got) > 0 {
 		t.Errorf("ended: %v", got)
 	}
 }

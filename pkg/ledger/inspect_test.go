@@ -14,9 +14,9 @@ import (
 func TestInspect_AJobWithAnEntryOrAHintIsFine(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.mustAccept(t, command("a"))
-	paused := b.mustAccept(t, command("b")).Job.ID
-	b.mustChange(t, paused, statemachine.Pause{})
+	b.Submit(command("a"))
+	paused := b.Submit(command("b"))
+	b.Apply(paused, statemachine.Pause{})
 	for _, found := range b.inspected(t) {
 		if found.Stuck != "" || found.Repaired != "" || found.Job == nil {
 			t.Errorf("%+v", found)
@@ -27,15 +27,15 @@ func TestInspect_AJobWithAnEntryOrAHintIsFine(t *testing.T) {
 func TestInspect_AMissingEntryIsWrittenAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.mustAccept(t, command("a"))
-	before := b.entries(t)
+	b.Submit(command("a"))
+	before := b.entries()
 	for _, entry := range before {
-		b.discard(t, entryKey(&entry))
+		b.Discard(entryKey(&entry))
 	}
 	if found := b.inspected(t); len(found) != 1 || found[0].Repaired == "" {
 		t.Errorf("%+v", found)
 	}
-	if after := b.entries(t); len(after) != len(before) || !after[0].Due.Equal(before[0].Due) {
+	if after := b.entries(); len(after) != len(before) || !after[0].Due.Equal(before[0].Due) {
 		t.Errorf("entries %+v, before %+v", after, before)
 	}
 	if found := b.inspected(t); found[0].Repaired != "" {
@@ -47,14 +47,14 @@ func TestInspect_FinishesTheEndOfAJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		id := b.mustAccept(t, command("a")).Job.ID
+		id := b.Submit(command("a"))
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if strings.HasPrefix(batch[0].Key.Row, "live:") {
 				return nil, tablestore.ErrUnavailable
 			}
 			return commit()
 		})
-		if result := b.mustChange(t, id, statemachine.Cancel{}); result.PostErr == nil {
+		if result := b.Send(id, statemachine.Cancel{}); result.PostErr == nil {
 			t.Fatal("the slot was freed")
 		}
 		b.store.set(nil)
@@ -62,8 +62,8 @@ func TestInspect_FinishesTheEndOfAJob(t *testing.T) {
 			t.Errorf("at once: %+v", found)
 		}
 		time.Sleep(2 * time.Minute)
-		if found := b.inspected(t); found[0].Repaired == "" || len(b.live(t)) != 0 {
-			t.Errorf("later: %+v, %v", found, b.live(t))
+		if found := b.inspected(t); found[0].Repaired == "" || len(b.LiveJobs()) != 0 {
+			t.Errorf("later: %+v, %v", found, b.LiveJobs())
 		}
 	})
 }
@@ -79,7 +79,7 @@ func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
 			t.Errorf("at once: %+v", found)
 		}
 		time.Sleep(6 * time.Minute)
-		if found := b.inspected(t); found[0].Repaired == "" || len(b.live(t)) != 0 || found[0].Fields().TenantID != command("a").Job.TenantID {
+		if found := b.inspected(t); found[0].Repaired == "" || len(b.LiveJobs()) != 0 || found[0].Fields().TenantID != command("a").Job.TenantID {
 			t.Errorf("later: %+v", found)
 		}
 		if err := late(); !errors.Is(err, tablestore.ErrConflict) {
@@ -91,11 +91,11 @@ func TestInspect_GivesUpOnASlotThatNamesNoJob(t *testing.T) {
 func TestInspect_ReturnsTheStoresErrors(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	b.mustAccept(t, command("a"))
+	b.Submit(command("a"))
 	b.store.set(func(tablestore.Batch, commit) ([]tablestore.ETag, error) {
 		return nil, tablestore.ErrUnavailable
 	})
-	for _, entry := range b.entries(t) {
+	for _, entry := range b.entries() {
 		key := entryKey(&entry)
 		if _, err := b.store.Store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
 			t.Fatal(err)

@@ -12,15 +12,12 @@ import (
 func TestHistory_NamesTheCallerWithinABound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
+	id := b.Submit(command("h"))
 	caller := ledger.WithCaller(t.Context(), "x"+strings.Repeat("é", 300))
 	if _, err := b.Change(caller, id, statemachine.Cancel{}, ledger.By("client", "r")); err != nil {
 		t.Fatal(err)
 	}
-	history, _, err := b.History(t.Context(), id, 0, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	history := b.Past(id)
 	first, last := history[0].Caller, history[len(history)-1].Caller
 	if first != "" {
 		t.Errorf("a change without a caller names %q", first)

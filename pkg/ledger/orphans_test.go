@@ -29,8 +29,8 @@ func TestAccept_ARefusedDuplicateLeavesNoJobWithoutAClaim(t *testing.T) {
 		}
 		return commit()
 	})
-	first := b.mustAccept(t, cmd)
-	again := other.mustAccept(t, cmd)
+	first := b.MustAccept(cmd)
+	again := other.MustAccept(cmd)
 	if !again.Replayed || again.Job.ID != first.Job.ID {
 		t.Errorf("job %s was answered with job %s", first.Job.ID, again.Job.ID)
 	}
@@ -44,8 +44,8 @@ func TestInspect_FreesASlotThatAnEndedJobDoesNotHold(t *testing.T) {
 		b := setup(t)
 		cmd := command("a")
 		b.store.limit.Store(2)
-		id := b.mustAccept(t, cmd).Job.ID
-		b.mustChange(t, id, statemachine.Cancel{})
+		id := b.Submit(cmd)
+		b.Apply(id, statemachine.Cancel{})
 		for k := range int64(2) {
 			_, err := b.store.Commit(t.Context(), tablestore.Batch{{
 				Verb: tablestore.Insert,
@@ -61,7 +61,7 @@ func TestInspect_FreesASlotThatAnEndedJobDoesNotHold(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		b.inspected(t)
-		if live := b.live(t); len(live) != 0 {
+		if live := b.LiveJobs(); len(live) != 0 {
 			t.Errorf("slots are still taken: %v", live)
 		}
 	})
@@ -77,21 +77,21 @@ func TestFire_ASlotThatIsTakenAfterTheEndIsFreed(t *testing.T) {
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if takesSlot(batch) && !met {
 				met = true
-				id := b.mustAccept(t, command("h")).Job.ID
-				b.mustChange(t, id, statemachine.Cancel{})
+				id := b.Submit(command("h"))
+				b.Apply(id, statemachine.Cancel{})
 			}
 			return commit()
 		})
-		if accepted := b.mustAccept(t, command("h")); !met || !accepted.Replayed {
+		if accepted := b.MustAccept(command("h")); !met || !accepted.Replayed {
 			t.Fatalf("the late request: %+v", accepted)
 		}
 		b.store.set(nil)
-		if live := b.live(t); len(live) != 1 {
+		if live := b.LiveJobs(); len(live) != 1 {
 			t.Fatalf("slots are %v, the late request was meant to take one", live)
 		}
 		time.Sleep(2 * time.Minute)
-		b.fireAll(t)
-		if live := b.live(t); len(live) != 0 {
+		b.Expire()
+		if live := b.LiveJobs(); len(live) != 0 {
 			t.Errorf("slots are still taken: %v", live)
 		}
 	})
@@ -102,12 +102,9 @@ func TestFire_ASlotThatIsTakenAfterTheEndIsFreed(t *testing.T) {
 func TestMessage_IsNoneWithoutItsDirective(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("a")).Job.ID
-	agg, err := b.Job(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.discard(t, tablestore.Key{Table: "luciusledger", Partition: id, Row: "DIRECTIVE:0000:000001"})
+	id := b.Submit(command("a"))
+	agg := b.Read(id)
+	b.Discard(tablestore.Key{Table: "luciusledger", Partition: id, Row: "DIRECTIVE:0000:000001"})
 	if message, err := b.Message(t.Context(), agg); message != nil || !errors.Is(err, ledger.ErrJobNotFound) {
 		t.Errorf("%+v, %v", message, err)
 	}

@@ -9,9 +9,9 @@ import (
 	"testing/synctest"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // A write has three outcomes. These tests lose the reply to a commit: the change must
@@ -34,8 +34,8 @@ func TestChange_AnUnknownOutcomeIsResolved(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			id := b.mustAccept(t, command("h")).Job.ID
-			message := b.inbox.last()
+			id := b.Submit(command("h"))
+			message := b.Inbox.Last()
 			lost := 0
 			b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 				if commits(batch) && lost < test.times {
@@ -44,7 +44,7 @@ func TestChange_AnUnknownOutcomeIsResolved(t *testing.T) {
 				}
 				return commit()
 			})
-			b.mustChange(t, id, statemachine.Ack{StepID: message.StepID, Pair: pair(message)})
+			b.Apply(id, ledgertest.Started(message))
 			assertRevs(t, b, id, 2)
 		})
 	}
@@ -73,12 +73,12 @@ func TestAccept_AnUnknownOutcomeIsResolved(t *testing.T) {
 				})
 				cmd := command("h")
 				b.store.limit.Store(int64(test.limit))
-				accepted := b.mustAccept(t, cmd)
+				accepted := b.MustAccept(cmd)
 				assertRevs(t, b, accepted.Job.ID, 1)
-				if again := b.mustAccept(t, cmd); again.Job.ID != accepted.Job.ID {
+				if again := b.MustAccept(cmd); again.Job.ID != accepted.Job.ID {
 					t.Error("the command has two jobs")
 				}
-				if live := b.live(t); len(live) != 1 {
+				if live := b.LiveJobs(); len(live) != 1 {
 					t.Errorf("live set is %v", live)
 				}
 			})
@@ -89,18 +89,18 @@ func TestAccept_AnUnknownOutcomeIsResolved(t *testing.T) {
 func TestChange_ALostRaceIsDecidedAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
-	message := b.inbox.last()
+	id := b.Submit(command("h"))
+	message := b.Inbox.Last()
 	other := reopen(t, b.store)
 	raced := false
 	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 		if commits(batch) && !raced {
 			raced = true
-			other.mustChange(t, id, statemachine.Published{OutboxID: message.OutboxID, AttemptNo: message.AttemptNo})
+			other.Apply(id, ledgertest.Sent(message))
 		}
 		return commit()
 	})
-	result := b.mustChange(t, id, statemachine.Ack{StepID: message.StepID, Pair: pair(message)})
+	result := b.Apply(id, ledgertest.Started(message))
 	if result.Job.Steps[0].State != statemachine.StepInProgress {
 		t.Errorf("step is %s", result.Job.Steps[0].State)
 	}
@@ -110,7 +110,7 @@ func TestChange_ALostRaceIsDecidedAgain(t *testing.T) {
 func TestChange_AnUnavailableStoreChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
+	id := b.Submit(command("h"))
 	b.store.set(func(tablestore.Batch, commit) ([]tablestore.ETag, error) {
 		return nil, tablestore.ErrUnavailable
 	})
@@ -125,7 +125,7 @@ func TestChange_AnUnavailableStoreChangesNothing(t *testing.T) {
 func TestChange_ARefusalAfterAnUnknownOutcomeConfirmsNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
+	id := b.Submit(command("h"))
 	answers := []error{tablestore.ErrUnknown, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, tablestore.ErrDenied)}
 	var late commit
 	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
@@ -152,7 +152,7 @@ func TestChange_ARefusalAfterAnUnknownOutcomeConfirmsNothing(t *testing.T) {
 func TestChange_AnotherTenantsJobIsNotFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
+	id := b.Submit(command("h"))
 	_, err := b.Change(t.Context(), id, statemachine.Cancel{}, ledger.InTenant("tenant_b"))
 	if !errors.Is(err, ledger.ErrJobNotFound) {
 		t.Errorf("answered %v", err)
@@ -165,11 +165,11 @@ func TestChange_AnotherTenantsJobIsNotFound(t *testing.T) {
 func TestChange_HeartbeatWritesNoJournal(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
-	message := b.inbox.last()
-	b.mustChange(t, id, statemachine.Ack{StepID: message.StepID, Pair: pair(message)})
+	id := b.Submit(command("h"))
+	message := b.Inbox.Last()
+	b.Apply(id, ledgertest.Started(message))
 	for range 3 {
-		b.mustChange(t, id, statemachine.Heartbeat{StepID: message.StepID, Pair: pair(message)})
+		b.Apply(id, statemachine.Heartbeat{StepID: message.StepID, Pair: ledgertest.Pair(message)})
 	}
 	assertRevs(t, b, id, 2)
 }
@@ -178,10 +178,7 @@ func TestChange_HeartbeatWritesNoJournal(t *testing.T) {
 // own rev.
 func assertRevs(t *testing.T, b *bundle, id string, want int64) {
 	t.Helper()
-	agg, err := b.Job(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	agg := b.Read(id)
 	if agg.Job.Rev != want {
 		t.Errorf("rev is %d, want %d", agg.Job.Rev, want)
 	}
@@ -216,21 +213,21 @@ func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 		cmd := command("h")
 		b.store.limit.Store(1)
 		other := reopen(t, b.store)
-		before := other.mustAccept(t, command("before")) // So that it does not read the slots first.
-		b.mustChange(t, before.Job.ID, statemachine.Cancel{})
+		before := other.MustAccept(command("before")) // So that it does not read the slots first.
+		b.Apply(before.Job.ID, statemachine.Cancel{})
 		var raced atomic.Bool
 		b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			switch {
 			case commits(batch) && !raced.Swap(true):
-				other.mustAccept(t, cmd)
+				other.Submit(cmd)
 			case takesSlot(batch) && raced.Load():
 				return nil, tablestore.ErrUnknown // The second reads the slots, and finds that of its job.
 			}
 			return commit()
 		})
-		accepted := b.mustAccept(t, cmd)
+		accepted := b.MustAccept(cmd)
 		b.store.set(nil)
-		if live := b.live(t); !accepted.Replayed || len(live) != 1 || live[0] != accepted.Job.ID {
+		if live := b.LiveJobs(); !accepted.Replayed || len(live) != 1 || live[0] != accepted.Job.ID {
 			t.Errorf("accepted %+v, the live set is %v", accepted.Replayed, live)
 		}
 		next := command("next")
@@ -284,7 +281,7 @@ func TestUnsure_IsToldOfACommitThatMayNotBeObserved(t *testing.T) {
 		for _, lost := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " lost ", lost), func(t *testing.T) {
 				t.Parallel()
-				store := &unknowing{AtomicStore: memstore.New(memstore.Options{}).(tablestore.AtomicStore)}
+				store := &unknowing{AtomicStore: ledgertest.Atomic().(tablestore.AtomicStore)}
 				observed, unsure := 0, 0
 				l, err := ledger.Open(t.Context(), ledger.Config{
 					Store: store, Shards: 1, Unsure: func() { unsure++ },

@@ -10,9 +10,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -40,7 +40,7 @@ func (s *sketch) Forget(_ context.Context, job *statemachine.Job) error {
 // sketched is a ledger with that projector, on a store whose calls can fail.
 func sketched(t *testing.T) (*bundle, *sketch, *storetest.Faults) {
 	t.Helper()
-	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
+	store, faults := storetest.Faulty(ledgertest.Split())
 	projector := &sketch{}
 	b := open(t, &hooked{Store: store}, ledger.Config{Bus: statemachine.BusServiceBus, Shards: 1, Projector: projector})
 	return b, projector, faults
@@ -74,11 +74,11 @@ func summarise(r *ledger.Revision) summary {
 func TestProjector_GetsEachChange(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
-	b.mustAccept(t, command("h"))
-	m := b.inbox.last()
-	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
-	b.mustChange(t, m.JobID, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
-	b.mustChange(t, m.JobID, statemachine.Heartbeat{StepID: m.StepID, Pair: pair(m)}) // It has no revision.
+	b.Submit(command("h"))
+	m := b.Inbox.Last()
+	b.Apply(m.JobID, ledgertest.Sent(m))
+	b.Apply(m.JobID, ledgertest.Started(m))
+	b.Apply(m.JobID, statemachine.Heartbeat{StepID: m.StepID, Pair: ledgertest.Pair(m)}) // It has no revision.
 	want := []summary{
 		{Rev: 1, Outbox: []string{"PENDING, new, with its directive"}, Events: []string{
 			"job.accepted", "step.dispatching", "outbox.pending", "job.dispatching",
@@ -98,15 +98,15 @@ func TestProjector_GetsEachChange(t *testing.T) {
 func TestProjector_GetsAllChangesThatItLacks(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
-	b.mustAccept(t, command("h"))
-	m := b.inbox.last()
+	b.Submit(command("h"))
+	m := b.Inbox.Last()
 	projector.project = func(r *ledger.Revision) (int64, error) {
 		if r.After > 0 {
 			return 0, nil // Nothing was shown yet.
 		}
 		return r.Job.Rev, nil
 	}
-	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+	b.Apply(m.JobID, ledgertest.Sent(m))
 	want := summary{Rev: 2, Outbox: []string{"SENT, with its directive"}, Events: []string{
 		"job.accepted", "step.dispatching", "outbox.pending", "job.dispatching", "outbox.sent", "step.awaiting_ack",
 	}}
@@ -119,7 +119,7 @@ func TestProjector_ThatNeverCatchesUpIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
 	projector.project = func(*ledger.Revision) (int64, error) { return 0, nil }
-	accepted := b.mustAccept(t, command("h"))
+	accepted := b.MustAccept(command("h"))
 	if !errors.Is(accepted.PostErr, tablestore.ErrUnavailable) || len(projector.given) != 50 {
 		t.Errorf("after %d tries: %v", len(projector.given), accepted.PostErr)
 	}
@@ -137,15 +137,15 @@ func TestProjector_ReadsThatFail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b, projector, faults := sketched(t)
-			b.mustAccept(t, command("h"))
-			m := b.inbox.last()
+			b.Submit(command("h"))
+			m := b.Inbox.Last()
 			projector.project = func(*ledger.Revision) (int64, error) { return 0, nil }
 			faults.Plan(fault)
-			result := b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+			result := b.Send(m.JobID, ledgertest.Sent(m))
 			if !errors.Is(result.PostErr, storetest.ErrInjected) {
 				t.Errorf("the work after the commit returned %v", result.PostErr)
 			}
-			if entries := b.entries(t); len(entries) != 3 {
+			if entries := b.entries(); len(entries) != 3 {
 				t.Errorf("the schedule has %v", entries)
 			}
 		})
@@ -156,7 +156,7 @@ func TestProjector_OfAJobPurgedInBetween(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
 	projector.project = func(r *ledger.Revision) (int64, error) { return 0, b.purge(t, r.Job.ID) }
-	accepted := b.mustAccept(t, command("h"))
+	accepted := b.MustAccept(command("h"))
 	if accepted.PostErr != nil || len(projector.given) != 1 || len(projector.forgot) != 1 {
 		t.Errorf("after %d tries, forgotten %v: %v", len(projector.given), projector.forgot, accepted.PostErr)
 	}
@@ -198,7 +198,7 @@ func TestProjector_DeletesProjectionsWrittenAfterAPurge(t *testing.T) {
 					}
 					return r.Job.Rev, nil
 				}
-				accepted := b.mustAccept(t, command("h"))
+				accepted := b.MustAccept(command("h"))
 				if !errors.Is(accepted.PostErr, test.forget) || len(projector.forgot) != test.forgets {
 					t.Errorf("forgotten %v, %v", projector.forgot, accepted.PostErr)
 				}
@@ -214,26 +214,26 @@ func TestFire_AnEntryOfAPurgedJobDeletesProjections(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, projector, _ := sketched(t)
 		projector.project = func(*ledger.Revision) (int64, error) { return 0, errors.New("died") }
-		id := b.mustAccept(t, command("h")).Job.ID
-		b.mustChange(t, id, statemachine.Cancel{})
+		id := b.Submit(command("h"))
+		b.Send(id, statemachine.Cancel{})
 		if err := b.purge(t, id); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Hour)
 		projector.forget = errors.New("out of reach")
 		failed := 0
-		for _, entry := range b.due(t, ledger.Timer) {
+		for _, entry := range b.Entries(ledger.Timer, time.Now()) {
 			if _, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); errors.Is(err, projector.forget) {
 				failed++
 			}
 		}
-		if left := b.due(t, ledger.Timer); failed == 0 || len(left) < failed {
+		if left := b.Entries(ledger.Timer, time.Now()); failed == 0 || len(left) < failed {
 			t.Errorf("%d could not be fired, and %d are left", failed, len(left))
 		}
 		projector.forget = nil
 		projector.forgot = nil
-		b.fireAll(t)
-		if left := b.due(t, ledger.Timer); len(left) != 0 || len(projector.forgot) == 0 || projector.forgot[0] != "tenant_a/"+id {
+		b.Expire()
+		if left := b.Entries(ledger.Timer, time.Now()); len(left) != 0 || len(projector.forgot) == 0 || projector.forgot[0] != "tenant_a/"+id {
 			t.Errorf("left %v, forgotten %v", left, projector.forgot)
 		}
 	})
@@ -250,23 +250,23 @@ func TestFire_AnEntryStaysUntilItsChangeIsShown(t *testing.T) {
 				b, projector, _ := sketched(t)
 				broken := errors.New("out of reach")
 				projector.project = func(*ledger.Revision) (int64, error) { return 0, broken }
-				id := b.mustAccept(t, command("h")).Job.ID
+				id := b.Submit(command("h"))
 				want := map[ledger.FireOutcome]int{ledger.Stale: 1}
 				if end {
-					b.mustChange(t, id, statemachine.Cancel{})
+					b.Send(id, statemachine.Cancel{})
 					want[ledger.Finished] = 1
 				}
 				time.Sleep(6 * time.Second)
-				for _, entry := range b.due(t, ledger.Timer) {
+				for _, entry := range b.Entries(ledger.Timer, time.Now()) {
 					if _, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); !errors.Is(err, broken) {
 						t.Errorf("fired with %v", err)
 					}
 				}
 				projector.project = nil
-				if diff := cmp.Diff(want, b.fireAll(t)); diff != "" {
+				if diff := cmp.Diff(want, b.Expire()); diff != "" {
 					t.Errorf("fired (-want +got):\n%s", diff)
 				}
-				if left := b.due(t, ledger.Timer); len(left) != 0 {
+				if left := b.Entries(ledger.Timer, time.Now()); len(left) != 0 {
 					t.Errorf("left: %v", left)
 				}
 			})

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -39,16 +39,12 @@ func wholly(t *testing.T, store tablestore.Store, cfg ledger.Config) *bundle {
 	if cfg.Retention == 0 {
 		cfg.Retention = time.Hour
 	}
-	l, err := ledger.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return &bundle{Ledger: l, inbox: &inbox{}}
+	return &bundle{Ledger: ledgertest.Open(t, cfg)}
 }
 
 // memory is an empty atomic store.
 func memory() tablestore.AtomicStore {
-	return memstore.New(memstore.Options{}).(tablestore.AtomicStore)
+	return ledgertest.Atomic().(tablestore.AtomicStore)
 }
 
 // endedJobs are n jobs that ended just now.
@@ -57,8 +53,8 @@ func (b *bundle) endedJobs(t *testing.T, n int) (ids []string) {
 	for i := range n {
 		cmd := command(fmt.Sprint("many ", i))
 		cmd.Job.CallbackURLs, cmd.Job.CorrelationID = []string{"https://a.example/hook"}, "corr"
-		id := b.mustAccept(t, cmd).Job.ID
-		b.mustChange(t, id, statemachine.Cancel{})
+		id := b.Submit(cmd)
+		b.Apply(id, statemachine.Cancel{})
 		ids = append(ids, id)
 	}
 	return ids
@@ -103,11 +99,11 @@ func TestPurge_OfManyJobsIsOneWrite(t *testing.T) {
 		counted, counter := storetest.Counting(store)
 		b := wholly(t, counted, ledger.Config{})
 		b.endedJobs(t, 50)
-		live := b.mustAccept(t, command("live")).Job.ID
+		live := b.Submit(command("live"))
 		b.fireWebhooks(t)
 		kept := len(everything(t, store))
 		time.Sleep(2 * time.Hour)
-		due := b.due(t, ledger.Retention)
+		due := b.Entries(ledger.Retention, time.Now())
 		counter.Reset()
 		got := outcomes(t, b.Ledger.Purge(t.Context(), due))
 		if len(got) != 50 || slices.ContainsFunc(got, func(p ledger.Purged) bool { return p != ledger.PurgeDone }) {
@@ -119,10 +115,10 @@ func TestPurge_OfManyJobsIsOneWrite(t *testing.T) {
 		if _, err := b.Job(t.Context(), live); err != nil {
 			t.Errorf("the live job: %v", err)
 		}
-		b.mustChange(t, live, statemachine.Cancel{})
+		b.Apply(live, statemachine.Cancel{})
 		b.fireWebhooks(t)
 		time.Sleep(2 * time.Hour)
-		b.Ledger.Purge(t.Context(), b.due(t, ledger.Retention))
+		b.Ledger.Purge(t.Context(), b.Entries(ledger.Retention, time.Now()))
 		if left := everything(t, store); len(left) != 0 {
 			t.Errorf("of %d rows are left: %q", kept, left)
 		}
@@ -132,7 +128,7 @@ func TestPurge_OfManyJobsIsOneWrite(t *testing.T) {
 // fireWebhooks gives up the webhooks that are due.
 func (b *bundle) fireWebhooks(t *testing.T) {
 	t.Helper()
-	for _, entry := range b.due(t, ledger.Webhook) {
+	for _, entry := range b.Entries(ledger.Webhook, time.Now()) {
 		row, _, err := b.TakeWebhook(t.Context(), entry, time.Minute)
 		if err != nil || row == nil {
 			t.Fatalf("webhook of job %s: %v", entry.JobID, err)
@@ -155,7 +151,7 @@ func TestPurge_AConflictLosesNoOtherJob(t *testing.T) {
 		b.endedJobs(t, 6)
 		time.Sleep(2 * time.Hour)
 		b.fireWebhooks(t)
-		due := b.due(t, ledger.Retention)
+		due := b.Entries(ledger.Retention, time.Now())
 		store.before = func() { replica.Ledger.Purge(t.Context(), due[1:3]) }
 		got := outcomes(t, b.Ledger.Purge(t.Context(), due))
 		want := []ledger.Purged{
@@ -186,9 +182,9 @@ func TestPurge_DecidesOnEachJobOfAPage(t *testing.T) {
 		longer := wholly(t, store, ledger.Config{Retention: 4 * time.Hour})
 		ids := b.endedJobs(t, 3)
 		unfit = ids[2]
-		live := b.mustAccept(t, command("live")).Job.ID
+		live := b.Submit(command("live"))
 		time.Sleep(2 * time.Hour)
-		due := b.due(t, ledger.Retention)
+		due := b.Entries(ledger.Retention, time.Now())
 		due = append(due, ledger.Entry{Kind: ledger.Retention, JobID: live, Due: time.Now(), Nonce: "0"},
 			ledger.Entry{Kind: ledger.Retention, JobID: "gone", Due: time.Now(), Nonce: "0"})
 		if got := outcomes(t, longer.Ledger.Purge(t.Context(), due[:1])); got[0] != ledger.PurgeLater {
@@ -209,11 +205,11 @@ func TestPurge_DecidesOnEachJobOfAPage(t *testing.T) {
 				t.Errorf("job %d: %v", i, err)
 			}
 		}
-		if left := b.due(t, ledger.Retention); len(left) != 1 || left[0].JobID != unfit {
+		if left := b.Entries(ledger.Retention, time.Now()); len(left) != 1 || left[0].JobID != unfit {
 			t.Errorf("due: %v", left)
 		}
 		time.Sleep(2 * time.Hour)
-		if left := b.due(t, ledger.Retention); len(left) != 2 {
+		if left := b.Entries(ledger.Retention, time.Now()); len(left) != 2 {
 			t.Errorf("due after the longer retention: %v", left)
 		}
 	})
@@ -235,17 +231,17 @@ func TestPurge_AFaultOfTheStoreIsRepeatedByTheNextPass(t *testing.T) {
 				b.endedJobs(t, 3)
 				time.Sleep(2 * time.Hour)
 				b.fireWebhooks(t)
-				due := b.due(t, ledger.Retention)
+				due := b.Entries(ledger.Retention, time.Now())
 				faults.Plan(fault)
 				for i, result := range b.Ledger.Purge(t.Context(), due) {
 					if !errors.Is(result.Err, storetest.ErrInjected) {
 						t.Errorf("result %d: %+v", i, result)
 					}
 				}
-				if left := len(b.due(t, ledger.Retention)); left != 3 && !fault.After {
+				if left := len(b.Entries(ledger.Retention, time.Now())); left != 3 && !fault.After {
 					t.Errorf("%d entries are left", left)
 				}
-				b.Ledger.Purge(t.Context(), b.due(t, ledger.Retention))
+				b.Ledger.Purge(t.Context(), b.Entries(ledger.Retention, time.Now()))
 				if left := everything(t, store); len(left) != 0 {
 					t.Errorf("left: %q", left)
 				}
@@ -259,15 +255,15 @@ func TestPurge_LeavesAForeignClaim(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := wholly(t, memory(), ledger.Config{Retention: 10 * time.Hour, KeyTTL: time.Hour})
-		old := b.mustAccept(t, keyed("first")).Job.ID
-		b.mustChange(t, old, statemachine.Cancel{})
+		old := b.Submit(keyed("first"))
+		b.Apply(old, statemachine.Cancel{})
 		time.Sleep(2 * time.Hour)
-		fresh := b.mustAccept(t, keyed("second"))
+		fresh := b.MustAccept(keyed("second"))
 		time.Sleep(9 * time.Hour)
-		if got := outcomes(t, b.Ledger.Purge(t.Context(), b.due(t, ledger.Retention))); !slices.Equal(got, []ledger.Purged{ledger.PurgeDone}) {
+		if got := outcomes(t, b.Ledger.Purge(t.Context(), b.Entries(ledger.Retention, time.Now()))); !slices.Equal(got, []ledger.Purged{ledger.PurgeDone}) {
 			t.Fatalf("outcomes %v", got)
 		}
-		if again := b.mustAccept(t, keyed("second")); !again.Replayed || again.Job.ID != fresh.Job.ID {
+		if again := b.MustAccept(keyed("second")); !again.Replayed || again.Job.ID != fresh.Job.ID {
 			t.Errorf("after the purge of the old job: %+v", again)
 		}
 	})
@@ -283,7 +279,7 @@ func TestPurge_LeavesAJobToTheProcessThatPurgesIt(t *testing.T) {
 		b, replica := open(t, store, cfg), open(t, store, cfg)
 		b.ended(t)
 		time.Sleep(2 * time.Hour)
-		entry := b.due(t, ledger.Retention)[0]
+		entry := b.Entries(ledger.Retention, time.Now())[0]
 		var seen []ledger.Purged
 		look := func() {
 			outcome, err := replica.Purge(t.Context(), entry)
@@ -306,7 +302,7 @@ func TestPurge_LeavesAJobToTheProcessThatPurgesIt(t *testing.T) {
 
 		b.ended(t)
 		time.Sleep(2 * time.Hour)
-		entry = b.due(t, ledger.Retention)[0]
+		entry = b.Entries(ledger.Retention, time.Now())[0]
 		away := func(tablestore.Batch, commit) ([]tablestore.ETag, error) { return nil, tablestore.ErrUnavailable }
 		store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if commits(batch) { // The tombstone is the last write before this process crashes.
@@ -336,16 +332,13 @@ func TestPurge_AClockThatGoesBackLosesNoEntry(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := wholly(t, store, ledger.Config{})
 				id := b.endedJobs(t, 1)[0]
-				job, err := b.Job(t.Context(), id)
-				if err != nil {
-					t.Fatal(err)
-				}
+				job := b.Read(id)
 				entry := ledger.Entry{Kind: ledger.Retention, JobID: id, Due: job.Job.CompletedAt.Add(time.Hour), Nonce: "0"}
 				if got := outcomes(t, b.Ledger.Purge(t.Context(), []ledger.Entry{entry})); !slices.Equal(got, []ledger.Purged{ledger.PurgeLater}) {
 					t.Errorf("outcomes %v", got)
 				}
 				time.Sleep(2 * time.Hour)
-				if due := b.due(t, ledger.Retention); len(due) != 1 {
+				if due := b.Entries(ledger.Retention, time.Now()); len(due) != 1 {
 					t.Errorf("due: %v", due)
 				}
 			})
@@ -367,7 +360,7 @@ func TestPurge_TakesACallbackThatIsRefusedAtTheSameTime(t *testing.T) {
 				t.Error(err)
 			}
 		}
-		if got := outcomes(t, b.Ledger.Purge(t.Context(), b.due(t, ledger.Retention))); !slices.Equal(got, []ledger.Purged{ledger.PurgeDone}) {
+		if got := outcomes(t, b.Ledger.Purge(t.Context(), b.Entries(ledger.Retention, time.Now()))); !slices.Equal(got, []ledger.Purged{ledger.PurgeDone}) {
 			t.Errorf("outcomes %v", got)
 		}
 		if left := everything(t, store.AtomicStore); len(left) != 0 {

@@ -22,7 +22,7 @@ func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
 		}
 		return commit()
 	})
-	id := b.mustAccept(t, command("a")).Job.ID
+	id := b.Submit(command("a"))
 	b.store.set(nil)
 	hints := b.hints(t)
 	if seen != 1 || len(hints) != 1 {
@@ -38,7 +38,7 @@ func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
 	if err != nil || item.Status != statemachine.StatusQueued || item.Rev != 1 {
 		t.Errorf("the item is %s at rev %d (%v)", item.Status, item.Rev, err)
 	}
-	if b.inbox.messages != nil {
+	if b.Inbox.Len() > 0 {
 		t.Error("the relay was given what the commit has published")
 	}
 }
@@ -101,11 +101,11 @@ func TestInspectHint_GivesUpOnACommitThatNeverCame(t *testing.T) {
 			}
 		}
 		inspect("an accept", b.loseAccept(t, command("a")))
-		b.fireAll(t) // The accept's own entry frees its reservations.
-		id := b.mustAccept(t, command("a")).Job.ID
+		b.Expire() // The accept's own entry frees its reservations.
+		id := b.Submit(command("a"))
 		started := b.take(t, "c", true, b.hints(t)...)[0].Item
 		inspect("a RESULT", b.loseResult(t, &started))
-		if live := b.live(t); len(live) != 1 || live[0] != id {
+		if live := b.LiveJobs(); len(live) != 1 || live[0] != id {
 			t.Errorf("the live set is %v", live)
 		}
 	})
@@ -116,7 +116,7 @@ func TestInspectHint_DeletesNothingInTheInspectionThatRaisesTheRev(t *testing.T)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := pulling(t, split())
-		b.mustAccept(t, command("a"))
+		b.Submit(command("a"))
 		started := b.take(t, "c", true, b.hints(t)...)[0].Item
 		late := b.loseResult(t, &started)
 		time.Sleep(10 * time.Minute)
@@ -159,13 +159,13 @@ func TestReady_AVoidHintIsDeletedByItsReader(t *testing.T) {
 	} {
 		for what, end := range map[string]func(t *testing.T, b *bundle, id string, hint ledger.Hint){
 			"claimed":   func(t *testing.T, b *bundle, _ string, hint ledger.Hint) { b.take(t, "c", false, hint) },
-			"withdrawn": func(t *testing.T, b *bundle, id string, _ ledger.Hint) { b.mustChange(t, id, statemachine.Pause{}) },
-			"cancelled": func(t *testing.T, b *bundle, id string, _ ledger.Hint) { b.mustChange(t, id, statemachine.Cancel{}) },
+			"withdrawn": func(t *testing.T, b *bundle, id string, _ ledger.Hint) { b.Send(id, statemachine.Pause{}) },
+			"cancelled": func(t *testing.T, b *bundle, id string, _ ledger.Hint) { b.Send(id, statemachine.Cancel{}) },
 		} {
 			t.Run(what+"/"+name, func(t *testing.T) {
 				t.Parallel()
 				b := pulling(t, split())
-				id := b.mustAccept(t, command("a")).Job.ID
+				id := b.Submit(command("a"))
 				hint := b.hints(t)[0]
 				b.leaveHints(func() { end(t, b, id, hint) })
 				if left := b.hints(t); len(left) != 1 {
@@ -185,7 +185,7 @@ func TestInspectHint_OfAMissingJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := pulling(t, split())
-		id := b.mustAccept(t, command("a")).Job.ID
+		id := b.Submit(command("a"))
 		b.take(t, "c", true, b.hints(t)...)
 		gone, err := b.NewJobID()
 		if err != nil {
@@ -206,7 +206,7 @@ func TestInspectHint_OfAMissingJob(t *testing.T) {
 			if left := b.hints(t); len(left) != want {
 				t.Errorf("of rev %d: left are %+v", rev, left)
 			}
-			b.discard(t, key)
+			b.Discard(key)
 		}
 		if _, err := b.InspectHint(t.Context(), ledger.Hint{WorkID: "nonsense"}); err == nil {
 			t.Error("nonsense was inspected")
@@ -221,13 +221,13 @@ func TestInspectHint_OfAMissingJob(t *testing.T) {
 func TestReady_ARequeueDeletesTheHintOfTheAttemptBefore(t *testing.T) {
 	t.Parallel()
 	b := pulling(t, split())
-	id := b.mustAccept(t, command("a")).Job.ID
+	id := b.Submit(command("a"))
 	b.leaveHints(func() { b.take(t, "c", true, b.hints(t)...) })
-	b.mustChange(t, id, statemachine.Stall{StepID: "one", AttemptNo: 1})
+	b.Apply(id, statemachine.Stall{StepID: "one", AttemptNo: 1})
 	if left := b.hints(t); len(left) != 1 || left[0].AttemptNo != 1 {
 		t.Fatalf("the crash left %+v", left)
 	}
-	b.mustChange(t, id, statemachine.Retry{})
+	b.Apply(id, statemachine.Retry{})
 	if left := b.hints(t); len(left) != 1 || left[0].AttemptNo != 2 || left[0].WorkID != id+".0.1" {
 		t.Errorf("after the requeue there are %+v", left)
 	}
@@ -237,12 +237,12 @@ func TestPurge_DeletesTheHintsThatCrashesLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := pulling(t, split())
-		id := b.mustAccept(t, command("a")).Job.ID
+		id := b.Submit(command("a"))
 		b.leaveHints(func() {
 			for n := range 2 {
 				hints := b.hints(t)
 				item := b.take(t, fmt.Sprint("c", n), true, hints[len(hints)-1])[0].Item
-				b.mustChange(t, id, statemachine.Result{
+				b.Apply(id, statemachine.Result{
 					StepID: item.StepID, Pair: statemachine.Pair{AttemptNo: 1, LeaseID: item.LeaseID}, Status: statemachine.ResultSucceeded,
 				})
 			}
@@ -251,7 +251,7 @@ func TestPurge_DeletesTheHintsThatCrashesLeft(t *testing.T) {
 			t.Fatalf("the crashes left %+v", left)
 		}
 		time.Sleep(2 * time.Hour)
-		entry := b.due(t, ledger.Retention)[0]
+		entry := b.Entries(ledger.Retention, time.Now())[0]
 		if outcome, err := b.Purge(t.Context(), entry); err != nil || outcome != ledger.PurgeDone {
 			t.Fatalf("%s, %v", outcome, err)
 		}
@@ -269,9 +269,9 @@ func TestPurge_DeletesTheHintsThatCrashesLeft(t *testing.T) {
 func TestReady_AMissingHintIsRestored(t *testing.T) {
 	t.Parallel()
 	lost := func(t *testing.T, b *bundle) (id string, hint ledger.Hint) {
-		id = b.mustAccept(t, command("a")).Job.ID
+		id = b.Submit(command("a"))
 		hint = b.hints(t)[0]
-		b.discard(t, tablestore.Key{Table: "luciusqueue", Partition: "ready:ones:ONE:000", Row: hint.Row()})
+		b.Discard(tablestore.Key{Table: "luciusqueue", Partition: "ready:ones:ONE:000", Row: hint.Row()})
 		return id, hint
 	}
 	back := func(t *testing.T, b *bundle, hint ledger.Hint) {
@@ -297,11 +297,11 @@ func TestReady_AMissingHintIsRestored(t *testing.T) {
 			b := pulling(t, split())
 			id, hint := lost(t, b)
 			time.Sleep(2 * time.Second) // The step's ACK timeout is one.
-			if got := b.fireAll(t); got[ledger.Acted] != 1 {
+			if got := b.Expire(); got[ledger.Acted] != 1 {
 				t.Errorf("fired %v", got)
 			}
 			back(t, b, hint)
-			if entries := b.entries(t); len(entries) != 0 {
+			if entries := b.entries(); len(entries) != 0 {
 				t.Errorf("entries are left: %+v", entries)
 			}
 			if got := b.take(t, "c", true, hint)[0]; got.Standing != ledger.HintNamed {
@@ -315,7 +315,7 @@ func TestReady_AMissingHintIsRestored(t *testing.T) {
 	t.Run("not after a claim in between", func(t *testing.T) {
 		t.Parallel()
 		b := pulling(t, split())
-		b.mustAccept(t, command("a"))
+		b.Submit(command("a"))
 		// The claim comes after the job was loaded and before its hint is read.
 		other := pulling(t, b.store)
 		gets := &gotten{Store: b.store.Store, prefix: "ready:", before: func() { other.take(t, "c", true, other.hints(t)...) }}
@@ -337,7 +337,7 @@ func TestInspectReady_GoesPastBadRows(t *testing.T) {
 			t.Run(name+"/"+what, func(t *testing.T) {
 				t.Parallel()
 				b := pulling(t, split())
-				b.mustAccept(t, command("a"))
+				b.Submit(command("a"))
 				if !accept {
 					b.take(t, "c", true, b.hints(t)...)
 				}
@@ -376,10 +376,10 @@ func TestInspectReady_GoesPastBadRows(t *testing.T) {
 func TestInspectReady_GoesPastAJobThatCannotBeRead(t *testing.T) {
 	t.Parallel()
 	b := pulling(t, split())
-	broken := b.mustAccept(t, command("a")).Job.ID
-	b.discard(t, tablestore.Key{Table: "luciusledger", Partition: broken, Row: "OUTBOX:0000:000001"})
-	void := b.mustAccept(t, command("b")).Job.ID
-	b.leaveHints(func() { b.mustChange(t, void, statemachine.Cancel{}) })
+	broken := b.Submit(command("a"))
+	b.Discard(tablestore.Key{Table: "luciusledger", Partition: broken, Row: "OUTBOX:0000:000001"})
+	void := b.Submit(command("b"))
+	b.leaveHints(func() { b.Send(void, statemachine.Cancel{}) })
 	var walk ledger.ReadyWalk
 	seen, _, ended, err := b.InspectReady(t.Context(), &walk, 10)
 	if err == nil || !ended || seen != 2 {
@@ -398,10 +398,7 @@ func TestReadyBefore_CountsTheTenantsOlderDirectives(t *testing.T) {
 		b := open(t, split(), ledger.Config{Shards: 8, ReadyShards: 8})
 		before := func(id string, limit int) int {
 			t.Helper()
-			agg, err := b.Job(t.Context(), id)
-			if err != nil {
-				t.Fatal(err)
-			}
+			agg := b.Read(id)
 			n, err := b.ReadyBefore(t.Context(), agg, limit)
 			if err != nil {
 				t.Fatal(err)
@@ -410,11 +407,11 @@ func TestReadyBefore_CountsTheTenantsOlderDirectives(t *testing.T) {
 		}
 		var ids []string
 		for i := range 6 {
-			ids = append(ids, b.mustAccept(t, command(fmt.Sprint(i))).Job.ID)
+			ids = append(ids, b.Submit(command(fmt.Sprint(i))))
 			for _, tenant := range []string{"tenant_a-b", "tenant_a1", "tenant_b"} { // They sort next to it.
 				other := command(fmt.Sprint(i))
 				other.Job.TenantID = tenant
-				b.mustAccept(t, other)
+				b.Submit(other)
 			}
 			time.Sleep(time.Second)
 		}
@@ -426,11 +423,11 @@ func TestReadyBefore_CountsTheTenantsOlderDirectives(t *testing.T) {
 		if got := before(ids[5], 3); got != 3 {
 			t.Errorf("%d are counted, with a limit of 3", got)
 		}
-		b.mustChange(t, ids[0], statemachine.Cancel{})
+		b.Apply(ids[0], statemachine.Cancel{})
 		if got := before(ids[5], 100); got != 4 {
 			t.Errorf("%d are before it after one was cancelled", got)
 		}
-		b.mustChange(t, ids[5], statemachine.Pause{})
+		b.Apply(ids[5], statemachine.Pause{})
 		if got := before(ids[5], 100); got != 0 {
 			t.Errorf("%d are before a job that is not queued", got)
 		}

@@ -64,7 +64,7 @@ func TestRejections_HaveBounds(t *testing.T) {
 func TestReject_FollowsTheJob(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	job := b.mustAccept(t, command("k")).Job.ID
+	job := b.Submit(command("k"))
 	one := func(lease string) {
 		t.Helper()
 		if err := b.Reject(t.Context(), job, &ledger.Rejections{Kept: []ledger.Rejection{rejection("one", lease)}}); err != nil {
@@ -77,7 +77,7 @@ func TestReject_FollowsTheJob(t *testing.T) {
 		if batch[0].Key.Row == "CALLBACKS" && len(changes) > 0 {
 			event := changes[0]
 			changes = changes[1:]
-			b.mustChange(t, job, event)
+			b.Apply(job, event)
 		}
 		return commit()
 	})
@@ -98,7 +98,7 @@ func TestReject_FollowsTheJob(t *testing.T) {
 // purgeDue purges the job whose retention is over.
 func (b *bundle) purgeDue(t *testing.T) {
 	t.Helper()
-	for _, entry := range b.due(t, ledger.Retention) {
+	for _, entry := range b.Entries(ledger.Retention, time.Now()) {
 		if outcome, err := b.Purge(t.Context(), entry); err != nil || outcome != ledger.PurgeDone {
 			t.Fatalf("%s, %v", outcome, err)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -16,8 +17,8 @@ import (
 // failedAtTwo is a job whose first step succeeded and whose second did not.
 func (b *bundle) failedAtTwo(t *testing.T) string {
 	t.Helper()
-	id := b.mustAccept(t, command("h")).Job.ID
-	b.succeed(t, b.inbox.last())
+	id := b.Submit(command("h"))
+	b.succeed(b.Inbox.Last())
 	b.failFinal(t)
 	return id
 }
@@ -30,21 +31,18 @@ func TestRerun_FromTheFailedStepKeepsEarlierResults(t *testing.T) {
 	if err != nil || accepted.Replayed {
 		t.Fatalf("%+v, %v", accepted, err)
 	}
-	m := b.inbox.last()
+	m := b.Inbox.Last()
 	if m.JobID != accepted.Job.ID || m.StepID != "two" || accepted.Job.RerunOf != old {
 		t.Errorf("%+v was dispatched for %+v", m, accepted.Job)
 	}
-	agg, err := b.Job(t.Context(), accepted.Job.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	agg := b.Read(accepted.Job.ID)
 	if one := agg.Steps[0]; one.State != statemachine.StepSucceeded || string(one.ResultRef) != `{"uri":"s3://b/one"}` || one.AttemptNo != 0 {
 		t.Errorf("the step that was done is %+v", one)
 	}
 	if string(agg.Steps[1].InputRef) != `{"uri":"s3://b/one"}` {
 		t.Errorf("the step to do gets %s", agg.Steps[1].InputRef)
 	}
-	b.succeed(t, m)
+	b.succeed(m)
 	if agg, err = b.Job(t.Context(), accepted.Job.ID); err != nil || agg.Job.State != statemachine.JobSucceeded {
 		t.Errorf("the rerun is %s, %v", agg.Job.State, err)
 	}
@@ -61,7 +59,7 @@ func TestRerun_FromTheStartRepeatsEveryStep(t *testing.T) {
 	if _, err := b.Rerun(t.Context(), ledger.Rerun{JobID: old, From: ledger.FromStart}); err != nil {
 		t.Fatal(err)
 	}
-	if m := b.inbox.last(); m.StepID != "one" {
+	if m := b.Inbox.Last(); m.StepID != "one" {
 		t.Errorf("step %s was dispatched", m.StepID)
 	}
 }
@@ -91,7 +89,7 @@ func TestRerun_ADoubleClickMakesOneJob(t *testing.T) {
 			t.Errorf("reruns %v", ids)
 		}
 	}
-	if live := b.live(t); len(live) != 2 {
+	if live := b.LiveJobs(); len(live) != 2 {
 		t.Errorf("%d jobs are alive", len(live))
 	}
 }
@@ -111,7 +109,7 @@ func TestRerun_ARepeatAfterTheTimeOfKeysIsAnsweredWithTheSameJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.succeed(t, b.inbox.last())
+		b.succeed(b.Inbox.Last())
 		time.Sleep(2 * time.Hour)
 		again, err := b.Rerun(t.Context(), rerun)
 		if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
@@ -123,10 +121,10 @@ func TestRerun_ARepeatAfterTheTimeOfKeysIsAnsweredWithTheSameJob(t *testing.T) {
 func TestRerun_OnlyOfFailedOrCancelledJobs(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	live := b.mustAccept(t, command("live")).Job.ID
-	done := b.mustAccept(t, command("done")).Job.ID
-	b.succeed(t, b.inbox.last())
-	b.succeed(t, b.inbox.last())
+	live := b.Submit(command("live"))
+	done := b.Submit(command("done"))
+	b.succeed(b.Inbox.Last())
+	b.succeed(b.Inbox.Last())
 	for _, id := range []string{live, done} {
 		_, err := b.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart})
 		var told *apierror.Error
@@ -142,12 +140,12 @@ func TestRerun_OnlyOfFailedOrCancelledJobs(t *testing.T) {
 func TestRerun_ACancelledJobWhoseStepsAllSucceededStartsOver(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
-	b.succeed(t, b.inbox.last())
-	m := b.inbox.last()
-	b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
-	b.mustChange(t, id, statemachine.Cancel{})
-	b.mustChange(t, id, statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded})
+	id := b.Submit(command("h"))
+	b.succeed(b.Inbox.Last())
+	m := b.Inbox.Last()
+	b.Apply(id, ledgertest.Started(m))
+	b.Apply(id, statemachine.Cancel{})
+	b.Apply(id, ledgertest.Ended(m, statemachine.ResultSucceeded, ""))
 	var unfit *ledger.NotRerunnableError
 	if _, err := b.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromFailed}); !errors.As(err, &unfit) {
 		t.Errorf("rerun from a step that failed: %v", err)

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // ended is a job that ended just now.
@@ -20,8 +20,8 @@ func (b *bundle) ended(t *testing.T) string {
 	t.Helper()
 	cmd := command("h")
 	cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
-	id := b.mustAccept(t, cmd).Job.ID
-	b.mustChange(t, id, statemachine.Cancel{})
+	id := b.Submit(cmd)
+	b.Apply(id, statemachine.Cancel{})
 	return id
 }
 
@@ -50,7 +50,7 @@ func TestPurge_LeavesNothingOfAnAbandonedAccept(t *testing.T) {
 		cmd := command("h")
 		cmd.Job.CorrelationID = "corr"
 		late := b.loseAccept(t, cmd)
-		id := b.entries(t)[0].JobID
+		id := b.entries()[0].JobID
 		partitions := map[string][]string{
 			"luciusledger":   {id},
 			"luciusjobindex": {"jobs:tenant_a:" + time.Now().Format("200601"), "correlation:corr"},
@@ -59,8 +59,8 @@ func TestPurge_LeavesNothingOfAnAbandonedAccept(t *testing.T) {
 			t.Errorf("the accept has left %d rows, want those of two lists", n)
 		}
 		time.Sleep(10 * time.Minute)
-		b.fireAll(t)
-		b.fireAll(t)
+		b.Expire()
+		b.Expire()
 		if n := b.rows(t, partitions); n != 1 {
 			t.Errorf("%d rows are left, want the tombstone", n)
 		}
@@ -70,8 +70,8 @@ func TestPurge_LeavesNothingOfAnAbandonedAccept(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		b.purgeDue(t)
-		if n := b.rows(t, partitions); n != 0 || len(b.entries(t)) != 0 {
-			t.Errorf("%d rows and %d entries are left", n, len(b.entries(t)))
+		if n := b.rows(t, partitions); n != 0 || len(b.entries()) != 0 {
+			t.Errorf("%d rows and %d entries are left", n, len(b.entries()))
 		}
 	})
 }
@@ -95,11 +95,11 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 			t.Fatalf("given up: %+v, %v", given, err)
 		}
 		time.Sleep(119 * time.Minute)
-		if due := b.due(t, ledger.Retention); len(due) != 0 {
+		if due := b.Entries(ledger.Retention, time.Now()); len(due) != 0 {
 			t.Fatalf("%v is due while the key is kept", due)
 		}
 		time.Sleep(2 * time.Minute)
-		due := b.due(t, ledger.Retention)
+		due := b.Entries(ledger.Retention, time.Now())
 		if len(due) != 1 {
 			t.Fatalf("%v is due", due)
 		}
@@ -115,7 +115,7 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 		if archived == nil || archived.Job.ID != id || len(archived.Payload) == 0 || len(archived.History) == 0 {
 			t.Errorf("archived %+v", archived)
 		}
-		if accepted := b.mustAccept(t, command("h")); accepted.Replayed || accepted.Job.ID == id {
+		if accepted := b.MustAccept(command("h")); accepted.Replayed || accepted.Job.ID == id {
 			t.Errorf("the same command gave %+v", accepted)
 		}
 	})
@@ -126,9 +126,9 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 // entry of an accept that may still commit.
 func TestPurge_ALostRaceLeavesNoEntry(t *testing.T) {
 	t.Parallel()
-	ack := func(m ledger.Message) statemachine.Event { return statemachine.Ack{StepID: m.StepID, Pair: pair(m)} }
+	ack := func(m ledger.Message) statemachine.Event { return ledgertest.Started(m) }
 	failed := func(m ledger.Message) statemachine.Event {
-		return statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedFinal, ErrorCode: "x"}
+		return ledgertest.Ended(m, statemachine.ResultFailedFinal, "x")
 	}
 	for name, other := range map[string]func(ledger.Message) statemachine.Event{
 		"and decides again": ack, "and has nothing more to do": failed,
@@ -143,25 +143,23 @@ func TestPurge_ALostRaceLeavesNoEntry(t *testing.T) {
 				b, replica := open(t, store, cfg), open(t, store, cfg)
 				cmd := command("h")
 				cmd.Steps[0].Policy.AckTimeout = time.Hour // The attempt's timer is due too late for the end.
-				b.mustAccept(t, cmd)
-				m := b.inbox.last()
-				b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+				b.Submit(cmd)
+				m := b.Inbox.Last()
+				b.Apply(m.JobID, ledgertest.Sent(m))
 				raced := false
 				store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 					if commits(batch) && !raced {
 						raced = true
-						replica.mustChange(t, m.JobID, other(m))
+						replica.Apply(m.JobID, other(m))
 					}
 					return commit()
 				})
-				if _, err := b.Change(t.Context(), m.JobID, failed(m)); err != nil {
-					t.Fatal(err)
-				}
+				b.Send(m.JobID, failed(m))
 				time.Sleep(2 * time.Minute)
-				if outcome, err := b.Purge(t.Context(), b.due(t, ledger.Retention)[0]); err != nil || outcome != ledger.PurgeDone {
+				if outcome, err := b.Purge(t.Context(), b.Entries(ledger.Retention, time.Now())[0]); err != nil || outcome != ledger.PurgeDone {
 					t.Fatalf("%s, %v", outcome, err)
 				}
-				if left := b.entries(t); !raced || len(left) != 0 {
+				if left := b.entries(); !raced || len(left) != 0 {
 					t.Errorf("raced: %t, left in the schedule: %v", raced, left)
 				}
 			})
@@ -177,7 +175,7 @@ func TestPurge_WaitsForTheWorkAfterTheEnd(t *testing.T) {
 		b := open(t, store, ledger.Config{Shards: 1, Retention: time.Second, Projector: projectionstest.Projector(t, store)})
 		cmd := command("h")
 		cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
-		id := b.mustAccept(t, cmd).Job.ID
+		id := b.Submit(cmd)
 		var crashed atomic.Bool // The batches of a stage are committed concurrently.
 		store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 			if crashed.Load() && !commits(batch) {
@@ -186,7 +184,7 @@ func TestPurge_WaitsForTheWorkAfterTheEnd(t *testing.T) {
 			crashed.Store(crashed.Load() || commits(batch))
 			return commit()
 		})
-		if result := b.mustChange(t, id, statemachine.Cancel{}); result.PostErr == nil {
+		if result := b.Send(id, statemachine.Cancel{}); result.PostErr == nil {
 			t.Fatal("the work after the end was meant to fail")
 		}
 		store.set(nil)
@@ -195,7 +193,7 @@ func TestPurge_WaitsForTheWorkAfterTheEnd(t *testing.T) {
 		if outcome, err := b.Purge(t.Context(), entry); err != nil || outcome != ledger.PurgeLater {
 			t.Fatalf("before the work after the end: %s, %v", outcome, err)
 		}
-		if got := b.fireAll(t); got[ledger.Finished] != 1 {
+		if got := b.Expire(); got[ledger.Finished] != 1 {
 			t.Errorf("fired %v", got)
 		}
 		if outcome, err := b.Purge(t.Context(), entry); err != nil || outcome != ledger.PurgeDone {
@@ -231,7 +229,7 @@ func TestPurge_GoesOnAfterACrash(t *testing.T) {
 			b := keeper(t, split(), nil)
 			id := b.ended(t)
 			time.Sleep(3 * time.Hour)
-			entry := b.due(t, ledger.Retention)[0]
+			entry := b.Entries(ledger.Retention, time.Now())[0]
 			var writes atomic.Int64 // Some are concurrent.
 			b.store.set(func(_ tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 				if writes.Add(1) >= int64(crashAt) {
@@ -248,7 +246,7 @@ func TestPurge_GoesOnAfterACrash(t *testing.T) {
 				t.Errorf("crash at write %d: the job is %v", crashAt, err)
 			}
 			time.Sleep(time.Minute) // Until then, the purge may still be under way elsewhere.
-			if _, err := b.Purge(t.Context(), entry); err != nil || len(b.due(t, ledger.Retention)) != 0 {
+			if _, err := b.Purge(t.Context(), entry); err != nil || len(b.Entries(ledger.Retention, time.Now())) != 0 {
 				t.Errorf("crash at write %d: purged again: %v", crashAt, err)
 			}
 			if n := b.rows(t, map[string][]string{"luciusledger": {id}, "jobidempotency": {"tenant_a"}}); n != 0 {
@@ -265,11 +263,11 @@ func TestPurge_NotBeforeTheCurrentRetention(t *testing.T) {
 		id := keeper(t, store, nil).ended(t)
 		b := open(t, store, ledger.Config{Retention: 24 * time.Hour, Projector: projectionstest.Projector(t, store)})
 		time.Sleep(3 * time.Hour)
-		if outcome, err := b.Purge(t.Context(), b.due(t, ledger.Retention)[0]); err != nil || outcome != ledger.PurgeLater {
+		if outcome, err := b.Purge(t.Context(), b.Entries(ledger.Retention, time.Now())[0]); err != nil || outcome != ledger.PurgeLater {
 			t.Fatalf("%s, %v", outcome, err)
 		}
 		time.Sleep(22 * time.Hour)
-		if outcome, err := b.Purge(t.Context(), b.due(t, ledger.Retention)[0]); err != nil || outcome != ledger.PurgeDone {
+		if outcome, err := b.Purge(t.Context(), b.Entries(ledger.Retention, time.Now())[0]); err != nil || outcome != ledger.PurgeDone {
 			t.Fatalf("%s, %v", outcome, err)
 		}
 		if _, err := b.Job(t.Context(), id); !errors.Is(err, ledger.ErrJobNotFound) {
@@ -286,10 +284,10 @@ func TestPurge_AnArchiveThatFailsKeepsTheJob(t *testing.T) {
 			func(context.Context, *ledger.Archived) error { return full })
 		id := b.ended(t)
 		time.Sleep(3 * time.Hour)
-		if _, err := b.Purge(t.Context(), b.due(t, ledger.Retention)[0]); !errors.Is(err, full) {
+		if _, err := b.Purge(t.Context(), b.Entries(ledger.Retention, time.Now())[0]); !errors.Is(err, full) {
 			t.Errorf("purge: %v", err)
 		}
-		if _, err := b.Job(t.Context(), id); err != nil || len(b.due(t, ledger.Retention)) != 1 {
+		if _, err := b.Job(t.Context(), id); err != nil || len(b.Entries(ledger.Retention, time.Now())) != 1 {
 			t.Errorf("the job is %v", err)
 		}
 	})
@@ -306,24 +304,24 @@ func TestAccept_AfterTheKeyExpired(t *testing.T) {
 		})
 		keyed := command("first")
 		keyed.Job.IdempotencyKey = "k"
-		old := b.mustAccept(t, keyed).Job.ID
-		b.mustChange(t, old, statemachine.Cancel{})
+		old := b.Submit(keyed)
+		b.Apply(old, statemachine.Cancel{})
 		keyed.Job.IdempotencyHash = "second"
 		if _, err := b.Accept(t.Context(), keyed); !errors.Is(err, ledger.ErrIdempotencyMismatch) {
 			t.Fatalf("within the key's time: %v", err)
 		}
 		time.Sleep(61 * time.Minute)
-		fresh := b.mustAccept(t, keyed)
+		fresh := b.MustAccept(keyed)
 		if fresh.Replayed || fresh.Job.ID == old {
 			t.Fatalf("after the key's time: %+v", fresh)
 		}
 		time.Sleep(10 * time.Hour)
-		for _, entry := range b.due(t, ledger.Retention) {
+		for _, entry := range b.Entries(ledger.Retention, time.Now()) {
 			if _, err := b.Purge(t.Context(), entry); err != nil {
 				t.Fatal(err)
 			}
 		}
-		again := b.mustAccept(t, keyed)
+		again := b.MustAccept(keyed)
 		if !again.Replayed || again.Job.ID != fresh.Job.ID {
 			t.Errorf("after the purge of the old job: %+v", again)
 		}
@@ -334,7 +332,7 @@ func TestPurge_AnEntryWithoutAPurgeableJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := keeper(t, split(), nil)
-		live := b.mustAccept(t, command("h")).Job.ID
+		live := b.Submit(command("h"))
 		for id, want := range map[string]ledger.Purged{live: ledger.PurgeNever, "gone": ledger.PurgeElsewhere} {
 			outcome, err := b.Purge(t.Context(), ledger.Entry{Kind: ledger.Retention, JobID: id, Due: time.Now(), Nonce: "0"})
 			if err != nil || outcome != want {
@@ -347,7 +345,7 @@ func TestPurge_AnEntryWithoutAPurgeableJob(t *testing.T) {
 func TestOpen_RefusesNegativeTimes(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []ledger.Config{{Retention: -1}, {KeyTTL: -1}} {
-		cfg.Store = memstore.New(memstore.Options{})
+		cfg.Store = ledgertest.Atomic()
 		if _, err := ledger.Open(t.Context(), cfg); err == nil {
 			t.Errorf("%+v was taken", cfg)
 		}
@@ -378,7 +376,7 @@ func TestAccept_OfAKeyWhoseJobIsPurgedInBetween(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			first := b.mustAccept(t, command("h"))
+			first := b.MustAccept(command("h"))
 			store := &vanishing{hooked: b.store, after: func(claim tablestore.Row) {
 				if purged {
 					discard := tablestore.Batch{{Verb: tablestore.Discard, Key: claim.Key}}

@@ -8,19 +8,16 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 // rewrite changes a stored row without the ledger.
 func (b *bundle) rewrite(t *testing.T, id, row string, change func(tablestore.Properties) tablestore.Properties) {
 	t.Helper()
 	key := tablestore.Key{Table: "luciusledger", Partition: id, Row: row}
-	stored, err := b.store.Get(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	stored := b.Row(key)
 	op := tablestore.Op{Verb: tablestore.Replace, Key: key, ETag: stored.ETag, Properties: change(stored.Properties)}
 	if _, err := b.store.Commit(t.Context(), tablestore.Batch{op}); err != nil {
 		t.Fatal(err)
@@ -30,19 +27,16 @@ func (b *bundle) rewrite(t *testing.T, id, row string, change func(tablestore.Pr
 func TestRows_ANewerVersionsColumnsAreCarriedAlong(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
-	message := b.inbox.last()
+	id := b.Submit(command("h"))
+	message := b.Inbox.Last()
 	for _, row := range []string{"JOB", "STEP:0000:one", "OUTBOX:0000:000001"} {
 		b.rewrite(t, id, row, func(p tablestore.Properties) tablestore.Properties {
 			return append(p, tablestore.Property{Name: "from_the_future", Value: tablestore.String("kept")})
 		})
 	}
-	b.mustChange(t, id, statemachine.Ack{StepID: message.StepID, Pair: pair(message)})
+	b.Apply(id, ledgertest.Started(message))
 	for _, row := range []string{"JOB", "STEP:0000:one", "OUTBOX:0000:000001"} {
-		stored, err := b.store.Get(t.Context(), tablestore.Key{Table: "luciusledger", Partition: id, Row: row})
-		if err != nil {
-			t.Fatal(err)
-		}
+		stored := b.Row(tablestore.Key{Table: "luciusledger", Partition: id, Row: row})
 		if got := stored.Properties.Get("from_the_future").String(); got != "kept" {
 			t.Errorf("%s lost the column of a newer version", row)
 		}
@@ -52,7 +46,7 @@ func TestRows_ANewerVersionsColumnsAreCarriedAlong(t *testing.T) {
 func TestRows_AVersionTooNewIsRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
+	id := b.Submit(command("h"))
 	b.rewrite(t, id, "JOB", func(p tablestore.Properties) tablestore.Properties {
 		p = append(tablestore.Properties(nil), p...)
 		for i := range p {
@@ -70,7 +64,7 @@ func TestRows_AVersionTooNewIsRefused(t *testing.T) {
 // The settings are the first row of a store that a ledger reads.
 func TestOpen_RefusesASchemaTooNew(t *testing.T) {
 	t.Parallel()
-	store := memstore.New(memstore.Options{})
+	store := ledgertest.Atomic()
 	cfg := ledger.Config{Store: store, Bus: statemachine.BusQueue}
 	if _, err := ledger.Open(t.Context(), cfg); err != nil {
 		t.Fatal(err)
@@ -97,11 +91,8 @@ func TestRows_WhatIsAcceptedIsWhatIsRead(t *testing.T) {
 	cmd.Job.DocID, cmd.Job.CorrelationID, cmd.Job.Mode = "doc", "corr", statemachine.ModeBurst
 	cmd.Steps[0].Routing = statemachine.Routing{ResolvedMode: statemachine.ModeBurst, Lane: 5, Topic: "t5", RoutingKeyUsed: "k"}
 	cmd.Steps[0].Policy.MaxAttempts = 7
-	id := b.mustAccept(t, cmd).Job.ID
-	agg, err := b.Job(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := b.Submit(cmd)
+	agg := b.Read(id)
 	if diff := cmp.Diff(cmd.Job.CallbackURLs, agg.Job.CallbackURLs); diff != "" {
 		t.Error(diff)
 	}
@@ -149,7 +140,7 @@ func TestRows_TheClaimIsNamedAfterHashKeyOrOrigin(t *testing.T) {
 		"of:inbox-1": origin,
 	} {
 		b := setup(t)
-		id := b.mustAccept(t, cmd).Job.ID
+		id := b.Submit(cmd)
 		stored, err := b.store.Get(t.Context(), tablestore.Key{Table: "jobidempotency", Partition: "tenant_a", Row: row})
 		if err != nil || stored.Properties.Get("job_id").String() != id {
 			t.Errorf("%s names job %q, want %s (%v)", row, stored.Properties.Get("job_id"), id, err)
@@ -169,16 +160,16 @@ func TestRows_AreThoseOfOptionB(t *testing.T) {
 			ResolvedMode: statemachine.ModeBurst, RoutingKeyUsed: "tenant_adoc_1", DecisionSource: "request", DecisionReason: "so",
 		}
 	}
-	id := b.mustAccept(t, cmd).Job.ID
-	first := b.inbox.last()
-	b.succeed(t, first)
-	second := b.inbox.last()
-	b.mustChange(t, id, statemachine.Result{
-		StepID: second.StepID, Pair: pair(second), Status: statemachine.ResultFailedFinal, ErrorCode: "bad_scan", ErrorMessage: "blank",
+	id := b.Submit(cmd)
+	first := b.Inbox.Last()
+	b.succeed(first)
+	second := b.Inbox.Last()
+	b.Apply(id, statemachine.Result{
+		StepID: second.StepID, Pair: ledgertest.Pair(second), Status: statemachine.ResultFailedFinal, ErrorCode: "bad_scan", ErrorMessage: "blank",
 	})
-	succeeded := b.mustAccept(t, command("done")).Job.ID
+	succeeded := b.Submit(command("done"))
 	for range cmd.Steps {
-		b.succeed(t, b.inbox.last())
+		b.succeed(b.Inbox.Last())
 	}
 	fields := func(table, partition, row string) func(string) string {
 		stored, err := b.store.Get(t.Context(), tablestore.Key{Table: table, Partition: partition, Row: row})

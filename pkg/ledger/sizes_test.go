@@ -8,6 +8,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -56,21 +57,21 @@ func TestSizes_TheLargestCommandLivesThroughAllChanges(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			id := b.mustAccept(t, cmd).Job.ID
+			id := b.Submit(cmd)
 			product := statemachine.Product{OutputRef: cmd.Job.InputRef, ResultRef: cmd.Job.InputRef}
 			for range commands.MaxSteps - 1 {
-				m := b.inbox.last()
-				b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
-				b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
-				b.mustChange(t, id, statemachine.Result{
-					StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded, Product: product,
+				m := b.Inbox.Last()
+				b.Apply(id, ledgertest.Sent(m))
+				b.Apply(id, ledgertest.Started(m))
+				b.Apply(id, statemachine.Result{
+					StepID: m.StepID, Pair: ledgertest.Pair(m), Status: statemachine.ResultSucceeded, Product: product,
 				})
 			}
-			m := b.inbox.last()
-			b.mustChange(t, id, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
-			b.mustChange(t, id, statemachine.Ack{StepID: m.StepID, Pair: pair(m)})
-			b.mustChange(t, id, statemachine.Result{
-				StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultFailedFinal, Product: product,
+			m := b.Inbox.Last()
+			b.Apply(id, ledgertest.Sent(m))
+			b.Apply(id, ledgertest.Started(m))
+			b.Apply(id, statemachine.Result{
+				StepID: m.StepID, Pair: ledgertest.Pair(m), Status: statemachine.ResultFailedFinal, Product: product,
 				ErrorCode: strings.Repeat("&", 1000), ErrorMessage: strings.Repeat("&", 10_000),
 			})
 			payload, err := b.Payload(t.Context(), id)
@@ -84,8 +85,8 @@ func TestSizes_TheLargestCommandLivesThroughAllChanges(t *testing.T) {
 func TestSizes_TheLargestCommandIsCancelledWhole(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, largest("<", commands.DefaultMaxPayload)).Job.ID
-	b.mustChange(t, id, statemachine.Cancel{Reason: strings.Repeat("&", 1024)})
+	id := b.Submit(largest("<", commands.DefaultMaxPayload))
+	b.Apply(id, statemachine.Cancel{Reason: strings.Repeat("&", 1024)})
 }
 
 // Markup takes six bytes a character on the wire to Azure: a command that fits no
@@ -96,7 +97,7 @@ func TestSizes_ACommandThatNoBatchHoldsLeavesNothing(t *testing.T) {
 	if _, err := b.Accept(t.Context(), largest("<", commands.LargestPayload)); !errors.Is(err, tablestore.ErrTooLarge) {
 		t.Errorf("answered %v", err)
 	}
-	if live, entries := b.live(t), b.entries(t); len(live)+len(entries) > 0 {
+	if live, entries := b.LiveJobs(), b.entries(); len(live)+len(entries) > 0 {
 		t.Errorf("left %v and %v", live, entries)
 	}
 }

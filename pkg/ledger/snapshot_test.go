@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -31,18 +32,14 @@ func (p *paged) Scan(ctx context.Context, query tablestore.Query) (tablestore.Pa
 
 // onPages returns a ledger on such a store, with a job whose first step was
 // dispatched, and another ledger on the same rows.
-func onPages(t *testing.T) (*paged, *ledger.Ledger, *bundle, ledger.Message) {
+func onPages(t *testing.T) (*paged, *ledgertest.Ledger, *bundle, ledger.Message) {
 	t.Helper()
 	b := setup(t)
-	b.mustAccept(t, command("h"))
-	m := b.inbox.last()
-	b.mustChange(t, m.JobID, statemachine.Published{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo})
+	b.Submit(command("h"))
+	m := b.Inbox.Last()
+	b.Apply(m.JobID, ledgertest.Sent(m))
 	store := &paged{hooked: b.store}
-	l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return store, l, b, m
+	return store, ledgertest.Open(t, ledger.Config{Store: store}), b, m
 }
 
 // A change between two pages is visible in the second alone: a step that it started then
@@ -53,13 +50,10 @@ func TestJob_IsReadAsItWasAtOneInstant(t *testing.T) {
 	var moved atomic.Bool
 	store.between = func(tablestore.Query) {
 		if !moved.Swap(true) {
-			b.mustChange(t, m.JobID, statemachine.Result{StepID: m.StepID, Pair: pair(m), Status: statemachine.ResultSucceeded})
+			b.Apply(m.JobID, ledgertest.Ended(m, statemachine.ResultSucceeded, ""))
 		}
 	}
-	agg, err := l.Job(t.Context(), m.JobID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	agg := l.Read(m.JobID)
 	if agg.Job.CurrentStepIndex != 1 || agg.Steps[0].State != statemachine.StepSucceeded ||
 		agg.Steps[1].State != statemachine.StepDispatching || agg.Outbox == nil || agg.Outbox.StepIndex != 1 {
 		t.Errorf("the job is at step %d, its steps %s and %s, its row %+v",
@@ -99,14 +93,11 @@ func TestJob_PurgedBetweenTwoPagesIsNotFound(t *testing.T) {
 func TestHistory_NamesTheEventOfEachChange(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	id := b.mustAccept(t, command("h")).Job.ID
-	m := b.inbox.last()
-	b.mustChange(t, id, statemachine.PublishRejected{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo, Reason: "malformed"})
-	b.mustChange(t, id, statemachine.Cancel{})
-	history, _, err := b.History(t.Context(), id, 0, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := b.Submit(command("h"))
+	m := b.Inbox.Last()
+	b.Apply(id, statemachine.PublishRejected{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo, Reason: "malformed"})
+	b.Apply(id, statemachine.Cancel{})
+	history := b.Past(id)
 	var events []string
 	for _, entry := range history {
 		events = append(events, entry.Event)

@@ -57,7 +57,7 @@ func TestRerun_TheLastOfAChainIsOpen(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	old := b.failedAtTwo(t)
-	other := b.mustAccept(t, command("other")).Job.ID // It is between them in the index.
+	other := b.Submit(command("other")) // It is between them in the index.
 	b.failFinal(t)
 	first := b.rerun(t, old, ledger.FromFailed)
 	if by, listed := b.supersededBy(t, old); by != first.ID || listed != first.ID {
@@ -85,7 +85,7 @@ func TestRerun_ACancelledOneLeavesTheFailureOpen(t *testing.T) {
 	b := setup(t)
 	old := b.failedAtTwo(t)
 	first := b.rerun(t, old, ledger.FromFailed)
-	b.mustChange(t, first.ID, statemachine.Cancel{})
+	b.Apply(first.ID, statemachine.Cancel{})
 	if by, listed := b.supersededBy(t, old); by != "" || listed != "" {
 		t.Errorf("the job is superseded by %q, listed %q, and its rerun was cancelled", by, listed)
 	}
@@ -110,7 +110,7 @@ func TestRerun_ACancelledOneDoesNotAffectAnother(t *testing.T) {
 	old := b.failedAtTwo(t)
 	first := b.rerun(t, old, ledger.FromFailed)
 	second := b.rerun(t, old, ledger.FromStart)
-	b.mustChange(t, first.ID, statemachine.Cancel{})
+	b.Apply(first.ID, statemachine.Cancel{})
 	for _, id := range []string{old, first.ID} {
 		if by, _ := b.supersededBy(t, id); by != second.ID {
 			t.Errorf("%s is superseded by %q, want %s", id, by, second.ID)
@@ -163,8 +163,8 @@ func TestRerun_AnAcceptThatCrashedSupersedesNothing(t *testing.T) {
 				continue
 			}
 			time.Sleep(ledger.RerunGrace)
-			b.fireAll(t)
-			b.fireAll(t)
+			b.Expire()
+			b.Expire()
 			if by, listed := b.supersededBy(t, old); by != "" || listed != "" || b.rows(t, reruns()) != 0 {
 				t.Errorf("after the grace: superseded by %q, listed %q", by, listed)
 			}
@@ -210,7 +210,7 @@ func TestRerun_IsListedWhenItIsSentAgain(t *testing.T) {
 		if by, listed := b.supersededBy(t, old); !met.Load() || by != first.ID || listed != first.ID {
 			t.Errorf("%s: superseded by %q, listed %q, want %s", table, by, listed, first.ID)
 		}
-		if !slices.ContainsFunc(b.entries(t), func(e ledger.Entry) bool { return e.JobID == first.ID }) {
+		if !slices.ContainsFunc(b.entries(), func(e ledger.Entry) bool { return e.JobID == first.ID }) {
 			t.Errorf("%s: the rerun has no schedule entry", table)
 		}
 	}
@@ -221,7 +221,7 @@ func TestPurge_OfARerunLeavesNoRowOfIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := keeper(t, split(), nil)
 		old := b.ended(t)
-		b.mustChange(t, b.rerun(t, old, ledger.FromStart).ID, statemachine.Cancel{})
+		b.Apply(b.rerun(t, old, ledger.FromStart).ID, statemachine.Cancel{})
 		if n := b.rows(t, reruns()); n != 1 {
 			t.Errorf("%d rows list the rerun", n)
 		}

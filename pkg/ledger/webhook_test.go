@@ -20,8 +20,8 @@ func (b *bundle) announced(t *testing.T) string {
 	t.Helper()
 	cmd := command("h")
 	cmd.Job.CallbackURLs = []string{"https://a.example/hook", "https://b.example/hook"}
-	id := b.mustAccept(t, cmd).Job.ID
-	b.mustChange(t, id, statemachine.Cancel{})
+	id := b.Submit(cmd)
+	b.Send(id, statemachine.Cancel{})
 	return id
 }
 
@@ -45,7 +45,7 @@ func TestWebhooks_AreWrittenWithTheEnd(t *testing.T) {
 			found[1].ID() != id+".1" {
 			t.Errorf("%+v", found)
 		}
-		if due := b.due(t, ledger.Webhook); len(due) != 2 {
+		if due := b.Entries(ledger.Webhook, time.Now()); len(due) != 2 {
 			t.Errorf("%+v is due", due)
 		}
 	})
@@ -74,13 +74,13 @@ func TestWebhooks_SurviveACrashAfterTheCommit(t *testing.T) {
 			t.Fatalf("%+v was written", found)
 		}
 		time.Sleep(6 * time.Second)
-		entry := b.due(t, ledger.Timer)[0]
+		entry := b.Entries(ledger.Timer, time.Now())[0]
 		for range 2 { // Twice, as after another crash.
 			if standing, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); err != nil {
 				t.Fatalf("%s, %v", standing, err)
 			}
 		}
-		if found := b.webhooks(t, id); len(found) != 2 || len(b.due(t, ledger.Webhook)) != 2 {
+		if found := b.webhooks(t, id); len(found) != 2 || len(b.Entries(ledger.Webhook, time.Now())) != 2 {
 			t.Errorf("%+v", found)
 		}
 	})
@@ -91,7 +91,7 @@ func TestTakeWebhook_HoldsItForOneAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := keeper(t, split(), nil)
 		id := b.announced(t)
-		entry := b.due(t, ledger.Webhook)[0]
+		entry := b.Entries(ledger.Webhook, time.Now())[0]
 		taken, job, err := b.TakeWebhook(t.Context(), entry, time.Minute)
 		if err != nil || taken == nil || job.Job.ID != id {
 			t.Fatalf("%+v, %v", taken, err)
@@ -108,7 +108,7 @@ func TestTakeWebhook_HoldsItForOneAttempt(t *testing.T) {
 			t.Errorf("recorded twice: %t, %v", moved, err)
 		}
 		time.Sleep(time.Hour)
-		if due := b.due(t, ledger.Webhook); len(due) != 1 {
+		if due := b.Entries(ledger.Webhook, time.Now()); len(due) != 1 {
 			t.Errorf("%+v is due", due)
 		}
 	})
@@ -117,7 +117,7 @@ func TestTakeWebhook_HoldsItForOneAttempt(t *testing.T) {
 // givenUp abandons all webhooks that are due.
 func (b *bundle) givenUp(t *testing.T) {
 	t.Helper()
-	for _, entry := range b.due(t, ledger.Webhook) {
+	for _, entry := range b.Entries(ledger.Webhook, time.Now()) {
 		taken, _, err := b.TakeWebhook(t.Context(), entry, time.Minute)
 		if err != nil {
 			t.Fatal(err)
@@ -140,8 +140,8 @@ func TestUndelivered_OfATenantDisclosesNothingOfOthers(t *testing.T) {
 			cmd := command(strconv.Itoa(i))
 			cmd.Job.TenantID = []string{"tenant_a", "tenant_b", "tenant_b", "tenant", "tenant_a:"}[i%5]
 			cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
-			id := b.mustAccept(t, cmd).Job.ID
-			b.mustChange(t, id, statemachine.Cancel{})
+			id := b.Submit(cmd)
+			b.Apply(id, statemachine.Cancel{})
 			if cmd.Job.TenantID == "tenant_a" {
 				own = append(own, id)
 			}
@@ -177,11 +177,11 @@ func TestTakeWebhook_AfterItsProcessCrashed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := keeper(t, split(), nil)
 		b.announced(t)
-		if _, _, err := b.TakeWebhook(t.Context(), b.due(t, ledger.Webhook)[0], time.Minute); err != nil {
+		if _, _, err := b.TakeWebhook(t.Context(), b.Entries(ledger.Webhook, time.Now())[0], time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
-		due := b.due(t, ledger.Webhook)
+		due := b.Entries(ledger.Webhook, time.Now())
 		if len(due) != 2 {
 			t.Fatalf("%+v is due", due)
 		}
@@ -201,7 +201,7 @@ func TestReplayWebhook(t *testing.T) {
 		if _, replayed, err := b.ReplayWebhook(t.Context(), id+".0"); err != nil || replayed {
 			t.Errorf("one that waits: %t, %v", replayed, err)
 		}
-		for i, entry := range b.due(t, ledger.Webhook) {
+		for i, entry := range b.Entries(ledger.Webhook, time.Now()) {
 			taken, _, err := b.TakeWebhook(t.Context(), entry, time.Minute)
 			if err != nil {
 				t.Fatal(err)
@@ -227,7 +227,7 @@ func TestReplayWebhook(t *testing.T) {
 				t.Errorf("given up after the replay, of %q: %+v, %v", tenant, given, err)
 			}
 		}
-		if due := b.due(t, ledger.Webhook); len(due) != 1 {
+		if due := b.Entries(ledger.Webhook, time.Now()); len(due) != 1 {
 			t.Errorf("%+v is due", due)
 		}
 		for _, unknown := range []string{"gone.0", id + ".7", "x", id + ".x"} {

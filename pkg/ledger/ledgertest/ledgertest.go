@@ -150,14 +150,20 @@ func Command(tenant, key string, steps ...statemachine.Step) ledger.Command {
 	}
 }
 
-// Submit accepts a command, and returns the id of its job.
-func (l *Ledger) Submit(cmd ledger.Command) string {
+// MustAccept accepts a command.
+func (l *Ledger) MustAccept(cmd ledger.Command) ledger.Accepted {
 	l.t.Helper()
 	accepted, err := l.Accept(l.t.Context(), cmd)
 	if err != nil {
 		l.t.Fatalf("accept: %v", err)
 	}
-	return accepted.Job.ID
+	return accepted
+}
+
+// Submit accepts a command, and returns the id of its job.
+func (l *Ledger) Submit(cmd ledger.Command) string {
+	l.t.Helper()
+	return l.MustAccept(cmd).Job.ID
 }
 
 // RerunOf reruns a job from there, and returns the id of the new job.
