@@ -10,7 +10,7 @@ import (
 
 var (
 	oneSeed    = flag.Uint64("sim.seed", 0, "run this seed alone; 0 runs many")
-	seedCount  = flag.Int("sim.seeds", 300, "how many fresh seeds to run")
+	seedCount  = flag.Int("sim.seeds", defaultSeeds, "how many fresh seeds to run")
 	firstSeed  = flag.Uint64("sim.from", 1, "the first fresh seed")
 	stopEarly  = flag.Bool("sim.stop", false, "stop at the first seed that fails")
 	traceParts = flag.String("sim.trace", "", "with -sim.seed, print each step that mentions this; . prints all")
