@@ -17,6 +17,8 @@ const (
 	// purgePage is the most jobs that are purged together. On a busy store most of the time of a
 	// page is the wait for one commit: with small pages, purging would fall behind completing.
 	purgePage = 256
+	// maxLag is how late a purge may be before it goes before other work.
+	maxLag = 10 * time.Second
 	// maxOverdue bounds the entries that [Retention.Survey] counts.
 	maxOverdue = 10_000
 )
@@ -53,7 +55,8 @@ type Overdue struct {
 // complete. Any number may run on one store.
 //
 // A backlog of any size is purged page by page. After each page the pass rests as long as the
-// page took, so that a backlog hardly slows the jobs that are under way.
+// page took, so that purging hardly slows the jobs that are under way. Once it is late, it rests
+// for half of that: a store that grows for ever is worse than a slower one.
 type Retention struct {
 	cfg     RetentionConfig
 	walk    ledger.Walker
@@ -113,7 +116,11 @@ func (r *Retention) RunOnce(ctx context.Context) (Pass, error) {
 			r.cfg.Observe(result.Outcome)
 		}
 		pass.Done += len(entries)
-		sleep(ctx, time.Since(began))
+		rest := time.Since(began)
+		if began.Sub(entries[0].Due) > maxLag {
+			rest /= 2
+		}
+		sleep(ctx, rest)
 		return !taken // Another process purges the jobs of this shard.
 	})
 	if err != nil {
