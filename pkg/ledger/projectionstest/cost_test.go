@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -29,7 +29,7 @@ type spent struct {
 func TestCost(t *testing.T) {
 	t.Parallel()
 	inner, counter := storetest.Counting(memstore.New(memstore.Options{Split: true}))
-	store, in := &hooked{Store: inner}, &inbox{}
+	store := &hooked{Store: inner}
 	var mu sync.Mutex
 	var now spent
 	store.set(func(batch tablestore.Batch) error {
@@ -47,15 +47,11 @@ func TestCost(t *testing.T) {
 		}
 		return nil
 	})
-	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Bus: statemachine.BusServiceBus, Handoff: in, Hold: time.Minute, Retention: time.Hour,
+	b := &bundle{Ledger: ledgertest.Publishing(t, ledger.Config{
+		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Hold: time.Minute, Retention: time.Hour,
 		Projector: ledger.NewProjections(store, ledger.Tables{}, nil),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b := &bundle{Ledger: l, inbox: in}
-	b.accept(t, "first") // The tenant's first is listed as well.
+	})}
+	b.Submit(command("first")) // The tenant's first is listed as well.
 	var jobID string
 	for _, step := range []struct {
 		what string
@@ -76,7 +72,7 @@ func TestCost(t *testing.T) {
 		now = spent{}
 		counter.Reset()
 		if step.what == "accept" {
-			jobID = b.accept(t, "next")
+			jobID = b.Submit(command("next"))
 		} else {
 			b.live(t, jobID, step.what)
 		}

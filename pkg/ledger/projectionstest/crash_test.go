@@ -46,7 +46,7 @@ func TestProject_CatchesUpAfterACrash(t *testing.T) {
 func dieAt(t *testing.T, crashAt int64, verbs []string) bool {
 	t.Helper()
 	b := setup(t)
-	jobID := b.accept(t, "c")
+	jobID := b.Submit(command("c"))
 	last := len(verbs) - 1
 	for _, verb := range verbs[:last] {
 		b.live(t, jobID, verb)
@@ -58,7 +58,7 @@ func dieAt(t *testing.T, crashAt int64, verbs []string) bool {
 		}
 		return nil
 	})
-	outcome, err := b.Change(t.Context(), jobID, lives(verbs[last], b.inbox.message()))
+	outcome, err := b.Change(t.Context(), jobID, lives(verbs[last], b.Inbox.Last()))
 	b.store.set(nil)
 	if err == nil && outcome.PostErr == nil {
 		return false
@@ -66,12 +66,12 @@ func dieAt(t *testing.T, crashAt int64, verbs []string) bool {
 	when := fmt.Sprintf("after a crash at write %d", crashAt)
 	if err == nil {
 		time.Sleep(6 * time.Second)
-		on(t, b.memory).sweep(t)
+		on(t, b.memory).Expire(ledger.Timer)
 		b.assertShown(t, when)
 	}
 	time.Sleep(6 * time.Minute) // The sweeper drops an entry whose change was never committed.
 	for range 3 {
-		on(t, b.memory).sweep(t)
+		on(t, b.memory).Expire(ledger.Timer)
 	}
 	b.assertShown(t, when+", in the end")
 	b.assertAtRest(t, jobID)
@@ -98,13 +98,13 @@ func TestProject_CatchesUpAfterACrashOfAnAccept(t *testing.T) {
 				return // There is no later write.
 			}
 			time.Sleep(6 * time.Second)
-			on(t, b.memory).sweep(t)
+			on(t, b.memory).Expire(ledger.Timer)
 			b.assertShown(t, fmt.Sprintf("after a crash at write %d", crashAt))
-			jobID := b.accept(t, "c")
+			jobID := b.Submit(command("c"))
 			b.assertShown(t, fmt.Sprintf("sent again after a crash at write %d", crashAt))
 			time.Sleep(7 * time.Minute)
 			for range 3 {
-				b.sweep(t)
+				b.Expire(ledger.Timer)
 			}
 			b.assertAtRest(t, jobID)
 		}
@@ -120,7 +120,7 @@ func TestProject_CatchesUpWithTheNextChange(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		jobID := b.accept(t, "c")
+		jobID := b.Submit(command("c"))
 		b.store.set(func(batch tablestore.Batch) error {
 			if projected[batch[0].Key.Table] {
 				return tablestore.ErrUnavailable
@@ -128,7 +128,7 @@ func TestProject_CatchesUpWithTheNextChange(t *testing.T) {
 			return nil
 		})
 		for _, verb := range []string{"rejected", "pause", "resume", "published"} {
-			if outcome := b.applyEvent(t, jobID, lives(verb, b.inbox.message())); !errors.Is(outcome.PostErr, tablestore.ErrUnavailable) {
+			if outcome := b.Send(jobID, lives(verb, b.Inbox.Last())); !errors.Is(outcome.PostErr, tablestore.ErrUnavailable) {
 				t.Errorf("%s: the work after the commit returned %v", verb, outcome.PostErr)
 			}
 		}
@@ -147,7 +147,7 @@ func TestProject_OnlyGoesForwards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		jobID := b.accept(t, "c")
+		jobID := b.Submit(command("c"))
 		for _, verb := range []string{"published", "ack", "retryable", "wait", "deadline", "published", "ack", "succeeded", "cancel"} {
 			b.live(t, jobID, verb)
 		}
@@ -180,7 +180,7 @@ func TestProject_ReturnsTheRevisionThatIsShown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		jobID := b.accept(t, "c")
+		jobID := b.Submit(command("c"))
 		for _, verb := range []string{"rejected", "wait", "taken", "published"} {
 			b.live(t, jobID, verb)
 		}
@@ -216,14 +216,14 @@ func (s *blocked) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, 
 func TestProject_ALateWriterChangesNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	jobID := b.accept(t, "c")
+	jobID := b.Submit(command("c"))
 	b.store.set(func(batch tablestore.Batch) error {
 		if projected[batch[0].Key.Table] {
 			return tablestore.ErrUnavailable
 		}
 		return nil
 	})
-	b.applyEvent(t, jobID, lives("published", b.inbox.message()))
+	b.Send(jobID, lives("published", b.Inbox.Last()))
 	b.store.set(nil)
 	late := b.seen.revisions[len(b.seen.revisions)-1]
 	slow := &blocked{Store: b.memory, reached: make(chan struct{}), goOn: make(chan struct{})}

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -21,6 +22,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // aggregates is the table that the ledger works on.
 const aggregates = "luciussteps"
+
+// worker says who sends the events.
+var worker = ledger.By("worker-1", "request-2")
 
 // hooked is a store that calls a hook before each write, which may fail it.
 type hooked struct {
@@ -47,24 +51,6 @@ func (h *hooked) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return h.Store.Commit(ctx, batch)
 }
 
-// inbox keeps the newest message.
-type inbox struct {
-	mu   sync.Mutex
-	last ledger.Message
-}
-
-func (i *inbox) Offer(message ledger.Message) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.last = message
-}
-
-func (i *inbox) message() ledger.Message {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.last
-}
-
 // recorder records the revisions that a projector gets.
 type recorder struct {
 	ledger.Projector
@@ -81,10 +67,9 @@ func (r *recorder) Project(ctx context.Context, revision *ledger.Revision) (int6
 
 // bundle is a ledger in the table layout with its test doubles.
 type bundle struct {
-	*ledger.Ledger
+	*ledgertest.Ledger
 	memory      tablestore.Store // without the hook
 	store       *hooked
-	inbox       *inbox
 	projections *ledger.Projections
 	seen        *recorder
 }
@@ -105,21 +90,17 @@ func setup(t *testing.T) *bundle {
 // store is not atomic.
 func on(t *testing.T, memory tablestore.Store) *bundle {
 	t.Helper()
-	b := &bundle{memory: memory, store: &hooked{Store: memory}, inbox: &inbox{}}
+	b := &bundle{memory: memory, store: &hooked{Store: memory}}
 	store := memory
 	if _, atomic := memory.(tablestore.AtomicStore); !atomic {
 		store = b.store
 	}
 	b.projections = ledger.NewProjections(store, ledger.Tables{}, nil)
 	b.seen = &recorder{Projector: b.projections}
-	var err error
-	b.Ledger, err = ledger.Open(t.Context(), ledger.Config{
-		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Bus: statemachine.BusServiceBus, Handoff: b.inbox, Projector: b.seen, Shards: 2,
+	b.Ledger = ledgertest.Publishing(t, ledger.Config{
+		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Projector: b.seen, Shards: 2,
 		Hold: time.Minute, Retention: time.Hour, KeyTTL: time.Hour,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return b
 }
 
@@ -153,41 +134,6 @@ func command(name string) ledger.Command {
 		},
 		Payload: fmt.Appendf(nil, `{"text":%q}`, strings.Repeat("x", 70_000)), // Larger than one property.
 		Actor:   "client", RequestID: "request-1",
-	}
-}
-
-func (b *bundle) accept(t *testing.T, name string) string {
-	t.Helper()
-	accepted, err := b.Accept(t.Context(), command(name))
-	if err != nil {
-		t.Fatalf("accept: %v", err)
-	}
-	return accepted.Job.ID
-}
-
-// applyEvent applies an event to the job, whatever its outcome.
-func (b *bundle) applyEvent(t *testing.T, jobID string, event statemachine.Event) ledger.Result {
-	t.Helper()
-	result, err := b.Change(t.Context(), jobID, event, ledger.By("worker-1", "request-2"))
-	if err != nil {
-		t.Fatalf("%T: %v", event, err)
-	}
-	return result
-}
-
-// sweep fires all due timers, as the sweeper does.
-func (b *bundle) sweep(t *testing.T) {
-	t.Helper()
-	for shard := range b.Shards() {
-		entries, _, err := b.Due(t.Context(), ledger.Timer, shard, time.Now(), 1000, "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, entry := range entries {
-			if _, _, err := b.Fire(t.Context(), entry, statemachine.DeadlinePassed{}); err != nil {
-				t.Fatalf("fire: %v", err)
-			}
-		}
 	}
 }
 

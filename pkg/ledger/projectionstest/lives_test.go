@@ -71,12 +71,12 @@ func (b *bundle) live(t *testing.T, jobID, verb string) {
 		time.Sleep(2 * time.Second)
 		return
 	}
-	outcome := b.applyEvent(t, jobID, verbs[verb](b.inbox.message()))
+	outcome := b.Send(jobID, verbs[verb](b.Inbox.Last()), worker)
 	if outcome.PostErr != nil {
 		t.Errorf("%s: %v", verb, outcome.PostErr)
 	}
 	if outcome.Message != nil {
-		b.inbox.Offer(*outcome.Message) // The relay that claimed the row gets its message.
+		b.Inbox.Offer(*outcome.Message) // The relay that claimed the row gets its message.
 	}
 }
 
@@ -100,7 +100,7 @@ func TestProject_ShowsEveryChangeOfALife(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t)
-				jobID := b.accept(t, "c")
+				jobID := b.Submit(command("c"))
 				b.assertShown(t, "accepted")
 				for i, verb := range verbs {
 					b.live(t, jobID, verb)
@@ -137,7 +137,7 @@ func TestProject_ShowsAnyLife(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					rng := rand.New(rand.NewPCG(seed, 7))
 					b := on(t, memstore.New(memstore.Options{Split: split}))
-					jobID := b.accept(t, "c")
+					jobID := b.Submit(command("c"))
 					names := append(sortedVerbs(), "wait", "wait", "published", "published", "ack", "succeeded")
 					for range 40 {
 						b.live(t, jobID, names[rng.IntN(len(names))])
@@ -154,7 +154,7 @@ func TestProject_ShowsARerun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		jobID := b.accept(t, "c")
+		jobID := b.Submit(command("c"))
 		b.live(t, jobID, "cancel")
 		again, err := b.Rerun(t.Context(), ledger.Rerun{JobID: jobID, From: ledger.FromStart})
 		if err != nil || again.PostErr != nil {

@@ -39,7 +39,7 @@ func liveFor(t *testing.T, seconds int) *life {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := b.inbox.message()
+	m := b.Inbox.Last()
 	for _, event := range []statemachine.Event{
 		published(m), statemachine.Ack{StepID: m.StepID, Pair: pair(m)},
 		statemachine.Result{
@@ -47,7 +47,7 @@ func liveFor(t *testing.T, seconds int) *life {
 		},
 	}[:seconds] {
 		time.Sleep(time.Second)
-		b.applyEvent(t, accepted.Job.ID, event)
+		b.Send(accepted.Job.ID, event, worker)
 	}
 	return &life{b, accepted.Job.ID, m.OutboxID, m.LeaseID, start, m.Directive}
 }

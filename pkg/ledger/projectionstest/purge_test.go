@@ -41,11 +41,11 @@ func TestForget_LeavesNothingOfTheJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		gone := b.accept(t, "gone")
+		gone := b.Submit(command("gone"))
 		b.live(t, gone, "rejected")
 		b.live(t, gone, "cancel")
 		time.Sleep(30 * time.Minute)
-		stays := b.accept(t, "stays") // Of the same tenant and month.
+		stays := b.Submit(command("stays")) // Of the same tenant and month.
 		b.live(t, stays, "cancel")
 		time.Sleep(31 * time.Minute)
 		before := b.rowsOf(t, "luciusjobs") + b.rowsOf(t, "luciusoutbox")
@@ -76,7 +76,7 @@ func TestForget_GoesOnAfterAFault(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				b := setup(t)
-				jobID := b.accept(t, "c")
+				jobID := b.Submit(command("c"))
 				b.live(t, jobID, "cancel")
 				time.Sleep(2 * time.Hour)
 				b.store.set(func(batch tablestore.Batch) error {
@@ -107,7 +107,7 @@ func TestProject_APurgedJobStaysForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
-		jobID := b.accept(t, "c")
+		jobID := b.Submit(command("c"))
 		var left []ledger.Entry
 		b.store.set(func(batch tablestore.Batch) error {
 			if batch[0].Key.Table == "luciusevents" {
@@ -115,7 +115,7 @@ func TestProject_APurgedJobStaysForgotten(t *testing.T) {
 			}
 			return nil
 		})
-		b.applyEvent(t, jobID, lives("published", b.inbox.message()))
+		b.Send(jobID, lives("published", b.Inbox.Last()))
 		b.store.set(nil)
 		time.Sleep(6 * time.Second)
 		for shard := range b.Shards() {
@@ -126,14 +126,14 @@ func TestProject_APurgedJobStaysForgotten(t *testing.T) {
 			left = append(left, entries...)
 		}
 		b.live(t, jobID, "cancel")
-		b.sweep(t)
-		b.sweep(t)
+		b.Expire(ledger.Timer)
+		b.Expire(ledger.Timer)
 		time.Sleep(2 * time.Hour)
 		if err := b.purge(t); err != nil {
 			t.Fatal(err)
 		}
 		for _, entry := range left {
-			if _, _, err := b.Fire(t.Context(), entry, verbs["deadline"](b.inbox.message())); err != nil {
+			if _, _, err := b.Fire(t.Context(), entry, verbs["deadline"](b.Inbox.Last())); err != nil {
 				t.Error(err)
 			}
 		}

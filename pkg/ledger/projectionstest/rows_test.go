@@ -19,7 +19,7 @@ import (
 func TestProject_KeepsUnknownColumns(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	jobID := b.accept(t, "c")
+	jobID := b.Submit(command("c"))
 	keys := []tablestore.Key{
 		{Table: "luciusjobs", Partition: bucketOf(jobID), Row: jobID},
 		{Table: "luciusoutbox", Partition: bucketOf(jobID), Row: jobID + ".0.1"},
@@ -51,7 +51,7 @@ func bucketOf(jobID string) string { return "tenant=2Fa:" + ledger.IDTime(jobID)
 func TestProject_WritesADeletedOutboxRowAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	jobID := b.accept(t, "c")
+	jobID := b.Submit(command("c"))
 	key := tablestore.Key{Table: "luciusoutbox", Partition: bucketOf(jobID), Row: jobID + ".0.1"}
 	if _, err := b.memory.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: key}}); err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestCompare_DetectsDifferences(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
-			b.accept(t, "c")
+			b.Submit(command("c"))
 			b.assertShown(t, "accepted")
 			rows, err := b.memory.(tablestore.Walker).Walk(t.Context(), tablestore.Walk{Table: change.table})
 			if err != nil {
@@ -181,7 +181,7 @@ func TestCompare_DetectsDifferences(t *testing.T) {
 func TestCompare_ReportsUnreadableRows(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	jobID := b.accept(t, "c")
+	jobID := b.Submit(command("c"))
 	op := tablestore.Op{Verb: tablestore.Put, Key: tablestore.Key{Table: aggregates, Partition: jobID, Row: "EVENT:000000000001"}}
 	if _, err := b.memory.Commit(t.Context(), tablestore.Batch{op}); err != nil {
 		t.Fatal(err)
