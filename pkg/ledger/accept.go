@@ -91,6 +91,7 @@ type acceptance struct {
 func (l *Ledger) Accept(ctx context.Context, cmd Command) (Accepted, error) {
 	l.changing.Add(1)
 	defer l.changing.Add(-1)
+	ctx = l.operation(ctx)
 	a := l.newAcceptance(&cmd)
 	if err := a.newJob(); err != nil {
 		return Accepted{}, err

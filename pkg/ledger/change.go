@@ -76,6 +76,7 @@ func (l *Ledger) Change(ctx context.Context, jobID string, event statemachine.Ev
 func (l *Ledger) change(ctx context.Context, jobID string, loaded *snapshot, event statemachine.Event, o *options) (Result, error) {
 	l.changing.Add(1)
 	defer l.changing.Add(-1)
+	ctx = l.operation(ctx)
 	var result Result
 	handed := false
 	err := tablestore.Retry(ctx, l.cfg.Random, func() (err error) {

@@ -76,6 +76,7 @@ type candidate struct {
 //
 // Source: Job lifecycle plan 02, Claim.
 func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, error) {
+	ctx = l.operation(ctx)
 	outcomes := make([]Claimed, len(hints))
 	planned := make([]*candidate, len(hints))
 	var held atomic.Int64 // The bytes of directives.

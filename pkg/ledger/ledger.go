@@ -214,6 +214,15 @@ func Open(ctx context.Context, cfg Config) (*Ledger, error) {
 	return l, nil
 }
 
+// operation returns the context of one accept, change or claim. Only shared stores limit how many
+// calls are under way.
+func (l *Ledger) operation(ctx context.Context) context.Context {
+	if l.cfg.Shared {
+		return tablestore.ForOperation(ctx)
+	}
+	return ctx
+}
+
 // settings are shared by all processes on one store.
 type settings struct {
 	shards      int

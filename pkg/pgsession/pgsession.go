@@ -43,10 +43,6 @@ const awaitStandby = `SELECT CASE WHEN NOT pg_is_in_recovery() AND current_setti
 // own wait was cut short.
 const begin = "SELECT set_config('row_security', 'off', false), set_config('client_min_messages', 'warning', false), (" + awaitStandby + ")"
 
-// pingTimeout bounds the check of an idle connection, whose server may have vanished without
-// closing it.
-const pingTimeout = 5 * time.Second
-
 // Options configures a pool.
 type Options struct {
 	// URL is the database, such as postgres://user:password@host:5432/database. Required.
@@ -56,7 +52,7 @@ type Options struct {
 	// Connections is the most connections of the pool. Required.
 	Connections int32
 	// Timeout bounds the begin of a session. A statement whose context ends is cancelled, and has
-	// a third of it to answer before its session is closed. Required.
+	// as long again to answer before its session is closed. Required.
 	Timeout time.Duration
 	// Begin is called for each new session, and refuses it by an error. Optional.
 	Begin func(ctx context.Context, connection *pgx.Conn) error
@@ -72,7 +68,15 @@ func Open(ctx context.Context, options Options) (*Pool, error) {
 		return nil, err
 	}
 	p := &Pool{}
-	config.MaxConns, config.PingTimeout = options.Connections, pingTimeout
+	config.MaxConns = options.Connections
+	// The server of an idle connection may have vanished without closing it. A request with more
+	// time than the pool's timeout is one to a server that is known to be slow: there the check
+	// would fail, and cost the session.
+	config.PingTimeout = options.Timeout / 6
+	config.ShouldPing = func(ctx context.Context, idle pgxpool.ShouldPingParams) bool {
+		deadline, bounded := ctx.Deadline()
+		return idle.IdleDuration > time.Second && !(bounded && time.Until(deadline) > options.Timeout)
+	}
 	settings := config.ConnConfig.RuntimeParams
 	settings["synchronous_commit"] = "on" // A decision must survive a crash.
 	settings["search_path"] = SearchPath
@@ -82,7 +86,7 @@ func Open(ctx context.Context, options Options) (*Pool, error) {
 	// If the server is only slow, the answer makes the outcome known, and the session stays: a new
 	// one would need many exchanges, which would also be late.
 	config.ConnConfig.BuildContextWatcherHandler = func(session *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: session, DeadlineDelay: options.Timeout / 3}
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: session, DeadlineDelay: options.Timeout}
 	}
 	config.AfterConnect = func(ctx context.Context, connection *pgx.Conn) error {
 		ctx, cancel := context.WithTimeout(ctx, options.Timeout)

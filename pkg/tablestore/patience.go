@@ -2,12 +2,14 @@ package tablestore
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
 type (
-	loopKey     struct{}
-	patienceKey struct{}
+	loopKey      struct{}
+	operationKey struct{}
+	patienceKey  struct{}
 )
 
 // ForLoop returns a context whose calls of a store are those of a background loop. A store that
@@ -21,6 +23,23 @@ func ForLoop(ctx context.Context, name string) context.Context {
 func LoopOf(ctx context.Context) string {
 	name, _ := ctx.Value(loopKey{}).(string)
 	return name
+}
+
+// ForOperation returns a context whose calls of a store belong to one operation, which is that of
+// ctx if it has one. A store that limits how many calls are under way lets an operation that has
+// begun go on before it begins another: those that are left half done have used their places for
+// nothing.
+func ForOperation(ctx context.Context) context.Context {
+	if ctx.Value(operationKey{}) != nil {
+		return ctx
+	}
+	return context.WithValue(ctx, operationKey{}, new(atomic.Bool))
+}
+
+// Begun reports whether the operation has made a call before, and records that it makes one.
+func Begun(ctx context.Context) bool {
+	begun, ok := ctx.Value(operationKey{}).(*atomic.Bool)
+	return ok && begun.Swap(true)
 }
 
 // WithPatience returns a context whose calls of a store may take that long.

@@ -14,7 +14,10 @@
 //
 // The limit falls and grows as the window of TCP does. A healthy store never reaches it. The
 // calls that wait for a place get it in turns by loop ([tablestore.ForLoop]), so that no loop
-// takes the places of another; a call that waits longer than one may take is refused, and has
+// takes the places of another, and requests get every second one. The calls of an operation that
+// has begun ([tablestore.ForOperation]) come before those that begin one: with so few places, each
+// operation that is given up on the way would have wasted what it got. A call that waits longer
+// than one may take, or of an operation that has begun four times as long, is refused, and has
 // written nothing.
 //
 // The driver sets the deadline ([tablestore.Patience]), since only it knows what a request that

@@ -40,12 +40,14 @@ type Store struct {
 	limit    float64    // how many calls may be under way
 	deadline time.Duration
 	underway int
-	// lines holds the calls that wait, by loop, in the order of their arrival, and turns the
-	// loops in the order in which they get the next places.
+	// lines holds the calls that wait, by loop, in the order of their arrival, but those of
+	// operations that have begun come first. turns holds the loops in the order in which they get
+	// the next places; the requests, whose loop is "", get every second one.
 	//
 	//	invariant: len(turns) > 0 ⇒ underway ≥ limit
-	lines    map[string][]chan struct{}
+	lines    map[string][]call
 	turns    []string
+	looped   bool // a loop got the last place
 	waiting  int
 	timeouts int64
 	slowedAt time.Time // when a timeout last changed the pace
@@ -54,12 +56,18 @@ type Store struct {
 	slow     time.Time // when the store became slow
 }
 
+// call is a call that waits for a place.
+type call struct {
+	place chan struct{} // closed when the call has a place
+	begun bool          // its operation has made a call before
+}
+
 // New returns the store with a pace. The result is a [tablestore.AtomicStore] if the store is
 // one.
 func New(store tablestore.Store, cfg Config) tablestore.Store {
 	cfg.Deadline = cmp.Or(cfg.Deadline, 10*time.Second)
 	cfg.MaxDeadline = max(cmp.Or(cfg.MaxDeadline, 3*cfg.Deadline), cfg.Deadline)
-	paced := &Store{Store: store, cfg: cfg, limit: mostCalls, deadline: cfg.Deadline, lines: map[string][]chan struct{}{}}
+	paced := &Store{Store: store, cfg: cfg, limit: mostCalls, deadline: cfg.Deadline, lines: map[string][]call{}}
 	if atomic, ok := store.(tablestore.AtomicStore); ok {
 		return &atomicStore{paced, atomic}
 	}
@@ -108,14 +116,14 @@ func (s *atomicStore) CommitAll(
 }
 
 // paced makes one call, once there is a place for it.
-func paced[T any](ctx context.Context, s *Store, call func(context.Context) (T, error)) (T, error) {
+func paced[T any](ctx context.Context, s *Store, do func(context.Context) (T, error)) (T, error) {
 	deadline, err := s.enter(ctx)
 	if err != nil {
 		var none T
 		return none, err
 	}
 	began := time.Now()
-	result, err := call(tablestore.WithPatience(ctx, deadline))
+	result, err := do(tablestore.WithPatience(ctx, deadline))
 	s.leave(began, time.Now(), err)
 	return result, err
 }
@@ -124,8 +132,9 @@ func paced[T any](ctx context.Context, s *Store, call func(context.Context) (T, 
 var errSlow = fmt.Errorf("the store is slow, and too many calls wait for it: %w", context.DeadlineExceeded)
 
 // enter waits for a place, and returns the deadline of the call. A call waits no longer than
-// one may take.
+// one may take, and that of an operation that has begun four times as long.
 func (s *Store) enter(ctx context.Context) (time.Duration, error) {
+	begun := tablestore.Begun(ctx)
 	s.mu.Lock()
 	deadline := s.deadline
 	if s.underway < int(s.limit) {
@@ -137,9 +146,16 @@ func (s *Store) enter(ctx context.Context) (time.Duration, error) {
 	if len(s.lines[loop]) == 0 {
 		s.turns = append(s.turns, loop)
 	}
-	s.lines[loop] = append(s.lines[loop], place)
+	at := len(s.lines[loop])
+	if first := slices.IndexFunc(s.lines[loop], func(c call) bool { return !c.begun }); begun && first >= 0 {
+		at = first
+	}
+	s.lines[loop] = slices.Insert(s.lines[loop], at, call{place, begun})
 	s.waiting++
 	s.mu.Unlock()
+	if begun {
+		deadline *= 4
+	}
 	timer := time.NewTimer(deadline)
 	defer timer.Stop()
 	var err error
@@ -169,7 +185,7 @@ func (s *Store) withdraw(loop string, place chan struct{}) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	line := s.lines[loop]
-	at := slices.Index(line, place)
+	at := slices.IndexFunc(line, func(c call) bool { return c.place == place })
 	if at < 0 {
 		return false
 	}
@@ -207,9 +223,16 @@ func (s *Store) leave(began, ended time.Time, err error) {
 	}
 	s.underway--
 	for s.underway < int(s.limit) && len(s.turns) > 0 {
-		loop := s.turns[0]
-		s.turns = s.turns[1:]
-		close(s.lines[loop][0])
+		turn := 0
+		if requests := slices.Index(s.turns, ""); requests >= 0 && s.looped {
+			turn = requests
+		} else if requests == 0 && len(s.turns) > 1 {
+			turn = 1
+		}
+		loop := s.turns[turn]
+		s.turns = slices.Delete(s.turns, turn, turn+1)
+		s.looped = loop != ""
+		close(s.lines[loop][0].place)
 		if s.lines[loop] = s.lines[loop][1:]; len(s.lines[loop]) > 0 {
 			s.turns = append(s.turns, loop)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -70,6 +71,13 @@ func (r *remote) Get(ctx context.Context, _ tablestore.Key) (tablestore.Row, err
 		return tablestore.Row{}, fmt.Errorf("%w: %w", tablestore.ErrUnavailable, context.DeadlineExceeded)
 	}
 	return tablestore.Row{}, nil
+}
+
+// begun returns the calls that have begun.
+func (r *remote) begun() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.calls)
 }
 
 // reset forgets the calls so far, and sets how long further ones take.
@@ -224,8 +232,39 @@ func TestLoopsTakeTurns(t *testing.T) {
 		callers.Wait()
 		places := r.calls[8:16] // the next eight; these calls begin at the same time
 		slices.Sort(places)
-		if diff := cmp.Diff([]string{"", "", "relay", "relay", "relay", "sweeper", "sweeper", "sweeper"}, places); diff != "" {
+		if diff := cmp.Diff([]string{"", "", "", "", "relay", "relay", "sweeper", "sweeper"}, places); diff != "" {
 			t.Error(diff)
+		}
+	})
+}
+
+// With few places, an operation that is given up on the way has wasted what it got.
+func TestOperationsThatHaveBegunComeFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, r := setup(always(time.Hour))
+		for range 4 {
+			get(t.Context(), store, 1)
+		}
+		r.reset(always(time.Second))
+		var ended, first atomic.Int64
+		var callers sync.WaitGroup
+		for range 40 { // Each makes five calls; the first eight begin at once.
+			callers.Go(func() {
+				ctx := tablestore.ForOperation(t.Context())
+				for range 5 {
+					if get(ctx, store, 1) > 0 {
+						return
+					}
+				}
+				if ended.Add(1) == 8 {
+					first.Store(int64(len(r.begun())))
+				}
+			})
+		}
+		callers.Wait()
+		if ended.Load() != 40 || first.Load() > 60 {
+			t.Errorf("%d of 40 operations ended, the first eight after %d calls", ended.Load(), first.Load())
 		}
 	})
 }

@@ -160,8 +160,8 @@ func onPostgres(t *testing.T) (tablestore.Store, *slowProxy) {
 }
 
 // TestASlowStore accepts and cancels jobs on a store whose answers take half of the deadline up
-// to twice as long. Every job ends, with fewer calls at once and a longer deadline, and few
-// calls are in vain.
+// to twice as long, while background loops read without a pause. Every job ends, with fewer calls
+// at once and a longer deadline, and few calls are in vain.
 func TestASlowStore(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(*testing.T) (tablestore.Store, *slowProxy){
@@ -173,9 +173,19 @@ func TestASlowStore(t *testing.T) {
 			t.Cleanup(func() { _ = remote.Close() }) // It never fails.
 			counted, counter := storetest.Counting(remote)
 			store := pacer.New(counted, pacer.Config{Deadline: shortDeadline})
-			l := ledgertest.Open(t, ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
+			l := ledgertest.Open(t, ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Shared: true})
 			counter.Reset()
 			proxy.slow.Store(true)
+			reading, stop := context.WithCancel(t.Context())
+			var loops sync.WaitGroup
+			for n := range 12 {
+				loop := tablestore.ForLoop(reading, fmt.Sprint("loop ", n))
+				loops.Go(func() {
+					for loop.Err() == nil {
+						_, _, _ = l.Due(loop, ledger.Timer, 0, time.Now(), 1, "") // It may be late.
+					}
+				})
+			}
 			const clients, jobs = 40, 4
 			var group sync.WaitGroup
 			var requests atomic.Int64
@@ -187,6 +197,8 @@ func TestASlowStore(t *testing.T) {
 				})
 			}
 			group.Wait()
+			stop()
+			loops.Wait()
 			p, counts, opened := pace(store), counter.Counts(), proxy.opened.Load()
 			calls := counts.Gets + counts.Scans + counts.Commits
 			t.Logf("%d requests, %d calls, %d connections, %+v", requests.Load(), calls, opened, p)

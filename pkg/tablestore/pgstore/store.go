@@ -29,7 +29,7 @@ type Options struct {
 	Connections int
 	// Timeout bounds each request, including the wait for a connection, unless the caller has
 	// another [tablestore.Patience]: after a failover, TCP may take long to notice that the old
-	// server is silent. A request that is cancelled then has a third of it to answer. Optional.
+	// server is silent. A request that is cancelled then has as long again to answer. Optional.
 	// Defaults to 30 s.
 	Timeout time.Duration
 	// ReadOnly says that the process only reads, so that a standby and the right to read
