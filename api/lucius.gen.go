@@ -4681,20 +4681,6 @@ type ListAuditTrailParams struct {
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
-// ListCancellationsParams defines parameters for ListCancellations.
-type ListCancellationsParams struct {
-	// TenantID Only operations whose filter names this tenant.
-	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
-
-	// Limit The number of entries per page. Entries of one change are never split, so a page of a
-	// job's history may have a few more.
-	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
-
-	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
-	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
-	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
-}
-
 // CreateCancellationParams defines parameters for CreateCancellation.
 type CreateCancellationParams struct {
 	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
@@ -4757,6 +4743,9 @@ type ListInboxParams struct {
 
 // ListOperationsParams defines parameters for ListOperations.
 type ListOperationsParams struct {
+	// Kind Only operations of this kind.
+	Kind *OperationKind `form:"kind,omitempty" json:"kind,omitempty"`
+
 	// TenantID Only operations whose filter names this tenant.
 	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
 
@@ -4809,20 +4798,6 @@ type GetOverviewParams struct {
 	Minutes *Minutes `form:"minutes,omitempty" json:"minutes,omitempty"`
 }
 
-// ListPausingsParams defines parameters for ListPausings.
-type ListPausingsParams struct {
-	// TenantID Only operations whose filter names this tenant.
-	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
-
-	// Limit The number of entries per page. Entries of one change are never split, so a page of a
-	// job's history may have a few more.
-	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
-
-	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
-	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
-	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
-}
-
 // CreatePausingParams defines parameters for CreatePausing.
 type CreatePausingParams struct {
 	// IdempotencyKey The client's name for this request: bare text, or a String of RFC 9651 in quotation
@@ -4831,20 +4806,6 @@ type CreatePausingParams struct {
 	// command it replaces the body's `idempotency_key`; if both are present and differ, the
 	// response is also 400.
 	IdempotencyKey *IdempotencyKey `json:"Idempotency-Key,omitempty"`
-}
-
-// ListResumptionsParams defines parameters for ListResumptions.
-type ListResumptionsParams struct {
-	// TenantID Only operations whose filter names this tenant.
-	TenantID *OperationTenant `form:"tenant_id,omitempty" json:"tenant_id,omitempty"`
-
-	// Limit The number of entries per page. Entries of one change are never split, so a page of a
-	// job's history may have a few more.
-	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
-
-	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
-	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
-	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
 
 // CreateResumptionParams defines parameters for CreateResumption.
@@ -5243,13 +5204,6 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/backup (the `CreateBackup` operationId).
 	CreateBackup(ctx context.Context, body CreateBackupJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListCancellations List cancel operations
-	//
-	// Newest first, with their progress but without their items.
-	//
-	// Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
-	ListCancellations(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
-
 	// CreateCancellationWithBody Cancel live jobs
 	//
 	// Cancels the named jobs, or the live jobs that the filters select, in the background and
@@ -5336,7 +5290,7 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 	RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListOperations List operations of all kinds
+	// ListOperations List operations
 	//
 	// Newest first, with their progress but without their items. They are kept for seven days
 	// after their end.
@@ -5467,13 +5421,6 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
 	ResumePause(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListPausings List pause operations
-	//
-	// Newest first, with their progress but without their items.
-	//
-	// Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
-	ListPausings(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
-
 	// CreatePausingWithBody Pause live jobs
 	//
 	// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
@@ -5493,13 +5440,6 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
 	CreatePausing(ctx context.Context, params *CreatePausingParams, body CreatePausingJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
-
-	// ListResumptions List resume operations
-	//
-	// Newest first, with their progress but without their items.
-	//
-	// Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
-	ListResumptions(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CreateResumptionWithBody Resume paused jobs
 	//
@@ -6229,23 +6169,6 @@ func (c *Client) CreateBackup(ctx context.Context, body CreateBackupJSONRequestB
 	return c.Client.Do(req)
 }
 
-// ListCancellations List cancel operations
-//
-// Newest first, with their progress but without their items.
-//
-// Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
-func (c *Client) ListCancellations(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewListCancellationsRequest(c.Server, params)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
 // CreateCancellationWithBody Cancel live jobs
 //
 // Cancels the named jobs, or the live jobs that the filters select, in the background and
@@ -6412,7 +6335,7 @@ func (c *Client) RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody,
 	return c.Client.Do(req)
 }
 
-// ListOperations List operations of all kinds
+// ListOperations List operations
 //
 // Newest first, with their progress but without their items. They are kept for seven days
 // after their end.
@@ -6673,23 +6596,6 @@ func (c *Client) ResumePause(ctx context.Context, pauseID PauseID, body ResumePa
 	return c.Client.Do(req)
 }
 
-// ListPausings List pause operations
-//
-// Newest first, with their progress but without their items.
-//
-// Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
-func (c *Client) ListPausings(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewListPausingsRequest(c.Server, params)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
 // CreatePausingWithBody Pause live jobs
 //
 // Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
@@ -6720,23 +6626,6 @@ func (c *Client) CreatePausingWithBody(ctx context.Context, params *CreatePausin
 // Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
 func (c *Client) CreatePausing(ctx context.Context, params *CreatePausingParams, body CreatePausingJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewCreatePausingRequest(c.Server, params, body)
-	if err != nil {
-		return nil, err
-	}
-	req = req.WithContext(ctx)
-	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
-		return nil, err
-	}
-	return c.Client.Do(req)
-}
-
-// ListResumptions List resume operations
-//
-// Newest first, with their progress but without their items.
-//
-// Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
-func (c *Client) ListResumptions(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
-	req, err := NewListResumptionsRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -8183,84 +8072,6 @@ func NewCreateBackupRequestWithBody(server string, contentType string, body io.R
 	return req, nil
 }
 
-// NewListCancellationsRequest constructs an http.Request for the ListCancellations method
-func NewListCancellationsRequest(server string, params *ListCancellationsParams) (*http.Request, error) {
-	var err error
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/v1/admin/cancellations")
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	if params != nil {
-		// queryValues collects non-styled parameters (passthrough, JSON)
-		// that are safe to round-trip through url.Values.Encode().
-		queryValues := queryURL.Query()
-		// rawQueryFragments collects pre-encoded query fragments from
-		// styled parameters, preserving literal commas as delimiters
-		// per the OpenAPI spec (e.g. "color=blue,black,brown").
-		var rawQueryFragments []string
-
-		if params.TenantID != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if params.Limit != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if params.PageToken != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if encoded := queryValues.Encode(); encoded != "" {
-			rawQueryFragments = append(rawQueryFragments, encoded)
-		}
-		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
-	}
-
-	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-
-	return req, nil
-}
-
 // NewCreateCancellationRequest calls the generic CreateCancellation builder with application/json body
 func NewCreateCancellationRequest(server string, params *CreateCancellationParams, body CreateCancellationJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -8663,6 +8474,18 @@ func NewListOperationsRequest(server string, params *ListOperationsParams) (*htt
 		// styled parameters, preserving literal commas as delimiters
 		// per the OpenAPI spec (e.g. "color=blue,black,brown").
 		var rawQueryFragments []string
+
+		if params.Kind != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "kind", *params.Kind, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
 
 		if params.TenantID != nil {
 
@@ -9156,84 +8979,6 @@ func NewResumePauseRequestWithBody(server string, pauseID PauseID, contentType s
 	return req, nil
 }
 
-// NewListPausingsRequest constructs an http.Request for the ListPausings method
-func NewListPausingsRequest(server string, params *ListPausingsParams) (*http.Request, error) {
-	var err error
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/v1/admin/pausings")
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	if params != nil {
-		// queryValues collects non-styled parameters (passthrough, JSON)
-		// that are safe to round-trip through url.Values.Encode().
-		queryValues := queryURL.Query()
-		// rawQueryFragments collects pre-encoded query fragments from
-		// styled parameters, preserving literal commas as delimiters
-		// per the OpenAPI spec (e.g. "color=blue,black,brown").
-		var rawQueryFragments []string
-
-		if params.TenantID != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if params.Limit != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if params.PageToken != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if encoded := queryValues.Encode(); encoded != "" {
-			rawQueryFragments = append(rawQueryFragments, encoded)
-		}
-		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
-	}
-
-	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
-	if err != nil {
-		return nil, err
-	}
-
-	return req, nil
-}
-
 // NewCreatePausingRequest calls the generic CreatePausing builder with application/json body
 func NewCreatePausingRequest(server string, params *CreatePausingParams, body CreatePausingJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -9284,84 +9029,6 @@ func NewCreatePausingRequestWithBody(server string, params *CreatePausingParams,
 			req.Header.Set("Idempotency-Key", headerParam0)
 		}
 
-	}
-
-	return req, nil
-}
-
-// NewListResumptionsRequest constructs an http.Request for the ListResumptions method
-func NewListResumptionsRequest(server string, params *ListResumptionsParams) (*http.Request, error) {
-	var err error
-
-	serverURL, err := url.Parse(server)
-	if err != nil {
-		return nil, err
-	}
-
-	operationPath := fmt.Sprintf("/v1/admin/resumptions")
-	if operationPath[0] == '/' {
-		operationPath = "." + operationPath
-	}
-
-	queryURL, err := serverURL.Parse(operationPath)
-	if err != nil {
-		return nil, err
-	}
-
-	if params != nil {
-		// queryValues collects non-styled parameters (passthrough, JSON)
-		// that are safe to round-trip through url.Values.Encode().
-		queryValues := queryURL.Query()
-		// rawQueryFragments collects pre-encoded query fragments from
-		// styled parameters, preserving literal commas as delimiters
-		// per the OpenAPI spec (e.g. "color=blue,black,brown").
-		var rawQueryFragments []string
-
-		if params.TenantID != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tenant_id", *params.TenantID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if params.Limit != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "limit", *params.Limit, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if params.PageToken != nil {
-
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "page_token", *params.PageToken, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			} else {
-				for _, qp := range strings.Split(queryFrag, "&") {
-					rawQueryFragments = append(rawQueryFragments, qp)
-				}
-			}
-
-		}
-
-		if encoded := queryValues.Encode(); encoded != "" {
-			rawQueryFragments = append(rawQueryFragments, encoded)
-		}
-		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
-	}
-
-	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
-	if err != nil {
-		return nil, err
 	}
 
 	return req, nil
@@ -11324,15 +10991,6 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/backup (the `CreateBackup` operationId).
 	CreateBackupWithResponse(ctx context.Context, body CreateBackupJSONRequestBody, reqEditors ...RequestEditorFn) (*CreateBackupResponse, error)
 
-	// ListCancellationsWithResponse List cancel operations
-	//
-	// Newest first, with their progress but without their items.
-	//
-	// Returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
-	ListCancellationsWithResponse(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*ListCancellationsResponse, error)
-
 	// CreateCancellationWithBodyWithResponse Cancel live jobs
 	//
 	// Cancels the named jobs, or the live jobs that the filters select, in the background and
@@ -11423,7 +11081,7 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 	RetryInboxWithResponse(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryInboxResponse, error)
 
-	// ListOperationsWithResponse List operations of all kinds
+	// ListOperationsWithResponse List operations
 	//
 	// Newest first, with their progress but without their items. They are kept for seven days
 	// after their end.
@@ -11564,15 +11222,6 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/pauses/{pauseId}:resume (the `ResumePause` operationId).
 	ResumePauseWithResponse(ctx context.Context, pauseID PauseID, body ResumePauseJSONRequestBody, reqEditors ...RequestEditorFn) (*ResumePauseResponse, error)
 
-	// ListPausingsWithResponse List pause operations
-	//
-	// Newest first, with their progress but without their items.
-	//
-	// Returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
-	ListPausingsWithResponse(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*ListPausingsResponse, error)
-
 	// CreatePausingWithBodyWithResponse Pause live jobs
 	//
 	// Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
@@ -11592,15 +11241,6 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/admin/pausings (the `CreatePausing` operationId).
 	CreatePausingWithResponse(ctx context.Context, params *CreatePausingParams, body CreatePausingJSONRequestBody, reqEditors ...RequestEditorFn) (*CreatePausingResponse, error)
-
-	// ListResumptionsWithResponse List resume operations
-	//
-	// Newest first, with their progress but without their items.
-	//
-	// Returns a wrapper object for the known response body format(s).
-	//
-	// Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
-	ListResumptionsWithResponse(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*ListResumptionsResponse, error)
 
 	// CreateResumptionWithBodyWithResponse Resume paused jobs
 	//
@@ -12493,62 +12133,6 @@ func (r CreateBackupResponse) StatusCode() int {
 	return 0
 }
 
-// ListCancellationsResponse401Headers the declared response headers of an HTTP 401 response for ListCancellations
-type ListCancellationsResponse401Headers struct {
-	WWWAuthenticate string
-}
-
-// ListCancellationsResponse429Headers the declared response headers of an HTTP 429 response for ListCancellations
-type ListCancellationsResponse429Headers struct {
-	RetryAfter int32
-}
-
-// ListCancellationsResponse503Headers the declared response headers of an HTTP 503 response for ListCancellations
-type ListCancellationsResponse503Headers struct {
-	RetryAfter int32
-}
-
-type ListCancellationsResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *OperationPage
-	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
-	ApplicationProblemJSON400 *BadRequest
-	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
-	ApplicationProblemJSON401 *Unauthenticated
-	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
-	ApplicationProblemJSON403 *Forbidden
-	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
-	ApplicationProblemJSON429 *TooManyRequests
-	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
-	ApplicationProblemJSON500 *InternalError
-	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
-	ApplicationProblemJSON503 *Unavailable
-	// Headers401 the parsed response headers for an HTTP 401 response
-	Headers401 *ListCancellationsResponse401Headers
-	// Headers429 the parsed response headers for an HTTP 429 response
-	Headers429 *ListCancellationsResponse429Headers
-	// Headers503 the parsed response headers for an HTTP 503 response
-	Headers503 *ListCancellationsResponse503Headers
-}
-
-// Status returns HTTPResponse.Status
-func (r ListCancellationsResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r ListCancellationsResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
 // CreateCancellationResponse401Headers the declared response headers of an HTTP 401 response for CreateCancellation
 type CreateCancellationResponse401Headers struct {
 	WWWAuthenticate string
@@ -13379,62 +12963,6 @@ func (r ResumePauseResponse) StatusCode() int {
 	return 0
 }
 
-// ListPausingsResponse401Headers the declared response headers of an HTTP 401 response for ListPausings
-type ListPausingsResponse401Headers struct {
-	WWWAuthenticate string
-}
-
-// ListPausingsResponse429Headers the declared response headers of an HTTP 429 response for ListPausings
-type ListPausingsResponse429Headers struct {
-	RetryAfter int32
-}
-
-// ListPausingsResponse503Headers the declared response headers of an HTTP 503 response for ListPausings
-type ListPausingsResponse503Headers struct {
-	RetryAfter int32
-}
-
-type ListPausingsResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *OperationPage
-	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
-	ApplicationProblemJSON400 *BadRequest
-	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
-	ApplicationProblemJSON401 *Unauthenticated
-	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
-	ApplicationProblemJSON403 *Forbidden
-	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
-	ApplicationProblemJSON429 *TooManyRequests
-	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
-	ApplicationProblemJSON500 *InternalError
-	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
-	ApplicationProblemJSON503 *Unavailable
-	// Headers401 the parsed response headers for an HTTP 401 response
-	Headers401 *ListPausingsResponse401Headers
-	// Headers429 the parsed response headers for an HTTP 429 response
-	Headers429 *ListPausingsResponse429Headers
-	// Headers503 the parsed response headers for an HTTP 503 response
-	Headers503 *ListPausingsResponse503Headers
-}
-
-// Status returns HTTPResponse.Status
-func (r ListPausingsResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r ListPausingsResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
 // CreatePausingResponse401Headers the declared response headers of an HTTP 401 response for CreatePausing
 type CreatePausingResponse401Headers struct {
 	WWWAuthenticate string
@@ -13493,62 +13021,6 @@ func (r CreatePausingResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r CreatePausingResponse) StatusCode() int {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.StatusCode
-	}
-	return 0
-}
-
-// ListResumptionsResponse401Headers the declared response headers of an HTTP 401 response for ListResumptions
-type ListResumptionsResponse401Headers struct {
-	WWWAuthenticate string
-}
-
-// ListResumptionsResponse429Headers the declared response headers of an HTTP 429 response for ListResumptions
-type ListResumptionsResponse429Headers struct {
-	RetryAfter int32
-}
-
-// ListResumptionsResponse503Headers the declared response headers of an HTTP 503 response for ListResumptions
-type ListResumptionsResponse503Headers struct {
-	RetryAfter int32
-}
-
-type ListResumptionsResponse struct {
-	Body         []byte
-	HTTPResponse *http.Response
-	// JSON200 the response for an HTTP 200 `application/json` response
-	JSON200 *OperationPage
-	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
-	ApplicationProblemJSON400 *BadRequest
-	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
-	ApplicationProblemJSON401 *Unauthenticated
-	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
-	ApplicationProblemJSON403 *Forbidden
-	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
-	ApplicationProblemJSON429 *TooManyRequests
-	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
-	ApplicationProblemJSON500 *InternalError
-	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
-	ApplicationProblemJSON503 *Unavailable
-	// Headers401 the parsed response headers for an HTTP 401 response
-	Headers401 *ListResumptionsResponse401Headers
-	// Headers429 the parsed response headers for an HTTP 429 response
-	Headers429 *ListResumptionsResponse429Headers
-	// Headers503 the parsed response headers for an HTTP 503 response
-	Headers503 *ListResumptionsResponse503Headers
-}
-
-// Status returns HTTPResponse.Status
-func (r ListResumptionsResponse) Status() string {
-	if r.HTTPResponse != nil {
-		return r.HTTPResponse.Status
-	}
-	return http.StatusText(0)
-}
-
-// StatusCode returns HTTPResponse.StatusCode
-func (r ListResumptionsResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -15857,21 +15329,6 @@ func (c *ClientWithResponses) CreateBackupWithResponse(ctx context.Context, body
 	return ParseCreateBackupResponse(rsp)
 }
 
-// ListCancellationsWithResponse List cancel operations
-//
-// Newest first, with their progress but without their items.
-//
-// Returns a wrapper object for the known response body format(s).
-//
-// Corresponds with GET /v1/admin/cancellations (the `ListCancellations` operationId).
-func (c *ClientWithResponses) ListCancellationsWithResponse(ctx context.Context, params *ListCancellationsParams, reqEditors ...RequestEditorFn) (*ListCancellationsResponse, error) {
-	rsp, err := c.ListCancellations(ctx, params, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseListCancellationsResponse(rsp)
-}
-
 // CreateCancellationWithBodyWithResponse Cancel live jobs
 //
 // Cancels the named jobs, or the live jobs that the filters select, in the background and
@@ -16010,7 +15467,7 @@ func (c *ClientWithResponses) RetryInboxWithResponse(ctx context.Context, body R
 	return ParseRetryInboxResponse(rsp)
 }
 
-// ListOperationsWithResponse List operations of all kinds
+// ListOperationsWithResponse List operations
 //
 // Newest first, with their progress but without their items. They are kept for seven days
 // after their end.
@@ -16229,21 +15686,6 @@ func (c *ClientWithResponses) ResumePauseWithResponse(ctx context.Context, pause
 	return ParseResumePauseResponse(rsp)
 }
 
-// ListPausingsWithResponse List pause operations
-//
-// Newest first, with their progress but without their items.
-//
-// Returns a wrapper object for the known response body format(s).
-//
-// Corresponds with GET /v1/admin/pausings (the `ListPausings` operationId).
-func (c *ClientWithResponses) ListPausingsWithResponse(ctx context.Context, params *ListPausingsParams, reqEditors ...RequestEditorFn) (*ListPausingsResponse, error) {
-	rsp, err := c.ListPausings(ctx, params, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseListPausingsResponse(rsp)
-}
-
 // CreatePausingWithBodyWithResponse Pause live jobs
 //
 // Like a cancellation, for jobs that are neither paused nor being cancelled. It pauses
@@ -16274,21 +15716,6 @@ func (c *ClientWithResponses) CreatePausingWithResponse(ctx context.Context, par
 		return nil, err
 	}
 	return ParseCreatePausingResponse(rsp)
-}
-
-// ListResumptionsWithResponse List resume operations
-//
-// Newest first, with their progress but without their items.
-//
-// Returns a wrapper object for the known response body format(s).
-//
-// Corresponds with GET /v1/admin/resumptions (the `ListResumptions` operationId).
-func (c *ClientWithResponses) ListResumptionsWithResponse(ctx context.Context, params *ListResumptionsParams, reqEditors ...RequestEditorFn) (*ListResumptionsResponse, error) {
-	rsp, err := c.ListResumptions(ctx, params, reqEditors...)
-	if err != nil {
-		return nil, err
-	}
-	return ParseListResumptionsResponse(rsp)
 }
 
 // CreateResumptionWithBodyWithResponse Resume paused jobs
@@ -17664,107 +17091,6 @@ func ParseCreateBackupResponse(rsp *http.Response) (*CreateBackupResponse, error
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers CreateBackupResponse503Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers503 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseListCancellationsResponse parses an HTTP response from a ListCancellationsWithResponse call
-func ParseListCancellationsResponse(rsp *http.Response) (*ListCancellationsResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &ListCancellationsResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest OperationPage
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthenticated
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
-		var dest TooManyRequests
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON429 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest InternalError
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 401:
-		var headers ListCancellationsResponse401Headers
-		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.WWWAuthenticate = value
-		}
-		response.Headers401 = &headers
-	case rsp.StatusCode == 429:
-		var headers ListCancellationsResponse429Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers429 = &headers
-	case rsp.StatusCode == 503:
-		var headers ListCancellationsResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -19353,107 +18679,6 @@ func ParseResumePauseResponse(rsp *http.Response) (*ResumePauseResponse, error) 
 	return response, nil
 }
 
-// ParseListPausingsResponse parses an HTTP response from a ListPausingsWithResponse call
-func ParseListPausingsResponse(rsp *http.Response) (*ListPausingsResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &ListPausingsResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest OperationPage
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthenticated
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
-		var dest TooManyRequests
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON429 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest InternalError
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 401:
-		var headers ListPausingsResponse401Headers
-		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.WWWAuthenticate = value
-		}
-		response.Headers401 = &headers
-	case rsp.StatusCode == 429:
-		var headers ListPausingsResponse429Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers429 = &headers
-	case rsp.StatusCode == 503:
-		var headers ListPausingsResponse503Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers503 = &headers
-	}
-
-	return response, nil
-}
-
 // ParseCreatePausingResponse parses an HTTP response from a CreatePausingWithResponse call
 func ParseCreatePausingResponse(rsp *http.Response) (*CreatePausingResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -19570,107 +18795,6 @@ func ParseCreatePausingResponse(rsp *http.Response) (*CreatePausingResponse, err
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers CreatePausingResponse503Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers503 = &headers
-	}
-
-	return response, nil
-}
-
-// ParseListResumptionsResponse parses an HTTP response from a ListResumptionsWithResponse call
-func ParseListResumptionsResponse(rsp *http.Response) (*ListResumptionsResponse, error) {
-	bodyBytes, err := io.ReadAll(rsp.Body)
-	defer func() { _ = rsp.Body.Close() }()
-	if err != nil {
-		return nil, err
-	}
-
-	response := &ListResumptionsResponse{
-		Body:         bodyBytes,
-		HTTPResponse: rsp,
-	}
-
-	switch {
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
-		var dest OperationPage
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.JSON200 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
-		var dest BadRequest
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON400 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
-		var dest Unauthenticated
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON401 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
-		var dest Forbidden
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON403 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
-		var dest TooManyRequests
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON429 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
-		var dest InternalError
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON500 = &dest
-
-	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
-		var dest Unavailable
-		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
-			return nil, err
-		}
-		response.ApplicationProblemJSON503 = &dest
-
-	}
-
-	switch {
-	case rsp.StatusCode == 401:
-		var headers ListResumptionsResponse401Headers
-		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
-			var value string
-			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
-				return nil, err
-			}
-			headers.WWWAuthenticate = value
-		}
-		response.Headers401 = &headers
-	case rsp.StatusCode == 429:
-		var headers ListResumptionsResponse429Headers
-		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
-			var value int32
-			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
-				return nil, err
-			}
-			headers.RetryAfter = value
-		}
-		response.Headers429 = &headers
-	case rsp.StatusCode == 503:
-		var headers ListResumptionsResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -23894,9 +23018,6 @@ type ServerInterface interface {
 	// CreateBackup Take a backup of the store
 	// (POST /v1/admin/backup)
 	CreateBackup(w http.ResponseWriter, r *http.Request)
-	// ListCancellations List cancel operations
-	// (GET /v1/admin/cancellations)
-	ListCancellations(w http.ResponseWriter, r *http.Request, params ListCancellationsParams)
 	// CreateCancellation Cancel live jobs
 	// (POST /v1/admin/cancellations)
 	CreateCancellation(w http.ResponseWriter, r *http.Request, params CreateCancellationParams)
@@ -23912,7 +23033,7 @@ type ServerInterface interface {
 	// RetryInbox Try refused commands again
 	// (POST /v1/admin/inbox:retry)
 	RetryInbox(w http.ResponseWriter, r *http.Request)
-	// ListOperations List operations of all kinds
+	// ListOperations List operations
 	// (GET /v1/admin/operations)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
 	// GetOperation Read an operation
@@ -23939,15 +23060,9 @@ type ServerInterface interface {
 	// ResumePause Resume dispatch
 	// (POST /v1/admin/pauses/{pauseId}:resume)
 	ResumePause(w http.ResponseWriter, r *http.Request, pauseID PauseID)
-	// ListPausings List pause operations
-	// (GET /v1/admin/pausings)
-	ListPausings(w http.ResponseWriter, r *http.Request, params ListPausingsParams)
 	// CreatePausing Pause live jobs
 	// (POST /v1/admin/pausings)
 	CreatePausing(w http.ResponseWriter, r *http.Request, params CreatePausingParams)
-	// ListResumptions List resume operations
-	// (GET /v1/admin/resumptions)
-	ListResumptions(w http.ResponseWriter, r *http.Request, params ListResumptionsParams)
 	// CreateResumption Resume paused jobs
 	// (POST /v1/admin/resumptions)
 	CreateResumption(w http.ResponseWriter, r *http.Request, params CreateResumptionParams)
@@ -24260,65 +23375,6 @@ func (siw *ServerInterfaceWrapper) CreateBackup(w http.ResponseWriter, r *http.R
 	handler.ServeHTTP(w, r)
 }
 
-// ListCancellations operation middleware
-func (siw *ServerInterfaceWrapper) ListCancellations(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListCancellationsParams
-
-	// ------------- Optional query parameter "tenant_id" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "page_token" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListCancellations(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
 // CreateCancellation operation middleware
 func (siw *ServerInterfaceWrapper) CreateCancellation(w http.ResponseWriter, r *http.Request) {
 
@@ -24605,6 +23661,19 @@ func (siw *ServerInterfaceWrapper) ListOperations(w http.ResponseWriter, r *http
 
 	// Parameter object where we will unmarshal all parameters from the context
 	var params ListOperationsParams
+
+	// ------------- Optional query parameter "kind" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "kind", r.URL.Query(), &params.Kind, runtime.BindQueryParameterOptions{Type: "", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "kind"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "kind", Err: err})
+		}
+		return
+	}
 
 	// ------------- Optional query parameter "tenant_id" -------------
 
@@ -24936,65 +24005,6 @@ func (siw *ServerInterfaceWrapper) ResumePause(w http.ResponseWriter, r *http.Re
 	handler.ServeHTTP(w, r)
 }
 
-// ListPausings operation middleware
-func (siw *ServerInterfaceWrapper) ListPausings(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListPausingsParams
-
-	// ------------- Optional query parameter "tenant_id" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "page_token" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListPausings(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
 // CreatePausing operation middleware
 func (siw *ServerInterfaceWrapper) CreatePausing(w http.ResponseWriter, r *http.Request) {
 
@@ -25027,65 +24037,6 @@ func (siw *ServerInterfaceWrapper) CreatePausing(w http.ResponseWriter, r *http.
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.CreatePausing(w, r, params)
-	}))
-
-	for _, middleware := range siw.HandlerMiddlewares {
-		handler = middleware(handler)
-	}
-
-	handler.ServeHTTP(w, r)
-}
-
-// ListResumptions operation middleware
-func (siw *ServerInterfaceWrapper) ListResumptions(w http.ResponseWriter, r *http.Request) {
-
-	var err error
-	_ = err
-
-	// Parameter object where we will unmarshal all parameters from the context
-	var params ListResumptionsParams
-
-	// ------------- Optional query parameter "tenant_id" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "tenant_id", r.URL.Query(), &params.TenantID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tenant_id"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tenant_id", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "limit" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "limit", r.URL.Query(), &params.Limit, runtime.BindQueryParameterOptions{Type: "integer", Format: "int32"})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "limit"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "limit", Err: err})
-		}
-		return
-	}
-
-	// ------------- Optional query parameter "page_token" -------------
-
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "page_token", r.URL.Query(), &params.PageToken, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
-	if err != nil {
-		var requiredError *runtime.RequiredParameterError
-		if errors.As(err, &requiredError) {
-			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "page_token"})
-		} else {
-			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "page_token", Err: err})
-		}
-		return
-	}
-
-	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		siw.Handler.ListResumptions(w, r, params)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -26471,15 +25422,9 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/retries", wrapper.CreateRetry).Methods(http.MethodPost)
 
-	r.HandleFunc(options.BaseURL+"/v1/admin/cancellations", wrapper.ListCancellations).Methods(http.MethodGet)
-
 	r.HandleFunc(options.BaseURL+"/v1/admin/cancellations", wrapper.CreateCancellation).Methods(http.MethodPost)
 
-	r.HandleFunc(options.BaseURL+"/v1/admin/pausings", wrapper.ListPausings).Methods(http.MethodGet)
-
 	r.HandleFunc(options.BaseURL+"/v1/admin/pausings", wrapper.CreatePausing).Methods(http.MethodPost)
-
-	r.HandleFunc(options.BaseURL+"/v1/admin/resumptions", wrapper.ListResumptions).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/resumptions", wrapper.CreateResumption).Methods(http.MethodPost)
 

@@ -104,34 +104,20 @@ func createOperation[Body any, Checked interface {
 
 // ListRetries is GET /v1/admin/retries.
 func (e *endpoints) ListRetries(w http.ResponseWriter, r *http.Request, params api.ListRetriesParams) {
-	e.listOperations(w, r, background.KindRetry, api.ListOperationsParams(params))
-}
-
-// ListCancellations is GET /v1/admin/cancellations.
-func (e *endpoints) ListCancellations(w http.ResponseWriter, r *http.Request, params api.ListCancellationsParams) {
-	e.listOperations(w, r, background.KindCancel, api.ListOperationsParams(params))
-}
-
-// ListPausings is GET /v1/admin/pausings.
-func (e *endpoints) ListPausings(w http.ResponseWriter, r *http.Request, params api.ListPausingsParams) {
-	e.listOperations(w, r, background.KindPause, api.ListOperationsParams(params))
-}
-
-// ListResumptions is GET /v1/admin/resumptions.
-func (e *endpoints) ListResumptions(w http.ResponseWriter, r *http.Request, params api.ListResumptionsParams) {
-	e.listOperations(w, r, background.KindResume, api.ListOperationsParams(params))
+	e.ListOperations(w, r, api.ListOperationsParams{
+		Kind: new(api.OperationKindRetry), TenantID: params.TenantID, Limit: params.Limit, PageToken: params.PageToken,
+	})
 }
 
 // ListOperations is GET /v1/admin/operations.
 func (e *endpoints) ListOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams) {
-	e.listOperations(w, r, "", params)
-}
-
-// listOperations answers with a page of operations, of all kinds if kind is empty.
-func (e *endpoints) listOperations(w http.ResponseWriter, r *http.Request, kind background.Kind, params api.ListOperationsParams) {
+	if params.Kind != nil && !params.Kind.Valid() {
+		e.respond.problem(w, r, invalid("parameter kind must be retry, cancel, pause or resume", nil))
+		return
+	}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, at cursor) (any, error) {
-			found, next, err := e.Operations.List(ctx, kind, orZero(params.TenantID), limit, at.after)
+			found, next, err := e.Operations.List(ctx, background.Kind(orZero(params.Kind)), orZero(params.TenantID), limit, at.after)
 			page := api.OperationPage{Operations: make([]api.Operation, len(found)), NextPageToken: at.token(next)}
 			for i := range found {
 				page.Operations[i] = operationOf(&found[i], nil)

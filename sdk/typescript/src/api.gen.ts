@@ -713,11 +713,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List cancel operations
-         * @description Newest first, with their progress but without their items.
-         */
-        get: operations["listCancellations"];
+        get?: never;
         put?: never;
         /**
          * Cancel live jobs
@@ -739,11 +735,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List pause operations
-         * @description Newest first, with their progress but without their items.
-         */
-        get: operations["listPausings"];
+        get?: never;
         put?: never;
         /**
          * Pause live jobs
@@ -764,11 +756,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /**
-         * List resume operations
-         * @description Newest first, with their progress but without their items.
-         */
-        get: operations["listResumptions"];
+        get?: never;
         put?: never;
         /**
          * Resume paused jobs
@@ -789,7 +777,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * List operations of all kinds
+         * List operations
          * @description Newest first, with their progress but without their items. They are kept for seven days
          *     after their end.
          */
@@ -6116,50 +6104,6 @@ export interface operations {
             503: components["responses"]["Unavailable"];
         };
     };
-    listCancellations: {
-        parameters: {
-            query?: {
-                /**
-                 * @description Only operations whose filter names this tenant.
-                 * @example tenant_a
-                 */
-                tenant_id?: components["parameters"]["OperationTenant"];
-                /**
-                 * @description The number of entries per page. Entries of one change are never split, so a page of a
-                 *     job's history may have a few more.
-                 * @example 100
-                 */
-                limit?: components["parameters"]["Limit"];
-                /**
-                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
-                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
-                 * @example AAAAAAAAAAc
-                 */
-                page_token?: components["parameters"]["PageToken"];
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description A page of operations. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OperationPage"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["Unauthenticated"];
-            403: components["responses"]["Forbidden"];
-            429: components["responses"]["TooManyRequests"];
-            500: components["responses"]["InternalError"];
-            503: components["responses"]["Unavailable"];
-        };
-    };
     createCancellation: {
         parameters: {
             query?: never;
@@ -6212,50 +6156,6 @@ export interface operations {
             503: components["responses"]["Unavailable"];
         };
     };
-    listPausings: {
-        parameters: {
-            query?: {
-                /**
-                 * @description Only operations whose filter names this tenant.
-                 * @example tenant_a
-                 */
-                tenant_id?: components["parameters"]["OperationTenant"];
-                /**
-                 * @description The number of entries per page. Entries of one change are never split, so a page of a
-                 *     job's history may have a few more.
-                 * @example 100
-                 */
-                limit?: components["parameters"]["Limit"];
-                /**
-                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
-                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
-                 * @example AAAAAAAAAAc
-                 */
-                page_token?: components["parameters"]["PageToken"];
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description A page of operations. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OperationPage"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["Unauthenticated"];
-            403: components["responses"]["Forbidden"];
-            429: components["responses"]["TooManyRequests"];
-            500: components["responses"]["InternalError"];
-            503: components["responses"]["Unavailable"];
-        };
-    };
     createPausing: {
         parameters: {
             query?: never;
@@ -6303,50 +6203,6 @@ export interface operations {
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
             422: components["responses"]["Unprocessable"];
-            429: components["responses"]["TooManyRequests"];
-            500: components["responses"]["InternalError"];
-            503: components["responses"]["Unavailable"];
-        };
-    };
-    listResumptions: {
-        parameters: {
-            query?: {
-                /**
-                 * @description Only operations whose filter names this tenant.
-                 * @example tenant_a
-                 */
-                tenant_id?: components["parameters"]["OperationTenant"];
-                /**
-                 * @description The number of entries per page. Entries of one change are never split, so a page of a
-                 *     job's history may have a few more.
-                 * @example 100
-                 */
-                limit?: components["parameters"]["Limit"];
-                /**
-                 * @description The `next_page_token` of the previous page; repeat that request's other parameters,
-                 *     except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
-                 * @example AAAAAAAAAAc
-                 */
-                page_token?: components["parameters"]["PageToken"];
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description A page of operations. */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["OperationPage"];
-                };
-            };
-            400: components["responses"]["BadRequest"];
-            401: components["responses"]["Unauthenticated"];
-            403: components["responses"]["Forbidden"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];
@@ -6407,6 +6263,8 @@ export interface operations {
     listOperations: {
         parameters: {
             query?: {
+                /** @description Only operations of this kind. */
+                kind?: components["schemas"]["OperationKind"];
                 /**
                  * @description Only operations whose filter names this tenant.
                  * @example tenant_a
