@@ -3287,7 +3287,7 @@ type RejectedCallback struct {
 	// Example: stale_attempt
 	Cause string `json:"cause"`
 
-	// Count How often it arrived.
+	// Count How many of them are kept.
 	//
 	// Example: 3
 	Count int64 `json:"count"`
@@ -3312,7 +3312,7 @@ type RejectedCallback struct {
 	// Example: req-42
 	RequestID string `json:"request_id,omitempty,omitzero"`
 
-	// Rev The job's revision when the first was recorded.
+	// Rev The job's revision when the first came.
 	//
 	// Example: 7
 	Rev int64 `json:"rev"`
@@ -3335,12 +3335,7 @@ type RejectedCallback struct {
 
 // RejectedCallbacks The callbacks of a job that were refused.
 type RejectedCallbacks struct {
-	// More The number of refused callbacks beyond the limits of this list.
-	//
-	// Example: 0
-	More int64 `json:"more"`
-
-	// Rejected In the order in which they were recorded.
+	// Rejected In the order in which they came.
 	Rejected []RejectedCallback `json:"rejected"`
 }
 
@@ -5728,9 +5723,8 @@ type ClientInterface interface {
 	// ListRejectedCallbacks List the refused callbacks of a job
 	//
 	// Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
-	// RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
-	// and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
-	// of its last second may be missing from a count.
+	// RESULT. They changed nothing. The latest 64 of the job are kept, and of those that one
+	// server gets within a minute, the first 16. Repeats share one entry with a count.
 	//
 	// Corresponds with GET /v1/jobs/{jobId}/rejected (the `ListRejectedCallbacks` operationId).
 	ListRejectedCallbacks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -7193,9 +7187,8 @@ func (c *Client) ListJobEvents(ctx context.Context, jobID JobID, params *ListJob
 // ListRejectedCallbacks List the refused callbacks of a job
 //
 // Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
-// RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
-// and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
-// of its last second may be missing from a count.
+// RESULT. They changed nothing. The latest 64 of the job are kept, and of those that one
+// server gets within a minute, the first 16. Repeats share one entry with a count.
 //
 // Corresponds with GET /v1/jobs/{jobId}/rejected (the `ListRejectedCallbacks` operationId).
 func (c *Client) ListRejectedCallbacks(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -11543,9 +11536,8 @@ type ClientWithResponsesInterface interface {
 	// ListRejectedCallbacksWithResponse List the refused callbacks of a job
 	//
 	// Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
-	// RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
-	// and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
-	// of its last second may be missing from a count.
+	// RESULT. They changed nothing. The latest 64 of the job are kept, and of those that one
+	// server gets within a minute, the first 16. Repeats share one entry with a count.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -16181,9 +16173,8 @@ func (c *ClientWithResponses) ListJobEventsWithResponse(ctx context.Context, job
 // ListRejectedCallbacksWithResponse List the refused callbacks of a job
 //
 // Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
-// RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
-// and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
-// of its last second may be missing from a count.
+// RESULT. They changed nothing. The latest 64 of the job are kept, and of those that one
+// server gets within a minute, the first 16. Repeats share one entry with a count.
 //
 // Returns a wrapper object for the known response body format(s).
 //

@@ -43,14 +43,14 @@ func runningJob() api.Job {
 func TestJob_SaysWhyItWaitsAndShowsItsCourse(t *testing.T) {
 	t.Parallel()
 	answers := answersOf(runningJob(), append(append(ran(0, "extract", 1), happened(10, api.EventTypeStepSucceeded, "extract", 1, "")), ran(10, "ocr", 1)...)...)
-	answers["GET /v1/jobs/j1/rejected"] = api.RejectedCallbacks{More: 2, Rejected: []api.RejectedCallback{
+	answers["GET /v1/jobs/j1/rejected"] = api.RejectedCallbacks{Rejected: []api.RejectedCallback{
 		{StepID: "extract", AttemptNo: 1, Type: "RESULT", Cause: "stale_attempt", Caller: hostile, Count: 3, LastAt: at(50)},
 	}}
 	answers["GET /v1/work/j1.1.1"] = api.WorkItem{WorkID: "j1.1.1", Directive: []byte(`{"type":"DIRECTIVE"}`)}
 	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/jobs/j1")
 	has(t, page, "runs ocr, 40 % done", `its lease ends <time class="in"`, `sse-connect="/ui/jobs/j1"`, `aria-current="step"`,
-		"queued 2.0 s, claimed 1.0 s, ran 7.0 s", `<rect class="done" x="2.73%" width="6.36%"`, `class="deadline"`, "stale attempt", "And 2 more",
+		"queued 2.0 s, claimed 1.0 s, ran 7.0 s", `<rect class="done" x="2.73%" width="6.36%"`, `class="deadline"`, "stale attempt",
 		"4bf92f35…4736", "/ui/jobs?correlation_id=c&#43;%26&#43;d", "Pause…", "Cancel…", "lucius why j1", "&#34;type&#34;: &#34;DIRECTIVE&#34;", "&#34;uri&#34;: &#34;s3://r&#34;")
 	hasNot(t, page, hostile, "</pre>\"", "Rerun…", "Resume…")
 	b.token = "reader"

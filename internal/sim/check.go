@@ -78,7 +78,7 @@ type job struct {
 	ended      map[int]int
 	items      map[string]audit.ItemRow            // open and ended, by row key
 	moves      map[string][]statemachine.ItemEvent // the moves of each work item
-	rejected   audit.RejectedRow                   // the rejected callbacks
+	rejected   []string                            // the row keys of its rejected callbacks
 	seen       *audit.Evidence                     // cached result of evidence
 	phase      string                              // what the job waits for, by its rows
 	phaseAt    time.Time                           // when phase began

@@ -79,8 +79,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 	if m.gate, err = pauses.NewGate(ctx, held, nil); err != nil {
 		return err
 	}
-	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Parallel: 1, Logger: w.log})
-	m.every(sweepInterval, background.Loop{Name: "rejected callbacks", Pass: m.callbacks.RunOnce})
+	m.callbacks = callbacks.New(callbacks.Config{Ledger: m.ledger, Logger: w.log})
 	m.every(countsInterval, background.Loop{Name: "counts", Pass: m.counts.RunOnce})
 	around := search.Surroundings{Pause: m.gate.Covering}
 	if m.outages != nil {

@@ -2,6 +2,7 @@ package audit_test
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -106,23 +107,22 @@ var damages = map[string]damage{
 		f.set(f.key("queued", "JOB"), "rev", tablestore.Int(rev))
 		f.journal("queued", rev, `[{"o":"job","t":"job.succeeded","f":"DISPATCHING","to":"SUCCEEDED"}]`)
 	}},
-	"a refused callback came last before it came first": {rule: audit.Rejected, says: "from", do: func(f *fixture) {
-		f.reject("running", "step0", time.Now().Add(-time.Hour), 1)
+	"a refused callback without a cause": {rule: audit.Rejected, says: `refused with ""`, do: func(f *fixture) {
+		row := f.find("luciusledger", "done", "CALLBACK:")
+		f.set(row.Key, "rejected", text(strings.Replace(row.Properties.Get("rejected").String(), "stale_attempt", "", 1)))
 	}},
 	"a refused callback of no step": {rule: audit.Rejected, says: "does not have", do: func(f *fixture) {
-		f.reject("running", "step9", time.Now(), 1)
+		f.reject("running", "step9")
 	}},
-	"more refused callbacks than fit": {rule: audit.Rejected, says: "more refused callbacks", do: func(f *fixture) {
-		f.reject("running", "step0", time.Now(), 16)
-		key := f.key("running", "CALLBACKS")
-		row := f.ledger.Row(key)
-		kept := row.Properties.Get("rejected").String()
-		_, first, _ := strings.Cut(kept, "[")
-		first, _, _ = strings.Cut(first, "}")
-		f.set(key, "rejected", text(strings.Replace(kept, "[", "["+first+"},", 1)))
+	"more refused callbacks than fit": {rule: audit.Rejected, says: "not about 64", do: func(f *fixture) {
+		row := f.find("luciusledger", "done", "CALLBACK:")
+		for i := range 128 {
+			row.Key.Row = fmt.Sprint("CALLBACK:", i)
+			f.ledger.Put(row.Key, row.Properties)
+		}
 	}},
-	"refused callbacks are not readable": {rule: audit.Readable, says: "refused callbacks", do: func(f *fixture) {
-		f.set(f.key("done", "CALLBACKS"), "rejected", text(`{"k":`))
+	"a refused callback is not readable": {rule: audit.Readable, says: "a refused callback", do: func(f *fixture) {
+		f.set(f.find("luciusledger", "done", "CALLBACK:").Key, "rejected", text(`{"k":`))
 	}},
 	"a change is missing": {rule: audit.Journal, do: func(f *fixture) { f.drop(f.key("done", "EVENT:000000000003")) }},
 	"a change is not readable": {rule: audit.Readable, do: func(f *fixture) {

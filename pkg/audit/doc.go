@@ -5,7 +5,7 @@
 //	       rows of one job            rows in other partitions
 //	  JOB STEP OUTBOX EVENT       entry  slot  claim  lists
 //	  DIRECTIVE WEBHOOK           ready hint
-//	  OPENITEM ITEM BEAT CALLBACKS
+//	  OPENITEM ITEM BEAT CALLBACK
 //	          │                          │
 //	          └───────────┬──────────────┘
 //	                      ▼

@@ -45,7 +45,7 @@ type Evidence struct {
 	Outbox []OutboxRow
 	Items  []ItemRow
 	// Rejected are the callbacks that were refused.
-	Rejected RejectedRow
+	Rejected []RejectedRow
 
 	changes    []change
 	beats      []statemachine.ItemEvent // Heartbeats of work items, which are not part of the changes.
@@ -82,8 +82,10 @@ func gather(jobID string, rows []tablestore.Row) *Evidence {
 			var item ItemRow
 			item, err = ReadItem(row.Key.Row, p)
 			e.Items = append(e.Items, item)
-		case "CALLBACKS":
-			e.Rejected, err = ReadRejected(p)
+		case "CALLBACK":
+			var one RejectedRow
+			one, err = ReadRejected(p)
+			e.Rejected = append(e.Rejected, one)
 		case "BEAT":
 			var beats []statemachine.ItemEvent
 			beats, err = ReadMoves(p)

@@ -19,7 +19,7 @@ const (
 	Directive Invariant = "directive" // one content for each attempt
 	Journal   Invariant = "journal"   // history has no gap and ends in the state
 	Edges     Invariant = "edges"     // only listed transitions
-	Rejected  Invariant = "rejected"  // refused callbacks are counted within bounds
+	Rejected  Invariant = "rejected"  // refused callbacks are kept within bounds
 	Claim     Invariant = "claim"     // one job for each idempotency key
 	Budget    Invariant = "budget"    // failed for good only when a budget is spent
 	Forward   Invariant = "forward"   // a worker or a schedule entry will continue the job

@@ -54,7 +54,7 @@ func newFixture(t *testing.T, split bool) *fixture {
 	f.accept("done")
 	f.work("done", statemachine.ResultSucceeded)
 	f.work("done", statemachine.ResultSucceeded)
-	f.reject("done", "step1", time.Now(), 1)
+	f.reject("done", "step1")
 	f.accept("failed")
 	f.work("failed", statemachine.ResultFailedFinal)
 	f.accept("retry")
@@ -167,7 +167,7 @@ func (f *fixture) find(table, name, begins string) tablestore.Row {
 		f.t.Fatal(err)
 	}
 	for _, row := range rows {
-		mine := row.Properties.Get("job_id").String() == f.jobs[name]
+		mine := row.Properties.Get("job_id").String() == f.jobs[name] || row.Key.Partition == f.jobs[name]
 		switch parts, err := tablestore.Split(row.Key.Row); {
 		case err != nil:
 		case len(parts) == 4:
@@ -183,16 +183,12 @@ func (f *fixture) find(table, name, begins string) tablestore.Row {
 	return tablestore.Row{}
 }
 
-// reject records ACKs of a step as refused, each with a lease of its own.
-func (f *fixture) reject(name, step string, last time.Time, times int) {
+// reject records an ACK of a step as refused.
+func (f *fixture) reject(name, step string) {
 	f.t.Helper()
-	for i := range times {
-		one := ledger.Rejection{
-			StepID: step, Kind: "ACK", AttemptNo: 1, LeaseDigest: fmt.Sprint(i), Cause: "stale_attempt", First: time.Now(), Last: last, Count: 1,
-		}
-		if err := f.ledger.Reject(f.t.Context(), f.jobs[name], &ledger.Rejections{Kept: []ledger.Rejection{one}}); err != nil {
-			f.t.Fatal(err)
-		}
+	one := ledger.Rejection{StepID: step, Kind: "ACK", AttemptNo: 1, LeaseDigest: "d", Cause: "stale_attempt"}
+	if err := f.ledger.Reject(f.t.Context(), &f.ledger.Read(f.jobs[name]).Job, one); err != nil {
+		f.t.Fatal(err)
 	}
 }
 

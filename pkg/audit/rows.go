@@ -219,35 +219,21 @@ func ReadItem(key string, p tablestore.Properties) (ItemRow, error) {
 	return i, nil
 }
 
-// RejectedRow is a CALLBACKS row: the callbacks of a job that were refused.
+// RejectedRow is a CALLBACK row: a callback of a job that was refused.
 type RejectedRow struct {
-	Kept []struct {
-		Step  string    `json:"s"`
-		Cause string    `json:"c"`
-		Rev   int64     `json:"v"`
-		First time.Time `json:"f"`
-		Last  time.Time `json:"u"`
-		Count int64     `json:"q"`
-	} `json:"k"`
-	More int64 `json:"m"`
+	Step  string    `json:"s"`
+	Cause string    `json:"c"`
+	Rev   int64     `json:"v"`
+	At    time.Time `json:"a"`
 }
 
-// ReadRejected reads a CALLBACKS row.
+// ReadRejected reads a CALLBACK row.
 func ReadRejected(p tablestore.Properties) (RejectedRow, error) {
 	var row RejectedRow
 	if err := json.Unmarshal(tablestore.Large(p, "rejected"), &row); err != nil {
-		return row, fmt.Errorf("its refused callbacks are not readable: %w", err)
+		return row, fmt.Errorf("a refused callback is not readable: %w", err)
 	}
 	return row, nil
-}
-
-// Total is how many callbacks the row counts.
-func (r *RejectedRow) Total() int64 {
-	total := r.More
-	for i := range r.Kept {
-		total += r.Kept[i].Count
-	}
-	return total
 }
 
 // ReadMoves reads the moves of work items in an EVENT or a BEAT row.

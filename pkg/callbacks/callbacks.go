@@ -49,13 +49,10 @@ type Config struct {
 	// Rejected is told of each callback that is refused, by its type and the code of the
 	// refusal. It must not block. Optional.
 	Rejected func(kind, cause string)
-	// Unrecorded is told how many refused callbacks could not be recorded. It must not
-	// block. Optional.
-	Unrecorded func(count int64)
-	// Parallel is the number of jobs whose refused callbacks are recorded concurrently.
-	// Optional. Defaults to 16.
-	Parallel int
-	// Logger logs refused callbacks, about one per job and second. Optional.
+	// Unrecorded is told of each refused callback that is not recorded: there are too many,
+	// or the store failed. It must not block. Optional.
+	Unrecorded func()
+	// Logger logs refused callbacks that are recorded. Optional.
 	Logger *slog.Logger
 }
 
@@ -75,26 +72,24 @@ type Answer struct {
 type Service struct {
 	cfg Config
 
-	mu sync.Mutex // Guards jobs. Not held during a write.
-	// jobs are the jobs with a callback that was refused in the last second or two, with
-	// the rejections that are still to be recorded.
+	mu sync.Mutex // Guards since and recorded. Not held during a write.
+	// since is the begin of the window of which recorded counts the records by job.
 	//
-	// invariant: at most maxJobs
-	jobs map[string]*ledger.Rejections
+	// invariant: at most recordedJobs jobs with at most recordsOfJob each
+	since    time.Time
+	recorded map[string]int
 }
 
-// New returns a service. Call [Service.RunOnce] each second, and
-// [Service.Flush] at the end.
+// New returns a service.
 func New(cfg Config) *Service {
 	if cfg.Rejected == nil {
 		cfg.Rejected = func(_, _ string) {}
 	}
 	if cfg.Unrecorded == nil {
-		cfg.Unrecorded = func(int64) {}
+		cfg.Unrecorded = func() {}
 	}
-	cfg.Parallel = cmp.Or(cfg.Parallel, 16)
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
-	return &Service{cfg: cfg, jobs: map[string]*ledger.Rejections{}}
+	return &Service{cfg: cfg, recorded: map[string]int{}}
 }
 
 // Apply applies a callback to its job, and records one that the job refuses. The errors

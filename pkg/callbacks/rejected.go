@@ -1,36 +1,28 @@
 package callbacks
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"log/slog"
-	"maps"
-	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 const (
-	// maxJobs is how many jobs have rejections in memory.
-	maxJobs = 4096
+	// recordWindow is the time in which at most recordsOfJob refused callbacks of a job are
+	// recorded, and those of at most recordedJobs jobs.
+	recordWindow = time.Minute
+	recordsOfJob = 16
+	recordedJobs = 4096
 	// recordTime bounds how long the answer to a refused callback waits for its record.
 	recordTime = 2 * time.Second
 )
 
 // reject counts a callback that was refused with the error, and records it unless the
 // job has no such step. Its answer does not depend on the record.
-//
-// The first of a job is written before it is answered. Those that come within about a
-// second after it are collected and written together by [Service.RunOnce], so that a
-// worker that repeats itself in a loop costs its job one write a second.
 func (s *Service) reject(ctx context.Context, c *Callback, job *statemachine.Job, err error) {
 	refused, ok := errors.AsType[*apierror.Error](err)
 	if !ok {
@@ -46,18 +38,17 @@ func (s *Service) reject(ctx context.Context, c *Callback, job *statemachine.Job
 	default:
 		return
 	}
+	if !s.admit(c.JobID) {
+		s.cfg.Unrecorded()
+		return
+	}
 	pair, report := sentBy(c.Event)
-	now := tablestore.Now()
 	one := ledger.Rejection{
 		StepID: c.StepID, Kind: kind, AttemptNo: pair.AttemptNo, LeaseDigest: statemachine.LeaseDigest(pair.LeaseID),
 		Cause: statemachine.Code(refused.Code), Caller: c.Caller, Report: report, RequestID: c.RequestID,
-		First: now, Last: now, Count: 1,
 	}
 	if result, ok := c.Event.(statemachine.Result); ok {
 		one.Status = result.Status
-	}
-	if !s.collect(c.JobID, &one) {
-		return
 	}
 	about := statemachine.LogFields{
 		JobID: c.JobID, TenantID: c.TenantID, StepID: c.StepID, AttemptNo: one.AttemptNo, LeaseDigest: one.LeaseDigest,
@@ -67,75 +58,25 @@ func (s *Service) reject(ctx context.Context, c *Callback, job *statemachine.Job
 		about.With("type", kind, "cause", one.Cause, "caller", one.Caller, "request_id", one.RequestID)...)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTime)
 	defer cancel()
-	_ = s.record(ctx, c.JobID, &ledger.Rejections{Kept: []ledger.Rejection{one}}) // A failure is counted.
+	if err := s.cfg.Ledger.Reject(ctx, job, one); err != nil {
+		s.cfg.Unrecorded()
+		s.cfg.Logger.WarnContext(ctx, "refused callback not recorded", about.With("error", err)...)
+	}
 }
 
-// collect reports whether the rejection must be written now, because it is the job's first
-// for a while. Any other is left to the next pass.
-func (s *Service) collect(jobID string, one *ledger.Rejection) bool {
+// admit reports whether a refused callback of the job is still within the bounds of this
+// window, so that no worker that repeats itself makes the store write without end.
+func (s *Service) admit(jobID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	waiting, known := s.jobs[jobID]
-	switch {
-	case known:
-		waiting.Add(*one)
-	case len(s.jobs) < maxJobs:
-		s.jobs[jobID] = &ledger.Rejections{}
-		return true
-	default:
-		s.cfg.Unrecorded(one.Count)
+	if now := time.Now(); now.Sub(s.since) >= recordWindow {
+		s.since = now
+		clear(s.recorded)
 	}
-	return false
-}
-
-// record records rejections, and counts those that it could not record.
-func (s *Service) record(ctx context.Context, jobID string, rejected *ledger.Rejections) error {
-	err := s.cfg.Ledger.Reject(ctx, jobID, rejected)
-	if err == nil {
-		return nil
+	count := s.recorded[jobID]
+	if count == recordsOfJob || count == 0 && len(s.recorded) == recordedJobs {
+		return false
 	}
-	s.cfg.Unrecorded(rejected.Total())
-	return err
-}
-
-// RunOnce records the callbacks that were collected since the last pass. After a failure it
-// continues, and returns the first error at the end.
-func (s *Service) RunOnce(ctx context.Context) error {
-	s.mu.Lock()
-	// The next refused callback of an idle job is written at once.
-	maps.DeleteFunc(s.jobs, func(_ string, waiting *ledger.Rejections) bool { return len(waiting.Kept) == 0 })
-	jobIDs := slices.Sorted(maps.Keys(s.jobs))
-	s.mu.Unlock()
-	var group errgroup.Group
-	group.SetLimit(s.cfg.Parallel)
-	for _, jobID := range jobIDs {
-		if ctx.Err() != nil {
-			break // The rest waits for the next pass.
-		}
-		group.Go(func() error {
-			s.mu.Lock()
-			collected := s.jobs[jobID]
-			s.jobs[jobID] = &ledger.Rejections{}
-			s.mu.Unlock()
-			return s.record(ctx, jobID, collected)
-		})
-	}
-	return cmp.Or(group.Wait(), ctx.Err())
-}
-
-// Flush records what was collected, for the end of the process. It counts and logs the
-// callbacks that it has no time left to record.
-func (s *Service) Flush(ctx context.Context) {
-	err := s.RunOnce(ctx)
-	if err == nil {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	var left int64
-	for _, waiting := range s.jobs {
-		left += waiting.Total()
-	}
-	s.cfg.Unrecorded(left)
-	s.cfg.Logger.WarnContext(ctx, "refused callbacks not recorded before the end", slog.Int64("not_tried", left), slog.Any("error", err))
+	s.recorded[jobID]++
+	return true
 }

@@ -627,6 +627,22 @@ func TestTheKeyOfARetryOperation(t *testing.T) {
 	}
 }
 
+// Repeats of a refused callback are one entry with a count, and the request of the newest.
+func TestRefusedCallbacks_AreCountedWhenRead(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	job := h.submitted(t)
+	for i, attempt := range []int{8, 9, 8, 8} {
+		h.do(t, http.MethodPost, "/v1/callbacks/ack", strings.Replace(callbackBody(job, attempt, ""), "$lease", "guessed", 1),
+			fmt.Sprint("X-Request-Id: a", i))
+	}
+	got := decoded[api.RejectedCallbacks](t, h.given(t, "GET /v1/jobs/"+job+"/rejected", "")).Rejected
+	if len(got) != 2 || got[0].AttemptNo != 8 || got[0].Count != 3 || got[0].RequestID != "a3" || !got[0].LastAt.After(got[0].FirstAt.Time) ||
+		got[1].AttemptNo != 9 || got[1].Count != 1 || got[1].RequestID != "a1" {
+		t.Errorf("listed: %+v", got)
+	}
+}
+
 // Even if reads fail after a control was committed, the answer says that it was applied.
 func TestAControlThatWasAppliedIsAnswered(t *testing.T) {
 	t.Parallel()

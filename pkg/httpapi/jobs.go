@@ -131,15 +131,24 @@ func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID 
 // ListRejectedCallbacks is GET /v1/jobs/{jobId}/rejected.
 func (e *endpoints) ListRejectedCallbacks(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
 	found, err := e.Jobs.Rejected(r.Context(), jobID)
-	list := api.RejectedCallbacks{Rejected: make([]api.RejectedCallback, len(found.Kept)), More: found.More}
-	for i := range found.Kept {
-		one := &found.Kept[i]
-		list.Rejected[i] = api.RejectedCallback{
-			StepID: one.StepID, Type: one.Kind, AttemptNo: one.AttemptNo, LeaseDigest: one.LeaseDigest,
-			Status: api.ResultStatus(one.Status), Cause: string(one.Cause), Caller: one.Caller, RequestID: one.RequestID,
-			Callback: api.ReportedSending(one.Report), Rev: one.Rev, Count: one.Count,
-			FirstAt: api.NewTime(one.First), LastAt: api.NewTime(one.Last),
+	list := api.RejectedCallbacks{Rejected: []api.RejectedCallback{}}
+	places := map[ledger.Rejection]int{} // by what repeats have in common
+	for _, one := range found {
+		same := one
+		same.Report, same.RequestID, same.At, same.Rev = statemachine.Report{}, "", time.Time{}, 0
+		place, repeated := places[same]
+		if !repeated {
+			place = len(list.Rejected)
+			places[same] = place
+			list.Rejected = append(list.Rejected, api.RejectedCallback{
+				StepID: one.StepID, Type: one.Kind, AttemptNo: one.AttemptNo, LeaseDigest: one.LeaseDigest,
+				Status: api.ResultStatus(one.Status), Cause: string(one.Cause), Caller: one.Caller,
+				Rev: one.Rev, FirstAt: api.NewTime(one.At),
+			})
 		}
+		entry := &list.Rejected[place]
+		entry.Callback, entry.RequestID, entry.LastAt = api.ReportedSending(one.Report), one.RequestID, api.NewTime(one.At)
+		entry.Count++
 	}
 	e.respond.answer(w, r, http.StatusOK, list, err)
 }

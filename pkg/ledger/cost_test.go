@@ -71,13 +71,13 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 			t.Errorf("it cost %+v", spent)
 		}
 	})
-	t.Run("a refused callback costs one write and three reads of a row", func(t *testing.T) {
+	t.Run("a refused callback costs one write and one short scan", func(t *testing.T) {
+		job := l.Read(l.Inbox.Last().JobID)
 		counter.Reset()
-		batch := &ledger.Rejections{Kept: []ledger.Rejection{rejection("one", "lease")}}
-		if err := l.Reject(t.Context(), l.Inbox.Last().JobID, batch); err != nil {
+		if err := l.Reject(t.Context(), &job.Job, rejection("lease")); err != nil {
 			t.Fatal(err)
 		}
-		if spent := counter.Counts(); spent.Gets != 3 || spent.Scans != 0 || spent.Commits != 1 {
+		if spent := counter.Counts(); spent.Gets != 0 || spent.Scans != 1 || spent.Commits != 1 || spent.RowsRead != 0 {
 			t.Errorf("it cost %+v", spent)
 		}
 	})

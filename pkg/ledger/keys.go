@@ -18,9 +18,9 @@ import (
 // The rows of a job's partition. Loading a job scans from JOB to the end of
 // STEP: rows that it does not need have names outside of that range.
 const (
-	rowBeat      = "BEAT"      // a heartbeat of a work item, for its history
-	rowCallbacks = "CALLBACKS" // the callbacks that were refused, in one row
-	rowCommand   = "COMMAND"   // the command's payload, once
+	rowBeat      = "BEAT"     // a heartbeat of a work item, for its history
+	rowCallback  = "CALLBACK" // a callback that was refused, newest first
+	rowCommand   = "COMMAND"  // the command's payload, once
 	rowDirective = "DIRECTIVE"
 	rowEvent     = "EVENT"
 	rowItem      = "ITEM" // a work item that has ended or was removed

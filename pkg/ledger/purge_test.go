@@ -345,26 +345,3 @@ func TestPurge_AClockThatGoesBackLosesNoEntry(t *testing.T) {
 		})
 	}
 }
-
-// A callback that is refused between the reads and the write of a purge is purged as well.
-func TestPurge_TakesACallbackThatIsRefusedAtTheSameTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := &between{AtomicStore: memory()}
-		b := wholly(t, store, ledger.Config{})
-		id := b.endedJobs(t, 1)[0]
-		time.Sleep(2 * time.Hour)
-		b.fireWebhooks(t)
-		store.before = func() {
-			if err := b.Reject(t.Context(), id, &ledger.Rejections{More: 1}); err != nil {
-				t.Error(err)
-			}
-		}
-		if got := outcomes(t, b.Ledger.Purge(t.Context(), b.Entries(ledger.Retention, time.Now()))); !slices.Equal(got, []ledger.Purged{ledger.PurgeDone}) {
-			t.Errorf("outcomes %v", got)
-		}
-		if left := everything(t, store.AtomicStore); len(left) != 0 {
-			t.Errorf("left: %q", left)
-		}
-	})
-}

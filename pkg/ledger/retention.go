@@ -179,17 +179,11 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 	found, err := l.getAll(ctx, entries,
 		func(i int) tablestore.Key { return l.claimKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.claim) },
 		func(i int) tablestore.Key { return l.entryKeyOf(&snapshots[i]) },
-		func(i int) tablestore.Key {
-			if !l.cfg.Shared {
-				return tablestore.Key{}
-			}
-			return l.jobKey(entries[i].JobID, rowCallbacks)
-		},
 	)
 	if err != nil {
 		return err
 	}
-	claims, named, callbacks := found[0], found[1], found[2]
+	claims, named := found[0], found[1]
 	var archiving errgroup.Group
 	archiving.SetLimit(purgedAtOnce)
 	for i := range entries {
@@ -213,7 +207,7 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 		case result.Outcome == PurgeLater && l.purgeAt(&s.agg.Job).Equal(entries[i].Due):
 			continue // The clock has gone back since the entry was due: it stays.
 		case result.Outcome == PurgeDone:
-			batches = append(batches, l.purgeBatches(s, &claims[i], &callbacks[i])...)
+			batches = append(batches, l.purgeBatches(s, &claims[i])...)
 		case result.Outcome == PurgeLater:
 			batches = append(batches, l.retain(&s.agg.Job)...)
 		}
@@ -250,15 +244,10 @@ func (l *Ledger) getAll(ctx context.Context, entries []Entry, of ...func(i int) 
 // purgeBatches returns the writes that purge a job on an atomic store. No hint of the job is
 // left: each change that ends an item deletes its hint in the same write.
 //
-// Clear may leave a row that another process inserts at the same time. Only [Ledger.Reject] does,
-// and reads the job after it. The insert of its row makes it wait for the purge, or the purge
-// fails with a conflict.
-func (l *Ledger) purgeBatches(s *snapshot, claim, callbacks *tablestore.Row) []tablestore.Batch {
+// Clear may leave a row that another process inserts at the same time. None does:
+// [Ledger.Reject] ends a [purgeMargin] before.
+func (l *Ledger) purgeBatches(s *snapshot, claim *tablestore.Row) []tablestore.Batch {
 	batches := []tablestore.Batch{{{Verb: tablestore.Delete, Key: s.job.Key, ETag: s.job.ETag}}}
-	if l.cfg.Shared && callbacks.ETag == "" {
-		none := largeRow(columnRejected, []byte("{}"))
-		batches = append(batches, tablestore.Batch{{Verb: tablestore.Insert, Key: l.jobKey(s.agg.Job.ID, rowCallbacks), Properties: none}})
-	}
 	batches = append(batches, tablestore.Batch{
 		{Verb: tablestore.Clear, Key: tablestore.Key{Table: s.job.Key.Table, Partition: s.job.Key.Partition}},
 	})

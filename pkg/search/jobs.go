@@ -158,7 +158,7 @@ func (s *Service) withRejected(ctx context.Context, jobID string, entries []ledg
 // [*apierror.Error]s.
 func (s *Service) Rejected(ctx context.Context, jobID string) (ledger.Rejections, error) {
 	rejected, err := s.ledger.Rejected(ctx, jobID)
-	if err == nil && len(rejected.Kept) == 0 {
+	if err == nil && len(rejected) == 0 {
 		_, err = s.ledger.Job(ctx, jobID)
 	}
 	return rejected, ledger.Problem(err)
@@ -187,7 +187,7 @@ func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int
 	}
 	known := rev == 0
 	for len(entries) > 0 && (entries[0].Rev < rev || entries[0].Rev == rev && entries[0].Index <= index) {
-		// A rejected callback may have moved to a later revision since.
+		// A rejected callback may have been deleted since.
 		known = known || entries[0].Rev == rev && (entries[0].Index == index || index >= ledger.FirstRejected)
 		entries = entries[1:]
 	}

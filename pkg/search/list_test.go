@@ -441,7 +441,7 @@ func TestFollow_ContinuesAfterAnEntry(t *testing.T) {
 	if err != nil || !ended || len(rest) == 0 || rest[0].Rev != 2 {
 		t.Errorf("after the end: %+v, %t, %v", rest, ended, err)
 	}
-	rest, _, err = s.Follow(t.Context(), id, last.Rev, ledger.FirstRejected) // a rejected callback that has moved
+	rest, _, err = s.Follow(t.Context(), id, last.Rev, ledger.FirstRejected) // a rejected callback that was deleted
 	if err != nil || len(rest) == 0 || rest[0].Rev != 2 {
 		t.Errorf("after a rejected callback: %+v, %v", rest, err)
 	}

@@ -22,7 +22,7 @@ const (
 	overdueInterval = 15 * time.Second
 	// loopJitter is the [background.Loop] Jitter of all loops.
 	loopJitter = 0.1
-	// closeTimeout bounds the last writes of the counts and of rejected callbacks.
+	// closeTimeout bounds the last write of the counts.
 	closeTimeout = 2 * time.Second
 )
 
@@ -98,11 +98,6 @@ func (s *Server) loops() []func(context.Context) error {
 	}
 	every(time.Second, background.Loop{Name: "pauses", Pass: s.uses.Gate.Refresh})
 	every(countsInterval, background.Loop{Name: "counts", Pass: s.uses.Counts.RunOnce})
-	every(time.Second, background.Loop{Name: "rejected callbacks", Pass: s.uses.Callbacks.RunOnce, Drain: func() {
-		ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-		defer cancel()
-		s.uses.Callbacks.Flush(ctx)
-	}})
 	// In each process, so that it shows if none has the role sweeper.
 	every(overdueInterval, background.Loop{Name: "retention survey", Pass: s.retention.Survey})
 	for _, watcher := range s.cfg.Watchers {

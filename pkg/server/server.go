@@ -130,7 +130,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 	s.uses.Callbacks = callbacks.New(callbacks.Config{
 		Ledger: s.uses.Ledger, Logger: s.log,
 		Rejected:   func(kind, cause string) { s.meters.rejected.WithLabelValues(kind, cause).Inc() },
-		Unrecorded: func(count int64) { s.meters.unrecorded.Add(float64(count)) },
+		Unrecorded: s.meters.unrecorded.Inc,
 	})
 	s.uses.Queue, err = workqueue.New(workqueue.Config{
 		Ledger: s.uses.Ledger, Store: s.cfg.Store, Mirror: s.mirror, Logger: s.log,

@@ -543,9 +543,8 @@ export interface paths {
         /**
          * List the refused callbacks of a job
          * @description Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
-         *     RESULT. They changed nothing. Repeats share one entry with a count. At most 16 per step
-         *     and 64 per job are kept; `more` counts the rest. After a crash of the server, callbacks
-         *     of its last second may be missing from a count.
+         *     RESULT. They changed nothing. The latest 64 of the job are kept, and of those that one
+         *     server gets within a minute, the first 16. Repeats share one entry with a count.
          */
         get: operations["listRejectedCallbacks"];
         put?: never;
@@ -1948,14 +1947,8 @@ export interface components {
         };
         /** @description The callbacks of a job that were refused. */
         RejectedCallbacks: {
-            /** @description In the order in which they were recorded. */
+            /** @description In the order in which they came. */
             rejected: components["schemas"]["RejectedCallback"][];
-            /**
-             * Format: int64
-             * @description The number of refused callbacks beyond the limits of this list.
-             * @example 0
-             */
-            more: number;
         };
         /** @description A refused callback, with its repeats. */
         RejectedCallback: {
@@ -1996,7 +1989,7 @@ export interface components {
             request_id?: string;
             /**
              * Format: int64
-             * @description The job's revision when the first was recorded.
+             * @description The job's revision when the first came.
              * @example 7
              */
             rev: number;
@@ -2014,7 +2007,7 @@ export interface components {
             last_at: string;
             /**
              * Format: int64
-             * @description How often it arrived.
+             * @description How many of them are kept.
              * @example 3
              */
             count: number;
@@ -5764,7 +5757,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description In the order in which they were recorded. */
+            /** @description In the order in which they came. */
             200: {
                 headers: {
                     [name: string]: unknown;
