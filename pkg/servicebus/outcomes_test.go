@@ -249,18 +249,6 @@ func plain(t *testing.T, in []byte) []byte {
 	return out
 }
 
-// Workers are another module, which has no dependency on the server's: it has a copy.
-func TestOutcomeReader_IsTheSameInWorkers(t *testing.T) {
-	t.Parallel()
-	own, err := os.ReadFile("outcomes.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if copied, err := os.ReadFile("../../sdk/go/servicebus/outcomes.go"); err != nil || !bytes.Equal(own, copied) {
-		t.Errorf("copy outcomes.go to sdk/go/servicebus: the files differ (%v)", err)
-	}
-}
-
 // The SDK takes released and modified for success, and a rejection with an unknown
 // condition for a broken connection.
 func TestPlain_RewritesOutcomesThatTheSDKMisreads(t *testing.T) {

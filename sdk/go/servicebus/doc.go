@@ -16,3 +16,5 @@
 // topic gives no answer, so at worst the work is wasted. For the same reason a handler is
 // not told that its job is cancelled or paused.
 package servicebus
+
+//go:generate sh -c "{ echo '// Code generated from pkg/servicebus/outcomes.go. DO NOT EDIT.'; echo; cat ../../../pkg/servicebus/outcomes.go; } > outcomes.gen.go"

@@ -1,3 +1,5 @@
+// Code generated from pkg/servicebus/outcomes.go. DO NOT EDIT.
+
 package servicebus
 
 import (
