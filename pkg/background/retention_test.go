@@ -166,7 +166,7 @@ func TestRetention_RestsAfterEachPage(t *testing.T) {
 func TestRetention_AStopEndsTheRest(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := &backlog{shards: [2][]string{numbered(512), nil}, takes: time.Hour}
+		b := &backlog{shards: [2][]string{numbered(512), nil}, takes: time.Hour, due: time.Now()}
 		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Minute)
 		defer cancel()
 		began := time.Now()

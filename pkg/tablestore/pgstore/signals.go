@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 )
 
 const (
@@ -58,6 +60,10 @@ func newSignals(config *pgx.ConnConfig, log *slog.Logger) *signals {
 	config = config.Copy()
 	// The session writes nothing, so its commits need not wait for the disk.
 	config.RuntimeParams["synchronous_commit"] = "off"
+	// The end of a wait for notifications must not wait for the server, which has nothing to answer.
+	config.BuildContextWatcherHandler = func(session *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.DeadlineContextWatcherHandler{Conn: session.Conn()}
+	}
 	s := &signals{config: config, log: log, heard: map[string][]func(string){}, waiting: map[signal]struct{}{}}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s

@@ -147,3 +147,18 @@ func TestReplicas_WakeEachOthersClaims(t *testing.T) {
 		}
 	}
 }
+
+// The session that waits for notifications also sends: to end its wait takes no answer of the
+// server, which would come only with the next notification.
+func TestNotify_DoesNotWaitForTheServer(t *testing.T) {
+	t.Parallel()
+	url := postgrestest.Database(t)
+	one := open(t, url)
+	other, err := pgstore.Open(t.Context(), pgstore.Options{URL: url, Timeout: 24 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _, _ = one.Close(), other.Close() }() // They never fail.
+	listening(other)                                     // Its session waits.
+	awaitHeard(t, other, "x", listening(one))
+}
