@@ -27,7 +27,7 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 	t.Parallel()
 	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
 		w := open(t, store)
-		failed, repeated := w.fail("t", "OCR", "x"), w.fail("t", "OCR", "x")
+		failed, repeated := w.fail("t", "x"), w.fail("t", "x")
 		there := w.RerunOf(repeated, ledger.FromFailed)
 		done := w.accept("t", "OCR")
 		w.end(statemachine.ResultSucceeded, "")
@@ -141,7 +141,7 @@ func TestBulk_ConcurrentOperationsRerunAJobOnce(t *testing.T) {
 	store := ledgertest.Split()
 	w := open(t, store)
 	for range 6 {
-		w.fail("t", "OCR", "x")
+		w.fail("t", "x")
 	}
 	ops := []background.Operation{
 		create(t, w.Operations, "", background.BulkRequest{RatePerSecond: 1000}), create(t, w.Operations, "", background.BulkRequest{RatePerSecond: 1000}),
@@ -626,7 +626,7 @@ func runWithFault(t *testing.T, kind background.Kind, atomic bool, fault storete
 		w := open(t, store)
 		for range 3 {
 			if kind == background.KindRetry {
-				w.fail("t", "OCR", "x")
+				w.fail("t", "x")
 			} else {
 				w.accept("t", "OCR")
 			}

@@ -34,7 +34,7 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 			return nil
 		}
 	}
-	if !w.op.Named && (live && !w.op.Filter.matchesLive(agg) || !live && agg.Job.State != statemachine.JobFailedFinal) {
+	if !w.op.Named && (live && !w.op.Filter.Matches(agg) || !live && agg.Job.State != statemachine.JobFailedFinal) {
 		item.Outcome = ItemSkipped
 		item.Detail = fmt.Sprintf("The job no longer matches: it is %s.", agg.Job.State)
 		return nil

@@ -38,7 +38,7 @@ func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
 	t.Parallel()
 	w := open(t, ledgertest.Split())
-	id := w.fail("t", "OCR", "x")
+	id := w.fail("t", "x")
 	byFilter, byName := create(t, w.Operations, "", background.BulkRequest{}), create(t, w.Operations, "", background.BulkRequest{JobIDs: []string{id}})
 	there := w.RerunOf(id, ledger.FromStart)
 	runOnce(t, runner(t, w.Operations))
@@ -57,7 +57,7 @@ func TestBulk_AFilterRerunsNoJobTwice(t *testing.T) {
 func TestBulk_AFilterRerunsACancelledRerun(t *testing.T) {
 	t.Parallel()
 	w := open(t, ledgertest.Split())
-	id := w.fail("t", "OCR", "x")
+	id := w.fail("t", "x")
 	there := w.RerunOf(id, ledger.FromFailed)
 	w.Apply(there, statemachine.Cancel{})
 	op := create(t, w.Operations, "", background.BulkRequest{})

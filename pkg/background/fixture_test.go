@@ -14,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -62,8 +63,8 @@ func (w *world) succeed(n int) {
 }
 
 // fail adds a job that failed.
-func (w *world) fail(tenant, stepType, code string) string {
-	id := w.accept(tenant, stepType)
+func (w *world) fail(tenant, code string) string {
+	id := w.accept(tenant, "OCR")
 	w.end(statemachine.ResultFailedFinal, code)
 	return id
 }
@@ -99,7 +100,7 @@ func runner(t *testing.T, service *background.Operations, set ...func(*backgroun
 
 func create(t *testing.T, s *background.Operations, key string, r background.BulkRequest) background.Operation {
 	t.Helper()
-	r.All = len(r.JobIDs) == 0 && r.Filter == background.Filter{}
+	r.All = len(r.JobIDs) == 0 && r.Filter == search.Filter{}
 	op, err := s.Create(t.Context(), key, r)
 	if err != nil {
 		t.Fatal(err)

@@ -16,8 +16,50 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
+
+// OperationsLedger is what [Operations] needs of the ledger.
+type OperationsLedger interface {
+	search.Source
+	Change(ctx context.Context, jobID string, event statemachine.Event, o ...ledger.Option) (ledger.Result, error)
+	History(ctx context.Context, jobID string, after int64, limit int) ([]ledger.HistoryEntry, int64, error)
+	Rerun(ctx context.Context, rerun ledger.Rerun) (ledger.Accepted, error)
+	SupersededBy(ctx context.Context, job *statemachine.Job) (string, error)
+	NewJobID() (string, error)
+}
+
+// OperationsConfig configures [Operations].
+type OperationsConfig struct {
+	// Ledger holds the jobs. Required.
+	Ledger OperationsLedger
+	// Store holds the operations. Required.
+	Store tablestore.Store
+	// Table is the table of the operations. Required.
+	Table string
+	// Live finds live jobs by their traits. Optional: without it, all live jobs are read.
+	Live search.LiveIndex
+	// Random returns numbers in [0, 1), for the delays after write conflicts. Optional.
+	// Defaults to math/rand/v2. It must be safe for concurrent use.
+	Random func() float64
+}
+
+// Operations stores operations on many jobs, which [Bulk] carries out. It is safe for concurrent
+// use, by any number of processes on one store.
+type Operations struct {
+	cfg  OperationsConfig
+	find search.Finder
+}
+
+// NewOperations returns the service. The error names the fields that are required.
+func NewOperations(cfg OperationsConfig) (*Operations, error) {
+	if cfg.Ledger == nil || cfg.Store == nil || cfg.Table == "" {
+		return nil, errors.New("operations: Ledger, Store and Table are required")
+	}
+	return &Operations{cfg: cfg, find: search.Finder{Source: cfg.Ledger, Live: cfg.Live, MaxLive: maxLiveRead}}, nil
+}
 
 // OperationState is the state of an [Operation].
 type OperationState string
@@ -69,7 +111,7 @@ type Operation struct {
 	Kind      Kind             `json:"kind"`
 	State     OperationState   `json:"state"`
 	Named     bool             `json:"named,omitempty"` // the request named the jobs
-	Filter    Filter           `json:"filter"`          // selects the jobs if they are not named; its zero value selects all
+	Filter    search.Filter    `json:"filter"`          // selects the jobs if they are not named; its zero value selects all
 	From      ledger.RerunFrom `json:"from,omitempty"`
 	Matched   int              `json:"matched"`             // how many jobs it changes
 	Truncated bool             `json:"truncated,omitempty"` // more jobs match than its limit, or than Create examines
@@ -208,19 +250,18 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 
 // selectJobs returns the items of the operation, and whether more jobs may match.
 func (s *Operations) selectJobs(ctx context.Context, r *BulkRequest) (items []*itemRow, truncated bool, err error) {
-	chosen := &selection{OperationsConfig: s.cfg, request: r}
-	for found, err := range chosen.candidates(ctx) {
-		if err != nil {
+	for job, err := range s.selected(ctx, r) {
+		switch {
+		case errors.Is(err, search.ErrMore), err == nil && len(items) == r.Limit:
+			return items, true, nil
+		case err != nil:
 			return nil, false, err
 		}
-		if len(items) == r.Limit {
-			return items, true, nil
-		}
 		items = append(items, &itemRow{
-			Item: Item{JobID: found.jobID, Outcome: ItemWaiting}, Index: len(items), Tenant: found.tenant,
+			Item: Item{JobID: job.JobID, Outcome: ItemWaiting}, Index: len(items), Tenant: job.TenantID,
 		})
 	}
-	return items, chosen.truncated, nil
+	return items, false, nil
 }
 
 // itemPage is the most items that are read at once.

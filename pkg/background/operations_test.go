@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -48,14 +49,14 @@ func TestCreate_SelectsItsJobs(t *testing.T) {
 		}{
 			"the named ones, once":      {background.BulkRequest{JobIDs: []string{"q", old[0], "q", old[1]}}, []string{"q", old[0], old[1]}},
 			"all, newest first":         {background.BulkRequest{Limit: 1000}, append(slices.Clone(y), x[:997]...)},
-			"of a code":                 {background.BulkRequest{Filter: background.Filter{ErrorCode: "y"}}, y},
-			"of a tenant":               {background.BulkRequest{Filter: background.Filter{TenantID: "a"}}, append(slices.Clone(y), old...)},
-			"of a tenant, up to four":   {background.BulkRequest{Filter: background.Filter{TenantID: "a"}, Limit: 4}, append(slices.Clone(y), old[0])},
-			"accepted before":           {background.BulkRequest{Filter: background.Filter{CreatedBefore: noon}}, old},
-			"accepted since":            {background.BulkRequest{Filter: background.Filter{CreatedAfter: noon, TenantID: "a"}}, y},
-			"of a step type":            {background.BulkRequest{Filter: background.Filter{StepType: "S", ErrorCode: "y"}}, y},
-			"of no step type":           {background.BulkRequest{Filter: background.Filter{StepType: "T"}}, nil},
-			"of another request type":   {background.BulkRequest{Filter: background.Filter{RequestType: "q"}}, nil},
+			"of a code":                 {background.BulkRequest{Filter: search.Filter{ErrorCode: "y"}}, y},
+			"of a tenant":               {background.BulkRequest{Filter: search.Filter{TenantID: "a"}}, append(slices.Clone(y), old...)},
+			"of a tenant, up to four":   {background.BulkRequest{Filter: search.Filter{TenantID: "a"}, Limit: 4}, append(slices.Clone(y), old[0])},
+			"accepted before":           {background.BulkRequest{Filter: search.Filter{CreatedBefore: noon}}, old},
+			"accepted since":            {background.BulkRequest{Filter: search.Filter{CreatedAfter: noon, TenantID: "a"}}, y},
+			"of a step type":            {background.BulkRequest{Filter: search.Filter{StepType: "S", ErrorCode: "y"}}, y},
+			"of no step type":           {background.BulkRequest{Filter: search.Filter{StepType: "T"}}, nil},
+			"of another request type":   {background.BulkRequest{Filter: search.Filter{RequestType: "q"}}, nil},
 			"more than are read a time": {background.BulkRequest{Limit: 10_000}, append(append(slices.Clone(y), x...), old...)},
 		} {
 			op := create(t, service, "", test.request)
@@ -79,7 +80,7 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 	now := time.Now()
 	for pointer, r := range map[string]background.BulkRequest{
 		"/job_ids":           {JobIDs: slices.Repeat([]string{"a"}, 1001)},
-		"/job_ids ":          {JobIDs: []string{"a"}, Filter: background.Filter{TenantID: "t"}},
+		"/job_ids ":          {JobIDs: []string{"a"}, Filter: search.Filter{TenantID: "t"}},
 		"/limit":             {All: true, Limit: 10_001},
 		"/limit ":            {All: true, Limit: -1},
 		"/rate_per_second":   {All: true, RatePerSecond: 1001},
@@ -89,8 +90,8 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 		"/all":               {},
 		"/all ":              {Kind: background.KindPause, Limit: 7},
 		"/reason":            {Kind: background.KindCancel, All: true},
-		"/failed_after":      {Filter: background.Filter{FailedAfter: now, FailedBefore: now}},
-		"/created_after":     {Filter: background.Filter{CreatedAfter: now, CreatedBefore: now}},
+		"/failed_after":      {Filter: search.Filter{FailedAfter: now, FailedBefore: now}},
+		"/created_after":     {Filter: search.Filter{CreatedAfter: now, CreatedBefore: now}},
 	} {
 		_, err := service.Create(t.Context(), "", r)
 		told, ok := errors.AsType[*apierror.Error](err)

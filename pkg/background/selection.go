@@ -10,9 +10,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -57,76 +54,6 @@ const (
 	DefaultStopRate = 200    // RatePerSecond of a cancel or pause, unless set
 )
 
-// Filter selects jobs. All fields that are set must match.
-type Filter struct {
-	TenantID    string                `json:"tenant_id,omitempty"`
-	RequestType string                `json:"request_type,omitempty"`
-	State       statemachine.JobState `json:"state,omitempty"` // of a live job
-	// Service, StepType and ErrorCode are those of a failed job's failure, or of a live
-	// job's current step and its last failure.
-	Service   string `json:"service,omitempty"`
-	StepType  string `json:"step_type,omitempty"`
-	ErrorCode string `json:"error_code,omitempty"`
-	// Created… bound the time of acceptance, and Failed… that of the failure of a failed
-	// job: After ≤ time < Before. Without CreatedAfter, failed jobs are those accepted in
-	// this month or the two before it.
-	CreatedAfter  time.Time `json:"created_after,omitzero"`
-	CreatedBefore time.Time `json:"created_before,omitzero"`
-	FailedAfter   time.Time `json:"failed_after,omitzero"`
-	FailedBefore  time.Time `json:"failed_before,omitzero"`
-}
-
-// contradiction names the first pair of bounds that are not in order.
-func (f *Filter) contradiction() (first, second string) {
-	switch {
-	case !f.CreatedAfter.IsZero() && !f.CreatedBefore.IsZero() && !f.CreatedAfter.Before(f.CreatedBefore):
-		return "created_after", "created_before"
-	case !f.FailedAfter.IsZero() && !f.FailedBefore.IsZero() && !f.FailedAfter.Before(f.FailedBefore):
-		return "failed_after", "failed_before"
-	}
-	return "", ""
-}
-
-// list returns a filter for the jobs whose failures may match.
-func (f *Filter) list() search.Filter {
-	list := search.Filter{State: statemachine.JobFailedFinal, CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore}
-	if end := f.FailedBefore; list.CreatedBefore.IsZero() || !end.IsZero() && end.Before(list.CreatedBefore) {
-		list.CreatedBefore = end // A job fails after its acceptance.
-	}
-	return list
-}
-
-// matchesFailure reports whether the filter selects a failed job. It takes the time of
-// acceptance from the job's id.
-func (f *Filter) matchesFailure(hint *search.Hint) bool {
-	return fits([][2]string{
-		{f.RequestType, hint.RequestType}, {f.Service, hint.Service}, {f.StepType, hint.StepType}, {f.ErrorCode, hint.ErrorCode},
-	}) && within(ledger.IDTime(hint.JobID), f.CreatedAfter, f.CreatedBefore) && within(hint.EndedAt, f.FailedAfter, f.FailedBefore)
-}
-
-// matchesLive reports whether the filter selects a live job.
-func (f *Filter) matchesLive(agg *statemachine.Aggregate) bool {
-	traits := search.TraitsOf(agg)
-	return f.matchesTraits(&traits) && within(agg.Job.CreatedAt, f.CreatedAfter, f.CreatedBefore)
-}
-
-func (f *Filter) matchesTraits(t *search.Traits) bool {
-	return fits([][2]string{
-		{f.TenantID, t.TenantID}, {f.RequestType, t.RequestType}, {string(f.State), string(t.State)},
-		{f.Service, t.Service}, {f.StepType, t.StepType}, {f.ErrorCode, t.ErrorCode},
-	})
-}
-
-// fits reports whether in each pair the wanted text is empty or equals the job's.
-func fits(pairs [][2]string) bool {
-	return !slices.ContainsFunc(pairs, func(pair [2]string) bool { return pair[0] != "" && pair[0] != pair[1] })
-}
-
-// within reports whether after ≤ t < before. A zero bound does not limit.
-func within(t, after, before time.Time) bool {
-	return (after.IsZero() || !t.Before(after)) && (before.IsZero() || t.Before(before))
-}
-
 // BulkRequest describes an operation to create.
 type BulkRequest struct {
 	// Kind is what to do. Optional. Defaults to [KindRetry].
@@ -135,7 +62,7 @@ type BulkRequest struct {
 	// retry, FAILED_FINAL jobs without a rerun, newest first; otherwise live jobs that the
 	// operation would change.
 	JobIDs []string
-	Filter Filter
+	Filter search.Filter
 	// All must be set if neither JobIDs nor Filter is.
 	All bool
 	// From is the starting point of reruns. Optional. Defaults to the failed step.
@@ -167,9 +94,9 @@ func (r *BulkRequest) complete() error {
 	switch {
 	case len(r.JobIDs) > MaxBulkJobIDs:
 		return invalidRequest("/job_ids", fmt.Sprintf("must hold at most %d", MaxBulkJobIDs))
-	case len(r.JobIDs) > 0 && r.Filter != Filter{}:
+	case len(r.JobIDs) > 0 && r.Filter != search.Filter{}:
 		return invalidRequest("/job_ids", "must not be combined with filters")
-	case len(r.JobIDs) == 0 && r.Filter == Filter{} && !r.All:
+	case len(r.JobIDs) == 0 && r.Filter == search.Filter{} && !r.All:
 		return invalidRequest("/all", "must be true to select all jobs: name job_ids or filters to select some")
 	case r.Kind == KindRetry && r.From != ledger.FromFailed && r.From != ledger.FromStart:
 		return invalidRequest("/from", "must be failed or start")
@@ -180,15 +107,11 @@ func (r *BulkRequest) complete() error {
 	case r.Kind == KindCancel && r.Reason == "":
 		return invalidRequest("/reason", "is required and must not be empty")
 	}
-	if first, second := r.Filter.contradiction(); first != "" {
+	if first, second := r.Filter.Contradiction(); first != "" {
 		return invalidRequest("/"+first, "must be before "+second)
 	}
 	seen := map[string]bool{}
-	r.JobIDs = slices.DeleteFunc(slices.Clone(r.JobIDs), func(id string) bool {
-		again := seen[id]
-		seen[id] = true
-		return again
-	})
+	r.JobIDs = slices.DeleteFunc(slices.Clone(r.JobIDs), func(id string) bool { return again(seen, id) })
 	return nil
 }
 
@@ -201,112 +124,45 @@ func (r *BulkRequest) digest() string {
 
 // invalidRequest returns the problem of a request with one violation.
 func invalidRequest(pointer, message string) error {
-	return &apierror.Error{
-		Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{Pointer: pointer, Message: message}},
-	}
+	return apierror.Refused([]apierror.Violation{{Pointer: pointer, Message: message}})
 }
 
-// candidate is a job that a request selects.
-type candidate struct{ jobID, tenant string }
+// again reports whether it was called with the id before.
+func again(seen map[string]bool, id string) bool {
+	defer func() { seen[id] = true }()
+	return seen[id]
+}
 
 const (
 	maxLiveRead = 20_000 // live jobs read for one request
-	readPage    = 100    // jobs in memory at a time
+	readPage    = 100    // named jobs in memory at a time
 )
 
-// selection finds the jobs that a request selects, regardless of its limit.
-type selection struct {
-	OperationsConfig
-
-	request   *BulkRequest
-	truncated bool // a bound ended the walk, so there may be more
-}
-
-func (s *selection) candidates(ctx context.Context) iter.Seq2[candidate, error] {
-	switch {
-	case len(s.request.JobIDs) > 0:
-		return s.named
-	case s.request.Kind == KindRetry:
-		return func(yield func(candidate, error) bool) { s.failed(ctx, yield) }
-	default:
-		return func(yield func(candidate, error) bool) { s.live(ctx, yield) }
-	}
-}
-
-// named yields the named jobs without reading them: the worker does later.
-func (s *selection) named(yield func(candidate, error) bool) {
-	for _, id := range s.request.JobIDs {
-		if !yield(candidate{jobID: id}, nil) {
-			return
-		}
-	}
-}
-
-// failed yields the failed jobs without a rerun.
-func (s *selection) failed(ctx context.Context, yield func(candidate, error) bool) {
-	walk := &failureWalk{ledger: s.Ledger, filter: s.request.Filter}
-	for failed, err := range walk.failures(ctx) {
-		if err != nil {
-			yield(candidate{}, err)
-			return
-		}
-		if failed.SupersededBy == "" && !yield(candidate{jobID: failed.JobID, tenant: failed.TenantID}, nil) {
-			return
-		}
-	}
-	s.truncated = walk.truncated
-}
-
-// live yields the live jobs that the operation would change, in no particular order.
-func (s *selection) live(ctx context.Context, yield func(candidate, error) bool) {
-	read, seen := 0, map[string]bool{} // A job may hold two slots.
-	wanted := func(t *search.Traits) bool {
-		return s.request.Kind.applies(t.State, false) && s.request.Filter.matchesTraits(t)
-	}
-	for ids, err := range s.Live.Candidates(ctx, s.Ledger, s.request.Filter.TenantID, wanted) {
-		if over := read + len(ids) - maxLiveRead; over > 0 {
-			ids, s.truncated = ids[:len(ids)-over], true
-		}
-		read += len(ids)
-		var found []*statemachine.Aggregate
-		if err == nil {
-			found, err = readAll(ctx, s.Ledger, ids)
-		}
-		if err != nil {
-			yield(candidate{}, err)
-			return
-		}
-		for _, agg := range found {
-			if agg == nil || seen[agg.Job.ID] || !s.request.Kind.applies(agg.Job.State, false) || !s.request.Filter.matchesLive(agg) {
-				continue
-			}
-			seen[agg.Job.ID] = true
-			if !yield(candidate{jobID: agg.Job.ID, tenant: agg.Job.TenantID}, nil) {
+// selected yields the jobs that a request selects, regardless of its limit; named ones without
+// reading them. It ends after an error, which is [search.ErrMore] or the store's.
+func (s *Operations) selected(ctx context.Context, r *BulkRequest) iter.Seq2[*search.Found, error] {
+	return func(yield func(*search.Found, error) bool) {
+		for _, job := range search.Named(r.JobIDs) {
+			if !yield(job, nil) {
 				return
 			}
 		}
-		if s.truncated {
+		if len(r.JobIDs) > 0 {
 			return
 		}
-	}
-}
-
-// readAll reads the jobs concurrently. Those that do not exist are nil.
-func readAll(ctx context.Context, l OperationsLedger, ids []string) ([]*statemachine.Aggregate, error) {
-	found := make([]*statemachine.Aggregate, len(ids))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(readers)
-	for i, id := range ids {
-		group.Go(func() error {
-			agg, err := l.Job(ctx, id)
-			if errors.Is(err, ledger.ErrJobNotFound) {
-				return nil
+		filter, seen := r.Filter, map[string]bool{}
+		if r.Kind == KindRetry {
+			filter.State = statemachine.JobFailedFinal
+		}
+		for job, err := range s.find.Find(ctx, &filter, func(state statemachine.JobState) bool { return r.Kind.applies(state, false) }) {
+			if err == nil && (job.SupersededBy != "" || r.Kind != KindRetry && again(seen, job.JobID)) {
+				continue
 			}
-			found[i] = agg
-			return err
-		})
+			if !yield(job, err) {
+				return
+			}
+		}
 	}
-	return found, group.Wait()
 }
 
 // maxPreview is the most jobs in a preview's sample.
@@ -326,34 +182,41 @@ func (s *Operations) Preview(ctx context.Context, r BulkRequest) (preview Previe
 	if err := r.complete(); err != nil {
 		return preview, err
 	}
-	var sample []string
-	add := func(id string) {
+	var sample []*search.Found
+	add := func(job *search.Found) {
 		if preview.Matched++; len(sample) < maxPreview {
-			sample = append(sample, id)
+			sample = append(sample, job)
 		}
 	}
-	for part := range slices.Chunk(r.JobIDs, readPage) {
-		named, err := readAll(ctx, s.cfg.Ledger, part)
-		if err != nil {
+	for ids := range slices.Chunk(r.JobIDs, readPage) {
+		named := search.Named(ids)
+		if err := s.find.Read(ctx, named); err != nil {
 			return preview, err
 		}
-		for _, agg := range named {
-			if agg != nil && r.Kind.applies(agg.Job.State, true) {
-				add(agg.Job.ID)
+		for _, job := range named {
+			if job.Job != nil && r.Kind.applies(job.Job.Job.State, true) {
+				add(job)
 			}
 		}
 	}
 	if len(r.JobIDs) == 0 {
-		chosen := &selection{OperationsConfig: s.cfg, request: &r}
-		for found, err := range chosen.candidates(ctx) {
+		for job, err := range s.selected(ctx, &r) {
+			if preview.Truncated = errors.Is(err, search.ErrMore); preview.Truncated {
+				break
+			}
 			if err != nil {
 				return preview, err
 			}
-			add(found.jobID)
+			add(job)
 		}
-		preview.Truncated = chosen.truncated
 	}
-	read, err := readAll(ctx, s.cfg.Ledger, sample)
-	preview.Sample = slices.DeleteFunc(read, func(agg *statemachine.Aggregate) bool { return agg == nil })
-	return preview, err
+	if err := s.find.Read(ctx, sample); err != nil {
+		return preview, err
+	}
+	for _, job := range sample {
+		if job.Job != nil {
+			preview.Sample = append(preview.Sample, job.Job)
+		}
+	}
+	return preview, nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -60,7 +61,7 @@ func TestCreate_SelectsLiveJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := open(t, ledgertest.Split())
-		w.fail("a", "OCR", "broken")
+		w.fail("a", "broken")
 		old := w.accept("a", "OCR")
 		time.Sleep(time.Hour)
 		noon := time.Now()
@@ -69,22 +70,23 @@ func TestCreate_SelectsLiveJobs(t *testing.T) {
 		const cancel, pause, resume = background.KindCancel, background.KindPause, background.KindResume
 		for name, test := range map[string]struct {
 			kind   background.Kind
-			filter background.Filter
+			filter search.Filter
 			want   []string
 		}{
-			"cancel all":             {cancel, background.Filter{}, []string{old, ocr, nlp, paused}},
-			"pause all":              {pause, background.Filter{}, []string{old, ocr, nlp}},
-			"resume all":             {resume, background.Filter{}, []string{paused}},
-			"of a tenant":            {cancel, background.Filter{TenantID: "b"}, []string{nlp}},
-			"of a state":             {cancel, background.Filter{State: statemachine.JobPaused}, []string{paused}},
-			"of a state it has":      {resume, background.Filter{State: statemachine.JobDispatching}, nil},
-			"of a request type":      {pause, background.Filter{RequestType: "type.NLP"}, []string{nlp}},
-			"of a step type":         {pause, background.Filter{StepType: "NLP"}, []string{nlp}},
-			"of a service":           {cancel, background.Filter{Service: "s", TenantID: "b"}, []string{nlp}},
-			"of another service":     {cancel, background.Filter{Service: "q"}, nil},
-			"with an error":          {cancel, background.Filter{ErrorCode: "broken"}, nil},
-			"accepted before":        {cancel, background.Filter{CreatedBefore: noon}, []string{old}},
-			"accepted since, and so": {pause, background.Filter{CreatedAfter: noon, TenantID: "a"}, []string{ocr}},
+			"cancel all":             {cancel, search.Filter{}, []string{old, ocr, nlp, paused}},
+			"pause all":              {pause, search.Filter{}, []string{old, ocr, nlp}},
+			"resume all":             {resume, search.Filter{}, []string{paused}},
+			"of a tenant":            {cancel, search.Filter{TenantID: "b"}, []string{nlp}},
+			"of a state":             {cancel, search.Filter{State: statemachine.JobPaused}, []string{paused}},
+			"of failed jobs":         {cancel, search.Filter{State: statemachine.JobFailedFinal}, nil},
+			"of a state it has":      {resume, search.Filter{State: statemachine.JobDispatching}, nil},
+			"of a request type":      {pause, search.Filter{RequestType: "type.NLP"}, []string{nlp}},
+			"of a step type":         {pause, search.Filter{StepType: "NLP"}, []string{nlp}},
+			"of a service":           {cancel, search.Filter{Service: "s", TenantID: "b"}, []string{nlp}},
+			"of another service":     {cancel, search.Filter{Service: "q"}, nil},
+			"with an error":          {cancel, search.Filter{ErrorCode: "broken"}, nil},
+			"accepted before":        {cancel, search.Filter{CreatedBefore: noon}, []string{old}},
+			"accepted since, and so": {pause, search.Filter{CreatedAfter: noon, TenantID: "a"}, []string{ocr}},
 		} {
 			slices.Sort(test.want)
 			if diff := cmp.Diff(test.want, selected(t, w.Operations, background.BulkRequest{Kind: test.kind, Filter: test.filter})); diff != "" {
@@ -98,7 +100,7 @@ func TestPreview_CountsAllAndShowsTen(t *testing.T) {
 	t.Parallel()
 	w := open(t, ledgertest.Split())
 	for i := range 12 {
-		w.fail("t", "OCR", fmt.Sprint("x", i%2))
+		w.fail("t", fmt.Sprint("x", i%2))
 		w.accept("t", "NLP")
 	}
 	done := w.paused("t", "NLP")
@@ -126,7 +128,7 @@ func TestCreate_ReportsTruncation(t *testing.T) {
 	t.Parallel()
 	w := open(t, ledgertest.Split())
 	for range 3 {
-		w.fail("t", "OCR", "x")
+		w.fail("t", "x")
 		w.accept("t", "OCR")
 	}
 	for _, kind := range []background.Kind{background.KindRetry, background.KindPause} {
@@ -139,7 +141,7 @@ func TestCreate_ReportsTruncation(t *testing.T) {
 	}
 	jobs := newSketch()
 	jobs.fail("many", 2000, "x")
-	preview, err := serve(t, &endless{sketch: jobs}, w.Store).Preview(t.Context(), background.BulkRequest{Filter: background.Filter{TenantID: "many"}})
+	preview, err := serve(t, &endless{sketch: jobs}, w.Store).Preview(t.Context(), background.BulkRequest{Filter: search.Filter{TenantID: "many"}})
 	if err != nil || !preview.Truncated || preview.Matched > 100_000 || preview.Matched < 98_000 {
 		t.Errorf("%d matched, truncated %t, %v", preview.Matched, preview.Truncated, err)
 	}
@@ -174,7 +176,7 @@ func TestPreview_ReadsNoJobsThatSucceeded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(ledgertest.Split())
 		w := open(t, store)
-		w.fail("t", "OCR", "broken")
+		w.fail("t", "broken")
 		w.accept("t", "OCR")
 		for _, kind := range []background.Kind{background.KindRetry, background.KindPause} {
 			var costs []storetest.Counts
@@ -212,7 +214,7 @@ func TestBulk_ControlsLiveJobs(t *testing.T) {
 				}
 				return w.accept("t", "OCR")
 			}
-			changed, repeated, ended := job(), job(), w.fail("t", "OCR", "x")
+			changed, repeated, ended := job(), job(), w.fail("t", "x")
 			w.Send(repeated, test.repeated)
 			op, err := w.Create(ledger.WithCaller(t.Context(), "ops-1"), "", background.BulkRequest{
 				Kind: kind, JobIDs: []string{changed, repeated, ended, "gone"}, Reason: "a storm", Actor: "operator",
@@ -253,7 +255,7 @@ func TestBulk_ChecksALiveJobAgainstTheFilter(t *testing.T) {
 	w := open(t, ledgertest.Split())
 	id := w.paused("t", "OCR")
 	op := create(t, w.Operations, "", background.BulkRequest{
-		Kind: background.KindCancel, Filter: background.Filter{State: statemachine.JobPaused}, Reason: "stale",
+		Kind: background.KindCancel, Filter: search.Filter{State: statemachine.JobPaused}, Reason: "stale",
 	})
 	w.Send(id, statemachine.Resume{})
 	runOnce(t, runner(t, w.Operations))
@@ -308,7 +310,7 @@ func TestList_NewestFirst(t *testing.T) {
 		for i := range 5 {
 			kind := []background.Kind{background.KindRetry, background.KindPause}[i%2]
 			op := create(t, w.Operations, fmt.Sprint("key", i), background.BulkRequest{
-				Kind: kind, Filter: background.Filter{TenantID: fmt.Sprint("t", i%3)}, Reason: "why",
+				Kind: kind, Filter: search.Filter{TenantID: fmt.Sprint("t", i%3)}, Reason: "why",
 			})
 			want = append([]string{op.ID}, want...)
 			time.Sleep(time.Minute)
@@ -374,9 +376,56 @@ func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	for kind, want := range map[background.Kind]int{background.KindPause: 2, background.KindResume: 0} {
-		preview, err := s.Preview(t.Context(), background.BulkRequest{Kind: kind, Filter: background.Filter{StepType: "OCR"}})
+		preview, err := s.Preview(t.Context(), background.BulkRequest{Kind: kind, Filter: search.Filter{StepType: "OCR"}})
 		if err != nil || preview.Matched != want {
 			t.Errorf("%s: %d jobs, %v", kind, preview.Matched, err)
 		}
 	}
+}
+
+// endless is an index that never ends.
+type endless struct{ *sketch }
+
+func (e *endless) Index(ctx context.Context, q ledger.IndexQuery) ([]ledger.IndexEntry, bool, error) {
+	q.After = ""
+	entries, _, err := e.sketch.Index(ctx, q)
+	return entries, true, err
+}
+
+// If the accept of a rerun crashes between its index row and its commit, a retry selects the job
+// again.
+func TestCreate_SelectsAJobWhoseRerunWasLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &losing{Store: ledgertest.Split()}
+		w := open(t, store)
+		failed := w.fail("t", "broken")
+		time.Sleep(time.Hour)
+		store.on = true
+		if _, err := w.Rerun(t.Context(), ledger.Rerun{JobID: failed, From: ledger.FromFailed}); err == nil {
+			t.Fatal("the accept was not lost")
+		}
+		store.on = false
+		op := create(t, w.Operations, "", background.BulkRequest{})
+		runOnce(t, runner(t, w.Operations))
+		if page := get(t, w.Operations, op.ID); page.Applied != 1 || page.Items[0].JobID != failed {
+			t.Errorf("the retry: %+v", page)
+		}
+		if again := create(t, w.Operations, "", background.BulkRequest{}); again.Matched != 0 {
+			t.Errorf("after the rerun %d jobs match, want none", again.Matched)
+		}
+	})
+}
+
+// losing is a store that fails the commits of jobs while it is on.
+type losing struct {
+	tablestore.Store
+	on bool
+}
+
+func (s *losing) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+	if s.on && batch[0].Key.Table == "luciusledger" {
+		return nil, tablestore.ErrUnavailable
+	}
+	return s.Store.Commit(ctx, batch)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
-	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
@@ -30,9 +29,12 @@ func (e *endpoints) RetryOutbox(w http.ResponseWriter, r *http.Request) {
 		if err := e.guard.authorizeFilter(ctx, orZero(request.TenantID), orZero(request.JobID)); err != nil {
 			return nil, err
 		}
-		report, err := e.Operator.Retry(ctx, outbox.Filter{
-			OutboxIDs: request.OutboxIDs, TenantID: orZero(request.TenantID), JobID: orZero(request.JobID),
-			OlderThan: seconds(request.OlderThanSeconds), Limit: int(request.Limit), Lane: laneOf(request.Lane),
+		filter := search.Filter{TenantID: orZero(request.TenantID), Lane: laneOf(request.Lane)}
+		if age := seconds(request.OlderThanSeconds); age > 0 {
+			filter.UnchangedSince = time.Now().Add(-age)
+		}
+		report, err := e.Operator.Retry(ctx, outbox.RetryRequest{
+			OutboxIDs: request.OutboxIDs, JobID: orZero(request.JobID), Filter: filter, Limit: int(request.Limit),
 			Actor: string(api.ActorOperator), RequestID: state.id,
 		})
 		result := api.OutboxRetryResult{
@@ -64,10 +66,12 @@ func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params ap
 		e.respond.problem(w, r, invalid("parameter lane "+mustBeLane, nil))
 		return
 	}
-	filter := search.OutboxFilter{State: statemachine.OutboxState(orZero(params.State)), Lane: laneOf(params.Lane)}
+	filter := search.Filter{
+		TenantID: orZero(params.TenantID), Outbox: statemachine.OutboxState(orZero(params.State)), Lane: laneOf(params.Lane),
+	}
 	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
 		func(ctx context.Context, limit int, at cursor) (any, error) {
-			listed, next, err := e.Jobs.ListOutbox(ctx, orZero(params.TenantID), filter, limit, at.after)
+			listed, next, err := e.Jobs.ListOutbox(ctx, filter, limit, at.after)
 			found := api.OutboxPage{Outbox: make([]api.OutboxRow, len(listed)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
 			for i, agg := range listed {
 				row, out := agg.Outbox, &found.Outbox[i]
@@ -206,7 +210,7 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 		e.respond.problem(w, r, invalid("parameter include must be resolved", nil))
 		return
 	}
-	report, err := e.Operations.Groups(r.Context(), background.Filter{
+	report, err := e.Jobs.Failures(r.Context(), search.Filter{
 		TenantID: orZero(params.TenantID), RequestType: orZero(params.RequestType), Service: orZero(params.Service),
 		StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode),
 		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,

@@ -8,6 +8,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
@@ -16,7 +17,7 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 	createOperation(e, w, r, params.IdempotencyKey, func(q *api.RetryRequest) (background.BulkRequest, bool) {
 		return background.BulkRequest{
 			Kind: background.KindRetry, JobIDs: q.JobIDs, All: q.All, From: ledger.RerunFrom(q.From),
-			Filter: background.Filter{
+			Filter: search.Filter{
 				TenantID: orZero(q.TenantID), RequestType: orZero(q.RequestType),
 				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
@@ -47,7 +48,7 @@ func controlling(kind background.Kind) func(*api.BulkRequest) (background.BulkRe
 	return func(q *api.BulkRequest) (background.BulkRequest, bool) {
 		return background.BulkRequest{
 			Kind: kind, JobIDs: q.JobIDs, All: q.All,
-			Filter: background.Filter{
+			Filter: search.Filter{
 				TenantID: orZero(q.TenantID), RequestType: orZero(q.RequestType), State: statemachine.JobState(orZero(q.State)),
 				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,

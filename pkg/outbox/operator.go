@@ -3,7 +3,6 @@ package outbox
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
@@ -13,32 +12,24 @@ import (
 // Operator makes waiting rows due. It is safe for concurrent use.
 type Operator struct {
 	ledger *ledger.Ledger
-	live   search.LiveIndex
+	find   search.Finder
 }
 
 // NewOperator returns an operator on the ledger, which finds live jobs by the index. Without
 // one it reads all of them.
 func NewOperator(l *ledger.Ledger, live search.LiveIndex) *Operator {
-	return &Operator{ledger: l, live: live}
+	return &Operator{ledger: l, find: search.Finder{Source: l, Live: live}}
 }
 
-// Filter chooses rows. Without OutboxIDs it chooses among the rows of live jobs those
-// that are PENDING, or whose step waits in FAILED_RETRY; each field that is set
-// narrows the choice.
-type Filter struct {
+// RetryRequest chooses rows: those with the OutboxIDs, the row of a job, or those of the live jobs
+// that Filter selects. A row is retried if it is PENDING, or if its step waits in FAILED_RETRY.
+type RetryRequest struct {
 	OutboxIDs []string
-	TenantID  string
-	JobID     string
-	Lane      *int
-	OlderThan time.Duration // since the row was last changed
-	Limit     int           // the maximum number of rows, of any that match; 0 means no limit
+	JobID     string // Filter must select the job, too.
+	Filter    search.Filter
+	Limit     int // the maximum number of rows, of any that match; 0 means no limit
 	Actor     string
 	RequestID string
-}
-
-// fits applies the filter to what is known of a live job.
-func (f *Filter) fits(t *search.Traits) bool {
-	return t.Retryable && (f.TenantID == "" || f.TenantID == t.TenantID) && (f.Lane == nil || *f.Lane == t.Lane)
 }
 
 // Skip is a row that was not made due, and why.
@@ -64,24 +55,33 @@ func (r *Report) skip(outboxID, reason string) {
 // Retry makes the rows due now, and the next dispatch of steps that wait for
 // one. It spends no budget and may be repeated. The errors are [*apierror.Error]s;
 // the rows retried before an error stay retried.
-func (o *Operator) Retry(ctx context.Context, filter Filter) (Report, error) {
-	var report Report
-	var err error
+func (o *Operator) Retry(ctx context.Context, r RetryRequest) (report Report, err error) {
+	r.Filter.Retryable = true
 	switch {
-	case len(filter.OutboxIDs) > 0:
-		for i := 0; i < len(filter.OutboxIDs) && err == nil; i++ {
-			err = o.retryRow(ctx, filter.OutboxIDs[i], filter, &report)
+	case len(r.OutboxIDs) > 0:
+		for i := 0; i < len(r.OutboxIDs) && err == nil; i++ {
+			err = o.retryRow(ctx, r.OutboxIDs[i], r, &report)
 		}
-	case filter.JobID != "":
-		err = o.retryJob(ctx, filter.JobID, filter, &report)
+	case r.JobID != "":
+		var agg *statemachine.Aggregate
+		if agg, err = o.ledger.Job(ctx, r.JobID); err == nil && r.Filter.Matches(agg) {
+			err = o.retryJob(ctx, agg, r, &report)
+		}
 	default:
-		err = o.retryLive(ctx, filter, &report)
+		for found, failed := range o.find.Find(ctx, &r.Filter, nil) {
+			if err = failed; err != nil || r.Limit > 0 && report.Matched >= r.Limit {
+				break
+			}
+			if err = o.retryJob(ctx, found.Job, r, &report); err != nil {
+				break
+			}
+		}
 	}
 	return report, ledger.Problem(err)
 }
 
 // retryRow retries one row by its id, or reports why it cannot.
-func (o *Operator) retryRow(ctx context.Context, id string, filter Filter, report *Report) error {
+func (o *Operator) retryRow(ctx context.Context, id string, r RetryRequest, report *Report) error {
 	report.Matched++
 	parts, err := ledger.ParseOutboxID(id)
 	if err != nil {
@@ -97,53 +97,23 @@ func (o *Operator) retryRow(ctx context.Context, id string, filter Filter, repor
 	case agg.Steps[parts.StepIndex].OutboxID != id:
 		report.skip(id, "a later attempt has taken its place")
 	default:
-		return o.retryStep(ctx, parts.JobID, &agg.Steps[parts.StepIndex], filter, report)
+		return o.retryStep(ctx, parts.JobID, &agg.Steps[parts.StepIndex], r, report)
 	}
 	return nil
 }
 
-// retryLive retries the matching rows of live jobs.
-func (o *Operator) retryLive(ctx context.Context, filter Filter, report *Report) error {
-	for jobIDs, err := range o.live.Candidates(ctx, o.ledger, filter.TenantID, filter.fits) {
-		if err != nil {
-			return err
-		}
-		for _, jobID := range jobIDs {
-			if filter.Limit > 0 && report.Matched >= filter.Limit {
-				return nil
-			}
-			err := o.retryJob(ctx, jobID, filter, report)
-			if err != nil && !errors.Is(err, ledger.ErrJobNotFound) {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// retryJob retries the job's waiting row, if it matches.
-func (o *Operator) retryJob(ctx context.Context, jobID string, filter Filter, report *Report) error {
-	agg, err := o.ledger.Job(ctx, jobID)
-	if err != nil {
-		return err
-	}
-	if len(agg.Steps) == 0 {
-		return nil
-	}
-	traits := search.TraitsOf(agg)
-	step := &agg.Steps[agg.Job.CurrentStepIndex] // A step that can be retried was dispatched, and is the current one.
-	if !filter.fits(&traits) || time.Since(step.UpdatedAt) < filter.OlderThan {
-		return nil
-	}
+// retryJob retries the job's waiting row. A step that can be retried was dispatched, and is the
+// current one.
+func (o *Operator) retryJob(ctx context.Context, agg *statemachine.Aggregate, r RetryRequest, report *Report) error {
 	report.Matched++
-	return o.retryStep(ctx, jobID, step, filter, report)
+	return o.retryStep(ctx, agg.Job.ID, &agg.Steps[agg.Job.CurrentStepIndex], r, report)
 }
 
 // retryStep makes the step's row due.
 func (o *Operator) retryStep(
-	ctx context.Context, jobID string, step *statemachine.Step, filter Filter, report *Report,
+	ctx context.Context, jobID string, step *statemachine.Step, r RetryRequest, report *Report,
 ) error {
-	opts := []ledger.Option{ledger.By(filter.Actor, filter.RequestID), ledger.InTenant(filter.TenantID)}
+	opts := []ledger.Option{ledger.By(r.Actor, r.RequestID), ledger.InTenant(r.Filter.TenantID)}
 	result, err := o.ledger.Change(ctx, jobID, statemachine.Retry{StepID: step.ID}, opts...)
 	switch {
 	case errors.Is(err, ledger.ErrJobNotFound):

@@ -62,7 +62,7 @@ func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
 		} {
 			operator := outbox.NewOperator(b.ledger.Ledger, test.index)
 			counter.Reset()
-			report, err := operator.Retry(t.Context(), outbox.Filter{OlderThan: time.Hour}) // None is that old.
+			report, err := operator.Retry(t.Context(), outbox.RetryRequest{Filter: search.Filter{UnchangedSince: time.Now().Add(-time.Hour)}}) // None is that old.
 			counts := counter.Counts()
 			lists := 0
 			if test.reads > sent {
@@ -71,7 +71,7 @@ func TestOperator_RetryReadsTheJobsThatMayMatch(t *testing.T) {
 			if err != nil || report.Matched != 0 || counts.Gets+counts.Scans != int64(test.reads+lists) {
 				t.Errorf("%s: %+v, %v, read %+v, want %d jobs", name, report, err, counts, test.reads)
 			}
-			report, err = operator.Retry(t.Context(), outbox.Filter{})
+			report, err = operator.Retry(t.Context(), outbox.RetryRequest{})
 			if err != nil || report.Matched != pending+1 || report.Retried != pending+1 {
 				t.Errorf("%s: %+v, %v", name, report, err)
 			}

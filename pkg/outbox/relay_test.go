@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/outbox"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -272,7 +273,7 @@ func TestOperator_Retry(t *testing.T) {
 		waiting, sent := b.accept(), b.accept()
 		b.ledger.Send(sent, statemachine.Published{OutboxID: sent + ".0.1", AttemptNo: 1})
 		operator := outbox.NewOperator(b.ledger.Ledger, nil)
-		report, err := operator.Retry(t.Context(), outbox.Filter{
+		report, err := operator.Retry(t.Context(), outbox.RetryRequest{
 			OutboxIDs: []string{waiting + ".0.1", sent + ".0.1", waiting + ".0.7", "nonsense", "gone.0.1", waiting + ".9.1"},
 		})
 		if err != nil || report.Matched != 6 || report.Retried != 1 || len(report.Skipped) != 5 {
@@ -281,7 +282,7 @@ func TestOperator_Retry(t *testing.T) {
 		if spent := b.ledger.Read(waiting).Steps[0].Spent; spent != (statemachine.Spent{}) {
 			t.Errorf("spent %+v", spent)
 		}
-		if _, err := operator.Retry(t.Context(), outbox.Filter{JobID: "gone"}); err == nil {
+		if _, err := operator.Retry(t.Context(), outbox.RetryRequest{JobID: "gone"}); err == nil {
 			t.Error("a job that is not there was retried")
 		}
 	})
@@ -311,18 +312,18 @@ func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 		two := 2
 		for _, test := range []struct {
 			name   string
-			filter outbox.Filter
+			filter outbox.RetryRequest
 			want   []string
 		}{
-			{"old ones", outbox.Filter{OlderThan: time.Hour}, []string{"old", "waiting"}},
-			{"a tenant's", outbox.Filter{TenantID: "u"}, []string{"of u"}},
-			{"a lane's", outbox.Filter{Lane: &two}, []string{"of lane 2"}},
-			{"a job's", outbox.Filter{JobID: jobs["old"]}, []string{"old"}},
-			{"a job of another tenant", outbox.Filter{JobID: jobs["old"], TenantID: "u"}, nil},
-			{"a sent one", outbox.Filter{JobID: sent}, nil},
-			{"rows by their ids", outbox.Filter{OutboxIDs: []string{jobs["of u"] + ".0.1", sent + ".0.1"}}, []string{"of u"}},
-			{"a row of another tenant", outbox.Filter{OutboxIDs: []string{jobs["of u"] + ".0.1"}, TenantID: "t"}, nil},
-			{"all", outbox.Filter{}, []string{"of lane 2", "of u", "old", "waiting"}},
+			{"old ones", outbox.RetryRequest{Filter: search.Filter{UnchangedSince: time.Now().Add(-time.Hour)}}, []string{"old", "waiting"}},
+			{"a tenant's", outbox.RetryRequest{Filter: search.Filter{TenantID: "u"}}, []string{"of u"}},
+			{"a lane's", outbox.RetryRequest{Filter: search.Filter{Lane: &two}}, []string{"of lane 2"}},
+			{"a job's", outbox.RetryRequest{JobID: jobs["old"]}, []string{"old"}},
+			{"a job of another tenant", outbox.RetryRequest{JobID: jobs["old"], Filter: search.Filter{TenantID: "u"}}, nil},
+			{"a sent one", outbox.RetryRequest{JobID: sent}, nil},
+			{"rows by their ids", outbox.RetryRequest{OutboxIDs: []string{jobs["of u"] + ".0.1", sent + ".0.1"}}, []string{"of u"}},
+			{"a row of another tenant", outbox.RetryRequest{OutboxIDs: []string{jobs["of u"] + ".0.1"}, Filter: search.Filter{TenantID: "t"}}, nil},
+			{"all", outbox.RetryRequest{}, []string{"of lane 2", "of u", "old", "waiting"}},
 		} {
 			time.Sleep(time.Minute)
 			report, err := outbox.NewOperator(b.ledger.Ledger, nil).Retry(t.Context(), test.filter)
@@ -337,7 +338,7 @@ func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 				t.Errorf("%s: %q are due, want %q; %+v, %v", test.name, got, test.want, report, err)
 			}
 		}
-		report, err := outbox.NewOperator(b.ledger.Ledger, nil).Retry(t.Context(), outbox.Filter{Limit: 2})
+		report, err := outbox.NewOperator(b.ledger.Ledger, nil).Retry(t.Context(), outbox.RetryRequest{Limit: 2})
 		if err != nil || report.Matched != 2 {
 			t.Errorf("at most two: %+v, %v", report, err)
 		}

@@ -41,30 +41,32 @@ type HintQuery struct {
 // that do not match, but misses none. If CreatedAfter is zero, it goes back three months.
 // It ends after an error.
 func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
-	return func(yield func(Hint, error) bool) {
+	return sequence(func(yield func(Hint) bool) error {
 		if f.CorrelationID != "" {
-			f.walk(ctx, index, &q, time.Time{}, yield)
-			return
+			_, err := f.walk(ctx, index, &q, time.Time{}, yield)
+			return err
 		}
 		oldest, newest := f.months(q.After)
 		for month := newest; !month.Before(oldest); month = month.AddDate(0, -1, 0) {
-			if !f.walk(ctx, index, &q, month, yield) {
-				return
+			if more, err := f.walk(ctx, index, &q, month, yield); err != nil || !more {
+				return err
 			}
 		}
-	}
+		return nil
+	})
 }
 
 // liveHints is [Filter.Hints] for live jobs of any age, in a ledger that lists live jobs. It
 // applies the filter's state. It reads the states in the order of a job's life, so that it
 // does not miss a job that advances between two reads.
 func (f *Filter) liveHints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
-	return func(yield func(Hint, error) bool) {
+	return sequence(func(yield func(Hint) bool) error {
 		if q.States = []statemachine.JobState{f.State}; f.State == "" {
 			q.States = slices.DeleteFunc(slices.Clone(statemachine.JobStates), statemachine.JobState.Terminal)
 		}
-		f.walk(ctx, index, &q, time.Time{}, yield)
-	}
+		_, err := f.walk(ctx, index, &q, time.Time{}, yield)
+		return err
+	})
 }
 
 // clockLead is how far the clocks of other replicas may be ahead of this one's.
@@ -77,6 +79,9 @@ func (f *Filter) months(after string) (oldest, newest time.Time) {
 	latest := end.Add(clockLead)
 	if !f.CreatedBefore.IsZero() {
 		end = f.CreatedBefore
+	}
+	if !f.FailedBefore.IsZero() && f.FailedBefore.Before(end) {
+		end = f.FailedBefore // A job fails after its acceptance.
 	}
 	if after != "" {
 		end = ledger.IDTime(after)
@@ -106,7 +111,7 @@ const idLead = 24 * time.Hour
 
 // walk yields the hints of one month, or of all months if month is zero, newest first across
 // all tenants. It reports whether to continue with an older month.
-func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint, error) bool) bool {
+func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint) bool) (more bool, err error) {
 	states := q.States
 	switch {
 	case len(states) > 0:
@@ -126,30 +131,25 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 		}
 	}
 	for {
-		var err error
 		sources = slices.DeleteFunc(sources, func(s *source) bool {
 			if err == nil {
 				err = s.fill(ctx, index)
 			}
 			return err == nil && len(s.entries) == 0
 		})
-		if err != nil {
-			yield(Hint{}, err)
-			return false
-		}
-		if len(sources) == 0 {
-			return true
+		if err != nil || len(sources) == 0 {
+			return err == nil, err
 		}
 		best := slices.MinFunc(sources, func(a, b *source) int { return strings.Compare(a.head, b.head) })
 		if !f.CreatedAfter.IsZero() && ledger.IDTime(best.entries[0].JobID).Add(idLead).Before(f.CreatedAfter) {
-			return false // This job and all further ones are older than the filter's range.
+			return false, nil // This job and all further ones are older than the filter's range.
 		}
 		hint := Hint{TenantID: best.query.TenantID, IndexEntry: best.entries[0]}
 		if best.entries = best.entries[1:]; len(best.entries) > 0 {
 			best.head = ledger.ListOrder(best.entries[0].JobID)
 		}
-		if !yield(hint, nil) {
-			return false
+		if !yield(hint) {
+			return false, nil
 		}
 	}
 }

@@ -35,6 +35,8 @@ func New(l *ledger.Ledger, ended *Ended, around Surroundings) *Service {
 	return &Service{ledger: l, ended: ended, around: around, maxLive: maxLive, maxSearched: maxSearched}
 }
 
+func (s *Service) finder() *Finder { return &Finder{Source: s.ledger, Live: s.around.Live} }
+
 // Get returns the job. The errors are [*apierror.Error]s.
 func (s *Service) Get(ctx context.Context, jobID string) (*statemachine.Aggregate, error) {
 	job, err := s.ledger.Job(ctx, jobID)

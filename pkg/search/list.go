@@ -8,29 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
-
-// Filter selects jobs. Its zero value selects all jobs of the last three months.
-type Filter struct {
-	TenantID    string
-	State       statemachine.JobState
-	RequestType string
-	// Service is that of the failed or current step. ErrorCode is that of a failed job, or of
-	// the last failure of a live job's current step; other jobs have none.
-	Service   string
-	ErrorCode string
-	// CorrelationID, if set, selects jobs of any age.
-	CorrelationID string
-	// Outbox, if not nil, selects jobs by the outbox row of their latest attempt.
-	Outbox *OutboxFilter
-	// CreatedAfter and CreatedBefore, if not zero, bound the time of acceptance:
-	// CreatedAfter ≤ accepted < CreatedBefore.
-	CreatedAfter  time.Time
-	CreatedBefore time.Time
-}
 
 const (
 	// defaultMonths is how many months back a list goes without CreatedAfter.
@@ -90,6 +70,21 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 		found = append(found, shown)
 		size += encodedSize(&shown)
 		return len(found) == limit || size >= PageBytes(limit), nil
+	})
+	if err != nil {
+		return nil, "", err
+	}
+	return found, next, nil
+}
+
+// ListOutbox is [Service.List] for jobs with the outbox rows of their latest attempts. Unlike
+// List, it includes the outbox rows of ended jobs.
+func (s *Service) ListOutbox(ctx context.Context, f Filter, limit int, after string,
+) (found []*statemachine.Aggregate, next string, err error) {
+	f.HasOutbox = true
+	next, err = s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (bool, error) {
+		found = append(found, agg)
+		return len(found) == limit, nil
 	})
 	if err != nil {
 		return nil, "", err
@@ -174,7 +169,7 @@ func (s *Service) liveKnown() bool {
 // match returns the job if it exists and matches the filter, else nil.
 func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*statemachine.Aggregate, error) {
 	read := s.ledger.Job
-	if f.Outbox != nil {
+	if f.HasOutbox {
 		read = s.ledger.JobWithOutbox
 	}
 	agg, err := read(ctx, jobID)
@@ -183,7 +178,7 @@ func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*statemac
 		return nil, nil
 	case err != nil:
 		return nil, ledger.Problem(err)
-	case !f.matches(agg):
+	case !f.Matches(agg):
 		return nil, nil
 	}
 	return agg, nil
@@ -192,60 +187,56 @@ func (s *Service) match(ctx context.Context, f *Filter, jobID string) (*statemac
 // candidates yields all jobs that may match the filter, newest first, some of them twice. It
 // ends after an error.
 func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after string) iter.Seq2[Hint, error] {
-	return func(yield func(Hint, error) bool) {
+	return sequence(func(yield func(Hint) bool) error {
 		q := HintQuery{After: after, Page: limit}
 		live, listed, err := s.live(ctx, f, q)
 		if err != nil {
-			yield(Hint{}, err)
-			return
+			return err
 		}
 		next, stop := iter.Pull2(live)
 		defer stop()
 		first, err, more := next()
 		// liveUpTo yields the live jobs up to that sort key.
 		liveUpTo := func(key string) bool {
-			for ; more && (err != nil || ledger.ListOrder(first.JobID) <= key); first, err, more = next() {
-				if !yield(first, err) || err != nil {
+			for ; more && err == nil && ledger.ListOrder(first.JobID) <= key; first, err, more = next() {
+				if !yield(first) {
 					return false
 				}
 			}
-			return true
+			return err == nil
 		}
-		for hint, err := range s.indexed(ctx, f, listed, q) {
-			if err != nil {
-				yield(Hint{}, err)
-				return
+		for hint, failed := range s.indexed(ctx, f, listed, q) {
+			if failed != nil {
+				return failed
 			}
-			if !liveUpTo(ledger.ListOrder(hint.JobID)) || !yield(hint, nil) {
-				return
+			if !liveUpTo(ledger.ListOrder(hint.JobID)) || !yield(hint) {
+				return err
 			}
 		}
 		liveUpTo(maxKey)
-	}
+		return err
+	})
 }
 
 // indexed yields the candidates from the index. If liveListed is set, all live ones are
 // known without it.
 func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q HintQuery) iter.Seq2[Hint, error] {
-	return func(yield func(Hint, error) bool) {
-		switch {
-		case !liveListed:
-		case f.State != "" || f.Outbox.is(statemachine.OutboxPending): // No job ends with a row to publish.
-			return
-		case f.Outbox.is(statemachine.OutboxFailedFinal):
-			q.States = []statemachine.JobState{statemachine.JobFailedFinal, statemachine.JobCancelled}
-		case f.ErrorCode != "":
-			q.States = []statemachine.JobState{statemachine.JobFailedFinal}
-		default:
-			q.States = []statemachine.JobState{statemachine.JobSucceeded, statemachine.JobFailedFinal, statemachine.JobCancelled}
-		}
-		var err error
-		if q.Tenants, err = s.tenants(ctx, f); err != nil {
-			yield(Hint{}, err)
-			return
-		}
-		f.Hints(ctx, s.ledger, q)(yield)
+	switch {
+	case !liveListed:
+	case f.State != "" || f.Outbox == statemachine.OutboxPending: // No job ends with a row to publish.
+		return func(func(Hint, error) bool) {}
+	case f.Outbox == statemachine.OutboxFailedFinal:
+		q.States = []statemachine.JobState{statemachine.JobFailedFinal, statemachine.JobCancelled}
+	case f.ErrorCode != "":
+		q.States = []statemachine.JobState{statemachine.JobFailedFinal}
+	default:
+		q.States = []statemachine.JobState{statemachine.JobSucceeded, statemachine.JobFailedFinal, statemachine.JobCancelled}
 	}
+	var err error
+	if q.Tenants, err = s.tenants(ctx, f); err != nil {
+		return func(yield func(Hint, error) bool) { yield(Hint{}, err) }
+	}
+	return f.Hints(ctx, s.ledger, q)
 }
 
 // tenants returns the tenants whose jobs may match.
@@ -265,13 +256,6 @@ type keyed struct{ key, id string }
 // maxKey sorts after all keys.
 const maxKey = "~"
 
-// ofLive reports whether to look for matching live jobs of any age. Otherwise any job may
-// match, and the jobs in the index are enough.
-func (f *Filter) ofLive() bool {
-	return (f.State != "" || f.Service != "" || f.RequestType != "" || f.ErrorCode != "" || f.Outbox.narrow()) &&
-		!f.State.Terminal() && f.CorrelationID == ""
-}
-
 // live returns the live jobs of any age that may match, newest first, as many as one page may
 // read. listed is false if they must be found in the index of all jobs, because they are too
 // many or all jobs may match.
@@ -280,14 +264,14 @@ func (s *Service) live(ctx context.Context, f *Filter, q HintQuery) (hints iter.
 	switch {
 	case !f.ofLive():
 		return none, false, nil
-	case s.ledger.ListsLive() && !f.Outbox.is(statemachine.OutboxPending):
+	case s.ledger.ListsLive() && f.Outbox != statemachine.OutboxPending:
 		if q.Tenants, err = s.tenants(ctx, f); err != nil {
 			return nil, false, err
 		}
 		return f.liveHints(ctx, s.ledger, q), true, nil
 	}
-	found, err := f.newest(q.After, s.liveIDs(ctx, f))
-	if errors.Is(err, errTooManyLive) {
+	found, err := f.newest(q.After, s.finder().liveIDs(ctx, f, f.fits, s.maxLive))
+	if errors.Is(err, ErrMore) {
 		return none, false, nil
 	}
 	return func(yield func(Hint, error) bool) {
@@ -331,94 +315,9 @@ func (f *Filter) newest(after string, all iter.Seq2[[]string, error]) (found []k
 	return sorted(found), nil
 }
 
-// errTooManyLive is returned if there are more than maxLive live jobs.
-var errTooManyLive = errors.New("too many live jobs")
-
-// liveIDs yields the ids of the live jobs that may match, in parts and in no order. The
-// error is [errTooManyLive] or that of the store.
-func (s *Service) liveIDs(ctx context.Context, f *Filter) iter.Seq2[[]string, error] {
-	if s.around.Live != nil {
-		if parts, known := s.around.Live(f.fits); known {
-			return func(yield func([]string, error) bool) {
-				parts(func(ids []string) bool { return yield(ids, nil) })
-			}
-		}
-	}
-	page := s.slotted
-	if f.Outbox.is(statemachine.OutboxPending) {
-		page = s.pending
-	}
-	return func(yield func([]string, error) bool) {
-		total := 0
-		for shard := range s.ledger.Shards() {
-			for from, more := "", true; more; more = from != "" {
-				ids, read, next, err := page(ctx, f, shard, from)
-				if total += read; err == nil && total > s.maxLive {
-					err = errTooManyLive
-				}
-				if from = next; !yield(ids, err) || err != nil {
-					return
-				}
-			}
-		}
-	}
-}
-
-// slotted returns a page of the ids of live jobs, and how many rows it read for them.
-func (s *Service) slotted(ctx context.Context, f *Filter, shard int, from string) (ids []string, read int, next string, err error) {
-	ids, next, err = s.ledger.Live(ctx, f.TenantID, shard, 0, from)
-	return ids, len(ids), next, err
-}
-
 // sorted returns the jobs newest first, as many as one page may read.
 func sorted(found []keyed) []keyed {
 	slices.SortFunc(found, func(a, b keyed) int { return strings.Compare(a.key, b.key) })
 	found = slices.Compact(found) // A job may hold two slots.
 	return found[:min(len(found), maxRead)]
-}
-
-// check returns a problem that names the first invalid parameter.
-func (f *Filter) check(after string) error {
-	var message string
-	switch {
-	case after != "" && ledger.ParseJobID(after) != nil:
-		message = "page_token is invalid"
-	case !f.CreatedAfter.IsZero() && !f.CreatedBefore.IsZero() && !f.CreatedAfter.Before(f.CreatedBefore):
-		message = "parameter created_after must be before created_before"
-	default:
-		return nil
-	}
-	return &apierror.Error{Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{{Message: message}}}
-}
-
-// mayMatch reports whether the filter may select the job of an index row. A row of all jobs
-// says no more than the id.
-func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
-	return row.RequestType == "" && row.EndedAt.IsZero() || (row.EndedAt.IsZero() || f.Outbox.mayMatch(row)) &&
-		(f.RequestType == "" || row.RequestType == f.RequestType) &&
-		(f.Service == "" || row.Service == f.Service) &&
-		(f.ErrorCode == "" || row.ErrorCode == f.ErrorCode)
-}
-
-// matches applies the filter to the job itself.
-func (f *Filter) matches(agg *statemachine.Aggregate) bool {
-	job, traits := &agg.Job, TraitsOf(agg)
-	if job.State == statemachine.JobFailedFinal {
-		traits.ErrorCode = job.ErrorCode
-	} else if job.State.Terminal() {
-		traits.ErrorCode = ""
-	}
-	return f.fits(&traits) && (f.CorrelationID == "" || job.CorrelationID == f.CorrelationID) &&
-		(f.CreatedAfter.IsZero() || !job.CreatedAt.Before(f.CreatedAfter)) &&
-		(f.CreatedBefore.IsZero() || job.CreatedAt.Before(f.CreatedBefore))
-}
-
-// fits applies the filter to the traits of a job, which do not include its times.
-func (f *Filter) fits(t *Traits) bool {
-	return (f.TenantID == "" || t.TenantID == f.TenantID) &&
-		(f.State == "" || t.State == f.State) &&
-		(f.RequestType == "" || t.RequestType == f.RequestType) &&
-		(f.Service == "" || t.Service == f.Service) &&
-		(f.ErrorCode == "" || t.ErrorCode == f.ErrorCode) &&
-		f.Outbox.fits(t)
 }

@@ -1,7 +1,6 @@
 package search
 
 import (
-	"context"
 	"iter"
 	"strings"
 	"time"
@@ -357,42 +356,4 @@ func (c *Counts) Waiting(scope statemachine.Scope) (n int, known bool) {
 		}
 	}
 	return n, c.live.whole
-}
-
-// LiveIndex is [Counts.Live] of one process, or nil if there is none.
-type LiveIndex func(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool)
-
-// Lister lists all live jobs, as [ledger.Ledger] does.
-type Lister interface {
-	Live(ctx context.Context, tenantID string, shard, limit int, from string) (jobIDs []string, next string, err error)
-	Shards() int
-}
-
-// Candidates yields the ids of live jobs in parts: of those whose traits are wanted, if the
-// index knows all live jobs, otherwise of all live jobs of the tenant, or of all tenants. It
-// may yield an id twice, and ids of jobs that have ended. It ends after an error, which is the
-// lister's.
-func (index LiveIndex) Candidates(
-	ctx context.Context, all Lister, tenantID string, wanted func(*Traits) bool,
-) iter.Seq2[[]string, error] {
-	return func(yield func([]string, error) bool) {
-		if index != nil {
-			if parts, known := index(wanted); known {
-				for ids := range parts {
-					if !yield(ids, nil) {
-						return
-					}
-				}
-				return
-			}
-		}
-		for shard := range all.Shards() {
-			for from, more := "", true; more; more = from != "" {
-				ids, next, err := all.Live(ctx, tenantID, shard, livePart, from)
-				if from = next; !yield(ids, err) || err != nil {
-					return
-				}
-			}
-		}
-	}
 }

@@ -43,7 +43,7 @@ func TestListOutbox(t *testing.T) {
 		l.Apply(sent, statemachine.Published{OutboxID: row(sent), AttemptNo: 1})
 		first, other, second := accept("t", 1), accept("u", 1), accept("t", 2)
 
-		type filter = search.OutboxFilter
+		type filter = search.Filter
 		const pending, final = statemachine.OutboxPending, statemachine.OutboxFailedFinal
 		known := knowing(t, l, withdrawn, sent, first, other, second)
 		for name, test := range map[string]struct {
@@ -56,15 +56,16 @@ func TestListOutbox(t *testing.T) {
 			"all":                 {"", filter{}, []string{second, other, first, sent, bad, done, cancelled, rejected, withdrawn}, 9, 9},
 			"of a tenant":         {"u", filter{}, []string{other}, 1, 1},
 			"of no tenant":        {"v", filter{}, nil, 0, 0},
-			"pending":             {"", filter{State: pending}, []string{second, other, first}, 3, 3},
-			"pending of a tenant": {"t", filter{State: pending}, []string{second, first}, 2, 2},
-			"pending in a lane":   {"", filter{State: pending, Lane: new(2)}, []string{second}, 1, 1},
-			"failed for good":     {"", filter{State: final}, []string{cancelled, rejected, withdrawn}, 7, 3},
-			"failed in a lane":    {"t", filter{State: final, Lane: new(2)}, []string{cancelled}, 6, 2},
-			"sent":                {"", filter{State: statemachine.OutboxSent}, []string{sent, bad, done}, 9, 9},
+			"pending":             {"", filter{Outbox: pending}, []string{second, other, first}, 3, 3},
+			"pending of a tenant": {"t", filter{Outbox: pending}, []string{second, first}, 2, 2},
+			"pending in a lane":   {"", filter{Outbox: pending, Lane: new(2)}, []string{second}, 1, 1},
+			"failed for good":     {"", filter{Outbox: final}, []string{cancelled, rejected, withdrawn}, 7, 3},
+			"failed in a lane":    {"t", filter{Outbox: final, Lane: new(2)}, []string{cancelled}, 6, 2},
+			"sent":                {"", filter{Outbox: statemachine.OutboxSent}, []string{sent, bad, done}, 9, 9},
 			"of a lane":           {"", filter{Lane: new(1)}, []string{other, first, sent, rejected, withdrawn}, 9, 8},
-			"of an unknown lane":  {"", filter{State: pending, Lane: new(7)}, nil, 0, 0},
+			"of an unknown lane":  {"", filter{Outbox: pending, Lane: new(7)}, nil, 0, 0},
 		} {
+			test.filter.TenantID = test.tenant
 			for how, s := range map[string]struct {
 				around  search.Surroundings
 				maxLive int
@@ -81,12 +82,12 @@ func TestListOutbox(t *testing.T) {
 					store.jobs.Store(0)
 					var got []string
 					for after, more := "", true; more; more = after != "" {
-						page, next, err := service.ListOutbox(t.Context(), test.tenant, test.filter, limit, after)
+						page, next, err := service.ListOutbox(t.Context(), test.filter, limit, after)
 						if err != nil || len(page) > limit {
 							t.Fatalf("rows %s, live jobs %s: %d on a page of %d, %v", name, how, len(page), limit, err)
 						}
 						for _, agg := range page {
-							if agg.Outbox == nil || test.filter.State != "" && agg.Outbox.State != test.filter.State {
+							if agg.Outbox == nil || test.filter.Outbox != "" && agg.Outbox.State != test.filter.Outbox {
 								t.Errorf("rows %s: listed %+v", name, agg.Outbox)
 							}
 							got = append(got, agg.Job.ID)
@@ -118,12 +119,12 @@ func TestListOutbox_OfManyLiveJobs(t *testing.T) {
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 	s.SetMaxLive(100)
 	store.jobs.Store(0)
-	page, next, err := s.ListOutbox(t.Context(), "", search.OutboxFilter{State: statemachine.OutboxPending}, 10, "")
+	page, next, err := s.ListOutbox(t.Context(), search.Filter{Outbox: statemachine.OutboxPending}, 10, "")
 	if reads := store.jobs.Load(); err != nil || next != "" || len(page) != 3 || page[0].Job.ID != waits[0] || reads != 3 {
 		t.Errorf("%d pending rows, next %q, %d reads, %v", len(page), next, reads, err)
 	}
 	store.jobs.Store(0)
-	page, next, err = s.ListOutbox(t.Context(), "", search.OutboxFilter{State: statemachine.OutboxFailedFinal}, 10, "")
+	page, next, err = s.ListOutbox(t.Context(), search.Filter{Outbox: statemachine.OutboxFailedFinal}, 10, "")
 	if reads := store.jobs.Load(); err != nil || next == "" || len(page) != 0 || reads != 2000 {
 		t.Errorf("%d failed rows, next %q, %d reads, %v", len(page), next, reads, err)
 	}

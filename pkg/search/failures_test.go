@@ -1,4 +1,4 @@
-package background_test
+package search_test
 
 import (
 	"context"
@@ -10,19 +10,46 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
-	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-func groups(t *testing.T, s *background.Operations, f background.Filter) background.FailureReport {
+// world is a real ledger, and a finder in it.
+type world struct {
+	*ledgertest.Ledger
+	*search.Finder
+}
+
+func found(t *testing.T, store tablestore.Store) *world {
 	t.Helper()
-	report, err := s.Groups(t.Context(), f, false)
+	l := ledgertest.Publishing(t, ledger.Config{Store: store, Shards: 2})
+	return &world{l, &search.Finder{Source: l.Ledger}}
+}
+
+// accept accepts a job with one step of that type.
+func (w *world) accept(tenant, stepType string) string {
+	cmd := ledgertest.Command(tenant, uuid.NewString(), ledgertest.Step("one", stepType, "s"))
+	cmd.Job.RequestType = "type." + stepType
+	return w.Submit(cmd)
+}
+
+// fail adds a job that failed.
+func (w *world) fail(tenant, stepType, code string) string {
+	id := w.accept(tenant, stepType)
+	w.End(w.Inbox.Last(), statemachine.ResultFailedFinal, code)
+	return id
+}
+
+func groups(t *testing.T, s *search.Finder, f search.Filter) search.FailureReport {
+	t.Helper()
+	report, err := s.Failures(t.Context(), f, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,7 +58,7 @@ func groups(t *testing.T, s *background.Operations, f background.Filter) backgro
 
 // bare checks that the tenants and the histogram of each group add up, and returns the
 // groups without them.
-func bare(t *testing.T, groups []background.FailureGroup) []background.FailureGroup {
+func bare(t *testing.T, groups []search.FailureGroup) []search.FailureGroup {
 	t.Helper()
 	for i := range groups {
 		g, inTenants, inTime := &groups[i], 0, 0
@@ -41,7 +68,7 @@ func bare(t *testing.T, groups []background.FailureGroup) []background.FailureGr
 		for _, n := range g.Histogram {
 			inTime += n
 		}
-		if inTenants != g.Count || inTime != g.Count || g.TenantCount != len(g.Tenants) || len(g.Histogram) != background.FailureBuckets {
+		if inTenants != g.Count || inTime != g.Count || g.TenantCount != len(g.Tenants) || len(g.Histogram) != search.FailureBuckets {
 			t.Errorf("a group of %d jobs has the tenants %v and the histogram %v", g.Count, g.Tenants, g.Histogram)
 		}
 		g.Tenants, g.TenantCount, g.Histogram = nil, 0, nil
@@ -49,10 +76,10 @@ func bare(t *testing.T, groups []background.FailureGroup) []background.FailureGr
 	return groups
 }
 
-func TestGroups_HaveTenantsAndAHistogram(t *testing.T) {
+func TestFailures_HaveTenantsAndAHistogram(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, ledgertest.Split())
+		w := found(t, ledgertest.Split())
 		begin := time.Now().UTC()
 		for i := range 9 {
 			w.fail(fmt.Sprint("t", min(i, 6)), "OCR", "timeout")
@@ -60,27 +87,27 @@ func TestGroups_HaveTenantsAndAHistogram(t *testing.T) {
 		time.Sleep(29 * time.Minute)
 		w.fail("t1", "OCR", "timeout")
 		time.Sleep(time.Minute)
-		report := groups(t, w.Operations, background.Filter{})
+		report := groups(t, w.Finder, search.Filter{})
 		group := report.Groups[0]
 		if !report.From.Equal(begin) || !report.To.Equal(begin.Add(30*time.Minute)) || group.Histogram[0] != 9 || group.Histogram[29] != 1 {
 			t.Errorf("from %v to %v: %v", report.From, report.To, group.Histogram)
 		}
-		want := []background.FailureTenant{{"t6", 3}, {"t1", 2}, {"t0", 1}, {"t2", 1}, {"t3", 1}}
+		want := []search.FailureTenant{{"t6", 3}, {"t1", 2}, {"t0", 1}, {"t2", 1}, {"t3", 1}}
 		if diff := cmp.Diff(want, group.Tenants); diff != "" || group.TenantCount != 7 {
 			t.Errorf("%d tenants (-want +got):\n%s", group.TenantCount, diff)
 		}
-		filter := background.Filter{FailedAfter: begin.Add(-30 * time.Minute), FailedBefore: begin.Add(10 * time.Minute)}
-		report = groups(t, w.Operations, filter)
+		filter := search.Filter{FailedAfter: begin.Add(-30 * time.Minute), FailedBefore: begin.Add(10 * time.Minute)}
+		report = groups(t, w.Finder, filter)
 		if !report.From.Equal(filter.FailedAfter) || !report.To.Equal(filter.FailedBefore) || report.Groups[0].Histogram[22] != 9 {
 			t.Errorf("of a time span: from %v to %v: %v", report.From, report.To, report.Groups[0].Histogram)
 		}
 	})
 }
 
-func TestGroups_CountsByStepAndCode(t *testing.T) {
+func TestFailures_CountsByStepAndCode(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, ledgertest.Split())
+		w := found(t, ledgertest.Split())
 		begin := time.Now().UTC()
 		var ocr []string
 		for i := range 7 {
@@ -92,45 +119,45 @@ func TestGroups_CountsByStepAndCode(t *testing.T) {
 		w.Send(w.accept("t0", "OCR"), statemachine.Cancel{})
 		slices.Reverse(ocr)
 		at := begin.Add(7 * time.Minute)
-		ocrGroup := background.FailureGroup{
-			StepType: "OCR", Service: "s", ErrorCode: "timeout", Count: 7, FirstAt: begin, LastAt: begin.Add(6 * time.Minute), SampleJobIDs: ocr[:5],
+		ocrGroup := search.FailureGroup{
+			FailureKind: search.FailureKind{StepType: "OCR", Service: "s", ErrorCode: "timeout"}, Count: 7, FirstAt: begin, LastAt: begin.Add(6 * time.Minute), SampleJobIDs: ocr[:5],
 		}
-		brokenGroup := background.FailureGroup{StepType: "OCR", Service: "s", ErrorCode: "broken", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{broken}}
-		otherGroup := background.FailureGroup{StepType: "NLP", Service: "s", ErrorCode: "timeout", Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{other}}
-		early := background.FailureGroup{
-			StepType: "OCR", Service: "s", ErrorCode: "timeout", Count: 2, FirstAt: begin, LastAt: begin.Add(time.Minute), SampleJobIDs: ocr[5:],
+		brokenGroup := search.FailureGroup{FailureKind: search.FailureKind{StepType: "OCR", Service: "s", ErrorCode: "broken"}, Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{broken}}
+		otherGroup := search.FailureGroup{FailureKind: search.FailureKind{StepType: "NLP", Service: "s", ErrorCode: "timeout"}, Count: 1, FirstAt: at, LastAt: at, SampleJobIDs: []string{other}}
+		early := search.FailureGroup{
+			FailureKind: search.FailureKind{StepType: "OCR", Service: "s", ErrorCode: "timeout"}, Count: 2, FirstAt: begin, LastAt: begin.Add(time.Minute), SampleJobIDs: ocr[5:],
 		}
 		for name, test := range map[string]struct {
-			filter background.Filter
-			want   []background.FailureGroup
+			filter search.Filter
+			want   []search.FailureGroup
 		}{
-			"all":                  {background.Filter{}, []background.FailureGroup{ocrGroup, otherGroup, brokenGroup}},
-			"of a request type":    {background.Filter{RequestType: "type.NLP"}, []background.FailureGroup{otherGroup}},
-			"before a time":        {background.Filter{CreatedBefore: begin.Add(2 * time.Minute)}, []background.FailureGroup{early}},
-			"after a time":         {background.Filter{CreatedAfter: at}, []background.FailureGroup{otherGroup, brokenGroup}},
-			"failed after a time":  {background.Filter{FailedAfter: at}, []background.FailureGroup{otherGroup, brokenGroup}},
-			"failed before a time": {background.Filter{FailedBefore: begin.Add(2 * time.Minute)}, []background.FailureGroup{early}},
-			"of a step type":       {background.Filter{StepType: "NLP"}, []background.FailureGroup{otherGroup}},
-			"of a code":            {background.Filter{ErrorCode: "broken"}, []background.FailureGroup{brokenGroup}},
-			"of a service":         {background.Filter{Service: "s", ErrorCode: "broken"}, []background.FailureGroup{brokenGroup}},
-			"of another service":   {background.Filter{Service: "q"}, nil},
-			"of an unknown tenant": {background.Filter{TenantID: "t9"}, nil},
+			"all":                  {search.Filter{}, []search.FailureGroup{ocrGroup, otherGroup, brokenGroup}},
+			"of a request type":    {search.Filter{RequestType: "type.NLP"}, []search.FailureGroup{otherGroup}},
+			"before a time":        {search.Filter{CreatedBefore: begin.Add(2 * time.Minute)}, []search.FailureGroup{early}},
+			"after a time":         {search.Filter{CreatedAfter: at}, []search.FailureGroup{otherGroup, brokenGroup}},
+			"failed after a time":  {search.Filter{FailedAfter: at}, []search.FailureGroup{otherGroup, brokenGroup}},
+			"failed before a time": {search.Filter{FailedBefore: begin.Add(2 * time.Minute)}, []search.FailureGroup{early}},
+			"of a step type":       {search.Filter{StepType: "NLP"}, []search.FailureGroup{otherGroup}},
+			"of a code":            {search.Filter{ErrorCode: "broken"}, []search.FailureGroup{brokenGroup}},
+			"of a service":         {search.Filter{Service: "s", ErrorCode: "broken"}, []search.FailureGroup{brokenGroup}},
+			"of another service":   {search.Filter{Service: "q"}, nil},
+			"of an unknown tenant": {search.Filter{TenantID: "t9"}, nil},
 		} {
-			report := groups(t, w.Operations, test.filter)
+			report := groups(t, w.Finder, test.filter)
 			if diff := cmp.Diff(test.want, bare(t, report.Groups)); diff != "" || report.Truncated {
 				t.Errorf("%s: truncated %t (-want +got):\n%s", name, report.Truncated, diff)
 			}
 		}
-		if report := groups(t, w.Operations, background.Filter{TenantID: "t1"}); len(report.Groups) != 2 || report.Groups[0].Count != 3 {
+		if report := groups(t, w.Finder, search.Filter{TenantID: "t1"}); len(report.Groups) != 2 || report.Groups[0].Count != 3 {
 			t.Errorf("groups of one tenant: %+v", report.Groups)
 		}
 	})
 }
 
 // groupsOf returns the samples of all groups, unresolved and resolved.
-func groupsOf(t *testing.T, s *background.Operations) (open, resolved [][]string) {
+func groupsOf(t *testing.T, s *search.Finder) (open, resolved [][]string) {
 	t.Helper()
-	report, err := s.Groups(t.Context(), background.Filter{}, true)
+	report, err := s.Failures(t.Context(), search.Filter{}, true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +168,7 @@ func groupsOf(t *testing.T, s *background.Operations) (open, resolved [][]string
 			open = append(open, group.SampleJobIDs)
 		}
 	}
-	for _, group := range groups(t, s, background.Filter{}).Groups {
+	for _, group := range groups(t, s, search.Filter{}).Groups {
 		if group.Resolved || !slices.ContainsFunc(open, func(ids []string) bool { return slices.Equal(ids, group.SampleJobIDs) }) {
 			t.Errorf("the report of unresolved failures has %+v", group)
 		}
@@ -151,22 +178,22 @@ func groupsOf(t *testing.T, s *background.Operations) (open, resolved [][]string
 
 // A failure is unresolved until its job is rerun. If the rerun fails, that failure is
 // unresolved.
-func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
+func TestFailures_ARerunResolvesTheFailure(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		w := open(t, ledgertest.Split())
+		w := found(t, ledgertest.Split())
 		first := w.fail("t", "OCR", "broken")
 		other := w.fail("t", "NLP", "broken")
 		again := w.RerunOf(first, ledger.FromFailed)
 		for _, age := range []time.Duration{0, time.Hour} { // Only a recent rerun is read.
 			time.Sleep(age)
-			open, resolved := groupsOf(t, w.Operations)
+			open, resolved := groupsOf(t, w.Finder)
 			if diff := cmp.Diff([][][]string{{{other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
 				t.Errorf("the rerun is live and %s old: unresolved, resolved (-want +got):\n%s", age, diff)
 			}
 		}
-		w.end(statemachine.ResultFailedFinal, "again")
-		open, resolved := groupsOf(t, w.Operations)
+		w.End(w.Inbox.Last(), statemachine.ResultFailedFinal, "again")
+		open, resolved := groupsOf(t, w.Finder)
 		if diff := cmp.Diff([][][]string{{{again}, {other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
 			t.Errorf("the rerun failed: unresolved, resolved (-want +got):\n%s", diff)
 		}
@@ -174,48 +201,43 @@ func TestGroups_ARerunResolvesTheFailure(t *testing.T) {
 }
 
 // If the accept of a rerun crashes between its index row and its commit, the failure stays
-// unresolved, and a retry selects its job again.
-func TestGroups_ALostRerunResolvesNothing(t *testing.T) {
+// unresolved.
+func TestFailures_ALostRerunResolvesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &losing{Store: ledgertest.Split()}
-		w := open(t, store)
+		store := &lossy{Store: ledgertest.Split()}
+		w := found(t, store)
 		failed := w.fail("t", "OCR", "broken")
 		time.Sleep(time.Hour)
-		store.on = true
+		store.losing = true
 		if _, err := w.Rerun(t.Context(), ledger.Rerun{JobID: failed, From: ledger.FromFailed}); err == nil {
 			t.Fatal("the accept was not lost")
 		}
-		store.on = false
-		open, resolved := groupsOf(t, w.Operations)
+		store.losing = false
+		open, resolved := groupsOf(t, w.Finder)
 		if diff := cmp.Diff([][][]string{{{failed}}, nil}, [][][]string{open, resolved}); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
-		}
-		op := create(t, w.Operations, "", background.BulkRequest{})
-		runOnce(t, runner(t, w.Operations))
-		if page := get(t, w.Operations, op.ID); page.Applied != 1 || page.Items[0].JobID != failed {
-			t.Errorf("the retry: %+v", page)
-		}
-		if again := create(t, w.Operations, "", background.BulkRequest{}); again.Matched != 0 {
-			t.Errorf("after the rerun %d jobs match, want none", again.Matched)
 		}
 	})
 }
 
 // The cost depends on the number of failures, not on the number of jobs that succeeded.
-func TestGroups_ReadNoJobsThatSucceeded(t *testing.T) {
+func TestFailures_ReadNoJobsThatSucceeded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(ledgertest.Split())
-		w := open(t, store)
+		w := found(t, store)
 		for range 3 {
 			w.fail("t", "OCR", "broken")
 		}
 		var costs []storetest.Counts
 		for _, finished := range []int{10, 90} {
-			w.succeed(finished)
+			for range finished {
+				w.accept("t", "OCR")
+				w.End(w.Inbox.Last(), statemachine.ResultSucceeded, "")
+			}
 			counter.Reset()
-			groups(t, w.Operations, background.Filter{})
+			groups(t, w.Finder, search.Filter{})
 			costs = append(costs, counter.Counts())
 		}
 		if costs[0] != costs[1] || costs[0].RowsRead == 0 {
@@ -226,18 +248,18 @@ func TestGroups_ReadNoJobsThatSucceeded(t *testing.T) {
 
 // An atomic store writes an index row together with its change, so no job is read to verify
 // the row, except for the samples.
-func TestGroups_OnAnAtomicStoreReadOnlyIndexRows(t *testing.T) {
+func TestFailures_OnAnAtomicStoreReadOnlyIndexRows(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(ledgertest.Atomic())
-		w := open(t, store)
+		w := found(t, store)
 		var costs []storetest.Counts
 		for range 2 {
 			for range 20 {
 				w.fail("t", "OCR", "broken")
 			}
 			counter.Reset()
-			groups(t, w.Operations, background.Filter{})
+			groups(t, w.Finder, search.Filter{})
 			costs = append(costs, counter.Counts())
 		}
 		if costs[0].Scans != costs[1].Scans || costs[1].RowsRead-costs[0].RowsRead != 20 {
@@ -246,22 +268,9 @@ func TestGroups_OnAnAtomicStoreReadOnlyIndexRows(t *testing.T) {
 	})
 }
 
-// losing is a store that fails the commits of jobs while it is on.
-type losing struct {
-	tablestore.Store
-	on bool
-}
-
-func (s *losing) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	if s.on && batch[0].Key.Table == "luciusledger" {
-		return nil, tablestore.ErrUnavailable
-	}
-	return s.Store.Commit(ctx, batch)
-}
-
 // An index entry is written before the commit that ends the job, and stays if that commit
 // is lost.
-func TestGroups_LeaveOutALostEnd(t *testing.T) {
+func TestFailures_LeaveOutALostEnd(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		age   time.Duration
@@ -272,19 +281,19 @@ func TestGroups_LeaveOutALostEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &losing{Store: ledgertest.Split()}
-				w := open(t, store)
+				store := &lossy{Store: ledgertest.Split()}
+				w := found(t, store)
 				began := time.Now().UTC()
 				want := []string{w.fail("t", "OCR", "broken")}
 				time.Sleep(time.Second)
 				id := w.accept("t", "OCR")
 				m := w.Inbox.Last()
 				w.Apply(id, ledgertest.Sent(m))
-				store.on = true
+				store.losing = true
 				if _, err := w.Change(t.Context(), id, ledgertest.Ended(m, statemachine.ResultFailedFinal, "broken")); err == nil {
 					t.Fatal("the commit was not lost")
 				}
-				store.on = false
+				store.losing = false
 				time.Sleep(test.age)
 				w.Send(id, statemachine.Cancel{})
 				ended := began
@@ -293,9 +302,9 @@ func TestGroups_LeaveOutALostEnd(t *testing.T) {
 					ended = time.Now().UTC()
 					want = append([]string{w.fail("t", "OCR", "broken")}, want...)
 				}
-				report := groups(t, w.Operations, background.Filter{})
-				if diff := cmp.Diff([]background.FailureGroup{{
-					StepType: "OCR", Service: "s", ErrorCode: "broken", Count: test.newer + 1, FirstAt: began, LastAt: ended,
+				report := groups(t, w.Finder, search.Filter{})
+				if diff := cmp.Diff([]search.FailureGroup{{
+					FailureKind: search.FailureKind{StepType: "OCR", Service: "s", ErrorCode: "broken"}, Count: test.newer + 1, FirstAt: began, LastAt: ended,
 					SampleJobIDs: want[:test.samples],
 				}}, bare(t, report.Groups)); diff != "" {
 					t.Errorf("(-want +got):\n%s", diff)
@@ -305,20 +314,42 @@ func TestGroups_LeaveOutALostEnd(t *testing.T) {
 	}
 }
 
-func TestGroups_AreBounded(t *testing.T) {
+// many is a source with many failed jobs of one tenant. Their list may repeat without end.
+type many struct {
+	search.Source
+	entries []ledger.IndexEntry
+	endless bool
+}
+
+func (m *many) Atomic() bool { return true }
+
+func (m *many) Index(_ context.Context, q ledger.IndexQuery) ([]ledger.IndexEntry, bool, error) {
+	if q.Month.Month() != time.Now().UTC().Month() || q.After != "" && !m.endless {
+		return nil, false, nil
+	}
+	return m.entries, m.endless, nil
+}
+
+func (m *many) Job(context.Context, string) (*statemachine.Aggregate, error) {
+	return &statemachine.Aggregate{Job: statemachine.Job{State: statemachine.JobFailedFinal}}, nil
+}
+
+func TestFailures_AreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
+		jobs := &many{}
 		for n := range 501 {
-			jobs.fail("many", 1, fmt.Sprint("code", n))
+			id := uuid.Must(uuid.NewV7()).String()
+			jobs.entries = append(jobs.entries, ledger.IndexEntry{IndexRow: ledger.IndexRow{
+				JobID: id, RequestType: "r", StepType: "S", ErrorCode: fmt.Sprint("code", n), EndedAt: time.Now(),
+			}})
 		}
-		service := serve(t, jobs, ledgertest.Atomic())
-		if report := groups(t, service, background.Filter{}); len(report.Groups) != 500 || !report.Truncated {
+		finder := &search.Finder{Source: jobs}
+		if report := groups(t, finder, search.Filter{TenantID: "many"}); len(report.Groups) != 500 || !report.Truncated {
 			t.Errorf("%d groups, truncated %t", len(report.Groups), report.Truncated)
 		}
-		// The index of this tenant repeats its entries without end.
-		service = serve(t, &endless{sketch: jobs}, ledgertest.Atomic())
-		report := groups(t, service, background.Filter{TenantID: "many"})
+		jobs.endless = true
+		report := groups(t, finder, search.Filter{TenantID: "many"})
 		counted := 0
 		for _, group := range report.Groups {
 			counted += group.Count
@@ -329,10 +360,10 @@ func TestGroups_AreBounded(t *testing.T) {
 	})
 }
 
-func TestGroups_ErrorsAreProblems(t *testing.T) {
+func TestFailures_ErrorsAreProblems(t *testing.T) {
 	t.Parallel()
 	store, faults := storetest.Faulty(ledgertest.Split())
-	w := open(t, store)
+	w := found(t, store)
 	w.fail("t", "OCR", "broken")
 	for name, test := range map[string]struct {
 		call storetest.Call
@@ -343,24 +374,15 @@ func TestGroups_ErrorsAreProblems(t *testing.T) {
 		"job":     {storetest.ScanCall, 5}, // after the index of three months; the entry is recent
 	} {
 		faults.Plan(storetest.Fault{Call: test.call, Nth: test.nth})
-		_, err := w.Groups(t.Context(), background.Filter{TenantID: ""}, false)
+		_, err := w.Failures(t.Context(), search.Filter{TenantID: ""}, false)
 		if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.StoreUnavailable {
 			t.Errorf("%s: %v", name, err)
 		}
 		faults.Clear()
 	}
 	now := time.Now()
-	_, err := w.Groups(t.Context(), background.Filter{CreatedAfter: now, CreatedBefore: now}, false)
+	_, err := w.Failures(t.Context(), search.Filter{CreatedAfter: now, CreatedBefore: now}, false)
 	if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.InvalidEnvelope {
 		t.Errorf("an impossible filter: %v", err)
 	}
-}
-
-// endless is an index that never ends.
-type endless struct{ *sketch }
-
-func (e *endless) Index(ctx context.Context, q ledger.IndexQuery) ([]ledger.IndexEntry, bool, error) {
-	q.After = ""
-	entries, _, err := e.sketch.Index(ctx, q)
-	return entries, true, err
 }

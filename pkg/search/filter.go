@@ -1,0 +1,122 @@
+package search
+
+import (
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// Filter selects jobs. All fields that are set must match, so its zero value selects all jobs.
+// Lists and the walk of failed jobs go back three months, unless CreatedAfter is set.
+type Filter struct {
+	TenantID    string                `json:"tenant_id,omitempty"`
+	RequestType string                `json:"request_type,omitempty"`
+	State       statemachine.JobState `json:"state,omitempty"`
+	// Service and StepType are those of the failed or current step. ErrorCode is that of a
+	// failed job, or of the last failure of a live job's current step; other jobs have none.
+	Service   string `json:"service,omitempty"`
+	StepType  string `json:"step_type,omitempty"`
+	ErrorCode string `json:"error_code,omitempty"`
+	// CorrelationID, if set, selects jobs of any age.
+	CorrelationID string `json:"correlation_id,omitempty"`
+	// Created… bound the time of acceptance, and Failed… that of the failure of a failed job:
+	// After ≤ time < Before.
+	CreatedAfter  time.Time `json:"created_after,omitzero"`
+	CreatedBefore time.Time `json:"created_before,omitzero"`
+	FailedAfter   time.Time `json:"failed_after,omitzero"`
+	FailedBefore  time.Time `json:"failed_before,omitzero"`
+
+	// HasOutbox selects jobs that have an outbox row of their latest attempt. Outbox is the
+	// state of that row. Lane is that of the current step.
+	HasOutbox bool                     `json:"has_outbox,omitempty"`
+	Outbox    statemachine.OutboxState `json:"outbox,omitempty"`
+	Lane      *int                     `json:"lane,omitempty"`
+	// Retryable selects jobs whose next dispatch an operator can make due, and UnchangedSince
+	// jobs whose current step has not changed after that time.
+	Retryable      bool      `json:"retryable,omitempty"`
+	UnchangedSince time.Time `json:"unchanged_since,omitzero"`
+}
+
+// Contradiction names the first pair of bounds that are not in order.
+func (f *Filter) Contradiction() (first, second string) {
+	disordered := func(a, b time.Time) bool { return !a.IsZero() && !b.IsZero() && !a.Before(b) }
+	switch {
+	case disordered(f.CreatedAfter, f.CreatedBefore):
+		return "created_after", "created_before"
+	case disordered(f.FailedAfter, f.FailedBefore):
+		return "failed_after", "failed_before"
+	}
+	return "", ""
+}
+
+// check returns a problem that names the first invalid parameter.
+func (f *Filter) check(after string) error {
+	message := ""
+	if first, second := f.Contradiction(); first != "" {
+		message = "parameter " + first + " must be before " + second
+	}
+	if after != "" && ledger.ParseJobID(after) != nil {
+		message = "page_token is invalid"
+	}
+	if message == "" {
+		return nil
+	}
+	return apierror.Refused([]apierror.Violation{{Message: message}})
+}
+
+// ofLive reports whether to look for matching live jobs of any age. Otherwise any job may
+// match, and the jobs in the index are enough.
+func (f *Filter) ofLive() bool {
+	return (f.State != "" || f.Service != "" || f.StepType != "" || f.RequestType != "" || f.ErrorCode != "" || f.Retryable ||
+		f.Lane != nil || f.Outbox != "" && f.Outbox != statemachine.OutboxSent) && // Most rows are SENT.
+		!f.State.Terminal() && f.CorrelationID == ""
+}
+
+// mayMatch reports whether the filter may select the job of an index row. A row of all jobs
+// says no more than the id. If the last outbox row of an ended job is FAILED_FINAL, the job was
+// cancelled, or failed because the row could not be published.
+func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
+	if row.EndedAt.IsZero() && row.RequestType == "" {
+		return true
+	}
+	if !row.EndedAt.IsZero() && (f.Outbox == statemachine.OutboxPending || f.Outbox == statemachine.OutboxFailedFinal &&
+		row.ErrorCode != "" && row.ErrorCode != statemachine.ErrorDispatchExhausted) {
+		return false
+	}
+	return is(f.RequestType, row.RequestType) && is(f.Service, row.Service) && is(f.StepType, row.StepType) &&
+		is(f.ErrorCode, row.ErrorCode) && within(row.EndedAt, f.FailedAfter, f.FailedBefore)
+}
+
+// Matches reports whether the filter selects the job.
+func (f *Filter) Matches(agg *statemachine.Aggregate) bool {
+	if len(agg.Steps) == 0 {
+		return false
+	}
+	job, traits := &agg.Job, TraitsOf(agg)
+	failed := job.State == statemachine.JobFailedFinal
+	if failed {
+		traits.ErrorCode = job.ErrorCode
+	} else if job.State.Terminal() {
+		traits.ErrorCode = ""
+	}
+	return f.fits(&traits) && is(f.CorrelationID, job.CorrelationID) && within(job.CreatedAt, f.CreatedAfter, f.CreatedBefore) &&
+		(f.FailedAfter.IsZero() && f.FailedBefore.IsZero() || failed && within(job.CompletedAt, f.FailedAfter, f.FailedBefore)) &&
+		(f.UnchangedSince.IsZero() || !agg.Steps[job.CurrentStepIndex].UpdatedAt.After(f.UnchangedSince))
+}
+
+// fits applies the filter to the traits of a job, which do not include its times.
+func (f *Filter) fits(t *Traits) bool {
+	return is(f.TenantID, t.TenantID) && is(f.State, t.State) && is(f.RequestType, t.RequestType) &&
+		is(f.Service, t.Service) && is(f.StepType, t.StepType) && is(f.ErrorCode, t.ErrorCode) && is(f.Outbox, t.Outbox) &&
+		(!f.HasOutbox || t.Outbox != "") && (f.Lane == nil || *f.Lane == t.Lane) && (!f.Retryable || t.Retryable)
+}
+
+// is reports whether a job has the wanted text, if there is one.
+func is[Text ~string](wanted, has Text) bool { return wanted == "" || wanted == has }
+
+// within reports whether after ≤ t < before. A zero bound does not limit.
+func within(t, after, before time.Time) bool {
+	return (after.IsZero() || !t.Before(after)) && (before.IsZero() || t.Before(before))
+}

@@ -1,0 +1,322 @@
+package search
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"iter"
+	"math"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// Source is the part of the ledger in which a [Finder] finds jobs.
+type Source interface {
+	Index
+	Job(ctx context.Context, jobID string) (*statemachine.Aggregate, error)
+	Tenants(ctx context.Context, after string, limit int) ([]string, error)
+	Live(ctx context.Context, tenantID string, shard, limit int, from string) (jobIDs []string, next string, err error)
+	Due(ctx context.Context, kind ledger.Kind, shard int, now time.Time, limit int, from string) ([]ledger.Entry, string, error)
+	Shards() int
+	Atomic() bool
+}
+
+// LiveIndex is [Counts.Live] of one process, or nil if there is none.
+type LiveIndex func(wanted func(*Traits) bool) (parts iter.Seq[[]string], known bool)
+
+// Finder finds all jobs that a filter selects; [Service.List] finds a page of them. It is safe
+// for concurrent use.
+type Finder struct {
+	// Source holds the jobs. Required.
+	Source Source
+	// Live finds live jobs by their traits. Optional: without it, all live jobs are read.
+	Live LiveIndex
+	// MaxLive is the most live jobs to read for one call. Optional. Defaults to all.
+	MaxLive int
+}
+
+// Found is a job as a [Finder] finds it: a failed one as the index lists it, a live one as its
+// rows hold it.
+type Found struct {
+	Hint
+	Job *statemachine.Aggregate // nil if it was not read, or does not exist
+
+	checked bool // the job was read
+	wrong   bool // the job does not match after all
+}
+
+// ErrMore is returned if a search ended at a bound, so that there may be more jobs.
+var ErrMore = errors.New("the search ended at its bound: there may be more jobs")
+
+const (
+	maxExamined = 100_000 // index entries read for one call
+	tenantPage  = 1000    // tenants whose entries are merged
+	entryPage   = 1000    // index entries or ids read at once
+	maxChecked  = 2000    // failed jobs read because their entries are recent
+	readPage    = 100     // jobs in memory at a time
+	readers     = 8       // jobs read concurrently
+	// commitGrace is how long after a job's end its index entry may precede the commit.
+	commitGrace = 2 * time.Minute
+)
+
+// sequence returns what a walk yields, and then the walk's error, if there is one.
+func sequence[T any](walk func(yield func(T) bool) error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		if err := walk(func(v T) bool { return yield(v, nil) }); err != nil {
+			yield(*new(T), err)
+		}
+	}
+}
+
+// Find yields the jobs that match: failed ones if the filter's state is FAILED_FINAL, else live
+// ones. If wanted is not nil, it skips those in other states. It ends after an error, which is
+// [ErrMore] or the source's.
+//
+// It finds failed jobs in the index, page of tenants by page, each newest first. It applies the
+// fields that the index has, and takes the time of acceptance from the job's id. Entries are
+// written before the commit that ends the job or makes its rerun, so Find reads the jobs of the
+// first 2,000 whose commit may be under way; an atomic store has none. It ends after 100,000
+// entries.
+//
+// It reads live jobs, in no particular order, and yields those with two slots perhaps twice.
+func (x *Finder) Find(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[*Found, error] {
+	return sequence(func(yield func(*Found) bool) error {
+		pages := x.live(ctx, f, wanted)
+		if f.State == statemachine.JobFailedFinal {
+			if pages = x.failed(ctx, f); wanted != nil && !wanted(f.State) {
+				return nil
+			}
+		}
+		for page, err := range pages {
+			if err != nil {
+				return err
+			}
+			for _, found := range page {
+				if !found.wrong && !yield(found) {
+					return nil
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// live yields pages of live jobs.
+func (x *Finder) live(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[[]*Found, error] {
+	if wanted == nil {
+		wanted = func(statemachine.JobState) bool { return true }
+	}
+	return sequence(func(yield func([]*Found) bool) error {
+		left := cmp.Or(x.MaxLive, math.MaxInt)
+		fits := func(t *Traits) bool { return wanted(t.State) && f.fits(t) }
+		for ids, err := range x.liveIDs(ctx, f, fits, math.MaxInt) {
+			if err != nil {
+				return err
+			}
+			for part := range slices.Chunk(ids[:min(left, len(ids))], readPage) {
+				page := Named(part)
+				if err := x.Read(ctx, page); err != nil {
+					return err
+				}
+				page = slices.DeleteFunc(page, func(found *Found) bool {
+					return found.Job == nil || !wanted(found.Job.Job.State) || !f.Matches(found.Job)
+				})
+				if !yield(page) {
+					return nil
+				}
+			}
+			if left -= len(ids); left < 0 {
+				return ErrMore
+			}
+		}
+		return nil
+	})
+}
+
+// liveIDs yields the ids of live jobs in parts, in no order, and some of them twice: of the jobs
+// whose traits fit, if the index knows all live jobs, otherwise of all live jobs that the filter's
+// tenant or pending rows leave. The error is the source's, or [ErrMore] after most rows.
+func (x *Finder) liveIDs(ctx context.Context, f *Filter, fits func(*Traits) bool, most int) iter.Seq2[[]string, error] {
+	return sequence(func(yield func([]string) bool) error {
+		if x.Live != nil {
+			if parts, known := x.Live(fits); known {
+				parts(yield)
+				return nil
+			}
+		}
+		for shard := range x.Source.Shards() {
+			for from, more := "", true; more; more = from != "" {
+				ids, read, next, err := x.livePage(ctx, f, shard, from)
+				if most -= read; err == nil && most < 0 {
+					err = ErrMore
+				}
+				if err != nil || !yield(ids) {
+					return err
+				}
+				from = next
+			}
+		}
+		return nil
+	})
+}
+
+// livePage returns a page of the ids of live jobs, and how many rows it read for them. It finds
+// those whose rows wait for a relay in the schedule. A row that went straight to the relay of the
+// process that wrote it has no entry there until [ledger.Config] Hold has passed.
+func (x *Finder) livePage(ctx context.Context, f *Filter, shard int, from string) (ids []string, read int, next string, err error) {
+	if f.Outbox != statemachine.OutboxPending {
+		ids, next, err = x.Source.Live(ctx, f.TenantID, shard, entryPage, from)
+		return ids, len(ids), next, err
+	}
+	entries, next, err := x.Source.Due(ctx, ledger.Dispatch, shard, farFuture, entryPage, from)
+	for i := range entries {
+		if target := &entries[i].Target; is(f.TenantID, target.TenantID) && (f.Lane == nil || *f.Lane == target.Lane) {
+			ids = append(ids, entries[i].JobID)
+		}
+	}
+	return ids, len(entries), next, err
+}
+
+// farFuture is later than any time in the schedule.
+var farFuture = time.Date(2286, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// failed yields pages of failed jobs.
+func (x *Finder) failed(ctx context.Context, f *Filter) iter.Seq2[[]*Found, error] {
+	return sequence(func(yield func([]*Found) bool) error {
+		var page []*Found
+		now, checks := time.Now(), maxChecked
+		for hint, end := range x.failures(ctx, f) {
+			if end == nil {
+				if page = append(page, &Found{Hint: hint}); len(page) < entryPage {
+					continue
+				}
+			}
+			if err := x.checkRecent(ctx, page, now, &checks); err != nil {
+				return err
+			}
+			if !yield(page) {
+				return nil
+			}
+			if page = nil; end != nil {
+				return end
+			}
+		}
+		err := x.checkRecent(ctx, page, now, &checks)
+		if err == nil {
+			yield(page)
+		}
+		return err
+	})
+}
+
+// checkRecent checks the jobs whose commit may be under way, as many as may still be checked.
+func (x *Finder) checkRecent(ctx context.Context, page []*Found, now time.Time, checks *int) error {
+	if x.Source.Atomic() {
+		return nil
+	}
+	recent := slices.DeleteFunc(slices.Clone(page), func(found *Found) bool {
+		return now.Sub(found.EndedAt) >= commitGrace && now.Sub(ledger.IDTime(found.SupersededBy)) >= ledger.RerunGrace
+	})
+	recent = recent[:min(*checks, len(recent))]
+	*checks -= len(recent)
+	return x.check(ctx, recent)
+}
+
+// failures yields the index entries of the failed jobs that may match.
+func (x *Finder) failures(ctx context.Context, f *Filter) iter.Seq2[Hint, error] {
+	return sequence(func(yield func(Hint) bool) error {
+		left := maxExamined
+		for tenants, err := range x.tenants(ctx, f) {
+			if err != nil {
+				return err
+			}
+			for hint, err := range f.Hints(ctx, x.Source, HintQuery{Tenants: tenants, Page: entryPage}) {
+				if err != nil {
+					return err
+				}
+				if left--; left < 0 {
+					return ErrMore
+				}
+				if f.mayMatch(&hint.IndexRow) && within(ledger.IDTime(hint.JobID), f.CreatedAfter, f.CreatedBefore) && !yield(hint) {
+					return nil
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// tenants yields the tenants that the filter selects, page by page.
+func (x *Finder) tenants(ctx context.Context, f *Filter) iter.Seq2[[]string, error] {
+	return sequence(func(yield func([]string) bool) error {
+		if f.TenantID != "" {
+			yield([]string{f.TenantID})
+			return nil
+		}
+		page, err := x.Source.Tenants(ctx, "", tenantPage)
+		for err == nil && len(page) > 0 && yield(page) {
+			page, err = x.Source.Tenants(ctx, page[len(page)-1], tenantPage)
+		}
+		return err
+	})
+}
+
+// check reads those failed jobs that have not been read. It marks the jobs that did not fail, and
+// clears reruns that do not exist.
+func (x *Finder) check(ctx context.Context, failed []*Found) error {
+	failed = slices.DeleteFunc(slices.Clone(failed), func(found *Found) bool { return found.checked })
+	for part := range slices.Chunk(failed, readPage) {
+		if err := x.Read(ctx, part); err != nil {
+			return err
+		}
+		for _, found := range part {
+			found.checked, found.wrong = true, found.Job == nil || found.Job.Job.State != statemachine.JobFailedFinal
+			found.Job = nil // A caller may hold many.
+		}
+	}
+	return nil
+}
+
+// Named returns jobs by their ids, without reading them.
+func Named(ids []string) []*Found {
+	named := make([]*Found, len(ids))
+	for i, id := range ids {
+		named[i] = &Found{Hint: Hint{IndexEntry: ledger.IndexEntry{IndexRow: ledger.IndexRow{JobID: id}}}}
+	}
+	return named
+}
+
+// Read reads the jobs that have not been read, concurrently, and clears reruns that do not exist.
+// The error is the source's.
+func (x *Finder) Read(ctx context.Context, jobs []*Found) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(readers)
+	for _, found := range jobs {
+		if found.Job != nil {
+			continue
+		}
+		group.Go(func() error {
+			agg, err := x.Source.Job(ctx, found.JobID)
+			if errors.Is(err, ledger.ErrJobNotFound) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			found.Job, found.TenantID = agg, cmp.Or(found.TenantID, agg.Job.TenantID)
+			if found.SupersededBy == "" {
+				return nil
+			}
+			if _, err = x.Source.Job(ctx, found.SupersededBy); errors.Is(err, ledger.ErrJobNotFound) {
+				found.SupersededBy, err = "", nil
+			}
+			return err
+		})
+	}
+	return group.Wait()
+}
