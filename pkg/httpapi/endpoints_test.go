@@ -633,6 +633,7 @@ func TestRefusedCallbacks_AreCountedWhenRead(t *testing.T) {
 	h := newHarness(t)
 	job := h.submitted(t)
 	for i, attempt := range []int{8, 9, 8, 8} {
+		time.Sleep(2 * time.Millisecond) // A record's time has milliseconds.
 		h.do(t, http.MethodPost, "/v1/callbacks/ack", strings.Replace(callbackBody(job, attempt, ""), "$lease", "guessed", 1),
 			fmt.Sprint("X-Request-Id: a", i))
 	}

@@ -159,8 +159,8 @@ func TestReady_AVoidHintIsDeletedByItsReader(t *testing.T) {
 	} {
 		for what, end := range map[string]func(t *testing.T, b *bundle, id string, hint ledger.Hint){
 			"claimed":   func(t *testing.T, b *bundle, _ string, hint ledger.Hint) { b.take(t, "c", false, hint) },
-			"withdrawn": func(t *testing.T, b *bundle, id string, _ ledger.Hint) { b.Send(id, statemachine.Pause{}) },
-			"cancelled": func(t *testing.T, b *bundle, id string, _ ledger.Hint) { b.Send(id, statemachine.Cancel{}) },
+			"withdrawn": func(_ *testing.T, b *bundle, id string, _ ledger.Hint) { b.Send(id, statemachine.Pause{}) },
+			"cancelled": func(_ *testing.T, b *bundle, id string, _ ledger.Hint) { b.Send(id, statemachine.Cancel{}) },
 		} {
 			t.Run(what+"/"+name, func(t *testing.T) {
 				t.Parallel()
