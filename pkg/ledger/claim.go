@@ -30,7 +30,7 @@ type Claim struct {
 	// Memory returns the write of the claim's row, which names its candidates and is
 	// kept until the longest lease ends. An atomic store commits it with the claims;
 	// any other commits it before the first. Optional.
-	Memory func(candidates []Candidate, until time.Time) tablestore.Batch
+	Memory func(candidates []Candidate, until time.Time) (tablestore.Batch, error)
 }
 
 // Candidate is an attempt that a claim is about to claim.
@@ -107,7 +107,10 @@ func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, 
 		return outcomes, nil
 	}
 
-	memory := memoryOf(open, c)
+	memory, err := memoryOf(open, c)
+	if err != nil {
+		return nil, err
+	}
 	if l.atomic != nil {
 		return outcomes, l.claimTogether(ctx, open, memory, c)
 	}
@@ -131,9 +134,9 @@ func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, 
 }
 
 // memoryOf returns the write of the claim's row, none if the claim has none.
-func memoryOf(open []*candidate, c *Claim) tablestore.Batch {
+func memoryOf(open []*candidate, c *Claim) (tablestore.Batch, error) {
 	if c.Memory == nil {
-		return nil
+		return nil, nil
 	}
 	var until time.Time
 	candidates := make([]Candidate, len(open))
