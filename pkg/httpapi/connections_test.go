@@ -115,9 +115,10 @@ func TestANewConnectionWaitsWhileAllHaveARequest(t *testing.T) {
 			<-release
 		}
 	})
-	busy, later := connect(t, address), connect(t, address)
+	busy := connect(t, address)
 	request(t, busy, "/wait")
-	<-begun
+	<-begun // Until then the connection is idle, and would make room.
+	later := connect(t, address)
 	request(t, later, "/")
 	waited := make(chan error, 1)
 	go func() { waited <- answered(later) }()
