@@ -280,7 +280,7 @@ func TestOperations(t *testing.T) {
 	})
 	l := newLine(t, server.url)
 	var text strings.Builder
-	for _, args := range []string{"list --tenant tenant_a", "get " + operationID, "cancel " + operationID + " --reason late"} {
+	for _, args := range []string{"list --tenant tenant_a --kind cancel", "get " + operationID, "cancel " + operationID + " --reason late"} {
 		out, err := l.run(t, append([]string{"operations"}, strings.Split(args, " ")...)...)
 		if err != nil {
 			t.Error(err)
@@ -288,7 +288,7 @@ func TestOperations(t *testing.T) {
 		text.WriteString(out + "\n")
 	}
 	golden(t, "operations.txt", strings.TrimSuffix(text.String(), "\n"))
-	server.wantAsked(t, "GET /v1/admin/operations tenant_id=tenant_a&limit=50", path+" limit=50",
+	server.wantAsked(t, "GET /v1/admin/operations kind=cancel&tenant_id=tenant_a&limit=50", path+" limit=50",
 		"POST /v1/admin/operations/"+operationID+`:cancel {"reason":"late"}`)
 	forPrograms(t, l, list, "operations", "list")
 	forPrograms(t, l, one, "operations", "get", operationID)

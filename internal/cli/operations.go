@@ -26,14 +26,14 @@ func (t *tool) operations() *cobra.Command {
 }
 
 func (t *tool) operationsList() *cobra.Command {
-	var tenant string
+	var tenant, kind string
 	var limit int
 	cmd := t.command(spec{
 		use: "list", short: "List operations with their progress, newest first", example: "  lucius operations list",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.OperationPage, []api.Operation, string, error) {
 			page, err := call[api.OperationPage](s.ListOperations(ctx, &api.ListOperationsParams{
-				TenantID: optional(tenant), Limit: &size, PageToken: token,
+				TenantID: optional(tenant), Kind: optional(api.OperationKind(kind)), Limit: &size, PageToken: token,
 			}))
 			return page, page.Operations, page.NextPageToken, err
 		}, func(page *api.OperationPage, all []api.Operation) { page.Operations = all })
@@ -43,6 +43,7 @@ func (t *tool) operationsList() *cobra.Command {
 		return show(s, list, showOperations)
 	})
 	cmd.Flags().StringVar(&tenant, "tenant", "", "only operations that select jobs of this tenant")
+	cmd.Flags().StringVar(&kind, "kind", "", "only operations of this kind: retry, cancel, pause or resume")
 	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of operations to list")
 	return cmd
 }

@@ -152,6 +152,9 @@ func (c *checker) takeDirective(j *job, w *write) {
 	}
 }
 
+// keptRejected is how many rejected callbacks of a job are kept at least.
+const keptRejected = 64
+
 // takeRejected checks that the record of a rejected callback is never overwritten, and is
 // deleted only after newer ones.
 func (c *checker) takeRejected(j *job, w *write) {
@@ -170,7 +173,7 @@ func (c *checker) takeRejected(j *job, w *write) {
 		}
 		return other == row
 	})
-	if w.was && !j.purged && newer < 63 {
+	if w.was && !j.purged && newer < keptRejected-1 {
 		c.violate("S16", "the rejected callback %s of job %s was deleted", row, j.id)
 	}
 }

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -19,6 +20,9 @@ const (
 	// callbacks, so that none outlives it: longer than a write can be late.
 	purgeMargin = time.Minute
 )
+
+// errPurgeNear is the cause of an error of [Ledger.Reject].
+var errPurgeNear = errors.New("the job is about to be purged")
 
 // Rejection is a callback that was refused: late, stale or contradictory.
 //
@@ -75,12 +79,12 @@ func (r Rejections) History(after, upTo int64) []HistoryEntry {
 }
 
 // Reject inserts a row for a refused callback of the job, which was loaded before, and
-// deletes the oldest rows beyond the number that is kept. It creates no revision. It does
-// nothing if the job is about to be purged. The errors are the store's: after one, the
-// callback may have been recorded or not.
+// deletes the oldest rows beyond the number that is kept. It creates no revision. It refuses
+// a job that is about to be purged. Its other errors are the store's: after one, the callback
+// may have been recorded or not.
 func (l *Ledger) Reject(ctx context.Context, job *statemachine.Job, one Rejection) error {
 	if due := l.purgeAt(job); job.State.Terminal() && !due.IsZero() && time.Until(due) < purgeMargin {
-		return nil
+		return fmt.Errorf("record a refused callback of job %s: %w", job.ID, errPurgeNear)
 	}
 	now := time.Now()
 	one.At, one.Rev = now.UTC().Truncate(time.Millisecond), job.Rev

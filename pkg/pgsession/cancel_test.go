@@ -50,6 +50,32 @@ func TestCommit_KeepsTheSessionOfACancelledStatement(t *testing.T) {
 	}
 }
 
+// The check of an idle session that a slow server answers late would cost the session. A request
+// with more time than the pool's timeout is one to a server that is known to be slow.
+func TestOpen_DoesNotCheckTheSessionsOfASlowServer(t *testing.T) {
+	t.Parallel()
+	const timeout = time.Minute
+	pool, err := pgsession.Open(t.Context(), pgsession.Options{URL: "postgres://127.0.0.1:1/x", Connections: 1, Timeout: timeout})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	for name, test := range map[string]struct {
+		idle, within time.Duration
+		want         bool
+	}{
+		"idle":                {time.Minute, timeout, true},
+		"just used":           {time.Millisecond, timeout, false},
+		"idle, a slow server": {time.Minute, 2 * timeout, false},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), test.within)
+		if got := pool.Config().ShouldPing(ctx, pgxpool.ShouldPingParams{IdleDuration: test.idle}); got != test.want {
+			t.Errorf("%s: checked is %v", name, got)
+		}
+		cancel()
+	}
+}
+
 // PostgreSQL greets with a warning if the library of the database's collation was updated.
 func TestOpen_ADatabaseWithAnOldCollation(t *testing.T) {
 	t.Parallel()

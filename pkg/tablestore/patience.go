@@ -36,10 +36,17 @@ func ForOperation(ctx context.Context) context.Context {
 	return context.WithValue(ctx, operationKey{}, new(atomic.Bool))
 }
 
-// Begun reports whether the operation has made a call before, and records that it makes one.
+// Begun reports whether a call of the operation of ctx was made.
 func Begun(ctx context.Context) bool {
 	begun, ok := ctx.Value(operationKey{}).(*atomic.Bool)
-	return ok && begun.Swap(true)
+	return ok && begun.Load()
+}
+
+// Begin records that a call of the operation of ctx is made.
+func Begin(ctx context.Context) {
+	if begun, ok := ctx.Value(operationKey{}).(*atomic.Bool); ok {
+		begun.Store(true)
+	}
 }
 
 // WithPatience returns a context whose calls of a store may take that long.

@@ -59,7 +59,7 @@ type Store struct {
 // call is a call that waits for a place.
 type call struct {
 	place chan struct{} // closed when the call has a place
-	begun bool          // its operation has made a call before
+	begun bool          // its operation has made a call
 }
 
 // New returns the store with a pace. The result is a [tablestore.AtomicStore] if the store is
@@ -122,6 +122,7 @@ func paced[T any](ctx context.Context, s *Store, do func(context.Context) (T, er
 		var none T
 		return none, err
 	}
+	tablestore.Begin(ctx)
 	began := time.Now()
 	result, err := do(tablestore.WithPatience(ctx, deadline))
 	s.leave(began, time.Now(), err)
@@ -134,7 +135,6 @@ var errSlow = fmt.Errorf("the store is slow, and too many calls wait for it: %w"
 // enter waits for a place, and returns the deadline of the call. A call waits no longer than
 // one may take, and that of an operation that has begun four times as long.
 func (s *Store) enter(ctx context.Context) (time.Duration, error) {
-	begun := tablestore.Begun(ctx)
 	s.mu.Lock()
 	deadline := s.deadline
 	if s.underway < int(s.limit) {
@@ -142,21 +142,22 @@ func (s *Store) enter(ctx context.Context) (time.Duration, error) {
 		s.mu.Unlock()
 		return deadline, nil
 	}
-	loop, place := tablestore.LoopOf(ctx), make(chan struct{})
-	if len(s.lines[loop]) == 0 {
+	loop, place, begun, wait := tablestore.LoopOf(ctx), make(chan struct{}), tablestore.Begun(ctx), deadline
+	line := s.lines[loop]
+	if len(line) == 0 {
 		s.turns = append(s.turns, loop)
 	}
-	at := len(s.lines[loop])
-	if first := slices.IndexFunc(s.lines[loop], func(c call) bool { return !c.begun }); begun && first >= 0 {
-		at = first
+	at := len(line)
+	if begun {
+		wait = 4 * deadline
+		if fresh := slices.IndexFunc(line, func(c call) bool { return !c.begun }); fresh >= 0 {
+			at = fresh
+		}
 	}
-	s.lines[loop] = slices.Insert(s.lines[loop], at, call{place, begun})
+	s.lines[loop] = slices.Insert(line, at, call{place, begun})
 	s.waiting++
 	s.mu.Unlock()
-	if begun {
-		deadline *= 4
-	}
-	timer := time.NewTimer(deadline)
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	var err error
 	select {
@@ -223,15 +224,7 @@ func (s *Store) leave(began, ended time.Time, err error) {
 	}
 	s.underway--
 	for s.underway < int(s.limit) && len(s.turns) > 0 {
-		turn := 0
-		if requests := slices.Index(s.turns, ""); requests >= 0 && s.looped {
-			turn = requests
-		} else if requests == 0 && len(s.turns) > 1 {
-			turn = 1
-		}
-		loop := s.turns[turn]
-		s.turns = slices.Delete(s.turns, turn, turn+1)
-		s.looped = loop != ""
+		loop := s.nextTurn()
 		close(s.lines[loop][0].place)
 		if s.lines[loop] = s.lines[loop][1:]; len(s.lines[loop]) > 0 {
 			s.turns = append(s.turns, loop)
@@ -239,6 +232,16 @@ func (s *Store) leave(began, ended time.Time, err error) {
 		s.waiting--
 		s.underway++
 	}
+}
+
+// nextTurn takes the loop that gets the next place: the requests after a loop, and the first other
+// loop after them. The caller holds mu.
+func (s *Store) nextTurn() string {
+	turn := max(0, slices.IndexFunc(s.turns, func(loop string) bool { return (loop == "") == s.looped }))
+	loop := s.turns[turn]
+	s.turns = slices.Delete(s.turns, turn, turn+1)
+	s.looped = loop != ""
+	return loop
 }
 
 // Pace implements [tablestore.Paced].
