@@ -99,13 +99,13 @@ var damages = map[string]damage{
 		row := f.ledger.Row(f.key("failed", "JOB"))
 		rev := row.Properties.Get("rev").Int() + 1
 		f.set(f.key("failed", "JOB"), "rev", tablestore.Int(rev))
-		f.journal("failed", rev, `[{"o":"job","t":"job.succeeded","f":"FAILED_FINAL","to":"SUCCEEDED"}]`)
+		f.journal("failed", rev, `[{"object":"job","type":"job.succeeded","from":"FAILED_FINAL","to":"SUCCEEDED"}]`)
 	}},
 	"history walks an edge that is not listed": {rule: audit.Edges, do: func(f *fixture) {
 		row := f.ledger.Row(f.key("queued", "JOB"))
 		rev := row.Properties.Get("rev").Int() + 1
 		f.set(f.key("queued", "JOB"), "rev", tablestore.Int(rev))
-		f.journal("queued", rev, `[{"o":"job","t":"job.succeeded","f":"DISPATCHING","to":"SUCCEEDED"}]`)
+		f.journal("queued", rev, `[{"object":"job","type":"job.succeeded","from":"DISPATCHING","to":"SUCCEEDED"}]`)
 	}},
 	"a refused callback without a cause": {rule: audit.Rejected, says: `refused with ""`, do: func(f *fixture) {
 		row := f.find("luciusledger", "done", "CALLBACK:")

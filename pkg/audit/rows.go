@@ -277,10 +277,10 @@ type change struct {
 
 // move is one transition of a change.
 type move struct {
-	Object string `json:"o"`
-	ID     string `json:"i"`
-	Type   string `json:"t"`
-	From   string `json:"f"`
+	Object string `json:"object"`
+	ID     string `json:"object_id"`
+	Type   string `json:"type"`
+	From   string `json:"from"`
 	To     string `json:"to"`
 }
 

@@ -46,18 +46,13 @@ type Accepted struct {
 //
 // Source: Option B spec, 12.4.
 type claim struct {
-	jobID     string
-	key       string
-	hash      string
-	createdAt time.Time
+	JobID     string    `column:"job_id"`
+	Key       string    `column:"idempotency_key"`
+	Hash      string    `column:"idempotency_hash"`
+	CreatedAt time.Time `column:"created_at"`
 }
 
-var claimCodec = newCodec(
-	text(columnJob, func(c *claim) *string { return &c.jobID }),
-	text("idempotency_key", func(c *claim) *string { return &c.key }),
-	text("idempotency_hash", func(c *claim) *string { return &c.hash }),
-	instant("created_at", func(c *claim) *time.Time { return &c.createdAt }),
-)
+var claimCodec = tablestore.NewCodec[claim]()
 
 // acceptance is the state of one accept over its tries. Its methods that return an
 // *Accepted return nil without an error to ask for another try.
@@ -225,11 +220,11 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 		return nil, err
 	}
 	p := &planner{l: a.l, d: &d, fresh: f, eventName: event.Name(), caller: CallerOf(ctx), now: now}
-	p.s = &snapshot{head: head{slot: a.slot, claim: a.claim.Row}}
+	p.s = &snapshot{head: head{Slot: a.slot, Claim: a.claim.Row}}
 	p.options = &options{
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
 		reserved: reservation{
-			claim: a.claim.Row, slot: a.slot, correlation: a.cmd.Job.CorrelationID, supersedes: a.cmd.Job.Supersedes,
+			Claim: a.claim.Row, Slot: a.slot, Correlation: a.cmd.Job.CorrelationID, Supersedes: a.cmd.Job.Supersedes,
 		},
 	}
 	if p.moves, err = statemachine.FollowItem(&agg, nil, &d, statemachine.ItemAsk{}, now); err != nil {
@@ -261,8 +256,8 @@ func (a *acceptance) takeClaim(now time.Time) tablestore.Op {
 	if a.found != "" {
 		op.Verb, op.ETag = tablestore.Replace, a.found
 	}
-	op.Properties = claimCodec.encode(&claim{
-		jobID: a.jobID, key: a.cmd.Job.IdempotencyKey, hash: a.cmd.Job.IdempotencyHash, createdAt: now,
+	op.Properties = claimCodec.Encode(&claim{
+		JobID: a.jobID, Key: a.cmd.Job.IdempotencyKey, Hash: a.cmd.Job.IdempotencyHash, CreatedAt: now,
 	}, nil)
 	return op
 }
@@ -280,7 +275,7 @@ func (a *acceptance) readClaim(ctx context.Context) (claim, tablestore.Row, erro
 	var c claim
 	row, err := a.l.store.Get(ctx, a.claim)
 	if err == nil {
-		err = claimCodec.decode(&row, &c)
+		err = claimCodec.Decode(&row, &c)
 	}
 	if err != nil {
 		err = fmt.Errorf("accept: read the claim: %w", err)
@@ -297,16 +292,16 @@ func (a *acceptance) replay(ctx context.Context) (*Accepted, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := a.l.load(ctx, c.jobID)
+	s, err := a.l.load(ctx, c.JobID)
 	missing := errors.Is(err, ErrJobNotFound)
 	switch {
 	case err != nil && !missing:
 		return nil, fmt.Errorf("accept: %w", err)
 	case !missing && a.l.keyExpired(s, time.Now()):
 		return nil, nil
-	case c.hash != a.cmd.Job.IdempotencyHash:
+	case c.Hash != a.cmd.Job.IdempotencyHash:
 		return nil, ErrIdempotencyMismatch
-	case missing || s.head.tombstone:
+	case missing || s.head.Tombstone:
 		return nil, nil
 	}
 	return &Accepted{Job: s.agg.Job, Replayed: true}, nil
@@ -323,16 +318,16 @@ func (a *acceptance) resolveClaimConflict(ctx context.Context) (*Accepted, error
 	if err != nil {
 		return nil, err
 	}
-	s, err := a.l.load(ctx, c.jobID)
+	s, err := a.l.load(ctx, c.JobID)
 	switch {
 	case err == nil && a.l.keyExpired(s, time.Now()):
 		return nil, a.rollForward(ctx, row, true)
-	case c.hash != a.cmd.Job.IdempotencyHash && err == nil && !s.head.tombstone:
+	case c.Hash != a.cmd.Job.IdempotencyHash && err == nil && !s.head.Tombstone:
 		return nil, ErrIdempotencyMismatch
-	case c.hash != a.cmd.Job.IdempotencyHash:
+	case c.Hash != a.cmd.Job.IdempotencyHash:
 		// The accept that wrote the claim may have been refused and released it since.
 		return nil, a.refuseIfUnchanged(ctx, &row, ErrIdempotencyMismatch)
-	case err == nil && !s.head.tombstone:
+	case err == nil && !s.head.Tombstone:
 		return &Accepted{Job: s.agg.Job, Replayed: true}, nil
 	case err != nil && !errors.Is(err, ErrJobNotFound):
 		return nil, fmt.Errorf("accept: %w", err)
@@ -481,7 +476,7 @@ func (a *acceptance) adoptWinner(ctx context.Context) (*Accepted, error) {
 	if err != nil && !errors.Is(err, ErrJobNotFound) {
 		return nil, fmt.Errorf("accept: %w", err)
 	}
-	if err == nil && !s.head.tombstone && !s.agg.Job.State.Terminal() && s.head.slot == a.slot {
+	if err == nil && !s.head.Tombstone && !s.agg.Job.State.Terminal() && s.head.Slot == a.slot {
 		a.slotTag = ""
 	}
 	if err := a.freeOwnSlot(ctx); err != nil {

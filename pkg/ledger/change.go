@@ -153,10 +153,10 @@ func (l *Ledger) forgetLost(ctx context.Context, job *statemachine.Job, o *optio
 // prepare decides the event for the loaded job and plans the writes of the decision.
 // plan is nil if there is nothing to write.
 func (l *Ledger) prepare(ctx context.Context, s *snapshot, event statemachine.Event, o *options) (Result, *plan, error) {
-	if s.head.tombstone || o.tenantID != "" && s.agg.Job.TenantID != o.tenantID {
+	if s.head.Tombstone || o.tenantID != "" && s.agg.Job.TenantID != o.tenantID {
 		return Result{}, nil, ErrJobNotFound
 	}
-	if o.entry != nil && s.head.entry != o.entry.ref() {
+	if o.entry != nil && s.head.Entry != o.entry.ref() {
 		return Result{Outcome: statemachine.Duplicate, Reason: "the entry is obsolete", Job: s.agg}, nil, nil
 	}
 	f, err := l.fresh()

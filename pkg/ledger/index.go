@@ -32,15 +32,15 @@ const newestFirst = 9_999_999_999_999
 
 // IndexRow is one index row: a job that may match.
 type IndexRow struct {
-	JobID string
+	JobID string `column:"job_id"`
 	// The rest is set in the rows of ended jobs, and of live jobs by state: the current or
 	// last step, the code of its last failure if the job is live or FAILED_FINAL, and when
 	// the job ended.
-	RequestType string
-	StepType    string
-	Service     string
-	ErrorCode   string
-	EndedAt     time.Time
+	RequestType string    `column:"request_type"`
+	StepType    string    `column:"step_type"`
+	Service     string    `column:"service"`
+	ErrorCode   string    `column:"error_code"`
+	EndedAt     time.Time `column:"ended_at"`
 }
 
 // IndexEntry is an index row with the newest rerun of its job, if that failed. The rerun's
@@ -54,22 +54,22 @@ type IndexEntry struct {
 // then the schedule entry of a lost accept has deleted its row.
 const RerunGrace = 4 * orphanGrace
 
-const (
-	columnTenant     = "tenant_id"
-	columnSuperseded = "supersedes"
-	columnCancelled  = "cancelled" // the rerun may have been cancelled
-)
+// tenantRow lists a tenant.
+type tenantRow struct {
+	TenantID string `column:"tenant_id"`
+}
+
+// rerunRow lists a rerun.
+type rerunRow struct {
+	JobID      string `column:"job_id"`
+	Supersedes string `column:"supersedes"`
+	Cancelled  bool   `column:"cancelled"` // the rerun may have been cancelled
+}
 
 var (
-	indexCodec = newCodec(
-		text(columnJob, func(e *IndexRow) *string { return &e.JobID }),
-		text("request_type", func(e *IndexRow) *string { return &e.RequestType }),
-		text("step_type", func(e *IndexRow) *string { return &e.StepType }),
-		text("service", func(e *IndexRow) *string { return &e.Service }),
-		text("error_code", func(e *IndexRow) *string { return &e.ErrorCode }),
-		instant("ended_at", func(e *IndexRow) *time.Time { return &e.EndedAt }),
-	)
-	tenantCodec = newCodec(text(columnTenant, func(name *string) *string { return name }))
+	indexCodec  = tablestore.NewCodec[IndexRow]()
+	tenantCodec = tablestore.NewCodec[tenantRow]()
+	rerunCodec  = tablestore.NewCodec[rerunRow]()
 )
 
 // IndexQuery names a list of jobs of one tenant.
@@ -104,7 +104,7 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 	}
 	entries := make([]IndexEntry, len(page.Rows))
 	for i := range page.Rows {
-		if err := indexCodec.decode(&page.Rows[i], &entries[i].IndexRow); err != nil {
+		if err := indexCodec.Decode(&page.Rows[i], &entries[i].IndexRow); err != nil {
 			return nil, false, fmt.Errorf("read the job index: %w", err)
 		}
 	}
@@ -120,24 +120,23 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []IndexEntry) error {
 	query := l.rerunsOf(tenantID, entries[len(entries)-1].JobID)
 	query.From = ListOrder(entries[0].JobID)
-	rows, err := tablestore.ScanAll(ctx, l.store, query)
+	rows, err := rerunCodec.ScanAll(ctx, l.store, query)
 	if err != nil {
 		return fmt.Errorf("read the reruns of failed jobs: %w", err)
 	}
 	reruns := make(map[string]string, len(rows))
-	for i := range rows {
-		row := rows[i].Properties
-		old, id := row.Get(columnSuperseded).String(), row.Get(columnJob).String()
-		if reruns[old] != "" { // The newest is the first.
+	for _, row := range rows {
+		id := row.JobID
+		if reruns[row.Supersedes] != "" { // The newest is the first.
 			continue
 		}
-		if row.Get(columnCancelled).Bool() {
+		if row.Cancelled {
 			if id, err = l.standing(ctx, tenantID, id); err != nil {
 				return err
 			}
 		}
 		if id != "" {
-			reruns[old] = id
+			reruns[row.Supersedes] = id
 		}
 	}
 	for i := range entries {
@@ -161,12 +160,12 @@ func (l *Ledger) standing(ctx context.Context, tenantID, id string) (string, err
 
 // newestRerun returns the newest rerun that is listed under a job and was not cancelled.
 func (l *Ledger) newestRerun(ctx context.Context, tenantID, jobID string) (string, error) {
-	rows, err := tablestore.ScanAll(ctx, l.store, l.rerunsOf(tenantID, jobID))
+	rows, err := rerunCodec.ScanAll(ctx, l.store, l.rerunsOf(tenantID, jobID))
 	if err != nil {
 		return "", fmt.Errorf("read the reruns of job %s: %w", jobID, err)
 	}
-	for i := range rows {
-		if id, err := l.standing(ctx, tenantID, rows[i].Properties.Get(columnJob).String()); id != "" || err != nil {
+	for _, row := range rows {
+		if id, err := l.standing(ctx, tenantID, row.JobID); id != "" || err != nil {
 			return id, err
 		}
 	}
@@ -212,11 +211,8 @@ func (l *Ledger) rerunKey(job *statemachine.Job) tablestore.Key {
 
 // indexRerun lists a rerun, or marks it if it is being cancelled.
 func (l *Ledger) indexRerun(job *statemachine.Job) tablestore.Batch {
-	return tablestore.Batch{{Verb: tablestore.Put, Key: l.rerunKey(job), Properties: tablestore.Properties{
-		{Name: columnJob, Value: tablestore.String(job.ID)},
-		{Name: columnSuperseded, Value: tablestore.String(job.Supersedes)},
-		{Name: columnCancelled, Value: tablestore.Bool(job.State == statemachine.JobCancelled)},
-	}}}
+	row := rerunRow{job.ID, job.Supersedes, job.State == statemachine.JobCancelled}
+	return tablestore.Batch{{Verb: tablestore.Put, Key: l.rerunKey(job), Properties: rerunCodec.Encode(&row, nil)}}
 }
 
 // page reads one page of a query. A store may return empty pages before the end; it
@@ -306,11 +302,11 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 	for _, key := range l.indexKeys(&statemachine.Job{
 		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID,
 	}) {
-		put(key, indexCodec.encode(&IndexRow{JobID: job.ID}, nil))
+		put(key, indexCodec.Encode(&IndexRow{JobID: job.ID}, nil))
 	}
 	if _, listed := l.tenants.Load(job.TenantID); !listed {
 		put(tablestore.Key{Table: l.tables.Index, Partition: indexTenants, Row: tablestore.Join(job.TenantID)},
-			tenantCodec.encode(&job.TenantID, nil))
+			tenantCodec.Encode(&tenantRow{job.TenantID}, nil))
 	}
 	return stage
 }
@@ -321,7 +317,7 @@ func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Stage {
 	job := &agg.Job
 	keys := l.indexKeys(job)
 	entry := indexRowOf(agg)
-	stage := tablestore.Stage{{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.encode(&entry, nil)}}}
+	stage := tablestore.Stage{{{Verb: tablestore.Put, Key: keys[len(keys)-1], Properties: indexCodec.Encode(&entry, nil)}}}
 	if job.Supersedes != "" && job.State == statemachine.JobCancelled {
 		stage = append(stage, l.indexRerun(job))
 	}
@@ -364,7 +360,7 @@ func (p *planner) relist(out *plan) {
 		out.beforeCommit(tablestore.Stage{{{Verb: tablestore.Discard, Key: keyOf(&before.Job)}}})
 	}
 	if row := indexRowOf(after); !after.Job.State.Terminal() && (moved || p.isAccept() || row != indexRowOf(before)) {
-		out.beforeCommit(tablestore.Stage{{{Verb: tablestore.Put, Key: keyOf(&after.Job), Properties: indexCodec.encode(&row, nil)}}})
+		out.beforeCommit(tablestore.Stage{{{Verb: tablestore.Put, Key: keyOf(&after.Job), Properties: indexCodec.Encode(&row, nil)}}})
 	}
 }
 
@@ -381,7 +377,7 @@ func (l *Ledger) Tenants(ctx context.Context, after string, limit int) ([]string
 	}
 	tenants := make([]string, len(page.Rows))
 	for i := range page.Rows {
-		tenants[i] = page.Rows[i].Properties.Get(columnTenant).String()
+		tenants[i] = page.Rows[i].Properties.Get("tenant_id").String()
 	}
 	return tenants, nil
 }

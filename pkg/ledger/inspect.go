@@ -63,7 +63,7 @@ func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, err
 	switch {
 	case errors.Is(err, ErrJobNotFound):
 		var taken slotRow
-		if err := slotCodec.decode(&slot, &taken); err != nil || time.Since(taken.createdAt) < orphanGrace {
+		if err := slotCodec.Decode(&slot, &taken); err != nil || time.Since(taken.CreatedAt) < orphanGrace {
 			return found, err // The accept may still commit.
 		}
 		if inserted, err := l.insertTombstone(ctx, found.JobID); err != nil || !inserted {
@@ -74,7 +74,7 @@ func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, err
 		return found, err
 	case err != nil:
 		return found, err
-	case s.head.tombstone || s.head.slot.Row != slot.Key.Row:
+	case s.head.Tombstone || s.head.Slot.Row != slot.Key.Row:
 		gone, err := l.reclaimSlot(ctx, slot)
 		if gone {
 			found.Repaired = "slot of a job that does not hold it"
@@ -94,7 +94,7 @@ func (l *Ledger) inspect(ctx context.Context, slot tablestore.Row) (Finding, err
 // inspectLive checks that something will continue a live job: an entry in the schedule or a
 // hint in the ready index.
 func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) error {
-	ref := s.head.entry
+	ref := s.head.Entry
 	switch {
 	case s.queued() && l.cfg.Bus != statemachine.BusQueue:
 		// This process publishes to another bus: the attempt leaves the queue.
@@ -126,7 +126,7 @@ func (l *Ledger) inspectLive(ctx context.Context, s *snapshot, found *Finding) e
 	}
 	// A change since the load may have replaced the entry.
 	now, err := l.load(ctx, found.JobID)
-	if errors.Is(err, ErrJobNotFound) || err == nil && now.head.entry != ref {
+	if errors.Is(err, ErrJobNotFound) || err == nil && now.head.Entry != ref {
 		return nil
 	}
 	if err != nil {

@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,13 +16,13 @@ import (
 // Source: Ledger and state model, Events table; job lifecycle plan, Event
 // semantics.
 type HistoryEntry struct {
-	Rev       int64
-	Index     int // within the change
-	At        time.Time
-	Event     string // the event that caused the change
-	Actor     string // the kind of caller
-	Caller    string // the caller's name, see [WithCaller]
-	RequestID string
+	Rev       int64               `column:"rev"`
+	Index     int                 // within the change
+	At        time.Time           `column:"at"`
+	Event     string              `column:"event"`  // the event that caused the change
+	Actor     string              `column:"actor"`  // the kind of caller
+	Caller    string              `column:"caller"` // the caller's name, see [WithCaller]
+	RequestID string              `column:"request_id"`
 	Report    statemachine.Report // of the callback that caused the change
 	statemachine.Transition
 }
@@ -52,59 +51,34 @@ func (e *HistoryEntry) EventID() string {
 	return tablestore.Pad(e.Rev, 12) + "-" + tablestore.Pad(int64(e.Index), 3)
 }
 
-// journalRow is the content of an EVENT row: the id of the change, and what all its
-// entries have in common.
+// journalRow is the content of an EVENT row: the id of the change, what all its entries
+// have in common, and what happened.
 type journalRow struct {
-	operation string
+	Operation string `column:"operation"`
 	HistoryEntry
+	Entries []statemachine.Transition `column:"entries"`
+	Moves   []storedMove              `column:"moves"`
 }
 
-const (
-	columnOperation = "operation"
-	columnCaller    = "caller"
+// beatRow is the content of the row of a heartbeat.
+type beatRow struct {
+	Moves  []storedMove `column:"moves"`
+	Caller string       `column:"caller"` // of an EVENT row
+}
+
+const columnOperation = "operation"
+
+var (
+	journalCodec = tablestore.NewCodec[journalRow]()
+	beatCodec    = tablestore.NewCodec[beatRow]()
 )
 
-var journalCodec = newCodec(slices.Concat([]column[journalRow]{
-	text(columnOperation, func(r *journalRow) *string { return &r.operation }),
-	integer("rev", func(r *journalRow) *int64 { return &r.Rev }),
-	instant("at", func(r *journalRow) *time.Time { return &r.At }),
-	text("event", func(r *journalRow) *string { return &r.Event }),
-	text("actor", func(r *journalRow) *string { return &r.Actor }),
-	text(columnCaller, func(r *journalRow) *string { return &r.Caller }),
-	text("request_id", func(r *journalRow) *string { return &r.RequestID }),
-}, within(func(r *journalRow) *statemachine.Report { return &r.Report }, reportColumns))...)
-
-// journalEntry is the stored form of a transition.
-type journalEntry struct {
-	Object    statemachine.Object `json:"o"`
-	ID        string              `json:"i,omitempty"`
-	Type      string              `json:"t"`
-	From      string              `json:"f,omitempty"`
-	To        string              `json:"to,omitempty"`
-	AttemptNo int                 `json:"n,omitempty"`
-	Cause     string              `json:"c,omitempty"`
-	Detail    string              `json:"d,omitempty"`
-}
-
-// encodeJournal returns an EVENT row's properties.
-func encodeJournal(row *journalRow, history []statemachine.Transition) (tablestore.Properties, error) {
-	entries := make([]journalEntry, len(history))
-	for i := range history {
-		entries[i] = journalEntry(history[i])
-	}
-	data, err := json.Marshal(entries)
-	if err != nil {
-		return nil, err
-	}
-	return tablestore.AppendLarge(journalCodec.encode(row, nil), "entries", data), nil
-}
-
 // history returns the entries of the change.
-func (r *journalRow) history(transitions []statemachine.Transition) []HistoryEntry {
-	entries := make([]HistoryEntry, len(transitions))
-	for i, transition := range transitions {
+func (r *journalRow) history() []HistoryEntry {
+	entries := make([]HistoryEntry, len(r.Entries))
+	for i := range entries {
 		entries[i] = r.HistoryEntry
-		entries[i].Index, entries[i].Transition = i, transition
+		entries[i].Index, entries[i].Transition = i, r.Entries[i]
 	}
 	return entries
 }
@@ -122,20 +96,11 @@ func (l *Ledger) History(ctx context.Context, jobID string, after int64, limit i
 	var entries []HistoryEntry
 	next := int64(0)
 	for i := range page.Rows {
-		row := &page.Rows[i]
 		var change journalRow
-		if err := journalCodec.decode(row, &change); err != nil {
+		if err := journalCodec.Decode(&page.Rows[i], &change); err != nil {
 			return nil, 0, err
 		}
-		var stored []journalEntry
-		if err := json.Unmarshal(tablestore.Large(row.Properties, "entries"), &stored); err != nil {
-			return nil, 0, fmt.Errorf("journal row %s of job %s: %w", row.Key.Row, row.Key.Partition, err)
-		}
-		transitions := make([]statemachine.Transition, len(stored))
-		for i := range stored {
-			transitions[i] = statemachine.Transition(stored[i])
-		}
-		entries = append(entries, change.history(transitions)...)
+		entries = append(entries, change.history()...)
 		if page.Next != "" {
 			next = change.Rev
 		}
@@ -170,15 +135,15 @@ type storedMove struct {
 	Attempt   int    `json:"n"`
 }
 
-func encodeMoves(events []statemachine.ItemEvent) ([]byte, error) {
-	moves := make([]storedMove, len(events))
-	for i, e := range events {
-		moves[i] = storedMove{
+func storedMoves(events []statemachine.ItemEvent) []storedMove {
+	var moves []storedMove
+	for _, e := range events {
+		moves = append(moves, storedMove{
 			WorkID: e.WorkID, Rev: e.Rev, Type: string(e.Type), From: string(e.From), To: string(e.To),
 			AtMS: e.At.UnixMilli(), Actor: e.Actor, RequestID: e.RequestID, Reason: e.Reason, Attempt: e.Attempt,
-		}
+		})
 	}
-	return json.Marshal(moves)
+	return moves
 }
 
 // ItemHistory returns an item's moves in the order of their revs: those in the job's
@@ -191,27 +156,19 @@ func (l *Ledger) ItemHistory(ctx context.Context, workID string) ([]statemachine
 	}
 	var events []statemachine.ItemEvent
 	for _, prefix := range []tablestore.Key{l.itemKey(rowBeat, id), l.jobKey(id.JobID, rowEvent)} {
-		rows, err := tablestore.ScanAll(ctx, l.store, rowsOf(prefix))
+		rows, err := beatCodec.ScanAll(ctx, l.store, rowsOf(prefix))
 		if err != nil {
 			return nil, fmt.Errorf("read the history of work item %s: %w", workID, err)
 		}
-		for i := range rows {
-			data := tablestore.Large(rows[i].Properties, "moves")
-			if len(data) == 0 {
-				continue
-			}
-			var moves []storedMove
-			if err := json.Unmarshal(data, &moves); err != nil {
-				return nil, fmt.Errorf("row %s of job %s: moves of work items: %w", rows[i].Key.Row, rows[i].Key.Partition, err)
-			}
-			for _, m := range moves {
+		for _, row := range rows {
+			for _, m := range row.Moves {
 				if m.WorkID != workID {
 					continue
 				}
 				events = append(events, statemachine.ItemEvent{
 					WorkID: m.WorkID, Rev: m.Rev, Type: statemachine.ItemEventType(m.Type), From: statemachine.ItemStatus(m.From),
 					To: statemachine.ItemStatus(m.To), At: time.UnixMilli(m.AtMS).UTC(), Actor: m.Actor, RequestID: m.RequestID,
-					Reason: m.Reason, Attempt: m.Attempt, Caller: rows[i].Properties.Get(columnCaller).String(),
+					Reason: m.Reason, Attempt: m.Attempt, Caller: row.Caller,
 				})
 			}
 		}

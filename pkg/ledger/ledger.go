@@ -225,31 +225,26 @@ func (l *Ledger) operation(ctx context.Context) context.Context {
 
 // settings are shared by all processes on one store.
 type settings struct {
-	shards      int
-	readyShards int
-	layout      string // "table" with a projector, else ""
-	listsLive   bool   // live jobs have rows by their state
+	Shards      int    `column:"shards"`
+	ReadyShards int    `column:"ready_shards"`
+	Layout      string `column:"layout"`     // "table" with a projector, else ""
+	ListsLive   bool   `column:"lists_live"` // live jobs have rows by their state
 }
 
-var settingsCodec = newCodec(
-	integer("shards", func(s *settings) *int { return &s.shards }),
-	integer("ready_shards", func(s *settings) *int { return &s.readyShards }),
-	text("layout", func(s *settings) *string { return &s.layout }),
-	flag("lists_live", func(s *settings) *bool { return &s.listsLive }),
-)
+var settingsCodec = tablestore.NewCodec[settings]()
 
 // adoptSettings takes the numbers of shards from the store, and checks its layout.
 // The first process on a store writes its own settings.
 func (l *Ledger) adoptSettings(ctx context.Context) error {
-	own := settings{shards: l.cfg.Shards, readyShards: l.cfg.ReadyShards, listsLive: l.atomic != nil && l.cfg.Shared}
+	own := settings{Shards: l.cfg.Shards, ReadyShards: l.cfg.ReadyShards, ListsLive: l.atomic != nil && l.cfg.Shared}
 	if l.cfg.Projector != nil {
-		own.layout = "table"
+		own.Layout = "table"
 	}
 	key := tablestore.Key{Table: l.tables.Schedule, Partition: "meta", Row: "settings"}
 	row, err := l.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {
 		_, err = l.store.Commit(ctx, tablestore.Batch{
-			{Verb: tablestore.Insert, Key: key, Properties: settingsCodec.encode(&own, nil)},
+			{Verb: tablestore.Insert, Key: key, Properties: settingsCodec.Encode(&own, nil)},
 		})
 		if !errors.Is(err, tablestore.ErrConflict) && err != nil {
 			return err
@@ -260,18 +255,18 @@ func (l *Ledger) adoptSettings(ctx context.Context) error {
 		return err
 	}
 	var kept settings
-	if err := settingsCodec.decode(&row, &kept); err != nil {
+	if err := settingsCodec.Decode(&row, &kept); err != nil {
 		return err
 	}
-	if kept.shards < 1 || kept.readyShards < 1 {
-		return fmt.Errorf("the store's numbers of shards are %d and %d", kept.shards, kept.readyShards)
+	if kept.Shards < 1 || kept.ReadyShards < 1 {
+		return fmt.Errorf("the store's numbers of shards are %d and %d", kept.Shards, kept.ReadyShards)
 	}
-	if kept.layout != own.layout {
+	if kept.Layout != own.Layout {
 		return fmt.Errorf("the store keeps its jobs in the layout %s, not %s",
-			cmp.Or(kept.layout, "ledger"), cmp.Or(own.layout, "ledger"))
+			cmp.Or(kept.Layout, "ledger"), cmp.Or(own.Layout, "ledger"))
 	}
-	l.cfg.Shards, l.cfg.ReadyShards, l.listsLive = kept.shards, kept.readyShards, kept.listsLive && l.atomic != nil
-	for shard := range kept.shards {
+	l.cfg.Shards, l.cfg.ReadyShards, l.listsLive = kept.Shards, kept.ReadyShards, kept.ListsLive && l.atomic != nil
+	for shard := range kept.Shards {
 		l.shards = append(l.shards, tablestore.Join("shard", tablestore.Pad(shard, 3)))
 	}
 	return nil

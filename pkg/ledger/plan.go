@@ -2,7 +2,6 @@ package ledger
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -92,7 +91,7 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 		}
 	}
 	if p.d.Ended {
-		if p.release, err = p.l.releaseSlot(ctx, p.s.head.slot, job.ID); err != nil {
+		if p.release, err = p.l.releaseSlot(ctx, p.s.head.Slot, job.ID); err != nil {
 			return nil, err
 		}
 	}
@@ -103,7 +102,7 @@ func (p *planner) build(ctx context.Context, payload []byte) (*plan, error) {
 			loaded = &p.s.steps[i]
 		}
 		op := write(p.l.jobKey(job.ID, rowStep, tablestore.Pad(i, 4), step.ID), loaded)
-		op.Properties = stepCodec.encode(step, loaded.Properties)
+		op.Properties = stepCodec.Encode(step, loaded.Properties)
 		out.change.Commit = append(out.change.Commit, op)
 	}
 	if err := p.items(out); err != nil {
@@ -185,7 +184,7 @@ func (p *planner) items(out *plan) error {
 		if before != nil && before.WorkID == r.WorkID {
 			columns = p.s.openRow.Properties
 		}
-		op.Properties = itemCodec.encode(r, columns)
+		op.Properties = itemCodec.Encode(r, columns)
 		out.change.Commit = append(out.change.Commit, op)
 		return nil
 	}
@@ -206,12 +205,9 @@ func (p *planner) beats(out *plan) error {
 		if err != nil {
 			return err
 		}
-		moves, err := encodeMoves([]statemachine.ItemEvent{e})
-		if err != nil {
-			return fmt.Errorf("encode a heartbeat of work item %s: %w", e.WorkID, err)
-		}
+		row := beatRow{Moves: storedMoves([]statemachine.ItemEvent{e})}
 		out.change.Commit = append(out.change.Commit, tablestore.Op{
-			Verb: tablestore.Insert, Properties: largeRow("moves", moves),
+			Verb: tablestore.Insert, Properties: beatCodec.Encode(&row, nil),
 			Key: p.l.attemptKey(rowBeat, id.JobID, id.StepIndex, id.FirstAttempt, tablestore.Pad(e.Rev, 8)),
 		})
 	}
@@ -220,7 +216,7 @@ func (p *planner) beats(out *plan) error {
 
 // entry returns the schedule entry that the head is to name, and whether it is new.
 func (p *planner) entry() (ref entryRef, isNew bool) {
-	old := p.s.head.entry
+	old := p.s.head.Entry
 	fired := p.options.entry != nil && p.options.entry.ref() == old
 	var want entryRef
 	switch p.d.Wake.Kind {
@@ -258,7 +254,7 @@ func (p *planner) entries(out *plan) {
 		out.entries = append(out.entries, timer)
 	}
 	var batch tablestore.Batch
-	if slot := p.s.head.slot; p.isAccept() && !slot.Numbered {
+	if slot := p.s.head.Slot; p.isAccept() && !slot.Numbered {
 		batch = append(batch, p.l.takeSlot(slot, p.d.After.Job.ID, p.now))
 	}
 	for _, ref := range out.entries {
@@ -309,27 +305,18 @@ func (p *planner) hints(out *plan) {
 // rows writes the journal, Job, Outbox and directive rows.
 func (p *planner) rows(out *plan, entry entryRef, payload []byte) error {
 	job := &p.d.After.Job
-	out.head.entry = entry
+	out.head.Entry = entry
 	jobOp := write(p.l.jobKey(job.ID, rowJob), &p.s.job)
 	jobOp.Properties = encodeJob(job, &out.head, p.s.job.Properties)
 	// Two changes for one rev collide at the journal row, and its operation id tells
 	// which of them was committed.
-	journal := tablestore.Op{Verb: tablestore.Insert, Key: p.l.eventKey(job.ID, job.Rev)}
-	var err error
-	if journal.Properties, err = encodeJournal(p.journalRow(), p.d.History); err != nil {
-		return fmt.Errorf("encode the journal of job %s: %w", job.ID, err)
-	}
-	if len(p.moves.Events) > 0 {
-		moves, err := encodeMoves(p.moves.Events)
-		if err != nil {
-			return fmt.Errorf("encode the moves of job %s: %w", job.ID, err)
-		}
-		journal.Properties = tablestore.AppendLarge(journal.Properties, "moves", moves)
+	journal := tablestore.Op{
+		Verb: tablestore.Insert, Key: p.l.eventKey(job.ID, job.Rev), Properties: journalCodec.Encode(p.journalRow(), nil),
 	}
 	batch := append(tablestore.Batch{journal, jobOp}, out.change.Commit...)
 	if row := p.d.Replaced; row != nil {
 		op := write(p.s.outbox.Key, &p.s.outbox)
-		op.Properties = outboxCodec.encode(row, p.s.outbox.Properties)
+		op.Properties = outboxCodec.Encode(row, p.s.outbox.Properties)
 		batch = append(batch, op)
 	}
 	if row := p.d.Added; row != nil {
@@ -338,10 +325,11 @@ func (p *planner) rows(out *plan, entry entryRef, payload []byte) error {
 			return err
 		}
 		batch = append(batch, tablestore.Op{
-			Verb: tablestore.Insert, Key: p.l.itemKey(rowOutbox, id), Properties: outboxCodec.encode(row, nil),
+			Verb: tablestore.Insert, Key: p.l.itemKey(rowOutbox, id), Properties: outboxCodec.Encode(row, nil),
 		})
 	}
 	if row := p.d.Dispatch; row != nil {
+		var err error
 		if out.message, err = p.message(payload); err != nil {
 			return err
 		}
@@ -355,10 +343,10 @@ func (p *planner) rows(out *plan, entry entryRef, payload []byte) error {
 }
 
 func (p *planner) journalRow() *journalRow {
-	return &journalRow{operation: p.fresh.operation, HistoryEntry: HistoryEntry{
+	return &journalRow{Operation: p.fresh.operation, HistoryEntry: HistoryEntry{
 		Rev: p.d.After.Job.Rev, At: p.now, Event: p.eventName, Actor: p.options.actor, Caller: p.caller,
 		RequestID: p.options.requestID, Report: p.d.Report,
-	}}
+	}, Entries: p.d.History, Moves: storedMoves(p.moves.Events)}
 }
 
 // post plans the post-commit work: first the clean-up, then the deletion of obsolete
@@ -367,7 +355,7 @@ func (p *planner) post(out *plan, entry entryRef) {
 	job := &p.d.After.Job
 	var clean tablestore.Stage
 	obsolete := slices.Clone(p.options.lost)
-	if old := p.s.head.entry; old.Kind != "" && old != entry {
+	if old := p.s.head.Entry; old.Kind != "" && old != entry {
 		obsolete = append(obsolete, old)
 	}
 	if p.d.Ended {

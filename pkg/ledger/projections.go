@@ -2,12 +2,12 @@ package ledger
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -58,10 +58,6 @@ const projectedAtOnce = 8
 // events and outbox rows of the revision while it reads the job's row, and then
 // writes that.
 func (p *Projections) Project(ctx context.Context, r *Revision) (int64, error) {
-	batches, err := p.events(r)
-	if err != nil {
-		return 0, err
-	}
 	var stored tablestore.Row
 	var lacking atomic.Bool // An outbox row needs more than this revision.
 	var group errgroup.Group
@@ -72,7 +68,7 @@ func (p *Projections) Project(ctx context.Context, r *Revision) (int64, error) {
 			return err
 		})
 	}
-	for _, batch := range batches {
+	for _, batch := range p.events(r) {
 		group.Go(func() error {
 			_, err := p.store.Commit(ctx, batch)
 			if errors.Is(err, tablestore.ErrConflict) {
@@ -94,13 +90,13 @@ func (p *Projections) Project(ctx context.Context, r *Revision) (int64, error) {
 		return 0, err
 	}
 	at := int64(0) // the revision that the job's row shows
-	err = p.forward(ctx, p.jobKey(&r.Job), &stored, func(stored *tablestore.Row) tablestore.Properties {
+	err := p.forward(ctx, p.jobKey(&r.Job), &stored, func(stored *tablestore.Row) tablestore.Properties {
 		at = shownRev(stored)
 		if at >= r.Job.Rev || at < r.After || lacking.Load() {
 			return nil
 		}
 		at = r.Job.Rev
-		return projectedCodec.encode(&jobRow{job: &r.Job}, stored.Properties)
+		return projectedCodec.Encode(&r.Job, stored.Properties)
 	})
 	return at, err
 }
@@ -225,7 +221,7 @@ func projectedOutbox(job *statemachine.Job, row *OutboxRow, stored tablestore.Pr
 	foreign := slices.DeleteFunc(slices.Clone(stored), func(c tablestore.Property) bool {
 		return own.Get(c.Name).Kind() != 0 || c.Name == columnPayload || strings.HasPrefix(c.Name, columnPayload+"_")
 	})
-	columns := slices.DeleteFunc(outboxCodec.encode(&row.Outbox, foreign), func(c tablestore.Property) bool {
+	columns := slices.DeleteFunc(outboxCodec.Encode(&row.Outbox, foreign), func(c tablestore.Property) bool {
 		return c.Name == "step_id" // stepId
 	})
 	return tablestore.AppendLarge(append(columns, own...), columnPayload, payload)
@@ -237,36 +233,37 @@ const (
 	eventPayloadTime = "2006-01-02T15:04:05.000Z"
 )
 
-// projectedEvent is the payload of an Events row, with the API's field names.
+// projectedEvent is a row of Events.
 type projectedEvent struct {
-	EventID   string `json:"event_id"`
-	Rev       int64  `json:"rev"`
-	Type      string `json:"type"`
-	At        string `json:"at"`
-	Actor     string `json:"actor,omitempty"`
-	Caller    string `json:"caller,omitempty"`
-	Object    string `json:"object"`
-	ObjectID  string `json:"object_id,omitempty"`
-	From      string `json:"from,omitempty"`
-	To        string `json:"to,omitempty"`
-	AttemptNo int    `json:"attempt_no,omitempty"`
-	Cause     string `json:"cause,omitempty"`
-	RequestID string `json:"request_id,omitempty"`
-	Detail    string `json:"detail,omitempty"`
-
-	Callback statemachine.Report `json:"callback,omitzero"`
+	JobID     string       `column:"jobId"`
+	EventID   string       `column:"event_id"`
+	Rev       int64        `column:"rev"`
+	Type      string       `column:"event_type"`
+	CreatedAt time.Time    `column:"created_at"`
+	Payload   eventPayload `column:"payload"`
 }
+
+// eventPayload has the API's field names.
+type eventPayload struct {
+	EventID string `json:"event_id"`
+	Rev     int64  `json:"rev"`
+	At      string `json:"at"`
+	Actor   string `json:"actor,omitempty"`
+	Caller  string `json:"caller,omitempty"`
+	statemachine.Transition
+	RequestID string              `json:"request_id,omitempty"`
+	Callback  statemachine.Report `json:"callback,omitzero"`
+}
+
+var eventCodec = tablestore.NewCodec[projectedEvent]()
 
 // events returns the inserts of the history in batches. No batch holds entries
 // of two changes, so that its rows either all exist or none does.
-func (p *Projections) events(r *Revision) ([]tablestore.Batch, error) {
+func (p *Projections) events(r *Revision) []tablestore.Batch {
 	var batches []tablestore.Batch
 	history := r.History
 	for i := range history {
-		op, err := p.event(r.Job.ID, &history[i])
-		if err != nil {
-			return nil, err
-		}
+		op := p.event(r.Job.ID, &history[i])
 		last := len(batches) - 1
 		if i == 0 || history[i-1].Rev != history[i].Rev || len(batches[last]) == tablestore.MaxBatchOps {
 			batches = append(batches, tablestore.Batch{op})
@@ -274,38 +271,27 @@ func (p *Projections) events(r *Revision) ([]tablestore.Batch, error) {
 		}
 		batches[last] = append(batches[last], op)
 	}
-	return batches, nil
+	return batches
 }
 
 // event returns the insert of one entry. The key ends with the event's id, so
 // that events of the same instant are in order too.
 //
 // Source: Ledger and state model, Events table.
-func (p *Projections) event(jobID string, entry *HistoryEntry) (tablestore.Op, error) {
-	at := entry.At.UTC()
-	e := projectedEvent{
-		EventID: entry.EventID(), Rev: entry.Rev, Type: entry.Type,
-		At: at.Format(eventPayloadTime), Actor: entry.Actor, Caller: entry.Caller, Object: string(entry.Object),
-		ObjectID: entry.ID, From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
-		Detail: entry.Detail, Callback: entry.Report,
-	}
-	payload, err := json.Marshal(e)
-	if err != nil {
-		return tablestore.Op{}, fmt.Errorf("encode event %s: %w", e.EventID, err)
-	}
-	columns := tablestore.Properties{
-		{Name: "v", Value: tablestore.Int(1)},
-		{Name: columnJobID, Value: tablestore.String(jobID)},
-		{Name: "event_id", Value: tablestore.String(e.EventID)},
-		{Name: "rev", Value: tablestore.Int(entry.Rev)},
-		{Name: "event_type", Value: tablestore.String(entry.Type)},
-		{Name: "created_at", Value: tablestore.Time(at)},
+func (p *Projections) event(jobID string, entry *HistoryEntry) tablestore.Op {
+	at, id := entry.At.UTC(), entry.EventID()
+	row := projectedEvent{
+		JobID: jobID, EventID: id, Rev: entry.Rev, Type: entry.Type, CreatedAt: at,
+		Payload: eventPayload{
+			EventID: id, Rev: entry.Rev, At: at.Format(eventPayloadTime), Actor: entry.Actor, Caller: entry.Caller,
+			Transition: entry.Transition, RequestID: entry.RequestID, Callback: entry.Report,
+		},
 	}
 	return tablestore.Op{
 		Verb: tablestore.Insert,
 		Key: tablestore.Key{
-			Table: p.tables.Events, Partition: tablestore.Escape(jobID), Row: tablestore.Join(at.Format(eventKeyTime), e.EventID),
+			Table: p.tables.Events, Partition: tablestore.Escape(jobID), Row: tablestore.Join(at.Format(eventKeyTime), id),
 		},
-		Properties: tablestore.AppendLarge(columns, columnPayload, payload),
-	}, nil
+		Properties: eventCodec.Encode(&row, nil),
+	}
 }

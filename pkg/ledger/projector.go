@@ -53,7 +53,7 @@ type OutboxRow struct {
 
 // revision returns what the change did, for the projector.
 func (p *planner) revision(message *Message) *Revision {
-	r := &Revision{Job: p.d.After.Job, After: p.d.After.Job.Rev - 1, History: p.journalRow().history(p.d.History)}
+	r := &Revision{Job: p.d.After.Job, After: p.d.After.Job.Rev - 1, History: p.journalRow().history()}
 	for _, row := range []*statemachine.Outbox{p.d.Replaced, p.d.Added} {
 		if row == nil {
 			continue
@@ -158,7 +158,7 @@ func (l *Ledger) revisionSince(ctx context.Context, jobID string, after int64) (
 	}
 	for i := range s.outboxes {
 		var row statemachine.Outbox
-		if err := outboxCodec.decode(&s.outboxes[i], &row); err != nil {
+		if err := outboxCodec.Decode(&s.outboxes[i], &row); err != nil {
 			return nil, err
 		}
 		if !changed[row.ID] {

@@ -41,7 +41,7 @@ func (h *Hint) Row() string {
 }
 
 // hintCodec holds the columns of a hint's row. The rest of the hint is its key.
-var hintCodec = newCodec(within(func(h *Hint) *statemachine.Target { return &h.Target }, targetColumns("tenant_id", "service"))...)
+var hintCodec = tablestore.NewCodec[Hint]().Without("tenant_id", "service")
 
 // hintOf returns the hint of a queued item.
 func (l *Ledger) hintOf(agg *statemachine.Aggregate, r *statemachine.ItemRecord) Hint {
@@ -63,7 +63,7 @@ func readyPartition(kind WorkKind, shard int) string {
 
 // putHint writes a hint; a repeat writes the same row.
 func (l *Ledger) putHint(h *Hint) tablestore.Op {
-	return tablestore.Op{Verb: tablestore.Put, Key: l.hintKey(h), Properties: hintCodec.encode(h, nil)}
+	return tablestore.Op{Verb: tablestore.Put, Key: l.hintKey(h), Properties: hintCodec.Encode(h, nil)}
 }
 
 // discardHint deletes a hint.
@@ -95,7 +95,7 @@ func decodeHint(kind WorkKind, shard int, row *tablestore.Row) (Hint, error) {
 		Target: statemachine.Target{TenantID: parts[0], Service: kind.Service}, Kind: kind, WorkID: parts[2],
 		AttemptNo: attemptNo, Rev: rev, Since: time.UnixMilli(ms).UTC(), Shard: shard,
 	}
-	return hint, hintCodec.decode(row, &hint)
+	return hint, hintCodec.Decode(row, &hint)
 }
 
 // ReadyHints returns one page of the hints of that kind and shard with
@@ -204,7 +204,7 @@ func judgeHint(h *Hint, s *snapshot) HintStanding {
 	switch {
 	case s == nil && h.Rev == 1:
 		return HintEarly
-	case s == nil || s.head.tombstone:
+	case s == nil || s.head.Tombstone:
 		return HintVoid
 	case s.agg.Job.Rev < h.Rev:
 		return HintEarly

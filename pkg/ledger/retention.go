@@ -16,7 +16,7 @@ import (
 // slot, schedules the purge, and updates the projections.
 func (l *Ledger) finishEnd(ctx context.Context, s *snapshot) error {
 	job := &s.agg.Job
-	stage, err := l.releaseSlot(ctx, s.head.slot, job.ID)
+	stage, err := l.releaseSlot(ctx, s.head.Slot, job.ID)
 	if err != nil {
 		return err
 	}
@@ -78,7 +78,7 @@ func (l *Ledger) retainTombstone(job *statemachine.Job) tablestore.Stage {
 // of a rerun names no other: it is kept as long as the rerun, and so at least as long as the
 // job that it repeats.
 func (l *Ledger) keyExpired(s *snapshot, now time.Time) bool {
-	return !s.head.tombstone && l.cfg.KeyTTL > 0 && s.agg.Job.RerunOf == "" && s.agg.Job.State.Terminal() &&
+	return !s.head.Tombstone && l.cfg.KeyTTL > 0 && s.agg.Job.RerunOf == "" && s.agg.Job.State.Terminal() &&
 		now.After(s.agg.Job.CompletedAt.Add(l.cfg.KeyTTL))
 }
 
@@ -177,7 +177,7 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 		}
 	}
 	found, err := l.getAll(ctx, entries,
-		func(i int) tablestore.Key { return l.claimKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.claim) },
+		func(i int) tablestore.Key { return l.claimKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.Claim) },
 		func(i int) tablestore.Key { return l.entryKeyOf(&snapshots[i]) },
 	)
 	if err != nil {
@@ -264,7 +264,7 @@ func (l *Ledger) purgeBatches(s *snapshot, claim *tablestore.Row) []tablestore.B
 func (l *Ledger) purgeable(s *snapshot) Purged {
 	due := l.purgeAt(&s.agg.Job)
 	switch {
-	case s.head.tombstone:
+	case s.head.Tombstone:
 		return PurgeDone
 	case !s.agg.Job.State.Terminal() || due.IsZero():
 		return PurgeNever
@@ -276,10 +276,10 @@ func (l *Ledger) purgeable(s *snapshot) Purged {
 
 // entryKeyOf addresses the entry that an ended job's head names; without a row if it names none.
 func (l *Ledger) entryKeyOf(s *snapshot) tablestore.Key {
-	if s.head.entry.Kind == "" {
+	if s.head.Entry.Kind == "" {
 		return tablestore.Key{}
 	}
-	return l.entryKey(s.agg.Job.ID, s.head.entry)
+	return l.entryKey(s.agg.Job.ID, s.head.Entry)
 }
 
 // purgeStepwise purges a job by several writes.
@@ -301,9 +301,9 @@ func (l *Ledger) purgeStepwise(ctx context.Context, entry Entry) (Purged, error)
 			return 0, fmt.Errorf("put off the purge of job %s: %w", entry.JobID, err)
 		}
 		return outcome, l.drop(ctx, entry)
-	case s.head.tombstone && time.Since(s.agg.Job.UpdatedAt) < purgeHold:
+	case s.head.Tombstone && time.Since(s.agg.Job.UpdatedAt) < purgeHold:
 		return PurgeElsewhere, nil
-	case !s.head.tombstone:
+	case !s.head.Tombstone:
 		switch _, err := l.store.Get(ctx, l.entryKeyOf(s)); {
 		case err == nil:
 			return PurgeLater, nil // The work after the end is not done; it would continue after the purge.
@@ -326,7 +326,7 @@ func (l *Ledger) purgeStepwise(ctx context.Context, entry Entry) (Purged, error)
 
 // archive passes a job to the archive, if there is one.
 func (l *Ledger) archive(ctx context.Context, s *snapshot) error {
-	if l.cfg.Archive == nil || s.head.tombstone {
+	if l.cfg.Archive == nil || s.head.Tombstone {
 		return nil
 	}
 	s, err := l.load(ctx, s.agg.Job.ID)
@@ -367,7 +367,7 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 	}
 	for i := range items {
 		var record statemachine.ItemRecord
-		if err := itemCodec.decode(&items[i], &record); err != nil {
+		if err := itemCodec.Decode(&items[i], &record); err != nil {
 			return err
 		}
 		hint := l.hintOf(&s.agg, &record)
@@ -376,7 +376,7 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 		}
 	}
 
-	key := l.claimKey(job.TenantID, s.head.claim)
+	key := l.claimKey(job.TenantID, s.head.Claim)
 	claim, err := l.ownRow(ctx, key, job.ID)
 	if err != nil {
 		return err
@@ -394,7 +394,7 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 	}
 	_, err = l.store.Commit(ctx, tablestore.Batch{{
 		Verb: tablestore.Replace, Key: s.job.Key, ETag: s.job.ETag,
-		Properties: encodeJob(&rest, &head{tombstone: true, claim: s.head.claim}, nil),
+		Properties: encodeJob(&rest, &head{Tombstone: true, Claim: s.head.Claim}, nil),
 	}})
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -38,13 +37,13 @@ type Entry struct {
 	Due   time.Time
 	JobID string
 	Nonce string
-	Rev   int64 // the revision that the entry's change makes
+	Rev   int64 `column:"rev"` // the revision that the entry's change makes
 	// Target and Topic are those of the directive. The entry of another kind has no lane,
 	// service or topic.
 	statemachine.Target
-	Topic string
-	// reserved is freed if the accept that wrote the entry is abandoned.
-	reserved reservation
+	Topic string `column:"topic"`
+	// Reserved is freed if the accept that wrote the entry is abandoned.
+	Reserved reservation
 }
 
 // Fields returns the log fields that identify the entry's job.
@@ -54,39 +53,14 @@ func (e *Entry) Fields() statemachine.LogFields {
 
 // reservation is what an accept writes before its commit, or what names it.
 type reservation struct {
-	claim       string
-	slot        slotRef
-	correlation string
-	supersedes  string
+	Claim       string `column:"claim"`
+	Slot        slotRef
+	Correlation string `column:"correlation_id"`
+	Supersedes  string `column:"supersedes"`
 }
 
 // entryCodec holds the columns of an entry's row. The rest of the entry is its key.
-var entryCodec = newCodec(slices.Concat([]column[Entry]{
-	integer("rev", func(e *Entry) *int64 { return &e.Rev }),
-	text("topic", func(e *Entry) *string { return &e.Topic }),
-}, within(func(e *Entry) *statemachine.Target { return &e.Target }, targetColumns()), []column[Entry]{
-	text("claim", func(e *Entry) *string { return &e.reserved.claim }),
-	text("slot_partition", func(e *Entry) *string { return &e.reserved.slot.Partition }),
-	text("slot_row", func(e *Entry) *string { return &e.reserved.slot.Row }),
-	flag("slot_numbered", func(e *Entry) *bool { return &e.reserved.slot.Numbered }),
-	text("correlation_id", func(e *Entry) *string { return &e.reserved.correlation }),
-	text("supersedes", func(e *Entry) *string { return &e.reserved.supersedes }),
-})...)
-
-// targetColumns returns the columns of what a pause can name, but for those that the row's key
-// holds.
-func targetColumns(inKey ...string) (columns []column[statemachine.Target]) {
-	for _, kind := range statemachine.ScopeKinds {
-		switch {
-		case slices.Contains(inKey, kind.Column):
-		case kind.Number != nil:
-			columns = append(columns, integer(kind.Column, kind.Number))
-		default:
-			columns = append(columns, text(kind.Column, kind.Text))
-		}
-	}
-	return columns
-}
+var entryCodec = tablestore.NewCodec[Entry]()
 
 func (e *Entry) ref() entryRef { return entryRef{Kind: e.Kind, Due: e.Due, Nonce: e.Nonce} }
 
@@ -110,12 +84,12 @@ func (l *Ledger) entryKey(jobID string, ref entryRef) tablestore.Key {
 // putEntry writes an entry for the aggregate.
 func (l *Ledger) putEntry(agg *statemachine.Aggregate, ref entryRef, r reservation) tablestore.Op {
 	target := statemachine.Target{TenantID: agg.Job.TenantID, ProtocolID: agg.Job.ProtocolID}
-	entry := Entry{Rev: agg.Job.Rev, Target: target, reserved: r}
+	entry := Entry{Rev: agg.Job.Rev, Target: target, Reserved: r}
 	if ref.Kind == Dispatch {
 		entry.Topic = agg.Outbox.Routing.Topic
 		entry.Target = statemachine.TargetOf(&agg.Job, &agg.Steps[agg.Outbox.StepIndex])
 	}
-	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(agg.Job.ID, ref), Properties: entryCodec.encode(&entry, nil)}
+	return tablestore.Op{Verb: tablestore.Put, Key: l.entryKey(agg.Job.ID, ref), Properties: entryCodec.Encode(&entry, nil)}
 }
 
 // discardEntry deletes an entry.
@@ -163,7 +137,7 @@ func decodeEntry(kind Kind, shard int, row *tablestore.Row) (Entry, error) {
 		return Entry{}, fmt.Errorf("bad key %q in the schedule", row.Key.Row)
 	}
 	entry := Entry{Kind: kind, Shard: shard, Due: time.UnixMilli(ms).UTC(), JobID: parts[2], Nonce: parts[3]}
-	return entry, entryCodec.decode(row, &entry)
+	return entry, entryCodec.Decode(row, &entry)
 }
 
 // orphanGrace is how long after its time an entry stays though its change has not
@@ -211,11 +185,11 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 	switch {
 	case err != nil && !missing:
 		return 0, Result{}, err
-	case missing || !s.head.tombstone && s.agg.Job.Rev < entry.Rev:
+	case missing || !s.head.Tombstone && s.agg.Job.Rev < entry.Rev:
 		return l.fireEarly(ctx, entry, s)
-	case s.head.tombstone:
+	case s.head.Tombstone:
 		return l.firePurged(ctx, entry)
-	case s.head.entry != entry.ref():
+	case s.head.Entry != entry.ref():
 		// The entry may be the timer that re-runs unfinished post-commit work.
 		if err := l.projectAgain(ctx, s); err != nil {
 			return 0, Result{}, err
@@ -223,7 +197,7 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 		if s.agg.Job.State.Terminal() {
 			// An accept that lost the race for this job may have taken its slot after
 			// the end of the job freed it.
-			if err := l.freeReserved(ctx, l.slotKey(entry.reserved.slot), entry.JobID); err != nil {
+			if err := l.freeReserved(ctx, l.slotKey(entry.Reserved.Slot), entry.JobID); err != nil {
 				return 0, Result{}, err
 			}
 		}
@@ -254,7 +228,7 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireOutcome, Result, error) {
 	// Only an accept writes an entry before its job exists. A projection of a purged job
 	// may still land within the grace.
-	purged, grace := s == nil && entry.reserved.claim == "", time.Since(entry.Due) < orphanGrace
+	purged, grace := s == nil && entry.Reserved.Claim == "", time.Since(entry.Due) < orphanGrace
 	switch {
 	case purged && (!grace || l.cfg.Projector == nil):
 		return l.firePurged(ctx, entry)
@@ -275,19 +249,19 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireO
 // an abandoned accept is deleted by a separate entry.
 func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Result, error) {
 	for _, key := range []tablestore.Key{
-		l.claimKey(entry.TenantID, entry.reserved.claim), l.slotKey(entry.reserved.slot),
+		l.claimKey(entry.TenantID, entry.Reserved.Claim), l.slotKey(entry.Reserved.Slot),
 	} {
 		if err := l.freeReserved(ctx, key, entry.JobID); err != nil {
 			return 0, Result{}, err
 		}
 	}
 	job := &statemachine.Job{
-		ID: entry.JobID, TenantID: entry.TenantID, CorrelationID: entry.reserved.correlation, Supersedes: entry.reserved.supersedes,
+		ID: entry.JobID, TenantID: entry.TenantID, CorrelationID: entry.Reserved.Correlation, Supersedes: entry.Reserved.Supersedes,
 	}
 	if err := l.deleteProjections(ctx, job); err != nil {
 		return 0, Result{}, err
 	}
-	if entry.reserved.claim != "" {
+	if entry.Reserved.Claim != "" {
 		if err := l.commitEach(ctx, l.retainTombstone(job)); err != nil {
 			return 0, Result{}, fmt.Errorf("forget the accept of job %s: %w", entry.JobID, err)
 		}
@@ -308,7 +282,7 @@ func (l *Ledger) drop(ctx context.Context, entry Entry) error {
 func (l *Ledger) insertTombstone(ctx context.Context, jobID string) (bool, error) {
 	_, err := l.store.Commit(ctx, tablestore.Batch{{
 		Verb: tablestore.Insert, Key: l.jobKey(jobID, rowJob),
-		Properties: encodeJob(&statemachine.Job{ID: jobID}, &head{tombstone: true}, nil),
+		Properties: encodeJob(&statemachine.Job{ID: jobID}, &head{Tombstone: true}, nil),
 	}})
 	if errors.Is(err, tablestore.ErrConflict) {
 		return false, nil

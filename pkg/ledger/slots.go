@@ -74,28 +74,25 @@ func (l *Ledger) slotKey(slot slotRef) tablestore.Key {
 	return tablestore.Key{Table: l.tables.Schedule, Partition: slot.Partition, Row: slot.Row}
 }
 
-// slotRow is the content of a slot's row.
-type slotRow struct {
-	jobID     string
-	createdAt time.Time
-}
-
 // columnJob names the job in rows of other partitions than its own.
 const columnJob = "job_id"
 
-var slotCodec = newCodec(
-	text(columnJob, func(r *slotRow) *string { return &r.jobID }),
-	instant("created_at", func(r *slotRow) *time.Time { return &r.createdAt }),
-)
+// slotRow is the content of a slot's row.
+type slotRow struct {
+	JobID     string    `column:"job_id"`
+	CreatedAt time.Time `column:"created_at"`
+}
+
+var slotCodec = tablestore.NewCodec[slotRow]()
 
 // takeSlot takes the slot for a job.
 func (l *Ledger) takeSlot(slot slotRef, jobID string, now time.Time) tablestore.Op {
-	row := slotRow{jobID: jobID, createdAt: now}
+	row := slotRow{JobID: jobID, CreatedAt: now}
 	verb := tablestore.Put
 	if slot.Numbered {
 		verb = tablestore.Insert
 	}
-	return tablestore.Op{Verb: verb, Key: l.slotKey(slot), Properties: slotCodec.encode(&row, nil)}
+	return tablestore.Op{Verb: verb, Key: l.slotKey(slot), Properties: slotCodec.Encode(&row, nil)}
 }
 
 // releaseSlot returns the write that frees the job's slot. Another job may hold a
@@ -207,7 +204,7 @@ func (l *Ledger) reclaimSlot(ctx context.Context, slot tablestore.Row) (bool, er
 	if err != nil {
 		return false, err
 	}
-	if !s.head.tombstone && !s.agg.Job.State.Terminal() && s.head.slot.Row == slot.Key.Row {
+	if !s.head.Tombstone && !s.agg.Job.State.Terminal() && s.head.Slot.Row == slot.Key.Row {
 		return false, nil
 	}
 	return l.deleteVersion(ctx, slot.Key, slot.ETag)

@@ -42,7 +42,7 @@ func (s *snapshot) carries(workID string, attemptNo int) bool {
 	return s.open != nil && s.open.WorkID == workID && s.open.AttemptNo == attemptNo
 }
 
-// load reads a job by one scan. A tombstone is a snapshot with head.tombstone.
+// load reads a job by one scan. A tombstone is a snapshot with head.Tombstone.
 func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
 	if len(tablestore.Escape(jobID)) > tablestore.MaxKeyBytes { // No row can have such a key.
 		return nil, ErrJobNotFound
@@ -64,7 +64,7 @@ func (l *Ledger) load(ctx context.Context, jobID string) (*snapshot, error) {
 // loadExisting is load, but returns [ErrJobNotFound] for a tombstone.
 func (l *Ledger) loadExisting(ctx context.Context, jobID string) (*snapshot, error) {
 	s, err := l.load(ctx, jobID)
-	if err == nil && s.head.tombstone {
+	if err == nil && s.head.Tombstone {
 		return nil, ErrJobNotFound
 	}
 	return s, err
@@ -79,7 +79,7 @@ func (l *Ledger) JobWithOutbox(ctx context.Context, jobID string) (*statemachine
 	}
 	for i := 0; s.agg.Outbox == nil && i < len(s.outboxes); i++ {
 		var row statemachine.Outbox
-		if err := outboxCodec.decode(&s.outboxes[i], &row); err != nil {
+		if err := outboxCodec.Decode(&s.outboxes[i], &row); err != nil {
 			return nil, err
 		}
 		if row.ID == s.agg.Steps[s.agg.Job.CurrentStepIndex].OutboxID {
@@ -123,7 +123,7 @@ func (l *Ledger) scanJob(ctx context.Context, jobID string) ([]tablestore.Row, e
 // decodeRows reads the job from its rows, of which the Job row is the first.
 func (l *Ledger) decodeRows(rows []tablestore.Row) (*snapshot, error) {
 	s := &snapshot{job: rows[0], outboxes: make([]tablestore.Row, 0, 4)}
-	if err := decodeJob(&s.job, &s.agg.Job, &s.head); err != nil || s.head.tombstone {
+	if err := decodeJob(&s.job, &s.agg.Job, &s.head); err != nil || s.head.Tombstone {
 		return s, err
 	}
 	for _, row := range rows[1:] {
@@ -134,14 +134,14 @@ func (l *Ledger) decodeRows(rows []tablestore.Row) (*snapshot, error) {
 			s.steps = append(s.steps, row)
 		case rowOpenItem:
 			s.open, s.openRow = &statemachine.ItemRecord{}, row
-			if err := itemCodec.decode(&row, s.open); err != nil {
+			if err := itemCodec.Decode(&row, s.open); err != nil {
 				return nil, err
 			}
 		}
 	}
 	s.agg.Steps = make([]statemachine.Step, len(s.steps))
 	for i := range s.steps {
-		if err := stepCodec.decode(&s.steps[i], &s.agg.Steps[i]); err != nil {
+		if err := stepCodec.Decode(&s.steps[i], &s.agg.Steps[i]); err != nil {
 			return nil, err
 		}
 		if s.agg.Steps[i].Index != i {
@@ -159,7 +159,7 @@ func (l *Ledger) decodeRows(rows []tablestore.Row) (*snapshot, error) {
 	for _, row := range s.outboxes {
 		if row.Key.Row == l.itemKey(rowOutbox, id).Row {
 			s.outbox, s.agg.Outbox = row, &statemachine.Outbox{}
-			return s, outboxCodec.decode(&s.outbox, s.agg.Outbox)
+			return s, outboxCodec.Decode(&s.outbox, s.agg.Outbox)
 		}
 	}
 	return nil, fmt.Errorf("outbox row %s is missing", s.agg.Steps[active].OutboxID)

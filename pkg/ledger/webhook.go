@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -33,43 +32,29 @@ const (
 
 // WebhookRow is the notification of a job's end to one URL.
 type WebhookRow struct {
-	JobID    string
-	TenantID string
-	Index    int // of the URL among the command's
-	URL      string
-	State    WebhookState
-	Attempts int
+	JobID    string       `column:"job_id"`
+	TenantID string       `column:"tenant_id"`
+	Index    int          `column:"index"` // of the URL among the command's
+	URL      string       `column:"url"`
+	State    WebhookState `column:"state"`
+	Attempts int          `column:"attempts"`
 	// NextAttemptAt is the time of the next attempt, while PENDING. During an attempt
 	// it is after the end of that attempt.
-	NextAttemptAt time.Time
-	LastStatus    int // HTTP status of the last attempt, 0 for none
-	LastError     string
-	CreatedAt     time.Time
-	UpdatedAt     time.Time
+	NextAttemptAt time.Time `column:"next_attempt_at"`
+	LastStatus    int       `column:"last_status"` // HTTP status of the last attempt, 0 for none
+	LastError     string    `column:"last_error"`
+	CreatedAt     time.Time `column:"created_at"`
+	UpdatedAt     time.Time `column:"updated_at"`
 
 	tag    tablestore.ETag
 	loaded tablestore.Properties
 }
 
-// webhookName holds the columns that name a webhook.
-var webhookName = []column[WebhookRow]{
-	text(columnJob, func(w *WebhookRow) *string { return &w.JobID }),
-	integer("index", func(w *WebhookRow) *int { return &w.Index }),
-}
-
+// An index row only names its webhook.
 var (
-	undeliveredCodec = newCodec(webhookName...)
-	webhookCodec     = newCodec(append(slices.Clip(webhookName),
-		text("tenant_id", func(w *WebhookRow) *string { return &w.TenantID }),
-		text("url", func(w *WebhookRow) *string { return &w.URL }),
-		text("state", func(w *WebhookRow) *WebhookState { return &w.State }),
-		integer("attempts", func(w *WebhookRow) *int { return &w.Attempts }),
-		instant("next_attempt_at", func(w *WebhookRow) *time.Time { return &w.NextAttemptAt }),
-		integer("last_status", func(w *WebhookRow) *int { return &w.LastStatus }),
-		text("last_error", func(w *WebhookRow) *string { return &w.LastError }),
-		instant("created_at", func(w *WebhookRow) *time.Time { return &w.CreatedAt }),
-		instant("updated_at", func(w *WebhookRow) *time.Time { return &w.UpdatedAt }),
-	)...)
+	webhookCodec     = tablestore.NewCodec[WebhookRow]()
+	undeliveredCodec = webhookCodec.Without(
+		"tenant_id", "url", "state", "attempts", "next_attempt_at", "last_status", "last_error", "created_at", "updated_at")
 )
 
 // ID is the webhook's id, the same for each attempt.
@@ -127,7 +112,7 @@ func (l *Ledger) announce(job *statemachine.Job) (rows, entries tablestore.Stage
 			NextAttemptAt: job.CompletedAt, CreatedAt: job.CompletedAt, UpdatedAt: job.CompletedAt,
 		}
 		rows = append(rows, tablestore.Batch{{
-			Verb: tablestore.Insert, Key: l.webhookKey(job.ID, i), Properties: webhookCodec.encode(w, nil),
+			Verb: tablestore.Insert, Key: l.webhookKey(job.ID, i), Properties: webhookCodec.Encode(w, nil),
 		}})
 		put := l.putEntry(&statemachine.Aggregate{Job: *job}, w.entry(), reservation{})
 		entries = append(entries, tablestore.Batch{put})
@@ -147,7 +132,7 @@ func WebhookEntries(ended *statemachine.Job) []Entry {
 
 func decodeWebhook(row *tablestore.Row) (WebhookRow, error) {
 	w := WebhookRow{tag: row.ETag, loaded: row.Properties}
-	err := webhookCodec.decode(row, &w)
+	err := webhookCodec.Decode(row, &w)
 	return w, err
 }
 
@@ -269,7 +254,7 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 	for _, key := range l.undeliveredKeys(old.TenantID, old.JobID, old.Index) {
 		switch {
 		case next.undelivered():
-			listed := undeliveredCodec.encode(next, nil)
+			listed := undeliveredCodec.Encode(next, nil)
 			before = append(before, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: listed}})
 		case old.undelivered():
 			after = append(after, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
@@ -278,7 +263,7 @@ func (l *Ledger) moveWebhook(ctx context.Context, agg *statemachine.Aggregate, o
 	applied, err := tablestore.Apply(ctx, l.store, tablestore.Change{
 		Pre: stages(before),
 		Commit: tablestore.Batch{{
-			Verb: tablestore.Replace, Key: key, ETag: old.tag, Properties: webhookCodec.encode(next, next.loaded),
+			Verb: tablestore.Replace, Key: key, ETag: old.tag, Properties: webhookCodec.Encode(next, next.loaded),
 		}},
 		Post: stages(after),
 	}, nil)
@@ -317,7 +302,7 @@ func (l *Ledger) Undelivered(ctx context.Context, tenantID string, limit int, af
 	}
 	for i := range page.Rows {
 		var listed WebhookRow
-		if err := undeliveredCodec.decode(&page.Rows[i], &listed); err != nil {
+		if err := undeliveredCodec.Decode(&page.Rows[i], &listed); err != nil {
 			return nil, "", fmt.Errorf("read the undelivered webhooks: %w", err)
 		}
 		if page.Next != "" {

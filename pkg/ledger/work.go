@@ -111,7 +111,7 @@ func (l *Ledger) itemRecord(ctx context.Context, s *snapshot, workID string, id 
 		return nil, fmt.Errorf("read a work item of job %s: %w", id.JobID, err)
 	}
 	var record statemachine.ItemRecord
-	return &record, itemCodec.decode(&row, &record)
+	return &record, itemCodec.Decode(&row, &record)
 }
 
 // Item returns a work item. It returns [statemachine.ErrNoItem], also for an item

@@ -36,43 +36,43 @@ type Aggregate struct {
 //
 // Source: Ledger and state model, Jobs table; Option B spec, 12.2.
 type Job struct {
-	ID              string
-	TenantID        string
-	TenantBucket    string // tenant and month of the acceptance
-	RequestType     string
-	SchemaVersion   string
-	ProtocolID      string
-	ProtocolVersion string
-	Mode            Mode
-	DocID           string
-	State           JobState
+	ID              string   `column:"job_id"`
+	TenantID        string   `column:"tenant_id"`
+	TenantBucket    string   `column:"tenant_bucket"` // tenant and month of the acceptance
+	RequestType     string   `column:"request_type"`
+	SchemaVersion   string   `column:"schema_version"`
+	ProtocolID      string   `column:"protocol_id"`
+	ProtocolVersion string   `column:"protocol_version"`
+	Mode            Mode     `column:"mode"`
+	DocID           string   `column:"doc_id"`
+	State           JobState `column:"state"`
 	// Rev counts the changes of the job; the journal has one row for each.
-	Rev int64
+	Rev int64 `column:"rev"`
 	// Started says that the first dispatched step was ACKed at least once.
-	Started          bool
-	CurrentStepID    string
-	CurrentStepIndex int
+	Started          bool   `column:"started"`
+	CurrentStepID    string `column:"current_step_id"`
+	CurrentStepIndex int    `column:"current_step_index"`
 	// AttemptsTotal is the sum of attempt_no over the steps.
-	AttemptsTotal  int
-	IdempotencyKey string
+	AttemptsTotal  int    `column:"attempts_total"`
+	IdempotencyKey string `column:"idempotency_key"`
 	// IdempotencyHash is the SHA-256 of the command's canonical JSON, in hex.
-	IdempotencyHash string
-	InputRef        json.RawMessage
-	OutputRef       json.RawMessage
-	WorkspaceRef    json.RawMessage
-	FinalOutput     json.RawMessage
-	CallbackURLs    []string
-	CorrelationID   string
-	Traceparent     string
-	RerunOf         string
-	Supersedes      string // the last job in the chain of reruns that this one continues
-	ErrorCode       string
-	ErrorMessage    string
-	CreatedAt       time.Time
-	UpdatedAt       time.Time
+	IdempotencyHash string          `column:"idempotency_hash"`
+	InputRef        json.RawMessage `column:"input_ref"`
+	OutputRef       json.RawMessage `column:"output_ref"`
+	WorkspaceRef    json.RawMessage `column:"workspace_ref"`
+	FinalOutput     json.RawMessage `column:"final_output"`
+	CallbackURLs    []string        `column:"callback_urls"`
+	CorrelationID   string          `column:"correlation_id"`
+	Traceparent     string          `column:"traceparent"`
+	RerunOf         string          `column:"rerun_of"`
+	Supersedes      string          `column:"supersedes"` // the last job in the chain of reruns that this one continues
+	ErrorCode       string          `column:"error_code"`
+	ErrorMessage    string          `column:"error_message"`
+	CreatedAt       time.Time       `column:"created_at"`
+	UpdatedAt       time.Time       `column:"updated_at"`
 	// StageAt is when the job's stage last changed.
-	StageAt     time.Time
-	CompletedAt time.Time
+	StageAt     time.Time `column:"stage_at"`
+	CompletedAt time.Time `column:"completed_at"`
 }
 
 // InputSource says where a step's input_ref comes from.
@@ -91,78 +91,78 @@ const (
 //
 // Source: Ledger and state model, Steps table; Option B spec, 12.3.
 type Step struct {
-	ID      string
-	Index   int
-	Type    string
-	Service string
-	Input   InputSource
+	ID      string      `column:"step_id"`
+	Index   int         `column:"step_index"`
+	Type    string      `column:"step_type"`
+	Service string      `column:"service"`
+	Input   InputSource `column:"input"`
 	// PayloadPointer is the JSON pointer (RFC 6901) of the step's payload in
 	// the command's; "" is all of it.
-	PayloadPointer string
+	PayloadPointer string `column:"payload_pointer"`
 	Policy         Policy
 	Routing        Routing
-	State          StepState
+	State          StepState `column:"state"`
 	// AttemptNo and LeaseID are the pair that fences callbacks. AttemptNo is 0
 	// before the first dispatch; LeaseID is empty while no attempt may report.
-	AttemptNo int
-	LeaseID   string
+	AttemptNo int    `column:"attempt_no"`
+	LeaseID   string `column:"lease_id"`
 	// LeaseExpiresAt is the one deadline of the active attempt: of its ACK, then
 	// of its lease. While DISPATCHING it is an estimate that nothing acts on;
 	// while AWAITING_ACK the zero time says that the directive waits in the
 	// pull queue for a worker.
-	LeaseExpiresAt time.Time
+	LeaseExpiresAt time.Time `column:"lease_expires_at"`
 	// ClaimLease is the lease that the worker asked for when it claimed the attempt in the
 	// pull queue, or with its ACK, or 0. It replaces the policy's ACK timeout, and then its
 	// lease unless that is shorter.
-	ClaimLease time.Duration
+	ClaimLease time.Duration `column:"claim_lease_ms"`
 	// StartedAt is when an attempt was last started: its ACK.
-	StartedAt time.Time
+	StartedAt time.Time `column:"started_at"`
 	// TimeoutAt is the absolute end of the attempt's run, or the zero time.
-	TimeoutAt time.Time
+	TimeoutAt time.Time `column:"timeout_at"`
 	// NextAttemptAt is when a step in FAILED_RETRY is dispatched again.
-	NextAttemptAt time.Time
+	NextAttemptAt time.Time `column:"next_attempt_at"`
 	// OutboxID is the outbox row of the latest attempt.
-	OutboxID string
+	OutboxID string `column:"outbox_id"`
 	Spent    Spent
 	// RetryCause is the budget that the latest failed attempt spent; empty if an operator
 	// has taken an attempt from its worker since.
-	RetryCause Cause
+	RetryCause Cause `column:"retry_cause"`
 	// Attempts is the step's memory of its attempts, oldest first.
-	Attempts []Attempt
+	Attempts []Attempt `column:"attempts"`
 	// LastReport is the report of the latest callback applied to the step.
 	LastReport Report
 	// WorkID is the latest attempt's item in the pull queue, and Owner the worker that
 	// holds it, or that ended it; empty if there is none. The ledger sets both, and no
 	// decision uses them.
-	WorkID string
-	Owner  string
+	WorkID string `column:"work_id"`
+	Owner  string `column:"owner"`
 	// Progress is the latest progress that a heartbeat of the attempt reported, while it
 	// runs.
-	Progress *Progress
-	InputRef json.RawMessage
+	Progress *Progress       `column:"progress"`
+	InputRef json.RawMessage `column:"input_ref"`
 	// Product is that of the RESULT that ended the step. Until it gives them, OutputRef is the
 	// command's; ResultRef is then the given output_ref.
 	Product
 	// GaveOutput and GaveResult say which references that RESULT had.
-	GaveOutput       bool
-	GaveResult       bool
-	LastErrorCode    string
-	LastErrorMessage string
-	CreatedAt        time.Time
-	UpdatedAt        time.Time
-	CompletedAt      time.Time
+	GaveOutput       bool      `column:"gave_output"`
+	GaveResult       bool      `column:"gave_result"`
+	LastErrorCode    string    `column:"last_error_code"`
+	LastErrorMessage string    `column:"last_error_message"`
+	CreatedAt        time.Time `column:"created_at"`
+	UpdatedAt        time.Time `column:"updated_at"`
+	CompletedAt      time.Time `column:"completed_at"`
 }
 
 // Routing is the decision by which a step's directives find their lane.
 //
 // Source: Orchestrator flow canvas, Partition + Routing.
 type Routing struct {
-	ResolvedMode   Mode
-	Lane           int
-	Topic          string
-	RoutingKeyUsed string
-	DecisionSource string
-	DecisionReason string
+	ResolvedMode   Mode   `column:"resolved_mode"`
+	Lane           int    `column:"lane"`
+	Topic          string `column:"topic"`
+	RoutingKeyUsed string `column:"routing_key_used"`
+	DecisionSource string `column:"decision_source"`
+	DecisionReason string `column:"decision_reason"`
 }
 
 // Policy is what a step was accepted with: its timeouts and budgets.
@@ -170,18 +170,18 @@ type Routing struct {
 // Source: Ledger and state model, Timeouts and retries.
 type Policy struct {
 	// AckTimeout is the time from SENT (from the claim, in the pull queue) to ACK.
-	AckTimeout time.Duration
+	AckTimeout time.Duration `column:"ack_timeout_ms"`
 	// Lease is the time that an ACK or a heartbeat gives the worker.
-	Lease time.Duration
+	Lease time.Duration `column:"lease_ms"`
 	// Timeout is the absolute limit of one attempt's run from its ACK; 0 is none.
-	Timeout time.Duration
+	Timeout time.Duration `column:"timeout_ms"`
 	// Dispatch, Ack and Execution are the delays before each retry of that
 	// cause; a list of n allows n retries.
-	Dispatch  []time.Duration
-	Ack       []time.Duration
-	Execution []time.Duration
+	Dispatch  []time.Duration `column:"retry_dispatch"`
+	Ack       []time.Duration `column:"retry_ack"`
+	Execution []time.Duration `column:"retry_execution"`
 	// MaxAttempts caps the attempts that spend a budget, across all causes; 0 means no cap.
-	MaxAttempts int
+	MaxAttempts int `column:"max_attempts"`
 }
 
 // Or returns the policy with the settings of base where it has none: a value of 0 or a
@@ -218,9 +218,9 @@ const (
 
 // Spent counts a step's failures by cause.
 type Spent struct {
-	Dispatch  int
-	Ack       int
-	Execution int
+	Dispatch  int `column:"spent_dispatch"`
+	Ack       int `column:"spent_ack"`
+	Execution int `column:"spent_execution"`
 }
 
 func (s *Spent) total() int { return s.Dispatch + s.Ack + s.Execution }
@@ -265,28 +265,28 @@ const (
 //
 // Source: Ledger and state model, Outbox table.
 type Outbox struct {
-	ID        string
-	StepID    string
-	StepIndex int
-	AttemptNo int
-	LeaseID   string
-	State     OutboxState
+	ID        string      `column:"outbox_id"`
+	StepID    string      `column:"step_id"`
+	StepIndex int         `column:"step_index"`
+	AttemptNo int         `column:"attempt_no"`
+	LeaseID   string      `column:"lease_id"`
+	State     OutboxState `column:"state"`
 	// Bus is the bus that the row was created for: a process of another bus gives the row a
 	// new pair before it publishes it.
-	Bus     Bus
+	Bus     Bus `column:"bus"`
 	Routing Routing
 	// DueAt is when the row is to be published (again). While a relay publishes the
 	// row, it is after the end of that relay's hold.
 	// invariant: State ≠ PENDING ⇒ DueAt is zero
-	DueAt time.Time
+	DueAt time.Time `column:"next_attempt_at"`
 	// Rejected says that the bus refused the last publish because of the message
 	// itself, so that the next one must carry a new pair.
-	Rejected  bool
-	Failures  int
-	LastError string
-	CreatedAt time.Time
-	SentAt    time.Time
-	UpdatedAt time.Time
+	Rejected  bool      `column:"rejected"`
+	Failures  int       `column:"failures"`
+	LastError string    `column:"last_error"`
+	CreatedAt time.Time `column:"created_at"`
+	SentAt    time.Time `column:"sent_at"`
+	UpdatedAt time.Time `column:"updated_at"`
 }
 
 // Queued reports whether the job's active attempt waits in the pull queue for a

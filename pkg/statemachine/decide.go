@@ -88,14 +88,14 @@ const (
 // Transition is one entry of a change's history. From and To are equal if something
 // happened without a change of state.
 type Transition struct {
-	Object    Object
-	ID        string // the step's id, or the outbox row's; empty for the job
-	Type      string // canonical event type, such as "step.succeeded"
-	From      string
-	To        string
-	AttemptNo int
-	Cause     string
-	Detail    string
+	Object    Object `json:"object"`
+	ID        string `json:"object_id,omitempty"` // the step's id, or the outbox row's; empty for the job
+	Type      string `json:"type"`                // canonical event type, such as "step.succeeded"
+	From      string `json:"from,omitempty"`
+	To        string `json:"to,omitempty"`
+	AttemptNo int    `json:"attempt_no,omitempty"`
+	Cause     string `json:"cause,omitempty"`
+	Detail    string `json:"detail,omitempty"`
 }
 
 // WakeKind is the kind of schedule entry that a job needs.

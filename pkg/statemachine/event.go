@@ -28,10 +28,10 @@ type Pair struct {
 //
 // Source: Option B spec, 11.2 and 11.3.
 type Report struct {
-	CorrelationID string `json:"correlation_id,omitempty"`
+	CorrelationID string `json:"correlation_id,omitempty" column:"callback_correlation_id"`
 	// Timestamp is the sender's own time as text: a clock may be wrong by centuries, which
 	// not every store's type of times holds.
-	Timestamp string `json:"timestamp,omitempty"`
+	Timestamp string `json:"timestamp,omitempty" column:"callback_timestamp"`
 }
 
 // Progress is the progress that a worker reports. It is immutable.
@@ -136,8 +136,8 @@ type Result struct {
 // Product is what a worker gives when it ends a step, by RESULT or by :complete. Each field is
 // optional, and stays with the step.
 type Product struct {
-	OutputRef json.RawMessage
-	ResultRef json.RawMessage
+	OutputRef json.RawMessage `column:"output_ref"`
+	ResultRef json.RawMessage `column:"result_ref"`
 }
 
 // DeadlinePassed is a schedule entry that came due: the decision does everything that is

@@ -83,9 +83,9 @@ func (i *Item) heldBy(r ItemRequest) bool {
 // ItemFailure is why work failed.
 type ItemFailure struct {
 	// Code is for machines. Required.
-	Code string
+	Code string `column:"error_code"`
 	// ItemMessage is for people. Optional.
-	Message string
+	Message string `column:"error_message"`
 }
 
 // ItemDirective names what an item carries: the message, and the pair by which the

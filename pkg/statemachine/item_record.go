@@ -10,42 +10,46 @@ import (
 // value; copies may share slices, which must not be written to.
 type ItemRecord struct {
 	// WorkID is the id of the outbox row under which the item was first enqueued.
-	WorkID string
+	WorkID string `column:"work_id"`
 	// DedupeKey is the id of the message with which the item was enqueued.
-	DedupeKey string
-	StepIndex int
+	DedupeKey string `column:"dedupe_key"`
+	StepIndex int    `column:"step_index"`
 	// AttemptNo is the step's attempt that the item carries, and MessageID the id of
 	// its directive.
-	AttemptNo int
-	MessageID string
+	AttemptNo int    `column:"attempt_no"`
+	MessageID string `column:"message_id"`
 	// Owner is the worker that holds the item; empty if none does.
-	Owner string
+	Owner string `column:"owner"`
 	// Claims counts the claims of the item, and Rev its moves.
-	Claims int
-	Rev    int64
+	Claims int   `column:"claims"`
+	Rev    int64 `column:"rev"`
 	// ReadySince, ReadyRev and AttemptNo name the one ready hint of a queued item.
 	// They stay after the item was claimed, so that a requeue and a purge delete a
 	// hint that a crash left.
-	ReadySince time.Time
-	ReadyRev   int64
+	ReadySince time.Time `column:"ready_since"`
+	ReadyRev   int64     `column:"ready_rev"`
 	// RequeuedBy is the operator's request to offer a stalled item again, while the
 	// next attempt's outbox row is PENDING: the requeue is made in its name.
 	RequeuedBy ItemRequester
 	// Requests are those by which a repeat is recognised.
-	Requests []Remembered
+	Requests []Remembered `column:"requests"`
 	// Ended is the status in which the item ended or was removed; empty while it is
 	// open. Removed says that it was removed.
-	Ended   ItemStatus
-	Removed bool
+	Ended   ItemStatus `column:"ended"`
+	Removed bool       `column:"removed"`
 	// Failure is the error of a failed item: later attempts overwrite the step's own.
 	Failure ItemFailure
 
-	CreatedAt time.Time
-	UpdatedAt time.Time
+	CreatedAt time.Time `column:"created_at"`
+	UpdatedAt time.Time `column:"updated_at"`
 }
 
 // ItemRequester identifies the request for a move, and keeps its reason.
-type ItemRequester struct{ Actor, RequestID, Reason string }
+type ItemRequester struct {
+	Actor     string `column:"requeue_actor"`
+	RequestID string `column:"requeue_id"`
+	Reason    string `column:"requeue_reason"`
+}
 
 // Sent reports whether the request is the requester's, or a repeat of it.
 func (r ItemRequester) Sent(request ItemRequest) bool {

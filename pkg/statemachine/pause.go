@@ -11,10 +11,10 @@ import (
 
 // Target holds the properties of a directive that a pause can name.
 type Target struct {
-	TenantID   string
-	ProtocolID string
-	Lane       int
-	Service    string
+	TenantID   string `column:"tenant_id"`
+	ProtocolID string `column:"protocol_id"`
+	Lane       int    `column:"lane"`
+	Service    string `column:"service"`
 }
 
 // TargetOf returns the target of a job's directives to the step.

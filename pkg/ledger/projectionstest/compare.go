@@ -125,14 +125,14 @@ func (c *comparison) outbox(partition, id string, row tablestore.Properties, dir
 
 // entry is an entry of a journal row.
 type entry struct {
-	Object string `json:"o"`
-	ID     string `json:"i"`
-	Type   string `json:"t"`
-	From   string `json:"f"`
+	Object string `json:"object"`
+	ID     string `json:"object_id"`
+	Type   string `json:"type"`
+	From   string `json:"from"`
 	To     string `json:"to"`
-	Number int    `json:"n"`
-	Cause  string `json:"c"`
-	Detail string `json:"d"`
+	Number int    `json:"attempt_no"`
+	Cause  string `json:"cause"`
+	Detail string `json:"detail"`
 }
 
 // events compares the events of one journal row.
