@@ -30,7 +30,7 @@ type Claim struct {
 	// Memory returns the write of the claim's row, which names its candidates and is
 	// kept until the longest lease ends. An atomic store commits it with the claims;
 	// any other commits it before the first. Optional.
-	Memory func(candidates []Candidate, until time.Time) (tablestore.Batch, error)
+	Memory func(candidates []Candidate, until time.Time) tablestore.Batch
 }
 
 // Candidate is an attempt that a claim is about to claim.
@@ -107,10 +107,7 @@ func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, 
 		return outcomes, nil
 	}
 
-	memory, err := memoryOf(open, c)
-	if err != nil {
-		return nil, err
-	}
+	memory := memoryOf(open, c)
 	if l.atomic != nil {
 		return outcomes, l.claimTogether(ctx, open, memory, c)
 	}
@@ -134,9 +131,9 @@ func (l *Ledger) Claim(ctx context.Context, hints []Hint, c *Claim) ([]Claimed, 
 }
 
 // memoryOf returns the write of the claim's row, none if the claim has none.
-func memoryOf(open []*candidate, c *Claim) (tablestore.Batch, error) {
+func memoryOf(open []*candidate, c *Claim) tablestore.Batch {
 	if c.Memory == nil {
-		return nil, nil
+		return nil
 	}
 	var until time.Time
 	candidates := make([]Candidate, len(open))

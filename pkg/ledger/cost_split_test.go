@@ -236,9 +236,9 @@ func (w *costlyWorker) claim(t *testing.T, start bool) func() {
 		w.claims++
 		claimed, err := w.Claim(t.Context(), []ledger.Hint{w.hint}, &ledger.Claim{
 			Owner: "w", RequestID: fmt.Sprint(w.claims), Start: start,
-			Memory: func([]ledger.Candidate, time.Time) (tablestore.Batch, error) {
+			Memory: func([]ledger.Candidate, time.Time) tablestore.Batch {
 				key := tablestore.Key{Table: "luciusqueue", Partition: "claims", Row: fmt.Sprint(w.claims)}
-				return tablestore.Batch{{Verb: tablestore.Insert, Key: key}}, nil
+				return tablestore.Batch{{Verb: tablestore.Insert, Key: key}}
 			},
 		})
 		if err != nil || claimed[0].Standing != ledger.HintNamed {

@@ -58,17 +58,20 @@ type Outages struct {
 
 // PartOutage is an outage of a part as a replica notes it.
 type PartOutage struct {
-	Part Part
+	Part Part `column:"part"`
 	// For an open circuit: since when and why it is open, and when its relay tries again.
-	Since, Until time.Time
-	Reason       string
+	Since  time.Time `column:"since"`
+	Until  time.Time `column:"until"`
+	Reason string    `column:"reason"`
 }
 
 // outageRow is the row of a part.
 type outageRow struct {
 	PartOutage
-	seenAt time.Time // the last sign
+	SeenAt time.Time `column:"seen_at"` // the last sign
 }
+
+var outageCodec = tablestore.NewCodec[outageRow]()
 
 // NewOutages returns the outages in the table. The margin is how long after its last
 // sign an outage is assumed to continue: longer than the time until the next try.
@@ -91,16 +94,9 @@ func (o *Outages) Note(ctx context.Context, outages ...PartOutage) error {
 		if !due {
 			continue
 		}
-		row := tablestore.Properties{
-			{Name: "part", Value: tablestore.String(string(part))}, {Name: "seen_at", Value: tablestore.Time(now)},
-		}
-		if !outage.Until.IsZero() {
-			row = append(row, tablestore.Property{Name: "since", Value: tablestore.Time(outage.Since)},
-				tablestore.Property{Name: "until", Value: tablestore.Time(outage.Until)},
-				tablestore.Property{Name: "reason", Value: tablestore.String(outage.Reason)})
-		}
+		row := outageRow{*outage, now}
 		if _, err := o.store.Commit(ctx, tablestore.Batch{{
-			Verb: tablestore.Put, Properties: row,
+			Verb: tablestore.Put, Properties: outageCodec.Encode(&row, nil),
 			Key: tablestore.Key{Table: o.table, Partition: circuitRows, Row: tablestore.Join(string(part))},
 		}}); err != nil {
 			errs = append(errs, fmt.Errorf("note the outage of %s: %w", part, err))
@@ -134,7 +130,7 @@ func (o *Outages) Ends(ctx context.Context) (OutageEnds, error) {
 	}
 	ends, now := OutageEnds{}, time.Now()
 	for i := range rows {
-		end := rows[i].seenAt.Add(o.margin)
+		end := rows[i].SeenAt.Add(o.margin)
 		if end.After(now) {
 			end = now
 		}
@@ -145,19 +141,11 @@ func (o *Outages) Ends(ctx context.Context) (OutageEnds, error) {
 
 // read reads the rows.
 func (o *Outages) read(ctx context.Context) ([]outageRow, error) {
-	rows, err := tablestore.ScanAll(ctx, o.store, tablestore.Query{Table: o.table, Partition: circuitRows})
+	rows, err := outageCodec.ScanAll(ctx, o.store, tablestore.Query{Table: o.table, Partition: circuitRows})
 	if err != nil {
 		return nil, fmt.Errorf("read the outages: %w", err)
 	}
-	found := make([]outageRow, len(rows))
-	for i := range rows {
-		p := rows[i].Properties
-		found[i] = outageRow{PartOutage{
-			Part: Part(p.Get("part").String()), Since: p.Get("since").Time(), Until: p.Get("until").Time(),
-			Reason: p.Get("reason").String(),
-		}, p.Get("seen_at").Time()}
-	}
-	return found, nil
+	return rows, nil
 }
 
 // circuitAge is how long circuits are shown from one read.
@@ -194,7 +182,7 @@ func (o *Outages) Circuits(ctx context.Context) ([]statemachine.OpenCircuit, err
 	var open []statemachine.OpenCircuit
 	for i := range rows {
 		row := &rows[i]
-		if row.Until.After(now) && row.seenAt.Add(o.margin).After(now) {
+		if row.Until.After(now) && row.SeenAt.Add(o.margin).After(now) {
 			open = append(open, statemachine.OpenCircuit{
 				Name: string(row.Part), Reason: row.Reason, Since: row.Since, Until: row.Until,
 			})

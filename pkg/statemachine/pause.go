@@ -163,20 +163,20 @@ const (
 // ScopePause is a pause by scope. While it ramps up it holds back only directives that are
 // not published.
 type ScopePause struct {
-	Scope
+	Scope `column:"pause_id"`
 
-	State PauseState
+	State PauseState `column:"state"`
 	// Reason and Actor are empty if they must not be shown.
-	Reason string
-	Actor  string
+	Reason string `column:"reason"`
+	Actor  string `column:"actor"`
 	// CreatedAt is when it was paused, ResumedAt since when it ramps up.
-	CreatedAt time.Time
-	ResumedAt time.Time
+	CreatedAt time.Time `column:"created_at"`
+	ResumedAt time.Time `column:"resumed_at"`
 	// Until is when it resumes by itself; zero if only an operator ends it, and once one
 	// has.
-	Until time.Time
+	Until time.Time `column:"until"`
 	// Ramp is how long it ramps up, or will after Until.
-	Ramp time.Duration
+	Ramp time.Duration `column:"ramp_ms"`
 }
 
 // At returns the pause at that time: a ramp ends by itself.

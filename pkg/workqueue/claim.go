@@ -309,14 +309,14 @@ func (c *claim) earlier(ctx context.Context, held []View) (views []View, state l
 // items, and replaces its memory. After ReclaimLater it must not: the first try may be
 // about to claim a candidate. After ReclaimDone the answer is empty.
 func (c *claim) repeat(ctx context.Context) (views []View, state ledger.Reclaimable, err error) {
-	if c.memory.digest != c.digest {
+	if c.memory.Digest != c.digest {
 		return nil, state, &statemachine.ItemRequestError{Field: "request_id", Reason: "was already used for another claim"}
 	}
-	if err := c.reserve(ctx, len(c.memory.candidates)); err != nil {
+	if err := c.reserve(ctx, len(c.memory.Candidates)); err != nil {
 		return nil, state, err
 	}
 	held := func(hint *ledger.Hint) bool { return c.q.heldTenant(hint.TenantID) || c.q.held(hint.Target) }
-	for _, candidate := range c.memory.candidates {
+	for _, candidate := range c.memory.Candidates {
 		claimed, standing, err := c.q.ledger.Reclaim(ctx, candidate, c.asked(), held)
 		if err != nil {
 			return nil, state, err

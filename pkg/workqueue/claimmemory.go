@@ -30,10 +30,13 @@ const (
 
 // memory is the content of a claim's row.
 type memory struct {
+	Digest     string             `column:"digest"`
+	ExpiresAt  time.Time          `column:"expires_at"`
+	Candidates []ledger.Candidate `column:"candidates"`
 	etag       tablestore.ETag
-	digest     string
-	candidates []ledger.Candidate
 }
+
+var memoryCodec = tablestore.NewCodec[memory]()
 
 // digest covers all fields that must be equal in a repeat of the request.
 func (r *ClaimRequest) digest(caller *Caller) string {
@@ -59,26 +62,18 @@ func memoryPart(n int) string { return tablestore.Join("claims", tablestore.Pad(
 
 // remember returns the write of the claim's memory. It replaces the row that the claim has
 // read, under its ETag.
-func (c *claim) remember(candidates []ledger.Candidate, until time.Time) (tablestore.Batch, error) {
-	list, err := json.Marshal(candidates)
-	if err != nil {
-		return nil, fmt.Errorf("remember the claim: %w", err)
-	}
+func (c *claim) remember(candidates []ledger.Candidate, until time.Time) tablestore.Batch {
 	if least := tablestore.Now().Add(statemachine.MinMemory); until.Before(least) {
 		until = least
 	}
+	row := memory{Digest: c.digest, ExpiresAt: until, Candidates: candidates}
 	op := tablestore.Op{
-		Verb: tablestore.Insert, Key: c.q.memoryKey(c.ClaimRequest),
-		Properties: tablestore.AppendLarge(tablestore.Properties{
-			{Name: "v", Value: tablestore.Int(1)},
-			{Name: "digest", Value: tablestore.String(c.digest)},
-			{Name: "expires_at", Value: tablestore.Time(until)},
-		}, "candidates", list),
+		Verb: tablestore.Insert, Key: c.q.memoryKey(c.ClaimRequest), Properties: memoryCodec.Encode(&row, nil),
 	}
 	if c.memory != nil {
 		op.Verb, op.ETag = tablestore.Replace, c.memory.etag
 	}
-	return tablestore.Batch{op}, nil
+	return tablestore.Batch{op}
 }
 
 // recall reads the memory of the request, nil if there is none.
@@ -90,9 +85,9 @@ func (q *Queue) recall(ctx context.Context, r *ClaimRequest) (*memory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for the claim: %w", err)
 	}
-	known := &memory{etag: row.ETag, digest: row.Properties.Get("digest").String()}
-	if err := json.Unmarshal(tablestore.Large(row.Properties, "candidates"), &known.candidates); err != nil {
-		return nil, fmt.Errorf("row %s of the claims: %w", row.Key.Row, err)
+	known := &memory{etag: row.ETag}
+	if err := memoryCodec.Decode(&row, known); err != nil {
+		return nil, fmt.Errorf("look for the claim: %w", err)
 	}
 	return known, nil
 }

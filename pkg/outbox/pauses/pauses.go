@@ -39,6 +39,8 @@ func outlasts(p, other *Pause) bool {
 // partition holds all pauses: there are never many.
 const partition = "pauses"
 
+var codec = tablestore.NewCodec[Pause](tablestore.FormatAs("pause_id", statemachine.Scope.ID, statemachine.ParseScope))
+
 // Service keeps the pauses. It is safe for concurrent use, by any number of
 // processes on one store.
 type Service struct {
@@ -60,15 +62,9 @@ func (s *Service) key(scope statemachine.Scope) tablestore.Key {
 // List returns all pauses, ramping ones included, by id. The error is the
 // store's.
 func (s *Service) List(ctx context.Context) ([]Pause, error) {
-	rows, err := tablestore.ScanAll(ctx, s.store, tablestore.Query{Table: s.table, Partition: partition})
+	found, err := codec.ScanAll(ctx, s.store, tablestore.Query{Table: s.table, Partition: partition})
 	if err != nil {
 		return nil, fmt.Errorf("read the pauses: %w", err)
-	}
-	found := make([]Pause, len(rows))
-	for i := range rows {
-		if found[i], err = decode(&rows[i]); err != nil {
-			return nil, err
-		}
 	}
 	return found, nil
 }
@@ -137,11 +133,10 @@ func (s *Service) update(ctx context.Context, scope statemachine.Scope, decide f
 	err := tablestore.Update(ctx, s.store, s.key(scope), s.random, func(row *tablestore.Row) (tablestore.Properties, error) {
 		var old *Pause
 		if row.ETag != "" {
-			found, err := decode(row)
-			if err != nil {
+			old = &Pause{}
+			if err := codec.Decode(row, old); err != nil {
 				return nil, err
 			}
-			old = &found
 		}
 		next, err := decide(old)
 		if err != nil {
@@ -154,7 +149,7 @@ func (s *Service) update(ctx context.Context, scope statemachine.Scope, decide f
 			return nil, nil
 		}
 		updated = next.At(tablestore.Now())
-		return encode(next), nil
+		return codec.Encode(next, row.Properties), nil
 	})
 	return updated, err
 }
@@ -169,8 +164,8 @@ func (s *Service) forget(ctx context.Context, scope statemachine.Scope) error {
 	if err != nil {
 		return fmt.Errorf("read pause %s: %w", scope.ID(), err)
 	}
-	pause, err := decode(&row)
-	if err != nil || pause.At(tablestore.Now()).State != Resumed {
+	var pause Pause
+	if err := codec.Decode(&row, &pause); err != nil || pause.At(tablestore.Now()).State != Resumed {
 		return err
 	}
 	_, err = s.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: row.ETag}})
@@ -178,39 +173,4 @@ func (s *Service) forget(ctx context.Context, scope statemachine.Scope) error {
 		return fmt.Errorf("delete pause %s: %w", scope.ID(), err)
 	}
 	return nil
-}
-
-// encode makes a pause's row.
-func encode(p *Pause) tablestore.Properties {
-	properties := tablestore.Properties{
-		{Name: "pause_id", Value: tablestore.String(p.ID())},
-		{Name: "state", Value: tablestore.String(string(p.State))},
-		{Name: "reason", Value: tablestore.String(p.Reason)},
-		{Name: "actor", Value: tablestore.String(p.Actor)},
-		{Name: "created_at", Value: tablestore.Time(p.CreatedAt)},
-	}
-	if p.State == Ramping {
-		properties = append(properties, tablestore.Property{Name: "resumed_at", Value: tablestore.Time(p.ResumedAt)})
-	}
-	if !p.Until.IsZero() {
-		properties = append(properties, tablestore.Property{Name: "until", Value: tablestore.Time(p.Until)})
-	}
-	if p.State == Ramping || !p.Until.IsZero() {
-		properties = append(properties, tablestore.Property{Name: "ramp_ms", Value: tablestore.Int(p.Ramp.Milliseconds())})
-	}
-	return properties
-}
-
-// decode reads a pause's row.
-func decode(row *tablestore.Row) (Pause, error) {
-	p := row.Properties
-	scope, err := statemachine.ParseScope(p.Get("pause_id").String())
-	if err != nil {
-		return Pause{}, fmt.Errorf("row %s: %w", row.Key, err)
-	}
-	return Pause{
-		Scope: scope, State: statemachine.PauseState(p.Get("state").String()), Reason: p.Get("reason").String(),
-		Actor: p.Get("actor").String(), CreatedAt: p.Get("created_at").Time(), ResumedAt: p.Get("resumed_at").Time(),
-		Until: p.Get("until").Time(), Ramp: time.Duration(p.Get("ramp_ms").Int()) * time.Millisecond,
-	}, nil
 }
