@@ -159,8 +159,8 @@ func TestOpenRefusesADirectoryOfAnotherProcess(t *testing.T) {
 func TestOpenRefusesAnotherLayout(t *testing.T) {
 	t.Parallel()
 	for layout, want := range map[byte]string{
-		3: "its rows have layout 3, and this program reads 4: use the version that wrote them",
-		5: "its rows have layout 5, and this program reads 4: use the version that wrote them",
+		4: "its rows have layout 4, and this program reads 5: use the version that wrote them",
+		6: "its rows have layout 6, and this program reads 5: use the version that wrote them",
 	} {
 		options := pebblestore.Options{Dir: "data", FS: vfs.NewMem()}
 		store := open(t, options)
