@@ -127,6 +127,27 @@ func (e CircuitState) Valid() bool {
 	}
 }
 
+// Defines values for ClaimWarningCode.
+const (
+	ClaimWarningCodeServiceNotAllowed ClaimWarningCode = "service_not_allowed"
+	ClaimWarningCodeServiceUnknown    ClaimWarningCode = "service_unknown"
+	ClaimWarningCodeStepTypeUnknown   ClaimWarningCode = "step_type_unknown"
+)
+
+// Valid indicates whether the value is a known member of the ClaimWarningCode enum.
+func (e ClaimWarningCode) Valid() bool {
+	switch e {
+	case ClaimWarningCodeServiceNotAllowed:
+		return true
+	case ClaimWarningCodeServiceUnknown:
+		return true
+	case ClaimWarningCodeStepTypeUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventObject.
 const (
 	EventObjectJob    EventObject = "job"
@@ -1294,10 +1315,37 @@ type ClaimRequest struct {
 	WaitSeconds float64 `json:"wait_seconds,omitempty,omitzero"`
 }
 
+// ClaimWarning Work that a claim asks for, and that no worker with its token can get now.
+type ClaimWarning struct {
+	// Code `service_unknown` if no protocol has the service, `step_type_unknown` if no protocol
+	// has the step type in a service that the claim asks for, `service_not_allowed` if the
+	// role platform of the caller does not cover the service.
+	//
+	//
+	// Example: service_unknown
+	Code ClaimWarningCode `json:"code"`
+
+	// Message What is wrong and, in brackets, what there is.
+	//
+	// Example: no protocol has service extrakt (services: chunker, counter, extract)
+	Message string `json:"message"`
+}
+
+// ClaimWarningCode `service_unknown` if no protocol has the service, `step_type_unknown` if no protocol
+// has the step type in a service that the claim asks for, `service_not_allowed` if the
+// role platform of the caller does not cover the service.
+//
+// Example: service_unknown
+type ClaimWarningCode string
+
 // ClaimedWork Claimed items.
 type ClaimedWork struct {
 	// Items The items, with the `lease_id` in their directives.
 	Items []WorkItem `json:"items"`
+
+	// Warnings What the claim asks for in vain. It is no error: a protocol that names the service
+	// may come later. The worker should log each once.
+	Warnings []ClaimWarning `json:"warnings,omitempty,omitzero"`
 }
 
 // Command What an application wants done. Lengths are in bytes of UTF-8, a reference
@@ -3714,6 +3762,10 @@ type ServiceList struct {
 	//
 	// Example: 2026-01-20T08:00:00.000Z
 	Since Time `json:"since"`
+
+	// UnmatchedWorkers Workers that asked last, within the hour, for work that no protocol has: the most recent
+	// first, at most 100, and each with its last claim. A list of one protocol has none.
+	UnmatchedWorkers []UnmatchedWorker `json:"unmatched_workers,omitempty,omitzero"`
 }
 
 // ServiceWorker A worker that has asked for work.
@@ -4014,6 +4066,34 @@ type StuckList struct {
 
 	// Stuck Jobs that it could not repair.
 	Stuck []StuckJob `json:"stuck"`
+}
+
+// UnmatchedWorker A worker that asks for services or step types that no protocol has.
+type UnmatchedWorker struct {
+	// LastPollAt When its last claim ended; now, if a claim is waiting.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	LastPollAt Time `json:"last_poll_at"`
+
+	// Owner The name that it claims with.
+	//
+	// Example: worker-7
+	Owner string `json:"owner"`
+
+	// Polling Whether one of its claims is waiting for work.
+	//
+	// Example: true
+	Polling bool `json:"polling"`
+
+	// Services The services that it asks for; all if empty.
+	//
+	// Example: ["extrakt"]
+	Services []string `json:"services"`
+
+	// StepTypes The step types that it asks for; all if empty.
+	//
+	// Example: []
+	StepTypes []string `json:"step_types"`
 }
 
 // Violation One violation in a request.

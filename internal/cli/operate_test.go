@@ -48,6 +48,9 @@ func serviceList() api.ServiceList {
 				{Owner: "worker-1", Polling: true, LastPollAt: at(0)}, {Owner: "worker-2\x1b[2J", LastPollAt: at(90 * time.Second)},
 			},
 		},
+	}, UnmatchedWorkers: []api.UnmatchedWorker{
+		{Owner: "worker-3", Services: []string{"extrakt"}, StepTypes: []string{}, LastPollAt: at(time.Minute)},
+		{Owner: "worker-4", Services: []string{}, StepTypes: []string{"OCRR", "EMBEDD"}, LastPollAt: at(0), Polling: true},
 	}}
 }
 

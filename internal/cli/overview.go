@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -201,6 +202,19 @@ func showServices(p *page, list api.ServiceList) {
 	p.table([]string{
 		"SERVICE", "STEP TYPE", "WAITING", "OLDEST", "CLAIMED", "RUNNING", "BACKOFF", "WORKERS", "ENDED/MIN", "ERRORS/H", "P95",
 	}, rows)
+	if len(list.UnmatchedWorkers) == 0 {
+		return
+	}
+	p.line("\n%s", p.style(red, "These workers poll, but for nothing that exists:"))
+	rows = make([][]string, len(list.UnmatchedWorkers))
+	for i := range list.UnmatchedWorkers {
+		one := &list.UnmatchedWorkers[i]
+		rows[i] = []string{
+			one.Owner, cmp.Or(strings.Join(one.Services, ", "), "any"), cmp.Or(strings.Join(one.StepTypes, ", "), "any"),
+			p.ago(one.LastPollAt.Time),
+		}
+	}
+	p.table([]string{"WORKER", "SERVICES", "STEP TYPES", "LAST POLL"}, rows)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

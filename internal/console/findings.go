@@ -22,6 +22,8 @@ type situation struct {
 	warnings []string
 	unready  string // why the server serves no requests
 	protocol string // of whose jobs alone the services' figures are, empty for all
+
+	unmatched []api.UnmatchedWorker // that poll for nothing that exists
 }
 
 // tenantSituation is what failed for a tenant, empty for all of them.
@@ -104,6 +106,7 @@ func findings(s *situation) (found []finding) {
 	for i := range s.services {
 		found = append(found, s.serviceFindings(&s.services[i])...)
 	}
+	found = append(found, s.unmatchedFindings()...)
 	found = append(found, s.serverFindings()...)
 	found = append(found, s.pauseFindings()...)
 	for i := range s.tenants {
@@ -169,6 +172,24 @@ func (s *situation) serviceFindings(of *api.Service) (found []finding) {
 		found = append(found, backlog)
 	}
 	return append(found, s.errorFindings(of)...)
+}
+
+// unmatchedFindings says which workers poll for nothing that exists.
+func (s *situation) unmatchedFindings() []finding {
+	if len(s.unmatched) == 0 {
+		return nil
+	}
+	last := &s.unmatched[0]
+	f := finding{
+		Level: levelWarn, Weight: len(s.unmatched), Subject: "Worker " + last.Owner,
+		Text:  "polls, but no protocol has " + cmp.Or(strings.Join(last.Services, ", "), strings.Join(last.StepTypes, ", ")),
+		Notes: []note{{Text: "its last poll", At: last.LastPollAt, Ago: true}},
+		Links: []helpful{{Text: "Show the services", URL: link("services")}},
+	}
+	if more := len(s.unmatched) - 1; more > 0 {
+		f.Notes = append(f.Notes, note{Text: counted(more, "other worker does", "other workers do") + " the like"})
+	}
+	return []finding{f}
 }
 
 // lastPoll is when a worker of the service last asked for work, zero if none did within

@@ -115,6 +115,12 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 			}},
 			want: []string{"warn Lane 3 is paused for 1 h · 40 directives wait · by", "warn Tenant acme is paused for 1 h · 1 directive waits · by"},
 		},
+		"workers that poll for nothing that exists": {
+			of: situation{unmatched: []api.UnmatchedWorker{
+				{Owner: "w-1", Services: []string{"extrakt"}, LastPollAt: ago(time.Minute)}, {Owner: "w-2", StepTypes: []string{"OCRR"}},
+			}},
+			want: []string{"warn Worker w-1 polls, but no protocol has extrakt · its last poll 1 min · 1 other worker does the like [Show the services]"},
+		},
 		"one paused job": {
 			of:   situation{overview: &api.Overview{Jobs: map[string]int{"PAUSED": 1}}},
 			want: []string{"warn 1 job is paused on its own, until it is resumed [Show the jobs]"},

@@ -78,7 +78,7 @@ func figures(r *request) (*situation, error) {
 	}
 	s.overview, s.pauses = &overview, overview.Pauses
 	services, err := call[api.ServiceList](r.api.ListServices(r.Context(), &api.ListServicesParams{Minutes: &minutes}))
-	s.services = services.Services
+	s.services, s.unmatched = services.Services, services.UnmatchedWorkers
 	return s, err
 }
 

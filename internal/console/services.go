@@ -12,9 +12,10 @@ import (
 
 // servicesPage shows the work of each service, and how fast it is done.
 type servicesPage struct {
-	Overview *api.Overview
-	Services []serviceRow
-	Charts   []chart
+	Overview  *api.Overview
+	Services  []serviceRow
+	Unmatched []api.UnmatchedWorker
+	Charts    []chart
 }
 
 // serviceRow is one kind of work of a service.
@@ -49,7 +50,7 @@ func services(r *request) (view, error) {
 	if err != nil {
 		return v, err
 	}
-	data := servicesPage{Overview: s.overview}
+	data := servicesPage{Overview: s.overview, Unmatched: s.unmatched}
 	for i := range s.services {
 		data.Services = append(data.Services, s.serviceRow(&s.services[i]))
 	}

@@ -138,7 +138,7 @@ func (s *protocolsSnapshot) digest() string {
 // registry turns the files into a registry, or returns all their faults: first those of
 // eachSchema file, then the ids and request types that two files claim.
 func (s *protocolsSnapshot) registry() (*Protocols, error) {
-	registry := &Protocols{byRequestType: map[string]*Protocol{}, digest: s.digest()}
+	registry := &Protocols{byRequestType: map[string]*Protocol{}, services: map[string][]string{}, digest: s.digest()}
 	byID := map[string]*Protocol{}
 	faults := slices.Clone(s.faults)
 	var clashes []error
@@ -165,6 +165,15 @@ func (s *protocolsSnapshot) registry() (*Protocols, error) {
 	}
 	if faults = append(faults, clashes...); len(faults) > 0 {
 		return nil, errors.Join(faults...)
+	}
+	for _, p := range registry.protocols {
+		for i := range p.Steps {
+			registry.services[p.Steps[i].Service] = append(registry.services[p.Steps[i].Service], p.Steps[i].Type)
+		}
+	}
+	for service, stepTypes := range registry.services {
+		slices.Sort(stepTypes)
+		registry.services[service] = slices.Compact(stepTypes)
 	}
 	return registry, nil
 }

@@ -14,6 +14,7 @@ import (
 type Protocols struct {
 	protocols     []*Protocol
 	byRequestType map[string]*Protocol
+	services      map[string][]string
 	digest        string
 }
 
@@ -32,6 +33,10 @@ func (r *Protocols) Protocols() []*Protocol {
 	slices.SortFunc(protocols, func(a, b *Protocol) int { return strings.Compare(a.ID, b.ID) })
 	return protocols
 }
+
+// Services returns the services that the protocols name, each with its step types, sorted. The
+// caller must not change them.
+func (r *Protocols) Services() map[string][]string { return r.services }
 
 // Digest returns the SHA-256, in hexadecimal, of the names and contents of all
 // files: two processes with the same digest accept the same commands.

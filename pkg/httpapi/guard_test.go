@@ -393,3 +393,38 @@ func TestCallersForAllTenantsGetTheUseCasesNotFound(t *testing.T) {
 		t.Errorf("%q were read", read)
 	}
 }
+
+// A claim is told of what it asks for in vain, and of no service that its token does not cover.
+func TestAClaimIsWarnedOfWhatItAsksForInVain(t *testing.T) {
+	t.Parallel()
+	const every, ocr = "platform:*", "platform:*:ocr"
+	g := newGuarded(t, []string{every, ocr})
+	for _, test := range []struct{ caller, asks, want string }{
+		{every, ``, ""},
+		{every, `,"services":["ocr","embed"],"step_types":["OCR"]`, ""},
+		{every, `,"services":["ocr","extrakt"]`, "service_unknown: no protocol has service extrakt (services: embed, ocr)"},
+		{
+			every, `,"services":["ocr"],"step_types":["EMBED"]`,
+			"step_type_unknown: no protocol has step type EMBED for ocr (step types: OCR)",
+		},
+		{every, `,"step_types":["OCRR"]`, "step_type_unknown: no protocol has step type OCRR for embed, ocr (step types: EMBED, OCR)"},
+		{
+			every, `,"services":["extrakt"],"step_types":["EXTRAKT"]`,
+			"service_unknown: no protocol has service extrakt (services: embed, ocr)",
+		},
+		{ocr, `,"services":["embed"]`, "service_not_allowed: the token does not cover service embed (services: ocr)"},
+		{ocr, `,"services":["extrakt"]`, "service_not_allowed: the token does not cover service extrakt (services: ocr)"},
+	} {
+		claim := g.as(t, test.caller, "POST /v1/work:claim", `{"owner":"w","request_id":"r"`+test.asks+`}`)
+		if claim.Status != http.StatusOK {
+			t.Fatalf("%s claims with %s: %s", test.caller, test.asks, claim.Body)
+		}
+		var got []string
+		for _, warning := range decoded[api.ClaimedWork](t, claim).Warnings {
+			got = append(got, string(warning.Code)+": "+warning.Message)
+		}
+		if strings.Join(got, "\n") != test.want {
+			t.Errorf("%s claims with %s, and is told:\n%s\nwant:\n%s", test.caller, test.asks, strings.Join(got, "\n"), test.want)
+		}
+	}
+}

@@ -40,6 +40,12 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params 
 	for i := range report.Services {
 		out.Services = append(out.Services, serviceOf(&report.Services[i], now, params.Minutes))
 	}
+	for _, worker := range report.Unmatched[:min(len(report.Unmatched), maxWorkers)] {
+		out.UnmatchedWorkers = append(out.UnmatchedWorkers, api.UnmatchedWorker{
+			Owner: worker.Owner, Services: append([]string{}, worker.Services...), StepTypes: append([]string{}, worker.StepTypes...),
+			LastPollAt: api.NewTime(worker.LastPoll), Polling: worker.Waiting,
+		})
+	}
 	e.respond.answer(w, r, http.StatusOK, out, nil)
 }
 

@@ -4,7 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -34,7 +37,10 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 		if err != nil {
 			return nil, err
 		}
-		claimed := api.ClaimedWork{Items: make([]api.WorkItem, len(views))}
+		claimed := api.ClaimedWork{
+			Items:    make([]api.WorkItem, len(views)),
+			Warnings: askedInVain(&request, reach.Services, e.Protocols.Current().Services()),
+		}
 		for i := range views {
 			if claimed.Items[i], err = itemOf(&views[i], nil); err != nil {
 				return nil, err
@@ -42,6 +48,59 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 		}
 		return claimed, nil
 	})
+}
+
+// askedInVain warns of the services and step types in a claim for which there is no work: no
+// protocol has them, or the caller's role does not cover them. An empty list covers all
+// services. The warnings name no service that the caller may not claim for.
+func askedInVain(request *api.ClaimRequest, covered []string, services map[string][]string) (warnings []api.ClaimWarning) {
+	warn := func(code api.ClaimWarningCode, format string, args ...any) {
+		warnings = append(warnings, api.ClaimWarning{Code: code, Message: fmt.Sprintf(format, args...)})
+	}
+	known := slices.DeleteFunc(slices.Sorted(maps.Keys(services)), func(service string) bool {
+		return len(covered) > 0 && !slices.Contains(covered, service)
+	})
+	asked := known
+	if len(request.Services) > 0 {
+		asked = nil
+	}
+	for _, service := range request.Services {
+		switch {
+		case len(covered) > 0 && !slices.Contains(covered, service):
+			warn(api.ClaimWarningCodeServiceNotAllowed, "the token does not cover service %s (services: %s)",
+				auth.Printable(service), names(covered))
+		case services[service] == nil:
+			warn(api.ClaimWarningCodeServiceUnknown, "no protocol has service %s (services: %s)",
+				auth.Printable(service), names(known))
+		default:
+			asked = append(asked, service)
+		}
+	}
+	var stepTypes []string
+	for _, service := range asked {
+		stepTypes = append(stepTypes, services[service]...)
+	}
+	slices.Sort(stepTypes)
+	stepTypes = slices.Compact(stepTypes)
+	for _, stepType := range request.StepTypes {
+		if len(stepTypes) > 0 && !slices.Contains(stepTypes, stepType) {
+			warn(api.ClaimWarningCodeStepTypeUnknown, "no protocol has step type %s for %s (step types: %s)",
+				auth.Printable(stepType), names(asked), names(stepTypes))
+		}
+	}
+	return warnings
+}
+
+// names lists names; of many, the first ones.
+func names(list []string) string {
+	const most = 20
+	switch {
+	case len(list) == 0:
+		return "none"
+	case len(list) > most:
+		return fmt.Sprintf("%s and %d more", strings.Join(list[:most], ", "), len(list)-most)
+	}
+	return strings.Join(list, ", ")
 }
 
 // StartWork is POST /v1/work/{workId}:start. The item says what is requested of its job.

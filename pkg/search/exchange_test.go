@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -121,6 +122,29 @@ func TestReplicas_KnowAllPolls(t *testing.T) {
 	must(t, b.RunOnce(t.Context()))
 	if at, ok := b.queue.LastPoll(ocrKind, "tenant"); !ok {
 		t.Errorf("no worker is known to have polled since %s", at)
+	}
+}
+
+// A worker is unmatched if its last poll is for nothing that exists.
+func TestReport_NamesWorkersThatPollForNothing(t *testing.T) {
+	t.Parallel()
+	c := start(t, memstore.New(memstore.Options{}), "a")
+	poll := func(owner string, services, stepTypes []string) {
+		_, err := c.queue.Claim(t.Context(), workqueue.ClaimRequest{Owner: owner, RequestID: "1", Max: 1, Services: services, StepTypes: stepTypes})
+		must(t, err)
+	}
+	poll("mended", []string{"extrakt"}, nil)
+	poll("mended", []string{"ocr"}, nil)
+	poll("any", nil, nil)
+	poll("half", []string{"extrakt", "ocr"}, nil)
+	poll("wrong service", []string{"extrakt"}, nil)
+	poll("wrong type", []string{"ocr"}, []string{"EMBED"})
+	var unmatched []string
+	for _, poller := range c.Report(ocrKind).Unmatched {
+		unmatched = append(unmatched, poller.Owner)
+	}
+	if want := []string{"wrong type", "wrong service"}; !slices.Equal(unmatched, want) {
+		t.Errorf("%q poll for nothing that exists, want %q", unmatched, want)
 	}
 }
 

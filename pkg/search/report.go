@@ -35,6 +35,9 @@ type CountsReport struct {
 	// zero if there is none.
 	OldestJob, OldestRunning, NextRetry time.Time
 	Services                            []ServiceCounts // sorted by service and step type
+	// Unmatched are the workers whose last poll, within the hour, was for work of none of the
+	// Services, the most recent first. A report of one protocol has none.
+	Unmatched []workqueue.Poller
 }
 
 // Rates says how often something happened.
@@ -150,7 +153,24 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 	slices.SortFunc(out.Services, func(a, b ServiceCounts) int {
 		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.StepType, b.StepType))
 	})
+	if protocol == "" {
+		out.Unmatched = unmatched(pollers, out.Services)
+	}
 	return out
+}
+
+// unmatched returns the pollers, the latest first, whose last poll is for none of the services.
+func unmatched(pollers []workqueue.Poller, services []ServiceCounts) (some []workqueue.Poller) {
+	known := map[string]bool{}
+	for _, poller := range pollers {
+		covers := func(s ServiceCounts) bool { return poller.CoversKind(s.WorkKind) }
+		last, all := !known[poller.Owner], len(poller.Services)+len(poller.StepTypes) == 0
+		known[poller.Owner] = true
+		if last && !all && !slices.ContainsFunc(services, covers) {
+			some = append(some, poller)
+		}
+	}
+	return some
 }
 
 // service returns the counts of one kind of work. The caller holds mu.

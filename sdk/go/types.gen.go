@@ -59,6 +59,27 @@ func (e BlockerType) Valid() bool {
 	}
 }
 
+// Defines values for ClaimWarningCode.
+const (
+	ClaimWarningCodeServiceNotAllowed ClaimWarningCode = "service_not_allowed"
+	ClaimWarningCodeServiceUnknown    ClaimWarningCode = "service_unknown"
+	ClaimWarningCodeStepTypeUnknown   ClaimWarningCode = "step_type_unknown"
+)
+
+// Valid indicates whether the value is a known member of the ClaimWarningCode enum.
+func (e ClaimWarningCode) Valid() bool {
+	switch e {
+	case ClaimWarningCodeServiceNotAllowed:
+		return true
+	case ClaimWarningCodeServiceUnknown:
+		return true
+	case ClaimWarningCodeStepTypeUnknown:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for EventObject.
 const (
 	EventObjectJob    EventObject = "job"
@@ -704,10 +725,37 @@ type ClaimRequest struct {
 	WaitSeconds float64 `json:"wait_seconds,omitempty,omitzero"`
 }
 
+// ClaimWarning Work that a claim asks for, and that no worker with its token can get now.
+type ClaimWarning struct {
+	// Code `service_unknown` if no protocol has the service, `step_type_unknown` if no protocol
+	// has the step type in a service that the claim asks for, `service_not_allowed` if the
+	// role platform of the caller does not cover the service.
+	//
+	//
+	// Example: service_unknown
+	Code ClaimWarningCode `json:"code"`
+
+	// Message What is wrong and, in brackets, what there is.
+	//
+	// Example: no protocol has service extrakt (services: chunker, counter, extract)
+	Message string `json:"message"`
+}
+
+// ClaimWarningCode `service_unknown` if no protocol has the service, `step_type_unknown` if no protocol
+// has the step type in a service that the claim asks for, `service_not_allowed` if the
+// role platform of the caller does not cover the service.
+//
+// Example: service_unknown
+type ClaimWarningCode string
+
 // ClaimedWork Claimed items.
 type ClaimedWork struct {
 	// Items The items, with the `lease_id` in their directives.
 	Items []WorkItem `json:"items"`
+
+	// Warnings What the claim asks for in vain. It is no error: a protocol that names the service
+	// may come later. The worker should log each once.
+	Warnings []ClaimWarning `json:"warnings,omitempty,omitzero"`
 }
 
 // Command What an application wants done. Lengths are in bytes of UTF-8, a reference

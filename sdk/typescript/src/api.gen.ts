@@ -2326,6 +2326,27 @@ export interface components {
         ClaimedWork: {
             /** @description The items, with the `lease_id` in their directives. */
             items: components["schemas"]["WorkItem"][];
+            /**
+             * @description What the claim asks for in vain. It is no error: a protocol that names the service
+             *     may come later. The worker should log each once.
+             */
+            warnings?: components["schemas"]["ClaimWarning"][];
+        };
+        /** @description Work that a claim asks for, and that no worker with its token can get now. */
+        ClaimWarning: {
+            /**
+             * @description `service_unknown` if no protocol has the service, `step_type_unknown` if no protocol
+             *     has the step type in a service that the claim asks for, `service_not_allowed` if the
+             *     role platform of the caller does not cover the service.
+             * @example service_unknown
+             * @enum {string}
+             */
+            code: "service_unknown" | "step_type_unknown" | "service_not_allowed";
+            /**
+             * @description What is wrong and, in brackets, what there is.
+             * @example no protocol has service extrakt (services: chunker, counter, extract)
+             */
+            message: string;
         };
         /**
          * @description What a worker does with its item.
@@ -3882,6 +3903,37 @@ export interface components {
              */
             polling: boolean;
         };
+        /** @description A worker that asks for services or step types that no protocol has. */
+        UnmatchedWorker: {
+            /**
+             * @description The name that it claims with.
+             * @example worker-7
+             */
+            owner: string;
+            /**
+             * @description The services that it asks for; all if empty.
+             * @example [
+             *       "extrakt"
+             *     ]
+             */
+            services: string[];
+            /**
+             * @description The step types that it asks for; all if empty.
+             * @example []
+             */
+            step_types: string[];
+            /**
+             * Format: date-time
+             * @description When its last claim ended; now, if a claim is waiting.
+             * @example 2026-01-27T10:02:30.000Z
+             */
+            last_poll_at: string;
+            /**
+             * @description Whether one of its claims is waiting for work.
+             * @example true
+             */
+            polling: boolean;
+        };
         /** @description The work of one service and step type. */
         Service: {
             /**
@@ -4041,6 +4093,11 @@ export interface components {
             complete_since: string;
             /** @description The services. */
             services: components["schemas"]["Service"][];
+            /**
+             * @description Workers that asked last, within the hour, for work that no protocol has: the most recent
+             *     first, at most 100, and each with its last claim. A list of one protocol has none.
+             */
+            unmatched_workers?: components["schemas"]["UnmatchedWorker"][];
         };
         /** @description A circuit that is not closed. */
         Circuit: {
