@@ -39,7 +39,7 @@ func (t *tool) doctor() *cobra.Command {
 		use: "doctor", short: "Check the server, the token, and files of a server on this host",
 		long: "Checks that the server can be reached and is ready, what the token may do, and how far the clocks are\n" +
 			"apart; with --protocols-dir and --data-dir, also files on this host. Says what to do about each problem,\n" +
-			"and exits with 1 if there is one.",
+			"and exits with 1 if there is one. What is wrong with the work is shown by lucius attention.",
 		example: "  lucius doctor\n  lucius doctor --protocols-dir ./protocols --data-dir ./lucius-data",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		checks := s.examine(ctx)
@@ -126,7 +126,7 @@ func (s *session) checkReady(ctx context.Context) []Check {
 	}
 	checks := []Check{{Name: "ready", OK: true, Detail: "the store can be read and accepts writes"}}
 	for _, warning := range ready.Warnings {
-		checks = append(checks, Check{Name: "degraded", Detail: warning, Todo: "see Trouble in docs/operations.md"})
+		checks = append(checks, Check{Name: "degraded", Detail: warning, Todo: "see lucius attention"})
 	}
 	return checks
 }

@@ -29,6 +29,7 @@ const (
 	ExitForbidden   = 4
 	ExitUnavailable = 5
 	ExitRefused     = 6
+	ExitAttention   = 7
 	ExitDefect      = 70
 	ExitInterrupted = 130
 )
@@ -45,6 +46,7 @@ const exitCodesHelp = `Every command exits with one of these codes:
     4  not allowed: no valid token, or one that does not cover this
     5  the server cannot be reached, is unavailable or overloaded, or failed
     6  refused because of the current state: a conflict, or a command that no protocol accepts
+    7  lucius attention found something
    70  the server detected an internal defect and stopped
   130  interrupted`
 

@@ -11,13 +11,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // state is the state that the overview shows.
 type state struct {
 	Overview api.Overview
 	Services []api.Service
-	fault    string // why the state is not current
+	Found    []diagnosis.Finding
+	looked   time.Time // when they were found
+	fault    string    // why the state is not current
 }
 
 // overview returns lucius overview, which shows the state of the whole server.
@@ -43,7 +46,7 @@ func (t *tool) overview() *cobra.Command {
 		view := s.live()
 		var last *state
 		for {
-			now, err := s.state(ctx)
+			now, err := s.state(ctx, last)
 			switch {
 			case view != nil && ExitCode(err) == ExitInterrupted:
 				return nil // Ctrl-C is how a user ends it.
@@ -69,26 +72,40 @@ func (t *tool) overview() *cobra.Command {
 	return t.calls(cmd)
 }
 
-func (s *session) state(ctx context.Context) (now state, err error) {
+// lookAgain is how often the live overview looks for what needs an operator: some of it costs
+// reads of the store.
+const lookAgain = 30 * time.Second
+
+// state asks for the state. It keeps the findings of the last one while they are new.
+func (s *session) state(ctx context.Context, last *state) (now state, err error) {
 	if now.Overview, err = call[api.Overview](s.GetOverview(ctx, nil)); err != nil {
 		return now, err
 	}
 	list, err := call[api.ServiceList](s.ListServices(ctx, nil))
-	now.Services = list.Services
-	return now, err
+	if now.Services = list.Services; err != nil {
+		return now, err
+	}
+	if now.looked = s.now(); last != nil && now.looked.Sub(last.looked) < lookAgain {
+		now.Found, now.looked = last.Found, last.looked
+		return now, nil
+	}
+	seen, err := s.look(ctx)
+	if err != nil {
+		return now, err
+	}
+	now.Found = diagnosis.Findings(seen)
+	return now, nil
 }
 
 // showState writes one screen with the state of the server.
 func showState(p *page, now state) {
 	all := &now.Overview
-	exact := "exact"
-	if !all.Exact {
-		exact = "estimated"
-	}
+	exact := map[bool]string{true: "exact", false: "estimated"}[all.Exact]
 	p.line("%s  live jobs and steps %s, as of %s", p.style(bold, "Lucius"), exact, p.ago(all.AsOf.Time))
 	if now.fault != "" {
 		p.line("%s", p.style(red, "Not current, trying again: "+plain(now.fault)))
 	}
+	p.findings(now.Found, 5)
 	p.line("")
 	var live []string
 	for _, name := range jobStates {

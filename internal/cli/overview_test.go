@@ -10,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // busy returns a state with everything that the overview shows.
@@ -37,10 +38,60 @@ func busy() (api.Overview, api.ServiceList) {
 	}}
 }
 
+// watched holds the answers of a server with that state, on which two more things are wrong.
+func watched(all api.Overview, services api.ServiceList) map[string]any {
+	return map[string]any{
+		"GET /v1/admin/overview": all, "GET /v1/admin/services": services, "GET /readyz": api.Readiness{Warnings: []string{"the disk is nearly full"}},
+		"GET /v1/whoami":      api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"*"}}}},
+		"GET /v1/admin/stuck": apierror.Forbidden, "GET /v1/admin/webhooks": api.WebhookPage{},
+		"GET /v1/admin/failures": api.FailureList{Groups: []api.FailureGroup{
+			{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 214, FirstAt: at(2 * time.Hour), LastAt: at(time.Minute)},
+		}},
+	}
+}
+
+// What is wrong is shown with the command that helps, and by the exit code.
+func TestAttention(t *testing.T) {
+	t.Parallel()
+	all, services := busy()
+	l := newLine(t, answers(t, watched(all, services)))
+	out, err := l.run(t, "attention")
+	if cli.ExitCode(err) != cli.ExitAttention || err.Error() != "6 things need attention" {
+		t.Errorf("it ends with %v", err)
+	}
+	golden(t, "attention.txt", out)
+	out, err = l.run(t, "attention", "-o", "json")
+	if cli.ExitCode(err) != cli.ExitAttention {
+		t.Errorf("it ends with %v", err)
+	}
+	golden(t, "attention.json", out)
+}
+
+// A token for some tenants sees what is wrong for these.
+func TestAttention_OfSomeTenants(t *testing.T) {
+	t.Parallel()
+	all := watched(api.Overview{}, api.ServiceList{})
+	delete(all, "GET /v1/admin/overview")
+	delete(all, "GET /v1/admin/services")
+	all["GET /readyz"], all["GET /v1/admin/failures"] = apierror.StoreUnavailable, api.FailureList{}
+	all["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"a", "b"}}}}
+	out, err := newLine(t, answers(t, all)).run(t, "attention")
+	if cli.ExitCode(err) != cli.ExitAttention || !strings.HasPrefix(out, "● The server is not ready: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	all["GET /readyz"] = api.Readiness{}
+	if out, err := newLine(t, answers(t, all)).run(t, "attention"); err != nil || out != "Nothing needs attention.\n" {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if _, err := newLine(t, "http://127.0.0.1:1").run(t, "attention"); cli.ExitCode(err) != cli.ExitUnavailable {
+		t.Errorf("a server that was never there: %v", err)
+	}
+}
+
 func TestOverview(t *testing.T) {
 	t.Parallel()
 	all, services := busy()
-	l := newLine(t, answers(t, map[string]any{"GET /v1/admin/overview": all, "GET /v1/admin/services": services}))
+	l := newLine(t, answers(t, watched(all, services)))
 	out, err := l.run(t, "overview")
 	if err != nil {
 		t.Fatal(err)
@@ -64,8 +115,13 @@ func TestOverview_IsLive(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/admin/services" {
+		switch r.URL.Path {
+		case "/v1/admin/overview":
+		case "/v1/admin/services":
 			_, _ = w.Write([]byte(encode(t, services)))
+			return
+		default:
+			_, _ = w.Write([]byte("{}"))
 			return
 		}
 		if looks++; looks == 3 {
@@ -89,8 +145,13 @@ func TestOverview_SurvivesARestart(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/admin/services" {
+		switch r.URL.Path {
+		case "/v1/admin/overview":
+		case "/v1/admin/services":
 			_, _ = w.Write([]byte(encode(t, services)))
+			return
+		default:
+			_, _ = w.Write([]byte("{}"))
 			return
 		}
 		switch looks++; looks {
@@ -127,7 +188,7 @@ func TestOverview_CountsColumns(t *testing.T) {
 	t.Parallel()
 	all, services := busy()
 	services.Services[0].Service, services.Services[1].Service = "文書処理", "cafe\u0301"
-	l := newLine(t, answers(t, map[string]any{"GET /v1/admin/overview": all, "GET /v1/admin/services": services}))
+	l := newLine(t, answers(t, watched(all, services)))
 	out, err := l.run(t, "overview")
 	if err != nil {
 		t.Fatal(err)
@@ -141,8 +202,13 @@ func TestOverview_CountsColumns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	looks := 0
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/v1/admin/services" {
+		switch r.URL.Path {
+		case "/v1/admin/overview":
+		case "/v1/admin/services":
 			_, _ = w.Write([]byte(encode(t, services)))
+			return
+		default:
+			_, _ = w.Write([]byte("{}"))
 			return
 		}
 		if looks++; looks == 2 {

@@ -114,7 +114,8 @@ func exact(s float64) string {
 func (t *tool) stuck() *cobra.Command {
 	cmd := t.command(spec{
 		use: "stuck", short: "Show jobs that cannot make progress", example: "  lucius stuck",
-		long: "Shows live jobs that cannot make progress, which the reconciler's last round found but could not repair.",
+		long: "Shows live jobs that cannot make progress, which the reconciler's last round found but could not repair.\n" +
+			"What else is wrong is shown by lucius attention.",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		list, err := call[api.StuckList](s.ListStuck(ctx))
 		if err != nil {

@@ -10,9 +10,9 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"unicode"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // action is something that a user can do: it is asked for by a form, which is a dialog if
@@ -205,63 +205,6 @@ func badInput(sentence string) *refusal {
 	return &refusal{Status: http.StatusBadRequest, Problem: api.Problem{Detail: sentence}}
 }
 
-// command is a command line of the program, with what a shell would read otherwise in
-// quotation marks.
-func command(verb string, args ...string) string {
-	words := []string{"lucius", verb}
-	for _, arg := range args {
-		words = append(words, quoted(arg))
-	}
-	return strings.Join(words, " ")
-}
-
-// commandWith is a command line with the flags that have a value. A flag without a name is an
-// argument.
-func commandWith(verb string, flags ...any) string {
-	var args []string
-	for i := 0; i+1 < len(flags); i += 2 {
-		name, value := fmt.Sprint(flags[i]), fmt.Sprint(flags[i+1])
-		if name == "" {
-			args = append(args, value)
-		} else {
-			args = append(args, flag(name, value)...)
-		}
-	}
-	return command(verb, args...)
-}
-
-// quoted is a word as a shell needs it. Control characters are escaped as Bash and Zsh read
-// them: a terminal would act on them when the word is pasted.
-func quoted(word string) string {
-	if strings.ContainsFunc(word, unicode.IsControl) {
-		var out strings.Builder
-		for _, c := range []byte(word) {
-			if c < ' ' || c > '~' || c == '\'' || c == '\\' {
-				fmt.Fprintf(&out, `\x%02x`, c)
-				continue
-			}
-			out.WriteByte(c)
-		}
-		return "$'" + out.String() + "'"
-	}
-	if word == "" || strings.ContainsFunc(word, needsQuotes) {
-		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
-	}
-	return word
-}
-
-func needsQuotes(r rune) bool {
-	return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_.:/,@", r)
-}
-
-// flag returns a flag and its value, nothing if that is empty.
-func flag(name, value string) []string {
-	if value == "" {
-		return nil
-	}
-	return []string{"--" + name, value}
-}
-
 // entered returns the parameters of a request whose form was parsed, each once: without
 // script a form is sent to its own URL, which has some of them as well.
 func entered(r *http.Request) url.Values {
@@ -288,7 +231,7 @@ func formOf(r *request, would *deed, reason string, fault error) view {
 		reason = cmp.Or(reason, "WHY")
 	}
 	if reason != "" && !would.NoReason {
-		form.Command += " --reason " + quoted(reason)
+		form.Command += " --reason " + diagnosis.Quoted(reason)
 	}
 	return view{Title: would.Title, Template: "action", Data: form}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // selection says which jobs an action on many jobs is for: by their ids, or by filters that
@@ -64,8 +65,9 @@ func (s *selection) args() []string {
 	if s.empty() {
 		return []string{"--all"}
 	}
-	return slices.Concat(s.JobIDs, flag("tenant", s.TenantID), flag("request-type", s.RequestType), flag("service", s.Service),
-		flag("step-type", s.StepType), flag("code", s.ErrorCode), flag("state", string(s.State)),
+	return slices.Concat(s.JobIDs,
+		diagnosis.Flag("tenant", s.TenantID), diagnosis.Flag("request-type", s.RequestType), diagnosis.Flag("service", s.Service),
+		diagnosis.Flag("step-type", s.StepType), diagnosis.Flag("code", s.ErrorCode), diagnosis.Flag("state", string(s.State)),
 		flagAt("created-after", s.CreatedAfter), flagAt("created-before", s.CreatedBefore),
 		flagAt("failed-after", s.FailedAfter), flagAt("failed-before", s.FailedBefore))
 }
@@ -74,7 +76,7 @@ func flagAt(name string, at api.Time) []string {
 	if at.IsZero() {
 		return nil
 	}
-	return flag(name, at.String())
+	return diagnosis.Flag(name, at.String())
 }
 
 // beginBulk starts an operation on many jobs, or with dryRun previews it. A repeat with the
@@ -90,7 +92,7 @@ func bulk(r *request, would deed, begin beginBulk) (deed, error) {
 	}
 	would.Changes = min(preview.Matched, api.MaxBulkJobs)
 	if would.Changes > 0 {
-		would.Button += " " + counted(would.Changes, "job", "jobs") // "Cancel" alone would read as "close this form".
+		would.Button += " " + diagnosis.Counted(would.Changes, "job", "jobs") // "Cancel" alone would read as "close this form".
 	}
 	key := cmp.Or(r.FormValue("key"), uuid.NewString())
 	would.Preview, would.Sent = &preview, map[string]string{"key": key}
@@ -116,7 +118,7 @@ func retryJobs(r *request) (deed, error) {
 		Title: "Retry the failed jobs?", Button: "Retry",
 		Text: "Each job is run again as a new job, 20 jobs per second. A job that was already rerun, or has not failed, " +
 			"is left out.",
-		Command: command("retry", args...),
+		Command: diagnosis.Command("retry", args...),
 		Fields:  []field{rerunFrom(from)},
 	}
 	return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error) {

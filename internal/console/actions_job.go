@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // jobControl returns an action that cancels, pauses or resumes one job.
@@ -17,8 +18,8 @@ func jobControl(verb, text string, danger bool,
 	return &action{prepare: func(r *request) (deed, error) {
 		id := r.FormValue("job")
 		return deed{
-			Title: name + " job " + shortID(id) + "?", Button: name + " the job", Danger: danger, Text: text,
-			Command: command("jobs "+verb, id),
+			Title: name + " job " + diagnosis.ShortID(id) + "?", Button: name + " the job", Danger: danger, Text: text,
+			Command: diagnosis.Command("jobs "+verb, id),
 			do: func(ctx context.Context, reason string) (string, error) {
 				_, err := call[api.Job](control(r.api, ctx, id, api.ControlRequest{Reason: reason}))
 				return link("jobs/" + id), err
@@ -31,9 +32,9 @@ func jobControl(verb, text string, danger bool,
 func rerunJob(r *request) (deed, error) {
 	id, from := r.FormValue("job"), cmp.Or(r.FormValue("from"), string(api.RerunFromFailed))
 	return deed{
-		Title: "Rerun job " + shortID(id) + "?", Button: "Rerun the job",
+		Title: "Rerun job " + diagnosis.ShortID(id) + "?", Button: "Rerun the job",
 		Text:    "This creates a new job with the same steps. The old job stays unchanged, and links to the new one.",
-		Command: command("jobs rerun", id, "--from", from),
+		Command: diagnosis.Command("jobs rerun", id, "--from", from),
 		Fields:  []field{rerunFrom(from)},
 		do: func(ctx context.Context, reason string) (string, error) {
 			made, err := call[api.CommandAccepted](r.api.RerunJob(ctx, id, api.RerunRequest{From: api.RerunFrom(from), Reason: reason}))
@@ -67,7 +68,7 @@ func jobsControl(verb, text string, danger bool, begin steer) *action {
 		}
 		would := deed{
 			Title: name + " these jobs?", Button: name, Danger: danger, NeedsReason: danger, Text: text,
-			Command: command("jobs "+verb, chosen.args()...),
+			Command: diagnosis.Command("jobs "+verb, chosen.args()...),
 		}
 		return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error) {
 			if dryRun {

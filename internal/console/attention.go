@@ -7,11 +7,12 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // attentionPage is the first page: what is wrong, the worst first, and how all else is.
 type attentionPage struct {
-	Findings []finding
+	Findings []diagnosis.Finding
 	// Well says how all else is, empty for a user who may not see all tenants: the names of
 	// those that were looked at are in Tenants, and Unseen is how many others there are.
 	Well     string
@@ -33,8 +34,8 @@ const (
 
 func attention(r *request) (view, error) {
 	found, err := look(r)
-	data := attentionPage{Findings: findings(found), Overview: found.overview}
-	if found.overview != nil {
+	data := attentionPage{Findings: diagnosis.Findings(&found.Situation), Overview: found.Overview}
+	if found.Overview != nil {
 		data.Well = wellness(found)
 	} else {
 		tenants := r.tenants(api.GrantRoleRead)
@@ -46,26 +47,26 @@ func attention(r *request) (view, error) {
 
 // countFindings returns the count of findings for the navigation, and whether one is bad.
 func (f *frame) countFindings() (count string, hot bool) {
-	var found []finding
+	var found []diagnosis.Finding
 	if shown, ok := f.View.Data.(attentionPage); ok {
 		found = shown.Findings
 	} else {
-		found, _ = recall(f.request, "findings", rememberCount, func() ([]finding, error) { // Without them there is no count.
+		found, _ = recall(f.request, "findings", rememberCount, func() ([]diagnosis.Finding, error) { // Without them there is no count.
 			quick := *f.request
 			quick.live = true
 			found, err := look(&quick)
-			return findings(found), err
+			return diagnosis.Findings(&found.Situation), err
 		})
 	}
 	if len(found) == 0 {
 		return "", false
 	}
-	return strconv.Itoa(len(found)), found[0].Level == levelBad
+	return strconv.Itoa(len(found)), found[0].Level == diagnosis.LevelBad
 }
 
 // look asks the API for all that may need an operator, as far as the user may see it.
 func look(r *request) (*situation, error) {
-	s, ctx := &situation{now: r.now}, r.Context()
+	s, ctx := &situation{Situation: diagnosis.Situation{Now: r.now}}, r.Context()
 	if r.seesAll() {
 		var err error
 		if s, err = figures(r); err != nil {
@@ -78,14 +79,14 @@ func look(r *request) (*situation, error) {
 		if err != nil {
 			return s, err
 		}
-		s.pauses = list.Pauses
+		s.Pauses = list.Pauses
 	}
 	ready, err := call[api.Readiness](r.api.GetReadiness(ctx))
 	if err != nil {
-		s.unready = err.Error()
+		s.Unready = err.Error()
 	}
-	s.warnings = ready.Warnings
-	if s.stuck, err = stuckJobs(r, s.overview); err != nil {
+	s.Warnings = ready.Warnings
+	if s.Stuck, err = stuckJobs(r, s.Overview); err != nil {
 		return s, err
 	}
 	tenants := []string{""}
@@ -125,23 +126,23 @@ func (s *situation) lookAt(r *request, tenant string) error {
 	hooks, err := recall(r, "webhooks of "+tenant, age, func() (api.WebhookPage, error) {
 		return call[api.WebhookPage](r.api.ListWebhooks(r.Context(), &api.ListWebhooksParams{TenantID: optional(tenant), Limit: &most}))
 	})
-	s.tenants = append(s.tenants, tenantSituation{Tenant: tenant, Failures: failed, Webhooks: hooks})
+	s.Tenants = append(s.Tenants, diagnosis.TenantSituation{Tenant: tenant, Failures: failed, Webhooks: hooks})
 	return err
 }
 
 // wellness is the line that says how all else is.
 func wellness(s *situation) string {
-	o := s.overview
+	o := s.Overview
 	live := 0
 	for _, n := range o.Jobs {
 		live += n
 	}
-	text := fmt.Sprintf("%s accepted, %s", rate(o.Accepted.LastMinute.PerSecond), counted(live, "live job", "live jobs"))
+	text := fmt.Sprintf("%s accepted, %s", rate(o.Accepted.LastMinute.PerSecond), diagnosis.Counted(live, "live job", "live jobs"))
 	if at := o.OldestPendingSeconds; at != nil && *at > 0 {
-		text += ", oldest outbox row " + duration(seconds(*at))
+		text += ", oldest outbox row " + diagnosis.Duration(diagnosis.Seconds(*at))
 	}
 	if hour := o.Ended[string(api.JobStateSucceeded)].LastHour; hour.Count > 0 {
-		text += ", " + number(hour.Count) + " succeeded within the hour"
+		text += ", " + diagnosis.Number(hour.Count) + " succeeded within the hour"
 	}
 	return text
 }

@@ -6,6 +6,9 @@ import (
 	"strings"
 )
 
+// levelHere is the level of a box in which the shown job is.
+const levelHere = "here"
+
 // canvas is a diagram: boxes and the arrows between them.
 type canvas struct {
 	Width, Height int

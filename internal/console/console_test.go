@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -408,12 +409,12 @@ func TestDuration_InWords(t *testing.T) {
 		-time.Second: "0 ms", 12 * time.Millisecond: "12 ms", 1500 * time.Millisecond: "1.5 s", 42 * time.Second: "42 s",
 		4*time.Minute + 11*time.Second: "4 min 11 s", 2*time.Hour + 10*time.Minute: "2 h 10 min", 50 * time.Hour: "2 d 2 h", time.Hour: "1 h",
 	} {
-		if got := duration(d); got != want {
+		if got := diagnosis.Duration(d); got != want {
 			t.Errorf("%v is %q, not %q", d, got, want)
 		}
 	}
 	for n, want := range map[any]string{7: "7", 1234567: "1,234,567", -1000: "-1,000", 0.5: "0.5", 41.6: "42"} {
-		if got := number(n); got != want {
+		if got := diagnosis.Number(n); got != want {
 			t.Errorf("%v is %q, not %q", n, got, want)
 		}
 	}

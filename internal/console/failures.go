@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // failuresPage shows what failed and why, in groups.
@@ -105,7 +106,7 @@ func failures(r *request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	data.Truncated, data.Command = list.Truncated, commandWith("failures", "tenant", f.TenantID, "service", f.Service,
+	data.Truncated, data.Command = list.Truncated, diagnosis.CommandWith("failures", "tenant", f.TenantID, "service", f.Service,
 		"code", f.ErrorCode, "request-type", f.RequestType, "step-type", f.StepType, "created-after", stamp(f.CreatedAfter),
 		"created-before", stamp(f.CreatedBefore), "failed-after", stamp(f.FailedAfter), "failed-before", stamp(f.FailedBefore))
 	if data.IncludeResolved {
@@ -116,7 +117,7 @@ func failures(r *request) (view, error) {
 		group.Spark, group.From, group.To = sparklineOf(group.Histogram), list.From, f.FailedBefore
 		if i < mostMessages && len(group.SampleJobIds) > 0 {
 			if job, err := call[api.Job](r.api.GetJob(r.Context(), group.SampleJobIds[0], nil)); err == nil { // It may be purged by now.
-				group.Message = brief(job.ErrorMessage, briefMessage)
+				group.Message = diagnosis.Brief(job.ErrorMessage, diagnosis.BriefMessage)
 			}
 		}
 		if group.Resolved {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // flowPage shows the flow of all jobs, or the steps of one protocol.
@@ -45,7 +46,7 @@ func flow(r *request) (view, error) {
 	if err != nil {
 		return v, err
 	}
-	data.Overview = s.overview
+	data.Overview = s.Overview
 	if i >= 0 {
 		data.Protocol = &data.Protocols[i]
 		if err := s.narrow(r, wanted); err != nil {
@@ -68,33 +69,46 @@ func (r *request) seesAll() bool {
 // notForTenants returns the page for a user who may not see counts of all tenants together.
 func notForTenants(v view) view { return view{Title: v.Title, Template: "notfortenants"} }
 
+// situation is what the API says, and of whose jobs alone the services' figures are: of those
+// of a protocol, or of all if it is empty.
+type situation struct {
+	diagnosis.Situation
+
+	protocol string
+}
+
+// of returns what there is to say of these services alone.
+func (s *situation) of(services []api.Service) diagnosis.Situation {
+	return diagnosis.Situation{Now: s.Now, Overview: s.Overview, Pauses: s.Pauses, Services: services}
+}
+
 // figures reads the counts of the whole server.
 func figures(r *request) (*situation, error) {
-	minutes := api.Minutes(historyMinutes)
-	s := &situation{now: r.now}
+	minutes := api.Minutes(diagnosis.HistoryMinutes)
+	s := &situation{Situation: diagnosis.Situation{Now: r.now}}
 	overview, err := call[api.Overview](r.api.GetOverview(r.Context(), &api.GetOverviewParams{Minutes: &minutes}))
 	if err != nil {
 		return s, err
 	}
-	s.overview, s.pauses = &overview, overview.Pauses
+	s.Overview, s.Pauses = &overview, overview.Pauses
 	services, err := call[api.ServiceList](r.api.ListServices(r.Context(), &api.ListServicesParams{Minutes: &minutes}))
-	s.services, s.unmatched = services.Services, services.UnmatchedWorkers
+	s.Services, s.Unmatched = services.Services, services.UnmatchedWorkers
 	return s, err
 }
 
 // narrow replaces the services' figures with those of one protocol's jobs.
 func (s *situation) narrow(r *request, protocol string) error {
-	minutes := api.Minutes(historyMinutes)
+	minutes := api.Minutes(diagnosis.HistoryMinutes)
 	params := &api.ListServicesParams{Minutes: &minutes, ProtocolID: &protocol}
 	services, err := call[api.ServiceList](r.api.ListServices(r.Context(), params))
-	s.services, s.protocol = services.Services, protocol
+	s.Services, s.protocol = services.Services, protocol
 	return err
 }
 
 // flowNotes returns which figures the diagram lacks, and why.
 func (s *situation) flowNotes() []string {
 	notes := []string{"Nothing waits in commands, checks, publishes and RESULTs, so these have neither a count nor an age."}
-	if s.overview.Bus == api.BusQueue {
+	if s.Overview.Bus == api.BusQueue {
 		return append(notes, "With the pull queue, the commit that dispatches a step publishes its directive: there is no relay. "+
 			"The time of a claim is not counted, so claimed directives have no age.")
 	}
@@ -121,8 +135,8 @@ type serviceState struct {
 
 // serviceStates sums up the services, by name.
 func (s *situation) serviceStates() (states []serviceState) {
-	for i := range s.services {
-		of := &s.services[i]
+	for i := range s.Services {
+		of := &s.Services[i]
 		if len(states) == 0 || states[len(states)-1].Service != of.Service {
 			states = append(states, serviceState{Service: of.Service})
 		}
@@ -131,8 +145,8 @@ func (s *situation) serviceStates() (states []serviceState) {
 	for i := range states {
 		of := &states[i]
 		until := api.Time{}
-		for j := range s.pauses {
-			p := &s.pauses[j]
+		for j := range s.Pauses {
+			p := &s.Pauses[j]
 			if p.State != api.PauseStatePaused || p.Service != of.Service && p.PauseID != "all" {
 				continue
 			}
@@ -141,10 +155,10 @@ func (s *situation) serviceStates() (states []serviceState) {
 			}
 			of.Paused = true
 		}
-		if of.Paused && of.Level != levelBad {
-			of.Level, of.Trouble = levelWarn, "paused"
+		if of.Paused && of.Level != diagnosis.LevelBad {
+			of.Level, of.Trouble = diagnosis.LevelWarn, "paused"
 			if !until.IsZero() {
-				of.Trouble = "paused for " + duration(until.Sub(s.now)) + " more"
+				of.Trouble = "paused for " + diagnosis.Duration(until.Sub(s.Now)) + " more"
 			}
 		}
 	}
@@ -166,11 +180,11 @@ func (state *serviceState) add(s *situation, of *api.Service) {
 	if at := of.OldestWaitingAt; !at.IsZero() && (state.Oldest.IsZero() || at.Before(state.Oldest.Time)) {
 		state.Oldest = at
 	}
-	if polled := lastPoll(of); polled.After(state.LastPoll.Time) {
+	if polled := diagnosis.LastPoll(of); polled.After(state.LastPoll.Time) {
 		state.LastPoll = polled
 	}
-	for _, f := range s.serviceFindings(of) {
-		if state.Level == "" || f.Level == levelBad && state.Level != levelBad {
+	for _, f := range s.ServiceFindings(of) {
+		if state.Level == "" || f.Level == diagnosis.LevelBad && state.Level != diagnosis.LevelBad {
 			state.Level, state.Trouble = f.Level, f.Word
 		}
 	}
@@ -178,42 +192,42 @@ func (state *serviceState) add(s *situation, of *api.Service) {
 
 // describe says briefly what waits at a service, for how long, and how many workers it has.
 func (state *serviceState) describe(s *situation) string {
-	parts := []string{number(state.Backlog) + " ready"}
-	if s.overview != nil && s.overview.Bus == api.BusServiceBus {
-		parts[0] = number(state.Backlog) + " published"
+	parts := []string{diagnosis.Number(state.Backlog) + " ready"}
+	if s.Overview != nil && s.Overview.Bus == api.BusServiceBus {
+		parts[0] = diagnosis.Number(state.Backlog) + " published"
 	}
 	if state.Running > 0 {
-		parts = append(parts, number(state.Running)+" run")
+		parts = append(parts, diagnosis.Number(state.Running)+" run")
 	}
 	if state.Workers > 0 && state.Trouble == "" {
-		parts = append(parts, counted(state.Workers, "worker", "workers"))
+		parts = append(parts, diagnosis.Counted(state.Workers, "worker", "workers"))
 	}
 	if state.Trouble != "" {
 		parts = append(parts, state.Trouble)
 	}
 	if !state.Oldest.IsZero() {
-		parts = append(parts, roughly(s.now.Sub(state.Oldest.Time)))
+		parts = append(parts, roughly(s.Now.Sub(state.Oldest.Time)))
 	}
 	return strings.Join(parts, " · ")
 }
 
 // roughly writes a time span by its largest unit.
 func roughly(d time.Duration) string {
-	words := strings.Fields(duration(d))
+	words := strings.Fields(diagnosis.Duration(d))
 	return words[0] + " " + words[1]
 }
 
 // flowCanvas draws how commands become results.
 func flowCanvas(s *situation) canvas {
-	o := s.overview
+	o := s.Overview
 	p := places{services: s.flowServices(), ends: s.ends(), lanes: "Pull queue, by service"}
 	live, dispatching, waiting, running, claimed, backoff := 0, 0, 0, 0, 0, 0
 	for _, n := range o.Jobs {
 		live += n
 	}
 	steps, failing, ended := 0.0, 0.0, 0
-	for i := range s.services {
-		of := &s.services[i]
+	for i := range s.Services {
+		of := &s.Services[i]
 		dispatching, waiting, running = dispatching+of.Dispatching, waiting+of.Backlog, running+of.Running
 		claimed, backoff = claimed+of.Claimed, backoff+of.Backoff
 		last := &of.Attempts.LastMinute
@@ -222,57 +236,61 @@ func flowCanvas(s *situation) canvas {
 		ended += of.Attempts.LastHour.Count
 	}
 	accepted, refused := o.Accepted.LastMinute.PerSecond, o.Refused.LastMinute.PerSecond
+	refusedShare := diagnosis.Share(o.Refused.LastMinute.Count, o.Accepted.LastMinute.Count+o.Refused.LastMinute.Count)
 	published := o.Published.LastMinute.PerSecond * (1 - o.Published.LastMinute.ErrorRate)
 	started := o.Started.LastMinute.PerSecond
 	p.commands = flowing{flowNode: flowNode{
-		Title: "Commands", Big: rate(accepted + refused), Text: number(o.Accepted.LastHour.Count+o.Refused.LastHour.Count) + " in 1 h",
-		URL: link("jobs"), Below: rate(accepted + refused),
+		Title: "Commands", Big: rate(accepted + refused),
+		Text: diagnosis.Number(o.Accepted.LastHour.Count+o.Refused.LastHour.Count) + " in 1 h",
+		URL:  link("jobs"), Below: rate(accepted + refused),
 	}}
 	p.checks = flowing{arrives: accepted + refused, flowNode: flowNode{
-		Title: "Checks", Big: percent(share(o.Refused.LastMinute.Count, o.Accepted.LastMinute.Count+o.Refused.LastMinute.Count)),
-		Text: "refused · " + rate(refused), More: number(o.Refused.LastHour.Count) + " refused in 1 h",
+		Title: "Checks", Big: diagnosis.Percent(refusedShare),
+		Text: "refused · " + rate(refused), More: diagnosis.Number(o.Refused.LastHour.Count) + " refused in 1 h",
 		URL: link("protocols"), Below: rate(accepted),
 	}}
-	if n := o.Refused.LastMinute.Count; n >= failuresLeast && share(n, n+o.Accepted.LastMinute.Count) >= failingShare {
-		p.checks.Level = levelWarn
+	if n := o.Refused.LastMinute.Count; n >= diagnosis.FailuresLeast && refusedShare >= diagnosis.FailingShare {
+		p.checks.Level = diagnosis.LevelWarn
 	}
 	p.ledger = flowing{arrives: accepted, flowNode: flowNode{
-		Title: "Ledger", Big: number(live), Text: "live jobs" + s.aged(" · oldest ", o.OldestJobAt), More: rate(accepted) + " accepted",
+		Title: "Ledger", Big: diagnosis.Number(live),
+		Text: "live jobs" + s.aged(" · oldest ", o.OldestJobAt), More: rate(accepted) + " accepted",
 		URL: link("jobs"), Below: rate(published),
 	}}
 	p.outbox = flowing{arrives: published, flowNode: s.outboxNode(dispatching)}
 	p.outbox.More, p.outbox.Below = rate(published)+" published", rate(published)
 	p.publish = flowing{arrives: published, flowNode: flowNode{
-		Title: "Relay", Big: rate(published), Text: number(o.Published.LastMinute.Failed) + " rejected in 1 min",
-		More: number(o.Published.LastHour.Failed) + " in 1 h", URL: link("outbox"), Below: rate(published),
+		Title: "Relay", Big: rate(published), Text: diagnosis.Number(o.Published.LastMinute.Failed) + " rejected in 1 min",
+		More: diagnosis.Number(o.Published.LastHour.Failed) + " in 1 h", URL: link("outbox"), Below: rate(published),
 	}}
 	p.ack = flowing{flowNode: flowNode{
-		Title: "AWAITING_ACK", Big: number(claimed), Text: "claimed, not started", More: rate(started) + " start",
+		Title: "AWAITING_ACK", Big: diagnosis.Number(claimed), Text: "claimed, not started", More: rate(started) + " start",
 		URL: link("services"), Below: rate(started), // No state of jobs is that of these steps.
 	}}
 	if o.Bus == api.BusQueue {
 		p.publish.Text, p.publish.More, p.publish.Title = "by the commit itself", "so there is no relay", "Published"
 	} else {
-		p.lanes, p.ack.Big, p.ack.Text = "Lanes, by service", number(waiting), "published"+s.aged(" · oldest ", o.OldestWaiting.At)
+		p.lanes, p.ack.Big = "Lanes, by service", diagnosis.Number(waiting)
+		p.ack.Text = "published" + s.aged(" · oldest ", o.OldestWaiting.At)
 	}
 	p.running = flowing{arrives: started, flowNode: flowNode{
-		Title: "IN_PROGRESS", Big: number(running), Text: "running" + s.aged(" · longest ", o.OldestRunningAt),
+		Title: "IN_PROGRESS", Big: diagnosis.Number(running), Text: "running" + s.aged(" · longest ", o.OldestRunningAt),
 		More: rate(steps+failing) + " end", URL: link("jobs", "state", api.JobStateInProgress), Below: rate(steps + failing),
 	}}
 	p.result = flowing{arrives: steps + failing, flowNode: flowNode{
-		Title: "RESULT", Big: rate(steps + failing), Text: number(ended) + " in 1 h",
+		Title: "RESULT", Big: rate(steps + failing), Text: diagnosis.Number(ended) + " in 1 h",
 		More: rate(failing) + " failed", URL: link("services"), Below: rate(failing) + " failed",
 	}}
 	p.retries = flowing{arrives: failing, ends: failing, flowNode: flowNode{
-		Title: "Waiting for a retry", Text: number(backoff) + " wait · " + rate(failing), URL: link("services"),
+		Title: "Waiting for a retry", Text: diagnosis.Number(backoff) + " wait · " + rate(failing), URL: link("services"),
 	}}
 	if at := o.NextRetryAt; !at.IsZero() && backoff > 0 {
-		p.retries.Text += " · next " + dueIn(s.now, at.Time)
+		p.retries.Text += " · next " + dueIn(s.Now, at.Time)
 	}
 	p.next = math.Max(steps-o.Ended[string(api.JobStateSucceeded)].LastMinute.PerSecond, 0)
 	p.onward = "next steps " + rate(p.next)
-	if all := failing + steps; failing > 0 && failing/all >= failingShare {
-		p.retries.Level = levelWarn
+	if all := failing + steps; failing > 0 && failing/all >= diagnosis.FailingShare {
+		p.retries.Level = diagnosis.LevelWarn
 	}
 	return p.draw()
 }
@@ -282,7 +300,7 @@ func (s *situation) aged(what string, at api.Time) string {
 	if at.IsZero() {
 		return ""
 	}
-	return what + roughly(s.now.Sub(at.Time))
+	return what + roughly(s.Now.Sub(at.Time))
 }
 
 func dueIn(now, at time.Time) string {
@@ -294,24 +312,24 @@ func dueIn(now, at time.Time) string {
 
 // outboxNode returns the box of what waits to be published.
 func (s *situation) outboxNode(dispatching int) flowNode {
-	o := s.overview
-	node := flowNode{Title: "Outbox", Big: number(dispatching), Text: "pending", URL: link("outbox", "state", "PENDING")}
+	o := s.Overview
+	node := flowNode{Title: "Outbox", Big: diagnosis.Number(dispatching), Text: "pending", URL: link("outbox", "state", "PENDING")}
 	if at := o.OldestPendingSeconds; at != nil && *at > 0 {
-		node.Text += " · oldest " + roughly(seconds(*at))
+		node.Text += " · oldest " + roughly(diagnosis.Seconds(*at))
 	}
-	for _, f := range s.serverFindings() {
-		if f.Word != "" && (node.Level == "" || f.Level == levelBad) {
+	for _, f := range s.ServerFindings() {
+		if f.Word != "" && (node.Level == "" || f.Level == diagnosis.LevelBad) {
 			node.Level, node.Text = f.Level, f.Word
 		}
 	}
 	held := 0 // pauses that are not of one service
-	for i := range s.pauses {
-		if p := &s.pauses[i]; p.State == api.PauseStatePaused && p.Service == "" {
+	for i := range s.Pauses {
+		if p := &s.Pauses[i]; p.State == api.PauseStatePaused && p.Service == "" {
 			held++
 		}
 	}
 	if node.Level == "" && held > 0 {
-		node.Level, node.Text = levelWarn, counted(held, "pause", "pauses")
+		node.Level, node.Text = diagnosis.LevelWarn, diagnosis.Counted(held, "pause", "pauses")
 		node.URL = link("pauses")
 	}
 	return node
@@ -346,7 +364,7 @@ func (s *situation) flowServices() (shown []flowing) {
 			idle = idle && a.PerSecond == 0 && a.Backlog+a.Running == 0
 			return true
 		})
-		rest.Title, rest.Text = number(folded)+" more", "quieter than these"
+		rest.Title, rest.Text = diagnosis.Number(folded)+" more", "quieter than these"
 		if idle {
 			rest.Text = "idle"
 		}
@@ -365,14 +383,16 @@ func (s *situation) flowServices() (shown []flowing) {
 	return shown
 }
 
-func levelRank(level string) int { return slices.Index([]string{"", levelWarn, levelBad}, level) }
+func levelRank(level string) int {
+	return slices.Index([]string{"", diagnosis.LevelWarn, diagnosis.LevelBad}, level)
+}
 
 // ends returns the boxes of ended and of paused jobs.
 func (s *situation) ends() []flowing {
-	o := s.overview
+	o := s.Overview
 	ended := func(state api.JobState) (api.Rates, string) {
 		r := o.Ended[string(state)]
-		return r, rate(r.LastMinute.PerSecond) + " · " + number(r.LastHour.Count) + " in 1 h"
+		return r, rate(r.LastMinute.PerSecond) + " · " + diagnosis.Number(r.LastHour.Count) + " in 1 h"
 	}
 	succeeded, well := ended(api.JobStateSucceeded)
 	failed, badly := ended(api.JobStateFailedFinal)
@@ -385,12 +405,13 @@ func (s *situation) ends() []flowing {
 		},
 		{flowNode: flowNode{Title: "Failed for good", Text: badly, URL: link("failures")}, arrives: failed.LastMinute.PerSecond},
 		{flowNode: flowNode{
-			Title: "Cancelled, paused", Text: number(cancelled.LastHour.Count) + " in 1 h · " + number(paused) + " paused",
-			URL: link("jobs", "state", api.JobStatePaused),
+			Title: "Cancelled, paused",
+			Text:  diagnosis.Number(cancelled.LastHour.Count) + " in 1 h · " + diagnosis.Number(paused) + " paused",
+			URL:   link("jobs", "state", api.JobStatePaused),
 		}, arrives: cancelled.LastMinute.PerSecond},
 	}
 	if failed.LastMinute.Count > 0 {
-		ends[1].Level = levelWarn
+		ends[1].Level = diagnosis.LevelWarn
 	}
 	return ends
 }
@@ -414,11 +435,11 @@ func decimal(f float64) string {
 	if f < 100 {
 		return strings.TrimSuffix(fmt.Sprintf("%.1f", f), ".0")
 	}
-	return number(f)
+	return diagnosis.Number(f)
 }
 
 // cut shortens a name for a box.
-func cut(name string) string { return brief(name, nameLength) }
+func cut(name string) string { return diagnosis.Brief(name, nameLength) }
 
 // The dimensions of a protocol's canvas.
 const (
@@ -444,14 +465,14 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 			Title: cut(step.StepID), Big: "–", Text: "not counted apart", URL: pathOf("services", step.Service),
 		}
 		perSecond := 0.0
-		j := slices.IndexFunc(s.services, func(of api.Service) bool { return of.Service == step.Service && of.StepType == step.StepType })
+		j := slices.IndexFunc(s.Services, func(of api.Service) bool { return of.Service == step.Service && of.StepType == step.StepType })
 		if j >= 0 {
-			one := &situation{now: s.now, overview: s.overview, pauses: s.pauses, services: s.services[j : j+1], protocol: s.protocol}
+			one := &situation{s.of(s.Services[j : j+1]), s.protocol}
 			state := &one.serviceStates()[0]
 			node.Text, node.Level, perSecond = state.describe(s), state.Level, state.PerSecond
-			node.Big, node.Below, node.More = number(state.Backlog+state.Running+state.Waiting), rate(perSecond), rate(perSecond)
-			if of := &s.services[j]; of.Backoff > 0 {
-				node.More += " · ↺ " + counted(of.Backoff, "waits for a retry", "wait for a retry")
+			node.Big, node.Below, node.More = diagnosis.Number(state.Backlog+state.Running+state.Waiting), rate(perSecond), rate(perSecond)
+			if of := &s.Services[j]; of.Backoff > 0 {
+				node.More += " · ↺ " + diagnosis.Counted(of.Backoff, "waits for a retry", "wait for a retry")
 			}
 		}
 		switch {

@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // pictured compares the picture of the canvas with a golden file.
@@ -42,7 +43,7 @@ func pictured(t *testing.T, name string, c *canvas) {
 }
 
 func perMinute(count, failed int) api.Rates {
-	r := api.Rate{Count: count, Failed: failed, OverSeconds: 60, PerSecond: float64(count) / 60, ErrorRate: share(failed, count)}
+	r := api.Rate{Count: count, Failed: failed, OverSeconds: 60, PerSecond: float64(count) / 60, ErrorRate: diagnosis.Share(failed, count)}
 	return api.Rates{LastMinute: r, LastHour: api.Rate{Count: 60 * count, Failed: 60 * failed}}
 }
 
@@ -52,17 +53,17 @@ func busyServer() *situation {
 	extract := api.Service{Service: "extract", StepType: "EXTRACT", Backlog: 18, Running: 30, Claimed: 1, WorkersTotal: 6, Attempts: perMinute(2500, 3)}
 	extract.Workers, extract.OldestWaitingAt = []api.ServiceWorker{{Owner: "x-1", LastPollAt: ago(0)}}, ago(200*time.Millisecond)
 	index := api.Service{Service: "index", StepType: "INDEX", Dispatching: 12, Backoff: 4}
-	return &situation{
-		now: now, services: []api.Service{extract, index, ocrWork(3000, 251*time.Second, 4*time.Minute)},
-		pauses: []api.Pause{{PauseID: "service:index", Service: "index", State: api.PauseStatePaused}},
-		overview: &api.Overview{
+	return &situation{Situation: diagnosis.Situation{
+		Now: now, Services: []api.Service{extract, index, ocrWork(3000, 251*time.Second, 4*time.Minute)},
+		Pauses: []api.Pause{{PauseID: "service:index", Service: "index", State: api.PauseStatePaused}},
+		Overview: &api.Overview{
 			Bus: api.BusQueue, Jobs: map[string]int{"IN_PROGRESS": 96, "DISPATCHING": 3012, "PAUSED": 120}, Accepted: perMinute(2496, 0),
 			Refused: perMinute(8, 8), Published: perMinute(5000, 0), Started: perMinute(2502, 0), OldestJobAt: ago(2 * time.Hour),
 			OldestRunningAt: ago(90 * time.Second), NextRetryAt: ago(-3 * time.Second), OldestPendingSeconds: &pending, Ended: map[string]api.Rates{
 				"SUCCEEDED": perMinute(2390, 0), "FAILED_FINAL": perMinute(3, 3), "CANCELLED": perMinute(0, 0),
 			},
 		},
-	}
+	}}
 }
 
 func TestFlow_Canvas(t *testing.T) {
@@ -79,7 +80,7 @@ func TestFlow_FoldsQuietServices(t *testing.T) {
 		if i == 7 {
 			quiet.Attempts = perMinute(60, 0)
 		}
-		s.services = append(s.services, quiet)
+		s.Services = append(s.Services, quiet)
 	}
 	shown := s.flowServices()
 	var titles []string
@@ -98,7 +99,7 @@ func TestFlow_FoldsQuietServices(t *testing.T) {
 func TestFlow_SaysHowLongAServiceIsPaused(t *testing.T) {
 	t.Parallel()
 	s := busyServer()
-	s.pauses = []api.Pause{
+	s.Pauses = []api.Pause{
 		{PauseID: "all", State: api.PauseStatePaused, Until: ago(-time.Hour)},
 		{PauseID: "service:extract", Service: "extract", State: api.PauseStatePaused},
 		{PauseID: "service:index", Service: "index", State: api.PauseStatePaused, Until: ago(-2 * time.Hour)},
@@ -116,9 +117,9 @@ func TestFlow_SaysHowLongAServiceIsPaused(t *testing.T) {
 func TestFlow_OnServiceBus(t *testing.T) {
 	t.Parallel()
 	s := busyServer()
-	s.overview.Bus, s.overview.Published = api.BusServiceBus, perMinute(5000, 40)
-	s.overview.OldestWaiting.At = ago(251 * time.Second)
-	s.overview.Refused = perMinute(2496, 2496)
+	s.Overview.Bus, s.Overview.Published = api.BusServiceBus, perMinute(5000, 40)
+	s.Overview.OldestWaiting.At = ago(251 * time.Second)
+	s.Overview.Refused = perMinute(2496, 2496)
 	c := flowCanvas(s)
 	got := map[string]string{}
 	for _, node := range c.Nodes {
@@ -150,12 +151,12 @@ func TestFlow_CanvasOfAProtocol(t *testing.T) {
 func TestFlow_Page(t *testing.T) {
 	t.Parallel()
 	s := busyServer()
-	s.services[1].Service = hostile
+	s.Services[1].Service = hostile
 	answers := quiet()
-	s.overview.AsOf, s.overview.Since = api.NewTime(now), ago(time.Hour)
-	answers["GET /v1/admin/overview"] = s.overview
+	s.Overview.AsOf, s.Overview.Since = api.NewTime(now), ago(time.Hour)
+	answers["GET /v1/admin/overview"] = s.Overview
 	answers["GET /v1/admin/services"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		services := s.services
+		services := s.Services
 		if r.FormValue("protocol_id") == "doc_ingest" { // Its jobs have only a few of the steps.
 			services = []api.Service{{Service: "extract", StepType: "EXTRACT", Backlog: 2, Backoff: 1}, ocrWork(1, time.Second, 0)}
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // TestQuoted_AShellReadsTheWordBack has Bash read each word of a command.
@@ -16,7 +17,7 @@ func TestQuoted_AShellReadsTheWordBack(t *testing.T) {
 	for _, word := range []string{
 		"", "plain-1.2:3", "a; rm -rf ~", "$(id) `id` $HOME", "it's", `back\slash`, "a\nb", "\x03\x1b[201~id\n", "tab\t'q' \\ é", "é",
 	} {
-		line := quoted(word)
+		line := diagnosis.Quoted(word)
 		if strings.ContainsAny(line, "\x03\x1b\n\t") {
 			t.Errorf("%q has control characters", line)
 		}

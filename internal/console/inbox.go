@@ -5,6 +5,7 @@ import (
 	"context"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // inboxPage shows the inbox's commands in one state.
@@ -40,7 +41,7 @@ func retryInbox(r *request) (deed, error) {
 		Title: "Try " + what + " again?", Button: "Try again",
 		Text: "A replica tries each command again, with the current protocols and settings. An accepted command is one job, " +
 			"however often it is tried.",
-		Command: command("inbox retry", args...),
+		Command: diagnosis.Command("inbox retry", args...),
 		do: func(ctx context.Context, reason string) (string, error) {
 			request := api.InboxRetryRequest{CommandIDs: ids, All: ids == nil, Reason: reason}
 			_, err := call[api.InboxResult](r.api.RetryInbox(ctx, request))
@@ -63,7 +64,7 @@ func discardInbox(r *request) (deed, error) {
 	}
 	return deed{
 		Title: "Discard " + what + "?", Button: "Discard", Danger: true, NeedsReason: true,
-		Text: text, Command: command("inbox discard", args...),
+		Text: text, Command: diagnosis.Command("inbox discard", args...),
 		do: func(ctx context.Context, reason string) (string, error) {
 			request.Reason = reason
 			_, err := call[api.InboxResult](r.api.DiscardInbox(ctx, request))
@@ -76,7 +77,7 @@ func discardInbox(r *request) (deed, error) {
 // and the selection in words and as arguments of the command line.
 func inboxOf(r *request, state string) (ids []string, what string, args []string) {
 	if id := r.FormValue("command"); id != "" {
-		return []string{id}, "command " + shortID(id), []string{id}
+		return []string{id}, "command " + diagnosis.ShortID(id), []string{id}
 	}
 	return nil, "all " + state + " commands", []string{"--all"}
 }

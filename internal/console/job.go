@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -14,8 +15,8 @@ import (
 type jobPage struct {
 	Job      api.Job
 	Answer   diagnosis.Answer
-	Next     *helpful // What helps it on.
-	Do       []helpful
+	Next     *diagnosis.Help // What helps it on.
+	Do       []diagnosis.Help
 	Steps    []stepView
 	Timeline timeline
 	Canvas   canvas
@@ -73,7 +74,7 @@ func job(r *request) (view, error) {
 	data.Events = slices.Clone(data.Events) // What is recalled stays as it is.
 	slices.Reverse(data.Events)
 	still := !found.CompletedAt.IsZero() && settled(data.Webhooks)
-	return view{Title: "Job " + shortID(id), Template: "job", Nav: "Jobs", Data: data, Still: still}, nil
+	return view{Title: "Job " + diagnosis.ShortID(id), Template: "job", Nav: "Jobs", Data: data, Still: still}, nil
 }
 
 // readJob asks the API for what the page of a job shows.
@@ -82,7 +83,7 @@ func (r *request) readJob(id string) (data jobPage, err error) {
 	if err != nil {
 		return data, err
 	}
-	data = jobPage{Job: found, Command: command("why", id)}
+	data = jobPage{Job: found, Command: diagnosis.Command("why", id)}
 	if data.Events, data.Longer, err = r.history(id); err != nil {
 		return data, err
 	}
@@ -170,7 +171,7 @@ func stepViews(found *api.Job, events []api.Event) []stepView {
 			return e.Type == api.EventTypeStepDispatching && e.ObjectID == step.StepID
 		})
 		if first >= 0 && !step.CompletedAt.IsZero() {
-			steps[i].Took = duration(step.CompletedAt.Sub(events[first].At.Time))
+			steps[i].Took = diagnosis.Duration(step.CompletedAt.Sub(events[first].At.Time))
 		}
 	}
 	return steps
@@ -178,11 +179,11 @@ func stepViews(found *api.Job, events []api.Event) []stepView {
 
 // jobActions returns what helps the job on, nil for nothing, and what else the user can do
 // with it.
-func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*helpful, []helpful) {
-	act := func(verb, text string) helpful {
-		return helpful{Text: text, URL: link("do/job-"+verb, "job", found.JobID), Action: true}
+func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Help, []diagnosis.Help) {
+	act := func(verb, text string) diagnosis.Help {
+		return diagnosis.Help{Text: text, Page: "do/job-" + verb, Query: []any{"job", found.JobID}, Action: true}
 	}
-	var do []helpful
+	var do []diagnosis.Help
 	controls := r.May(api.GrantRoleSubmit, found.TenantID)
 	if controls {
 		switch found.State {
@@ -198,7 +199,8 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*helpful, []h
 	step := currentStep(found)
 	if step != nil && step.WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
 		work := func(verb, text string) {
-			do = append(do, helpful{Text: text, URL: link("do/work-"+verb, "work", step.WorkID, "job", found.JobID), Action: true})
+			query := []any{"work", step.WorkID, "job", found.JobID}
+			do = append(do, diagnosis.Help{Text: text, Page: "do/work-" + verb, Query: query, Action: true})
 		}
 		switch {
 		case step.State == api.StepStateFailedRetry:
@@ -207,21 +209,21 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*helpful, []h
 			work("stall", "Take from its worker…")
 		}
 	}
-	var first *helpful
+	var first *diagnosis.Help
 	switch next.Do {
 	case diagnosis.ResumeJob, diagnosis.RerunJob:
 		if controls { // It is the first of them.
 			first, do = &do[0], do[1:]
 		}
 	case diagnosis.SeeRerun:
-		first = &helpful{Text: "See its rerun", URL: link("jobs/" + next.Of)}
+		first = &diagnosis.Help{Text: "See its rerun", Page: "jobs/" + next.Of}
 	case diagnosis.EndPause:
 		if by := found.Waiting.BlockedBy; by != nil {
-			first = &helpful{Text: "Resume dispatch…", URL: link("do/dispatch-resume", "pause", by.ID), Action: true}
+			first = &diagnosis.Help{Text: "Resume dispatch…", Page: "do/dispatch-resume", Query: []any{"pause", by.ID}, Action: true}
 		}
 	case diagnosis.StartWorker, diagnosis.SeeWorker:
 		if step != nil && r.May(api.GrantRoleRead, "") { // It waits at its current step.
-			first = &helpful{Text: "See the workers", URL: pathOf("services", step.Service)}
+			first = &diagnosis.Help{Text: "See the workers", Page: "services/" + url.PathEscape(step.Service)}
 		}
 	}
 	return first, do

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // answersOf returns the API's answers about a job with that history.
@@ -191,7 +192,7 @@ func TestLive_RendersWhenThePageSaysSo(t *testing.T) {
 				n = reads.Add(1)
 			}
 			text := fmt.Sprint("rendered ", n)
-			return view{Title: "x", Template: "attention", Data: attentionPage{Findings: []finding{{Text: text}}}, Still: n == 5}, nil
+			return view{Title: "x", Template: "attention", Data: attentionPage{Findings: []diagnosis.Finding{{Subject: text}}}, Still: n == 5}, nil
 		}}
 		r := httptest.NewRequest(http.MethodGet, "/ui/x", nil)
 		r.Header.Set("Accept", eventStream)

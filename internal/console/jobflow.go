@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // jobCanvas draws the way of one job through the flow, and lights the box where it is. links
@@ -41,7 +42,7 @@ func jobCanvas(found *api.Job, events []api.Event, links bool) canvas {
 		publish: at(passed[api.EventTypeOutboxSent], "Published", often(passed[api.EventTypeOutboxSent], "directive"), ""),
 		ack:     at(passed[api.EventTypeStepAwaitingAck], "AWAITING_ACK", "", ""),
 		running: at(passed[api.EventTypeStepInProgress], "IN_PROGRESS", often(passed[api.EventTypeStepInProgress], "start"), ""),
-		result:  at(ended, "RESULT", counted(done, "step done", "steps done"), often(ended-done, "failed attempt")),
+		result:  at(ended, "RESULT", diagnosis.Counted(done, "step done", "steps done"), often(ended-done, "failed attempt")),
 		retries: at(failed, "Waiting for a retry", often(failed, "time"), ""),
 		next:    float64(min(max(found.CurrentStepIndex, 0), 1)), onward: "next step", lanes: "Its service",
 	}
@@ -72,7 +73,7 @@ func often(n int, one string) string {
 	if n == 0 {
 		return ""
 	}
-	return counted(n, one, one+"s")
+	return diagnosis.Counted(n, one, one+"s")
 }
 
 // token lights the box where the job is.
@@ -82,7 +83,7 @@ func (p *places) token(found *api.Job, step *api.Step) {
 	case found.State == api.JobStateSucceeded:
 		lit = &p.ends[0]
 	case found.State == api.JobStateFailedFinal:
-		lit, says = &p.ends[1], cmp.Or(brief(found.ErrorCode, nameLength), "here")
+		lit, says = &p.ends[1], cmp.Or(diagnosis.Brief(found.ErrorCode, nameLength), "here")
 	case ended, found.State == api.JobStatePaused:
 		lit, says = &p.ends[2], string(found.State)
 	case step.State == api.StepStateDispatching:
@@ -94,7 +95,7 @@ func (p *places) token(found *api.Job, step *api.Step) {
 	case step.State == api.StepStateInProgress:
 		lit, says = &p.running, cmp.Or(cut(step.Owner), "here")
 	case step.State == api.StepStateFailedRetry:
-		lit, says = &p.retries, cmp.Or(brief(step.LastErrorCode, nameLength), "here")
+		lit, says = &p.retries, cmp.Or(diagnosis.Brief(step.LastErrorCode, nameLength), "here")
 	}
 	lit.Level, lit.Text = levelHere, "● "+says
 }

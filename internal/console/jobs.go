@@ -28,8 +28,8 @@ type jobsPage struct {
 	Filtered   bool
 	More       bool // A filter is set that is folded otherwise.
 	MayOperate bool
-	All        []helpful // Actions on all jobs that match.
-	Ticked     []helpful // Actions on those that are ticked.
+	All        []diagnosis.Help // Actions on all jobs that match.
+	Ticked     []diagnosis.Help // Actions on those that are ticked.
 	Command    string
 }
 
@@ -95,9 +95,10 @@ func jobs(r *request) (view, error) {
 	}
 	data.More = f.RequestType != "" || f.ErrorCode != "" || data.CorrelationID != "" || !f.CreatedBefore.IsZero() ||
 		!f.CreatedAfter.IsZero() && data.Since == "any time"
-	data.Command = command("jobs list", slices.Concat(
-		flag("tenant", f.TenantID), flag("state", string(f.State)), flag("request-type", f.RequestType), flag("service", f.Service),
-		flag("code", f.ErrorCode), flag("correlation-id", data.CorrelationID), flagAt("created-after", f.CreatedAfter),
+	data.Command = diagnosis.Command("jobs list", slices.Concat(
+		diagnosis.Flag("tenant", f.TenantID), diagnosis.Flag("state", string(f.State)),
+		diagnosis.Flag("request-type", f.RequestType), diagnosis.Flag("service", f.Service),
+		diagnosis.Flag("code", f.ErrorCode), diagnosis.Flag("correlation-id", data.CorrelationID), flagAt("created-after", f.CreatedAfter),
 		flagAt("created-before", f.CreatedBefore))...)
 	if r.May(api.GrantRoleAdmin, f.TenantID) {
 		data.Ticked = manyActions(f.State, "ticked", "1")
@@ -164,7 +165,8 @@ func listed(found *api.Job, now time.Time) listedJob {
 	case found.Waiting != nil:
 		one.About = diagnosis.Relative(found.Waiting.Detail, now)
 	case found.State == api.JobStateFailedFinal:
-		one.About = diagnosis.Sentence{{Text: diagnosis.Fault(brief(found.ErrorCode, briefCode), brief(found.ErrorMessage, briefMessage))}}
+		code, message := diagnosis.Brief(found.ErrorCode, diagnosis.BriefCode), diagnosis.Brief(found.ErrorMessage, diagnosis.BriefMessage)
+		one.About = diagnosis.Sentence{{Text: diagnosis.Fault(code, message)}}
 	}
 	return one
 }
@@ -204,9 +206,9 @@ func neighbours(path string, query url.Values, next string) (newer, older string
 
 // manyActions returns the actions on many jobs in that state, for those that the
 // parameters select.
-func manyActions(state api.JobState, filter ...any) (do []helpful) {
+func manyActions(state api.JobState, filter ...any) (do []diagnosis.Help) {
 	act := func(name, text string, parameters []any) {
-		do = append(do, helpful{Text: text, URL: link("do/"+name, parameters...), Action: true})
+		do = append(do, diagnosis.Help{Text: text, Page: "do/" + name, Query: parameters, Action: true})
 	}
 	if state == api.JobStateSucceeded || state == api.JobStateCancelled {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // operationsPage lists the operations on many jobs.
@@ -41,7 +42,7 @@ func operation(r *request) (view, error) {
 	op, err := call[api.Operation](r.api.GetOperation(r.Context(), r.PathValue("id"), &api.GetOperationParams{
 		Outcome: optional(outcome), PageToken: r.pageToken(),
 	}))
-	return view{Title: "Operation " + shortID(op.OperationID), Template: "operation", Nav: "Operations", Data: operationPage{
+	return view{Title: "Operation " + diagnosis.ShortID(op.OperationID), Template: "operation", Nav: "Operations", Data: operationPage{
 		Operation: op, Outcome: outcome, More: r.more(op.NextPageToken),
 		Outcomes: []api.OperationItemOutcome{
 			"", api.OperationItemOutcomeFailed, api.OperationItemOutcomeSkipped, api.OperationItemOutcomeApplied,
@@ -92,9 +93,9 @@ func selects(op *api.Operation) string {
 func cancelOperation(r *request) (deed, error) {
 	id := r.FormValue("operation")
 	return deed{
-		Title: "Stop operation " + shortID(id) + "?", Button: "Stop the operation",
+		Title: "Stop operation " + diagnosis.ShortID(id) + "?", Button: "Stop the operation",
 		Text:    "It changes no further jobs. Jobs already changed stay changed.",
-		Command: command("operations cancel", id),
+		Command: diagnosis.Command("operations cancel", id),
 		do: func(ctx context.Context, reason string) (string, error) {
 			_, err := call[api.Operation](r.api.CancelOperation(ctx, id, api.ControlRequest{Reason: reason}))
 			return link("operations/" + id), err

@@ -34,9 +34,6 @@ type outboxPage struct {
 	Inbox bool
 }
 
-// deadLettersWarning is in the server's warning of dead letters.
-const deadLettersWarning = "dead letters"
-
 // everyState is the choice of all states.
 const everyState = "ALL"
 
@@ -59,7 +56,7 @@ func outbox(r *request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	data.Command = commandWith("outbox list",
+	data.Command = diagnosis.CommandWith("outbox list",
 		"state", strings.TrimSuffix(data.State, everyState), "tenant", data.Tenant.Value, "lane", data.Lane)
 	data.Rows, data.More = list.Outbox, r.more(list.NextPageToken)
 	if len(list.Outbox) < pageSize {
@@ -68,7 +65,7 @@ func outbox(r *request) (view, error) {
 	if data.Everywhere {
 		ready, _ := call[api.Readiness](r.api.GetReadiness(r.Context())) // The home page shows that the server is not ready.
 		for _, warning := range ready.Warnings {
-			if strings.Contains(warning, deadLettersWarning) {
+			if strings.Contains(warning, diagnosis.DeadLettersWarning) {
 				data.DeadLetters = warning
 			}
 		}
@@ -98,7 +95,7 @@ func retryOutbox(r *request) (deed, error) {
 	if request.Lane, err = laneOf(lane); err != nil {
 		return deed{}, err
 	}
-	args := slices.Concat(flag("job", job), flag("tenant", tenant), flag("lane", lane))
+	args := slices.Concat(diagnosis.Flag("job", job), diagnosis.Flag("tenant", tenant), diagnosis.Flag("lane", lane))
 	if len(args) == 0 {
 		args = []string{"--all"}
 	}
@@ -106,10 +103,10 @@ func retryOutbox(r *request) (deed, error) {
 		Title: "Publish the waiting directives now?", Button: "Publish now", NoReason: true,
 		Text: "Pending rows, and steps that wait for their next dispatch, become due now. No retry budget is spent. " +
 			"Paused dispatch stays paused.",
-		Command: command("outbox retry", args...),
+		Command: diagnosis.Command("outbox retry", args...),
 	}
 	if job != "" {
-		would.Title = "Publish the directive of job " + shortID(job) + " now?"
+		would.Title = "Publish the directive of job " + diagnosis.ShortID(job) + " now?"
 	}
 	would.do = func(ctx context.Context, _ string) (string, error) {
 		done, err := call[api.OutboxRetryResult](r.api.RetryOutbox(ctx, request))
@@ -151,7 +148,7 @@ func changeWork(r *request, verb string,
 	}
 	rev := strconv.FormatInt(item.Rev, 10)
 	would.Text = "It is " + diagnosis.Item(&item) + ". " + would.Text
-	would.Command = command("work "+verb, id, "--expected-rev", rev)
+	would.Command = diagnosis.Command("work "+verb, id, "--expected-rev", rev)
 	would.Sent = map[string]string{"rev": rev, "key": key}
 	would.do = func(ctx context.Context, reason string) (string, error) {
 		seen, err := strconv.ParseInt(r.PostFormValue("rev"), 10, 64)

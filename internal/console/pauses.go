@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // pausesPage is what is paused.
@@ -45,14 +46,14 @@ func pauses(r *request) (view, error) {
 		waiting := 0
 		switch {
 		case p.Waiting != nil:
-			row.Waiting = counted(*p.Waiting, "directive waits", "directives wait")
+			row.Waiting = diagnosis.Counted(*p.Waiting, "directive waits", "directives wait")
 		case known && (p.Service != "" || p.PauseID == "all"):
 			for j := range services.Services {
 				if s := &services.Services[j]; p.Service == "" || s.Service == p.Service {
 					waiting += s.Backlog + s.Dispatching
 				}
 			}
-			row.Waiting = counted(waiting, "directive waits", "directives wait")
+			row.Waiting = diagnosis.Counted(waiting, "directive waits", "directives wait")
 		}
 		data.Pauses = append(data.Pauses, row)
 	}
@@ -134,9 +135,9 @@ func (s scope) id() (string, error) {
 // command is a command on the scope.
 func (s scope) command(verb string, rest ...string) string {
 	if s.Kind == scopeAll {
-		return command(verb, append([]string{"--all"}, rest...)...)
+		return diagnosis.Command(verb, append([]string{"--all"}, rest...)...)
 	}
-	return command(verb, append([]string{"--" + s.Kind, cmp.Or(s.Name, "NAME")}, rest...)...)
+	return diagnosis.Command(verb, append([]string{"--" + s.Kind, cmp.Or(s.Name, "NAME")}, rest...)...)
 }
 
 // pauseDispatch stops the dispatch within a scope.
@@ -157,7 +158,7 @@ func pauseDispatch(r *request) (deed, error) {
 		Title: "Pause dispatch to " + at.words() + "?", Button: "Pause", NeedsReason: true,
 		Text: "Nothing new goes to workers within the scope until it is resumed. " +
 			"Commands are still accepted, and workers finish what they hold.",
-		Command: at.command("pause", flag("for", after)...), Fields: []field{lasts},
+		Command: at.command("pause", diagnosis.Flag("for", after)...), Fields: []field{lasts},
 	}
 	if asked {
 		would.Title = "Pause dispatch?"

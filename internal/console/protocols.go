@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // protocolsPage shows the protocols, with the steps of each.
@@ -59,7 +60,8 @@ func submitting(r *request, p *api.Protocol, tenant string) string {
 	if err != nil {
 		panic(err) // They are strings.
 	}
-	return "curl " + quoted(r.Origin+"/v1/commands") + r.Authorization() + " -H 'Content-Type: application/json' -d " + quoted(string(text))
+	return "curl " + diagnosis.Quoted(r.Origin+"/v1/commands") + r.Authorization() +
+		" -H 'Content-Type: application/json' -d " + diagnosis.Quoted(string(text))
 }
 
 // Authorization returns curl's options for a server with access control, empty without. They

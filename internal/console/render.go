@@ -9,11 +9,9 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
-	"math"
 	"net/http"
 	"net/url"
 	"path"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -55,14 +53,17 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 		"clock":    func(at api.Time) template.HTML { return clock(now(), at.Time) },
 		"until":    func(at api.Time) template.HTML { return until(now(), at.Time) },
 		"in":       func(at api.Time) template.HTML { return said(now(), diagnosis.In, at.Time) },
-		"num":      number, "counted": counted, "pct": percent, "dur": func(s float64) string { return duration(seconds(s)) },
-		"code":  func(text string) string { return brief(text, briefCode) },
-		"short": shortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "path": pathOf, "dict": dict, "rate": rate,
+		"num":      diagnosis.Number, "counted": diagnosis.Counted, "pct": diagnosis.Percent,
+		"dur":   func(s float64) string { return diagnosis.Duration(diagnosis.Seconds(s)) },
+		"code":  func(text string) string { return diagnosis.Brief(text, diagnosis.BriefCode) },
+		"short": diagnosis.ShortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "spark": sparklineOf,
+		"url":  func(h diagnosis.Help) string { return link(h.Page, h.Query...) },
+		"path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
 		"words": func(s any) string {
 			return strings.NewReplacer("_", " ", ".", " ").Replace(strings.ToLower(fmt.Sprint(s)))
 		},
-		"cli": commandWith,
+		"cli": diagnosis.CommandWith,
 		// view renders the template of a page.
 		"view": func(f *frame) (template.HTML, error) {
 			var out bytes.Buffer
@@ -79,14 +80,14 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 // since writes how long ago a time was, which script keeps up to date. The time itself is
 // shown on hover.
 func since(now, at time.Time) template.HTML {
-	return timeTag("since", at, duration(now.Sub(at)))
+	return timeTag("since", at, diagnosis.Duration(now.Sub(at)))
 }
 
 // until writes how long it is until a time, or "now".
 func until(now, at time.Time) template.HTML {
 	text := "now"
 	if at.After(now) {
-		text = duration(at.Sub(now))
+		text = diagnosis.Duration(at.Sub(now))
 	}
 	return timeTag("until", at, text)
 }
@@ -126,19 +127,19 @@ func said(now time.Time, form diagnosis.Form, at time.Time) template.HTML {
 	left := at.Sub(now)
 	switch {
 	case form == diagnosis.For:
-		return "for " + timeTag("since", at, duration(-left))
+		return "for " + timeTag("since", at, diagnosis.Duration(-left))
 	case form == diagnosis.Within && left > 0:
-		return timeTag("within", at, "within "+duration(left))
+		return timeTag("within", at, "within "+diagnosis.Duration(left))
 	case form != diagnosis.Ago && left <= 0:
 		return timeTag("in", at, "now")
 	case form == diagnosis.In:
-		return timeTag("in", at, "in "+duration(left))
+		return timeTag("in", at, "in "+diagnosis.Duration(left))
 	case left > 0:
-		return timeTag("ago", at, "in "+duration(left))
+		return timeTag("ago", at, "in "+diagnosis.Duration(left))
 	case left > -time.Second:
 		return timeTag("ago", at, "just now")
 	default:
-		return timeTag("ago", at, duration(-left)+" ago")
+		return timeTag("ago", at, diagnosis.Duration(-left)+" ago")
 	}
 }
 
@@ -152,92 +153,6 @@ func timeTag(class string, at time.Time, text string) template.HTML {
 	}
 	tag := fmt.Sprintf(`<time%s datetime=%q title=%q>%s</time>`, class, stamp, stamp, text)
 	return template.HTML(tag) //nolint:gosec // No part of it comes from outside.
-}
-
-// duration formats a time span in its two largest units.
-func duration(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < time.Second:
-		return strconv.FormatInt(d.Milliseconds(), 10) + " ms"
-	case d < 10*time.Second:
-		return strconv.FormatFloat(d.Seconds(), 'f', 1, 64) + " s"
-	case d < time.Minute:
-		return strconv.Itoa(int(d.Seconds())) + " s"
-	case d < time.Hour:
-		return two(d, time.Minute, "min", time.Second, "s")
-	case d < 48*time.Hour:
-		return two(d, time.Hour, "h", time.Minute, "min")
-	default:
-		return two(d, 24*time.Hour, "d", time.Hour, "h")
-	}
-}
-
-func two(d, large time.Duration, name string, small time.Duration, smallName string) string {
-	text := fmt.Sprintf("%d %s", d/large, name)
-	if rest := d % large / small; rest > 0 {
-		text += fmt.Sprintf(" %d %s", rest, smallName)
-	}
-	return text
-}
-
-func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
-
-// number formats a number with separators of thousands. One below ten may have a decimal.
-func number(value any) string {
-	if f, ok := value.(float64); ok {
-		if f < 10 && f != math.Trunc(f) {
-			return strconv.FormatFloat(f, 'f', 1, 64)
-		}
-		value = int64(math.Round(f))
-	}
-	digits := fmt.Sprint(value)
-	sign := ""
-	if strings.HasPrefix(digits, "-") {
-		sign, digits = "-", digits[1:]
-	}
-	for i := len(digits) - 3; i > 0; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return sign + digits
-}
-
-// counted writes a number with what it counts.
-func counted(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return number(n) + " " + many
-}
-
-// percent formats a share, from 0 to 1.
-func percent(share float64) string {
-	if share > 0 && share < 0.1 {
-		return strconv.FormatFloat(100*share, 'f', 1, 64) + " %"
-	}
-	return strconv.Itoa(int(math.Round(100*share))) + " %"
-}
-
-// The characters of an error code and of a message that lists show. Workers choose both, and
-// the page of a job has them in full.
-const (
-	briefCode    = 48
-	briefMessage = 240
-)
-
-// brief shortens a text to at most that many characters.
-func brief(text string, most int) string {
-	if runes := []rune(text); len(runes) > most {
-		return string(runes[:most-1]) + "…"
-	}
-	return text
-}
-
-// shortID shortens an id to its beginning and end.
-func shortID(id string) string {
-	if len(id) <= 16 {
-		return id
-	}
-	return id[:8] + "…" + id[len(id)-4:]
 }
 
 // stateClass returns the style of a state: bad needs an operator, warn soon may, run is under

@@ -20,7 +20,7 @@ func everything() map[string]any {
 	maps.Copy(answers, quiet())
 	paused := runningJob()
 	paused.JobID, paused.State = "j2", api.JobStatePaused
-	overview := *busyServer().overview
+	overview := *busyServer().Overview
 	overview.Pauses = []api.Pause{{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused}}
 	hooks := api.WebhookPage{Webhooks: []api.Webhook{{WebhookID: "j1.0", TenantID: "tenant_a", State: api.WebhookStateExhausted}}}
 	groups := []api.FailureGroup{{Service: "ocr", ErrorCode: "BAD", Count: 1, LastAt: ago(time.Minute), SampleJobIds: []string{"j1"}}}

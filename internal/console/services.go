@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // servicesPage shows the work of each service, and how fast it is done.
@@ -33,7 +34,7 @@ type servicePage struct {
 	Service  string
 	State    serviceState
 	Overview *api.Overview
-	Findings []finding
+	Findings []diagnosis.Finding
 	Rows     []serviceRow
 	Workers  []api.ServiceWorker
 	Charts   []chart
@@ -50,12 +51,12 @@ func services(r *request) (view, error) {
 	if err != nil {
 		return v, err
 	}
-	data := servicesPage{Overview: s.overview, Unmatched: s.unmatched}
-	for i := range s.services {
-		data.Services = append(data.Services, s.serviceRow(&s.services[i]))
+	data := servicesPage{Overview: s.Overview, Unmatched: s.Unmatched}
+	for i := range s.Services {
+		data.Services = append(data.Services, s.serviceRow(&s.Services[i]))
 	}
-	ended := func(state api.JobState) *api.MinuteCounts { return s.overview.Ended[string(state)].ByMinute }
-	data.Charts = s.charts("Jobs each minute", series{Label: "accepted", Colour: "run", Values: counts(s.overview.Accepted.ByMinute)},
+	ended := func(state api.JobState) *api.MinuteCounts { return s.Overview.Ended[string(state)].ByMinute }
+	data.Charts = s.charts("Jobs each minute", series{Label: "accepted", Colour: "run", Values: counts(s.Overview.Accepted.ByMinute)},
 		series{Label: "succeeded", Colour: "ok", Values: counts(ended(api.JobStateSucceeded))},
 		series{Label: "failed for good", Colour: "bad", Values: counts(ended(api.JobStateFailedFinal))})
 	v.Data = data
@@ -64,8 +65,11 @@ func services(r *request) (view, error) {
 
 // serviceRow returns the row of a kind of work.
 func (s *situation) serviceRow(of *api.Service) serviceRow {
-	row := serviceRow{Service: *of, LastPoll: lastPoll(of), Spark: sparklineOf(of.BacklogByMinute), Queue: s.overview.Bus == api.BusQueue}
-	alone := &situation{now: s.now, overview: s.overview, pauses: s.pauses, services: []api.Service{*of}}
+	row := serviceRow{
+		Service: *of, LastPoll: diagnosis.LastPoll(of), Spark: sparklineOf(of.BacklogByMinute),
+		Queue: s.Overview.Bus == api.BusQueue,
+	}
+	alone := &situation{Situation: s.of([]api.Service{*of})}
 	state := &alone.serviceStates()[0]
 	row.Level, row.Trouble = state.Level, state.Trouble
 	return row
@@ -81,42 +85,42 @@ func service(r *request) (view, error) {
 	if err != nil {
 		return v, err
 	}
-	s.services = slices.DeleteFunc(s.services, func(of api.Service) bool { return of.Service != name })
-	if len(s.services) == 0 {
+	s.Services = slices.DeleteFunc(s.Services, func(of api.Service) bool { return of.Service != name })
+	if len(s.Services) == 0 {
 		return v, refuseMissing("No protocol has a step for the service " + name + ", and no directive was ever sent to it.")
 	}
-	s.pauses = slices.DeleteFunc(s.pauses, func(p api.Pause) bool { return p.Service != name && p.PauseID != "all" })
+	s.Pauses = slices.DeleteFunc(s.Pauses, func(p api.Pause) bool { return p.Service != name && p.PauseID != "all" })
 	data := servicePage{
-		Service: name, State: s.serviceStates()[0], Overview: s.overview,
-		Queue: s.overview.Bus == api.BusQueue, Findings: s.pauseFindings(),
+		Service: name, State: s.serviceStates()[0], Overview: s.Overview,
+		Queue: s.Overview.Bus == api.BusQueue, Findings: s.PauseFindings(),
 	}
 	known := map[string]bool{}
-	ended, failed, backlog := make([]int, historyMinutes), make([]int, historyMinutes), make([]int, historyMinutes)
-	for i := range s.services {
-		of := &s.services[i]
+	var ended, failed, backlog [diagnosis.HistoryMinutes]int
+	for i := range s.Services {
+		of := &s.Services[i]
 		data.Rows = append(data.Rows, s.serviceRow(of))
-		data.Findings = append(data.Findings, s.serviceFindings(of)...)
+		data.Findings = append(data.Findings, s.ServiceFindings(of)...)
 		for _, worker := range of.Workers {
 			if !known[worker.Owner] {
 				known[worker.Owner], data.Workers = true, append(data.Workers, worker)
 			}
 		}
-		addTo(backlog, of.BacklogByMinute)
+		addTo(backlog[:], of.BacklogByMinute)
 		if by := of.Attempts.ByMinute; by != nil {
-			addTo(ended, by.Counts)
-			addTo(failed, by.Failed)
+			addTo(ended[:], by.Counts)
+			addTo(failed[:], by.Failed)
 		}
 	}
 	for i := range data.Findings {
-		data.Findings[i].Links = nil // They lead to this page, or to what it shows below.
+		data.Findings[i].Helps = nil // They lead to this page, or to what it shows below.
 	}
-	if len(s.pauses) > 0 {
-		data.Pause = &s.pauses[0]
+	if len(s.Pauses) > 0 {
+		data.Pause = &s.Pauses[0]
 	}
 	data.Charts = append(
 		s.charts("Attempts each minute",
-			series{Label: "ended", Colour: "run", Values: ended}, series{Label: "failed", Colour: "bad", Values: failed}),
-		s.charts("Directives that wait", series{Label: "waiting", Colour: "warn", Values: backlog})...)
+			series{Label: "ended", Colour: "run", Values: ended[:]}, series{Label: "failed", Colour: "bad", Values: failed[:]}),
+		s.charts("Directives that wait", series{Label: "waiting", Colour: "warn", Values: backlog[:]})...)
 	v.Data = data
 	return v, nil
 }
@@ -174,10 +178,11 @@ func (s *situation) charts(title string, lines ...series) []chart {
 		if len(values) > 0 {
 			last = values[len(values)-1]
 		}
-		c.Text += fmt.Sprintf("%s: at most %s, now %s", lines[i].Label, number(slices.Max(append([]int{0}, values...))), number(last))
+		c.Text += fmt.Sprintf("%s: at most %s, now %s", lines[i].Label,
+			diagnosis.Number(slices.Max(append([]int{0}, values...))), diagnosis.Number(last))
 	}
 	// The script's x axis is in seconds.
-	from := s.now.Truncate(time.Minute).Add(time.Duration(1-n) * time.Minute).Unix()
+	from := s.Now.Truncate(time.Minute).Add(time.Duration(1-n) * time.Minute).Unix()
 	spec, err := json.Marshal(map[string]any{"from": from, "series": lines})
 	if err != nil {
 		panic(err) // They are numbers and strings.

@@ -13,17 +13,17 @@ import (
 // serving returns the answers of a busy server.
 func serving(s *situation) map[string]any {
 	answers := quiet()
-	s.overview.AsOf, s.overview.Exact, s.overview.Pauses = api.NewTime(now), true, s.pauses
-	answers["GET /v1/admin/overview"] = s.overview
-	answers["GET /v1/admin/services"] = api.ServiceList{Bus: s.overview.Bus, Services: s.services}
+	s.Overview.AsOf, s.Overview.Exact, s.Overview.Pauses = api.NewTime(now), true, s.Pauses
+	answers["GET /v1/admin/overview"] = s.Overview
+	answers["GET /v1/admin/services"] = api.ServiceList{Bus: s.Overview.Bus, Services: s.Services}
 	return answers
 }
 
 func TestServices_AsATable(t *testing.T) {
 	t.Parallel()
 	s := busyServer()
-	s.services[1].Service = hostile
-	s.overview.Accepted.ByMinute = &api.MinuteCounts{Counts: minutes(1, 50, 7), Failed: minutes()}
+	s.Services[1].Service = hostile
+	s.Overview.Accepted.ByMinute = &api.MinuteCounts{Counts: minutes(1, 50, 7), Failed: minutes()}
 	b := newBrowser(t, serving(s))
 	page := b.get(t, "/ui/services")
 	has(t, page, `<a href="/ui/services/ocr">ocr</a> <span class="pill bad">no worker</span>`, `<td data-label="ready" class="r">3,000</td>`, "&lt;script&gt;", "41.7/s", "Live jobs and steps are exact as of", `data-copy="lucius services"`,
@@ -42,7 +42,7 @@ func TestService_SaysWhatItHasToDo(t *testing.T) {
 	embed := ocrWork(2, time.Second, time.Second)
 	embed.StepType, embed.DurationSeconds = "EMBED", api.Percentiles{Count: 7, P50: 1, P95: 41, P99: 90}
 	embed.Attempts.ByMinute = &api.MinuteCounts{Counts: minutes(9, 4), Failed: minutes(1, 0)}
-	s.services = append(s.services, embed)
+	s.Services = append(s.Services, embed)
 	b := newBrowser(t, serving(s))
 	page := b.get(t, "/ui/services/ocr")
 	has(t, page, "3,000 directives wait, and no worker has polled for", "ocr-7", "/ui/do/dispatch-pause?service=ocr", "41 s",
@@ -53,8 +53,8 @@ func TestService_SaysWhatItHasToDo(t *testing.T) {
 	b.token = "reader"
 	hasNot(t, b.get(t, "/ui/services/index"), "dispatch-resume")
 	b.token = ""
-	s.overview.Bus = api.BusServiceBus
-	b.set("GET /v1/admin/overview", s.overview)
+	s.Overview.Bus = api.BusServiceBus
+	b.set("GET /v1/admin/overview", s.Overview)
 	has(t, b.get(t, "/ui/services/index"), "On Service Bus workers are not known")
 	if w := b.send("GET", "/ui/services/%3Cscript%3Ealert(1)%3C%2Fscript%3E", nil); w.Code != 404 || strings.Contains(w.Body.String(), hostile) {
 		t.Errorf("an unknown service is answered %d: %s", w.Code, w.Body)

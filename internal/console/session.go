@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // cookieName is the name of the cookie that holds the user's token. Browsers send it to the
@@ -85,7 +86,7 @@ func (c *Console) tryToken(w http.ResponseWriter, r *http.Request, token string)
 	case len(token) > maxCookie:
 		const sentence = "This token has %s bytes, but the console accepts at most %s, which fit into a cookie. " +
 			"Have the identity provider put less into it, such as fewer groups, or enter another token."
-		return fmt.Errorf(sentence, number(len(token)), number(maxCookie)) //nolint:staticcheck // The same.
+		return fmt.Errorf(sentence, diagnosis.Number(len(token)), diagnosis.Number(maxCookie)) //nolint:staticcheck // The same.
 	}
 	client, err := c.client(r, token)
 	if err != nil {

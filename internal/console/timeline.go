@@ -221,7 +221,7 @@ func (d *drawing) finish() timeline {
 			}
 			s.From = place(s.begin)
 			s.Width = math.Max(place(end)-s.From, spanTooShort)
-			s.Text = spanWords[s.Kind] + " " + duration(end.Sub(s.begin))
+			s.Text = spanWords[s.Kind] + " " + diagnosis.Duration(end.Sub(s.begin))
 			if s.fault != "" {
 				s.Text += ": " + s.fault
 			}
@@ -300,7 +300,7 @@ func ticks(whole time.Duration) (marks []tick) {
 		step *= 2
 	}
 	for at := time.Duration(0); len(marks) <= int(whole/step); at += step { // After the last one it may overflow.
-		marks = append(marks, tick{At: 100 * float64(at) / float64(whole), Text: duration(at)})
+		marks = append(marks, tick{At: 100 * float64(at) / float64(whole), Text: diagnosis.Duration(at)})
 	}
 	return marks
 }

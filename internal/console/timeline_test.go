@@ -19,7 +19,7 @@ var update = stdflag.Bool("update", false, "write the golden files")
 
 // at returns the time that many seconds after the jobs of these tests were accepted, which
 // was 100 s before now.
-func at(s float64) api.Time { return api.NewTime(now.Add(seconds(s) - 100*time.Second)) }
+func at(s float64) api.Time { return api.NewTime(now.Add(diagnosis.Seconds(s) - 100*time.Second)) }
 
 // happened returns an entry of the history.
 func happened(s float64, of api.EventType, step string, no int, detail string) api.Event {

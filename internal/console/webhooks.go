@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // webhooksPage lists the webhooks that were not delivered.
@@ -27,9 +28,9 @@ func webhooks(r *request) (view, error) {
 func replayWebhook(r *request) (deed, error) {
 	id := r.FormValue("webhook")
 	return deed{
-		Title: "Send webhook " + shortID(id) + " again?", Button: "Send it again",
+		Title: "Send webhook " + diagnosis.ShortID(id) + " again?", Button: "Send it again",
 		Text:    "Its attempts restart now, with the same webhook-id, by which the receiver recognises a repeat.",
-		Command: command("webhooks replay", id),
+		Command: diagnosis.Command("webhooks replay", id),
 		do: func(ctx context.Context, reason string) (string, error) {
 			hook, err := call[api.Webhook](r.api.ReplayWebhook(ctx, id, api.ControlRequest{Reason: reason}))
 			return link("jobs/" + hook.JobID), err

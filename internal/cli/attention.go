@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
+)
+
+// attention returns lucius attention, which shows what needs an operator.
+func (t *tool) attention() *cobra.Command {
+	cmd := t.command(spec{
+		use: "attention", short: "Show what is wrong now, and what to do about it",
+		long: "Shows what needs an operator, the worst first, with the command that helps: work without workers, failures,\n" +
+			"pauses, circuits, stuck jobs, webhooks that were given up, and what the server warns of. With a token for\n" +
+			"some tenants it shows what is wrong for these. Exits with 7 if anything needs attention.",
+		example: "  lucius attention\n  lucius attention -o json",
+	}, func(ctx context.Context, s *session, _ []string) error {
+		seen, err := s.look(ctx)
+		if err != nil {
+			return err
+		}
+		found := findings{diagnosis.Findings(seen)}
+		if err := show(s, found, showFindings); err != nil || len(found.All) == 0 {
+			return err
+		}
+		return &Error{Code: ExitAttention, Err: errors.New(diagnosis.Counted(len(found.All), "thing needs", "things need") + " attention")}
+	})
+	cmd.GroupID = GroupOperate
+	return t.calls(cmd)
+}
+
+// mostWebhooks is how many undelivered webhooks are counted.
+const mostWebhooks = 100
+
+// look asks the API for all that may need an operator, as far as the token may see it.
+func (s *session) look(ctx context.Context) (*diagnosis.Situation, error) {
+	seen, minutes := &diagnosis.Situation{Now: s.now()}, api.Minutes(diagnosis.HistoryMinutes)
+	ready, err := call[api.Readiness](s.GetReadiness(ctx))
+	if fault, answered := errors.AsType[*Error](err); answered && fault.Problem != nil {
+		seen.Unready = err.Error()
+	} else if err != nil {
+		return nil, err
+	}
+	seen.Warnings = ready.Warnings
+	who, err := call[api.Identity](s.GetIdentity(ctx))
+	if err != nil {
+		return nil, err
+	}
+	tenants := readable(&who)
+	if slices.Contains(tenants, "*") {
+		tenants = []string{""}
+		overview, err := call[api.Overview](s.GetOverview(ctx, &api.GetOverviewParams{Minutes: &minutes}))
+		if err != nil {
+			return nil, err
+		}
+		services, err := call[api.ServiceList](s.ListServices(ctx, &api.ListServicesParams{Minutes: &minutes}))
+		if err != nil {
+			return nil, err
+		}
+		seen.Overview, seen.Pauses, seen.Services, seen.Unmatched = &overview, overview.Pauses, services.Services, services.UnmatchedWorkers
+		if overview.Stuck.Count > 0 {
+			stuck, err := call[api.StuckList](s.ListStuck(ctx))
+			if err != nil && ExitCode(err) != ExitForbidden { // Its count is known.
+				return nil, err
+			}
+			seen.Stuck = stuck.Stuck
+		}
+	}
+	for _, tenant := range tenants {
+		one, most := diagnosis.TenantSituation{Tenant: tenant}, api.Limit(mostWebhooks)
+		hooks := &api.ListWebhooksParams{TenantID: optional(tenant), Limit: &most}
+		if one.Failures, err = call[api.FailureList](s.ListFailures(ctx, &api.ListFailuresParams{TenantID: optional(tenant)})); err != nil {
+			return nil, err
+		}
+		if one.Webhooks, err = call[api.WebhookPage](s.ListWebhooks(ctx, hooks)); err != nil {
+			return nil, err
+		}
+		seen.Tenants = append(seen.Tenants, one)
+	}
+	return seen, nil
+}
+
+// readable returns the tenants whose jobs the caller may read; "*" stands for all.
+func readable(who *api.Identity) (tenants []string) {
+	for i := range who.Grants {
+		if role := who.Grants[i].Role; role == api.GrantRoleRead || role == api.GrantRoleAdmin {
+			tenants = append(tenants, who.Grants[i].Tenants...)
+		}
+	}
+	slices.Sort(tenants)
+	return slices.Compact(tenants)
+}
+
+// findings are what needs an operator, as the output of a command.
+type findings struct{ All []diagnosis.Finding }
+
+// MarshalJSON encodes the findings with their times as in RFC 3339.
+func (f findings) MarshalJSON() ([]byte, error) {
+	type help struct {
+		Text    string `json:"text"`
+		Command string `json:"command,omitempty"`
+	}
+	type finding struct {
+		Level   string   `json:"level"`
+		Subject string   `json:"subject"`
+		Text    string   `json:"text"`
+		Notes   []string `json:"notes,omitempty"`
+		Helps   []help   `json:"helps,omitempty"`
+	}
+	exact := func(form diagnosis.Form, at time.Time) string {
+		if form == diagnosis.For {
+			return "since " + at.UTC().Format(time.RFC3339)
+		}
+		return "at " + at.UTC().Format(time.RFC3339)
+	}
+	out := make([]finding, len(f.All))
+	for i := range f.All {
+		one := &f.All[i]
+		out[i] = finding{Level: one.Level, Subject: one.Subject, Text: one.Text.With(exact)}
+		for _, note := range one.Notes {
+			out[i].Notes = append(out[i].Notes, note.With(exact))
+		}
+		for _, some := range one.Helps {
+			out[i].Helps = append(out[i].Helps, help{some.Text, some.Command})
+		}
+	}
+	return json.Marshal(map[string]any{"findings": out})
+}
+
+// showFindings writes what needs an operator.
+func showFindings(p *page, found findings) {
+	if len(found.All) == 0 {
+		p.line("Nothing needs attention.")
+	}
+	p.findings(found.All, len(found.All))
+}
+
+// findings writes at most so many findings, each with the command that helps first.
+func (p *page) findings(all []diagnosis.Finding, most int) {
+	for i := range all[:min(len(all), most)] {
+		f, colour := &all[i], red
+		if f.Level == diagnosis.LevelWarn {
+			colour = yellow
+		}
+		p.line("%s %s %s", p.style(colour, "●"), p.style(bold, f.Subject), f.Text.With(p.when))
+		notes := make([]string, len(f.Notes))
+		for j, note := range f.Notes {
+			notes[j] = note.With(p.when)
+		}
+		if len(notes) > 0 {
+			p.line("  %s", p.style(faint, strings.Join(notes, " · ")))
+		}
+		if len(f.Helps) > 0 {
+			p.line("  → %s", f.Helps[0].Command)
+		}
+	}
+	if more := len(all) - most; more > 0 {
+		p.line("and %d more: lucius attention", more)
+	}
+}

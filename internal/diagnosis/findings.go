@@ -1,0 +1,555 @@
+package diagnosis
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// Situation is what the API says of all that may need an operator.
+type Situation struct {
+	Now      time.Time
+	Overview *api.Overview // nil for a caller who may not see all tenants
+	Services []api.Service
+	// Unmatched are workers that poll for nothing that exists.
+	Unmatched []api.UnmatchedWorker
+	Pauses    []api.Pause
+	Stuck     []api.StuckJob
+	Tenants   []TenantSituation
+	Warnings  []string
+	Unready   string // why the server serves no requests
+}
+
+// TenantSituation is what failed for a tenant, empty for all of them.
+type TenantSituation struct {
+	Tenant   string
+	Failures api.FailureList
+	Webhooks api.WebhookPage
+}
+
+// Finding is something that needs an operator.
+type Finding struct {
+	// ID names what it is about, whatever the figures. It is unique among the findings that
+	// [Findings] returns.
+	ID string
+	// Level is bad if jobs fail or stand still, and warn if they will.
+	Level string
+	// Weight ranks findings of a level: about how many jobs it holds up.
+	Weight int
+	// Subject and Text say what is wrong, for whom, how bad.
+	Subject string
+	Text    Sentence
+	// Word is the same in a word or two, for a diagram. Optional.
+	Word   string
+	Notes  []Sentence // What else helps to judge it.
+	Minute []int      // Counts by minute, for a chart.
+	Helps  []Help     // The one that helps first comes first.
+}
+
+// Help is something to look at or to do about a finding: a page of the console, and a command.
+type Help struct {
+	Text string
+	// Page is the path of a page of the console, and Query its parameters: names and values.
+	Page  string
+	Query []any
+	// Action reports whether the page is a form that changes something.
+	Action bool
+	// Command is the command line that shows or does the same. Optional.
+	Command string
+}
+
+// The levels of findings.
+const (
+	LevelBad  = "bad"
+	LevelWarn = "warn"
+)
+
+// WordNoWorker is the word of a finding that a service has no worker.
+const WordNoWorker = "no worker"
+
+// DeadLettersWarning is in the server's warning of dead letters.
+const DeadLettersWarning = "dead letters"
+
+// The bounds of findings.
+const (
+	// HistoryMinutes are the minutes that the API is asked for.
+	HistoryMinutes = 60
+	// silentWorkers is after what time without a poll a service has no worker, as for
+	// the API's waiting reason no_worker.
+	silentWorkers = time.Minute
+	// oldBacklog is how long a directive may wait for a worker that polls.
+	oldBacklog = 5 * time.Minute
+	// growthMinutes is over how long a backlog must grow, by growthLeast or more.
+	growthMinutes = 10
+	growthLeast   = 100
+	// FailuresLeast and FailingShare are how many, and what share of all, must fail to be a
+	// finding: of a service's attempts within recentMinutes, or a share of unusualShare if that
+	// is failingFactor times the share of the rest of the hour.
+	FailuresLeast  = 6
+	FailingShare   = 0.25
+	recentMinutes  = 10
+	unusualShare   = 0.05
+	failingFactor  = 3
+	latePublish    = 30 * time.Second
+	stalledPublish = 5 * time.Minute
+	mostGroups     = 5
+	mostStuck      = 5
+)
+
+// Findings returns what needs an operator, the worst first.
+func Findings(s *Situation) (found []Finding) {
+	if s.Unready != "" {
+		found = append(found, Finding{Level: LevelBad, Weight: 1 << 30, Subject: "The server", Text: say("is not ready: ", s.Unready)})
+	}
+	for i := range s.Services {
+		found = append(found, s.ServiceFindings(&s.Services[i])...)
+	}
+	found = append(found, s.unmatchedFindings()...)
+	found = append(found, s.ServerFindings()...)
+	found = append(found, s.PauseFindings()...)
+	for i := range s.Tenants {
+		found = append(found, s.failureFindings(&s.Tenants[i])...)
+		found = append(found, webhookFindings(&s.Tenants[i])...)
+	}
+	found = append(found, s.warningFindings()...)
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		return cmp.Or(strings.Compare(a.Level, b.Level), cmp.Compare(b.Weight, a.Weight)) // bad comes before warn.
+	})
+	known := map[string]int{}
+	for i := range found {
+		f := &found[i]
+		about := f.Subject + fmt.Sprint(f.Text)
+		if len(f.Helps) > 0 {
+			about = fmt.Sprint(f.Word, f.Helps[0].Page, f.Helps[0].Query)
+		}
+		known[about]++
+		f.ID = fmt.Sprintf("finding-%x-%d", sha256.Sum224([]byte(about)), known[about])
+	}
+	return found
+}
+
+// showJobs shows the jobs that a parameter of the console and a flag of the command line select.
+func showJobs(flag, parameter, value string) Help {
+	return Help{Text: "Show the jobs", Page: "jobs", Query: []any{parameter, value}, Command: CommandWith("jobs list", flag, value)}
+}
+
+// pauseService pauses dispatch for a service.
+func pauseService(service string) Help {
+	return Help{
+		Text: "Pause " + service + "…", Page: "do/dispatch-pause", Query: []any{"service", service}, Action: true,
+		Command: CommandWith("pause", "service", service),
+	}
+}
+
+// showOutbox shows the directives that were not published.
+var showOutbox = Help{
+	Text: "Show the outbox", Page: "outbox", Query: []any{"state", "PENDING"}, Command: CommandWith("outbox list", "state", "PENDING"),
+}
+
+// ServiceFindings returns what is wrong with the work of a service.
+func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
+	queue := s.Overview == nil || s.Overview.Bus == api.BusQueue
+	polled := LastPoll(of)
+	silent := s.Now.Sub(polled.Time) > silentWorkers
+	busy := of.Claimed+of.Running > 0
+	waits := Counted(of.Backlog, "directive waits", "directives wait")
+	backlog := Finding{
+		Level: LevelWarn, Weight: of.Backlog, Subject: s.kindName(of) + ":", Word: WordNoWorker, Minute: of.BacklogByMinute,
+		Helps: []Help{
+			{
+				Text: "Show the service", Page: "services/" + url.PathEscape(of.Service),
+				Command: CommandWith("services", "service", of.Service),
+			},
+			showJobs("service", "service", of.Service), pauseService(of.Service),
+		},
+	}
+	if !of.OldestWaitingAt.IsZero() {
+		backlog.Notes = []Sentence{say("the oldest waits ", when{For, of.OldestWaitingAt.Time})}
+	}
+	growth := growthOf(of.BacklogByMinute)
+	old := of.OldestWaitingSeconds >= oldBacklog.Seconds()
+	switch {
+	case of.Backlog == 0:
+	case queue && silent && !busy && polled.IsZero() && (old || of.OldestWaitingSeconds >= silentWorkers.Seconds()):
+		backlog.Level, backlog.Text = LevelBad, say(waits, ", and no worker has polled within the hour")
+		found = append(found, backlog)
+	case queue && silent && !busy && !polled.IsZero():
+		backlog.Level, backlog.Text = LevelBad, say(waits, ", and no worker has polled ", when{For, polled.Time})
+		backlog.Notes = append(backlog.Notes, say("the last one was ", of.Workers[0].Owner))
+		found = append(found, backlog)
+	case !queue && old && !busy && of.Attempts.LastMinute.Count == 0:
+		backlog.Level, backlog.Text, backlog.Word = LevelBad, say(waits, " for an ACK, and nothing runs"), "no ACK"
+		found = append(found, backlog)
+	case growth >= max(growthLeast, of.Backlog/2):
+		backlog.Text = say(waits, ", up by ", Number(growth), " within ", growthMinutes, " minutes")
+		backlog.Word, backlog.Notes = "grows", append(backlog.Notes, atWork(of))
+		found = append(found, backlog)
+	case old:
+		backlog.Text = say(waits, ", the oldest ", when{For, of.OldestWaitingAt.Time})
+		backlog.Word, backlog.Notes = "slow", []Sentence{atWork(of), drains(of)}
+		found = append(found, backlog)
+	}
+	return append(found, s.errorFindings(of)...)
+}
+
+// unmatchedFindings says which workers poll for nothing that exists.
+func (s *Situation) unmatchedFindings() []Finding {
+	if len(s.Unmatched) == 0 {
+		return nil
+	}
+	last := &s.Unmatched[0]
+	f := Finding{
+		Level: LevelWarn, Weight: len(s.Unmatched), Subject: "Worker " + last.Owner,
+		Text:  say("polls, but no protocol has ", cmp.Or(strings.Join(last.Services, ", "), strings.Join(last.StepTypes, ", "))),
+		Notes: []Sentence{say("its last poll ", when{Ago, last.LastPollAt.Time})},
+		Helps: []Help{{Text: "Show the services", Page: "services", Command: Command("services")}},
+	}
+	if more := len(s.Unmatched) - 1; more > 0 {
+		f.Notes = append(f.Notes, say(Counted(more, "other worker does", "other workers do"), " the like"))
+	}
+	return []Finding{f}
+}
+
+// LastPoll is when a worker of the service last asked for work, zero if none did within
+// the hour.
+func LastPoll(of *api.Service) api.Time {
+	if len(of.Workers) == 0 {
+		return api.Time{}
+	}
+	return of.Workers[0].LastPollAt
+}
+
+// atWork says how many workers do what.
+func atWork(of *api.Service) Sentence {
+	text := Number(of.Claimed+of.Running) + " under way"
+	if of.WorkersTotal > 0 {
+		text = Counted(of.WorkersTotal, "worker", "workers") + ", " + text
+	}
+	return say(text)
+}
+
+// drains says when the backlog is done, by the attempts that end now.
+func drains(of *api.Service) Sentence {
+	rate := of.Attempts.LastMinute.PerSecond
+	if rate == 0 {
+		return say("no attempt has ended in the last minute")
+	}
+	return say("done in about ", Duration(Seconds(float64(of.Backlog)/rate)), " if nothing new arrives")
+}
+
+// growthOf is by how much the backlog has grown over the last minutes.
+func growthOf(levels []int) int {
+	if len(levels) <= growthMinutes {
+		return 0
+	}
+	return levels[len(levels)-1] - levels[len(levels)-1-growthMinutes]
+}
+
+// kindName names the service, with the step type if it has several.
+func (s *Situation) kindName(of *api.Service) string {
+	for i := range s.Services {
+		if other := &s.Services[i]; other.Service == of.Service && other.StepType != of.StepType {
+			return of.Service + " " + of.StepType
+		}
+	}
+	return of.Service
+}
+
+// errorFindings says that a service fails more often than it may, or than it does
+// usually.
+func (s *Situation) errorFindings(of *api.Service) []Finding {
+	by := of.Attempts.ByMinute
+	if by == nil || len(by.Counts) <= recentMinutes || len(by.Failed) != len(by.Counts) {
+		return nil
+	}
+	before := len(by.Counts) - recentMinutes
+	all, failed := sum(by.Counts[before:]), sum(by.Failed[before:])
+	usually := Share(sum(by.Failed[:before]), sum(by.Counts[:before]))
+	now := Share(failed, all)
+	bad := now >= FailingShare
+	if failed < FailuresLeast || !bad && (now < unusualShare || now < failingFactor*usually) {
+		return nil
+	}
+	f := Finding{
+		Level: LevelWarn, Weight: failed, Subject: s.kindName(of), Word: Percent(now) + " fail", Minute: by.Failed,
+		Text: say("has failed ", Percent(now), " of its attempts ", when{For, s.failingSince(by, now/2)}),
+		Helps: []Help{
+			{
+				Text: "See why", Page: "failures", Query: []any{"service", of.Service},
+				Command: CommandWith("failures", "service", of.Service),
+			},
+			pauseService(of.Service),
+		},
+	}
+	if bad {
+		f.Level = LevelBad
+	}
+	f.Notes = append(f.Notes, say(Number(failed), " of ", Number(all), " within ", recentMinutes, " minutes, usually ", Percent(usually)))
+	if p := of.DurationSeconds; p.Count > 0 {
+		f.Notes = append(f.Notes, say("p95 ", Duration(Seconds(p.P95))))
+	}
+	last := len(by.Counts) - 1
+	for last >= 0 && by.Counts[last] == by.Failed[last] {
+		last--
+	}
+	switch ago := len(by.Counts) - 1 - last; {
+	case last < 0:
+		f.Notes = append(f.Notes, say("no success within the hour"))
+	case ago > 0:
+		f.Notes = append(f.Notes, say("last success ", Counted(ago, "minute", "minutes"), " ago"))
+	}
+	return []Finding{f}
+}
+
+// failingSince is when the minutes began in each of which that Share or more failed.
+func (s *Situation) failingSince(by *api.MinuteCounts, from float64) time.Time {
+	first := len(by.Counts) - 1
+	for i := first; i >= 0; i-- {
+		switch {
+		case by.Counts[i] == 0: // It says nothing.
+		case Share(by.Failed[i], by.Counts[i]) >= from:
+			first = i
+		case i < len(by.Counts)-2: // The present minute is too short to judge by, and so may be the one before.
+			i = 0
+		}
+	}
+	return s.Now.Truncate(time.Minute).Add(time.Duration(first-len(by.Counts)+1) * time.Minute)
+}
+
+func sum(counts []int) (all int) {
+	for _, n := range counts {
+		all += n
+	}
+	return all
+}
+
+// Share is what part of all that is, zero of nothing.
+func Share(part, of int) float64 {
+	if of == 0 {
+		return 0
+	}
+	return float64(part) / float64(of)
+}
+
+// ServerFindings says what is wrong with the server as a whole.
+func (s *Situation) ServerFindings() (found []Finding) {
+	if s.Overview == nil {
+		return nil
+	}
+	o := s.Overview
+	for i := range o.Circuits {
+		c := &o.Circuits[i]
+		what := "Topic " + c.Name
+		if c.Name == "*" || c.Name == "bus" {
+			what = "The whole bus"
+		}
+		found = append(found, Finding{
+			Level: LevelBad, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: what, Word: "circuit " + string(c.State),
+			Text:  say("is out of service, its circuit ", c.State, ", ", when{For, c.Since.Time}),
+			Notes: []Sentence{say(c.Reason), say("directives wait, and spend no retry budget")}, Helps: []Help{showOutbox},
+		})
+	}
+	if n := o.Stuck.Count; n > 0 {
+		f := Finding{
+			Level: LevelBad, Weight: 1000 * n,
+			Subject: Counted(n, "job stands still", "jobs stand still"), Text: say("and cannot continue without help"),
+			Notes: []Sentence{say("found by the reconciler among ", Counted(o.Stuck.Checked, "live job", "live jobs"))},
+			Helps: []Help{{Text: "Show them", Page: "stuck", Command: Command("stuck")}},
+		}
+		for _, job := range s.Stuck[:min(len(s.Stuck), mostStuck)] {
+			f.Helps = append(f.Helps, Help{
+				Text: ShortID(job.JobID), Page: "jobs/" + url.PathEscape(job.JobID), Command: Command("why", job.JobID),
+			})
+			f.Notes = append(f.Notes, say(job.Reason))
+		}
+		found = append(found, f)
+	}
+	if at := o.OldestPendingSeconds; at != nil && *at >= latePublish.Seconds() && len(o.Pauses)+len(o.Circuits) == 0 {
+		f := Finding{
+			Level: LevelWarn, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: "The outbox", Word: "late",
+			Text:  say("is late: its oldest directive has been due for ", Duration(Seconds(*at))),
+			Notes: []Sentence{say("check that a process with the role relay runs, and its log")}, Helps: []Help{showOutbox},
+		}
+		if *at >= stalledPublish.Seconds() {
+			f.Level = LevelBad
+		}
+		found = append(found, f)
+	}
+	if n := o.Jobs[string(api.JobStatePaused)] + o.Jobs[string(api.JobStatePausing)]; n > 0 {
+		f := Finding{
+			Level: LevelWarn, Weight: n, Subject: Counted(n, "job is paused", "jobs are paused"),
+			Text: say("one by one, until they are resumed"),
+		}
+		if n == 1 {
+			f.Text = say("on its own, until it is resumed")
+		}
+		for _, state := range []api.JobState{api.JobStatePaused, api.JobStatePausing} {
+			show := showJobs("state", "state", string(state))
+			if in := o.Jobs[string(state)]; in == 0 {
+				continue
+			} else if in < n {
+				show.Text = fmt.Sprintf("Show the %s %s", Number(in), state)
+			}
+			f.Helps = append(f.Helps, show)
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// PauseFindings says what dispatch is paused.
+func (s *Situation) PauseFindings() (found []Finding) {
+	for i := range s.Pauses {
+		p := &s.Pauses[i]
+		if p.State != api.PauseStatePaused {
+			continue // It ends by itself.
+		}
+		scope, resume := p.PauseID, Command("resume", "--all")
+		if of, err := api.ParsePauseID(p.PauseID); err == nil {
+			scope = of.String()
+			if of.Kind != "" {
+				resume = CommandWith("resume", of.Kind, of.Value)
+			}
+		}
+		f := Finding{
+			Level: LevelWarn, Subject: strings.ToUpper(scope[:1]) + scope[1:], Text: say("is paused ", when{For, p.CreatedAt.Time}),
+			Notes: []Sentence{say("by ", p.Actor, ": “", p.Reason, "”")},
+			Helps: []Help{{Text: "Resume…", Page: "do/dispatch-resume", Query: []any{"pause", p.PauseID}, Action: true, Command: resume}},
+		}
+		if !p.Until.IsZero() {
+			f.Notes = append([]Sentence{say("resumes by itself ", when{In, p.Until.Time})}, f.Notes...)
+		}
+		if held, known := s.heldBy(p); known {
+			f.Weight = held
+			f.Notes = append([]Sentence{say(Counted(f.Weight, "directive waits", "directives wait"))}, f.Notes...)
+		}
+		if p.TenantID != "" {
+			f.Helps = append(f.Helps, showJobs("tenant", "tenant_id", p.TenantID))
+		}
+		found = append(found, f)
+	}
+	return found
+}
+
+// heldBy returns how many directives a pause holds back, if that is known.
+func (s *Situation) heldBy(p *api.Pause) (held int, known bool) {
+	if p.Waiting != nil {
+		return *p.Waiting, true
+	}
+	if p.Service == "" && p.PauseID != "all" {
+		return 0, false // The counts are of services.
+	}
+	for i := range s.Services {
+		if of := &s.Services[i]; p.Service == "" || p.Service == of.Service {
+			held += of.Backlog + of.Dispatching
+		}
+	}
+	return held, true
+}
+
+// failureFindings says which jobs failed for good, and were not rerun.
+func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
+	more, rest := 0, 0
+	for i := range of.Failures.Groups {
+		g := &of.Failures.Groups[i]
+		if g.Resolved {
+			continue
+		}
+		if len(found) == mostGroups {
+			more, rest = more+1, rest+g.Count
+			continue
+		}
+		filter := []any{"tenant_id", of.Tenant, "service", g.Service, "error_code", g.ErrorCode}
+		flags := []any{"tenant", of.Tenant, "service", g.Service, "code", g.ErrorCode}
+		text := "failed for good at " + cmp.Or(g.Service, "no service") + ": " + cmp.Or(Brief(g.ErrorCode, BriefCode), "no error code")
+		if of.Tenant != "" {
+			text += ", of tenant " + of.Tenant
+		}
+		f := Finding{
+			Level: LevelWarn, Weight: g.Count, Subject: Counted(g.Count, "job", "jobs"), Text: say(text),
+			Notes: []Sentence{say("first ", when{Ago, g.FirstAt.Time}), say("last ", when{Ago, g.LastAt.Time})},
+			Helps: []Help{
+				{
+					Text: "Retry " + Number(g.Count) + "…", Page: "do/retry", Query: append(filter, "step_type", g.StepType), Action: true,
+					Command: CommandWith("retry", append(flags, "step-type", g.StepType)...),
+				},
+				{
+					Text: "Show the jobs", Page: "jobs", Query: append(filter, "state", api.JobStateFailedFinal),
+					Command: CommandWith("jobs list", append(flags, "state", api.JobStateFailedFinal)...),
+				},
+			},
+			Minute: g.Histogram,
+		}
+		if s.Now.Sub(g.LastAt.Time) < time.Hour {
+			f.Level = LevelBad
+		}
+		found = append(found, f)
+	}
+	if more > 0 {
+		found = append(found, Finding{
+			Level: LevelWarn, Weight: 0, Subject: Counted(rest, "job", "jobs"),
+			Text: say("failed for good for ", Counted(more, "other reason", "other reasons")),
+			Helps: []Help{{
+				Text: "Show all failures", Page: "failures", Query: []any{"tenant_id", of.Tenant},
+				Command: CommandWith("failures", "tenant", of.Tenant),
+			}},
+		})
+	}
+	return found
+}
+
+// webhookFindings says how many webhooks were not delivered.
+func webhookFindings(of *TenantSituation) []Finding {
+	hooks := of.Webhooks.Webhooks
+	if len(hooks) == 0 {
+		return nil
+	}
+	subject := Counted(len(hooks), "webhook was", "webhooks were")
+	if of.Webhooks.NextPageToken != "" {
+		subject = "More than " + subject
+	}
+	last := &hooks[0]
+	f := Finding{
+		Level: LevelWarn, Weight: len(hooks), Subject: subject, Text: say("given up without being delivered"),
+		Notes: []Sentence{
+			say("the last ", when{Ago, last.UpdatedAt.Time}),
+			say("to ", Brief(last.URL, BriefMessage), ": ", cmp.Or(Brief(last.LastError, BriefMessage), string(last.State))),
+		},
+		Helps: []Help{{
+			Text: "Show the webhooks", Page: "webhooks", Query: []any{"tenant_id", of.Tenant},
+			Command: CommandWith("webhooks list", "tenant", of.Tenant),
+		}},
+	}
+	if of.Tenant != "" {
+		f.Text = say(f.Text, ", of tenant ", of.Tenant)
+	}
+	return []Finding{f}
+}
+
+// warningFindings says of what else the server warns.
+func (s *Situation) warningFindings() (found []Finding) {
+	for _, warning := range s.Warnings {
+		if s.Overview != nil && slices.ContainsFunc([]string{"the circuit of ", "dispatch of ", "jobs are stuck", "an outbox row has"},
+			func(known string) bool { return strings.HasPrefix(warning, known) }) {
+			continue // The overview says more of it.
+		}
+		f := Finding{Level: LevelWarn, Subject: "The server", Text: say("warns: ", warning)}
+		if strings.Contains(warning, "no writes are taken") {
+			f.Level, f.Weight = LevelBad, 1<<29
+		}
+		if strings.Contains(warning, DeadLettersWarning) {
+			f.Helps = []Help{{Text: "Show the dead letters", Page: "outbox#dead-letters", Command: Command("azure dead-letters list")}}
+		}
+		if strings.Contains(warning, "of the inbox") {
+			f.Helps = []Help{{Text: "Show the inbox", Page: "inbox", Command: Command("inbox list")}}
+		}
+		found = append(found, f)
+	}
+	return found
+}

@@ -1,0 +1,198 @@
+package diagnosis_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
+)
+
+func ago(d time.Duration) api.Time { return api.NewTime(now.Add(-d)) }
+
+// minutes are so many zeros, and these counts at their end.
+func minutes(last ...int) []int {
+	return append(make([]int, diagnosis.HistoryMinutes-len(last)), last...)
+}
+
+// ocrWork is a service with a backlog of 3,000, and a worker that polled so long ago.
+func ocrWork(backlog int, oldest, polled time.Duration) api.Service {
+	s := api.Service{Service: "ocr", StepType: "OCR", Backlog: backlog, BacklogByMinute: minutes(backlog)}
+	if backlog > 0 {
+		s.OldestWaitingAt, s.OldestWaitingSeconds = ago(oldest), oldest.Seconds()
+	}
+	if polled > 0 {
+		s.WorkersTotal, s.Workers = 1, []api.ServiceWorker{{Owner: "ocr-7", LastPollAt: ago(polled)}}
+	}
+	return s
+}
+
+// readOut is a finding as it is read.
+func readOut(f *diagnosis.Finding) string {
+	word := func(form diagnosis.Form, at time.Time) string {
+		switch form {
+		case diagnosis.Ago:
+			return diagnosis.Duration(now.Sub(at)) + " ago"
+		case diagnosis.For:
+			return "for " + diagnosis.Duration(now.Sub(at))
+		default:
+			return "in " + diagnosis.Duration(at.Sub(now))
+		}
+	}
+	text := f.Level + " " + f.Subject + " " + f.Text.With(word)
+	for _, note := range f.Notes {
+		text += " · " + note.With(word)
+	}
+	for _, help := range f.Helps {
+		text += " [" + help.Text + ": " + help.Command + "]"
+	}
+	return text
+}
+
+func TestFindings_SayWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	busy := ocrWork(3000, 12*time.Minute, 2*time.Minute)
+	busy.Running, busy.Attempts.LastMinute = 8, api.Rate{Count: 120, PerSecond: 2}
+	busy.BacklogByMinute = slices.Repeat([]int{3000}, diagnosis.HistoryMinutes)
+	grows := ocrWork(900, time.Minute, time.Second)
+	grows.BacklogByMinute = minutes(300, 360, 420, 480, 540, 600, 660, 720, 780, 840, 900)
+	failing := api.Service{Service: "embed", StepType: "EMBED", DurationSeconds: api.Percentiles{Count: 9, P95: 41}}
+	failing.Attempts.ByMinute = &api.MinuteCounts{
+		Counts: minutes(100, 100, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10),
+		Failed: minutes(2, 2, 0, 0, 0, 0, 0, 0, 9, 9, 10, 10),
+	}
+	late, stalled := 45.0, 400.0
+	for name, test := range map[string]struct {
+		of   diagnosis.Situation
+		want []string
+	}{
+		"nothing": {},
+		"a service that keeps up": {of: diagnosis.Situation{Services: []api.Service{
+			ocrWork(20, 2*time.Second, time.Second), {Service: "index", StepType: "INDEX"},
+		}}},
+		"a worker that pauses for breath": {of: diagnosis.Situation{Services: []api.Service{ocrWork(20, 20*time.Second, 30*time.Second)}}},
+		"no worker since": {
+			of: diagnosis.Situation{Services: []api.Service{ocrWork(3000, 251*time.Second, 4*time.Minute)}},
+			want: []string{"bad ocr: 3,000 directives wait, and no worker has polled for 4 min · the oldest waits for 4 min 11 s · " +
+				"the last one was ocr-7 [Show the service: lucius services --service ocr] [Show the jobs: lucius jobs list --service ocr] " +
+				"[Pause ocr…: lucius pause --service ocr]"},
+		},
+		"no worker within the hour": {
+			of:   diagnosis.Situation{Services: []api.Service{ocrWork(1, 2*time.Minute, 0)}},
+			want: []string{"bad ocr: 1 directive waits, and no worker has polled within the hour · the oldest waits for 2 min"},
+		},
+		"workers that are busy": {
+			of: diagnosis.Situation{Services: []api.Service{busy}},
+			want: []string{"warn ocr: 3,000 directives wait, the oldest for 12 min · 1 worker, 8 under way · " +
+				"done in about 25 min if nothing new arrives"},
+		},
+		"a backlog that grows": {
+			of:   diagnosis.Situation{Services: []api.Service{grows}},
+			want: []string{"warn ocr: 900 directives wait, up by 600 within 10 minutes · the oldest waits for 1 min"},
+		},
+		"no ACK on Service Bus": {
+			of:   diagnosis.Situation{Overview: &api.Overview{Bus: api.BusServiceBus}, Services: []api.Service{ocrWork(5, 6*time.Minute, 0)}},
+			want: []string{"bad ocr: 5 directives wait for an ACK, and nothing runs"},
+		},
+		"workers on Service Bus": {
+			of: diagnosis.Situation{Overview: &api.Overview{Bus: api.BusServiceBus}, Services: []api.Service{ocrWork(5, 2*time.Minute, 0)}},
+		},
+		"errors": {
+			of: diagnosis.Situation{Services: []api.Service{failing}},
+			want: []string{"bad embed has failed 38 % of its attempts for 3 min 30 s · 38 of 100 within 10 minutes, usually 2.0 % · p95 41 s · " +
+				"last success 2 minutes ago [See why: lucius failures --service embed] [Pause embed…: lucius pause --service embed]"},
+		},
+		"pauses": {
+			of: diagnosis.Situation{Services: []api.Service{{Service: "ocr", Dispatching: 7}}, Pauses: []api.Pause{
+				{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, Actor: "ops-1", Reason: "dispute", CreatedAt: ago(130 * time.Minute), Until: ago(-time.Hour)},
+				{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, CreatedAt: ago(time.Minute)},
+				{PauseID: "lane:3", State: api.PauseStateRamping, CreatedAt: ago(time.Hour)},
+			}},
+			want: []string{
+				"warn Service ocr is paused for 1 min · 7 directives wait · by",
+				"warn Tenant acme is paused for 2 h 10 min · resumes by itself in 1 h · by ops-1: “dispute” [Resume…: lucius resume --tenant acme] " +
+					"[Show the jobs: lucius jobs list --tenant acme]",
+			},
+		},
+		"pauses of a server that knows what they hold back": {
+			of: diagnosis.Situation{Pauses: []api.Pause{
+				{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, CreatedAt: ago(time.Hour), Waiting: new(1)},
+				{PauseID: "lane:3", Lane: new(int32(3)), State: api.PauseStatePaused, CreatedAt: ago(time.Hour), Waiting: new(40)},
+			}},
+			want: []string{"warn Lane 3 is paused for 1 h · 40 directives wait · by", "warn Tenant acme is paused for 1 h · 1 directive waits · by"},
+		},
+		"workers that poll for nothing that exists": {
+			of: diagnosis.Situation{Unmatched: []api.UnmatchedWorker{
+				{Owner: "w-1", Services: []string{"extrakt"}, LastPollAt: ago(time.Minute)}, {Owner: "w-2", StepTypes: []string{"OCRR"}},
+			}},
+			want: []string{"warn Worker w-1 polls, but no protocol has extrakt · its last poll 1 min ago · 1 other worker does the like [Show the services: lucius services]"},
+		},
+		"one paused job": {
+			of:   diagnosis.Situation{Overview: &api.Overview{Jobs: map[string]int{"PAUSED": 1}}},
+			want: []string{"warn 1 job is paused on its own, until it is resumed [Show the jobs: lucius jobs list --state PAUSED]"},
+		},
+		"a job that is about to be paused": {
+			of:   diagnosis.Situation{Overview: &api.Overview{Jobs: map[string]int{"PAUSING": 1}}},
+			want: []string{"warn 1 job is paused on its own, until it is resumed [Show the jobs: lucius jobs list --state PAUSING]"},
+		},
+		"the server": {
+			of: diagnosis.Situation{Unready: "The store does not answer.", Warnings: []string{"dispatch of all is PAUSED: x", "2 replies are dead letters", "1 command of the inbox was refused"}, Overview: &api.Overview{
+				Jobs: map[string]int{"PAUSED": 3, "PAUSING": 1}, Stuck: api.StuckCount{Count: 1, Checked: 50}, OldestPendingSeconds: &late,
+			}},
+			want: []string{
+				"bad The server is not ready: The store does not answer.", "bad 1 job stands still and cannot continue without help",
+				"warn 4 jobs are paused one by one, until they are resumed [Show the 3 PAUSED: lucius jobs list --state PAUSED] [Show the 1 PAUSING: " +
+					"lucius jobs list --state PAUSING]", "warn The outbox is late: its oldest directive has been due for 45 s",
+				"warn The server warns: 2 replies are dead letters [Show the dead letters: lucius azure dead-letters list]",
+				"warn The server warns: 1 command of the inbox was refused [Show the inbox: lucius inbox list]",
+			},
+		},
+		"a stalled outbox": {
+			of:   diagnosis.Situation{Overview: &api.Overview{OldestPendingSeconds: &stalled}},
+			want: []string{"bad The outbox is late: its oldest directive has been due for 6 min 40 s"},
+		},
+		"circuits": { // They explain an outbox that is late.
+			of: diagnosis.Situation{Overview: &api.Overview{OldestPendingSeconds: &stalled, Circuits: []api.Circuit{
+				{Name: "global-bus-p3", State: "open", Reason: "not found", Since: ago(time.Minute)}, {Name: "bus", State: "half-open", Since: ago(time.Second)},
+			}}},
+			want: []string{
+				"bad Topic global-bus-p3 is out of service, its circuit open, for 1 min · not found",
+				"bad The whole bus is out of service, its circuit half-open, for 1.0 s",
+			},
+		},
+		"failures": {
+			of: diagnosis.Situation{Tenants: []diagnosis.TenantSituation{{Tenant: "acme", Failures: api.FailureList{Groups: []api.FailureGroup{
+				{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 214, FirstAt: ago(2 * time.Hour), LastAt: ago(time.Minute)},
+				{Service: "ocr", ErrorCode: "old", Count: 900, LastAt: ago(5 * time.Hour)}, {ErrorCode: "rerun", Count: 9, Resolved: true},
+				{ErrorCode: "a", Count: 5}, {ErrorCode: "b", Count: 4}, {ErrorCode: "c", Count: 3}, {ErrorCode: "d", Count: 2}, {ErrorCode: "e", Count: 1},
+			}}, Webhooks: api.WebhookPage{Webhooks: []api.Webhook{{URL: "https://a.example/", LastError: "503", UpdatedAt: ago(time.Minute)}}}}}},
+			want: []string{
+				"bad 214 jobs failed for good at ocr: bad_scan, of tenant acme · first 2 h ago · last 1 min ago " +
+					"[Retry 214…: lucius retry --tenant acme --service ocr --code bad_scan --step-type OCR] " +
+					"[Show the jobs: lucius jobs list --tenant acme --service ocr --code bad_scan --state FAILED_FINAL]",
+				"warn 900 jobs failed for good at ocr: old", "warn 5 jobs", "warn 4 jobs", "warn 3 jobs",
+				"warn 1 webhook was given up without being delivered, of tenant acme · the last 1 min ago · to https://a.example/: 503 [Show the webhooks: lucius webhooks list --tenant acme]",
+				"warn 3 jobs failed for good for 2 other reasons [Show all failures: lucius failures --tenant acme]",
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test.of.Now = now
+			var got []string
+			known := map[string]bool{}
+			for _, f := range diagnosis.Findings(&test.of) {
+				got = append(got, readOut(&f))
+				if known[f.ID] {
+					t.Errorf("two findings have the id %s", f.ID)
+				}
+				known[f.ID] = true
+			}
+			if !slices.EqualFunc(got, test.want, strings.HasPrefix) {
+				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
+			}
+		})
+	}
+}
