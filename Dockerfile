@@ -6,7 +6,7 @@
 #
 # `serve` listens on loopback, inside a container too, until it is told who may
 # call: set LUCIUS_AUTH_FILE or LUCIUS_OIDC_ISSUER and then LUCIUS_LISTEN_ADDR
-# (see docs/access.md). To try it on one machine, run it in the host's network:
+# (see docs/run/access.md). To try it on one machine, run it in the host's network:
 #
 #   docker run --rm --network host -v ./protocols:/etc/lucius/protocols:ro lucius
 

@@ -1,7 +1,7 @@
 /*
  * The memory of one claim, small enough to be checked in full. A worker sends a
  * claim and repeats it under the same request id: REQUESTS requests run at once, on
- * any replica. docs/model.md maps each step to the code.
+ * any replica. docs/understand/model.md maps each step to the code.
  *
  * A request writes the claim row, which names its candidates, before it claims the
  * first of them. A request that finds the row answers from it. A candidate is an

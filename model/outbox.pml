@@ -1,6 +1,6 @@
 /*
  * The outbox, lease and schedule protocol of one job, small enough to be checked
- * in full. docs/model.md maps each step to the code and says what is left out.
+ * in full. docs/understand/model.md maps each step to the code and says what is left out.
  *
  *   relay     publishes the directive of the attempt in hand, then marks it SENT
  *   worker    reports ACK, SUCCEEDED or FAILED_RETRY of any attempt that was ever

@@ -1,6 +1,6 @@
 /*
  * One job whose directives go through the pull queue, small enough to be checked
- * in full. docs/model.md maps each step to the code and says what is left out.
+ * in full. docs/understand/model.md maps each step to the code and says what is left out.
  *
  * HEAD, step, outbox and item of the job change in one commit under HEAD's
  * version. Ready hints, the slot and schedule entries lie in other partitions: a

@@ -17,7 +17,7 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 )
 
-// leastRights are what docs/postgres.md grants the server's role, without those on the inbox.
+// leastRights are what docs/run/postgres.md grants the server's role, without those on the inbox.
 const leastRights = `CREATE ROLE lucius_server LOGIN PASSWORD 'hunter2'; GRANT USAGE ON SCHEMA lucius TO lucius_server;
 	GRANT SELECT ON lucius.migrations TO lucius_server; GRANT SELECT, INSERT, UPDATE, DELETE ON lucius.rows TO lucius_server`
 

@@ -1,4 +1,4 @@
-// Alerts for the operators: docs/operations.md says what each means.
+// Alerts for the operators: docs/run/operations.md says what each means.
 param location string
 param prefix string
 param emails string[]
@@ -82,7 +82,7 @@ var watched = concat(ofReplies, [
   }
   {
     name: 'store-throttled'
-    description: 'The storage account throttles or times out: see docs/scale.md.'
+    description: 'The storage account throttles or times out: see docs/run/scale.md.'
     severity: 2
     scope: tableServiceId
     namespace: tableMetrics

@@ -1,5 +1,5 @@
 // A worker of Lucius on Azure Service Bus: it takes directives from the service's subscription
-// on every lane, and answers over HTTP. docs/servicebus.md describes both.
+// on every lane, and answers over HTTP. docs/use/servicebus.md describes both.
 using System.Globalization;
 using System.Net;
 using System.Net.Http.Headers;

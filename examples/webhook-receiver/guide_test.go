@@ -22,7 +22,7 @@ import (
 // and its output.
 func guideReceiver(t *testing.T, secret string) (url string, out *bufio.Scanner) {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/commands.md")
+	text, err := os.ReadFile("../../docs/use/commands.md")
 	if err != nil {
 		t.Fatal(err)
 	}

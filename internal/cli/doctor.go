@@ -198,7 +198,7 @@ func (s *session) checkToken(ctx context.Context) []Check {
 		}
 	}
 	if len(roles) == 0 {
-		return []Check{{Name: "token", Detail: "it is valid, but has no role", Todo: "ask for a token with a role: see docs/access.md"}}
+		return []Check{{Name: "token", Detail: "it is valid, but has no role", Todo: "ask for a token with a role: see docs/run/access.md"}}
 	}
 	detail := "valid; its roles are "
 	if at, _ := s.connection(); at.Token+at.TokenFile+at.ClientCert == "" {

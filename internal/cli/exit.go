@@ -34,7 +34,7 @@ const (
 	ExitInterrupted = 130
 )
 
-// exitCodesHelp documents the exit codes. docs/cli.md has the same table.
+// exitCodesHelp documents the exit codes. docs/use/cli.md has the same table.
 const exitCodesHelp = `Every command exits with one of these codes:
 
     0  done

@@ -97,10 +97,10 @@ func TestHelp_OfAnUnknownCommand(t *testing.T) {
 	}
 }
 
-// docs/cli.md lists the same exit codes as the help.
+// docs/use/cli.md lists the same exit codes as the help.
 func TestExitCodes_AreDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/cli.md")
+	page, err := os.ReadFile("../../docs/use/cli.md")
 	if err != nil {
 		t.Fatal(err)
 	}

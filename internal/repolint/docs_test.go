@@ -18,7 +18,7 @@ var (
 )
 
 // sources is the document that lists the requirements of the sources.
-const sources = "docs/seeds.md"
+const sources = "docs/understand/seeds.md"
 
 // declarations are the directories in which each test is declared.
 func declarations(files []file) map[string][]string {

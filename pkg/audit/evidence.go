@@ -215,7 +215,7 @@ func idTime(jobID string) (at time.Time, sequence int) {
 	return time.UnixMilli(int64(high >> 16)).UTC(), int(high & 0xfff)
 }
 
-// standing is a row of the table in docs/audit.md: an open item that may accompany
+// standing is a row of the table in docs/run/audit.md: an open item that may accompany
 // a step whose attempt is for the pull queue.
 type standing struct {
 	step, outbox string

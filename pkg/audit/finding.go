@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Invariant names a rule that is checked. docs/audit.md says what each means.
+// Invariant names a rule that is checked. docs/run/audit.md says what each means.
 type Invariant string
 
 // The invariants.
@@ -31,7 +31,7 @@ const (
 	Readable  Invariant = "readable"  // rows can be read
 )
 
-// Invariants lists all invariants, in the order of docs/audit.md.
+// Invariants lists all invariants, in the order of docs/run/audit.md.
 var Invariants = []Invariant{
 	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Rejected, Claim, Budget, Forward,
 	Slot, Listed, Ended, Queue, Quiet, Readable,

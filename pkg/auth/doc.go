@@ -11,7 +11,7 @@
 //
 // A [Caller] is a name and grants; its kind of credential makes no difference to what
 // it may do. Roles do not imply each other: an operator who also reads jobs needs
-// both. The requirements of each operation are data, [Rules]; docs/access.md shows
+// both. The requirements of each operation are data, [Rules]; docs/run/access.md shows
 // the same table.
 //
 // To a caller, objects of other tenants do not exist: for an object that [Rule.Allows]

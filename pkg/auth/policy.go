@@ -109,7 +109,7 @@ const (
 )
 
 // rules is the policy: one rule for each operation of the OpenAPI document, in its
-// order. A test compares it with the document and with docs/access.md.
+// order. A test compares it with the document and with docs/run/access.md.
 var rules = []Rule{
 	{"submitCommand", post, "/v1/commands", []Role{Submit}, Named, false},
 	{"orchestrate", post, "/v1/orchestrate", []Role{Submit}, Named, false},

@@ -16,11 +16,11 @@ import (
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
-var update = flag.Bool("update", false, "rewrite the table in docs/access.md")
+var update = flag.Bool("update", false, "rewrite the table in docs/run/access.md")
 
 const (
 	document = "../../api/openapi.yaml"
-	guide    = "../../docs/access.md"
+	guide    = "../../docs/run/access.md"
 )
 
 // operations returns "operationId METHOD path" of the OpenAPI document, in its order.

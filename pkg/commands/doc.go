@@ -49,7 +49,7 @@
 //
 // A [ProtocolFolder] is loaded again when its files change, and hands the registry to the
 // [ProtocolHolder]; if loading fails, the old one stays in use. Jobs keep the steps that they
-// were accepted with. docs/protocols.md has the rules as users see them.
+// were accepted with. docs/use/protocols.md has the rules as users see them.
 //
 // [Protocols], [Protocol] and [ProtocolStep] are immutable and safe for concurrent use.
 //

@@ -13,7 +13,7 @@ import (
 // guide is the page for people who write protocol files.
 func protocolGuide(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/protocols.md")
+	text, err := os.ReadFile("../../docs/use/protocols.md")
 	if err != nil {
 		t.Fatal(err)
 	}

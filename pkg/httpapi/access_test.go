@@ -143,7 +143,7 @@ func TestEveryEndpointEveryRoleEveryTenant(t *testing.T) {
 			asked, known := asks[operation]
 			row, listed := table[operation]
 			if !known || !listed {
-				t.Fatalf("%s is not in the table of docs/access.md, or this test does not call it", operation)
+				t.Fatalf("%s is not in the table of docs/run/access.md, or this test does not call it", operation)
 			}
 			for _, role := range auth.Roles() {
 				for _, tenants := range []string{"t", "o", "*"} {

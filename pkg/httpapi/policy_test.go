@@ -31,7 +31,7 @@ func documented(t *testing.T) []string {
 	return operations
 }
 
-// permission is a row of the table in docs/access.md.
+// permission is a row of the table in docs/run/access.md.
 type permission struct {
 	roles []auth.Role
 	scope string
@@ -40,7 +40,7 @@ type permission struct {
 // policy reads the table, so that the test checks exactly what it promises.
 func policy(t *testing.T) map[string]permission {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/access.md")
+	text, err := os.ReadFile("../../docs/run/access.md")
 	if err != nil {
 		t.Fatal(err)
 	}

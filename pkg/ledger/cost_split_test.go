@@ -111,7 +111,7 @@ func expectSum(t *testing.T, got spent, writes, reads int) {
 }
 
 // TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches holds each change of a step, and a job
-// of three short ones, to the requests that docs/scale.md states, all of them made by one
+// of three short ones, to the requests that docs/run/scale.md states, all of them made by one
 // process.
 func TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 	t.Parallel()
@@ -284,7 +284,7 @@ func (w *costlyWorker) complete(t *testing.T) func() {
 }
 
 // TestCost_EntitiesOfAJob holds the rows that a job of three steps writes and deletes on
-// Service Bus to the figure in docs/scale.md: Azure counts each as an entity.
+// Service Bus to the figure in docs/run/scale.md: Azure counts each as an entity.
 func TestCost_EntitiesOfAJob(t *testing.T) {
 	t.Parallel()
 	b, _ := meteredLedger(t, ledger.Config{Bus: statemachine.BusServiceBus})

@@ -16,10 +16,10 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// documented returns docs/servicebus.md, and its examples in JSON, in order.
+// documented returns docs/use/servicebus.md, and its examples in JSON, in order.
 func documented(t *testing.T) (text string, examples []string) {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/servicebus.md")
+	page, err := os.ReadFile("../../docs/use/servicebus.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestDocs_HaveTheFieldsOfTheWorkerInCSharp(t *testing.T) {
 	}
 	for _, field := range fields {
 		if !strings.Contains(page, `"`+field[1]+`"`) && !strings.Contains(page, "`"+field[1]+"`") {
-			t.Errorf("docs/servicebus.md has no field %s", field[1])
+			t.Errorf("docs/use/servicebus.md has no field %s", field[1])
 		}
 	}
 }

@@ -23,7 +23,7 @@ type spent struct {
 	Reads  int
 }
 
-// TestCost checks each change against the number of requests in docs/scale.md:
+// TestCost checks each change against the number of requests in docs/run/scale.md:
 // at most one more before the commit than in the layout "ledger", and no other
 // that the job waits for.
 func TestCost(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 )
 
 // TestSize_OfAFinishedJob compares the disk space of a job of three steps, with a payload
-// of some 250 bytes, with docs/operations.md.
+// of some 250 bytes, with docs/run/operations.md.
 func TestSize_OfAFinishedJob(t *testing.T) {
 	t.Parallel()
 	const jobs, limit = 200, 4 << 10

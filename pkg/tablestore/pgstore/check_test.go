@@ -46,11 +46,11 @@ func newRole(t *testing.T, database string) (role, at string) {
 	return role, own.String()
 }
 
-// documented returns the statements that docs/postgres.md shows under a heading, with the role
+// documented returns the statements that docs/run/postgres.md shows under a heading, with the role
 // of the test instead of theirs.
 func documented(t *testing.T, heading, role string) []string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/postgres.md")
+	text, err := os.ReadFile("../../../docs/run/postgres.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ const manyJobs = `INSERT INTO lucius.rows
 	FROM generate_series(1, 5000) n, lucius.rows j JOIN lucius.rows r ON r.tbl = j.tbl AND r.part = j.part
 	WHERE j.row = 'JOB'`
 
-// TestViews_DocumentedQueriesUseAnIndex runs the queries of docs/postgres.md on many jobs, as the
+// TestViews_DocumentedQueriesUseAnIndex runs the queries of docs/run/postgres.md on many jobs, as the
 // role for reports. Those with a condition or a limit read few blocks.
 func TestViews_DocumentedQueriesUseAnIndex(t *testing.T) {
 	t.Parallel()

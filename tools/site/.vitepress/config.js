@@ -20,24 +20,23 @@ export default {
     logo: "/icon.svg",
     search: { provider: "local" },
     outline: [2, 3],
-    nav: [page("Your first worker", "/docs/first-worker"), page("Documentation", "/docs/"), page("SDKs", "/sdk/")],
+    nav: [page("Your first worker", "/docs/use/first-worker"), page("Documentation", "/docs/"), page("SDKs", "/sdk/")],
     sidebar: [
-      { text: "Workers and applications", items: [
-        page("Your first worker", "/docs/first-worker"), page("Commands", "/docs/commands"),
-        page("Protocols", "/docs/protocols"), page("SDKs", "/sdk/"), page("Go", "/sdk/go/"),
-        page("Python", "/sdk/python/"), page("TypeScript", "/sdk/typescript/"), page("Service Bus", "/docs/servicebus"),
+      { text: "Use it", link: "/docs/use/", items: [
+        page("Your first worker", "/docs/use/first-worker"), page("Commands", "/docs/use/commands"),
+        page("Protocols", "/docs/use/protocols"), page("Guarantees", "/docs/use/guarantees"),
+        page("Command line", "/docs/use/cli"), page("SDKs", "/sdk/"), page("Go", "/sdk/go/"),
+        page("Python", "/sdk/python/"), page("TypeScript", "/sdk/typescript/"), page("Service Bus", "/docs/use/servicebus"),
       ] },
-      { text: "Operation", items: [
-        page("Install", "/docs/install"), page("Operations", "/docs/operations"), page("Command line", "/docs/cli"),
-        page("Access", "/docs/access"), page("PostgreSQL", "/docs/postgres"), page("Azure", "/deploy/azure/"),
-        page("Audit", "/docs/audit"), page("Performance", "/docs/performance"), page("Cost and scale", "/docs/scale"),
+      { text: "Run it", link: "/docs/run/", items: [
+        page("Install", "/docs/run/install"), page("Operations", "/docs/run/operations"),
+        page("Access", "/docs/run/access"), page("PostgreSQL", "/docs/run/postgres"), page("Azure", "/deploy/azure/"),
+        page("Audit", "/docs/run/audit"), page("Performance", "/docs/run/performance"), page("Cost and scale", "/docs/run/scale"),
       ] },
-      { text: "What to rely on", items: [
-        page("Guarantees", "/docs/guarantees"), page("Reliability", "/docs/reliability"), page("Model", "/docs/model"),
-      ] },
-      { text: "Inside", items: [
-        page("Architecture", "/docs/architecture"), page("Decisions", "/docs/decisions"), page("Sources", "/docs/seeds"),
-        page("Contributing", "/CONTRIBUTING"), page("Changelog", "/CHANGELOG"),
+      { text: "Understand it", link: "/docs/understand/", items: [
+        page("Architecture", "/docs/understand/architecture"), page("Reliability", "/docs/understand/reliability"),
+        page("Model", "/docs/understand/model"), page("Decisions", "/docs/understand/decisions"),
+        page("Sources", "/docs/understand/seeds"), page("Contributing", "/CONTRIBUTING"), page("Changelog", "/CHANGELOG"),
       ] },
     ],
   },
