@@ -1,7 +1,6 @@
 package search_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -16,6 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -75,27 +75,19 @@ func TestReplicas_CountOnceAfterASilence(t *testing.T) {
 	}
 }
 
-// noDelete is a store that cannot delete.
-type noDelete struct{ tablestore.Store }
-
-func (s noDelete) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	if batch[0].Verb == tablestore.Delete {
-		return nil, tablestore.ErrUnavailable
-	}
-	return s.Store.Commit(ctx, batch)
-}
-
 // Old rows that cannot be deleted count no more than deleted ones.
 func TestRead_LeavesOutOldRowsThatCannotBeDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := memstore.New(memstore.Options{Split: true})
 		a := start(t, store, "a")
-		b, err := search.NewCounts(search.CountsConfig{Store: noDelete{store}, Table: a.ledger.Tables().Queue, Replica: "b"})
+		noDelete, faults := storetest.Faulty(store)
+		b, err := search.NewCounts(search.CountsConfig{Store: noDelete, Table: a.ledger.Tables().Queue, Replica: "b"})
 		must(t, err)
 		a.submit("ocr")
 		must(t, a.RunOnce(t.Context()))
 		time.Sleep(3 * time.Hour)
+		faults.Plan(storetest.Fault{Call: storetest.CommitCall, Nth: 2}) // The first one stores the row of b.
 		if err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
 			t.Fatalf("the row was deleted: %v", err)
 		}

@@ -21,6 +21,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
+// jobTable is the table of the jobs.
+const jobTable = "luciusledger"
+
+// lost makes the commits of jobs fail.
+var lost = storetest.Fault{Call: storetest.CommitCall, Table: jobTable, Onwards: true}
+
 // world is a real ledger, and a finder in it.
 type world struct {
 	*ledgertest.Ledger
@@ -205,15 +211,15 @@ func TestFailures_ARerunResolvesTheFailure(t *testing.T) {
 func TestFailures_ALostRerunResolvesNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &lossy{Store: ledgertest.Split()}
+		store, faults := storetest.Faulty(ledgertest.Split())
 		w := found(t, store)
 		failed := w.fail("t", "OCR", "broken")
 		time.Sleep(time.Hour)
-		store.losing = true
+		faults.Plan(lost)
 		if _, err := w.Rerun(t.Context(), ledger.Rerun{JobID: failed, From: ledger.FromFailed}); err == nil {
 			t.Fatal("the accept was not lost")
 		}
-		store.losing = false
+		faults.Clear()
 		open, resolved := groupsOf(t, w.Finder)
 		if diff := cmp.Diff([][][]string{{{failed}}, nil}, [][][]string{open, resolved}); diff != "" {
 			t.Errorf("(-want +got):\n%s", diff)
@@ -281,7 +287,7 @@ func TestFailures_LeaveOutALostEnd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &lossy{Store: ledgertest.Split()}
+				store, faults := storetest.Faulty(ledgertest.Split())
 				w := found(t, store)
 				began := time.Now().UTC()
 				want := []string{w.fail("t", "OCR", "broken")}
@@ -289,11 +295,11 @@ func TestFailures_LeaveOutALostEnd(t *testing.T) {
 				id := w.accept("t", "OCR")
 				m := w.Inbox.Last()
 				w.Apply(id, ledgertest.Sent(m))
-				store.losing = true
+				faults.Plan(lost)
 				if _, err := w.Change(t.Context(), id, ledgertest.Ended(m, statemachine.ResultFailedFinal, "broken")); err == nil {
 					t.Fatal("the commit was not lost")
 				}
-				store.losing = false
+				faults.Clear()
 				time.Sleep(test.age)
 				w.Send(id, statemachine.Cancel{})
 				ended := began

@@ -15,6 +15,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // reported accepts a job with one step of that service. Unless the status is empty, a worker
@@ -32,7 +33,7 @@ func reported(l *ledgertest.Ledger, service string, status statemachine.ResultSt
 // A list by service or error code reads only jobs that may match.
 func TestList_ByServiceOrErrorCode(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Store: ledgertest.Split()}
+	store, counter := storetest.Counting(ledgertest.Split())
 	l := ledgertest.Publishing(t, ledger.Config{Store: store})
 	done := reported(l, "ocr", statemachine.ResultSucceeded, "")
 	bad := reported(l, "ocr", statemachine.ResultFailedFinal, "bad")
@@ -80,11 +81,11 @@ func TestList_ByServiceOrErrorCode(t *testing.T) {
 		} {
 			service := search.New(l.Ledger, &search.Ended{}, s.around)
 			service.SetMaxLive(s.maxLive)
-			store.jobs.Store(0)
+			counter.Reset()
 			if diff := cmp.Diff(test.want, pages(t, service, test.filter, 10)); diff != "" {
 				t.Errorf("jobs %s, live ones %s (-want +got):\n%s", name, how, diff)
 			}
-			if got := int(store.jobs.Load()); got > s.reads {
+			if got := counter.ScansOf(jobTable); got > s.reads {
 				t.Errorf("jobs %s, live ones %s: read %d jobs, want at most %d", name, how, got, s.reads)
 			}
 			if diff := cmp.Diff(test.want, pages(t, service, test.filter, 1)); diff != "" {
@@ -97,14 +98,13 @@ func TestList_ByServiceOrErrorCode(t *testing.T) {
 // If no index row matches, the search for a page ends at its bound without reading a job.
 func TestList_BoundsTheIndexRowsOfAPage(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Store: ledgertest.Split()}
+	store, counter := storetest.Counting(ledgertest.Split())
 	l := ledgertest.Open(t, ledger.Config{Store: store})
 	const ended = 300
 	change(t, l, accept(t, l, 0, ended), statemachine.Cancel{})
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 	s.SetMaxSearched(100)
-	store.jobs.Store(0)
-	store.scans.Store(0)
+	counter.Reset()
 	for after, page := "", 0; ; page++ {
 		found, next, err := s.List(t.Context(), search.Filter{State: statemachine.JobCancelled, Service: "x"}, 10, after)
 		if err != nil || len(found) > 0 {
@@ -117,15 +117,15 @@ func TestList_BoundsTheIndexRowsOfAPage(t *testing.T) {
 			break
 		}
 	}
-	if scans := store.scans.Load(); store.jobs.Load() > 0 || scans > 60 {
-		t.Errorf("read %d jobs in %d scans", store.jobs.Load(), scans)
+	if scans := counter.Counts().Scans; counter.ScansOf(jobTable) > 0 || scans > 60 {
+		t.Errorf("read %d jobs in %d scans", counter.ScansOf(jobTable), scans)
 	}
 }
 
 // A page reads the newest of many live jobs, in whatever order their ids are known.
 func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Store: ledgertest.Split()}
+	store, counter := storetest.Counting(ledgertest.Split())
 	l := ledgertest.Open(t, ledger.Config{Store: store})
 	var want, known []string
 	for range 5 {
@@ -143,11 +143,11 @@ func TestList_ReadsTheNewestOfManyLiveJobs(t *testing.T) {
 		s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{
 			Live: func(func(*search.Traits) bool) (iter.Seq[[]string], bool) { return slices.Chunk(known, 7), true },
 		})
-		store.jobs.Store(0)
+		counter.Reset()
 		if diff := cmp.Diff(want, pages(t, s, search.Filter{State: statemachine.JobDispatching}, 10)); diff != "" {
 			t.Errorf("known %s (-want +got):\n%s", name, diff)
 		}
-		if reads := int(store.jobs.Load()); reads != len(known) {
+		if reads := counter.ScansOf(jobTable); reads != len(known) {
 			t.Errorf("known %s: %d reads of %d jobs", name, reads, len(known))
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -23,7 +22,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // crowd accepts a job every ten days for five months, for three tenants in turn, and cancels
@@ -167,7 +166,7 @@ func TestList_FindsLiveStates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store := &lossy{Store: ledgertest.Split()}
+			store, counter := storetest.Counting(ledgertest.Split())
 			l := ledgertest.Open(t, ledger.Config{Store: store})
 			paused := accept(t, l, 0, 7)
 			change(t, l, paused, statemachine.Pause{})
@@ -183,12 +182,12 @@ func TestList_FindsLiveStates(t *testing.T) {
 			s.SetMaxLive(test.maxLive)
 			var got []string
 			for after := ""; ; {
-				store.jobs.Store(0)
+				counter.Reset()
 				page, next, err := s.List(t.Context(), search.Filter{State: statemachine.JobPaused}, 3, after)
 				if err != nil {
 					t.Fatal(err)
 				}
-				reads := int(store.jobs.Load())
+				reads := counter.ScansOf(jobTable)
 				if reads > test.reads || reads < len(page) || len(page) == 0 && next != "" && reads < 2000 {
 					t.Errorf("a page of %d jobs after %q read %d jobs", len(page), after, reads)
 				}
@@ -204,26 +203,6 @@ func TestList_FindsLiveStates(t *testing.T) {
 			}
 		})
 	}
-}
-
-// counting is an atomic store that counts the requests and the rows that are read.
-type counting struct {
-	tablestore.AtomicStore
-
-	reads, rows atomic.Int64
-}
-
-func (s *counting) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	page, err := s.AtomicStore.Scan(ctx, query)
-	s.reads.Add(1)
-	s.rows.Add(int64(len(page.Rows)))
-	return page, err
-}
-
-func (s *counting) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	s.reads.Add(1)
-	s.rows.Add(1)
-	return s.AtomicStore.Get(ctx, key)
 }
 
 // A list of live jobs reads as much among 100 live jobs as among 10,000, in a store that one
@@ -247,7 +226,7 @@ func TestList_OfLiveJobsReadsOnePage(t *testing.T) {
 			t.Parallel()
 			costs := map[int]map[string]cost{}
 			for _, most := range []int{100, 10_000} {
-				store := &counting{AtomicStore: memstore.New(memstore.Options{}).(tablestore.AtomicStore)}
+				store, counter := storetest.Counting(ledgertest.Atomic())
 				l := ledgertest.Open(t, ledger.Config{Store: store, Shared: shared})
 				paused := accept(t, l, 0, few)
 				change(t, l, paused, statemachine.Pause{})
@@ -259,13 +238,13 @@ func TestList_OfLiveJobsReadsOnePage(t *testing.T) {
 				s := search.New(l.Ledger, &search.Ended{}, around)
 				costs[most] = map[string]cost{}
 				for name, filter := range filters {
-					store.reads.Store(0)
-					store.rows.Store(0)
+					counter.Reset()
 					page, _, err := s.List(t.Context(), filter, limit, "")
 					if err != nil {
 						t.Fatal(err)
 					}
-					costs[most][name] = cost{store.reads.Load(), store.rows.Load(), int64(len(page))}
+					counts := counter.Counts()
+					costs[most][name] = cost{counts.Gets + counts.Scans, counts.RowsRead, int64(len(page))}
 				}
 			}
 			if diff := cmp.Diff(costs[100], costs[10_000]); diff != "" {
@@ -395,9 +374,9 @@ func TestList_NamesTheInvalidParameter(t *testing.T) {
 // An index row may name a job whose accept never committed.
 func TestList_SkipsMissingJobs(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Store: ledgertest.Split()}
+	store, faults := storetest.Faulty(ledgertest.Split())
 	l := ledgertest.Open(t, ledger.Config{Store: store})
-	store.losing = true
+	faults.Plan(lost)
 	_, err := l.Accept(t.Context(), ledgertest.Command("t", "h"))
 	if !errors.Is(err, tablestore.ErrUnavailable) {
 		t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // Rows are listed in the order in which their jobs were accepted, and only jobs whose rows may
@@ -20,7 +21,7 @@ import (
 func TestListOutbox(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &lossy{Store: ledgertest.Split()}
+		store, counter := storetest.Counting(ledgertest.Split())
 		l := ledgertest.Open(t, ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
 		published := ledgertest.Publishing(t, ledger.Config{Store: store})
 		accept := func(tenantID string, lane int) string {
@@ -79,7 +80,7 @@ func TestListOutbox(t *testing.T) {
 				service := search.New(l.Ledger, &search.Ended{}, s.around)
 				service.SetMaxLive(s.maxLive)
 				for _, limit := range []int{1, 2, 100} {
-					store.jobs.Store(0)
+					counter.Reset()
 					var got []string
 					for after, more := "", true; more; more = after != "" {
 						page, next, err := service.ListOutbox(t.Context(), test.filter, limit, after)
@@ -97,7 +98,7 @@ func TestListOutbox(t *testing.T) {
 					if diff := cmp.Diff(test.want, got); diff != "" {
 						t.Errorf("rows %s, live jobs %s, %d per page (-want +got):\n%s", name, how, limit, diff)
 					}
-					if reads := int(store.jobs.Load()); limit == 100 && reads > s.reads {
+					if reads := counter.ScansOf(jobTable); limit == 100 && reads > s.reads {
 						t.Errorf("rows %s, live jobs %s: read %d jobs, want at most %d", name, how, reads, s.reads)
 					}
 				}
@@ -110,7 +111,7 @@ func TestListOutbox(t *testing.T) {
 // page that has to search says where the search ended.
 func TestListOutbox_OfManyLiveJobs(t *testing.T) {
 	t.Parallel()
-	store := &lossy{Store: ledgertest.Split()}
+	store, counter := storetest.Counting(ledgertest.Split())
 	l := ledgertest.Open(t, ledger.Config{Store: store, Bus: statemachine.BusServiceBus})
 	waits := accept(t, l, 0, 3)
 	for _, id := range accept(t, l, 3, 2100) {
@@ -118,14 +119,14 @@ func TestListOutbox_OfManyLiveJobs(t *testing.T) {
 	}
 	s := search.New(l.Ledger, &search.Ended{}, search.Surroundings{})
 	s.SetMaxLive(100)
-	store.jobs.Store(0)
+	counter.Reset()
 	page, next, err := s.ListOutbox(t.Context(), search.Filter{Outbox: statemachine.OutboxPending}, 10, "")
-	if reads := store.jobs.Load(); err != nil || next != "" || len(page) != 3 || page[0].Job.ID != waits[0] || reads != 3 {
+	if reads := counter.ScansOf(jobTable); err != nil || next != "" || len(page) != 3 || page[0].Job.ID != waits[0] || reads != 3 {
 		t.Errorf("%d pending rows, next %q, %d reads, %v", len(page), next, reads, err)
 	}
-	store.jobs.Store(0)
+	counter.Reset()
 	page, next, err = s.ListOutbox(t.Context(), search.Filter{Outbox: statemachine.OutboxFailedFinal}, 10, "")
-	if reads := store.jobs.Load(); err != nil || next == "" || len(page) != 0 || reads != 2000 {
+	if reads := counter.ScansOf(jobTable); err != nil || next == "" || len(page) != 0 || reads != 2000 {
 		t.Errorf("%d failed rows, next %q, %d reads, %v", len(page), next, reads, err)
 	}
 	if slices.Contains(waits, next) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -24,113 +23,80 @@ type Counts struct {
 // Counter counts the calls of a store that [Counting] wraps. It is safe for
 // concurrent use.
 type Counter struct {
-	gets, scans, rows, commits, batches, ops atomic.Int64
+	mu     sync.Mutex
+	counts Counts
+	scans  map[string]int // By table.
 }
 
 // Counts returns the counts since the start or the last Reset. Calls count when
 // they begin, whatever their outcome.
 func (c *Counter) Counts() Counts {
-	return Counts{
-		Gets: c.gets.Load(), Scans: c.scans.Load(), RowsRead: c.rows.Load(),
-		Commits: c.commits.Load(), Batches: c.batches.Load(), Ops: c.ops.Load(),
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.counts
+}
+
+// ScansOf returns how many of the scans were of that table.
+func (c *Counter) ScansOf(table string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.scans[table]
 }
 
 // Reset sets all counts to zero.
 func (c *Counter) Reset() {
-	for _, count := range []*atomic.Int64{&c.gets, &c.scans, &c.rows, &c.commits, &c.batches, &c.ops} {
-		count.Store(0)
-	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.counts, c.scans = Counts{}, map[string]int{}
 }
 
 // Counting returns the store with a counter of its calls. The result is a
 // [tablestore.AtomicStore] when store is one.
 func Counting(store tablestore.Store) (tablestore.Store, *Counter) {
-	wrapped := &counting{Store: store, counter: &Counter{}}
-	if atomic, ok := store.(tablestore.AtomicStore); ok {
-		return &atomicCounting{counting: wrapped, store: atomic}, wrapped.counter
-	}
-	return wrapped, wrapped.counter
+	c := &Counter{scans: map[string]int{}}
+	return Hooked(store, c.hook), c
 }
 
-type counting struct {
-	tablestore.Store
-	counter *Counter
-}
-
-func (c *counting) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	c.counter.gets.Add(1)
-	row, err := c.Store.Get(ctx, key)
-	if err == nil {
-		c.counter.rows.Add(1)
-	}
-	return row, err
-}
-
-func (c *counting) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	c.counter.scans.Add(1)
-	page, err := c.Store.Scan(ctx, query)
-	c.counter.rows.Add(int64(len(page.Rows)))
-	return page, err
-}
-
-func (c *counting) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	c.count(batch)
-	return c.Store.Commit(ctx, batch)
-}
-
-// count counts one commit of the batches.
-func (c *counting) count(batches ...tablestore.Batch) {
-	c.counter.commits.Add(1)
-	c.counter.batches.Add(int64(len(batches)))
-	for _, batch := range batches {
-		c.counter.ops.Add(int64(len(batch)))
-	}
-}
-
-var _ tablestore.AtomicStore = (*atomicCounting)(nil)
-
-type atomicCounting struct {
-	*counting
-	store tablestore.AtomicStore
-}
-
-func (c *atomicCounting) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
-	c.counter.gets.Add(1)
-	rows, err := c.store.GetAll(ctx, keys)
-	for i := range rows {
-		if rows[i].ETag != "" {
-			c.counter.rows.Add(1)
+func (c *Counter) hook(ctx context.Context, r *Request, do func(context.Context) error) error {
+	c.begun(r)
+	err := do(ctx)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range r.Rows {
+		if r.Rows[i].ETag != "" {
+			c.counts.RowsRead++
 		}
 	}
-	return rows, err
+	return err
 }
 
-func (c *atomicCounting) CommitAll(
-	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
-) ([][]tablestore.ETag, error) {
-	c.count(batches...)
-	return c.store.CommitAll(ctx, batches, applied)
+func (c *Counter) begun(r *Request) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch r.Call {
+	case GetCall:
+		c.counts.Gets++
+	case ScanCall:
+		c.counts.Scans++
+		c.scans[r.Query.Table]++
+	case CommitCall:
+		c.counts.Commits++
+		c.counts.Batches += int64(len(r.Batches))
+		for _, batch := range r.Batches {
+			c.counts.Ops += int64(len(batch))
+		}
+	}
 }
 
 // ErrInjected is wrapped by every default error of [Faults].
 var ErrInjected = errors.New("injected fault")
 
-// Call is a kind of call that can fail.
-type Call uint8
-
-// The kinds of calls. CommitCall is Commit and CommitAll alike.
-const (
-	AnyCall Call = iota
-	GetCall
-	ScanCall
-	CommitCall
-)
-
 // Fault is one planned failure.
 type Fault struct {
 	// Call is the kind of calls to count. Optional. Defaults to AnyCall.
 	Call Call
+	// Table is the table of the calls to count. Optional. Defaults to all tables.
+	Table string
 	// Nth selects the failing call, counted from 1 after Plan. Optional.
 	// Defaults to 1.
 	Nth int
@@ -173,13 +139,13 @@ func (f *Faults) Clear() {
 	f.plans = nil
 }
 
-// strike counts a call and returns the fault that strikes it, or nil.
-func (f *Faults) strike(call Call) *Fault {
+// strike counts a request and returns the fault that strikes it, or nil.
+func (f *Faults) strike(r *Request) *Fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var struck *Fault
 	f.plans = slices.DeleteFunc(f.plans, func(p *plan) bool {
-		if p.Call != AnyCall && p.Call != call {
+		if p.Call != AnyCall && p.Call != r.Call || p.Table != "" && p.Table != r.Key().Table {
 			return false
 		}
 		if p.left > 0 {
@@ -209,60 +175,21 @@ func (f *Fault) err() error {
 // Faulty returns the store with a plan of failures, empty at first. The result
 // is a [tablestore.AtomicStore] when store is one.
 func Faulty(store tablestore.Store) (tablestore.Store, *Faults) {
-	wrapped := &faulty{Store: store, faults: &Faults{}}
-	if atomic, ok := store.(tablestore.AtomicStore); ok {
-		return &atomicFaulty{faulty: wrapped, store: atomic}, wrapped.faults
-	}
-	return wrapped, wrapped.faults
+	f := &Faults{}
+	return Hooked(store, f.hook), f
 }
 
-type faulty struct {
-	tablestore.Store
-	faults *Faults
-}
-
-// call makes the call unless a fault strikes it first.
-func call[T any](faults *Faults, kind Call, do func() (T, error)) (T, error) {
-	var none T
-	fault := faults.strike(kind)
+// hook fails the calls that a fault strikes. A refused call returns its own error, even if the reply
+// is to be lost.
+func (f *Faults) hook(ctx context.Context, r *Request, do func(context.Context) error) error {
+	fault := f.strike(r)
 	if fault == nil {
-		return do()
+		return do(ctx)
 	}
-	if !fault.After {
-		return none, fault.err()
+	if fault.After {
+		if err := do(ctx); err != nil {
+			return err
+		}
 	}
-	// A refused call returns its own error, even if the reply is to be lost.
-	if _, err := do(); err != nil {
-		return none, err
-	}
-	return none, fault.err()
-}
-
-func (f *faulty) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	return call(f.faults, GetCall, func() (tablestore.Row, error) { return f.Store.Get(ctx, key) })
-}
-
-func (f *faulty) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	return call(f.faults, ScanCall, func() (tablestore.Page, error) { return f.Store.Scan(ctx, query) })
-}
-
-func (f *faulty) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	return call(f.faults, CommitCall, func() ([]tablestore.ETag, error) { return f.Store.Commit(ctx, batch) })
-}
-
-var _ tablestore.AtomicStore = (*atomicFaulty)(nil)
-
-type atomicFaulty struct {
-	*faulty
-	store tablestore.AtomicStore
-}
-
-func (f *atomicFaulty) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
-	return call(f.faults, GetCall, func() ([]tablestore.Row, error) { return f.store.GetAll(ctx, keys) })
-}
-
-func (f *atomicFaulty) CommitAll(
-	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
-) ([][]tablestore.ETag, error) {
-	return call(f.faults, CommitCall, func() ([][]tablestore.ETag, error) { return f.store.CommitAll(ctx, batches, applied) })
+	return fault.err()
 }

@@ -70,6 +70,7 @@ func TestFaultsStrikeBeforeOrAfter(t *testing.T) {
 		"a lost reply":     {storetest.Fault{Nth: 2, After: true}, []error{nil, tablestore.ErrUnknown, nil, nil}, []bool{true, true, true, true}},
 		"a crash":          {storetest.Fault{Nth: 3, Onwards: true}, []error{nil, nil, tablestore.ErrUnavailable, storetest.ErrInjected}, []bool{true, true, false, false}},
 		"a custom error":   {storetest.Fault{Err: own}, []error{own, nil, nil, nil}, []bool{false, true, true, true}},
+		"another table":    {storetest.Fault{Table: "other", Onwards: true}, make([]error, 4), []bool{true, true, true, true}},
 		"other calls only": {storetest.Fault{Call: storetest.GetCall, Onwards: true}, make([]error, 4), []bool{true, true, true, true}},
 	} {
 		for _, options := range []memstore.Options{{}, {Split: true}} {
