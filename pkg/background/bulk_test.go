@@ -216,13 +216,13 @@ func TestBulk_ContinuesAfterACrash(t *testing.T) {
 		jobs := newSketch()
 		jobs.fail("t", 50, "x")
 		mem := ledgertest.Split()
-		store := &crashing{Store: mem}
+		store, faults := storetest.Faulty(mem)
 		op := create(t, serve(t, jobs, mem), "", background.BulkRequest{RatePerSecond: 10})
 		ctx, cancel := context.WithCancel(t.Context())
 		var group sync.WaitGroup
 		group.Go(func() { _ = runner(t, serve(t, jobs, store)).Loop().Run(ctx) })
 		time.Sleep(2500 * time.Millisecond)
-		store.crash()
+		faults.Plan(crash)
 		time.Sleep(2500 * time.Millisecond)
 		cancel()
 		group.Wait()
@@ -242,29 +242,6 @@ func TestBulk_ContinuesAfterACrash(t *testing.T) {
 			t.Errorf("%d reruns were requested, so the crash lost no outcome: the test proves nothing", all)
 		}
 	})
-}
-
-// crashing is the store of a process that crashes: it then rejects all commits.
-type crashing struct {
-	tablestore.Store
-	mu   sync.Mutex
-	dead bool
-}
-
-func (m *crashing) crash() {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.dead = true
-}
-
-func (m *crashing) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	m.mu.Lock()
-	dead := m.dead
-	m.mu.Unlock()
-	if dead {
-		return nil, tablestore.ErrUnavailable
-	}
-	return m.Store.Commit(ctx, batch)
 }
 
 func TestBulk_AStopReleasesTheOperation(t *testing.T) {
@@ -584,6 +561,9 @@ func TestBulk_AStalledRunnerChangesNothing(t *testing.T) {
 		})
 	}
 }
+
+// crash makes the store of a process reject all commits.
+var crash = storetest.Fault{Call: storetest.CommitCall, Onwards: true}
 
 // ownConflict is a commit whose reply is lost: the driver repeats it, and reports a
 // conflict with its own write.

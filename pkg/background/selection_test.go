@@ -19,7 +19,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -271,12 +270,12 @@ func TestBulk_ATakeoverPausesNoJobAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		mem := ledgertest.Split()
-		store := &crashing{Store: mem}
+		store, faults := storetest.Faulty(mem)
 		w := open(t, mem)
 		id := w.accept("t", "OCR")
 		op := create(t, w.Operations, "", background.BulkRequest{Kind: background.KindPause})
 		var once sync.Once
-		l := &telling{Ledger: w.Ledger.Ledger, changed: func() { once.Do(store.crash) }}
+		l := &telling{Ledger: w.Ledger.Ledger, changed: func() { once.Do(func() { faults.Plan(crash) }) }}
 		runOnce(t, runner(t, serve(t, l, store)))
 		if got := w.state(id); got != statemachine.JobPaused {
 			t.Fatalf("the job is %s", got)
@@ -397,15 +396,15 @@ func (e *endless) Index(ctx context.Context, q ledger.IndexQuery) ([]ledger.Inde
 func TestCreate_SelectsAJobWhoseRerunWasLost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &losing{Store: ledgertest.Split()}
+		store, faults := storetest.Faulty(ledgertest.Split())
 		w := open(t, store)
 		failed := w.fail("t", "broken")
 		time.Sleep(time.Hour)
-		store.on = true
+		faults.Plan(storetest.Fault{Call: storetest.CommitCall, Table: "luciusledger", Onwards: true})
 		if _, err := w.Rerun(t.Context(), ledger.Rerun{JobID: failed, From: ledger.FromFailed}); err == nil {
 			t.Fatal("the accept was not lost")
 		}
-		store.on = false
+		faults.Clear()
 		op := create(t, w.Operations, "", background.BulkRequest{})
 		runOnce(t, runner(t, w.Operations))
 		if page := get(t, w.Operations, op.ID); page.Applied != 1 || page.Items[0].JobID != failed {
@@ -415,17 +414,4 @@ func TestCreate_SelectsAJobWhoseRerunWasLost(t *testing.T) {
 			t.Errorf("after the rerun %d jobs match, want none", again.Matched)
 		}
 	})
-}
-
-// losing is a store that fails the commits of jobs while it is on.
-type losing struct {
-	tablestore.Store
-	on bool
-}
-
-func (s *losing) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	if s.on && batch[0].Key.Table == "luciusledger" {
-		return nil, tablestore.ErrUnavailable
-	}
-	return s.Store.Commit(ctx, batch)
 }

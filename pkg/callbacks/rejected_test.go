@@ -1,7 +1,6 @@
 package callbacks_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -20,24 +19,24 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // recordStore counts the writes of records of refused callbacks, and fails them while
 // down.
 type recordStore struct {
-	tablestore.Store
 	writes atomic.Int64
 	down   atomic.Bool
 }
 
-func (s *recordStore) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+func (s *recordStore) commit(batch tablestore.Batch) error {
 	if strings.HasPrefix(batch[0].Key.Row, "CALLBACK:") {
 		s.writes.Add(1)
 		if s.down.Load() {
-			return nil, tablestore.ErrUnavailable
+			return tablestore.ErrUnavailable
 		}
 	}
-	return s.Store.Commit(ctx, batch)
+	return nil
 }
 
 // counts are what a service reported about refused callbacks.
@@ -51,8 +50,8 @@ type counts struct {
 // clock.
 func recording(t *testing.T) (*worker, *ledgertest.Ledger, *recordStore, *counts) {
 	t.Helper()
-	store := &recordStore{Store: ledgertest.Split()}
-	w, l := setupOn(t, store)
+	store := &recordStore{}
+	w, l := setupOn(t, storetest.BeforeCommit(ledgertest.Split(), store.commit))
 	told := &counts{rejected: map[string]int{}}
 	w.Service = callbacks.New(callbacks.Config{
 		Ledger: l.Ledger,

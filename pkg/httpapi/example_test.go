@@ -12,11 +12,10 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 func ExampleNew() {
-	h := harness{store: &testStore{Store: memstore.New(memstore.Options{})}}
+	h := harness{store: newTestStore()}
 	if err := h.assemble(context.Background()); err != nil { // The program makes its use cases.
 		fmt.Println(err)
 		return

@@ -2,11 +2,14 @@ package httpapi_test
 
 import (
 	"context"
+	"math"
 	"slices"
 	"sync"
 	"testing"
 
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // testStore is a store that counts its calls, and has a hook.
@@ -19,6 +22,12 @@ type testStore struct {
 
 	reads   []string // The partitions.
 	commits int
+}
+
+func newTestStore() *testStore {
+	s := &testStore{}
+	s.Store = storetest.Hooked(ledgertest.Split(), s.request)
+	return s
 }
 
 // on sets the hook that runs before each call of the store, and returns the previous
@@ -46,31 +55,29 @@ func (s *testStore) reset() {
 // untouched fails the test if the store was called since the reset.
 func (s *testStore) untouched(t *testing.T, what string) {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.reads) > 0 || s.commits > 0 {
-		t.Errorf("%.80s: a use case was called: it read %q and wrote %d times", what, s.reads, s.commits)
-	}
+	s.called(t, what, 0)
 }
 
 // uncalled is untouched, except that the guard may have looked up an owner for the audit
 // record.
 func (s *testStore) uncalled(t *testing.T, what string) {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.reads) > 1 || s.commits > 0 {
-		t.Errorf("%.80s: a use case was called: it read %q and wrote %d times", what, s.reads, s.commits)
-	}
+	s.called(t, what, 1)
 }
 
 // unchanged fails the test if anything was written since the reset.
 func (s *testStore) unchanged(t *testing.T, what string) {
 	t.Helper()
+	s.called(t, what, math.MaxInt)
+}
+
+// called fails the test if anything was written since the reset, or more than that was read.
+func (s *testStore) called(t *testing.T, what string, reads int) {
+	t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.commits > 0 {
-		t.Errorf("%.80s: something was written, %d times", what, s.commits)
+	if len(s.reads) > reads || s.commits > 0 {
+		t.Errorf("%.80s: a use case was called: it read %q and wrote %d times", what, s.reads, s.commits)
 	}
 }
 
@@ -81,48 +88,26 @@ func (s *testStore) read() []string {
 	return slices.Clone(s.reads)
 }
 
-func (s *testStore) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	partition, err := s.asked(ctx, key.Partition)
-	if err != nil {
-		return tablestore.Row{}, err
-	}
-	key.Partition = partition
-	return s.Store.Get(ctx, key)
-}
-
-func (s *testStore) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	partition, err := s.asked(ctx, query.Partition)
-	if err != nil {
-		return tablestore.Page{}, err
-	}
-	query.Partition = partition
-	return s.Store.Scan(ctx, query)
-}
-
-// asked counts a read, and returns the partition to read instead.
-func (s *testStore) asked(ctx context.Context, partition string) (string, error) {
+// request counts a request, and calls the hook.
+func (s *testStore) request(ctx context.Context, r *storetest.Request, do func(context.Context) error) error {
 	s.mu.Lock()
-	s.reads = append(s.reads, partition)
 	hook := s.hook
+	if r.Call == storetest.CommitCall {
+		s.commits++
+	} else {
+		s.reads = append(s.reads, r.Key().Partition)
+	}
 	if s.alias != "" {
-		partition = s.alias
+		r.Query.Partition = s.alias
+		for i := range r.Keys {
+			r.Keys[i].Partition = s.alias
+		}
 	}
-	s.mu.Unlock()
-	if hook == nil {
-		return partition, nil
-	}
-	return partition, hook(ctx)
-}
-
-func (s *testStore) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	s.mu.Lock()
-	s.commits++
-	hook := s.hook
 	s.mu.Unlock()
 	if hook != nil {
 		if err := hook(ctx); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return s.Store.Commit(ctx, batch)
+	return do(ctx)
 }

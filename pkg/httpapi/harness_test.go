@@ -22,7 +22,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox"
-	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -78,7 +77,7 @@ func (b *buffer) String() string {
 func newHarness(t testing.TB, configure ...func(*httpapi.Config)) *harness {
 	t.Helper()
 	h := &harness{
-		contract: contract(), store: &testStore{Store: memstore.New(memstore.Options{})}, log: &buffer{}, tenant: "t",
+		contract: contract(), store: newTestStore(), log: &buffer{}, tenant: "t",
 	}
 	must(t, h.assemble(t.Context()))
 	h.prepare = h.serve(t)

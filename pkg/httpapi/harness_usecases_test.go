@@ -24,6 +24,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/webhook"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -78,7 +79,9 @@ func (h *harness) assemble(ctx context.Context) error {
 			EndRate:  func(kind ledger.WorkKind) float64 { return h.useCases.Counts.EndRate(kind) },
 		}),
 		Operator: outbox.NewOperator(h.ledger, nil), Inbox: newInbox("c-1"),
-		Backup: newBackups().take(func(ctx context.Context) error { _, err := h.store.asked(ctx, ""); return err }),
+		Backup: newBackups().take(func(ctx context.Context) error {
+			return h.store.request(ctx, &storetest.Request{}, func(context.Context) error { return nil })
+		}),
 	}
 	if err := h.accept(); err != nil {
 		return err

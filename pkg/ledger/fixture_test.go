@@ -49,22 +49,6 @@ func (h *hooked) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	return f(batch, commit)
 }
 
-// gotten is a store that calls a function before the first Get from a partition with
-// that prefix.
-type gotten struct {
-	tablestore.Store
-	prefix string
-	once   sync.Once
-	before func()
-}
-
-func (g *gotten) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	if strings.HasPrefix(key.Partition, g.prefix) {
-		g.once.Do(g.before)
-	}
-	return g.Store.Get(ctx, key)
-}
-
 // bundle is a ledger on a store with hooks.
 type bundle struct {
 	*ledgertest.Ledger

@@ -12,6 +12,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // A write has three outcomes. These tests lose the reply to a commit: the change must
@@ -237,30 +238,6 @@ func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 	})
 }
 
-// unknowing is an atomic store that applies writes and loses the replies, once it is told
-// to.
-type unknowing struct {
-	tablestore.AtomicStore
-	lost atomic.Bool
-}
-
-func (s *unknowing) CommitAll(
-	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
-) ([][]tablestore.ETag, error) {
-	etags, err := s.AtomicStore.CommitAll(ctx, batches, applied)
-	if s.lost.Load() {
-		return nil, errors.Join(tablestore.ErrUnknown, err)
-	}
-	return etags, err
-}
-
-func (s *unknowing) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	if s.lost.Load() {
-		return tablestore.Row{}, tablestore.ErrUnavailable
-	}
-	return s.AtomicStore.Get(ctx, key)
-}
-
 // For each commit either Observe is called, or Unsure because Observe may have missed it.
 func TestUnsure_IsToldOfACommitThatMayNotBeObserved(t *testing.T) {
 	t.Parallel()
@@ -281,7 +258,7 @@ func TestUnsure_IsToldOfACommitThatMayNotBeObserved(t *testing.T) {
 		for _, lost := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, " lost ", lost), func(t *testing.T) {
 				t.Parallel()
-				store := &unknowing{AtomicStore: ledgertest.Atomic().(tablestore.AtomicStore)}
+				store, faults := storetest.Faulty(ledgertest.Atomic())
 				observed, unsure := 0, 0
 				l, err := ledger.Open(t.Context(), ledger.Config{
 					Store: store, Shards: 1, Unsure: func() { unsure++ },
@@ -298,7 +275,10 @@ func TestUnsure_IsToldOfACommitThatMayNotBeObserved(t *testing.T) {
 				if err != nil || len(hints) != 1 {
 					t.Fatal(hints, err)
 				}
-				store.lost.Store(lost)
+				if lost {
+					faults.Plan(storetest.Fault{Call: storetest.CommitCall, After: true, Onwards: true},
+						storetest.Fault{Call: storetest.GetCall, Onwards: true})
+				}
 				if err := change(l, accepted.Job.ID, hints); (err != nil) != lost {
 					t.Errorf("error %v", err)
 				}

@@ -16,22 +16,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-// between is an atomic store that calls a function before the next write of several batches.
-type between struct {
-	tablestore.AtomicStore
-	before func()
-}
-
-func (s *between) CommitAll(
-	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
-) ([][]tablestore.ETag, error) {
-	if before := s.before; before != nil {
-		s.before = nil
-		before()
-	}
-	return s.AtomicStore.CommitAll(ctx, batches, applied)
-}
-
 // wholly returns a process on an atomic store that keeps ended jobs for an hour.
 func wholly(t *testing.T, store tablestore.Store, cfg ledger.Config) *bundle {
 	t.Helper()
@@ -146,13 +130,18 @@ func (b *bundle) fireWebhooks(t *testing.T) {
 func TestPurge_AConflictLosesNoOtherJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &between{AtomicStore: memory()}
+		memory, meanwhile := memory(), func() {}
+		store := storetest.BeforeCommit(memory, func(tablestore.Batch) error {
+			defer meanwhile()
+			meanwhile = func() {}
+			return nil
+		})
 		b, replica := wholly(t, store, ledger.Config{}), wholly(t, store, ledger.Config{})
 		b.endedJobs(t, 6)
 		time.Sleep(2 * time.Hour)
 		b.fireWebhooks(t)
 		due := b.Entries(ledger.Retention, time.Now())
-		store.before = func() { replica.Ledger.Purge(t.Context(), due[1:3]) }
+		meanwhile = func() { replica.Ledger.Purge(t.Context(), due[1:3]) }
 		got := outcomes(t, b.Ledger.Purge(t.Context(), due))
 		want := []ledger.Purged{
 			ledger.PurgeDone, ledger.PurgeElsewhere, ledger.PurgeElsewhere, ledger.PurgeDone, ledger.PurgeDone, ledger.PurgeDone,
@@ -160,7 +149,7 @@ func TestPurge_AConflictLosesNoOtherJob(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("outcomes %v, want %v", got, want)
 		}
-		if left := everything(t, store.AtomicStore); len(left) != 0 {
+		if left := everything(t, memory); len(left) != 0 {
 			t.Errorf("left: %q", left)
 		}
 	})

@@ -3,6 +3,7 @@ package ledger_test
 import (
 	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
@@ -318,8 +320,12 @@ func TestReady_AMissingHintIsRestored(t *testing.T) {
 		b.Submit(command("a"))
 		// The claim comes after the job was loaded and before its hint is read.
 		other := pulling(t, b.store)
-		gets := &gotten{Store: b.store.Store, prefix: "ready:", before: func() { other.take(t, "c", true, other.hints(t)...) }}
-		slow := pulling(t, &hooked{Store: gets})
+		claim := sync.OnceFunc(func() { other.take(t, "c", true, other.hints(t)...) })
+		slow := pulling(t, &hooked{Store: storetest.AfterRead(b.store.Store, func(r *storetest.Request) {
+			if r.Key().Table == "luciusledger" {
+				claim()
+			}
+		})})
 		if found := slow.inspected(t); len(found) != 1 || found[0].Repaired != "" {
 			t.Errorf("%+v", found)
 		}

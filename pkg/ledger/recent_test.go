@@ -1,8 +1,6 @@
 package ledger
 
 import (
-	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -12,6 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // remembering is a process with one job of two steps, on the pull queue or the bus.
@@ -206,29 +205,14 @@ func TestRecent_ADecisionWithoutACommitReadsTheStore(t *testing.T) {
 // is read again.
 func TestRecent_ForgetsWhatMayHaveFailed(t *testing.T) {
 	t.Parallel()
-	lossy := &lossyStore{Store: memstore.New(memstore.Options{Split: true})}
-	r := newRemembering(t, lossy, statemachine.BusServiceBus)
+	store, faults := storetest.Faulty(memstore.New(memstore.Options{Split: true}))
+	r := newRemembering(t, store, statemachine.BusServiceBus)
 	r.accept()
-	lossy.lose = 1
+	faults.Plan(storetest.Fault{Call: storetest.CommitCall, Table: "luciusledger", After: true})
 	r.change(func(_ *statemachine.Aggregate, step *statemachine.Step) statemachine.Event {
 		return statemachine.Published{OutboxID: step.OutboxID, AttemptNo: step.AttemptNo}
 	})
 	if s := r.recent.take(r.jobID); s != nil {
 		t.Errorf("remembers rev %d of the job without the versions of its rows", s.agg.Job.Rev)
 	}
-}
-
-// lossyStore loses the replies of that many commits.
-type lossyStore struct {
-	tablestore.Store
-	lose int
-}
-
-func (s *lossyStore) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	etags, err := s.Store.Commit(ctx, batch)
-	if s.lose > 0 && len(batch) > 1 {
-		s.lose--
-		return nil, errors.Join(tablestore.ErrUnknown, err)
-	}
-	return etags, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // ended is a job that ended just now.
@@ -352,19 +353,14 @@ func TestOpen_RefusesNegativeTimes(t *testing.T) {
 	}
 }
 
-// vanishing is a store that calls a function after a claim was read.
-type vanishing struct {
-	*hooked
-	after func(claim tablestore.Row)
-}
-
-func (v *vanishing) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	row, err := v.hooked.Get(ctx, key)
-	if after := v.after; err == nil && key.Table == "jobidempotency" && after != nil {
-		v.after = nil
-		after(row)
-	}
-	return row, err
+// vanishing is the store with a function that is called after the first read of a claim.
+func vanishing(store tablestore.Store, after func(claim tablestore.Row)) tablestore.Store {
+	return storetest.AfterRead(store, func(r *storetest.Request) {
+		if do := after; do != nil && r.Key().Table == "jobidempotency" && len(r.Rows) == 1 {
+			after = nil
+			do(r.Rows[0])
+		}
+	})
 }
 
 // A job may be purged while a duplicate of its command looks it up by the claim
@@ -377,7 +373,7 @@ func TestAccept_OfAKeyWhoseJobIsPurgedInBetween(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			first := b.MustAccept(command("h"))
-			store := &vanishing{hooked: b.store, after: func(claim tablestore.Row) {
+			store := vanishing(b.store, func(claim tablestore.Row) {
 				if purged {
 					discard := tablestore.Batch{{Verb: tablestore.Discard, Key: claim.Key}}
 					if _, err := b.store.Commit(t.Context(), discard); err != nil {
@@ -388,7 +384,7 @@ func TestAccept_OfAKeyWhoseJobIsPurgedInBetween(t *testing.T) {
 				if err := tablestore.DiscardAll(t.Context(), b.store, all, ""); err != nil {
 					t.Error(err)
 				}
-			}}
+			})
 			l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
 			if err != nil {
 				t.Fatal(err)
@@ -420,14 +416,14 @@ func TestAccept_OfAKeyReleasedInBetween(t *testing.T) {
 				t.Fatal("the first command was meant to fail")
 			}
 			b.store.set(nil)
-			store := &vanishing{hooked: b.store, after: func(claim tablestore.Row) {
+			store := vanishing(b.store, func(claim tablestore.Row) {
 				if !released {
 					return
 				}
 				if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: claim.Key}}); err != nil {
 					t.Error(err)
 				}
-			}}
+			})
 			l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
 			if err != nil {
 				t.Fatal(err)

@@ -13,24 +13,24 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
-// paged is a store with one row per page; it calls between after the first page of a job.
+// paged reads a store with one row per page; it calls between after the first page of a job.
 type paged struct {
-	*hooked
 	between func(query tablestore.Query)
 }
 
-func (p *paged) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	query.Limit = 1
-	page, err := p.hooked.Scan(ctx, query)
-	if query.Table == "luciusledger" && query.Continue == "" && p.between != nil {
-		p.between(query)
+func (p *paged) hook(ctx context.Context, r *storetest.Request, do func(context.Context) error) error {
+	r.Query.Limit = 1
+	err := do(ctx)
+	if r.Query.Table == "luciusledger" && r.Query.Continue == "" && p.between != nil {
+		p.between(r.Query)
 	}
-	return page, err
+	return err
 }
 
-// onPages returns a ledger on such a store, with a job whose first step was
+// onPages returns a ledger that reads such pages, with a job whose first step was
 // dispatched, and another ledger on the same rows.
 func onPages(t *testing.T) (*paged, *ledgertest.Ledger, *bundle, ledger.Message) {
 	t.Helper()
@@ -38,17 +38,17 @@ func onPages(t *testing.T) (*paged, *ledgertest.Ledger, *bundle, ledger.Message)
 	b.Submit(command("h"))
 	m := b.Inbox.Last()
 	b.Apply(m.JobID, ledgertest.Sent(m))
-	store := &paged{hooked: b.store}
-	return store, ledgertest.Open(t, ledger.Config{Store: store}), b, m
+	pages := &paged{}
+	return pages, ledgertest.Open(t, ledger.Config{Store: storetest.Hooked(b.store, pages.hook)}), b, m
 }
 
 // A change between two pages is visible in the second alone: a step that it started then
 // has no outbox row, or a state that does not fit the job's.
 func TestJob_IsReadAsItWasAtOneInstant(t *testing.T) {
 	t.Parallel()
-	store, l, b, m := onPages(t)
+	pages, l, b, m := onPages(t)
 	var moved atomic.Bool
-	store.between = func(tablestore.Query) {
+	pages.between = func(tablestore.Query) {
 		if !moved.Swap(true) {
 			b.Apply(m.JobID, ledgertest.Ended(m, statemachine.ResultSucceeded, ""))
 		}
@@ -63,8 +63,8 @@ func TestJob_IsReadAsItWasAtOneInstant(t *testing.T) {
 
 func TestJob_ThatKeepsChangingIsUnavailable(t *testing.T) {
 	t.Parallel()
-	store, l, b, m := onPages(t)
-	store.between = func(tablestore.Query) {
+	pages, l, b, m := onPages(t)
+	pages.between = func(tablestore.Query) {
 		for _, event := range []statemachine.Event{statemachine.Pause{}, statemachine.Resume{}} {
 			if result, err := b.Change(t.Context(), m.JobID, event); err != nil || result.Outcome == statemachine.Applied {
 				return
@@ -78,8 +78,8 @@ func TestJob_ThatKeepsChangingIsUnavailable(t *testing.T) {
 
 func TestJob_PurgedBetweenTwoPagesIsNotFound(t *testing.T) {
 	t.Parallel()
-	store, l, b, m := onPages(t)
-	store.between = func(query tablestore.Query) {
+	pages, l, b, m := onPages(t)
+	pages.between = func(query tablestore.Query) {
 		all := tablestore.Query{Table: query.Table, Partition: query.Partition}
 		if err := tablestore.DiscardAll(t.Context(), b.store, all, ""); err != nil {
 			t.Error(err)

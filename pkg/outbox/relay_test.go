@@ -19,6 +19,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // The row is marked once the bus has its message, and not before.
@@ -345,50 +346,26 @@ func TestOperator_RetrySelectsByTheFilter(t *testing.T) {
 	})
 }
 
-// slowStore is a store on which each call takes a while; a call ends early with its context.
-type slowStore struct {
-	tablestore.Store
-
-	takes atomic.Int64
-}
-
-func (s *slowStore) wait(ctx context.Context) error {
-	timer := time.NewTimer(time.Duration(s.takes.Load()))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return errors.Join(tablestore.ErrUnavailable, ctx.Err())
-	}
-}
-
-func (s *slowStore) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	if err := s.wait(ctx); err != nil {
-		return tablestore.Page{}, err
-	}
-	return s.Store.Scan(ctx, query)
-}
-
-func (s *slowStore) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
-	if err := s.wait(ctx); err != nil {
-		return nil, err
-	}
-	return s.Store.Commit(ctx, batch)
-}
-
 // The publish deadline bounds the publish alone. Otherwise a row that a slow store takes long
 // to mark would never be marked, but published again and again.
 func TestRelay_ASlowStoreMarksARowAfterThePublishDeadline(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &slowStore{Store: ledgertest.Split()}
+		var takes atomic.Int64 // Each call; it ends early with its context.
+		store := storetest.Hooked(ledgertest.Split(), func(ctx context.Context, _ *storetest.Request, do func(context.Context) error) error {
+			select {
+			case <-time.After(time.Duration(takes.Load())):
+				return do(ctx)
+			case <-ctx.Done():
+				return errors.Join(tablestore.ErrUnavailable, ctx.Err())
+			}
+		})
 		b := setupOn(t, store, statemachine.BusServiceBus)
 		id := b.acceptOf("t")
-		store.takes.Store(int64(8 * time.Second)) // Twice that is more than the deadline of 10 s.
+		takes.Store(int64(8 * time.Second)) // Twice that is more than the deadline of 10 s.
 		stop := b.start(t)
 		time.Sleep(time.Minute)
-		store.takes.Store(0)
+		takes.Store(0)
 		stop()
 		b.wantRow(t, id, statemachine.OutboxSent)
 		if len(b.bus.ids()) != 1 || b.saw(outbox.Marked) != 1 {

@@ -25,7 +25,7 @@ type logged struct {
 	before func(rows string) error
 }
 
-func (l *logged) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+func (l *logged) commit(batch tablestore.Batch) error {
 	var rows []string
 	for _, op := range batch {
 		rows = append(rows, op.Key.Row)
@@ -34,15 +34,17 @@ func (l *logged) Commit(ctx context.Context, batch tablestore.Batch) ([]tablesto
 	l.mu.Lock()
 	l.log = append(l.log, name)
 	l.mu.Unlock()
-	if l.before != nil {
-		if err := l.before(name); err != nil {
-			return nil, err
-		}
+	if l.before == nil {
+		return nil
 	}
-	return l.Store.Commit(ctx, batch)
+	return l.before(name)
 }
 
-func splitStore() *logged { return &logged{Store: memstore.New(memstore.Options{Split: true})} }
+func splitStore() *logged {
+	l := &logged{}
+	l.Store = storetest.BeforeCommit(memstore.New(memstore.Options{Split: true}), l.commit)
+	return l
+}
 
 // putRow returns a batch that puts one row.
 func putRow(row string) tablestore.Batch { return tablestore.Batch{{Verb: put, Key: key(row)}} }

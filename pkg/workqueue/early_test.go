@@ -9,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -16,30 +17,22 @@ import (
 // released. If it fails, the outcome of writes in progress is unknown, and it can no longer
 // be read.
 type slow struct {
-	tablestore.AtomicStore
-
 	release chan struct{} // nil: without a delay
 	failed  error
 	held    atomic.Int64
 }
 
-func (s *slow) CommitAll(
-	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
-) ([][]tablestore.ETag, error) {
-	etags, err := s.AtomicStore.CommitAll(ctx, batches, applied)
-	if s.release == nil || err != nil {
-		return etags, err
+func (s *slow) hook(ctx context.Context, r *storetest.Request, do func(context.Context) error) error {
+	if r.Call != storetest.CommitCall && s.failed != nil {
+		return tablestore.ErrUnavailable
+	}
+	err := do(ctx)
+	if r.Call != storetest.CommitCall || s.release == nil || err != nil {
+		return err
 	}
 	s.held.Add(1)
 	<-s.release
-	return etags, s.failed
-}
-
-func (s *slow) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	if s.failed != nil {
-		return tablestore.Row{}, tablestore.ErrUnavailable
-	}
-	return s.AtomicStore.Get(ctx, key)
+	return s.failed
 }
 
 // The next change of a job need not wait until the previous one is durable: both become
@@ -51,9 +44,8 @@ func TestChanges_ShareASync(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				mem, _ := ledgertest.Atomic().(tablestore.AtomicStore)
-				store := &slow{AtomicStore: mem}
-				b := reopen(t, store)
+				store := &slow{}
+				b := reopen(t, storetest.Hooked(ledgertest.Atomic(), store.hook))
 				b.work()
 				b.claim(t, "w0", "c0", 1, true)
 

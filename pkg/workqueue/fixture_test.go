@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
@@ -156,71 +157,51 @@ type tapped struct {
 }
 
 // tap is a split store that records its reads.
-func tap() *tapped {
-	return &tapped{Store: ledgertest.Split(), pages: map[string]int{}}
+func tap() *tapped { return tapOn(ledgertest.Split()) }
+
+func tapOn(store tablestore.Store) *tapped {
+	s := &tapped{pages: map[string]int{}}
+	s.Store = storetest.AfterRead(storetest.BeforeCommit(store, s.commit), s.read)
+	return s
 }
 
 // tapAtomic is an atomic one.
 func tapAtomic() *atomicTapped {
-	store := ledgertest.Atomic()
-	all, _ := store.(tablestore.AtomicStore)
-	return &atomicTapped{tapped: &tapped{Store: store, pages: map[string]int{}}, all: all}
+	s := tapOn(ledgertest.Atomic())
+	return &atomicTapped{s, s.Store.(tablestore.AtomicStore)}
 }
 
 type atomicTapped struct {
 	*tapped
-	all tablestore.AtomicStore
+	tablestore.AtomicStore
 }
 
-func (s *atomicTapped) GetAll(ctx context.Context, keys []tablestore.Key) ([]tablestore.Row, error) {
-	return s.all.GetAll(ctx, keys)
-}
-
-func (s *atomicTapped) CommitAll(
-	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
-) ([][]tablestore.ETag, error) {
+func (s *tapped) commit(batch tablestore.Batch) error {
 	s.mu.Lock()
 	tap := s.tap
 	s.mu.Unlock()
-	if tap != nil {
-		for _, batch := range batches {
-			if err := tap(batch); err != nil {
-				return nil, err
-			}
-		}
+	if tap == nil {
+		return nil
 	}
-	return s.all.CommitAll(ctx, batches, applied)
+	return tap(batch)
 }
 
-func (s *tapped) Commit(ctx context.Context, batch tablestore.Batch) ([]tablestore.ETag, error) {
+func (s *tapped) read(r *storetest.Request) {
+	if !strings.HasPrefix(r.Query.Partition, "ready") {
+		return
+	}
 	s.mu.Lock()
-	tap := s.tap
+	s.pages[r.Query.Partition]++
+	read := s.page
+	if s.skip--; s.skip >= 0 {
+		read = nil
+	} else {
+		s.page = nil
+	}
 	s.mu.Unlock()
-	if tap != nil {
-		if err := tap(batch); err != nil {
-			return nil, err
-		}
+	if read != nil {
+		read()
 	}
-	return s.Store.Commit(ctx, batch)
-}
-
-func (s *tapped) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	page, err := s.Store.Scan(ctx, query)
-	if strings.HasPrefix(query.Partition, "ready") {
-		s.mu.Lock()
-		s.pages[query.Partition]++
-		read := s.page
-		if s.skip--; s.skip >= 0 {
-			read = nil
-		} else {
-			s.page = nil
-		}
-		s.mu.Unlock()
-		if read != nil {
-			read()
-		}
-	}
-	return page, err
 }
 
 // afterPage calls do once a page of the ready index was read, after skipping a number of

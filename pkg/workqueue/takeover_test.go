@@ -142,45 +142,36 @@ func TestTakeover_OnlyItemsThatTheClaimMayTake(t *testing.T) {
 	}
 }
 
-// whole makes the write of a change fail in one of the ways in which a store can fail.
+// whole makes the write of a change, of several batches, fail in one of the ways in which a store can fail.
 type whole struct {
-	tablestore.AtomicStore
-
-	fail func(commit func() ([][]tablestore.ETag, error)) ([][]tablestore.ETag, error)
+	fail func(commit func() error) error
 }
 
-func (s *whole) CommitAll(
-	ctx context.Context, batches []tablestore.Batch, applied func([][]tablestore.ETag),
-) ([][]tablestore.ETag, error) {
-	commit := func() ([][]tablestore.ETag, error) { return s.AtomicStore.CommitAll(ctx, batches, applied) }
-	if fail := s.fail; fail != nil {
+func (s *whole) hook(ctx context.Context, r *storetest.Request, do func(context.Context) error) error {
+	if fail := s.fail; fail != nil && len(r.Batches) > 1 {
 		s.fail = nil
-		return fail(commit)
+		return fail(func() error { return do(ctx) })
 	}
-	return commit()
+	return do(ctx)
 }
 
 // The write that queues an item for a waiting worker fails. A client that sends its request
 // again, and a worker that continues to wait, get the same results as without the fault.
 func TestTakeover_SurvivesAnySingleFault(t *testing.T) {
 	t.Parallel()
-	type commit = func() ([][]tablestore.ETag, error)
-	for name, fail := range map[string]func(commit) ([][]tablestore.ETag, error){
-		"not written":              func(commit) ([][]tablestore.ETag, error) { return nil, tablestore.ErrUnavailable },
-		"unknown, and not written": func(commit) ([][]tablestore.ETag, error) { return nil, tablestore.ErrUnknown },
-		"unknown, and written": func(c commit) ([][]tablestore.ETag, error) {
-			_, err := c()
-			return nil, errors.Join(tablestore.ErrUnknown, err)
-		},
-		"written after the wait ended": func(c commit) ([][]tablestore.ETag, error) { time.Sleep(2 * time.Minute); return c() },
+	type commit = func() error
+	for name, fail := range map[string]func(commit) error{
+		"not written":                  func(commit) error { return tablestore.ErrUnavailable },
+		"unknown, and not written":     func(commit) error { return tablestore.ErrUnknown },
+		"unknown, and written":         func(c commit) error { return errors.Join(tablestore.ErrUnknown, c()) },
+		"written after the wait ended": func(c commit) error { time.Sleep(2 * time.Minute); return c() },
 	} {
 		for _, verb := range []string{"accept", "complete"} {
 			t.Run(name+"/"+verb, func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					mem, _ := ledgertest.Atomic().(tablestore.AtomicStore)
-					store := &whole{AtomicStore: mem}
-					b := reopen(t, store)
+					store := &whole{}
+					b := reopen(t, storetest.Hooked(ledgertest.Atomic(), store.hook))
 					cmd := b.command("tenant_a", "ocr", "OCR")
 					next := cmd.Steps[0]
 					next.ID = "next"
@@ -266,13 +257,12 @@ func TestTakeover_RepeatsDoNotHoldUpChanges(t *testing.T) {
 func TestTakeover_AWorkerThatLeft(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		mem, _ := ledgertest.Atomic().(tablestore.AtomicStore)
-		store := &whole{AtomicStore: mem}
-		b := reopen(t, store)
+		store := &whole{}
+		b := reopen(t, storetest.Hooked(ledgertest.Atomic(), store.hook))
 		ctx, leave := context.WithCancel(t.Context())
 		request := workqueue.ClaimRequest{Owner: "w1", RequestID: "claim", Max: 1, Start: true, Wait: time.Minute}
 		answer := b.waitingFor(t, ctx, request)
-		store.fail = func(commit func() ([][]tablestore.ETag, error)) ([][]tablestore.ETag, error) {
+		store.fail = func(commit func() error) error {
 			leave()
 			time.Sleep(time.Second)
 			return commit()

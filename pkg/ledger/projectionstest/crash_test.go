@@ -1,7 +1,6 @@
 package projectionstest_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,6 +13,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // A process may crash after any of its writes. Within seconds another process's sweeper
@@ -198,19 +198,6 @@ func TestProject_ReturnsTheRevisionThatIsShown(t *testing.T) {
 	})
 }
 
-// blocked is a store whose first read of a projected row takes long.
-type blocked struct {
-	tablestore.Store
-	reached, goOn chan struct{}
-	once          sync.Once
-}
-
-func (s *blocked) Get(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
-	row, err := s.Store.Get(ctx, key)
-	s.once.Do(func() { close(s.reached); <-s.goOn })
-	return row, err
-}
-
 // A writer that read before others wrote loses the race, and no row returns to
 // an earlier revision.
 func TestProject_ALateWriterChangesNothing(t *testing.T) {
@@ -226,17 +213,19 @@ func TestProject_ALateWriterChangesNothing(t *testing.T) {
 	b.Send(jobID, lives("published", b.Inbox.Last()))
 	b.store.set(nil)
 	late := b.seen.revisions[len(b.seen.revisions)-1]
-	slow := &blocked{Store: b.memory, reached: make(chan struct{}), goOn: make(chan struct{})}
+	reached, goOn := make(chan struct{}), make(chan struct{})
+	wait := sync.OnceFunc(func() { close(reached); <-goOn })
+	slow := storetest.AfterRead(b.memory, func(*storetest.Request) { wait() })
 	var done sync.WaitGroup
 	done.Go(func() {
 		if at, err := ledger.NewProjections(slow, ledger.Tables{}, nil).Project(t.Context(), late); err != nil || at < 4 {
 			t.Errorf("the late one finds %d, %v", at, err)
 		}
 	})
-	<-slow.reached
+	<-reached
 	b.live(t, jobID, "ack")
 	b.live(t, jobID, "succeeded")
-	close(slow.goOn)
+	close(goOn)
 	done.Wait()
 	b.assertShown(t, "after the race")
 }

@@ -229,20 +229,6 @@ func TestGate_ARampThatIsOverIsNotActive(t *testing.T) {
 	})
 }
 
-// scanning calls a function after each scan, before its rows are returned.
-type scanning struct {
-	tablestore.Store
-	after func()
-}
-
-func (s *scanning) Scan(ctx context.Context, query tablestore.Query) (tablestore.Page, error) {
-	page, err := s.Store.Scan(ctx, query)
-	if s.after != nil {
-		s.after()
-	}
-	return page, err
-}
-
 // A pause that expires is resumed once, by the first of several processes that refreshes
 // after its time, and ramps up as one that an operator resumes: since then, not since its
 // time, in case no process ran at that moment.
@@ -350,13 +336,23 @@ func TestCreate_TheLaterEndCounts(t *testing.T) {
 	})
 }
 
+// afterScan is a store that calls a function after each scan, before its rows are returned.
+func afterScan(do func()) tablestore.Store {
+	return storetest.AfterRead(memstore.New(memstore.Options{}), func(r *storetest.Request) {
+		if r.Call == storetest.ScanCall {
+			do()
+		}
+	})
+}
+
 // What a refresh read before a change of this process does not undo it.
 func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 	t.Parallel()
-	store := &scanning{Store: memstore.New(memstore.Options{})}
+	read := func() {}
+	store := afterScan(func() { read() })
 	service, gate := setup(t, store)
-	store.after = func() {
-		store.after = nil
+	read = func() {
+		read = func() {}
 		pause, err := service.Create(t.Context(), pauses.Pause{Reason: "why", Actor: "operator"})
 		if err != nil {
 			t.Error(err)
@@ -378,7 +374,8 @@ func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 func TestGate_RefreshesDuringManyChanges(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &scanning{Store: memstore.New(memstore.Options{})}
+		read := func() {}
+		store := afterScan(func() { read() })
 		service, gate := setup(t, store)
 		own, resumed := statemachine.Scope{Kind: "tenant", Value: "own"}, statemachine.Scope{Kind: "tenant", Value: "resumed"}
 		create := func(scope statemachine.Scope) pauses.Pause {
@@ -390,7 +387,7 @@ func TestGate_RefreshesDuringManyChanges(t *testing.T) {
 		}
 		create(statemachine.Scope{Kind: "tenant", Value: "other"})
 		gate.Apply(create(resumed))
-		store.after = func() {
+		read = func() {
 			gate.Apply(create(own))
 			pause, err := service.Resume(t.Context(), resumed, 0)
 			if err == nil { // Otherwise an earlier refresh has removed it.

@@ -55,6 +55,31 @@ func Hooked(store tablestore.Store, hook Hook) tablestore.Store {
 	return wrapped
 }
 
+// BeforeCommit returns the store with a function that is called with each batch before it is
+// written. The commit returns the error of the function, if any.
+func BeforeCommit(store tablestore.Store, before func(tablestore.Batch) error) tablestore.Store {
+	return Hooked(store, func(ctx context.Context, r *Request, do func(context.Context) error) error {
+		for _, batch := range r.Batches {
+			if err := before(batch); err != nil {
+				return err
+			}
+		}
+		return do(ctx)
+	})
+}
+
+// AfterRead returns the store with a function that is called after each read, before its
+// caller gets the rows.
+func AfterRead(store tablestore.Store, after func(*Request)) tablestore.Store {
+	return Hooked(store, func(ctx context.Context, r *Request, do func(context.Context) error) error {
+		err := do(ctx)
+		if r.Call != CommitCall {
+			after(r)
+		}
+		return err
+	})
+}
+
 type hooked struct {
 	tablestore.Store
 	hook Hook

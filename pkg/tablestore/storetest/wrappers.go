@@ -74,6 +74,7 @@ func (c *Counter) begun(r *Request) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch r.Call {
+	case AnyCall: // No request is of this kind.
 	case GetCall:
 		c.counts.Gets++
 	case ScanCall:
