@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -34,9 +35,7 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 		op, err := w.Operations.Create(ledger.WithCaller(t.Context(), "ops-1"), "", background.BulkRequest{
 			JobIDs: []string{failed, repeated, done, "gone"}, Reason: "fixed", Actor: "operator",
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		var mu sync.Mutex
 		seen := map[background.ItemOutcome]int{}
 		r := runner(t, w.Operations, func(c *background.BulkConfig) {
@@ -82,8 +81,7 @@ func TestBulk_KeepsToItsRate(t *testing.T) {
 		t.Run(fmt.Sprint(rate), func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				jobs := newSketch()
-				jobs.fail("t", 10, "x")
+				jobs := newSketch(10)
 				service := serve(t, jobs, ledgertest.Split())
 				op := create(t, service, "", background.BulkRequest{RatePerSecond: rate})
 				began := time.Now()
@@ -108,16 +106,14 @@ func TestBulk_KeepsToItsRate(t *testing.T) {
 func TestBulk_RerunsTenThousandJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
+		jobs := newSketch(0)
 		for tenant := range 5 {
 			jobs.fail(fmt.Sprint("t", tenant), 2001, "x")
 			time.Sleep(time.Second)
 		}
 		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{Limit: 10_000, RatePerSecond: 1000})
-		ctx, cancel := context.WithCancel(t.Context())
-		stopped := make(chan error)
-		go func() { stopped <- runner(t, service).Loop().Run(ctx) }()
+		stop := running(t, runner(t, service).Loop())
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if page := get(t, service, op.ID); page.State != background.OperationRunning || page.Done() < 4000 || page.Done() > 5001 {
@@ -128,10 +124,7 @@ func TestBulk_RerunsTenThousandJobs(t *testing.T) {
 		if page.State != background.OperationDone || page.Applied != 10_000 || outcomes(page)[background.ItemApplied] != 10_000 || len(jobs.reruns) != 10_000 {
 			t.Errorf("%+v, %v, %d reruns", page.Operation, outcomes(page), len(jobs.reruns))
 		}
-		cancel()
-		if err := <-stopped; err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
@@ -180,8 +173,7 @@ func TestBulk_ConcurrentOperationsRerunAJobOnce(t *testing.T) {
 func TestBulk_OneRunnerWorksOnAnOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
-		jobs.fail("t", 100, "x")
+		jobs := newSketch(100)
 		store := ledgertest.Split()
 		service := serve(t, jobs, store)
 		create(t, service, "", background.BulkRequest{RatePerSecond: 1})
@@ -213,19 +205,15 @@ func TestBulk_OneRunnerWorksOnAnOperation(t *testing.T) {
 func TestBulk_ContinuesAfterACrash(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
-		jobs.fail("t", 50, "x")
+		jobs := newSketch(50)
 		mem := ledgertest.Split()
 		store, faults := storetest.Faulty(mem)
 		op := create(t, serve(t, jobs, mem), "", background.BulkRequest{RatePerSecond: 10})
-		ctx, cancel := context.WithCancel(t.Context())
-		var group sync.WaitGroup
-		group.Go(func() { _ = runner(t, serve(t, jobs, store)).Loop().Run(ctx) })
+		stop := running(t, runner(t, serve(t, jobs, store)).Loop())
 		time.Sleep(2500 * time.Millisecond)
 		faults.Plan(crash)
 		time.Sleep(2500 * time.Millisecond)
-		cancel()
-		group.Wait()
+		stop()
 		before := jobs.count()
 		second := serve(t, jobs, mem)
 		r := runner(t, second)
@@ -247,15 +235,12 @@ func TestBulk_ContinuesAfterACrash(t *testing.T) {
 func TestBulk_AStopReleasesTheOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
-		jobs.fail("t", 50, "x")
+		jobs := newSketch(50)
 		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{RatePerSecond: 10})
 		ctx, cancel := context.WithTimeout(t.Context(), 2350*time.Millisecond)
 		defer cancel()
-		if err := runner(t, service).Loop().Run(ctx); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, runner(t, service).Loop().Run(ctx))
 		if page := get(t, service, op.ID); page.State != background.OperationRunning || page.Applied != jobs.count() || page.Applied != 24 {
 			t.Errorf("%d were rerun, %+v", jobs.count(), page.Operation)
 		}
@@ -268,8 +253,7 @@ func TestBulk_AStopReleasesTheOperation(t *testing.T) {
 func TestCancel_StopsBetweenItems(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
-		jobs.fail("t", 1000, "x")
+		jobs := newSketch(1000)
 		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{RatePerSecond: 100})
 		var group sync.WaitGroup
@@ -297,8 +281,7 @@ func TestCancel_StopsBetweenItems(t *testing.T) {
 func TestCancel_WhileNoRunnerOwnsTheOperation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
-		jobs.fail("t", 2, "x")
+		jobs := newSketch(2)
 		service := serve(t, jobs, ledgertest.Split())
 		op := create(t, service, "", background.BulkRequest{RatePerSecond: 0.01})
 		r := runner(t, service)
@@ -316,7 +299,7 @@ func TestCancel_WhileNoRunnerOwnsTheOperation(t *testing.T) {
 func TestBulk_ATenantAtItsLimitHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
+		jobs := newSketch(0)
 		jobs.fail("b", 100, "x")
 		time.Sleep(time.Second)
 		jobs.fail("a", 100, "x")
@@ -354,7 +337,7 @@ func TestBulk_WaitsForTheStoreDuringAnOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				jobs := newSketch()
+				jobs := newSketch(0)
 				all := jobs.fail("t", 30, "x")
 				back := time.Now().Add(time.Minute)
 				jobs.veto = func(agg *statemachine.Aggregate) error {
@@ -388,8 +371,7 @@ func TestBulk_WaitsForTheStoreDuringAnOutage(t *testing.T) {
 func TestBulk_RemovesOperationsAfterSevenDays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
-		jobs.fail("t", 150, "x")
+		jobs := newSketch(150)
 		store := ledgertest.Split()
 		service := serve(t, jobs, store)
 		op := create(t, service, "key", background.BulkRequest{})
@@ -416,8 +398,7 @@ func TestBulk_RemovesOperationsAfterSevenDays(t *testing.T) {
 func TestBulk_BoundsConcurrentOperations(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
-		jobs.fail("t", 10, "x")
+		jobs := newSketch(10)
 		service := serve(t, jobs, ledgertest.Split())
 		for range 3 {
 			create(t, service, "", background.BulkRequest{RatePerSecond: 1})
@@ -452,7 +433,7 @@ func TestBulk_AWaitingOperationFreesItsSlot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				jobs := newSketch()
+				jobs := newSketch(0)
 				slow := jobs.fail("t", 2, "x")
 				time.Sleep(time.Second)
 				other := jobs.fail("other", 1, "x")
@@ -469,10 +450,7 @@ func TestBulk_AWaitingOperationFreesItsSlot(t *testing.T) {
 				}
 				service := serve(t, jobs, ledgertest.Split())
 				first := create(t, service, "", background.BulkRequest{JobIDs: slow, RatePerSecond: rate})
-				ctx, cancel := context.WithCancel(t.Context())
-				var group sync.WaitGroup
-				r := runner(t, service, func(c *background.BulkConfig) { c.Parallel = 1 })
-				group.Go(func() { _ = r.Loop().Run(ctx) })
+				stop := running(t, runner(t, service, func(c *background.BulkConfig) { c.Parallel = 1 }).Loop())
 				time.Sleep(time.Second)
 				second := create(t, service, "", background.BulkRequest{JobIDs: other})
 				time.Sleep(7 * time.Second)
@@ -490,8 +468,7 @@ func TestBulk_AWaitingOperationFreesItsSlot(t *testing.T) {
 				if n := len(jobs.starts); !full && jobs.starts[n-1].Sub(jobs.starts[0]) < 10*time.Second-time.Millisecond {
 					t.Errorf("reruns at %v", jobs.starts)
 				}
-				cancel()
-				group.Wait()
+				stop()
 			})
 		})
 	}
@@ -500,7 +477,7 @@ func TestBulk_AWaitingOperationFreesItsSlot(t *testing.T) {
 func TestBulk_AJobThatKeepsFailingHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
+		jobs := newSketch(0)
 		all := jobs.fail("t", 40, "x")
 		jobs.veto = func(agg *statemachine.Aggregate) error {
 			if agg.Job.ID == all[0] {
@@ -530,8 +507,7 @@ func TestBulk_AStalledRunnerChangesNothing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				jobs := newSketch()
-				jobs.fail("t", 10, "x")
+				jobs := newSketch(10)
 				var stalled atomic.Bool
 				jobs.veto = func(*statemachine.Aggregate) error {
 					if jobs.count() == 3 && stalled.CompareAndSwap(false, true) {

@@ -17,7 +17,7 @@ import (
 func TestBulk_ChecksTheJobAgainstTheFilter(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
+		jobs := newSketch(0)
 		id := jobs.fail("t", 1, "x")[0]
 		service := serve(t, jobs, ledgertest.Split())
 		byFilter, byName := create(t, service, "", background.BulkRequest{}), create(t, service, "", background.BulkRequest{JobIDs: []string{id}})

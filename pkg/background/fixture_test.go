@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -35,11 +36,7 @@ func open(t *testing.T, store tablestore.Store) *world {
 
 func serve(t *testing.T, l background.OperationsLedger, store tablestore.Store) *background.Operations {
 	t.Helper()
-	service, err := background.NewOperations(background.OperationsConfig{Ledger: l, Store: store, Table: table})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return service
+	return musttest.Make(t, background.NewOperations, background.OperationsConfig{Ledger: l, Store: store, Table: table})
 }
 
 // accept accepts a job with one step of that type.
@@ -91,29 +88,21 @@ func runner(t *testing.T, service *background.Operations, set ...func(*backgroun
 	for _, f := range set {
 		f(&cfg)
 	}
-	r, err := background.NewBulk(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return musttest.Make(t, background.NewBulk, cfg)
 }
 
 func create(t *testing.T, s *background.Operations, key string, r background.BulkRequest) background.Operation {
 	t.Helper()
 	r.All = len(r.JobIDs) == 0 && r.Filter == search.Filter{}
 	op, err := s.Create(t.Context(), key, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return op
 }
 
 func runOnce(t *testing.T, r *background.Bulk) background.Pass {
 	t.Helper()
 	result, err := r.RunOnce(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return result
 }
 
@@ -123,9 +112,7 @@ func get(t *testing.T, s *background.Operations, id string) background.Operation
 	var all background.OperationPage
 	for after := ""; ; {
 		page, err := s.Get(t.Context(), id, "", 700, after)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		page.Items = append(all.Items, page.Items...)
 		if all, after = page, page.Next; after == "" {
 			return all
@@ -156,11 +143,14 @@ type sketch struct {
 	veto func(agg *statemachine.Aggregate) error
 }
 
-func newSketch() *sketch {
-	return &sketch{
+// newSketch returns a ledger with n failed jobs of the tenant t.
+func newSketch(n int) *sketch {
+	s := &sketch{
 		jobs: map[string]*statemachine.Aggregate{}, entries: map[string][]ledger.IndexEntry{},
 		reruns: map[string]string{}, by: map[string]string{}, veto: func(*statemachine.Aggregate) error { return nil },
 	}
+	s.fail("t", n, "x")
+	return s
 }
 
 // fail adds n failed jobs of the tenant, the newest created now and each other one a

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,18 +27,29 @@ type diary struct {
 
 func (d *diary) pass() { d.at = append(d.at, time.Since(d.start).String()) }
 
+// running runs the loop until the returned function is called.
+func running(t testing.TB, loop background.Loop) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var over sync.WaitGroup
+	over.Go(func() {
+		if err := loop.Run(ctx); err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return func() {
+		cancel()
+		over.Wait()
+	}
+}
+
 // run runs the loop for that long.
 func run(t *testing.T, loop background.Loop, d time.Duration) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- loop.Run(ctx) }()
+	stop := running(t, loop)
 	time.Sleep(d)
 	synctest.Wait()
-	cancel()
-	if err := <-done; err != nil {
-		t.Errorf("Run: %v", err)
-	}
+	stop()
 }
 
 func TestLoop_StartsPassesOnSchedule(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -34,7 +35,7 @@ func ids(page background.OperationPage) []string {
 func TestCreate_SelectsItsJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
+		jobs := newSketch(0)
 		old := jobs.fail("a", 2, "x")
 		time.Sleep(time.Hour)
 		noon := time.Now()
@@ -76,7 +77,7 @@ func TestCreate_SelectsItsJobs(t *testing.T) {
 
 func TestCreate_NamesTheInvalidField(t *testing.T) {
 	t.Parallel()
-	service := serve(t, newSketch(), ledgertest.Atomic())
+	service := serve(t, newSketch(0), ledgertest.Atomic())
 	now := time.Now()
 	for pointer, r := range map[string]background.BulkRequest{
 		"/job_ids":           {JobIDs: slices.Repeat([]string{"a"}, 1001)},
@@ -104,7 +105,7 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 func TestCreate_IsIdempotentUnderAKey(t *testing.T) {
 	t.Parallel()
 	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
-		jobs := newSketch()
+		jobs := newSketch(0)
 		jobs.fail("a", 250, "x")
 		service := serve(t, jobs, store)
 		ops := make([]background.Operation, 8)
@@ -138,9 +139,7 @@ func TestCreate_IsIdempotentUnderAKey(t *testing.T) {
 func scan(t *testing.T, store tablestore.Store) []tablestore.Row {
 	t.Helper()
 	page, err := store.Scan(t.Context(), tablestore.Query{Table: table, Partition: "operations"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return page.Rows
 }
 
@@ -158,7 +157,7 @@ func TestCreate_SurvivesAnySingleFault(t *testing.T) {
 			t.Run(fmt.Sprintf("call %d %s", nth, name), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {
-					jobs := newSketch()
+					jobs := newSketch(0)
 					jobs.fail("a", 250, "x")
 					store, faults := storetest.Faulty(ledgertest.Split())
 					service := serve(t, jobs, store)
@@ -193,7 +192,7 @@ func TestCreate_SurvivesAnySingleFault(t *testing.T) {
 func TestGetAndCancel_ReportAMissingOperation(t *testing.T) {
 	t.Parallel()
 	store, faults := storetest.Faulty(ledgertest.Split())
-	service := serve(t, newSketch(), store)
+	service := serve(t, newSketch(0), store)
 	get := func(id, after string) error { _, err := service.Get(t.Context(), id, "", 10, after); return err }
 	stop := func() error { _, err := service.Cancel(t.Context(), "no such/one"); return err }
 	op := create(t, service, "", background.BulkRequest{JobIDs: []string{"a"}})
@@ -225,7 +224,7 @@ func TestGetAndCancel_ReportAMissingOperation(t *testing.T) {
 func TestGet_SelectsItemsByTheirOutcome(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		jobs := newSketch()
+		jobs := newSketch(0)
 		all := jobs.fail("t", 30, "x")
 		jobs.veto = func(agg *statemachine.Aggregate) error {
 			if agg.Job.ID == all[3] {
@@ -239,9 +238,7 @@ func TestGet_SelectsItemsByTheirOutcome(t *testing.T) {
 		var pages []int
 		for after, more := "", true; more; more = after != "" {
 			page, err := service.Get(t.Context(), op.ID, background.ItemApplied, 10, after)
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			for _, item := range page.Items {
 				if item.Outcome != background.ItemApplied {
 					t.Errorf("%+v is listed", item)
@@ -260,7 +257,7 @@ func TestNewOperations_NamesMissingFields(t *testing.T) {
 	if _, err := background.NewOperations(background.OperationsConfig{}); err == nil {
 		t.Error("a service without a ledger and a store was made")
 	}
-	service := serve(t, newSketch(), ledgertest.Split())
+	service := serve(t, newSketch(0), ledgertest.Split())
 	for name, cfg := range map[string]background.BulkConfig{
 		"no service": {}, "parallel": {Operations: service, Parallel: -1},
 	} {

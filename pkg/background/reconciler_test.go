@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -90,10 +91,7 @@ func TestReconciler_ReportsARound(t *testing.T) {
 		{{JobID: "fine", Job: job("fine")}, {JobID: "stuck", Job: job("stuck"), Stuck: "no entry"}},
 		{{JobID: "repaired", Repaired: "slot"}, {JobID: "waits", Job: job("waits")}},
 	}, hints: []int{3, 2}, repaired: 1}
-	c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: w})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: w})
 	round(t, c)
 	report := c.Report()
 	if report.Checked != 4 || report.Repaired != 2 || len(report.Stuck) != 1 || report.Stuck[0].JobID != "stuck" ||
@@ -133,14 +131,11 @@ func TestReconciler_DrivesTheCounts(t *testing.T) {
 			{{JobID: "one", Job: job("one")}, {JobID: "gone"}}, {{JobID: "two", Job: job("two")}},
 		}}
 		counts := &counting{fast: fast}
-		c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: w, Counts: counts})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: w, Counts: counts})
 		took := 0
 		for took < 10 && !slices.Contains(counts.calls, "end") {
 			took++
-			if _, err = c.RunOnce(t.Context()); err != nil {
+			if _, err := c.RunOnce(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -199,11 +194,9 @@ func TestReconciler_AFastPassChecksManyPages(t *testing.T) {
 			for want, counts := range map[int]background.LiveCounts{
 				400: &counting{}, 1200: &counting{fast: true}, 3600: &idle{counting{fast: true}},
 			} {
-				c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: &crowd{hinted: hinted}, Counts: counts, Page: 400})
-				if err != nil {
-					t.Fatal(err)
-				}
+				c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: &crowd{hinted: hinted}, Counts: counts, Page: 400})
 				var pass background.Pass
+				var err error
 				for n := 0; n < 3 && err == nil && pass.Done == 0; n++ { // Empty shards of live jobs take a pass each.
 					pass, err = c.RunOnce(t.Context())
 				}
@@ -222,10 +215,7 @@ func TestReconciler_RepeatsAPageAfterAnError(t *testing.T) {
 	t.Parallel()
 	away := errors.New("away")
 	w := &ward{err: away}
-	c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: w})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: w})
 	if pass, err := c.RunOnce(t.Context()); !errors.Is(err, away) || !pass.More {
 		t.Errorf("%+v, %v", pass, err)
 	}
@@ -248,16 +238,10 @@ func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: &ward{pending: time.Now()}}) // The row is always due now.
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- c.AgeLoop().Run(ctx) }()
-		time.Sleep(90 * time.Second)
-		cancel()
-		if err := <-done; err != nil || c.Report().OldestPending < 85*time.Second {
-			t.Errorf("%+v, %v", c.Report(), err)
+		musttest.NoError(t, err)
+		run(t, c.AgeLoop(), 90*time.Second)
+		if c.Report().OldestPending < 85*time.Second {
+			t.Errorf("%+v", c.Report())
 		}
 	})
 }
@@ -265,10 +249,7 @@ func TestReconciler_ReportsTheAgeOfTheOldestRow(t *testing.T) {
 func TestReconciler_SkipsAPendingRowWithoutAJob(t *testing.T) {
 	t.Parallel()
 	w := &ward{pending: time.Now().Add(-time.Hour), gone: ledger.ErrJobNotFound}
-	c, err := background.NewReconciler(background.ReconcilerConfig{Ledger: w})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: w})
 	if err := c.ReadAge(t.Context()); err != nil || c.Report().OldestPending != 0 {
 		t.Errorf("%+v, %v", c.Report(), err)
 	}
@@ -305,10 +286,7 @@ func TestCost_OfAReconcilerPass(t *testing.T) {
 		for range 210 {
 			w.accept("tenant", "OCR")
 		}
-		reconciler, err := background.NewReconciler(background.ReconcilerConfig{Ledger: l})
-		if err != nil {
-			t.Fatal(err)
-		}
+		reconciler := musttest.Make(t, background.NewReconciler, background.ReconcilerConfig{Ledger: l})
 		counter.Reset()
 		if pass, err := reconciler.RunOnce(t.Context()); err != nil || int64(pass.Done) != test.jobs || !pass.More {
 			t.Error(pass, err)

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 )
@@ -17,12 +18,9 @@ func TestRetention_BoundsAPassAndContinues(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{{"a", "b", "c"}, {"d", "e"}}, bad: []string{"b"}}
 	observed := 0
-	p, err := background.NewRetention(background.RetentionConfig{
+	p := musttest.Make(t, background.NewRetention, background.RetentionConfig{
 		Ledger: b, PassLimit: 2, Observe: func(ledger.Purged) { observed++ },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for range 4 {
 		if pass, err := p.RunOnce(t.Context()); err != nil || pass.Done > 2 {
 			t.Errorf("a pass purged %d, %v", pass.Done, err)
@@ -42,9 +40,7 @@ func TestRetention_JobsThatFailDoNotHoldUpTheOthers(t *testing.T) {
 		passes++
 		return float64((passes-1)%2) / 2 // The shards take turns at being the first.
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	for range 4 {
 		if _, err := p.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
@@ -59,10 +55,7 @@ func TestRetention_BeginsAtARandomShard(t *testing.T) {
 	t.Parallel()
 	for random, want := range map[float64][]string{0: {"a", "b", "c", "d"}, 0.5: {"c", "d", "a", "b"}} {
 		b := &backlog{shards: [2][]string{{"a", "b"}, {"c", "d"}}}
-		p, err := background.NewRetention(background.RetentionConfig{Ledger: b, Random: func() float64 { return random }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := musttest.Make(t, background.NewRetention, background.RetentionConfig{Ledger: b, Random: func() float64 { return random }})
 		if _, err := p.RunOnce(t.Context()); err != nil || !slices.Equal(b.purged, want) {
 			t.Errorf("at %g purged %v, %v, want %v", random, b.purged, err, want)
 		}
@@ -73,21 +66,15 @@ func TestRetention_ContinuesAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &backlog{shards: [2][]string{slices.Repeat([]string{"x"}, 1)}, down: errors.New("away")}
-		p, err := background.NewRetention(background.RetentionConfig{Ledger: b})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- p.Loop().Run(ctx) }()
+		p := newRetention(t, b)
+		stop := running(t, p.Loop())
 		time.Sleep(10 * time.Second)
 		b.mu.Lock()
 		b.down = nil
 		b.mu.Unlock()
 		time.Sleep(6 * time.Second)
-		cancel()
-		if err := <-done; err != nil || len(b.purged) != 1 {
-			t.Errorf("purged %v, %v", b.purged, err)
+		if stop(); len(b.purged) != 1 {
+			t.Errorf("purged %v", b.purged)
 		}
 	})
 }
@@ -113,11 +100,7 @@ func numbered(n int) (names []string) {
 
 func newRetention(t *testing.T, b *backlog) *background.Retention {
 	t.Helper()
-	r, err := background.NewRetention(background.RetentionConfig{Ledger: b, Random: func() float64 { return 0 }})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return musttest.Make(t, background.NewRetention, background.RetentionConfig{Ledger: b, Random: func() float64 { return 0 }})
 }
 
 // A backlog does not wait for the next interval after each pass.
@@ -125,16 +108,9 @@ func TestRetention_PassesFollowAtOnceWhileThereIsMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := &backlog{shards: [2][]string{numbered(5000), numbered(3000)}}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error)
-		go func() { done <- newRetention(t, b).Loop().Run(ctx) }()
-		time.Sleep(time.Millisecond)
-		b.mu.Lock()
-		purged := len(b.purged)
-		b.mu.Unlock()
-		cancel()
-		if err := <-done; err != nil || purged != 8000 {
-			t.Errorf("purged %d of 8000 jobs before the interval had passed, %v", purged, err)
+		run(t, newRetention(t, b).Loop(), time.Millisecond)
+		if purged := len(b.purged); purged != 8000 {
+			t.Errorf("purged %d of 8000 jobs before the interval had passed", purged)
 		}
 	})
 }
@@ -181,12 +157,9 @@ func TestRetention_LeavesAShardThatAnotherProcessPurges(t *testing.T) {
 	t.Parallel()
 	b := &backlog{shards: [2][]string{numbered(392), {"x", "y"}}, taken: []string{"00003"}}
 	var observed []ledger.Purged
-	r, err := background.NewRetention(background.RetentionConfig{
+	r := musttest.Make(t, background.NewRetention, background.RetentionConfig{
 		Ledger: b, Random: func() float64 { return 0 }, Observe: func(p ledger.Purged) { observed = append(observed, p) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if pass, err := r.RunOnce(t.Context()); err != nil || pass.Done != 258 {
 		t.Errorf("%+v, %v", pass, err)
 	}

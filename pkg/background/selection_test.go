@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -38,9 +39,7 @@ func selected(t *testing.T, s *background.Operations, r background.BulkRequest) 
 	t.Helper()
 	r.All, r.Reason = true, "why"
 	preview, err := s.Preview(t.Context(), r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	op := create(t, s, "", r)
 	all := ids(get(t, s, op.ID))
 	var sample []string
@@ -138,7 +137,7 @@ func TestCreate_ReportsTruncation(t *testing.T) {
 			}
 		}
 	}
-	jobs := newSketch()
+	jobs := newSketch(0)
 	jobs.fail("many", 2000, "x")
 	preview, err := serve(t, &endless{sketch: jobs}, w.Store).Preview(t.Context(), background.BulkRequest{Filter: search.Filter{TenantID: "many"}})
 	if err != nil || !preview.Truncated || preview.Matched > 100_000 || preview.Matched < 98_000 {
@@ -161,7 +160,7 @@ func (f *flood) Live(_ context.Context, _ string, _, limit int, _ string) ([]str
 
 func TestPreview_ReadsABoundedNumberOfLiveJobs(t *testing.T) {
 	t.Parallel()
-	jobs := &flood{sketch: newSketch()}
+	jobs := &flood{sketch: newSketch(0)}
 	preview, err := serve(t, jobs, ledgertest.Split()).Preview(t.Context(), background.BulkRequest{Kind: background.KindPause, All: true})
 	if err != nil || !preview.Truncated || jobs.shown > 21_000 {
 		t.Errorf("%+v after %d jobs, %v", preview, jobs.shown, err)
@@ -218,9 +217,7 @@ func TestBulk_ControlsLiveJobs(t *testing.T) {
 			op, err := w.Create(ledger.WithCaller(t.Context(), "ops-1"), "", background.BulkRequest{
 				Kind: kind, JobIDs: []string{changed, repeated, ended, "gone"}, Reason: "a storm", Actor: "operator",
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			runOnce(t, runner(t, w.Operations, func(c *background.BulkConfig) {
 				c.Observe = func(k background.Kind, _ background.ItemOutcome) {
 					if k != kind {
@@ -359,7 +356,7 @@ func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 		id := w.accept("t", kind)
 		known[id] = search.TraitsOf(w.Read(id))
 	}
-	s, err := background.NewOperations(background.OperationsConfig{
+	s := musttest.Make(t, background.NewOperations, background.OperationsConfig{
 		Ledger: blind{w.Ledger.Ledger}, Store: w.Store, Table: table,
 		Live: func(wanted func(*search.Traits) bool) (parts iter.Seq[[]string], all bool) {
 			var ids []string
@@ -371,9 +368,6 @@ func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 			return slices.Values([][]string{ids}), true
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	for kind, want := range map[background.Kind]int{background.KindPause: 2, background.KindResume: 0} {
 		preview, err := s.Preview(t.Context(), background.BulkRequest{Kind: kind, Filter: search.Filter{StepType: "OCR"}})
 		if err != nil || preview.Matched != want {

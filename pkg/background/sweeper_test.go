@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -61,9 +62,7 @@ func (b *bundle) step(id string) statemachine.Step { return b.ledger.Read(id).St
 func (b *bundle) pass(t *testing.T) background.SweeperPass {
 	t.Helper()
 	result, err := b.RunOnce(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return result
 }
 
@@ -106,10 +105,7 @@ func TestSweeper_GivesAGraceAfterTheStart(t *testing.T) {
 		b := setup(t, nil)
 		id := b.published()
 		time.Sleep(time.Hour)
-		restarted, err := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger})
-		if err != nil {
-			t.Fatal(err)
-		}
+		restarted := musttest.Make(t, background.NewSweeper, background.SweeperConfig{Ledger: b.ledger})
 		if _, err := restarted.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -244,9 +240,7 @@ func TestSweeper_AnOutageOfTheBusHoldsDeadlines(t *testing.T) {
 		s, err := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger, Outages: func(context.Context) (background.Outages, error) {
 			return background.Outages{Topic: func(string) time.Time { return end }}, broken
 		}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		b.Sweeper = s
 		id := b.published()
 		for range 100 {
@@ -279,10 +273,7 @@ func TestSweeper_GivesAGraceAfterASuspension(t *testing.T) {
 		id := b.published()
 		b.accept("observed")
 		var told bool
-		suspended, err := background.NewSweeper(background.SweeperConfig{Ledger: b.ledger, Observe: func(background.SweeperPass) { told = true }})
-		if err != nil {
-			t.Fatal(err)
-		}
+		suspended := musttest.Make(t, background.NewSweeper, background.SweeperConfig{Ledger: b.ledger, Observe: func(background.SweeperPass) { told = true }})
 		loop := suspended.Loop()
 		suspend := sync.OnceFunc(func() { time.Sleep(10 * time.Minute) })
 		loop.Observe = func(time.Duration, error) {
@@ -290,9 +281,7 @@ func TestSweeper_GivesAGraceAfterASuspension(t *testing.T) {
 				suspend()
 			}
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- loop.Run(ctx) }()
+		stop := running(t, loop)
 		time.Sleep(10*time.Minute + 30*time.Second)
 		if step := b.step(id); step.State != statemachine.StepAwaitingAck {
 			t.Errorf("step is %s as soon as the process resumes", step.State)
@@ -301,10 +290,7 @@ func TestSweeper_GivesAGraceAfterASuspension(t *testing.T) {
 		if step := b.step(id); step.State != statemachine.StepFailedRetry {
 			t.Errorf("step is %s after the grace", step.State)
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("run: %v", err)
-		}
+		stop()
 	})
 }
 
@@ -352,10 +338,7 @@ func TestSweeper_IsLateOnlyForEntriesThatItMayFire(t *testing.T) {
 		for outcome, want := range map[ledger.FireOutcome]time.Duration{
 			ledger.Acted: time.Minute, ledger.Stale: time.Minute, ledger.Early: 0,
 		} {
-			s, err := background.NewSweeper(background.SweeperConfig{Ledger: &timers{outcome}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			s := musttest.Make(t, background.NewSweeper, background.SweeperConfig{Ledger: &timers{outcome}})
 			if pass, err := s.RunOnce(t.Context()); err != nil || pass.Late != want {
 				t.Errorf("%s: late by %s, %v, want %s", outcome, pass.Late, err, want)
 			}
@@ -433,10 +416,7 @@ func TestSweeper_ManyBadJobsHoldUpNoOther(t *testing.T) {
 		b.bad = append(b.bad, fmt.Sprintf("%04d", i))
 	}
 	b.shards[1] = append(slices.Clone(b.bad), "good")
-	s, err := background.NewSweeper(background.SweeperConfig{Ledger: b})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s := musttest.Make(t, background.NewSweeper, background.SweeperConfig{Ledger: b})
 	for range 3 {
 		if pass, err := s.RunOnce(t.Context()); err != nil || pass.Read > 4096 {
 			t.Errorf("a pass read %d, %v", pass.Read, err)

@@ -2,7 +2,6 @@ package background_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
@@ -107,11 +106,9 @@ func TestWatcher_Ask(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := watch()
-		ctx, cancel := context.WithCancel(t.Context())
-		ended := make(chan error, 1)
 		loop := f.Loop()
 		loop.Interval = 2 * time.Second
-		go func() { ended <- loop.Run(ctx) }()
+		stop := running(t, loop)
 		pass := func() {
 			time.Sleep(time.Minute)
 			synctest.Wait()
@@ -125,10 +122,7 @@ func TestWatcher_Ask(t *testing.T) {
 		f.disk.Store("three")
 		f.Ask()
 		pass()
-		cancel()
-		if err := <-ended; err != nil {
-			t.Errorf("Run = %v, want nil at the end of its context", err)
-		}
+		stop()
 		want := []string{"reloaded", "refused", "refused", "reloaded"}
 		if diff := cmp.Diff(want, f.attempts); diff != "" || f.used != "three" || f.Name() != "tokens" {
 			t.Errorf("%s is in use, attempts (-want +got):\n%s", f.used, diff)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
@@ -82,22 +83,6 @@ func sending(t testing.TB, h *hooks, s *sends, change func(*background.WebhooksC
 	return made
 }
 
-// running runs the loop until the returned function is called.
-func running(t testing.TB, loop background.Loop) (stop func()) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	var over sync.WaitGroup
-	over.Go(func() {
-		if err := loop.Run(ctx); err != nil {
-			t.Errorf("Run: %v", err)
-		}
-	})
-	return func() {
-		cancel()
-		over.Wait()
-	}
-}
-
 func TestWebhooks_SendWhatIsDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -112,9 +97,7 @@ func TestWebhooks_SendWhatIsDue(t *testing.T) {
 			t.Errorf("RunOnce = %+v, %v", pass, err)
 		}
 		body, err := webhook.Body(&ended("j").Job)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		want := []webhook.Message{{ID: "j.0", TenantID: "tenant_a", URL: "https://a.example/x", Body: body}}
 		if diff := cmp.Diff(want, s.messages); diff != "" {
 			t.Errorf("messages (-want +got):\n%s", diff)
