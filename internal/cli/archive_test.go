@@ -3,7 +3,6 @@ package cli_test
 import (
 	"encoding/json"
 	"maps"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 // archived returns the line of a job that ended that many hours ago, with a history of two
@@ -29,9 +29,7 @@ func archived(t *testing.T, id, tenant string, hours int) string {
 func writeArchive(t *testing.T, dir, name string, lines ...string) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, []byte(strings.Join(lines, "")), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, path, strings.Join(lines, ""))
 	return path
 }
 
@@ -43,11 +41,7 @@ func TestArchive_ListsEachJobOnce(t *testing.T) {
 	january := writeArchive(t, dir, "jobs-2025-12.jsonl", first, second)
 	writeArchive(t, dir, "notes.jsonl", "nothing")
 	l := newLine(t, "")
-	out, err := l.run(t, "archive", "read", dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "archive.txt", out)
+	golden(t, "archive.txt", l.must(t, "archive", "read", dir))
 	for want, args := range map[string][]string{
 		first + third:          {"--tenant", "a"},
 		second:                 {"--job", "j2"},
@@ -68,9 +62,7 @@ func TestArchive_ReportsDamagedLines(t *testing.T) {
 	t.Parallel()
 	good := archived(t, "j1", "a", 1)
 	var job map[string]any
-	if err := json.Unmarshal([]byte(good), &job); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, json.Unmarshal([]byte(good), &job))
 	with := func(field string, value any) string {
 		changed := maps.Clone(job)
 		changed[field] = value

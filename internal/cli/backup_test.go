@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -34,7 +34,7 @@ func backupLine(t *testing.T, server string) *line {
 // sends starts a server that sends that text as a backup, and breaks off if the text says so.
 func sends(t *testing.T, text string) string {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if r.Method+r.URL.Path != "POST/v1/admin/backup" || err != nil {
 			t.Errorf("%s %s %s", r.Method, r.URL, body)
@@ -44,9 +44,7 @@ func sends(t *testing.T, text string) string {
 			http.NewResponseController(w).Flush() //nolint:errcheck // The connection ends anyway.
 			panic(http.ErrAbortHandler)
 		}
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
+	})
 }
 
 // expectFile fails the test unless the file holds that text, or does not exist if the text is
@@ -81,9 +79,7 @@ func TestBackup_IsKeptOnceItIsComplete(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	if _, err := l.run(t, "backup", "--to", file, "--force"); err != nil {
-		t.Error(err)
-	}
+	l.must(t, "backup", "--to", file, "--force")
 	forPrograms(t, l, cli.CheckedBackup{Version: "v1.2.3\x1b[2J", TakenAt: api.NewTime(now), Files: 3, Bytes: 5 << 20}, "backup", "--force", "--to", file)
 	if out, err = l.run(t, "backup", "--to", "-"); err != nil || out != "this is whole" {
 		t.Errorf("to standard output: %q, %v", out, err)
@@ -101,14 +97,10 @@ func TestBackup_ReportsAnIncompleteOne(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "[lucius].backup")
 	begun, other := file+".123.partial", filepath.Join(filepath.Dir(file), "other.backup.1.partial")
 	for _, name := range []string{begun, other} {
-		if err := os.WriteFile(name, []byte("this is"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.WriteFile(t, name, "this is")
 	}
 	l := backupLine(t, sends(t, "this is whole"))
-	if _, err := l.run(t, "backup", "--to", file); err != nil {
-		t.Fatal(err)
-	}
+	l.must(t, "backup", "--to", file)
 	if want := begun + " is left over from an unfinished backup: remove it, unless that backup is still running\n"; l.notes.String() != want {
 		t.Errorf("it says %q, want %q", l.notes.String(), want)
 	}
@@ -174,9 +166,7 @@ func TestBackup_TwiceToTheSameFile(t *testing.T) {
 		}
 		return checked, err
 	}
-	if _, err := first.run(t, "backup", "--to", file); err != nil {
-		t.Error(err)
-	}
+	first.must(t, "backup", "--to", file)
 	expectFile(t, file, "the first is whole")
 }
 

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -33,7 +32,7 @@ type scripted struct {
 func newScripted(t *testing.T, answers map[string][]any) *scripted {
 	t.Helper()
 	s := &scripted{answers: answers}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
@@ -61,9 +60,8 @@ func newScripted(t *testing.T, answers map[string][]any) *scripted {
 		if err := json.NewEncoder(w).Encode(value); err != nil {
 			t.Error(err)
 		}
-	}))
-	t.Cleanup(server.Close)
-	s.url = server.URL
+	})
+	s.url = url
 	return s
 }
 
@@ -228,7 +226,7 @@ func TestRetry_Interrupted(t *testing.T) {
 	t.Parallel()
 	for _, begun := range []bool{true, false} {
 		ctx, interrupt := context.WithCancel(t.Context())
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			switch {
 			case r.Method == http.MethodPost && begun:
 				fmt.Fprint(w, encode(t, operation(api.OperationStateRunning, 0)))
@@ -237,8 +235,8 @@ func TestRetry_Interrupted(t *testing.T) {
 				interrupt()
 				<-r.Context().Done()
 			}
-		}))
-		l := newLine(t, server.URL)
+		})
+		l := newLine(t, url)
 		err := cli.Run(ctx, cli.Root(&l.Env), []string{"retry", "--all", "--yes"})
 		want := "interrupted; the operation continues: lucius operations get " + operationID + " --watch follows it, lucius operations cancel " +
 			operationID + " stops it"
@@ -248,7 +246,6 @@ func TestRetry_Interrupted(t *testing.T) {
 		if cli.ExitCode(err) != cli.ExitInterrupted || fmt.Sprint(err) != want {
 			t.Errorf("begun %t: %v", begun, err)
 		}
-		server.Close()
 	}
 }
 
@@ -281,10 +278,7 @@ func TestOperations(t *testing.T) {
 	l := newLine(t, server.url)
 	var text strings.Builder
 	for _, args := range []string{"list --tenant tenant_a --kind cancel", "get " + operationID, "cancel " + operationID + " --reason late"} {
-		out, err := l.run(t, append([]string{"operations"}, strings.Split(args, " ")...)...)
-		if err != nil {
-			t.Error(err)
-		}
+		out := l.must(t, append([]string{"operations"}, strings.Split(args, " ")...)...)
 		text.WriteString(out + "\n")
 	}
 	golden(t, "operations.txt", strings.TrimSuffix(text.String(), "\n"))

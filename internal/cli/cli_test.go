@@ -21,6 +21,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -59,11 +60,27 @@ func (l *line) run(t *testing.T, args ...string) (string, error) {
 	return l.out.String(), err
 }
 
+// must runs a command that must succeed, and returns its output.
+func (l *line) must(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := l.run(t, args...)
+	musttest.NoError(t, err)
+	return out
+}
+
+// serve starts a server, and returns its URL.
+func serve(t *testing.T, handler http.HandlerFunc) string {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
 // answers is a server that answers each request for "METHOD /path" with a value, or with a
 // problem if the value is a apierror.Code.
 func answers(t *testing.T, all map[string]any) string {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
 		value, ok := all[r.Method+" "+r.URL.Path]
 		if !ok {
 			t.Errorf("%s %s is not expected", r.Method, r.URL.Path)
@@ -78,9 +95,7 @@ func answers(t *testing.T, all map[string]any) string {
 		if err := json.NewEncoder(w).Encode(value); err != nil {
 			t.Error(err)
 		}
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
+	})
 }
 
 // golden compares text with a file of testdata.
@@ -88,20 +103,9 @@ func golden(t *testing.T, name, got string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
 	if *update {
-		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, os.MkdirAll(filepath.Dir(path), 0o750))
 	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (-file +got):\n%s", path, diff)
-	}
+	musttest.Golden(t, path, got, *update)
 }
 
 // forPrograms runs a command with each output format for programs. The output must be the
@@ -109,10 +113,7 @@ func golden(t *testing.T, name, got string) {
 func forPrograms[T any](t *testing.T, l *line, answered T, args ...string) {
 	t.Helper()
 	for _, format := range []string{"json", "yaml"} {
-		out, err := l.run(t, append(args, "-o", format)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := l.must(t, append(args, "-o", format)...)
 		var value any
 		if err := yaml.Unmarshal([]byte(out), &value); format == "yaml" && err != nil {
 			t.Fatal(err)
@@ -122,9 +123,7 @@ func forPrograms[T any](t *testing.T, l *line, answered T, args ...string) {
 		var printed T
 		decoder := json.NewDecoder(strings.NewReader(out))
 		decoder.DisallowUnknownFields()
-		if err := decoder.Decode(&printed); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, decoder.Decode(&printed))
 		if diff := cmp.Diff(encode(t, answered), encode(t, printed)); diff != "" {
 			t.Errorf("%s (-answered +printed):\n%s", format, diff)
 		}
@@ -134,9 +133,7 @@ func forPrograms[T any](t *testing.T, l *line, answered T, args ...string) {
 func encode(t *testing.T, value any) string {
 	t.Helper()
 	text, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return string(text)
 }
 
@@ -167,9 +164,7 @@ func TestHelp(t *testing.T) {
 func TestMan_WritesAPageForEachCommand(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if _, err := newLine(t, "").run(t, "man", "--dir", dir); err != nil {
-		t.Fatal(err)
-	}
+	newLine(t, "").must(t, "man", "--dir", dir)
 	text, err := os.ReadFile(filepath.Join(dir, "lucius-jobs-get.1"))
 	if err != nil || !bytes.Contains(text, []byte("Show a job with its steps")) {
 		t.Errorf("%v:\n%s", err, text)

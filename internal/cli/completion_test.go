@@ -1,13 +1,13 @@
 package cli_test
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 // Each shell reads its script: bash always, the others if they are installed.
@@ -23,9 +23,7 @@ func TestCompletion_ScriptsParse(t *testing.T) {
 			continue
 		}
 		script := filepath.Join(t.TempDir(), "lucius."+shell)
-		if err := os.WriteFile(script, []byte(out), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.WriteFile(t, script, out)
 		source := map[string]string{
 			"bash": "source " + script + " && complete -p lucius", "fish": "source " + script + "; complete -c lucius",
 			"zsh": "autoload -U compinit && compinit -u -d " + script + ".dump && source " + script + " && whence _lucius",
@@ -43,9 +41,7 @@ func TestCompletion_AsksTheServer(t *testing.T) {
 		"GET /v1/jobs":      api.JobPage{Jobs: []api.Job{failedJob()}},
 		"GET /v1/protocols": api.ProtocolList{Protocols: []api.Protocol{{RequestTypes: []string{"doc.ingest", "doc.scan"}}}},
 	}))
-	if _, err := l.run(t, "context", "set", "prod", "--server", "https://lucius.example.com"); err != nil {
-		t.Fatal(err)
-	}
+	l.must(t, "context", "set", "prod", "--server", "https://lucius.example.com")
 	for line, want := range map[string]string{
 		"jobs get ":             jobID + "\tdoc.ingest of tenant_a, FAILED_FINAL\n",
 		"jobs get x -o ":        "table\njson\nyaml\n",

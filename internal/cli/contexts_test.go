@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,18 +11,17 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 // who is a server that answers with a problem whose detail is the token it got.
 func who(t *testing.T, name string) string {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintf(w, `{"code":"invalid_envelope","detail":"%s got %s"}`, name, r.Header.Get("Authorization"))
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
+	})
 }
 
 // Flags take precedence over the context that a flag names, that over variables, and those over
@@ -32,9 +30,7 @@ func TestContexts_ChooseServerAndToken(t *testing.T) {
 	t.Parallel()
 	a, b := who(t, "A"), who(t, "B")
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("of-file\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, file, "of-file\n")
 	l := newLine(t, a)
 	for _, args := range [][]string{
 		{"context", "set", "a", "--server", a, "--token", "of-a"}, {"context", "set", "b", "--server", b, "--token-file", file},
@@ -89,11 +85,7 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file: %v, %v", info, err)
 	}
-	out, err := l.run(t, "context", "list")
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "context-list.txt", out)
+	golden(t, "context-list.txt", l.must(t, "context", "list"))
 	run(0, `"ca_file": "/`, "list", "-o", "json")
 	run(3, `there is no context "test"`, "use", "test")
 	run(0, "", "use", "dev")
@@ -104,13 +96,9 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 	if text, err := os.ReadFile(path); err != nil || strings.Contains(string(text), "geheim") || !strings.Contains(string(text), "current: prod") {
 		t.Errorf("the file: %v\n%s", err, text)
 	}
-	if err := os.WriteFile(path, []byte("contexts: {a: {url: x}}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, path, "contexts: {a: {url: x}}\n")
 	run(2, "contexts.yaml cannot be read", "list")
-	if err := os.WriteFile(path, []byte("contexts:\n  a:\n    token: geheim\n  b: [\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, path, "contexts:\n  a:\n    token: geheim\n  b: [\n")
 	run(2, "contexts.yaml cannot be read: [4:6]", "list") // without the line before, which has a token
 	for _, name := range []string{"", "a b", "a\nb", "-a", "a: b"} {
 		run(2, "the context's name is", "set", "--server", "http://x", "--", name)
@@ -118,9 +106,7 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 	if l.notes.Len() > 0 {
 		t.Errorf("of a file of the owner it says %s", &l.notes)
 	}
-	if err := errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, 0o640)); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, errors.Join(os.WriteFile(path, nil, 0o600), os.Chmod(path, 0o640)))
 	run(2, `--output is "xml"`, "list", "-o", "xml")
 	if run(0, "NAME", "list"); !strings.Contains(l.notes.String(), "chmod 600 "+path) {
 		t.Errorf("of a file that others can read it says %s", &l.notes)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -19,7 +18,7 @@ import (
 // status and a body.
 func patient(t *testing.T, date time.Time, answers map[string]any) string {
 	t.Helper()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return serve(t, func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Date", date.UTC().Format(http.TimeFormat))
 		switch value := answers[r.URL.Path].(type) {
 		case api.Problem:
@@ -31,9 +30,7 @@ func patient(t *testing.T, date time.Time, answers map[string]any) string {
 		default:
 			fmt.Fprint(w, encode(t, value))
 		}
-	}))
-	t.Cleanup(server.Close)
-	return server.URL
+	})
 }
 
 func refused(code apierror.Code, detail string) api.Problem {

@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"regexp"
 	"strings"
 	"sync/atomic"
@@ -15,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -35,13 +35,12 @@ func TestErrors_OfTheServer(t *testing.T) {
 
 func TestErrors_NameFlagsInsteadOfFields(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusForbidden)
 		fmt.Fprint(w, `{"code":"forbidden","status":403,"detail":"This requires the role read for all tenants; name a tenant_id of yours."}`)
-	}))
-	t.Cleanup(server.Close)
-	_, err := newLine(t, server.URL).run(t, "jobs", "list")
+	})
+	_, err := newLine(t, url).run(t, "jobs", "list")
 	want := "This requires the role read for all tenants: name one of your tenants with --tenant, or ask for a token that covers all"
 	if cli.ExitCode(err) != cli.ExitForbidden || fmt.Sprint(err) != want {
 		t.Errorf("answered %v", err)
@@ -100,14 +99,8 @@ func TestHelp_OfAnUnknownCommand(t *testing.T) {
 // docs/use/cli.md lists the same exit codes as the help.
 func TestExitCodes_AreDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/use/cli.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	help, err := newLine(t, "").run(t, "help", "exit-codes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	page := musttest.ReadFile(t, "../../docs/use/cli.md")
+	help := newLine(t, "").must(t, "help", "exit-codes")
 	var listed, helped []string
 	for _, row := range regexp.MustCompile(`(?m)^\| (\d+) \|`).FindAllStringSubmatch(string(page), -1) {
 		listed = append(listed, row[1])
@@ -125,27 +118,24 @@ func TestRequests_AreRepeatedWhileTheServerIsBusy(t *testing.T) {
 	t.Parallel()
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		var asked atomic.Int32
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Retry-After", "0")
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(status)
 			fmt.Fprintf(w, `{"code":"rate_limited","title":"Too many requests","status":%d}`, status)
 			asked.Add(1)
-		}))
-		_, err := newLine(t, server.URL).run(t, "jobs", "get", "x")
+		})
+		_, err := newLine(t, url).run(t, "jobs", "get", "x")
 		if cli.ExitCode(err) != cli.ExitUnavailable || asked.Load() != 4 || !strings.Contains(fmt.Sprint(err), "Too many requests: wait") {
 			t.Errorf("%d: %v after %d requests", status, err, asked.Load())
 		}
-		server.Close()
 	}
 }
 
 func TestErrors_WithoutAResponse(t *testing.T) {
 	t.Parallel()
 	closed, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	_ = closed.Close() // Nothing listens on its port.
 	foreign := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(foreign.Close)

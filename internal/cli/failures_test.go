@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -24,9 +25,7 @@ func TestFailures(t *testing.T) {
 	l := newLine(t, server.url)
 	out, err := l.run(t, "failures", "--service", "ocr", "--code", "bad_scan", "--tenant", "tenant_a", "--step-type", "OCR",
 		"--request-type", "doc.ingest", "--since", "24h", "--failed-before", "1h", "--created-after", "7d", "--created-before", "2h", "--include-resolved")
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	golden(t, "failures.txt", out)
 	server.wantAsked(t, "GET /v1/admin/failures tenant_id=tenant_a&request_type=doc.ingest&service=ocr&step_type=OCR&error_code=bad_scan"+
 		"&created_after=2026-01-20T12%3A00%3A00.000Z&created_before=2026-01-27T10%3A00%3A00.000Z"+
@@ -69,11 +68,7 @@ func TestFailuresList(t *testing.T) {
 			all[i].Steps[1].StepType = "EMBED"
 		}
 	}
-	out, err := l.run(t, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "failures-list.txt", out)
+	golden(t, "failures-list.txt", l.must(t, args...))
 	server.wantAsked(t, "GET /v1/jobs state=FAILED_FINAL&service=embed&error_code=bad_scan&limit=50",
 		"GET /v1/jobs state=FAILED_FINAL&service=embed&error_code=bad_scan&limit=49&page_token=next")
 	server.answers["GET /v1/jobs"] = []any{api.JobPage{Jobs: all}}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -42,10 +42,7 @@ func failedJob() api.Job {
 func TestJobsGet(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, answers(t, map[string]any{"GET /v1/jobs/" + jobID: failedJob()}))
-	out, err := l.run(t, "jobs", "get", jobID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := l.must(t, "jobs", "get", jobID)
 	golden(t, "jobs-get.txt", out)
 	l.Terminal = true
 	if out, _ = l.run(t, "jobs", "get", jobID); !strings.Contains(out, "\x1b[31mFAILED_FINAL\x1b[0m") || strings.Contains(out, "\x1b[2J") {
@@ -66,7 +63,7 @@ func TestJobsGet_ForPrograms(t *testing.T) {
 func paged(t *testing.T) (string, *[]string) {
 	t.Helper()
 	var queries []string
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		queries = append(queries, r.URL.RawQuery)
 		page := api.JobPage{Jobs: []api.Job{failedJob(), failedJob()}, NextPageToken: "next"}
 		if r.URL.Query().Get("page_token") != "" {
@@ -78,23 +75,16 @@ func paged(t *testing.T) (string, *[]string) {
 			page.Jobs = page.Jobs[:1]
 		}
 		fmt.Fprint(w, encode(t, page))
-	}))
-	t.Cleanup(server.Close)
-	return server.URL, &queries
+	})
+	return url, &queries
 }
 
 func TestJobsList(t *testing.T) {
 	t.Parallel()
 	url, queries := paged(t)
 	l := newLine(t, url)
-	all, err := l.run(t, "jobs", "list")
-	if err != nil {
-		t.Fatal(err)
-	}
-	one, err := l.run(t, "jobs", "list", "--limit", "1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := l.must(t, "jobs", "list")
+	one := l.must(t, "jobs", "list", "--limit", "1")
 	golden(t, "jobs-list.txt", all+"\n"+one)
 	waiting := failedJob()
 	waiting.State, waiting.ErrorCode, waiting.CurrentStepID = api.JobStateDispatching, "", "embed"
@@ -102,11 +92,9 @@ func TestJobsList(t *testing.T) {
 	forPrograms(t, l, api.JobPage{Jobs: []api.Job{failedJob(), failedJob(), waiting}}, "jobs", "list")
 
 	*queries = nil
-	_, err = l.run(t, "jobs", "list", "--tenant", "tenant_a", "--state", "failed_final", "--request-type", "doc.ingest",
+	_, err := l.run(t, "jobs", "list", "--tenant", "tenant_a", "--state", "failed_final", "--request-type", "doc.ingest",
 		"--correlation-id", "corr-1", "--service", "ocr", "--code", "bad_scan", "--created-after", "7d", "--created-before", "2026-01-27T10:00:00+01:00", "--limit", "2")
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	want := []string{
 		"tenant_id=tenant_a&state=FAILED_FINAL&request_type=doc.ingest&correlation_id=corr-1&service=ocr&error_code=bad_scan&" +
 			"created_after=2026-01-20T12%3A00%3A00.000Z&created_before=2026-01-27T09%3A00%3A00.000Z&limit=2",

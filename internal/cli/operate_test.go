@@ -11,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -61,10 +62,7 @@ func TestServices(t *testing.T) {
 	l := newLine(t, server.url)
 	var text []string
 	for i, name := range []string{"embed", "ocr"} {
-		out, err := l.run(t, "services", "--service", name)
-		if err != nil {
-			t.Error(err)
-		}
+		out := l.must(t, "services", "--service", name)
 		text = append(text, out)
 		one := serviceList()
 		one.Services = one.Services[i : i+1]
@@ -107,11 +105,7 @@ func TestProtocols(t *testing.T) {
 	list := api.ProtocolList{LoadedAt: at(time.Hour), Protocols: []api.Protocol{one}}
 	shows(t, "protocols", "GET /v1/protocols", list, "protocols list")
 	l := newLine(t, newScripted(t, map[string][]any{"GET /v1/protocols": {list}}).url)
-	out, err := l.run(t, "protocols", "show", "doc_ingest_v1")
-	if err != nil {
-		t.Error(err)
-	}
-	golden(t, "protocol.txt", out)
+	golden(t, "protocol.txt", l.must(t, "protocols", "show", "doc_ingest_v1"))
 	forPrograms(t, l, one, "protocols", "show", "doc_ingest_v1")
 	if _, err := l.run(t, "protocols", "show", "none"); cli.ExitCode(err) != cli.ExitNotFound {
 		t.Errorf("a protocol that is not there: %v", err)
@@ -156,9 +150,7 @@ func TestPauses(t *testing.T) {
 	for flags, id := range map[string]string{"--service ocr": "service:ocr", "--all": "all", "--lane 3 --ramp 90s": "lane:3"} {
 		path, body := "POST /v1/admin/pauses/"+id+":resume", "{}"
 		server := newScripted(t, map[string][]any{path: {ocr}})
-		if _, err := newLine(t, server.url).run(t, append([]string{"resume"}, strings.Split(flags, " ")...)...); err != nil {
-			t.Error(err)
-		}
+		newLine(t, server.url).must(t, append([]string{"resume"}, strings.Split(flags, " ")...)...)
 		if strings.Contains(flags, "ramp") {
 			body = `{"ramp_seconds":90}`
 		}
@@ -254,11 +246,7 @@ func TestWork_List(t *testing.T) {
 	}
 	server := newScripted(t, answers())
 	l := newLine(t, server.url)
-	out, err := l.run(t, "work", "list", "--service", "ocr", "--tenant", "tenant_a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "work-list.txt", out)
+	golden(t, "work-list.txt", l.must(t, "work", "list", "--service", "ocr", "--tenant", "tenant_a"))
 	var states []string
 	for _, asked := range server.asked {
 		states = append(states, strings.TrimPrefix(asked, "GET /v1/jobs tenant_id=tenant_a&"))
@@ -269,7 +257,7 @@ func TestWork_List(t *testing.T) {
 	if diff := cmp.Diff(want, states); diff != "" {
 		t.Errorf("asked (-want +got):\n%s", diff)
 	}
-	out, err = newLine(t, newScripted(t, answers()).url).run(t, "work", "list", "--limit", "1")
+	out, err := newLine(t, newScripted(t, answers()).url).run(t, "work", "list", "--limit", "1")
 	if err != nil || !strings.Contains(out, "w1") || strings.Contains(out, "w2") || !strings.Contains(out, "more than these 1") {
 		t.Errorf("a list that is cut: %v\n%s", err, out)
 	}
@@ -289,9 +277,7 @@ func TestWork_List(t *testing.T) {
 func TestWork(t *testing.T) {
 	t.Parallel()
 	directive, err := json.Marshal(map[string]any{"jobId": jobID, "stepId": "ocr", "service": "ocr", "tenant_id": "tenant_a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	item := api.WorkItem{
 		WorkID: "w1", Status: api.WorkStatusRunning, Attempt: 2, Rev: 5, Owner: "worker-1\x1b[2J", Directive: directive,
 		Lease: &api.WorkLease{ExpiresAt: at(-time.Minute)}, Error: &api.ReportedError{Code: "bad_scan", Message: "The page is blank."},
@@ -310,9 +296,7 @@ func TestWork(t *testing.T) {
 		l := newLine(t, server.url)
 		asked := func(request int) (body api.AdminWorkRequest) {
 			t.Helper()
-			if err := json.Unmarshal([]byte(strings.TrimPrefix(server.asked[request], path)), &body); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, json.Unmarshal([]byte(strings.TrimPrefix(server.asked[request], path)), &body))
 			return body
 		}
 		out, err := l.run(t, "work", verb, "w1", "--reason", "it hangs", "--yes")
@@ -322,9 +306,7 @@ func TestWork(t *testing.T) {
 		if body := asked(1); body.RequestID == "" || body.Reason != "it hangs" || body.ExpectedRev != item.Rev {
 			t.Errorf("%+v", body)
 		}
-		if _, err = l.run(t, "work", verb, "w1", "--expected-rev", "4", "--request-id", "again"); err != nil {
-			t.Error(err)
-		}
+		l.must(t, "work", verb, "w1", "--expected-rev", "4", "--request-id", "again")
 		if body := asked(2); body.RequestID != "again" || body.ExpectedRev != 4 {
 			t.Errorf("%+v", body)
 		}
@@ -407,9 +389,7 @@ func TestInbox(t *testing.T) {
 	const discard = "POST /v1/admin/inbox:discard"
 	server.answers[list] = []any{api.InboxPage{Commands: []api.InboxCommand{waiting("c-1", "")}}}
 	server.answers[discard] = []any{result}
-	if _, err := l.run(t, "inbox", "discard", "--all", "--state", "waiting", "--reason", "x", "--yes"); err != nil {
-		t.Error(err)
-	}
+	l.must(t, "inbox", "discard", "--all", "--state", "waiting", "--reason", "x", "--yes")
 	server.wantAsked(t, list+" state=waiting&limit=100", discard+` {"command_ids":["c-1"],"reason":"x"}`)
 	server.answers[list], server.answers[retry] = []any{apierror.NotFound}, []any{apierror.StoreUnavailable}
 	if _, err := l.run(t, "inbox", "list"); cli.ExitCode(err) != cli.ExitNotFound {

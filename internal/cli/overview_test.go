@@ -3,13 +3,13 @@ package cli_test
 import (
 	"context"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -92,10 +92,7 @@ func TestOverview(t *testing.T) {
 	t.Parallel()
 	all, services := busy()
 	l := newLine(t, answers(t, watched(all, services)))
-	out, err := l.run(t, "overview")
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := l.must(t, "overview")
 	golden(t, "overview.txt", out)
 	l.Terminal = true
 	l.Environment = append(l.Environment, "NO_COLOR=1")
@@ -108,13 +105,13 @@ func TestOverview(t *testing.T) {
 	}
 }
 
-// On a terminal the overview is redrawn in place until Ctrl-C.
-func TestOverview_IsLive(t *testing.T) {
-	t.Parallel()
-	all, services := busy()
+// live runs the overview on a terminal, against a server that answers each look with a status,
+// until the server has been asked for that many looks. It returns what the terminal got.
+func live(t *testing.T, all api.Overview, services api.ServiceList, looks int, status func(look int) int, set ...func(*line)) string {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	looks := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	look := 0
+	l := newLine(t, serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/v1/admin/overview":
 		case "/v1/admin/services":
@@ -124,17 +121,29 @@ func TestOverview_IsLive(t *testing.T) {
 			_, _ = w.Write([]byte("{}"))
 			return
 		}
-		if looks++; looks == 3 {
+		if look++; look == looks {
 			cancel()
 		}
+		w.WriteHeader(status(look))
 		_, _ = w.Write([]byte(encode(t, all)))
 	}))
-	t.Cleanup(server.Close)
-	l := newLine(t, server.URL)
 	l.Terminal = true
-	err := cli.Run(ctx, cli.Root(&l.Env), []string{"overview", "--interval", "100ms"})
-	if out := l.out.String(); err != nil || strings.Count(out, "Lucius") < 2 || !strings.Contains(out, "\x1b[22F\x1b[1mLucius") {
-		t.Errorf("%v\n%q", err, out)
+	for _, f := range set {
+		f(l)
+	}
+	musttest.NoError(t, cli.Run(ctx, cli.Root(&l.Env), []string{"overview", "--interval", "100ms"}))
+	return l.out.String()
+}
+
+func always(int) int { return http.StatusOK }
+
+// On a terminal the overview is redrawn in place until Ctrl-C.
+func TestOverview_IsLive(t *testing.T) {
+	t.Parallel()
+	all, services := busy()
+	out := live(t, all, services, 3, always)
+	if strings.Count(out, "Lucius") < 2 || !strings.Contains(out, "\x1b[22F\x1b[1mLucius") {
+		t.Errorf("%q", out)
 	}
 }
 
@@ -142,34 +151,14 @@ func TestOverview_IsLive(t *testing.T) {
 func TestOverview_SurvivesARestart(t *testing.T) {
 	t.Parallel()
 	all, services := busy()
-	ctx, cancel := context.WithCancel(t.Context())
-	looks := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/v1/admin/overview":
-		case "/v1/admin/services":
-			_, _ = w.Write([]byte(encode(t, services)))
-			return
-		default:
-			_, _ = w.Write([]byte("{}"))
-			return
+	drawn := strings.Split(live(t, all, services, 9, func(look int) int {
+		if look >= 2 && look <= 7 {
+			return http.StatusBadGateway
 		}
-		switch looks++; looks {
-		case 2, 3, 4, 5, 6, 7:
-			w.WriteHeader(http.StatusBadGateway)
-			return
-		case 9:
-			cancel()
-		}
-		_, _ = w.Write([]byte(encode(t, all)))
-	}))
-	t.Cleanup(server.Close)
-	l := newLine(t, server.URL)
-	l.Terminal = true
-	err := cli.Run(ctx, cli.Root(&l.Env), []string{"overview", "--interval", "100ms"})
-	drawn := strings.Split(l.out.String(), "\x1b[J")
-	if err != nil || len(drawn) < 4 {
-		t.Fatalf("%v\n%q", err, drawn)
+		return http.StatusOK
+	}), "\x1b[J")
+	if len(drawn) < 4 {
+		t.Fatalf("%q", drawn)
 	}
 	drawn = drawn[:len(drawn)-1] // The last part is empty.
 	for i, one := range drawn {
@@ -189,40 +178,17 @@ func TestOverview_CountsColumns(t *testing.T) {
 	all, services := busy()
 	services.Services[0].Service, services.Services[1].Service = "文書処理", "cafe\u0301"
 	l := newLine(t, answers(t, watched(all, services)))
-	out, err := l.run(t, "overview")
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := l.must(t, "overview")
 	for _, want := range []string{"\nSERVICE   STEP TYPE", "\n文書処理  EMBED", "\ncafe\u0301      EXTRACT"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in\n%s", want, out)
 		}
 	}
 
-	ctx, cancel := context.WithCancel(t.Context())
-	looks := 0
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		switch r.URL.Path {
-		case "/v1/admin/overview":
-		case "/v1/admin/services":
-			_, _ = w.Write([]byte(encode(t, services)))
-			return
-		default:
-			_, _ = w.Write([]byte("{}"))
-			return
-		}
-		if looks++; looks == 2 {
-			cancel()
-		}
-		_, _ = w.Write([]byte(encode(t, all)))
-	}))
-	t.Cleanup(server.Close)
-	l = newLine(t, server.URL)
-	l.Terminal, l.Size, l.Environment = true, func() (columns, rows int) { return 7, 50 }, append(l.Environment, "NO_COLOR=1")
-	if err := cli.Run(ctx, cli.Root(&l.Env), []string{"overview", "--interval", "100ms"}); err != nil {
-		t.Fatal(err)
-	}
-	if out := l.out.String(); !strings.Contains(out, "\n文書処\x1b[0m\x1b[K\n") {
-		t.Errorf("cut at 7 columns: %q", out)
+	cut := live(t, all, services, 2, always, func(l *line) {
+		l.Size, l.Environment = func() (columns, rows int) { return 7, 50 }, append(l.Environment, "NO_COLOR=1")
+	})
+	if !strings.Contains(cut, "\n文書処\x1b[0m\x1b[K\n") {
+		t.Errorf("cut at 7 columns: %q", cut)
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -112,18 +111,14 @@ func (s *intake) take(text []byte) api.BatchItem {
 func newIntake(t *testing.T) (*intake, *line) {
 	t.Helper()
 	s := &intake{t: t, jobs: map[string]int{}, limit: 1 << 20}
-	server := httptest.NewServer(s)
-	t.Cleanup(server.Close)
-	return s, newLine(t, server.URL)
+	return s, newLine(t, serve(t, s.ServeHTTP))
 }
 
 // input writes a file of commands.
 func input(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "commands.jsonl")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, path, text)
 	return path
 }
 
@@ -241,7 +236,7 @@ func TestSubmit_InterruptedSaysThatTheJobsContinue(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{"{}": "lucius jobs watch slow", "{} {}": "the jobs continue"} {
 		ctx, interrupt := context.WithCancel(t.Context())
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body) // Only then does the server notice that the client leaves.
 			switch one := (api.BatchItem{Status: http.StatusAccepted, JobID: "slow"}); r.URL.Path {
 			case "/v1/commands":
@@ -252,9 +247,8 @@ func TestSubmit_InterruptedSaysThatTheJobsContinue(t *testing.T) {
 				interrupt()
 				<-r.Context().Done()
 			}
-		}))
-		t.Cleanup(server.Close)
-		l := newLine(t, server.URL)
+		})
+		l := newLine(t, url)
 		l.Stdin = strings.NewReader(text)
 		err := cli.Run(ctx, cli.Root(&l.Env), []string{"submit", "-", "--wait"})
 		if cli.ExitCode(err) != cli.ExitInterrupted || !strings.Contains(fmt.Sprint(err), want) {
@@ -283,15 +277,14 @@ func TestSubmit_ManyAndWait(t *testing.T) {
 
 func TestSubmit_WaitsAtMostTheTimeout(t *testing.T) {
 	t.Parallel()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			fmt.Fprint(w, encode(t, api.CommandAccepted{JobID: "slow", State: api.JobStateDispatching}))
 			return
 		}
 		<-r.Context().Done()
-	}))
-	t.Cleanup(server.Close)
-	l := newLine(t, server.URL)
+	})
+	l := newLine(t, url)
 	l.Stdin = strings.NewReader("{}")
 	_, err := l.run(t, "submit", "-", "--wait", "--timeout", "50ms")
 	if cli.ExitCode(err) != cli.ExitFailed || !strings.Contains(fmt.Sprint(err), "job slow has not ended within 50ms: lucius why slow") {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,9 +66,7 @@ func TestJobsWatch(t *testing.T) {
 	t.Parallel()
 	run := func(state api.JobState, terminal bool, args ...string) (string, error) {
 		story := &story{state: state}
-		server := httptest.NewServer(story)
-		t.Cleanup(server.Close)
-		l := newLine(t, server.URL)
+		l := newLine(t, serve(t, story.ServeHTTP))
 		l.Terminal, l.Size = terminal, func() (int, int) { return 60, 10 }
 		out, err := l.run(t, append([]string{"jobs", "watch", jobID}, args...)...)
 		if got := strings.Join(story.asked, ","); got != ",2" {
@@ -103,7 +100,7 @@ func TestJobsWatch(t *testing.T) {
 func TestJobsWatch_OutlivesTheStreamsOfAQuietJob(t *testing.T) {
 	t.Parallel()
 	var streams atomic.Int64
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch {
 		case !strings.HasSuffix(r.URL.Path, "/events"):
 			job := failedJob()
@@ -116,9 +113,8 @@ func TestJobsWatch_OutlivesTheStreamsOfAQuietJob(t *testing.T) {
 			_ = http.NewResponseController(w).Flush()
 			panic(http.ErrAbortHandler)
 		}
-	}))
-	t.Cleanup(server.Close)
-	if _, err := newLine(t, server.URL).run(t, "jobs", "watch", jobID); err != nil || streams.Load() != 20 {
+	})
+	if _, err := newLine(t, url).run(t, "jobs", "watch", jobID); err != nil || streams.Load() != 20 {
 		t.Errorf("after %d streams: %v", streams.Load(), err)
 	}
 }
@@ -127,7 +123,7 @@ func TestJobsWatch_OutlivesTheStreamsOfAQuietJob(t *testing.T) {
 func TestJobsWatch_IsInterrupted(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/events") {
 			w.WriteHeader(http.StatusOK)
 			_ = http.NewResponseController(w).Flush()
@@ -136,9 +132,8 @@ func TestJobsWatch_IsInterrupted(t *testing.T) {
 			return
 		}
 		_ = json.NewEncoder(w).Encode(waitingJob(api.JobStateInProgress, api.Waiting{}))
-	}))
-	t.Cleanup(server.Close)
-	l := newLine(t, server.URL)
+	})
+	l := newLine(t, url)
 	err := cli.Run(ctx, cli.Root(&l.Env), []string{"jobs", "watch", jobID})
 	if cli.ExitCode(err) != cli.ExitInterrupted {
 		t.Errorf("answered %v", errors.Unwrap(err))
@@ -148,11 +143,7 @@ func TestJobsWatch_IsInterrupted(t *testing.T) {
 func TestJobsEvents(t *testing.T) {
 	t.Parallel()
 	l := newLine(t, answers(t, map[string]any{"GET /v1/jobs/" + jobID + "/events": history()}))
-	out, err := l.run(t, "jobs", "events", jobID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	golden(t, "jobs-events.txt", out)
+	golden(t, "jobs-events.txt", l.must(t, "jobs", "events", jobID))
 	forPrograms(t, l, history(), "jobs", "events", jobID)
 }
 
