@@ -19,6 +19,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -143,13 +144,9 @@ func newBrowser(t *testing.T, answers map[string]any) *browser {
 	if answers == nil {
 		b.answers = map[string]any{}
 	}
-	var err error
-	b.console, err = New(Config{
+	b.console = musttest.Make(t, New, Config{
 		API: b.scripted, Ended: b.ended, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)), Now: func() time.Time { return now },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return b
 }
 
@@ -330,14 +327,10 @@ func TestLive_SendsWhatChangesOnceToAll(t *testing.T) {
 	var streams []*bufio.Scanner
 	for range 2 {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+"/ui/", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		r.Header.Set("Accept", eventStream)
 		response, err := server.Client().Do(r)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		defer response.Body.Close()
 		streams = append(streams, bufio.NewScanner(response.Body))
 	}
@@ -385,9 +378,7 @@ func TestInProcess_EndsWithItsReader(t *testing.T) {
 	from := httptest.NewRequest(http.MethodGet, "/ui/", nil)
 	r := httptest.NewRequest(http.MethodGet, "http://example.com/", nil)
 	response, err := inProcess{handler, from}.RoundTrip(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	response.Body.Close()
 	<-ended
 }

@@ -4,42 +4,24 @@ import (
 	"bytes"
 	"fmt"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 // pictured compares the picture of the canvas with a golden file.
 func pictured(t *testing.T, name string, c *canvas) {
 	t.Helper()
 	templates, err := parseTemplates(func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	var got bytes.Buffer
-	if err := templates.ExecuteTemplate(&got, "canvas", c); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got.String()); diff != "" {
-		t.Errorf("run the tests with -update if this is right (-want +got):\n%s", diff)
-	}
+	musttest.NoError(t, templates.ExecuteTemplate(&got, "canvas", c))
+	musttest.Golden(t, filepath.Join("testdata", name), got.String(), *update)
 }
 
 func perMinute(count, failed int) api.Rates {

@@ -4,6 +4,8 @@ import (
 	"io/fs"
 	"regexp"
 	"testing"
+
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 // An area that scrolls sideways must be focusable and have a name. A link must not contain a
@@ -19,9 +21,7 @@ func TestTemplates_AreWithinReachOfTheKeyboard(t *testing.T) {
 	nested := regexp.MustCompile(`<a [^>]*>[^<]*{{template "id"`)
 	for _, name := range templates {
 		text, err := fs.ReadFile(files, name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		for _, tag := range box.FindAll(text, -1) {
 			if !reachable.Match(tag) {
 				t.Errorf("%s: %s lacks %s", name, tag, reachable)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 // answersOf returns the API's answers about a job with that history.
@@ -158,9 +159,7 @@ func TestJobChanges_FollowsTheHistory(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/ui/jobs/j1", nil)
 	r.SetPathValue("id", "j1")
 	user, err := b.console.request(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	changes := jobChanges(user)
 	for range 3 {
 		more <- struct{}{}
@@ -233,16 +232,12 @@ func TestJob_ItsTimelineMovesWithoutARead(t *testing.T) {
 	r := httptest.NewRequest(http.MethodGet, "/ui/jobs/j1", nil)
 	r.SetPathValue("id", "j1")
 	user, err := b.console.request(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	user.live, user.fresh = true, true
 	shown := func() jobPage {
 		t.Helper()
 		v, err := job(user)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		return v.Data.(jobPage)
 	}
 	first, asked := shown(), len(b.requests())

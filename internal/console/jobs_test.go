@@ -12,6 +12,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 func TestJobs_ListsThemWithAFewWords(t *testing.T) {
@@ -94,9 +95,7 @@ func TestJobs_LeadsBackThroughItsPages(t *testing.T) {
 		}
 		path = older
 		parsed, err := url.Parse(older)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		query = parsed.Query()
 	}
 	if len(query["back"]) != maxBack || query.Get("page_token") != "t30" {

@@ -8,21 +8,19 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 // opens opens a stream of a page for a user who is signed in.
 func opens(t *testing.T, server *httptest.Server, path string) *bufio.Scanner {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	r.Header.Set("Accept", eventStream)
 	r.AddCookie(&http.Cookie{Name: cookieName, Value: "good"})
 	response, err := server.Client().Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	t.Cleanup(func() { response.Body.Close() })
 	return bufio.NewScanner(response.Body)
 }

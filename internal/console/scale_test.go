@@ -26,6 +26,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 var (
@@ -110,9 +111,7 @@ func startCrowded(t *testing.T) *crowded {
 	for _, service := range []string{"work", "rest", "idle"} {
 		text := fmt.Sprintf("protocol_id: %[1]s_v1\nrequest_types: [scale.%[1]s]\nlease: 24h\nsteps:\n"+
 			"  - {step_id: one, step_type: SCALE, service: %[1]s, input: job}\n", service)
-		if err := os.WriteFile(filepath.Join(protocols, service+".yaml"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.WriteFile(t, filepath.Join(protocols, service+".yaml"), text)
 	}
 	server := exec.CommandContext(context.WithoutCancel(t.Context()), program, "serve", "--listen-addr", "127.0.0.1:0",
 		"--data-dir", dir, "--protocols-dir", protocols, "--log-level", "error")
@@ -121,9 +120,7 @@ func startCrowded(t *testing.T) *crowded {
 	if err == nil {
 		err = server.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	browser := &http.Client{}
 	t.Cleanup(func() {
 		_ = server.Process.Signal(syscall.SIGTERM)
@@ -138,9 +135,7 @@ func startCrowded(t *testing.T) *crowded {
 		t.Fatalf("the server did not come up: %q, %v", line, err)
 	}
 	client, err := api.NewClient(url, api.WithHTTPClient(browser))
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return &crowded{T: t, url: url, client: client, browser: browser}
 }
 

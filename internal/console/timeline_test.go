@@ -4,15 +4,13 @@ import (
 	stdflag "flag"
 	"fmt"
 	"math"
-	"os"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 var update = stdflag.Bool("update", false, "write the golden files")
@@ -138,19 +136,7 @@ func TestTimeline_ShowsTheCourse(t *testing.T) {
 		fmt.Fprintf(&text, "--- %s\n%s\n", c.name, draw(timelineOf(&c.job, c.events, now)))
 	}
 	got := strings.TrimRight(text.String(), "\n") + "\n"
-	const golden = "testdata/timeline.txt"
-	if *update {
-		if err := os.WriteFile(golden, []byte(got), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(golden)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+	musttest.Golden(t, "testdata/timeline.txt", got, *update)
 }
 
 func TestTicks_AreFewAndRound(t *testing.T) {
