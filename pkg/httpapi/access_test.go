@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
@@ -40,20 +41,14 @@ func newTokens(t *testing.T, callers []string) (path string, file *auth.File, to
 		entry := auth.Entry{Name: "caller-" + string(rune('a'+i)), TokenHash: auth.HashToken(token)}
 		for text := range strings.FieldsSeq(texts) {
 			grant, err := auth.ParseGrant(text)
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			entry.Grants = append(entry.Grants, grant)
 		}
-		if err := auth.AppendFile(path, entry); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, auth.AppendFile(path, entry))
 		tokens[texts] = token
 	}
 	file, err := auth.OpenFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return path, file, tokens
 }
 
@@ -257,7 +252,7 @@ func TestWaiting_TellsACallerOfOneTenantNothingOfTheOthers(t *testing.T) {
 	}
 	job := g.submitted(t)
 	_, err := g.relay.RunOnce(t.Context())
-	must(t, err)
+	musttest.NoError(t, err)
 	details(own, job, ", the first of its tenant")
 	details(all, job, ", the first of its tenant; no such attempt has ended lately")
 

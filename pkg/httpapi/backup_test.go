@@ -6,13 +6,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
@@ -107,7 +107,7 @@ func TestBackup_ThatFailsIsNotTakenForWhole(t *testing.T) {
 	}
 	server := listen(t, h)
 	response, err := server.Client().Post(server.URL+"/v1/admin/backup", "", http.NoBody)
-	must(t, err)
+	musttest.NoError(t, err)
 	defer func() { _ = response.Body.Close() }()
 	if _, err := io.ReadAll(response.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("an answer that broke off ends with %v", err)
@@ -131,10 +131,10 @@ func TestBackup_EndsEarly(t *testing.T) {
 		g.Server = g.serve(t, func(c *httpapi.Config) { c.Auth = auth.New(auth.Config{File: g.file}) }, withBackups(backups))
 		server := listen(t, g.harness)
 		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/v1/admin/backup", http.NoBody)
-		must(t, err)
+		musttest.NoError(t, err)
 		request.Header.Set("Authorization", "Bearer "+g.tokens["admin:*"])
 		response, err := server.Client().Do(request)
-		must(t, err)
+		musttest.NoError(t, err)
 		t.Cleanup(func() { _ = response.Body.Close() })
 		if response.StatusCode != http.StatusOK {
 			t.Fatal(response.Status)
@@ -144,7 +144,7 @@ func TestBackup_EndsEarly(t *testing.T) {
 	t.Run("the client leaves", func(t *testing.T) {
 		t.Parallel()
 		backups, body := begin(t, newGuarded(t, []string{"admin:*"}))
-		must(t, body.Close())
+		musttest.NoError(t, body.Close())
 		<-backups.closed
 	})
 	t.Run("the client does not read", func(t *testing.T) {
@@ -184,7 +184,7 @@ func TestBackup_MayTakeLong(t *testing.T) {
 	server.Start()
 	defer server.Close()
 	response, err := server.Client().Post(server.URL+"/v1/admin/backup", "", http.NoBody)
-	must(t, err)
+	musttest.NoError(t, err)
 	defer func() { _ = response.Body.Close() }()
 	if got, err := io.Copy(io.Discard, response.Body); err != nil || got != 30*8_000 {
 		t.Errorf("%d bytes arrive: %v", got, err)
@@ -204,12 +204,11 @@ func TestBackup_EndsWithTheRights(t *testing.T) {
 					return err
 				}
 				time.Sleep(time.Second)
-				text, err := os.ReadFile(g.path)
-				must(t, err)
-				must(t, os.WriteFile(g.path, []byte(strings.Replace(string(text), `"*"`, `["o"]`, 1)), 0o600))
+				text := string(musttest.ReadFile(t, g.path))
+				musttest.WriteFile(t, g.path, strings.Replace(text, `"*"`, `["o"]`, 1))
 				_, load := g.file.Look()
-				_, err = load()
-				must(t, err)
+				_, err := load()
+				musttest.NoError(t, err)
 			}
 		}
 		g.Server = g.serve(t, func(c *httpapi.Config) { c.Auth = auth.New(auth.Config{File: g.file}) }, withBackups(backups))

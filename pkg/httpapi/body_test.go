@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
@@ -331,9 +332,7 @@ func TestAClientThatIsStillSendingSeesWhyItsBodyIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			connection, err := net.Dial("tcp", server.Listener.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			defer func() { _ = connection.Close() }()
 			body := strings.Repeat("x", 6<<20)
 			if name == "chunked" {

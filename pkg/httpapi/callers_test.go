@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -41,7 +42,7 @@ func TestEventsNameTheirCaller(t *testing.T) {
 	g.as(t, ocr, "POST /v1/work/"+item.WorkID+":start", fmt.Sprintf(`{"owner":"operator","expected_rev":%d,"request_id":"s1"}`, item.Rev))
 	g.as(t, ops, "POST /v1/admin/work/"+item.WorkID+":stall", operatorsBody("3", "x1"))
 	_, err := g.ledger.Change(t.Context(), job, statemachine.Retry{}, ledger.By(ledger.ActorSystem, ""))
-	must(t, err)
+	musttest.NoError(t, err)
 	claim = g.as(t, ocr, "POST /v1/work:claim", `{"owner":"o","request_id":"c2"}`)
 	directive := decoded[api.Directive](t, answer{Body: string(decoded[api.ClaimedWork](t, claim).Items[0].Directive)})
 	identity := fmt.Sprintf(`{"jobId":%q,"stepId":%q,"tenant_id":"t","attempt_no":%d,"lease_id":%q,"timestamp":%q`,

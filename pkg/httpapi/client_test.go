@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -16,7 +17,7 @@ func dialAPI(t *testing.T, h *harness) *api.ClientWithResponses {
 	t.Helper()
 	server := listen(t, h)
 	client, err := api.NewClientWithResponses(server.URL, api.WithHTTPClient(server.Client()))
-	must(t, err)
+	musttest.NoError(t, err)
 	return client
 }
 
@@ -31,7 +32,7 @@ func TestTheGeneratedClientSubmits(t *testing.T) {
 	h := newHarness(t)
 	key := "k1"
 	response, err := dialAPI(t, h).SubmitCommandWithResponse(t.Context(), &api.SubmitCommandParams{IdempotencyKey: &key}, sent)
-	must(t, err)
+	musttest.NoError(t, err)
 	accepted := response.JSON202
 	if accepted == nil || accepted.State != api.JobStateDispatching || accepted.Replayed {
 		t.Fatalf("%s: %s", response.Status(), response.Body)
@@ -50,7 +51,7 @@ func TestTheGeneratedClientReadsProblems(t *testing.T) {
 	h := newHarness(t)
 	h.store.fail(&apierror.Error{Code: apierror.TenantLimit, RetryAfter: 5 * time.Second})
 	response, err := dialAPI(t, h).SubmitCommandWithResponse(t.Context(), nil, sent)
-	must(t, err)
+	musttest.NoError(t, err)
 	if found := response.ApplicationProblemJSON429; found == nil || found.Code != apierror.TenantLimit {
 		t.Errorf("%s: problem %+v", response.Status(), found)
 	}
@@ -65,19 +66,19 @@ func TestTheGeneratedClientWorks(t *testing.T) {
 	client := dialAPI(t, h)
 	job := h.submitted(t)
 	_, err := h.relay.RunOnce(t.Context())
-	must(t, err)
+	musttest.NoError(t, err)
 	claimed, err := client.ClaimWorkWithResponse(t.Context(), api.ClaimRequest{Owner: "o", RequestID: "r1", Start: true})
-	must(t, err)
+	musttest.NoError(t, err)
 	got := claimed.JSON200.Items[0]
 	completed, err := client.CompleteWorkWithResponse(t.Context(), got.WorkID, api.WorkCompletion{
 		Owner: "o", ExpectedRev: got.Rev, RequestID: "r2", ResultRef: []byte(`{"uri":"u"}`),
 	})
-	must(t, err)
+	musttest.NoError(t, err)
 	if completed.StatusCode() != http.StatusOK || completed.JSON200.WorkID != got.WorkID || completed.JSON200.Status != api.WorkStatusSucceeded {
 		t.Errorf("%s: %s", completed.Status(), completed.Body)
 	}
 	cancelled, err := client.CancelJobWithResponse(t.Context(), job, api.ControlRequest{})
-	must(t, err)
+	musttest.NoError(t, err)
 	if diff := cmp.Diff(`{"uri":"u"}`, string(cancelled.JSON202.Steps[0].ResultRef)); diff != "" {
 		t.Errorf("what the worker reported (-want +got):\n%s", diff)
 	}

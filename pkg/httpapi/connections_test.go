@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
@@ -23,9 +24,7 @@ import (
 func crowded(t *testing.T, limit int, handler http.HandlerFunc) (address string) {
 	t.Helper()
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	server := httpapi.NewHTTPServer(handler, slog.New(slog.DiscardHandler))
 	ended := make(chan error, 1)
 	limited := httpapi.LimitConnections(server, listener, limit)
@@ -42,13 +41,9 @@ func crowded(t *testing.T, limit int, handler http.HandlerFunc) (address string)
 func connect(t *testing.T, address string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(waittest.Bound(t))); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, conn.SetDeadline(time.Now().Add(waittest.Bound(t))))
 	return conn
 }
 
@@ -76,9 +71,7 @@ func answered(conn net.Conn) error {
 func get(t *testing.T, conn net.Conn) {
 	t.Helper()
 	request(t, conn, "/")
-	if err := answered(conn); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, answered(conn))
 }
 
 // expectEnd fails unless the server has closed the connection, or does so.
@@ -162,9 +155,7 @@ func TestOptionsOfTheWholeServerAreAnsweredAsAnyOtherPath(t *testing.T) {
 	conn := connect(t, crowded(t, 1, newHarness(t).ServeHTTP))
 	sendRaw(t, conn, "OPTIONS * HTTP/1.1\r\nHost: lucius\r\n\r\n")
 	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	if err := response.Body.Close(); err != nil {
 		t.Error(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
@@ -50,7 +51,7 @@ func accepting(t *testing.T, g *guarded, operation string) question {
 	case "claimWork", "listServices", "getOverview":
 		g.submitted(t)
 		_, err := g.relay.RunOnce(t.Context())
-		must(t, err)
+		musttest.NoError(t, err)
 	}
 	return question{target: asked.target, body: asked.body}
 }
@@ -244,7 +245,7 @@ func withoutIssuer(t *testing.T, g *guarded) question {
 	issuer, err := auth.NewIssuer(auth.IssuerConfig{
 		URL: "https://issuer.example", Audience: "lucius", Transport: unreachable{},
 	})
-	must(t, err)
+	musttest.NoError(t, err)
 	g.Server = g.serve(t, func(c *httpapi.Config) { c.Auth = auth.New(auth.Config{Issuer: issuer}) })
 	part := base64.RawURLEncoding.EncodeToString
 	g.tokens = map[string]string{

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
@@ -17,7 +18,7 @@ import (
 func TestEveryDocumentedStatusCodeIsAnswered(t *testing.T) {
 	t.Parallel()
 	contract, err := contracttest.New()
-	must(t, err)
+	musttest.NoError(t, err)
 	path, file, tokens := newTokens(t, contractCallers)
 	t.Run("cases", func(t *testing.T) {
 		t.Parallel()

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/httpapi"
@@ -25,9 +26,7 @@ import (
 func asJSON(t *testing.T, value any) string {
 	t.Helper()
 	encoded, err := json.Marshal(value)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return string(encoded)
 }
 
@@ -107,7 +106,7 @@ func TestCounts_AreAnsweredWithoutAReadOfTheStore(t *testing.T) {
 	}
 	for range 100 {
 		pass, err := h.useCases.Reconciler.RunOnce(t.Context())
-		must(t, err)
+		musttest.NoError(t, err)
 		if !pass.More {
 			break
 		}
@@ -175,9 +174,9 @@ func TestADirectiveGoesOutByteForByte(t *testing.T) {
 	h := newHarness(t)
 	item, _ := h.claimed(t, false)
 	view, err := h.useCases.Queue.Get(t.Context(), item.WorkID)
-	must(t, err)
+	musttest.NoError(t, err)
 	var answer struct{ Directive json.RawMessage }
-	must(t, json.Unmarshal([]byte(h.do(t, http.MethodGet, "/v1/work/"+item.WorkID, "").Body), &answer))
+	musttest.NoError(t, json.Unmarshal([]byte(h.do(t, http.MethodGet, "/v1/work/"+item.WorkID, "").Body), &answer))
 	if diff := cmp.Diff(string(view.Directive), string(answer.Directive)); diff != "" {
 		t.Errorf("(-stored +sent):\n%s", diff)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
@@ -251,10 +251,7 @@ func TestAFailedOwnerLookupAdmitsNoRequest(t *testing.T) {
 
 func TestAnIssuerThatDoesNotAnswer(t *testing.T) {
 	t.Parallel()
-	issuer, err := auth.NewIssuer(auth.IssuerConfig{URL: "https://issuer.example", Audience: "lucius", Transport: broken{}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	issuer := musttest.Make(t, auth.NewIssuer, auth.IssuerConfig{URL: "https://issuer.example", Audience: "lucius", Transport: broken{}})
 	h := newHarness(t, func(c *httpapi.Config) { c.Auth = auth.New(auth.Config{Issuer: issuer}) })
 	// {"alg":"EdDSA","kid":"k"} and {}.
 	const jwt = "eyJhbGciOiJFZERTQSIsImtpZCI6ImsifQ.e30.AAAA"
@@ -361,13 +358,8 @@ func TestAStreamEndsWithItsCallersRights(t *testing.T) {
 			t.Fatal("the stream ended with its caller's rights untouched")
 		default:
 		}
-		text, err := os.ReadFile(g.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(g.path, []byte(strings.Replace(string(text), `"t"`, `"o"`, 1)), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		text := musttest.ReadFile(t, g.path)
+		musttest.WriteFile(t, g.path, strings.Replace(string(text), `"t"`, `"o"`, 1))
 		_, load := g.file.Look()
 		if _, err := load(); err != nil {
 			t.Fatal(err)

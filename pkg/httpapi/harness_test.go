@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
@@ -79,7 +80,7 @@ func newHarness(t testing.TB, configure ...func(*httpapi.Config)) *harness {
 	h := &harness{
 		contract: contract(), store: newTestStore(), log: &buffer{}, tenant: "t",
 	}
-	must(t, h.assemble(t.Context()))
+	musttest.NoError(t, h.assemble(t.Context()))
 	h.prepare = h.serve(t)
 	h.Server = h.serve(t, configure...)
 	h.store.reset()
@@ -94,7 +95,7 @@ func (h *harness) serve(t testing.TB, configure ...func(*httpapi.Config)) *httpa
 		change(&config)
 	}
 	server, err := httpapi.New(config)
-	must(t, err)
+	musttest.NoError(t, err)
 	h.registry = config.Registry
 	return server
 }
@@ -112,14 +113,6 @@ func (h *harness) config() httpapi.Config {
 func (h *harness) ready(ctx context.Context) ([]string, error) {
 	_, _, err := h.ledger.Live(ctx, "", 0, 1, "")
 	return []string{"The circuit to the bus is open."}, ledger.Problem(err)
-}
-
-// must fails the test on an error.
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // quiet discards the log.

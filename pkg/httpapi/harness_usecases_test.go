@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -174,7 +175,7 @@ func (h *harness) claimed(t testing.TB, start bool) (item api.WorkItem, got api.
 	t.Helper()
 	h.submitted(t)
 	_, err := h.relay.RunOnce(t.Context())
-	must(t, err)
+	musttest.NoError(t, err)
 	body := fmt.Sprintf(`{"owner":"o","request_id":"claim%d","start":%t}`, h.commands, start)
 	claimed := decoded[api.ClaimedWork](t, h.given(t, "POST /v1/work:claim", body))
 	if len(claimed.Items) != 1 {
@@ -216,15 +217,15 @@ func (h *harness) exhausted(t testing.TB) string {
 	t.Helper()
 	id := h.controlled(t, ":cancel")
 	gate, err := webhook.NewGate(webhook.GateConfig{})
-	must(t, err)
+	musttest.NoError(t, err)
 	hooks, err := background.NewWebhooks(background.WebhooksConfig{Ledger: h.ledger, Dispatcher: &webhook.Dispatcher{
 		Gate: gate, Send: func(context.Context, webhook.Message) webhook.Result {
 			return webhook.Result{Outcome: webhook.Failed, Status: 500}
 		},
 	}})
-	must(t, err)
+	musttest.NoError(t, err)
 	pass, err := hooks.RunOnce(t.Context())
-	must(t, err)
+	musttest.NoError(t, err)
 	if hooks.Wait(); pass.Done == 0 {
 		t.Fatal("no webhook is due")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/httpapi"
@@ -22,11 +23,7 @@ import (
 // atMost returns a limiter for that many requests, with almost no refill.
 func atMost(t *testing.T, burst int) *auth.Limiter {
 	t.Helper()
-	limiter, err := auth.NewLimiter(auth.LimitConfig{Rate: 0.01, Burst: burst})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return limiter
+	return musttest.Make(t, auth.NewLimiter, auth.LimitConfig{Rate: 0.01, Burst: burst})
 }
 
 func TestRequestsAreLimitedByCaller(t *testing.T) {
@@ -90,9 +87,7 @@ func audited(t *testing.T, callers []string) (*guarded, func() []map[string]stri
 		var records []map[string]string
 		for line := range strings.Lines(out.String()) {
 			var record map[string]string
-			if err := json.Unmarshal([]byte(line), &record); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, json.Unmarshal([]byte(line), &record))
 			for _, name := range []string{"time", "level", "msg", "at", "from", "origin"} {
 				if record[name] == "" && record["caller"] != "" {
 					t.Errorf("the record has no %s: %s", name, line)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
@@ -40,18 +41,18 @@ func TestAPageTokenThatNoPageHasGivenIsRefused(t *testing.T) {
 func TestRevToken(t *testing.T) {
 	t.Parallel()
 	start, err := httpapi.CursorOf("/list", "")
-	must(t, err)
+	musttest.NoError(t, err)
 	for _, rev := range []int64{0, 1, math.MaxInt64} {
 		token := httpapi.RevToken(start, rev)
 		at, err := httpapi.CursorOf("/list", token)
-		must(t, err)
+		musttest.NoError(t, err)
 		if got, err := httpapi.Rev(at); err != nil || got != rev || (token == "") != (rev == 0) {
 			t.Errorf("%d becomes %q, and that %d, %v", rev, token, got, err)
 		}
 	}
 	for _, place := range []string{"0", "-1", "x", "1.0", "9223372036854775808"} {
 		at, err := httpapi.CursorOf("/list", httpapi.PageToken("/list", place))
-		must(t, err)
+		musttest.NoError(t, err)
 		_, err = httpapi.Rev(at)
 		wantNotGiven(t, place, err)
 	}

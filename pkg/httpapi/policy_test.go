@@ -3,7 +3,6 @@ package httpapi_test
 import (
 	"encoding/json"
 	"net/http"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/getkin/kin-openapi/openapi3"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -18,9 +18,7 @@ import (
 func documented(t *testing.T) []string {
 	t.Helper()
 	doc, err := openapi3.NewLoader().LoadFromData(api.Spec())
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	var operations []string
 	for _, item := range doc.Paths.Map() {
 		for _, operation := range item.Operations() {
@@ -40,10 +38,7 @@ type permission struct {
 // policy reads the table, so that the test checks exactly what it promises.
 func policy(t *testing.T) map[string]permission {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/run/access.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := musttest.ReadFile(t, "../../docs/run/access.md")
 	rows := map[string]permission{}
 	for line := range strings.Lines(string(text)) {
 		cells := strings.Split(strings.TrimSpace(line), "|")

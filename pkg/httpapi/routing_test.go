@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -52,9 +53,7 @@ func TestHeadIsServedAsGet(t *testing.T) {
 	h := newHarness(t)
 	server := listen(t, h)
 	response, err := server.Client().Head(server.URL + "/v1/jobs/" + h.submitted(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	_ = response.Body.Close()
 	if response.StatusCode != http.StatusOK || response.ContentLength <= 0 {
 		t.Errorf("%s with %d bytes", response.Status, response.ContentLength)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
@@ -192,23 +193,15 @@ func post(t *testing.T, server *httptest.Server, path, rest string) (got answer,
 	t.Helper()
 	address := server.Listener.Addr()
 	connection, err := net.Dial(address.Network(), address.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	defer func() { _ = connection.Close() }()
 	_, err = fmt.Fprintf(connection, "POST %s HTTP/1.1\r\nHost: lucius\r\nContent-Type: application/json\r\n%s", path, rest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	response, err := http.ReadResponse(bufio.NewReader(connection), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	defer func() { _ = response.Body.Close() }()
 	body, err := io.ReadAll(response.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return answer{Status: response.StatusCode, Header: response.Header, Body: string(body)}, response.Close
 }
 

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
@@ -217,9 +218,9 @@ func tinyValues(key, n int) string {
 func taken(t *testing.T, l httpapi.Limiter, weight int64) (release func()) {
 	t.Helper()
 	one, err := l.Acquire(t.Context(), "another", weight/2)
-	must(t, err)
+	musttest.NoError(t, err)
 	two, err := l.Acquire(t.Context(), "a third", weight-weight/2)
-	must(t, err)
+	musttest.NoError(t, err)
 	return func() {
 		one()
 		two()

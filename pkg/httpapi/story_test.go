@@ -5,14 +5,13 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/story.txt")
@@ -89,7 +88,7 @@ func (s *story) ask(t *testing.T, target, body string, headers ...string) {
 func (s *story) relay(t *testing.T) {
 	t.Helper()
 	_, err := s.h.relay.RunOnce(t.Context())
-	must(t, err)
+	musttest.NoError(t, err)
 }
 
 // Every endpoint decodes its request, calls its use case and encodes the answer.
@@ -104,15 +103,7 @@ func TestTheStoryOfTwoJobs(t *testing.T) {
 		s.tellOfControls(t)
 		s.tellOfOperators(t)
 		s.tellOfOperations(t)
-		const file = "testdata/story.txt"
-		if *update {
-			must(t, os.WriteFile(file, []byte(s.told.String()), 0o600))
-		}
-		want, err := os.ReadFile(file)
-		must(t, err)
-		if diff := cmp.Diff(string(want), s.told.String()); diff != "" {
-			t.Errorf("the story (-want +got):\n%s", diff)
-		}
+		musttest.Golden(t, "testdata/story.txt", s.told.String(), *update)
 	})
 }
 

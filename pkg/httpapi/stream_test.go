@@ -16,6 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
@@ -24,17 +25,13 @@ import (
 func follow(ctx context.Context, t *testing.T, server *httptest.Server, job, last string) (http.Header, io.Reader) {
 	t.Helper()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+"/v1/jobs/"+job+"/events", http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	request.Header.Set("Accept", "application/json;q=0.1, text/event-stream")
 	if last != "" {
 		request.Header.Set("Last-Event-ID", last)
 	}
 	response, err := server.Client().Do(request)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	t.Cleanup(func() { _ = response.Body.Close() })
 	return response.Header, response.Body
 }
@@ -72,9 +69,7 @@ func TestAStreamShowsTheHistoryToItsEnd(t *testing.T) {
 			t.Errorf("content type %q", got)
 		}
 		stream, err := io.ReadAll(body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		if diff := cmp.Diff(want, ids(string(stream))); diff != "" {
 			t.Errorf("after %q (-want +got):\n%s\n%s", last, diff, stream)
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 )
@@ -73,7 +74,7 @@ func TestAWaitEndsWhenItsResultArrives(t *testing.T) {
 			} else {
 				h.submitted(t)
 				_, err := h.relay.RunOnce(t.Context())
-				must(t, err)
+				musttest.NoError(t, err)
 			}
 			if got := (<-answered).Body; !strings.Contains(got, "CANCELLED") && !strings.Contains(got, "work_id") || time.Since(begun) > time.Second {
 				t.Errorf("%s: after %s: %s", what, time.Since(begun), got)
@@ -121,9 +122,7 @@ func TestAWaitEndsWhenTheClientGoesAway(t *testing.T) {
 		ctx, leave := context.WithCancel(t.Context())
 		method, path := split(target)
 		request, err := http.NewRequestWithContext(ctx, method, server.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		request.Header.Set("Content-Type", "application/json")
 		go func() {
 			<-begun
