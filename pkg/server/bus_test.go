@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -17,10 +18,7 @@ import (
 func busWithOutages(t *testing.T) *bus {
 	t.Helper()
 	told := outbox.NewOutages(memstore.New(memstore.Options{}), "luciusschedule", time.Second)
-	circuits, err := breaker.NewSet(breaker.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	circuits := musttest.Make(t, breaker.NewSet, breaker.Config{})
 	return &bus{lanes: 1, outages: told, circuits: circuits}
 }
 
@@ -47,13 +45,9 @@ func (b *bus) noted(t *testing.T, want ...outbox.Part) background.Outages {
 	if !slices.Equal(parts, want) {
 		t.Errorf("out of service is %q, want %q", parts, want)
 	}
-	if err := b.outages.Note(t.Context(), outages...); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, b.outages.Note(t.Context(), outages...))
 	told, err := b.outagesForSweeper()(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return told
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -153,16 +154,12 @@ func (f forbidden) Survey(context.Context) (s inbox.Survey, err error) {
 func serve(t *testing.T, cfg server.Config) (_ *server.Server, stop func()) {
 	t.Helper()
 	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"p.yaml": {Data: []byte(oneStep)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	store := memstore.New(memstore.Options{})
 	cfg.Store, cfg.Protocols, cfg.HTTP = store, commands.NewProtocolHolder(registry), httpapi.Config{Auth: auth.New(auth.Config{})}
 	cfg.Logger = slog.New(slog.DiscardHandler)
 	s, err := server.Open(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -119,9 +120,7 @@ func TestMetrics_AreBounded(t *testing.T) {
 			})
 		}
 		families, err := m.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		series := 0
 		for _, family := range families {
 			for _, metric := range family.Metric {

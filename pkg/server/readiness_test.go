@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -51,9 +52,7 @@ func TestReadiness_OfAStoreThatTakesNoWrites(t *testing.T) {
 			t.Parallel()
 			store := refusing{memstore.New(memstore.Options{}), test.why}
 			l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			r := readiness{ledger: l, store: store}
 			_, err = r.Ready(t.Context())
 			told, ok := errors.AsType[*apierror.Error](err)
@@ -75,13 +74,9 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		open := func(reserve uint64) (*pebblestore.Store, *ledger.Ledger) {
 			store, err := pebblestore.Open(pebblestore.Options{Dir: dir, Reserve: int64(reserve)})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Retention: time.Minute, KeyTTL: time.Minute})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			return store, l
 		}
 		warned := func(store *pebblestore.Store) string {
@@ -93,9 +88,7 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 		store, l := open(1 << 20)
 		free, _ := store.Space()
 		accepted, err := l.Accept(t.Context(), command)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		if _, err := l.Change(t.Context(), accepted.Job.ID, statemachine.Cancel{}); err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +96,7 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 			t.Errorf("with space: %s", got)
 		}
 		time.Sleep(2 * time.Minute)
-		must(t, store.Close())
+		musttest.NoError(t, store.Close())
 
 		store, l = open(2 * free)
 		command.Job.IdempotencyHash = "other"
@@ -113,13 +106,13 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 			t.Errorf("accept below the reserve is answered with %v", told)
 		}
 		retention, err := background.NewRetention(background.RetentionConfig{Ledger: l})
-		must(t, err)
+		musttest.NoError(t, err)
 		_, err = retention.RunOnce(t.Context())
-		must(t, err)
+		musttest.NoError(t, err)
 		if _, err := l.Job(t.Context(), accepted.Job.ID); !errors.Is(err, ledger.ErrJobNotFound) {
 			t.Errorf("the job is not purged: %v", err)
 		}
-		must(t, store.Close())
+		musttest.NoError(t, store.Close())
 
 		store, l = open(free / 2)
 		if _, err := l.Accept(t.Context(), command); err != nil {
@@ -128,16 +121,8 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 		if got := warned(store); !strings.Contains(got, fmt.Sprintf("below %d MiB no writes are taken", free/2>>20)) {
 			t.Errorf("ahead of time: %q", got)
 		}
-		must(t, store.Close())
+		musttest.NoError(t, store.Close())
 	})
-}
-
-// must fails the test on an error.
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func TestReadiness_OfAStoreThatDoesNotTellIsNotDoubted(t *testing.T) {
@@ -206,9 +191,7 @@ func TestReadiness_ReadsTheStoreOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 		l, err := ledger.Open(t.Context(), ledger.Config{Store: store})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		why := fmt.Errorf("%w: full", tablestore.ErrUnavailable)
 		r := readiness{ledger: l, store: refusing{store, why}}
 		counter.Reset()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
@@ -31,7 +32,7 @@ func minimal(t *testing.T) Config {
 	t.Helper()
 	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"greeting.yaml": {Data: []byte(
 		"protocol_id: greeting_v1\nrequest_types: [greeting]\nsteps:\n  - {step_id: greet, step_type: GREET, service: greeter}\n")}})
-	must(t, err)
+	musttest.NoError(t, err)
 	return Config{
 		Store: memstore.New(memstore.Options{}), Protocols: commands.NewProtocolHolder(registry),
 		HTTP: httpapi.Config{Auth: auth.New(auth.Config{Hosts: []string{"example.com"}})},
@@ -64,7 +65,7 @@ func TestOpen_SharesAStoreThatNotifies(t *testing.T) {
 		cfg := minimal(t)
 		cfg.Store = store
 		s, err := Open(t.Context(), cfg)
-		must(t, err)
+		musttest.NoError(t, err)
 		if got, want := s.UseCases().Ledger.Exclusive(), name == "in memory"; got != want {
 			t.Errorf("%s: exclusive %t, want %t", name, got, want)
 		}
@@ -91,7 +92,7 @@ type opened struct {
 func runs(t *testing.T, cfg Config) *opened {
 	t.Helper()
 	s, err := Open(t.Context(), cfg)
-	must(t, err)
+	musttest.NoError(t, err)
 	ctx, stop := context.WithCancel(t.Context())
 	o := &opened{Server: s, stop: stop, ended: make(chan error, 1)}
 	go func() { o.ended <- s.Run(ctx) }()
@@ -131,12 +132,12 @@ func TestRun_WaitsForRequestsInProgress(t *testing.T) {
 		default:
 		}
 		_, err := io.WriteString(rest, command)
-		must(t, err)
-		must(t, rest.Close())
+		musttest.NoError(t, err)
+		musttest.NoError(t, rest.Close())
 		if got := <-slow; got.Code != http.StatusAccepted {
 			t.Errorf("the request under way: %d", got.Code)
 		}
-		must(t, <-s.ended)
+		musttest.NoError(t, <-s.ended)
 	})
 }
 
@@ -153,7 +154,7 @@ func TestRun_ReportsRequestsThatDoNotEnd(t *testing.T) {
 		if err := <-s.ended; err == nil || err.Error() != "requests did not end in 1s" {
 			t.Errorf("it ended with %v", err)
 		}
-		must(t, rest.Close())
+		musttest.NoError(t, rest.Close())
 		<-slow
 	})
 }
@@ -168,7 +169,7 @@ func TestRun_SendsWebhooksThroughSendWebhook(t *testing.T) {
 		}
 		s := runs(t, cfg)
 		var accepted api.CommandAccepted
-		must(t, json.Unmarshal((<-s.sends(t, "POST /v1/commands", strings.NewReader(command))).Body.Bytes(), &accepted))
+		musttest.NoError(t, json.Unmarshal((<-s.sends(t, "POST /v1/commands", strings.NewReader(command))).Body.Bytes(), &accepted))
 		if got := <-s.sends(t, "POST /v1/jobs/"+accepted.JobID+":cancel", http.NoBody); got.Code != http.StatusAccepted {
 			t.Errorf("cancel: %d", got.Code)
 		}
@@ -176,7 +177,7 @@ func TestRun_SendsWebhooksThroughSendWebhook(t *testing.T) {
 			t.Errorf("sent is %+v", message)
 		}
 		s.stop()
-		must(t, <-s.ended)
+		musttest.NoError(t, <-s.ended)
 	})
 }
 
@@ -206,7 +207,7 @@ func TestRun_AuditsTheExpiryOfAPause(t *testing.T) {
 			t.Errorf("after it: %+v", got)
 		}
 		s.stop()
-		must(t, <-s.ended)
+		musttest.NoError(t, <-s.ended)
 	})
 }
 
@@ -231,6 +232,6 @@ func TestRun_RetriesOutboxRowsWithoutReadingAllJobs(t *testing.T) {
 			t.Errorf("%d %s, read %+v", got.Code, got.Body, counts)
 		}
 		s.stop()
-		must(t, <-s.ended)
+		musttest.NoError(t, <-s.ended)
 	})
 }
