@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
@@ -50,7 +51,7 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 	})
 	var err error
 	p.queue, err = workqueue.New(workqueue.Config{Ledger: p.ledger.Ledger, Store: store, Mirror: mirror})
-	must(t, err)
+	musttest.NoError(t, err)
 	p.Counts, err = search.NewCounts(search.CountsConfig{
 		Store: store, Table: p.ledger.Tables().Queue, Replica: name, Exclusive: p.ledger.Exclusive(), Queue: p.queue,
 		Waited: func(of ledger.WorkKind, waited time.Duration) {
@@ -64,8 +65,8 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 			}
 		},
 	})
-	must(t, err)
-	must(t, p.Open(t.Context()))
+	musttest.NoError(t, err)
+	musttest.NoError(t, p.Open(t.Context()))
 	return p
 }
 
@@ -76,13 +77,6 @@ func alone(t testing.TB) *process {
 	p.walk(nil)
 	p.walk(nil) // After this walk there is no recount to feed.
 	return p
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // submit accepts a job with a step of each of the services.
@@ -105,7 +99,7 @@ func (p *process) claim(service string, most int, start bool) []statemachine.Ite
 	views, err := p.queue.Claim(p.t.Context(), workqueue.ClaimRequest{
 		Owner: "worker", RequestID: fmt.Sprint(p.name, p.serial), Max: most, Services: []string{service}, Start: start,
 	})
-	must(p.t, err)
+	musttest.NoError(p.t, err)
 	items := make([]statemachine.Item, len(views))
 	for i := range views {
 		items[i] = views[i].Item
@@ -121,13 +115,13 @@ func (p *process) by(item statemachine.Item) statemachine.ItemRequest {
 func (p *process) complete(item statemachine.Item) {
 	p.t.Helper()
 	_, err := p.queue.Complete(p.t.Context(), item.WorkID, p.by(item), statemachine.Product{})
-	must(p.t, err)
+	musttest.NoError(p.t, err)
 }
 
 func (p *process) fail(item statemachine.Item, retryable bool) {
 	p.t.Helper()
 	_, err := p.queue.Fail(p.t.Context(), item.WorkID, p.by(item), workqueue.Failure{Retryable: retryable, Code: "bad"})
-	must(p.t, err)
+	musttest.NoError(p.t, err)
 }
 
 // live returns the live jobs.

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -195,7 +196,7 @@ func TestRecount_IsExactWhileJobsChange(t *testing.T) {
 			for range 100 {
 				h.step()
 			}
-			must(t, h.p.RunOnce(t.Context()))
+			musttest.NoError(t, h.p.RunOnce(t.Context()))
 			for range 20 { // A crash loses these.
 				h.step()
 			}
@@ -247,7 +248,7 @@ func TestRestart_KeepsTheCountsAfterAnOrderlyStop(t *testing.T) {
 		}
 		time.Sleep(5 * time.Minute)
 		before := p.Report()
-		must(t, p.Close(t.Context(), true))
+		musttest.NoError(t, p.Close(t.Context(), true))
 		stopped := tablestore.Now()
 		p = start(t, p.store, "")
 		after := p.Report()
@@ -269,13 +270,13 @@ func TestRestart_KeepsTheCountsAfterAnOrderlyStop(t *testing.T) {
 			t.Errorf("exact %v, %+v", after.Exact, ocr)
 		}
 		same(t, p, "after the restart")
-		must(t, p.RunOnce(t.Context()))
+		musttest.NoError(t, p.RunOnce(t.Context()))
 		crashed := tablestore.Now()
 		p = start(t, p.store, "")
 		time.Sleep(time.Minute)
 		p.serial = 1000
 		p.submit("ocr")
-		must(t, p.RunOnce(t.Context()))
+		musttest.NoError(t, p.RunOnce(t.Context()))
 		if report := p.Report(); report.Exact || p.service("ocr").Queued != 3 || !report.AsOf.Equal(crashed) {
 			t.Errorf("after a crash: %+v", report)
 		}
@@ -302,11 +303,11 @@ func TestRestart_SaysSinceWhenNoEventIsMissing(t *testing.T) {
 		p.submit("ocr")
 		complete("the start", 1, began)
 		time.Sleep(time.Minute)
-		must(t, p.Close(t.Context(), true))
+		musttest.NoError(t, p.Close(t.Context(), true))
 		p = start(t, p.store, "")
 		complete("an orderly stop", 1, began)
 
-		must(t, p.RunOnce(t.Context()))
+		musttest.NoError(t, p.RunOnce(t.Context()))
 		p.serial = 100
 		p.submit("ocr") // The crash loses it.
 		time.Sleep(time.Minute)
@@ -319,7 +320,7 @@ func TestRestart_SaysSinceWhenNoEventIsMissing(t *testing.T) {
 		}
 		complete("the walk after a crash", 1, restart)
 		time.Sleep(time.Minute)
-		must(t, p.Close(t.Context(), true))
+		musttest.NoError(t, p.Close(t.Context(), true))
 		p = start(t, p.store, "")
 		complete("an orderly stop after a crash", 1, restart)
 
@@ -328,7 +329,7 @@ func TestRestart_SaysSinceWhenNoEventIsMissing(t *testing.T) {
 		complete("a commit with an unknown outcome", 1, tablestore.Now())
 		time.Sleep(time.Minute)
 		restart = tablestore.Now()
-		must(t, p.Close(t.Context(), false)) // Requests were still under way.
+		musttest.NoError(t, p.Close(t.Context(), false)) // Requests were still under way.
 		p = start(t, p.store, "")
 		complete("a stop in the midst of changes", 1, restart)
 	})
@@ -343,14 +344,14 @@ func TestReplicas_KnowSinceWhenNoEventIsMissing(t *testing.T) {
 		began := a.Report().Since
 		for _, p := range []*process{a, b, c} {
 			p.submit("ocr")
-			must(t, p.RunOnce(t.Context()))
+			musttest.NoError(t, p.RunOnce(t.Context()))
 		}
-		must(t, b.Close(t.Context(), true))
+		musttest.NoError(t, b.Close(t.Context(), true))
 		stored := tablestore.Now()
 		c.submit("ocr") // c crashes before it stores this.
 		for range 18 {
 			time.Sleep(10 * time.Minute)
-			must(t, a.RunOnce(t.Context()))
+			musttest.NoError(t, a.RunOnce(t.Context()))
 			want := began
 			if tablestore.Now().Sub(stored) > 31*time.Minute {
 				want = stored.Add(30 * time.Second)
@@ -439,12 +440,12 @@ func TestObserve_DoesNotAllocate(t *testing.T) { //nolint:paralleltest // It cou
 	p.walk(nil)
 	job := p.submit("ocr")
 	before, err := p.ledger.Job(t.Context(), job)
-	must(t, err)
+	musttest.NoError(t, err)
 	p.claim("ocr", 1, true)
 	after, err := p.ledger.Job(t.Context(), job)
-	must(t, err)
+	musttest.NoError(t, err)
 	history, _, err := p.ledger.History(t.Context(), job, 1, 10)
-	must(t, err)
+	musttest.NoError(t, err)
 	forth := []statemachine.Transition{history[0].Transition, history[1].Transition}
 	if got := testing.AllocsPerRun(1000, func() {
 		p.Observe(before, after, forth)
@@ -464,7 +465,7 @@ func TestReplicas_AddUp(t *testing.T) {
 		exchange := func() {
 			t.Helper()
 			for _, p := range []*process{a, b, a} {
-				must(t, p.RunOnce(t.Context()))
+				musttest.NoError(t, p.RunOnce(t.Context()))
 			}
 		}
 		for range 10 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -33,7 +34,7 @@ func TestReplicas_CountOnceAfterASilence(t *testing.T) {
 					a.submit("ocr")
 				}
 				a.complete(a.claim("ocr", 1, true)[0])
-				must(t, a.RunOnce(t.Context()))
+				musttest.NoError(t, a.RunOnce(t.Context()))
 				stored := tablestore.Now()
 				want := func(p *process, accepted, attempts int64) {
 					t.Helper()
@@ -44,10 +45,10 @@ func TestReplicas_CountOnceAfterASilence(t *testing.T) {
 				for n := range int64(30) {
 					time.Sleep(10 * time.Minute)
 					if !suspended {
-						must(t, a.RunOnce(t.Context()))
+						musttest.NoError(t, a.RunOnce(t.Context()))
 					}
 					b.submit("embed")
-					must(t, b.RunOnce(t.Context()))
+					musttest.NoError(t, b.RunOnce(t.Context()))
 					if gone := suspended && tablestore.Now().Sub(stored) > 2*time.Hour; gone {
 						want(b, n+1, 0)
 						if got := b.Report().Complete; got.Before(stored) {
@@ -64,7 +65,7 @@ func TestReplicas_CountOnceAfterASilence(t *testing.T) {
 				a.submit("ocr")
 				for range 2 {
 					for _, p := range []*process{a, b} {
-						must(t, p.RunOnce(t.Context()))
+						musttest.NoError(t, p.RunOnce(t.Context()))
 					}
 				}
 				for _, p := range []*process{a, b} {
@@ -83,9 +84,9 @@ func TestRead_LeavesOutOldRowsThatCannotBeDeleted(t *testing.T) {
 		a := start(t, store, "a")
 		noDelete, faults := storetest.Faulty(store)
 		b, err := search.NewCounts(search.CountsConfig{Store: noDelete, Table: a.ledger.Tables().Queue, Replica: "b"})
-		must(t, err)
+		musttest.NoError(t, err)
 		a.submit("ocr")
-		must(t, a.RunOnce(t.Context()))
+		musttest.NoError(t, a.RunOnce(t.Context()))
 		time.Sleep(3 * time.Hour)
 		faults.Plan(storetest.Fault{Call: storetest.CommitCall, Nth: 2}) // The first one stores the row of b.
 		if err := b.RunOnce(t.Context()); !errors.Is(err, tablestore.ErrUnavailable) {
@@ -108,10 +109,10 @@ func TestReplicas_KnowAllPolls(t *testing.T) {
 		_, err := a.queue.Claim(t.Context(), workqueue.ClaimRequest{
 			Owner: fmt.Sprint("worker", n), RequestID: "1", Max: 1, Services: []string{"embed"},
 		})
-		must(t, err)
+		musttest.NoError(t, err)
 	}
-	must(t, a.RunOnce(t.Context()))
-	must(t, b.RunOnce(t.Context()))
+	musttest.NoError(t, a.RunOnce(t.Context()))
+	musttest.NoError(t, b.RunOnce(t.Context()))
 	if at, ok := b.queue.LastPoll(ocrKind, "tenant"); !ok {
 		t.Errorf("no worker is known to have polled since %s", at)
 	}
@@ -123,7 +124,7 @@ func TestReport_NamesWorkersThatPollForNothing(t *testing.T) {
 	c := start(t, memstore.New(memstore.Options{}), "a")
 	poll := func(owner string, services, stepTypes []string) {
 		_, err := c.queue.Claim(t.Context(), workqueue.ClaimRequest{Owner: owner, RequestID: "1", Max: 1, Services: services, StepTypes: stepTypes})
-		must(t, err)
+		musttest.NoError(t, err)
 	}
 	poll("mended", []string{"extrakt"}, nil)
 	poll("mended", []string{"ocr"}, nil)
@@ -159,8 +160,8 @@ func TestStore_FitsInARow(t *testing.T) {
 		})
 	}
 	manyPollersed, err := search.NewCounts(search.CountsConfig{Store: store, Table: p.ledger.Tables().Queue, Replica: "manyPollersed", Queue: workers})
-	must(t, err)
-	must(t, manyPollersed.RunOnce(t.Context()))
+	musttest.NoError(t, err)
+	musttest.NoError(t, manyPollersed.RunOnce(t.Context()))
 }
 
 // Figures of many kinds that do not fit into a row lose the counts by protocol.
@@ -180,7 +181,7 @@ func TestStore_FitsInARowWithManyKinds(t *testing.T) {
 		}
 		p.Observe(&statemachine.Aggregate{}, job, []statemachine.Transition{{Object: statemachine.ObjectJob}})
 	}
-	must(t, p.RunOnce(t.Context()))
+	musttest.NoError(t, p.RunOnce(t.Context()))
 	b := start(t, p.store, "b")
 	if report := b.Report(); report.Accepted.Total != 6000 || len(report.Services) != 100 || len(b.ReportOf("p").Services) != 0 {
 		t.Errorf("%d were accepted, %d kinds are counted", report.Accepted.Total, len(report.Services))
@@ -197,11 +198,11 @@ func TestReplicas_ForgetTheWorkersOfACrashedOne(t *testing.T) {
 			Store: store, Table: a.ledger.Tables().Queue, Replica: "b",
 			Queue: manyPollers{{Owner: "worker", LastPoll: time.Now().Add(time.Millisecond), Waiting: true}},
 		})
-		must(t, err)
-		must(t, b.RunOnce(t.Context()))
+		musttest.NoError(t, err)
+		musttest.NoError(t, b.RunOnce(t.Context()))
 		report := func(workers int, waits bool) {
 			t.Helper()
-			must(t, a.RunOnce(t.Context()))
+			musttest.NoError(t, a.RunOnce(t.Context()))
 			report := a.Report(ocrKind)
 			found := report.Services[0].Workers
 			if len(found) != workers || workers > 0 && found[0].Waiting != waits {
@@ -228,22 +229,22 @@ func TestOpen_CountsAgainAfterAnUnreadableRow(t *testing.T) {
 			p := start(t, store, "a")
 			p.submit("ocr")
 			p.walk(nil)
-			must(t, p.Close(t.Context(), true))
+			musttest.NoError(t, p.Close(t.Context(), true))
 			rows, err := tablestore.ScanAll(t.Context(), store, tablestore.Query{Table: p.ledger.Tables().Queue, Partition: "counts"})
-			must(t, err)
+			musttest.NoError(t, err)
 			for _, row := range rows {
 				_, err := store.Commit(t.Context(), tablestore.Batch{{
 					Verb: tablestore.Replace, Key: row.Key, ETag: row.ETag,
 					Properties: tablestore.AppendLarge(nil, "figures", []byte(`{"live":[]}`)),
 				}})
-				must(t, err)
+				musttest.NoError(t, err)
 			}
 			p = start(t, store, "b")
 			if report := p.Report(); len(rows) == 0 || report.Exact || report.Jobs[statemachine.JobDispatching] != 0 {
 				t.Errorf("%d rows, after the start: %+v", len(rows), report)
 			}
 			p.walk(nil)
-			must(t, p.RunOnce(t.Context()))
+			musttest.NoError(t, p.RunOnce(t.Context()))
 			same(t, p, "after a walk")
 		})
 	}

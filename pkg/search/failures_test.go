@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -56,9 +57,7 @@ func (w *world) fail(tenant, stepType, code string) string {
 func groups(t *testing.T, s *search.Finder, f search.Filter) search.FailureReport {
 	t.Helper()
 	report, err := s.Failures(t.Context(), f, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return report
 }
 
@@ -164,9 +163,7 @@ func TestFailures_CountsByStepAndCode(t *testing.T) {
 func groupsOf(t *testing.T, s *search.Finder) (open, resolved [][]string) {
 	t.Helper()
 	report, err := s.Failures(t.Context(), search.Filter{}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	for _, group := range report.Groups {
 		if group.Resolved {
 			resolved = append(resolved, group.SampleJobIDs)

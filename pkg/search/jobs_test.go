@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -34,13 +35,9 @@ func TestPayload_HoldsEachStepsPart(t *testing.T) {
 	t.Parallel()
 	s, _, id := setup(t)
 	job, err := s.Get(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	payload, err := s.Payload(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	for i, want := range []string{`{"n":1.50}`, "", `{"one":{"n":1.50}}`} {
 		if got := ledger.StepPayload(payload, &job.Steps[i]); string(got) != want || (got == nil) != (want == "") {
 			t.Errorf("step %d has the payload %q, want %q", i, got, want)
@@ -159,17 +156,13 @@ func TestHistory_HasRejectedCallbacks(t *testing.T) {
 		one := ledger.Rejection{
 			StepID: "one", Kind: "RESULT", Status: "SUCCEEDED", AttemptNo: 1, LeaseDigest: lease, Cause: "stale_attempt",
 		}
-		if err := l.Reject(t.Context(), &l.Read(id).Job, one); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, l.Reject(t.Context(), &l.Read(id).Job, one))
 	}
 	var last ledger.HistoryEntry
 	follow := func() (types []string) {
 		t.Helper()
 		entries, _, err := s.Follow(t.Context(), id, last.Rev, last.Index)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		for i := range entries {
 			last = entries[i]
 			types = append(types, last.Type)

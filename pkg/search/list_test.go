@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -51,9 +52,7 @@ func pages(t *testing.T, s *search.Service, f search.Filter, limit int) []string
 	after := ""
 	for {
 		found, next, err := s.List(t.Context(), f, limit, after)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		if len(found) > limit {
 			t.Errorf("a page of %d, limit %d", len(found), limit)
 		}
@@ -184,9 +183,7 @@ func TestList_FindsLiveStates(t *testing.T) {
 			for after := ""; ; {
 				counter.Reset()
 				page, next, err := s.List(t.Context(), search.Filter{State: statemachine.JobPaused}, 3, after)
-				if err != nil {
-					t.Fatal(err)
-				}
+				musttest.NoError(t, err)
 				reads := counter.ScansOf(jobTable)
 				if reads > test.reads || reads < len(page) || len(page) == 0 && next != "" && reads < 2000 {
 					t.Errorf("a page of %d jobs after %q read %d jobs", len(page), after, reads)
@@ -240,9 +237,7 @@ func TestList_OfLiveJobsReadsOnePage(t *testing.T) {
 				for name, filter := range filters {
 					counter.Reset()
 					page, _, err := s.List(t.Context(), filter, limit, "")
-					if err != nil {
-						t.Fatal(err)
-					}
+					musttest.NoError(t, err)
 					counts := counter.Counts()
 					costs[most][name] = cost{counts.Gets + counts.Scans, counts.RowsRead, int64(len(page))}
 				}
@@ -339,9 +334,7 @@ func TestList_BoundsTheBytesOfAPage(t *testing.T) {
 	size := 0
 	for i := range found {
 		encoded, err := json.Marshal(httpapi.JobOf(&found[i]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		size += len(encoded)
 	}
 	bound, most := search.PageBytes(10), search.PageBytes(1000)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -33,17 +34,11 @@ func accepted(t *testing.T, bus statemachine.Bus, n int) (l *ledgertest.Ledger, 
 func shows(t *testing.T, s *search.Service, id string) (alone, listed statemachine.Waiting) {
 	t.Helper()
 	job, err := s.Get(t.Context(), id)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	shown, err := s.Show(t.Context(), job)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	found, _, err := s.List(t.Context(), search.Filter{}, 2000, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	for i := range found {
 		if found[i].Job.ID == id {
 			listed = found[i].Waiting
@@ -126,9 +121,7 @@ func TestShow_ReadsTheSurroundingsOfTheActiveStep(t *testing.T) {
 				return
 			}
 			job, err := s.Get(t.Context(), ids[0])
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			_, one := s.Show(t.Context(), job)
 			_, _, list := s.List(t.Context(), search.Filter{}, 10, "")
 			for _, err := range []error{one, list} {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -205,7 +206,7 @@ func TestKinds_AreCountedByProtocol(t *testing.T) {
 			}
 		}
 		expect(p, 1)
-		must(t, p.Close(t.Context(), true))
+		musttest.NoError(t, p.Close(t.Context(), true))
 		expect(start(t, p.store, ""), 0)
 	})
 }
@@ -246,7 +247,7 @@ func TestWindows_CountPublishesStartsAndRefusals(t *testing.T) {
 		}
 	}
 	expect(p)
-	must(t, p.Close(t.Context(), true))
+	musttest.NoError(t, p.Close(t.Context(), true))
 	expect(start(t, p.store, ""))
 }
 
@@ -276,7 +277,7 @@ func TestByMinute_CountsTheEventsOfEachMinute(t *testing.T) {
 			}
 		}
 		expect(p)
-		must(t, p.Close(t.Context(), true))
+		musttest.NoError(t, p.Close(t.Context(), true))
 		again := start(t, p.store, "")
 		expect(again)
 		time.Sleep(62 * time.Minute)
