@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -81,9 +82,7 @@ func turnsOf(t *testing.T, q *workqueue.Queue, tenants []string) string {
 		views, err := q.Claim(t.Context(), workqueue.ClaimRequest{
 			Owner: "w", RequestID: fmt.Sprint(n), Max: 1, Tenants: tenants,
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		for _, view := range views {
 			order.WriteString(view.Item.TenantID)
 		}
@@ -184,16 +183,12 @@ func TestClaim_GivesItsLeaseAgainWithEachHeartbeat(t *testing.T) {
 		b := setup(t, false)
 		b.work()
 		views, err := b.Claim(t.Context(), workqueue.ClaimRequest{Owner: "w", RequestID: "c", Max: 1, Lease: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		item := views[0].Item
 		for n := range 20 {
 			time.Sleep(7*time.Minute + 300*time.Microsecond)
 			view, err := b.Heartbeat(t.Context(), item.WorkID, by("w", fmt.Sprint("h", n), item), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			item = view.Item
 			if got := item.LeaseExpiresAt.Sub(item.UpdatedAt); got != time.Hour {
 				t.Fatalf("heartbeat %d gave %s, the claim 1h", n, got)

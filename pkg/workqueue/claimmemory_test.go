@@ -10,6 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -316,9 +317,7 @@ func TestClaimMemory_AnItemThatCannotBeClaimedHidesNoAnswer(t *testing.T) {
 		broken := b.work()
 		other := reopen(t, b.store) // It remembers no directive.
 		page, err := b.store.Scan(t.Context(), tablestore.Query{Table: ledgerTable, Partition: tablestore.Escape(broken.JobID)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		for i := range page.Rows {
 			if key := page.Rows[i].Key; strings.HasPrefix(key.Row, "DIRECTIVE") {
 				b.ledger.Discard(key)
@@ -426,9 +425,7 @@ func memories(t *testing.T, store tablestore.Store) int {
 		page, err := store.Scan(t.Context(), tablestore.Query{
 			Table: queueTable, Partition: tablestore.Join("claims", tablestore.Pad(part, 2)),
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		count += len(page.Rows)
 	}
 	return count

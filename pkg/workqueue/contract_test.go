@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -60,20 +61,14 @@ func (u *underTest) redispatched(t testing.TB, item statemachine.Item) statemach
 	u.pending.Store(true)
 	defer u.pending.Store(false)
 	agg, err := u.ledger.Job(t.Context(), item.JobID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	if agg.Steps[0].State == statemachine.StepFailedRetry {
 		result, err := u.ledger.Change(t.Context(), item.JobID, statemachine.Retry{StepID: item.StepID})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		agg = &result.Job
 	}
 	message, err := u.ledger.Message(t.Context(), agg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	u.keep(message, item.WorkID)
 	return directiveOf(message)
 }

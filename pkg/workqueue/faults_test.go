@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -93,9 +94,7 @@ func TestQueue_SurvivesAnySingleFault(t *testing.T) {
 				t.Parallel()
 				s, _, counter := stage(t, verb, split)
 				counter.Reset()
-				if err := verb.send(t.Context(), s); err != nil {
-					t.Fatal(err)
-				}
+				musttest.NoError(t, verb.send(t.Context(), s))
 				counts := counter.Counts()
 				want := s.outcome(t)
 				for nth := range int(counts.Gets + counts.Scans + counts.Commits) {
@@ -194,9 +193,7 @@ func stage(t *testing.T, verb swept, split bool) (*scene, *storetest.Faults, *st
 	s.item = s.claim(t, "w1", "c1", 1, verb.until != statemachine.StatusClaimed)[0].Item
 	if verb.until == statemachine.StatusStalled {
 		view, err := s.Stall(t.Context(), s.item.WorkID, by("operator", "stall", s.item))
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		s.item = view.Item
 	}
 	return s, faults, counter
@@ -219,20 +216,14 @@ func (s *scene) outcome(t *testing.T) outcome {
 		s.mark(s.bundle.ledger.MessageOf(s.message.JobID)) // As the relay does with a row that the ledger left to it.
 	}
 	view, err := s.Get(t.Context(), s.message.OutboxID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	events, _, err := s.Events(t.Context(), s.message.OutboxID, 0, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	if err := statemachine.ValidateItemHistory(view.Item, events); err != nil {
 		t.Error(err)
 	}
 	agg, err := s.ledger.Job(t.Context(), s.message.JobID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	out := outcome{
 		Item: statemachine.Item{
 			Status: view.Item.Status, Attempt: view.Item.Attempt, Rev: view.Item.Rev, Owner: view.Item.Owner,

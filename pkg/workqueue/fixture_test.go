@@ -11,6 +11,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -63,17 +64,13 @@ func reopenWith(t testing.TB, store tablestore.Store, cfg ledger.Config, limit i
 	cfg.Store, cfg.Shards, cfg.Hold, cfg.Ready, cfg.Taker = store, 2, time.Minute, b.mirror.Ready, b.mirror.Taker
 	cfg.Held = func(statemachine.Target) bool { return b.pending.Load() }
 	b.ledger = ledgertest.Open(t, cfg)
-	var err error
-	b.Queue, err = workqueue.New(workqueue.Config{
+	b.Queue = musttest.Make(t, workqueue.New, workqueue.Config{
 		Ledger: b.ledger.Ledger, Store: store, Mirror: b.mirror,
 		Held: func(target statemachine.Target) bool {
 			return target.ProtocolID != "" && target.ProtocolID == b.heldProtocol.Load()
 		},
 		HeldTenant: func(tenantID string) bool { return tenantID == b.heldTenant.Load() },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return b
 }
 
@@ -110,9 +107,7 @@ func (b *bundle) claim(t testing.TB, owner, requestID string, most int, start bo
 func (b *bundle) events(t testing.TB, workID string) (types []statemachine.ItemEventType, last statemachine.ItemEvent) {
 	t.Helper()
 	events, _, err := b.Events(t.Context(), workID, 0, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	for _, e := range events {
 		types, last = append(types, e.Type), e
 	}

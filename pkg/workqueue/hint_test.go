@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -21,9 +22,7 @@ func hints(t testing.TB, store tablestore.Store) []tablestore.Row {
 	t.Helper()
 	key := readyKey("")
 	page, err := store.Scan(t.Context(), tablestore.Query{Table: key.Table, Partition: key.Partition})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return page.Rows
 }
 

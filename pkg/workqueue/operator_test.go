@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -20,9 +21,7 @@ func (b *bundle) stalled(t *testing.T) statemachine.Item {
 	b.work()
 	item := b.claim(t, "w1", "c1", 1, true)[0].Item
 	view, err := b.Stall(t.Context(), item.WorkID, by("operator", "x1", item))
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return view.Item
 }
 
@@ -35,9 +34,7 @@ func TestRequeue_OffersTheItemAtOnceInTheOperatorsName(t *testing.T) {
 			t.Fatalf("requeue: %v, item is %s", err, view.Item.Status)
 		}
 		events, _, err := b.Events(t.Context(), stalled.WorkID, 0, 100)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		last := events[len(events)-1]
 		want := statemachine.ItemEvent{
 			WorkID: stalled.WorkID, Rev: 5, Type: statemachine.ItemEventRequeued, From: statemachine.StatusStalled,
@@ -274,9 +271,7 @@ func TestItem_CarriesColumnsThatItDoesNotKnow(t *testing.T) {
 				actor = "olga"
 			}
 			view, err := move(t.Context(), item.WorkID, by(actor, fmt.Sprint("r", n), item))
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			item = view.Item
 			kept(key.Row, "becomes "+string(item.Status))
 		}

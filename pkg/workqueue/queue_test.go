@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/workqueue"
@@ -58,9 +59,7 @@ func TestQueue_AWorkerCompletesAStepByPullingAlone(t *testing.T) {
 			item = view.Item
 		}
 		events, _, err := b.Events(t.Context(), item.WorkID, 0, 100)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		if err := statemachine.ValidateItemHistory(item, events); err != nil {
 			t.Error(err)
 		}
@@ -94,9 +93,7 @@ func TestQueue_ARepeatGetsTheFirstAnswer(t *testing.T) {
 		item := first[0].Item
 		request := by("w1", "e1", item)
 		one, err := b.Complete(t.Context(), item.WorkID, request, statemachine.Product{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		two, err := b.Complete(t.Context(), item.WorkID, request, statemachine.Product{})
 		if err != nil || two.Item.Rev != one.Item.Rev {
 			t.Errorf("the repeated complete answered %v at rev %d, first %d", err, two.Item.Rev, one.Item.Rev)
@@ -177,9 +174,7 @@ func TestQueue_AFailureHasTheCodeOfItsStep(t *testing.T) {
 				message := b.work()
 				item := b.claim(t, "w1", "c1", 1, true)[0].Item
 				failed, err := b.Fail(t.Context(), item.WorkID, by("w1", "f1", item), failure)
-				if err != nil {
-					t.Fatal(err)
-				}
+				musttest.NoError(t, err)
 				got, of := failed.Item.Error.Code, b.step(message.JobID).LastErrorCode
 				if got != of || failure.Code != "" && got != failure.Code {
 					t.Errorf("the item says %q and its step %q, want %q", got, of, failure.Code)

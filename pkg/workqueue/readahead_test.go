@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -118,9 +119,7 @@ func (x *index) backlog(tenant string, n int) []ledger.Hint {
 func (x *index) take(t testing.TB, most int, tenants ...string) []ledger.Hint {
 	t.Helper()
 	hints, err := x.Take(t.Context(), workqueue.ClaimRequest{Max: most, Tenants: tenants})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return hints
 }
 
