@@ -14,6 +14,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -111,11 +112,8 @@ func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle 
 		Store: store, Bus: to, Handoff: b.inbox, Shards: 2,
 		Held: func(target statemachine.Target) bool { return b.known.Load() && covers(target) },
 	})
-	breakers, err := breaker.NewSet(breaker.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Relay, err = outbox.NewRelay(outbox.Config{
+	breakers := musttest.Make(t, breaker.NewSet, breaker.Config{})
+	b.Relay = musttest.Make(t, outbox.NewRelay, outbox.Config{
 		Ledger: b.ledger.Ledger, Publisher: b.bus, Inbox: b.inbox, Breakers: breakers, Workers: 1,
 		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },
 		Observe: b.observe, Sent: b.answered, PassLimit: 4, Replica: "replica-7", Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
@@ -124,9 +122,6 @@ func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle 
 		},
 		Held: func(target statemachine.Target) bool { return b.held.Load() && covers(target) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	return b
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/outbox"
@@ -34,9 +35,7 @@ func TestOutages_AreKnownToAll(t *testing.T) {
 		ends := func() map[outbox.Part]time.Duration {
 			t.Helper()
 			read, err := two.Ends(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			since := map[outbox.Part]time.Duration{}
 			for part, end := range read {
 				since[part] = end.Sub(begin)
@@ -48,9 +47,7 @@ func TestOutages_AreKnownToAll(t *testing.T) {
 		}
 		for range 30 {
 			for _, part := range []outbox.Part{outbox.PartBus, outbox.PartReplies, "global-bus-p3"} {
-				if err := one.Note(t.Context(), outbox.PartOutage{Part: part}); err != nil {
-					t.Fatal(err)
-				}
+				musttest.NoError(t, one.Note(t.Context(), outbox.PartOutage{Part: part}))
 			}
 			time.Sleep(time.Second)
 		}
@@ -81,9 +78,7 @@ func TestOutages_AreWrittenAtIntervals(t *testing.T) {
 			t.Errorf("a store that fails: %v", err)
 		}
 		faults.Clear()
-		if err := one.Note(t.Context(), outbox.PartOutage{Part: outbox.PartBus}); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, one.Note(t.Context(), outbox.PartOutage{Part: outbox.PartBus}))
 		faults.Plan(storetest.Fault{Onwards: true}) // No further call is made.
 		if err := one.Note(t.Context(), outbox.PartOutage{Part: outbox.PartBus}); err != nil {
 			t.Errorf("soon after: %v", err)
@@ -135,10 +130,7 @@ func TestOutageEnds_Topic(t *testing.T) {
 // message to send, which may never come.
 func TestOpenCircuits_AreOutages(t *testing.T) {
 	t.Parallel()
-	set, err := breaker.NewSet(breaker.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	set := musttest.Make(t, breaker.NewSet, breaker.Config{})
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	fail := func(verdict breaker.Verdict) {
 		for range 100 {
@@ -173,16 +165,12 @@ func TestOutages_ShowOpenCircuits(t *testing.T) {
 		begin := time.Now().UTC()
 		note := func(part outbox.Part, until time.Duration) {
 			t.Helper()
-			if err := one.Note(t.Context(), outbox.PartOutage{Part: part, Since: begin, Until: begin.Add(until), Reason: "away"}); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, one.Note(t.Context(), outbox.PartOutage{Part: part, Since: begin, Until: begin.Add(until), Reason: "away"}))
 		}
 		shown := func(topic string) string {
 			t.Helper()
 			circuit, err := two.Circuit(t.Context(), topic)
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			if circuit == nil {
 				return ""
 			}

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
@@ -32,9 +33,7 @@ func setup(t *testing.T, store tablestore.Store) (*pauses.Service, *pauses.Gate)
 	t.Helper()
 	service := pauses.New(store, "luciusschedule", nil)
 	gate, err := pauses.NewGate(t.Context(), service, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return service, gate
 }
 
@@ -83,9 +82,7 @@ func TestPause_HoldsItsScopeAndNothingElse(t *testing.T) {
 	if !gate.Admit(target("a", "p", 3)) {
 		t.Error("the gate knew before it looked")
 	}
-	if err := gate.Refresh(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, gate.Refresh(t.Context()))
 	if gate.Admit(target("a", "p", 3)) || !gate.HoldsTenant("a") {
 		t.Error("the tenant's directive passed")
 	}
@@ -132,9 +129,7 @@ func TestResume_RampsUp(t *testing.T) {
 		var passed []int
 		for range 6 {
 			time.Sleep(time.Second)
-			if err := gate.Refresh(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, gate.Refresh(t.Context()))
 			n := 0
 			for range 1000 {
 				if gate.Admit(target("a", "p", 3)) {
@@ -189,9 +184,7 @@ func TestResume_AgainDoesNotLetMoreThrough(t *testing.T) {
 		passed := 0
 		for range 2 {
 			pause, err := service.Resume(t.Context(), statemachine.Scope{}, time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			gate.Apply(pause)
 			time.Sleep(time.Second / 2)
 			for range 100 {
@@ -215,9 +208,7 @@ func TestGate_ARampThatIsOverIsNotActive(t *testing.T) {
 			t.Fatal(err)
 		}
 		pause, err := service.Resume(t.Context(), statemachine.Scope{}, time.Second)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		gate.Apply(pause)
 		if active := gate.Active(); len(active) != 1 || active[0].State != pauses.Ramping {
 			t.Errorf("while it ramps up: %+v", active)
@@ -248,15 +239,11 @@ func TestExpiry_RampsUpInEveryProcess(t *testing.T) {
 		gates := make([]*pauses.Gate, 2)
 		for i := range gates {
 			gates[i], err = pauses.NewGate(t.Context(), service, func(_ context.Context, p pauses.Pause) { expired = append(expired, p) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 		}
 		passing := func() (n int) {
 			for _, gate := range gates {
-				if err := gate.Refresh(t.Context()); err != nil {
-					t.Fatal(err)
-				}
+				musttest.NoError(t, gate.Refresh(t.Context()))
 			}
 			for range 100 {
 				if gates[0].Admit(target("a", "p", 3)) {
@@ -360,9 +347,7 @@ func TestGate_ARefreshDoesNotUndoALaterChange(t *testing.T) {
 		gate.Apply(pause)
 	}
 	for _, when := range []string{"during the change", "afterwards"} {
-		if err := gate.Refresh(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, gate.Refresh(t.Context()))
 		if gate.Admit(target("a", "p", 3)) {
 			t.Errorf("the directive passed after a refresh %s", when)
 		}
@@ -380,9 +365,7 @@ func TestGate_RefreshesDuringManyChanges(t *testing.T) {
 		own, resumed := statemachine.Scope{Kind: "tenant", Value: "own"}, statemachine.Scope{Kind: "tenant", Value: "resumed"}
 		create := func(scope statemachine.Scope) pauses.Pause {
 			pause, err := service.Create(t.Context(), pauses.Pause{Scope: scope, Reason: "why", Actor: "operator"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			return pause
 		}
 		create(statemachine.Scope{Kind: "tenant", Value: "other"})
@@ -396,9 +379,7 @@ func TestGate_RefreshesDuringManyChanges(t *testing.T) {
 		}
 		for range 10 {
 			time.Sleep(time.Second)
-			if err := gate.Refresh(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, gate.Refresh(t.Context()))
 			for tenant, want := range map[string]bool{"own": true, "other": true, "resumed": false, "none": false} {
 				if held := gate.HoldsNew(target(tenant, "p", 3)); held != want {
 					t.Errorf("tenant %s: held %t", tenant, held)
@@ -457,9 +438,7 @@ func TestGate_AViewThatIsTooOldLetsNothingThrough(t *testing.T) {
 		expect(true)
 		time.Sleep(time.Millisecond)
 		expect(false)
-		if err := gate.Refresh(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, gate.Refresh(t.Context()))
 		expect(true)
 	})
 }
@@ -480,18 +459,14 @@ func TestGate_ShowsThePauseThatCoversADirective(t *testing.T) {
 		pause := func(scope statemachine.Scope, why string) {
 			t.Helper()
 			pause, err := service.Create(t.Context(), pauses.Pause{Scope: scope, Reason: why, Actor: "ops-1"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			gate.Apply(pause)
 			time.Sleep(time.Second)
 		}
 		resume := func(scope statemachine.Scope) {
 			t.Helper()
 			pause, err := service.Resume(t.Context(), scope, time.Minute)
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			gate.Apply(pause)
 		}
 		pause(statemachine.Scope{Kind: "service", Value: "embed"}, "another service")
