@@ -100,9 +100,7 @@ func (t *Tenants) Look() (string, func() ([]any, error)) {
 			return nil, content.Err
 		}
 		read := &tenantsFile{digest: digest}
-		fault := strictyaml.ParseYAML(content.Text, func(root ast.Node) error {
-			return yaml.NodeToValue(root, read, yaml.Strict())
-		})
+		fault := strictyaml.Decode(content.Text, read, nil)
 		if fault == nil {
 			fault = read.check()
 		}

@@ -30,7 +30,7 @@ func TestOpenTenants_NamesTheFault(t *testing.T) {
 		"version: 1\nmax_inflight: {a: 010}\n":        `max_inflight of tenant "a" is "010"`,
 		"version: 1\nmax_inflight: {a: null}\n":       `max_inflight of tenant "a" is "null"`,
 		"version: 1\nmax_inflight:\n  a:\n":           `max_inflight of tenant "a" is`,
-		"version: 1\nmax_inflight:\n  010: 2\n":       "tenants.yaml:3: tenant 010 must be in quotes",
+		"version: 1\nmax_inflight:\n  010: 2\n":       "tenants.yaml:3: max_inflight.010: tenant 010 must be in quotes",
 		"version: 1\nmax_inflight: 3\n":               "tenants.yaml:2: max_inflight must have an entry for each tenant",
 		"version: 1\nmax_inflight: {a: -1}\n":         `max_inflight of tenant "a" is "-1"`,
 		"version: 1\nmax_inflight:\n  a: 1\n  a: 2\n": "tenants.yaml:4: is not valid YAML",

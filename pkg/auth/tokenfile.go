@@ -270,13 +270,13 @@ func texts(values []scalar) (texts []string) {
 func parse(file string, content []byte) (*directory, error) {
 	var read tokenFile
 	first := 0
-	fault := strictyaml.ParseYAML(content, func(root ast.Node) error {
+	fault := strictyaml.Decode(content, &read, func(root ast.Node) error {
 		// The library reads no value as an absent key, and absent services are all services.
 		for _, none := range append(ast.Filter(ast.NullType, root), ast.Filter(ast.AliasType, root)...) {
 			return &yaml.SyntaxError{Message: "a key or an entry has no value of its own", Token: none.GetToken()}
 		}
 		first = root.GetToken().Position.Line
-		return yaml.NodeToValue(root, &read, yaml.Strict())
+		return nil
 	})
 	var faults []error
 	fail := func(line int, message string) { // It masks a misplaced token in the message.

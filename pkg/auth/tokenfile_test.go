@@ -78,21 +78,21 @@ func TestOpenFile_NamesEveryMistakeWithItsLine(t *testing.T) {
 		"a key twice":      {"version: 1\nversion: 1\n", []string{`tokens.yaml:2: is not valid YAML: mapping key "version" already defined at [1:1]`}},
 		"another version":  {"version: 2\n" + strings.TrimPrefix(head, "version: 1\n") + stanza("a", "a", "{role: read, tenants: [t]}"), []string{`tokens.yaml:1: version is "2" and must be 1`}},
 		"no caller":        {"version: 1\ncallers: []\n", []string{"tokens.yaml:1: callers must name 1 to 10000 callers"}},
-		"callers are null": {"version: 1\ncallers:\n", []string{"tokens.yaml:2: a key or an entry has no value of its own"}},
+		"callers are null": {"version: 1\ncallers:\n", []string{"tokens.yaml:2: callers: a key or an entry has no value of its own"}},
 		"an unknown key":   {"version: 1\nusers: []\n", []string{`tokens.yaml:2: unknown field "users"`}},
 		"an unknown key of a caller": {
-			head + stanza("a", "a", "{role: read, tenants: [t]}") + "    password: secret\n", []string{`tokens.yaml:8: unknown field "password"`},
+			head + stanza("a", "a", "{role: read, tenants: [t]}") + "    password: secret\n", []string{`tokens.yaml:8: callers[0].password: unknown field "password"`},
 		},
-		"an unknown key of a role": {head + stanza("a", "a", "{role: read, tenant: [t]}"), []string{`tokens.yaml:7: unknown field "tenant"`}},
-		"an alias":                 {"version: &v 1\ncallers: *v\n", []string{"tokens.yaml:2: a key or an entry has no value of its own"}},
+		"an unknown key of a role": {head + stanza("a", "a", "{role: read, tenant: [t]}"), []string{`tokens.yaml:7: callers[0].roles[0].tenant: unknown field "tenant", did you mean "tenants"?`}},
+		"an alias":                 {"version: &v 1\ncallers: *v\n", []string{"tokens.yaml:2: callers: a key or an entry has no value of its own"}},
 		"services are null": {
-			head + stanza("a", "a", "{role: platform, tenants: [t], services: }"), []string{"tokens.yaml:7: a key or an entry has no value of its own"},
+			head + stanza("a", "a", "{role: platform, tenants: [t], services: }"), []string{"tokens.yaml:7: callers[0].roles[0].services: a key or an entry has no value of its own"},
 		},
 		"a token is a mapping": {
 			head + "  - name: a\n    tokens: [{a: b}]\n", []string{"tokens.yaml:4: must be a single value; put it in quotes if it has a colon"},
 		},
 		"a role is a text":   {head + stanza("a", "a", "admin"), []string{"tokens.yaml:7: string was used where mapping is expected"}},
-		"tenants are one":    {head + stanza("a", "a", "{role: read, tenants: a}"), []string{"tokens.yaml:7: string was used where sequence is expected"}},
+		"tenants are one":    {head + stanza("a", "a", "{role: read, tenants: a}"), []string{"tokens.yaml:7: callers[0].roles[0].tenants: string was used where sequence is expected"}},
 		"services are empty": {head + stanza("a", "a", "{role: platform, tenants: [t], services: []}"), []string{"tokens.yaml:3: callers[0] has as roles[0] one that is not valid: services must not be empty"}},
 		"a file of all kinds": {manyFaults, []string{
 			`tokens.yaml:4: callers[0] has the name "a b", which must be 1 to 128 of the characters A-Z a-z 0-9 . _ @ / -`,

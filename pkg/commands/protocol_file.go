@@ -5,7 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/lucius-project/lucius/pkg/strictyaml"
@@ -62,9 +61,9 @@ func (s *yamlScalar) UnmarshalYAML(node ast.Node) error {
 // decodeProtocol reads the one document of a file, which keeps its lines in the node.
 func decodeProtocol(text []byte) (d *protocolDefinition, root ast.Node, fault *strictyaml.Error) {
 	d = new(protocolDefinition)
-	fault = strictyaml.ParseYAML(text, func(node ast.Node) error {
+	fault = strictyaml.Decode(text, d, func(node ast.Node) error {
 		root = node
-		return yaml.NodeToValue(node, d, yaml.Strict())
+		return nil
 	})
 	return d, root, fault
 }

@@ -12,10 +12,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/lexer"
@@ -103,11 +105,14 @@ func Digest(contents ...Content) string {
 	return hex.EncodeToString(hash.Sum(nil))
 }
 
-// ParseYAML parses a text that holds one document, and calls use with its root. The
-// library that reads it panics on some malformed texts, such as a tag without a value; a
-// reload survives that in the parser as well as in use, whose error it places. Texts that
-// would take all memory, by their depth or their aliases, are refused.
-func ParseYAML(text []byte, use func(root ast.Node) error) (fault *Error) {
+// Decode decodes a text that holds one document into a struct that has each of its keys. First
+// it calls check, unless that is nil, with the root of the document. A fault names the path of
+// the value, and for an unknown key the one that is nearest by its letters.
+//
+// The library that reads it panics on some malformed texts, such as a tag without a value; a
+// reload survives that. Texts that would take all memory, by their depth or their aliases, are
+// refused.
+func Decode(text []byte, into any, check func(root ast.Node) error) (fault *Error) {
 	defer func() {
 		if recover() != nil {
 			fault = &Error{Message: "is not valid YAML"}
@@ -123,7 +128,7 @@ func ParseYAML(text []byte, use func(root ast.Node) error) (fault *Error) {
 	file, err := parser.Parse(tokens, 0)
 	switch {
 	case err != nil:
-		fault = place(err)
+		fault = place(err, nil, nil)
 		fault.Message = "is not valid YAML: " + fault.Message
 		return fault
 	case len(file.Docs) == 0 || file.Docs[0].Body == nil:
@@ -134,8 +139,14 @@ func ParseYAML(text []byte, use func(root ast.Node) error) (fault *Error) {
 	if (&expansion{anchors: map[string]int{}}).size(file.Docs[0].Body) > maxExpanded {
 		return &Error{Message: fmt.Sprintf("has aliases that repeat its values to more than %d bytes", maxExpanded)}
 	}
-	if err := use(file.Docs[0].Body); err != nil {
-		return place(err)
+	root := file.Docs[0].Body
+	if check != nil {
+		if err := check(root); err != nil {
+			return place(err, root, into)
+		}
+	}
+	if err := yaml.NodeToValue(root, into, yaml.Strict()); err != nil {
+		return place(err, root, into)
 	}
 	return nil
 }
@@ -207,15 +218,70 @@ func (e *expansion) size(node ast.Node) (sum int) {
 	return min(sum+1, maxExpanded+1)
 }
 
-// place keeps the line and the first line of the message: the others quote the file.
-func place(err error) *Error {
+// place returns the fault that err describes: with its line, with the path of the value below
+// the root, unless the message names its top key, and with the first line of the message, since the others
+// quote the file. For an unknown key it names the nearest key of the struct.
+func place(err error, root ast.Node, into any) *Error {
 	fault := &Error{Message: err.Error()}
+	var at *token.Token
 	if located, ok := errors.AsType[yaml.Error](err); ok {
 		fault.Message = located.GetMessage()
-		if token := located.GetToken(); token != nil && token.Position != nil {
-			fault.Line = token.Position.Line
+		if at = located.GetToken(); at != nil && at.Position != nil {
+			fault.Line = at.Position.Line
 		}
 	}
 	fault.Message, _, _ = strings.Cut(fault.Message, "\n")
+	if _, unknown := errors.AsType[*yaml.UnknownFieldError](err); unknown && at != nil && at.Value != "" {
+		if near := nearest(at.Value, keysOf(reflect.TypeOf(into), nil)); near != "" {
+			fault.Message += fmt.Sprintf(", did you mean %q?", near)
+		}
+	}
+	path := pathOf(root, at)
+	if top, _, _ := strings.Cut(strings.ReplaceAll(path, "[", "."), "."); !strings.Contains(fault.Message, top) {
+		fault.Message = path + ": " + fault.Message
+	}
 	return fault
+}
+
+// pathOf returns the path of the value or the key with that token, such as steps[1].retry. It
+// returns "" if there is none, or if it is the root.
+func pathOf(root ast.Node, at *token.Token) (path string) {
+	if root == nil || at == nil {
+		return ""
+	}
+	for _, pair := range ast.Filter(ast.MappingValueType, root) {
+		of, ok := pair.(*ast.MappingValueNode)
+		if ok && (of.Key.GetToken() == at || of.Value.GetToken() == at) {
+			return strings.NewReplacer("\n", " ", "\r", " ").Replace(strings.TrimPrefix(of.Key.GetPath(), "$."))
+		}
+	}
+	return ""
+}
+
+// keysOf adds the keys of the structs in a type to the known ones.
+func keysOf(t reflect.Type, known []string) []string {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Map:
+		return keysOf(t.Elem(), known)
+	case reflect.Struct:
+		for i := range t.NumField() {
+			key, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
+			if known = keysOf(t.Field(i).Type, known); key != "" {
+				known = append(known, key)
+			}
+		}
+	default:
+	}
+	return known
+}
+
+// nearest returns the word that differs from this one by the fewest letters, at most two.
+func nearest(word string, words []string) (near string) {
+	least := 3
+	for _, known := range words {
+		if distance := levenshtein.ComputeDistance(word, known); distance < least {
+			near, least = known, distance
+		}
+	}
+	return near
 }

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"testing/fstest"
 
-	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/lucius-project/lucius/pkg/strictyaml"
@@ -63,20 +62,23 @@ func TestDigest(t *testing.T) {
 	}
 }
 
-func TestParseYAML(t *testing.T) {
+func TestDecode(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"a: 1\n":              "",
-		"a: b\n":              `1: cannot unmarshal string into Go struct field .A of type int`,
-		"a: 1\nb: 2\n":        `2: unknown field "b"`,
-		"a: '1\n":             "1: is not valid YAML: could not find end character of single-quoted text",
-		"":                    "0: is empty",
-		"a: 1\n---\na: 1\n":   "0: has more than one document; a file holds one",
-		"a: \xff\n":           "0: is not UTF-8",
-		"l: !x\n0\n  -0":      "0: is not valid YAML", // The library panics.
-		"panic: in the use\n": "0: is not valid YAML",
-		"a: 1\n# a comment\n": "",
-		"l: [&x 1, *x, *x]\n": "",
+		"a: 1\n":                                 "",
+		"a: b\n":                                 `1: cannot unmarshal string into Go struct field .A of type int`,
+		"a: 1\nb: 2\n":                           `2: unknown field "b"`,
+		"steps:\n- retry: {x: {executoin: 1}}\n": `2: steps[0].retry.x.executoin: unknown field "executoin", did you mean "execution"?`,
+		"steps:\n- retry: {x: [1]}\n":            `2: steps[0].retry.x: sequence was used where mapping is expected`,
+		"steps:\n- {}\n- retrey: {}\n":           `3: steps[1].retrey: unknown field "retrey", did you mean "retry"?`,
+		"a: '1\n":                                "1: is not valid YAML: could not find end character of single-quoted text",
+		"":                                       "0: is empty",
+		"a: 1\n---\na: 1\n":                      "0: has more than one document; a file holds one",
+		"a: \xff\n":                              "0: is not UTF-8",
+		"l: !x\n0\n  -0":                         "0: is not valid YAML", // The library panics.
+		"panic: in the use\n":                    "0: is not valid YAML",
+		"a: 1\n# a comment\n":                    "",
+		"l: [&x 1, *x, *x]\n":                    "",
 		"m: " + strings.Repeat("[", 128) + strings.Repeat("]", 128):    `1: unknown field "m"`,
 		"m: " + strings.Repeat("{a: ", 128) + strings.Repeat("}", 128): `1: unknown field "m"`,
 		"a: 1\nm: " + strings.Repeat("[", 20_000):                      "2: is nested deeper than 128 levels",
@@ -86,15 +88,20 @@ func TestParseYAML(t *testing.T) {
 		bomb(20): "0: has aliases that repeat its values to more than 8388608 bytes",
 		bomb(4):  `1: unknown field "b"`,
 	} {
-		fault := strictyaml.ParseYAML([]byte(text), func(root ast.Node) error {
+		var into struct {
+			A     int
+			L     []int
+			Steps []struct {
+				Retry map[string]struct {
+					Execution int `yaml:"execution"`
+				} `yaml:"retry"`
+			}
+		}
+		fault := strictyaml.Decode([]byte(text), &into, func(ast.Node) error {
 			if strings.HasPrefix(text, "panic") {
-				panic("in the library")
+				panic("in the check")
 			}
-			var into struct {
-				A int
-				L []int
-			}
-			return yaml.NodeToValue(root, &into, yaml.Strict())
+			return nil
 		})
 		got := ""
 		if fault != nil {
