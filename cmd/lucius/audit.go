@@ -2,14 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -23,7 +21,7 @@ import (
 func (p *program) audit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", GroupID: cli.GroupOperate, Short: "Hold a store against the invariants", Args: cli.Takes(0, 0),
-		Example: "  lucius audit --data-dir ./lucius-data\n  lucius audit --quiescent --json",
+		Example: "  lucius audit --data-dir ./lucius-data\n  lucius audit --quiescent -o json",
 	}
 	flags := cmd.Flags()
 	dataDir := flags.String("data-dir", "", "audit the local store in this folder, which no server may have open;\n"+
@@ -31,8 +29,12 @@ func (p *program) audit() *cobra.Command {
 	var options audit.Options
 	flags.BoolVar(&options.Quiescent, "quiescent", false, "expect that every job has ended and no work is left")
 	flags.DurationVar(&options.Slack, "slack", 0, "how overdue work may be (default 10m)")
-	asJSON := flags.Bool("json", false, "print the report as JSON")
+	var output cli.Output
+	output.Register(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := output.Check(); err != nil {
+			return err
+		}
 		var local []string
 		if *dataDir != "" {
 			local = []string{"--storage-backend", config.BackendLocal, "--data-dir", *dataDir}
@@ -45,8 +47,8 @@ func (p *program) audit() *cobra.Command {
 		if err != nil {
 			return checkError(err)
 		}
-		if err := printAudit(p.Stdout, report, *asJSON); err != nil {
-			return checkError(fmt.Errorf("print the report: %w", err))
+		if err := output.Print(p.Stdout, report, func(w io.Writer) { printAudit(w, report) }); err != nil {
+			return checkError(err)
 		}
 		if bad := report.Violations(); bad > 0 {
 			return found("%d violations", bad)
@@ -98,21 +100,13 @@ func runAudit(ctx context.Context, cfg *config.Config, options audit.Options) (r
 }
 
 // printAudit prints each finding on a line, and then the sums.
-func printAudit(w io.Writer, r *audit.Report, asJSON bool) error {
-	if asJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(r)
-	}
-	var b strings.Builder
+func printAudit(w io.Writer, r *audit.Report) {
 	for _, f := range r.Findings {
-		fmt.Fprintln(&b, f)
+		fmt.Fprintln(w, f)
 	}
-	fmt.Fprintf(&b, "%d jobs", r.Jobs)
+	fmt.Fprintf(w, "%d jobs", r.Jobs)
 	for _, state := range slices.Sorted(maps.Keys(r.States)) {
-		fmt.Fprintf(&b, ", %d %s", r.States[state], state)
+		fmt.Fprintf(w, ", %d %s", r.States[state], state)
 	}
-	fmt.Fprintf(&b, "; %d rows: %d violations, %d late\n", r.Rows, r.Violations(), r.Late())
-	_, err := io.WriteString(w, b.String())
-	return err
+	fmt.Fprintf(w, "; %d rows: %d violations, %d late\n", r.Rows, r.Violations(), r.Late())
 }

@@ -110,7 +110,7 @@ func TestAudit_OfADamagedFolder(t *testing.T) {
 	if code != cli.ExitFailed || !strings.Contains(out, "violation journal: job "+jobID) || !strings.HasSuffix(out, "1 violations") {
 		t.Errorf("with a change missing the audit ends with %d: %s", code, out)
 	}
-	out, _ = auditCommand(t, "--data-dir", damaged, "--json")
+	out, _ = auditCommand(t, "--data-dir", damaged, "-o", "json")
 	var report audit.Report
 	if err := json.NewDecoder(strings.NewReader(out)).Decode(&report); err != nil || len(report.Findings) != 1 {
 		t.Errorf("as JSON: %v, %+v", err, report)

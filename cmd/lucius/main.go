@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"syscall"
@@ -101,7 +103,7 @@ func (p *program) run(ctx context.Context, args []string) error {
 	p.Stdin = cli.Interruptible(ctx, p.Stdin)
 	p.CheckBackup, p.CheckFiles = checkBackup, checkFiles
 	root := cli.Root(&p.Env, p.commands()...)
-	root.Version = moduleVersion()
+	root.Version = buildOf(debug.ReadBuildInfo()).String()
 	root.SetVersionTemplate("lucius {{.Version}}\n")
 	return cli.Run(ctx, root, args)
 }
@@ -109,13 +111,61 @@ func (p *program) run(ctx context.Context, args []string) error {
 // version returns lucius version, which prints the version of the module that the binary
 // was built from.
 func (p *program) version() *cobra.Command {
-	return &cobra.Command{
-		Use: "version", GroupID: cli.GroupSetUp, Short: "Print the version", Example: "  lucius version", Args: cli.Takes(0, 0),
+	var output cli.Output
+	cmd := &cobra.Command{
+		Use: "version", GroupID: cli.GroupSetUp, Short: "Print the version, and the commit that it was built from",
+		Example: "  lucius version\n  lucius version -o json", Args: cli.Takes(0, 0),
 		RunE: func(*cobra.Command, []string) error {
-			_, err := fmt.Fprintf(p.Stdout, "lucius %s\n", moduleVersion())
-			return err
+			if err := output.Check(); err != nil {
+				return err
+			}
+			built := buildOf(debug.ReadBuildInfo())
+			return output.Print(p.Stdout, built, func(w io.Writer) { fmt.Fprintf(w, "lucius %s\n", built) })
 		},
 	}
+	output.Register(cmd)
+	return cmd
+}
+
+// origin says what the binary was built from.
+type origin struct {
+	Version string `json:"version"`
+	// Commit and CommittedAt are empty if the binary was built outside a clone. Modified
+	// reports whether the clone had changes.
+	Commit      string `json:"commit,omitempty"`
+	CommittedAt string `json:"committed_at,omitempty"`
+	Modified    bool   `json:"modified,omitempty"`
+	Go          string `json:"go"`
+}
+
+func buildOf(info *debug.BuildInfo, _ bool) origin {
+	built := origin{Version: moduleVersion(), Go: runtime.Version()}
+	if info == nil {
+		return built
+	}
+	for _, setting := range info.Settings {
+		switch setting.Key {
+		case "vcs.revision":
+			built.Commit = setting.Value
+		case "vcs.time":
+			built.CommittedAt = setting.Value
+		case "vcs.modified":
+			built.Modified = setting.Value == "true"
+		}
+	}
+	return built
+}
+
+// String returns the version and, in brackets, the commit.
+func (b origin) String() string {
+	if b.Commit == "" {
+		return b.Version
+	}
+	changed := ""
+	if b.Modified {
+		changed = ", with changes"
+	}
+	return fmt.Sprintf("%s (commit %.12s of %s%s)", b.Version, b.Commit, b.CommittedAt, changed)
 }
 
 func moduleVersion() string {

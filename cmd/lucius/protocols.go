@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,22 +23,22 @@ func (p *program) protocols() *cobra.Command {
 		Use: "protocols", GroupID: cli.GroupSetUp, Short: "Check protocol files, and show the protocols of a server",
 		Example: "  lucius protocols validate ./protocols\n  lucius protocols list",
 	}
-	var format string
+	var output cli.Output
 	check := &cobra.Command{
 		Use: "validate [DIR|FILE...]", Short: "Check protocol files as one set, as the server does when it loads them",
 		Long:    "Checks files and folders of protocols as one set; without arguments, the server's folder.",
-		Example: "  lucius protocols validate\n  lucius protocols validate ./protocols new.yaml --format json",
-		RunE:    func(_ *cobra.Command, paths []string) error { return p.validateProtocols(paths, format) },
+		Example: "  lucius protocols validate\n  lucius protocols validate ./protocols new.yaml -o json",
+		RunE:    func(_ *cobra.Command, paths []string) error { return p.validateProtocols(paths, output) },
 	}
-	check.Flags().StringVar(&format, "format", "text", "text or json")
+	output.Register(check)
 	cmd.AddCommand(check)
 	return cmd
 }
 
 // validateProtocols checks protocol files as one set.
-func (p *program) validateProtocols(paths []string, format string) error {
-	if format != "text" && format != "json" {
-		return &cli.Error{Code: cli.ExitUsage, Err: fmt.Errorf("--format is %q, must be text or json", format)}
+func (p *program) validateProtocols(paths []string, output cli.Output) error {
+	if err := output.Check(); err != nil {
+		return err
 	}
 	if len(paths) == 0 {
 		loaded, err := config.Load(nil, p.Environment)
@@ -49,8 +48,8 @@ func (p *program) validateProtocols(paths []string, format string) error {
 		paths = []string{loaded.ProtocolsDir}
 	}
 	report := validate(paths)
-	if err := report.write(p.Stdout, format); err != nil {
-		return fmt.Errorf("write the report: %w", err)
+	if err := output.Print(p.Stdout, report, report.write); err != nil {
+		return err
 	}
 	if !report.Valid {
 		return errInvalidProtocols
@@ -87,17 +86,10 @@ func validate(paths []string) protocolReport {
 	return report
 }
 
-// write writes the report as JSON, or as one line for each problem or protocol.
-func (r *protocolReport) write(w io.Writer, format string) error {
-	if format == "json" {
-		encoder := json.NewEncoder(w)
-		encoder.SetEscapeHTML(false)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(r)
-	}
-	var out strings.Builder
+// write writes one line for each problem or protocol.
+func (r *protocolReport) write(w io.Writer) {
 	for i := range r.Problems {
-		fmt.Fprintln(&out, &r.Problems[i])
+		fmt.Fprintln(w, &r.Problems[i])
 	}
 	for i := range r.Protocols {
 		d := &r.Protocols[i]
@@ -109,9 +101,7 @@ func (r *protocolReport) write(w io.Writer, format string) error {
 		for j, step := range d.Steps {
 			steps[j] = step.StepID
 		}
-		fmt.Fprintf(&out, "%s: %s, takes %s, steps %s\n", d.ProtocolID, version,
+		fmt.Fprintf(w, "%s: %s, takes %s, steps %s\n", d.ProtocolID, version,
 			strings.Join(d.RequestTypes, ", "), strings.Join(steps, " > "))
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
 }

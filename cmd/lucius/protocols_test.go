@@ -76,7 +76,7 @@ func TestProtocolsValidate(t *testing.T) {
 func TestProtocolsValidate_JSON(t *testing.T) {
 	t.Parallel()
 	type step = map[string]any
-	good, err := protocolsCommand(t, nil, "validate", "--format", "json", "../../protocols")
+	good, err := protocolsCommand(t, nil, "validate", "-o", "json", "../../protocols")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestProtocolsValidate_JSON(t *testing.T) {
 	}
 
 	// Flags may also follow the arguments.
-	bad, err := protocolsCommand(t, nil, "validate", refused+"one-bad-file-among-good-ones", "missing", "--format", "json")
+	bad, err := protocolsCommand(t, nil, "validate", refused+"one-bad-file-among-good-ones", "missing", "-o", "json")
 	if err == nil {
 		t.Error("bad files are answered without an error")
 	}
@@ -136,7 +136,7 @@ func TestProtocols_RefusesWhatItDoesNotKnow(t *testing.T) {
 		want string
 	}{
 		{[]string{"invalidate"}, nil, "did you mean validate?"},
-		{[]string{"validate", "--format", "xml"}, nil, "--format"},
+		{[]string{"validate", "-o", "xml"}, nil, "--output"},
 		{[]string{"validate", "--loud"}, nil, "-loud"},
 		{[]string{"validate"}, map[string]string{"LUCIUS_PROTOCOLS_DIR": ""}, "LUCIUS_PROTOCOLS_DIR"},
 	} {

@@ -118,7 +118,9 @@ func (p *program) runRestore(ctx context.Context, name string, file io.Reader, d
 	if unpacked = nil; err != nil {
 		return fmt.Errorf("restore %s: %w", name, err)
 	}
-	if err := errors.Join(p.describe("restored "+dir, manifest), printAudit(p.Stdout, report, false)); err != nil {
+	err = p.describe("restored "+dir, manifest)
+	err = errors.Join(err, new(cli.Output).Print(p.Stdout, report, func(w io.Writer) { printAudit(w, report) }))
+	if err != nil {
 		return fmt.Errorf("print the report: %w", err)
 	}
 	if bad := report.Violations(); bad > 0 {

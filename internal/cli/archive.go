@@ -48,7 +48,7 @@ func (t *tool) archiveRead() *cobra.Command {
 	flags.StringVar(&filter.tenant, "tenant", "", "only jobs of this tenant")
 	flags.StringVar(&filter.job, "job", "", "only this job")
 	flags.StringVar(&since, "since", "", "only jobs that ended since then: "+momentHelp)
-	flags.StringVarP(&t.output, "output", "o", "table", "table or json")
+	flags.StringVarP((*string)(&t.output), "output", "o", "table", "table or json")
 	completeWords(cmd, "output", "table", "json")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		s := &session{tool: t, cmd: cmd}

@@ -91,7 +91,7 @@ func (t *tool) connection() (connection, error) {
 
 // open starts a session. The caller must close it.
 func (t *tool) open(cmd *cobra.Command) (*session, error) {
-	if err := t.checkOutput(); err != nil {
+	if err := t.output.Check(); err != nil {
 		return nil, err
 	}
 	at, err := t.connection()

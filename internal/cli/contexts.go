@@ -121,7 +121,7 @@ func (t *tool) contextList() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the contexts", Example: "  lucius context list", Args: Takes(0, 0),
 		RunE: func(*cobra.Command, []string) error {
-			if err := t.checkOutput(); err != nil {
+			if err := t.output.Check(); err != nil {
 				return err
 			}
 			all, err := t.readContexts()
@@ -149,7 +149,7 @@ func (t *tool) contextList() *cobra.Command {
 			})
 		},
 	}
-	t.registerOutput(cmd)
+	t.output.Register(cmd)
 	return cmd
 }
 

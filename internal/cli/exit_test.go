@@ -168,6 +168,7 @@ func TestErrors_OfTheCommandLine(t *testing.T) {
 		{"jobs gt", `lucius jobs has no command "gt", did you mean get?: see lucius jobs --help`},
 		{"jobs get", "usage: lucius jobs get JOB"},
 		{"jobs get x y", "usage: lucius jobs get JOB"},
+		{"jobs list --tenent x", "unknown flag: --tenent, did you mean --tenant?: see lucius jobs list --help"},
 		{"jobs get x --loud", "unknown flag: --loud: see lucius jobs get --help"},
 		{"jobs get x -o xml", `--output is "xml", it must be table, json or yaml`},
 		{"jobs get x --server localhost:8080", `the server is "localhost:8080", it must be a URL such as`},

@@ -12,14 +12,60 @@ import (
 	"unicode"
 
 	"github.com/goccy/go-yaml"
+	"github.com/spf13/cobra"
 	eastasian "golang.org/x/text/width"
 )
 
-// checkOutput returns an error if the output format is invalid.
-func (t *tool) checkOutput() error {
-	if t.output != "table" && t.output != "json" && t.output != "yaml" {
-		return usagef("--output is %q, it must be table, json or yaml", t.output)
+// Output is the form in which a command prints its answer: table, json or yaml. It is the
+// value of the flag -o. The zero value is table.
+type Output string
+
+// Register adds the flag to a command and those below it.
+func (o *Output) Register(cmd *cobra.Command) {
+	*o = "table"
+	cmd.PersistentFlags().StringVarP((*string)(o), "output", "o", "table", "table, json or yaml")
+	completeWords(cmd, "output", "table", "json", "yaml")
+}
+
+// Check returns an error if there is no such form.
+func (o *Output) Check() error {
+	if *o != "table" && *o != "json" && *o != "yaml" {
+		return usagef("--output is %q, it must be table, json or yaml", string(*o))
 	}
+	return nil
+}
+
+// Print prints the value as JSON or YAML, or what it is for people, which the function writes.
+func (o *Output) Print(w io.Writer, value any, people func(w io.Writer)) error {
+	var text bytes.Buffer
+	if *o == "table" || *o == "" {
+		people(&text)
+	} else if err := o.encode(&text, value); err != nil {
+		return err
+	}
+	if _, err := w.Write(text.Bytes()); err != nil {
+		return fmt.Errorf("print the answer: %w", err)
+	}
+	return nil
+}
+
+// encode writes the value as JSON or YAML.
+func (o *Output) encode(text *bytes.Buffer, value any) error {
+	encoder := json.NewEncoder(text)
+	encoder.SetEscapeHTML(false)
+	encoder.SetIndent("", "  ")
+	if err := encoder.Encode(value); err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	if *o == "json" {
+		return nil
+	}
+	out, err := yaml.JSONToYAML(text.Bytes())
+	if err != nil {
+		return fmt.Errorf("encode the answer: %w", err)
+	}
+	text.Reset()
+	_, _ = text.Write(out) // It does not fail.
 	return nil
 }
 
@@ -43,20 +89,10 @@ func render[T any](s *session, answer T, people func(p *page, answer T)) string 
 // encode prints the value as JSON or YAML.
 func (s *session) encode(value any) error {
 	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(value); err != nil {
-		return fmt.Errorf("encode the answer: %w", err)
+	if err := s.output.encode(&text, value); err != nil {
+		return err
 	}
-	if s.output == "json" {
-		return s.write(text.String())
-	}
-	out, err := yaml.JSONToYAML(text.Bytes())
-	if err != nil {
-		return fmt.Errorf("encode the answer: %w", err)
-	}
-	return s.write(string(out))
+	return s.write(text.String())
 }
 
 // write prints text.

@@ -2,11 +2,13 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/cobra/doc"
+	"github.com/spf13/pflag"
 )
 
 // The groups in the help of the root command. A command names its group in GroupID.
@@ -62,9 +64,26 @@ func Run(ctx context.Context, root *cobra.Command, args []string) error {
 	root.SetArgs(append([]string{}, args...)) // Given nil, cobra would use the arguments of the process.
 	cmd, err := root.ExecuteContextC(ctx)
 	if err != nil && !begun {
-		return usagef("%w: see %s --help", err, cmd.CommandPath())
+		return usagef("%w%s: see %s --help", err, nearFlags(cmd, err), cmd.CommandPath())
 	}
 	return err
+}
+
+// nearFlags suggests flags of the command for one that it does not have.
+func nearFlags(cmd *cobra.Command, err error) string {
+	unknown, ok := errors.AsType[*pflag.NotExistError](err)
+	if !ok {
+		return ""
+	}
+	known := &cobra.Command{SuggestionsMinimumDistance: 2}
+	cmd.Flags().VisitAll(func(flag *pflag.Flag) {
+		known.AddCommand(&cobra.Command{Use: flag.Name, Run: func(*cobra.Command, []string) {}})
+	})
+	near := known.SuggestionsFor(unknown.GetSpecifiedName())
+	if len(near) == 0 {
+		return ""
+	}
+	return ", did you mean --" + strings.Join(near, " or --") + "?"
 }
 
 // help returns lucius help. Unlike cobra's own, it fails if there is no such command.

@@ -22,7 +22,7 @@ type tool struct {
 
 	flags   connection
 	context string
-	output  string
+	output  Output
 }
 
 // commands returns the commands of this package, each with its group.
@@ -139,13 +139,8 @@ func (t *tool) calls(cmd *cobra.Command) *cobra.Command {
 	if err := cmd.RegisterFlagCompletionFunc("context", t.completeContexts); err != nil {
 		panic(err)
 	}
-	t.registerOutput(cmd)
+	t.output.Register(cmd)
 	return cmd
-}
-
-func (t *tool) registerOutput(cmd *cobra.Command) {
-	cmd.PersistentFlags().StringVarP(&t.output, "output", "o", "table", "table, json or yaml")
-	completeWords(cmd, "output", "table", "json", "yaml")
 }
 
 // agreed reports whether --yes was given.
