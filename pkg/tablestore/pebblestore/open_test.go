@@ -178,8 +178,8 @@ func TestOpenRefusesAnotherLayout(t *testing.T) {
 func TestOpenRefusesADamagedHeader(t *testing.T) {
 	t.Parallel()
 	for what, header := range map[string][]byte{
-		"malformed": {4, 0x80}, "without a time": {4, 1}, "name cut short": {4, 1, 1, 2, 'n'},
-		"name twice": {4, 1, 1, 1, 'n', 1, 'n'}, "empty": {},
+		"malformed": {5, 0x80}, "without a time": {5, 1}, "name cut short": {5, 1, 1, 2, 'n'},
+		"name twice": {5, 1, 1, 1, 'n', 1, 'n'}, "empty": {},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
