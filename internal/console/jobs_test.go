@@ -94,8 +94,7 @@ func TestJobs_LeadsBackThroughItsPages(t *testing.T) {
 			t.Errorf("page %d: newer is %q", page, newer)
 		}
 		path = older
-		parsed, err := url.Parse(older)
-		musttest.NoError(t, err)
+		parsed := musttest.Make(t, url.Parse, older)
 		query = parsed.Query()
 	}
 	if len(query["back"]) != maxBack || query.Get("page_token") != "t30" {

@@ -17,10 +17,10 @@ func NoError(t testing.TB, err error) {
 	}
 }
 
-// Make returns what the constructor makes of the configuration.
-func Make[C, T any](t testing.TB, constructor func(C) (T, error), cfg C) T {
+// Make returns what a constructor makes of its configuration, or a parser of its text.
+func Make[C, T any](t testing.TB, from func(C) (T, error), arg C) T {
 	t.Helper()
-	made, err := constructor(cfg)
+	made, err := from(arg)
 	NoError(t, err)
 	return made
 }

@@ -9,15 +9,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 func content(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := musttest.ReadFile(t, path)
 	return string(text)
 }
 
@@ -26,17 +24,12 @@ func TestAppendFile_CreatesAFileThatOnlyItsOwnerReads(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tokens.yaml")
 	token := auth.NewToken()
 	entry := auth.Entry{Name: "@ci", TokenHash: hash(token), Grants: grants(t, "submit:007,true", "platform:*:ocr")}
-	if err := auth.AppendFile(path, entry); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, auth.AppendFile(path, entry))
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the mode is %s (%v)", info.Mode(), err)
 	}
-	file, err := auth.OpenFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := musttest.Make(t, auth.OpenFile, path)
 	caller := authenticate(t, file, token)
 	if caller.Name() != "@ci" || !caller.May(auth.Submit, "007") || !caller.May(auth.Submit, "true") || !caller.MayServe("x", "ocr") || caller.MayServe("x", "y") {
 		t.Errorf("the caller is %+v in\n%s", caller, content(t, path))
@@ -65,12 +58,8 @@ func TestAppendFile_KeepsTheRestOfTheFile(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			path := put(t, "tokens.yaml", test.before)
-			if err := os.Chmod(path, 0o640); err != nil {
-				t.Fatal(err)
-			}
-			if err := auth.AppendFile(path, auth.Entry{Name: "ci", TokenHash: hash("new"), Grants: grants(t, "read:*")}); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, os.Chmod(path, 0o640))
+			musttest.NoError(t, auth.AppendFile(path, auth.Entry{Name: "ci", TokenHash: hash("new"), Grants: grants(t, "read:*")}))
 			if diff := cmp.Diff(test.after, content(t, path)); diff != "" {
 				t.Errorf("the file (-want +got):\n%s", diff)
 			}
@@ -86,12 +75,8 @@ func TestAppendFile_AddsATokenToACaller(t *testing.T) {
 	before := head + stanza("a", "1", "{role: read, tenants: [t]}") + "  # second\n" + stanza("b", "2", "{role: read, tenants: [t]}")
 	path := put(t, "tokens.yaml", before)
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(path, link); err != nil {
-		t.Fatal(err)
-	}
-	if err := auth.AppendFile(link, auth.Entry{Name: "a", TokenHash: hash("3")}); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, os.Symlink(path, link))
+	musttest.NoError(t, auth.AppendFile(link, auth.Entry{Name: "a", TokenHash: hash("3")}))
 	want := strings.Replace(before, hash("1")+"\n", hash("1")+"\n      - "+hash("3")+"\n", 1)
 	if diff := cmp.Diff(want, content(t, path)); diff != "" {
 		t.Errorf("the file (-want +got):\n%s", diff)

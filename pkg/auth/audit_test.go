@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -22,9 +23,7 @@ func TestAudit_Write(t *testing.T) {
 		Object: "0197f0c2", Tenant: "tenant_a", Outcome: auth.Done,
 	})
 	var got map[string]string
-	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, json.Unmarshal(out.Bytes(), &got))
 	delete(got, "time")
 	want := map[string]string{
 		"level": "INFO", "msg": "audit", "at": "2026-01-27T12:00:00Z", "caller": "ci", "origin": "token", "from": "192.0.2.7:4711",

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
@@ -37,21 +38,13 @@ func nameFor(file *auth.File, token string) string {
 // authenticate returns the caller that has the token.
 func authenticate(t testing.TB, file *auth.File, token string) auth.Caller {
 	t.Helper()
-	caller, err := auth.New(auth.Config{File: file}).Authenticate(request(t, http.MethodGet, "Authorization", "Bearer "+token))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return caller
+	return musttest.Make(t, auth.New(auth.Config{File: file}).Authenticate, request(t, http.MethodGet, "Authorization", "Bearer "+token))
 }
 
 // open opens a token file with that text.
 func open(t testing.TB, text string) *auth.File {
 	t.Helper()
-	file, err := auth.OpenFile(put(t, "tokens.yaml", text))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return file
+	return musttest.Make(t, auth.OpenFile, put(t, "tokens.yaml", text))
 }
 
 func TestAuthenticate_ByToken(t *testing.T) {
@@ -207,10 +200,7 @@ func TestAuthenticate_ByCertificate(t *testing.T) {
 	certificate := func(name, uri string) *x509.Certificate {
 		c := &x509.Certificate{Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour)}
 		if uri != "" {
-			parsed, err := url.Parse(uri)
-			if err != nil {
-				t.Fatal(err)
-			}
+			parsed := musttest.Make(t, url.Parse, uri)
 			c.URIs = []*url.URL{parsed}
 		}
 		return c

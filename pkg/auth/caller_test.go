@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
@@ -128,10 +129,7 @@ func grants(t testing.TB, texts ...string) []auth.Grant {
 	t.Helper()
 	var list []auth.Grant
 	for _, text := range texts {
-		grant, err := auth.ParseGrant(text)
-		if err != nil {
-			t.Fatal(err)
-		}
+		grant := musttest.Make(t, auth.ParseGrant, text)
 		list = append(list, grant)
 	}
 	return list

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -42,9 +43,7 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) issue(t *testing.T, template *x509.Certificate, key *ecdsa.PrivateKey) *x509.Certificate {
 	t.Helper()
 	der, err := x509.CreateCertificate(rand.Reader, template, a.certificate, key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return must(x509.ParseCertificate(der))
 }
 
@@ -109,9 +108,7 @@ func visit(t *testing.T, address string, trusted *authority, own ...tls.Certific
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, Certificates: own}, ForceAttemptHTTP2: true}
 	defer transport.CloseIdleConnections()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, address, http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
 		return "", "", err
@@ -125,10 +122,7 @@ func TestCertificates_AreReplacedWhileTheServerRuns(t *testing.T) {
 	t.Parallel()
 	ca, dir := newAuthority(t), t.TempDir()
 	cfg := ca.files(t, dir, "first")
-	certificates, err := auth.OpenCertificates(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificates := musttest.Make(t, auth.OpenCertificates, cfg)
 	if at := certificates.Expires(); !at.Equal(expiryOf(t, cfg.CertFile)) {
 		t.Errorf("it expires at %s", at)
 	}
@@ -143,9 +137,7 @@ func TestCertificates_AreReplacedWhileTheServerRuns(t *testing.T) {
 	if seen, _ := certificates.Look(); seen == certificates.InUse() {
 		t.Error("the digest does not show the change")
 	}
-	if err := loadNow(certificates); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, loadNow(certificates))
 	if _, server, err := visit(t, address, ca); err != nil || server != "second" {
 		t.Errorf("after the reload it is %s, %v", server, err)
 	}
@@ -164,10 +156,7 @@ func TestCertificates_OfClients(t *testing.T) {
 	cfg := ca.files(t, dir, "server")
 	cfg.ClientCAFile = filepath.Join(dir, "clients.pem")
 	overwrite(t, cfg.ClientCAFile, inPEM("CERTIFICATE", clients.certificate.Raw))
-	certificates, err := auth.OpenCertificates(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	certificates := musttest.Make(t, auth.OpenCertificates, cfg)
 	file := open(t, head+"  - name: worker\n    certificates: [\"uri:spiffe://example.org/ocr\"]\n    roles: [{role: platform, tenants: [a]}]\n")
 	address := serveTLS(t, certificates, auth.New(auth.Config{File: file}))
 	own := func(a *authority, name string) tls.Certificate {
@@ -188,9 +177,7 @@ func TestCertificates_OfClients(t *testing.T) {
 		t.Errorf("a client of another authority: %q, %v", answer, err)
 	}
 	overwrite(t, cfg.ClientCAFile, inPEM("CERTIFICATE", strangers.certificate.Raw))
-	if err := loadNow(certificates); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, loadNow(certificates))
 	if answer, _, err := visit(t, address, ca, known); err == nil && answer != "" {
 		t.Errorf("a client of an authority that was removed: %q, %v", answer, err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -109,10 +110,7 @@ func (i *issuer) checker(t testing.TB, change ...func(*auth.IssuerConfig)) *auth
 	for _, f := range change {
 		f(&cfg)
 	}
-	trusted, err := auth.NewIssuer(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	trusted := musttest.Make(t, auth.NewIssuer, cfg)
 	return auth.New(auth.Config{Issuer: trusted})
 }
 
@@ -179,13 +177,9 @@ func (p pair) sign(t testing.TB, claims any, headers ...string) string {
 		options = options.WithHeader(jose.HeaderKey(headers[i]), headers[i+1])
 	}
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: p.algorithm, Key: p.private}, options)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	token, err := jwt.Signed(signer).Claims(claims).Serialize()
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return token
 }
 

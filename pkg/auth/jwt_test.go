@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -22,9 +23,7 @@ func TestJWT_IsACaller(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			caller, err := send(t, newIssuer(key.public()).checker(t), key.sign(t, claims(nil)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			if caller.Name() != "oidc:alice" || caller.Origin() != auth.ByJWT || !caller.May(auth.Submit, "tenant_a") ||
 				caller.May(auth.Submit, "tenant_b") || !caller.MayServe("x", "ocr") || caller.MayServe("x", "embed") {
 				t.Errorf("the caller is %+v", caller)
@@ -75,9 +74,7 @@ func TestJWT_Hostile(t *testing.T) {
 	}
 	parts := strings.Split(good, ".")
 	rsaPublic, err := x509.MarshalPKIXPublicKey(rs.private.(*rsa.PrivateKey).Public())
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	hour := time.Hour
 	for name, token := range map[string]string{
 		"alg none":                          raw(map[string]string{"alg": "none", "kid": "ec"}, claims(nil), ""),
@@ -136,13 +133,9 @@ func TestJWT_Hostile(t *testing.T) {
 func (p pair) signed(t *testing.T, payload any, options *jose.SignerOptions) string {
 	t.Helper()
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: p.algorithm, Key: p.private}, options.WithHeader("kid", p.id))
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	signed, err := signer.Sign([]byte(encoded(payload)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return must(signed.CompactSerialize())
 }
 
@@ -166,9 +159,7 @@ func TestJWT_Roles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			caller, err := send(t, guarded, key.sign(t, claims(map[string]any{"perms": test.claim})))
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			var got []string
 			for _, text := range []string{"read:a", "admin:*", "submit:tenant_a", "submit:*", "platform:*"} {
 				grant := grants(t, text)[0]

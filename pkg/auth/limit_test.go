@@ -7,17 +7,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
 func limiter(t *testing.T, cfg auth.LimitConfig) *auth.Limiter {
 	t.Helper()
-	l, err := auth.NewLimiter(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
+	return musttest.Make(t, auth.NewLimiter, cfg)
 }
 
 // take counts a request, and returns after how long a refused one may be sent again.

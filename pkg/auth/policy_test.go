@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"net/http"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
@@ -26,10 +26,7 @@ const (
 // operations returns "operationId METHOD path" of the OpenAPI document, in its order.
 func operations(t *testing.T) []string {
 	t.Helper()
-	text, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := musttest.ReadFile(t, document)
 	var found []string
 	var path, method string
 	line := regexp.MustCompile(`(?m)^(?:  (/.*):|    ([a-z]+):|      operationId: (\w+))$`)
@@ -205,10 +202,7 @@ func table() string {
 
 func TestTheGuideShowsThePolicy(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(guide)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := musttest.ReadFile(t, guide)
 	const from, to = "<!-- policy: go test ./pkg/auth -run Guide -update -->\n\n", "\n<!-- end of policy -->"
 	before, rest, found := strings.Cut(string(text), from)
 	shown, after, ended := strings.Cut(rest, to)
@@ -216,9 +210,7 @@ func TestTheGuideShowsThePolicy(t *testing.T) {
 		t.Fatalf("%s has no place for the table", guide)
 	}
 	if *update {
-		if err := os.WriteFile(guide, []byte(before+from+table()+to+after), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.WriteFile(t, guide, before+from+table()+to+after)
 		return
 	}
 	if diff := cmp.Diff(table(), shown); diff != "" {
@@ -228,10 +220,7 @@ func TestTheGuideShowsThePolicy(t *testing.T) {
 
 func TestTheGuidesTokenFileIsValid(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile(guide)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := musttest.ReadFile(t, guide)
 	examples := regexp.MustCompile("(?ms)^```yaml\n(version: .*?)^```$").FindAllStringSubmatch(string(text), -1)
 	if len(examples) == 0 {
 		t.Fatal("the guide has no token file")

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -27,19 +28,12 @@ func (i *issuer) signIn(t *testing.T, token func(r *http.Request) *http.Response
 		}
 		return answer(http.StatusOK, encoded(i.discovery))
 	}
-	trusted, err := auth.NewIssuer(auth.IssuerConfig{URL: issuerURL, Audience: "lucius", Transport: i})
-	if err != nil {
-		t.Fatal(err)
-	}
+	trusted := musttest.Make(t, auth.NewIssuer, auth.IssuerConfig{URL: issuerURL, Audience: "lucius", Transport: i})
 	cfg := auth.SignInConfig{Issuer: trusted, ClientID: "console"}
 	for _, f := range change {
 		f(&cfg)
 	}
-	signIn, err := auth.NewSignIn(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return signIn
+	return musttest.Make(t, auth.NewSignIn, cfg)
 }
 
 const callback = "https://lucius.example/ui/sign-in/callback"
@@ -47,9 +41,7 @@ const callback = "https://lucius.example/ui/sign-in/callback"
 func TestSignIn_ExchangesACodeForTokens(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("s/3cret\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, secret, "s/3cret\n")
 	var sent url.Values
 	var user, password string
 	fake := newIssuer()
@@ -60,9 +52,7 @@ func TestSignIn_ExchangesACodeForTokens(t *testing.T) {
 		return answer(http.StatusOK, `{"access_token":"a","id_token":"i"}`)
 	}, func(cfg *auth.SignInConfig) { cfg.SecretFile, cfg.Scopes = secret, "openid api" })
 	at, err := signIn.AuthorizationURL(t.Context(), callback, "the state", "the verifier")
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	challenge := sha256.Sum256([]byte("the verifier"))
 	want := issuerURL + "/authorize?" + url.Values{
 		"response_type": {"code"}, "client_id": {"console"}, "redirect_uri": {callback}, "scope": {"openid api"}, "state": {"the state"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/strictyaml"
 )
@@ -39,9 +40,7 @@ func put(t testing.TB, name, text string) string {
 
 func overwrite(t testing.TB, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, path, text)
 }
 
 // loadNow uses the files of a File or of Certificates as they are now.
@@ -170,10 +169,7 @@ callers:
 func TestOpenFile_ReadsNumbersAsTheyAreWritten(t *testing.T) {
 	t.Parallel()
 	token := auth.NewToken()
-	file, err := auth.OpenFile(put(t, "tokens.yaml", head+stanza("7", token, "{role: read, tenants: [010, true, 1.0]}")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := musttest.Make(t, auth.OpenFile, put(t, "tokens.yaml", head+stanza("7", token, "{role: read, tenants: [010, true, 1.0]}")))
 	caller := authenticate(t, file, token)
 	if caller.Name() != "7" || !caller.May(auth.Read, "010") || !caller.May(auth.Read, "true") || !caller.May(auth.Read, "1.0") {
 		t.Errorf("the caller is %+v", caller)
@@ -244,10 +240,7 @@ func TestFile_Reload(t *testing.T) {
 	t.Parallel()
 	first, second := auth.NewToken(), auth.NewToken()
 	path := put(t, "tokens.yaml", head+stanza("ci", first, "{role: read, tenants: [a]}"))
-	file, err := auth.OpenFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := musttest.Make(t, auth.OpenFile, path)
 	before := file.InUse()
 	if seen, _ := file.Look(); seen != before {
 		t.Error("the file on disk is not the one in use")
@@ -259,9 +252,7 @@ func TestFile_Reload(t *testing.T) {
 	if name := nameFor(file, first); name != "ci" {
 		t.Errorf("before the reload the token is that of %q", name)
 	}
-	if err := loadNow(file); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, loadNow(file))
 	if seen, _ := file.Look(); seen != file.InUse() {
 		t.Error("after the reload the file on disk is not the one in use")
 	}
@@ -274,18 +265,13 @@ func TestFile_ABadFileLeavesTheOldOneInUse(t *testing.T) {
 	t.Parallel()
 	token := auth.NewToken()
 	path := put(t, "tokens.yaml", head+stanza("ci", token, "{role: read, tenants: [a]}"))
-	file, err := auth.OpenFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	file := musttest.Make(t, auth.OpenFile, path)
 	overwrite(t, path, head+stanza("ci", token, "{role: chef, tenants: [a]}"))
 	if err := loadNow(file); err == nil || nameFor(file, token) != "ci" {
 		t.Errorf("a bad file: %v, the token is that of %q", err, nameFor(file, token))
 	}
 	digest, _ := file.Look()
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, os.Remove(path))
 	if err := loadNow(file); !errors.Is(err, fs.ErrNotExist) || nameFor(file, token) != "ci" {
 		t.Errorf("no file: %v, the token is that of %q", err, nameFor(file, token))
 	}

@@ -40,16 +40,12 @@ func newTokens(t *testing.T, callers []string) (path string, file *auth.File, to
 		token := auth.NewToken()
 		entry := auth.Entry{Name: "caller-" + string(rune('a'+i)), TokenHash: auth.HashToken(token)}
 		for text := range strings.FieldsSeq(texts) {
-			grant, err := auth.ParseGrant(text)
-			musttest.NoError(t, err)
-			entry.Grants = append(entry.Grants, grant)
+			entry.Grants = append(entry.Grants, musttest.Make(t, auth.ParseGrant, text))
 		}
 		musttest.NoError(t, auth.AppendFile(path, entry))
 		tokens[texts] = token
 	}
-	file, err := auth.OpenFile(path)
-	musttest.NoError(t, err)
-	return path, file, tokens
+	return path, musttest.Make(t, auth.OpenFile, path), tokens
 }
 
 // as sends a request of the caller with those grants, or without a credential.

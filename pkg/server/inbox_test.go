@@ -3,6 +3,7 @@ package server_test
 import (
 	"context"
 	"encoding/json"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -153,8 +154,7 @@ func (f forbidden) Survey(context.Context) (s inbox.Survey, err error) {
 // serve runs a server in memory until stop is called.
 func serve(t *testing.T, cfg server.Config) (_ *server.Server, stop func()) {
 	t.Helper()
-	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"p.yaml": {Data: []byte(oneStep)}})
-	musttest.NoError(t, err)
+	registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"p.yaml": {Data: []byte(oneStep)}})
 	store := memstore.New(memstore.Options{})
 	cfg.Store, cfg.Protocols, cfg.HTTP = store, commands.NewProtocolHolder(registry), httpapi.Config{Auth: auth.New(auth.Config{})}
 	cfg.Logger = slog.New(slog.DiscardHandler)

@@ -73,8 +73,7 @@ func TestDisk_RetentionGoesOnBelowTheReserve(t *testing.T) {
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		open := func(reserve uint64) (*pebblestore.Store, *ledger.Ledger) {
-			store, err := pebblestore.Open(pebblestore.Options{Dir: dir, Reserve: int64(reserve)})
-			musttest.NoError(t, err)
+			store := musttest.Make(t, pebblestore.Open, pebblestore.Options{Dir: dir, Reserve: int64(reserve)})
 			l, err := ledger.Open(t.Context(), ledger.Config{Store: store, Retention: time.Minute, KeyTTL: time.Minute})
 			musttest.NoError(t, err)
 			return store, l
