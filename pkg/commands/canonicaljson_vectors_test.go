@@ -4,9 +4,9 @@ import (
 	"cmp"
 	"encoding/hex"
 	"encoding/json"
-	"os"
 	"testing"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
 )
@@ -24,14 +24,9 @@ type vectorFile struct {
 
 func readVectors(tb testing.TB) vectorFile {
 	tb.Helper()
-	text, err := os.ReadFile("../../testdata/canonicaljson/vectors.json")
-	if err != nil {
-		tb.Fatal(err)
-	}
+	text := musttest.ReadFile(tb, "../../testdata/canonicaljson/vectors.json")
 	var vectors vectorFile
-	if err := json.Unmarshal(text, &vectors); err != nil {
-		tb.Fatal(err)
-	}
+	musttest.NoError(tb, json.Unmarshal(text, &vectors))
 	return vectors
 }
 
@@ -87,10 +82,7 @@ func TestVectorOfTheContract(t *testing.T) {
 	t.Parallel()
 	const want = "87f4dbde31c2126a9b8350ed9744f4b64a3bbd83ef7e2b6c02e06e131f761748"
 	vector := readVectors(t).Commands[0]
-	tree, err := commands.ParseJSON([]byte(vector.Command))
-	if err != nil {
-		t.Fatal(err)
-	}
+	tree := musttest.Make(t, commands.ParseJSON, []byte(vector.Command))
 	command := tree.(map[string]any)
 	delete(command, "correlation_id")
 	if got := string(commands.AppendCanonical(nil, tree)); got != vector.Canonical {

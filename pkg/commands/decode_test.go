@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"errors"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -50,9 +50,7 @@ func TestDecodeReadsEveryField(t *testing.T) {
 		"workspace_ref": {"uri": "s3://b/work/"}, "correlation_id": "corr-1",
 		"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	}`), commands.Headers{}, commands.Policy{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	want := &commands.Command{
 		TenantID: "tenant_a", RequestType: "doc.ingest", SchemaVersion: "1",
 		InputRef:  json.RawMessage(`{ "uri": "s3://b/in.pdf", "etag": 1.50 }`),
@@ -75,9 +73,7 @@ func TestDecodeReadsEveryField(t *testing.T) {
 func TestOptionalFieldsMayBeAbsentOrNull(t *testing.T) {
 	t.Parallel()
 	absent, err := commands.Decode(body(nil), commands.Headers{}, commands.Policy{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	nulls := map[string]string{}
 	for _, name := range []string{"mode", "doc_id", "idempotency_key", "callback_urls", "workspace_ref", "correlation_id", "traceparent"} {
 		nulls[name] = "null"
@@ -94,10 +90,7 @@ func TestOptionalFieldsMayBeAbsentOrNull(t *testing.T) {
 // The hash is that of the published vectors, and covers no other field.
 func TestHashOfTheVectors(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../testdata/canonicaljson/vectors.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := musttest.ReadFile(t, "../../testdata/canonicaljson/vectors.json")
 	var vectors struct {
 		Commands []struct{ Why, Command, SHA256 string }
 	}
@@ -108,9 +101,7 @@ func TestHashOfTheVectors(t *testing.T) {
 		t.Run(vector.Why, func(t *testing.T) {
 			t.Parallel()
 			command, err := commands.Decode([]byte(vector.Command), commands.Headers{}, commands.Policy{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			if command.Hash != vector.SHA256 {
 				t.Errorf("hash %s, want %s", command.Hash, vector.SHA256)
 			}
@@ -122,9 +113,7 @@ func TestHashCoversExactlySixFields(t *testing.T) {
 	t.Parallel()
 	hash := func(fields map[string]string) string {
 		command, err := commands.Decode(body(fields), commands.Headers{}, commands.Policy{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		return command.Hash
 	}
 	first := hash(nil)

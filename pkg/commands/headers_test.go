@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
 )
@@ -28,9 +29,7 @@ func TestIdempotencyKey(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			command, err := commands.Decode(body(set("idempotency_key", test.body)), commands.Headers{IdempotencyKey: test.header}, commands.Policy{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			if command.IdempotencyKey != test.want {
 				t.Errorf("key %q, want %q", command.IdempotencyKey, test.want)
 			}
@@ -108,9 +107,7 @@ func TestTraceparent(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			command, err := commands.Decode(body(set("traceparent", test.body)), commands.Headers{Traceparent: test.header}, commands.Policy{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			if command.Traceparent != test.want {
 				t.Errorf("traceparent %q, want %q", command.Traceparent, test.want)
 			}

@@ -8,16 +8,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 func TestParseReturnsATreeForSchemaValidators(t *testing.T) {
 	t.Parallel()
-	tree, err := commands.ParseJSON([]byte(`{"o":{},"a":[],"n":1.50,"s":"x","t":true,"f":false,"z":null}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	tree := musttest.Make(t, commands.ParseJSON, []byte(`{"o":{},"a":[],"n":1.50,"s":"x","t":true,"f":false,"z":null}`))
 	want := map[string]any{
 		"o": map[string]any{}, "a": []any{}, "n": json.Number("1.5"), "s": "x", "t": true, "f": false,
 		"z": nil, // only the canonical form leaves nulls out
@@ -108,10 +106,7 @@ func TestParseNeitherChangesNorKeepsItsInput(t *testing.T) {
 	t.Parallel()
 	const text = `{"name":"a value","list":["one",12.50]}`
 	data := []byte(text)
-	tree, err := commands.ParseJSON(data)
-	if err != nil {
-		t.Fatal(err)
-	}
+	tree := musttest.Make(t, commands.ParseJSON, data)
 	if string(data) != text {
 		t.Errorf("the input became %s", data)
 	}

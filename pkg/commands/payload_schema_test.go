@@ -8,17 +8,14 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 func parsePayload(tb testing.TB, text string) any {
 	tb.Helper()
-	tree, err := commands.ParseJSON([]byte(text))
-	if err != nil {
-		tb.Fatal(err)
-	}
-	return tree
+	return musttest.Make(tb, commands.ParseJSON, []byte(text))
 }
 
 func TestViolationsOfASchema(t *testing.T) {

@@ -1,23 +1,19 @@
 package commands_test
 
 import (
-	"os"
 	"regexp"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // guide is the page for people who write protocol files.
 func protocolGuide(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/use/protocols.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(text)
+	return string(musttest.ReadFile(t, "../../docs/use/protocols.md"))
 }
 
 func TestTheGuideNamesEveryKeyAndNoOther(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/commands"
 )
 
@@ -23,10 +24,7 @@ func TestFoldersThatAreRefused(t *testing.T) {
 		dir := filepath.Dir(want)
 		t.Run(filepath.Base(dir), func(t *testing.T) {
 			t.Parallel()
-			text, err := os.ReadFile(want)
-			if err != nil {
-				t.Fatal(err)
-			}
+			text := musttest.ReadFile(t, want)
 			registry, err := commands.LoadProtocolsFS(os.DirFS(dir))
 			if err == nil || registry != nil {
 				t.Fatalf("Load = %v, %v, want an error", registry, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/strictyaml"
@@ -31,10 +32,7 @@ func protocolFolder(pairs ...string) fstest.MapFS {
 // load loads one file and returns its protocol.
 func loadText(t *testing.T, text string) *commands.Protocol {
 	t.Helper()
-	registry, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, protocolFolder("p.yaml", text))
 	return registry.Protocols()[0]
 }
 
@@ -51,10 +49,7 @@ var unexported = cmp.Options{
 
 func TestTheExampleThatUsersCopy(t *testing.T) {
 	t.Parallel()
-	registry, err := commands.LoadProtocols("../../protocols")
-	if err != nil {
-		t.Fatal(err)
-	}
+	registry := musttest.Make(t, commands.LoadProtocols, "../../protocols")
 	got, ok := registry.Lookup("doc.ingest")
 	if !ok {
 		t.Fatal("no protocol claims doc.ingest")
@@ -136,10 +131,7 @@ func TestFilesOfAFolder(t *testing.T) {
 	third := `{"protocol_id": "j", "request_types": ["\ud83d\ude00"],` + "\n\t" + `"steps": [{"step_id": "s", "step_type": "S", "service": "s"}]}`
 	files := protocolFolder("p.yaml", smallProtocol("", ""), "b.yml", other, "c.json", third,
 		".hidden.yaml", "nonsense", "README.md", "nonsense", "p.yaml.bak", "nonsense", "sub/x.yaml", "nonsense", "dir.yaml/x", "nonsense")
-	registry, err := commands.LoadProtocolsFS(files)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, files)
 	var ids []string
 	for _, p := range registry.Protocols() {
 		ids = append(ids, p.ID+" "+p.File)
@@ -214,9 +206,7 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 		t.Errorf("a named pipe: %v", err)
 	}
 	dir := t.TempDir()
-	if err := os.Symlink(dir, filepath.Join(dir, "loop.yaml")); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, os.Symlink(dir, filepath.Join(dir, "loop.yaml")))
 	if _, err := commands.LoadProtocols(dir); err == nil || !strings.Contains(err.Error(), "loop.yaml") {
 		t.Errorf("a link to a folder: %v, want an error that names it", err)
 	}
@@ -226,19 +216,10 @@ func TestFilesThatCannotBeRead(t *testing.T) {
 func TestLinksAreFollowed(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "..data"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "..data", "p.yaml"), []byte(smallProtocol("", "")), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(filepath.Join("..data", "p.yaml"), filepath.Join(dir, "p.yaml")); err != nil {
-		t.Fatal(err)
-	}
-	registry, err := commands.LoadProtocols(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, os.Mkdir(filepath.Join(dir, "..data"), 0o755))
+	musttest.WriteFile(t, filepath.Join(dir, "..data", "p.yaml"), smallProtocol("", ""))
+	musttest.NoError(t, os.Symlink(filepath.Join("..data", "p.yaml"), filepath.Join(dir, "p.yaml")))
+	registry := musttest.Make(t, commands.LoadProtocols, dir)
 	if _, ok := registry.Lookup("r"); !ok {
 		t.Error("the protocol behind the link is not there")
 	}
@@ -246,14 +227,8 @@ func TestLinksAreFollowed(t *testing.T) {
 
 func TestHolder(t *testing.T) {
 	t.Parallel()
-	first, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol("", "")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	second, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol("version: 2", "")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, protocolFolder("p.yaml", smallProtocol("", "")))
+	second := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, protocolFolder("p.yaml", smallProtocol("version: 2", "")))
 	holder := commands.NewProtocolHolder(first)
 	if holder.Current() != first {
 		t.Error("the holder does not hold the first registry")

@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
 )
@@ -36,10 +37,7 @@ func watchProtocols(t *testing.T) *watchedFolder {
 	t.Helper()
 	w := &watchedFolder{dir: t.TempDir()}
 	w.write(t, "p.yaml", smallProtocol("version: 1", ""))
-	registry, err := commands.LoadProtocols(w.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	registry := musttest.Make(t, commands.LoadProtocols, w.dir)
 	w.holder = commands.NewProtocolHolder(registry)
 	w.Watcher = background.NewWatcher("protocol files", commands.ProtocolFolder{Dir: w.dir, Holder: w.holder},
 		slog.New(slog.NewTextHandler(&w.log, nil)),
@@ -51,9 +49,7 @@ func watchProtocols(t *testing.T) *watchedFolder {
 func (w *watchedFolder) write(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join(w.dir, name)
-	if err := errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, errors.Join(os.WriteFile(path+".new", []byte(text), 0o600), os.Rename(path+".new", path)))
 }
 
 // looks runs n passes of the watcher and lists the outcomes.
@@ -95,9 +91,7 @@ func TestWatcher_RunOnce(t *testing.T) {
 			[]string{"settling", "reloaded", "unchanged"}, "2",
 		},
 		{"a file is touched", func(t *testing.T, w *watchedFolder) {
-			if err := os.Chtimes(filepath.Join(w.dir, "p.yaml"), time.Now(), time.Now().Add(time.Hour)); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, os.Chtimes(filepath.Join(w.dir, "p.yaml"), time.Now(), time.Now().Add(time.Hour)))
 		}, []string{"unchanged", "unchanged", "unchanged"}, "1"},
 		{
 			"a file is added that is no protocol", func(t *testing.T, w *watchedFolder) { w.write(t, "p.yaml~", bad) },
@@ -112,19 +106,13 @@ func TestWatcher_RunOnce(t *testing.T) {
 			w.write(t, "q.yaml", bad)
 		}, []string{"settling", "refused", "unchanged"}, "1"},
 		{"the file is removed", func(t *testing.T, w *watchedFolder) {
-			if err := os.Remove(filepath.Join(w.dir, "p.yaml")); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, os.Remove(filepath.Join(w.dir, "p.yaml")))
 		}, []string{"settling", "refused", "unchanged"}, "1"},
 		{"the file is renamed", func(t *testing.T, w *watchedFolder) {
-			if err := os.Rename(filepath.Join(w.dir, "p.yaml"), filepath.Join(w.dir, "q.yaml")); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, os.Rename(filepath.Join(w.dir, "p.yaml"), filepath.Join(w.dir, "q.yaml")))
 		}, []string{"settling", "reloaded", "unchanged"}, "1"},
 		{"the folder is removed", func(t *testing.T, w *watchedFolder) {
-			if err := os.RemoveAll(w.dir); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, os.RemoveAll(w.dir))
 		}, []string{"settling", "refused", "unchanged"}, "1"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -208,9 +196,7 @@ func TestWatcher_AskLoadsAtOnce(t *testing.T) {
 	if outcome, err := w.RunOnce(t.Context()); outcome != background.Reloaded || err != nil || w.version() != "2" {
 		t.Errorf("a change: %s, %v, version %s", outcome, err, w.version())
 	}
-	if err := os.RemoveAll(w.dir); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, os.RemoveAll(w.dir))
 	w.Ask()
 	if outcome, err := w.RunOnce(t.Context()); outcome != background.Refused || !errors.Is(err, fs.ErrNotExist) || w.version() != "2" {
 		t.Errorf("no folder: %s, %v, version %s", outcome, err, w.version())
@@ -226,17 +212,13 @@ func TestWatcher_TheLinkOfAConfigMapIsSwapped(t *testing.T) {
 	t.Parallel()
 	w := watchProtocols(t)
 	for version, name := range map[string]string{"version: 1": "..1", "version: 2": "..2"} {
-		if err := os.Mkdir(filepath.Join(w.dir, name), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, os.Mkdir(filepath.Join(w.dir, name), 0o755))
 		w.write(t, filepath.Join(name, "p.yaml"), smallProtocol(version, ""))
 	}
 	link := func(to, name string) {
 		t.Helper()
 		path := filepath.Join(w.dir, name)
-		if err := errors.Join(os.Symlink(to, path+".new"), os.Rename(path+".new", path)); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, errors.Join(os.Symlink(to, path+".new"), os.Rename(path+".new", path)))
 	}
 	link("..1", "..data")
 	link(filepath.Join("..data", "p.yaml"), "p.yaml")

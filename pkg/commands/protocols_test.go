@@ -2,6 +2,7 @@ package commands_test
 
 import (
 	"encoding/json"
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/commands"
 )
 
@@ -20,10 +22,7 @@ func secondProtocol(version string) string {
 func TestList(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		registry, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol(`schema_versions: ["1"]`, ""), "q.yaml", secondProtocol("1.10")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, protocolFolder("p.yaml", smallProtocol(`schema_versions: ["1"]`, ""), "q.yaml", secondProtocol("1.10")))
 		holder := commands.NewProtocolHolder(registry)
 		steps := []commands.StepDescription{{StepID: "one", StepType: "ONE", Service: "svc"}}
 		want := []commands.ProtocolDescription{
@@ -54,10 +53,7 @@ func TestList(t *testing.T) {
 
 func TestList_BelongsToTheCaller(t *testing.T) {
 	t.Parallel()
-	registry, err := commands.LoadProtocolsFS(protocolFolder("p.yaml", smallProtocol(`schema_versions: ["1"]`, "")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, protocolFolder("p.yaml", smallProtocol(`schema_versions: ["1"]`, "")))
 	list := registry.List()
 	list[0].RequestTypes[0], list[0].SchemaVersions[0], list[0].Steps[0].StepID = "x", "x", "x"
 	if _, ok := registry.Lookup("r"); !ok || registry.List()[0].RequestTypes[0] != "r" || registry.List()[0].SchemaVersions[0] != "1" {
@@ -82,9 +78,7 @@ func TestDigest(t *testing.T) {
 	t.Parallel()
 	of := func(registry *commands.Protocols, err error) string {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		return registry.Digest()
 	}
 	w := watchProtocols(t)

@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io/fs"
 	"strings"
 	"testing"
 	"testing/fstest"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -40,10 +42,7 @@ func setup(t *testing.T, limit int) *bundle {
 	t.Helper()
 	store, counter := storetest.Counting(memstore.New(memstore.Options{}))
 	l := ledgertest.Open(t, ledger.Config{Store: store, Limit: func(string) int { return limit }})
-	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"ingest.yaml": {Data: []byte(file)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ingest.yaml": {Data: []byte(file)}})
 	b := &bundle{ledger: l, counter: counter, protocols: commands.NewProtocolHolder(registry)}
 	b.restart(t, commands.Policy{AllowedRefs: []string{"s3"}})
 	return b
@@ -52,17 +51,11 @@ func setup(t *testing.T, limit int) *bundle {
 // restart replaces the service by one with that policy, on the same jobs.
 func (b *bundle) restart(t *testing.T, policy commands.Policy) {
 	t.Helper()
-	router, err := routing.New(routing.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	b.Service, err = commands.New(commands.Config{
+	router := musttest.Make(t, routing.New, routing.Config{})
+	b.Service = musttest.Make(t, commands.New, commands.Config{
 		Ledger: b.ledger.Ledger, Protocols: b.protocols, Router: router, Policy: policy,
 		Defaults: statemachine.Policy{AckTimeout: 30 * time.Second, Lease: time.Minute, MaxAttempts: 3},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // Submit prepares a command and accepts it.
@@ -88,9 +81,7 @@ func TestSubmit_MakesAJobOfTheProtocol(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 0)
 	accepted, err := b.Submit(t.Context(), ingest(), commands.Headers{IdempotencyKey: "k"}, anyone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	agg := b.ledger.Read(accepted.Job.ID)
 	ocr := agg.Steps[0]
 	if agg.Job.ProtocolID != "ingest_v1" || agg.Job.IdempotencyKey != "k" || accepted.Job.CorrelationID == "" || len(agg.Steps) != 2 {
@@ -108,9 +99,7 @@ func TestSubmit_AnotherSpellingIsTheSameCommand(t *testing.T) {
 	t.Parallel()
 	b := setup(t, 0)
 	first, err := b.Submit(t.Context(), ingest(), commands.Headers{}, anyone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	for _, same := range [][]byte{ingest("1.50", "1.5"), ingest("1.50", "15e-1"), ingest(`"n"`, `"gone":null,"n"`)} {
 		again, err := b.Submit(t.Context(), same, commands.Headers{}, anyone)
 		if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
@@ -118,9 +107,7 @@ func TestSubmit_AnotherSpellingIsTheSameCommand(t *testing.T) {
 		}
 	}
 	big, err := b.Submit(t.Context(), ingest("1.50", "9007199254740992"), commands.Headers{}, anyone)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	bigger, err := b.Submit(t.Context(), ingest("1.50", "9007199254740993"), commands.Headers{}, anyone)
 	if err != nil || bigger.Job.ID == big.Job.ID {
 		t.Errorf("2^53 and 2^53+1 are one command: %v", err)
@@ -206,13 +193,8 @@ func TestSubmit_AReplayIsNeverRefused(t *testing.T) {
 		for _, headers := range []commands.Headers{{}, {IdempotencyKey: "k"}} {
 			b := setup(t, 0)
 			first, err := b.Submit(t.Context(), ingest(), headers, anyone)
-			if err != nil {
-				t.Fatal(err)
-			}
-			registry, err := commands.LoadProtocolsFS(fstest.MapFS{"ingest.yaml": {Data: []byte(changed)}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
+			registry := musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ingest.yaml": {Data: []byte(changed)}})
 			b.protocols.Replace(registry)
 			again, err := b.Submit(t.Context(), ingest(), headers, anyone)
 			if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
@@ -241,9 +223,7 @@ func TestSubmit_AReplayIsNotRefusedByAnotherPolicy(t *testing.T) {
 		for _, headers := range []commands.Headers{{}, {IdempotencyKey: "k"}} {
 			b := setup(t, 0)
 			first, err := b.Submit(t.Context(), called(ingest()), headers, anyone)
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			b.restart(t, policy)
 			again, err := b.Submit(t.Context(), called(ingest()), headers, anyone)
 			if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
