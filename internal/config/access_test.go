@@ -8,6 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/auth"
 )
 
@@ -21,9 +22,7 @@ func TestLoad_Access(t *testing.T) {
 		"LUCIUS_TLS_CERT":   "cert.pem", "LUCIUS_TLS_KEY": "key.pem", "LUCIUS_TLS_CLIENT_CA": "ca.pem",
 		"LUCIUS_RATE_LIMIT_CALLER": "0.5", "LUCIUS_RATE_LIMIT_TENANT": "100:250", "LUCIUS_AUDIT_LOG": "audit.log",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	want := config.Access{
 		AuthFile: "tokens.yaml", OIDCIssuer: "https://issuer.example", OIDCAudience: "lucius", OIDCRolesClaim: "roles",
 		OIDCClientID: "console", OIDCClientSecretFile: "secret", OIDCScopes: "openid api", PublicURL: "https://lucius.example",
@@ -38,9 +37,7 @@ func TestLoad_Access(t *testing.T) {
 func TestLoad_WithoutAccessControlNoCredentialIsNeeded(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	want := config.Access{OIDCRolesClaim: auth.DefaultRolesClaim, OIDCScopes: auth.DefaultScopes, AuditLog: config.AuditStderr}
 	if diff := cmp.Diff(want, loaded.Access); diff != "" || loaded.Configured() {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -87,13 +84,9 @@ func TestLoad_SaysWhatIsWrongWithAccess(t *testing.T) {
 func TestPrint_ShowsAccess(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, map[string]string{"LUCIUS_AUTH_FILE": "tokens.yaml", "LUCIUS_RATE_LIMIT_CALLER": "5:10"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	var out bytes.Buffer
-	if err := loaded.Print(&out); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, loaded.Print(&out))
 	for _, line := range []string{"LUCIUS_AUTH_FILE=tokens.yaml\n", "LUCIUS_RATE_LIMIT_CALLER=5:10\n", "LUCIUS_AUDIT_LOG=stderr\n"} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("%q is missing in:\n%s", line, out.String())

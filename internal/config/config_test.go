@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 func load(t *testing.T, args []string, vars map[string]string) (*config.Loaded, error) {
@@ -27,9 +28,7 @@ func TestLoad_FlagsThenEnvironmentThenDefaults(t *testing.T) {
 	loaded, err := load(t, []string{"--ack-timeout", "5ms", "--ack-backoff", "1ms,2ms"}, map[string]string{
 		"LUCIUS_ACK_TIMEOUT": "7s", "LUCIUS_LEASE_DURATION": "8s", "LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": "90",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	if loaded.Steps.AckTimeout != 5*time.Millisecond || loaded.Steps.Lease != 8*time.Second || loaded.Steps.Timeout != 90*time.Second ||
 		len(loaded.Steps.Ack) != 2 || loaded.Steps.Dispatch[2] != 10*time.Minute || !loaded.Has(config.RoleRelay) {
 		t.Errorf("%+v", loaded.Config)
@@ -49,9 +48,7 @@ func TestLoad_TakesTheVariablesOfTheSources(t *testing.T) {
 		"LUCIUS_STEP_RESULT_TIMEOUT_SECONDS": "90", "LUCIUS_OUTBOX_RETRY_INTERVAL": "5s",
 	}
 	loaded, err := load(t, nil, variables)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	c := &loaded.Config
 	got := map[string]string{
 		"LUCIUS_STORAGE_BACKEND": c.StorageBackend, "LUCIUS_TABLE_CONNECTION": c.TableConnection, "LUCIUS_JOBS_TABLE": c.Tables.Jobs,
@@ -195,9 +192,7 @@ func TestCheckServe_RefusesAStoreThatIsNotUsed(t *testing.T) {
 				vars["LUCIUS_STORAGE_BACKEND"] = backend
 			}
 			loaded, err := load(t, nil, vars)
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			err = loaded.CheckServe()
 			if used := slices.Contains(backends, backend); used != (err == nil) {
 				t.Errorf("%v: %v", vars, err)
@@ -241,13 +236,9 @@ func TestLoad_NamesEveryProblemAtOnce(t *testing.T) {
 func TestPrint(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, map[string]string{"LUCIUS_DATA_DIR": "/srv/lucius"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	var out bytes.Buffer
-	if err := loaded.Print(&out); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, loaded.Print(&out))
 	for _, line := range []string{"LUCIUS_DATA_DIR=/srv/lucius\n", "LUCIUS_ACK_TIMEOUT=30s\n"} {
 		if !strings.Contains(out.String(), line) {
 			t.Errorf("%q is missing in:\n%s", line, out.String())
@@ -261,13 +252,9 @@ func TestPrint_KeepsSecrets(t *testing.T) {
 		"LUCIUS_TABLE_CONNECTION": "AccountKey=hunter2", "LUCIUS_POSTGRES_URL": "postgres://u:hunter2@h/d",
 		"LUCIUS_SERVICEBUS_ADMIN_CONNECTION": "SharedAccessKey hunter2",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	var out bytes.Buffer
-	if err := loaded.Print(&out); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, loaded.Print(&out))
 	if got := out.String(); strings.Contains(got, "hunter2") || !strings.Contains(got, "LUCIUS_TABLE_CONNECTION=(set)\n") {
 		t.Errorf("printed\n%s", got)
 	}
@@ -374,13 +361,9 @@ func TestSecretsAreMasked(t *testing.T) {
 		"LUCIUS_SERVICEBUS_NAMESPACE": "Endpoint=sb://n/;SharedAccessKeyName=Root;SharedAccessKey=hunter2=",
 		"LUCIUS_AUDIT_LOG":            "https://me:hunter2/@example.com/log", "LUCIUS_AUTH_FILE": "whsec_hunter2",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	var out bytes.Buffer
-	if err := loaded.Print(&out); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, loaded.Print(&out))
 	for _, line := range []string{
 		"LUCIUS_TABLE_ENDPOINT=https://account.table.core.windows.net/?sv=2022&sig=(set)&se=2027\n",
 		"LUCIUS_SERVICEBUS_NAMESPACE=Endpoint=sb://n/;SharedAccessKeyName=Root;SharedAccessKey=(set)\n",

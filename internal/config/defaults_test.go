@@ -2,7 +2,6 @@ package config_test
 
 import (
 	"bytes"
-	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -11,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -21,9 +21,7 @@ import (
 func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	want := config.Config{
 		ListenAddr: "127.0.0.1:8080", StorageBackend: "local", DataDir: "./lucius-data", ProtocolsDir: "./protocols",
 		Roles:      []string{"api", "relay", "sweeper"},
@@ -69,13 +67,9 @@ var (
 func TestLoad_TheDefaultsAreInTheDocs(t *testing.T) {
 	t.Parallel()
 	loaded, err := load(t, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	var printed bytes.Buffer
-	if err := loaded.Print(&printed); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, loaded.Print(&printed))
 	standard := map[string]string{}
 	for line := range strings.Lines(printed.String()) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
@@ -117,9 +111,6 @@ func wantDefault(t *testing.T, where, name, said string, standard map[string]str
 
 func page(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../docs/" + name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := musttest.ReadFile(t, "../../docs/"+name)
 	return string(text)
 }

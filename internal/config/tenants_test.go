@@ -1,21 +1,19 @@
 package config_test
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/lucius-project/lucius/internal/config"
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 // tenantsFile writes a file of tenants and returns its path.
 func tenantsFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "tenants.yaml")
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, path, text)
 	return path
 }
 
@@ -52,9 +50,7 @@ func TestTenants_Reload(t *testing.T) {
 	t.Parallel()
 	c := config.Config{MaxInflight: 7, TenantsFile: tenantsFile(t, "version: 1\nmax_inflight: {a: 2, b: 0}\n")}
 	tenants, err := c.OpenTenants()
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	expect := func(when string, want map[string]int) {
 		t.Helper()
 		for tenant, limit := range want {
@@ -69,16 +65,12 @@ func TestTenants_Reload(t *testing.T) {
 		"version: 1\nmax_inflight: {a: -5, c: 1}\n": before,
 		"version: 1\nmax_inflight: {a: 3}\n":        {"a": 3, "b": 7, "c": 7},
 	} {
-		if err := os.WriteFile(c.TenantsFile, []byte("version: 1\nmax_inflight: {a: 2, b: 0}\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.WriteFile(t, c.TenantsFile, "version: 1\nmax_inflight: {a: 2, b: 0}\n")
 		_, load := tenants.Look()
 		if _, err := load(); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(c.TenantsFile, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.WriteFile(t, c.TenantsFile, text)
 		digest, load := tenants.Look()
 		_, err := load()
 		if refused := err != nil; refused == (tenants.InUse() == digest) {
