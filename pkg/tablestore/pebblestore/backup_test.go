@@ -20,6 +20,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
@@ -168,9 +169,7 @@ func TestBackup_IsOneAtATime(t *testing.T) {
 	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
 	store := open(t, options)
 	backup, err := store.Backup(t.Context(), pebblestore.BackupNote{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	if _, err := store.Backup(t.Context(), pebblestore.BackupNote{}); !errors.Is(err, pebblestore.ErrBackupRunning) {
 		t.Errorf("a second backup: %v, want ErrBackupRunning", err)
 	}
@@ -213,9 +212,7 @@ func TestBackup_FailsAlone(t *testing.T) {
 	d := newDisk()
 	store := open(t, d.options())
 	rows, err := fill(t, store, 100)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	failures := 0
 	for fails := 1; ; fails++ {
 		var left atomic.Int64
@@ -261,9 +258,7 @@ func TestBackup_CrashLeavesNothing(t *testing.T) {
 	d := newDisk()
 	store := open(t, d.options())
 	rows, err := fill(t, store, 60)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	left := 0
 	for _, memory := range crashes(d, func() { backUp(t, store) }, 0, 100) {
 		if _, err := memory.Stat("data/BACKUP"); err == nil {
@@ -287,9 +282,7 @@ func TestBackup_RemovesNoForeignFiles(t *testing.T) {
 	t.Parallel()
 	options := pebblestore.Options{Dir: t.TempDir()}
 	photo := filepath.Join(options.Dir, "BACKUP", "photo.jpg")
-	if err := errors.Join(os.Mkdir(filepath.Dir(photo), 0o700), os.WriteFile(photo, nil, 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, errors.Join(os.Mkdir(filepath.Dir(photo), 0o700), os.WriteFile(photo, nil, 0o600)))
 	store := open(t, options)
 	if _, err := store.Backup(t.Context(), pebblestore.BackupNote{}); err == nil || !strings.Contains(err.Error(), "BACKUP") {
 		t.Errorf("backup: %v, want an error that names the directory", err)
@@ -310,9 +303,7 @@ func TestBackup_EndsBeforeTheDiskIsFull(t *testing.T) {
 		store := open(t, d.options())
 		defer closeStore(t, store)
 		backup, err := store.Backup(t.Context(), pebblestore.BackupNote{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		usage(pebblestore.DefaultReserve - 1)
 		time.Sleep(2 * time.Second)
 		if err := backup.Stream(t.Context(), io.Discard); !errors.Is(err, tablestore.ErrNoSpace) {
@@ -339,9 +330,7 @@ func TestBackup_DamageIsNamed(t *testing.T) {
 		}
 		batch := rowOf(n, 0)
 		batch[0].Properties = tablestore.Properties{{Name: "data", Value: tablestore.Bytes(data)}}
-		if err := commitOne(t, store, batch); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, commitOne(t, store, batch))
 	}
 	backup := backUp(t, store)
 	closeStore(t, store)

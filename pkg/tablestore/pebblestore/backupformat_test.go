@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/lucius-project/lucius/internal/musttest"
 )
 
 // forged returns a backup with that manifest, a file "data" for each name, and the
@@ -20,9 +22,7 @@ func forged(t *testing.T, manifest *BackupManifest, alter func(sums map[string]s
 	t.Helper()
 	var stream bytes.Buffer
 	compressed, err := zstd.NewWriter(&stream)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	archive, sums := tar.NewWriter(compressed), map[string]string{}
 	add := func(name string, content []byte) {
 		t.Helper()
@@ -36,9 +36,7 @@ func forged(t *testing.T, manifest *BackupManifest, alter func(sums map[string]s
 	addJSON := func(name string, value any) {
 		t.Helper()
 		text, err := json.Marshal(value)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		add(name, text)
 	}
 	addJSON(manifestEntry, manifest)
@@ -47,9 +45,7 @@ func forged(t *testing.T, manifest *BackupManifest, alter func(sums map[string]s
 	}
 	alter(sums)
 	addJSON(checksumsEntry, sums)
-	if err := errors.Join(archive.Close(), compressed.Close()); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, errors.Join(archive.Close(), compressed.Close()))
 	return stream.Bytes()
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -90,10 +91,7 @@ func TestAFinishedWriteIsForgottenAlone(t *testing.T) {
 // partitions in between.
 func TestKnownVersionsAreTheStoredOnes(t *testing.T) {
 	t.Parallel()
-	store, err := Open(Options{Dir: "data", FS: vfs.NewMem(), Reserve: -1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := musttest.Make(t, Open, Options{Dir: "data", FS: vfs.NewMem(), Reserve: -1})
 	defer func() { _ = store.Close() }()
 	one := store.stripes.all[0]
 	for i := range store.stripes.all {
@@ -105,9 +103,7 @@ func TestKnownVersionsAreTheStoredOnes(t *testing.T) {
 		partition := fmt.Sprintf("p%d-%d", n/1000, random.IntN(n%1000/100+1)) // One partition at a time, then more than it can know.
 		key := tablestore.Key{Table: "table", Partition: partition, Row: fmt.Sprint("r", random.IntN(maxKnownRows+maxKnownRows/2))}
 		stored, closer, err := store.lookUp(key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		want := ""
 		if closer != nil {
 			etag, _, _ := splitRow(stored)
@@ -144,9 +140,7 @@ func TestState_IsReplacedConcurrently(t *testing.T) {
 	files := vfs.NewMem()
 	folder := lockedFolder(files)
 	manifest, err := files.Create("MANIFEST-000001", vfs.WriteCategoryUnspecified)
-	if err = errors.Join(err, manifest.Close()); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, errors.Join(err, manifest.Close()))
 	var group errgroup.Group
 	for range 8 {
 		group.Go(func() error { return folder.note(stateOpen) })

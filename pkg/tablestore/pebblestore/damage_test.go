@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -24,9 +25,7 @@ func filled(t *testing.T) (pebblestore.Options, int) {
 	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}.WithMemTable(512 << 10)
 	store := open(t, options)
 	rows, err := fill(t, store, 150)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	closeStore(t, store)
 	return options, len(rows)
 }
@@ -44,9 +43,7 @@ func matching(t *testing.T, dir, pattern string) []string {
 func removeAll(t *testing.T, paths ...string) {
 	t.Helper()
 	for _, path := range paths {
-		if err := os.RemoveAll(path); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, os.RemoveAll(path))
 	}
 }
 
@@ -108,9 +105,7 @@ func TestDamage_AnyFileOfAStoreIsASignOfIt(t *testing.T) {
 		"marker.manifest.000001.MANIFEST-000001", "marker.format-version.000011.024",
 	} {
 		options := pebblestore.Options{Dir: t.TempDir()}
-		if err := os.WriteFile(filepath.Join(options.Dir, name), []byte("content"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.WriteFile(t, filepath.Join(options.Dir, name), "content")
 		expectUntouched(t, options, name)
 	}
 }
@@ -136,9 +131,7 @@ func TestDamage_ForeignFilesDoNotCount(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	for _, name := range []string{"server.log", "notes.sst", "lost+found", "LOCK", "MANIFEST-old", "12.txt"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("content"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.WriteFile(t, filepath.Join(dir, name), "content")
 	}
 	store := open(t, pebblestore.Options{Dir: dir})
 	defer closeStore(t, store)
@@ -195,9 +188,7 @@ func damage(t *testing.T, path string, change func(content []byte) []byte) {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	if err = errors.Join(err, os.WriteFile(path, change(bytes.Clone(content)), 0o600)); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, errors.Join(err, os.WriteFile(path, change(bytes.Clone(content)), 0o600)))
 }
 
 // cut keeps that many bytes of a file, or all but as many if negative.
@@ -227,16 +218,11 @@ func TestDamage_FoundLaterIsOneSentence(t *testing.T) {
 		store := open(t, options)
 		time.Sleep(time.Minute) // Compactions have ended.
 		for _, path := range matching(t, options.Dir, "*.sst") {
-			content, err := os.ReadFile(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+			content := musttest.ReadFile(t, path)
 			for at := len(content) / 4; at < len(content)*3/4; at += 100 {
 				content[at] ^= 1
 			}
-			if err := os.WriteFile(path, content, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			musttest.WriteFile(t, path, content)
 		}
 		for n := range rows {
 			_ = getOne(t, store, n)

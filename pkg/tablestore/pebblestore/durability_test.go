@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -124,9 +125,7 @@ func TestOtherPartitionsDoNotWait(t *testing.T) {
 		store := open(t, d.options())
 		defer closeStore(t, store)
 		for n := range 7 {
-			if err := commitOne(t, store, rowOf(n, 10)); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, commitOne(t, store, rowOf(n, 10)))
 		}
 		resume := stall(d)
 		defer resume()
@@ -309,9 +308,7 @@ func TestPowerLossKeepsANewDirectory(t *testing.T) {
 	options.Dir = "new/directory/with/parents"
 	store := open(t, options)
 	defer closeStore(t, store)
-	if err := commitOne(t, store, rowOf(1, 10)); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, commitOne(t, store, rowOf(1, 10)))
 	options.FS = d.crash()
 	after := open(t, options)
 	expectThere(t, after, 1)

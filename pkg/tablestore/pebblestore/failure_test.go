@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -145,9 +146,7 @@ func TestAFailedReadDoesNotFailTheStore(t *testing.T) {
 	d := newDisk()
 	store := open(t, d.options())
 	rows, err := fill(t, store, 200)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	closeStore(t, store)
 	store = open(t, d.options())
 	defer closeStore(t, store)
@@ -323,9 +322,7 @@ func TestAFullDiskIsNoDeadEnd(t *testing.T) {
 func (d *small) free(t *testing.T) uint64 {
 	t.Helper()
 	usage, err := d.GetDiskUsage("data")
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	return usage.AvailBytes
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -109,9 +110,7 @@ func TestFenceChangesNothingOnceTheDirectoryIsLost(t *testing.T) {
 	t.Parallel()
 	f, memory, _, _ := newFenced(t, func(errorfs.Op) error { return nil })
 	f.armed.Store(true)
-	if err := memory.Remove(lockName); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, memory.Remove(lockName))
 	before := memory.String()
 	for name, operation := range map[string]func(){
 		"create": func() { _, _ = f.Create("new", "test") }, "reuse": func() { _, _ = f.ReuseForWrite("old", "newer", "test") },
@@ -162,9 +161,7 @@ func TestFenceEndsTheProcessForFilesOnWhichWritesDepend(t *testing.T) {
 			return nil
 		})
 		file, err := f.Create(test.file, "test")
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		failing = true
 		f.armed.Store(true)
 		cause := causeOf(func() { err = file.Sync() })

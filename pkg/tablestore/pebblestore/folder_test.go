@@ -11,15 +11,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
 func rename(t *testing.T, from, to string) {
 	t.Helper()
-	if err := os.Rename(from, to); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, os.Rename(from, to))
 }
 
 // losses are the ways in which the directory of an open store can be lost, and
@@ -37,21 +36,15 @@ var losses = map[string]struct {
 	}, file: "LOCK is another file"},
 	"replaced by a copy of itself": {lose: func(t *testing.T, dir string) {
 		rename(t, dir, dir+".old")
-		if err := os.CopyFS(dir, os.DirFS(dir+".old")); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, os.CopyFS(dir, os.DirFS(dir+".old")))
 	}, file: "LOCK is another file"},
 	"replaced by a file": {lose: func(t *testing.T, dir string) {
 		removeAll(t, dir)
-		if err := os.WriteFile(dir, nil, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		musttest.WriteFile(t, dir, "")
 	}, file: "LOCK cannot be read"},
 	"under a link that leads elsewhere": {linked: true, lose: func(t *testing.T, dir string) {
 		removeAll(t, dir)
-		if err := os.Symlink(t.TempDir(), dir); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, os.Symlink(t.TempDir(), dir))
 	}, file: "LOCK is missing"},
 	"emptied": {lose: func(t *testing.T, dir string) {
 		removeAll(t, matching(t, dir, "*")...)
@@ -85,14 +78,10 @@ func TestFolder_NothingIsAcknowledgedInALostDirectory(t *testing.T) {
 					}
 				})}
 				if loss.linked {
-					if err := os.Symlink(t.TempDir(), options.Dir); err != nil {
-						t.Fatal(err)
-					}
+					musttest.NoError(t, os.Symlink(t.TempDir(), options.Dir))
 				}
 				store := open(t, options)
-				if err := commitOne(t, store, rowOf(1, 10)); err != nil {
-					t.Fatal(err)
-				}
+				musttest.NoError(t, commitOne(t, store, rowOf(1, 10)))
 				loss.lose(t, options.Dir)
 				if writes {
 					t.Fatalf("a commit to a lost directory returns %v", commitOne(t, store, rowOf(2, 10)))
@@ -137,9 +126,7 @@ func TestFolder_AnotherStoreAtThePathIsLeftAlone(t *testing.T) {
 	if err == nil {
 		err = busy.Start()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	var acknowledged []int
 	said := ""
 	for lines := bufio.NewScanner(output); lines.Scan(); {

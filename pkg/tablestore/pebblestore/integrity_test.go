@@ -12,6 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/internal/waittest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
@@ -29,10 +30,7 @@ func TestDamage_ToTheManifestShowsAfterACrash(t *testing.T) {
 	closeStore(t, store)
 	manifests := matching(t, crashed.Dir, "MANIFEST-*")
 	manifest := manifests[len(manifests)-1]
-	whole, err := os.ReadFile(manifest)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := musttest.ReadFile(t, manifest)
 	for _, change := range []func([]byte) []byte{cut(60), flip(80)} {
 		damage(t, manifest, change)
 		expectUntouched(t, crashed, filepath.Base(manifest)+" has changed since it was written, from ")
@@ -70,9 +68,7 @@ func TestDamage_AfterAnOrderlyStopChangesNothing(t *testing.T) {
 			t.Parallel()
 			options, _ := filled(t)
 			paths, err := filepath.Glob(filepath.Join(options.Dir, test.pattern))
-			if err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, err)
 			if paths == nil {
 				paths = []string{filepath.Join(options.Dir, test.pattern)}
 			}
@@ -91,9 +87,7 @@ func TestDamage_IsAcceptedWithTheStateOpen(t *testing.T) {
 	options := pebblestore.Options{Dir: filepath.Join(t.TempDir(), "data")}
 	store := open(t, options)
 	rows, err := fill(t, store, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	closeStore(t, store)
 	damage(t, matching(t, options.Dir, "*.log")[0], cut(-5_000)) // Half of the last row.
 	expectOpenError(t, options, tablestore.ErrDamaged, ".log has changed")
@@ -180,9 +174,7 @@ func TestStop_InterruptedIsACrash(t *testing.T) {
 	d := newDisk()
 	store := open(t, d.options())
 	rows, err := fill(t, store, 10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	crashed := crashes(d, func() {
 		closeStore(t, store)
 		store = open(t, d.options())

@@ -14,6 +14,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
@@ -27,10 +28,7 @@ func jobsOn(t *testing.T, store tablestore.Store) (*ledgertest.Ledger, *workqueu
 	t.Helper()
 	mirror := workqueue.NewMirror(1000)
 	jobLedger := ledgertest.Open(t, ledger.Config{Store: store, Shards: 2, Ready: mirror.Ready, Taker: mirror.Taker})
-	queue, err := workqueue.New(workqueue.Config{Ledger: jobLedger.Ledger, Store: store, Mirror: mirror})
-	if err != nil {
-		t.Fatal(err)
-	}
+	queue := musttest.Make(t, workqueue.New, workqueue.Config{Ledger: jobLedger.Ledger, Store: store, Mirror: mirror})
 	return jobLedger, queue
 }
 
@@ -135,9 +133,7 @@ func expectTold(t *testing.T, d *disk, known map[string]statemachine.StepState) 
 	report, err := audit.Run(t.Context(), audit.Config{Store: store, Options: audit.Options{Tables: audit.Tables{
 		Ledger: tables.Ledger, Schedule: tables.Schedule, Idempotency: tables.Idempotency, Index: tables.Index, Queue: tables.Queue,
 	}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	for _, finding := range report.Findings {
 		t.Errorf("audit: %s", finding)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -54,16 +55,10 @@ func occupy(t *testing.T, dir string) (leave func()) {
 	child := exec.Command(os.Args[0])
 	child.Env = append(os.Environ(), holdEnv+"="+dir)
 	input, err := child.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	output, err := child.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := child.Start(); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
+	musttest.NoError(t, child.Start())
 	line, err := bufio.NewReader(output).ReadString('\n')
 	if err != nil || line != "opened: <nil>\n" {
 		t.Fatalf("child: %q, %v", line, err)
@@ -111,9 +106,7 @@ func TestOpenMakesTheDirectory(t *testing.T) {
 func TestOpenRefusesAFile(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, []byte("content"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, file, "content")
 	expectOpenError(t, pebblestore.Options{Dir: file}, nil, "is not a directory")
 	expectOpenError(t, pebblestore.Options{Dir: filepath.Join(file, "below")}, nil, "cannot be made")
 }
@@ -134,9 +127,7 @@ func TestOpenRefusesADirectoryInUse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	link := filepath.Join(t.TempDir(), "link")
-	if err := os.Symlink(dir, link); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, os.Symlink(dir, link))
 	store := open(t, pebblestore.Options{Dir: dir})
 	expectOpenError(t, pebblestore.Options{Dir: dir}, pebblestore.ErrLocked, "in use")
 	if _, err := pebblestore.Open(pebblestore.Options{Dir: link}); !errors.Is(err, pebblestore.ErrLocked) {
@@ -164,9 +155,7 @@ func TestOpenRefusesAnotherLayout(t *testing.T) {
 	} {
 		options := pebblestore.Options{Dir: "data", FS: vfs.NewMem()}
 		store := open(t, options)
-		if err := store.SetHeader([]byte{layout, 1, 1}); err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, store.SetHeader([]byte{layout, 1, 1}))
 		closeStore(t, store)
 		expectOpenError(t, options, pebblestore.ErrLayout, want)
 		if _, err := pebblestore.Open(options); errors.Is(err, tablestore.ErrDamaged) {
@@ -185,9 +174,7 @@ func TestOpenRefusesADamagedHeader(t *testing.T) {
 			t.Parallel()
 			options := pebblestore.Options{Dir: "data", FS: vfs.NewMem()}
 			store := open(t, options)
-			if err := store.SetHeader(header); err != nil {
-				t.Fatal(err)
-			}
+			musttest.NoError(t, store.SetHeader(header))
 			closeStore(t, store)
 			expectOpenError(t, options, tablestore.ErrDamaged, "cannot be read")
 			expectOpenError(t, options, tablestore.ErrDamaged, "header")
@@ -212,16 +199,10 @@ func TestOpenKeepsTheReserve(t *testing.T) {
 // files returns the contents of a directory's files by name, except the lock.
 func files(t *testing.T, dir string) map[string]string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := musttest.Make(t, os.ReadDir, dir)
 	found := map[string]string{}
 	for _, entry := range entries {
-		data, err := os.ReadFile(filepath.Join(dir, entry.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		data := musttest.ReadFile(t, filepath.Join(dir, entry.Name()))
 		if entry.Name() != "LOCK" {
 			found[entry.Name()] = string(data)
 		}

@@ -10,6 +10,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 )
@@ -87,10 +88,7 @@ func TestQueuesAreScannedAsInMemory(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(8) {
 		random := rand.New(rand.NewPCG(seed, 7))
-		store, err := Open(Options{Dir: "data", FS: vfs.NewMem()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		store := musttest.Make(t, Open, Options{Dir: "data", FS: vfs.NewMem()})
 		model := memstore.New(memstore.Options{})
 		for step := range 400 {
 			batch := randomBatch(random, step)
@@ -143,9 +141,7 @@ func randomQuery(random *rand.Rand, step int) tablestore.Query {
 func rowsOf(t *testing.T, store tablestore.Store, query tablestore.Query) []string {
 	t.Helper()
 	page, err := store.Scan(t.Context(), query)
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	rows := []string{"next " + page.Next}
 	for _, row := range page.Rows {
 		rows = append(rows, row.Key.Row)
@@ -157,10 +153,7 @@ func rowsOf(t *testing.T, store tablestore.Store, query tablestore.Query) []stri
 // other goroutines scan it.
 func TestScansMissNoAcknowledgedRow(t *testing.T) {
 	t.Parallel()
-	store, err := Open(Options{Dir: "data", FS: vfs.NewMem()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := musttest.Make(t, Open, Options{Dir: "data", FS: vfs.NewMem()})
 	ctx := t.Context()
 	for i := range 100 {
 		commitRow(ctx, t, store, tablestore.Put, i)

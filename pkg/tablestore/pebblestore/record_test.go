@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -36,13 +37,8 @@ func TestDamagedRowIsErrCorrupt(t *testing.T) {
 			t.Errorf("the first %d of %d bytes: %v, want ErrCorrupt", n, len(good), err)
 		}
 	}
-	store, err := Open(Options{Dir: "data", FS: vfs.NewMem()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := store.db.Set(storedKey(key), []byte{9, 9}, pebble.Sync); err != nil {
-		t.Fatal(err)
-	}
+	store := musttest.Make(t, Open, Options{Dir: "data", FS: vfs.NewMem()})
+	musttest.NoError(t, store.db.Set(storedKey(key), []byte{9, 9}, pebble.Sync))
 	if _, err := store.Get(t.Context(), key); !errors.Is(err, tablestore.ErrCorrupt) {
 		t.Errorf("get: %v, want ErrCorrupt", err)
 	}
@@ -66,9 +62,7 @@ func TestEngineMessages(t *testing.T) {
 		fatal = cause
 		panic(cause)
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	store.engine.Infof("%d note", 1)
 	store.engine.Errorf("%d complaint", 1)
 	if fatal != nil {

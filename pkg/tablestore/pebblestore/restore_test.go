@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -73,9 +74,7 @@ func TestRestore_FailedCommitCanBeRepeated(t *testing.T) {
 	for left := 0; ; left++ {
 		d := newDisk()
 		unpacked, err := pebblestore.Unpack(bytes.NewReader(backup), pebblestore.RestoreOptions{Dir: "data", FS: d})
-		if err != nil {
-			t.Fatal(err)
-		}
+		musttest.NoError(t, err)
 		ops := 0
 		d.inject("", func() error {
 			if ops++; ops > left {
@@ -114,9 +113,7 @@ func TestRestore_CanBeReadFirst(t *testing.T) {
 	t.Parallel()
 	d := newDisk()
 	unpacked, err := pebblestore.Unpack(bytes.NewReader(sample(t, 60)), pebblestore.RestoreOptions{Dir: "data", FS: d})
-	if err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, err)
 	readOnly := d.options()
 	readOnly.Dir, readOnly.ReadOnly = unpacked.Dir, true
 	store := open(t, readOnly)
@@ -156,16 +153,12 @@ func TestRestore_NeedsAnEmptyDirectory(t *testing.T) {
 	}
 	leave()
 	foreign := t.TempDir()
-	if err := os.WriteFile(filepath.Join(foreign, "letter.txt"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	musttest.WriteFile(t, filepath.Join(foreign, "letter.txt"), "")
 	refuse(foreign, fs.ErrExist, "it holds letter.txt")
 
 	// The root of a separate file system.
 	mount := t.TempDir()
-	if err := os.Mkdir(filepath.Join(mount, "lost+found"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	musttest.NoError(t, os.Mkdir(filepath.Join(mount, "lost+found"), 0o700))
 	restore(t, backup, pebblestore.RestoreOptions{Dir: mount})
 	restored := open(t, pebblestore.Options{Dir: mount})
 	expectThere(t, restored, 0)
