@@ -73,7 +73,7 @@ func checkSpace(dir string) cli.Check {
 	}
 	check := cli.Check{Name: "disk", OK: free >= server.SpaceAhead*pebblestore.DefaultReserve, Detail: cli.Size(int64(free)) + " free"}
 	if !check.OK {
-		check.Todo = "free some space, see \"A disk that fills up\" in docs/run/operations.md: without " +
+		check.Todo = "free some space, see \"A disk that fills up\" in docs/run/limits.md: without " +
 			cli.Size(pebblestore.DefaultReserve) + " the server accepts no writes"
 	}
 	return check

@@ -22,7 +22,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi/contracttest"
 )
 
-// memoryBound is the resident memory in bytes that docs/run/operations.md promises for a
+// memoryBound is the resident memory in bytes that docs/run/limits.md promises for a
 // server, even under attack.
 const memoryBound = 512 << 20
 

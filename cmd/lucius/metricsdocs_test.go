@@ -75,7 +75,7 @@ func TestMetrics_AreThoseOfTheDocumentation(t *testing.T) {
 	if err != nil || len(problems) > 0 {
 		t.Errorf("%v, %v", problems, err)
 	}
-	page, err := os.ReadFile("../../docs/run/operations.md")
+	page, err := os.ReadFile("../../docs/run/monitoring.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ func (p *program) restore() *cobra.Command {
 		Long: "Turns a backup made by lucius backup into a data folder; FILE - is standard input. It verifies the backup,\n" +
 			"opens its store, checks it against the invariants, and reports what it contains. No server starts on the\n" +
 			"folder, which must be missing or empty, until all of that is done. The backup has nothing that was\n" +
-			"acknowledged after it: read \"Back up and restore\" in docs/run/operations.md before you start a server on it.",
+			"acknowledged after it: read \"Back up and restore\" in docs/run/backup.md before you start a server on it.",
 		Example: "  lucius restore lucius-monday.backup --data-dir /var/lib/lucius\n  lucius restore lucius-monday.backup --check",
 	}
 	dir := cmd.Flags().String("data-dir", "", "folder to create")

@@ -1,4 +1,4 @@
-// Alerts for the operators: docs/run/operations.md says what each means.
+// Alerts for the operators: docs/run/monitoring.md says what each means.
 param location string
 param prefix string
 param emails string[]

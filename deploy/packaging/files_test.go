@@ -64,7 +64,7 @@ var variable = regexp.MustCompile(`LUCIUS_[A-Z_]+`)
 // TestSettings_AreThoseOfTheServer looks for settings that the server does not know.
 func TestSettings_AreThoseOfTheServer(t *testing.T) {
 	t.Parallel()
-	operations, err := os.ReadFile("../../docs/run/operations.md")
+	settings, err := os.ReadFile("../../docs/run/settings.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +79,8 @@ func TestSettings_AreThoseOfTheServer(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, name := range variable.FindAllString(string(text), -1) {
-				if !strings.Contains(string(operations), "`"+name+"`") {
-					t.Errorf("%s sets %s, which docs/run/operations.md does not know", file, name)
+				if !strings.Contains(string(settings), "`"+name+"`") {
+					t.Errorf("%s sets %s, which docs/run/settings.md does not know", file, name)
 				}
 			}
 		}

@@ -55,7 +55,7 @@ func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
 }
 
 var (
-	// settingRow is a row of the settings in docs/run/operations.md; its second column begins
+	// settingRow is a row of the settings in docs/run/settings.md; its second column begins
 	// with a default for each variable, or with one for all.
 	settingRow = regexp.MustCompile("(?m)^\\| (`LUCIUS_[^|]*) \\| ((?:`[^`]*`|none|off)(?:, (?:`[^`]*`|none|off))*)")
 	// budgetRow is a row of the keys in docs/use/protocols.md that names a variable.
@@ -76,11 +76,11 @@ func TestLoad_TheDefaultsAreInTheDocs(t *testing.T) {
 		standard[name] = value
 	}
 	listed := map[string]int{}
-	for _, row := range settingRow.FindAllStringSubmatch(page(t, "run/operations.md"), -1) {
+	for _, row := range settingRow.FindAllStringSubmatch(page(t, "run/settings.md"), -1) {
 		names, defaults := variable.FindAllString(row[1], -1), strings.Split(row[2], ", ")
 		for i, name := range names {
 			listed[name]++
-			wantDefault(t, "run/operations.md", name, defaults[min(i, len(defaults)-1)], standard)
+			wantDefault(t, "run/settings.md", name, defaults[min(i, len(defaults)-1)], standard)
 		}
 		if len(defaults) != 1 && len(defaults) != len(names) {
 			t.Errorf("%q have the defaults %q", names, defaults)
@@ -88,7 +88,7 @@ func TestLoad_TheDefaultsAreInTheDocs(t *testing.T) {
 	}
 	for name := range standard {
 		if listed[name] != 1 {
-			t.Errorf("run/operations.md lists %s %d times in its settings", name, listed[name])
+			t.Errorf("run/settings.md lists %s %d times in its settings", name, listed[name])
 		}
 	}
 	budgets := budgetRow.FindAllStringSubmatch(page(t, "use/protocols.md"), -1)

@@ -95,7 +95,7 @@ func TestCauseOf(t *testing.T) {
 	}
 }
 
-// The tenant is not a label, and the number of series is bounded, as docs/run/operations.md says.
+// The tenant is not a label, and the number of series is bounded, as docs/run/monitoring.md says.
 func TestMetrics_AreBounded(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct{ services, most int }{{50, 7_000}, {2_000, 25_000}} {

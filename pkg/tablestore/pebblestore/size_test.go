@@ -19,7 +19,7 @@ import (
 )
 
 // TestSize_OfAFinishedJob compares the disk space of a job of three steps, with a payload
-// of some 250 bytes, with docs/run/operations.md.
+// of some 250 bytes, with docs/run/limits.md.
 func TestSize_OfAFinishedJob(t *testing.T) {
 	t.Parallel()
 	const jobs, limit = 200, 4 << 10

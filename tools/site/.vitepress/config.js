@@ -29,7 +29,9 @@ export default {
         page("Python", "/sdk/python/"), page("TypeScript", "/sdk/typescript/"), page("Service Bus", "/docs/use/servicebus"),
       ] },
       { text: "Run it", link: "/docs/run/", items: [
-        page("Install", "/docs/run/install"), page("Operations", "/docs/run/operations"),
+        page("Install", "/docs/run/install"), page("Settings", "/docs/run/settings"),
+        page("Monitoring", "/docs/run/monitoring"), page("On call", "/docs/run/on-call"),
+        page("Backup and upgrade", "/docs/run/backup"), page("Limits", "/docs/run/limits"),
         page("Access", "/docs/run/access"), page("PostgreSQL", "/docs/run/postgres"), page("Azure", "/deploy/azure/"),
         page("Audit", "/docs/run/audit"), page("Performance", "/docs/run/performance"), page("Cost and scale", "/docs/run/scale"),
       ] },
