@@ -270,7 +270,7 @@ func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 	}
 	b.types("lucius why "+b.embed[7], "No worker asks for work of service embed, step type EMBED.")
 
-	guide, err := os.ReadFile("../../docs/use/cli.md")
+	guide, err := os.ReadFile("../../docs/run/on-call.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,7 +279,7 @@ func TestQuestions_OfAnOperatorOnCall(t *testing.T) {
 			line = strings.ReplaceAll(line, id, "JOB")
 		}
 		if !strings.Contains(string(guide), "`"+line+"`") {
-			t.Errorf("docs/use/cli.md does not show %s", line)
+			t.Errorf("docs/run/on-call.md does not show %s", line)
 		}
 	}
 }
