@@ -23,13 +23,15 @@ export default {
     nav: [page("Your first worker", "/docs/use/first-worker"), page("Documentation", "/docs/"), page("SDKs", "/sdk/")],
     sidebar: [
       { text: "Use it", link: "/docs/use/", items: [
-        page("Your first worker", "/docs/use/first-worker"), page("Commands", "/docs/use/commands"),
-        page("Protocols", "/docs/use/protocols"), page("Guarantees", "/docs/use/guarantees"),
-        page("Command line", "/docs/use/cli"), page("SDKs", "/sdk/"), page("Go", "/sdk/go/"),
+        page("Your first worker", "/docs/use/first-worker"), page("Words", "/docs/use/words"),
+        page("My worker does nothing", "/docs/use/worker-does-nothing"), page("Coming from …", "/docs/use/coming-from"),
+        page("Protocols", "/docs/use/protocols"), page("Leases and retries", "/docs/use/leases-and-retries"),
+        page("Testing handlers", "/docs/use/testing"), page("SDKs", "/sdk/"), page("Go", "/sdk/go/"),
         page("Python", "/sdk/python/"), page("TypeScript", "/sdk/typescript/"), page("Service Bus", "/docs/use/servicebus"),
+        page("Commands", "/docs/use/commands"), page("Guarantees", "/docs/use/guarantees"), page("Command line", "/docs/use/cli"),
       ] },
       { text: "Run it", link: "/docs/run/", items: [
-        page("Install", "/docs/run/install"), page("Settings", "/docs/run/settings"),
+        page("Install", "/docs/run/install"), page("Checklist", "/docs/run/production-checklist"), page("Settings", "/docs/run/settings"),
         page("Monitoring", "/docs/run/monitoring"), page("On call", "/docs/run/on-call"),
         page("Backup and upgrade", "/docs/run/backup"), page("Limits", "/docs/run/limits"),
         page("Access", "/docs/run/access"), page("PostgreSQL", "/docs/run/postgres"), page("Azure", "/deploy/azure/"),
