@@ -1,6 +1,7 @@
 package repolint_test
 
 import (
+	"bytes"
 	"os"
 	"path"
 	"path/filepath"
@@ -55,12 +56,14 @@ var commentInComment = regexp.MustCompile(`(?m) # .* # `)
 var (
 	codeBlock = regexp.MustCompile("(?ms)^ *```.*?^ *```")
 	link      = regexp.MustCompile(`\]\(([^)\s]*)\)`)
+	runbook   = regexp.MustCompile(`(?m)^ +runbook_url: (\S+)$`)
 	heading   = regexp.MustCompile(`(?m)^#+ +(.*)$`)
 	// noAnchor matches the characters that a heading's anchor leaves out.
 	noAnchor = regexp.MustCompile(`[^\p{L}\p{N}_ -]`)
 )
 
-// Each link leads to a file of the project, and to one of its headings if it names one.
+// Each link leads to a file of the project, and to one of its headings if it names one. Each
+// alert has such a link, from the root.
 func TestDocuments_LinkToExistingPages(t *testing.T) {
 	t.Parallel()
 	anchors := map[string]bool{} // path#anchor
@@ -70,21 +73,35 @@ func TestDocuments_LinkToExistingPages(t *testing.T) {
 			anchors[d.path+"#"+strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(found[1]), ""), " ", "-")] = true
 		}
 	}
+	check := func(from, base, ref string) {
+		name, anchor, _ := strings.Cut(ref, "#")
+		if strings.Contains(name, "://") {
+			return
+		}
+		target := from
+		if name != "" {
+			target = path.Join(base, name)
+		}
+		if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(target))); err != nil {
+			t.Errorf("%s links to %s: %v", from, ref, err)
+		} else if anchor != "" && !anchors[target+"#"+anchor] {
+			t.Errorf("%s links to %s, which has no such heading", from, ref)
+		}
+	}
 	for _, d := range all {
 		for _, found := range link.FindAllStringSubmatch(codeBlock.ReplaceAllString(string(d.text), ""), -1) {
-			name, anchor, _ := strings.Cut(found[1], "#")
-			if strings.Contains(name, "://") {
-				continue
-			}
-			target := d.path
-			if name != "" {
-				target = path.Join(path.Dir(d.path), name)
-			}
-			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(target))); err != nil {
-				t.Errorf("%s links to %s: %v", d.path, found[1], err)
-			} else if anchor != "" && !anchors[target+"#"+anchor] {
-				t.Errorf("%s links to %s, which has no such heading", d.path, found[1])
-			}
+			check(d.path, path.Dir(d.path), found[1])
 		}
+	}
+	rules, err := os.ReadFile(filepath.Join(root, "deploy/observability/alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := runbook.FindAllSubmatch(rules, -1)
+	if alerts := bytes.Count(rules, []byte("- alert: ")); len(found) != alerts {
+		t.Errorf("of %d alerts %d have a runbook_url", alerts, len(found))
+	}
+	for _, one := range found {
+		check("deploy/observability/alerts.yaml", ".", string(one[1]))
 	}
 }
