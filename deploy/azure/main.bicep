@@ -22,7 +22,7 @@ param storageName string
 @allowed(['Standard_LRS', 'Standard_ZRS', 'Standard_GRS'])
 param redundancy string = 'Standard_ZRS'
 
-@description('LUCIUS_STORAGE_BACKEND: ledger, or table for the tables of Phase 1. It cannot be changed once there are jobs.')
+@description('LUCIUS_STORAGE_BACKEND: ledger, or table for separate tables of jobs, steps, outbox rows and events. It cannot be changed once there are jobs.')
 @allowed(['ledger', 'table'])
 param layout string = 'ledger'
 
@@ -108,8 +108,8 @@ var topicPrefix = 'global-bus-p'
 var replyPrefix = 'global-bus-replies-p'
 var replySubscription = 'lucius-invoker'
 
-// Both layouts: `ledger` uses luciusledger, `table` the three of Phase 1 and
-// luciussteps. A table that stays empty costs nothing.
+// Both layouts: `ledger` uses luciusledger; `table` uses luciussteps, luciusjobs, luciusoutbox
+// and luciusevents. A table that stays empty costs nothing.
 var tables = [
   'luciusledger'
   'luciussteps'
