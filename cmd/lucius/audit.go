@@ -20,7 +20,7 @@ import (
 // audit returns lucius audit, which checks a store against the invariants and prints a report.
 func (p *program) audit() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "audit", GroupID: cli.GroupOperate, Short: "Hold a store against the invariants", Args: cli.Takes(0, 0),
+		Use: "audit", GroupID: cli.GroupOperate, Short: "Check a store for lost or inconsistent data", Args: cli.Takes(0, 0),
 		Example: "  lucius audit --data-dir ./lucius-data\n  lucius audit --quiescent -o json",
 	}
 	flags := cmd.Flags()

@@ -32,7 +32,7 @@ func checkBackup(r io.Reader, progress func(done, total int64)) (cli.CheckedBack
 // restore returns lucius restore, which creates a data folder from a backup.
 func (p *program) restore() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "restore FILE", GroupID: cli.GroupOperate, Short: "Make a data folder of a backup", Args: cli.Takes(1, 1),
+		Use: "restore FILE", GroupID: cli.GroupOperate, Short: "Restore a backup to a data folder", Args: cli.Takes(1, 1),
 		Long: "Turns a backup made by lucius backup into a data folder; FILE - is standard input. It verifies the backup,\n" +
 			"opens its store, checks it against the invariants, and reports what it contains. No server starts on the\n" +
 			"folder, which must be missing or empty, until all of that is done. The backup has nothing that was\n" +
