@@ -43,6 +43,7 @@ type ClientConfig struct {
 // Client calls the server. Create it with [NewClient]. It is safe for concurrent use.
 type Client struct {
 	base     string
+	address  string // base without a password, for people
 	token    string
 	source   func(context.Context) (string, error) // nil if the token never changes
 	http     *http.Client
@@ -64,7 +65,10 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	if cfg.Token != "" && cfg.TokenSource != nil {
 		return nil, errors.New("lucius: Token cannot be used with TokenSource")
 	}
-	c := &Client{base: base, token: cfg.Token, source: cfg.TokenSource, http: cfg.HTTPClient, retryFor: cmp.Or(cfg.RetryFor, time.Minute)}
+	c := &Client{
+		base: base, address: parsed.Redacted(), token: cfg.Token, source: cfg.TokenSource, http: cfg.HTTPClient,
+		retryFor: cmp.Or(cfg.RetryFor, time.Minute),
+	}
 	if c.source == nil {
 		c.token = cmp.Or(c.token, os.Getenv("LUCIUS_TOKEN"))
 		if file := os.Getenv("LUCIUS_TOKEN_FILE"); c.token == "" && file != "" {

@@ -82,6 +82,12 @@ func fromProxy(err error) bool {
 		refused.Status != http.StatusRequestEntityTooLarge
 }
 
+// hasAnswer reports whether the error of a call, or nil, is an answer of the server.
+func hasAnswer(err error) bool {
+	_, answered := errors.AsType[*Error](err)
+	return err == nil || answered && !fromProxy(err)
+}
+
 // tokenRefused reports whether the server did not accept the caller's token. That says nothing
 // about an attempt: the token may have expired, and be replaced before the lease ends.
 func tokenRefused(err error) bool {

@@ -85,7 +85,7 @@ func (q *fakeQueue) enqueue(workIDs ...string) {
 	for _, id := range workIDs {
 		q.queued = append(q.queued, lucius.WorkItem{
 			WorkID: id, Rev: 3, Status: lucius.WorkStatusRunning,
-			Directive: fmt.Appendf(nil, `{"stepId":%q,"service":"ocr","step_type":"OCR","attempt_no":1,
+			Directive: fmt.Appendf(nil, `{"jobId":"j1","stepId":%q,"service":"ocr","step_type":"OCR","attempt_no":1,
 				"input_ref":{"uri":"s3://b/in"},"output_ref":null,"payload":{"language":"en"},
 				"traceparent":"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}`, id),
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/url"
 	"sync"
@@ -15,6 +16,7 @@ type lease struct {
 	run  *run
 	item *WorkItem // Only the heartbeats change it, until they have stopped.
 	task *Task
+	log  *slog.Logger // of the attempt
 	// length is how long the lease lasts from each heartbeat on, and ends when it ends by the
 	// worker's monotonic clock. They say when to send heartbeats: the server may have extended
 	// the lease, so that only its answer ends it.
@@ -46,9 +48,11 @@ const (
 )
 
 // keepLease extends the item's lease until stop is called or the server refuses to.
-func (r *run) keepLease(ctx context.Context, item *WorkItem, task *Task, giveUp context.CancelCauseFunc) *lease {
+func (r *run) keepLease(
+	ctx context.Context, item *WorkItem, task *Task, log *slog.Logger, giveUp context.CancelCauseFunc,
+) *lease {
 	l := &lease{
-		run: r, item: item, task: task, giveUp: giveUp, changed: make(chan struct{}, 1), done: make(chan struct{}),
+		run: r, item: item, task: task, log: log, giveUp: giveUp, changed: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	task.paused, task.progress = make(chan struct{}), l.setProgress
 	l.adopt(item, time.Now())
@@ -104,8 +108,9 @@ func (l *lease) keep(ctx context.Context) {
 	for l.item.Lease != nil && l.await(ctx, last) {
 		last = time.Now()
 		if err := l.extend(ctx); err != nil && ctx.Err() == nil {
-			l.lost = fmt.Errorf("%w: %w", ErrLeaseLost, err)
-			l.giveUp(l.lost)
+			l.lost = err
+			l.giveUp(fmt.Errorf("%w: %w", ErrLeaseLost, err))
+			l.log.WarnContext(ctx, "lease lost", "error", err)
 			return
 		}
 	}

@@ -4,11 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"log/slog"
 	"net/http"
 	"runtime"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/lucius-project/lucius/sdk/go/internal/workerlog"
 )
 
 // completion is the end of one item, on its way to a batch.
@@ -19,10 +22,43 @@ type completion struct {
 	answer chan error
 }
 
+// report reports the end of an attempt, and logs it. A result that the server does not take
+// fails the step.
+func (r *run) report(
+	ctx context.Context, item *WorkItem, log *slog.Logger, begun time.Time, result Result, failure *StepError,
+) {
+	took := time.Since(begun)
+	outcome, reason := workerlog.Succeeded, ""
+	var err error
+	if failure == nil {
+		err = r.complete(ctx, item, result)
+		if refused, ok := errors.AsType[*Error](err); ok &&
+			(refused.Status == http.StatusUnprocessableEntity || refused.Status == http.StatusRequestEntityTooLarge) {
+			log.WarnContext(ctx, "result refused", "error", err)
+			failure = &StepError{Code: codeRefused, Err: err}
+		}
+	}
+	if failure != nil {
+		reported := failure.Reported(r.Client.lastToken())
+		outcome, reason = workerlog.Failure(reported.Code, reported.Message, failure.Retryable)
+		err = r.fail(ctx, item, failure, reported)
+	}
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		outcome, reason = workerlog.NotSent, err.Error()
+		log.WarnContext(ctx, "result not sent", "error", err)
+	default:
+		outcome, reason = workerlog.Refused, err.Error()
+		log.WarnContext(ctx, "result refused", "error", err)
+	}
+	workerlog.Ended(ctx, log, took, outcome, reason)
+}
+
 // complete reports success. The completions of items that end at the same time share a
-// request. A result that the server does not take fails the step.
-func (r *run) complete(ctx context.Context, item *WorkItem, result Result) {
-	err := r.atRev(ctx, item, "report", func(ctx context.Context, rev int64, requestID string) error {
+// request.
+func (r *run) complete(ctx context.Context, item *WorkItem, result Result) error {
+	return r.atRev(ctx, item, "complete", func(ctx context.Context, rev int64, requestID string) error {
 		c := &completion{
 			ctx: ctx,
 			item: ItemCompletion{
@@ -34,18 +70,11 @@ func (r *run) complete(ctx context.Context, item *WorkItem, result Result) {
 		r.completions <- c // The loop reads until all items have ended.
 		return <-c.answer
 	})
-	if refused, ok := errors.AsType[*Error](err); ok &&
-		(refused.Status == http.StatusUnprocessableEntity || refused.Status == http.StatusRequestEntityTooLarge) {
-		r.fail(ctx, item, &StepError{Code: codeRefused, Err: err})
-		return
-	}
-	r.logDropped(ctx, item, err)
 }
 
 // fail reports a failure.
-func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError) {
-	reported := failure.Reported(r.Client.lastToken())
-	err := r.atRev(ctx, item, "report", func(ctx context.Context, rev int64, requestID string) error {
+func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError, reported ReportedError) error {
+	return r.atRev(ctx, item, "fail", func(ctx context.Context, rev int64, requestID string) error {
 		return r.Client.try(ctx, call{
 			method: http.MethodPost, path: workPath(item.WorkID, ":fail"), answer: new(WorkItem),
 			body: WorkFailure{
@@ -55,14 +84,6 @@ func (r *run) fail(ctx context.Context, item *WorkItem, failure *StepError) {
 			},
 		})
 	})
-	r.logDropped(ctx, item, err)
-}
-
-// logDropped logs the error of a report, unless it is nil.
-func (r *run) logDropped(ctx context.Context, item *WorkItem, err error) {
-	if err != nil {
-		r.Log.WarnContext(ctx, "report dropped", "work_id", item.WorkID, "error", err)
-	}
 }
 
 // The longest code and message of a reported error, in bytes.

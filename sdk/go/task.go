@@ -7,6 +7,9 @@ import (
 	"runtime/debug"
 	"slices"
 	"sync"
+	"time"
+
+	"github.com/lucius-project/lucius/sdk/go/internal/workerlog"
 )
 
 // Task is one attempt of a step. A test of a handler may make one of a [Directive] alone.
@@ -71,9 +74,12 @@ func Traceparent(ctx context.Context) string {
 
 // attend does the work of one item within handling and reports its end within reporting.
 func (r *run) attend(handling, reporting context.Context, item *WorkItem) {
+	begun := time.Now()
 	task := &Task{WorkID: item.WorkID}
-	if err := json.Unmarshal(item.Directive, &task.Directive); err != nil {
-		r.fail(reporting, item, &StepError{Code: codeMalformed, Err: err})
+	malformed := json.Unmarshal(item.Directive, &task.Directive)
+	log := workerlog.Task(r.Log, task.JobID, task.StepID, task.StepType, task.AttemptNo)
+	if malformed != nil {
+		r.report(reporting, item, log, begun, Result{}, &StepError{Code: codeMalformed, Err: malformed})
 		return
 	}
 	ctx, giveUp := context.WithCancelCause(handling)
@@ -81,18 +87,15 @@ func (r *run) attend(handling, reporting context.Context, item *WorkItem) {
 	if task.Traceparent != nil {
 		reporting = WithTraceparent(reporting, *task.Traceparent)
 	}
-	lease := r.keepLease(reporting, item, task, giveUp)
+	lease := r.keepLease(reporting, item, task, log, giveUp)
 	defer lease.cancel() // The handler may end its goroutine, as FailNow of a test does.
 	result, failure := r.worker.Do(ctx, task)
 	lease.stop()
-	switch {
-	case lease.lost != nil:
-		r.Log.WarnContext(ctx, "result dropped", "work_id", item.WorkID, "error", lease.lost)
-	case failure != nil:
-		r.fail(reporting, item, failure)
-	default:
-		r.complete(reporting, item, result)
+	if lease.lost != nil {
+		workerlog.Ended(ctx, log, time.Since(begun), workerlog.LeaseLost, lease.lost.Error())
+		return
 	}
+	r.report(reporting, item, log, begun, result, failure)
 }
 
 // Do runs the handler of the task as [Worker.Run] does, and returns what to report: a
@@ -101,8 +104,8 @@ func (r *run) attend(handling, reporting context.Context, item *WorkItem) {
 func (w *Worker) Do(ctx context.Context, task *Task) (result Result, failure *StepError) {
 	defer func() {
 		if value := recover(); value != nil {
-			w.cfg.Log.ErrorContext(ctx, "the handler panicked", "work_id", task.WorkID,
-				"panic", fmt.Sprint(value), "stack", string(debug.Stack()))
+			workerlog.Task(w.cfg.Log, task.JobID, task.StepID, task.StepType, task.AttemptNo).
+				ErrorContext(ctx, "handler crashed", "error", fmt.Sprint(value), "stack", string(debug.Stack()))
 			err := fmt.Errorf("the handler panicked: %v", value)
 			result, failure = Result{}, &StepError{Code: codePanicked, Retryable: true, Err: err}
 		}

@@ -13,6 +13,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/lucius-project/lucius/sdk/go/internal/workerlog"
 )
 
 // WorkerConfig configures a [Worker]. Its zero value is valid.
@@ -39,7 +41,8 @@ type WorkerConfig struct {
 	// Grace is how long handlers may still run after a stop, before their contexts end.
 	// Optional. Defaults to 10s.
 	Grace time.Duration
-	// Log receives what fails. Optional. Defaults to [slog.Default].
+	// Log receives a line for the start, for each task, and for what fails: sdk/README.md
+	// lists them. Optional. Defaults to [slog.Default].
 	Log *slog.Logger
 }
 
@@ -129,6 +132,14 @@ func (w *Worker) Handle(stepType string, handler Handler) {
 // work than [Worker.Run], which claims only such steps.
 func (w *Worker) Handles(stepType string) bool { return w.handler(stepType) != nil }
 
+// StepTypes returns the step types that have a handler, sorted, or none if a handler does all.
+func (w *Worker) StepTypes() []string {
+	if w.handlers[AnyStep] != nil {
+		return nil
+	}
+	return slices.Sorted(maps.Keys(w.handlers))
+}
+
 // handler returns the handler of a step type, nil if there is none.
 func (w *Worker) handler(stepType string) Handler {
 	if handler := w.handlers[stepType]; handler != nil {
@@ -166,6 +177,7 @@ type run struct {
 	// claim is the worker's claim, without its number of items and request id.
 	claim       ClaimRequest
 	completions chan *completion
+	link        *workerlog.Link
 	// welcome is true once the server has answered a claim.
 	welcome bool
 }
@@ -191,13 +203,11 @@ func (w *Worker) newRun() (r *run, err error) {
 	r.Parallel = cmp.Or(r.Parallel, 4)
 	r.ClaimWait = cmp.Or(r.ClaimWait, 20*time.Second)
 	r.Grace = cmp.Or(r.Grace, 10*time.Second)
-	r.Log = r.Log.With("owner", r.Owner)
+	r.link = &workerlog.Link{Log: r.Log, Server: r.Client.address}
 	lease := cmp.Or(r.Lease, 90*time.Second)
 	r.claim = ClaimRequest{
 		Owner: r.Owner, Services: r.services(), WaitSeconds: r.ClaimWait.Seconds(), LeaseSeconds: lease.Seconds(), Start: true,
-	}
-	if w.handlers[AnyStep] == nil {
-		r.claim.StepTypes = slices.Sorted(maps.Keys(w.handlers))
+		StepTypes: w.StepTypes(),
 	}
 	return r, nil
 }
@@ -222,6 +232,8 @@ func (r *run) run(ctx context.Context) error {
 	defer inHand.Wait()
 	defer stop() // before the rest
 	slots := make(chan struct{}, r.Parallel)
+	r.Log.InfoContext(ctx, "worker started", "owner", r.Owner, "services", workerlog.Names(r.claim.Services),
+		"steps", workerlog.Names(r.claim.StepTypes), "server", r.Client.address, "parallel", r.Parallel)
 	for {
 		free := takeSlots(ctx, slots)
 		if free == 0 {
@@ -283,7 +295,7 @@ func (r *run) claimItems(ctx, reporting context.Context, most int) ([]WorkItem, 
 	again, cancel := context.WithTimeout(reporting, lastCalls)
 	defer cancel()
 	if items, err = r.claimOnce(again, request); err != nil {
-		r.Log.WarnContext(ctx, "items may stay claimed: the last claim was not answered", "error", err)
+		r.Log.WarnContext(ctx, "last claim unanswered", "error", err)
 	}
 	return items, nil
 }
@@ -293,6 +305,9 @@ func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, 
 	var claimed ClaimedWork
 	passes := func(err error) bool { return mayPass(err) || r.welcome && r.Client.source != nil && tokenRefused(err) }
 	err := r.persist(ctx, "claim", longestWait, passes, func(ctx context.Context) error {
+		if r.link.Down() { // An answer at once says that the server is back.
+			request.WaitSeconds = 0
+		}
 		return r.Client.try(ctx, call{
 			method: http.MethodPost, path: "/v1/work:claim", body: request, wait: r.ClaimWait, answer: &claimed,
 		})
@@ -306,9 +321,20 @@ func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, 
 func (r *run) persist(
 	ctx context.Context, name string, longest time.Duration, passes func(error) bool, try func(context.Context) error,
 ) error {
-	return retry(ctx, longest, try, passes, func(n int, wait time.Duration, err error) bool {
-		if n&(n-1) == 0 { // The first, and then ever fewer.
-			r.Log.WarnContext(ctx, "the call is repeated until it is answered", "call", name, "tries", n, "next", wait, "error", err)
+	noted := func(ctx context.Context) error {
+		asked := time.Now()
+		err := try(ctx)
+		if hasAnswer(err) {
+			r.link.Answered(ctx, asked)
+		}
+		return err
+	}
+	return retry(ctx, longest, noted, passes, func(n int, _ time.Duration, err error) bool {
+		switch {
+		case !hasAnswer(err):
+			r.link.Lost(ctx, err)
+		case workerlog.Sparse(n):
+			r.Log.WarnContext(ctx, "call repeated", "call", name, "tries", n, "error", err)
 		}
 		return true
 	})

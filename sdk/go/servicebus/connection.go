@@ -63,6 +63,14 @@ func emulator(connection string) bool {
 	return err == nil && yes // The Azure SDK has refused what is no bool.
 }
 
+// address returns the namespace, for people.
+func (c *Config) address() string {
+	if c.Namespace != "" {
+		return "sb://" + c.Namespace
+	}
+	return strings.TrimSuffix(part(c.Connection, "Endpoint"), "/")
+}
+
 // secrets returns the parts of a connection string that no error of a handler may report.
 func secrets(connection string) []string {
 	return []string{part(connection, "SharedAccessKey"), part(connection, "SharedAccessSignature")}

@@ -5,11 +5,14 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	lucius "github.com/lucius-project/lucius/sdk/go"
+	"github.com/lucius-project/lucius/sdk/go/internal/workerlog"
 )
 
 // attend answers one directive, and completes it last: until then the bus redelivers it.
@@ -28,8 +31,8 @@ func (l *lane) attend(handling, replying context.Context, m *azservicebus.Receiv
 		return
 	}
 	if !l.worker.Handles(what.StepType) {
-		l.cfg.Log.WarnContext(replying, "no handler for the step type: the directive is given back",
-			"step_type", what.StepType, "job_id", what.JobID, "step_id", what.StepID, "deliveries", m.DeliveryCount)
+		workerlog.Task(l.cfg.Log, what.JobID, what.StepID, what.StepType, what.AttemptNo).
+			WarnContext(replying, "no handler: directive given back", "deliveries", m.DeliveryCount)
 		pause(handling, unknownDelay)
 		l.settle(replying, "abandon", m, abandon)
 		return
@@ -76,25 +79,37 @@ func renew(ctx context.Context, from *azservicebus.Receiver, m *azservicebus.Rec
 // attempt's lease between ACK and RESULT.
 func (d *directive) do(handling, replying context.Context) bool {
 	defer d.every(replying, func(ctx context.Context) { d.lane.settle(ctx, "renew", d.held(), renew) })()
+	begun := time.Now()
 	if !d.reply(replying, reply{Type: "ACK", LeaseSeconds: d.lane.cfg.Lease.Seconds()}) {
 		return false
 	}
 	quiet := d.every(replying, func(ctx context.Context) { d.reply(ctx, reply{Type: "HEARTBEAT", Progress: d.takeProgress()}) })
 	result, failure := d.lane.worker.Do(handling, lucius.NewTask(d.Directive, d.setProgress))
 	quiet()
-	if failure == nil {
-		return d.reply(replying, reply{
-			Type: "RESULT", Status: lucius.ResultStatusSucceeded, OutputRef: result.Output, ResultRef: result.Ref,
-		})
+	took := time.Since(begun)
+	outcome, reason := workerlog.Succeeded, ""
+	answer := reply{Type: "RESULT", Status: lucius.ResultStatusSucceeded, OutputRef: result.Output, ResultRef: result.Ref}
+	if failure != nil {
+		reported := failure.Reported(secrets(d.lane.cfg.Connection)...)
+		outcome, reason = workerlog.Failure(reported.Code, reported.Message, failure.Retryable)
+		answer = reply{Type: "RESULT", Status: lucius.ResultStatusFailedFinal, Error: reported}
+		if failure.Retryable {
+			answer.Status, answer.RetryAfterSeconds = lucius.ResultStatusFailedRetry, failure.After.Seconds()
+		}
 	}
-	if errors.Is(context.Cause(handling), lucius.ErrStopped) && !d.expired() {
-		return false
+	givenBack := failure != nil && errors.Is(context.Cause(handling), lucius.ErrStopped) && !d.expired()
+	sent := !givenBack && d.reply(replying, answer)
+	if !sent && !givenBack {
+		outcome, reason = workerlog.NotSent, context.Cause(replying).Error()
+		d.log().WarnContext(replying, "result not sent", "error", reason)
 	}
-	answer := reply{Type: "RESULT", Status: lucius.ResultStatusFailedFinal, Error: failure.Reported(secrets(d.lane.cfg.Connection)...)}
-	if failure.Retryable {
-		answer.Status, answer.RetryAfterSeconds = lucius.ResultStatusFailedRetry, failure.After.Seconds()
-	}
-	return d.reply(replying, answer)
+	workerlog.Ended(replying, d.log(), took, outcome, reason)
+	return sent
+}
+
+// log returns the logger of the attempt.
+func (d *directive) log() *slog.Logger {
+	return workerlog.Task(d.lane.cfg.Log, d.JobID, d.StepID, d.StepType, d.AttemptNo)
 }
 
 // expired reports whether the message's time to live is over, or almost: it exists only
@@ -154,7 +169,6 @@ type reply struct {
 // reply sends a reply to the directive, and repeats it until the bus has it. It reports
 // false if the context ends first.
 func (d *directive) reply(ctx context.Context, answer reply) bool {
-	log := d.lane.cfg.Log.With("type", answer.Type, "job_id", d.JobID, "step_id", d.StepID)
 	answer.CallbackIdentity = lucius.CallbackIdentity{
 		JobID: d.JobID, StepID: d.StepID, TenantID: d.TenantID, AttemptNo: d.AttemptNo, LeaseID: d.LeaseID, Timestamp: time.Now().UTC(),
 	}
@@ -163,7 +177,7 @@ func (d *directive) reply(ctx context.Context, answer reply) bool {
 	}
 	body, err := json.Marshal(answer)
 	if err != nil {
-		log.ErrorContext(ctx, "reply not encoded", "error", err)
+		d.log().ErrorContext(ctx, "reply not encoded", "error", err)
 		return false
 	}
 	message := &azservicebus.Message{
@@ -173,14 +187,16 @@ func (d *directive) reply(ctx context.Context, answer reply) bool {
 		message.ApplicationProperties = map[string]any{"traceparent": traceparent}
 	}
 	for failures := 1; ; failures++ {
+		asked := time.Now()
 		once, cancel := context.WithTimeout(ctx, callTimeout)
 		err := d.lane.send(once, message)
 		cancel()
 		if err == nil {
+			d.lane.cfg.link.Answered(ctx, asked)
 			return true
 		}
-		if ctx.Err() == nil && sparse(failures) {
-			log.WarnContext(ctx, "the reply is not on the bus, and is sent again", "tries", failures, "error", err)
+		if ctx.Err() == nil {
+			d.lane.failed(ctx, d.log(), strings.ToLower(answer.Type), failures, err)
 		}
 		if !pause(ctx, delay(failures)) {
 			return false

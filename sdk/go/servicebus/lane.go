@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strconv"
 	"sync"
@@ -14,11 +15,13 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	"github.com/Azure/go-amqp"
 	lucius "github.com/lucius-project/lucius/sdk/go"
+	"github.com/lucius-project/lucius/sdk/go/internal/workerlog"
 )
 
 // lane is one lane's receiver and the sender of its replies.
 type lane struct {
 	cfg     *Config
+	topic   string
 	worker  *lucius.Worker
 	open    func() (*azservicebus.Receiver, error)
 	reopen  func() (*azservicebus.Sender, error)
@@ -54,7 +57,9 @@ func openLane(receiving, sending *azservicebus.Client, cfg *Config, n int) (*lan
 	if err != nil {
 		return nil, fmt.Errorf("replies of lane %d: %w", n, err)
 	}
-	l := &lane{cfg: cfg, open: open, from: from, closed: make(chan struct{}), reopen: reopen, inHand: map[attempt]*directive{}}
+	l := &lane{
+		cfg: cfg, topic: topic, open: open, from: from, closed: make(chan struct{}), reopen: reopen, inHand: map[attempt]*directive{},
+	}
 	l.replies.Store(replies)
 	return l, nil
 }
@@ -114,17 +119,30 @@ func (l *lane) run(ctx, handling, replying context.Context) {
 			})
 		}
 		if len(messages) > 0 {
+			l.cfg.link.Answered(ctx, time.Now())
 			failures = 0
 			continue
 		}
 		// A broken connection may show as no messages and no error.
 		failures++
-		if err != nil && ctx.Err() == nil && sparse(failures) {
-			l.cfg.Log.WarnContext(ctx, "the lane is not read, which is tried again", "tries", failures, "error", err)
+		if err != nil && ctx.Err() == nil {
+			l.failed(ctx, l.cfg.Log, "receive", failures, fmt.Errorf("%s: %w", l.topic, err))
 		}
 		if !pause(ctx, delay(failures)) {
 			return
 		}
+	}
+}
+
+// failed logs that a call of the bus failed for the nth time, and is repeated. One topic may
+// fail while the others work.
+func (l *lane) failed(ctx context.Context, log *slog.Logger, name string, n int, err error) {
+	switch {
+	case !workerlog.Sparse(n):
+	case closesLink(err):
+		log.WarnContext(ctx, "call repeated", "call", name, "tries", n, "error", err)
+	default:
+		l.cfg.link.Lost(ctx, err)
 	}
 }
 
@@ -267,7 +285,3 @@ const callTimeout = 20 * time.Second
 func delay(failures int) time.Duration {
 	return min(50*time.Millisecond<<min(failures, 10), 2*time.Second)
 }
-
-// sparse reports whether a failure is worth a line of the log: the first, and then ever
-// fewer.
-func sparse(failures int) bool { return failures&(failures-1) == 0 }

@@ -12,6 +12,7 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/Azure/azure-sdk-for-go/sdk/messaging/azservicebus"
 	lucius "github.com/lucius-project/lucius/sdk/go"
+	"github.com/lucius-project/lucius/sdk/go/internal/workerlog"
 )
 
 // Config configures [Run].
@@ -56,8 +57,11 @@ type Config struct {
 	// Traceparent returns the traceparent of the worker's span for a directive, which its
 	// replies name. Optional. Defaults to the directive's own.
 	Traceparent func(directive *lucius.Directive) string
-	// Log receives what fails. Optional. Defaults to [slog.Default].
+	// Log receives a line for the start, for each task, and for what fails: sdk/README.md
+	// lists them. Optional. Defaults to [slog.Default].
 	Log *slog.Logger
+
+	link *workerlog.Link
 }
 
 // validate returns an error that names the first invalid field.
@@ -125,7 +129,8 @@ func (c *Config) withDefaults() *Config {
 			return *directive.Traceparent
 		}
 	}
-	c.Log = cmp.Or(c.Log, slog.Default()).With("subscription", c.Subscription)
+	c.Log = cmp.Or(c.Log, slog.Default())
+	c.link = &workerlog.Link{Log: c.Log, Server: c.address()}
 	return c
 }
 
@@ -186,6 +191,8 @@ func run(ctx context.Context, worker *lucius.Worker, cfg *Config) error {
 	defer stopReplying()
 	handling, stopHandling := afterwards(ctx, cfg.Grace)
 	defer stopHandling()
+	cfg.Log.InfoContext(ctx, "worker started", "services", cfg.Subscription, "steps", workerlog.Names(worker.StepTypes()),
+		"server", cfg.address(), "parallel", cfg.Lanes*cfg.Parallel)
 	var reading sync.WaitGroup
 	for _, l := range lanes {
 		l.worker = worker

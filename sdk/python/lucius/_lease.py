@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import uuid
 from datetime import datetime
 from functools import partial
+from logging import WARNING
 from typing import Any, Dict, Mapping, Optional
 
 from ._completions import Completions
+from ._log import Link, answers, ended, named, outcome_of, say
 from ._transport import LONGEST_WAIT, Transport, segment, transient
 from .errors import LuciusError, ProblemError
 from .task import CANCELLED, LEASE_LOST, Report, Task, failure, fit
-
-log = logging.getLogger("lucius")
 
 _LONGEST_BEAT = 30.0
 _SHORTEST_BEAT = 0.01
@@ -39,13 +38,8 @@ def _lease_seconds(item: Mapping[str, Any]) -> Optional[float]:
 
 
 def _passes(problem: ProblemError) -> bool:
-    """Whether the problem is not the server's answer about the attempt.
-
-    A token can be replaced. An answer without a code is that of a proxy, unless the request
-    cannot be read or is too large.
-    """
-    return (transient(problem.status) or problem.status == 401
-            or not problem.code and problem.status not in (400, 413))
+    """Whether the problem is not the server's answer about the attempt: a token can be replaced."""
+    return transient(problem.status) or problem.status == 401 or not answers(problem)
 
 
 class Lease:
@@ -54,11 +48,13 @@ class Lease:
     Only an answer of the server ends it. While the server is away the handler goes on: the
     server may have extended the lease.
 
-    invariant: once lost is true, nothing more is sent for the task.
+    invariant: once lost is set, nothing more is sent for the task.
     """
 
-    def __init__(self, transport: Transport, completions: Completions, owner: str, item: Mapping[str, Any], task: Task) -> None:
-        self._transport, self._completions, self._owner, self._task = transport, completions, owner, task
+    def __init__(self, transport: Transport, completions: Completions, link: Link, owner: str, item: Mapping[str, Any],
+                 task: Task) -> None:
+        self._transport, self._completions, self._link = transport, completions, link
+        self._owner, self._task = owner, task
         self._rev, self._attempt = int(item["rev"]), item.get("attempt")
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -66,7 +62,7 @@ class Lease:
         self._seconds = 0.0
         self._extend(item, time.monotonic())
         self._headers: Dict[str, str] = {"traceparent": task.traceparent} if task.traceparent else {}
-        self.lost = False
+        self.lost = ""  # Why it is, once it is.
         task._progressed = self._wake.set
         self._thread = threading.Thread(target=self._keep, name=f"lease of {task.work_id}", daemon=True)
         self._thread.start()
@@ -89,10 +85,10 @@ class Lease:
     def _left(self) -> float:
         return float("inf") if self._ends is None else self._ends - time.monotonic()
 
-    def _lose(self, why: object) -> None:
-        self.lost = True
+    def _lose(self, why: str) -> None:
+        self.lost = why
+        say(WARNING, "lease lost", **named(self._task), error=why)
         self._task.cancelled.cancel(LEASE_LOST)
-        log.warning("the lease of %s is lost: %s", self._task.work_id, why)
 
     def _keep(self) -> None:
         beaten = float("-inf")
@@ -122,7 +118,7 @@ class Lease:
             item = self._verb("heartbeat", body, timeout=min(max(self._seconds / 3, _SHORTEST_TIMEOUT), _CALL_TIMEOUT))
         except ProblemError as error:
             if not _passes(error):
-                self._lose(error)
+                self._lose(str(error))
             return False
         except LuciusError:  # Without an answer until stop().
             return False
@@ -136,24 +132,31 @@ class Lease:
             self._task.pause_requested.set()
         return True
 
-    def report(self, end: Report, stop: threading.Event) -> None:
-        """Report the end of the task, unless its lease is lost. Call it after stop().
+    def report(self, end: Report, took: float, stop: threading.Event) -> None:
+        """Report and log the end of the task, unless its lease is lost. Call it after stop().
 
         A result that the server does not take fails the step: the next attempt would
         return the same.
         """
-        verb, body = fit(end, self._transport.redact)
         if self.lost:
+            ended(self._task, took, "lease_lost", self.lost)
             return
+        end = fit(end, self._transport.redact)
+        verb, body = end
         try:
             self._verb(verb, body, timeout=_CALL_TIMEOUT, stop=stop)
-        except ProblemError as error:
-            if verb == "complete" and error.status in (413, 422):
-                self.report(failure("result_refused", str(error), retryable=False), stop)
-            else:
-                log.warning("the report for %s is dropped: %s", self._task.work_id, error)
         except LuciusError as error:
-            log.warning("the report for %s is dropped: %s", self._task.work_id, error)
+            if stop.is_set():
+                say(WARNING, "result not sent", **named(self._task), error=str(error))
+                ended(self._task, took, "not_sent", str(error))
+                return
+            say(WARNING, "result refused", **named(self._task), error=str(error))
+            if verb == "complete" and isinstance(error, ProblemError) and error.status in (413, 422):
+                self.report(failure("result_refused", str(error), retryable=False), took, stop)
+            else:
+                ended(self._task, took, "refused", str(error))
+            return
+        ended(self._task, took, *outcome_of(end))
 
     def _verb(self, verb: str, body: Dict[str, Any], *, timeout: float, stop: Optional[threading.Event] = None) -> Mapping[str, Any]:
         """Make a call for the task until it is answered, and adopt the rev that the answer has."""
@@ -168,7 +171,7 @@ class Lease:
             try:
                 item: Mapping[str, Any] = self._transport.call(
                     "POST", path, named, headers=self._headers, retry_for=float("inf"), timeout=timeout, stop=stop,
-                    passes=_passes, longest_wait=longest_wait, once=once)
+                    passes=_passes, longest_wait=longest_wait, once=once, link=self._link, name=verb)
             except ProblemError as error:
                 if error.code == "rev_conflict" and error.current_rev and error.current_rev != self._rev:
                     self._rev = error.current_rev

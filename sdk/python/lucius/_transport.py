@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import logging
 import os
 import random
 import socket
@@ -15,6 +14,7 @@ from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
 from urllib.parse import quote, urlencode, urlsplit
 
+from ._log import Link, answers
 from .errors import NoAnswerError, ProblemError
 
 Token = Union[str, Callable[[], str], None]
@@ -35,9 +35,6 @@ SHORTEST_POLL = 0.5
 _CONNECT_TIMEOUT = 5.0
 
 _CALL_FAILED = (OSError, http.client.HTTPException)
-
-log = logging.getLogger("lucius")
-
 
 class Interruptible:
     """Lets another thread end a call that waits for its answer."""
@@ -83,10 +80,12 @@ class Transport:
         self._https = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._base = parts.path.rstrip("/")
+        #: The URL without a password, for people.
+        self.address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{self._base}"
         if token is None:
             file = os.environ.get("LUCIUS_TOKEN_FILE")
             token = os.environ.get("LUCIUS_TOKEN") or (partial(_token_of, file) if file else "")
-        self._token = token if callable(token) else _checked(token)
+        self._token: Union[str, Callable[[], str]] = token if callable(token) else _checked(token)
         self._sent = ""  # The last token that was sent.
         self._tls = tls
         self._lock = threading.Lock()
@@ -116,7 +115,7 @@ class Transport:
 
     def _current_token(self) -> str:
         """The token of now, empty if there is none. Raises OSError if its function fails."""
-        if not callable(self._token):
+        if isinstance(self._token, str):
             return self._token
         try:
             return _checked(self._token())
@@ -177,13 +176,15 @@ class Transport:
              timeout: float = 10.0, retry_for: float = 60.0,
              stop: Optional[threading.Event] = None, interruptible: Optional[Interruptible] = None,
              passes: Callable[[ProblemError], bool] = lambda problem: transient(problem.status),
-             longest_wait: float = LONGEST_WAIT, once: Optional[Callable[[], Answer]] = None) -> Any:
+             longest_wait: float = LONGEST_WAIT, once: Optional[Callable[[], Answer]] = None,
+             link: Optional[Link] = None, name: str = "") -> Any:
         """Make a call and return its answer, repeating it while it has none.
 
         A call is repeated if the server did not answer, or with a problem that ``passes``,
         until ``retry_for`` seconds have passed or ``stop`` is set. It waits at most
-        ``longest_wait`` between two tries. Every call of this package is idempotent. ``once`` makes a try in the
-        place of :meth:`once`. Raises :class:`ProblemError` or :class:`NoAnswerError`.
+        ``longest_wait`` between two tries. Every call of this package is idempotent. ``once``
+        makes a try in the place of :meth:`once`. ``link`` logs the failures of the call that
+        has the name. Raises :class:`ProblemError` or :class:`NoAnswerError`.
         """
         text = None if body is None else encoded(body)
         give_up = time.monotonic() + retry_for
@@ -192,12 +193,18 @@ class Transport:
         while True:
             wait = delay * random.uniform(0.5, 1.5)
             failure: Exception
+            asked = time.monotonic()
             try:
                 status, answer, content = once() if once else self.once(
                     method, path, text, headers or {}, timeout, interruptible)
                 if 200 <= status < 300:
-                    return decoded(content)
+                    result = decoded(content)
+                    if link:
+                        link.answered(asked)
+                    return result
                 failure = ProblemError.parse(status, content)
+                if link and answers(failure):
+                    link.answered(asked)
                 if not passes(failure):
                     raise failure
                 wait = max(wait, _retry_after(answer))
@@ -206,8 +213,8 @@ class Transport:
                 failure.__cause__ = error
             tries += 1
             wait = min(wait, longest_wait)
-            if retry_for == float("inf") and not stop.is_set() and tries & (tries - 1) == 0:  # The first, and then ever fewer.
-                log.warning("%s %s is repeated until it is answered: %s", method, path, failure)
+            if link and not stop.is_set():
+                link.failed(name, tries, failure)
             if time.monotonic() + wait > give_up or stop.wait(wait):
                 raise failure
             delay = min(delay * 2, _LONGEST_DELAY)

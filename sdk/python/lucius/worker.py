@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import logging
 import os
 import signal
 import socket
@@ -14,15 +13,15 @@ import threading
 import time
 import uuid
 from concurrent.futures import CancelledError as FutureCancelled
+from logging import ERROR, INFO, WARNING
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
 
 from ._completions import Completions
 from ._lease import Lease
-from ._transport import SHORTEST_POLL, Interruptible, Token, Transport, transient
+from ._log import Link, named, names, say, show
+from ._transport import SHORTEST_POLL, Answer, Interruptible, Token, Transport, encoded, transient
 from .errors import Final, LuciusError, ProblemError, Retry, RetryAfter
 from .task import CANCELLED, STOPPING, Report, Task, failure
-
-log = logging.getLogger("lucius")
 
 #: What a handler returns: the reference of its result, or None; or an awaitable of it.
 Result = Optional[Mapping[str, Any]]
@@ -76,6 +75,7 @@ class Worker:
         self._lease = lease
         self._transport = Transport(url, token, tls=tls)
         self._completions = Completions(self._transport)
+        self._link = Link(self._transport.address)
         self._handlers: Dict[str, Handler] = {}
         self._middleware = list(middleware)
         self._ran = False
@@ -124,6 +124,9 @@ class Worker:
             if self._ran:
                 raise RuntimeError("a worker runs once: create another one")
             self._ran = True
+        show()
+        say(INFO, "worker started", owner=self.owner, services=names(self._services), steps=names(self._step_types()),
+            server=self._transport.address, parallel=self._parallel)
         restore = self._take_signals()
         claimer = threading.Thread(target=self._claim_until_stopped, name="claims", daemon=True)
         claimer.start()
@@ -167,7 +170,7 @@ class Worker:
             for lease in self._leases:
                 lease.abandon()
             for task in self._in_hand:
-                log.warning("%s is abandoned: its handler does not end", task.work_id)
+                say(WARNING, "task abandoned", **named(task))
 
     # Claims
 
@@ -195,11 +198,18 @@ class Worker:
         """Claim and start up to most items, and wait for the first."""
         body = {"owner": self.owner, "services": self._services, "max": most, "wait_seconds": self._claim_wait,
                 "lease_seconds": self._lease, "start": True, "request_id": str(uuid.uuid4())}
-        if ANY_STEP not in self._handlers:
-            body["step_types"] = sorted(self._handlers)
+        if self._step_types():
+            body["step_types"] = self._step_types()
+        path = "/v1/work:claim"
+
+        def once() -> Answer:
+            if self._link.down:  # An answer at once says that the server is back.
+                body["wait_seconds"] = 0
+            return self._transport.once("POST", path, encoded(body), {}, self._claim_wait + 10, self._stopping)
+
         try:
-            answer = self._transport.call("POST", "/v1/work:claim", body, timeout=self._claim_wait + 10,
-                                          retry_for=float("inf"), interruptible=self._stopping, passes=self._claim_passes)
+            answer = self._transport.call("POST", path, once=once, retry_for=float("inf"), interruptible=self._stopping,
+                                          passes=self._claim_passes, link=self._link, name="claim")
             self._welcome = True
         except LuciusError as error:
             if not self._stopping.interrupted.is_set():
@@ -207,12 +217,16 @@ class Worker:
             # The interrupted claim may have succeeded: its items would stay claimed.
             body["wait_seconds"] = 0
             try:
-                answer = self._transport.call("POST", "/v1/work:claim", body, timeout=2, retry_for=2)
+                answer = self._transport.call("POST", path, body, timeout=2, retry_for=2)
             except LuciusError as again:
-                log.warning("items may stay claimed: the last claim was not answered: %s", again or error)
+                say(WARNING, "last claim unanswered", error=str(again) or str(error))
                 return []
         items: List[Mapping[str, Any]] = answer.get("items") or []
         return items
+
+    def _step_types(self) -> List[str]:
+        """The step types that have a handler, or none if a handler does all."""
+        return [] if ANY_STEP in self._handlers else sorted(self._handlers)
 
     def _claim_passes(self, problem: ProblemError) -> bool:
         """Whether a refused claim is repeated."""
@@ -229,18 +243,20 @@ class Worker:
     def _attend(self, item: Mapping[str, Any], task: Task) -> None:
         """Do one task and report its end."""
         try:
-            lease = Lease(self._transport, self._completions, self.owner, item, task)
+            begun = time.monotonic()
+            lease = Lease(self._transport, self._completions, self._link, self.owner, item, task)
             with self._changed:
                 self._leases.add(lease)
             try:
                 end = self._handle(task)
+                took = time.monotonic() - begun
             finally:
                 lease.stop()
                 with self._changed:
                     self._leases.discard(lease)
-            lease.report(end, self._finished)
-        except Exception:
-            log.exception("task %s is dropped", task.work_id)
+            lease.report(end, took, self._finished)
+        except Exception as error:
+            say(ERROR, "task dropped", error, **named(task), error=str(error))
         finally:
             with self._changed:
                 self._in_hand.discard(task)
@@ -277,7 +293,7 @@ class Worker:
             after = error.seconds if isinstance(error, RetryAfter) else None
             return failure(error.code, error.message, retryable=True, after=after)
         if cause is None:
-            log.error("the handler of %s failed", task.work_id, exc_info=error)
+            say(ERROR, "handler crashed", error, **named(task), error=message)
         return failure("work_failed", message, retryable=True)
 
     def _await(self, task: Task, awaitable: Awaitable[Any]) -> Any:

@@ -273,7 +273,7 @@ class Tokens(unittest.TestCase):
                 reports = run(Queue({}, accepts=accepts), handler, token=lambda token=token: token[0])
                 self.assertEqual([(said, body.get("error", {}).get("code")) for said, body in reports],
                                  [(verb, "work_failed" if error else None)])
-                self.assertIn("w0:heartbeat is repeated until it is answered: the server answered 401 unauthenticated", str(logged.output))
+                self.assertIn('call repeated call=heartbeat tries=1 error="the server answered 401 unauthenticated', str(logged.output))
 
     def test_a_claim_is_repeated_until_the_token_is_replaced(self):
         token, claims = ["old"], []
@@ -397,14 +397,6 @@ class Stops(unittest.TestCase):
             time.sleep(0.1)
         worker.run()
         self.assertEqual([verb for verb, _ in queue.reports], ["complete"])
-
-    def test_a_server_that_does_not_answer_is_named_in_the_log(self):
-        worker = Worker("extract", url="http://127.0.0.1:1")
-        worker.step("EXTRACT")(lambda task: None)
-        threading.Timer(0.4, worker.stop).start()
-        with self.assertLogs("lucius", "WARNING") as logged:
-            worker.run()
-        self.assertIn("POST /v1/work:claim is repeated until it is answered", logged.output[0])
 
     def test_the_lease_of_an_abandoned_task_is_not_extended(self):
         beats, release = [], threading.Event()

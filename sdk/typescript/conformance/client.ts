@@ -9,7 +9,7 @@ const tenant = `tenant_${randomUUID().slice(0, 8)}`;
 let asked = () => {};
 let waits = new Promise<void>((resolve) => (asked = resolve)); // Until a handler waits.
 const client = new Client();
-const worker = new Worker({ service: "conformance", claimWait: 1, log: { warn() {}, error() {} } });
+const worker = new Worker({ service: "conformance", claimWait: 1 });
 
 worker.step("CONFORM", async (task: Task) => {
   if (task.payload["do"] === "wait") {

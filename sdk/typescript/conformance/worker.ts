@@ -3,7 +3,7 @@
 import { readFile } from "node:fs/promises";
 import { setTimeout as delay } from "node:timers/promises";
 
-import { anyStep, Final, Retry, RetryAfter, type Task, Worker } from "../src/index.js";
+import { anyStep, Final, jsonLogger, Retry, RetryAfter, type Task, Worker } from "../src/index.js";
 
 function say(event: string, task: Task, more: Record<string, unknown> = {}): void {
   process.stdout.write(JSON.stringify({ event, jobId: task.jobId, attempt: task.attempt, ...more }) + "\n");
@@ -53,6 +53,7 @@ const worker = new Worker({
   parallel: Number(process.env["CONFORMANCE_PARALLEL"]),
   grace: Number(process.env["CONFORMANCE_GRACE_SECONDS"]),
   lease: Number(process.env["CONFORMANCE_LEASE_SECONDS"]),
+  logger: jsonLogger,
 });
 worker.step(process.env["CONFORMANCE_ANY_STEP"] ? anyStep : "CONFORM", async (task) => {
   say("started", task);

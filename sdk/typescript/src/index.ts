@@ -1,5 +1,5 @@
 export * from "./errors.js";
-export type { Log } from "./lease.js";
+export { jsonLogger, textLogger, type Fields, type Logger } from "./log.js";
 export { Task, type Directive, type Progress, type Ref } from "./task.js";
 export type { Connection, Token } from "./transport.js";
 export { submissionOf, submitTx, type Queryable, type Submission } from "./transaction.js";

@@ -2,6 +2,7 @@ import { randomUUID } from "node:crypto";
 
 import type { Completions } from "./completions.js";
 import { ProblemError } from "./errors.js";
+import { answers, type Link, type Logger, named, outcomeOf, seconds } from "./log.js";
 import { cut, type Task, type WorkItem } from "./task.js";
 import { longestPause, sleep, type Transport } from "./transport.js";
 
@@ -34,24 +35,15 @@ function fit(body: Report["body"], redact: (text: string) => string): Report["bo
   return { ...body, error: { code: cut(redact(code), maxCode), message: cut(redact(message)) } };
 }
 
-/** Receives warnings and errors; console does. */
-export interface Log {
-  warn(message: string, ...more: unknown[]): void;
-  error(message: string, ...more: unknown[]): void;
-}
-
 /** How long the lease is, by the server's clock alone: this one's may be wrong. */
 function leaseLength(item: WorkItem): number {
   if (!item.lease) return Infinity;
   return Math.max(Date.parse(item.lease.expires_at) - Date.parse(item.updated_at), 0);
 }
 
-/**
- * Whether the problem is not the server's answer about the attempt. A token can be replaced. An
- * answer without a code is that of a proxy, unless the request cannot be read or is too large.
- */
-function passes({ status, code, transient }: ProblemError): boolean {
-  return transient || status === 401 || (!code && status !== 400 && status !== 413);
+/** Whether the problem is not the server's answer about the attempt: a token can be replaced. */
+function passes(problem: ProblemError): boolean {
+  return problem.transient || problem.status === 401 || !answers(problem);
 }
 
 /**
@@ -60,12 +52,13 @@ function passes({ status, code, transient }: ProblemError): boolean {
  * server may have extended the lease.
  */
 export class Lease {
+  readonly #logger: Logger;
   #rev: number;
   readonly #attempt: number;
   // In milliseconds, and by this clock: they say when to send heartbeats.
   #length: number;
   #ends: number;
-  #lost = false;
+  #lost = ""; // Why it is, once it is.
   readonly #stopped = new AbortController();
   #wake = new AbortController();
   readonly #beating: Promise<void>;
@@ -75,9 +68,10 @@ export class Lease {
     readonly completions: Completions,
     readonly owner: string,
     readonly task: Task,
-    readonly log: Log,
+    readonly link: Link,
     item: WorkItem,
   ) {
+    this.#logger = link.logger;
     this.#rev = item.rev;
     this.#attempt = item.attempt;
     this.#length = leaseLength(item);
@@ -93,19 +87,34 @@ export class Lease {
   }
 
   /**
-   * Report the end of the task, unless its lease is lost. Call it after stop(). A result that
-   * the server does not take fails the step: the next attempt would return the same.
+   * Report and log the end of the task, unless its lease is lost. Call it after stop(). A result
+   * that the server does not take fails the step: the next attempt would return the same.
    */
-  async report({ verb, body }: Report, finished: AbortSignal): Promise<void> {
-    if (this.#lost) return;
+  async report(end: Report, took: number, finished: AbortSignal): Promise<void> {
+    if (this.#lost) return this.#ended(took, "lease_lost", this.#lost);
+    const { verb } = end;
+    const body = fit(end.body, (text) => this.transport.redact(text));
     try {
-      await this.#verb(verb, fit(body, (text) => this.transport.redact(text)), { timeout: callTimeout, signal: finished });
+      await this.#verb(verb, body, { timeout: callTimeout, signal: finished });
     } catch (error) {
-      if (verb === "complete" && error instanceof ProblemError && (error.status === 413 || error.status === 422)) {
-        return this.report(failure("result_refused", error.message, false), finished);
+      const why = (error as Error).message;
+      if (finished.aborted) {
+        this.#logger.warn("result not sent", { ...named(this.task), error: why });
+        return this.#ended(took, "not_sent", why);
       }
-      this.log.warn(`the report for ${this.task.workId} is dropped: ${(error as Error).message}`);
+      this.#logger.warn("result refused", { ...named(this.task), error: why });
+      if (verb === "complete" && error instanceof ProblemError && (error.status === 413 || error.status === 422)) {
+        return this.report(failure("result_refused", why, false), took, finished);
+      }
+      return this.#ended(took, "refused", why);
     }
+    this.#ended(took, ...outcomeOf({ verb, body }));
+  }
+
+  /** Log how the task ended. */
+  #ended(took: number, outcome: string, reason: string): void {
+    const fields = { ...named(this.task), duration: seconds(took), outcome, ...(reason ? { error: reason } : {}) };
+    this.#logger.info("task ended", fields);
   }
 
   #left(): number {
@@ -113,9 +122,9 @@ export class Lease {
   }
 
   #lose(why: string): void {
-    this.#lost = true;
+    this.#lost = why;
+    this.#logger.warn("lease lost", { ...named(this.task), error: why });
     this.task.cancel("lease_lost");
-    this.log.warn(`the lease of ${this.task.workId} is lost: ${why}`);
   }
 
   async #beat(): Promise<void> {
@@ -173,7 +182,7 @@ export class Lease {
       const named = { owner: this.owner, expected_rev: this.#rev, request_id: randomUUID(), ...body };
       const once = verb === "complete" ? () => this.completions.once(this.task.workId, named, headers) : undefined;
       try {
-        const options = { body: named, headers, once, passes, retryFor: Infinity, longestWait, log: this.log, ...limits };
+        const options = { body: named, headers, once, passes, retryFor: Infinity, longestWait, link: this.link, name: verb, ...limits };
         const item = await this.transport.call<WorkItem>("POST", path, options);
         this.#rev = item.rev;
         return item;

@@ -1,7 +1,7 @@
 import { readFile } from "node:fs/promises";
 
 import { NoAnswerError, ProblemError } from "./errors.js";
-import type { Log } from "./lease.js";
+import { answers, type Link } from "./log.js";
 
 /** A token, or a function that returns the current one. It is called for each request. */
 export type Token = string | (() => string | Promise<string>);
@@ -29,8 +29,9 @@ export interface CallOptions {
   signal?: AbortSignal | undefined;
   /** Ends the repetitions, but not a try that is under way. */
   enough?: AbortSignal | undefined;
-  /** Is told of repetitions: of the first, and then of ever fewer. */
-  log?: Log | undefined;
+  /** Logs the failures of the call, under the name. */
+  link?: Link | undefined;
+  name?: string;
   /** Makes a try in the place of {@link Transport.once}. */
   once?: (() => Promise<Answer>) | undefined;
 }
@@ -57,6 +58,8 @@ export const shortestPoll = 500;
 /** Calls one server. Calls are repeated: every call of this package is idempotent. */
 export class Transport {
   readonly #base: string;
+  /** The URL without a password, for people. */
+  readonly address: string;
   readonly #token: Token;
   #sent = ""; // The last token that was sent.
 
@@ -64,6 +67,8 @@ export class Transport {
     const parsed = new URL(url || process.env["LUCIUS_URL"] || "http://127.0.0.1:8080");
     if (!/^https?:$/.test(parsed.protocol)) throw new TypeError(`${parsed.href} is no http or https URL`);
     this.#base = parsed.href.replace(/\/+$/, "");
+    parsed.username = parsed.password = "";
+    this.address = parsed.href.replace(/\/+$/, "");
     const file = process.env["LUCIUS_TOKEN_FILE"];
     const found = token ?? (process.env["LUCIUS_TOKEN"] || (file ? () => tokenOf(file) : ""));
     this.#token = typeof found === "function" ? found : checked(found);
@@ -110,15 +115,21 @@ export class Transport {
   async call<T>(method: string, path: string, { body, ...limits }: CallOptions & { body?: unknown } = {}): Promise<T> {
     const options: CallOptions = { ...limits, text: body === undefined ? undefined : JSON.stringify(body) };
     const { retryFor = 60_000, passes = (problem) => problem.transient, longestWait = longestPause } = options;
-    const { signal, enough, log, once = () => this.once(method, path, options) } = options;
+    const { signal, enough, link, name = "", once = () => this.once(method, path, options) } = options;
     const giveUp = performance.now() + retryFor;
     for (let delay = firstDelay, tries = 1; ; delay = Math.min(delay * 2, longestDelay), tries++) {
       let wait = delay * (0.5 + Math.random());
       let failure: Error;
+      const asked = performance.now();
       try {
         const { status, retryAfter, text } = await once();
-        if (status >= 200 && status < 300) return decoded(text) as T;
+        if (status >= 200 && status < 300) {
+          const answer = decoded(text) as T;
+          link?.answered(asked);
+          return answer;
+        }
         const problem = ProblemError.parse(status, text);
+        if (answers(problem)) link?.answered(asked);
         if (!passes(problem)) throw problem;
         failure = problem;
         wait = Math.max(wait, retryAfter);
@@ -126,9 +137,7 @@ export class Transport {
         if (error instanceof ProblemError) throw error;
         failure = new NoAnswerError(`${method} ${path}: ${reason(error)}`, { cause: error });
       }
-      if (!signal?.aborted && (tries & (tries - 1)) === 0) {
-        log?.warn(`${method} ${path} is repeated until it is answered: ${failure.message}`);
-      }
+      if (!signal?.aborted && !enough?.aborted) link?.failed(name, tries, failure);
       wait = Math.min(wait, longestWait);
       if (performance.now() + wait > giveUp || !(await sleep(wait, signal, enough))) throw failure;
     }

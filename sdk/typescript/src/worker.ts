@@ -4,7 +4,8 @@ import { hostname } from "node:os";
 
 import { Completions } from "./completions.js";
 import { Final, LuciusError, ProblemError, Retry, RetryAfter } from "./errors.js";
-import { failure, Lease, type Log, type Report } from "./lease.js";
+import { failure, Lease, type Report } from "./lease.js";
+import { Link, type Logger, named, names, textLogger } from "./log.js";
 import { Task, type WorkItem } from "./task.js";
 import { type Connection, shortestPoll, sleep, Transport } from "./transport.js";
 
@@ -42,8 +43,8 @@ export interface WorkerOptions extends Connection {
   lease?: number;
   /** The first is the outermost. */
   middleware?: Middleware[];
-  /** Defaults to console. */
-  log?: Log;
+  /** Receives what the worker says. Defaults to lines on standard error, see also {@link jsonLogger}. */
+  logger?: Logger;
 }
 
 // The server's limit of a reference, in bytes of JSON.
@@ -61,7 +62,9 @@ export const anyStep = "*";
  */
 export class Worker {
   readonly owner: string;
-  readonly #options: Required<Pick<WorkerOptions, "parallel" | "grace" | "claimWait" | "lease" | "middleware" | "log">>;
+  readonly #options: Required<Pick<WorkerOptions, "parallel" | "grace" | "claimWait" | "lease" | "middleware">>;
+  readonly #logger: Logger;
+  readonly #link: Link;
   readonly #services: string[];
   readonly #transport: Transport;
   readonly #handlers = new Map<string, Handler>();
@@ -75,14 +78,16 @@ export class Worker {
   #freed = new AbortController(); // Aborts when a task ends.
 
   constructor(options: WorkerOptions) {
-    const { parallel = 4, grace = 10, claimWait = 20, lease = 90, middleware = [], log = console } = options;
+    const { parallel = 4, grace = 10, claimWait = 20, lease = 90, middleware = [], logger = textLogger } = options;
     if (!(parallel >= 1 && parallel <= 100)) throw new RangeError(`parallel is ${parallel}, it must be from 1 to 100`);
     if (!(claimWait >= 0 && claimWait <= 60)) throw new RangeError(`claimWait is ${claimWait}, it must be from 0 to 60`);
     if (!(lease >= 3 && lease <= 86_400)) throw new RangeError(`lease is ${lease}, it must be from 3 to 86400`);
     if (!(grace >= 0)) throw new RangeError(`grace is ${grace}, it must not be negative`);
-    this.#options = { parallel, grace, claimWait, lease, middleware, log };
+    this.#options = { parallel, grace, claimWait, lease, middleware };
+    this.#logger = logger;
     this.#services = [options.service, ...(options.services ?? [])];
     this.#transport = new Transport(options);
+    this.#link = new Link(this.#transport.address, logger);
     setMaxListeners(0, this.#stopping.signal, this.#finished.signal); // Each call in progress is one.
     this.#completions = new Completions(this.#transport, this.#finished.signal);
     this.owner = options.owner ?? `${hostname().slice(0, 64)}-${process.pid}-${randomUUID().slice(0, 8)}`;
@@ -113,6 +118,10 @@ export class Worker {
     if (this.#handlers.size === 0) throw new Error("no handler is registered: call worker.step(type, handler)");
     if (this.#ran) throw new Error("a worker runs once: create another one");
     this.#ran = true;
+    this.#logger.info("worker started", {
+      owner: this.owner, services: names(this.#services), steps: names(this.#stepTypes()), server: this.#transport.address,
+      parallel: this.#options.parallel,
+    });
     const stop = () => this.stop();
     process.on("SIGTERM", stop).on("SIGINT", stop);
     try {
@@ -138,12 +147,17 @@ export class Worker {
     }
   }
 
+  /** The step types that have a handler, or none if a handler does all. */
+  #stepTypes(): string[] {
+    return this.#handlers.has(anyStep) ? [] : [...this.#handlers.keys()].sort();
+  }
+
   /** Claim and start up to most items, and wait for the first. */
   async #claim(most: number): Promise<WorkItem[]> {
     const body = {
       owner: this.owner, services: this.#services, max: most, wait_seconds: this.#options.claimWait,
       lease_seconds: this.#options.lease, start: true,
-      ...(this.#handlers.has(anyStep) ? {} : { step_types: [...this.#handlers.keys()] }), request_id: randomUUID(),
+      ...(this.#handlers.has(anyStep) ? {} : { step_types: this.#stepTypes() }), request_id: randomUUID(),
     };
     const path = "/v1/work:claim";
     const signal = this.#stopping.signal;
@@ -151,7 +165,11 @@ export class Worker {
       const timeout = (this.#options.claimWait + 10) * 1000;
       const mayChange = this.#welcome && this.#transport.tokenMayChange;
       const passes = (problem: ProblemError) => problem.transient || (problem.status === 401 && mayChange);
-      const options = { body, timeout, retryFor: Infinity, passes, signal, log: this.#options.log };
+      const once = () => {
+        if (this.#link.down) body.wait_seconds = 0; // An answer at once says that the server is back.
+        return this.#transport.once("POST", path, { text: JSON.stringify(body), timeout, signal });
+      };
+      const options = { once, retryFor: Infinity, passes, signal, link: this.#link, name: "claim" };
       const { items = [] } = await this.#transport.call<Claimed>("POST", path, options);
       this.#welcome = true;
       return items;
@@ -163,7 +181,7 @@ export class Worker {
       const { items = [] } = await this.#transport.call<Claimed>("POST", path, { body: again, timeout: 2000, retryFor: 2000 });
       return items;
     } catch (error) {
-      this.#options.log.warn(`items may stay claimed: the last claim was not answered: ${(error as Error).message}`);
+      this.#logger.warn("last claim unanswered", { error: (error as Error).message });
       return [];
     }
   }
@@ -171,7 +189,7 @@ export class Worker {
   #begin(item: WorkItem): void {
     const task = new Task(item);
     const attended = this.#attend(task, item)
-      .catch((error) => this.#options.log.error(`task ${task.workId} is dropped`, error))
+      .catch((error: unknown) => this.#logger.error("task dropped", { ...named(task), ...described(error) }))
       .finally(() => {
         this.#inHand.delete(task);
         this.#freed.abort();
@@ -182,16 +200,19 @@ export class Worker {
 
   /** Do one task and report its end. */
   async #attend(task: Task, item: WorkItem): Promise<void> {
-    const lease = new Lease(this.#transport, this.#completions, this.owner, task, this.#options.log, item);
+    const lease = new Lease(this.#transport, this.#completions, this.owner, task, this.#link, item);
     this.#leases.add(lease);
+    const begun = performance.now();
+    let took = 0;
     let end: Report;
     try {
       end = await this.#handle(task);
+      took = performance.now() - begun;
     } finally {
       await lease.stop();
       this.#leases.delete(lease);
     }
-    await lease.report(end, this.#finished.signal);
+    await lease.report(end, took, this.#finished.signal);
   }
 
   async #handle(task: Task): Promise<Report> {
@@ -210,19 +231,14 @@ export class Worker {
 
   /** The report of a handler that threw. */
   #failed(task: Task, error: unknown): Report {
-    let message = "the handler failed";
-    try {
-      message = error instanceof Error ? `${error.name}: ${error.message}` : String(error);
-    } catch {
-      // What was thrown has no text.
-    }
+    const { error: message, ...more } = described(error);
     if (task.cause === "cancelled") return failure("cancelled", message, false);
     if (task.cause === "stopping") return failure("worker_stopped", message, true, 1); // Another worker gets the step at once.
     if (error instanceof Final) return failure(error.code, error.message, false);
     if (error instanceof Retry) {
       return failure(error.code, error.message, true, error instanceof RetryAfter ? error.seconds : undefined);
     }
-    if (task.cause === undefined) this.#options.log.error(`the handler of ${task.workId} failed`, error);
+    if (task.cause === undefined) this.#logger.error("handler crashed", { ...named(task), error: message, ...more });
     return failure("work_failed", message, true);
   }
 
@@ -235,11 +251,21 @@ export class Worker {
       if (await sleep(lastMilliseconds, over.signal)) {
         this.#finished.abort(new LuciusError("the worker has stopped"));
         for (const lease of this.#leases) void lease.stop();
-        for (const task of this.#inHand.keys()) this.#options.log.warn(`${task.workId} is abandoned: its handler does not end`);
+        for (const task of this.#inHand.keys()) this.#logger.warn("task abandoned", named(task));
         return;
       }
     }
     await all;
+  }
+}
+
+/** What was thrown, as fields of the log. */
+function described(error: unknown): { error: string; stack?: string } {
+  try {
+    if (!(error instanceof Error)) return { error: String(error) };
+    return { error: `${error.name}: ${error.message}`, ...(error.stack ? { stack: error.stack } : {}) };
+  } catch {
+    return { error: "the handler failed" }; // It has no text.
   }
 }
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/signal"
 	"slices"
@@ -45,6 +46,7 @@ func work(ctx context.Context, out io.Writer, variable func(string) string) erro
 	}
 	w := lucius.NewWorker(lucius.WorkerConfig{
 		Service: "conformance", Parallel: parallel, Grace: handler.Seconds(grace), Lease: handler.Seconds(lease),
+		Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	})
 	stepType := "CONFORM"
 	if variable("CONFORMANCE_ANY_STEP") != "" {
