@@ -60,6 +60,37 @@ func TestLog(t *testing.T) {
 	}
 }
 
+// TestLog_OfAWrongWorker expects the same of all SDKs: a worker for a service that no protocol
+// has hears of it once, and one whose token is wrong ends with the answer.
+func TestLog_OfAWrongWorker(t *testing.T) {
+	t.Parallel()
+	for _, sdk := range sdks {
+		t.Run(sdk.name, func(t *testing.T) {
+			t.Parallel()
+			sdk.present(t)
+			site := newSite(t)
+			wrong := startWorker(t, sdk, site.proxy.url, 60, "CONFORMANCE_SERVICE=konformance")
+			waittest.Until(t, "the first claim is answered", func() bool { return len(site.proxy.seen(claims)) > 1 })
+			wrong.terminate()
+			wrong.exits(t)
+			if diff := cmp.Diff([]string{
+				`INFO worker started owner services=konformance steps=CONFORM server=PROXY parallel=24`,
+				`WARN claim warning code=service_unknown warning=no protocol has service konformance (services: conformance)`,
+			}, wrong.logged(t, site.proxy.url)); diff != "" {
+				t.Errorf("the log (-want +got):\n%s", diff)
+			}
+			site.proxy.token.Store("another token")
+			denied := startWorker(t, sdk, site.proxy.url, 60)
+			waittest.Receive(t, "the worker ends", denied.ended)
+			said := denied.said.String()
+			if denied.cmd.ProcessState.Success() || !strings.Contains(said, `"worker started"`) ||
+				!strings.Contains(said, "the server answered 401 unauthenticated: The token has expired.") {
+				t.Errorf("%s: %s", denied.cmd.ProcessState, said)
+			}
+		})
+	}
+}
+
 // away has the server away until the worker has noticed it: the worker waits for work.
 func (b *bench) away(t *testing.T) {
 	t.Helper()
@@ -111,7 +142,7 @@ func (w *worker) logged(t *testing.T, url string) (lines []string) {
 
 // logFields are all fields, in the order of the table.
 var logFields = []string{
-	"owner", "services", "steps", "job_id", "step_id", "step_type", "attempt", "duration", "outcome", "server", "parallel", "error",
+	"owner", "services", "steps", "job_id", "step_id", "step_type", "attempt", "duration", "outcome", "server", "parallel", "code", "warning", "error",
 }
 
 // shorten cuts the reasons that differ from language to language.

@@ -46,7 +46,8 @@ func startWorker(t *testing.T, sdk *sdk, url string, grace int, settings ...stri
 	w.cmd = exec.Command(sdk.command[0], sdk.command[1:]...)
 	w.cmd.Dir = sdk.dir
 	w.cmd.Env = append(os.Environ(), "LUCIUS_URL="+url, "LUCIUS_TOKEN=", "LUCIUS_TOKEN_FILE="+w.token, "CONFORMANCE_PARALLEL=24",
-		fmt.Sprint("CONFORMANCE_GRACE_SECONDS=", grace), "CONFORMANCE_ANY_STEP=", "CONFORMANCE_LEASE_SECONDS=90")
+		fmt.Sprint("CONFORMANCE_GRACE_SECONDS=", grace), "CONFORMANCE_ANY_STEP=", "CONFORMANCE_LEASE_SECONDS=90",
+		"CONFORMANCE_SERVICE=conformance")
 	w.cmd.Env = append(w.cmd.Env, settings...)
 	w.cmd.Stderr = &w.said
 	out, err := w.cmd.StdoutPipe()

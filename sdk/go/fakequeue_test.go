@@ -68,7 +68,9 @@ type fakeQueue struct {
 	batches []int // the sizes of the batches of completions
 	queued  []lucius.WorkItem
 	revs    map[string]int64
-	arrived chan struct{}
+	// warnings are those of each claim, after which there are none.
+	warnings [][]lucius.ClaimWarning
+	arrived  chan struct{}
 }
 
 func newQueue(t *testing.T) *fakeQueue {
@@ -117,7 +119,17 @@ func (q *fakeQueue) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	return q.respond(http.StatusOK, lucius.ClaimedWork{Items: items})
+	return q.respond(http.StatusOK, lucius.ClaimedWork{Items: items, Warnings: q.nextWarnings()})
+}
+
+// nextWarnings are those of the next claim.
+func (q *fakeQueue) nextWarnings() (next []lucius.ClaimWarning) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.warnings) > 0 {
+		next, q.warnings = q.warnings[0], q.warnings[1:]
+	}
+	return next
 }
 
 // record notes a call and asks the script for its answer.

@@ -109,7 +109,7 @@ func TestAWorkerTalks(t *testing.T) {
 		},
 		"a stop without an answer to a claim": {
 			script: func(c *call) (int, any, bool) {
-				return 503, lucius.Problem{Code: "x"}, c.Body.WaitSeconds == 0 && c.Verb == "claim"
+				return 503, lucius.Problem{Code: "x"}, c.Verb == "claim" && c.Body.WaitSeconds == 0 && c.At > 0
 			},
 			handler: succeed, stop: time.Second,
 			want: []string{
@@ -152,6 +152,34 @@ func TestAWorkerTalks(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A warning is logged when it comes, and when it comes again.
+func TestAWarningIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue(t)
+		unknown := lucius.ClaimWarning{Code: lucius.ClaimWarningCodeServiceUnknown, Message: "no protocol has service ocr (services: extract)"}
+		denied := lucius.ClaimWarning{Code: lucius.ClaimWarningCodeServiceNotAllowed, Message: "the token does not cover ocr"}
+		q.warnings = [][]lucius.ClaimWarning{{unknown}, {unknown, denied}, {denied}, {}, {unknown}, {unknown}}
+		var log strings.Builder
+		config := q.config()
+		config.Log, config.ClaimWait = textLog(&log), time.Second
+		w := lucius.NewWorker(config)
+		w.Handle("OCR", succeed)
+		stop := start(t, w)
+		time.Sleep(time.Minute)
+		q.enqueue("w1") // It goes on polling.
+		synctest.Wait()
+		stop()
+		const unknownLine = `level=WARN msg="claim warning" code=service_unknown warning="no protocol has service ocr (services: extract)"` + "\n"
+		want := `msg="worker started" owner=worker-7 services=ocr steps=OCR server=http://server.test parallel=4` + "\n" + unknownLine +
+			`level=WARN msg="claim warning" code=service_not_allowed warning="the token does not cover ocr"` + "\n" + unknownLine +
+			`msg="task ended" job_id=j1 step_id=w1 step_type=OCR attempt=1 duration=0.000s outcome=succeeded` + "\n"
+		if diff := cmp.Diff(want, log.String()); diff != "" {
+			t.Errorf("the log (-want +got):\n%s", diff)
+		}
+	})
 }
 
 // The stack of a panic is in the log alone.

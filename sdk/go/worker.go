@@ -180,6 +180,8 @@ type run struct {
 	link        *workerlog.Link
 	// welcome is true once the server has answered a claim.
 	welcome bool
+	// warnings are those of the last claim.
+	warnings []ClaimWarning
 }
 
 // newRun returns a run, with the defaults filled in.
@@ -283,10 +285,10 @@ func takeSlots(ctx context.Context, slots chan struct{}) int {
 func (r *run) claimItems(ctx, reporting context.Context, most int) ([]WorkItem, error) {
 	request := r.claim
 	request.Max, request.RequestID = int32(most), rand.Text()
-	begun := time.Now()
+	begun, welcome := time.Now(), r.welcome
 	items, err := r.claimOnce(ctx, request)
 	if ctx.Err() == nil || err == nil {
-		if err == nil && len(items) == 0 { // The server may answer at once, while it shuts down.
+		if err == nil && len(items) == 0 && welcome { // The server may answer at once, while it shuts down.
 			pause(ctx, min(minPoll, r.ClaimWait)-time.Since(begun))
 		}
 		return items, err
@@ -305,15 +307,29 @@ func (r *run) claimOnce(ctx context.Context, request ClaimRequest) ([]WorkItem, 
 	var claimed ClaimedWork
 	passes := func(err error) bool { return mayPass(err) || r.welcome && r.Client.source != nil && tokenRefused(err) }
 	err := r.persist(ctx, "claim", longestWait, passes, func(ctx context.Context) error {
-		if r.link.Down() { // An answer at once says that the server is back.
+		// An answer at once says what is wrong with the first claim, and that the server is back.
+		if !r.welcome || r.link.Down() {
 			request.WaitSeconds = 0
 		}
 		return r.Client.try(ctx, call{
 			method: http.MethodPost, path: "/v1/work:claim", body: request, wait: r.ClaimWait, answer: &claimed,
 		})
 	})
-	r.welcome = r.welcome || err == nil
+	if err == nil {
+		r.welcome = true
+		r.warn(ctx, claimed.Warnings)
+	}
 	return claimed.Items, err
+}
+
+// warn logs those warnings of a claim that the last one did not have.
+func (r *run) warn(ctx context.Context, warnings []ClaimWarning) {
+	for _, warning := range warnings {
+		if !slices.Contains(r.warnings, warning) {
+			r.Log.WarnContext(ctx, "claim warning", "code", string(warning.Code), "warning", warning.Message)
+		}
+	}
+	r.warnings = warnings
 }
 
 // persist repeats a call while its errors pass, or until the context ends. It waits at most

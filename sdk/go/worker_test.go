@@ -41,7 +41,10 @@ func TestAWorkerDoesWhatItClaims(t *testing.T) {
 		}
 		claim := q.made("claim")[0].Body
 		claim.RequestID = ""
-		want := body{Owner: "worker-7", Services: []string{"ocr"}, StepTypes: []string{"OCR"}, Max: 4, WaitSeconds: 20, Lease: 90, Start: true}
+		want := body{Owner: "worker-7", Services: []string{"ocr"}, StepTypes: []string{"OCR"}, Max: 4, Lease: 90, Start: true}
+		if wait := q.made("claim")[1].Body.WaitSeconds; wait != 20 {
+			t.Errorf("the second claim waits for %gs", wait)
+		}
 		if diff := cmp.Diff(want, claim); diff != "" {
 			t.Errorf("claim (-want +got):\n%s", diff)
 		}
@@ -636,8 +639,8 @@ func TestEmptyClaimsDoNotFollowEachOtherAtOnce(t *testing.T) {
 		q.script = func(*call) (int, any, bool) { return 200, lucius.ClaimedWork{}, true }
 		stop := start(t, q.worker(succeed))
 		time.Sleep(10*time.Second + time.Millisecond)
-		if n := len(q.made("claim")); n != 21 {
-			t.Errorf("%d claims in 10s, want one each half second", n)
+		if n := len(q.made("claim")); n != 22 {
+			t.Errorf("%d claims in 10s, want one each half second after the first", n)
 		}
 		stop()
 	})

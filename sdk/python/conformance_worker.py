@@ -7,7 +7,7 @@ import threading
 
 from lucius import ANY_STEP, Final, Retry, RetryAfter, Worker
 
-worker = Worker(service="conformance", parallel=int(os.environ["CONFORMANCE_PARALLEL"]),
+worker = Worker(service=os.environ["CONFORMANCE_SERVICE"], parallel=int(os.environ["CONFORMANCE_PARALLEL"]),
                 grace=float(os.environ["CONFORMANCE_GRACE_SECONDS"]), lease=float(os.environ["CONFORMANCE_LEASE_SECONDS"]))
 printing = threading.Lock()
 

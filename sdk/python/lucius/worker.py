@@ -80,6 +80,7 @@ class Worker:
         self._middleware = list(middleware)
         self._ran = False
         self._welcome = False  # The server has answered a claim.
+        self._warnings: List[Any] = []  # Those of the last claim.
         self._stopping = Interruptible()
         self._finished = threading.Event()  # Nothing is reported after it.
         self._changed = threading.Condition()
@@ -184,11 +185,11 @@ class Worker:
                 if self._stopping.interrupted.is_set():
                     return
                 if free:
-                    begun = time.monotonic()
+                    begun, welcome = time.monotonic(), self._welcome
                     items = self._claim(free)
                     for item in items:
                         self._begin(item)
-                    if not items:
+                    if not items and welcome:
                         self._stopping.interrupted.wait(SHORTEST_POLL + begun - time.monotonic())
         except Exception as error:
             self._refusal = error
@@ -203,7 +204,8 @@ class Worker:
         path = "/v1/work:claim"
 
         def once() -> Answer:
-            if self._link.down:  # An answer at once says that the server is back.
+            # An answer at once says what is wrong with the first claim, and that the server is back.
+            if self._link.down or not self._welcome:
                 body["wait_seconds"] = 0
             return self._transport.once("POST", path, encoded(body), {}, self._claim_wait + 10, self._stopping)
 
@@ -221,6 +223,11 @@ class Worker:
             except LuciusError as again:
                 say(WARNING, "last claim unanswered", error=str(again) or str(error))
                 return []
+        warnings = answer.get("warnings") or []
+        for warning in warnings:
+            if warning not in self._warnings:
+                say(WARNING, "claim warning", code=warning["code"], warning=warning["message"])
+        self._warnings = warnings
         items: List[Mapping[str, Any]] = answer.get("items") or []
         return items
 

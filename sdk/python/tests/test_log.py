@@ -117,7 +117,25 @@ class Log(unittest.TestCase):
             "INFO server reachable server=SERVER duration=…", f"INFO task ended {TASK} duration=… outcome=succeeded",
         ])
         waits = [request.body["wait_seconds"] for request in queue.requests if request.path == "/v1/work:claim"]
-        self.assertEqual(waits[:6], [20.0, 0, 0, 0, 0, 0])
+        self.assertEqual(waits[:7], [0] * 6 + [20])
+
+    def test_a_warning_is_logged_once(self):
+        unknown = {"code": "service_unknown", "message": "no protocol has service extract (services: ocr)"}
+        denied = {"code": "service_not_allowed", "message": "the token does not cover extract"}
+        queue, warnings = Queue({}), [[unknown], [unknown, denied], [denied], [], [unknown], [unknown]]
+        real = queue.answer
+
+        def answer(request):
+            if warnings and request.path == "/v1/work:claim":
+                return 200, {"items": [], "warnings": warnings.pop(0)}
+            return real(request)
+        queue.answer = answer
+        lines = self.logged(queue, lambda task: None)  # It goes on polling.
+        line = 'WARNING claim warning code=service_unknown warning="no protocol has service extract (services: ocr)"'
+        self.assertEqual(lines, [
+            line, 'WARNING claim warning code=service_not_allowed warning="the token does not cover extract"', line,
+            f"INFO task ended {TASK} duration=… outcome=succeeded",
+        ])
 
     def test_a_busy_server(self):
         queue, busy = Queue({}), [1] * 3

@@ -49,7 +49,7 @@ async function act(task: Task) {
 }
 
 const worker = new Worker({
-  service: "conformance",
+  service: process.env["CONFORMANCE_SERVICE"]!,
   parallel: Number(process.env["CONFORMANCE_PARALLEL"]),
   grace: Number(process.env["CONFORMANCE_GRACE_SECONDS"]),
   lease: Number(process.env["CONFORMANCE_LEASE_SECONDS"]),

@@ -4,6 +4,7 @@ import { Cancelled, type CancelCause } from "./errors.js";
 export type Directive = components["schemas"]["Directive"];
 export type WorkItem = Omit<components["schemas"]["WorkItem"], "directive"> & { directive: Directive };
 export type Ref = components["schemas"]["Ref"];
+export type Warning = components["schemas"]["ClaimWarning"];
 export type Progress = components["schemas"]["Progress"];
 
 const maxMessage = 1000;

@@ -6,7 +6,7 @@ import { Completions } from "./completions.js";
 import { Final, LuciusError, ProblemError, Retry, RetryAfter } from "./errors.js";
 import { failure, Lease, type Report } from "./lease.js";
 import { Link, type Logger, named, names, textLogger } from "./log.js";
-import { Task, type WorkItem } from "./task.js";
+import { Task, type Warning, type WorkItem } from "./task.js";
 import { type Connection, shortestPoll, sleep, Transport } from "./transport.js";
 
 /** The reference of a result: any JSON object with a `uri`. */
@@ -18,6 +18,7 @@ export type Handler = (task: Task) => Promise<Result | void> | Result | void;
 /** The answer to a claim. */
 interface Claimed {
   items?: WorkItem[];
+  warnings?: Warning[];
 }
 
 /** Wraps every handler: it calls next(task), and returns what that does. */
@@ -71,6 +72,7 @@ export class Worker {
   readonly #leases = new Set<Lease>();
   #ran = false;
   #welcome = false; // The server has answered a claim.
+  #warnings: Warning[] = []; // Those of the last claim.
   readonly #stopping = new AbortController();
   readonly #finished = new AbortController(); // Nothing is reported after it.
   readonly #completions: Completions;
@@ -138,9 +140,10 @@ export class Worker {
       const free = this.#options.parallel - this.#inHand.size;
       if (free > 0) {
         const begun = performance.now();
+        const welcome = this.#welcome;
         const items = await this.#claim(free);
         for (const item of items) this.#begin(item);
-        if (items.length === 0) await sleep(shortestPoll + begun - performance.now(), this.#stopping.signal);
+        if (items.length === 0 && welcome) await sleep(shortestPoll + begun - performance.now(), this.#stopping.signal);
         continue;
       }
       await sleep(60_000, this.#stopping.signal, this.#freed.signal);
@@ -166,12 +169,14 @@ export class Worker {
       const mayChange = this.#welcome && this.#transport.tokenMayChange;
       const passes = (problem: ProblemError) => problem.transient || (problem.status === 401 && mayChange);
       const once = () => {
-        if (this.#link.down) body.wait_seconds = 0; // An answer at once says that the server is back.
+        // An answer at once says what is wrong with the first claim, and that the server is back.
+        if (this.#link.down || !this.#welcome) body.wait_seconds = 0;
         return this.#transport.once("POST", path, { text: JSON.stringify(body), timeout, signal });
       };
       const options = { once, retryFor: Infinity, passes, signal, link: this.#link, name: "claim" };
-      const { items = [] } = await this.#transport.call<Claimed>("POST", path, options);
+      const { items = [], warnings = [] } = await this.#transport.call<Claimed>("POST", path, options);
       this.#welcome = true;
+      this.#warn(warnings);
       return items;
     } catch (error) {
       if (!signal.aborted) throw error;
@@ -184,6 +189,15 @@ export class Worker {
       this.#logger.warn("last claim unanswered", { error: (error as Error).message });
       return [];
     }
+  }
+
+  /** Log those warnings of a claim that the last one did not have. */
+  #warn(warnings: Warning[]): void {
+    for (const { code, message } of warnings) {
+      const known = this.#warnings.some((before) => before.code === code && before.message === message);
+      if (!known) this.#logger.warn("claim warning", { code, warning: message });
+    }
+    this.#warnings = warnings;
   }
 
   #begin(item: WorkItem): void {

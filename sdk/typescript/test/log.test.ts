@@ -99,7 +99,22 @@ test("an outage", async () => {
     ["info", "server reachable", { server: "SERVER" }],
     ["info", "task ended", { ...task, outcome: "succeeded" }],
   ]);
-  assert.deepEqual(waits.slice(0, 6), [20, 0, 0, 0, 0, 0]);
+  assert.deepEqual(waits.slice(0, 6), [0, 0, 0, 0, 0, 0]);
+});
+
+test("a warning is logged once", async () => {
+  const unknown = { code: "service_unknown", message: "no protocol has service extract (services: ocr)" };
+  const denied = { code: "service_not_allowed", message: "the token does not cover extract" };
+  const warnings = [[unknown], [unknown, denied], [denied], [], [unknown], [unknown]];
+  const instead = ({ path }: Asked): Answer | undefined =>
+    path.endsWith(":claim") && warnings.length > 0 ? { status: 200, body: { items: [], warnings: warnings.shift() } } : undefined;
+  const { lines, waits } = await logged(() => {}, { instead }); // It goes on polling.
+  assert.deepEqual(waits.slice(0, 3), [0, 20, 20]);
+  const line = ["warn", "claim warning", { code: "service_unknown", warning: unknown.message }];
+  assert.deepEqual(lines, [
+    line, ["warn", "claim warning", { code: "service_not_allowed", warning: denied.message }], line,
+    ["info", "task ended", { ...task, outcome: "succeeded" }],
+  ]);
 });
 
 test("a busy server", async () => {

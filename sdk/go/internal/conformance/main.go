@@ -45,7 +45,7 @@ func work(ctx context.Context, out io.Writer, variable func(string) string) erro
 		return fmt.Errorf("CONFORMANCE_LEASE_SECONDS: %w", err)
 	}
 	w := lucius.NewWorker(lucius.WorkerConfig{
-		Service: "conformance", Parallel: parallel, Grace: handler.Seconds(grace), Lease: handler.Seconds(lease),
+		Service: variable("CONFORMANCE_SERVICE"), Parallel: parallel, Grace: handler.Seconds(grace), Lease: handler.Seconds(lease),
 		Log: slog.New(slog.NewJSONHandler(os.Stderr, nil)),
 	})
 	stepType := "CONFORM"
