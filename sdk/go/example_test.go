@@ -43,6 +43,26 @@ func ExampleHandler() {
 	// the payload names no language
 }
 
+// A typed handler gets its payload decoded.
+func ExampleHandle() {
+	type Summarize struct {
+		Words int `json:"words"`
+	}
+	type Summary struct {
+		URI   string `json:"uri"`
+		Words int    `json:"words"`
+	}
+	w := lucius.NewWorker(lucius.WorkerConfig{Service: "summarize"})
+	lucius.Handle(w, "SUMMARIZE", func(_ context.Context, task *lucius.Task, payload Summarize) (Summary, error) {
+		return Summary{URI: task.OutputRef.URI(), Words: payload.Words}, nil
+	})
+	_, failure := w.Do(context.Background(), &lucius.Task{Directive: lucius.Directive{
+		StepType: "SUMMARIZE", Payload: []byte(`{"words":"many"}`),
+	}})
+	fmt.Println(failure.Code, failure, failure.Retryable)
+	// Output: payload_invalid /words: must be int, is string false
+}
+
 // Middleware sees every task of a worker.
 func ExampleWorker_Use() {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))

@@ -3,9 +3,12 @@ package lucius
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -37,9 +40,25 @@ func NewTask(directive Directive, progress func(Progress)) *Task {
 func (t *Task) PauseRequested() <-chan struct{} { return t.paused }
 
 // Decode decodes the step's payload into the value. A handler returns its error as it is:
-// it is final, with the code payload_invalid.
+// it is final, with the code payload_invalid, and names the field. See also [Handle].
 func (t *Task) Decode(value any) error {
-	if err := json.Unmarshal(t.Payload, value); err != nil {
+	err := json.Unmarshal(t.Payload, value)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
+		pointer := ""
+		if wrong.Field != "" {
+			pointer = "/" + strings.ReplaceAll(wrong.Field, ".", "/") + ": "
+		}
+		want := wrong.Type.String()
+		switch wrong.Type.Kind() {
+		case reflect.Struct, reflect.Map:
+			want = "object"
+		case reflect.Slice, reflect.Array:
+			want = "array"
+		default:
+		}
+		return Final(codeInvalidInput, "%smust be %s, is %s", pointer, want, wrong.Value)
+	}
+	if err != nil {
 		return Final(codeInvalidInput, "the payload cannot be decoded: %w", err)
 	}
 	return nil

@@ -128,6 +128,20 @@ func (w *Worker) Handle(stepType string, handler Handler) {
 	w.handlers[stepType] = handler
 }
 
+// Handle has the handler do the steps of a type as [Worker.Handle], with their payload decoded
+// as by [Task.Decode]. Its result is one of those that a [Handler] may return:
+//
+//	lucius.Handle(w, "EXTRACT", func(ctx context.Context, task *lucius.Task, payload Extract) (Extracted, error) {
+func Handle[T, R any](w *Worker, stepType string, handler func(ctx context.Context, task *Task, payload T) (R, error)) {
+	w.Handle(stepType, func(ctx context.Context, task *Task) (any, error) {
+		var payload T
+		if err := task.Decode(&payload); err != nil {
+			return nil, err
+		}
+		return handler(ctx, task, payload)
+	})
+}
+
 // Handles reports whether a handler does the steps of the type. It is for other ways to get
 // work than [Worker.Run], which claims only such steps.
 func (w *Worker) Handles(stepType string) bool { return w.handler(stepType) != nil }

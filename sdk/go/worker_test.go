@@ -283,7 +283,7 @@ func TestFailuresAreReported(t *testing.T) {
 				var payload struct{}
 				return nil, task.Decode(&payload)
 			}, false, 0,
-			lucius.ReportedError{Code: "payload_invalid", Message: "the payload cannot be decoded: json: cannot unmarshal string into Go value of type struct {}"},
+			lucius.ReportedError{Code: "payload_invalid", Message: "must be object, is string"},
 		},
 		"a long message, cut between characters": {
 			func() (any, error) { return nil, errors.New("x" + long) }, true, 0,

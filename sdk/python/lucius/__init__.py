@@ -15,17 +15,17 @@
 from .aio import AsyncClient
 from .client import Client, Watch
 from .errors import (
-    Cancelled, ConflictError, Final, ForbiddenError, InvalidError, LuciusError, NoAnswerError, NotFoundError,
+    Cancelled, Cause, ConflictError, Final, ForbiddenError, InvalidError, LuciusError, NoAnswerError, NotFoundError,
     ProblemError, Retry, RetryAfter, TimedOutError, UnauthenticatedError, UnavailableError, Violation,
 )
-from .model import Accepted, Command, Event, Job, Step
+from .model import Accepted, Command, Event, Job, JobState, Step, StepState
 from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
 from .transaction import Submission, submission_of, submit_tx
 from .worker import ANY_STEP, Worker
 
 __all__ = [
-    "ANY_STEP", "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Client", "Command", "ConflictError", "Event",
-    "Final", "ForbiddenError", "InvalidError", "Job", "LEASE_LOST", "LuciusError", "NoAnswerError", "NotFoundError",
-    "ProblemError", "Retry", "RetryAfter", "STOPPING", "Step", "Submission", "Task", "TimedOutError", "UnauthenticatedError",
+    "ANY_STEP", "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Cause", "Client", "Command", "ConflictError", "Event",
+    "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST", "LuciusError", "NoAnswerError", "NotFoundError",
+    "ProblemError", "Retry", "RetryAfter", "STOPPING", "Step", "StepState", "Submission", "Task", "TimedOutError", "UnauthenticatedError",
     "UnavailableError", "Violation", "Watch", "Worker", "submission_of", "submit_tx",
 ]

@@ -10,7 +10,7 @@ from typing import Any, AsyncIterator, Callable, Iterator, List, Optional, Seque
 from ._transport import Interruptible, Token
 from .client import Client, When
 from .errors import ProblemError
-from .model import Accepted, Command, Event, Job
+from .model import Accepted, Command, Event, Job, JobState
 
 T = TypeVar("T")
 _END: Any = object()
@@ -78,7 +78,7 @@ class AsyncClient:
         finally:
             watch.close()
 
-    async def list(self, *, tenant_id: Optional[str] = None, state: Optional[str] = None,
+    async def list(self, *, tenant_id: Optional[str] = None, state: Optional[JobState] = None,
                    request_type: Optional[str] = None, correlation_id: Optional[str] = None,
                    created_after: When = None, created_before: When = None,
                    page_size: int = 100) -> AsyncIterator[Job]:

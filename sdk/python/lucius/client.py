@@ -13,7 +13,7 @@ from ._transport import (
     _CALL_FAILED, SHORTEST_POLL, Answer, Interruptible, Token, Transport, decoded, encoded, path_with, segment, transient,
 )
 from .errors import LuciusError, NoAnswerError, ProblemError, TimedOutError
-from .model import Accepted, Command, Event, Job
+from .model import Accepted, Command, Event, Job, JobState
 
 # The longest wait that one request asks for.
 _POLL_SECONDS = 30
@@ -119,7 +119,7 @@ class Client:
             if interruptible.interrupted.wait(max(min(SHORTEST_POLL + begun, end) - time.monotonic(), 0)):
                 raise LuciusError(f"the wait for job {job_id} was interrupted")
 
-    def list(self, *, tenant_id: Optional[str] = None, state: Optional[str] = None,
+    def list(self, *, tenant_id: Optional[str] = None, state: Optional[JobState] = None,
              request_type: Optional[str] = None, correlation_id: Optional[str] = None,
              created_after: When = None, created_before: When = None, page_size: int = 100) -> Iterator[Job]:
         """The jobs that match, newest first, read page by page."""

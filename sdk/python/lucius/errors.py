@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Literal, Mapping, Optional
+
+
+#: Why a task should end soon.
+Cause = Literal["cancelled", "lease_lost", "stopping"]
 
 
 class LuciusError(Exception):
@@ -129,6 +133,6 @@ class RetryAfter(Retry):
 class Cancelled(LuciusError):
     """Raised by ``task.raise_if_cancelled()``; ``cause`` is that of ``task.cancelled``."""
 
-    def __init__(self, cause: str) -> None:
+    def __init__(self, cause: Cause) -> None:
         super().__init__(cause)
-        self.cause = cause
+        self.cause: Cause = cause

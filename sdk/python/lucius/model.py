@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, List, Mapping, Optional
+from typing import Any, List, Literal, Mapping, Optional
 
 #: The final states of a job.
 ENDED = frozenset({"SUCCEEDED", "FAILED_FINAL", "CANCELLED"})
+
+JobState = Literal["QUEUED", "DISPATCHING", "IN_PROGRESS", "PAUSING", "PAUSED", "CANCELLING", "CANCELLED", "SUCCEEDED", "FAILED_FINAL"]
+StepState = Literal["PENDING", "DISPATCHING", "AWAITING_ACK", "IN_PROGRESS", "FAILED_RETRY", "SUCCEEDED", "FAILED_FINAL", "CANCELLED"]
 
 Ref = Mapping[str, Any]
 
@@ -23,7 +26,7 @@ class Step:
     step_id: str
     step_type: str
     service: str
-    state: str
+    state: StepState
     attempt: int
     last_error_code: str
     last_error_message: str
@@ -43,7 +46,7 @@ class Job:
     job_id: str
     tenant_id: str
     request_type: str
-    state: str
+    state: JobState
     created_at: datetime
     completed_at: Optional[datetime]
     error_code: str

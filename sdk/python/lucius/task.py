@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from .errors import Cancelled
+from .errors import Cancelled, Cause
 
 #: The job is being cancelled: its result is no longer needed.
-CANCELLED = "cancelled"
+CANCELLED: Cause = "cancelled"
 #: The lease is lost, and another worker may have the task: nothing is reported for it.
-LEASE_LOST = "lease_lost"
+LEASE_LOST: Cause = "lease_lost"
 #: The worker is stopping, and its grace period is over.
-STOPPING = "stopping"
+STOPPING: Cause = "stopping"
 
 
 class Cancellation(threading.Event):
@@ -20,11 +20,11 @@ class Cancellation(threading.Event):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cause: Optional[str] = None
+        self.cause: Optional[Cause] = None
         self._guard = threading.Lock()
         self._then: List[Callable[[], None]] = []
 
-    def cancel(self, cause: str) -> None:
+    def cancel(self, cause: Cause) -> None:
         """Set the event. The first cause stays, but a lost lease replaces any."""
         with self._guard:
             if self.cause is None or cause == LEASE_LOST:

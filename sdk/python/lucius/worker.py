@@ -14,21 +14,26 @@ import time
 import uuid
 from concurrent.futures import CancelledError as FutureCancelled
 from logging import ERROR, INFO, WARNING
-from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, TypeVar
+from dataclasses import asdict, is_dataclass
+from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, Union, overload
 
 from ._completions import Completions
 from ._lease import Lease
 from ._log import Link, named, names, say, show
+from ._payload import decoder
 from ._transport import SHORTEST_POLL, Answer, Interruptible, Token, Transport, encoded, transient
 from .errors import Final, LuciusError, ProblemError, Retry, RetryAfter
 from .task import CANCELLED, STOPPING, Report, Task, failure
 
-#: What a handler returns: the reference of its result, or None; or an awaitable of it.
+#: What a handler returns: the reference of its result, as a mapping or a dataclass with a uri, or
+#: None; or an awaitable of it.
 Result = Optional[Mapping[str, Any]]
 Handler = Callable[[Task], Any]
 #: Wraps every handler: middleware(task, next) calls next(task), and returns what that does.
 Middleware = Callable[[Task, Handler], Any]
 H = TypeVar("H", bound=Handler)
+P = TypeVar("P")
+R = TypeVar("R")
 
 #: Stands for all step types, see :meth:`Worker.step`.
 ANY_STEP = "*"
@@ -90,8 +95,20 @@ class Worker:
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._loop_guard = threading.Lock()
 
-    def step(self, step_type: str) -> Callable[[H], H]:
+    @overload
+    def step(self, step_type: str) -> Callable[[H], H]: ...
+
+    @overload
+    def step(self, step_type: str, *, payload: Union[Type[P], Callable[[Dict[str, Any]], P]],
+             ) -> Callable[[Callable[[Task, P], R]], Callable[[Task, P], R]]: ...
+
+    def step(self, step_type: str, *, payload: Any = None) -> Any:
         """Register the decorated function, plain or ``async``, for a step type.
+
+        With ``payload`` it is called with the task and its decoded payload: a dataclass, a
+        TypedDict, or any function that makes something of it or raises an exception, such as
+        ``Model.model_validate`` of pydantic. A payload that does not fit fails the step for
+        good with the code ``payload_invalid``, and names what is wrong.
 
         With :data:`ANY_STEP` it does the steps of all types of the worker's services that
         have no handler of their own.
@@ -99,10 +116,10 @@ class Worker:
         if not isinstance(step_type, str):
             raise TypeError('name the step type: @worker.step("OCR")')
 
-        def register(handler: H) -> H:
+        def register(handler: Any) -> Any:
             if step_type in self._handlers:
                 raise ValueError(f"step type {step_type!r} has a handler already")
-            self._handlers[step_type] = handler
+            self._handlers[step_type] = handler if payload is None else _typed(decoder(payload), handler)
             return handler
         return register
 
@@ -339,6 +356,10 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     loop.close()
 
 
+def _typed(decode: Callable[[Any], Any], handler: Callable[[Task, Any], Any]) -> Handler:
+    return lambda task: handler(task, decode(task.payload))
+
+
 def _wrapped(middleware: Middleware, handler: Handler) -> Handler:
     return lambda task: middleware(task, handler)
 
@@ -346,8 +367,10 @@ def _wrapped(middleware: Middleware, handler: Handler) -> Handler:
 def _completion(result: Any) -> Report:
     if result is None:
         return "complete", {}
+    if is_dataclass(result) and not isinstance(result, type):
+        result = asdict(result)
     if not isinstance(result, Mapping) or not isinstance(result.get("uri"), str) or not result["uri"].strip():
-        return failure("result_invalid", "the handler must return a mapping with a uri, or None", retryable=False)
+        return failure("result_invalid", "the handler must return a mapping or a dataclass with a uri, or None", retryable=False)
     try:
         size = len(json.dumps(dict(result), ensure_ascii=False, allow_nan=False).encode())
     except (TypeError, ValueError) as error:

@@ -14,14 +14,18 @@ export function cut(text: string, length = maxMessage): string {
   return Buffer.from(String(text)).subarray(0, length).toString("utf8").replace(/\uFFFD+$/, "");
 }
 
+/** The payload of a handler that does not say what it takes. */
+export type Payload = Record<string, any>;
+
 /** One attempt of a step, as its handler gets it. */
-export class Task {
+export class Task<P = Payload> {
   readonly directive: Directive;
   readonly workId: string;
   readonly #cancelled = new AbortController();
   readonly #paused = new AbortController();
   #progress: Progress | undefined;
   #leaseLost = false;
+  #payload: { value: P } | undefined;
   /** @internal */
   progressed = (): void => {};
 
@@ -77,9 +81,14 @@ export class Task {
     return this.directive.attempt_no;
   }
 
-  /** The step's part of the command's payload. */
-  get payload(): Record<string, any> {
-    return (this.directive.payload ?? {}) as Record<string, any>;
+  /** The step's part of the command's payload, or what the schema of the handler made of it. */
+  get payload(): P {
+    return this.#payload ? this.#payload.value : ((this.directive.payload ?? {}) as P);
+  }
+
+  /** @internal */
+  set validated(value: P) {
+    this.#payload = { value };
   }
 
   get inputRef(): Ref | null {

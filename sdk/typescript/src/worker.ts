@@ -6,14 +6,21 @@ import { Completions } from "./completions.js";
 import { Final, LuciusError, ProblemError, Retry, RetryAfter } from "./errors.js";
 import { failure, Lease, type Report } from "./lease.js";
 import { Link, type Logger, named, names, textLogger } from "./log.js";
-import { Task, type Warning, type WorkItem } from "./task.js";
+import { type Output, type Schema, validate } from "./schema.js";
+import { type Payload, Task, type Warning, type WorkItem } from "./task.js";
 import { type Connection, shortestPoll, sleep, Transport } from "./transport.js";
 
 /** The reference of a result: any JSON object with a `uri`. */
-export type Result = { uri: string } & Record<string, unknown>;
+export type Result = { uri: string } | ({ uri: string } & Record<string, unknown>);
 
-/** Does one task. Nothing returned is no result. */
-export type Handler = (task: Task) => Promise<Result | void> | Result | void;
+/** Does one task, which has such a payload, and returns such a result. Nothing returned is no result. */
+export type Handler<P = Payload, R extends Result | void = Result | void> = (task: Task<P>) => Promise<R> | R;
+
+/** How a step type is handled. */
+export interface StepOptions<S extends Schema> {
+  /** Validates the payload of each task, and says its type: a schema of zod, valibot or another library. */
+  payload: S;
+}
 
 /** The answer to a claim. */
 interface Claimed {
@@ -22,7 +29,7 @@ interface Claimed {
 }
 
 /** Wraps every handler: it calls next(task), and returns what that does. */
-export type Middleware = (task: Task, next: Handler) => ReturnType<Handler>;
+export type Middleware = (task: Task<any>, next: Handler<any, any>) => ReturnType<Handler<any, any>>;
 
 export interface WorkerOptions extends Connection {
   service: string;
@@ -68,7 +75,7 @@ export class Worker {
   readonly #link: Link;
   readonly #services: string[];
   readonly #transport: Transport;
-  readonly #handlers = new Map<string, Handler>();
+  readonly #handlers = new Map<string, Handler<any, any>>();
   readonly #leases = new Set<Lease>();
   #ran = false;
   #welcome = false; // The server has answered a claim.
@@ -99,9 +106,25 @@ export class Worker {
    * Register the handler of a step type. That of {@link anyStep} does the steps of all types
    * of the worker's services that have no handler of their own.
    */
-  step(stepType: string, handler: Handler): this {
+  step(stepType: string, handler: Handler): this;
+  /** Register a handler that says what its payload is, which is not checked, and its result. */
+  step<P, R extends Result | void = Result | void>(stepType: string, handler: Handler<P, R>): this;
+  /**
+   * Register a handler whose payloads a schema validates. One that does not fit fails the step
+   * for good with the code payload_invalid, and names what is wrong.
+   */
+  step<S extends Schema>(stepType: string, options: StepOptions<S>, handler: Handler<Output<S>>): this;
+  step(stepType: string, ...given: [Handler<any, any>] | [StepOptions<Schema>, Handler<any, any>]): this {
     if (this.#handlers.has(stepType)) throw new Error(`step type ${stepType} has a handler already`);
-    this.#handlers.set(stepType, handler);
+    if (given.length === 1) {
+      this.#handlers.set(stepType, given[0]);
+      return this;
+    }
+    const [{ payload }, handler] = given;
+    this.#handlers.set(stepType, async (task: Task<any>) => {
+      await validate(task, payload);
+      return handler(task);
+    });
     return this;
   }
 
@@ -233,8 +256,8 @@ export class Worker {
     let handler = this.#handlers.get(task.stepType) ?? this.#handlers.get(anyStep);
     if (!handler) return failure("step_type_unknown", `this worker has no handler for ${task.stepType}`, true);
     for (const middleware of [...this.#options.middleware].reverse()) {
-      const next: Handler = handler;
-      handler = (task) => middleware(task, next);
+      const next: Handler<any, any> = handler;
+      handler = (task: Task<any>) => middleware(task, next);
     }
     try {
       return completion(await handler(task));

@@ -1,0 +1,98 @@
+import enum
+import unittest
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
+
+from lucius import Final, Task, Worker
+from lucius._payload import decoder
+
+from .fake import Queue
+from . import typed_worker
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Everything:
+    any: Any = None
+    literal: Literal["a", 1] = "a"
+    either: Union[int, List[str]] = 1
+    color: Color = Color.RED
+    pair: Tuple[int, str] = (1, "")
+    many: Tuple[int, ...] = ()
+    sequence: Sequence[float] = ()
+    by_name: Mapping[str, bool] = field(default_factory=dict)
+    nothing: None = None
+    maybe: Optional[int] = None
+    derived: int = field(default=0, init=False)
+
+
+class Typed(unittest.TestCase):
+    def done(self, step_type, payload):
+        worker = typed_worker.worker
+        end = worker._handle(Task({"work_id": "w", "directive": {
+            "step_type": step_type, "payload": payload, "input_ref": {"uri": "u"}}}))
+        return end[1].get("result_ref") or (end[1]["error"]["code"], end[1]["error"]["message"], end[1]["retryable"])
+
+    def test_a_handler_gets_its_payload(self):
+        self.assertEqual(self.done("EXTRACT", {"words": 3, "pages": [{"number": 1, "title": None}], "other": 1}), {"uri": "u.txt", "words": 4})
+        self.assertEqual(self.done("SUMMARIZE", {"language": "en", "other": 1}), {"uri": "en", "words": 0})
+        self.assertEqual(self.done("HALVE", {"n": 4}), {"uri": "half:2"})
+
+    def test_a_payload_that_does_not_fit_fails_for_good(self):
+        for step_type, payload, message in (
+            ("EXTRACT", {}, "/words: is missing"),
+            ("EXTRACT", {"words": "three"}, "/words: must be an integer"),
+            ("EXTRACT", {"words": True}, "/words: must be an integer"),
+            ("EXTRACT", {"words": 1, "pages": [{"number": 1}, {"number": None}]}, "/pages/1/number: must be an integer"),
+            ("EXTRACT", {"words": -1}, "words must not be negative"),
+            ("SUMMARIZE", {"language": "en", "words": 1.5}, "/words: must be an integer"),
+            ("HALVE", {"n": 3}, "3 is odd"),
+        ):
+            with self.subTest(payload=payload):
+                self.assertEqual(self.done(step_type, payload), ("payload_invalid", message, False))
+
+    def test_annotations_are_what_json_has(self):
+        decode = decoder(Everything)
+        got = decode({"either": ["x"], "color": "red", "pair": [1, "a"], "many": [1, 2], "sequence": [1, 2.5], "by_name": {"a": True}, "literal": 1})
+        self.assertEqual((got.either, got.color, got.pair, got.many, got.sequence, got.by_name, got.literal),
+                         (["x"], Color.RED, (1, "a"), (1, 2), [1.0, 2.5], {"a": True}, 1))
+        for payload, message in (
+            ({"literal": True}, "/literal: must be one of 'a', 1"), ({"either": None}, "/either: must be one of int, List"),
+            ({"color": "blue"}, "/color: must be one of 'red'"), ({"pair": [1]}, "/pair: must have 2 items"),
+            ({"many": {}}, "/many: must be an array"), ({"by_name": {"a/b": 1}}, "/by_name/a~1b: must be a boolean"),
+            ({"by_name": []}, "/by_name: must be an object"), ({"nothing": 0}, "/nothing: must be null"),
+            ({"maybe": "1"}, "/maybe: must be an integer"), ([], "must be an object"),
+        ):
+            with self.subTest(payload=payload), self.assertRaises(Final) as raised:
+                decode(payload)
+            self.assertTrue(raised.exception.message.startswith(message), raised.exception.message)
+
+    def test_an_error_of_the_program_is_no_payload(self):
+        @dataclass
+        class Wrong:
+            field: "Missing"  # noqa: F821
+        with self.assertRaises(NameError):
+            Worker("extract").step("EXTRACT", payload=Wrong)(lambda task, payload: None)
+
+    def test_middleware_sees_the_task(self):
+        queue, seen = Queue({"words": 3}), []
+        self.addCleanup(queue.close)
+
+        def middleware(task, call):
+            seen.append(task.payload)
+            return call(task)
+        worker = Worker("extract", url=queue.url, middleware=[middleware])
+
+        @worker.step("EXTRACT", payload=typed_worker.Extract)
+        def extract(task, payload):
+            worker.stop()
+            return {"uri": f"words:{payload.words}"}
+        worker.run()
+        self.assertEqual((seen, queue.reports[0][1]["result_ref"]), ([{"words": 3}], {"uri": "words:3"}))
+
+
+if __name__ == "__main__":
+    unittest.main()
