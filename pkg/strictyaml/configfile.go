@@ -264,9 +264,9 @@ func keysOf(t reflect.Type, known []string) []string {
 	case reflect.Pointer, reflect.Slice, reflect.Map:
 		return keysOf(t.Elem(), known)
 	case reflect.Struct:
-		for i := range t.NumField() {
-			key, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ",")
-			if known = keysOf(t.Field(i).Type, known); key != "" {
+		for field := range t.Fields() {
+			key, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
+			if known = keysOf(field.Type, known); key != "" {
 				known = append(known, key)
 			}
 		}
