@@ -21,11 +21,11 @@ from .errors import (
 from .model import Accepted, Command, Event, Job, JobState, Step, StepState
 from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
 from .transaction import Submission, submission_of, submit_tx
-from .worker import ANY_STEP, Worker
+from .worker import ANY_STEP, Outcome, Worker
 
 __all__ = [
     "ANY_STEP", "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Cause", "Client", "Command", "ConflictError", "Event",
-    "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST", "LuciusError", "NoAnswerError", "NotFoundError",
+    "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST", "LuciusError", "NoAnswerError", "NotFoundError", "Outcome",
     "ProblemError", "Retry", "RetryAfter", "STOPPING", "Step", "StepState", "Submission", "Task", "TimedOutError", "UnauthenticatedError",
     "UnavailableError", "Violation", "Watch", "Worker", "submission_of", "submit_tx",
 ]

@@ -60,6 +60,13 @@ class Task:
         self._progress: Optional[Dict[str, Any]] = None
         self._progressed: Callable[[], None] = lambda: None
 
+    @classmethod
+    def of(cls, step_type: str, payload: Optional[Mapping[str, Any]] = None, *, attempt: int = 1, **directive: Any) -> "Task":
+        """A task for a test of a handler, see :meth:`Worker.do`. ``directive`` has what else it needs, such as ``input_ref``."""
+        return cls({"work_id": "work", "directive": {
+            "jobId": "job", "stepId": "step", "tenant_id": "tenant", "service": "service", "step_type": step_type,
+            "payload": dict(payload or {}), "attempt_no": attempt, **directive}})
+
     @property
     def job_id(self) -> str:
         return str(self.directive["jobId"])

@@ -14,7 +14,7 @@ import time
 import uuid
 from concurrent.futures import CancelledError as FutureCancelled
 from logging import ERROR, INFO, WARNING
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, Awaitable, Callable, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Type, TypeVar, Union, overload
 
 from ._completions import Completions
@@ -23,7 +23,7 @@ from ._log import Link, named, names, say, show
 from ._payload import decoder
 from ._transport import SHORTEST_POLL, Answer, Interruptible, Token, Transport, encoded, transient
 from .errors import Final, LuciusError, ProblemError, Retry, RetryAfter
-from .task import CANCELLED, STOPPING, Report, Task, failure
+from .task import CANCELLED, STOPPING, Report, Task, failure, fit
 
 #: What a handler returns: the reference of its result, as a mapping or a dataclass with a uri, or
 #: None; or an awaitable of it.
@@ -42,6 +42,19 @@ ANY_STEP = "*"
 _MAX_RESULT = 8 << 10
 # What handlers get to end after the cancellation at the end of the grace.
 _LAST_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What is reported of a task: its result, or the code and the message of a failure."""
+
+    result: Result = None
+    #: Empty if the task succeeded.
+    code: str = ""
+    message: str = ""
+    #: Whether the step is tried again, and after how many seconds if not as the protocol says.
+    retryable: bool = False
+    after: Optional[float] = None
 
 
 class Worker:
@@ -122,6 +135,16 @@ class Worker:
             self._handlers[step_type] = handler if payload is None else _typed(decoder(payload), handler)
             return handler
         return register
+
+    def do(self, task: Task) -> Outcome:
+        """Run the handler of the task as :meth:`run` does, without a server: for tests.
+
+        :meth:`Task.of` makes a task. ``task.cancelled.cancel(CANCELLED)`` cancels it.
+        """
+        verb, body = fit(self._handle(task), self._transport.redact)
+        if verb == "complete":
+            return Outcome(body.get("result_ref"))
+        return Outcome(None, body["error"]["code"], body["error"]["message"], body["retryable"], body.get("retry_after_seconds"))
 
     def stop(self) -> None:
         """Make :meth:`run` finish what is in hand and return. Any thread may call it."""

@@ -3,7 +3,7 @@ import unittest
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Literal, Mapping, Optional, Sequence, Tuple, Union
 
-from lucius import Final, Task, Worker
+from lucius import CANCELLED, Final, Outcome, RetryAfter, Task, Worker
 from lucius._payload import decoder
 
 from .fake import Queue
@@ -31,10 +31,8 @@ class Everything:
 
 class Typed(unittest.TestCase):
     def done(self, step_type, payload):
-        worker = typed_worker.worker
-        end = worker._handle(Task({"work_id": "w", "directive": {
-            "step_type": step_type, "payload": payload, "input_ref": {"uri": "u"}}}))
-        return end[1].get("result_ref") or (end[1]["error"]["code"], end[1]["error"]["message"], end[1]["retryable"])
+        outcome = typed_worker.worker.do(Task.of(step_type, payload, input_ref={"uri": "u"}))
+        return outcome.result or (outcome.code, outcome.message, outcome.retryable)
 
     def test_a_handler_gets_its_payload(self):
         self.assertEqual(self.done("EXTRACT", {"words": 3, "pages": [{"number": 1, "title": None}], "other": 1}), {"uri": "u.txt", "words": 4})
@@ -53,6 +51,23 @@ class Typed(unittest.TestCase):
         ):
             with self.subTest(payload=payload):
                 self.assertEqual(self.done(step_type, payload), ("payload_invalid", message, False))
+
+    def test_do_reports_as_run_does(self):
+        worker = Worker("extract")
+
+        @worker.step("EXTRACT")
+        def extract(task):
+            if task.cancelled.is_set():
+                raise RuntimeError("it is late")
+            if task.attempt == 1:
+                raise RetryAfter(30, "BUSY", "It is busy.")
+            return {"uri": f"{task.job_id}/{task.tenant_id}"}
+        self.assertEqual(worker.do(Task.of("EXTRACT")), Outcome(None, "BUSY", "It is busy.", True, 30))
+        self.assertEqual(worker.do(Task.of("EXTRACT", attempt=2, jobId="j1")), Outcome({"uri": "j1/tenant"}))
+        late = Task.of("EXTRACT")
+        late.cancelled.cancel(CANCELLED)
+        self.assertEqual(worker.do(late), Outcome(None, "cancelled", "RuntimeError: it is late"))
+        self.assertEqual(worker.do(Task.of("OCR")).code, "step_type_unknown")
 
     def test_annotations_are_what_json_has(self):
         decode = decoder(Everything)

@@ -4,7 +4,7 @@ export type { Output, Schema } from "./schema.js";
 export { Task, type Directive, type Payload, type Progress, type Ref } from "./task.js";
 export type { Connection, Token } from "./transport.js";
 export { submissionOf, submitTx, type Queryable, type Submission } from "./transaction.js";
-export { anyStep, Worker, type Handler, type Middleware, type Result, type StepOptions, type WorkerOptions } from "./worker.js";
+export { anyStep, Worker, type Handler, type Middleware, type Outcome, type Result, type StepOptions, type WorkerOptions } from "./worker.js";
 export {
   Client, ended, type Accepted, type ClientOptions, type Command, type Event, type Job, type JobState, type ListOptions,
 } from "./client.js";

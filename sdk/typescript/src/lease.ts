@@ -21,18 +21,18 @@ export interface Report {
   body: Record<string, unknown> & { error?: { code: string; message: string } };
 }
 
-/** The report of a failure, whose texts {@link fit} makes fit to be sent. */
+/** The report of a failure, whose texts {@link fitted} makes fit to be sent. */
 export function failure(code: string, message: string, retryable: boolean, after?: number): Report {
   const body: Report["body"] = { retryable, error: { code: String(code), message: String(message) } };
   if (after !== undefined) body["retry_after_seconds"] = after > 0 ? Math.min(after, 604_800) : 0;
   return { verb: "fail", body };
 }
 
-/** The body with the texts of its error redacted, and cut to the lengths that the server takes. */
-function fit(body: Report["body"], redact: (text: string) => string): Report["body"] {
-  if (!body.error) return body;
+/** The report with the texts of its error redacted, and cut to the lengths that the server takes. */
+export function fitted({ verb, body }: Report, redact: (text: string) => string): Report {
+  if (!body.error) return { verb, body };
   const { code, message } = body.error;
-  return { ...body, error: { code: cut(redact(code), maxCode), message: cut(redact(message)) } };
+  return { verb, body: { ...body, error: { code: cut(redact(code), maxCode), message: cut(redact(message)) } } };
 }
 
 /** How long the lease is, by the server's clock alone: this one's may be wrong. */
@@ -92,8 +92,7 @@ export class Lease {
    */
   async report(end: Report, took: number, finished: AbortSignal): Promise<void> {
     if (this.#lost) return this.#ended(took, "lease_lost", this.#lost);
-    const { verb } = end;
-    const body = fit(end.body, (text) => this.transport.redact(text));
+    const { verb, body } = fitted(end, (text) => this.transport.redact(text));
     try {
       await this.#verb(verb, body, { timeout: callTimeout, signal: finished });
     } catch (error) {

@@ -29,9 +29,20 @@ export class Task<P = Payload> {
   /** @internal */
   progressed = (): void => {};
 
-  constructor(item: WorkItem) {
+  /** @internal */
+  constructor(item: Pick<WorkItem, "directive" | "work_id">) {
     this.directive = item.directive;
     this.workId = item.work_id;
+  }
+
+  /** A task for a test of a handler, see Worker.do. The directive has what the handler needs. */
+  static of<P = Payload>(stepType: string, payload: P, directive: Partial<Directive> = {}): Task<P> {
+    return new Task<P>({ work_id: "work", directive: {
+      type: "DIRECTIVE", jobId: "job", stepId: "step", tenant_id: "tenant", service: "service", step_type: stepType,
+      protocol_id: "protocol", mode: "DEFAULT", lane: 0, routing_key_used: "", attempt_no: 1, lease_id: "lease", lease_expires_at: null,
+      correlation_id: null, traceparent: null,
+      input_ref: null, output_ref: null, workspace_ref: null, payload: payload as Directive["payload"], ...directive,
+    } });
   }
 
   /**
@@ -125,7 +136,7 @@ export class Task<P = Payload> {
     return shown;
   }
 
-  /** @internal The first cause stays, but a lost lease replaces any. */
+  /** Cancel the task. The first cause stays, but a lost lease replaces any. */
   cancel(cause: CancelCause): void {
     this.#leaseLost ||= cause === "lease_lost";
     this.#cancelled.abort(new Cancelled(cause));

@@ -4,7 +4,7 @@ import { hostname } from "node:os";
 
 import { Completions } from "./completions.js";
 import { Final, LuciusError, ProblemError, Retry, RetryAfter } from "./errors.js";
-import { failure, Lease, type Report } from "./lease.js";
+import { failure, fitted, Lease, type Report } from "./lease.js";
 import { Link, type Logger, named, names, textLogger } from "./log.js";
 import { type Output, type Schema, validate } from "./schema.js";
 import { type Payload, Task, type Warning, type WorkItem } from "./task.js";
@@ -53,6 +53,25 @@ export interface WorkerOptions extends Connection {
   middleware?: Middleware[];
   /** Receives what the worker says. Defaults to lines on standard error, see also {@link jsonLogger}. */
   logger?: Logger;
+}
+
+/** What is reported of a task: its result, or the code and the message of a failure. */
+export interface Outcome {
+  result?: Result;
+  /** Undefined if the task succeeded. */
+  code?: string;
+  message?: string;
+  /** Whether the step is tried again, and after how many seconds if not as the protocol says. */
+  retryable: boolean;
+  after?: number;
+}
+
+/** The body of a report. */
+interface Reported {
+  result_ref?: Result;
+  error?: { code: string; message: string };
+  retryable?: boolean;
+  retry_after_seconds?: number;
 }
 
 // The server's limit of a reference, in bytes of JSON.
@@ -126,6 +145,17 @@ export class Worker {
       return handler(task);
     });
     return this;
+  }
+
+  /**
+   * Run the handler of the task as {@link Worker.run} does, without a server: for tests.
+   * {@link Task.of} makes a task, and its cancel() cancels it.
+   */
+  async do(task: Task<any>): Promise<Outcome> {
+    const { body } = fitted(await this.#handle(task), (text) => this.#transport.redact(text));
+    const { error, retryable, retry_after_seconds: after, result_ref: result } = body as Reported;
+    if (!error) return { ...(result ? { result } : {}), retryable: false };
+    return { ...error, retryable: retryable === true, ...(after === undefined ? {} : { after }) };
   }
 
   /** Make {@link Worker.run} finish what is in hand and return. */

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { type Handler, type Middleware, type Schema, type Task, Worker } from "../src/index.js";
+import { type Handler, type Middleware, RetryAfter, type Schema, Task, Worker } from "../src/index.js";
 import { queue } from "./fake.js";
 
 interface Extract {
@@ -79,4 +79,21 @@ test("middleware sees the task before it is validated", async () => {
   };
   await report({ words: "3" }, (worker) => worker.step("EXTRACT", { payload: schema }, (task) => void seen.push(task.payload)), [middleware]);
   assert.deepEqual(seen, [{ words: "3" }, { words: 3 }]);
+});
+
+test("a task is done without a server", async () => {
+  const worker = new Worker({ service: "extract", logger: silent });
+  worker.step("EXTRACT", (task) => {
+    task.cancelled.throwIfAborted();
+    if (task.attempt === 1) throw new RetryAfter(30, "BUSY", "It is busy.");
+    return { uri: `${task.jobId}/${task.payload["n"]}` };
+  });
+  worker.step("TYPED", { payload: schema }, ({ payload }) => ({ uri: `${payload.words}` }));
+  assert.deepEqual(await worker.do(Task.of("EXTRACT", {})), { code: "BUSY", message: "It is busy.", retryable: true, after: 30 });
+  assert.deepEqual(await worker.do(Task.of("EXTRACT", { n: 1 }, { attempt_no: 2, jobId: "j1" })), { result: { uri: "j1/1" }, retryable: false });
+  assert.deepEqual(await worker.do(Task.of("TYPED", { words: "3" })), { result: { uri: "3" }, retryable: false });
+  const late = Task.of("EXTRACT", {});
+  late.cancel("cancelled");
+  assert.deepEqual(await worker.do(late), { code: "cancelled", message: "Cancelled: cancelled", retryable: false });
+  assert.equal((await worker.do(Task.of("OCR", {}))).code, "step_type_unknown");
 });
