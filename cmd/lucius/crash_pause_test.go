@@ -111,7 +111,7 @@ func TestPause_AWorkerThatStoodStillIsFenced(t *testing.T) {
 		t.Errorf("the second worker: %v", err)
 	}
 
-	if !strings.Contains(first.said.String(), "report dropped") && !strings.Contains(first.said.String(), "lease is lost") {
+	if !strings.Contains(first.said.String(), "result refused") && !strings.Contains(first.said.String(), "lease lost") {
 		t.Errorf("the worker that stood still was not refused: %s", first.said.String())
 	}
 	job, err := s.client.GetJobWithResponse(t.Context(), id, nil)
