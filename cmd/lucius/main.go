@@ -103,7 +103,7 @@ func (p *program) run(ctx context.Context, args []string) error {
 	p.Stdin = cli.Interruptible(ctx, p.Stdin)
 	p.CheckBackup, p.CheckFiles = checkBackup, checkFiles
 	root := cli.Root(&p.Env, p.commands()...)
-	root.Version = buildOf(debug.ReadBuildInfo()).String()
+	root.Version = thisBuild().String()
 	root.SetVersionTemplate("lucius {{.Version}}\n")
 	return cli.Run(ctx, root, args)
 }
@@ -119,7 +119,7 @@ func (p *program) version() *cobra.Command {
 			if err := output.Check(); err != nil {
 				return err
 			}
-			built := buildOf(debug.ReadBuildInfo())
+			built := thisBuild()
 			return output.Print(p.Stdout, built, func(w io.Writer) { fmt.Fprintf(w, "lucius %s\n", built) })
 		},
 	}
@@ -127,8 +127,8 @@ func (p *program) version() *cobra.Command {
 	return cmd
 }
 
-// origin says what the binary was built from.
-type origin struct {
+// buildInfo says what the binary was built from.
+type buildInfo struct {
 	Version string `json:"version"`
 	// Commit and CommittedAt are empty if the binary was built outside a clone. Modified
 	// reports whether the clone had changes.
@@ -138,10 +138,14 @@ type origin struct {
 	Go          string `json:"go"`
 }
 
-func buildOf(info *debug.BuildInfo, _ bool) origin {
-	built := origin{Version: moduleVersion(), Go: runtime.Version()}
+// buildOf reads what the linker noted; info may be nil.
+func buildOf(info *debug.BuildInfo) buildInfo {
+	built := buildInfo{Version: "development build", Go: runtime.Version()}
 	if info == nil {
 		return built
+	}
+	if info.Main.Version != "" && info.Main.Version != "(devel)" {
+		built.Version = info.Main.Version
 	}
 	for _, setting := range info.Settings {
 		switch setting.Key {
@@ -157,7 +161,7 @@ func buildOf(info *debug.BuildInfo, _ bool) origin {
 }
 
 // String returns the version and, in brackets, the commit.
-func (b origin) String() string {
+func (b buildInfo) String() string {
 	if b.Commit == "" {
 		return b.Version
 	}
@@ -168,9 +172,10 @@ func (b origin) String() string {
 	return fmt.Sprintf("%s (commit %.12s of %s%s)", b.Version, b.Commit, b.CommittedAt, changed)
 }
 
-func moduleVersion() string {
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
-		return info.Main.Version
-	}
-	return "development build"
+// thisBuild says what this binary was built from.
+func thisBuild() buildInfo {
+	info, _ := debug.ReadBuildInfo()
+	return buildOf(info)
 }
+
+func moduleVersion() string { return thisBuild().Version }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -294,6 +295,24 @@ func TestRun_PrintsConfigurationAndHelp(t *testing.T) {
 		p := &program{Env: cli.Env{Stdout: out, Stderr: out}}
 		if err := p.run(t.Context(), test.args); (err == nil) != test.ok || !strings.Contains(out.String(), test.want) {
 			t.Errorf("%v: %v\n%s", test.args, err, out)
+		}
+	}
+}
+
+// The version names the commit if the binary was built in a clone.
+func TestVersion_NamesTheCommit(t *testing.T) {
+	t.Parallel()
+	settings := []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123456789abcdef0123"}, {Key: "vcs.time", Value: "2026-11-24T20:00:00Z"}, {Key: "vcs.modified", Value: "true"},
+	}
+	for want, info := range map[string]*debug.BuildInfo{
+		"development build": nil,
+		"v1.2.3":            {Main: debug.Module{Version: "v1.2.3"}},
+		"development build (commit 0123456789ab of 2026-11-24T20:00:00Z, with changes)": {Main: debug.Module{Version: "(devel)"}, Settings: settings},
+		"v1.2.3 (commit 0123456789ab of 2026-11-24T20:00:00Z)":                          {Main: debug.Module{Version: "v1.2.3"}, Settings: settings[:2]},
+	} {
+		if got := buildOf(info).String(); got != want {
+			t.Errorf("%q, want %q", got, want)
 		}
 	}
 }

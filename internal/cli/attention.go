@@ -40,9 +40,10 @@ func (t *tool) attention() *cobra.Command {
 // mostWebhooks is how many undelivered webhooks are counted.
 const mostWebhooks = 100
 
-// look asks the API for all that may need an operator, as far as the token may see it.
+// look asks the API for all that may need an operator, as far as the token may see it. If the
+// server is not ready, that may be all.
 func (s *session) look(ctx context.Context) (*diagnosis.Situation, error) {
-	seen, minutes := &diagnosis.Situation{Now: s.now()}, api.Minutes(diagnosis.HistoryMinutes)
+	seen := &diagnosis.Situation{Now: s.now()}
 	ready, err := call[api.Readiness](s.GetReadiness(ctx))
 	if fault, answered := errors.AsType[*Error](err); answered && fault.Problem != nil {
 		seen.Unready = err.Error()
@@ -50,48 +51,65 @@ func (s *session) look(ctx context.Context) (*diagnosis.Situation, error) {
 		return nil, err
 	}
 	seen.Warnings = ready.Warnings
-	who, err := call[api.Identity](s.GetIdentity(ctx))
-	if err != nil {
+	if err := s.lookAtWork(ctx, seen); err != nil && (seen.Unready == "" || ExitCode(err) != ExitUnavailable) {
 		return nil, err
-	}
-	tenants := readable(&who)
-	if slices.Contains(tenants, "*") {
-		tenants = []string{""}
-		overview, err := call[api.Overview](s.GetOverview(ctx, &api.GetOverviewParams{Minutes: &minutes}))
-		if err != nil {
-			return nil, err
-		}
-		services, err := call[api.ServiceList](s.ListServices(ctx, &api.ListServicesParams{Minutes: &minutes}))
-		if err != nil {
-			return nil, err
-		}
-		seen.Overview, seen.Pauses, seen.Services, seen.Unmatched = &overview, overview.Pauses, services.Services, services.UnmatchedWorkers
-		if overview.Stuck.Count > 0 {
-			stuck, err := call[api.StuckList](s.ListStuck(ctx))
-			if err != nil && ExitCode(err) != ExitForbidden { // Its count is known.
-				return nil, err
-			}
-			seen.Stuck = stuck.Stuck
-		}
-	}
-	for _, tenant := range tenants {
-		one, most := diagnosis.TenantSituation{Tenant: tenant}, api.Limit(mostWebhooks)
-		hooks := &api.ListWebhooksParams{TenantID: optional(tenant), Limit: &most}
-		if one.Failures, err = call[api.FailureList](s.ListFailures(ctx, &api.ListFailuresParams{TenantID: optional(tenant)})); err != nil {
-			return nil, err
-		}
-		if one.Webhooks, err = call[api.WebhookPage](s.ListWebhooks(ctx, hooks)); err != nil {
-			return nil, err
-		}
-		seen.Tenants = append(seen.Tenants, one)
 	}
 	return seen, nil
 }
 
-// readable returns the tenants whose jobs the caller may read; "*" stands for all.
-func readable(who *api.Identity) (tenants []string) {
+// lookAtWork adds what the API says of services, pauses, jobs and webhooks.
+func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) error {
+	who, err := call[api.Identity](s.GetIdentity(ctx))
+	if err != nil {
+		return err
+	}
+	reads, administers := tenantsOf(&who, api.GrantRoleRead), tenantsOf(&who, api.GrantRoleAdmin)
+	if slices.Contains(reads, "*") || slices.Contains(administers, "*") {
+		minutes := api.Minutes(diagnosis.HistoryMinutes)
+		overview, err := call[api.Overview](s.GetOverview(ctx, &api.GetOverviewParams{Minutes: &minutes}))
+		if err != nil {
+			return err
+		}
+		services, err := call[api.ServiceList](s.ListServices(ctx, &api.ListServicesParams{Minutes: &minutes}))
+		if err != nil {
+			return err
+		}
+		seen.Overview, seen.Pauses, seen.Services, seen.Unmatched = &overview, overview.Pauses, services.Services, services.UnmatchedWorkers
+	} else if len(administers) > 0 {
+		pauses, err := call[api.PauseList](s.ListPauses(ctx))
+		if err != nil {
+			return err
+		}
+		seen.Pauses = pauses.Pauses
+	}
+	if seen.Overview != nil && seen.Overview.Stuck.Count > 0 && slices.Contains(administers, "*") {
+		stuck, err := call[api.StuckList](s.ListStuck(ctx))
+		if err != nil {
+			return err
+		}
+		seen.Stuck = stuck.Stuck
+	}
+	if slices.Contains(reads, "*") {
+		reads = []string{""}
+	}
+	for _, tenant := range reads {
+		one, most := diagnosis.TenantSituation{Tenant: tenant}, api.Limit(mostWebhooks)
+		hooks := &api.ListWebhooksParams{TenantID: optional(tenant), Limit: &most}
+		if one.Failures, err = call[api.FailureList](s.ListFailures(ctx, &api.ListFailuresParams{TenantID: optional(tenant)})); err != nil {
+			return err
+		}
+		if one.Webhooks, err = call[api.WebhookPage](s.ListWebhooks(ctx, hooks)); err != nil {
+			return err
+		}
+		seen.Tenants = append(seen.Tenants, one)
+	}
+	return nil
+}
+
+// tenantsOf returns the tenants for which the caller has the role; "*" stands for all.
+func tenantsOf(who *api.Identity, role api.GrantRole) (tenants []string) {
 	for i := range who.Grants {
-		if role := who.Grants[i].Role; role == api.GrantRoleRead || role == api.GrantRoleAdmin {
+		if who.Grants[i].Role == role {
 			tenants = append(tenants, who.Grants[i].Tenants...)
 		}
 	}
@@ -104,7 +122,7 @@ type findings struct{ All []diagnosis.Finding }
 
 // MarshalJSON encodes the findings with their times as in RFC 3339.
 func (f findings) MarshalJSON() ([]byte, error) {
-	type help struct {
+	type action struct {
 		Text    string `json:"text"`
 		Command string `json:"command,omitempty"`
 	}
@@ -113,7 +131,7 @@ func (f findings) MarshalJSON() ([]byte, error) {
 		Subject string   `json:"subject"`
 		Text    string   `json:"text"`
 		Notes   []string `json:"notes,omitempty"`
-		Helps   []help   `json:"helps,omitempty"`
+		Actions []action `json:"actions,omitempty"`
 	}
 	exact := func(form diagnosis.Form, at time.Time) string {
 		if form == diagnosis.For {
@@ -128,8 +146,8 @@ func (f findings) MarshalJSON() ([]byte, error) {
 		for _, note := range one.Notes {
 			out[i].Notes = append(out[i].Notes, note.With(exact))
 		}
-		for _, some := range one.Helps {
-			out[i].Helps = append(out[i].Helps, help{some.Text, some.Command})
+		for _, some := range one.Actions {
+			out[i].Actions = append(out[i].Actions, action{some.Text, some.Command})
 		}
 	}
 	return json.Marshal(map[string]any{"findings": out})
@@ -158,8 +176,8 @@ func (p *page) findings(all []diagnosis.Finding, most int) {
 		if len(notes) > 0 {
 			p.line("  %s", p.style(faint, strings.Join(notes, " · ")))
 		}
-		if len(f.Helps) > 0 {
-			p.line("  → %s", f.Helps[0].Command)
+		if len(f.Actions) > 0 {
+			p.line("  → %s", f.Actions[0].Command)
 		}
 	}
 	if more := len(all) - most; more > 0 {

@@ -88,11 +88,7 @@ func render[T any](s *session, answer T, people func(p *page, answer T)) string 
 
 // encode prints the value as JSON or YAML.
 func (s *session) encode(value any) error {
-	var text bytes.Buffer
-	if err := s.output.encode(&text, value); err != nil {
-		return err
-	}
-	return s.write(text.String())
+	return s.output.Print(s.Stdout, value, nil)
 }
 
 // write prints text.

@@ -42,8 +42,8 @@ func busy() (api.Overview, api.ServiceList) {
 func watched(all api.Overview, services api.ServiceList) map[string]any {
 	return map[string]any{
 		"GET /v1/admin/overview": all, "GET /v1/admin/services": services, "GET /readyz": api.Readiness{Warnings: []string{"the disk is nearly full"}},
-		"GET /v1/whoami":      api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"*"}}}},
-		"GET /v1/admin/stuck": apierror.Forbidden, "GET /v1/admin/webhooks": api.WebhookPage{},
+		"GET /v1/whoami":         api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"*"}}}},
+		"GET /v1/admin/webhooks": api.WebhookPage{},
 		"GET /v1/admin/failures": api.FailureList{Groups: []api.FailureGroup{
 			{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 214, FirstAt: at(2 * time.Hour), LastAt: at(time.Minute)},
 		}},
@@ -85,6 +85,45 @@ func TestAttention_OfSomeTenants(t *testing.T) {
 	}
 	if _, err := newLine(t, "http://127.0.0.1:1").run(t, "attention"); cli.ExitCode(err) != cli.ExitUnavailable {
 		t.Errorf("a server that was never there: %v", err)
+	}
+}
+
+// A token that may administer but not read sees all but failures and webhooks, and the overview.
+func TestAttention_OfAnAdministrator(t *testing.T) {
+	t.Parallel()
+	all, services := busy()
+	answered := watched(all, services)
+	answered["GET /v1/admin/failures"], answered["GET /v1/admin/webhooks"] = apierror.Forbidden, apierror.Forbidden
+	answered["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{{Role: api.GrantRoleAdmin, Tenants: []string{"*"}}}}
+	answered["GET /v1/admin/stuck"] = api.StuckList{Stuck: []api.StuckJob{{JobID: "job-1", Reason: "its row is lost"}}}
+	l := newLine(t, answers(t, answered))
+	out, err := l.run(t, "attention")
+	if cli.ExitCode(err) != cli.ExitAttention || !strings.Contains(out, "its row is lost") || !strings.Contains(out, "Topic global-bus-p1") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if out := l.must(t, "overview"); !strings.Contains(out, "its row is lost") || !strings.Contains(out, "12 DISPATCHING") {
+		t.Errorf("the overview is\n%s", out)
+	}
+	answered["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{{Role: api.GrantRoleAdmin, Tenants: []string{"a"}}}}
+	answered["GET /v1/admin/pauses"] = api.PauseList{Pauses: []api.Pause{{PauseID: "tenant:a", TenantID: "a", State: api.PauseStatePaused, CreatedAt: at(time.Hour)}}}
+	if out, err := l.run(t, "attention"); cli.ExitCode(err) != cli.ExitAttention || !strings.HasPrefix(out, "● Tenant a is paused for 1h") {
+		t.Errorf("of one tenant: %v\n%s", err, out)
+	}
+}
+
+// While the store is down, it is shown that the server is not ready, though nothing else can be.
+func TestAttention_WhileTheStoreIsDown(t *testing.T) {
+	t.Parallel()
+	all, services := busy()
+	answered := watched(all, services)
+	answered["GET /readyz"], answered["GET /v1/admin/overview"] = apierror.StoreUnavailable, apierror.StoreUnavailable
+	out, err := newLine(t, answers(t, answered)).run(t, "attention")
+	if cli.ExitCode(err) != cli.ExitAttention || !strings.HasPrefix(out, "● The server is not ready: ") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	answered["GET /readyz"] = api.Readiness{}
+	if out, err := newLine(t, answers(t, answered)).run(t, "attention"); cli.ExitCode(err) != cli.ExitUnavailable {
+		t.Errorf("a ready server that does not say how things are: %v\n%s", err, out)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 type jobPage struct {
 	Job      api.Job
 	Answer   diagnosis.Answer
-	Next     *diagnosis.Help // What helps it on.
-	Do       []diagnosis.Help
+	Next     *diagnosis.Action // What helps it on.
+	Do       []diagnosis.Action
 	Steps    []stepView
 	Timeline timeline
 	Canvas   canvas
@@ -179,11 +179,11 @@ func stepViews(found *api.Job, events []api.Event) []stepView {
 
 // jobActions returns what helps the job on, nil for nothing, and what else the user can do
 // with it.
-func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Help, []diagnosis.Help) {
-	act := func(verb, text string) diagnosis.Help {
-		return diagnosis.Help{Text: text, Page: "do/job-" + verb, Query: []any{"job", found.JobID}, Action: true}
+func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Action, []diagnosis.Action) {
+	act := func(verb, text string) diagnosis.Action {
+		return diagnosis.Action{Text: text, Page: "do/job-" + verb, Query: []any{"job", found.JobID}, Form: true}
 	}
-	var do []diagnosis.Help
+	var do []diagnosis.Action
 	controls := r.May(api.GrantRoleSubmit, found.TenantID)
 	if controls {
 		switch found.State {
@@ -200,7 +200,7 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.He
 	if step != nil && step.WorkID != "" && r.May(api.GrantRoleAdmin, found.TenantID) {
 		work := func(verb, text string) {
 			query := []any{"work", step.WorkID, "job", found.JobID}
-			do = append(do, diagnosis.Help{Text: text, Page: "do/work-" + verb, Query: query, Action: true})
+			do = append(do, diagnosis.Action{Text: text, Page: "do/work-" + verb, Query: query, Form: true})
 		}
 		switch {
 		case step.State == api.StepStateFailedRetry:
@@ -209,21 +209,21 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.He
 			work("stall", "Take from its worker…")
 		}
 	}
-	var first *diagnosis.Help
+	var first *diagnosis.Action
 	switch next.Do {
 	case diagnosis.ResumeJob, diagnosis.RerunJob:
 		if controls { // It is the first of them.
 			first, do = &do[0], do[1:]
 		}
 	case diagnosis.SeeRerun:
-		first = &diagnosis.Help{Text: "See its rerun", Page: "jobs/" + next.Of}
+		first = &diagnosis.Action{Text: "See its rerun", Page: "jobs/" + next.Of}
 	case diagnosis.EndPause:
 		if by := found.Waiting.BlockedBy; by != nil {
-			first = &diagnosis.Help{Text: "Resume dispatch…", Page: "do/dispatch-resume", Query: []any{"pause", by.ID}, Action: true}
+			first = &diagnosis.Action{Text: "Resume dispatch…", Page: "do/dispatch-resume", Query: []any{"pause", by.ID}, Form: true}
 		}
 	case diagnosis.StartWorker, diagnosis.SeeWorker:
 		if step != nil && r.May(api.GrantRoleRead, "") { // It waits at its current step.
-			first = &diagnosis.Help{Text: "See the workers", Page: "services/" + url.PathEscape(step.Service)}
+			first = &diagnosis.Action{Text: "See the workers", Page: "services/" + url.PathEscape(step.Service)}
 		}
 	}
 	return first, do

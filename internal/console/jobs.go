@@ -28,8 +28,8 @@ type jobsPage struct {
 	Filtered   bool
 	More       bool // A filter is set that is folded otherwise.
 	MayOperate bool
-	All        []diagnosis.Help // Actions on all jobs that match.
-	Ticked     []diagnosis.Help // Actions on those that are ticked.
+	All        []diagnosis.Action // Actions on all jobs that match.
+	Ticked     []diagnosis.Action // Actions on those that are ticked.
 	Command    string
 }
 
@@ -206,9 +206,9 @@ func neighbours(path string, query url.Values, next string) (newer, older string
 
 // manyActions returns the actions on many jobs in that state, for those that the
 // parameters select.
-func manyActions(state api.JobState, filter ...any) (do []diagnosis.Help) {
+func manyActions(state api.JobState, filter ...any) (do []diagnosis.Action) {
 	act := func(name, text string, parameters []any) {
-		do = append(do, diagnosis.Help{Text: text, Page: "do/" + name, Query: parameters, Action: true})
+		do = append(do, diagnosis.Action{Text: text, Page: "do/" + name, Query: parameters, Form: true})
 	}
 	if state == api.JobStateSucceeded || state == api.JobStateCancelled {
 		return nil

@@ -57,7 +57,7 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 		"dur":   func(s float64) string { return diagnosis.Duration(diagnosis.Seconds(s)) },
 		"code":  func(text string) string { return diagnosis.Brief(text, diagnosis.BriefCode) },
 		"short": diagnosis.ShortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "spark": sparklineOf,
-		"url":  func(h diagnosis.Help) string { return link(h.Page, h.Query...) },
+		"url":  func(a diagnosis.Action) string { return link(a.Page, a.Query...) },
 		"path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
 		"words": func(s any) string {

@@ -112,7 +112,7 @@ func service(r *request) (view, error) {
 		}
 	}
 	for i := range data.Findings {
-		data.Findings[i].Helps = nil // They lead to this page, or to what it shows below.
+		data.Findings[i].Actions = nil // They lead to this page, or to what it shows below.
 	}
 	if len(s.Pauses) > 0 {
 		data.Pause = &s.Pauses[0]

@@ -46,20 +46,20 @@ type Finding struct {
 	Subject string
 	Text    Sentence
 	// Word is the same in a word or two, for a diagram. Optional.
-	Word   string
-	Notes  []Sentence // What else helps to judge it.
-	Minute []int      // Counts by minute, for a chart.
-	Helps  []Help     // The one that helps first comes first.
+	Word     string
+	Notes    []Sentence // What else helps to judge it.
+	ByMinute []int      // Counts by minute, for a chart.
+	Actions  []Action   // The one that helps first comes first.
 }
 
-// Help is something to look at or to do about a finding: a page of the console, and a command.
-type Help struct {
+// Action is something to look at or to do about a finding: a page of the console, and a command.
+type Action struct {
 	Text string
 	// Page is the path of a page of the console, and Query its parameters: names and values.
 	Page  string
 	Query []any
-	// Action reports whether the page is a form that changes something.
-	Action bool
+	// Form reports whether the page is a form that changes something.
+	Form bool
 	// Command is the command line that shows or does the same. Optional.
 	Command string
 }
@@ -125,8 +125,8 @@ func Findings(s *Situation) (found []Finding) {
 	for i := range found {
 		f := &found[i]
 		about := f.Subject + fmt.Sprint(f.Text)
-		if len(f.Helps) > 0 {
-			about = fmt.Sprint(f.Word, f.Helps[0].Page, f.Helps[0].Query)
+		if len(f.Actions) > 0 {
+			about = fmt.Sprint(f.Word, f.Actions[0].Page, f.Actions[0].Query)
 		}
 		known[about]++
 		f.ID = fmt.Sprintf("finding-%x-%d", sha256.Sum224([]byte(about)), known[about])
@@ -135,20 +135,20 @@ func Findings(s *Situation) (found []Finding) {
 }
 
 // showJobs shows the jobs that a parameter of the console and a flag of the command line select.
-func showJobs(flag, parameter, value string) Help {
-	return Help{Text: "Show the jobs", Page: "jobs", Query: []any{parameter, value}, Command: CommandWith("jobs list", flag, value)}
+func showJobs(flag, parameter, value string) Action {
+	return Action{Text: "Show the jobs", Page: "jobs", Query: []any{parameter, value}, Command: CommandWith("jobs list", flag, value)}
 }
 
 // pauseService pauses dispatch for a service.
-func pauseService(service string) Help {
-	return Help{
-		Text: "Pause " + service + "…", Page: "do/dispatch-pause", Query: []any{"service", service}, Action: true,
+func pauseService(service string) Action {
+	return Action{
+		Text: "Pause " + service + "…", Page: "do/dispatch-pause", Query: []any{"service", service}, Form: true,
 		Command: CommandWith("pause", "service", service),
 	}
 }
 
 // showOutbox shows the directives that were not published.
-var showOutbox = Help{
+var showOutbox = Action{
 	Text: "Show the outbox", Page: "outbox", Query: []any{"state", "PENDING"}, Command: CommandWith("outbox list", "state", "PENDING"),
 }
 
@@ -160,8 +160,8 @@ func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
 	busy := of.Claimed+of.Running > 0
 	waits := Counted(of.Backlog, "directive waits", "directives wait")
 	backlog := Finding{
-		Level: LevelWarn, Weight: of.Backlog, Subject: s.kindName(of) + ":", Word: WordNoWorker, Minute: of.BacklogByMinute,
-		Helps: []Help{
+		Level: LevelWarn, Weight: of.Backlog, Subject: s.kindName(of) + ":", Word: WordNoWorker, ByMinute: of.BacklogByMinute,
+		Actions: []Action{
 			{
 				Text: "Show the service", Page: "services/" + url.PathEscape(of.Service),
 				Command: CommandWith("services", "service", of.Service),
@@ -206,9 +206,9 @@ func (s *Situation) unmatchedFindings() []Finding {
 	last := &s.Unmatched[0]
 	f := Finding{
 		Level: LevelWarn, Weight: len(s.Unmatched), Subject: "Worker " + last.Owner,
-		Text:  say("polls, but no protocol has ", cmp.Or(strings.Join(last.Services, ", "), strings.Join(last.StepTypes, ", "))),
-		Notes: []Sentence{say("its last poll ", when{Ago, last.LastPollAt.Time})},
-		Helps: []Help{{Text: "Show the services", Page: "services", Command: Command("services")}},
+		Text:    say("polls, but no protocol has ", cmp.Or(strings.Join(last.Services, ", "), strings.Join(last.StepTypes, ", "))),
+		Notes:   []Sentence{say("its last poll ", when{Ago, last.LastPollAt.Time})},
+		Actions: []Action{{Text: "Show the services", Page: "services", Command: Command("services")}},
 	}
 	if more := len(s.Unmatched) - 1; more > 0 {
 		f.Notes = append(f.Notes, say(Counted(more, "other worker does", "other workers do"), " the like"))
@@ -277,9 +277,9 @@ func (s *Situation) errorFindings(of *api.Service) []Finding {
 		return nil
 	}
 	f := Finding{
-		Level: LevelWarn, Weight: failed, Subject: s.kindName(of), Word: Percent(now) + " fail", Minute: by.Failed,
+		Level: LevelWarn, Weight: failed, Subject: s.kindName(of), Word: Percent(now) + " fail", ByMinute: by.Failed,
 		Text: say("has failed ", Percent(now), " of its attempts ", when{For, s.failingSince(by, now/2)}),
-		Helps: []Help{
+		Actions: []Action{
 			{
 				Text: "See why", Page: "failures", Query: []any{"service", of.Service},
 				Command: CommandWith("failures", "service", of.Service),
@@ -352,18 +352,18 @@ func (s *Situation) ServerFindings() (found []Finding) {
 		found = append(found, Finding{
 			Level: LevelBad, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: what, Word: "circuit " + string(c.State),
 			Text:  say("is out of service, its circuit ", c.State, ", ", when{For, c.Since.Time}),
-			Notes: []Sentence{say(c.Reason), say("directives wait, and spend no retry budget")}, Helps: []Help{showOutbox},
+			Notes: []Sentence{say(c.Reason), say("directives wait, and spend no retry budget")}, Actions: []Action{showOutbox},
 		})
 	}
 	if n := o.Stuck.Count; n > 0 {
 		f := Finding{
 			Level: LevelBad, Weight: 1000 * n,
 			Subject: Counted(n, "job stands still", "jobs stand still"), Text: say("and cannot continue without help"),
-			Notes: []Sentence{say("found by the reconciler among ", Counted(o.Stuck.Checked, "live job", "live jobs"))},
-			Helps: []Help{{Text: "Show them", Page: "stuck", Command: Command("stuck")}},
+			Notes:   []Sentence{say("found by the reconciler among ", Counted(o.Stuck.Checked, "live job", "live jobs"))},
+			Actions: []Action{{Text: "Show them", Page: "stuck", Command: Command("stuck")}},
 		}
 		for _, job := range s.Stuck[:min(len(s.Stuck), mostStuck)] {
-			f.Helps = append(f.Helps, Help{
+			f.Actions = append(f.Actions, Action{
 				Text: ShortID(job.JobID), Page: "jobs/" + url.PathEscape(job.JobID), Command: Command("why", job.JobID),
 			})
 			f.Notes = append(f.Notes, say(job.Reason))
@@ -374,7 +374,7 @@ func (s *Situation) ServerFindings() (found []Finding) {
 		f := Finding{
 			Level: LevelWarn, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: "The outbox", Word: "late",
 			Text:  say("is late: its oldest directive has been due for ", Duration(Seconds(*at))),
-			Notes: []Sentence{say("check that a process with the role relay runs, and its log")}, Helps: []Help{showOutbox},
+			Notes: []Sentence{say("check that a process with the role relay runs, and its log")}, Actions: []Action{showOutbox},
 		}
 		if *at >= stalledPublish.Seconds() {
 			f.Level = LevelBad
@@ -396,7 +396,7 @@ func (s *Situation) ServerFindings() (found []Finding) {
 			} else if in < n {
 				show.Text = fmt.Sprintf("Show the %s %s", Number(in), state)
 			}
-			f.Helps = append(f.Helps, show)
+			f.Actions = append(f.Actions, show)
 		}
 		found = append(found, f)
 	}
@@ -419,8 +419,8 @@ func (s *Situation) PauseFindings() (found []Finding) {
 		}
 		f := Finding{
 			Level: LevelWarn, Subject: strings.ToUpper(scope[:1]) + scope[1:], Text: say("is paused ", when{For, p.CreatedAt.Time}),
-			Notes: []Sentence{say("by ", p.Actor, ": “", p.Reason, "”")},
-			Helps: []Help{{Text: "Resume…", Page: "do/dispatch-resume", Query: []any{"pause", p.PauseID}, Action: true, Command: resume}},
+			Notes:   []Sentence{say("by ", p.Actor, ": “", p.Reason, "”")},
+			Actions: []Action{{Text: "Resume…", Page: "do/dispatch-resume", Query: []any{"pause", p.PauseID}, Form: true, Command: resume}},
 		}
 		if !p.Until.IsZero() {
 			f.Notes = append([]Sentence{say("resumes by itself ", when{In, p.Until.Time})}, f.Notes...)
@@ -430,7 +430,7 @@ func (s *Situation) PauseFindings() (found []Finding) {
 			f.Notes = append([]Sentence{say(Counted(f.Weight, "directive waits", "directives wait"))}, f.Notes...)
 		}
 		if p.TenantID != "" {
-			f.Helps = append(f.Helps, showJobs("tenant", "tenant_id", p.TenantID))
+			f.Actions = append(f.Actions, showJobs("tenant", "tenant_id", p.TenantID))
 		}
 		found = append(found, f)
 	}
@@ -474,9 +474,9 @@ func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 		f := Finding{
 			Level: LevelWarn, Weight: g.Count, Subject: Counted(g.Count, "job", "jobs"), Text: say(text),
 			Notes: []Sentence{say("first ", when{Ago, g.FirstAt.Time}), say("last ", when{Ago, g.LastAt.Time})},
-			Helps: []Help{
+			Actions: []Action{
 				{
-					Text: "Retry " + Number(g.Count) + "…", Page: "do/retry", Query: append(filter, "step_type", g.StepType), Action: true,
+					Text: "Retry " + Number(g.Count) + "…", Page: "do/retry", Query: append(filter, "step_type", g.StepType), Form: true,
 					Command: CommandWith("retry", append(flags, "step-type", g.StepType)...),
 				},
 				{
@@ -484,7 +484,7 @@ func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 					Command: CommandWith("jobs list", append(flags, "state", api.JobStateFailedFinal)...),
 				},
 			},
-			Minute: g.Histogram,
+			ByMinute: g.Histogram,
 		}
 		if s.Now.Sub(g.LastAt.Time) < time.Hour {
 			f.Level = LevelBad
@@ -495,7 +495,7 @@ func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 		found = append(found, Finding{
 			Level: LevelWarn, Weight: 0, Subject: Counted(rest, "job", "jobs"),
 			Text: say("failed for good for ", Counted(more, "other reason", "other reasons")),
-			Helps: []Help{{
+			Actions: []Action{{
 				Text: "Show all failures", Page: "failures", Query: []any{"tenant_id", of.Tenant},
 				Command: CommandWith("failures", "tenant", of.Tenant),
 			}},
@@ -521,7 +521,7 @@ func webhookFindings(of *TenantSituation) []Finding {
 			say("the last ", when{Ago, last.UpdatedAt.Time}),
 			say("to ", Brief(last.URL, BriefMessage), ": ", cmp.Or(Brief(last.LastError, BriefMessage), string(last.State))),
 		},
-		Helps: []Help{{
+		Actions: []Action{{
 			Text: "Show the webhooks", Page: "webhooks", Query: []any{"tenant_id", of.Tenant},
 			Command: CommandWith("webhooks list", "tenant", of.Tenant),
 		}},
@@ -544,10 +544,10 @@ func (s *Situation) warningFindings() (found []Finding) {
 			f.Level, f.Weight = LevelBad, 1<<29
 		}
 		if strings.Contains(warning, DeadLettersWarning) {
-			f.Helps = []Help{{Text: "Show the dead letters", Page: "outbox#dead-letters", Command: Command("azure dead-letters list")}}
+			f.Actions = []Action{{Text: "Show the dead letters", Page: "outbox#dead-letters", Command: Command("azure dead-letters list")}}
 		}
 		if strings.Contains(warning, "of the inbox") {
-			f.Helps = []Help{{Text: "Show the inbox", Page: "inbox", Command: Command("inbox list")}}
+			f.Actions = []Action{{Text: "Show the inbox", Page: "inbox", Command: Command("inbox list")}}
 		}
 		found = append(found, f)
 	}

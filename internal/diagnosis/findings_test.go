@@ -45,8 +45,8 @@ func readOut(f *diagnosis.Finding) string {
 	for _, note := range f.Notes {
 		text += " · " + note.With(word)
 	}
-	for _, help := range f.Helps {
-		text += " [" + help.Text + ": " + help.Command + "]"
+	for _, action := range f.Actions {
+		text += " [" + action.Text + ": " + action.Command + "]"
 	}
 	return text
 }

@@ -386,8 +386,8 @@ func TestCallersForAllTenantsGetTheUseCasesNotFound(t *testing.T) {
 	}
 }
 
-// A claim is told of what it asks for in vain, and of no service that its token does not cover.
-func TestAClaimIsWarnedOfWhatItAsksForInVain(t *testing.T) {
+// A claim is warned of work that it cannot get, and told of no service that its token does not cover.
+func TestAClaimIsWarnedOfWorkThatItCannotGet(t *testing.T) {
 	t.Parallel()
 	const every, ocr = "platform:*", "platform:*:ocr"
 	g := newGuarded(t, []string{every, ocr})

@@ -39,7 +39,7 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 		}
 		claimed := api.ClaimedWork{
 			Items:    make([]api.WorkItem, len(views)),
-			Warnings: askedInVain(&request, reach.Services, e.Protocols.Current().Services()),
+			Warnings: claimWarnings(&request, reach.Services, e.Protocols.Current().Services()),
 		}
 		for i := range views {
 			if claimed.Items[i], err = itemOf(&views[i], nil); err != nil {
@@ -50,20 +50,19 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// askedInVain warns of the services and step types in a claim for which there is no work: no
+// claimWarnings warns of the services and step types in a claim for which there is no work: no
 // protocol has them, or the caller's role does not cover them. An empty list covers all
 // services. The warnings name no service that the caller may not claim for.
-func askedInVain(request *api.ClaimRequest, covered []string, services map[string][]string) (warnings []api.ClaimWarning) {
+func claimWarnings(request *api.ClaimRequest, covered []string, services map[string][]string) (warnings []api.ClaimWarning) {
 	warn := func(code api.ClaimWarningCode, format string, args ...any) {
 		warnings = append(warnings, api.ClaimWarning{Code: code, Message: fmt.Sprintf(format, args...)})
 	}
-	known := slices.DeleteFunc(slices.Sorted(maps.Keys(services)), func(service string) bool {
-		return len(covered) > 0 && !slices.Contains(covered, service)
-	})
-	asked := known
-	if len(request.Services) > 0 {
-		asked = nil
+	known := func() []string { // Sorting them takes longer than all the rest, and few claims need it.
+		return slices.DeleteFunc(slices.Sorted(maps.Keys(services)), func(service string) bool {
+			return len(covered) > 0 && !slices.Contains(covered, service)
+		})
 	}
+	var asked []string
 	for _, service := range request.Services {
 		switch {
 		case len(covered) > 0 && !slices.Contains(covered, service):
@@ -71,22 +70,26 @@ func askedInVain(request *api.ClaimRequest, covered []string, services map[strin
 				auth.Printable(service), names(covered))
 		case services[service] == nil:
 			warn(api.ClaimWarningCodeServiceUnknown, "no protocol has service %s (services: %s)",
-				auth.Printable(service), names(known))
+				auth.Printable(service), names(known()))
 		default:
 			asked = append(asked, service)
 		}
 	}
-	var stepTypes []string
-	for _, service := range asked {
-		stepTypes = append(stepTypes, services[service]...)
+	if len(request.Services) == 0 && len(request.StepTypes) > 0 {
+		asked = known()
 	}
-	slices.Sort(stepTypes)
-	stepTypes = slices.Compact(stepTypes)
 	for _, stepType := range request.StepTypes {
-		if len(stepTypes) > 0 && !slices.Contains(stepTypes, stepType) {
-			warn(api.ClaimWarningCodeStepTypeUnknown, "no protocol has step type %s for %s (step types: %s)",
-				auth.Printable(stepType), names(asked), names(stepTypes))
+		has := func(service string) bool { return slices.Contains(services[service], stepType) }
+		if len(asked) == 0 || slices.ContainsFunc(asked, has) {
+			continue
 		}
+		var stepTypes []string
+		for _, service := range asked {
+			stepTypes = append(stepTypes, services[service]...)
+		}
+		slices.Sort(stepTypes)
+		warn(api.ClaimWarningCodeStepTypeUnknown, "no protocol has step type %s for %s (step types: %s)",
+			auth.Printable(stepType), names(asked), names(slices.Compact(stepTypes)))
 	}
 	return warnings
 }

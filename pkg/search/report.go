@@ -163,10 +163,12 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 func unmatched(pollers []workqueue.Poller, services []ServiceCounts) (some []workqueue.Poller) {
 	known := map[string]bool{}
 	for _, poller := range pollers {
-		covers := func(s ServiceCounts) bool { return poller.CoversKind(s.WorkKind) }
-		last, all := !known[poller.Owner], len(poller.Services)+len(poller.StepTypes) == 0
+		matched := known[poller.Owner] || len(poller.Services)+len(poller.StepTypes) == 0
 		known[poller.Owner] = true
-		if last && !all && !slices.ContainsFunc(services, covers) {
+		for i := 0; i < len(services) && !matched; i++ {
+			matched = poller.CoversKind(services[i].WorkKind)
+		}
+		if !matched {
 			some = append(some, poller)
 		}
 	}

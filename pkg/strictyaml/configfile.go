@@ -218,9 +218,9 @@ func (e *expansion) size(node ast.Node) (sum int) {
 	return min(sum+1, maxExpanded+1)
 }
 
-// place returns the fault that err describes: with its line, with the path of the value below
-// the root, unless the message names its top key, and with the first line of the message, since the others
-// quote the file. For an unknown key it names the nearest key of the struct.
+// place returns the fault that err describes, with its line and the first line of the message:
+// the others quote the file. It adds the path of the value below the root, unless the message
+// names the top key of it, and to an unknown key the nearest one of the struct.
 func place(err error, root ast.Node, into any) *Error {
 	fault := &Error{Message: err.Error()}
 	var at *token.Token
@@ -265,6 +265,9 @@ func keysOf(t reflect.Type, known []string) []string {
 		return keysOf(t.Elem(), known)
 	case reflect.Struct:
 		for field := range t.Fields() {
+			if !field.IsExported() {
+				continue
+			}
 			key, _, _ := strings.Cut(field.Tag.Get("yaml"), ",")
 			if known = keysOf(field.Type, known); key != "" {
 				known = append(known, key)
@@ -275,8 +278,14 @@ func keysOf(t reflect.Type, known []string) []string {
 	return known
 }
 
+// longestKey bounds the words that are compared: the time grows with their length.
+const longestKey = 64
+
 // nearest returns the word that differs from this one by the fewest letters, at most two.
 func nearest(word string, words []string) (near string) {
+	if len(word) > longestKey {
+		return ""
+	}
 	least := 3
 	for _, known := range words {
 		if distance := levenshtein.ComputeDistance(word, known); distance < least {

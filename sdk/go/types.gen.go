@@ -753,8 +753,8 @@ type ClaimedWork struct {
 	// Items The items, with the `lease_id` in their directives.
 	Items []WorkItem `json:"items"`
 
-	// Warnings What the claim asks for in vain. It is no error: a protocol that names the service
-	// may come later. The worker should log each once.
+	// Warnings Requested work that the claim cannot get. It is no error: a protocol that names the
+	// service may come later. The worker should log each once.
 	Warnings []ClaimWarning `json:"warnings,omitempty,omitzero"`
 }
 

@@ -2327,8 +2327,8 @@ export interface components {
             /** @description The items, with the `lease_id` in their directives. */
             items: components["schemas"]["WorkItem"][];
             /**
-             * @description What the claim asks for in vain. It is no error: a protocol that names the service
-             *     may come later. The worker should log each once.
+             * @description Requested work that the claim cannot get. It is no error: a protocol that names the
+             *     service may come later. The worker should log each once.
              */
             warnings?: components["schemas"]["ClaimWarning"][];
         };
