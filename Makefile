@@ -19,7 +19,7 @@ FRESH         ?= 3000
 ROUNDS        ?= 10
 TIME          ?= 30s
 # The modules whose tests need Go alone, those with code, and all.
-SDK           := sdk/go sdk/go/luciustest sdk/go/servicebus
+SDK           := sdk/go sdk/go/luciusotel sdk/go/luciustest sdk/go/servicebus
 TESTED        := . $(SDK)
 CODE          := $(TESTED) bench/compare deploy/observability deploy/packaging
 MODULES       := $(CODE) tools/golangci-lint tools/oapi-codegen
