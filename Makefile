@@ -155,6 +155,7 @@ console-scale: ## Ask a server with many jobs for each page of the console, and 
 .PHONY: sdk
 sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs python3 and node)
 	$(call stage,python3 -B -W error -m unittest discover -s sdk/python -t sdk/python; \
+	tools/pyright/run sdk/python; \
 	sdk/typescript/with-tools tsc -p sdk/typescript; node --test sdk/typescript/dist/test; \
 	$(GO) test -tags sdk -count=1 -timeout 20m ./sdk/conformance)
 

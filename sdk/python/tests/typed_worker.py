@@ -1,4 +1,4 @@
-"""A worker with typed payloads: mypy --strict and pyright accept it, and tests run its handlers."""
+"""A worker with typed payloads: mypy --strict and pyright, which make sdk runs, accept it, and tests run its handlers."""
 
 from __future__ import annotations
 
