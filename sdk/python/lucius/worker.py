@@ -91,9 +91,7 @@ class Worker:
         self._services = [service, *services]
         self._parallel, self._grace, self._claim_wait = parallel, min(grace, threading.TIMEOUT_MAX), claim_wait
         self._lease = lease
-        self._transport = Transport(url, token, tls=tls)
-        self._completions = Completions(self._transport)
-        self._link = Link(self._transport.address)
+        self._connect(Transport(url, token, tls=tls))
         self._handlers: Dict[str, Handler] = {}
         self._middleware = list(middleware)
         self._ran = False
@@ -107,6 +105,11 @@ class Worker:
         self._refusal: Optional[Exception] = None
         self._loop: Optional[asyncio.AbstractEventLoop] = None
         self._loop_guard = threading.Lock()
+
+    def _connect(self, transport: Transport) -> None:
+        self._transport = transport
+        self._completions = Completions(transport)
+        self._link = Link(transport.address)
 
     @overload
     def step(self, step_type: str) -> Callable[[H], H]: ...

@@ -91,9 +91,9 @@ export class Worker {
   readonly owner: string;
   readonly #options: Required<Pick<WorkerOptions, "parallel" | "grace" | "claimWait" | "lease" | "middleware">>;
   readonly #logger: Logger;
-  readonly #link: Link;
+  #link!: Link;
   readonly #services: string[];
-  readonly #transport: Transport;
+  #transport!: Transport;
   readonly #handlers = new Map<string, Handler<any, any>>();
   readonly #leases = new Set<Lease>();
   #ran = false;
@@ -101,7 +101,7 @@ export class Worker {
   #warnings: Warning[] = []; // Those of the last claim.
   readonly #stopping = new AbortController();
   readonly #finished = new AbortController(); // Nothing is reported after it.
-  readonly #completions: Completions;
+  #completions!: Completions;
   readonly #inHand = new Map<Task, Promise<void>>();
   #freed = new AbortController(); // Aborts when a task ends.
 
@@ -114,11 +114,16 @@ export class Worker {
     this.#options = { parallel, grace, claimWait, lease, middleware };
     this.#logger = logger;
     this.#services = [options.service, ...(options.services ?? [])];
-    this.#transport = new Transport(options);
-    this.#link = new Link(this.#transport.address, logger);
     setMaxListeners(0, this.#stopping.signal, this.#finished.signal); // Each call in progress is one.
-    this.#completions = new Completions(this.#transport, this.#finished.signal);
+    this.connect(options);
     this.owner = options.owner ?? `${hostname().slice(0, 64)}-${process.pid}-${randomUUID().slice(0, 8)}`;
+  }
+
+  /** @internal Take work from this server, before the worker runs. */
+  connect(to: Connection): void {
+    this.#transport = new Transport(to);
+    this.#link = new Link(this.#transport.address, this.#logger);
+    this.#completions = new Completions(this.#transport, this.#finished.signal);
   }
 
   /**
