@@ -79,7 +79,7 @@ test: test-plain costs ## Run the tests that need Go alone, and hold the costs o
 	@echo 'Not tested here, but by make check: data races, PostgreSQL, Azurite, processes that are killed, the console in a browser, the SDKs in Python and TypeScript, the guides, packages, alerts.'
 
 .PHONY: check
-check: verify observability packaging console sdk guides site test-race ## Check the rest, as CI does after make test: quickest failures first
+check: verify observability packaging console sdk guides site test-processes test-race ## Check the rest, as CI does after make test: quickest failures first
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make check
@@ -94,8 +94,15 @@ test-plain:
 # Programs that read this repository and run in one goroutine: make test tests them.
 UNRACED := apidocs|house|repolint
 
+# The program as it is shipped has no race detector, so these tests gain nothing by it. They
+# wait more than they compute.
+.PHONY: test-processes
+test-processes: ## Kill, suspend, starve and attack the program as it is shipped
+	$(call stage,$(GO) test -tags integration $(TEST_FLAGS) -parallel 4 -skip '^TestSituation' \
+		-run "$$(tools/tests-without-race cmd/lucius)" ./cmd/lucius)
+
 .PHONY: test-race
-test-race: ## Run all tests under the race detector, in random order, with those that start other servers and kill processes
+test-race: ## Run the other tests under the race detector, with those that start other servers
 	$(call stage,export CGO_ENABLED=1; \
 	$(GO) test -race -tags integration $(TEST_FLAGS) $$($(GO) list ./... | grep -vE '/internal/($(UNRACED))$$'); \
 	for module in $(SDK); do $(GO) -C $$module test -race -tags integration $(TEST_FLAGS) ./...; done)
