@@ -137,3 +137,48 @@ test("a chart takes the colours of the scheme", async (t) => {
   const count = await charts.count();
   assert.equal(count, await page.locator("figure.chart").count(), "each chart is drawn once");
 });
+
+// Jobs come and go all the while, so that each page is rendered again each second.
+test("live pages lose no click and no focus", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  await api.call("POST", "/v1/admin/pauses", { service: "index", reason: "a full disk" });
+  const job = await api.submit();
+  const page = await openPage(server);
+  let over = false;
+  const traffic = (async () => {
+    while (!over) {
+      await api.submit();
+      await api.work("extract");
+    }
+  })();
+  server.pages.push(async () => { over = true; await traffic; }); // Before the server ends.
+  for (const path of ["/ui/", "/ui/flow", "/ui/services", "/ui/services/ocr", "/ui/pauses", `/ui/jobs/${job}`]) {
+    await page.goto(path);
+    await page.evaluate(() => {
+      globalThis.clicks = 0;
+      globalThis.links = [...document.querySelectorAll("#nav a")];
+      // Only the click is of interest.
+      document.addEventListener("click", (event) => { event.preventDefault(); event.stopPropagation(); globalThis.clicks += event.target.closest("#nav a") ? 1 : 0; }, true);
+    });
+    const box = await page.locator("#nav a", { hasText: "Jobs" }).boundingBox();
+    await page.mouse.move(box.x + box.width / 2, box.y + box.height / 2);
+    for (let n = 1; n <= 25; n++) {
+      await page.mouse.down();
+      await new Promise((resolve) => setTimeout(resolve, n === 25 ? 2500 : 40)); // The last one is held over two renderings.
+      await page.mouse.up();
+      assert.equal(await page.evaluate(() => globalThis.clicks), n, `${path}: a click was lost`);
+    }
+    assert.ok(await page.evaluate(() => globalThis.links.every((link) => link.isConnected)), `${path}: the navigation was replaced`);
+    // Round the page, for more than two renderings: the focus is lost only where the page ends.
+    let lost = 0, rounds = 0;
+    for (const end = Date.now() + 4000; Date.now() < end;) {
+      await page.keyboard.press("Tab");
+      const before = await page.evaluate(() => (globalThis.focus = document.activeElement) !== document.body);
+      if (!before) { rounds++; continue; }
+      await new Promise((resolve) => setTimeout(resolve, 50));
+      if (await page.evaluate(() => document.activeElement !== globalThis.focus)) lost++;
+    }
+    assert.equal(lost, 0, `${path}: the focus was lost, in ${rounds} rounds`);
+  }
+});

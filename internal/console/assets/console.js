@@ -80,10 +80,26 @@
     if (event.data) live("not current since " + new Date(event.data).toISOString().slice(11, 19) + " UTC", true);
     else live("live", false);
   };
+  // What is pressed is not replaced: between press and release a page keeps its content, and its
+  // newest rendering waits. The click comes after the release.
+  let pressed = false;
+  let waiting = null;
+  const unlessPressed = (listener) => (event) => {
+    if (pressed) waiting = () => listener(event);
+    else listener(event);
+  };
+  document.addEventListener("pointerdown", () => { pressed = true; }, true);
+  for (const end of ["pointerup", "pointercancel", "dragend", "blur"]) {
+    window.addEventListener(end, () => setTimeout(() => {
+      pressed = false;
+      waiting?.();
+      waiting = null;
+    }), true);
+  }
   // A page that is not seen has no stream: with HTTP/1 a browser opens six connections to a
   // server, and as many tabs would keep it from loading anything else.
   const stream = (url) => {
-    const listeners = new Map(); // the names of their events
+    const listeners = new Map(); // with the names of their events, and what is called for them
     let source = null;
     let ended = false;
     const turn = () => {
@@ -97,18 +113,20 @@
           if (event.target.readyState === EventSource.CLOSED) seen.close(); // htmx begins another one.
           seen.onerror(event);
         };
-        for (const [listener, name] of listeners) source.addEventListener(name, listener);
+        for (const [name, held] of listeners.values()) source.addEventListener(name, held);
       }
     };
     const seen = {
       get readyState() { return ended ? EventSource.CLOSED : source?.readyState ?? EventSource.CONNECTING; },
       addEventListener: (name, listener) => {
-        listeners.set(listener, name);
-        source?.addEventListener(name, listener);
+        const held = name === "view" ? unlessPressed(listener) : listener;
+        listeners.set(listener, [name, held]);
+        source?.addEventListener(name, held);
       },
       removeEventListener: (name, listener) => {
+        const [, held] = listeners.get(listener) ?? [];
         listeners.delete(listener);
-        source?.removeEventListener(name, listener);
+        source?.removeEventListener(name, held);
       },
       close: () => {
         ended = true;
