@@ -43,3 +43,31 @@ test("an id is copied whole", async (t) => {
   await page.locator("[data-copied=yes]").waitFor();
   assert.equal(await page.evaluate(() => navigator.clipboard.readText()), job);
 });
+
+// As over plain HTTP from another machine.
+test("without a clipboard the text is copied, or is there to be copied", async (t) => {
+  const server = await serve(t);
+  const job = await server.client().submit();
+  const page = await openPage(server);
+  await page.addInitScript(() => {
+    Object.defineProperty(navigator, "clipboard", { value: undefined });
+    globalThis.copies = [];
+    document.execCommand = (verb) => { globalThis.copies.push([verb, getSelection().toString()]); return globalThis.able; };
+  });
+  await page.goto(`/ui/jobs/${job}`);
+  const button = page.getByRole("button", { name: `Copy ${job}`, exact: true }).first();
+  const text = page.getByLabel("Text to copy");
+  await page.evaluate(() => { globalThis.able = true; });
+  await button.click();
+  await page.locator("[data-copied=yes]").waitFor();
+  assert.deepEqual(await page.evaluate(() => globalThis.copies), [["copy", job]]);
+  assert.equal(await text.count(), 0);
+
+  await page.evaluate(() => { globalThis.able = false; });
+  await button.click();
+  await page.locator("[data-copied=no]").waitFor();
+  assert.equal(await text.inputValue(), job);
+  assert.ok(await text.evaluate((field) => field === document.activeElement && field.selectionEnd === field.value.length), "it is selected");
+  await page.keyboard.press("Tab");
+  await text.waitFor({ state: "detached" });
+});

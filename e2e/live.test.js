@@ -17,12 +17,15 @@ test("a page that is live follows what happens, and a restart of the server", as
   const status = page.locator("#live");
   await status.getByText("live", { exact: true }).waitFor();
   await server.stop();
-  await status.getByText("not connected").waitFor();
+  await status.getByText(/^not connected since \d\d:\d\d:\d\d UTC$/).waitFor();
+  const opacity = () => page.getByRole("main").evaluate((main) => getComputedStyle(main).opacity);
+  assert.equal(await opacity(), "0.6", "what may be old is dim");
   assert.ok(await page.getByText("OCR is down").isVisible(), "what was shown is still there");
   await server.start();
   await status.getByText("live", { exact: true }).waitFor();
   await api.call("POST", "/v1/admin/pauses", { service: "index", reason: "a full disk" });
   await page.getByText("a full disk").waitFor();
+  assert.equal(await opacity(), "1");
   assert.ok(await page.evaluate(() => globalThis.sameDocument), "the page was not loaded again");
 });
 

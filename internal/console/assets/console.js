@@ -38,6 +38,7 @@
     if (!sign) return;
     sign.textContent = text;
     sign.classList.toggle("bad", bad);
+    document.getElementById("main").classList.toggle("old", bad);
   };
 
   const dialog = () => document.getElementById("dialog");
@@ -75,9 +76,10 @@
     event.detail.isError = false;
     if (!own) unanswered(requestConfig.elt);
   });
+  const clock = (at) => new Date(at).toISOString().slice(11, 19) + " UTC";
   // The server says since when it cannot render the page, and nothing when it can again.
   const stale = (event) => {
-    if (event.data) live("not current since " + new Date(event.data).toISOString().slice(11, 19) + " UTC", true);
+    if (event.data) live("not current since " + clock(event.data), true);
     else live("live", false);
   };
   // What is pressed is not replaced: between press and release a page keeps its content, and its
@@ -139,27 +141,53 @@
     return seen;
   };
   if (window.htmx) window.htmx.createEventSource = stream;
+  let lost = 0; // When the connection was lost, 0 while there is one.
   document.addEventListener("htmx:sseOpen", (event) => {
+    lost = 0;
     live("live", false);
     event.detail.source.addEventListener("stale", stale);
   });
-  document.addEventListener("htmx:sseError", () => live("not connected", true));
+  document.addEventListener("htmx:sseError", () => {
+    lost ||= Date.now() - ahead;
+    live("not connected since " + clock(lost), true);
+  });
   // What has ended changes no more.
   document.addEventListener("htmx:sseClose", (event) => {
     if (event.detail.type === "message") document.getElementById("live")?.remove();
   });
 
+  // Copies the text. A browser has its clipboard only over TLS, or on the same machine; where
+  // nothing can copy, the text is there, selected, until the user goes on.
+  const copied = async (button, text) => {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      const field = document.createElement("textarea");
+      field.value = text;
+      field.readOnly = true;
+      field.setAttribute("aria-label", "Text to copy");
+      field.className = "tocopy";
+      (button.closest("dialog") ?? document.body).append(field); // A live page would take it away.
+      field.select();
+      const done = document.execCommand("copy");
+      if (done) {
+        field.remove();
+        button.focus();
+      } else {
+        field.addEventListener("blur", () => field.remove());
+      }
+      return done;
+    }
+  };
+  let forget = 0;
   document.addEventListener("click", async (event) => {
     const copy = event.target.closest("[data-copy]");
     if (copy) {
       event.preventDefault();
-      try {
-        await navigator.clipboard.writeText(copy.dataset.copy);
-        copy.dataset.copied = "yes";
-      } catch {
-        copy.dataset.copied = "no";
-      }
-      setTimeout(() => { delete copy.dataset.copied; }, 1200);
+      copy.dataset.copied = await copied(copy, copy.dataset.copy) ? "yes" : "no";
+      clearTimeout(forget);
+      forget = setTimeout(() => { delete copy.dataset.copied; }, 1200);
     } else if (event.target.closest("dialog .close")) {
       dialog().close();
     } else if (event.target.closest(".close")) {
@@ -260,10 +288,12 @@
     return false;
   };
 
-  // A new rendering changes neither the field that the user types in nor which details are open.
+  // A new rendering changes neither the field that the user types in, nor which details are open,
+  // nor what a button says of its copy.
   if (window.Idiomorph) {
     window.Idiomorph.defaults.ignoreActiveValue = true;
-    window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS");
+    window.Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name, node) =>
+      !(name === "open" && node.tagName === "DETAILS") && name !== "data-copied";
     window.Idiomorph.defaults.callbacks.beforeNodeMorphed = keepChart;
   }
 
