@@ -3192,6 +3192,11 @@ type Protocol struct {
 	// Example: doc_ingest.yaml
 	File string `json:"file"`
 
+	// PayloadExample A payload that it accepts, made from the payload_schema of its steps; absent if it takes an empty one, or if none could be made, as for a pattern.
+	//
+	// Example: {"language":"en"}
+	PayloadExample map[string]interface{} `json:"payload_example,omitempty,omitzero"`
+
 	// ProtocolID The protocol's id.
 	//
 	// Example: doc_ingest_v1

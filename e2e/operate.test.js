@@ -1,4 +1,7 @@
 import assert from "node:assert/strict";
+import { execFileSync } from "node:child_process";
+import { mkdirSync, writeFileSync } from "node:fs";
+import path from "node:path";
 import test from "node:test";
 
 import { openPage } from "./browser.js";
@@ -130,5 +133,37 @@ test("the command of a form quotes what a terminal would act on", async (t) => {
   ]) {
     await reason.fill(entered);
     assert.equal(await command.textContent(), `lucius pause --service ocr ${line}`);
+  }
+});
+
+test("the commands that the console teaches run as they are", async (t) => {
+  const server = await serve(t);
+  const strict = `protocol_id: strict_v1
+request_types: [strict]
+schema_versions: ["3"]
+steps:
+  - step_id: read
+    step_type: READ
+    service: read
+    input: job
+    payload: /read
+    payload_schema:
+      type: object
+      additionalProperties: false
+      required: [pages, "who's"]
+      properties: {pages: {type: integer, minimum: 3}, "who's": {enum: ["it's <me>"]}}
+`;
+  const folder = path.join(server.dir, "protocols");
+  mkdirSync(folder);
+  writeFileSync(path.join(folder, "strict.yaml"), strict);
+  await server.stop();
+  server.flags = ["--protocols-dir", folder];
+  await server.start();
+  const page = await openPage(server);
+  for (const address of ["/ui/jobs", "/ui/protocols"]) {
+    await page.goto(address);
+    const command = await page.locator("code", { hasText: "curl" }).first().textContent();
+    const accepted = JSON.parse(execFileSync("bash", ["-c", `${command} --silent`], { encoding: "utf8" }));
+    assert.ok(accepted.jobId, `${address}: ${command}: ${JSON.stringify(accepted)}`);
   }
 });

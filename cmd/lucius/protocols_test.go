@@ -98,7 +98,7 @@ func TestProtocolsValidate_JSON(t *testing.T) {
 	delete(first, "digest")
 	want := map[string]any{
 		"protocol_id": "doc_ingest_v1", "version": "1", "request_types": []any{"doc.ingest"}, "schema_versions": []any{"1"},
-		"file": "doc_ingest.yaml", "steps": []any{
+		"file": "doc_ingest.yaml", "payload_example": step{"language": "text"}, "steps": []any{
 			step{"step_id": "extract", "step_type": "EXTRACT", "service": "extract"},
 			step{"step_id": "embed", "step_type": "EMBED", "service": "embed"},
 			step{"step_id": "index", "step_type": "INDEX", "service": "index"},

@@ -21,6 +21,8 @@ type jobsPage struct {
 	Spans         []string
 	States        []api.JobState
 	Jobs          []listedJob
+	// First is a command that begins a job, for a page that has none.
+	First string
 	// Newer and Older are the URLs of the neighbouring pages, empty if there is none.
 	Newer, Older string
 	// SearchedTo is how far a page has looked that is not full and has older ones.
@@ -95,6 +97,12 @@ func jobs(r *request) (view, error) {
 	}
 	data.More = f.RequestType != "" || f.ErrorCode != "" || data.CorrelationID != "" || !f.CreatedBefore.IsZero() ||
 		!f.CreatedAfter.IsZero() && data.Since == "any time"
+	if len(data.Jobs) == 0 && data.Older == "" && !data.Filtered {
+		known, err := call[api.ProtocolList](r.api.ListProtocols(r.Context()))
+		if err == nil && len(known.Protocols) > 0 { // Without it the page is as true, and says less.
+			data.First = submitting(r, &known.Protocols[0])
+		}
+	}
 	data.Command = diagnosis.Command("jobs list", slices.Concat(
 		diagnosis.Flag("tenant", f.TenantID), diagnosis.Flag("state", string(f.State)),
 		diagnosis.Flag("request-type", f.RequestType), diagnosis.Flag("service", f.Service),

@@ -70,8 +70,13 @@ func TestJobs_OffersWhatFitsTheState(t *testing.T) {
 
 func TestJobs_TeachesIfThereAreNone(t *testing.T) {
 	t.Parallel()
-	b := newBrowser(t, map[string]any{"GET /v1/jobs": api.JobPage{}})
-	has(t, b.get(t, "/ui/jobs"), "There are no jobs yet", "curl http://example.com/v1/commands")
+	b := newBrowser(t, map[string]any{"GET /v1/jobs": api.JobPage{}, "GET /v1/protocols": api.ProtocolList{}})
+	has(t, b.get(t, "/ui/jobs"), "There are no jobs yet", "<code>lucius protocols list</code>")
+	b.set("GET /v1/protocols", api.ProtocolList{Protocols: []api.Protocol{{
+		ProtocolID: "summarize_v1", RequestTypes: []string{"doc.summarize"}, PayloadExample: map[string]any{"words": 1},
+	}}})
+	has(t, b.get(t, "/ui/jobs"), "There are no jobs yet", "curl http://example.com/v1/commands",
+		"&#34;request_type&#34;:&#34;doc.summarize&#34;", "&#34;payload&#34;:{&#34;words&#34;:1}")
 	has(t, b.get(t, "/ui/jobs?service=ocr"), "No job matches.", `href="/ui/jobs">Clear`)
 	b.set("GET /v1/jobs", api.JobPage{NextPageToken: "more", SearchedTo: api.NewTime(now.Add(-90 * time.Minute))})
 	has(t, b.get(t, "/ui/jobs?service=ocr"), "No match among the jobs accepted within", "1 h 30 min", "Older ones")

@@ -27,18 +27,18 @@ func protocols(r *request) (view, error) {
 		return view{}, err
 	}
 	data := protocolsPage{ProtocolList: list}
-	tenant := "my_tenant"
-	if names := r.tenants(api.GrantRoleSubmit); len(names) > 0 && names[0] != "*" {
-		tenant = names[0]
-	}
 	for i := range list.Protocols {
-		data.Shown = append(data.Shown, protocolCard{Protocol: list.Protocols[i], Command: submitting(r, &list.Protocols[i], tenant)})
+		data.Shown = append(data.Shown, protocolCard{Protocol: list.Protocols[i], Command: submitting(r, &list.Protocols[i])})
 	}
 	return view{Title: "Protocols", Template: "protocols", Data: data}, nil
 }
 
 // submitting returns the command that submits a job of the protocol.
-func submitting(r *request, p *api.Protocol, tenant string) string {
+func submitting(r *request, p *api.Protocol) string {
+	tenant := "my_tenant"
+	if names := r.tenants(api.GrantRoleSubmit); len(names) > 0 && names[0] != "*" {
+		tenant = names[0]
+	}
 	body := struct {
 		TenantID      string            `json:"tenant_id"`
 		RequestType   string            `json:"request_type"`
@@ -50,6 +50,9 @@ func submitting(r *request, p *api.Protocol, tenant string) string {
 		TenantID: tenant, RequestType: "TYPE", SchemaVersion: "1", Payload: map[string]any{},
 		InputRef: map[string]string{"uri": "s3://bucket/in"}, OutputRef: map[string]string{"uri": "s3://bucket/out"},
 	}
+	if len(p.PayloadExample) > 0 {
+		body.Payload = p.PayloadExample
+	}
 	if len(p.RequestTypes) > 0 {
 		body.RequestType = p.RequestTypes[0]
 	}
@@ -58,7 +61,7 @@ func submitting(r *request, p *api.Protocol, tenant string) string {
 	}
 	text, err := json.Marshal(body)
 	if err != nil {
-		panic(err) // They are strings.
+		panic(err) // The payload was read from JSON.
 	}
 	return "curl " + diagnosis.Quoted(r.Origin+"/v1/commands") + r.Authorization() +
 		" -H 'Content-Type: application/json' -d " + diagnosis.Quoted(string(text))

@@ -70,8 +70,8 @@ type ProtocolDescription struct {
 	// Digest is the SHA-256 of the file, in hexadecimal: it tells apart two
 	// contents under one version.
 	Digest string `json:"digest"`
-	// LoadedAt is when the protocol's registry was put into use, zero if it was not.
-	LoadedAt time.Time `json:"loaded_at,omitzero"`
+	// PayloadExample is that of [Protocol.ExamplePayload].
+	PayloadExample map[string]any `json:"payload_example,omitempty"`
 }
 
 // StepDescription is the public description of a step.
@@ -92,7 +92,7 @@ func (r *Protocols) List() []ProtocolDescription {
 		list = append(list, ProtocolDescription{
 			ProtocolID: p.ID, Version: p.Version, RequestTypes: slices.Clone(p.RequestTypes),
 			SchemaVersions: slices.Clone(p.SchemaVersions), Steps: steps,
-			File: filepath.Base(p.File), Digest: p.Digest,
+			File: filepath.Base(p.File), Digest: p.Digest, PayloadExample: p.ExamplePayload(),
 		})
 	}
 	return list
@@ -124,17 +124,6 @@ func (h *ProtocolHolder) LoadedAt() time.Time { return h.current.Load().since }
 // Replace puts another registry into use and returns the one before.
 func (h *ProtocolHolder) Replace(registry *Protocols) *Protocols {
 	return h.current.Swap(&heldProtocols{registry, time.Now()}).registry
-}
-
-// List describes the protocols in use, ordered by id, with the time at which
-// they were put into use. The caller owns the result.
-func (h *ProtocolHolder) List() []ProtocolDescription {
-	now := h.current.Load()
-	list := now.registry.List()
-	for i := range list {
-		list[i].LoadedAt = now.since.UTC()
-	}
-	return list
 }
 
 // ProtocolFolder is a folder of protocol files, whose registry the holder puts into use. A watcher

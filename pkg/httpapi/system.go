@@ -5,11 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"net/http"
-	"path/filepath"
 	"sync"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/commands"
 )
 
 // GetRoot is GET /.
@@ -96,17 +96,9 @@ func (e *endpoints) GetIdentity(w http.ResponseWriter, r *http.Request) {
 
 // ListProtocols is GET /v1/protocols.
 func (e *endpoints) ListProtocols(w http.ResponseWriter, r *http.Request) {
-	all := e.Protocols.Current().Protocols()
-	found := api.ProtocolList{Protocols: make([]api.Protocol, len(all)), LoadedAt: api.NewTime(e.Protocols.LoadedAt())}
-	for i, p := range all {
-		found.Protocols[i] = api.Protocol{
-			ProtocolID: p.ID, Version: p.Version, Digest: p.Digest, RequestTypes: p.RequestTypes,
-			SchemaVersions: p.SchemaVersions, File: filepath.Base(p.File), Steps: make([]api.ProtocolStep, len(p.Steps)),
-		}
-		for j := range p.Steps {
-			step := &p.Steps[j]
-			found.Protocols[i].Steps[j] = api.ProtocolStep{StepID: step.ID, StepType: step.Type, Service: step.Service}
-		}
-	}
+	found := struct {
+		Protocols []commands.ProtocolDescription `json:"protocols"`
+		LoadedAt  api.Time                       `json:"loaded_at"`
+	}{e.Protocols.Current().List(), api.NewTime(e.Protocols.LoadedAt())}
 	e.respond.answer(w, r, http.StatusOK, found, nil)
 }

@@ -3773,6 +3773,15 @@ export interface components {
             /** @description Its steps, in order. */
             steps: components["schemas"]["ProtocolStep"][];
             /**
+             * @description A payload that it accepts, made from the payload_schema of its steps; absent if it takes an empty one, or if none could be made, as for a pattern.
+             * @example {
+             *       "language": "en"
+             *     }
+             */
+            payload_example?: {
+                [key: string]: unknown;
+            };
+            /**
              * @description The name of its file.
              * @example doc_ingest.yaml
              */
