@@ -224,7 +224,8 @@ check-tidy: ## Fail on a go.mod that is not tidy, in any module
 
 .PHONY: lint
 lint: ## Run golangci-lint, go vet included (rules and their reasons: .golangci.yml)
-	$(call stage,for module in $(CODE); do $(GO) -C $$module $(GOLANGCI_LINT) run ./...; done)
+	$(call stage,for module in $(CODE); do $(GO) -C $$module $(GOLANGCI_LINT) run ./...; done; \
+	$(GO) $(GOLANGCI_LINT) run --build-tags nodrivers --tests=false ./cmd/lucius)
 
 .PHONY: lint-openapi
 lint-openapi: ## Lint api/openapi.yaml by the rules of Spectral and Redocly (tools/openapi-lint)

@@ -18,8 +18,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
-	"github.com/lucius-project/lucius/pkg/inbox"
-	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 	"github.com/lucius-project/lucius/pkg/routing"
@@ -42,11 +40,7 @@ type host struct {
 	protocols *commands.ProtocolHolder
 	tenants   *config.Tenants
 	tracer    *tracing.Tracer // nil unless the environment names a place to report to
-	bus       bus
-	inbox     inbox.Source  // nil except on PostgreSQL with the role api
-	submitted chan struct{} // tells of commands in the inbox
-
-	closeInbox func()
+	closers   []func()        // close what openDrivers opened
 
 	server      *server.Server
 	connections int // how many connections may be open
@@ -57,8 +51,11 @@ func newHost(cfg *config.Config, log *slog.Logger, m *programMetrics, store tabl
 	protocols *commands.ProtocolHolder,
 ) *host {
 	local, _ := store.(*pebblestore.Store)
-	m.watchStore(store)
-	return &host{cfg: cfg, log: log, metrics: m, store: killableStore(m.paced(store)), local: local, access: access, protocols: protocols}
+	if local != nil {
+		local.Watch(m.Registry)
+		m.createRequests()
+	}
+	return &host{cfg: cfg, log: log, metrics: m, store: killableStore(store), local: local, access: access, protocols: protocols}
 }
 
 // open opens the server.
@@ -105,15 +102,9 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 	for _, role := range cfg.Roles {
 		settings.Roles = append(settings.Roles, server.Role(role))
 	}
-	if cfg.Bus == config.BusServiceBus {
-		settings.OpenBus = h.openBus
+	if err := h.openDrivers(ctx, settings); err != nil {
+		return nil, err
 	}
-	if cfg.StorageBackend == config.BackendPostgres && cfg.Has(config.RoleAPI) {
-		if err := h.openInbox(ctx, stored.Tables.Ledger); err != nil {
-			return nil, err
-		}
-	}
-	settings.Inbox, settings.InboxWake = h.inbox, h.submitted
 	if cfg.StartPaused {
 		settings.StartPaused = "started with LUCIUS_START_PAUSED"
 	}
@@ -123,35 +114,11 @@ func (h *host) settings(ctx context.Context) (_ *server.Config, err error) {
 	return settings, nil
 }
 
-// openInbox opens the inbox of PostgreSQL, and listens for new commands.
-func (h *host) openInbox(ctx context.Context, table string) error {
-	opened, err := pginbox.Open(ctx, pginbox.Options{URL: h.cfg.PostgresURL, Table: table, MaxPayload: h.cfg.MaxPayloadBytes})
-	if err != nil {
-		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
-	}
-	h.inbox, h.closeInbox, h.submitted = opened, opened.Close, make(chan struct{}, 1)
-	if err := opened.Claim(ctx); err != nil {
-		return fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
-	}
-	if notifier, ok := tablestore.As[tablestore.Notifier](h.store); ok {
-		notifier.Listen(pginbox.Channel, func(string) {
-			select {
-			case h.submitted <- struct{}{}:
-			default: // A signal is already pending.
-			}
-		})
-	}
-	return nil
-}
-
 // ledgerSettings returns how and for how long jobs are stored.
 func (h *host) ledgerSettings() (*ledger.Config, error) {
 	settings := &ledger.Config{
 		Tables: ledgerTables(h.cfg), SpreadIDs: h.cfg.OnAzure(),
 		Jitter: h.cfg.Jitter, Retention: h.cfg.Retention, KeyTTL: h.cfg.KeyTTL, Limit: h.tenants.MaxInflight,
-	}
-	if h.cfg.StorageBackend == config.BackendTable {
-		settings.Projector = ledger.NewProjections(h.store, h.cfg.Tables, nil)
 	}
 	if h.cfg.ArchiveDir != "" {
 		if err := os.MkdirAll(h.cfg.ArchiveDir, 0o750); err != nil {
@@ -275,11 +242,10 @@ func (h *host) run(ctx context.Context, listener net.Listener, hangups <-chan os
 // tracesGrace is how long a server that stops tries to report its last spans.
 const tracesGrace = 5 * time.Second
 
-// close closes the bus, and reports the last spans.
+// close closes the drivers, and reports the last spans.
 func (h *host) close() {
-	h.bus.close(h.log)
-	if h.closeInbox != nil {
-		h.closeInbox()
+	for _, end := range h.closers {
+		end()
 	}
 	if h.tracer == nil {
 		return

@@ -34,10 +34,10 @@ type program struct {
 // commands returns the commands of the program itself: those that run a server, and those
 // that read a server's data.
 func (p *program) commands() []*cobra.Command {
-	return []*cobra.Command{
-		p.serve(), p.dev(), p.demo(), p.bench(), p.audit(), p.azure(), p.postgres(), p.token(), p.webhookSecret(),
-		p.initialize(), p.protocols(), p.restore(), p.version(),
-	}
+	return append([]*cobra.Command{
+		p.serve(), p.dev(), p.demo(), p.bench(), p.audit(), p.token(), p.webhookSecret(), p.initialize(), p.protocols(), p.restore(),
+		p.version(),
+	}, p.driverCommands()...)
 }
 
 func main() {

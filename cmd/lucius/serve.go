@@ -54,6 +54,9 @@ func (p *program) serve() *cobra.Command {
 // outwards, serves, and closes them in reverse. It calls ready with the base URL once
 // the server accepts connections.
 func (p *program) runServer(ctx context.Context, cfg *config.Config, ready func(baseURL string) error) (err error) {
+	if err := checkDrivers(cfg); err != nil {
+		return err
+	}
 	log, err := newLogger(p.Stderr, cfg.LogLevel, cfg.LogFormat)
 	if err != nil {
 		return err

@@ -27,6 +27,7 @@ import (
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
+	"github.com/lucius-project/lucius/pkg/server"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
@@ -205,8 +206,13 @@ func inSituation(t *testing.T, roles []string, script func(*situation), flags ..
 	}
 	h := newHost(cfg, log, m, local, access, commands.NewProtocolHolder(registry))
 	s.store = &hookedStore{Store: local}
-	h.store, h.inbox = s.store, &s.inbox
-	if err := h.open(ctx); err != nil {
+	h.store = s.store
+	settings, err := h.settings(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	settings.Inbox = &s.inbox
+	if h.server, err = server.Open(ctx, *settings); err != nil {
 		t.Fatal(err)
 	}
 	listener, ended := newPipeListener(), make(chan error, 1)

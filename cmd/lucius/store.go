@@ -18,10 +18,8 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/tablestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
-	"github.com/lucius-project/lucius/pkg/tablestore/pgstore"
 )
 
 // openStore opens the configured backend. Its requests are counted in the metrics, unless
@@ -30,29 +28,14 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pro
 	switch cfg.StorageBackend {
 	case config.BackendMemory:
 		return memstore.New(memstore.Options{}), nil
-	case config.BackendPostgres:
-		options := postgresOptions(cfg)
-		options.ReadOnly, options.Logger = m == nil, log
-		store, err := pgstore.Open(ctx, options)
-		if err != nil {
-			return nil, fmt.Errorf("LUCIUS_POSTGRES_URL: %w", err)
-		}
-		return store, nil
-	case config.BackendLedger, config.BackendTable:
-		options := tableOptions(cfg, log)
-		if m != nil {
-			options.Observe = m.observeAccount
-		}
-		store, err := aztablestore.Open(ctx, options)
-		if err != nil {
-			variable := "LUCIUS_TABLE_CONNECTION"
-			if cfg.TableConnection == "" {
-				variable = "LUCIUS_TABLE_ENDPOINT"
-			}
-			return nil, fmt.Errorf("%s: %w", variable, err)
-		}
-		return store, nil
+	case config.BackendLocal:
+		return openLocal(ctx, cfg, log, m)
 	}
+	return openRemote(ctx, cfg, log, m)
+}
+
+// openLocal opens the store in the data directory.
+func openLocal(ctx context.Context, cfg *config.Config, log *slog.Logger, m *programMetrics) (tablestore.Store, error) {
 	options := pebblestore.Options{Dir: cfg.DataDir, Logger: log}
 	if m != nil {
 		options.Observe = m.observeLocal
@@ -72,11 +55,6 @@ func openStore(ctx context.Context, cfg *config.Config, log *slog.Logger, m *pro
 	return store, nil
 }
 
-// postgresOptions returns the options of a server's store on PostgreSQL.
-func postgresOptions(cfg *config.Config) pgstore.Options {
-	return pgstore.Options{URL: cfg.PostgresURL, Inbox: cfg.Has(config.RoleAPI)}
-}
-
 // backup takes a backup of the local store.
 func (h *host) backup(ctx context.Context) (httpapi.Backup, error) {
 	live := map[string]int{}
@@ -91,22 +69,6 @@ func (h *host) backup(ctx context.Context) (httpapi.Backup, error) {
 		return nil, err // Otherwise the interface would hold nil.
 	}
 	return backup, nil
-}
-
-// tableOptions returns the options of the tables on Azure.
-func tableOptions(cfg *config.Config, log *slog.Logger) aztablestore.Options {
-	return aztablestore.Options{
-		Connection: cfg.TableConnection, Endpoint: cfg.TableEndpoint, Logger: log, Tables: tableNames(cfg),
-	}
-}
-
-// tableNames returns the names of all tables of the layout.
-func tableNames(cfg *config.Config) []string {
-	names := ledgerTables(cfg).All()
-	if cfg.StorageBackend == config.BackendTable {
-		names = append(names, cfg.Tables.Projected()...)
-	}
-	return names
 }
 
 // ledgerTables returns the names of the ledger's tables. The layout "table" keeps the

@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+
+	"github.com/lucius-project/lucius/pkg/metrics"
 )
 
 const (
@@ -85,6 +87,17 @@ func (s *Store) Listen(channel string, heard func(payload string)) { s.signals.l
 // Notified reports whether the process has a session that listens, so that others can wake
 // it. The first call of Listen or Notify starts the session.
 func (s *Store) Notified() bool { return s.signals.up.Load() }
+
+// Watch registers the store's metrics. They are read at each scrape.
+func (s *Store) Watch(to metrics.Registry) {
+	to.Gauge("lucius_store_notifications_up", "1 while this process hears the notifications of others on PostgreSQL, else 0.",
+		func() float64 {
+			if s.Notified() {
+				return 1
+			}
+			return 0
+		})
+}
 
 func (s *signals) notify(one signal) {
 	s.start()
