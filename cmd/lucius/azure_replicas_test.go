@@ -21,7 +21,7 @@ import (
 	"github.com/lucius-project/lucius/internal/cli"
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/internal/waittest"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
 	lucius "github.com/lucius-project/lucius/sdk/go"
 )

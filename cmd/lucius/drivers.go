@@ -12,8 +12,8 @@ import (
 
 	"github.com/lucius-project/lucius/internal/config"
 	"github.com/lucius-project/lucius/pkg/inbox/pginbox"
-	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/metrics"
+	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/server"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/aztablestore"
@@ -98,7 +98,7 @@ func tableOptions(cfg *config.Config, log *slog.Logger) aztablestore.Options {
 func tableNames(cfg *config.Config) []string {
 	names := ledgerTables(cfg).All()
 	if cfg.StorageBackend == config.BackendTable {
-		names = append(names, cfg.Tables.Projected()...)
+		names = append(names, cfg.ProjectedTables.Jobs, cfg.ProjectedTables.Outbox, cfg.ProjectedTables.Events)
 	}
 	return names
 }
@@ -109,7 +109,7 @@ func (h *host) openDrivers(ctx context.Context, settings *server.Config) error {
 		settings.OpenBus = h.openBus
 	}
 	if h.cfg.StorageBackend == config.BackendTable {
-		settings.Ledger.Projector = ledger.NewProjections(h.store, h.cfg.Tables, nil)
+		settings.Ledger.Projector = projections.New(h.store, projections.Tables(h.cfg.ProjectedTables), nil)
 	}
 	if h.cfg.StorageBackend == config.BackendPostgres && h.cfg.Has(config.RoleAPI) {
 		return h.openInbox(ctx, settings)

@@ -8,7 +8,7 @@ import (
 )
 
 // remotePackages are the drivers of services outside of the process, and what only they need.
-var remotePackages = regexp.MustCompile(`Azure/|/jackc/|coder/websocket|/lucius/pkg/(servicebus|inbox/pginbox|pgsession|tablestore/(aztablestore|pacer|pgstore))`)
+var remotePackages = regexp.MustCompile(`Azure/|/jackc/|coder/websocket|/lucius/pkg/(servicebus|inbox/pginbox|pgsession|projections|tablestore/(aztablestore|pacer|pgstore))`)
 
 // A program that is built with the tag nodrivers contains no driver of a service outside of the
 // process, and says so when a setting asks for one.

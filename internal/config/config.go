@@ -25,13 +25,14 @@ type Config struct {
 	TableEndpoint   string
 	Tables          ledger.Tables
 	// StepsTable stands for Tables.Ledger with [BackendTable].
-	StepsTable   string
-	ProtocolsDir string
-	Bus          string
-	ServiceBus   ServiceBus
-	TopicPrefix  string
-	Lanes        int
-	Roles        []string
+	StepsTable      string
+	ProjectedTables ProjectedTables
+	ProtocolsDir    string
+	Bus             string
+	ServiceBus      ServiceBus
+	TopicPrefix     string
+	Lanes           int
+	Roles           []string
 
 	// Steps are the timeouts and budgets of a step whose protocol sets none, and Jitter
 	// the part of a delay that is randomised.
@@ -90,6 +91,9 @@ const (
 	BusQueue        = "queue"
 	BusServiceBus   = "servicebus" // Azure Service Bus, a topic for each lane
 )
+
+// ProjectedTables are the tables that show the jobs with [BackendTable].
+type ProjectedTables struct{ Jobs, Outbox, Events string }
 
 // OnAzure reports whether the rows are in a storage account.
 func (c *Config) OnAzure() bool {

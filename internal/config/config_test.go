@@ -51,7 +51,7 @@ func TestLoad_TakesTheVariablesOfTheSources(t *testing.T) {
 	musttest.NoError(t, err)
 	c := &loaded.Config
 	got := map[string]string{
-		"LUCIUS_STORAGE_BACKEND": c.StorageBackend, "LUCIUS_TABLE_CONNECTION": c.TableConnection, "LUCIUS_JOBS_TABLE": c.Tables.Jobs,
+		"LUCIUS_STORAGE_BACKEND": c.StorageBackend, "LUCIUS_TABLE_CONNECTION": c.TableConnection, "LUCIUS_JOBS_TABLE": c.ProjectedTables.Jobs,
 		"LUCIUS_STEPS_TABLE": c.StepsTable, "LUCIUS_LEDGER_TABLE": c.Tables.Ledger, "LUCIUS_IDEMPOTENCY_TABLE": c.Tables.Idempotency,
 		"LUCIUS_JOB_INDEX_TABLE":         c.Tables.Index,
 		"LUCIUS_MAX_INFLIGHT_PER_TENANT": fmt.Sprint(c.MaxInflight), "LUCIUS_SERVICEBUS_CONNECTION": c.ServiceBus.Connection,
@@ -210,7 +210,7 @@ func TestLoad_TakesBothLayouts(t *testing.T) {
 		loaded, err := load(t, nil, map[string]string{
 			"LUCIUS_STORAGE_BACKEND": backend, "LUCIUS_TABLE_CONNECTION": "c", "LUCIUS_STEPS_TABLE": "mysteps", "LUCIUS_ROLES": "api",
 		})
-		if err != nil || !loaded.OnAzure() || loaded.StepsTable != "mysteps" || loaded.Tables.Jobs != "luciusjobs" {
+		if err != nil || !loaded.OnAzure() || loaded.StepsTable != "mysteps" || loaded.ProjectedTables.Jobs != "luciusjobs" {
 			t.Errorf("%s: %+v, %v", backend, loaded, err)
 		}
 	}

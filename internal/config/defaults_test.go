@@ -27,11 +27,11 @@ func TestLoad_TheDefaultsAreTheDocumentedOnes(t *testing.T) {
 		Roles:      []string{"api", "relay", "sweeper"},
 		StepsTable: "luciussteps",
 		Tables: ledger.Tables{
-			Ledger: "luciusledger", Jobs: "luciusjobs", Outbox: "luciusoutbox", Events: "luciusevents",
-			Idempotency: "jobidempotency", Index: "luciusjobindex", Schedule: "luciusschedule",
+			Ledger: "luciusledger", Idempotency: "jobidempotency", Index: "luciusjobindex", Schedule: "luciusschedule",
 			Queue: "luciusqueue",
 		},
-		Bus: "queue", TopicPrefix: "global-bus-p", Lanes: 16,
+		ProjectedTables: config.ProjectedTables{Jobs: "luciusjobs", Outbox: "luciusoutbox", Events: "luciusevents"},
+		Bus:             "queue", TopicPrefix: "global-bus-p", Lanes: 16,
 		ServiceBus: config.ServiceBus{ReplyPrefix: "global-bus-replies-p", ReplySubscription: "lucius-invoker"},
 
 		Steps: statemachine.Policy{

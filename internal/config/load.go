@@ -173,7 +173,7 @@ func (c *Config) crossCheck() []error {
 	refuse(c.TLSClientCA != "" && c.AuthFile == "",
 		"LUCIUS_TLS_CLIENT_CA needs LUCIUS_AUTH_FILE, which says who the certificates stand for")
 
-	tables := append(slices.Concat(c.Tables.All(), c.Tables.Projected()), c.StepsTable)
+	tables := append(c.Tables.All(), c.StepsTable, c.ProjectedTables.Jobs, c.ProjectedTables.Outbox, c.ProjectedTables.Events)
 	slices.Sort(tables)
 	for i := 1; i < len(tables); i++ {
 		refuse(tables[i] == tables[i-1], "LUCIUS_…_TABLE: two tables are called %q", tables[i])

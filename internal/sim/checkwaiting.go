@@ -9,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/audit"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -251,7 +252,7 @@ func (c *checker) reader() *ledger.Ledger {
 	if c.ledger == nil {
 		cfg := ledger.Config{Store: c.w.store, Shards: shards}
 		if c.w.scenario.table {
-			cfg.Projector = ledger.NewProjections(c.w.store, ledger.Tables{}, nil)
+			cfg.Projector = projections.New(c.w.store, projections.Tables{}, nil)
 		}
 		l, err := ledger.Open(context.Background(), cfg)
 		if err != nil {

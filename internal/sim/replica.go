@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
+	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -155,7 +156,7 @@ func (p *process) open(w *world) (*parts, error) {
 		cfg.Bus = statemachine.BusQueue
 	}
 	if w.scenario.table {
-		cfg.Projector = ledger.NewProjections(store, ledger.Tables{}, random.float)
+		cfg.Projector = projections.New(store, projections.Tables{}, random.float)
 	}
 	made.pauses = w.scenario.pauses
 	if made.pauses {

@@ -25,12 +25,6 @@ type Tables struct {
 	Schedule    string // Optional. Defaults to "luciusschedule".
 	Index       string // Optional. Defaults to "luciusjobindex".
 	Queue       string // Optional. Defaults to "luciusqueue".
-
-	// The tables that [Projections] write.
-
-	Jobs   string // Optional. Defaults to "luciusjobs".
-	Outbox string // Optional. Defaults to "luciusoutbox".
-	Events string // Optional. Defaults to "luciusevents".
 }
 
 func (t Tables) withDefaults() Tables {
@@ -40,20 +34,13 @@ func (t Tables) withDefaults() Tables {
 		Schedule:    cmp.Or(t.Schedule, "luciusschedule"),
 		Index:       cmp.Or(t.Index, "luciusjobindex"),
 		Queue:       cmp.Or(t.Queue, "luciusqueue"),
-		Jobs:        cmp.Or(t.Jobs, "luciusjobs"),
-		Outbox:      cmp.Or(t.Outbox, "luciusoutbox"),
-		Events:      cmp.Or(t.Events, "luciusevents"),
 	}
 }
 
-// All returns the names of all tables except the projected ones, so that a driver can
-// create them.
+// All returns the names of all tables, so that a driver can create them.
 func (t Tables) All() []string {
 	return []string{t.Ledger, t.Idempotency, t.Schedule, t.Index, t.Queue}
 }
-
-// Projected returns the names of the projected tables.
-func (t Tables) Projected() []string { return []string{t.Jobs, t.Outbox, t.Events} }
 
 // Config configures a [Ledger].
 type Config struct {

@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 

@@ -49,8 +49,6 @@ var (
 	outboxCodec = tablestore.NewCodec[statemachine.Outbox]()
 	itemCodec   = tablestore.NewCodec[statemachine.ItemRecord](tablestore.FormatAs("requests", formatRequests, parseRequests))
 	emptyCodec  = tablestore.NewCodec[struct{}]()
-	// The projected Jobs table has no stage_at.
-	projectedCodec = tablestore.NewCodec[statemachine.Job]().Without("stage_at")
 )
 
 func encodeJob(j *statemachine.Job, h *head, loaded tablestore.Properties) tablestore.Properties {

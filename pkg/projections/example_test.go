@@ -1,4 +1,4 @@
-package ledger_test
+package projections_test
 
 import (
 	"context"
@@ -6,18 +6,19 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 // A ledger with projections is the layout "table": jobs can be read from the
 // tables of Phase 1.
-func ExampleNewProjections() {
+func ExampleNew() {
 	ctx := context.Background()
 	store := ledgertest.Atomic()
 	l, err := ledger.Open(ctx, ledger.Config{
 		Store: store, Tables: ledger.Tables{Ledger: "luciussteps"},
-		Projector: ledger.NewProjections(store, ledger.Tables{}, nil),
+		Projector: projections.New(store, projections.Tables{}, nil),
 	})
 	if err != nil {
 		fmt.Println(err)

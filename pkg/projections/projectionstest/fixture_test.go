@@ -12,7 +12,8 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/projections"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -70,7 +71,7 @@ type bundle struct {
 	*ledgertest.Ledger
 	memory      tablestore.Store // without the hook
 	store       *hooked
-	projections *ledger.Projections
+	projections *projections.Projector
 	seen        *recorder
 }
 
@@ -95,7 +96,7 @@ func on(t *testing.T, memory tablestore.Store) *bundle {
 	if _, atomic := memory.(tablestore.AtomicStore); !atomic {
 		store = b.store
 	}
-	b.projections = ledger.NewProjections(store, ledger.Tables{}, nil)
+	b.projections = projections.New(store, projections.Tables{}, nil)
 	b.seen = &recorder{Projector: b.projections}
 	b.Ledger = ledgertest.Publishing(t, ledger.Config{
 		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Projector: b.seen, Shards: 2,

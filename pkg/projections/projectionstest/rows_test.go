@@ -5,10 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/lucius-project/lucius/pkg/ledger"
-	"github.com/lucius-project/lucius/pkg/ledger/projectionstest"
+	"github.com/lucius-project/lucius/pkg/projections"
+	"github.com/lucius-project/lucius/pkg/projections/projectionstest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
@@ -95,7 +94,7 @@ func TestOpen_RefusesAnotherLayout(t *testing.T) {
 	if _, err := ledger.Open(t.Context(), ledger.Config{Store: memory}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := ledger.Open(t.Context(), ledger.Config{Store: memory, Projector: ledger.NewProjections(memory, ledger.Tables{}, nil)})
+	_, err := ledger.Open(t.Context(), ledger.Config{Store: memory, Projector: projections.New(memory, projections.Tables{}, nil)})
 	if want := "open ledger: the store keeps its jobs in the layout ledger, not table"; err == nil || err.Error() != want {
 		t.Errorf("answered %v", err)
 	}
@@ -103,19 +102,6 @@ func TestOpen_RefusesAnotherLayout(t *testing.T) {
 	_, err = ledger.Open(t.Context(), ledger.Config{Store: b.store})
 	if want := "open ledger: the store keeps its jobs in the layout table, not ledger"; err == nil || err.Error() != want {
 		t.Errorf("answered %v", err)
-	}
-}
-
-func TestTables_ProjectedAreSeparateTables(t *testing.T) {
-	t.Parallel()
-	l, err := ledger.Open(t.Context(), ledger.Config{
-		Store: memstore.New(memstore.Options{}), Tables: ledger.Tables{Outbox: "myoutbox"},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff([]string{"luciusjobs", "myoutbox", "luciusevents"}, l.Tables().Projected()); diff != "" {
-		t.Error(diff)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
@@ -19,5 +20,5 @@ func Projector(t testing.TB, store tablestore.Store) ledger.Projector {
 	if !strings.HasPrefix(t.Name(), TableLayout+"/") {
 		return nil
 	}
-	return ledger.NewProjections(store, ledger.Tables{}, nil)
+	return projections.New(store, projections.Tables{}, nil)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -185,7 +186,7 @@ func TestProject_ReturnsTheRevisionThatIsShown(t *testing.T) {
 			b.live(t, jobID, verb)
 		}
 		// Other tables, still empty.
-		p := ledger.NewProjections(b.store, ledger.Tables{Jobs: "otherjobs", Outbox: "otheroutbox", Events: "otherevents"}, nil)
+		p := projections.New(b.store, projections.Tables{Jobs: "otherjobs", Outbox: "otheroutbox", Events: "otherevents"}, nil)
 		for _, step := range []struct {
 			rev int64 // that is projected
 			at  int64 // that the row then shows
@@ -218,7 +219,7 @@ func TestProject_ALateWriterChangesNothing(t *testing.T) {
 	slow := storetest.AfterRead(b.memory, func(*storetest.Request) { wait() })
 	var done sync.WaitGroup
 	done.Go(func() {
-		if at, err := ledger.NewProjections(slow, ledger.Tables{}, nil).Project(t.Context(), late); err != nil || at < 4 {
+		if at, err := projections.New(slow, projections.Tables{}, nil).Project(t.Context(), late); err != nil || at < 4 {
 			t.Errorf("the late one finds %d, %v", at, err)
 		}
 	})

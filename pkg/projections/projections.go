@@ -1,29 +1,12 @@
-package ledger
-
-import (
-	"context"
-	"errors"
-	"fmt"
-	"slices"
-	"strings"
-	"sync/atomic"
-	"time"
-
-	"golang.org/x/sync/errgroup"
-
-	"github.com/lucius-project/lucius/pkg/statemachine"
-	"github.com/lucius-project/lucius/pkg/tablestore"
-)
-
-// Projections copy the jobs to the tables of Phase 1: the storage layout "table". They
-// are safe for concurrent use, by any number of processes on one store.
+// Package projections copies the jobs of a ledger to the tables of Phase 1: the storage layout
+// "table", for readers of those tables.
 //
 //	Steps table                        Jobs      {tenant}:{YYYYMM} / {jobId}
 //	  {jobId} / JOB, STEP:…, OUTBOX:…  Outbox    {tenant}:{YYYYMM} / {outbox id}
 //	            EVENT:{rev}, …         Events    {jobId} / {timestamp}:{event id}
 //	      │                               ▲
 //	      │ commit: rev + 1               │ forwards only
-//	      └──────────▶ Ledger ──▶ Projections.Project
+//	      └──────────▶ Ledger ──▶ Projector.Project
 //	                     │                ▲
 //	       entry, seconds ahead ──▶ sweeper, after a crash
 //
@@ -35,29 +18,61 @@ import (
 // show every change of the job up to n. So one read tells whether anything is missing.
 // If the row shows a change's predecessor, the change writes only its own rows;
 // otherwise the ledger reads what changed since.
+package projections
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// Tables are the names of the projected tables: lower-case letters and digits, as Azure Tables
+// requires.
+type Tables struct {
+	Jobs   string // Optional. Defaults to "luciusjobs".
+	Outbox string // Optional. Defaults to "luciusoutbox".
+	Events string // Optional. Defaults to "luciusevents".
+}
+
+// Projector implements [ledger.Projector]. It is safe for concurrent use, by any number of
+// processes on one store.
 //
 // Source: Ledger and state model, Data model (Jobs, Steps, Outbox and Events tables);
 // '#' is illegal in keys and became ':'.
-type Projections struct {
+type Projector struct {
 	store  tablestore.Store
 	tables Tables
 	random func() float64
 }
 
-// NewProjections returns the projections in the tables Jobs, Outbox and Events of the
-// store. random returns numbers in [0, 1) for the delays after lost races; nil stands
+// New returns the projector to these tables of the store. random returns numbers in [0, 1) for the delays after lost races; nil stands
 // for math/rand/v2.
-func NewProjections(store tablestore.Store, tables Tables, random func() float64) *Projections {
-	return &Projections{store: store, tables: tables.withDefaults(), random: random}
+func New(store tablestore.Store, tables Tables, random func() float64) *Projector {
+	return &Projector{store: store, random: random, tables: Tables{
+		Jobs:   cmp.Or(tables.Jobs, "luciusjobs"),
+		Outbox: cmp.Or(tables.Outbox, "luciusoutbox"),
+		Events: cmp.Or(tables.Events, "luciusevents"),
+	}}
 }
 
 // projectedAtOnce is how many rows of one job are written concurrently.
 const projectedAtOnce = 8
 
-// Project implements [Projector]. Its errors are the store's. It writes the
+// Project implements [ledger.Projector]. Its errors are the store's. It writes the
 // events and outbox rows of the revision while it reads the job's row, and then
 // writes that.
-func (p *Projections) Project(ctx context.Context, r *Revision) (int64, error) {
+func (p *Projector) Project(ctx context.Context, r *ledger.Revision) (int64, error) {
 	var stored tablestore.Row
 	var lacking atomic.Bool // An outbox row needs more than this revision.
 	var group errgroup.Group
@@ -96,13 +111,13 @@ func (p *Projections) Project(ctx context.Context, r *Revision) (int64, error) {
 			return nil
 		}
 		at = r.Job.Rev
-		return projectedCodec.Encode(&r.Job, stored.Properties)
+		return jobCodec.Encode(&r.Job, stored.Properties)
 	})
 	return at, err
 }
 
-// Forget implements [Projector].
-func (p *Projections) Forget(ctx context.Context, job *statemachine.Job) error {
+// Forget implements [ledger.Projector].
+func (p *Projector) Forget(ctx context.Context, job *statemachine.Job) error {
 	key := p.jobKey(job)
 	outboxes := tablestore.Escape(job.ID + ".") // The ids of all outbox rows of the job begin so.
 	for _, query := range []tablestore.Query{
@@ -119,7 +134,7 @@ func (p *Projections) Forget(ctx context.Context, job *statemachine.Job) error {
 
 // outbox updates one outbox row to the revision. It returns false if neither the
 // revision nor the stored row holds the directive.
-func (p *Projections) outbox(ctx context.Context, r *Revision, row *OutboxRow) (complete bool, err error) {
+func (p *Projector) outbox(ctx context.Context, r *ledger.Revision, row *ledger.OutboxRow) (complete bool, err error) {
 	var stored *tablestore.Row
 	if row.New {
 		stored = &tablestore.Row{}
@@ -140,7 +155,7 @@ func (p *Projections) outbox(ctx context.Context, r *Revision, row *OutboxRow) (
 // forward replaces a row by the result of next for the stored row, under its
 // version, or ends if next returns nil. stored is the expected row, or nil to
 // read it first.
-func (p *Projections) forward(ctx context.Context, key tablestore.Key, stored *tablestore.Row,
+func (p *Projector) forward(ctx context.Context, key tablestore.Key, stored *tablestore.Row,
 	next func(stored *tablestore.Row) tablestore.Properties,
 ) error {
 	return tablestore.Retry(ctx, p.random, func() error {
@@ -166,13 +181,19 @@ func (p *Projections) forward(ctx context.Context, key tablestore.Key, stored *t
 }
 
 // read returns the row, or the zero row if there is none.
-func (p *Projections) read(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
+func (p *Projector) read(ctx context.Context, key tablestore.Key) (tablestore.Row, error) {
 	row, err := p.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return tablestore.Row{}, nil
 	}
 	return row, err
 }
+
+var (
+	jobCodec    = tablestore.NewCodec[statemachine.Job]().Without("stage_at") // Phase 1 has no such column.
+	outboxCodec = tablestore.NewCodec[statemachine.Outbox]()
+	eventCodec  = tablestore.NewCodec[projectedEvent]()
+)
 
 // The columns of projected rows that the ledger's rows do not have or name
 // differently.
@@ -187,13 +208,13 @@ const (
 // the job's id, so that the id is enough to find its rows.
 //
 // Source: Ledger and state model, Jobs table.
-func (p *Projections) jobKey(job *statemachine.Job) tablestore.Key {
+func (p *Projector) jobKey(job *statemachine.Job) tablestore.Key {
 	return tablestore.Key{Table: p.tables.Jobs, Partition: monthOf(job), Row: tablestore.Escape(job.ID)}
 }
 
 // monthOf returns a job's partition in the Jobs and the Outbox table.
 func monthOf(job *statemachine.Job) string {
-	return tablestore.Join(job.TenantID, IDTime(job.ID).Format("200601"))
+	return tablestore.Join(job.TenantID, ledger.IDTime(job.ID).Format("200601"))
 }
 
 // shownRev returns the revision that a row shows, or 0 for an absent row.
@@ -204,7 +225,7 @@ func shownRev(row *tablestore.Row) int64 { return row.Properties.Get("rev").Int(
 // holds the directive.
 //
 // Source: Ledger and state model, Outbox table.
-func projectedOutbox(job *statemachine.Job, row *OutboxRow, stored tablestore.Properties) tablestore.Properties {
+func projectedOutbox(job *statemachine.Job, row *ledger.OutboxRow, stored tablestore.Properties) tablestore.Properties {
 	payload := row.Directive
 	if payload == nil && stored.Get("attempt_no").Int() == int64(row.AttemptNo) {
 		payload = tablestore.Large(stored, columnPayload)
@@ -255,11 +276,9 @@ type eventPayload struct {
 	Callback  statemachine.Report `json:"callback,omitzero"`
 }
 
-var eventCodec = tablestore.NewCodec[projectedEvent]()
-
 // events returns the inserts of the history in batches. No batch holds entries
 // of two changes, so that its rows either all exist or none does.
-func (p *Projections) events(r *Revision) []tablestore.Batch {
+func (p *Projector) events(r *ledger.Revision) []tablestore.Batch {
 	var batches []tablestore.Batch
 	history := r.History
 	for i := range history {
@@ -278,7 +297,7 @@ func (p *Projections) events(r *Revision) []tablestore.Batch {
 // that events of the same instant are in order too.
 //
 // Source: Ledger and state model, Events table.
-func (p *Projections) event(jobID string, entry *HistoryEntry) tablestore.Op {
+func (p *Projector) event(jobID string, entry *ledger.HistoryEntry) tablestore.Op {
 	at, id := entry.At.UTC(), entry.EventID()
 	row := projectedEvent{
 		JobID: jobID, EventID: id, Rev: entry.Rev, Type: entry.Type, CreatedAt: at,

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/projections"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/memstore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
@@ -49,7 +50,7 @@ func TestCost(t *testing.T) {
 	})
 	b := &bundle{Ledger: ledgertest.Publishing(t, ledger.Config{
 		Store: store, Tables: ledger.Tables{Ledger: aggregates}, Hold: time.Minute, Retention: time.Hour,
-		Projector: ledger.NewProjections(store, ledger.Tables{}, nil),
+		Projector: projections.New(store, projections.Tables{}, nil),
 	})}
 	b.Submit(command("first")) // The tenant's first is listed as well.
 	var jobID string
