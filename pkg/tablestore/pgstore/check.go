@@ -116,16 +116,7 @@ func checkRights(ctx context.Context, db querier, use use) error {
 // Grant grants the role the rights that a server needs. The URL must be that of the schema's
 // owner.
 func Grant(ctx context.Context, url, role string) error {
-	connection, err := connect(ctx, url)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = connection.Close(ctx) }() // The transaction has ended.
-	err = pgx.BeginFunc(ctx, connection, func(tx pgx.Tx) error {
-		// Concurrent grants on one object would fail.
-		if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", int64(migrationLock)); err != nil {
-			return err
-		}
+	err := administrate(ctx, url, func(tx pgx.Tx) error { // Concurrent grants on one object would fail.
 		for _, r := range rights {
 			if _, err := tx.Exec(ctx, "GRANT "+r.right+" ON "+r.object+" TO "+pgx.Identifier{role}.Sanitize()); err != nil {
 				return err
@@ -189,13 +180,9 @@ func check(ctx context.Context, pool *pgsession.Pool, use use) (version int, err
 var named = regexp.MustCompile(`(?m)^(CREATE|DROP)(?: UNIQUE)? (TABLE|INDEX|VIEW|FUNCTION) (?:lucius\.)?(\w+)`)
 
 // objects returns the objects that the migrations make, such as "table lucius.rows".
-func objects() ([]string, error) {
-	all, err := migrations()
-	if err != nil {
-		return nil, err
-	}
+func objects() []string {
 	made := map[string]bool{}
-	for _, m := range all {
+	for _, m := range migrations() {
 		for _, match := range named.FindAllStringSubmatch(m.up, -1) {
 			if object := strings.ToLower(match[2]) + " lucius." + match[3]; match[1] == "CREATE" {
 				made[object] = true
@@ -204,7 +191,7 @@ func objects() ([]string, error) {
 			}
 		}
 	}
-	return slices.Sorted(maps.Keys(made)), nil
+	return slices.Sorted(maps.Keys(made))
 }
 
 // present are the objects of the schema in the notation of objects, without the indexes of
@@ -218,16 +205,11 @@ const present = `SELECT CASE c.relkind WHEN 'r' THEN 'table' WHEN 'v' THEN 'view
 // checkObjects refuses a schema from which an object was removed. It cannot tell which objects a
 // newer schema has.
 func checkObjects(ctx context.Context, db querier, version int) error {
-	known, err := migrations()
-	if err != nil || version > len(known) {
-		return err
-	}
-	wanted, err := objects()
-	if err != nil {
-		return err
+	if version > len(migrations()) {
+		return nil
 	}
 	var missing []string
-	err = db.QueryRow(ctx, "SELECT array_agg(w ORDER BY w) FROM unnest($1::text[]) w WHERE w NOT IN ("+present+")", wanted).Scan(&missing)
+	err := db.QueryRow(ctx, "SELECT array_agg(w ORDER BY w) FROM unnest($1::text[]) w WHERE w NOT IN ("+present+")", objects()).Scan(&missing)
 	if err != nil {
 		return fmt.Errorf("read the objects of the schema: %w", err)
 	}

@@ -37,3 +37,11 @@ var (
 
 // VersionLocks are the locks of sessions, by the schema version of their programs.
 const VersionLocks = versionLocks
+
+// Serves returns the oldest version that each migration serves.
+func Serves() (versions []int) {
+	for _, m := range migrations() {
+		versions = append(versions, m.serves)
+	}
+	return versions
+}

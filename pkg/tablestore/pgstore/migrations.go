@@ -4,13 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"embed"
-	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
-	"maps"
-	"path"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -43,8 +38,8 @@ var (
 )
 
 const (
-	// migrationLock is the advisory lock under which one process migrates.
-	migrationLock = 0x6c7563697573 // lucius
+	// lockMigration takes the advisory lock under which one process migrates, or grants rights.
+	lockMigration = "SELECT pg_advisory_xact_lock(119251434829171);\n" // the bytes of lucius
 	// versionLocks are the advisory locks that sessions hold in shared mode, one for each schema
 	// version of programs. A migration takes those of the programs that its schema does not serve.
 	// invariant: a session of a program of version v is open ⇒ v serves, or is, the schema's version
@@ -64,35 +59,26 @@ type migration struct {
 // servesLine begins a migration on whose schema programs of older versions work.
 const servesLine = "-- serves: "
 
-// migrations returns all migrations. The one at i makes version i+1.
-var migrations = sync.OnceValues(func() (all []migration, err error) {
-	names, err := fs.Glob(migrationFiles, "migrations/*.sql") // in the order of their numbers
-	if err != nil {
-		return nil, err
-	}
-	texts := map[string]string{}
-	for _, file := range names {
-		text, err := migrationFiles.ReadFile(file)
-		if err != nil {
-			return nil, err
-		}
-		texts[strings.TrimSuffix(path.Base(file), ".sql")] = string(text)
-	}
-	for _, name := range slices.Sorted(maps.Keys(texts)) {
+// migrations returns all migrations. The one at i makes version i+1. Reading them cannot fail:
+// they are part of the program.
+var migrations = sync.OnceValue(func() (all []migration) {
+	files, _ := migrationFiles.ReadDir("migrations") // in the order of their numbers
+	for _, file := range files {
+		name := strings.TrimSuffix(file.Name(), ".sql")
 		if strings.HasSuffix(name, ".down") {
 			continue
 		}
-		m := migration{version: len(all) + 1, name: name, up: texts[name], down: texts[name+".down"]}
-		sum := sha256.Sum256([]byte(m.up))
-		m.hash, m.serves = hex.EncodeToString(sum[:]), m.version
-		if first, _, _ := strings.Cut(m.up, "\n"); strings.HasPrefix(first, servesLine) {
-			if m.serves, err = strconv.Atoi(first[len(servesLine):]); err != nil || m.serves < 1 || m.serves > m.version {
-				return nil, fmt.Errorf("migration %s: %q names no version up to its own", name, first)
-			}
+		up, _ := migrationFiles.ReadFile("migrations/" + name + ".sql")
+		down, _ := migrationFiles.ReadFile("migrations/" + name + ".down.sql") // It may be missing.
+		m := migration{version: len(all) + 1, name: name, up: string(up), down: string(down), hash: fmt.Sprintf("%x", sha256.Sum256(up))}
+		m.serves = m.version
+		if line, found := strings.CutPrefix(m.up, servesLine); found {
+			line, _, _ = strings.Cut(line, "\n")
+			m.serves, _ = strconv.Atoi(line) // A test checks all of them.
 		}
 		all = append(all, m)
 	}
-	return all, nil
+	return all
 })
 
 // apply returns the statements that apply the migration, and record that.
@@ -106,63 +92,49 @@ func (m *migration) undo() string {
 	return fmt.Sprintf("%s\nDELETE FROM lucius.migrations WHERE version = %d;\n", strings.TrimSpace(m.down), m.version)
 }
 
+// migrated is the record of a migration that was applied to a database.
+type migrated struct {
+	Version, Serves int
+	Name, Hash      string
+}
+
 // querier is a connection or a transaction.
 type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// applied returns the migrations that were applied to the database, without their statements.
-func applied(ctx context.Context, db querier) ([]migration, error) {
-	var recorded, used bool
-	err := db.QueryRow(ctx, "SELECT to_regclass('lucius.migrations') IS NOT NULL, to_regclass('lucius.rows') IS NOT NULL").
-		Scan(&recorded, &used)
-	if err != nil {
-		return nil, err
-	}
-	if used && !recorded {
-		return nil, fmt.Errorf("%w: a version before the first release made it: use another database, "+
-			"or DROP SCHEMA lucius CASCADE, which deletes its jobs", ErrOtherSchema)
-	}
-	if !recorded {
-		return nil, nil
-	}
-	rows, err := db.Query(ctx, "SELECT version, name, hash, serves FROM lucius.migrations ORDER BY version")
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (m migration, err error) {
-		err = row.Scan(&m.version, &m.name, &m.hash, &m.serves)
-		return m, err
-	})
-}
-
 // compare returns the version of the database's schema, and refuses a schema to which other
 // migrations were applied than those of this program, or not all of them, or newer ones. The
 // error wraps [ErrOtherSchema], [ErrOlderSchema] or [ErrNewerSchema].
 func compare(ctx context.Context, db querier) (current int, err error) {
-	known, err := migrations()
-	if err != nil {
-		return 0, err
+	var recorded, used bool
+	err = db.QueryRow(ctx, "SELECT to_regclass('lucius.migrations') IS NOT NULL, to_regclass('lucius.rows') IS NOT NULL").
+		Scan(&recorded, &used)
+	if err == nil && used && !recorded {
+		return 0, fmt.Errorf("%w: a version before the first release made it: use another database, "+
+			"or DROP SCHEMA lucius CASCADE, which deletes its jobs", ErrOtherSchema)
 	}
-	stored, err := applied(ctx, db)
-	if errors.Is(err, ErrOtherSchema) {
-		return 0, err
+	var stored []migrated
+	if recorded {
+		rows, _ := db.Query(ctx, "SELECT version, serves, name, hash FROM lucius.migrations ORDER BY version") // The rows have its error.
+		stored, err = pgx.CollectRows(rows, pgx.RowToStructByPos[migrated])
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read the version of the schema: %w", err)
 	}
+	known := migrations()
 	for i, m := range stored[:min(len(stored), len(known))] {
-		if m.version != i+1 || m.hash != known[i].hash {
+		if m.Version != i+1 || m.Hash != known[i].hash {
 			return 0, fmt.Errorf("%w: migration %s was applied with other statements than this program has in %s: "+
-				"use the program that applied it, or a new database", ErrOtherSchema, m.name, known[i].name)
+				"use the program that applied it, or a new database", ErrOtherSchema, m.Name, known[i].name)
 		}
 	}
 	current, wanted := len(stored), len(known)
 	switch {
 	case current < wanted:
 		err = fmt.Errorf("%w: it has version %d, and this program needs %d: run lucius postgres migrate", ErrOlderSchema, current, wanted)
-	case current > wanted && stored[current-1].serves > wanted:
+	case current > wanted && stored[current-1].Serves > wanted:
 		err = fmt.Errorf("%w: it has version %d, and this program knows up to %d: use a newer Lucius", ErrNewerSchema, current, wanted)
 	}
 	return current, err
@@ -172,14 +144,10 @@ func compare(ctx context.Context, db querier) (current int, err error) {
 // ends, and refuses a schema on which the program does not work. A session that only waits for a
 // migration reads the schema after it.
 func lockSchema(ctx context.Context, connection *pgx.Conn) error {
-	known, err := migrations()
-	if err != nil {
+	if _, err := connection.Exec(ctx, "SELECT pg_advisory_lock_shared($1::integer, $2::integer)", versionLocks, len(migrations())); err != nil {
 		return err
 	}
-	if _, err := connection.Exec(ctx, "SELECT pg_advisory_lock_shared($1::integer, $2::integer)", versionLocks, len(known)); err != nil {
-		return err
-	}
-	if _, err = compare(ctx, connection); errors.Is(err, ErrUnusable) {
+	if _, err := compare(ctx, connection); errors.Is(err, ErrUnusable) {
 		return err
 	}
 	return nil // [Open] and the first request report other errors.
@@ -189,28 +157,22 @@ func lockSchema(ctx context.Context, connection *pgx.Conn) error {
 // one version to another: of all programs, or online of those that do not work on the schema
 // after it. The locks end with the transaction.
 func lockOut(ctx context.Context, tx pgx.Tx, from, to int, online bool) error {
-	all, err := migrations()
-	if err != nil || from == 0 { // A server that starts before its schema is made ends by itself.
+	var versions []int
+	for v := 1; from > 0 && v <= max(from, to); v++ { // A server that starts before its schema is made ends by itself.
+		if !online || to == 0 || v < migrations()[to-1].serves || v > to {
+			versions = append(versions, v)
+		}
+	}
+	var used *int
+	err := tx.QueryRow(ctx, "SELECT min(v) FROM unnest($1::integer[]) v WHERE NOT pg_try_advisory_xact_lock($2::integer, v)",
+		versions, versionLocks).Scan(&used)
+	switch {
+	case err != nil || used == nil:
 		return err
+	case online:
+		return fmt.Errorf("%w: those of schema version %d do not work on version %d: stop them first", ErrInUse, *used, to)
 	}
-	for v := 1; v <= max(from, to); v++ {
-		if online && to > 0 && v >= all[to-1].serves && v <= to {
-			continue
-		}
-		var free bool
-		if err := tx.QueryRow(ctx, "SELECT pg_try_advisory_xact_lock($1::integer, $2::integer)", versionLocks, v).Scan(&free); err != nil {
-			return err
-		}
-		switch {
-		case free:
-		case online:
-			return fmt.Errorf("%w: those of schema version %d do not work on version %d: stop them first", ErrInUse, v, to)
-		default:
-			return fmt.Errorf("%w: stop those of schema version %d first, or migrate with --online, if they work on version %d",
-				ErrInUse, v, to)
-		}
-	}
-	return nil
+	return fmt.Errorf("%w: stop those of schema version %d first, or migrate with --online, if they work on version %d", ErrInUse, *used, to)
 }
 
 // MigrateOptions says how to migrate.
@@ -234,84 +196,71 @@ type MigrateOptions struct {
 // that cannot be undone, and [ErrInUse] if servers are connected, with Online only if they do not
 // work on the new schema.
 func Migrate(ctx context.Context, url string, options MigrateOptions) (from, to int, err error) {
-	connection, err := connect(ctx, url)
-	if err != nil {
-		return 0, 0, err
-	}
-	defer func() { _ = connection.Close(ctx) }() // The transaction has ended.
-	err = pgx.BeginFunc(ctx, connection, func(tx pgx.Tx) error {
-		lock := fmt.Sprintf("SELECT pg_advisory_xact_lock(%d);\n", int64(migrationLock))
-		if _, err := tx.Exec(ctx, lock); err != nil {
+	err = administrate(ctx, url, func(tx pgx.Tx) (err error) {
+		var statements string
+		if from, to, statements, err = pending(ctx, tx, &options); err != nil || from == to {
 			return err
-		}
-		steps, current, err := pending(ctx, tx, &options)
-		if err != nil {
-			return err
-		}
-		from, to = current, current+len(steps)
-		if options.Down {
-			to = current - 1
-		}
-		if len(steps) == 0 {
-			return nil
 		}
 		if options.Print != nil {
-			return options.Print("BEGIN;\n" + lock + "\n" + strings.Join(steps, "\n") + "\nCOMMIT;\n")
+			return options.Print("BEGIN;\n" + lockMigration + statements + "\nCOMMIT;\n")
 		}
 		if err := lockOut(ctx, tx, from, to, options.Online); err != nil {
 			return err
 		}
 		// Changes of running servers wait for the table while this waits for a long query.
-		if _, err := tx.Exec(ctx, "SET LOCAL lock_timeout = '5s'"); err != nil {
-			return err
-		}
-		for _, statements := range steps {
-			if _, err := tx.Exec(ctx, statements); err != nil {
-				return err
-			}
-		}
-		return nil
+		_, err = tx.Exec(ctx, "SET LOCAL lock_timeout = '5s';\n"+statements)
+		return err
 	})
-	if denied(err) {
-		err = explainDenied(ctx, connection, err)
+	if err == nil {
+		return from, to, nil
 	}
-	if answer, ok := errors.AsType[*pgconn.PgError](err); ok && answer.Code == codeLocked {
+	if hasCode(err, codeLocked) {
 		err = fmt.Errorf("another transaction holds a table of Lucius for long: end it, and migrate again: %w", err)
 	}
-	if err != nil {
-		return from, from, fmt.Errorf("migrate the database: %w", err)
-	}
-	return from, to, nil
+	return from, from, fmt.Errorf("migrate the database: %w", err)
 }
 
-// pending returns the version of the database's schema, and the statements of each migration
-// that is to be applied, or of the one to undo.
-func pending(ctx context.Context, db querier, options *MigrateOptions) (steps []string, current int, err error) {
-	all, err := migrations()
+// administrate runs a transaction in a session of its own, while no other process does.
+func administrate(ctx context.Context, url string, run func(tx pgx.Tx) error) error {
+	pool, err := pgsession.Open(ctx, pgsession.Options{URL: url, Connections: 1, Timeout: defaultTimeout})
 	if err != nil {
-		return nil, 0, err
+		return hideURL(err)
 	}
-	if current, err = compare(ctx, db); err != nil && !errors.Is(err, ErrOlderSchema) {
-		return nil, current, err
+	defer pool.Close()
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, lockMigration); err != nil {
+			return err
+		}
+		return run(tx)
+	})
+	if denied(err) {
+		return explainDenied(ctx, pool, err)
+	}
+	return err
+}
+
+// pending returns the version of the database's schema, the version to migrate it to, and the
+// statements for that: those of each migration that is to be applied, or of the one to undo.
+func pending(ctx context.Context, db querier, options *MigrateOptions) (from, to int, statements string, err error) {
+	all := migrations()
+	if from, err = compare(ctx, db); err != nil && !errors.Is(err, ErrOlderSchema) {
+		return from, from, "", err
 	}
 	switch {
 	case options.All && options.Print != nil:
-		current = 0
-	case current > len(all) && options.Down:
-		return nil, current, fmt.Errorf("%w: the schema has version %d: use the newer Lucius that migrated it", ErrNewerSchema, current)
-	case current > len(all):
-		return nil, current, nil // This program works on it.
-	case options.Down && current == 0:
-		return nil, 0, fmt.Errorf("%w: the database has no schema of Lucius", ErrNoWayDown)
-	case options.Down && all[current-1].down == "":
-		return nil, current, fmt.Errorf("%w: version %d belongs to the first schema", ErrNoWayDown, current)
-	case options.Down:
-		return []string{all[current-1].undo()}, current, nil
+		from = 0
+	case !options.Down:
+	case from > len(all):
+		return from, from, "", fmt.Errorf("%w: the schema has version %d: use the newer Lucius that migrated it", ErrNewerSchema, from)
+	case from == 0 || all[from-1].down == "":
+		return from, from, "", fmt.Errorf("%w: none was applied after the first schema", ErrNoWayDown)
+	default:
+		return from, from - 1, "\n" + all[from-1].undo(), nil
 	}
-	for i := range all[current:] {
-		steps = append(steps, all[current+i].apply())
+	for i := from; i < len(all); i++ {
+		statements += "\n" + all[i].apply()
 	}
-	return steps, current, nil
+	return from, max(from, len(all)), statements, nil // This program works on a newer schema.
 }
 
 // explainDenied adds to an error of a role that may not migrate which role may, or what to
@@ -330,20 +279,6 @@ func explainDenied(ctx context.Context, db querier, denied error) error {
 		return denied
 	}
 	return fmt.Errorf("the role %s does not own the schema lucius: migrate with the role %s: %w", role, owner, denied)
-}
-
-// connect opens one connection for administration.
-func connect(ctx context.Context, url string) (*pgx.Conn, error) {
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		return nil, hideURL(err)
-	}
-	config.RuntimeParams["search_path"] = pgsession.SearchPath
-	connection, err := pgx.ConnectConfig(ctx, config)
-	if err != nil {
-		return nil, hideURL(err)
-	}
-	return connection, nil
 }
 
 // hideURL returns an error without the URL, which may contain a password.

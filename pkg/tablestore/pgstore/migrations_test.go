@@ -55,6 +55,16 @@ func TestMigrations_AreFrozen(t *testing.T) {
 	}
 }
 
+// A migration whose first line names the oldest version that it serves names one up to its own.
+func TestMigrations_ServeAVersion(t *testing.T) {
+	t.Parallel()
+	for i, serves := range pgstore.Serves() {
+		if serves < 1 || serves > i+1 {
+			t.Errorf("migration %d serves the versions from %d", i+1, serves)
+		}
+	}
+}
+
 // emptyDatabase returns the URL of a database without the schema.
 func emptyDatabase(t *testing.T) string {
 	t.Helper()
@@ -143,10 +153,7 @@ func TestMigrate_RefusesToUndoTheFirstSchema(t *testing.T) {
 // TestOpen_NamesTheObjectsThatAreMissing removes each object in turn.
 func TestOpen_NamesTheObjectsThatAreMissing(t *testing.T) {
 	t.Parallel()
-	objects, err := pgstore.Objects()
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := pgstore.Objects()
 	url := postgrestest.Database(t)
 	connection, err := pgx.Connect(t.Context(), url)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 const (
 	// listenersLock is the advisory lock that each listening process holds in shared mode,
 	// so that a process can find out that it is alone and need not notify.
-	listenersLock = 0x6c7563697574
+	listenersLock int64 = 0x6c7563697574
 	// signalGap is the minimum time between two sends of a process. A transaction that
 	// notifies holds a server-wide lock while it commits.
 	signalGap = 5 * time.Millisecond
@@ -40,23 +40,29 @@ const (
 // pool. It sends in batches. Its first use starts it.
 type signals struct {
 	config *pgx.ConnConfig
+	log    *slog.Logger
 	begin  sync.Once
 	ctx    context.Context //nolint:containedctx // It ends with the store.
 	end    context.CancelFunc
 	done   sync.WaitGroup
-	log    *slog.Logger
 	up     atomic.Bool // the session listens
 	failed bool        // the failure was logged; only run uses it
 
-	mu        sync.Mutex                        // Guards all below.
-	heard     map[string][]func(payload string) // callbacks by channel
-	waiting   map[signal]struct{}               // notifications to send
-	alone     time.Time                         // until when the process counts as the only one
-	interrupt context.CancelFunc                // ends the wait for notifications; nil if the session is busy
+	mu        sync.Mutex          // Guards all below.
+	listeners []listener          // only grows
+	waiting   map[signal]struct{} // notifications to send
+	alone     time.Time           // until when the process counts as the only one
+	wake      context.CancelFunc  // ends the session's wait for notifications
 }
 
 // signal is one notification.
 type signal struct{ channel, payload string }
+
+// listener is a callback for the notifications of a channel.
+type listener struct {
+	channel string
+	heard   func(payload string)
+}
 
 func newSignals(config *pgx.ConnConfig, log *slog.Logger) *signals {
 	config = config.Copy()
@@ -66,7 +72,7 @@ func newSignals(config *pgx.ConnConfig, log *slog.Logger) *signals {
 	config.BuildContextWatcherHandler = func(session *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.DeadlineContextWatcherHandler{Conn: session.Conn()}
 	}
-	s := &signals{config: config, log: log, heard: map[string][]func(string){}, waiting: map[signal]struct{}{}}
+	s := &signals{config: config, log: log, waiting: map[signal]struct{}{}, wake: func() {}}
 	s.ctx, s.end = context.WithCancel(context.Background())
 	return s
 }
@@ -79,10 +85,26 @@ func (s *signals) close() {
 }
 
 // Notify implements [tablestore.Notifier].
-func (s *Store) Notify(channel, payload string) { s.signals.notify(signal{channel, payload}) }
+func (s *Store) Notify(channel, payload string) {
+	n := s.signals
+	defer n.start()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.waiting) < maxSignals && len(payload) <= maxPayload && !time.Now().Before(n.alone) {
+		n.waiting[signal{channel, payload}] = struct{}{}
+		n.wake()
+	}
+}
 
 // Listen implements [tablestore.Notifier].
-func (s *Store) Listen(channel string, heard func(payload string)) { s.signals.listen(channel, heard) }
+func (s *Store) Listen(channel string, heard func(payload string)) {
+	n := s.signals
+	defer n.start()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.listeners = append(n.listeners, listener{channel, heard})
+	n.wake()
+}
 
 // Notified reports whether the process has a session that listens, so that others can wake
 // it. The first call of Listen or Notify starts the session.
@@ -99,42 +121,16 @@ func (s *Store) Watch(to metrics.Registry) {
 		})
 }
 
-func (s *signals) notify(one signal) {
-	s.start()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.waiting) >= maxSignals || len(one.payload) > maxPayload || time.Now().Before(s.alone) {
-		return
-	}
-	s.waiting[one] = struct{}{}
-	s.wake()
-}
-
-func (s *signals) listen(channel string, heard func(payload string)) {
-	s.start()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.heard[channel] = append(s.heard[channel], heard)
-	s.wake()
-}
-
 func (s *signals) start() { s.begin.Do(func() { s.done.Go(s.run) }) }
-
-// wake ends the wait for notifications. The caller holds mu.
-func (s *signals) wake() {
-	if s.interrupt != nil {
-		s.interrupt()
-	}
-}
 
 // run holds a session until the store is closed.
 func (s *signals) run() {
-	for pause := firstReconnect; s.ctx.Err() == nil; pause = min(2*pause, lastReconnect) {
-		connected, err := s.session()
-		s.report(err)
-		if connected {
+	for pause := firstReconnect; ; pause = min(2*pause, lastReconnect) {
+		err := s.session()
+		if s.up.Load() { // It listened until now.
 			pause = firstReconnect
 		}
+		s.report(err)
 		if !sleep(s.ctx, pause) {
 			return
 		}
@@ -145,106 +141,76 @@ func (s *signals) run() {
 // Listen get no errors, because they also poll.
 func (s *signals) report(err error) {
 	s.up.Store(err == nil)
-	switch failed := err != nil; {
-	case s.ctx.Err() != nil || failed == s.failed:
+	if s.ctx.Err() != nil || (err != nil) == s.failed {
 		return
-	case failed:
+	}
+	if s.failed = err != nil; s.failed {
 		s.log.WarnContext(s.ctx, "replicas do not wake each other: notifications of PostgreSQL fail", "error", err)
-	default:
+	} else {
 		s.log.InfoContext(s.ctx, "replicas wake each other again: notifications of PostgreSQL work")
 	}
-	s.failed = !s.failed
 }
 
-// session is a connection and the channels on which it listens.
-type session struct {
-	*pgx.Conn
-
-	pid       uint32 // of the server process; through a pooler, the protocol names another one
-	listening map[string]bool
-}
-
-// session connects, and listens and sends until an error. connected says that it could
-// connect.
-func (s *signals) session() (connected bool, err error) {
-	session, err := s.connect()
+// session connects, and then listens and sends until an error. The listeners' lock tells other
+// processes that this one listens.
+func (s *signals) session() error {
+	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
+	defer cancel()
+	session, err := pgx.ConnectConfig(ctx, s.config)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer func() { _ = session.Close(context.WithoutCancel(s.ctx)) }() // Closing it loses nothing.
-	for next := time.Now(); err == nil; {
-		if err = s.listenAll(session); err != nil {
-			break
-		}
-		s.report(nil)
-		if batch := s.take(next); len(batch) > 0 {
-			if err = s.send(session, batch); err != nil {
-				break
+	// Of the server process: through a pooler, the protocol names another one.
+	var pid uint32
+	err = session.QueryRow(ctx, "SELECT pg_backend_pid() FROM pg_advisory_lock_shared($1)", listenersLock).Scan(&pid)
+	listening, next := 0, time.Now()
+	for err == nil {
+		wait, stop := context.WithTimeout(s.ctx, pingEvery)
+		added, batch := s.due(listening, next, stop)
+		if err = s.exchange(session, added, batch); err == nil {
+			if listening += len(added); len(batch) > 0 {
+				next = time.Now().Add(signalGap)
 			}
-			next = time.Now().Add(signalGap)
+			err = s.hear(wait, session, pid)
 		}
-		err = s.hear(session, next)
+		stop()
 	}
-	return true, err
+	return err
 }
 
-// connect opens a session and takes the listeners' lock, which tells other processes that
-// this one listens.
-func (s *signals) connect() (*session, error) {
-	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
-	defer cancel()
-	connection, err := pgx.ConnectConfig(ctx, s.config)
-	if err != nil {
-		return nil, err
-	}
-	opened := &session{Conn: connection, listening: map[string]bool{}}
-	if _, err = connection.Exec(ctx, "SELECT pg_advisory_lock_shared($1)", int64(listenersLock)); err == nil {
-		err = connection.QueryRow(ctx, "SELECT pg_backend_pid()").Scan(&opened.pid)
-	}
-	if err != nil {
-		return nil, errors.Join(err, connection.Close(ctx))
-	}
-	return opened, nil
-}
-
-// listenAll starts to listen on channels that are new to the session, and tells their
-// callbacks that notifications may have been missed.
-func (s *signals) listenAll(session *session) error {
-	s.mu.Lock()
-	added := slices.DeleteFunc(slices.Collect(maps.Keys(s.heard)), func(channel string) bool { return session.listening[channel] })
-	s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
-	defer cancel()
-	for _, channel := range added {
-		if _, err := session.Exec(ctx, "LISTEN "+pgx.Identifier{channel}.Sanitize()); err != nil {
-			return err
-		}
-		session.listening[channel] = true
-		s.tell(signal{channel, ""})
-	}
-	return nil
-}
-
-// take returns the notifications to send, but none before the time next.
-func (s *signals) take(next time.Time) []signal {
+// due returns the listeners after the first ones, and the notifications to send, but none before
+// the time next. It has stop called when there are more of either.
+func (s *signals) due(first int, next time.Time, stop func()) (added []listener, batch []signal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Now().Before(next) {
-		return nil
+	s.wake = stop
+	if early := time.Until(next); early > 0 && len(s.waiting) > 0 {
+		s.wake = func() {} // More of them do not end the gap.
+		time.AfterFunc(early, stop)
+	} else {
+		batch = slices.Collect(maps.Keys(s.waiting))
+		clear(s.waiting)
 	}
-	batch := make([]signal, 0, len(s.waiting))
-	for one := range s.waiting {
-		batch = append(batch, one)
-	}
-	clear(s.waiting)
-	return batch
+	return s.listeners[first:], batch
 }
 
-// send sends the batch if other processes listen, that is, if the listeners' lock cannot be
-// taken exclusively.
-func (s *signals) send(session *session, batch []signal) error {
+// exchange starts to listen on the channels of the listeners, and tells these that notifications
+// may have been missed. Then it sends the batch if other processes listen, that is, if the
+// listeners' lock cannot be taken exclusively.
+func (s *signals) exchange(session *pgx.Conn, added []listener, batch []signal) error {
 	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
 	defer cancel()
+	for _, one := range added {
+		if _, err := session.Exec(ctx, "LISTEN "+pgx.Identifier{one.channel}.Sanitize()); err != nil {
+			return err
+		}
+		one.heard("")
+	}
+	s.report(nil)
+	if len(batch) == 0 {
+		return nil
+	}
 	channels, payloads := make([]string, len(batch)), make([]string, len(batch))
 	for i, one := range batch {
 		channels[i], payloads[i] = one.channel, one.payload
@@ -252,7 +218,7 @@ func (s *signals) send(session *session, batch []signal) error {
 	var sent int
 	err := session.QueryRow(ctx, "SELECT count(pg_notify(n.channel, n.payload)) "+
 		"FROM unnest($1::text[], $2::text[]) AS n(channel, payload) "+
-		"WHERE NOT (SELECT pg_try_advisory_xact_lock($3))", channels, payloads, int64(listenersLock)).Scan(&sent)
+		"WHERE NOT (SELECT pg_try_advisory_xact_lock($3))", channels, payloads, listenersLock).Scan(&sent)
 	if err == nil && sent == 0 {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -261,48 +227,30 @@ func (s *signals) send(session *session, batch []signal) error {
 	return err
 }
 
-// hear waits for one notification, or until there is a notification to send or a new channel.
-// It checks the session if it has been idle for long.
-func (s *signals) hear(session *session, next time.Time) error {
-	ctx, cancel := context.WithTimeout(s.ctx, pingEvery)
-	defer cancel()
-	s.mu.Lock()
-	switch {
-	case len(s.heard) > len(session.listening):
-		s.mu.Unlock()
-		return nil
-	case len(s.waiting) > 0:
-		timer := time.AfterFunc(time.Until(next), cancel)
-		defer timer.Stop()
-	default:
-		s.interrupt = cancel
-	}
-	s.mu.Unlock()
-	notification, err := session.WaitForNotification(ctx)
-	s.mu.Lock()
-	s.interrupt = nil
-	s.mu.Unlock()
+// hear waits for one notification, or until wait ends. It checks a session that has been idle
+// for long.
+func (s *signals) hear(wait context.Context, session *pgx.Conn, pid uint32) error {
+	notification, err := session.WaitForNotification(wait)
 	switch {
 	case err == nil:
-		if notification.PID != session.pid {
-			s.tell(signal{notification.Channel, notification.Payload})
+		if notification.PID == pid {
+			return nil
+		}
+		s.mu.Lock()
+		listeners := s.listeners
+		s.mu.Unlock()
+		for _, one := range listeners {
+			if one.channel == notification.Channel {
+				one.heard(notification.Payload)
+			}
 		}
 		return nil
 	case s.ctx.Err() != nil || session.IsClosed():
 		return err
-	case errors.Is(ctx.Err(), context.Canceled):
-		return nil // There is a notification to send, or a new channel.
+	case errors.Is(wait.Err(), context.Canceled):
+		return nil // There is a notification to send, or a new listener.
 	}
-	ctx, cancelPing := context.WithTimeout(s.ctx, requestTime)
-	defer cancelPing()
+	ctx, cancel := context.WithTimeout(s.ctx, requestTime)
+	defer cancel()
 	return session.Ping(ctx)
-}
-
-func (s *signals) tell(one signal) {
-	s.mu.Lock()
-	heard := s.heard[one.channel]
-	s.mu.Unlock()
-	for _, call := range heard {
-		call(one.payload)
-	}
 }

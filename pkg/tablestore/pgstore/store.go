@@ -42,6 +42,8 @@ type Options struct {
 	Logger *slog.Logger
 }
 
+const defaultTimeout = 30 * time.Second
+
 // Store is a table store on PostgreSQL. It is safe for concurrent use.
 type Store struct {
 	pool    *pgsession.Pool
@@ -65,7 +67,7 @@ var (
 // Open connects to the database. The error wraps [ErrUnusable], and says what to do, if the
 // server could lose commits, the schema has another version, or rights are missing.
 func Open(ctx context.Context, options Options) (*Store, error) {
-	timeout := cmp.Or(options.Timeout, 30*time.Second)
+	timeout := cmp.Or(options.Timeout, defaultTimeout)
 	pool, err := pgsession.Open(ctx, pgsession.Options{
 		URL: options.URL, Connections: int32(min(cmp.Or(options.Connections, 32), math.MaxInt32)), Timeout: timeout,
 		Begin: lockSchema,
