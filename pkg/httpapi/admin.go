@@ -58,35 +58,34 @@ func someOf(ids []string) string {
 
 // ListOutbox is GET /v1/admin/outbox.
 func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params api.ListOutboxParams) {
-	if params.State != nil && !params.State.Valid() {
-		e.respond.problem(w, r, invalid("parameter state must be PENDING, SENT or FAILED_FINAL", nil))
-		return
-	}
-	if orZero(params.Lane) < 0 {
-		e.respond.problem(w, r, invalid("parameter lane "+mustBeLane, nil))
-		return
-	}
-	filter := search.Filter{
-		TenantID: orZero(params.TenantID), Outbox: statemachine.OutboxState(orZero(params.State)), Lane: laneOf(params.Lane),
-	}
-	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
-		func(ctx context.Context, limit int, at cursor) (any, error) {
-			listed, next, err := e.Jobs.ListOutbox(ctx, filter, limit, at.after)
-			found := api.OutboxPage{Outbox: make([]api.OutboxRow, len(listed)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
-			for i, agg := range listed {
-				row, out := agg.Outbox, &found.Outbox[i]
-				*out = api.OutboxRow{
-					OutboxID: row.ID, JobID: agg.Job.ID, StepID: row.StepID, TenantID: agg.Job.TenantID,
-					State: api.OutboxState(row.State), AttemptNo: row.AttemptNo, Topic: row.Routing.Topic, Lane: row.Routing.Lane,
-					LastErrorMessage: row.LastError, CreatedAt: api.NewTime(row.CreatedAt), UpdatedAt: api.NewTime(row.UpdatedAt),
-					NextAttemptAt: api.NewTime(row.DueAt),
-				}
-				if row.LastError != "" {
-					out.LastErrorCode = "rejected"
-				}
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
+			return nil, err
+		}
+		if params.State != nil && !params.State.Valid() {
+			return nil, invalid("parameter state must be PENDING, SENT or FAILED_FINAL", nil)
+		}
+		if orZero(params.Lane) < 0 {
+			return nil, invalid("parameter lane "+mustBeLane, nil)
+		}
+		listed, next, err := e.Jobs.ListOutbox(ctx, search.Filter{
+			TenantID: orZero(params.TenantID), Outbox: statemachine.OutboxState(orZero(params.State)), Lane: laneOf(params.Lane),
+		}, limit, at.after)
+		found := api.OutboxPage{Outbox: make([]api.OutboxRow, len(listed)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
+		for i, agg := range listed {
+			row, out := agg.Outbox, &found.Outbox[i]
+			*out = api.OutboxRow{
+				OutboxID: row.ID, JobID: agg.Job.ID, StepID: row.StepID, TenantID: agg.Job.TenantID,
+				State: api.OutboxState(row.State), AttemptNo: row.AttemptNo, Topic: row.Routing.Topic, Lane: row.Routing.Lane,
+				LastErrorMessage: row.LastError, CreatedAt: api.NewTime(row.CreatedAt), UpdatedAt: api.NewTime(row.UpdatedAt),
+				NextAttemptAt: api.NewTime(row.DueAt),
 			}
-			return found, err
-		})
+			if row.LastError != "" {
+				out.LastErrorCode = "rejected"
+			}
+		}
+		return found, err
+	})
 }
 
 // ListStuck is GET /v1/admin/stuck.
@@ -106,11 +105,10 @@ func (e *endpoints) ListStuck(w http.ResponseWriter, r *http.Request) {
 
 // ListAuditTrail is GET /v1/admin/audit-trail.
 func (e *endpoints) ListAuditTrail(w http.ResponseWriter, r *http.Request, params api.ListAuditTrailParams) {
-	if params.Outcome != nil && !params.Outcome.Valid() {
-		e.respond.problem(w, r, invalid("parameter outcome must be done, denied or failed", nil))
-		return
-	}
 	e.page(w, r, params.Limit, params.PageToken, func(_ context.Context, limit int, at cursor) (any, error) {
+		if params.Outcome != nil && !params.Outcome.Valid() {
+			return nil, invalid("parameter outcome must be done, denied or failed", nil)
+		}
 		after, err := at.rev()
 		if err != nil {
 			return nil, err
@@ -144,12 +142,14 @@ func (e *endpoints) ListJobWebhooks(w http.ResponseWriter, r *http.Request, jobI
 
 // ListWebhooks is GET /v1/admin/webhooks.
 func (e *endpoints) ListWebhooks(w http.ResponseWriter, r *http.Request, params api.ListWebhooksParams) {
-	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
-		func(ctx context.Context, limit int, at cursor) (any, error) {
-			rows, next, err := e.Ledger.Undelivered(ctx, orZero(params.TenantID), limit, at.after)
-			found, err := e.webhooks(ctx, rows, err)
-			return api.WebhookPage{Webhooks: found, NextPageToken: at.token(next)}, err
-		})
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
+			return nil, err
+		}
+		rows, next, err := e.Ledger.Undelivered(ctx, orZero(params.TenantID), limit, at.after)
+		found, err := e.webhooks(ctx, rows, err)
+		return api.WebhookPage{Webhooks: found, NextPageToken: at.token(next)}, err
+	})
 }
 
 // ReplayWebhook is POST /v1/admin/webhooks/{webhookId}:replay.
@@ -202,37 +202,37 @@ func (e *endpoints) webhooks(ctx context.Context, rows []ledger.WebhookRow, err 
 
 // ListFailures is GET /v1/admin/failures.
 func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params api.ListFailuresParams) {
-	if err := e.guard.authorizeTenant(r.Context(), orZero(params.TenantID)); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	if params.Include != nil && !params.Include.Valid() {
-		e.respond.problem(w, r, invalid("parameter include must be resolved", nil))
-		return
-	}
-	report, err := e.Jobs.Failures(r.Context(), search.Filter{
-		TenantID: orZero(params.TenantID), RequestType: orZero(params.RequestType), Service: orZero(params.Service),
-		StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode),
-		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
-		FailedAfter: orZero(params.FailedAfter).Time, FailedBefore: orZero(params.FailedBefore).Time,
-	}, params.Include != nil)
-	found := api.FailureList{
-		Groups: make([]api.FailureGroup, len(report.Groups)), Truncated: report.Truncated,
-		From: api.NewTime(report.From), To: api.NewTime(report.To),
-	}
-	for i := range report.Groups {
-		group := &report.Groups[i]
-		found.Groups[i] = api.FailureGroup{
-			StepType: group.StepType, Service: group.Service, ErrorCode: group.ErrorCode, Resolved: group.Resolved, Count: group.Count,
-			FirstAt: api.NewTime(group.FirstAt), LastAt: api.NewTime(group.LastAt),
-			SampleJobIds: append([]string{}, group.SampleJobIDs...),
-			Tenants:      make([]api.FailureTenant, len(group.Tenants)), TenantCount: group.TenantCount, Histogram: group.Histogram,
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
+			return nil, err
 		}
-		for j, tenant := range group.Tenants {
-			found.Groups[i].Tenants[j] = api.FailureTenant{TenantID: tenant.TenantID, Count: tenant.Count}
+		if params.Include != nil && !params.Include.Valid() {
+			return nil, invalid("parameter include must be resolved", nil)
 		}
-	}
-	e.respond.answer(w, r, http.StatusOK, found, err)
+		report, err := e.Jobs.Failures(ctx, search.Filter{
+			TenantID: orZero(params.TenantID), RequestType: orZero(params.RequestType), Service: orZero(params.Service),
+			StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode),
+			CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
+			FailedAfter: orZero(params.FailedAfter).Time, FailedBefore: orZero(params.FailedBefore).Time,
+		}, params.Include != nil)
+		found := api.FailureList{
+			Groups: make([]api.FailureGroup, len(report.Groups)), Truncated: report.Truncated,
+			From: api.NewTime(report.From), To: api.NewTime(report.To),
+		}
+		for i := range report.Groups {
+			group := &report.Groups[i]
+			found.Groups[i] = api.FailureGroup{
+				StepType: group.StepType, Service: group.Service, ErrorCode: group.ErrorCode, Resolved: group.Resolved, Count: group.Count,
+				FirstAt: api.NewTime(group.FirstAt), LastAt: api.NewTime(group.LastAt),
+				SampleJobIds: append([]string{}, group.SampleJobIDs...),
+				Tenants:      make([]api.FailureTenant, len(group.Tenants)), TenantCount: group.TenantCount, Histogram: group.Histogram,
+			}
+			for j, tenant := range group.Tenants {
+				found.Groups[i].Tenants[j] = api.FailureTenant{TenantID: tenant.TenantID, Count: tenant.Count}
+			}
+		}
+		return found, err
+	})
 }
 
 // ListPauses is GET /v1/admin/pauses. Pauses of other tenants are left out.

@@ -30,54 +30,49 @@ var errNoBackups = apierror.Newf(apierror.NotFound,
 // CreateBackup is POST /v1/admin/backup. An answer that cannot be completed ends with its
 // connection, so that no client takes it for whole.
 func (e *endpoints) CreateBackup(w http.ResponseWriter, r *http.Request) {
-	if e.Backup == nil {
-		e.respond.problem(w, r, errNoBackups)
-		return
-	}
-	var request api.ControlRequest
-	if err := e.decode(w, r, optional, &request); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	state := requestStateOf(r.Context())
-	state.drop()
-	state.long = true
-	release, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1)
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	defer release()
-	backup, err := e.Backup(r.Context())
-	if err != nil {
-		e.respond.problem(w, r, ledger.Problem(err))
-		return
-	}
-	defer func() {
-		if err := backup.Close(); err != nil {
-			e.config.Log.ErrorContext(r.Context(), "backup could not be removed", "error", err, "request_id", state.id)
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
+		if e.Backup == nil {
+			return nil, errNoBackups
 		}
-	}()
-	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Cache-Control", "no-store")
-	out := &backupAnswer{endpoints: e, w: w, r: r, control: http.NewResponseController(w), checked: time.Now()}
-	err = ledger.Problem(backup.Stream(r.Context(), out))
-	switch {
-	case err == nil:
-		e.config.Log.InfoContext(r.Context(), "backup sent", "bytes", state.bytes, "took", time.Since(state.begun).String(),
-			"reason", request.Reason, "request_id", state.id)
-	case state.status == 0:
-		e.respond.problem(w, r, err)
-	default:
-		fault := apierror.From(err)
-		state.status = fault.Code.Status() // For the records: the client has seen another.
-		if out.broken || r.Context().Err() != nil {
-			state.status = statusClientGone
-		} else {
-			e.respond.logFault(r, fault)
+		state := requestStateOf(ctx)
+		state.drop()
+		state.long = true
+		release, err := e.streams.acquire(ctx, auth.CallerOf(ctx).Name(), 1)
+		if err != nil {
+			return nil, err
 		}
-		panic(http.ErrAbortHandler)
-	}
+		defer release()
+		backup, err := e.Backup(ctx)
+		if err != nil {
+			return nil, ledger.Problem(err)
+		}
+		defer func() {
+			if err := backup.Close(); err != nil {
+				e.config.Log.ErrorContext(ctx, "backup could not be removed", "error", err, "request_id", state.id)
+			}
+		}()
+		w.Header().Set("Content-Type", "application/octet-stream")
+		w.Header().Set("Cache-Control", "no-store")
+		out := &backupAnswer{endpoints: e, w: w, r: r, control: http.NewResponseController(w), checked: time.Now()}
+		err = ledger.Problem(backup.Stream(ctx, out))
+		switch {
+		case err == nil:
+			e.config.Log.InfoContext(ctx, "backup sent", "bytes", state.bytes, "took", time.Since(state.begun).String(),
+				"reason", request.Reason, "request_id", state.id)
+		case state.status == 0:
+			return nil, err
+		default:
+			fault := apierror.From(err)
+			state.status = fault.Code.Status() // For the records: the client has seen another.
+			if out.broken || ctx.Err() != nil {
+				state.status = statusClientGone
+			} else {
+				e.respond.logFault(r, fault)
+			}
+			panic(http.ErrAbortHandler)
+		}
+		return nil, nil // It has answered.
+	})
 }
 
 // backupAnswer is the body of an answer with a backup.

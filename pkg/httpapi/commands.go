@@ -25,15 +25,15 @@ func (e *endpoints) Orchestrate(w http.ResponseWriter, r *http.Request, params a
 
 // submit passes the raw body on: the use case needs its canonical form.
 func (e *endpoints) submit(w http.ResponseWriter, r *http.Request, headers commands.Headers) {
-	body, err := e.readBody(w, r)
-	if err != nil {
-		e.countRefused(err)
-		e.respond.problem(w, r, err)
-		return
-	}
-	accepted, err := e.submitText(r.Context(), body, headers)
-	answer, err := acceptedOf(w, &accepted, err)
-	e.respond.answer(w, r, http.StatusAccepted, answer, err)
+	e.answer(w, r, http.StatusAccepted, func(ctx context.Context) (any, error) {
+		body, err := e.readBody(w, r)
+		if err != nil {
+			e.countRefused(err)
+			return nil, err
+		}
+		accepted, err := e.submitText(ctx, body, headers)
+		return acceptedOf(w, &accepted, err)
+	})
 }
 
 // submitText submits a command for the caller, who must be allowed to name its tenant.
@@ -91,11 +91,14 @@ func (b *batch) Check() []apierror.Violation { return api.CheckBatch("/commands"
 
 // SubmitBatch is POST /v1/commands:batch.
 func (e *endpoints) SubmitBatch(w http.ResponseWriter, r *http.Request) {
-	if r.Header.Get("Idempotency-Key") != "" {
-		e.respond.problem(w, r, invalid("header Idempotency-Key is not for a batch: give each command an idempotency_key", nil))
-		return
-	}
-	serve(e, w, r, http.StatusOK, strict, func(ctx context.Context, request batch) (any, error) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		if r.Header.Get("Idempotency-Key") != "" {
+			return nil, invalid("header Idempotency-Key is not for a batch: give each command an idempotency_key", nil)
+		}
+		var request batch
+		if err := e.decode(w, r, strict, &request); err != nil {
+			return nil, err
+		}
 		results := make([]api.BatchItem, len(request.Commands))
 		inParallel(len(results), func(i int) {
 			accepted, err := e.submitText(ctx, request.Commands[i], commands.Headers{})

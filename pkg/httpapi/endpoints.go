@@ -21,21 +21,24 @@ type endpoints struct {
 
 var _ api.ServerInterface = (*endpoints)(nil)
 
-// serve decodes a body, calls the use case and answers with its value and that status,
-// or with a problem.
-func serve[Body any, Checked interface {
-	*Body
-	checker
-}](e *endpoints, w http.ResponseWriter, r *http.Request, status int, rule bodyRule,
-	call func(context.Context, Body) (any, error),
-) {
-	var body Body
-	if err := e.decode(w, r, rule, Checked(&body)); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	value, err := call(r.Context(), body)
+// answer answers with the value that handle returns and that status, or with its error: see
+// responder.answer.
+func (e *endpoints) answer(w http.ResponseWriter, r *http.Request, status int, handle func(context.Context) (any, error)) {
+	value, err := handle(r.Context())
 	e.respond.answer(w, r, status, value, err)
+}
+
+// serve is answer for a request with a body, which it decodes.
+func serve[Body any, Checked pointerTo[Body]](e *endpoints, w http.ResponseWriter, r *http.Request, status int, rule bodyRule,
+	handle func(context.Context, Body) (any, error),
+) {
+	e.answer(w, r, status, func(ctx context.Context) (any, error) {
+		var body Body
+		if err := e.decode(w, r, rule, Checked(&body)); err != nil {
+			return nil, err
+		}
+		return handle(ctx, body)
+	})
 }
 
 // MaxWait is the longest time that a request may wait. A longer wait is cut to it.
@@ -88,37 +91,23 @@ func (e *endpoints) reserve(ctx context.Context, weight int64) error {
 // lister returns one page of a list: at most limit entries from the cursor on.
 type lister func(ctx context.Context, limit int, at cursor) (any, error)
 
-// page answers with the page that the parameters ask for.
+// page is answer for one page of a list.
 func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limit, token *api.PageToken, list lister) {
-	size := api.DefaultPage
-	if limit != nil {
-		size = int(*limit)
-	}
-	if size < 1 || size > api.MaxPage {
-		e.respond.problem(w, r, invalid("parameter limit "+mustBePage, nil))
-		return
-	}
-	at, err := cursorOf(r.URL, orZero(token))
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	if err := e.reserve(r.Context(), jobWeight+4*int64(search.PageBytes(size))); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	found, err := list(r.Context(), size, at)
-	e.respond.answer(w, r, http.StatusOK, found, err)
-}
-
-// pageOfTenant is page after it has authorized the tenant that the request names, if
-// any.
-func (e *endpoints) pageOfTenant(w http.ResponseWriter, r *http.Request, tenant *string, limit *api.Limit, token *api.PageToken,
-	list lister,
-) {
-	if err := e.guard.authorizeTenant(r.Context(), orZero(tenant)); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	e.page(w, r, limit, token, list)
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		size := api.DefaultPage
+		if limit != nil {
+			size = int(*limit)
+		}
+		if size < 1 || size > api.MaxPage {
+			return nil, invalid("parameter limit "+mustBePage, nil)
+		}
+		at, err := cursorOf(r.URL, orZero(token))
+		if err != nil {
+			return nil, err
+		}
+		if err := e.reserve(ctx, jobWeight+4*int64(search.PageBytes(size))); err != nil {
+			return nil, err
+		}
+		return list(ctx, size, at)
+	})
 }

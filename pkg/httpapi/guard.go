@@ -194,31 +194,37 @@ func (g *guard) kind(route string) *objectKind {
 // middleware passes a request on with its caller, or answers it with a problem.
 func (g *guard) middleware(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		state := requestStateOf(r.Context())
-		if template, err := mux.CurrentRoute(r).GetPathTemplate(); err == nil {
-			state.route = template
-		}
-		state.rule = g.rules[endpoint{r.Method, state.route}]
-		if state.rule.Scope != auth.Public {
-			if err := g.admit(state, r); err != nil {
-				if challenge := auth.Challenge(err); challenge != "" {
-					w.Header().Set("WWW-Authenticate", challenge)
-				}
-				g.respond.problem(w, r, err)
-				return
-			}
-			state.kept = true
-			state.conn.keep(1)
-			r = r.WithContext(ledger.WithCaller(auth.WithCaller(r.Context(), state.caller), state.caller.Name()))
-		}
-		if strings.HasPrefix(r.URL.Path, "/v1/") {
-			if err := checkQuery(r, g.queries[endpoint{r.Method, state.route}]); err != nil {
-				g.respond.problem(w, r, err)
-				return
-			}
+		r, err := g.identified(w, r)
+		if err != nil {
+			g.respond.problem(w, r, err)
+			return
 		}
 		next.ServeHTTP(w, r)
 	})
+}
+
+// identified returns the request with its caller, once it is admitted, and its problem.
+func (g *guard) identified(w http.ResponseWriter, r *http.Request) (*http.Request, error) {
+	state := requestStateOf(r.Context())
+	if template, err := mux.CurrentRoute(r).GetPathTemplate(); err == nil {
+		state.route = template
+	}
+	state.rule = g.rules[endpoint{r.Method, state.route}]
+	if state.rule.Scope != auth.Public {
+		if err := g.admit(state, r); err != nil {
+			if challenge := auth.Challenge(err); challenge != "" {
+				w.Header().Set("WWW-Authenticate", challenge)
+			}
+			return r, err
+		}
+		state.kept = true
+		state.conn.keep(1)
+		r = r.WithContext(ledger.WithCaller(auth.WithCaller(r.Context(), state.caller), state.caller.Name()))
+	}
+	if strings.HasPrefix(r.URL.Path, "/v1/") {
+		return r, checkQuery(r, g.queries[endpoint{r.Method, state.route}])
+	}
+	return r, nil
 }
 
 const (

@@ -19,12 +19,11 @@ var errNoInbox = apierror.Newf(apierror.NotFound, "There is no inbox: this serve
 
 // ListInbox is GET /v1/admin/inbox.
 func (e *endpoints) ListInbox(w http.ResponseWriter, r *http.Request, params api.ListInboxParams) {
-	state := cmp.Or(orZero(params.State), api.InboxStateRefused)
-	if !state.Valid() {
-		e.respond.problem(w, r, invalid("parameter state must be waiting or refused", nil))
-		return
-	}
 	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		state := cmp.Or(orZero(params.State), api.InboxStateRefused)
+		if !state.Valid() {
+			return nil, invalid("parameter state must be waiting or refused", nil)
+		}
 		if e.Inbox == nil {
 			return nil, errNoInbox
 		}

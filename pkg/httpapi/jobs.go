@@ -18,28 +18,27 @@ import (
 
 // GetJob is GET /v1/jobs/{jobId}.
 func (e *endpoints) GetJob(w http.ResponseWriter, r *http.Request, jobID api.JobID, params api.GetJobParams) {
-	var limit time.Duration
-	if params.Wait != nil {
-		var err error
-		if limit, err = time.ParseDuration(*params.Wait); err != nil || limit < 0 {
-			e.respond.problem(w, r, invalid("parameter wait must be a duration such as 30s", err))
-			return
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		var limit time.Duration
+		if params.Wait != nil {
+			var err error
+			if limit, err = time.ParseDuration(*params.Wait); err != nil || limit < 0 {
+				return nil, invalid("parameter wait must be a duration such as 30s", err)
+			}
 		}
-	}
-	if limit > 0 {
-		if _, err := waiting(r.Context(), e, limit, func(limit time.Duration, ended <-chan struct{}) (*statemachine.Aggregate, error) {
-			return e.Jobs.Wait(r.Context(), jobID, limit, ended)
-		}); err != nil {
-			e.respond.problem(w, r, err)
-			return
+		if limit > 0 {
+			if _, err := waiting(ctx, e, limit, func(limit time.Duration, ended <-chan struct{}) (*statemachine.Aggregate, error) {
+				return e.Jobs.Wait(ctx, jobID, limit, ended)
+			}); err != nil {
+				return nil, err
+			}
 		}
-	}
-	job, err := e.job(r.Context(), jobID)
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	e.answerJob(w, r, http.StatusOK, job)
+		job, err := e.job(ctx, jobID)
+		if err != nil {
+			return nil, err
+		}
+		return e.encodeJob(ctx, http.StatusOK, job)
+	})
 }
 
 // job returns a job to be answered.
@@ -65,42 +64,42 @@ func (e *endpoints) jobsFor(ctx context.Context) *search.Service {
 
 // ListJobSteps is GET /v1/jobs/{jobId}/steps.
 func (e *endpoints) ListJobSteps(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
-	job, err := e.job(r.Context(), jobID)
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	e.answerSteps(w, r, http.StatusOK, struct{}{}, job)
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		job, err := e.job(ctx, jobID)
+		if err != nil {
+			return nil, err
+		}
+		return e.encodeSteps(ctx, http.StatusOK, struct{}{}, job)
+	})
 }
 
 // ListJobs is GET /v1/jobs.
 func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.ListJobsParams) {
-	if params.State != nil && !params.State.Valid() {
-		states := strings.ReplaceAll(strings.Trim(fmt.Sprint(statemachine.JobStates), "[]"), " ", ", ")
-		e.respond.problem(w, r, invalid("parameter state must be one of "+states, nil))
-		return
-	}
-	names := []*string{params.CorrelationID, params.RequestType, params.Service, params.ErrorCode}
-	if slices.ContainsFunc(names, func(name *string) bool { return len(orZero(name)) > api.MaxName }) {
-		message := fmt.Sprintf("parameters correlation_id, request_type, service and error_code must be at most %d bytes", api.MaxName)
-		e.respond.problem(w, r, invalid(message, nil))
-		return
-	}
-	filter := search.Filter{
-		TenantID: orZero(params.TenantID), State: statemachine.JobState(orZero(params.State)),
-		RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
-		Service: orZero(params.Service), ErrorCode: orZero(params.ErrorCode),
-		CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
-	}
-	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
-		func(ctx context.Context, limit int, at cursor) (any, error) {
-			found, next, err := e.jobsFor(ctx).List(ctx, filter, limit, at.after)
-			list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
-			for i := range found {
-				list.Jobs[i] = JobOf(&found[i])
-			}
-			return list, err
-		})
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
+			return nil, err
+		}
+		if params.State != nil && !params.State.Valid() {
+			states := strings.ReplaceAll(strings.Trim(fmt.Sprint(statemachine.JobStates), "[]"), " ", ", ")
+			return nil, invalid("parameter state must be one of "+states, nil)
+		}
+		names := []*string{params.CorrelationID, params.RequestType, params.Service, params.ErrorCode}
+		if slices.ContainsFunc(names, func(name *string) bool { return len(orZero(name)) > api.MaxName }) {
+			message := fmt.Sprintf("parameters correlation_id, request_type, service and error_code must be at most %d bytes", api.MaxName)
+			return nil, invalid(message, nil)
+		}
+		found, next, err := e.jobsFor(ctx).List(ctx, search.Filter{
+			TenantID: orZero(params.TenantID), State: statemachine.JobState(orZero(params.State)),
+			RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
+			Service: orZero(params.Service), ErrorCode: orZero(params.ErrorCode),
+			CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
+		}, limit, at.after)
+		list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
+		for i := range found {
+			list.Jobs[i] = JobOf(&found[i])
+		}
+		return list, err
+	})
 }
 
 // searchedTo returns how far a page of jobs has searched if it ends at that job, zero for
@@ -115,7 +114,7 @@ func searchedTo(next string) api.Time {
 // ListJobEvents is GET /v1/jobs/{jobId}/events.
 func (e *endpoints) ListJobEvents(w http.ResponseWriter, r *http.Request, jobID api.JobID, params api.ListJobEventsParams) {
 	if accepts(r, eventStream) {
-		e.streamEvents(w, r, jobID, orZero(params.LastEventID))
+		e.respond.answer(w, r, http.StatusOK, nil, e.streamEvents(w, r, jobID, orZero(params.LastEventID)))
 		return
 	}
 	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
@@ -180,25 +179,20 @@ func (e *endpoints) ResumeJob(w http.ResponseWriter, r *http.Request, jobID api.
 func (e *endpoints) control(w http.ResponseWriter, r *http.Request, jobID string,
 	do func(context.Context, search.Control) (job *statemachine.Aggregate, applied bool, err error),
 ) {
-	var request api.ControlRequest
-	err := e.decode(w, r, optional, &request)
-	if err == nil {
-		err = e.reserve(r.Context(), jobWeight)
-	}
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	job, applied, err := do(r.Context(), controlOf(r.Context(), jobID, request.Reason))
-	status := http.StatusOK
-	if applied {
-		status = http.StatusAccepted
-	}
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	e.answerJob(w, r, status, e.jobsFor(r.Context()).Changed(r.Context(), job))
+	serve(e, w, r, http.StatusOK, optional, func(ctx context.Context, request api.ControlRequest) (any, error) {
+		if err := e.reserve(ctx, jobWeight); err != nil {
+			return nil, err
+		}
+		job, applied, err := do(ctx, controlOf(ctx, jobID, request.Reason))
+		if err != nil {
+			return nil, err
+		}
+		status := http.StatusOK
+		if applied {
+			status = http.StatusAccepted
+		}
+		return e.encodeJob(ctx, status, e.jobsFor(ctx).Changed(ctx, job))
+	})
 }
 
 // controlOf returns a client's control request for a job.
@@ -208,61 +202,47 @@ func controlOf(ctx context.Context, jobID, reason string) search.Control {
 	}
 }
 
-// answerJob answers with the job and its steps' payloads.
-func (e *endpoints) answerJob(w http.ResponseWriter, r *http.Request, status int, job *search.Shown) {
-	e.answerSteps(w, r, status, struct {
+// encodeJob encodes an answer of the job and its steps' payloads.
+func (e *endpoints) encodeJob(ctx context.Context, status int, job *search.Shown) (any, error) {
+	return e.encodeSteps(ctx, status, struct {
 		api.Job
 
 		Steps struct{} `json:"steps,omitzero"` // This field hides the job's.
 	}{Job: JobOf(job)}, job)
 }
 
-// answerSteps answers with the head, an object, to which it adds the job's steps with
-// their payloads.
-func (e *endpoints) answerSteps(w http.ResponseWriter, r *http.Request, status int, head any, job *search.Shown) {
-	payload, err := e.Jobs.Payload(r.Context(), job.Job.ID)
-	if status == http.StatusAccepted {
-		err = nil // The control was applied, so answer even without the payload.
+// encodeSteps encodes an answer of the head, an object, to which it adds the job's steps with
+// their payloads. It encodes in parts: the steps share the bytes of the payload, which may be
+// large and is often the same for all. Only a few requests do this at a time.
+func (e *endpoints) encodeSteps(ctx context.Context, status int, head any, job *search.Shown) (any, error) {
+	payload, err := e.Jobs.Payload(ctx, job.Job.ID)
+	if err != nil && status != http.StatusAccepted { // otherwise the control was applied: answer even without the payload
+		return nil, err
 	}
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	parts, held, err := encodeSteps(head, job, payload)
-	if err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	e.respond.deliver(w, r, status, held, parts...)
-}
-
-// encodeSteps encodes the head and the job's steps in parts, and returns how many bytes
-// they hold: the steps share the bytes of the payload, which may be large and is often
-// the same for all. Only a few requests do this at a time.
-func encodeSteps(head any, job *search.Shown, payload []byte) (parts [][]byte, held int, err error) {
 	text, err := encode(head)
 	text = bytes.TrimSuffix(text, []byte("}\n"))
 	if len(text) > len("{") {
 		text = append(text, ',')
 	}
 	text = append(text, `"steps":[`...)
-	held = len(payload)
+	out := chosen{status: status, held: len(payload)}
 	for i, step := range stepsOf(job) {
-		encoded, failed := encode(step)
+		object, failed := encode(step)
 		if err = errors.Join(err, failed); i > 0 {
 			text = append(text, ',')
 		}
-		text = append(text, bytes.TrimSuffix(encoded, []byte("}\n"))...)
+		text = append(text, bytes.TrimSuffix(object, []byte("}\n"))...)
 		if part := ledger.StepPayload(payload, &job.Steps[i]); part != nil {
 			text = append(text, `,"payload":`...)
-			held += len(text)
-			parts = append(parts, text, part)
+			out.held += len(text)
+			out.json = append(out.json, text, part)
 			text = nil
 		}
 		text = append(text, '}')
 	}
 	text = append(text, "]}\n"...)
-	return append(parts, text), held + len(text), err
+	out.json, out.held = append(out.json, text), out.held+len(text)
+	return out, err
 }
 
 // JobOf encodes a job, its steps without their payloads.

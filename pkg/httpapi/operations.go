@@ -60,47 +60,40 @@ func controlling(kind background.Kind) func(*api.BulkRequest) (background.BulkRe
 
 // createOperation begins the requested operation, or answers with its preview. translate
 // returns the operation, and whether it is a dry run.
-func createOperation[Body any, Checked interface {
-	*Body
-	checker
-}](e *endpoints, w http.ResponseWriter, r *http.Request, header *api.IdempotencyKey,
+func createOperation[Body any, Checked pointerTo[Body]](e *endpoints, w http.ResponseWriter, r *http.Request, header *api.IdempotencyKey,
 	translate func(*Body) (background.BulkRequest, bool),
 ) {
-	var body Body
-	if err := e.decode(w, r, strict, Checked(&body)); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	ctx := r.Context()
-	request, dryRun := translate(&body)
-	request.Actor = string(api.ActorOperator)
-	tenantID := request.Filter.TenantID
-	key, err := commands.HeaderKey(orZero(header))
-	if denied := e.guard.authorizeTenant(ctx, tenantID); denied != nil {
-		err = denied
-	}
-	switch {
-	case err != nil:
-		e.respond.problem(w, r, err)
-	case dryRun:
-		preview, err := e.Operations.Preview(ctx, request)
-		requestStateOf(ctx).previewed = err == nil
-		e.respond.answer(w, r, http.StatusOK, previewOf(request.Kind, &preview), err)
-	default:
+	serve[Body, Checked](e, w, r, http.StatusAccepted, strict, func(ctx context.Context, body Body) (any, error) {
+		request, dryRun := translate(&body)
+		request.Actor = string(api.ActorOperator)
+		tenantID := request.Filter.TenantID
+		if err := e.guard.authorizeTenant(ctx, tenantID); err != nil {
+			return nil, err
+		}
+		key, err := commands.HeaderKey(orZero(header))
+		if err != nil {
+			return nil, err
+		}
+		state := requestStateOf(ctx)
+		if dryRun {
+			preview, err := e.Operations.Preview(ctx, request)
+			state.previewed = err == nil
+			return chosen{status: http.StatusOK, value: previewOf(request.Kind, &preview)}, err
+		}
 		if key != "" && !e.guard.allows(ctx, "") {
 			// A caller without a role for all tenants can neither collide with the keys of
 			// other callers nor probe them.
 			key = "tenant\x00" + tenantID + "\x00" + key
 		}
 		op, err := e.Operations.Create(ctx, key, request)
-		if err == nil {
-			state := requestStateOf(ctx)
-			state.object = op.ID
-			e.config.Log.InfoContext(ctx, "operation begun", "operation_id", op.ID, "kind", string(op.Kind), "matched", op.Matched,
-				"reason", request.Reason, "request_id", state.id)
+		if err != nil {
+			return nil, err
 		}
-		e.respond.answer(w, r, http.StatusAccepted, operationOf(&op, nil), err)
-	}
+		state.object = op.ID
+		e.config.Log.InfoContext(ctx, "operation begun", "operation_id", op.ID, "kind", string(op.Kind), "matched", op.Matched,
+			"reason", request.Reason, "request_id", state.id)
+		return operationOf(&op, nil), nil
+	})
 }
 
 // ListRetries is GET /v1/admin/retries.
@@ -112,28 +105,28 @@ func (e *endpoints) ListRetries(w http.ResponseWriter, r *http.Request, params a
 
 // ListOperations is GET /v1/admin/operations.
 func (e *endpoints) ListOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams) {
-	if params.Kind != nil && !params.Kind.Valid() {
-		e.respond.problem(w, r, invalid("parameter kind must be retry, cancel, pause or resume", nil))
-		return
-	}
-	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken,
-		func(ctx context.Context, limit int, at cursor) (any, error) {
-			found, next, err := e.Operations.List(ctx, background.Kind(orZero(params.Kind)), orZero(params.TenantID), limit, at.after)
-			page := api.OperationPage{Operations: make([]api.Operation, len(found)), NextPageToken: at.token(next)}
-			for i := range found {
-				page.Operations[i] = operationOf(&found[i], nil)
-			}
-			return page, err
-		})
+	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
+			return nil, err
+		}
+		if params.Kind != nil && !params.Kind.Valid() {
+			return nil, invalid("parameter kind must be retry, cancel, pause or resume", nil)
+		}
+		found, next, err := e.Operations.List(ctx, background.Kind(orZero(params.Kind)), orZero(params.TenantID), limit, at.after)
+		page := api.OperationPage{Operations: make([]api.Operation, len(found)), NextPageToken: at.token(next)}
+		for i := range found {
+			page.Operations[i] = operationOf(&found[i], nil)
+		}
+		return page, err
+	})
 }
 
 // GetOperation is GET /v1/admin/operations/{operationId}.
 func (e *endpoints) GetOperation(w http.ResponseWriter, r *http.Request, operationID api.OperationID, params api.GetOperationParams) {
-	if params.Outcome != nil && !params.Outcome.Valid() {
-		e.respond.problem(w, r, invalid("parameter outcome must be waiting, applied, repeated, skipped or failed", nil))
-		return
-	}
 	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
+		if params.Outcome != nil && !params.Outcome.Valid() {
+			return nil, invalid("parameter outcome must be waiting, applied, repeated, skipped or failed", nil)
+		}
 		found, err := e.Operations.Get(ctx, operationID, background.ItemOutcome(orZero(params.Outcome)), limit, at.after)
 		op := operationOf(&found.Operation, found.Items)
 		op.NextPageToken = at.token(found.Next)

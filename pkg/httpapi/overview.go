@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"slices"
 	"strings"
@@ -17,36 +18,37 @@ const maxWorkers = 100
 
 // ListServices is GET /v1/admin/services.
 func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params api.ListServicesParams) {
-	if err := checkMinutes(params.Minutes); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	var kinds []ledger.WorkKind
-	protocol := orZero(params.ProtocolID)
-	for _, p := range e.Protocols.Current().Protocols() {
-		if protocol != "" && p.ID != protocol {
-			continue
+	e.answer(w, r, http.StatusOK, func(_ context.Context) (any, error) {
+		if err := checkMinutes(params.Minutes); err != nil {
+			return nil, err
 		}
-		for i := range p.Steps {
-			kinds = append(kinds, ledger.WorkKind{Service: p.Steps[i].Service, StepType: p.Steps[i].Type})
+		var kinds []ledger.WorkKind
+		protocol := orZero(params.ProtocolID)
+		for _, p := range e.Protocols.Current().Protocols() {
+			if protocol != "" && p.ID != protocol {
+				continue
+			}
+			for i := range p.Steps {
+				kinds = append(kinds, ledger.WorkKind{Service: p.Steps[i].Service, StepType: p.Steps[i].Type})
+			}
 		}
-	}
-	report := e.Counts.ReportOf(protocol, kinds...)
-	out := api.ServiceList{
-		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
-		CompleteSince: api.NewTime(report.Complete), Services: []api.Service{},
-	}
-	now := time.Now()
-	for i := range report.Services {
-		out.Services = append(out.Services, serviceOf(&report.Services[i], now, params.Minutes))
-	}
-	for _, worker := range report.Unmatched[:min(len(report.Unmatched), maxWorkers)] {
-		out.UnmatchedWorkers = append(out.UnmatchedWorkers, api.UnmatchedWorker{
-			Owner: worker.Owner, Services: append([]string{}, worker.Services...), StepTypes: append([]string{}, worker.StepTypes...),
-			LastPollAt: api.NewTime(worker.LastPoll), Polling: worker.Waiting,
-		})
-	}
-	e.respond.answer(w, r, http.StatusOK, out, nil)
+		report := e.Counts.ReportOf(protocol, kinds...)
+		out := api.ServiceList{
+			Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
+			CompleteSince: api.NewTime(report.Complete), Services: []api.Service{},
+		}
+		now := time.Now()
+		for i := range report.Services {
+			out.Services = append(out.Services, serviceOf(&report.Services[i], now, params.Minutes))
+		}
+		for _, worker := range report.Unmatched[:min(len(report.Unmatched), maxWorkers)] {
+			out.UnmatchedWorkers = append(out.UnmatchedWorkers, api.UnmatchedWorker{
+				Owner: worker.Owner, Services: append([]string{}, worker.Services...), StepTypes: append([]string{}, worker.StepTypes...),
+				LastPollAt: api.NewTime(worker.LastPoll), Polling: worker.Waiting,
+			})
+		}
+		return out, nil
+	})
 }
 
 // checkMinutes checks how many minutes a request asks for: the answer has a number for each.
@@ -116,64 +118,64 @@ func percentilesOf(p search.Percentiles) api.Percentiles {
 
 // GetOverview is GET /v1/admin/overview.
 func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params api.GetOverviewParams) {
-	if err := checkMinutes(params.Minutes); err != nil {
-		e.respond.problem(w, r, err)
-		return
-	}
-	report, found := e.Counts.Report(), e.Reconciler.Report()
-	out := api.Overview{
-		Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
-		CompleteSince: api.NewTime(report.Complete), Jobs: map[string]int{},
-		Accepted: ratesOf(report.Accepted, params.Minutes), Refused: ratesOf(report.Refused, params.Minutes),
-		Published: ratesOf(report.Published, params.Minutes), Started: ratesOf(report.Started, params.Minutes),
-		OldestJobAt: api.NewTime(report.OldestJob), OldestRunningAt: api.NewTime(report.OldestRunning),
-		NextRetryAt: api.NewTime(report.NextRetry),
-		Ended:       map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
-	}
-	if !found.RoundEnded.IsZero() { // otherwise this process does not know
-		pending := found.OldestPending.Seconds()
-		out.OldestPendingSeconds = &pending
-		out.Stuck = api.StuckCount{
-			Count: len(found.Stuck), Checked: found.Checked, Repaired: found.Repaired, RoundEndedAt: api.NewTime(found.RoundEnded),
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		if err := checkMinutes(params.Minutes); err != nil {
+			return nil, err
 		}
-	}
-	if e.InboxSurvey != nil {
-		out.Inbox = new(inboxCounts(e.InboxSurvey()))
-	}
-	for state, n := range report.Jobs {
-		out.Jobs[string(state)] = n
-	}
-	for state, rates := range report.Ended {
-		out.Ended[string(state)] = ratesOf(rates, params.Minutes)
-	}
-	now := time.Now()
-	for i := range report.Services {
-		service := &report.Services[i]
-		out.Backlog += service.Queued
-		out.Running += service.Running
-		if at := service.Oldest; !at.IsZero() && (out.OldestWaiting.At.IsZero() || at.Before(out.OldestWaiting.At.Time)) {
-			out.OldestWaiting = api.OldestWaiting{
-				Service: service.Service, StepType: service.StepType, At: api.NewTime(at), Seconds: now.Sub(at).Seconds(),
+		report, found := e.Counts.Report(), e.Reconciler.Report()
+		out := api.Overview{
+			Bus: e.bus(), Exact: report.Exact, AsOf: api.NewTime(report.AsOf), Since: api.NewTime(report.Since),
+			CompleteSince: api.NewTime(report.Complete), Jobs: map[string]int{},
+			Accepted: ratesOf(report.Accepted, params.Minutes), Refused: ratesOf(report.Refused, params.Minutes),
+			Published: ratesOf(report.Published, params.Minutes), Started: ratesOf(report.Started, params.Minutes),
+			OldestJobAt: api.NewTime(report.OldestJob), OldestRunningAt: api.NewTime(report.OldestRunning),
+			NextRetryAt: api.NewTime(report.NextRetry),
+			Ended:       map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
+		}
+		if !found.RoundEnded.IsZero() { // otherwise this process does not know
+			pending := found.OldestPending.Seconds()
+			out.OldestPendingSeconds = &pending
+			out.Stuck = api.StuckCount{
+				Count: len(found.Stuck), Checked: found.Checked, Repaired: found.Repaired, RoundEndedAt: api.NewTime(found.RoundEnded),
 			}
 		}
-	}
-	active := e.Gate.Active()
-	slices.SortFunc(active, func(a, b pauses.Pause) int { return strings.Compare(a.ID(), b.ID()) })
-	for i := range active {
-		out.Pauses = append(out.Pauses, e.pauseOf(&active[i]))
-	}
-	if e.Circuits != nil {
-		circuits, err := e.Circuits(r.Context())
-		if err != nil {
-			e.respond.problem(w, r, ledger.Problem(err))
-			return
+		if e.InboxSurvey != nil {
+			out.Inbox = new(inboxCounts(e.InboxSurvey()))
 		}
-		for _, circuit := range circuits {
-			out.Circuits = append(out.Circuits, api.Circuit{
-				Name: circuit.Name, State: api.CircuitState(circuit.State.String()), Since: api.NewTime(circuit.Since),
-				Until: api.NewTime(circuit.Until), Reason: circuit.Reason,
-			})
+		for state, n := range report.Jobs {
+			out.Jobs[string(state)] = n
 		}
-	}
-	e.respond.answer(w, r, http.StatusOK, out, nil)
+		for state, rates := range report.Ended {
+			out.Ended[string(state)] = ratesOf(rates, params.Minutes)
+		}
+		now := time.Now()
+		for i := range report.Services {
+			service := &report.Services[i]
+			out.Backlog += service.Queued
+			out.Running += service.Running
+			if at := service.Oldest; !at.IsZero() && (out.OldestWaiting.At.IsZero() || at.Before(out.OldestWaiting.At.Time)) {
+				out.OldestWaiting = api.OldestWaiting{
+					Service: service.Service, StepType: service.StepType, At: api.NewTime(at), Seconds: now.Sub(at).Seconds(),
+				}
+			}
+		}
+		active := e.Gate.Active()
+		slices.SortFunc(active, func(a, b pauses.Pause) int { return strings.Compare(a.ID(), b.ID()) })
+		for i := range active {
+			out.Pauses = append(out.Pauses, e.pauseOf(&active[i]))
+		}
+		if e.Circuits != nil {
+			circuits, err := e.Circuits(ctx)
+			if err != nil {
+				return nil, ledger.Problem(err)
+			}
+			for _, circuit := range circuits {
+				out.Circuits = append(out.Circuits, api.Circuit{
+					Name: circuit.Name, State: api.CircuitState(circuit.State.String()), Since: api.NewTime(circuit.Since),
+					Until: api.NewTime(circuit.Until), Reason: circuit.Reason,
+				})
+			}
+		}
+		return out, nil
+	})
 }

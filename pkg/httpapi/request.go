@@ -25,6 +25,12 @@ type checker interface {
 	Check() []apierror.Violation
 }
 
+// pointerTo is a body as the pointer that it is checked with.
+type pointerTo[Body any] interface {
+	*Body
+	checker
+}
+
 // bodyRule says what a body may contain.
 type bodyRule int
 

@@ -41,35 +41,47 @@ func newResponder(log *slog.Logger) *responder {
 	return &responder{log: log, answers: newLimiter(maxAnswers, nil)}
 }
 
-// answer answers with the value, which must encode, or with the error as a problem.
-func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
-	if err != nil {
-		p.problem(w, r, err)
-		return
-	}
-	body, err := encode(value)
-	if err != nil {
-		p.problem(w, r, fmt.Errorf("encode response: %w", err))
-		return
-	}
-	p.deliver(w, r, status, len(body), body)
+// chosen is the answer of a handler that chooses the status or encodes the value itself.
+type chosen struct {
+	status int
+	value  any
+	json   [][]byte // The value in parts, if it is encoded already.
+	held   int      // The bytes of memory that the parts hold together.
 }
 
-// deliver sends a JSON answer in parts that together hold that many bytes of memory, once there
-// is room for it. It cuts the connection of a client that does not read the answer in time.
-func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status, held int, parts ...[]byte) {
-	release, err := p.answers.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), int64(held))
+// answer answers with the error as a problem or, without one, with the value. That may be
+// [chosen], and is nil if the handler has answered itself.
+func (p *responder) answer(w http.ResponseWriter, r *http.Request, status int, value any, err error) {
+	if err == nil && value != nil {
+		err = p.deliver(w, r, status, value)
+	}
 	if err != nil {
 		p.problem(w, r, err)
-		return
+	}
+}
+
+// deliver sends a value once there is room for it. It cuts the connection of a client that does
+// not read the answer in time.
+func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status int, value any) error {
+	out, is := value.(chosen)
+	if is {
+		status, value = out.status, out.value
+	}
+	parts, held := out.json, out.held
+	if parts == nil {
+		text, err := encode(value)
+		if err != nil {
+			return fmt.Errorf("encode response: %w", err)
+		}
+		parts, held = [][]byte{text}, len(text)
+	}
+	release, err := p.answers.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), int64(held))
+	if err != nil {
+		return err
 	}
 	defer release()
 	requestStateOf(r.Context()).drop()
-	length := 0
-	for _, part := range parts {
-		length += len(part)
-	}
-	if length > smallAnswer {
+	if length := size(parts); length > smallAnswer {
 		// A writer without a connection has no deadlines, and needs none. The next answer on the
 		// connection must not inherit this one's.
 		control := http.NewResponseController(w)
@@ -80,6 +92,7 @@ func (p *responder) deliver(w http.ResponseWriter, r *http.Request, status, held
 		}()
 	}
 	send(w, status, "application/json", parts...)
+	return nil
 }
 
 // problem answers with the error as a problem. This is the only place that logs causes that
@@ -151,15 +164,18 @@ func encode(value any) ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
+func size(parts [][]byte) (bytes int) {
+	for _, part := range parts {
+		bytes += len(part)
+	}
+	return bytes
+}
+
 // send writes header and body. It ignores errors: the client's connection is broken.
 func send(w http.ResponseWriter, status int, contentType string, parts ...[]byte) {
-	length := 0
-	for _, part := range parts {
-		length += len(part)
-	}
 	header := w.Header()
 	header.Set("Content-Type", contentType)
-	header.Set("Content-Length", strconv.Itoa(length))
+	header.Set("Content-Length", strconv.Itoa(size(parts)))
 	w.WriteHeader(status)
 	for _, part := range parts {
 		if _, err := w.Write(part); err != nil { //nolint:gosec // JSON, or a document of the server, that no browser sniffs.

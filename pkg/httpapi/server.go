@@ -111,9 +111,9 @@ func New(config Config) (*Server, error) {
 	}
 	api.HandlerWithOptions(handlers, api.GorillaServerOptions{BaseRouter: s.router, ErrorHandlerFunc: s.respond.badParameter})
 	s.router.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		s.respond.problem(w, r, &apierror.Error{Code: apierror.NotFound, Detail: "There is nothing at this path."})
+		s.respond.problem(w, r, s.noRoute(w, r))
 	})
-	s.router.MethodNotAllowedHandler = http.HandlerFunc(s.methodNotAllowed)
+	s.router.MethodNotAllowedHandler = s.router.NotFoundHandler
 	if err := guard.loadRules(s.router); err != nil {
 		return nil, err
 	}
@@ -190,12 +190,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.end(state, r)
 	defer s.recoverPanic(state, r)
+	var refusal error
 	switch {
 	case s.config.ProbesOnly && !slices.Contains(probes, r.URL.Path):
-		s.respond.problem(state, r, errNoAPI)
+		refusal = errNoAPI
 	case s.draining() && strings.HasPrefix(r.URL.Path, "/v1/"):
 		w.Header().Set("Connection", "close")
-		s.respond.problem(state, r, errDraining)
+		refusal = errDraining
 	case s.console != nil && strings.HasPrefix(r.URL.Path+"/", consolePath):
 		state.route = consolePath
 		state.long = accepts(r, eventStream)
@@ -203,11 +204,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	default:
 		s.router.ServeHTTP(state, r)
 	}
+	s.respond.answer(state, r, 0, nil, refusal)
 }
 
-// methodNotAllowed answers a path that has routes only for other methods, which it
-// names.
-func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
+// noRoute returns the problem of a path that has no routes, or only those of other methods, which
+// it names.
+func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) error {
 	var allowed []string
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		probe := *r
@@ -217,10 +219,13 @@ func (s *Server) methodNotAllowed(w http.ResponseWriter, r *http.Request) {
 			allowed = append(allowed, method)
 		}
 	}
+	if len(allowed) == 0 {
+		return &apierror.Error{Code: apierror.NotFound, Detail: "There is nothing at this path."}
+	}
 	if slices.Contains(allowed, http.MethodGet) {
 		allowed = append(allowed, http.MethodHead)
 	}
 	methods := strings.Join(allowed, ", ")
 	w.Header().Set("Allow", methods)
-	s.respond.problem(w, r, apierror.Newf(apierror.MethodNotAllowed, "This path takes %s.", methods))
+	return apierror.Newf(apierror.MethodNotAllowed, "This path takes %s.", methods)
 }

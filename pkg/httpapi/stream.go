@@ -50,13 +50,13 @@ type stream struct {
 }
 
 // streamEvents sends new entries of a job's history, and comments while there are none,
-// until the job ends, the server drains or the client disconnects.
-func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, last string) {
+// until the job ends, the server drains or the client disconnects. After an error nothing was
+// sent.
+func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, last string) error {
 	requestStateOf(r.Context()).long = true
 	release, err := e.streams.acquire(r.Context(), auth.CallerOf(r.Context()).Name(), 1)
 	if err != nil {
-		e.respond.problem(w, r, err)
-		return
+		return err
 	}
 	defer release()
 	s := &stream{endpoints: e, w: w, r: r, control: http.NewResponseController(w), jobID: jobID, last: last}
@@ -67,8 +67,7 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 	for {
 		events, ended, err := s.read()
 		if err != nil && !s.begun {
-			e.respond.problem(w, r, err)
-			return
+			return err
 		}
 		if err != nil {
 			// While the store is unavailable, the stream continues and sends comments,
@@ -77,7 +76,7 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 		}
 		if len(events) > 0 || !s.begun || time.Since(sent) > streamComment {
 			if !s.send(events) {
-				return
+				return nil
 			}
 			sent = time.Now()
 		}
@@ -86,7 +85,7 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 			ended = !e.guard.stillAuthorized(r)
 		}
 		if ended {
-			return
+			return nil
 		}
 		if len(events) == 0 { // Otherwise there may be more entries.
 			select {
@@ -97,7 +96,7 @@ func (e *endpoints) streamEvents(w http.ResponseWriter, r *http.Request, jobID, 
 		}
 		// After a slow read a tick is pending, so that select may choose it each time.
 		if s.over() {
-			return
+			return nil
 		}
 	}
 }

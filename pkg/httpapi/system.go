@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/base64"
 	"net/http"
@@ -35,15 +36,16 @@ func (e *endpoints) GetHealth(w http.ResponseWriter, r *http.Request) {
 
 // GetReadiness is GET /readyz.
 func (e *endpoints) GetReadiness(w http.ResponseWriter, r *http.Request) {
-	if e.draining() {
-		e.respond.problem(w, r, errDraining)
-		return
-	}
-	warnings, err := e.config.Ready(r.Context())
-	if warnings == nil || !e.guard.isOperator(r) {
-		warnings = []string{} // Warnings name tenants and weaknesses.
-	}
-	e.respond.answer(w, r, http.StatusOK, api.Readiness{Status: "ready", Warnings: warnings}, err)
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		if e.draining() {
+			return nil, errDraining
+		}
+		warnings, err := e.config.Ready(ctx)
+		if warnings == nil || !e.guard.isOperator(r) {
+			warnings = []string{} // Warnings name tenants and weaknesses.
+		}
+		return api.Readiness{Status: "ready", Warnings: warnings}, err
+	})
 }
 
 // GetMetrics is GET /metrics.
