@@ -130,7 +130,7 @@ func (p *process) open(w *world) (*parts, error) {
 	if w.scenario.parallel {
 		store = pacer.New(store, pacer.Config{Deadline: storeDeadline})
 	}
-	inbox := outbox.NewInbox(w.scenario.inbox)
+	handoff := outbox.NewHandoff(w.scenario.handoff)
 	made := &parts{}
 	random := &randomSource{rng: w.source(p.name + "/ledger")}
 	cfg := ledger.Config{
@@ -148,7 +148,7 @@ func (p *process) open(w *world) (*parts, error) {
 		},
 	}
 	if !w.scenario.cold || p.replica != w.replicas[0] {
-		cfg.Handoff = inbox
+		cfg.Handoff = handoff
 	}
 	mirror := workqueue.NewMirror(mirrorLimit)
 	cfg.Bus, cfg.Ready, cfg.Taker = statemachine.BusServiceBus, mirror.Ready, mirror.Taker
@@ -181,7 +181,7 @@ func (p *process) open(w *world) (*parts, error) {
 	if p.pull {
 		publisher = made.queue
 	}
-	if err := made.addLoops(w, p, store, inbox, publisher); err != nil {
+	if err := made.addLoops(w, p, store, handoff, publisher); err != nil {
 		return nil, err
 	}
 	if err := made.serve(ctx, w, p, store); err != nil {
@@ -227,7 +227,7 @@ func (m *parts) heldTenant(tenantID string) bool { return m.pauses && m.gate.Hol
 const mirrorLimit = 4
 
 // addLoops adds the background loops.
-func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *outbox.Inbox, publisher outbox.Publisher) error {
+func (m *parts) addLoops(w *world, p *process, store tablestore.Store, handoff *outbox.Handoff, publisher outbox.Publisher) error {
 	breakers, err := breaker.NewSet(breaker.Config{})
 	if err != nil {
 		return err
@@ -240,7 +240,7 @@ func (m *parts) addLoops(w *world, p *process, store tablestore.Store, inbox *ou
 		workers = 1
 	}
 	settings := outbox.Config{
-		Ledger: m.ledger, Publisher: publisher, Inbox: inbox, Breakers: breakers, Random: relayRandom.float,
+		Ledger: m.ledger, Publisher: publisher, Handoff: handoff, Breakers: breakers, Random: relayRandom.float,
 		Fatal:    func(e *seqledger.IllegalTransitionError) { w.defect("%s: illegal transition: %v", p.name, e) },
 		Deadline: publishDeadline, Batch: 4, Workers: workers, Logger: w.log,
 		// Rows are marked one at a time: the first calls for rows of one job in one pass are

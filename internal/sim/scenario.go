@@ -36,7 +36,7 @@ type scenario struct {
 	tries         int           // how often it repeats a request without an answer
 	controls      int           // how often the operator acts
 	limit         int           // the limit of a tenant's jobs in flight; 0 means no limit
-	inbox         int           // the size of the relay's inbox
+	handoff       int           // the size of the relay's handoff
 	jitter        float64       // of the delays before retries
 	reconcile     bool          // the reconciler runs from the start
 	cold          bool          // one replica does not hand rows straight to its relay
@@ -51,7 +51,7 @@ type scenario struct {
 func newScenario(rng *rand.Rand) scenario {
 	s := scenario{
 		pull: rng.IntN(3) != 0, replicas: 2 + rng.IntN(2), clients: 2, workers: 1 + rng.IntN(3),
-		commands: 2 + rng.IntN(5), submits: 2 + rng.IntN(4), tries: 6, controls: rng.IntN(16), inbox: 1 + rng.IntN(8),
+		commands: 2 + rng.IntN(5), submits: 2 + rng.IntN(4), tries: 6, controls: rng.IntN(16), handoff: 1 + rng.IntN(8),
 		length: time.Minute + time.Duration(rng.IntN(120))*time.Second,
 	}
 	if rng.IntN(3) == 0 {

@@ -48,7 +48,7 @@ func (w *world) accept(tenant, stepType string) string {
 
 // end reports the result of the last job.
 func (w *world) end(status statemachine.ResultStatus, code string) {
-	w.End(w.Inbox.Last(), status, code)
+	w.End(w.Handoff.Last(), status, code)
 }
 
 // succeed adds n jobs that succeeded.

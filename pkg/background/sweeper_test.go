@@ -53,7 +53,7 @@ func (b *bundle) accept(hash string) string { return b.ledger.Submit(ledgertest.
 // published accepts a job whose directive is published.
 func (b *bundle) published() string {
 	id := b.accept("h")
-	b.ledger.Apply(id, ledgertest.Sent(b.ledger.Inbox.Last()))
+	b.ledger.Apply(id, ledgertest.Sent(b.ledger.Handoff.Last()))
 	return id
 }
 
@@ -81,7 +81,7 @@ func TestSweeper_ActsOnDeadlines(t *testing.T) {
 		if step := b.step(id); step.State != statemachine.StepDispatching || step.AttemptNo != 2 {
 			t.Fatalf("step is %s, attempt %d", step.State, step.AttemptNo)
 		}
-		m := b.ledger.Inbox.Last()
+		m := b.ledger.Handoff.Last()
 		b.ledger.Apply(id, ledgertest.Started(m))
 		for range 4 {
 			time.Sleep(10 * time.Minute)

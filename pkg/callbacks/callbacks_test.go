@@ -54,7 +54,7 @@ func setupOn(t *testing.T, store tablestore.Store) (*worker, *ledgertest.Ledger)
 	t.Helper()
 	l := ledgertest.Publishing(t, ledger.Config{Store: store})
 	l.Submit(ledgertest.Command("tenant_a", "h"))
-	m := l.Inbox.Last()
+	m := l.Handoff.Last()
 	return &worker{
 		Service:  callbacks.New(callbacks.Config{Ledger: l.Ledger}),
 		Callback: callbacks.Callback{JobID: m.JobID, StepID: m.StepID, TenantID: "tenant_a", RequestID: "r1"},

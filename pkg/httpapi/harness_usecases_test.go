@@ -66,7 +66,7 @@ func (h *harness) assemble(ctx context.Context) error {
 		return err
 	}
 	if h.relay, err = outbox.NewRelay(outbox.Config{
-		Ledger: h.ledger, Publisher: queue, Inbox: outbox.NewInbox(1), Breakers: breakers,
+		Ledger: h.ledger, Publisher: queue, Handoff: outbox.NewHandoff(1), Breakers: breakers,
 		Fatal: func(e *seqledger.IllegalTransitionError) { panic(e) },
 		Admit: func(target statemachine.Target) bool { return !h.paused(target) },
 	}); err != nil {

@@ -27,7 +27,7 @@ func TestAccept_CreatesAJobAndDispatchesItsFirstStep(t *testing.T) {
 	if agg.Job.State != statemachine.JobDispatching || agg.Job.Rev != 1 || agg.Steps[0].State != statemachine.StepDispatching {
 		t.Errorf("job is %s at rev %d, step 0 %s", agg.Job.State, agg.Job.Rev, agg.Steps[0].State)
 	}
-	message := b.Inbox.Last()
+	message := b.Handoff.Last()
 	if message.JobID != accepted.Job.ID || message.MessageID() != accepted.Job.ID+".0.1/1" {
 		t.Errorf("handed over %q of job %s", message.MessageID(), message.JobID)
 	}
@@ -44,8 +44,8 @@ func TestAccept_AnEndedJobLeavesNoEntrySlotOrHint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	accepted := b.MustAccept(command("h1"))
-	b.succeed(b.Inbox.Last())
-	second := b.Inbox.Last()
+	b.succeed(b.Handoff.Last())
+	second := b.Handoff.Last()
 	if want := `"input_ref":{"uri":"s3://b/one"}`; !contains(second.Directive, want) || !contains(second.Directive, `"payload":{"y":1.50}`) {
 		t.Errorf("second directive is %s", second.Directive)
 	}

@@ -121,13 +121,13 @@ func TestCost_OfServiceBusOnAStoreThatOnlyKnowsBatches(t *testing.T) {
 		accept := func(name string) func() {
 			return func() {
 				b.Submit(ordinary(name))
-				m = b.Inbox.Last()
+				m = b.Handoff.Last()
 			}
 		}
 		change := func(event func() statemachine.Event) func() {
 			return func() {
 				b.Apply(m.JobID, event())
-				m = b.Inbox.Last()
+				m = b.Handoff.Last()
 			}
 		}
 		published := change(func() statemachine.Event {
@@ -298,7 +298,7 @@ func TestCost_EntitiesOfAJob(t *testing.T) {
 		cmd := ordinary(name)
 		b.Submit(cmd)
 		for range cmd.Steps {
-			b.succeed(b.Inbox.Last())
+			b.succeed(b.Handoff.Last())
 		}
 		return entities.Load()
 	}

@@ -29,7 +29,7 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 		}
 	})
 	t.Run("a change costs one write", func(t *testing.T) {
-		message := l.Inbox.Last()
+		message := l.Handoff.Last()
 		counter.Reset()
 		event := statemachine.Ack{StepID: message.StepID, Pair: ledgertest.Pair(message)}
 		if _, err := l.Change(t.Context(), message.JobID, event); err != nil {
@@ -40,7 +40,7 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 		}
 	})
 	t.Run("and one short scan by a process that did not make the last one", func(t *testing.T) {
-		message := l.Inbox.Last()
+		message := l.Handoff.Last()
 		other, err := ledger.Open(t.Context(), ledger.Config{Store: store, Bus: statemachine.BusServiceBus, Shards: 4})
 		if err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestCost(t *testing.T) { //nolint:tparallel // The parts share one counter.
 		}
 	})
 	t.Run("a refused callback costs one write and one short scan", func(t *testing.T) {
-		job := l.Read(l.Inbox.Last().JobID)
+		job := l.Read(l.Handoff.Last().JobID)
 		counter.Reset()
 		if err := l.Reject(t.Context(), &job.Job, rejection("lease")); err != nil {
 			t.Fatal(err)

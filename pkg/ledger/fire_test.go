@@ -17,7 +17,7 @@ func TestFire_ADeadlineIsActedOnOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
 		id := b.Submit(command("h"))
-		message := b.Inbox.Last()
+		message := b.Handoff.Last()
 		b.Apply(id, ledgertest.Sent(message))
 		time.Sleep(2 * time.Second)
 		if got := b.Expire(); got[ledger.Acted] != 1 {
@@ -43,7 +43,7 @@ func TestFire_FinishesAnEndWithinHalfAMinuteOfACrash(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := open(t, split(), ledger.Config{Bus: statemachine.BusServiceBus, Hold: 15 * time.Second})
 				id := b.Submit(ordinary("h"))
-				m := b.Inbox.Last()
+				m := b.Handoff.Last()
 				b.Apply(id, ledgertest.Sent(m))
 				b.Apply(id, ledgertest.Started(m))
 				time.Sleep(waited)
@@ -164,7 +164,7 @@ func TestFire_AnEntryOfAPurgedJobIsDeletedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := open(t, split(), ledger.Config{Bus: statemachine.BusServiceBus, Shards: 1})
 		b.Submit(command("h"))
-		m := b.Inbox.Last()
+		m := b.Handoff.Last()
 		b.Apply(m.JobID, ledgertest.Sent(m))
 		time.Sleep(2 * time.Minute)
 		b.Expire() // The attempt timed out, and the retry has a separate entry.
@@ -241,7 +241,7 @@ func TestSchedule_EachChangeLeavesAnEntryInTime(t *testing.T) {
 			func(ledger.Message) statemachine.Event { return statemachine.Resume{} },
 			func(ledger.Message) statemachine.Event { return statemachine.Retry{} },
 		} {
-			b.Apply(id, event(b.Inbox.Last()))
+			b.Apply(id, event(b.Handoff.Last()))
 			check()
 			time.Sleep(100 * time.Millisecond)
 		}

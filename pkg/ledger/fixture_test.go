@@ -67,13 +67,13 @@ func split() *hooked { return &hooked{Store: ledgertest.Split()} }
 // open returns a process on that store, configured as cfg says.
 func open(t *testing.T, store *hooked, cfg ledger.Config) *bundle {
 	t.Helper()
-	inbox := &ledgertest.Inbox{}
-	cfg.Store, cfg.Handoff, cfg.Hold = store, inbox, cmp.Or(cfg.Hold, time.Minute)
+	handoff := &ledgertest.Handoff{}
+	cfg.Store, cfg.Handoff, cfg.Hold = store, handoff, cmp.Or(cfg.Hold, time.Minute)
 	if cfg.Limit == nil {
 		cfg.Limit = func(string) int { return int(store.limit.Load()) }
 	}
 	b := &bundle{ledgertest.Open(t, cfg), store}
-	b.Inbox = inbox
+	b.Handoff = handoff
 	return b
 }
 

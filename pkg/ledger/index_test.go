@@ -91,7 +91,7 @@ func TestIndex_AnEndedJobIsListedByItsEnd(t *testing.T) {
 // failFinal fails the newest job for good.
 func (b *bundle) failFinal(t *testing.T) {
 	t.Helper()
-	m := b.Inbox.Last()
+	m := b.Handoff.Last()
 	b.Apply(m.JobID, ledgertest.Sent(m))
 	b.Apply(m.JobID, ledgertest.Ended(m, statemachine.ResultFailedFinal, "broken"))
 }
@@ -285,7 +285,7 @@ func TestIndex_FollowsALiveJobOnASharedAtomicStore(t *testing.T) {
 	want("paused", statemachine.JobPaused, row)
 	b.Apply(id, statemachine.Resume{})
 	want("resumed", statemachine.JobDispatching, row)
-	m := b.Inbox.Last()
+	m := b.Handoff.Last()
 	b.Apply(id, ledgertest.Sent(m))
 	b.Apply(id, ledgertest.Started(m))
 	want("started", statemachine.JobInProgress, row)
@@ -293,10 +293,10 @@ func TestIndex_FollowsALiveJobOnASharedAtomicStore(t *testing.T) {
 	row.ErrorCode = "again"
 	want("to be tried again", statemachine.JobInProgress, row)
 	b.Apply(id, statemachine.Retry{})
-	b.succeed(b.Inbox.Last())
+	b.succeed(b.Handoff.Last())
 	want("at the next step", statemachine.JobInProgress,
 		ledger.IndexRow{JobID: id, RequestType: "doc.ingest", StepType: "TWO", Service: "twos"})
-	b.succeed(b.Inbox.Last())
+	b.succeed(b.Handoff.Last())
 	if got := liveRows(t, b.Ledger); len(got) > 0 {
 		t.Errorf("ended: %v", got)
 	}

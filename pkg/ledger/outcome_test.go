@@ -36,7 +36,7 @@ func TestChange_AnUnknownOutcomeIsResolved(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			id := b.Submit(command("h"))
-			message := b.Inbox.Last()
+			message := b.Handoff.Last()
 			lost := 0
 			b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
 				if commits(batch) && lost < test.times {
@@ -91,7 +91,7 @@ func TestChange_ALostRaceIsDecidedAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.Submit(command("h"))
-	message := b.Inbox.Last()
+	message := b.Handoff.Last()
 	other := reopen(t, b.store)
 	raced := false
 	b.store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {
@@ -167,7 +167,7 @@ func TestChange_HeartbeatWritesNoJournal(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.Submit(command("h"))
-	message := b.Inbox.Last()
+	message := b.Handoff.Last()
 	b.Apply(id, ledgertest.Started(message))
 	for range 3 {
 		b.Apply(id, statemachine.Heartbeat{StepID: message.StepID, Pair: ledgertest.Pair(message)})

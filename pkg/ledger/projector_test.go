@@ -75,7 +75,7 @@ func TestProjector_GetsEachChange(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
 	b.Submit(command("h"))
-	m := b.Inbox.Last()
+	m := b.Handoff.Last()
 	b.Apply(m.JobID, ledgertest.Sent(m))
 	b.Apply(m.JobID, ledgertest.Started(m))
 	b.Apply(m.JobID, statemachine.Heartbeat{StepID: m.StepID, Pair: ledgertest.Pair(m)}) // It has no revision.
@@ -99,7 +99,7 @@ func TestProjector_GetsAllChangesThatItLacks(t *testing.T) {
 	t.Parallel()
 	b, projector, _ := sketched(t)
 	b.Submit(command("h"))
-	m := b.Inbox.Last()
+	m := b.Handoff.Last()
 	projector.project = func(r *ledger.Revision) (int64, error) {
 		if r.After > 0 {
 			return 0, nil // Nothing was shown yet.
@@ -138,7 +138,7 @@ func TestProjector_ReadsThatFail(t *testing.T) {
 			t.Parallel()
 			b, projector, faults := sketched(t)
 			b.Submit(command("h"))
-			m := b.Inbox.Last()
+			m := b.Handoff.Last()
 			projector.project = func(*ledger.Revision) (int64, error) { return 0, nil }
 			faults.Plan(fault)
 			result := b.Send(m.JobID, ledgertest.Sent(m))

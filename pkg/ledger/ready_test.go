@@ -40,7 +40,7 @@ func TestReady_AnAcceptNamesAHintThatWasWrittenBefore(t *testing.T) {
 	if err != nil || item.Status != statemachine.StatusQueued || item.Rev != 1 {
 		t.Errorf("the item is %s at rev %d (%v)", item.Status, item.Rev, err)
 	}
-	if b.Inbox.Len() > 0 {
+	if b.Handoff.Len() > 0 {
 		t.Error("the relay was given what the commit has published")
 	}
 }

@@ -18,7 +18,7 @@ import (
 func (b *bundle) failedAtTwo(t *testing.T) string {
 	t.Helper()
 	id := b.Submit(command("h"))
-	b.succeed(b.Inbox.Last())
+	b.succeed(b.Handoff.Last())
 	b.failFinal(t)
 	return id
 }
@@ -31,7 +31,7 @@ func TestRerun_FromTheFailedStepKeepsEarlierResults(t *testing.T) {
 	if err != nil || accepted.Replayed {
 		t.Fatalf("%+v, %v", accepted, err)
 	}
-	m := b.Inbox.Last()
+	m := b.Handoff.Last()
 	if m.JobID != accepted.Job.ID || m.StepID != "two" || accepted.Job.RerunOf != old {
 		t.Errorf("%+v was dispatched for %+v", m, accepted.Job)
 	}
@@ -59,7 +59,7 @@ func TestRerun_FromTheStartRepeatsEveryStep(t *testing.T) {
 	if _, err := b.Rerun(t.Context(), ledger.Rerun{JobID: old, From: ledger.FromStart}); err != nil {
 		t.Fatal(err)
 	}
-	if m := b.Inbox.Last(); m.StepID != "one" {
+	if m := b.Handoff.Last(); m.StepID != "one" {
 		t.Errorf("step %s was dispatched", m.StepID)
 	}
 }
@@ -109,7 +109,7 @@ func TestRerun_ARepeatAfterTheTimeOfKeysIsAnsweredWithTheSameJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.succeed(b.Inbox.Last())
+		b.succeed(b.Handoff.Last())
 		time.Sleep(2 * time.Hour)
 		again, err := b.Rerun(t.Context(), rerun)
 		if err != nil || !again.Replayed || again.Job.ID != first.Job.ID {
@@ -123,8 +123,8 @@ func TestRerun_OnlyOfFailedOrCancelledJobs(t *testing.T) {
 	b := setup(t)
 	live := b.Submit(command("live"))
 	done := b.Submit(command("done"))
-	b.succeed(b.Inbox.Last())
-	b.succeed(b.Inbox.Last())
+	b.succeed(b.Handoff.Last())
+	b.succeed(b.Handoff.Last())
 	for _, id := range []string{live, done} {
 		_, err := b.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart})
 		var told *apierror.Error
@@ -141,8 +141,8 @@ func TestRerun_ACancelledJobWhoseStepsAllSucceededStartsOver(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.Submit(command("h"))
-	b.succeed(b.Inbox.Last())
-	m := b.Inbox.Last()
+	b.succeed(b.Handoff.Last())
+	m := b.Handoff.Last()
 	b.Apply(id, ledgertest.Started(m))
 	b.Apply(id, statemachine.Cancel{})
 	b.Apply(id, ledgertest.Ended(m, statemachine.ResultSucceeded, ""))

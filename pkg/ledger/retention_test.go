@@ -145,7 +145,7 @@ func TestPurge_ALostRaceLeavesNoEntry(t *testing.T) {
 				cmd := command("h")
 				cmd.Steps[0].Policy.AckTimeout = time.Hour // The attempt's timer is due too late for the end.
 				b.Submit(cmd)
-				m := b.Inbox.Last()
+				m := b.Handoff.Last()
 				b.Apply(m.JobID, ledgertest.Sent(m))
 				raced := false
 				store.set(func(batch tablestore.Batch, commit commit) ([]tablestore.ETag, error) {

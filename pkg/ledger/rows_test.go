@@ -28,7 +28,7 @@ func TestRows_ANewerVersionsColumnsAreCarriedAlong(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.Submit(command("h"))
-	message := b.Inbox.Last()
+	message := b.Handoff.Last()
 	for _, row := range []string{"JOB", "STEP:0000:one", "OUTBOX:0000:000001"} {
 		b.rewrite(t, id, row, func(p tablestore.Properties) tablestore.Properties {
 			return append(p, tablestore.Property{Name: "from_the_future", Value: tablestore.String("kept")})
@@ -161,15 +161,15 @@ func TestRows_AreThoseOfOptionB(t *testing.T) {
 		}
 	}
 	id := b.Submit(cmd)
-	first := b.Inbox.Last()
+	first := b.Handoff.Last()
 	b.succeed(first)
-	second := b.Inbox.Last()
+	second := b.Handoff.Last()
 	b.Apply(id, statemachine.Result{
 		StepID: second.StepID, Pair: ledgertest.Pair(second), Status: statemachine.ResultFailedFinal, ErrorCode: "bad_scan", ErrorMessage: "blank",
 	})
 	succeeded := b.Submit(command("done"))
 	for range cmd.Steps {
-		b.succeed(b.Inbox.Last())
+		b.succeed(b.Handoff.Last())
 	}
 	fields := func(table, partition, row string) func(string) string {
 		stored, err := b.store.Get(t.Context(), tablestore.Key{Table: table, Partition: partition, Row: row})

@@ -60,14 +60,14 @@ func TestSizes_TheLargestCommandLivesThroughAllChanges(t *testing.T) {
 			id := b.Submit(cmd)
 			product := statemachine.Product{OutputRef: cmd.Job.InputRef, ResultRef: cmd.Job.InputRef}
 			for range commands.MaxSteps - 1 {
-				m := b.Inbox.Last()
+				m := b.Handoff.Last()
 				b.Apply(id, ledgertest.Sent(m))
 				b.Apply(id, ledgertest.Started(m))
 				b.Apply(id, statemachine.Result{
 					StepID: m.StepID, Pair: ledgertest.Pair(m), Status: statemachine.ResultSucceeded, Product: product,
 				})
 			}
-			m := b.Inbox.Last()
+			m := b.Handoff.Last()
 			b.Apply(id, ledgertest.Sent(m))
 			b.Apply(id, ledgertest.Started(m))
 			b.Apply(id, statemachine.Result{

@@ -36,7 +36,7 @@ func onPages(t *testing.T) (*paged, *ledgertest.Ledger, *bundle, ledger.Message)
 	t.Helper()
 	b := setup(t)
 	b.Submit(command("h"))
-	m := b.Inbox.Last()
+	m := b.Handoff.Last()
 	b.Apply(m.JobID, ledgertest.Sent(m))
 	pages := &paged{}
 	return pages, ledgertest.Open(t, ledger.Config{Store: storetest.Hooked(b.store, pages.hook)}), b, m
@@ -94,7 +94,7 @@ func TestHistory_NamesTheEventOfEachChange(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.Submit(command("h"))
-	m := b.Inbox.Last()
+	m := b.Handoff.Last()
 	b.Apply(id, statemachine.PublishRejected{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo, Reason: "malformed"})
 	b.Apply(id, statemachine.Cancel{})
 	history := b.Past(id)

@@ -24,7 +24,7 @@ func BenchmarkRelay(b *testing.B) {
 		b.Fatal(err)
 	}
 	relay, err := outbox.NewRelay(outbox.Config{
-		Ledger: l.Ledger, Publisher: &bus{}, Inbox: outbox.NewInbox(1), Breakers: breakers,
+		Ledger: l.Ledger, Publisher: &bus{}, Handoff: outbox.NewHandoff(1), Breakers: breakers,
 		Fatal: func(illegal *seqledger.IllegalTransitionError) { b.Errorf("illegal transition: %v", illegal) },
 	})
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package outbox is the relay: it publishes the directives that the ledger has
 // committed, and marks their rows SENT.
 //
-//	commit ──▶ Inbox ─────────────┐ hot path, at once
+//	commit ──▶ Handoff ───────────┐ hot path, at once
 //	                              ▼
 //	dispatch schedule ──▶ pass ──▶ window ──▶ Publisher ──▶ mark
 //	  (safety net, retries,       (seq        (Service Bus)  (one event,

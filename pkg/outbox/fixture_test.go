@@ -83,7 +83,7 @@ func (b *bus) ids() []string {
 type bundle struct {
 	*outbox.Relay
 	ledger   *ledgertest.Ledger
-	inbox    *outbox.Inbox
+	handoff  *outbox.Handoff
 	bus      *bus
 	outcomes map[outbox.Outcome]int
 	sent     []string    // the outcomes of the publishes, and how long each took
@@ -103,18 +103,18 @@ func setup(t *testing.T) *bundle {
 func setupOn(t *testing.T, store tablestore.Store, to statemachine.Bus) *bundle {
 	t.Helper()
 	b := &bundle{
-		inbox: outbox.NewInbox(8), bus: &bus{byMark: to == statemachine.BusQueue}, outcomes: map[outbox.Outcome]int{},
+		handoff: outbox.NewHandoff(8), bus: &bus{byMark: to == statemachine.BusQueue}, outcomes: map[outbox.Outcome]int{},
 	}
 	covers := func(target statemachine.Target) bool {
 		return target == statemachine.Target{TenantID: "t", ProtocolID: "p", Lane: 1, Service: "s"}
 	}
 	b.ledger = ledgertest.Open(t, ledger.Config{
-		Store: store, Bus: to, Handoff: b.inbox, Shards: 2,
+		Store: store, Bus: to, Handoff: b.handoff, Shards: 2,
 		Held: func(target statemachine.Target) bool { return b.known.Load() && covers(target) },
 	})
 	breakers := musttest.Make(t, breaker.NewSet, breaker.Config{})
 	b.Relay = musttest.Make(t, outbox.NewRelay, outbox.Config{
-		Ledger: b.ledger.Ledger, Publisher: b.bus, Inbox: b.inbox, Breakers: breakers, Workers: 1,
+		Ledger: b.ledger.Ledger, Publisher: b.bus, Handoff: b.handoff, Breakers: breakers, Workers: 1,
 		Fatal:   func(illegal *seqledger.IllegalTransitionError) { t.Errorf("illegal transition: %v", illegal) },
 		Observe: b.observe, Sent: b.answered, PassLimit: 4, Replica: "replica-7", Logger: slog.New(slog.NewTextHandler(&b.log, nil)),
 		Admit: func(target statemachine.Target) bool {

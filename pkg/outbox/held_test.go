@@ -51,8 +51,8 @@ func TestRelay_FindsRowsAcceptedDuringAPause(t *testing.T) {
 			b.accept()
 		}
 		time.Sleep(2500 * time.Millisecond)
-		if b.inbox.Waiting() != 0 || len(b.bus.ids()) != 0 {
-			t.Errorf("%d waiting in the inbox, published %v", b.inbox.Waiting(), b.bus.ids())
+		if b.handoff.Waiting() != 0 || len(b.bus.ids()) != 0 {
+			t.Errorf("%d waiting in the handoff, published %v", b.handoff.Waiting(), b.bus.ids())
 		}
 		b.held.Store(false)
 		time.Sleep(time.Second)

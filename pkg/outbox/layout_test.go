@@ -13,8 +13,8 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them says 
 		"Relay_AnUnknownOutcomeIsTriedAgainUnderTheSameID":       TestRelay_AnUnknownOutcomeIsTriedAgainUnderTheSameID,
 		"Relay_AnOutageSpendsNoAttempt":                          TestRelay_AnOutageSpendsNoAttempt,
 		"Relay_APublisherThatHangsIsAbandoned":                   TestRelay_APublisherThatHangsIsAbandoned,
-		"Relay_AMessageThatDoesNotFitTheInboxIsFoundLater":       TestRelay_AMessageThatDoesNotFitTheInboxIsFoundLater,
-		"Relay_PublishesItsInboxWhenItStops":                     TestRelay_PublishesItsInboxWhenItStops,
+		"Relay_AMessageThatDoesNotFitTheHandoffIsFoundLater":     TestRelay_AMessageThatDoesNotFitTheHandoffIsFoundLater,
+		"Relay_PublishesItsHandoffWhenItStops":                   TestRelay_PublishesItsHandoffWhenItStops,
 		"Operator_Retry":                                         TestOperator_Retry,
 	} {
 		t.Run(name, test)

@@ -70,39 +70,39 @@ func (e *OutageError) Error() string {
 // Unwrap returns the cause.
 func (e *OutageError) Unwrap() error { return e.Err }
 
-// Inbox is the hot path from the commits of a process to its relay: a bounded
+// Handoff is the hot path from the commits of a process to its relay: a bounded
 // queue in memory. A message that does not fit is dropped, and so are those left at a
 // crash, since the row's timer finds it. It is safe for concurrent use.
-type Inbox struct {
+type Handoff struct {
 	messages chan ledger.Message
 	dropped  atomic.Int64
 }
 
-// NewInbox returns an inbox for that many messages.
-func NewInbox(capacity int) *Inbox {
-	return &Inbox{messages: make(chan ledger.Message, capacity)}
+// NewHandoff returns a handoff for that many messages.
+func NewHandoff(capacity int) *Handoff {
+	return &Handoff{messages: make(chan ledger.Message, capacity)}
 }
 
 // Offer puts a message in, or drops it. It never blocks.
-func (i *Inbox) Offer(message ledger.Message) {
+func (h *Handoff) Offer(message ledger.Message) {
 	select {
-	case i.messages <- message:
+	case h.messages <- message:
 	default:
-		i.dropped.Add(1)
+		h.dropped.Add(1)
 	}
 }
 
 // Dropped is the number of messages that did not fit.
-func (i *Inbox) Dropped() int64 { return i.dropped.Load() }
+func (h *Handoff) Dropped() int64 { return h.dropped.Load() }
 
 // Waiting is the number of messages inside.
-func (i *Inbox) Waiting() int { return len(i.messages) }
+func (h *Handoff) Waiting() int { return len(h.messages) }
 
 // take adds the messages inside to the batch, up to the limit. It never blocks.
-func (i *Inbox) take(batch []ledger.Message, limit int) []ledger.Message {
+func (h *Handoff) take(batch []ledger.Message, limit int) []ledger.Message {
 	for len(batch) < limit {
 		select {
-		case message := <-i.messages:
+		case message := <-h.messages:
 			batch = append(batch, message)
 		default:
 			return batch

@@ -19,8 +19,8 @@ func TestRelay_OfThePullQueueMarksRowsThatAPauseHeldBack(t *testing.T) {
 		store, counter := storetest.Counting(ledgertest.Atomic())
 		b := setupOn(t, store, statemachine.BusQueue)
 		prompt := b.accept()
-		if agg := b.ledger.Read(prompt); agg.Outbox.State != statemachine.OutboxSent || b.inbox.Waiting() != 0 {
-			t.Errorf("row is %s, and %d wait for the relay", agg.Outbox.State, b.inbox.Waiting())
+		if agg := b.ledger.Read(prompt); agg.Outbox.State != statemachine.OutboxSent || b.handoff.Waiting() != 0 {
+			t.Errorf("row is %s, and %d wait for the relay", agg.Outbox.State, b.handoff.Waiting())
 		}
 		b.held.Store(true)
 		b.known.Store(true)

@@ -26,8 +26,8 @@ type Config struct {
 	Ledger *ledger.Ledger
 	// Publisher is the bus. Required.
 	Publisher Publisher
-	// Inbox is the hot path's queue. Required.
-	Inbox *Inbox
+	// Handoff is the hot path's queue. Required.
+	Handoff *Handoff
 	// Breakers are the circuits of the topics and of the bus. Required.
 	Breakers *breaker.Set
 	// Replica names this process in the owner tokens of the window, in logs. Optional.
@@ -106,8 +106,8 @@ type Relay struct {
 
 // NewRelay returns a relay. The error names the field that is missing.
 func NewRelay(cfg Config) (*Relay, error) {
-	if cfg.Ledger == nil || cfg.Publisher == nil || cfg.Inbox == nil || cfg.Breakers == nil || cfg.Fatal == nil {
-		return nil, errors.New("relay: Ledger, Publisher, Inbox, Breakers and Fatal are required")
+	if cfg.Ledger == nil || cfg.Publisher == nil || cfg.Handoff == nil || cfg.Breakers == nil || cfg.Fatal == nil {
+		return nil, errors.New("relay: Ledger, Publisher, Handoff, Breakers and Fatal are required")
 	}
 	cfg.Deadline = cmp.Or(cfg.Deadline, 10*time.Second)
 	cfg.Batch = cmp.Or(cfg.Batch, 64)
@@ -153,28 +153,28 @@ func NewRelay(cfg Config) (*Relay, error) {
 func (r *Relay) Window() *seqledger.Ledger { return r.window }
 
 // Run publishes what the process's own commits hand over, until the context ends and
-// the inbox is empty. What the dispatch schedule says is due is published by
+// the handoff is empty. What the dispatch schedule says is due is published by
 // [Relay.RunOnce].
 func (r *Relay) Run(ctx context.Context) error {
-	ctx = tablestore.ForLoop(ctx, "relay inbox")
+	ctx = tablestore.ForLoop(ctx, "relay handoff")
 	var group errgroup.Group
 	for i := range r.cfg.Workers {
-		group.Go(func() error { return r.drainInbox(ctx, r.owner("inbox-"+strconv.Itoa(i))) })
+		group.Go(func() error { return r.drainHandoff(ctx, r.owner("handoff-"+strconv.Itoa(i))) })
 	}
 	return group.Wait()
 }
 
-// drainInbox is the hot path. Messages that a pause or an open circuit holds back are
+// drainHandoff is the hot path. Messages that a pause or an open circuit holds back are
 // left to the schedule.
-func (r *Relay) drainInbox(ctx context.Context, owner string) error {
+func (r *Relay) drainHandoff(ctx context.Context, owner string) error {
 	for {
 		var messages []ledger.Message
 		select {
-		case message := <-r.cfg.Inbox.messages:
+		case message := <-r.cfg.Handoff.messages:
 			messages = append(messages, message)
-		case <-ctx.Done(): // Publish the rest of the inbox too, so that it need not wait for the safety net.
+		case <-ctx.Done(): // Publish the rest of the handoff too, so that it need not wait for the safety net.
 		}
-		messages = r.cfg.Inbox.take(messages, r.cfg.Batch)
+		messages = r.cfg.Handoff.take(messages, r.cfg.Batch)
 		if len(messages) == 0 {
 			return nil
 		}

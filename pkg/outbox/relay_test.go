@@ -212,13 +212,13 @@ func TestRelay_APublisherThatHangsIsAbandoned(t *testing.T) {
 			t.Errorf("the safety net left the row %s", state)
 		}
 		stop()
-		if log := b.log.String(); !strings.Contains(log, "owner=replica-7/inbox-0") {
+		if log := b.log.String(); !strings.Contains(log, "owner=replica-7/handoff-0") {
 			t.Errorf("the log does not name the owner of the lease:\n%s", log)
 		}
 	})
 }
 
-func TestRelay_AMessageThatDoesNotFitTheInboxIsFoundLater(t *testing.T) {
+func TestRelay_AMessageThatDoesNotFitTheHandoffIsFoundLater(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)
@@ -226,8 +226,8 @@ func TestRelay_AMessageThatDoesNotFitTheInboxIsFoundLater(t *testing.T) {
 		for range 12 {
 			ids = append(ids, b.accept())
 		}
-		if b.inbox.Waiting() != 8 || b.inbox.Dropped() != 4 {
-			t.Errorf("%d inside, %d dropped", b.inbox.Waiting(), b.inbox.Dropped())
+		if b.handoff.Waiting() != 8 || b.handoff.Dropped() != 4 {
+			t.Errorf("%d inside, %d dropped", b.handoff.Waiting(), b.handoff.Dropped())
 		}
 		stop := b.start(t)
 		time.Sleep(16 * time.Second)
@@ -245,7 +245,7 @@ func TestRelay_AMessageThatDoesNotFitTheInboxIsFoundLater(t *testing.T) {
 	})
 }
 
-func TestRelay_PublishesItsInboxWhenItStops(t *testing.T) {
+func TestRelay_PublishesItsHandoffWhenItStops(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := setup(t)

@@ -50,7 +50,7 @@ func (w *world) accept(tenant, stepType string) string {
 // fail adds a job that failed.
 func (w *world) fail(tenant, stepType, code string) string {
 	id := w.accept(tenant, stepType)
-	w.End(w.Inbox.Last(), statemachine.ResultFailedFinal, code)
+	w.End(w.Handoff.Last(), statemachine.ResultFailedFinal, code)
 	return id
 }
 
@@ -195,7 +195,7 @@ func TestFailures_ARerunResolvesTheFailure(t *testing.T) {
 				t.Errorf("the rerun is live and %s old: unresolved, resolved (-want +got):\n%s", age, diff)
 			}
 		}
-		w.End(w.Inbox.Last(), statemachine.ResultFailedFinal, "again")
+		w.End(w.Handoff.Last(), statemachine.ResultFailedFinal, "again")
 		open, resolved := groupsOf(t, w.Finder)
 		if diff := cmp.Diff([][][]string{{{again}, {other}}, {{first}}}, [][][]string{open, resolved}); diff != "" {
 			t.Errorf("the rerun failed: unresolved, resolved (-want +got):\n%s", diff)
@@ -237,7 +237,7 @@ func TestFailures_ReadNoJobsThatSucceeded(t *testing.T) {
 		for _, finished := range []int{10, 90} {
 			for range finished {
 				w.accept("t", "OCR")
-				w.End(w.Inbox.Last(), statemachine.ResultSucceeded, "")
+				w.End(w.Handoff.Last(), statemachine.ResultSucceeded, "")
 			}
 			counter.Reset()
 			groups(t, w.Finder, search.Filter{})
@@ -290,7 +290,7 @@ func TestFailures_LeaveOutALostEnd(t *testing.T) {
 				want := []string{w.fail("t", "OCR", "broken")}
 				time.Sleep(time.Second)
 				id := w.accept("t", "OCR")
-				m := w.Inbox.Last()
+				m := w.Handoff.Last()
 				w.Apply(id, ledgertest.Sent(m))
 				faults.Plan(lost)
 				if _, err := w.Change(t.Context(), id, ledgertest.Ended(m, statemachine.ResultFailedFinal, "broken")); err == nil {

@@ -25,7 +25,7 @@ func reported(l *ledgertest.Ledger, service string, status statemachine.ResultSt
 	cmd.Job.RequestType = "r." + service
 	id := l.Submit(cmd)
 	if status != "" {
-		l.End(l.Inbox.Last(), status, code)
+		l.End(l.Handoff.Last(), status, code)
 	}
 	return id
 }

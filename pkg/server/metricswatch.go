@@ -10,7 +10,7 @@ import (
 
 // watch registers the metrics that are read from the server's parts.
 func (m *meters) watch(s *Server) {
-	m.watchRelay(s.inbox, s.relay, s.bus.circuits)
+	m.watchRelay(s.handoff, s.relay, s.bus.circuits)
 	m.watchUpkeep(s)
 	if s.bus.DeadLetters != nil {
 		m.watchDeadLetters(s.bus.DeadLetters)
@@ -28,11 +28,11 @@ func (m *meters) watch(s *Server) {
 }
 
 // watchRelay registers the gauges of the relay.
-func (m *meters) watchRelay(inbox *outbox.Inbox, relay *outbox.Relay, circuits *breaker.Set) {
-	m.Gauge("lucius_relay_inbox_waiting", "Directives that wait in memory for the relay after their commit.",
-		func() float64 { return float64(inbox.Waiting()) })
-	m.Count("lucius_relay_inbox_dropped_total", "Directives that the inbox left to the dispatch schedule.",
-		func() float64 { return float64(inbox.Dropped()) })
+func (m *meters) watchRelay(handoff *outbox.Handoff, relay *outbox.Relay, circuits *breaker.Set) {
+	m.Gauge("lucius_relay_handoff_waiting", "Directives that wait in memory for the relay after their commit.",
+		func() float64 { return float64(handoff.Waiting()) })
+	m.Count("lucius_relay_handoff_dropped_total", "Directives that did not fit into memory, and were left to the dispatch schedule.",
+		func() float64 { return float64(handoff.Dropped()) })
 	m.Gauge("lucius_relay_window_in_flight", "Outbox rows that are being published.",
 		func() float64 { return float64(relay.Window().Counters().InFlight) })
 	m.Gauge("lucius_relay_window_dispatched", "Outbox rows that the relay has taken but not begun to publish.",

@@ -37,12 +37,12 @@ type Server struct {
 	meters *meters
 	clock  *clockCheck
 
-	inbox  *outbox.Inbox     // directives on their way from a commit to the relay
-	mirror *workqueue.Mirror // the head of the ready index
-	ended  search.Ended
-	uses   httpapi.UseCases
-	bus    *bus
-	relay  *outbox.Relay
+	handoff *outbox.Handoff   // directives on their way from a commit to the relay
+	mirror  *workqueue.Mirror // the head of the ready index
+	ended   search.Ended
+	uses    httpapi.UseCases
+	bus     *bus
+	relay   *outbox.Relay
 	// submitted reads the commands that applications submit in transactions; nil without
 	// an inbox.
 	submitted *inbox.Reader
@@ -68,7 +68,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s := &Server{
 		cfg: cfg, log: cfg.Logger, meters: newMeters(cfg.Registry), clock: newClockCheck(cfg.Store, cfg.ClockTolerance, cfg.Logger),
-		inbox: outbox.NewInbox(inboxSize), mirror: workqueue.NewMirror(0), closeHTTP: func() {},
+		handoff: outbox.NewHandoff(handoffSize), mirror: workqueue.NewMirror(0), closeHTTP: func() {},
 		illegal: make(chan *seqledger.IllegalTransitionError, 1),
 	}
 	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
@@ -96,9 +96,9 @@ func (s *Server) Reload() {
 	}
 }
 
-// inboxSize is the most directives in the inbox of the relay, which finds any others in the
+// handoffSize is the most directives in the handoff to the relay, which finds any others in the
 // dispatch schedule.
-const inboxSize = 8192
+const handoffSize = 8192
 
 // openLedger opens the ledger, and the callbacks and the pull queue that use it.
 func (s *Server) openLedger(ctx context.Context) (err error) {
@@ -111,7 +111,7 @@ func (s *Server) openLedger(ctx context.Context) (err error) {
 		settings.Shared = true
 	}
 	if s.cfg.has(RoleRelay) {
-		settings.Handoff = s.inbox // Without a handoff, rows are due for the relays of other processes at once.
+		settings.Handoff = s.handoff // Without a handoff, rows are due for the relays of other processes at once.
 	}
 	settings.Ready, settings.Taker = s.mirror.Ready, s.mirror.Taker
 	settings.Held = func(target statemachine.Target) bool { return s.uses.Gate.HoldsNew(target) }
@@ -276,7 +276,7 @@ func traceparent(job *statemachine.Job) string {
 // openRelay opens the relay.
 func (s *Server) openRelay(context.Context) (err error) {
 	s.relay, err = outbox.NewRelay(outbox.Config{
-		Ledger: s.uses.Ledger, Publisher: s.bus.Publisher, Inbox: s.inbox, Breakers: s.bus.circuits,
+		Ledger: s.uses.Ledger, Publisher: s.bus.Publisher, Handoff: s.handoff, Breakers: s.bus.circuits,
 		Deadline: s.cfg.PublishTimeout, Logger: s.log, Replica: s.cfg.Replica,
 		Observe: func(outcome outbox.Outcome) { s.meters.relayed.WithLabelValues(string(outcome)).Inc() },
 		Sent: func(answer outbox.Outcome, took time.Duration) {

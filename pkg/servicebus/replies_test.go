@@ -33,7 +33,7 @@ func onLedger(t *testing.T) (*callbacks.Service, map[string]any) {
 	t.Helper()
 	l := ledgertest.Publishing(t, ledger.Config{})
 	l.Submit(ledgertest.Command("tenant_a", "h"))
-	m := l.Inbox.Last()
+	m := l.Handoff.Last()
 	return callbacks.New(callbacks.Config{Ledger: l.Ledger}), map[string]any{
 		"jobId": m.JobID, "stepId": m.StepID, "attempt_no": m.AttemptNo, "lease_id": m.LeaseID,
 	}

@@ -21,8 +21,8 @@ type Ledger struct {
 	*ledger.Ledger
 	// Store is the store of the ledger.
 	Store tablestore.Store
-	// Inbox has the messages of a ledger that [Publishing] opened.
-	Inbox *Inbox
+	// Handoff has the messages of a ledger that [Publishing] opened.
+	Handoff *Handoff
 
 	t testing.TB
 }
@@ -31,16 +31,16 @@ type Ledger struct {
 // [projectionstest.TableLayout] it has the projections of that layout.
 func Open(t testing.TB, cfg ledger.Config) *Ledger {
 	t.Helper()
-	l := &Ledger{Store: cfg.Store, Inbox: &Inbox{}, t: t}
+	l := &Ledger{Store: cfg.Store, Handoff: &Handoff{}, t: t}
 	l.open(&cfg)
 	return l
 }
 
-// Publishing opens a ledger that publishes to Service Bus and hands its messages to its inbox.
+// Publishing opens a ledger that publishes to Service Bus and offers its messages to its Handoff.
 func Publishing(t testing.TB, cfg ledger.Config) *Ledger {
 	t.Helper()
-	l := &Ledger{Store: cfg.Store, Inbox: &Inbox{}, t: t}
-	cfg.Bus, cfg.Handoff = statemachine.BusServiceBus, l.Inbox
+	l := &Ledger{Store: cfg.Store, Handoff: &Handoff{}, t: t}
+	cfg.Bus, cfg.Handoff = statemachine.BusServiceBus, l.Handoff
 	l.open(&cfg)
 	return l
 }
@@ -93,35 +93,35 @@ func OnEachStore(t *testing.T, run func(t *testing.T, store tablestore.Store)) {
 	}
 }
 
-// Inbox collects the messages that a ledger hands to the relay of its process. It is safe for
+// Handoff collects the messages that a ledger hands to the relay of its process. It is safe for
 // concurrent use.
-type Inbox struct {
+type Handoff struct {
 	mu       sync.Mutex
 	messages []ledger.Message
 }
 
 // Offer adds a message.
-func (i *Inbox) Offer(message ledger.Message) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.messages = append(i.messages, message)
+func (h *Handoff) Offer(message ledger.Message) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.messages = append(h.messages, message)
 }
 
 // Len returns the number of messages.
-func (i *Inbox) Len() int {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return len(i.messages)
+func (h *Handoff) Len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.messages)
 }
 
 // Last returns the newest message, and a zero one if there is none.
-func (i *Inbox) Last() ledger.Message {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if len(i.messages) == 0 {
+func (h *Handoff) Last() ledger.Message {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.messages) == 0 {
 		return ledger.Message{}
 	}
-	return i.messages[len(i.messages)-1]
+	return h.messages[len(h.messages)-1]
 }
 
 // Policy returns the policy of the steps of [Command]: 30 seconds for an ACK, a lease of 15

@@ -59,7 +59,7 @@ func dieAt(t *testing.T, crashAt int64, verbs []string) bool {
 		}
 		return nil
 	})
-	outcome, err := b.Change(t.Context(), jobID, lives(verbs[last], b.Inbox.Last()))
+	outcome, err := b.Change(t.Context(), jobID, lives(verbs[last], b.Handoff.Last()))
 	b.store.set(nil)
 	if err == nil && outcome.PostErr == nil {
 		return false
@@ -129,7 +129,7 @@ func TestProject_CatchesUpWithTheNextChange(t *testing.T) {
 			return nil
 		})
 		for _, verb := range []string{"rejected", "pause", "resume", "published"} {
-			if outcome := b.Send(jobID, lives(verb, b.Inbox.Last())); !errors.Is(outcome.PostErr, tablestore.ErrUnavailable) {
+			if outcome := b.Send(jobID, lives(verb, b.Handoff.Last())); !errors.Is(outcome.PostErr, tablestore.ErrUnavailable) {
 				t.Errorf("%s: the work after the commit returned %v", verb, outcome.PostErr)
 			}
 		}
@@ -211,7 +211,7 @@ func TestProject_ALateWriterChangesNothing(t *testing.T) {
 		}
 		return nil
 	})
-	b.Send(jobID, lives("published", b.Inbox.Last()))
+	b.Send(jobID, lives("published", b.Handoff.Last()))
 	b.store.set(nil)
 	late := b.seen.revisions[len(b.seen.revisions)-1]
 	reached, goOn := make(chan struct{}), make(chan struct{})

@@ -71,12 +71,12 @@ func (b *bundle) live(t *testing.T, jobID, verb string) {
 		time.Sleep(2 * time.Second)
 		return
 	}
-	outcome := b.Send(jobID, verbs[verb](b.Inbox.Last()), worker)
+	outcome := b.Send(jobID, verbs[verb](b.Handoff.Last()), worker)
 	if outcome.PostErr != nil {
 		t.Errorf("%s: %v", verb, outcome.PostErr)
 	}
 	if outcome.Message != nil {
-		b.Inbox.Offer(*outcome.Message) // The relay that claimed the row gets its message.
+		b.Handoff.Offer(*outcome.Message) // The relay that claimed the row gets its message.
 	}
 }
 

@@ -39,7 +39,7 @@ func liveFor(t *testing.T, seconds int) *life {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := b.Inbox.Last()
+	m := b.Handoff.Last()
 	for _, event := range []statemachine.Event{
 		published(m), statemachine.Ack{StepID: m.StepID, Pair: pair(m)},
 		statemachine.Result{

@@ -115,7 +115,7 @@ func TestProject_APurgedJobStaysForgotten(t *testing.T) {
 			}
 			return nil
 		})
-		b.Send(jobID, lives("published", b.Inbox.Last()))
+		b.Send(jobID, lives("published", b.Handoff.Last()))
 		b.store.set(nil)
 		time.Sleep(6 * time.Second)
 		for shard := range b.Shards() {
@@ -133,7 +133,7 @@ func TestProject_APurgedJobStaysForgotten(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, entry := range left {
-			if _, _, err := b.Fire(t.Context(), entry, verbs["deadline"](b.Inbox.Last())); err != nil {
+			if _, _, err := b.Fire(t.Context(), entry, verbs["deadline"](b.Handoff.Last())); err != nil {
 				t.Error(err)
 			}
 		}
