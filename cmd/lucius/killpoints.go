@@ -46,11 +46,11 @@ type trap struct {
 	point  string
 	left   atomic.Int64
 	breaks bool
-	window atomic.Pointer[seqledger.Ledger]
+	window atomic.Pointer[seqledger.Window]
 }
 
 // breakableWindow tells the trap which window to break.
-func breakableWindow(window *seqledger.Ledger) { armed().window.Store(window) }
+func breakableWindow(window *seqledger.Window) { armed().window.Store(window) }
 
 // armed returns the trap of this process.
 var armed = sync.OnceValue(func() *trap {

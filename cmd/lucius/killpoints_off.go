@@ -14,4 +14,4 @@ import (
 
 func killableStore(store tablestore.Store) tablestore.Store { return store }
 func killableAnswers(handler http.Handler) http.Handler     { return handler }
-func breakableWindow(*seqledger.Ledger)                     {}
+func breakableWindow(*seqledger.Window)                     {}

@@ -100,7 +100,7 @@ const uncertain seqledger.Class = "uncertain"
 // schedule says is due.
 type Relay struct {
 	cfg    Config
-	window *seqledger.Ledger
+	window *seqledger.Window
 	walk   ledger.Walker
 }
 
@@ -150,7 +150,7 @@ func NewRelay(cfg Config) (*Relay, error) {
 }
 
 // Window is the relay's window, for gauges. Only the relay may change it.
-func (r *Relay) Window() *seqledger.Ledger { return r.window }
+func (r *Relay) Window() *seqledger.Window { return r.window }
 
 // Run publishes what the process's own commits hand over, until the context ends and
 // the handoff is empty. What the dispatch schedule says is due is published by

@@ -9,7 +9,7 @@ import (
 
 // BenchmarkLife measures the whole life of a seq, with a heartbeat: five calls.
 func BenchmarkLife(b *testing.B) {
-	ledger, err := seqledger.New(seqledger.Config{
+	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Fatal:         func(e *seqledger.IllegalTransitionError) { b.Error(e) },
 	})
@@ -21,11 +21,11 @@ func BenchmarkLife(b *testing.B) {
 		now := t0
 		for pb.Next() {
 			now = now.Add(time.Microsecond)
-			seq, _ := ledger.Take(now)
-			lease, _ := ledger.Begin(seq, "anna", now)
-			_, _ = ledger.Heartbeat(lease, now)
-			_, _ = ledger.Finish(lease, seqledger.TerminalSuccess, now)
-			_, _ = ledger.Commit(seq, now)
+			seq, _ := window.Take(now)
+			lease, _ := window.Begin(seq, "anna", now)
+			_, _ = window.Heartbeat(lease, now)
+			_, _ = window.Finish(lease, seqledger.TerminalSuccess, now)
+			_, _ = window.Commit(seq, now)
 		}
 	})
 }
@@ -33,7 +33,7 @@ func BenchmarkLife(b *testing.B) {
 // BenchmarkReclaimNothing measures Reclaim, as each pass of the relay calls it,
 // with many leases in flight and none expired.
 func BenchmarkReclaimNothing(b *testing.B) {
-	f := newLedger(b)
+	f := newWindow(b)
 	for range 64 {
 		f.in(b, seqledger.InFlight)
 	}

@@ -29,9 +29,9 @@ func TestConfigNamesTheBadField(t *testing.T) {
 				t.Fatalf("before: %v", err)
 			}
 			test.spoil(&cfg)
-			ledger, err := seqledger.New(cfg)
-			if ledger != nil || err == nil || !strings.Contains(err.Error(), test.field+" ") {
-				t.Errorf("New = %v, %v, want an error about %s", ledger, err, test.field)
+			window, err := seqledger.New(cfg)
+			if window != nil || err == nil || !strings.Contains(err.Error(), test.field+" ") {
+				t.Errorf("New = %v, %v, want an error about %s", window, err, test.field)
 			}
 		})
 	}
@@ -39,7 +39,7 @@ func TestConfigNamesTheBadField(t *testing.T) {
 
 func TestConfigDefaults(t *testing.T) {
 	t.Parallel()
-	ledger, err := seqledger.New(seqledger.Config{
+	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Retry:         seqledger.Policy{Retryable: []seqledger.Class{timeout}},
 		Fatal:         func(e *seqledger.IllegalTransitionError) { t.Error(e) },
@@ -47,7 +47,7 @@ func TestConfigDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{Ledger: ledger}
+	f := &fixture{Window: window}
 	seq, _ := f.in(t, seqledger.TerminalFail)
 	if retried, err := f.Retry(seq, timeout, t0); retried || err != nil {
 		t.Errorf("Retry = %t, %v, want none without MaxAttempts", retried, err)

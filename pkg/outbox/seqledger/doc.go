@@ -1,7 +1,7 @@
 // Package seqledger is the Stage1 seq ledger: the relay's window of outbox rows
 // that one process has taken up and not yet settled.
 //
-// Each row taken up gets the next seq. The ledger knows for each seq its state, its owner,
+// Each row taken up gets the next seq. The window knows for each seq its state, its owner,
 // and which moves are legal. It is in memory only, holds no rows, and calls only the Fatal
 // hook: the store holds what must survive a crash, and a restarted process takes up its
 // rows again under new seqs.
@@ -28,7 +28,7 @@
 // # Bugs and latency
 //
 // A move that is not in the table, or that breaks a rule that the table cannot
-// express, is a bug of this process. The ledger then halts: the call that tried
+// express, is a bug of this process. The window then halts: the call that tried
 // it gets an [IllegalTransitionError] with the five facts (seq, prior state,
 // attempted state, owner, wall-clock time), the Fatal hook gets the same error,
 // and every later change returns [ErrHalted], so that no state changes while
@@ -49,7 +49,7 @@
 // window at once, and its state follows from its number. So the replay of a commit
 // needs no record, and a seq that settles late does not delay others.
 //
-// Each call passes the time. The ledger's clock is the latest time passed, which
+// Each call passes the time. The window's clock is the latest time passed, which
 // replaces an earlier one: heartbeats are monotonic, even if two goroutines read their
 // clocks in one order and call in the other.
 //

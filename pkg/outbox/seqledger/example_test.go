@@ -10,7 +10,7 @@ import (
 // A row's first owner is too slow, and a second one finishes it. In production
 // Fatal logs the error and exits with a non-zero code.
 func Example() {
-	ledger, err := seqledger.New(seqledger.Config{
+	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: 10 * time.Second,
 		Retry: seqledger.Policy{
 			MaxAttempts: 2,
@@ -24,23 +24,23 @@ func Example() {
 	}
 	now := time.Date(2026, time.March, 1, 12, 0, 0, 0, time.UTC)
 
-	seq, _ := ledger.Take(now)
-	slow, _ := ledger.Begin(seq, "slow", now)
+	seq, _ := window.Take(now)
+	slow, _ := window.Begin(seq, "slow", now)
 
 	now = now.Add(10 * time.Second)
-	reclaimed, _ := ledger.Reclaim(now)
+	reclaimed, _ := window.Reclaim(now)
 	fmt.Printf("%+v\n", reclaimed)
 
-	fast, _ := ledger.Begin(seq, "fast", now)
-	held, _ := ledger.Finish(slow, seqledger.TerminalSuccess, now)
+	fast, _ := window.Begin(seq, "fast", now)
+	held, _ := window.Finish(slow, seqledger.TerminalSuccess, now)
 	fmt.Println("slow held its lease:", held)
-	held, _ = ledger.Finish(fast, seqledger.TerminalSuccess, now)
+	held, _ = window.Finish(fast, seqledger.TerminalSuccess, now)
 	fmt.Println("fast held its lease:", held)
 
-	_, _ = ledger.Commit(seq, now)
-	fmt.Printf("%+v\n", ledger.Counters())
+	_, _ = window.Commit(seq, now)
+	fmt.Printf("%+v\n", window.Counters())
 
-	_, _ = ledger.Finish(fast, seqledger.TerminalSuccess, now)
+	_, _ = window.Finish(fast, seqledger.TerminalSuccess, now)
 	// Output:
 	// [{Seq:1 Owner:slow Attempt:1 Retried:true}]
 	// slow held its lease: false

@@ -5,11 +5,11 @@ import (
 	"time"
 )
 
-// Move tries any move, so that tests reach the pairs for which the ledger has
+// Move tries any move, so that tests reach the pairs for which the window has
 // no method.
-func (l *Ledger) Move(seq Seq, to State, owner string, now time.Time) error {
-	_, err := atomically(l, now, func() (struct{}, error) {
-		return struct{}{}, l.move(l.lookup(seq), to, owner, now)
+func (w *Window) Move(seq Seq, to State, owner string, now time.Time) error {
+	_, err := atomically(w, now, func() (struct{}, error) {
+		return struct{}{}, w.move(w.lookup(seq), to, owner, now)
 	})
 	return err
 }
@@ -25,7 +25,7 @@ func (l *Lease) Seq() Seq      { return l.seq }
 func (l *Lease) Attempt() int  { return l.attempt }
 func (l *Lease) Owner() string { return l.owner }
 
-// Status is what the ledger knows about one seq. UNSEEN and COMMITTED seqs have
+// Status is what the window knows about one seq. UNSEEN and COMMITTED seqs have
 // only a state; only seqs IN_FLIGHT have the times of a lease.
 type Status struct {
 	State     State
@@ -36,14 +36,14 @@ type Status struct {
 }
 
 // Inspect returns the status of any seq.
-func (l *Ledger) Inspect(seq Seq) Status {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	e := l.lookup(seq)
+func (w *Window) Inspect(seq Seq) Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	e := w.lookup(seq)
 	status := Status{State: e.state, Attempts: e.attempts, Owner: e.owner}
 	if e.lease != nil {
 		status.Heartbeat = e.lease.heartbeat
-		status.ExpiresAt = e.lease.heartbeat.Add(l.cfg.LeaseDuration)
+		status.ExpiresAt = e.lease.heartbeat.Add(w.cfg.LeaseDuration)
 	}
 	return status
 }

@@ -35,16 +35,16 @@ type tb interface {
 	Fatalf(format string, args ...any)
 }
 
-// fixture is a ledger whose hook records.
+// fixture is a window whose hook records.
 type fixture struct {
-	*seqledger.Ledger
+	*seqledger.Window
 	fatal []*seqledger.IllegalTransitionError
 }
 
-func newLedger(t tb) *fixture {
+func newWindow(t tb) *fixture {
 	t.Helper()
 	f := &fixture{}
-	ledger, err := seqledger.New(seqledger.Config{
+	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Window:        64,
 		Retry: seqledger.Policy{
@@ -56,7 +56,7 @@ func newLedger(t tb) *fixture {
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
-	f.Ledger = ledger
+	f.Window = window
 	return f
 }
 
@@ -120,16 +120,16 @@ func (f *fixture) wantState(t tb, seq seqledger.Seq, want seqledger.State) {
 	}
 }
 
-// wantLegal fails the test if anything halted the ledger.
+// wantLegal fails the test if anything halted the window.
 func (f *fixture) wantLegal(t tb) {
 	t.Helper()
 	if len(f.fatal) > 0 {
-		t.Errorf("ledger halted: %v", f.fatal[0])
+		t.Errorf("window halted: %v", f.fatal[0])
 	}
 }
 
 // wantIllegal checks that err is the illegal transition, that the hook got the
-// same one, and that the ledger has halted.
+// same one, and that the window has halted.
 func (f *fixture) wantIllegal(t tb, err error, want seqledger.IllegalTransitionError) {
 	t.Helper()
 	var got *seqledger.IllegalTransitionError

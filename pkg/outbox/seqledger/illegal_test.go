@@ -37,10 +37,10 @@ func TestTheFactsAreLogged(t *testing.T) {
 }
 
 // TestNothingMovesAfterAnIllegalTransition: production's hook ends the process;
-// until then, or if a test's hook does not, the ledger stays halted.
+// until then, or if a test's hook does not, the window stays halted.
 func TestNothingMovesAfterAnIllegalTransition(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	dispatched, _ := f.in(t, seqledger.Dispatched)
 	inFlight, lease := f.in(t, seqledger.InFlight)
 	failed, _ := f.in(t, seqledger.TerminalFail)
@@ -63,7 +63,7 @@ func TestNothingMovesAfterAnIllegalTransition(t *testing.T) {
 		if err := call(); !errors.Is(err, seqledger.ErrHalted) {
 			t.Errorf("%s: error %v, want ErrHalted", name, err)
 		} else if !strings.Contains(err.Error(), "illegal transition of seq 1 from DISPATCHED(1) to COMMITTED(7)") {
-			t.Errorf("%s: error %q does not say what halted the ledger", name, err)
+			t.Errorf("%s: error %q does not say what halted the window", name, err)
 		}
 	}
 	if after := f.Counters(); after != before {
@@ -74,21 +74,21 @@ func TestNothingMovesAfterAnIllegalTransition(t *testing.T) {
 	}
 }
 
-// TestTheHookMayReadTheLedger: no lock is held while the hook runs.
-func TestTheHookMayReadTheLedger(t *testing.T) {
+// TestTheHookMayReadTheWindow: no lock is held while the hook runs.
+func TestTheHookMayReadTheWindow(t *testing.T) {
 	t.Parallel()
-	var ledger *seqledger.Ledger
+	var window *seqledger.Window
 	var seen seqledger.Counters
-	ledger, err := seqledger.New(seqledger.Config{
+	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
-		Fatal:         func(*seqledger.IllegalTransitionError) { seen = ledger.Counters() },
+		Fatal:         func(*seqledger.IllegalTransitionError) { seen = window.Counters() },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{Ledger: ledger}
+	f := &fixture{Window: window}
 	f.in(t, seqledger.Dispatched)
-	if err := ledger.Cancel(2, t0); err == nil {
+	if err := window.Cancel(2, t0); err == nil {
 		t.Error("the cancellation of an UNSEEN seq was allowed")
 	}
 	if want := (seqledger.Counters{Dispatched: 1}); seen != want {

@@ -52,7 +52,7 @@ func TestTheOwnerOfALostLeaseGetsNotHeld(t *testing.T) {
 	for _, test := range taken {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			f := newLedger(t)
+			f := newWindow(t)
 			seq, lease := f.in(t, seqledger.InFlight)
 			test.take(t, f, seq, lease)
 			before := f.Counters()
@@ -78,7 +78,7 @@ func TestTheOwnerOfALostLeaseGetsNotHeld(t *testing.T) {
 // A last heartbeat after the owner finished is latency and not fatal.
 func TestAHeartbeatAfterTheOwnerFinished(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	seq, lease := f.in(t, seqledger.TerminalSuccess)
 	if held, err := f.Heartbeat(lease, at(1)); held || err != nil {
 		t.Errorf("Heartbeat = %t, %v, want not held", held, err)
@@ -89,7 +89,7 @@ func TestAHeartbeatAfterTheOwnerFinished(t *testing.T) {
 
 func TestALeaseExpiresItsDurationAfterTheLastHeartbeat(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	seq, lease := f.in(t, seqledger.InFlight)
 	if held, err := f.Heartbeat(lease, at(4)); !held || err != nil {
 		t.Fatalf("Heartbeat = %t, %v", held, err)
@@ -110,7 +110,7 @@ func TestALeaseExpiresItsDurationAfterTheLastHeartbeat(t *testing.T) {
 // until Reclaim takes it.
 func TestAnExpiredLeaseCountsUntilItIsReclaimed(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	seq, lease := f.in(t, seqledger.InFlight)
 	if held, err := f.Heartbeat(lease, at(60)); !held || err != nil {
 		t.Errorf("Heartbeat = %t, %v, want held", held, err)
@@ -126,7 +126,7 @@ func TestAnExpiredLeaseCountsUntilItIsReclaimed(t *testing.T) {
 
 func TestHeartbeatsAreMonotonic(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	one, other := f.take(t), f.take(t)
 	lease := f.begin(t, one, "anna", at(5))
 	if _, err := f.Heartbeat(lease, at(3)); err != nil {
@@ -143,7 +143,7 @@ func TestHeartbeatsAreMonotonic(t *testing.T) {
 // TestReclaimWalks covers both final states of an expired lease.
 func TestReclaimWalks(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	seq := f.take(t)
 	for attempt := 1; attempt <= 3; attempt++ {
 		begun := at(20 * attempt)
@@ -162,7 +162,7 @@ func TestReclaimWalks(t *testing.T) {
 
 func TestReclaimStaysFailedIfExpiryIsNotRetryable(t *testing.T) {
 	t.Parallel()
-	ledger, err := seqledger.New(seqledger.Config{
+	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Retry:         seqledger.Policy{MaxAttempts: 3, Retryable: []seqledger.Class{timeout}},
 		Fatal:         func(e *seqledger.IllegalTransitionError) { t.Error(e) },
@@ -170,7 +170,7 @@ func TestReclaimStaysFailedIfExpiryIsNotRetryable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{Ledger: ledger}
+	f := &fixture{Window: window}
 	seq, _ := f.in(t, seqledger.InFlight)
 	want := []seqledger.Reclaimed{{Seq: seq, Owner: "anna", Attempt: 1}}
 	if got := mustReclaim(t, f, at(10)); !reflect.DeepEqual(got, want) {
@@ -190,7 +190,7 @@ func TestReclaimIsDeterministic(t *testing.T) {
 		{Seq: 4, Owner: "d", Attempt: 1, Retried: true},
 	}
 	for range 20 {
-		f := newLedger(t)
+		f := newWindow(t)
 		leases := make(map[seqledger.Seq]*seqledger.Lease)
 		for _, owner := range []string{"a", "b", "c", "d", "e"} {
 			seq := f.take(t)

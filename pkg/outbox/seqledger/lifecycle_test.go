@@ -8,7 +8,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
-// fatal is not a state: it means that the call halts the ledger.
+// fatal is not a state: it means that the call halts the window.
 const fatal seqledger.State = 99
 
 // methods is the effect of each method that takes a seq.
@@ -77,7 +77,7 @@ func TestEveryMethodInEveryState(t *testing.T) {
 		for _, from := range allStates {
 			t.Run(fmt.Sprintf("%s in %s", method.name, from), func(t *testing.T) {
 				t.Parallel()
-				f := newLedger(t)
+				f := newWindow(t)
 				seq, lease := f.in(t, from)
 				owner := ""
 				if method.name == "Begin" || (lease != nil && from != seqledger.Committed) {
@@ -104,7 +104,7 @@ func TestFinishUnderAHeldLease(t *testing.T) {
 	for _, outcome := range append([]seqledger.State{99}, allStates...) {
 		t.Run(outcome.String(), func(t *testing.T) {
 			t.Parallel()
-			f := newLedger(t)
+			f := newWindow(t)
 			seq, lease := f.in(t, seqledger.InFlight)
 			held, err := f.Finish(lease, outcome, at(3))
 			if !outcome.Terminal() {
@@ -144,7 +144,7 @@ func TestSecondTerminalEventIsFatal(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			f := newLedger(t)
+			f := newWindow(t)
 			seq, lease := f.in(t, test.first)
 			test.between(t, f, seq)
 
@@ -168,11 +168,11 @@ func mustRetry(t *testing.T, f *fixture, seq seqledger.Seq) {
 	}
 }
 
-// TestALeaseOfAnotherLedgerIsFatal: only a bug passes a lease of another
-// ledger.
-func TestALeaseOfAnotherLedgerIsFatal(t *testing.T) {
+// TestALeaseOfAnotherWindowIsFatal: only a bug passes a lease of another
+// window.
+func TestALeaseOfAnotherWindowIsFatal(t *testing.T) {
 	t.Parallel()
-	one, other := newLedger(t), newLedger(t)
+	one, other := newWindow(t), newWindow(t)
 	seq, _ := one.in(t, seqledger.InFlight)
 	_, foreign := other.in(t, seqledger.InFlight)
 	_, err := one.Finish(foreign, seqledger.TerminalSuccess, t0)
@@ -183,7 +183,7 @@ func TestALeaseOfAnotherLedgerIsFatal(t *testing.T) {
 
 func TestBeginNeedsAnOwner(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	seq := f.take(t)
 	lease, err := f.Begin(seq, "", t0)
 	if lease != nil {
@@ -196,7 +196,7 @@ func TestBeginNeedsAnOwner(t *testing.T) {
 
 func TestRetryKeepsTheSeqAndCountsAttempts(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	seq := f.take(t)
 	for attempt := 1; attempt <= 3; attempt++ {
 		lease := f.begin(t, seq, fmt.Sprintf("owner-%d", attempt), t0)
@@ -221,7 +221,7 @@ func TestRetryKeepsTheSeqAndCountsAttempts(t *testing.T) {
 
 func TestCommitIsIdempotentLongAfterTheSeqLeftTheWindow(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	first, _ := f.in(t, seqledger.TerminalSuccess)
 	late, _ := f.in(t, seqledger.TerminalFail) // Settles last, without delaying others.
 	f.commit(t, first)
@@ -242,7 +242,7 @@ func TestCommitIsIdempotentLongAfterTheSeqLeftTheWindow(t *testing.T) {
 
 func TestTheWindowIsBounded(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	var last seqledger.Seq
 	for range 64 {
 		last = f.take(t)
@@ -265,7 +265,7 @@ func TestTheWindowIsBounded(t *testing.T) {
 
 func TestCounters(t *testing.T) {
 	t.Parallel()
-	f := newLedger(t)
+	f := newWindow(t)
 	for _, s := range allStates[1:] {
 		f.in(t, s)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/outbox/seqledger"
 )
 
-// model is the simplest ledger: it keeps all seqs forever and answers every call by a scan.
+// model is the simplest window: it keeps all seqs forever and answers every call by a scan.
 type model struct {
 	clock time.Time
 	seqs  []*modelSeq // by seq - 1
@@ -99,13 +99,13 @@ func (m *model) expired() (leases []*modelLease) {
 	return leases
 }
 
-// The model's ledger is small, so that calls reach its limits soon.
+// The model's window is small, so that calls reach its limits soon.
 const (
 	modelWindow   = 5
 	modelAttempts = 2
 )
 
-// machine makes the same calls on the ledger and the model.
+// machine makes the same calls on the window and the model.
 type machine struct {
 	*fixture
 	model  model
@@ -181,7 +181,7 @@ func (m *machine) verify(t *rapid.T, err error, want seqledger.IllegalTransition
 
 func (m *machine) Take(t *rapid.T) {
 	m.expect(true)
-	seq, err := m.Ledger.Take(m.tick(t))
+	seq, err := m.Window.Take(m.tick(t))
 	if m.model.recount().Open() == modelWindow {
 		if err == nil {
 			t.Fatal("Take went beyond the window")
@@ -205,7 +205,7 @@ func (m *machine) Begin(t *rapid.T) {
 		return
 	}
 	now := m.tick(t)
-	lease, err := m.Ledger.Begin(seq, owner, now)
+	lease, err := m.Window.Begin(seq, owner, now)
 	want := seqledger.IllegalTransitionError{Seq: seq, From: s.state, To: seqledger.InFlight, Owner: owner, At: now}
 	if !m.verify(t, err, want) {
 		return
@@ -223,7 +223,7 @@ func (m *machine) Heartbeat(t *rapid.T) {
 		return
 	}
 	want := m.model.at(lease.seq).current == lease
-	held, err := m.Ledger.Heartbeat(lease.real, m.tick(t))
+	held, err := m.Window.Heartbeat(lease.real, m.tick(t))
 	if held != want || err != nil {
 		t.Fatalf("Heartbeat = %t, %v, want %t", held, err, want)
 	}
@@ -244,7 +244,7 @@ func (m *machine) Finish(t *rapid.T) {
 		return
 	}
 	now := m.tick(t)
-	held, err := m.Ledger.Finish(lease.real, outcome, now)
+	held, err := m.Window.Finish(lease.real, outcome, now)
 	want := seqledger.IllegalTransitionError{Seq: lease.seq, From: s.state, To: outcome, Owner: lease.owner, At: now}
 	if !m.verify(t, err, want) {
 		return
@@ -267,7 +267,7 @@ func (m *machine) Cancel(t *rapid.T) {
 		return
 	}
 	now := m.tick(t)
-	if m.verify(t, m.Ledger.Cancel(seq, now), m.unowned(seq, seqledger.TerminalCancel, now)) {
+	if m.verify(t, m.Window.Cancel(seq, now), m.unowned(seq, seqledger.TerminalCancel, now)) {
 		m.model.end(s, seqledger.TerminalCancel, true)
 	}
 }
@@ -283,7 +283,7 @@ func (m *machine) Retry(t *rapid.T) {
 		return
 	}
 	now := m.tick(t)
-	retried, err := m.Ledger.Retry(seq, class, now)
+	retried, err := m.Window.Retry(seq, class, now)
 	if !m.verify(t, err, m.unowned(seq, seqledger.Dispatched, now)) {
 		return
 	}
@@ -302,7 +302,7 @@ func (m *machine) Commit(t *rapid.T) {
 		return
 	}
 	now := m.tick(t)
-	changed, err := m.Ledger.Commit(seq, now)
+	changed, err := m.Window.Commit(seq, now)
 	if !m.verify(t, err, m.unowned(seq, seqledger.Committed, now)) {
 		return
 	}
@@ -324,7 +324,7 @@ func (m *machine) Reclaim(t *rapid.T) {
 			Retried: m.model.retry(s, seqledger.LeaseExpired),
 		})
 	}
-	got, err := m.Ledger.Reclaim(now)
+	got, err := m.Window.Reclaim(now)
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatalf("reclaimed %+v, %v, want %+v", got, err, want)
 	}
@@ -353,9 +353,9 @@ func (m *machine) Check(t *rapid.T) {
 	}
 }
 
-// TestTheLedgerIsItsModel makes random calls, legal at first and then any, on
-// the ledger and the model, and compares all answers, states and counters.
-func TestTheLedgerIsItsModel(t *testing.T) {
+// TestTheWindowIsItsModel makes random calls, legal at first and then any, on
+// the window and the model, and compares all answers, states and counters.
+func TestTheWindowIsItsModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		m := newMachine(rt)
@@ -376,7 +376,7 @@ func TestTheLedgerIsItsModel(t *testing.T) {
 func newMachine(t *rapid.T) *machine {
 	m := &machine{fixture: &fixture{}, now: t0}
 	m.patience = rapid.SampledFrom([]int{100, 300, 30, 0}).Draw(t, "patience")
-	ledger, err := seqledger.New(seqledger.Config{
+	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Window:        modelWindow,
 		Retry: seqledger.Policy{
@@ -388,6 +388,6 @@ func newMachine(t *rapid.T) *machine {
 	if err != nil {
 		t.Fatalf("New: %v", err)
 	}
-	m.Ledger = ledger
+	m.Window = window
 	return m
 }

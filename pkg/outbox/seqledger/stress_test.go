@@ -15,7 +15,7 @@ import (
 // crowd is a small relay: workers that are sometimes too slow, calls of
 // Reclaim, and a clock that advances with the work.
 type crowd struct {
-	*seqledger.Ledger
+	*seqledger.Window
 	t *testing.T
 	// elapsed is the logical time since t0.
 	elapsed atomic.Int64
@@ -32,7 +32,7 @@ const crowdSeqs = 4000
 // is settled exactly once.
 func TestManyOwners(t *testing.T) {
 	t.Parallel()
-	ledger, err := seqledger.New(seqledger.Config{
+	window, err := seqledger.New(seqledger.Config{
 		LeaseDuration: leaseDuration,
 		Window:        32,
 		Retry:         seqledger.Policy{MaxAttempts: 4, Retryable: []seqledger.Class{timeout, seqledger.LeaseExpired}},
@@ -41,7 +41,7 @@ func TestManyOwners(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &crowd{Ledger: ledger, t: t, again: make(chan seqledger.Seq, crowdSeqs)}
+	c := &crowd{Window: window, t: t, again: make(chan seqledger.Seq, crowdSeqs)}
 	var workers sync.WaitGroup
 	for i := range 8 {
 		workers.Go(func() { c.work(fmt.Sprintf("worker-%d", i), rand.New(rand.NewPCG(1, uint64(i)))) })

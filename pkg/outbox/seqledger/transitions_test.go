@@ -91,7 +91,7 @@ func TestStateCodesAndNames(t *testing.T) {
 }
 
 // legalBy maps each pair of the contract to the method that makes the move, on
-// a new ledger with one seq in the pair's prior state.
+// a new window with one seq in the pair's prior state.
 var legalBy = map[pair]func(*fixture, seqledger.Seq, *seqledger.Lease) error{
 	{seqledger.Unseen, seqledger.Dispatched}: func(f *fixture, seq seqledger.Seq, _ *seqledger.Lease) error {
 		got, err := f.Take(t0)
@@ -147,7 +147,7 @@ func TestEveryLegalPairPasses(t *testing.T) {
 	for p := range contract {
 		t.Run(fmt.Sprintf("%s to %s", p.from, p.to), func(t *testing.T) {
 			t.Parallel()
-			f := newLedger(t)
+			f := newWindow(t)
 			seq, lease := f.in(t, p.from)
 			if err := legalBy[p](f, seq, lease); err != nil {
 				t.Fatal(err)
@@ -164,7 +164,7 @@ func TestEveryIllegalPairIsFatal(t *testing.T) {
 		if _, legal := contract[p]; legal {
 			return // TestEveryLegalPairPasses covers it.
 		}
-		f := newLedger(t)
+		f := newWindow(t)
 		seq, _ := f.in(t, p.from)
 		before := f.Counters()
 

@@ -11,7 +11,7 @@ import (
 // DefaultWindow is the default of Config.Window.
 const DefaultWindow = 4096
 
-// Config configures a ledger.
+// Config configures a window.
 type Config struct {
 	// LeaseDuration is how long a lease lives after its last heartbeat.
 	// Required.
@@ -23,7 +23,7 @@ type Config struct {
 	Window int
 	// Retry is the retry guard. Optional. Defaults to no retries.
 	Retry Policy
-	// Fatal is called with the illegal transition that halts the ledger, at
+	// Fatal is called with the illegal transition that halts the window, at
 	// most once, by the goroutine that tried it and without any lock held. In
 	// production it logs the facts and exits the process with a non-zero code.
 	// Required.
@@ -48,9 +48,9 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// Ledger is the state of all seqs of one process. It is safe for concurrent
+// Window is the state of all seqs of one process. It is safe for concurrent
 // use; every method is one atomic step.
-type Ledger struct {
+type Window struct {
 	cfg Config
 
 	mu sync.Mutex // Guards all below.
@@ -87,23 +87,23 @@ type Lease struct {
 	attempt int
 	owner   string
 
-	// The ledger's mutex guards the fields below.
+	// The window's mutex guards the fields below.
 
 	// lost says that the lease was taken away and not finished.
 	lost      bool
 	heartbeat time.Time
-	place     *list.Element // in Ledger.leases
+	place     *list.Element // in Window.leases
 }
 
-// New returns an empty ledger, or the error of [Config.Validate].
-func New(cfg Config) (*Ledger, error) {
+// New returns an empty window, or the error of [Config.Validate].
+func New(cfg Config) (*Window, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("seq ledger config: %w", err)
 	}
 	if cfg.Window == 0 {
 		cfg.Window = DefaultWindow
 	}
-	return &Ledger{cfg: cfg, open: make(map[Seq]*entry), next: 1}, nil
+	return &Window{cfg: cfg, open: make(map[Seq]*entry), next: 1}, nil
 }
 
 // Counters counts the seqs in each state at one moment.
@@ -119,16 +119,16 @@ type Counters struct {
 }
 
 // Counters returns the counters, for gauges and back-pressure. It takes
-// constant time and works on a halted ledger.
-func (l *Ledger) Counters() Counters {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// constant time and works on a halted window.
+func (w *Window) Counters() Counters {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return Counters{
-		Dispatched: l.counts[Dispatched],
-		InFlight:   l.counts[InFlight],
-		Terminal: l.counts[TerminalSuccess] + l.counts[TerminalSkip] +
-			l.counts[TerminalFail] + l.counts[TerminalCancel],
-		Committed: l.counts[Committed],
+		Dispatched: w.counts[Dispatched],
+		InFlight:   w.counts[InFlight],
+		Terminal: w.counts[TerminalSuccess] + w.counts[TerminalSkip] +
+			w.counts[TerminalFail] + w.counts[TerminalCancel],
+		Committed: w.counts[Committed],
 	}
 }
 
@@ -138,17 +138,17 @@ var ErrWindowFull = errors.New("seq ledger window is full")
 
 // Take returns the next seq, in DISPATCHED and with its first attempt, or
 // ErrWindowFull or ErrHalted.
-func (l *Ledger) Take(now time.Time) (Seq, error) {
-	return atomically(l, now, func() (Seq, error) {
-		if len(l.open) >= l.cfg.Window {
+func (w *Window) Take(now time.Time) (Seq, error) {
+	return atomically(w, now, func() (Seq, error) {
+		if len(w.open) >= w.cfg.Window {
 			return 0, ErrWindowFull
 		}
-		e := &entry{seq: l.next, state: Unseen, attempts: 1}
-		if err := l.move(e, Dispatched, "", now); err != nil {
+		e := &entry{seq: w.next, state: Unseen, attempts: 1}
+		if err := w.move(e, Dispatched, "", now); err != nil {
 			return 0, err
 		}
-		l.open[e.seq] = e
-		l.next++
+		w.open[e.seq] = e
+		w.next++
 		return e.seq, nil
 	})
 }
@@ -158,18 +158,18 @@ func (l *Ledger) Take(now time.Time) (Seq, error) {
 // *IllegalTransitionError from any other state or without an owner.
 //
 // Source: Stage1 seq ledger spec, Lease Ownership, rule 1.
-func (l *Ledger) Begin(seq Seq, owner string, now time.Time) (*Lease, error) {
-	return atomically(l, now, func() (*Lease, error) {
-		e := l.lookup(seq)
+func (w *Window) Begin(seq Seq, owner string, now time.Time) (*Lease, error) {
+	return atomically(w, now, func() (*Lease, error) {
+		e := w.lookup(seq)
 		if owner == "" {
-			return nil, l.refuse(e, InFlight, owner, now, "entering IN_FLIGHT needs an owner")
+			return nil, w.refuse(e, InFlight, owner, now, "entering IN_FLIGHT needs an owner")
 		}
-		if err := l.move(e, InFlight, owner, now); err != nil {
+		if err := w.move(e, InFlight, owner, now); err != nil {
 			return nil, err
 		}
 		e.owner = owner
-		e.lease = &Lease{seq: seq, attempt: e.attempts, owner: owner, heartbeat: l.clock}
-		e.lease.place = l.leases.PushBack(e.lease)
+		e.lease = &Lease{seq: seq, attempt: e.attempts, owner: owner, heartbeat: w.clock}
+		e.lease.place = w.leases.PushBack(e.lease)
 		return e.lease, nil
 	})
 }
@@ -179,13 +179,13 @@ func (l *Ledger) Begin(seq Seq, owner string, now time.Time) (*Lease, error) {
 // it. A heartbeat is not a transition and never fatal. It returns ErrHalted.
 //
 // Source: Stage1 seq ledger spec, Lease Ownership, rule 2.
-func (l *Ledger) Heartbeat(lease *Lease, now time.Time) (held bool, err error) {
-	return atomically(l, now, func() (bool, error) {
-		if l.lookup(lease.seq).lease != lease {
+func (w *Window) Heartbeat(lease *Lease, now time.Time) (held bool, err error) {
+	return atomically(w, now, func() (bool, error) {
+		if w.lookup(lease.seq).lease != lease {
 			return false, nil
 		}
-		lease.heartbeat = l.clock
-		l.leases.MoveToBack(lease.place)
+		lease.heartbeat = w.clock
+		w.leases.MoveToBack(lease.place)
 		return true, nil
 	})
 }
@@ -197,20 +197,20 @@ func (l *Ledger) Heartbeat(lease *Lease, now time.Time) (held bool, err error) {
 // lease that was already finished.
 //
 // Source: Stage1 seq ledger spec, Atomicity, rule 2.
-func (l *Ledger) Finish(lease *Lease, outcome State, now time.Time) (held bool, err error) {
-	return atomically(l, now, func() (bool, error) {
+func (w *Window) Finish(lease *Lease, outcome State, now time.Time) (held bool, err error) {
+	return atomically(w, now, func() (bool, error) {
 		if lease.lost {
 			return false, nil
 		}
-		e := l.lookup(lease.seq)
+		e := w.lookup(lease.seq)
 		if e.lease != lease {
 			reason := fmt.Sprintf("second terminal event of attempt %d", lease.attempt)
-			return false, l.refuse(e, outcome, lease.owner, now, reason)
+			return false, w.refuse(e, outcome, lease.owner, now, reason)
 		}
-		if err := l.move(e, outcome, lease.owner, now); err != nil {
+		if err := w.move(e, outcome, lease.owner, now); err != nil {
 			return false, err
 		}
-		l.release(e, false)
+		w.release(e, false)
 		return true, nil
 	})
 }
@@ -218,12 +218,12 @@ func (l *Ledger) Finish(lease *Lease, outcome State, now time.Time) (held bool, 
 // Cancel abandons a seq: DISPATCHED to TERMINAL_CANCEL before its work began,
 // or IN_FLIGHT to TERMINAL_CANCEL by force, which takes the lease away. It
 // returns ErrHalted, or an *IllegalTransitionError from any other state.
-func (l *Ledger) Cancel(seq Seq, now time.Time) error {
-	_, err := atomically(l, now, func() (struct{}, error) {
-		e := l.lookup(seq)
-		err := l.move(e, TerminalCancel, e.owner, now)
+func (w *Window) Cancel(seq Seq, now time.Time) error {
+	_, err := atomically(w, now, func() (struct{}, error) {
+		e := w.lookup(seq)
+		err := w.move(e, TerminalCancel, e.owner, now)
 		if err == nil && e.lease != nil {
-			l.release(e, true)
+			w.release(e, true)
 		}
 		return struct{}{}, err
 	})
@@ -236,21 +236,21 @@ func (l *Ledger) Cancel(seq Seq, now time.Time) error {
 // returns ErrHalted, or an *IllegalTransitionError from any other state.
 //
 // Source: Stage1 seq ledger spec, Retry Guard.
-func (l *Ledger) Retry(seq Seq, class Class, now time.Time) (retried bool, err error) {
-	return atomically(l, now, func() (bool, error) {
-		return l.retry(l.lookup(seq), class, now)
+func (w *Window) Retry(seq Seq, class Class, now time.Time) (retried bool, err error) {
+	return atomically(w, now, func() (bool, error) {
+		return w.retry(w.lookup(seq), class, now)
 	})
 }
 
-func (l *Ledger) retry(e *entry, class Class, now time.Time) (bool, error) {
+func (w *Window) retry(e *entry, class Class, now time.Time) (bool, error) {
 	// The table alone would allow an UNSEEN seq.
 	if e.state != TerminalFail {
-		return false, l.refuse(e, Dispatched, e.owner, now, "a retry starts from TERMINAL_FAIL only")
+		return false, w.refuse(e, Dispatched, e.owner, now, "a retry starts from TERMINAL_FAIL only")
 	}
-	if !l.cfg.Retry.Allows(class, e.attempts) {
+	if !w.cfg.Retry.Allows(class, e.attempts) {
 		return false, nil
 	}
-	if err := l.move(e, Dispatched, e.owner, now); err != nil {
+	if err := w.move(e, Dispatched, e.owner, now); err != nil {
 		return false, err
 	}
 	e.attempts++
@@ -263,16 +263,16 @@ func (l *Ledger) retry(e *entry, class Class, now time.Time) (bool, error) {
 // other state.
 //
 // Source: Stage1 seq ledger spec, Atomicity, rule 3.
-func (l *Ledger) Commit(seq Seq, now time.Time) (changed bool, err error) {
-	return atomically(l, now, func() (bool, error) {
-		e := l.lookup(seq)
+func (w *Window) Commit(seq Seq, now time.Time) (changed bool, err error) {
+	return atomically(w, now, func() (bool, error) {
+		e := w.lookup(seq)
 		if e.state == Committed {
 			return false, nil
 		}
-		if err := l.move(e, Committed, e.owner, now); err != nil {
+		if err := w.move(e, Committed, e.owner, now); err != nil {
 			return false, err
 		}
-		delete(l.open, seq)
+		delete(w.open, seq)
 		return true, nil
 	})
 }
@@ -297,20 +297,20 @@ type Reclaimed struct {
 // their times. It costs O(leases expired). It returns ErrHalted.
 //
 // Source: Stage1 seq ledger spec, Lease Ownership, rules 3 and 4.
-func (l *Ledger) Reclaim(now time.Time) ([]Reclaimed, error) {
-	return atomically(l, now, func() ([]Reclaimed, error) {
+func (w *Window) Reclaim(now time.Time) ([]Reclaimed, error) {
+	return atomically(w, now, func() ([]Reclaimed, error) {
 		var reclaimed []Reclaimed
-		for l.leases.Len() > 0 {
-			lease := l.leases.Front().Value.(*Lease)
-			if l.clock.Before(lease.heartbeat.Add(l.cfg.LeaseDuration)) {
+		for w.leases.Len() > 0 {
+			lease := w.leases.Front().Value.(*Lease)
+			if w.clock.Before(lease.heartbeat.Add(w.cfg.LeaseDuration)) {
 				break
 			}
-			e := l.lookup(lease.seq)
-			if err := l.move(e, TerminalFail, lease.owner, now); err != nil {
+			e := w.lookup(lease.seq)
+			if err := w.move(e, TerminalFail, lease.owner, now); err != nil {
 				return reclaimed, err
 			}
-			l.release(e, true)
-			retried, err := l.retry(e, LeaseExpired, now)
+			w.release(e, true)
+			retried, err := w.retry(e, LeaseExpired, now)
 			if err != nil {
 				return reclaimed, err
 			}
@@ -320,56 +320,56 @@ func (l *Ledger) Reclaim(now time.Time) ([]Reclaimed, error) {
 	})
 }
 
-// atomically runs one change under the mutex, unless the ledger is halted. If the
+// atomically runs one change under the mutex, unless the window is halted. If the
 // change halts it, the hook is called afterwards, without the mutex.
-func atomically[T any](l *Ledger, now time.Time, change func() (T, error)) (result T, err error) {
-	var illegal *IllegalTransitionError // halted the ledger in this change
+func atomically[T any](w *Window, now time.Time, change func() (T, error)) (result T, err error) {
+	var illegal *IllegalTransitionError // halted the window in this change
 	defer func() {
 		if illegal != nil {
-			l.cfg.Fatal(illegal)
+			w.cfg.Fatal(illegal)
 		}
 	}()
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if halted := l.halted; halted != nil {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if halted := w.halted; halted != nil {
 		return result, fmt.Errorf("%w: %w", ErrHalted, halted)
 	}
-	if now.After(l.clock) {
-		l.clock = now
+	if now.After(w.clock) {
+		w.clock = now
 	}
 	result, err = change()
-	illegal = l.halted
+	illegal = w.halted
 	return result, err
 }
 
 // lookup returns the entry of any seq. For a seq outside the window it is a
 // temporary one.
-func (l *Ledger) lookup(seq Seq) *entry {
-	if e, ok := l.open[seq]; ok {
+func (w *Window) lookup(seq Seq) *entry {
+	if e, ok := w.open[seq]; ok {
 		return e
 	}
-	if seq > 0 && seq < l.next {
+	if seq > 0 && seq < w.next {
 		return &entry{seq: seq, state: Committed}
 	}
 	return &entry{seq: seq, state: Unseen}
 }
 
 // move changes the state; no other function does.
-func (l *Ledger) move(e *entry, to State, owner string, now time.Time) error {
+func (w *Window) move(e *entry, to State, owner string, now time.Time) error {
 	if !Legal(e.state, to) {
-		return l.refuse(e, to, owner, now, "not in the transition table")
+		return w.refuse(e, to, owner, now, "not in the transition table")
 	}
 	if e.state != Unseen {
-		l.counts[e.state]--
+		w.counts[e.state]--
 	}
-	l.counts[to]++
+	w.counts[to]++
 	e.state = to
 	return nil
 }
 
-// refuse halts the ledger and returns the illegal transition.
-func (l *Ledger) refuse(e *entry, to State, owner string, now time.Time, reason string) error {
-	l.halted = &IllegalTransitionError{
+// refuse halts the window and returns the illegal transition.
+func (w *Window) refuse(e *entry, to State, owner string, now time.Time, reason string) error {
+	w.halted = &IllegalTransitionError{
 		Seq:    e.seq,
 		From:   e.state,
 		To:     to,
@@ -377,13 +377,13 @@ func (l *Ledger) refuse(e *entry, to State, owner string, now time.Time, reason 
 		At:     now.Round(0), // A wall-clock time, without the monotonic reading.
 		Reason: reason,
 	}
-	return l.halted
+	return w.halted
 }
 
 // release ends the entry's lease. lost says that it was taken from its owner,
 // which learns of it at its next call.
-func (l *Ledger) release(e *entry, lost bool) {
-	l.leases.Remove(e.lease.place)
+func (w *Window) release(e *entry, lost bool) {
+	w.leases.Remove(e.lease.place)
 	e.lease.lost = lost
 	e.lease = nil
 }
