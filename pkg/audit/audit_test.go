@@ -159,9 +159,9 @@ var damages = map[string]damage{
 	"an outbox row names no bus": {rule: audit.Outbox, do: func(f *fixture) {
 		f.set(f.key("done", "OUTBOX:0000:000001"), "bus", text("pigeon"))
 	}},
-	"the key is forgotten":     {rule: audit.Claim, do: func(f *fixture) { f.drop(f.find(tables.Idempotency, "done", "").Key) }},
-	"the key names another":    {rule: audit.Claim, do: func(f *fixture) { f.set(f.find(tables.Idempotency, "running", "").Key, "job_id", text(f.jobs["done"])) }},
-	"the key has another hash": {rule: audit.Claim, do: func(f *fixture) { f.set(f.find(tables.Idempotency, "running", "").Key, "idempotency_hash", text("x")) }},
+	"the key is forgotten":     {rule: audit.Key, do: func(f *fixture) { f.drop(f.find(tables.Idempotency, "done", "").Key) }},
+	"the key names another":    {rule: audit.Key, do: func(f *fixture) { f.set(f.find(tables.Idempotency, "running", "").Key, "job_id", text(f.jobs["done"])) }},
+	"the key has another hash": {rule: audit.Key, do: func(f *fixture) { f.set(f.find(tables.Idempotency, "running", "").Key, "idempotency_hash", text("x")) }},
 	"failed with budget left": {rule: audit.Budget, do: func(f *fixture) {
 		f.set(f.key("failed", "STEP:0000:step0"), "attempts", text("1:x:acked:"))
 	}},

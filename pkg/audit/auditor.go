@@ -341,14 +341,14 @@ func (a *auditor) stray(ctx context.Context, row *tablestore.Row) ([]Finding, er
 	ahead := !gone && r.rev > job.rev
 	switch table, since := row.Key.Table, stamp(r.since); {
 	case table == a.o.Tables.Idempotency && !there && (late || !a.o.Split):
-		return finding(Accepted, a.o.Split, "its idempotency key is claimed since %s, and it is missing", since)
+		return finding(Accepted, a.o.Split, "its idempotency key is taken since %s, and it is missing", since)
 	case table == a.o.Tables.Index && r.kind == liveList && row.Key != job.listed:
 		return finding(Listed, false, "it is in the list %s, and not there", row.Key.Partition)
 	case table == a.o.Tables.Index && late && !there:
 		return finding(Listed, true, "it is in the list %s, and not there", row.Key.Partition)
 	case !late, row.Key == job.entry, row.Key == job.slot, row.Key == job.hint: // They are judged with the job.
 	case table == a.o.Tables.Idempotency && gone:
-		return finding(Claim, true, "its idempotency key is claimed since %s, and it was abandoned", since)
+		return finding(Key, true, "its idempotency key is taken since %s, and it was abandoned", since)
 	case table == a.o.Tables.Schedule && r.kind == "":
 		return finding(Slot, true, "slot %s is taken for it since %s, and it does not hold it", row.Key.Row, since)
 	case table == a.o.Tables.Schedule && !there:

@@ -3,7 +3,7 @@
 // continue it.
 //
 //	       rows of one job            rows in other partitions
-//	  JOB STEP OUTBOX EVENT       entry  slot  claim  lists
+//	  JOB STEP OUTBOX EVENT       entry  slot  record  lists
 //	  DIRECTIVE WEBHOOK           ready hint
 //	  OPENITEM ITEM BEAT CALLBACK
 //	          │                          │

@@ -103,7 +103,7 @@ func (e *Evidence) wants(o *Options) []tablestore.Key {
 	if e.Job == nil || e.Job.Tombstone {
 		return nil
 	}
-	keys := []tablestore.Key{e.slotKey(o), e.claimKey(o)}
+	keys := []tablestore.Key{e.slotKey(o), e.recordKey(o)}
 	if e.Job.EntryKind != "" {
 		keys = append(keys, e.EntryKey(o))
 	}
@@ -126,8 +126,8 @@ func (e *Evidence) slotKey(o *Options) tablestore.Key {
 	return tablestore.Key{Table: o.Tables.Schedule, Partition: e.Job.SlotPartition, Row: e.Job.SlotRow}
 }
 
-func (e *Evidence) claimKey(o *Options) tablestore.Key {
-	return tablestore.Key{Table: o.Tables.Idempotency, Partition: tablestore.Escape(e.Job.Tenant), Row: e.Job.Claim}
+func (e *Evidence) recordKey(o *Options) tablestore.Key {
+	return tablestore.Key{Table: o.Tables.Idempotency, Partition: tablestore.Escape(e.Job.Tenant), Row: e.Job.Record}
 }
 
 // listKeys returns the keys of the index rows that list the job: by its acceptance, by its

@@ -20,7 +20,7 @@ const (
 	Journal   Invariant = "journal"   // history has no gap and ends in the state
 	Edges     Invariant = "edges"     // only listed transitions
 	Rejected  Invariant = "rejected"  // refused callbacks are kept within bounds
-	Claim     Invariant = "claim"     // one job for each idempotency key
+	Key       Invariant = "key"       // one job for each idempotency key
 	Budget    Invariant = "budget"    // failed for good only when a budget is spent
 	Forward   Invariant = "forward"   // a worker or a schedule entry will continue the job
 	Slot      Invariant = "slot"      // live jobs hold their slots, others none
@@ -33,7 +33,7 @@ const (
 
 // Invariants lists all invariants, in the order of docs/run/audit.md.
 var Invariants = []Invariant{
-	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Rejected, Claim, Budget, Forward,
+	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Rejected, Key, Budget, Forward,
 	Slot, Listed, Ended, Queue, Quiet, Readable,
 }
 

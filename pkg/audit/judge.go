@@ -341,11 +341,11 @@ func (j *judge) judgeOutside() {
 	if j.Job.Terminal() && (past(j.o.KeyTTL) || past(max(j.o.KeyTTL, j.o.Retention))) {
 		return // The key may name another job by now, or none because this one is about to be purged.
 	}
-	claim := j.outside[j.claimKey(j.o)]
-	if owner := claim.Get("job_id").String(); owner != j.JobID {
-		j.violate(Claim, "its idempotency key names job %q", owner)
-	} else if claim.Get("idempotency_hash").String() != j.Job.Hash {
-		j.violate(Claim, "its idempotency key has another hash")
+	record := j.outside[j.recordKey(j.o)]
+	if owner := record.Get("job_id").String(); owner != j.JobID {
+		j.violate(Key, "its idempotency key names job %q", owner)
+	} else if record.Get("idempotency_hash").String() != j.Job.Hash {
+		j.violate(Key, "its idempotency key has another hash")
 	}
 }
 

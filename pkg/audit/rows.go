@@ -33,7 +33,7 @@ func ended(state string) bool {
 // JobRow is a JOB row.
 type JobRow struct {
 	Tenant, IdempotencyKey string
-	Hash, Claim            string
+	Hash, Record           string
 	State, Code            string
 	RerunOf, Supersedes    string
 	Correlation            string
@@ -57,7 +57,7 @@ func ReadJob(p tablestore.Properties) JobRow {
 		Protocol:    c.text("protocol_id"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
 		Updated: c.time("updated_at"), Completed: c.time("completed_at"),
 		EntryKind: c.text("entry_kind"), EntryNonce: c.text("entry_nonce"), EntryDue: c.time("entry_due"),
-		SlotPartition: c.text("slot_partition"), SlotRow: c.text("slot_row"), Claim: c.text("claim"),
+		SlotPartition: c.text("slot_partition"), SlotRow: c.text("slot_row"), Record: c.text("claim"),
 		Tombstone: c.get("tombstone").Bool(),
 	}
 	if urls := c.text("callback_urls"); urls != "" {

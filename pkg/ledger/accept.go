@@ -26,8 +26,8 @@ type Command struct {
 	Actor   string
 	// RequestID is the request's, for the history.
 	RequestID string
-	// Claim identifies the command in place of its key or hash, for a rerun. Optional.
-	Claim string
+	// Origin names the command in place of its key or hash, for a rerun. Optional.
+	Origin string
 	// Reason is for the history.
 	Reason string
 }
@@ -40,35 +40,35 @@ type Accepted struct {
 	PostErr  error
 }
 
-// claim is the content of an idempotency key's row. The job's rows tell whether its command
+// idempotencyRecord says which job has an idempotency key. The job's rows tell whether its command
 // was accepted. If there are none, the accept is under way or has crashed: a purge deletes
-// the claim before the job.
+// the record before the job.
 //
 // Source: Option B spec, 12.4.
-type claim struct {
+type idempotencyRecord struct {
 	JobID     string    `column:"job_id"`
 	Key       string    `column:"idempotency_key"`
 	Hash      string    `column:"idempotency_hash"`
 	CreatedAt time.Time `column:"created_at"`
 }
 
-var claimCodec = tablestore.NewCodec[claim]()
+var recordCodec = tablestore.NewCodec[idempotencyRecord]()
 
 // acceptance is the state of one accept over its tries. Its methods that return an
 // *Accepted return nil without an error to ask for another try.
 type acceptance struct {
-	l       *Ledger
-	cmd     *Command
-	limit   int // of the tenant's jobs in flight; 0 means no limit
-	jobID   string
-	claim   tablestore.Key
-	claimed tablestore.ETag // our version of the claim, once it is written
-	found   tablestore.ETag // the version of another accept's claim, which this one replaces
-	// adopted says that jobID comes from the claim of another accept, which may still
-	// commit. It is used only over that claim: once the claim is gone, the job may have
+	l         *Ledger
+	cmd       *Command
+	limit     int // of the tenant's jobs in flight; 0 means no limit
+	jobID     string
+	record    tablestore.Key  // of the idempotency record
+	recordTag tablestore.ETag // our version of the record, once it is written
+	found     tablestore.ETag // the version of another accept's record, which this one replaces
+	// adopted says that jobID comes from the record of another accept, which may still
+	// commit. It is used only over that record: once the record is gone, the job may have
 	// been purged, and its id is never used again.
 	//
-	//	invariant: adopted ⇒ claimed ≠ "" ∨ found is a version that named jobID
+	//	invariant: adopted ⇒ recordTag ≠ "" ∨ found is a version that named jobID
 	adopted bool
 	slot    slotRef
 	slotTag tablestore.ETag // our version of a numbered slot, once it is taken
@@ -76,7 +76,7 @@ type acceptance struct {
 	handed  bool            // a try gave the item to a waiting worker
 }
 
-// Accept turns a command into a job. It writes the claim of the idempotency key, then the
+// Accept turns a command into a job. It writes the idempotency record, then the
 // in-flight slot with the schedule entry that makes the job findable, then commits. A
 // numbered slot may be taken, so it comes before whatever names the job. It returns
 // [ErrIdempotencyMismatch], [ErrTenantLimit], and the store's errors; a command whose
@@ -121,18 +121,18 @@ func (l *Ledger) Replay(ctx context.Context, cmd Command) (Accepted, bool, error
 	return *accepted, true, nil
 }
 
-// newAcceptance addresses the claim by the command's key, or by its hash if it has
+// newAcceptance addresses the record by the command's key, or by its hash if it has
 // none.
 func (l *Ledger) newAcceptance(cmd *Command) *acceptance {
 	row := tablestore.Join("hash", cmd.Job.IdempotencyHash)
 	switch {
-	case cmd.Claim != "":
-		row = tablestore.Join("of", cmd.Claim)
+	case cmd.Origin != "":
+		row = tablestore.Join("of", cmd.Origin)
 	case cmd.Job.IdempotencyKey != "":
 		sum := sha256.Sum256([]byte(cmd.Job.IdempotencyKey))
 		row = tablestore.Join("key", hex.EncodeToString(sum[:]))
 	}
-	return &acceptance{l: l, cmd: cmd, limit: l.cfg.Limit(cmd.Job.TenantID), claim: l.claimKey(cmd.Job.TenantID, row)}
+	return &acceptance{l: l, cmd: cmd, limit: l.cfg.Limit(cmd.Job.TenantID), record: l.recordKey(cmd.Job.TenantID, row)}
 }
 
 // newJob chooses an unused job id, and a first guess of a slot.
@@ -168,8 +168,8 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	applied, err := a.l.apply(ctx, plan.change, plan)
 	// Remember which reservations are ours, so that the next try does not write them
 	// again. A failed write to an atomic store leaves none.
-	if tag, ok := applied.ETags[a.claim]; ok {
-		a.claimed = tag
+	if tag, ok := applied.ETags[a.record]; ok {
+		a.recordTag = tag
 	}
 	if tag, ok := applied.ETags[a.l.slotKey(a.slot)]; ok {
 		a.slotTag = tag
@@ -182,8 +182,8 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	}
 	conflict, lost := errors.AsType[*tablestore.ConflictError](err)
 	switch {
-	case lost && conflict.Key == a.claim:
-		return a.resolveClaimConflict(ctx)
+	case lost && conflict.Key == a.record:
+		return a.resolveRecordConflict(ctx)
 	case lost && conflict.Key == a.l.slotKey(a.slot):
 		return a.resolveSlotConflict(ctx)
 	case lost || errors.Is(err, tablestore.ErrUnknown):
@@ -192,7 +192,7 @@ func (a *acceptance) try(ctx context.Context) (*Accepted, error) {
 	return nil, fmt.Errorf("accept: %w", err)
 }
 
-// plan makes the writes of the accept: the claim and the slot before those of the
+// plan makes the writes of the accept: the record and the slot before those of the
 // decision, and the payload in the commit.
 func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	now := tablestore.Now()
@@ -220,11 +220,11 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 		return nil, err
 	}
 	p := &planner{l: a.l, d: &d, fresh: f, eventName: event.Name(), caller: CallerOf(ctx), now: now}
-	p.s = &snapshot{head: head{Slot: a.slot, Claim: a.claim.Row}}
+	p.s = &snapshot{head: head{Slot: a.slot, Record: a.record.Row}}
 	p.options = &options{
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
 		reserved: reservation{
-			Claim: a.claim.Row, Slot: a.slot, Correlation: a.cmd.Job.CorrelationID, Supersedes: a.cmd.Job.Supersedes,
+			Record: a.record.Row, Slot: a.slot, Correlation: a.cmd.Job.CorrelationID, Supersedes: a.cmd.Job.Supersedes,
 		},
 	}
 	if p.moves, err = statemachine.FollowItem(&agg, nil, &d, statemachine.ItemAsk{}, now); err != nil {
@@ -236,8 +236,8 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	}
 
 	pre := []tablestore.Stage(nil)
-	if a.claimed == "" {
-		pre = append(pre, tablestore.Stage{{a.takeClaim(now)}})
+	if a.recordTag == "" {
+		pre = append(pre, tablestore.Stage{{a.writeRecord(now)}})
 	}
 	if a.slot.Numbered && a.slotTag == "" {
 		pre = append(pre, tablestore.Stage{{a.l.takeSlot(a.slot, a.jobID, now)}})
@@ -250,13 +250,13 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	return plan, nil
 }
 
-// takeClaim writes the claim, over that of another accept if there is one.
-func (a *acceptance) takeClaim(now time.Time) tablestore.Op {
-	op := tablestore.Op{Verb: tablestore.Insert, Key: a.claim}
+// writeRecord writes the record, over that of another accept if there is one.
+func (a *acceptance) writeRecord(now time.Time) tablestore.Op {
+	op := tablestore.Op{Verb: tablestore.Insert, Key: a.record}
 	if a.found != "" {
 		op.Verb, op.ETag = tablestore.Replace, a.found
 	}
-	op.Properties = claimCodec.Encode(&claim{
+	op.Properties = recordCodec.Encode(&idempotencyRecord{
 		JobID: a.jobID, Key: a.cmd.Job.IdempotencyKey, Hash: a.cmd.Job.IdempotencyHash, CreatedAt: now,
 	}, nil)
 	return op
@@ -269,23 +269,23 @@ func (a *acceptance) accepted(ctx context.Context, plan *plan, applied tablestor
 	return &Accepted{Job: plan.after.Job, PostErr: a.l.finish(ctx, plan, applied.PostErr)}
 }
 
-// readClaim reads the claim of the command's key. It returns
+// readRecord reads the record of the command's key. It returns
 // [tablestore.ErrNotFound] if there is none.
-func (a *acceptance) readClaim(ctx context.Context) (claim, tablestore.Row, error) {
-	var c claim
-	row, err := a.l.store.Get(ctx, a.claim)
+func (a *acceptance) readRecord(ctx context.Context) (idempotencyRecord, tablestore.Row, error) {
+	var c idempotencyRecord
+	row, err := a.l.store.Get(ctx, a.record)
 	if err == nil {
-		err = claimCodec.Decode(&row, &c)
+		err = recordCodec.Decode(&row, &c)
 	}
 	if err != nil {
-		err = fmt.Errorf("accept: read the claim: %w", err)
+		err = fmt.Errorf("accept: read the idempotency record: %w", err)
 	}
 	return c, row, err
 }
 
-// replay returns the job of an existing claim, or nil if the command must be accepted.
+// replay returns the job of an existing record, or nil if the command must be accepted.
 func (a *acceptance) replay(ctx context.Context) (*Accepted, error) {
-	c, _, err := a.readClaim(ctx)
+	c, _, err := a.readRecord(ctx)
 	if errors.Is(err, tablestore.ErrNotFound) {
 		return nil, nil
 	}
@@ -307,13 +307,13 @@ func (a *acceptance) replay(ctx context.Context) (*Accepted, error) {
 	return &Accepted{Job: s.agg.Job, Replayed: true}, nil
 }
 
-// resolveClaimConflict handles a key that is already claimed. If the claim is of the
-// same command, its job is the answer; if that job does not exist, the claim is
+// resolveRecordConflict handles a key that is already taken. If the record is of the
+// same command, its job is the answer; if that job does not exist, the record is
 // rolled forward under its job id. If it is of another command, this one is refused.
-func (a *acceptance) resolveClaimConflict(ctx context.Context) (*Accepted, error) {
-	c, row, err := a.readClaim(ctx)
+func (a *acceptance) resolveRecordConflict(ctx context.Context) (*Accepted, error) {
+	c, row, err := a.readRecord(ctx)
 	if errors.Is(err, tablestore.ErrNotFound) {
-		return nil, a.claimGone(ctx)
+		return nil, a.recordGone(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -325,7 +325,7 @@ func (a *acceptance) resolveClaimConflict(ctx context.Context) (*Accepted, error
 	case c.Hash != a.cmd.Job.IdempotencyHash && err == nil && !s.head.Tombstone:
 		return nil, ErrIdempotencyMismatch
 	case c.Hash != a.cmd.Job.IdempotencyHash:
-		// The accept that wrote the claim may have been refused and released it since.
+		// The accept that wrote the record may have been refused and released it since.
 		return nil, a.refuseIfUnchanged(ctx, &row, ErrIdempotencyMismatch)
 	case err == nil && !s.head.Tombstone:
 		return &Accepted{Job: s.agg.Job, Replayed: true}, nil
@@ -335,22 +335,22 @@ func (a *acceptance) resolveClaimConflict(ctx context.Context) (*Accepted, error
 	return nil, a.rollForward(ctx, row, err == nil)
 }
 
-// refuseIfUnchanged returns the refusal if the claim is still as it was read.
+// refuseIfUnchanged returns the refusal if the record is still as it was read.
 // Otherwise it asks for another try.
-func (a *acceptance) refuseIfUnchanged(ctx context.Context, claim *tablestore.Row, refusal error) error {
-	now, err := a.l.store.Get(ctx, claim.Key)
+func (a *acceptance) refuseIfUnchanged(ctx context.Context, record *tablestore.Row, refusal error) error {
+	now, err := a.l.store.Get(ctx, record.Key)
 	switch {
-	case errors.Is(err, tablestore.ErrNotFound), err == nil && now.ETag != claim.ETag:
-		return a.claimGone(ctx)
+	case errors.Is(err, tablestore.ErrNotFound), err == nil && now.ETag != record.ETag:
+		return a.recordGone(ctx)
 	case err != nil:
-		return fmt.Errorf("accept: read the claim: %w", err)
+		return fmt.Errorf("accept: read the idempotency record: %w", err)
 	}
 	return refusal
 }
 
-// claimGone makes the next try write a claim where there is none.
-func (a *acceptance) claimGone(ctx context.Context) error {
-	a.claimed, a.found = "", ""
+// recordGone makes the next try write a record where there is none.
+func (a *acceptance) recordGone(ctx context.Context) error {
+	a.recordTag, a.found = "", ""
 	if !a.adopted {
 		return nil
 	}
@@ -359,15 +359,15 @@ func (a *acceptance) claimGone(ctx context.Context) error {
 
 // startOver gives up the job id and the slot that was taken for it.
 func (a *acceptance) startOver(ctx context.Context) error {
-	a.claimed, a.found = "", ""
+	a.recordTag, a.found = "", ""
 	if err := a.freeOwnSlot(ctx); err != nil {
 		return err
 	}
 	return a.newJob()
 }
 
-// rollForward makes the next try take an orphaned claim over by rewriting it under its
-// version. It keeps the claimed job id unless that is used: by a tombstone, or by a job
+// rollForward makes the next try take an orphaned record over by rewriting it under its
+// version. It keeps its job id unless that is used: by a tombstone, or by a job
 // whose key has expired.
 func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used bool) error {
 	var err error
@@ -379,13 +379,13 @@ func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used b
 			a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
 		}
 	}
-	a.claimed, a.found = "", row.ETag
+	a.recordTag, a.found = "", row.ETag
 	return err
 }
 
 // resolveSlotConflict chooses another slot. If there is none, it refuses the command
-// and releases its claim. It never refuses a replay: if the command has not claimed
-// its key yet, it first looks for an existing claim.
+// and deletes its record. It never refuses a replay: if the command has not taken
+// its key yet, it first looks for an existing record.
 func (a *acceptance) resolveSlotConflict(ctx context.Context) (*Accepted, error) {
 	a.slotTag = ""
 	slot, err := a.l.freeSlot(ctx, a.cmd.Job.TenantID, a.limit)
@@ -396,15 +396,15 @@ func (a *acceptance) resolveSlotConflict(ctx context.Context) (*Accepted, error)
 	if !errors.Is(err, ErrTenantLimit) {
 		return nil, err
 	}
-	if a.claimed == "" {
+	if a.recordTag == "" {
 		if accepted, err := a.replay(ctx); accepted != nil || err != nil {
 			return accepted, err
 		}
 		return nil, ErrTenantLimit
 	}
 	if a.adopted {
-		// If the accept that wrote the claim committed after its release, its job would
-		// have no claim, and the same command would be executed twice.
+		// If the accept that wrote the record committed after its deletion, its job would
+		// have no record, and the same command would be executed twice.
 		abandoned, err := a.l.insertTombstone(ctx, a.jobID)
 		if err != nil {
 			return nil, err
@@ -413,14 +413,14 @@ func (a *acceptance) resolveSlotConflict(ctx context.Context) (*Accepted, error)
 			return a.adoptWinner(ctx)
 		}
 	}
-	if _, err := a.l.deleteVersion(ctx, a.claim, a.claimed); err != nil {
-		return nil, fmt.Errorf("accept: release the claim: %w", err)
+	if _, err := a.l.deleteVersion(ctx, a.record, a.recordTag); err != nil {
+		return nil, fmt.Errorf("accept: delete the idempotency record: %w", err)
 	}
 	return nil, ErrTenantLimit
 }
 
 // resolveOutcome handles a conflict on the job's rows, or an unknown outcome: the
-// change may be committed, or another accept that rolled the same claim forward may
+// change may be committed, or another accept that rolled the same record forward may
 // have won, or the rows are absent.
 func (a *acceptance) resolveOutcome(ctx context.Context, plan *plan, cause error) (*Accepted, error) {
 	winner, err := a.l.committedBy(ctx, plan)
@@ -441,16 +441,16 @@ func (a *acceptance) resolveOutcome(ctx context.Context, plan *plan, cause error
 }
 
 // resubmit sends the identical change again after an unknown outcome. The first
-// submission may have written the claim and a numbered slot: then they are ours.
+// submission may have written the record and a numbered slot: then they are ours.
 func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error) {
-	if a.adopted && a.claimed == "" {
-		return a.resolveClaimConflict(ctx) // The claim names the job with and without our write.
+	if a.adopted && a.recordTag == "" {
+		return a.resolveRecordConflict(ctx) // The record names the job with and without our write.
 	}
-	row, err := a.l.ownRow(ctx, a.claim, a.jobID)
+	row, err := a.l.ownRow(ctx, a.record, a.jobID)
 	if err != nil {
 		return nil, err
 	}
-	a.claimed = row.ETag
+	a.recordTag = row.ETag
 	if a.slot.Numbered {
 		if row, err = a.l.ownRow(ctx, a.l.slotKey(a.slot), a.jobID); err != nil {
 			return nil, err
@@ -458,7 +458,7 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 		a.slotTag = row.ETag
 	}
 	plan.change.Pre = plan.change.Pre[plan.reserving:]
-	if a.claimed == "" || a.slot.Numbered && a.slotTag == "" {
+	if a.recordTag == "" || a.slot.Numbered && a.slotTag == "" {
 		return nil, nil
 	}
 	applied, err := a.l.submit(ctx, plan)
@@ -468,7 +468,7 @@ func (a *acceptance) resubmit(ctx context.Context, plan *plan) (*Accepted, error
 	return a.accepted(ctx, plan, applied), nil
 }
 
-// adoptWinner ends an acceptance whose claim another accept rolled forward to a job:
+// adoptWinner ends an acceptance whose record another accept rolled forward to a job:
 // that job is the answer. Both accepts use one job id, so the other may have found
 // the slot that was taken here, and its job may hold it.
 func (a *acceptance) adoptWinner(ctx context.Context) (*Accepted, error) {
@@ -482,8 +482,8 @@ func (a *acceptance) adoptWinner(ctx context.Context) (*Accepted, error) {
 	if err := a.freeOwnSlot(ctx); err != nil {
 		return nil, err
 	}
-	a.claimed = ""
-	return a.resolveClaimConflict(ctx)
+	a.recordTag = ""
+	return a.resolveRecordConflict(ctx)
 }
 
 // freeOwnSlot frees the numbered slot that was taken under the current job id.

@@ -289,16 +289,16 @@ func TestAccept_ARefusedCommandLeavesNothing(t *testing.T) {
 	if _, err := b.Accept(t.Context(), second); !errors.Is(err, ledger.ErrTenantLimit) {
 		t.Fatalf("second answered %v", err)
 	}
-	claim := tablestore.Key{Table: "jobidempotency", Partition: "tenant_a", Row: "hash:h2"}
-	if _, err := b.store.Get(t.Context(), claim); !errors.Is(err, tablestore.ErrNotFound) {
-		t.Errorf("the refused command's claim: %v", err)
+	record := tablestore.Key{Table: "jobidempotency", Partition: "tenant_a", Row: "hash:h2"}
+	if _, err := b.store.Get(t.Context(), record); !errors.Is(err, tablestore.ErrNotFound) {
+		t.Errorf("the refused command's record: %v", err)
 	}
 	if live := b.LiveJobs(); len(live) != 1 {
 		t.Errorf("live set is %v", live)
 	}
 	b.Apply(accepted.Job.ID, statemachine.Cancel{})
 	if again := b.MustAccept(second); again.Replayed {
-		t.Error("the refused command had left a claim")
+		t.Error("the refused command had left a record")
 	}
 }
 

@@ -99,7 +99,7 @@ func TestColumns_HoldEveryFieldOfAJobAndItsHead(t *testing.T) {
 	t.Parallel()
 	job := filled[statemachine.Job]()
 	h := head{
-		Entry: entryRef{Timer, time.UnixMilli(1).UTC(), "nonce"}, Slot: slotRef{"live:001", "tenant:job", true}, Claim: "hash:1",
+		Entry: entryRef{Timer, time.UnixMilli(1).UTC(), "nonce"}, Slot: slotRef{"live:001", "tenant:job", true}, Record: "hash:1",
 		Tombstone: true,
 	}
 	p := encodeJob(&job, &h, nil)
@@ -181,7 +181,7 @@ func specimen() (statemachine.Job, head, statemachine.Step) {
 	}
 	return job, head{
 		Entry: entryRef{Kind: Timer, Due: now, Nonce: "8c3f"}, Slot: slotRef{Partition: "live:007", Row: "tenant_a:job"},
-		Claim: "hash:" + job.IdempotencyHash,
+		Record: "hash:" + job.IdempotencyHash,
 	}, step
 }
 

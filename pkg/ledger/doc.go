@@ -6,7 +6,7 @@
 //	event ──▶ load ──▶ Decide, Follow ──▶ plan ──▶ commit (CAS) ──▶ post
 //	                                       │          │
 //	                                pre: schedule     rev + 1, EVENT:{rev}
-//	                                entry, claim,
+//	                                entry, record,
 //	                                slot, ready hint
 //
 // statemachine.Decide says what the event does to the job, statemachine.FollowItem what it
@@ -44,8 +44,8 @@
 //
 // # Idempotency and the in-flight limit
 //
-// An accept claims the command's key, then takes a slot of the tenant, then commits.
-// If the process crashes in between, the next accept of the command rolls the claim
+// An accept writes the command's idempotency record, then takes a slot of the tenant, then commits.
+// If the process crashes in between, the next accept of the command rolls the record
 // forward under the same job id. Slots are taken by insert, so a limit holds under
 // any concurrency.
 //

@@ -61,8 +61,8 @@ func rowsOf(prefix tablestore.Key) tablestore.Query {
 	}
 }
 
-// claimKey addresses the claim of a tenant's idempotency key.
-func (l *Ledger) claimKey(tenantID, row string) tablestore.Key {
+// recordKey addresses the idempotency record of a tenant's key.
+func (l *Ledger) recordKey(tenantID, row string) tablestore.Key {
 	return tablestore.Key{Table: l.tables.Idempotency, Partition: tablestore.Escape(tenantID), Row: row}
 }
 

@@ -205,7 +205,7 @@ func assertRevs(t *testing.T, b *bundle, id string, want int64) {
 	}
 }
 
-// If a second accept of a command rolls the claim of the first forward, both use one
+// If a second accept of a command rolls the record of the first forward, both use one
 // job id. A slot that the first took then belongs to the job, whichever commits.
 func TestAccept_TheLoserLeavesTheSlotThatTheJobHolds(t *testing.T) {
 	t.Parallel()

@@ -40,7 +40,7 @@ type plan struct {
 	// forget deletes the entries that the change makes obsolete, after all post-commit
 	// work is done. Without a projector it is the last post stage.
 	forget tablestore.Stage
-	// reserving is how many stages before the commit take the claim and the slot.
+	// reserving is how many stages before the commit write the idempotency record and the slot.
 	reserving int
 	// takeover is the claim of the queued item in the same write, nil if there is none.
 	takeover *takeover

@@ -239,8 +239,8 @@ func TestPurge_AFaultOfTheStoreIsRepeatedByTheNextPass(t *testing.T) {
 	}
 }
 
-// The key of a job may have come to name another command, whose claim stays.
-func TestPurge_LeavesAForeignClaim(t *testing.T) {
+// The key of a job may have come to name another command, whose record stays.
+func TestPurge_LeavesAForeignRecord(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := wholly(t, memory(), ledger.Config{Retention: 10 * time.Hour, KeyTTL: time.Hour})

@@ -90,7 +90,7 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 		},
 		Steps: steps, Payload: payload,
 		Actor: r.Actor, RequestID: r.RequestID, Reason: r.Reason,
-		Claim: string(r.From) + " " + r.JobID,
+		Origin: string(r.From) + " " + r.JobID,
 	})
 	if err != nil {
 		return Accepted{}, fmt.Errorf("rerun job %s: %w", r.JobID, err)

@@ -94,7 +94,7 @@ func TestRerun_ADoubleClickMakesOneJob(t *testing.T) {
 	}
 }
 
-// The claim of a rerun does not expire with idempotency keys: otherwise a late repeat would
+// The record of a rerun does not expire with idempotency keys: otherwise a late repeat would
 // execute the steps a second time.
 func TestRerun_ARepeatAfterTheTimeOfKeysIsAnsweredWithTheSameJob(t *testing.T) {
 	t.Parallel()

@@ -74,7 +74,7 @@ func (l *Ledger) retainTombstone(job *statemachine.Job) tablestore.Stage {
 	return append(stage, tablestore.Batch{l.putEntry(&statemachine.Aggregate{Job: *job}, ref, reservation{})})
 }
 
-// keyExpired reports whether the job's idempotency key may name another command. The claim
+// keyExpired reports whether the job's idempotency key may name another command. The record
 // of a rerun names no other: it is kept as long as the rerun, and so at least as long as the
 // job that it repeats.
 func (l *Ledger) keyExpired(s *snapshot, now time.Time) bool {
@@ -126,13 +126,13 @@ const (
 // and the work that follows their ends is done, so that nothing of them is written later. It
 // returns a result for each entry, in their order. Several processes may purge one job.
 //
-// On an atomic store all jobs are purged in one write: the claim of each idempotency key that
+// On an atomic store all jobs are purged in one write: the record of each idempotency key that
 // is still the job's own, the index rows, the whole partition and the entry. A conflict on one
 // job repeats the write without it.
 //
-// On any other store, and with projections, a purge takes several writes. It deletes the claim
+// On any other store, and with projections, a purge takes several writes. It deletes the record
 // first, under its version, so that a purged job can never be executed again through its own
-// claim, while a key that has come to name another command stays. Then the Job row becomes a
+// record, while a key that has come to name another command stays. Then the Job row becomes a
 // tombstone, so that no reader sees half a job. The entry is deleted last, so that another pass
 // continues after a crash.
 //
@@ -177,13 +177,15 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 		}
 	}
 	found, err := l.getAll(ctx, entries,
-		func(i int) tablestore.Key { return l.claimKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.Claim) },
+		func(i int) tablestore.Key {
+			return l.recordKey(snapshots[i].agg.Job.TenantID, snapshots[i].head.Record)
+		},
 		func(i int) tablestore.Key { return l.entryKeyOf(&snapshots[i]) },
 	)
 	if err != nil {
 		return err
 	}
-	claims, named := found[0], found[1]
+	records, named := found[0], found[1]
 	var archiving errgroup.Group
 	archiving.SetLimit(purgedAtOnce)
 	for i := range entries {
@@ -207,7 +209,7 @@ func (l *Ledger) purgeTogether(ctx context.Context, entries []Entry, results []P
 		case result.Outcome == PurgeLater && l.purgeAt(&s.agg.Job).Equal(entries[i].Due):
 			continue // The clock has gone back since the entry was due: it stays.
 		case result.Outcome == PurgeDone:
-			batches = append(batches, l.purgeBatches(s, &claims[i])...)
+			batches = append(batches, l.purgeBatches(s, &records[i])...)
 		case result.Outcome == PurgeLater:
 			batches = append(batches, l.retain(&s.agg.Job)...)
 		}
@@ -246,13 +248,13 @@ func (l *Ledger) getAll(ctx context.Context, entries []Entry, of ...func(i int) 
 //
 // Clear may leave a row that another process inserts at the same time. None does:
 // [Ledger.Reject] ends a [purgeMargin] before.
-func (l *Ledger) purgeBatches(s *snapshot, claim *tablestore.Row) []tablestore.Batch {
+func (l *Ledger) purgeBatches(s *snapshot, record *tablestore.Row) []tablestore.Batch {
 	batches := []tablestore.Batch{{{Verb: tablestore.Delete, Key: s.job.Key, ETag: s.job.ETag}}}
 	batches = append(batches, tablestore.Batch{
 		{Verb: tablestore.Clear, Key: tablestore.Key{Table: s.job.Key.Table, Partition: s.job.Key.Partition}},
 	})
-	if ofJob(claim, s.agg.Job.ID) {
-		batches = append(batches, tablestore.Batch{{Verb: tablestore.Delete, Key: claim.Key, ETag: claim.ETag}})
+	if ofJob(record, s.agg.Job.ID) {
+		batches = append(batches, tablestore.Batch{{Verb: tablestore.Delete, Key: record.Key, ETag: record.ETag}})
 	}
 	for _, key := range l.listedKeys(&s.agg.Job) {
 		batches = append(batches, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
@@ -352,7 +354,7 @@ func (l *Ledger) archive(ctx context.Context, s *snapshot) error {
 	return nil
 }
 
-// beginPurge archives the job, deletes its hints and its claim, and replaces the Job
+// beginPurge archives the job, deletes its hints and its idempotency record, and replaces the Job
 // row by a tombstone.
 func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 	if err := l.archive(ctx, s); err != nil {
@@ -376,15 +378,15 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 		}
 	}
 
-	key := l.claimKey(job.TenantID, s.head.Claim)
-	claim, err := l.ownRow(ctx, key, job.ID)
+	key := l.recordKey(job.TenantID, s.head.Record)
+	record, err := l.ownRow(ctx, key, job.ID)
 	if err != nil {
 		return err
 	}
-	if claim.ETag != "" {
-		_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: claim.ETag}})
+	if record.ETag != "" {
+		_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Delete, Key: key, ETag: record.ETag}})
 		if err != nil {
-			return fmt.Errorf("delete the claim of the key: %w", err)
+			return fmt.Errorf("delete the idempotency record: %w", err)
 		}
 	}
 	// The tombstone keeps what names the job's other rows, and since when it is purged.
@@ -394,7 +396,7 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 	}
 	_, err = l.store.Commit(ctx, tablestore.Batch{{
 		Verb: tablestore.Replace, Key: s.job.Key, ETag: s.job.ETag,
-		Properties: encodeJob(&rest, &head{Tombstone: true, Claim: s.head.Claim}, nil),
+		Properties: encodeJob(&rest, &head{Tombstone: true, Record: s.head.Record}, nil),
 	}})
 	return err
 }

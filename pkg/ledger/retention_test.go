@@ -354,7 +354,7 @@ func TestOpen_RefusesNegativeTimes(t *testing.T) {
 }
 
 // vanishing is the store with a function that is called after the first read of a claim.
-func vanishing(store tablestore.Store, after func(claim tablestore.Row)) tablestore.Store {
+func vanishing(store tablestore.Store, after func(record tablestore.Row)) tablestore.Store {
 	return storetest.AfterRead(store, func(r *storetest.Request) {
 		if do := after; do != nil && r.Key().Table == "jobidempotency" && len(r.Rows) == 1 {
 			after = nil
@@ -363,19 +363,19 @@ func vanishing(store tablestore.Store, after func(claim tablestore.Row)) tablest
 	})
 }
 
-// A job may be purged while a duplicate of its command looks it up by the claim
-// that it has just read. Then its key is free, and its id is not used again. If the claim
+// A job may be purged while a duplicate of its command looks it up by the record
+// that it has just read. Then its key is free, and its id is not used again. If the record
 // still exists, the job was never committed, and is created under that id.
 func TestAccept_OfAKeyWhoseJobIsPurgedInBetween(t *testing.T) {
 	t.Parallel()
-	for name, purged := range map[string]bool{"with its claim": true, "without": false} {
+	for name, purged := range map[string]bool{"with its record": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := setup(t)
 			first := b.MustAccept(command("h"))
-			store := vanishing(b.store, func(claim tablestore.Row) {
+			store := vanishing(b.store, func(record tablestore.Row) {
 				if purged {
-					discard := tablestore.Batch{{Verb: tablestore.Discard, Key: claim.Key}}
+					discard := tablestore.Batch{{Verb: tablestore.Discard, Key: record.Key}}
 					if _, err := b.store.Commit(t.Context(), discard); err != nil {
 						t.Error(err)
 					}
@@ -397,8 +397,8 @@ func TestAccept_OfAKeyWhoseJobIsPurgedInBetween(t *testing.T) {
 	}
 }
 
-// A command may be refused, and release its claim of a key, while another command reads
-// that claim. Then the key is free. If the claim still exists, the key is taken, whether
+// A command may be refused, and delete its record of a key, while another command reads
+// that record. Then the key is free. If the record still exists, the key is taken, whether
 // its job exists yet or not.
 func TestAccept_OfAKeyReleasedInBetween(t *testing.T) {
 	t.Parallel()
@@ -416,11 +416,11 @@ func TestAccept_OfAKeyReleasedInBetween(t *testing.T) {
 				t.Fatal("the first command was meant to fail")
 			}
 			b.store.set(nil)
-			store := vanishing(b.store, func(claim tablestore.Row) {
+			store := vanishing(b.store, func(record tablestore.Row) {
 				if !released {
 					return
 				}
-				if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: claim.Key}}); err != nil {
+				if _, err := b.store.Commit(t.Context(), tablestore.Batch{{Verb: tablestore.Discard, Key: record.Key}}); err != nil {
 					t.Error(err)
 				}
 			})

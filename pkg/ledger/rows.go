@@ -13,9 +13,9 @@ import (
 
 // head is the part of the Job row that names the job's rows in other partitions.
 type head struct {
-	Entry entryRef // the schedule entry of the job's next deadline
-	Slot  slotRef  // its in-flight slot
-	Claim string   `column:"claim"` // row key of its idempotency claim
+	Entry  entryRef // the schedule entry of the job's next deadline
+	Slot   slotRef  // its in-flight slot
+	Record string   `column:"claim"` // row key of its idempotency record
 	// Tombstone says that there is no job: its accept was abandoned, or it is purged.
 	Tombstone bool `column:"tombstone"`
 }

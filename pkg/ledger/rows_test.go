@@ -128,12 +128,12 @@ func TestParseOutboxID(t *testing.T) {
 // with their steps, and one of the keys. Keys have ':' in place of '#', state is the
 // name of the code (12.6), and the payload and workspace_ref, which a job stores once,
 // lie next to its steps.
-// The row of a command's claim is found by its name alone, so another name would accept every
+// A command's idempotency record is found by its name alone, so another name would accept every
 // known command a second time.
-func TestRows_TheClaimIsNamedAfterHashKeyOrOrigin(t *testing.T) {
+func TestRows_TheRecordIsNamedAfterHashKeyOrOrigin(t *testing.T) {
 	t.Parallel()
 	keyed, origin := command("87f4dbde"), command("87f4dbde")
-	keyed.Job.IdempotencyKey, origin.Claim = "invoice-7", "inbox-1"
+	keyed.Job.IdempotencyKey, origin.Origin = "invoice-7", "inbox-1"
 	for row, cmd := range map[string]ledger.Command{
 		"hash:87f4dbde": command("87f4dbde"),
 		"key:61bf036ed8c6a6aa27f3bdeb850ad16cfde57ac79ee6943356601ebb5cd2ea89": keyed,

@@ -53,7 +53,7 @@ func (e *Entry) Fields() statemachine.LogFields {
 
 // reservation is what an accept writes before its commit, or what names it.
 type reservation struct {
-	Claim       string `column:"claim"`
+	Record      string `column:"claim"` // row key of the idempotency record
 	Slot        slotRef
 	Correlation string `column:"correlation_id"`
 	Supersedes  string `column:"supersedes"`
@@ -228,7 +228,7 @@ func (l *Ledger) Fire(ctx context.Context, entry Entry, event statemachine.Event
 func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireOutcome, Result, error) {
 	// Only an accept writes an entry before its job exists. A projection of a purged job
 	// may still land within the grace.
-	purged, grace := s == nil && entry.Reserved.Claim == "", time.Since(entry.Due) < orphanGrace
+	purged, grace := s == nil && entry.Reserved.Record == "", time.Since(entry.Due) < orphanGrace
 	switch {
 	case purged && (!grace || l.cfg.Projector == nil):
 		return l.firePurged(ctx, entry)
@@ -249,7 +249,7 @@ func (l *Ledger) fireEarly(ctx context.Context, entry Entry, s *snapshot) (FireO
 // an abandoned accept is deleted by a separate entry.
 func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Result, error) {
 	for _, key := range []tablestore.Key{
-		l.claimKey(entry.TenantID, entry.Reserved.Claim), l.slotKey(entry.Reserved.Slot),
+		l.recordKey(entry.TenantID, entry.Reserved.Record), l.slotKey(entry.Reserved.Slot),
 	} {
 		if err := l.freeReserved(ctx, key, entry.JobID); err != nil {
 			return 0, Result{}, err
@@ -261,7 +261,7 @@ func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Resu
 	if err := l.deleteProjections(ctx, job); err != nil {
 		return 0, Result{}, err
 	}
-	if entry.Reserved.Claim != "" {
+	if entry.Reserved.Record != "" {
 		if err := l.commitEach(ctx, l.retainTombstone(job)); err != nil {
 			return 0, Result{}, fmt.Errorf("forget the accept of job %s: %w", entry.JobID, err)
 		}
@@ -293,7 +293,7 @@ func (l *Ledger) insertTombstone(ctx context.Context, jobID string) (bool, error
 	return true, nil
 }
 
-// freeReserved deletes a claim or a slot if it names the job.
+// freeReserved deletes an idempotency record or a slot if it names the job.
 func (l *Ledger) freeReserved(ctx context.Context, key tablestore.Key, jobID string) error {
 	if key.Row == "" {
 		return nil
@@ -305,7 +305,7 @@ func (l *Ledger) freeReserved(ctx context.Context, key tablestore.Key, jobID str
 	return err
 }
 
-// ownRow returns a claim or a slot if it names the job, else the zero row.
+// ownRow returns an idempotency record or a slot if it names the job, else the zero row.
 func (l *Ledger) ownRow(ctx context.Context, key tablestore.Key, jobID string) (tablestore.Row, error) {
 	row, err := l.store.Get(ctx, key)
 	if errors.Is(err, tablestore.ErrNotFound) {
@@ -320,7 +320,7 @@ func (l *Ledger) ownRow(ctx context.Context, key tablestore.Key, jobID string) (
 	return row, nil
 }
 
-// ofJob reports whether a claim or a slot names the job; the zero row names none.
+// ofJob reports whether an idempotency record or a slot names the job; the zero row names none.
 func ofJob(row *tablestore.Row, jobID string) bool {
 	return row.Properties.Get(columnJob).String() == jobID
 }

@@ -24,9 +24,9 @@
 //	topic or bus out of service the same, and the circuit opens: no budget is
 //	                            spent and the entries stay where they are
 //
-// Off the hot path a row is claimed by compare-and-swap before it is published: its next
+// Off the hot path a row is taken by compare-and-swap before it is published: its next
 // due time moves past the publish deadline, so that replicas do not publish it at the same
-// time. This claim gives a row of another bus a new pair.
+// time. Taking it gives a row of another bus a new pair.
 //
 // The window is the Stage1 seq ledger: each row that is taken up gets a seq, and the relay
 // may do with it only what that contract lists. Heartbeats keep the lease of a publish

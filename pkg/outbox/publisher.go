@@ -21,7 +21,7 @@ type Publisher interface {
 	Publish(ctx context.Context, messages []ledger.Message) []error
 
 	// PublishedByMark reports whether the change that marks a row SENT publishes it,
-	// as with the pull queue. Publish does nothing then, and a row is not claimed
+	// as with the pull queue. Publish does nothing then, and a row is not taken
 	// before: the mark's compare-and-swap decides among replicas.
 	PublishedByMark() bool
 }

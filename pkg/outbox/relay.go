@@ -263,7 +263,7 @@ func (r *Relay) reclaim(now time.Time) error {
 	return nil
 }
 
-// takeUp claims due rows by compare-and-swap, so that replicas do not publish the same
+// takeUp takes due rows by compare-and-swap, so that replicas do not publish the same
 // row. Rows that a pause or an open circuit holds back are left as they are.
 func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	slots := make([]admitted, len(entries))
@@ -275,7 +275,7 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 			continue
 		}
 		group.Go(func() error {
-			message, err := r.claim(ctx, entry)
+			message, err := r.takeRow(ctx, entry)
 			if err != nil {
 				r.cfg.Logger.WarnContext(ctx, "row not taken up", entry.Fields().With("error", err)...)
 			}
@@ -291,9 +291,9 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 	return slices.DeleteFunc(slots, func(a admitted) bool { return a.grant.N == 0 })
 }
 
-// claim claims one row; it returns nil if there is nothing left to publish. If the row's
+// takeRow takes one row; it returns nil if there is nothing left to publish. If the row's
 // mark is its publish, the row is taken unchanged, unless it was made for another bus.
-func (r *Relay) claim(ctx context.Context, entry ledger.Entry) (*ledger.Message, error) {
+func (r *Relay) takeRow(ctx context.Context, entry ledger.Entry) (*ledger.Message, error) {
 	if r.cfg.Publisher.PublishedByMark() {
 		agg, err := r.cfg.Ledger.Job(ctx, entry.JobID)
 		switch {
@@ -305,7 +305,7 @@ func (r *Relay) claim(ctx context.Context, entry ledger.Entry) (*ledger.Message,
 			return r.cfg.Ledger.Message(ctx, agg)
 		}
 	}
-	fired, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.DispatchClaimed{})
+	fired, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.DispatchTaken{})
 	if err != nil || fired != ledger.Acted || result.Outcome != statemachine.Applied {
 		return nil, err
 	}

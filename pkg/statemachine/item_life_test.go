@@ -145,7 +145,7 @@ func (l *itemLife) callback(r *rapid.T) {
 	}).Draw(r, "report"))
 }
 
-// relay claims a row, marks one of its own bus, or rejects it.
+// relay takes a row, marks one of its own bus, or rejects it.
 func (l *itemLife) relay(r *rapid.T) {
 	row := l.agg.Outbox
 	if row.State != statemachine.OutboxPending {
@@ -153,7 +153,7 @@ func (l *itemLife) relay(r *rapid.T) {
 	}
 	l.now = maxItemTime(l.now, row.DueAt)
 	if row.Bus != l.bus || row.Rejected {
-		l.tell(statemachine.DispatchClaimed{OutboxID: row.ID})
+		l.tell(statemachine.DispatchTaken{OutboxID: row.ID})
 		return
 	}
 	if itemRarely(r, true, false) {

@@ -14,19 +14,19 @@ import (
 )
 
 // acceptance returns a change like that of an accepted command: a schedule
-// entry, a claim and a slot, then the job, then the removal of the entry and
-// the confirmed claim.
+// entry, a record and a slot, then the job, then the removal of the entry and
+// the confirmed record.
 func (e *env) acceptance() tablestore.Change {
-	claim, entry := e.key("claim", "c"), e.key("schedule", "s")
+	record, entry := e.key("record", "c"), e.key("schedule", "s")
 	return tablestore.Change{
 		Pre: []tablestore.Stage{
-			{{put(entry, 1)}, {insert(claim, 1)}},
+			{{put(entry, 1)}, {insert(record, 1)}},
 			{{insert(e.key("slots", "s"), 1)}},
 		},
 		Commit: tablestore.Batch{insert(e.key("job", "JOB"), 1), insert(e.key("job", "STEP:0"), 1)},
 		Post: []tablestore.Stage{
-			{{replace(claim, tablestore.Own, 2)}, {discard(entry)}},
-			{{remove(claim, tablestore.Own)}, {put(entry, 3)}},
+			{{replace(record, tablestore.Own, 2)}, {discard(entry)}},
+			{{remove(record, tablestore.Own)}, {put(entry, 3)}},
 		},
 	}
 }
@@ -67,7 +67,7 @@ var applyChecks = []check{
 		want := map[tablestore.Key]int64{
 			e.key("schedule", "s"): 3, e.key("slots", "s"): 1, e.key("job", "JOB"): 1, e.key("job", "STEP:0"): 1,
 		}
-		if diff := cmp.Diff(want, e.contents(t, "schedule", "claim", "slots", "job")); diff != "" {
+		if diff := cmp.Diff(want, e.contents(t, "schedule", "record", "slots", "job")); diff != "" {
 			t.Errorf("rows (-want +got):\n%s", diff)
 		}
 		e.expectETags(t, applied.ETags, slices.Collect(maps.Keys(want))...)
@@ -147,7 +147,7 @@ var applyChecks = []check{
 		if _, err := tablestore.Apply(t.Context(), e.store, change, nil); !errors.Is(err, tablestore.ErrInvalid) {
 			t.Errorf("apply: %v, want ErrInvalid", err)
 		}
-		if got := e.contents(t, "schedule", "claim", "slots", "job", "p"); len(got) != 0 {
+		if got := e.contents(t, "schedule", "record", "slots", "job", "p"); len(got) != 0 {
 			t.Errorf("rows %v, want none", got)
 		}
 	}},
@@ -391,10 +391,10 @@ var splitChecks = []check{
 		}
 	}},
 	{"split/a crash before the commit leaves pre rows only", func(t testing.TB, e *env) {
-		partitions := []string{"schedule", "claim", "slots", "job"}
+		partitions := []string{"schedule", "record", "slots", "job"}
 		for writes, want := range []map[tablestore.Key]int64{
-			2: {e.key("schedule", "s"): 1, e.key("claim", "c"): 1},
-			3: {e.key("schedule", "s"): 1, e.key("claim", "c"): 1, e.key("slots", "s"): 1},
+			2: {e.key("schedule", "s"): 1, e.key("record", "c"): 1},
+			3: {e.key("schedule", "s"): 1, e.key("record", "c"): 1, e.key("slots", "s"): 1},
 		} {
 			if want == nil {
 				continue
@@ -417,9 +417,9 @@ var splitChecks = []check{
 		if err != nil || !applied.Committed || !errors.Is(applied.PostErr, tablestore.ErrUnavailable) {
 			t.Errorf("apply: %+v, %v", applied, err)
 		}
-		want := map[tablestore.Key]int64{e.key("schedule", "s"): 1, e.key("claim", "c"): 1, e.key("slots", "s"): 1,
+		want := map[tablestore.Key]int64{e.key("schedule", "s"): 1, e.key("record", "c"): 1, e.key("slots", "s"): 1,
 			e.key("job", "JOB"): 1, e.key("job", "STEP:0"): 1}
-		if diff := cmp.Diff(want, e.contents(t, "schedule", "claim", "slots", "job")); diff != "" {
+		if diff := cmp.Diff(want, e.contents(t, "schedule", "record", "slots", "job")); diff != "" {
 			t.Errorf("rows (-want +got):\n%s", diff)
 		}
 	}},
