@@ -26,7 +26,7 @@ const (
 	retryDelay    = time.Second        // the wait after a store error, and for a tenant at its limit
 	lastSave      = 5 * time.Second    // bounds the save with which a worker gives up its lease
 	historyPage   = 100
-	maxIdle       = 3 * time.Second // a worker that would be idle for longer frees its slot
+	maxIdle       = 3 * time.Second // a worker that would be idle for longer frees its permit
 )
 
 // BulkConfig configures a [Bulk].
@@ -61,7 +61,7 @@ type BulkConfig struct {
 // request id. So an operation recognises its own work after a crash, and does not pause a job
 // again that was resumed in the meantime.
 //
-// A worker frees its slot for other operations if its next job is more than a few seconds
+// A worker frees its permit for other operations if its next job is more than a few seconds
 // away, or if no job got an outcome for that long. The entry then says when the work continues.
 //
 // The worker reads the HEAD before each item, so once Cancel has returned, no job is
@@ -69,9 +69,9 @@ type BulkConfig struct {
 // in flight is skipped for a second while the other tenants' jobs go on. If the store is
 // unavailable, the job waits.
 type Bulk struct {
-	cfg   BulkConfig
-	walk  ledger.Walker
-	slots chan struct{} // one for each operation that this runner works on
+	cfg     BulkConfig
+	walk    ledger.Walker
+	permits chan struct{} // one for each operation that this runner works on
 }
 
 // NewBulk returns a runner. The error names the invalid field.
@@ -88,7 +88,7 @@ func NewBulk(cfg BulkConfig) (*Bulk, error) {
 		cfg.Observe = func(Kind, ItemOutcome) {}
 	}
 	return &Bulk{
-		cfg: cfg, slots: make(chan struct{}, cfg.Parallel), walk: ledger.Walker{Schedule: cfg.Operations, Kind: "operation"},
+		cfg: cfg, permits: make(chan struct{}, cfg.Parallel), walk: ledger.Walker{Schedule: cfg.Operations, Kind: "operation"},
 	}, nil
 }
 
@@ -103,7 +103,7 @@ func (b *Bulk) Loop() Loop {
 }
 
 // RunOnce works on the operations that are due, each until it is done, its worker frees its
-// slot or loses the lease, or the context ends. An error of one operation is logged, and the
+// permit or loses the lease, or the context ends. An error of one operation is logged, and the
 // next pass tries again; RunOnce returns only an error of reading the schedule.
 func (b *Bulk) RunOnce(ctx context.Context) (Pass, error) {
 	var work sync.WaitGroup
@@ -114,7 +114,7 @@ func (b *Bulk) RunOnce(ctx context.Context) (Pass, error) {
 // begin fires the due entries.
 func (b *Bulk) begin(ctx context.Context, work *sync.WaitGroup) (Pass, error) {
 	var pass Pass
-	err := b.walk.Pass(ctx, func() int { return b.cfg.Parallel - len(b.slots) }, func(entries []ledger.Entry) bool {
+	err := b.walk.Pass(ctx, func() int { return b.cfg.Parallel - len(b.permits) }, func(entries []ledger.Entry) bool {
 		for _, entry := range entries {
 			if err := b.fire(ctx, &entry, &pass, work); err != nil && !lost(err) {
 				b.cfg.Logger.WarnContext(ctx, "operation not handled", "operation_id", entry.JobID, "error", err)
@@ -156,9 +156,9 @@ func (b *Bulk) fire(ctx context.Context, entry *ledger.Entry, pass *Pass, work *
 		if op.State == OperationRunning {
 			pass.Done++
 		}
-		b.slots <- struct{}{}
+		b.permits <- struct{}{}
 		work.Go(func() {
-			defer func() { <-b.slots }()
+			defer func() { <-b.permits }()
 			if err := b.work(ctx, op); err != nil && !lost(err) && ctx.Err() == nil {
 				b.cfg.Logger.WarnContext(ctx, "operation interrupted", "operation_id", op.ID, "error", err)
 			}
@@ -208,7 +208,7 @@ func (b *Bulk) work(ctx context.Context, op Operation) error {
 		}
 	}
 	gap := time.Duration(float64(time.Second) / op.RatePerSecond)
-	pause := time.Duration(0) // until the work continues, if the worker frees its slot
+	pause := time.Duration(0) // until the work continues, if the worker frees its permit
 	for !w.over() && ctx.Err() == nil {
 		next := w.pace.ReserveN(time.Now(), 1)
 		if pause = next.Delay(); time.Since(w.worked) > maxIdle+gap {

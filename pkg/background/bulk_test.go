@@ -425,9 +425,9 @@ func runOn(t *testing.T, service *background.Operations, id string) {
 	}
 }
 
-// An operation that waits for its rate, or for a tenant at its limit, frees its slot for
+// An operation that waits for its rate, or for a tenant at its limit, frees its permit for
 // another, and continues later at its rate.
-func TestBulk_AWaitingOperationFreesItsSlot(t *testing.T) {
+func TestBulk_AWaitingOperationFreesItsPermit(t *testing.T) {
 	t.Parallel()
 	for name, full := range map[string]bool{"rate": false, "tenant": true} {
 		t.Run(name, func(t *testing.T) {

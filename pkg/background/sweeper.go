@@ -161,13 +161,13 @@ func (s *Sweeper) sweep(ctx context.Context) (SweeperPass, error) {
 			pass.Outcomes[outcome]++
 		}
 	}
-	slots := make(chan struct{}, s.cfg.Parallel)
+	permits := make(chan struct{}, s.cfg.Parallel)
 	err := s.walk.Pass(ctx, func() int { return s.cfg.Page }, func(entries []ledger.Entry) bool {
 		var group sync.WaitGroup
 		for _, entry := range entries {
-			slots <- struct{}{}
+			permits <- struct{}{}
 			group.Go(func() {
-				defer func() { <-slots }()
+				defer func() { <-permits }()
 				fire(entry)
 			})
 		}

@@ -66,7 +66,7 @@ type Webhooks struct {
 	cfg     WebhooksConfig
 	offered chan ledger.Entry
 	walk    ledger.Walker
-	slots   chan struct{}  // one for each attempt under way
+	permits chan struct{}  // one for each attempt under way
 	busy    sync.WaitGroup // the attempts that passes have started
 	// full says that the last pass left no worker free. The next worker to become free
 	// then sends to wake.
@@ -93,7 +93,7 @@ func NewWebhooks(cfg WebhooksConfig) (*Webhooks, error) {
 	}
 	w := &Webhooks{
 		cfg: cfg, offered: make(chan ledger.Entry, offeredSize), walk: ledger.Walker{Schedule: cfg.Ledger, Kind: ledger.Webhook},
-		slots: make(chan struct{}, cfg.Workers), wake: make(chan struct{}, 1),
+		permits: make(chan struct{}, cfg.Workers), wake: make(chan struct{}, 1),
 	}
 	return w, cfg.Dispatcher.Validate()
 }
@@ -140,7 +140,7 @@ func (w *Webhooks) Run(ctx context.Context) error {
 // enter waits for a free worker. It returns false if the context ends first.
 func (w *Webhooks) enter(ctx context.Context) bool {
 	select {
-	case w.slots <- struct{}{}:
+	case w.permits <- struct{}{}:
 		return true
 	case <-ctx.Done():
 		return false
@@ -149,7 +149,7 @@ func (w *Webhooks) enter(ctx context.Context) bool {
 
 // leave frees a worker, and asks for a pass if the last one left none free.
 func (w *Webhooks) leave() {
-	<-w.slots
+	<-w.permits
 	w.wakeIfFull()
 }
 
@@ -170,7 +170,7 @@ func (w *Webhooks) Wait() { w.busy.Wait() }
 // their attempts. A webhook that cannot be claimed is left to the next pass and does not
 // hold up the others; the error joins all errors. One pass runs at a time.
 func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
-	free := cap(w.slots) - len(w.slots)
+	free := cap(w.permits) - len(w.permits)
 	var pass Pass
 	var errs []error
 	room := func() int {
@@ -199,7 +199,7 @@ func (w *Webhooks) RunOnce(ctx context.Context) (Pass, error) {
 		return pass, fmt.Errorf("webhooks: %w", errors.Join(errs...))
 	}
 	pass.More = pass.Done >= free
-	if w.full.Store(pass.More); pass.More && len(w.slots) < cap(w.slots) {
+	if w.full.Store(pass.More); pass.More && len(w.permits) < cap(w.permits) {
 		w.wakeIfFull() // A worker may have become free before full was set.
 	}
 	return pass, nil

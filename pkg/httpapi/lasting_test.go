@@ -102,7 +102,7 @@ func TestOneReaderDoesNotKeepOthersFromStreams(t *testing.T) {
 		streams[0].leave()
 		synctest.Wait()
 		if again := c.follows(t, greedy); again.over() || again.recorder.Code != http.StatusOK {
-			t.Errorf("a free slot is not given: %d", again.recorder.Code)
+			t.Errorf("a stream that has room is refused: %d", again.recorder.Code)
 		}
 	})
 }
@@ -145,7 +145,7 @@ func TestOneCallerDoesNotKeepOthersFromWaiting(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if l := crowd.begin(t, c, "GET /v1/jobs/"+crowd.job+"?wait=60s", ""); l.over() {
-			t.Errorf("a free slot is not given: %d %s", l.recorder.Code, l.recorder.Body)
+			t.Errorf("a stream that has room is refused: %d %s", l.recorder.Code, l.recorder.Body)
 		}
 	}, atMostWaits(4))
 }

@@ -90,7 +90,7 @@ func New(config Config) (*Server, error) {
 	s := &Server{
 		config: config, router: mux.NewRouter().SkipClean(true), metrics: measured, respond: newResponder(config.Log),
 		streams: newLimiter(maxStreams, apierror.Newf(apierror.RateLimited,
-			"This process has %d slots for streams, of which the caller already has its share.", maxStreams)),
+			"This process keeps at most %d streams open, of which the caller already has its share.", maxStreams)),
 		waits: newLimiter(int64(config.MaxWaits), apierror.Newf(apierror.RateLimited,
 			"The caller already has its share of waiting requests.")),
 		bodies: newLimiter(bodies, apierror.Newf(apierror.RateLimited,

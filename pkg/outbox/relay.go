@@ -266,7 +266,7 @@ func (r *Relay) reclaim(now time.Time) error {
 // takeUp takes due rows by compare-and-swap, so that replicas do not publish the same
 // row. Rows that a pause or an open circuit holds back are left as they are.
 func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
-	slots := make([]admitted, len(entries))
+	taken := make([]admitted, len(entries))
 	var group errgroup.Group
 	group.SetLimit(r.cfg.Marks)
 	for i, entry := range entries {
@@ -283,12 +283,12 @@ func (r *Relay) takeUp(ctx context.Context, entries []ledger.Entry) []admitted {
 				r.cfg.Breakers.Report(grant, breaker.Outcome{Verdict: breaker.NoVerdict}, time.Now())
 				return nil
 			}
-			slots[i] = admitted{message: *message, grant: grant}
+			taken[i] = admitted{message: *message, grant: grant}
 			return nil
 		})
 	}
 	_ = group.Wait() // The rows' errors are logged one by one; their entries stay.
-	return slices.DeleteFunc(slots, func(a admitted) bool { return a.grant.N == 0 })
+	return slices.DeleteFunc(taken, func(a admitted) bool { return a.grant.N == 0 })
 }
 
 // takeRow takes one row; it returns nil if there is nothing left to publish. If the row's

@@ -18,7 +18,7 @@
 //	forever
 //	a send may block forever, or     each send has a timeout; one that does not return
 //	longer than its context           is abandoned, the connections are cut, and a
-//	                                  topic has few slots for such sends
+//	                                  topic has few permits for such sends
 //	released and modified pass for    the connection turns them into a rejection
 //	success                           before the SDK reads them (see outcomeReader)
 //	an unknown rejection passes for   the same

@@ -17,7 +17,7 @@ import (
 var (
 	// errSilent is returned for a send that the topic did not answer in time.
 	errSilent = errors.New("the topic did not answer in time")
-	// errStuck is returned when abandoned sends hold all slots of a topic.
+	// errStuck is returned when abandoned sends hold all permits of a topic.
 	errStuck = errors.New("too many sends to the topic have not returned")
 )
 
@@ -27,9 +27,9 @@ type lane struct {
 	topic     string
 	courier   courier
 
-	slots  chan struct{} // one for each send, including abandoned ones
-	stuck  atomic.Int32  // abandoned sends that have not returned
-	silent atomic.Int32  // consecutive sends without an answer
+	permits chan struct{} // one for each send, including abandoned ones
+	stuck   atomic.Int32  // abandoned sends that have not returned
+	silent  atomic.Int32  // consecutive sends without an answer
 }
 
 // publish sends the messages in order and returns the outcome of each.
@@ -59,20 +59,20 @@ func (l *lane) publish(ctx context.Context, messages []*azservicebus.Message) []
 	return outcomes
 }
 
-// transfer makes one send once a slot is free. It returns after timeout and grace
-// at the latest, even if the send does not. An abandoned send keeps its slot until
-// it returns; when such sends hold all slots, transfer sends nothing more. The
+// transfer makes one send once a permit is free. It returns after timeout and grace
+// at the latest, even if the send does not. An abandoned send keeps its permit until
+// it returns; when such sends hold all permits, transfer sends nothing more. The
 // errors are those of [outbox.Publisher].
 func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (int, error) {
-	if int(l.stuck.Load()) >= cap(l.slots) {
+	if int(l.stuck.Load()) >= cap(l.permits) {
 		return len(messages), &outbox.OutageError{Entity: l.topic, Err: errStuck}
 	}
 	select {
-	case l.slots <- struct{}{}:
+	case l.permits <- struct{}{}:
 	case <-ctx.Done():
 		return len(messages), uncertain(ctx.Err())
 	}
-	// The timeout starts here: waiting for a slot must not count as the topic's silence.
+	// The timeout starts here: waiting for a permit must not count as the topic's silence.
 	ctx, cancel := context.WithTimeout(ctx, l.publisher.cfg.SendTimeout)
 	defer cancel()
 	type result struct {
@@ -87,7 +87,7 @@ func (l *lane) transfer(ctx context.Context, messages []*azservicebus.Message) (
 		if !over.CompareAndSwap(false, true) {
 			l.stuck.Add(-1)
 		}
-		<-l.slots
+		<-l.permits
 	}()
 	select {
 	case r := <-returned:

@@ -172,9 +172,9 @@ func TestLane_ASendMayReturnWithinTheGrace(t *testing.T) {
 	}
 }
 
-// A topic has few slots, so that sends that do not return cannot pile up. Each topic
+// A topic has few permits, so that sends that do not return cannot pile up. Each topic
 // has its own.
-func TestLane_WithoutASlotTheTopicIsOut(t *testing.T) {
+func TestLane_WithoutAPermitTheTopicIsOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		back := make(chan struct{})
@@ -193,7 +193,7 @@ func TestLane_WithoutASlotTheTopicIsOut(t *testing.T) {
 		}
 		begin := time.Now()
 		if got := meaning(p.Publish(t.Context(), directives("topic", 1))[0]); got != "topic" || time.Since(begin) != 0 {
-			t.Errorf("without a slot: %s after %s, want the topic's outage at once", got, time.Since(begin))
+			t.Errorf("without a permit: %s after %s, want the topic's outage at once", got, time.Since(begin))
 		}
 		if got := meaning(p.Publish(t.Context(), directives("another", 1))[0]); got != "sent" {
 			t.Errorf("another topic: %s, want sent", got)
@@ -208,7 +208,7 @@ func TestLane_WithoutASlotTheTopicIsOut(t *testing.T) {
 }
 
 // Sends to one topic are concurrent, up to a limit.
-func TestLane_WaitsForASlot(t *testing.T) {
+func TestLane_WaitsForAPermit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var under, most atomic.Int32
@@ -239,8 +239,8 @@ func TestLane_WaitsForASlot(t *testing.T) {
 	})
 }
 
-// The wait for a slot is bounded too.
-func TestLane_GivesUpWaitingForASlot(t *testing.T) {
+// The wait for a permit is bounded too.
+func TestLane_GivesUpWaitingForAPermit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		back := make(chan struct{})
@@ -251,7 +251,7 @@ func TestLane_GivesUpWaitingForASlot(t *testing.T) {
 		go func() { first <- p.Publish(t.Context(), directives("topic", 1)) }()
 		synctest.Wait()
 		if got := meaning(p.Publish(ctx, directives("topic", 1))[0]); got != "unknown" {
-			t.Errorf("without a slot: %s, want unknown", got)
+			t.Errorf("without a permit: %s, want unknown", got)
 		}
 		close(back)
 		if got := meaning((<-first)[0]); got != "sent" {

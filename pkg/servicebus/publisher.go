@@ -170,7 +170,7 @@ func (p *Publisher) lane(topic string) *lane {
 	defer p.mu.Unlock()
 	l, ok := p.lanes[topic]
 	if !ok {
-		l = &lane{publisher: p, topic: topic, courier: p.make(topic), slots: make(chan struct{}, p.cfg.Parallel)}
+		l = &lane{publisher: p, topic: topic, courier: p.make(topic), permits: make(chan struct{}, p.cfg.Parallel)}
 		p.lanes[topic] = l
 	}
 	return l

@@ -137,7 +137,7 @@ func NewReplies(cfg RepliesConfig) (*Replies, error) {
 				ReceiveMode: azservicebus.ReceiveModePeekLock,
 			})
 		}
-		r.topics = append(r.topics, &subscription{cfg: &cfg, name: topic, open: open, slots: make(chan struct{}, cfg.InHand)})
+		r.topics = append(r.topics, &subscription{cfg: &cfg, name: topic, open: open, permits: make(chan struct{}, cfg.InHand)})
 	}
 	return r, nil
 }

@@ -44,9 +44,9 @@ type subscription struct {
 	name string
 	open func() (receiver, error)
 	// down is why the topic cannot be read, as far as that is known; nil while it can.
-	down   atomic.Pointer[string]
-	slots  chan struct{} // one for each reply in hand
-	inHand sync.WaitGroup
+	down    atomic.Pointer[string]
+	permits chan struct{} // one for each reply in hand
+	inHand  sync.WaitGroup
 }
 
 // drainTime is how long a topic stays open after a stop. The bus may still deliver
@@ -114,22 +114,22 @@ func (s *subscription) unreadable(ctx context.Context, err error) {
 // counts as readable: longer than the SDK tries to connect.
 const quiet = 30 * time.Second
 
-// receive waits for replies, as many as there are free slots, and starts a
+// receive waits for replies, as many as there are free permits, and starts a
 // goroutine for each. It reports whether the topic can be read.
 func (s *subscription) receive(ctx context.Context, from receiver) (readable bool, err error) {
 	select {
-	case s.slots <- struct{}{}: // Wait until a slot is free.
-		<-s.slots
+	case s.permits <- struct{}{}: // Wait until a permit is free.
+		<-s.permits
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
 	wait, cancel := context.WithTimeout(ctx, quiet)
 	defer cancel()
-	messages, err := from.ReceiveMessages(wait, cap(s.slots)-len(s.slots), nil)
+	messages, err := from.ReceiveMessages(wait, cap(s.permits)-len(s.permits), nil)
 	for _, m := range messages {
-		s.slots <- struct{}{}
+		s.permits <- struct{}{}
 		s.inHand.Go(func() {
-			defer func() { <-s.slots }()
+			defer func() { <-s.permits }()
 			began := time.Now()
 			delivery := s.handle(s.cfg.Received(ctx, senderOf(m)), from, m)
 			delivery.Took = time.Since(began)

@@ -22,9 +22,9 @@ import (
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
-// A reply that waits for the store holds a slot, and does not block others while
-// slots are free.
-func TestSubscription_ReceivesNoMoreThanItHasSlotsFor(t *testing.T) {
+// A reply that waits for the store holds a permit, and does not block others while
+// permits are free.
+func TestSubscription_ReceivesNoMoreThanItHasPermitsFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		from := newTopic(ack(nil), ack(nil), ack(nil), ack(nil), ack(nil))

@@ -95,7 +95,7 @@ func (q *Queue) take(ctx context.Context, c *claim, limit int, fresh time.Time) 
 // reread reads again the heads that were last read before stale: another process may have
 // committed a hint that is older than those inside. It does not wait for another claim's
 // read, and stops after a sweep that spent its budget. reader says that the claim holds the
-// reader slot. It keeps the slot until it has picked, so that the next claim finds the
+// reader permit. It keeps the permit until it has picked, so that the next claim finds the
 // hints that it leaves.
 func (q *Queue) reread(ctx context.Context, c *claim, stale time.Time) (reader bool) {
 	select {
@@ -144,7 +144,7 @@ const (
 // First come the catalog, the heads of the streams, and those of the tenants that the
 // claim names, if they were last read before fresh: no tenant has a second page read
 // before each has its first. Then come, if tails says so, backlogs of which few hints
-// are left inside. Only the claim that holds the reader's slot carries it out.
+// are left inside. Only the claim that holds the reader's permit carries it out.
 func (m *Mirror) nextRead(c *claim, fresh time.Time, tails bool) *read {
 	m.mu.Lock()
 	defer m.mu.Unlock()

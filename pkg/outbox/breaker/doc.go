@@ -38,7 +38,7 @@
 // github.com/sony/gobreaker/v2 (v2.4.0) reads the clock itself, so it cannot run in a
 // deterministic simulation. Its half-open state ends only after MaxRequests consecutive
 // successes, which a smaller backlog never reaches, and a probe without an outcome occupies
-// its slot forever. It admits one request at a time, while a page needs room in two
+// its permit forever. It admits one request at a time, while a page needs room in two
 // circuits before it takes any. Its cool-down is fixed, and it does not record since when
 // or why a circuit is open. Only the pace of the ramp is a library's, golang.org/x/time/rate.
 package breaker
