@@ -130,7 +130,7 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 			Published: ratesOf(report.Published, params.Minutes), Started: ratesOf(report.Started, params.Minutes),
 			OldestJobAt: api.NewTime(report.OldestJob), OldestRunningAt: api.NewTime(report.OldestRunning),
 			NextRetryAt: api.NewTime(report.NextRetry),
-			Ended:       map[string]api.Rates{}, Pauses: []api.Pause{}, Circuits: []api.Circuit{},
+			Ended:       map[string]api.Rates{}, Pauses: []api.Pause{},
 		}
 		if !found.RoundEnded.IsZero() { // otherwise this process does not know
 			pending := found.OldestPending.Seconds()
@@ -164,18 +164,24 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 		for i := range active {
 			out.Pauses = append(out.Pauses, e.pauseOf(&active[i]))
 		}
-		if e.Circuits != nil {
-			circuits, err := e.Circuits(ctx)
-			if err != nil {
-				return nil, ledger.Problem(err)
-			}
-			for _, circuit := range circuits {
-				out.Circuits = append(out.Circuits, api.Circuit{
-					Name: circuit.Name, State: api.CircuitState(circuit.State.String()), Since: api.NewTime(circuit.Since),
-					Until: api.NewTime(circuit.Until), Reason: circuit.Reason,
-				})
-			}
-		}
-		return out, nil
+		var err error
+		out.Circuits, err = e.circuits(ctx)
+		return out, err
 	})
+}
+
+// circuits encodes the circuits of the bus that are not closed.
+func (e *endpoints) circuits(ctx context.Context) ([]api.Circuit, error) {
+	found := []api.Circuit{}
+	if e.Circuits == nil {
+		return found, nil
+	}
+	circuits, err := e.Circuits(ctx)
+	for _, circuit := range circuits {
+		found = append(found, api.Circuit{
+			Name: circuit.Name, State: api.CircuitState(circuit.State.String()), Since: api.NewTime(circuit.Since),
+			Until: api.NewTime(circuit.Until), Reason: circuit.Reason,
+		})
+	}
+	return found, ledger.Problem(err)
 }

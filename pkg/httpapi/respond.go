@@ -178,7 +178,7 @@ func send(w http.ResponseWriter, status int, contentType string, parts ...[]byte
 	header.Set("Content-Length", strconv.Itoa(size(parts)))
 	w.WriteHeader(status)
 	for _, part := range parts {
-		if _, err := w.Write(part); err != nil { //nolint:gosec // JSON, or a document of the server, that no browser sniffs.
+		if _, err := w.Write(part); err != nil {
 			return
 		}
 	}
