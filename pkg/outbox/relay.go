@@ -305,7 +305,7 @@ func (r *Relay) takeRow(ctx context.Context, entry ledger.Entry) (*ledger.Messag
 			return r.cfg.Ledger.Message(ctx, agg)
 		}
 	}
-	fired, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.DispatchTaken{})
+	fired, result, err := r.cfg.Ledger.Fire(ctx, entry, statemachine.DispatchClaimed{})
 	if err != nil || fired != ledger.Acted || result.Outcome != statemachine.Applied {
 		return nil, err
 	}

@@ -172,7 +172,7 @@ func TestBus_ARelayRefencesARowOfAnother(t *testing.T) {
 		t.Run("of "+string(from), func(t *testing.T) {
 			t.Parallel()
 			s := heldStory(t, from)
-			s.does(statemachine.DispatchTaken{})
+			s.does(statemachine.DispatchClaimed{})
 			if s.agg.Outbox.AttemptNo != 1 || s.last.Dispatch != nil {
 				t.Fatalf("a relay of its own bus made attempt %d", s.agg.Outbox.AttemptNo)
 			}
@@ -182,9 +182,9 @@ func TestBus_ARelayRefencesARowOfAnother(t *testing.T) {
 				to = statemachine.BusQueue
 			}
 			s.bus = to
-			s.answers(statemachine.DispatchTaken{}, statemachine.Refused, statemachine.CodeNotDue)
+			s.answers(statemachine.DispatchClaimed{}, statemachine.Refused, statemachine.CodeNotDue)
 			s.later(15 * time.Second)
-			s.does(statemachine.DispatchTaken{OutboxID: id})
+			s.does(statemachine.DispatchClaimed{OutboxID: id})
 			row, step := s.agg.Outbox, s.step()
 			if row.ID != id || row.Bus != to || row.AttemptNo != 2 || row.State != statemachine.OutboxPending || s.last.Dispatch != row {
 				t.Errorf("row %+v", row)
@@ -211,7 +211,7 @@ func TestBus_ARejectedRowOfAnotherBusIsRefencedOnce(t *testing.T) {
 	s.does(statemachine.PublishRejected{OutboxID: s.agg.Outbox.ID, AttemptNo: 1, Reason: "malformed"})
 	s.bus = statemachine.BusQueue
 	s.later(time.Minute)
-	s.does(statemachine.DispatchTaken{})
+	s.does(statemachine.DispatchClaimed{})
 	if row := s.agg.Outbox; row.AttemptNo != 2 || row.Rejected || row.Bus != statemachine.BusQueue {
 		t.Errorf("row %+v", row)
 	}

@@ -109,7 +109,7 @@ func (c *change) pending(outboxID string) *Outbox {
 // message must differ from the last one, which fences a worker that got the last message.
 //
 // Source: Orchestrator flow canvas, Retry Loop (update, publish, update).
-func (e DispatchTaken) decide(c *change) {
+func (e DispatchClaimed) decide(c *change) {
 	row := c.pending(e.OutboxID)
 	if row == nil {
 		return

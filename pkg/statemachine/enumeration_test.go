@@ -35,7 +35,7 @@ func candidates(agg *statemachine.Aggregate) []candidate {
 	step := &agg.Steps[i]
 	out := []candidate{
 		{"accept", statemachine.Accept{}, 0},
-		{"taken early", statemachine.DispatchTaken{}, 0}, {"taken", statemachine.DispatchTaken{}, time.Minute},
+		{"taken early", statemachine.DispatchClaimed{}, 0}, {"taken", statemachine.DispatchClaimed{}, time.Minute},
 		{"deadline_passed early", statemachine.DeadlinePassed{}, 0},
 		{"deadline_passed", statemachine.DeadlinePassed{}, time.Hour},
 		{"cancel", statemachine.Cancel{}, 0}, {"pause", statemachine.Pause{}, 0}, {"resume", statemachine.Resume{}, time.Hour},

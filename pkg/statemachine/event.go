@@ -45,11 +45,11 @@ type Progress struct {
 // the results of the job before.
 type Accept struct{ Reason string }
 
-// DispatchTaken is a relay that takes a PENDING row off the hot path: the row is
+// DispatchClaimed is a relay that takes a PENDING row off the hot path: the row is
 // not due until the publish deadline has passed, so that replicas do not publish it
 // at the same time. It gets a new pair if the last publish was rejected, or if it was
 // made for another bus. An empty OutboxID means the active row.
-type DispatchTaken struct{ OutboxID string }
+type DispatchClaimed struct{ OutboxID string }
 
 // Published is a publish that succeeded.
 type Published struct {
@@ -185,7 +185,7 @@ type Stall struct {
 func (Accept) Name() string { return "accept" }
 
 // Name implements [Event].
-func (DispatchTaken) Name() string { return "taken" }
+func (DispatchClaimed) Name() string { return "taken" }
 
 // Name implements [Event].
 func (Published) Name() string { return "published" }

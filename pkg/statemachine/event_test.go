@@ -18,7 +18,7 @@ func TestEvent_NamesArePinned(t *testing.T) {
 	t.Parallel()
 	pinned := map[string]statemachine.Event{
 		"accept":           statemachine.Accept{},
-		"taken":            statemachine.DispatchTaken{},
+		"taken":            statemachine.DispatchClaimed{},
 		"published":        statemachine.Published{},
 		"publish_rejected": statemachine.PublishRejected{},
 		"claimed":          statemachine.Claimed{},

@@ -153,7 +153,7 @@ func TestDecide_RandomLivesKeepTheInvariants(t *testing.T) {
 // lifeOf returns the events that may happen to the story's job now.
 func lifeOf(s *story) []statemachine.Event {
 	events := []statemachine.Event{
-		statemachine.DeadlinePassed{}, statemachine.DeadlinePassed{Outage: s.now}, statemachine.DispatchTaken{},
+		statemachine.DeadlinePassed{}, statemachine.DeadlinePassed{Outage: s.now}, statemachine.DispatchClaimed{},
 		statemachine.Cancel{}, statemachine.Pause{}, statemachine.Resume{}, statemachine.Resume{}, statemachine.Retry{},
 		statemachine.Stall{StepID: s.step().ID, AttemptNo: s.step().AttemptNo},
 		s.ack(), s.ack(), s.heartbeat(), s.result(statemachine.ResultSucceeded), s.result(statemachine.ResultFailedRetry),

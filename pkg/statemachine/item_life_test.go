@@ -153,7 +153,7 @@ func (l *itemLife) relay(r *rapid.T) {
 	}
 	l.now = maxItemTime(l.now, row.DueAt)
 	if row.Bus != l.bus || row.Rejected {
-		l.tell(statemachine.DispatchTaken{OutboxID: row.ID})
+		l.tell(statemachine.DispatchClaimed{OutboxID: row.ID})
 		return
 	}
 	if itemRarely(r, true, false) {

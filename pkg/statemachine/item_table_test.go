@@ -82,7 +82,7 @@ func itemTable() []itemRow {
 					j.does(claimItem(followAnna)).expire().on(statemachine.BusServiceBus).expire()
 				},
 				"stalled, its held row taken by another bus": func(j *itemJob) {
-					j.does(claimItem(followAnna), stallItem()).holding(true).does(requeueItem()).on(statemachine.BusServiceBus).applied(statemachine.DispatchTaken{})
+					j.does(claimItem(followAnna), stallItem()).holding(true).does(requeueItem()).on(statemachine.BusServiceBus).applied(statemachine.DispatchClaimed{})
 				},
 				"running there": func(j *itemJob) {
 					j.on(statemachine.BusServiceBus).applied(statemachine.DeadlinePassed{})
@@ -127,7 +127,7 @@ func itemTable() []itemRow {
 				"by the sweeper":   func(j *itemJob) { j.does(claimItem(followAnna)).expire().holding(true).expire() },
 				"by a job's retry": func(j *itemJob) { j.does(claimItem(followAnna)).expire().holding(true).applied(statemachine.Retry{}) },
 				"taken up by a relay": func(j *itemJob) {
-					j.does(claimItem(followAnna)).expire().holding(true).expire().later(1).applied(statemachine.DispatchTaken{})
+					j.does(claimItem(followAnna)).expire().holding(true).expire().later(1).applied(statemachine.DispatchClaimed{})
 				},
 			},
 		},

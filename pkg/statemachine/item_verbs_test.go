@@ -70,7 +70,7 @@ func TestFollow_VerbsOfTheQueue(t *testing.T) {
 			"mark of a held row that another bus had",
 			func(j *itemJob) {
 				j.on(statemachine.BusServiceBus).holding(true).applied(statemachine.DeadlinePassed{})
-				j.on(statemachine.BusQueue).applied(statemachine.DispatchTaken{})
+				j.on(statemachine.BusQueue).applied(statemachine.DispatchClaimed{})
 			},
 			func(j *itemJob) { j.applied(j.mark()) }, "enqueued by relay", 1, 0, statemachine.StatusQueued,
 		},
@@ -191,7 +191,7 @@ func TestFollow_VerbsOfTheQueue(t *testing.T) {
 		},
 		{
 			"remove by a held requeue that another bus takes", stalledHeld,
-			func(j *itemJob) { j.on(statemachine.BusServiceBus).applied(statemachine.DispatchTaken{}) }, "removed by ledger", 0, 0, none,
+			func(j *itemJob) { j.on(statemachine.BusServiceBus).applied(statemachine.DispatchClaimed{}) }, "removed by ledger", 0, 0, none,
 		},
 		{"remove by an ACK without a claim", nothing, func(j *itemJob) { j.applied(j.ack()) }, "removed by ledger", 0, 0, none},
 		// No move.
@@ -381,7 +381,7 @@ func TestView_ALeaseThatTheStepForgot(t *testing.T) {
 		j.agg.Steps[0].Spent = statemachine.Spent{}
 		j.applied(statemachine.PublishRejected{OutboxID: j.agg.Outbox.ID, AttemptNo: j.agg.Outbox.AttemptNo, Reason: "malformed"})
 		j.later(time.Minute)
-		j.applied(statemachine.DispatchTaken{})
+		j.applied(statemachine.DispatchClaimed{})
 	}
 	if item := j.item(); item.LeaseID == first || item.LeaseID == "" || statemachine.ValidateItem(item) != nil {
 		t.Errorf("lease id %q: %v", item.LeaseID, statemachine.ValidateItem(item))

@@ -20,7 +20,7 @@ type verb struct {
 // verbs are the words for all events.
 var verbs = map[string]verb{
 	"accept": {"", func(*args) statemachine.Event { return statemachine.Accept{} }},
-	"taken":  {"", func(*args) statemachine.Event { return statemachine.DispatchTaken{} }},
+	"taken":  {"", func(*args) statemachine.Event { return statemachine.DispatchClaimed{} }},
 	"published": {"attempt", func(a *args) statemachine.Event {
 		return statemachine.Published{OutboxID: a.row.ID, AttemptNo: a.row.AttemptNo}
 	}},

@@ -236,9 +236,9 @@ func TestStory_BudgetsRunOut(t *testing.T) {
 		s.does(reject())
 		s.is(statemachine.JobDispatching, dispatching)
 		s.wakes(statemachine.WakeDispatch, time.Minute)
-		s.answers(statemachine.DispatchTaken{}, statemachine.Refused, statemachine.CodeNotDue)
+		s.answers(statemachine.DispatchClaimed{}, statemachine.Refused, statemachine.CodeNotDue)
 		s.later(time.Minute)
-		s.does(statemachine.DispatchTaken{})
+		s.does(statemachine.DispatchClaimed{})
 		if s.pair() == old || s.last.Dispatch == nil || s.agg.Outbox.AttemptNo != 2 {
 			t.Error("the retry carries the old pair")
 		}
@@ -597,7 +597,7 @@ func TestDirective_NamesTheEarliestEndOfItsLease(t *testing.T) {
 	is("accepted", s, start.Add(policy().AckTimeout))
 	s.does(statemachine.PublishRejected{OutboxID: s.agg.Outbox.ID, AttemptNo: 1, Reason: "malformed"})
 	s.later(time.Hour)
-	s.does(statemachine.DispatchTaken{})
+	s.does(statemachine.DispatchClaimed{})
 	is("after a rejection", s, start.Add(time.Hour+policy().AckTimeout))
 	s.later(time.Minute)
 	s.does(s.published())

@@ -19,7 +19,7 @@ var sent = statemachine.Report{Timestamp: "2000-01-01T00:00:00.000Z", Correlatio
 
 // verbs are the events of a job's newest attempt, by name.
 var verbs = map[string]func(m ledger.Message) statemachine.Event{
-	"taken":     func(m ledger.Message) statemachine.Event { return statemachine.DispatchTaken{OutboxID: m.OutboxID} },
+	"taken":     func(m ledger.Message) statemachine.Event { return statemachine.DispatchClaimed{OutboxID: m.OutboxID} },
 	"published": func(m ledger.Message) statemachine.Event { return published(m) },
 	"rejected": func(m ledger.Message) statemachine.Event {
 		return statemachine.PublishRejected{OutboxID: m.OutboxID, AttemptNo: m.AttemptNo, Reason: "malformed"}
