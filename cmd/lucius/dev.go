@@ -31,7 +31,9 @@ import (
 
 type devOptions struct {
 	listen, protocols, commands string
-	workers, noOpen             bool
+	workers, noOpen, verbose    bool
+	// note ends the first line: why it serves something else than the user may expect. Optional.
+	note string
 }
 
 // dev returns lucius dev, which serves the protocols of the folder in memory, submits its
@@ -40,8 +42,8 @@ func (p *program) dev() *cobra.Command {
 	var o devOptions
 	cmd := &cobra.Command{
 		Use: "dev", GroupID: cli.GroupServer, Short: "Try protocols: a server in memory, with stand-in workers", Args: cli.Takes(0, 0),
-		Long: "Serves the protocols of a folder in memory, submits its commands once, and shows the course of their\n" +
-			"jobs. Stand-in workers end each step with success. Without protocol files it serves an example.",
+		Long: "Serves the protocols of a folder in memory, submits its commands once, and says what to do next. Stand-in\n" +
+			"workers end each step with success. Without protocol files it serves an example.",
 		Example: "  lucius init && lucius dev\n  lucius dev --workers=false",
 	}
 	flags := cmd.Flags()
@@ -50,6 +52,7 @@ func (p *program) dev() *cobra.Command {
 	flags.StringVar(&o.commands, "commands-dir", "./commands", "folder of the commands to submit (*.json)")
 	flags.BoolVar(&o.workers, "workers", true, "do the work of all services; false leaves it to your own workers")
 	flags.BoolVar(&o.noOpen, "no-open", false, "do not open the API's page in a browser")
+	flags.BoolVar(&o.verbose, "verbose", false, "also show the pages of the server, and the course of the jobs")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, end := context.WithCancel(cmd.Context())
 		defer end()
@@ -97,7 +100,7 @@ func (p *program) runDev(ctx context.Context, o *devOptions, anyPort bool) (err 
 		if _, err := writeProject(dir, false); err != nil {
 			return err
 		}
-		fmt.Fprintf(p.Stdout, "%s has no protocol files: here is an example, which lucius init writes\n", o.protocols)
+		o.note = fmt.Sprintf(" (%s has no protocol files: this is the example of lucius init)", o.protocols)
 		o.protocols, o.commands = filepath.Join(dir, "protocols"), filepath.Join(dir, "commands")
 	}
 	// The environment of a real server has no influence.
@@ -119,7 +122,7 @@ func (p *program) runDev(ctx context.Context, o *devOptions, anyPort bool) (err 
 		})
 	}
 	if err = serve(); anyPort && errors.Is(err, syscall.EADDRINUSE) {
-		fmt.Fprintf(p.Stdout, "%s is taken by another program\n", loaded.ListenAddr)
+		o.note = fmt.Sprintf(" (%s is taken by another program)", loaded.ListenAddr) + o.note
 		loaded.ListenAddr = "127.0.0.1:0"
 		err = serve()
 	}
@@ -131,54 +134,96 @@ func missing(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, commands.ErrNoProtocols)
 }
 
-// try uses the server at the URL: it runs the stand-in workers until the context ends,
-// submits the commands, and shows the course of their jobs.
+// try uses the server at the URL: it runs the stand-in workers until the context ends, submits
+// the commands, and says what serves which protocols, what to do next, and how to stop.
 func (p *program) try(ctx context.Context, o *devOptions, url string) {
 	page := url + "/docs"
-	fmt.Fprintf(p.Stdout, "lucius serves %s in memory, and keeps nothing\n\n  API        %s\n  protocols  %s\n", url, page, o.protocols)
 	if name, args := browser(runtime.GOOS, os.Getenv); name != "" && p.Terminal && !o.noOpen {
 		opener := exec.CommandContext(ctx, name, append(args, page)...) //nolint:gosec // It is one of three commands.
-		if opener.Start() == nil {                                      // otherwise the user has the URL printed above
+		if opener.Start() == nil {                                      // otherwise the user has the URL printed below
 			go func() { _ = opener.Wait() }()
 		}
 	}
-	var workers sync.WaitGroup
-	defer workers.Wait()
+	workers := "for your own workers"
+	var working sync.WaitGroup
+	defer working.Wait()
 	if o.workers {
-		fmt.Fprintln(p.Stdout, "  workers    stand-ins for all services; --workers=false leaves the work to yours")
-		workers.Go(func() { p.standIn(ctx, url) })
-	} else {
-		fmt.Fprintln(p.Stdout, "  workers    yours, which claim from this server")
+		workers = "with stand-in workers"
+		working.Go(func() { p.standIn(ctx, url) })
 	}
-	files, _ := filepath.Glob(filepath.Join(o.commands, "*.json")) // The pattern is valid.
-	for _, file := range files {
-		p.follow(ctx, url, file)
+	fmt.Fprintf(p.Stdout, "lucius serves %s in memory, %s%s\n", url, workers, o.note)
+	fmt.Fprintf(p.Stdout, "  protocols  %s\n", protocolsLine(o.protocols))
+	jobs := p.submitAll(ctx, o, url)
+	next := "lucius submit FILE --wait"
+	switch {
+	case len(jobs) > 0 && o.workers:
+		next = "lucius jobs get " + jobs[0]
+	case len(jobs) > 0:
+		next = "lucius why " + jobs[0]
 	}
-	if len(files) == 0 {
-		fmt.Fprintf(p.Stdout, "\n%s has no commands: lucius submit FILE --wait\n", o.commands)
+	if target, err := p.TargetURL(); err != nil || target != url {
+		next = "export LUCIUS_URL=" + url + "; " + next
 	}
-	if ctx.Err() == nil {
-		fmt.Fprintf(p.Stdout, "\nthe server keeps running at %s; Ctrl-C stops it\n", url)
+	if ctx.Err() != nil {
+		return
+	}
+	fmt.Fprintf(p.Stdout, "  next       %s\n  stop       Ctrl-C\n", next)
+	if o.verbose {
+		fmt.Fprintf(p.Stdout, "\n  console    %s/ui/\n  API        %s\n", url, page)
+		for _, job := range jobs {
+			p.follow(ctx, url, job, p.Stdout)
+		}
 	}
 }
 
-// follow submits a command and prints the course of its job.
-func (p *program) follow(ctx context.Context, url, file string) {
-	fmt.Fprintf(p.Stdout, "\n%s\n", filepath.Base(file))
-	var receipt bytes.Buffer
-	var accepted api.CommandAccepted
-	err := p.call(ctx, &receipt, "submit", file, "--server", url, "-o", "json")
-	if err == nil {
-		err = json.Unmarshal(receipt.Bytes(), &accepted)
+// protocolsLine says which protocols the folder has, and the steps of a single one.
+func protocolsLine(dir string) string {
+	loaded, err := commands.LoadProtocols(dir)
+	if err != nil { // The files have changed since the server has loaded them.
+		return dir
 	}
-	if err == nil {
-		err = p.call(ctx, p.Stdout, "jobs", "watch", accepted.JobID, "--server", url)
-		if err == nil {
-			fmt.Fprintf(p.Stdout, "  job %s SUCCEEDED\n", accepted.JobID)
+	var names []string
+	for _, protocol := range loaded.List() {
+		names = append(names, protocol.ProtocolID)
+		if steps := protocol.Steps; len(loaded.List()) == 1 {
+			for i, separator := 0, ": "; i < len(steps); i, separator = i+1, ", " {
+				names[0] += separator + steps[i].StepID
+			}
 		}
 	}
-	if err != nil && ctx.Err() == nil {
-		fmt.Fprintf(p.Stdout, "  %s\n", config.Mask(err.Error()))
+	return strings.Join(names, ", ") + " in " + dir
+}
+
+// submitAll submits the commands and returns their jobs, which have ended if stand-in workers
+// do their steps.
+func (p *program) submitAll(ctx context.Context, o *devOptions, url string) (jobs []string) {
+	files, _ := filepath.Glob(filepath.Join(o.commands, "*.json")) // The pattern is valid.
+	for _, file := range files {
+		var receipt bytes.Buffer
+		var accepted api.CommandAccepted
+		err := p.call(ctx, &receipt, "submit", file, "--server", url, "-o", "json")
+		if err == nil {
+			err = json.Unmarshal(receipt.Bytes(), &accepted)
+		}
+		if err != nil {
+			if ctx.Err() == nil {
+				fmt.Fprintf(p.Stdout, "  %s: %s\n", filepath.Base(file), config.Mask(err.Error()))
+			}
+			continue
+		}
+		jobs = append(jobs, accepted.JobID)
+		if o.workers {
+			p.follow(ctx, url, accepted.JobID, io.Discard)
+		}
+	}
+	return jobs
+}
+
+// follow prints the course of the job until it has ended.
+func (p *program) follow(ctx context.Context, url, job string, out io.Writer) {
+	fmt.Fprintf(out, "\njob %s\n", job)
+	if err := p.call(ctx, out, "jobs", "watch", job, "--server", url); err != nil && ctx.Err() == nil {
+		fmt.Fprintf(out, "  %s\n", config.Mask(err.Error()))
 	}
 }
 

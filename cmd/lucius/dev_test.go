@@ -34,8 +34,13 @@ func TestInitAndDev_RunAJobToItsEnd(t *testing.T) {
 		t.Fatalf("init: %v, %s", err, out)
 	}
 	dev := startDev(t, binary, dir)
-	dev.until("  job ", " SUCCEEDED\n")
-	dev.until("the server keeps running at ")
+	url := strings.Fields(dev.until("lucius serves "))[2]
+	_, job, _ := strings.Cut(dev.until("  next  "), "lucius jobs get ")
+	dev.until("  stop       Ctrl-C\n")
+	if lines := strings.Count(dev.said.String(), "\n"); lines != 4 {
+		t.Errorf("it prints %d lines:\n%s", lines, &dev.said)
+	}
+	terminalOf(t, url, "").want(0, "SUCCEEDED", "jobs", "get", strings.TrimSpace(job))
 	dev.end()
 }
 
@@ -135,7 +140,7 @@ func (d *devRun) end() {
 }
 
 // Without protocol files there is an example; with the default port taken there is another
-// port; a command that is refused does not end the server.
+// port, which the next command needs; a command that is refused does not end the server.
 func TestDev_ShowsAnExampleAndTakesAFreePort(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -148,6 +153,7 @@ func TestDev_ShowsAnExampleAndTakesAFreePort(t *testing.T) {
 	if err := os.WriteFile(bad, []byte(`{"tenant_id":"a"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	const stop = "  stop       Ctrl-C\n"
 	for name, test := range map[string]struct {
 		options devOptions
 		anyPort bool
@@ -157,16 +163,26 @@ func TestDev_ShowsAnExampleAndTakesAFreePort(t *testing.T) {
 	}{
 		"an example": {
 			options: devOptions{listen: taken.Addr().String(), protocols: empty, workers: true}, anyPort: true,
-			says: []string{empty + " has no protocol files", taken.Addr().String() + " is taken by another program", "job.succeeded", " SUCCEEDED\n"},
-			ends: "Ctrl-C stops it\n",
+			says: []string{
+				empty + " has no protocol files", taken.Addr().String() + " is taken by another program", "  protocols  summarize_v1: extract, ",
+				"  next       export LUCIUS_URL=http://127.0.0.1:", "; lucius jobs get ",
+			}, ends: stop,
+		},
+		"its course": {
+			options: devOptions{listen: "127.0.0.1:0", protocols: empty, workers: true, verbose: true},
+			says:    []string{stop, "  console    http://127.0.0.1:", "step.in_progress extract", "job.succeeded"}, ends: "final step succeeded\n",
+		},
+		"own workers": {
+			options: devOptions{listen: "127.0.0.1:0", protocols: empty},
+			says:    []string{"in memory, for your own workers", "; lucius why "}, ends: stop,
 		},
 		"a refused command": {
 			options: devOptions{listen: "127.0.0.1:0", protocols: "../../protocols", commands: dir, workers: true},
-			says:    []string{"bad.json\n  ", "request_type"}, ends: "Ctrl-C stops it\n",
+			says:    []string{"  bad.json: ", "request_type", "; lucius submit FILE --wait\n"}, ends: stop,
 		},
 		"no command": {
 			options: devOptions{listen: "127.0.0.1:0", protocols: "../../protocols", commands: empty},
-			says:    []string{"yours, which claim", "has no commands: lucius submit FILE --wait"}, ends: "Ctrl-C stops it\n",
+			says:    []string{"; lucius submit FILE --wait\n"}, ends: stop,
 		},
 		"a port that was asked for": {
 			options: devOptions{listen: taken.Addr().String(), protocols: "../../protocols"}, err: syscall.EADDRINUSE,
@@ -182,7 +198,7 @@ func TestDev_ShowsAnExampleAndTakesAFreePort(t *testing.T) {
 					stop()
 				}
 				return n, err
-			}), Stderr: out}}
+			}), Stderr: out, Environment: []string{"LUCIUS_CONFIG=" + filepath.Join(empty, "contexts.yaml")}}}
 			if err := p.runDev(ctx, &test.options, test.anyPort); !errors.Is(err, test.err) {
 				t.Errorf("error %v, want %v", err, test.err)
 			}

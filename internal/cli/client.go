@@ -89,6 +89,12 @@ func (t *tool) connection() (connection, error) {
 	return found, nil
 }
 
+// TargetURL returns the URL of the server that a command without flags calls.
+func (e *Env) TargetURL() (string, error) {
+	at, err := (&tool{Env: *e}).connection()
+	return at.Server, err
+}
+
 // open starts a session. The caller must close it.
 func (t *tool) open(cmd *cobra.Command) (*session, error) {
 	if err := t.output.Check(); err != nil {
