@@ -190,7 +190,7 @@ func TestCLI_SpeaksTLSWithACertificateOfTheCaller(t *testing.T) {
 	c := terminalOf(t, s.url, "")
 	c.want(cli.ExitUnavailable, "name the authority's certificate with --ca-file", "jobs", "list")
 	c.want(cli.ExitForbidden, "Authentication is required", "jobs", "list", "--ca-file", at("ca.pem"))
-	c.want(0, "", "context", "set", "prod", "--server", s.url, "--ca-file", at("ca.pem"), "--client-cert", at("reader.pem"), "--client-key", at("reader.key"))
+	c.want(0, "", "context", "set", "prod", "--url", s.url, "--ca-file", at("ca.pem"), "--client-cert", at("reader.pem"), "--client-key", at("reader.key"))
 	c.want(0, "JOB", "jobs", "list", "--tenant", "tenant_a")
 	c.want(cli.ExitForbidden, "ask for a token", "jobs", "list", "--tenant", "tenant_b")
 }

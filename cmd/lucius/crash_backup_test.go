@@ -30,7 +30,7 @@ func TestCrash_ABackupUnderLoadIsWhole(t *testing.T) {
 		time.Sleep(400 * time.Millisecond)
 		before := l.jobs()
 		file := filepath.Join(t.TempDir(), fmt.Sprint(n, ".backup"))
-		runLucius(t, "backup", "--server", "http://"+s.address.Load().(string), "--to", file)
+		runLucius(t, "backup", "--url", "http://"+s.address.Load().(string), "--to", file)
 		server.kill()
 
 		other := newSite(t)

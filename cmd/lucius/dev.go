@@ -201,7 +201,7 @@ func (p *program) submitAll(ctx context.Context, o *devOptions, url string) (job
 	for _, file := range files {
 		var receipt bytes.Buffer
 		var accepted api.CommandAccepted
-		err := p.call(ctx, &receipt, "submit", file, "--server", url, "-o", "json")
+		err := p.call(ctx, &receipt, "submit", file, "--url", url, "-o", "json")
 		if err == nil {
 			err = json.Unmarshal(receipt.Bytes(), &accepted)
 		}
@@ -222,7 +222,7 @@ func (p *program) submitAll(ctx context.Context, o *devOptions, url string) (job
 // follow prints the course of the job until it has ended.
 func (p *program) follow(ctx context.Context, url, job string, out io.Writer) {
 	fmt.Fprintf(out, "\njob %s\n", job)
-	if err := p.call(ctx, out, "jobs", "watch", job, "--server", url); err != nil && ctx.Err() == nil {
+	if err := p.call(ctx, out, "jobs", "watch", job, "--url", url); err != nil && ctx.Err() == nil {
 		fmt.Fprintf(out, "  %s\n", config.Mask(err.Error()))
 	}
 }

@@ -297,7 +297,7 @@ func TestOperations(t *testing.T) {
 	if _, err := l.run(t, "operations", "get", operationID); cli.ExitCode(err) != cli.ExitNotFound {
 		t.Errorf("an operation that is not there: %v", err)
 	}
-	if out, err := l.run(t, "__complete", "--server", server.url, "operations", "get", ""); err != nil || !strings.Contains(out, operationID+"\tretry of 3 jobs") {
+	if out, err := l.run(t, "__complete", "--url", server.url, "operations", "get", ""); err != nil || !strings.Contains(out, operationID+"\tretry of 3 jobs") {
 		t.Errorf("completion: %v, %q", err, out)
 	}
 }

@@ -22,7 +22,7 @@ import (
 // connection is a server and how to call it, from the contexts file, flags or environment
 // variables.
 type connection struct {
-	Server     string `json:"server,omitempty" yaml:"server,omitempty"`
+	URL        string `json:"url,omitempty" yaml:"url,omitempty"`
 	Token      string `json:"-" yaml:"token,omitempty"` // stored, but never shown
 	TokenFile  string `json:"token_file,omitempty" yaml:"token_file,omitempty"`
 	CAFile     string `json:"ca_file,omitempty" yaml:"ca_file,omitempty"`
@@ -32,7 +32,7 @@ type connection struct {
 
 // register registers a flag for each part of the connection.
 func (w *connection) register(flags *pflag.FlagSet) {
-	flags.StringVar(&w.Server, "server", "", "URL of the server (LUCIUS_URL)")
+	flags.StringVar(&w.URL, "url", "", "URL of the server (LUCIUS_URL)")
 	flags.StringVar(&w.Token, "token", "", "bearer token; other users of the host can see it: prefer a file (LUCIUS_TOKEN)")
 	flags.StringVar(&w.TokenFile, "token-file", "", "file with the bearer token (LUCIUS_TOKEN_FILE)")
 	flags.StringVar(&w.CAFile, "ca-file", "", "certificate authorities for the server's certificate, in PEM (LUCIUS_CA_FILE)")
@@ -43,7 +43,7 @@ func (w *connection) register(flags *pflag.FlagSet) {
 // fields returns the parts by the names of their flags.
 func (w *connection) fields() map[string]*string {
 	return map[string]*string{
-		"server": &w.Server, "token": &w.Token, "token-file": &w.TokenFile, "ca-file": &w.CAFile,
+		"url": &w.URL, "token": &w.Token, "token-file": &w.TokenFile, "ca-file": &w.CAFile,
 		"client-cert": &w.ClientCert, "client-key": &w.ClientKey,
 	}
 }
@@ -57,7 +57,7 @@ func (t *tool) connection() (connection, error) {
 		return connection{}, err
 	}
 	variables := connection{
-		Server: t.get("LUCIUS_URL"), Token: t.get("LUCIUS_TOKEN"), TokenFile: t.get("LUCIUS_TOKEN_FILE"),
+		URL: t.get("LUCIUS_URL"), Token: t.get("LUCIUS_TOKEN"), TokenFile: t.get("LUCIUS_TOKEN_FILE"),
 		CAFile: t.get("LUCIUS_CA_FILE"), ClientCert: t.get("LUCIUS_CLIENT_CERT"), ClientKey: t.get("LUCIUS_CLIENT_KEY"),
 	}
 	sources := []connection{t.flags, variables}
@@ -66,10 +66,10 @@ func (t *tool) connection() (connection, error) {
 		if err != nil {
 			return connection{}, err
 		}
-		switch other := cmp.Or(t.flags.Server, variables.Server); {
-		case t.context != "" && (t.flags.Server == "" || t.flags.Server == stored.Server):
+		switch other := cmp.Or(t.flags.URL, variables.URL); {
+		case t.context != "" && (t.flags.URL == "" || t.flags.URL == stored.URL):
 			sources = []connection{t.flags, stored, variables}
-		case other == "" || other == stored.Server:
+		case other == "" || other == stored.URL:
 			sources = append(sources, stored)
 		}
 	}
@@ -85,14 +85,14 @@ func (t *tool) connection() (connection, error) {
 			}
 		}
 	}
-	found.Server = cmp.Or(found.Server, t.DefaultURL)
+	found.URL = cmp.Or(found.URL, t.DefaultURL)
 	return found, nil
 }
 
 // TargetURL returns the URL of the server that a command without flags calls.
 func (e *Env) TargetURL() (string, error) {
 	at, err := (&tool{Env: *e}).connection()
-	return at.Server, err
+	return at.URL, err
 }
 
 // open starts a session. The caller must close it.
@@ -104,7 +104,7 @@ func (t *tool) open(cmd *cobra.Command) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	server, err := parseServer(at.Server)
+	server, err := parseServer(at.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -153,7 +153,7 @@ func parseServer(text string) (string, error) {
 	parsed, err := url.Parse(text)
 	switch {
 	case text == "":
-		return "", usagef("name the server with --server")
+		return "", usagef("name the server with --url")
 	case strings.Contains(text, "@"): // The error does not repeat the URL, which may hold a password.
 		return "", usagef("the server's URL has a user: give a token with --token-file")
 	case err != nil || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.Host == "":

@@ -41,7 +41,7 @@ func TestCompletion_AsksTheServer(t *testing.T) {
 		"GET /v1/jobs":      api.JobPage{Jobs: []api.Job{failedJob()}},
 		"GET /v1/protocols": api.ProtocolList{Protocols: []api.Protocol{{RequestTypes: []string{"doc.ingest", "doc.scan"}}}},
 	}))
-	l.must(t, "context", "set", "prod", "--server", "https://lucius.example.com")
+	l.must(t, "context", "set", "prod", "--url", "https://lucius.example.com")
 	for line, want := range map[string]string{
 		"jobs get ":             jobID + "\tdoc.ingest of tenant_a, FAILED_FINAL\n",
 		"jobs get x -o ":        "table\njson\nyaml\n",

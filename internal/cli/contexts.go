@@ -103,7 +103,7 @@ func (t *tool) contextCommands() *cobra.Command {
 		Use: "context", GroupID: GroupSetUp, Short: "Store the servers that you call",
 		Long: "A context is a server and how to call it. Contexts are stored in lucius/contexts.yaml in your\n" +
 			"configuration folder, or in the file that LUCIUS_CONFIG names; only you may read that file.",
-		Example: "  lucius context set prod --server https://lucius.example.com --token-file ~/.lucius-token\n  lucius context use prod",
+		Example: "  lucius context set prod --url https://lucius.example.com --token-file ~/.lucius-token\n  lucius context use prod",
 	}
 	cmd.AddCommand(t.contextList(), t.contextSet(), t.contextUse(), t.contextDelete())
 	return cmd
@@ -143,9 +143,9 @@ func (t *tool) contextList() *cobra.Command {
 					if c.HasToken {
 						token = "with a token"
 					}
-					rows = append(rows, []string{current, c.Name, c.Server, token})
+					rows = append(rows, []string{current, c.Name, c.URL, token})
 				}
-				p.table([]string{"", "NAME", "SERVER", "CREDENTIAL"}, rows)
+				p.table([]string{"", "NAME", "URL", "CREDENTIAL"}, rows)
 			})
 		},
 	}
@@ -159,7 +159,7 @@ var contextName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 func (t *tool) contextSet() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "set NAME", Short: "Add a context, or change the given parts of one", Args: Takes(1, 1),
-		Example: "  lucius context set prod --server https://lucius.example.com --token-file ~/.lucius-token",
+		Example: "  lucius context set prod --url https://lucius.example.com --token-file ~/.lucius-token",
 	}
 	var set connection
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -201,13 +201,13 @@ func (w *connection) change(to *connection, flags *pflag.FlagSet) (err error) {
 			continue
 		}
 		*stored[name] = *value
-		if name != "server" && name != "token" && *value != "" { // Later commands may run in another folder.
+		if name != "url" && name != "token" && *value != "" { // Later commands may run in another folder.
 			if *stored[name], err = filepath.Abs(*value); err != nil {
 				return usagef("--%s: %w", name, err)
 			}
 		}
 	}
-	_, err = parseServer(w.Server)
+	_, err = parseServer(w.URL)
 	return err
 }
 

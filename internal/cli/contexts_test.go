@@ -33,7 +33,7 @@ func TestContexts_ChooseServerAndToken(t *testing.T) {
 	musttest.WriteFile(t, file, "of-file\n")
 	l := newLine(t, a)
 	for _, args := range [][]string{
-		{"context", "set", "a", "--server", a, "--token", "of-a"}, {"context", "set", "b", "--server", b, "--token-file", file},
+		{"context", "set", "a", "--url", a, "--token", "of-a"}, {"context", "set", "b", "--url", b, "--token-file", file},
 	} {
 		if out, err := l.run(t, args...); err != nil || out != "" {
 			t.Fatalf("%v: %v, %s", args, err, out)
@@ -49,15 +49,15 @@ func TestContexts_ChooseServerAndToken(t *testing.T) {
 		{[]string{"LUCIUS_CONTEXT=b"}, nil, "B got Bearer of-file"},
 		{[]string{"LUCIUS_CONTEXT=b"}, []string{"--context", "a"}, "A got Bearer of-a"},
 		{[]string{"LUCIUS_URL=" + b}, nil, "B got "}, // B must not get the token of A.
-		{nil, []string{"--server", b}, "B got "},
-		{nil, []string{"--context", "a", "--server", b}, "B got "},
+		{nil, []string{"--url", b}, "B got "},
+		{nil, []string{"--context", "a", "--url", b}, "B got "},
 		{[]string{"LUCIUS_URL=" + b, "LUCIUS_TOKEN=of-env"}, nil, "B got Bearer of-env"},
 		{[]string{"LUCIUS_TOKEN=of-env"}, nil, "A got Bearer of-env"},
 		{[]string{"LUCIUS_URL=" + b, "LUCIUS_TOKEN=of-env"}, []string{"--context", "a"}, "A got Bearer of-a"},
 		{[]string{"LUCIUS_URL=" + a}, nil, "A got Bearer of-a"}, // It is the context's server.
 		{[]string{"LUCIUS_TOKEN=of-env"}, []string{"--token-file", file}, "A got Bearer of-file"},
 		{[]string{"LUCIUS_TOKEN=of-env"}, []string{"--token", "of-flag"}, "A got Bearer of-flag"},
-		{[]string{"LUCIUS_TOKEN=old", "LUCIUS_TOKEN=new"}, []string{"--server", b}, "B got Bearer new"},
+		{[]string{"LUCIUS_TOKEN=old", "LUCIUS_TOKEN=new"}, []string{"--url", b}, "B got Bearer new"},
 	} {
 		l.Environment = append(slices.Clip(path), test.variables...)
 		_, err := l.run(t, append([]string{"jobs", "get", "x"}, test.flags...)...)
@@ -78,9 +78,9 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 			t.Errorf("%v: %v, %s", args, err, out)
 		}
 	}
-	run(2, "name the server with --server", "set", "prod")
-	run(0, "", "set", "prod", "--server", "https://lucius.example.com", "--token", "geheim")
-	run(0, "", "set", "dev", "--server", "http://127.0.0.1:8080")
+	run(2, "name the server with --url", "set", "prod")
+	run(0, "", "set", "prod", "--url", "https://lucius.example.com", "--token", "geheim")
+	run(0, "", "set", "dev", "--url", "http://127.0.0.1:8080")
 	run(0, "", "set", "prod", "--ca-file", "ca.pem") // keeps the rest
 	if info, err := os.Stat(path); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file: %v, %v", info, err)
@@ -96,12 +96,12 @@ func TestContexts_AreKeptInAFileOfTheOwner(t *testing.T) {
 	if text, err := os.ReadFile(path); err != nil || strings.Contains(string(text), "geheim") || !strings.Contains(string(text), "current: prod") {
 		t.Errorf("the file: %v\n%s", err, text)
 	}
-	musttest.WriteFile(t, path, "contexts: {a: {url: x}}\n")
+	musttest.WriteFile(t, path, "contexts: {a: {uri: x}}\n")
 	run(2, "contexts.yaml cannot be read", "list")
 	musttest.WriteFile(t, path, "contexts:\n  a:\n    token: geheim\n  b: [\n")
 	run(2, "contexts.yaml cannot be read: [4:6]", "list") // without the line before, which has a token
 	for _, name := range []string{"", "a b", "a\nb", "-a", "a: b"} {
-		run(2, "the context's name is", "set", "--server", "http://x", "--", name)
+		run(2, "the context's name is", "set", "--url", "http://x", "--", name)
 	}
 	if l.notes.Len() > 0 {
 		t.Errorf("of a file of the owner it says %s", &l.notes)

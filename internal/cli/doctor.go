@@ -94,7 +94,7 @@ func (s *session) examine(ctx context.Context) []Check {
 		return []Check{failedCheck("server", err)}
 	}
 	at, _ := s.connection() // Opening the session has shown that it can be read.
-	checks := []Check{{Name: "server", OK: true, Detail: at.Server + " answers"}}
+	checks := []Check{{Name: "server", OK: true, Detail: at.URL + " answers"}}
 	return append(append(checks, s.checkReady(ctx)...), append([]Check{clocks(asked, s.now(), date)}, s.checkToken(ctx)...)...)
 }
 

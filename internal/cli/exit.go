@@ -121,7 +121,7 @@ func refusal(response *http.Response, body []byte) error {
 // notLucius returns the error for a response that no Lucius server sends.
 func notLucius(response *http.Response) error {
 	return &Error{Code: ExitUnavailable, Err: fmt.Errorf(
-		"%s answered %d, but not like a Lucius server: check --server, or a proxy in front of it",
+		"%s answered %d, but not like a Lucius server: check --url, or a proxy in front of it",
 		origin(response.Request.URL), response.StatusCode)}
 }
 
@@ -186,7 +186,7 @@ func unreachable(err error) error {
 			server = origin(parsed)
 		}
 	}
-	todo := "start one with lucius serve, or name another with --server, LUCIUS_URL or --context"
+	todo := "start one with lucius serve, or name another with --url, LUCIUS_URL or --context"
 	var authority x509.UnknownAuthorityError
 	var verification *tls.CertificateVerificationError
 	var lookup *net.DNSError
@@ -194,9 +194,9 @@ func unreachable(err error) error {
 	case errors.As(err, &authority):
 		cause, todo = "its certificate is signed by an unknown authority", "name the authority's certificate with --ca-file"
 	case errors.As(err, &verification):
-		cause, todo = verification.Err.Error(), "check the host name in --server"
+		cause, todo = verification.Err.Error(), "check the host name in --url"
 	case strings.Contains(err.Error(), "HTTP response to HTTPS client"):
-		cause, todo = "it does not speak TLS", "use http:// in --server"
+		cause, todo = "it does not speak TLS", "use http:// in --url"
 	case strings.Contains(err.Error(), "remote error: tls"):
 		cause, todo = "it refuses the TLS connection", "give a certificate with --client-cert and --client-key"
 	case errors.As(err, &lookup):
