@@ -63,7 +63,7 @@ func TestCLI_ProtocolsOfTheServerAndOfFiles(t *testing.T) {
 	c.want(0, "doc.ingest", "protocols", "list")
 	c.want(0, "takes doc.ingest", "protocols", "validate", "../../protocols")
 	out := c.want(0, "✓ token", "doctor", "--protocols-dir", "../../protocols")
-	for _, says := range []string{"✓ server", "✓ ready", "✓ clock", "not required; without one the roles are read, submit, platform, admin", "✓ version", "✓ protocols"} {
+	for _, says := range []string{"✓ server", "✓ ready", "✓ clock", "not required; without one you are local, with submit, read, platform, admin for all tenants", "✓ version", "✓ protocols"} {
 		if !strings.Contains(out, says) {
 			t.Errorf("lucius doctor does not say %q:\n%s", says, out)
 		}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +15,6 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
-	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // Check is the result of one check of lucius doctor.
@@ -157,54 +157,46 @@ func clocks(sent, got time.Time, date string) Check {
 	return Check{Name: "clock", OK: true, Detail: "within " + short(mostSkew) + " of this host's"}
 }
 
-// rights are the roles, each with a request that requires it. The requests change nothing,
-// because an empty object is neither a valid command nor a valid claim.
-var rights = []struct {
-	role string
-	ask  func(context.Context, *session) (*http.Response, error)
-}{
-	{"read", func(ctx context.Context, s *session) (*http.Response, error) {
-		return s.ListJobs(ctx, &api.ListJobsParams{Limit: new(api.Limit(1))})
-	}},
-	{"submit", func(ctx context.Context, s *session) (*http.Response, error) {
-		return s.SubmitCommandWithBody(ctx, nil, "application/json", strings.NewReader("{}"))
-	}},
-	{"platform", func(ctx context.Context, s *session) (*http.Response, error) {
-		return s.ClaimWorkWithBody(ctx, "application/json", strings.NewReader("{}"))
-	}},
-	{"admin", func(ctx context.Context, s *session) (*http.Response, error) {
-		return s.ListOutbox(ctx, &api.ListOutboxParams{Limit: new(api.Limit(1))})
-	}},
-}
-
-// checkToken checks that the token is valid, and finds out its roles and the version of the
-// server.
+// checkToken checks that the token is valid, and says what it may do.
 func (s *session) checkToken(ctx context.Context) []Check {
-	var roles []string
-	for _, right := range rights {
-		_, err := call[any](right.ask(ctx, s))
-		fault, answered := errors.AsType[*Error](err)
-		switch {
-		case err == nil:
-			roles = append(roles, right.role)
-		case !answered || fault.Problem == nil || fault.Code == ExitUnavailable:
-			return []Check{failedCheck("token", err)}
-		case fault.Problem.Code == apierror.Unauthenticated:
-			return []Check{failedCheck("token", err)}
-		case fault.Problem.Code != apierror.Forbidden:
-			roles = append(roles, right.role)
-		case strings.Contains(fault.Problem.Detail, "for all tenants"):
-			roles = append(roles, right.role+" (of some tenants)")
-		}
-	}
-	if len(roles) == 0 {
+	who, err := call[api.Identity](s.GetIdentity(ctx))
+	switch {
+	case err != nil:
+		return []Check{failedCheck("token", err)}
+	case len(who.Grants) == 0:
 		return []Check{{Name: "token", Detail: "it is valid, but has no role", Todo: "ask for a token with a role: see docs/run/access.md"}}
 	}
-	detail := "valid; its roles are "
-	if at, _ := s.connection(); at.Token+at.TokenFile+at.ClientCert == "" {
-		detail = "not required; without one the roles are "
+	detail := "valid, of " + who.Name
+	if who.Origin == api.IdentityOriginLocal {
+		detail = "not required; without one you are " + who.Name
 	}
-	return []Check{{Name: "token", OK: true, Detail: detail + strings.Join(roles, ", ")}, s.checkVersion(ctx)}
+	return []Check{{Name: "token", OK: true, Detail: detail + ", with " + grantsText(who.Grants)}, s.checkVersion(ctx)}
+}
+
+// grantsText says what the grants allow: the roles, and for which tenants and services.
+func grantsText(grants []api.Grant) string {
+	var scopes, texts []string
+	roles := map[string][]string{}
+	for i := range grants {
+		scope := "tenants " + strings.Join(grants[i].Tenants, ", ")
+		switch {
+		case slices.Contains(grants[i].Tenants, "*"):
+			scope = "all tenants"
+		case len(grants[i].Tenants) == 1:
+			scope = "tenant " + grants[i].Tenants[0]
+		}
+		if services := grants[i].Services; len(services) > 0 {
+			scope += " and " + map[bool]string{true: "service ", false: "services "}[len(services) == 1] + strings.Join(services, ", ")
+		}
+		if roles[scope] == nil {
+			scopes = append(scopes, scope)
+		}
+		roles[scope] = append(roles[scope], string(grants[i].Role))
+	}
+	for _, scope := range scopes {
+		texts = append(texts, strings.Join(roles[scope], ", ")+" for "+scope)
+	}
+	return strings.Join(texts, "; ")
 }
 
 // buildInfo matches the server's version in its metrics.

@@ -41,11 +41,10 @@ func refused(code apierror.Code, detail string) api.Problem {
 func healthy() map[string]any {
 	return map[string]any{
 		"/healthz": api.Health{Status: "ok"}, "/readyz": api.Readiness{Status: "ready", Warnings: []string{}},
-		"/v1/jobs":         api.JobPage{Jobs: []api.Job{}},
-		"/v1/commands":     refused(apierror.Forbidden, "This requires the role submit."),
-		"/v1/work:claim":   refused(apierror.Forbidden, "This requires the role platform."),
-		"/v1/admin/outbox": api.OutboxPage{Outbox: []api.OutboxRow{}},
-		"/metrics":         "lucius_build_info{go=\"go1.26\",version=\"v1.2.3\"} 1\n",
+		"/v1/whoami": api.Identity{Name: "local", Origin: api.IdentityOriginLocal, Grants: []api.Grant{
+			{Role: api.GrantRoleRead, Tenants: []string{"*"}}, {Role: api.GrantRoleAdmin, Tenants: []string{"*"}},
+		}},
+		"/metrics": "lucius_build_info{go=\"go1.26\",version=\"v1.2.3\"} 1\n",
 	}
 }
 
@@ -58,9 +57,11 @@ func TestDoctor(t *testing.T) {
 	}{
 		"healthy": {func(map[string]any) {}, now.Add(-time.Second), 0},
 		"limited": {func(a map[string]any) {
-			a["/v1/jobs"] = refused(apierror.Forbidden, "This requires the role read for all tenants; name a tenant_id of yours.")
-			a["/v1/commands"] = refused(apierror.InvalidEnvelope, "")
-			a["/v1/admin/outbox"] = refused(apierror.Forbidden, "This requires the role admin.")
+			a["/v1/whoami"] = api.Identity{Name: "ci", Origin: api.IdentityOriginToken, Grants: []api.Grant{
+				{Role: api.GrantRoleSubmit, Tenants: []string{"Acme", "tenant_b"}}, {Role: api.GrantRoleRead, Tenants: []string{"Acme", "tenant_b"}},
+				{Role: api.GrantRolePlatform, Tenants: []string{"*"}, Services: []string{"ocr", "embed"}},
+				{Role: api.GrantRolePlatform, Tenants: []string{"Acme"}, Services: []string{"index"}},
+			}}
 			a["/metrics"] = refused(apierror.Forbidden, "This requires the role read or admin for all tenants.")
 		}, now, 0},
 		"degraded": {func(a map[string]any) {
@@ -69,17 +70,15 @@ func TestDoctor(t *testing.T) {
 		"unready": {func(a map[string]any) {
 			a["/readyz"] = refused(apierror.StoreUnavailable, "The store takes no writes.")
 		}, now.Add(time.Minute), cli.ExitFailed},
-		"no-token": {func(a map[string]any) { a["/v1/jobs"] = refused(apierror.Unauthenticated, "No valid token.") }, now, cli.ExitFailed},
+		"no-token": {func(a map[string]any) { a["/v1/whoami"] = refused(apierror.Unauthenticated, "No valid token.") }, now, cli.ExitFailed},
 		"no-role": {func(a map[string]any) {
-			for _, path := range []string{"/v1/jobs", "/v1/admin/outbox"} {
-				a[path] = refused(apierror.Forbidden, "This requires the role.")
-			}
+			a["/v1/whoami"] = api.Identity{Name: "new", Origin: api.IdentityOriginToken}
 		}, now, cli.ExitFailed},
 		"no-server": {func(a map[string]any) { a["/healthz"] = "<html>" }, now, cli.ExitFailed},
 	} {
 		answers := healthy()
 		test.change(answers)
-		l := newLine(t, patient(t, test.date, answers), "LUCIUS_TOKEN="+strings.TrimPrefix(name, "healthy"))
+		l := newLine(t, patient(t, test.date, answers), "LUCIUS_TOKEN=of-"+name)
 		out, err := l.run(t, "doctor")
 		if cli.ExitCode(err) != test.code {
 			t.Errorf("%s: %v", name, err)
