@@ -299,7 +299,7 @@ func (e GrantRole) Valid() bool {
 const (
 	IdentityOriginCertificate IdentityOrigin = "certificate"
 	IdentityOriginJwt         IdentityOrigin = "jwt"
-	IdentityOriginLoopback    IdentityOrigin = "loopback"
+	IdentityOriginLocal       IdentityOrigin = "local"
 	IdentityOriginToken       IdentityOrigin = "token"
 )
 
@@ -310,7 +310,7 @@ func (e IdentityOrigin) Valid() bool {
 		return true
 	case IdentityOriginJwt:
 		return true
-	case IdentityOriginLoopback:
+	case IdentityOriginLocal:
 		return true
 	case IdentityOriginToken:
 		return true
@@ -1220,7 +1220,7 @@ type CallbackOutcome struct {
 }
 
 // Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
-// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+// the subject of its JWT, `local` without a credential, or the reply topic. Absent if
 // the server acted by itself.
 //
 // Example: ops-1
@@ -1538,7 +1538,9 @@ type Directive struct {
 	// Example: doc_ingest_v1
 	ProtocolID string `json:"protocol_id"`
 
-	// RoutingKeyUsed The key that the lane was computed from.
+	// RoutingKeyUsed The key that the lane was computed from: the tenant id, in mode BURST followed by the
+	// doc id, in Unicode NFC, without blanks around it and in lower case.
+	//
 	//
 	// Example: tenant_a
 	RoutingKeyUsed string `json:"routing_key_used"`
@@ -1615,7 +1617,7 @@ type Event struct {
 	Callback ReportedSending `json:"callback,omitempty,omitzero"`
 
 	// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
-	// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+	// the subject of its JWT, `local` without a credential, or the reply topic. Absent if
 	// the server acted by itself.
 	//
 	//
@@ -1898,14 +1900,14 @@ type Identity struct {
 	// Example: ops-1
 	Name string `json:"name"`
 
-	// Origin How the caller was authenticated; `loopback` on a server without access control.
+	// Origin How the caller was authenticated; `local` on a server without access control.
 	//
 	//
 	// Example: token
 	Origin IdentityOrigin `json:"origin"`
 }
 
-// IdentityOrigin How the caller was authenticated; `loopback` on a server without access control.
+// IdentityOrigin How the caller was authenticated; `local` on a server without access control.
 //
 // Example: token
 type IdentityOrigin string
@@ -2399,7 +2401,7 @@ type Operation struct {
 	Applied int `json:"applied"`
 
 	// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
-	// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+	// the subject of its JWT, `local` without a credential, or the reply topic. Absent if
 	// the server acted by itself.
 	//
 	//
@@ -3328,7 +3330,7 @@ type RejectedCallback struct {
 	Callback ReportedSending `json:"callback,omitempty,omitzero"`
 
 	// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
-	// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+	// the subject of its JWT, `local` without a credential, or the reply topic. Absent if
 	// the server acted by itself.
 	//
 	//
@@ -3808,10 +3810,12 @@ type Step struct {
 	// Example: 2026-01-27T10:02:00.000Z
 	CreatedAt Time `json:"created_at"`
 
-	// DecisionReason The reason as a sentence.
+	// DecisionReason Why the mode was chosen, as a sentence; absent if neither the request nor the
+	// protocol names one.
 	//
-	// Example: The request names mode DEFAULT.
-	DecisionReason string `json:"decision_reason"`
+	//
+	// Example: The request asks for DEFAULT: the tenant id alone chooses the lane.
+	DecisionReason string `json:"decision_reason,omitempty,omitzero"`
 
 	// DecisionSource The rule that chose the mode.
 	//
@@ -3898,7 +3902,9 @@ type Step struct {
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	ResultRef ReportedRef `json:"result_ref,omitempty,omitzero"`
 
-	// RoutingKeyUsed The key that the lane was computed from.
+	// RoutingKeyUsed The key that the lane was computed from: the tenant id, in mode BURST followed by the
+	// doc id, in Unicode NFC, without blanks around it and in lower case.
+	//
 	//
 	// Example: tenant_a
 	RoutingKeyUsed string `json:"routing_key_used"`

@@ -108,7 +108,7 @@ func TestCLI_TellsOfAJobFromItsCommandToItsEnd(t *testing.T) {
 	}
 	c.want(0, "waits in the queue for a worker of extract", "why", id)
 	c.want(0, "Paused job "+id, "jobs", "pause", id, "--reason", "wrong file")
-	c.want(0, "The job is paused by loopback", "why", id)
+	c.want(0, "The job is paused by local", "why", id)
 	c.want(0, ": wrong file.", "why", id)
 	c.want(cli.ExitRefused, "", "jobs", "rerun", id)
 	c.want(0, "Resumed job "+id, "jobs", "resume", id)
@@ -164,7 +164,7 @@ func TestCLI_SubmitsManyAndStopsThem(t *testing.T) {
 	a, b := page.Jobs[0].JobID, page.Jobs[1].JobID
 	c.want(cli.ExitUsage, "add --yes", "jobs", "cancel", a, b)
 	c.want(0, "Cancelled job "+b, "jobs", "cancel", a, b, "--yes", "--reason", "not needed")
-	c.want(0, "The job was cancelled by loopback", "why", b)
+	c.want(0, "The job was cancelled by local", "why", b)
 	c.want(0, ": not needed.", "why", b)
 	waittest.Until(t, "the overview has counted", func() bool {
 		all := decode[api.Overview](c, "overview")

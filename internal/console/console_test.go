@@ -48,13 +48,13 @@ func (s *scripted) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.keys = append(s.keys, key)
 	}
 	who := map[string]*api.Identity{
-		"":              {Name: "ops-1", Origin: "loopback", Grants: grants("*", "submit", "read", "platform", "admin")},
+		"":              {Name: "ops-1", Origin: "local", Grants: grants("*", "submit", "read", "platform", "admin")},
 		"Bearer good":   {Name: "ops-1", Origin: "token", Grants: grants("*", "submit", "read", "platform", "admin")},
 		"Bearer reader": {Name: "reader", Origin: "token", Grants: grants("*", "read")},
 		"Bearer many":   {Name: "many", Origin: "token", Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: manyTenants}}},
 		"Bearer bound":  {Name: "bound", Origin: "token", Grants: grants("tenant_a", "submit", "read", "admin")},
 	}[r.Header.Get("Authorization")]
-	if who == nil || s.token && who.Origin == "loopback" {
+	if who == nil || s.token && who.Origin == "local" {
 		answerJSON(w, refuse(http.StatusUnauthorized, "The credential is not valid."))
 		return
 	}

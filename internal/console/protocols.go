@@ -71,7 +71,7 @@ func submitting(r *request, p *api.Protocol) string {
 // name environment variables, so that the copied command does not hold the user's token.
 func (r *request) Authorization() string {
 	switch r.Who.Origin {
-	case api.IdentityOriginLoopback:
+	case api.IdentityOriginLocal:
 		return ""
 	case api.IdentityOriginCertificate:
 		return ` --cert "$LUCIUS_CLIENT_CERT" --key "$LUCIUS_CLIENT_KEY"`

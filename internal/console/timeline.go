@@ -122,7 +122,7 @@ func (d *drawing) row(e *api.Event) *course {
 		d.rows[key] = row
 		d.order = append(d.order, key)
 	}
-	if (e.Actor == api.ActorWorker || e.Actor == api.ActorPlatform) && e.Caller != "loopback" { // "loopback" names no worker.
+	if (e.Actor == api.ActorWorker || e.Actor == api.ActorPlatform) && e.Caller != "local" { // "local" names no worker.
 		row.Worker = e.Caller
 	}
 	return row

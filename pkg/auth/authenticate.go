@@ -57,8 +57,8 @@ func New(cfg Config) *Authenticator {
 // Configured reports whether callers need a credential.
 func (a *Authenticator) Configured() bool { return a.cfg.File != nil || a.cfg.Issuer != nil }
 
-// loopback is the caller if nothing is configured: it may do everything.
-var loopback = NewCaller("loopback", ByLoopback,
+// local is the caller if nothing is configured: it may do everything.
+var local = NewCaller("local", ByLocal,
 	Grant{Role: Submit, All: true}, Grant{Role: Read, All: true}, Grant{Role: Platform, All: true}, Grant{Role: Admin, All: true})
 
 // Authenticate returns the caller of the request: by its bearer token if it has one,
@@ -71,7 +71,7 @@ func (a *Authenticator) Authenticate(r *http.Request) (Caller, error) {
 		if err := a.checkHost(r.Host); err != nil {
 			return Caller{}, err
 		}
-		return loopback, a.checkOrigin(r)
+		return local, a.checkOrigin(r)
 	}
 	var caller Caller
 	var err error

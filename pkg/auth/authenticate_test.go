@@ -165,7 +165,7 @@ func TestAuthenticate_NothingConfigured(t *testing.T) {
 			r.Host = test.host
 			caller, err := bare.Authenticate(r)
 			if test.ok {
-				if err != nil || caller.Origin() != auth.ByLoopback || !caller.MayServe("a", "b") {
+				if err != nil || caller.Origin() != auth.ByLocal || !caller.MayServe("a", "b") {
 					t.Errorf("answered %+v, %v", caller, err)
 				}
 				for _, role := range auth.Roles() {

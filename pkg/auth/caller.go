@@ -137,7 +137,7 @@ const (
 	ByToken       Origin = "token"       // a bearer token of the token file
 	ByJWT         Origin = "jwt"         // a token that an OpenID Connect issuer signed
 	ByCertificate Origin = "certificate" // a client certificate
-	ByLoopback    Origin = "loopback"    // no credential, on a server that needs none
+	ByLocal       Origin = "local"       // no credential, on a server that needs none
 	ByExpiry      Origin = "expiry"      // no caller: the server ended something at its time
 )
 

@@ -127,7 +127,7 @@ func TestCertificates_AreReplacedWhileTheServerRuns(t *testing.T) {
 		t.Errorf("it expires at %s", at)
 	}
 	address := serveTLS(t, certificates, auth.New(auth.Config{}))
-	if answer, server, err := visit(t, address, ca); err != nil || server != "first" || answer != "HTTP/2.0 loopback" {
+	if answer, server, err := visit(t, address, ca); err != nil || server != "first" || answer != "HTTP/2.0 local" {
 		t.Errorf("answered %q as %s, %v", answer, server, err)
 	}
 	if seen, _ := certificates.Look(); seen != certificates.InUse() {

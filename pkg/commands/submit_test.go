@@ -90,7 +90,7 @@ func TestSubmit_MakesAJobOfTheProtocol(t *testing.T) {
 	if ocr.Policy.AckTimeout != 5*time.Second || ocr.Policy.Lease != time.Minute || ocr.Policy.MaxAttempts != 3 {
 		t.Errorf("policy %+v", ocr.Policy)
 	}
-	if ocr.Routing.Lane != 15 || ocr.Routing.Topic != "global-bus-p15" || ocr.Routing.DecisionReason == "" {
+	if ocr.Routing.Lane != 15 || ocr.Routing.Topic != "global-bus-p15" || ocr.Routing.DecisionSource != "default" {
 		t.Errorf("routing %+v", ocr.Routing)
 	}
 }

@@ -253,11 +253,11 @@ func TestWaiting_TellsACallerOfOneTenantNothingOfTheOthers(t *testing.T) {
 	details(all, job, ", the first of its tenant; no such attempt has ended lately")
 
 	g.given(t, "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"their own"}`)
-	details(own, job, "paused by loopback: their own")
+	details(own, job, "paused by local: their own")
 	g.given(t, "POST /v1/admin/pauses/tenant:t:resume", `{"ramp_seconds":0}`)
 	pause := decoded[api.Pause](t, g.given(t, "POST /v1/admin/pauses", `{"service":"ocr","reason":"o is noisy"}`)).PauseID
 	details(own, job, "paused")
-	details(all, job, "paused by loopback: o is noisy")
+	details(all, job, "paused by local: o is noisy")
 	if got := decoded[api.Job](t, g.as(t, own, "GET /v1/jobs/"+job, "")); got.Waiting.BlockedBy.ID != pause {
 		t.Errorf("it is blocked by %+v", got.Waiting.BlockedBy)
 	}

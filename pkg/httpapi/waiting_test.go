@@ -66,7 +66,7 @@ func TestALiveJobSaysWhyItWaits(t *testing.T) {
 		h.given(t, "POST /v1/work:claim", `{"owner":"w","services":["embed"],"request_id":"c1"}`)
 		expect(first, "no_worker", "")
 		h.given(t, "POST /v1/admin/pauses", `{"service":"ocr","reason":"OCR is down"}`)
-		expect(first, "scope_paused", "paused by loopback: OCR is down")
+		expect(first, "scope_paused", "paused by local: OCR is down")
 		if by := h.waits(t, first).BlockedBy; by == nil || *by != (api.Blocker{Type: api.BlockerTypePause, ID: "service:ocr"}) {
 			t.Errorf("it is blocked by %+v", by)
 		}

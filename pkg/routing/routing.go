@@ -94,12 +94,12 @@ const (
 // Source: Option B spec, 7.1 and 7.2; Orchestrator flow canvas, Partition + Routing.
 func (r *Router) Decide(tenantID, docID string, requested, protocol statemachine.Mode) (statemachine.Routing, error) {
 	mode, source := statemachine.ModeDefault, SourceDefault
-	why := "Neither the request nor the protocol names a mode, which means "
+	asked := "" // Without a mode nothing was decided.
 	switch {
 	case requested != "":
-		mode, source, why = requested, SourceRequest, "The request asks for "
+		mode, source, asked = requested, SourceRequest, "The request asks for "
 	case protocol != "":
-		mode, source, why = protocol, SourceProtocol, "The request names no mode and the protocol asks for "
+		mode, source, asked = protocol, SourceProtocol, "The request names no mode and the protocol asks for "
 	}
 	key := normalise(tenantID)
 	if key == "" {
@@ -120,9 +120,13 @@ func (r *Router) Decide(tenantID, docID string, requested, protocol statemachine
 			ErrUnknownMode, mode, statemachine.ModeDefault, statemachine.ModeBurst)
 	}
 	lane := int(crc32.ChecksumIEEE([]byte(key)) % uint32(r.config.Lanes))
+	reason := ""
+	if asked != "" {
+		reason = asked + string(mode) + ": " + what + "."
+	}
 	return statemachine.Routing{
 		ResolvedMode: mode, Lane: lane, RoutingKeyUsed: key, Topic: r.config.TopicPrefix + strconv.Itoa(lane),
-		DecisionSource: source, DecisionReason: why + string(mode) + ": " + what + ".",
+		DecisionSource: source, DecisionReason: reason,
 	}, nil
 }
 

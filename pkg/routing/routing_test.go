@@ -54,8 +54,7 @@ func TestLanesOfTheContract(t *testing.T) {
 		{
 			"tenant_a",
 			request{tenant: "tenant_a"},
-			statemachine.Routing{ResolvedMode: "DEFAULT", Lane: 15, RoutingKeyUsed: "tenant_a", Topic: "global-bus-p15", DecisionSource: "default",
-				DecisionReason: "Neither the request nor the protocol names a mode, which means DEFAULT: the tenant id alone chooses the lane."},
+			statemachine.Routing{ResolvedMode: "DEFAULT", Lane: 15, RoutingKeyUsed: "tenant_a", Topic: "global-bus-p15", DecisionSource: "default"},
 		},
 		{
 			"tenant_a with doc_1 in BURST",
@@ -82,7 +81,7 @@ func TestModePrecedence(t *testing.T) {
 		source                  string
 		reason                  string
 	}{
-		{none, none, standard, routing.SourceDefault, "Neither the request nor the protocol names a mode, which means DEFAULT: the tenant id alone chooses the lane."},
+		{none, none, standard, routing.SourceDefault, ""},
 		{none, standard, standard, routing.SourceProtocol, "The request names no mode and the protocol asks for DEFAULT: the tenant id alone chooses the lane."},
 		{none, burst, burst, routing.SourceProtocol, "The request names no mode and the protocol asks for BURST: the tenant id and the doc id choose the lane."},
 		{standard, burst, standard, routing.SourceRequest, "The request asks for DEFAULT: the tenant id alone chooses the lane."},

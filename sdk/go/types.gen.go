@@ -663,7 +663,7 @@ type CallbackIdentity struct {
 }
 
 // Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
-// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+// the subject of its JWT, `local` without a credential, or the reply topic. Absent if
 // the server acted by itself.
 //
 // Example: ops-1
@@ -948,7 +948,9 @@ type Directive struct {
 	// Example: doc_ingest_v1
 	ProtocolID string `json:"protocol_id"`
 
-	// RoutingKeyUsed The key that the lane was computed from.
+	// RoutingKeyUsed The key that the lane was computed from: the tenant id, in mode BURST followed by the
+	// doc id, in Unicode NFC, without blanks around it and in lower case.
+	//
 	//
 	// Example: tenant_a
 	RoutingKeyUsed string `json:"routing_key_used"`
@@ -1025,7 +1027,7 @@ type Event struct {
 	Callback ReportedSending `json:"callback,omitempty,omitzero"`
 
 	// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
-	// the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+	// the subject of its JWT, `local` without a credential, or the reply topic. Absent if
 	// the server acted by itself.
 	//
 	//
@@ -1527,10 +1529,12 @@ type Step struct {
 	// Example: 2026-01-27T10:02:00.000Z
 	CreatedAt time.Time `json:"created_at"`
 
-	// DecisionReason The reason as a sentence.
+	// DecisionReason Why the mode was chosen, as a sentence; absent if neither the request nor the
+	// protocol names one.
 	//
-	// Example: The request names mode DEFAULT.
-	DecisionReason string `json:"decision_reason"`
+	//
+	// Example: The request asks for DEFAULT: the tenant id alone chooses the lane.
+	DecisionReason string `json:"decision_reason,omitempty,omitzero"`
 
 	// DecisionSource The rule that chose the mode.
 	//
@@ -1617,7 +1621,9 @@ type Step struct {
 	// Example: {"uri":"s3://bucket/ocr.json"}
 	ResultRef ReportedRef `json:"result_ref,omitempty,omitzero"`
 
-	// RoutingKeyUsed The key that the lane was computed from.
+	// RoutingKeyUsed The key that the lane was computed from: the tenant id, in mode BURST followed by the
+	// doc id, in Unicode NFC, without blanks around it and in lower case.
+	//
 	//
 	// Example: tenant_a
 	RoutingKeyUsed string `json:"routing_key_used"`

@@ -1793,7 +1793,8 @@ export interface components {
              */
             lane: number;
             /**
-             * @description The key that the lane was computed from.
+             * @description The key that the lane was computed from: the tenant id, in mode BURST followed by the
+             *     doc id, in Unicode NFC, without blanks around it and in lower case.
              * @example tenant_a
              */
             routing_key_used: string;
@@ -1804,10 +1805,11 @@ export interface components {
              */
             decision_source: "request" | "protocol" | "default";
             /**
-             * @description The reason as a sentence.
-             * @example The request names mode DEFAULT.
+             * @description Why the mode was chosen, as a sentence; absent if neither the request nor the
+             *     protocol names one.
+             * @example The request asks for DEFAULT: the tenant id alone chooses the lane.
              */
-            decision_reason: string;
+            decision_reason?: string;
             /**
              * @description Why the latest failed attempt failed.
              * @example lease_expired
@@ -2045,7 +2047,7 @@ export interface components {
         Actor: "client" | "platform" | "worker" | "operator" | "relay" | "sweeper";
         /**
          * @description The caller's name: the one in the token file for its token or certificate, `oidc:` and
-         *     the subject of its JWT, `loopback` without a credential, or the reply topic. Absent if
+         *     the subject of its JWT, `local` without a credential, or the reply topic. Absent if
          *     the server acted by itself.
          * @example ops-1
          */
@@ -2656,7 +2658,8 @@ export interface components {
              */
             lane: number;
             /**
-             * @description The key that the lane was computed from.
+             * @description The key that the lane was computed from: the tenant id, in mode BURST followed by the
+             *     doc id, in Unicode NFC, without blanks around it and in lower case.
              * @example tenant_a
              */
             routing_key_used: string;
@@ -4027,11 +4030,11 @@ export interface components {
              */
             name: string;
             /**
-             * @description How the caller was authenticated; `loopback` on a server without access control.
+             * @description How the caller was authenticated; `local` on a server without access control.
              * @example token
              * @enum {string}
              */
-            origin: "token" | "jwt" | "certificate" | "loopback";
+            origin: "token" | "jwt" | "certificate" | "local";
             /** @description What the caller may do. */
             grants: components["schemas"]["Grant"][];
         };
