@@ -97,7 +97,7 @@ func (p *program) runDev(ctx context.Context, o *devOptions, anyPort bool) (err 
 			return err
 		}
 		defer func() { _ = os.RemoveAll(dir) }() // The system empties its folder of temporary files.
-		if _, err := writeProject(dir, false); err != nil {
+		if _, err := writeProject(dir, defaultLanguage, false); err != nil {
 			return err
 		}
 		o.note = fmt.Sprintf(" (%s has no protocol files: this is the example of lucius init)", o.protocols)

@@ -30,7 +30,7 @@ func TestInitAndDev_RunAJobToItsEnd(t *testing.T) {
 	dir := t.TempDir()
 	write := exec.CommandContext(t.Context(), binary, "init")
 	write.Dir = dir
-	if out, err := write.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "lucius dev   # see a job run through it\n") {
+	if out, err := write.CombinedOutput(); err != nil || !strings.HasSuffix(string(out), "lucius dev   # runs a job; README.md says how to run your own worker\n") {
 		t.Fatalf("init: %v, %s", err, out)
 	}
 	dev := startDev(t, binary, dir)
@@ -218,17 +218,17 @@ func TestInit_OverwritesNothing(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		t.Fatal(err)
 	}
-	binary := filepath.Join(dir, "lucius") // As of go build in the same folder.
-	if err := os.WriteFile(binary, nil, 0o600); err != nil {
+	file := filepath.Join(dir, "commands")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, force := range []string{"--force=false", "--force"} {
-		c.want(cli.ExitRefused, binary+" is a file, but the project has a folder of that name", "init", dir, force)
+		c.want(cli.ExitRefused, file+" is a file, but the project has a folder of that name", "init", dir, force)
 		if found, err := os.ReadDir(dir); err != nil || len(found) > 1 {
 			t.Fatalf("it wrote %v, %v", found, err)
 		}
 	}
-	if err := os.Remove(binary); err != nil {
+	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
 	c.want(0, filepath.Join(dir, "protocols", "summarize.yaml"), "init", dir)
@@ -236,7 +236,7 @@ func TestInit_OverwritesNothing(t *testing.T) {
 	if err := os.WriteFile(worker, []byte("mine"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{"README.md", "compose.yaml", "commands/summarize.json", "protocols/summarize.yaml", "lucius"} {
+	for _, name := range []string{"README.md", "compose.yaml", "commands/summarize.json", "protocols/summarize.yaml", "test_worker.py", ".gitignore"} {
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
@@ -254,7 +254,48 @@ func TestInit_OverwritesNothing(t *testing.T) {
 	}
 }
 
-// The containers of compose.yaml run as other users than the one who wrote the folder.
+func TestInit_WritesAWorkerInTheLanguage(t *testing.T) {
+	t.Parallel()
+	c := terminalOf(t, "", "")
+	common := []string{".gitignore", "README.md", "commands/summarize.json", "compose.yaml", "protocols/summarize.yaml"}
+	for language, files := range map[string][]string{
+		"python":     {"test_worker.py", "worker.py"},
+		"go":         {"go.mod", "worker.go", "worker_test.go"},
+		"typescript": {"main.ts", "package.json", "tsconfig.json", "worker.test.ts", "worker.ts"},
+	} {
+		dir := filepath.Join(t.TempDir(), language)
+		c.want(0, "cd "+dir, "init", dir, "--lang", language)
+		var found []string
+		for _, pattern := range []string{"*", "*/*"} {
+			paths, err := filepath.Glob(filepath.Join(dir, pattern))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, path := range paths {
+				if info, err := os.Stat(path); err == nil && !info.IsDir() {
+					found = append(found, filepath.ToSlash(strings.TrimPrefix(path, dir+string(filepath.Separator))))
+				}
+			}
+		}
+		slices.Sort(found)
+		if want := slices.Sorted(slices.Values(append(files, common...))); !slices.Equal(found, want) {
+			t.Errorf("%s: it wrote %q, want %q", language, found, want)
+		}
+		readme, err := os.ReadFile(filepath.Join(dir, "README.md"))
+		for _, says := range []string{projects[language].Worker, projects[language].Install, projects[language].Run, projects[language].RunTest} {
+			if err != nil || !strings.Contains(string(readme), says) {
+				t.Errorf("%s: the README does not say %q: %v", language, says, err)
+			}
+		}
+	}
+	dir := filepath.Join(t.TempDir(), "none")
+	c.want(cli.ExitUsage, `--lang is "ruby", it must be python, go or typescript`, "init", dir, "--lang", "ruby")
+	if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("it wrote the folder: %v", err)
+	}
+}
+
+// The container of compose.yaml runs as another user than the one who wrote the folder.
 func TestInit_LetsOtherUsersRead(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "pipeline")

@@ -16,7 +16,7 @@ import (
 // its schema.
 func TestCompose_IsWhatDockerReads(t *testing.T) {
 	t.Parallel()
-	for _, file := range []string{"../compose/compose.yaml", "../compose/postgres.yaml", "../../cmd/lucius/project/compose.yaml"} {
+	for _, file := range []string{"../compose/compose.yaml", "../compose/postgres.yaml", "../../cmd/lucius/project/common/compose.yaml"} {
 		project, err := loader.LoadWithContext(t.Context(), types.ConfigDetails{
 			WorkingDir: filepath.Dir(file), ConfigFiles: []types.ConfigFile{{Filename: file}}, Environment: types.Mapping{},
 		}, func(o *loader.Options) { o.SetProjectName("lucius", true) })

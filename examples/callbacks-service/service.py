@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A platform service that answers by plain callbacks, in the shape of a FastAPI application.
 
-It claims the directives of two services, sends ACK when it begins one, HEARTBEAT while it is
+It claims the directives of three services, sends ACK when it begins one, HEARTBEAT while it is
 at it, and RESULT at the end. The first part is what you write, and would move to FastAPI as it
 is; the rest does with the standard library alone what FastAPI and an HTTP client would do.
 """
@@ -51,6 +51,11 @@ def extract(directive):
 def summarize(directive):
     if not directive["payload"].get("words"):
         raise Final("no_words", "the payload does not say how many words")
+    return {"uri": directive["input_ref"]["uri"] + ".summary"}
+
+
+@service("publish")
+def publish(directive):
     return {"uri": directive["output_ref"]["uri"]}
 
 

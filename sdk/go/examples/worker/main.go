@@ -1,4 +1,4 @@
-// Command worker does the two steps of the project that lucius init writes.
+// Command worker does the three steps of the project that lucius init writes.
 package main
 
 import (
@@ -17,6 +17,7 @@ func main() {
 	w := lucius.NewWorker(lucius.WorkerConfig{Parallel: 4}) // of LUCIUS_URL, with LUCIUS_TOKEN
 	w.Handle("EXTRACT", extract)
 	w.Handle("SUMMARIZE", summarize)
+	w.Handle("PUBLISH", publish)
 	if err := w.Run(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 	}
@@ -34,5 +35,9 @@ func summarize(_ context.Context, task *lucius.Task) (any, error) {
 	if payload.Words > 10_000 {
 		return nil, lucius.Final("TOO_LONG", "%d words are no summary", payload.Words)
 	}
-	return map[string]any{"uri": task.OutputRef.URI(), "words": payload.Words}, nil
+	return map[string]any{"uri": task.InputRef.URI() + ".summary", "words": payload.Words}, nil
+}
+
+func publish(_ context.Context, task *lucius.Task) (any, error) {
+	return lucius.URI(task.OutputRef.URI()), nil
 }

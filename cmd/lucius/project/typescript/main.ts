@@ -1,0 +1,3 @@
+import { worker } from "./worker.js";
+
+await worker.run();
