@@ -5,11 +5,13 @@ package guides_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,7 +67,8 @@ func documents(t *testing.T) (found []document) {
 }
 
 // TestGuides runs each document as a reader would. With -v it says how long each block
-// took that has a title.
+// took that has a title, and how long a document takes from lucius init to the first job that
+// succeeded.
 func TestGuides(t *testing.T) {
 	t.Parallel()
 	programs := build(t)
@@ -84,6 +87,11 @@ func TestGuides(t *testing.T) {
 				if t.Failed() {
 					t.Fatalf("%s:%d", d.path, d.blocks[i].Line)
 				}
+			}
+			select {
+			case took := <-r.firstJob:
+				t.Logf("%6.1fs from lucius init to the first job that succeeded", took.Seconds())
+			default: // It has no such job, or not on the port of the documents without a token.
 			}
 		})
 	}
@@ -113,8 +121,13 @@ type reader struct {
 	ports      func(string) string // replaces the ports of the document by free ones
 	database   *pgx.Conn           // that of a document with PostgreSQL
 	begun      time.Time           // when the last title was reached
-	last       *process
-	served     []*process // blocks that were started and not stopped
+	url        string              // that of the server on the port of the documents
+	// initialized is when lucius init was run. The first job that succeeded is reported to
+	// firstJob, if there is one.
+	initialized time.Time
+	firstJob    chan time.Duration
+	last        *process
+	served      []*process // blocks that were started and not stopped
 }
 
 // port matches the ports of the documents.
@@ -129,13 +142,14 @@ func newReader(t *testing.T, programs string, inAClone bool) *reader {
 	r := &reader{t: t, begun: time.Now(), dir: t.TempDir(), state: filepath.Join(t.TempDir(), "state")}
 	free := map[string]string{"8080": freePort(t), "8443": freePort(t), "9000": freePort(t)}
 	address := "127.0.0.1:" + free["8080"]
+	r.url, r.firstJob = "http://"+address, make(chan time.Duration, 1)
 	r.ports = func(text string) string {
 		return port.ReplaceAllStringFunc(text, func(found string) string { return free[found] })
 	}
 	own := func(variable string) bool { return strings.HasPrefix(variable, "LUCIUS_") }
-	r.env = append(slices.DeleteFunc(os.Environ(), own), command, "CLONE="+clone, "PYTHONDONTWRITEBYTECODE=1",
+	r.env = append(slices.DeleteFunc(os.Environ(), own), command, "CLONE="+clone, "PYTHONDONTWRITEBYTECODE=1", "npm_config_prefer_offline=true",
 		"PATH="+programs+string(filepath.ListSeparator)+os.Getenv("PATH"), "LUCIUS_CONFIG="+filepath.Join(filepath.Dir(r.state), "contexts.yaml"),
-		"LUCIUS_LISTEN_ADDR="+address, "LUCIUS_URL=http://"+address)
+		"LUCIUS_LISTEN_ADDR="+address, "LUCIUS_URL="+r.url)
 	if inAClone {
 		r.run(&guides.Block{Verb: guides.Run, Text: "cd \"$CLONE\"; git ls-files -zco --exclude-standard | tar -c --null --ignore-failed-read -T - | tar -xC " + r.dir + "; cd " + r.dir})
 	}
@@ -162,6 +176,10 @@ func (r *reader) follow(block *guides.Block) {
 	r.t.Helper()
 	switch block.Verb {
 	case guides.Run:
+		if r.initialized.IsZero() && strings.Contains(block.Text, "lucius init") {
+			r.initialized = time.Now()
+			go r.awaitFirstJob(r.initialized)
+		}
 		if block.Language == "sql" {
 			r.query(block)
 		} else {
@@ -187,6 +205,7 @@ func (r *reader) follow(block *guides.Block) {
 			r.t.Error(err)
 		}
 	case guides.Prints:
+		block.Text = r.ports(block.Text)
 		printed := func(string) bool {
 			return slices.ContainsFunc(append(r.served, r.last), func(p *process) bool { return block.Matches(p.output()) })
 		}
@@ -196,6 +215,30 @@ func (r *reader) follow(block *guides.Block) {
 		}
 		if !awaited.await(printed) {
 			r.t.Errorf("this was not printed:\n%s\nbut:\n%s", block.Text, r.last.output())
+		}
+	}
+}
+
+// awaitFirstJob reports how long after begun the server has a job that succeeded. It looks until
+// the test ends.
+func (r *reader) awaitFirstJob(begun time.Time) {
+	for r.t.Context().Err() == nil {
+		request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.url+"/v1/jobs?state=SUCCEEDED&limit=1", http.NoBody)
+		if err != nil {
+			return
+		}
+		if response, err := http.DefaultClient.Do(request); err == nil { // otherwise the server does not run yet
+			var page struct{ Jobs []json.RawMessage }
+			err := json.NewDecoder(response.Body).Decode(&page)
+			_ = response.Body.Close()
+			if err == nil && len(page.Jobs) > 0 {
+				r.firstJob <- time.Since(begun)
+				return
+			}
+		}
+		select {
+		case <-r.t.Context().Done():
+		case <-time.After(100 * time.Millisecond):
 		}
 	}
 }
