@@ -6,30 +6,13 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/diagnosis"
+	"github.com/lucius-project/lucius/internal/diagnosis/diagnosistest"
 )
-
-// minutes are so many zeros, and these counts at their end.
-func minutes(last ...int) []int {
-	return append(make([]int, diagnosis.HistoryMinutes-len(last)), last...)
-}
-
-// ocrWork is a service with a backlog of 3,000, and a worker that polled so long ago.
-func ocrWork(backlog int, oldest, polled time.Duration) api.Service {
-	s := api.Service{Service: "ocr", StepType: "OCR", Backlog: backlog, BacklogByMinute: minutes(backlog)}
-	if backlog > 0 {
-		s.OldestWaitingAt, s.OldestWaitingSeconds = ago(oldest), oldest.Seconds()
-	}
-	if polled > 0 {
-		s.WorkersTotal, s.Workers = 1, []api.ServiceWorker{{Owner: "ocr-7", LastPollAt: ago(polled)}}
-	}
-	return s
-}
 
 func TestAttention_RanksAndCounts(t *testing.T) {
 	t.Parallel()
 	answers := quiet()
-	answers["GET /v1/admin/services"] = api.ServiceList{Services: []api.Service{ocrWork(3000, 251*time.Second, 4*time.Minute)}}
+	answers["GET /v1/admin/services"] = api.ServiceList{Services: []api.Service{diagnosistest.OCRWork(now, 3000, 251*time.Second, 4*time.Minute)}}
 	answers["GET /v1/admin/failures"] = api.FailureList{Groups: []api.FailureGroup{
 		{Service: "<script>", StepType: "OCR", ErrorCode: "<b>", Count: 5000, FirstAt: ago(time.Hour), LastAt: ago(time.Minute), Histogram: []int{1, 5}},
 	}}

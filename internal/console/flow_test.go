@@ -11,6 +11,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
+	"github.com/lucius-project/lucius/internal/diagnosis/diagnosistest"
 	"github.com/lucius-project/lucius/internal/musttest"
 )
 
@@ -36,7 +37,7 @@ func busyServer() *situation {
 	extract.Workers, extract.OldestWaitingAt = []api.ServiceWorker{{Owner: "x-1", LastPollAt: ago(0)}}, ago(200*time.Millisecond)
 	index := api.Service{Service: "index", StepType: "INDEX", Dispatching: 12, Backoff: 4}
 	return &situation{Situation: diagnosis.Situation{
-		Now: now, Services: []api.Service{extract, index, ocrWork(3000, 251*time.Second, 4*time.Minute)},
+		Now: now, Services: []api.Service{extract, index, diagnosistest.OCRWork(now, 3000, 251*time.Second, 4*time.Minute)},
 		Pauses: []api.Pause{{PauseID: "service:index", Service: "index", State: api.PauseStatePaused}},
 		Overview: &api.Overview{
 			Bus: api.BusQueue, Jobs: map[string]int{"IN_PROGRESS": 96, "DISPATCHING": 3012, "PAUSED": 120}, Accepted: perMinute(2496, 0),
@@ -140,7 +141,7 @@ func TestFlow_Page(t *testing.T) {
 	answers["GET /v1/admin/services"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		services := s.Services
 		if r.FormValue("protocol_id") == "doc_ingest" { // Its jobs have only a few of the steps.
-			services = []api.Service{{Service: "extract", StepType: "EXTRACT", Backlog: 2, Backoff: 1}, ocrWork(1, time.Second, 0)}
+			services = []api.Service{{Service: "extract", StepType: "EXTRACT", Backlog: 2, Backoff: 1}, diagnosistest.OCRWork(now, 1, time.Second, 0)}
 		}
 		answerJSON(w, api.ServiceList{Services: services})
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis/diagnosistest"
 )
 
 // everything returns the answers of a server on which every page offers actions to those
@@ -24,7 +25,7 @@ func everything() map[string]any {
 	overview.Pauses = []api.Pause{{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused}}
 	hooks := api.WebhookPage{Webhooks: []api.Webhook{{WebhookID: "j1.0", TenantID: "tenant_a", State: api.WebhookStateExhausted}}}
 	groups := []api.FailureGroup{{Service: "ocr", ErrorCode: "BAD", Count: 1, LastAt: ago(time.Minute), SampleJobIds: []string{"j1"}}}
-	services := []api.Service{ocrWork(3000, 251*time.Second, 4*time.Minute)}
+	services := []api.Service{diagnosistest.OCRWork(now, 3000, 251*time.Second, 4*time.Minute)}
 	maps.Copy(answers, map[string]any{
 		"GET /v1/admin/overview": overview, "GET /v1/admin/services": api.ServiceList{Services: services},
 		"GET /v1/admin/failures": api.FailureList{Groups: groups}, "GET /v1/admin/webhooks": hooks, "GET /v1/jobs/j1/webhooks": hooks,

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis/diagnosistest"
 )
 
 // serving returns the answers of a busy server.
@@ -23,7 +24,7 @@ func TestServices_AsATable(t *testing.T) {
 	t.Parallel()
 	s := busyServer()
 	s.Services[1].Service = hostile
-	s.Overview.Accepted.ByMinute = &api.MinuteCounts{Counts: minutes(1, 50, 7), Failed: minutes()}
+	s.Overview.Accepted.ByMinute = &api.MinuteCounts{Counts: diagnosistest.Minutes(1, 50, 7), Failed: diagnosistest.Minutes()}
 	b := newBrowser(t, serving(s))
 	page := b.get(t, "/ui/services")
 	has(t, page, `<a href="/ui/services/ocr">ocr</a> <span class="pill bad">no worker</span>`, `<td data-label="ready" class="r">3,000</td>`, "&lt;script&gt;", "41.7/s", "Live jobs and steps are exact as of", `data-copy="lucius services"`,
@@ -39,9 +40,9 @@ func TestServices_AsATable(t *testing.T) {
 func TestService_SaysWhatItHasToDo(t *testing.T) {
 	t.Parallel()
 	s := busyServer()
-	embed := ocrWork(2, time.Second, time.Second)
+	embed := diagnosistest.OCRWork(now, 2, time.Second, time.Second)
 	embed.StepType, embed.DurationSeconds = "EMBED", api.Percentiles{Count: 7, P50: 1, P95: 41, P99: 90}
-	embed.Attempts.ByMinute = &api.MinuteCounts{Counts: minutes(9, 4), Failed: minutes(1, 0)}
+	embed.Attempts.ByMinute = &api.MinuteCounts{Counts: diagnosistest.Minutes(9, 4), Failed: diagnosistest.Minutes(1, 0)}
 	s.Services = append(s.Services, embed)
 	b := newBrowser(t, serving(s))
 	page := b.get(t, "/ui/services/ocr")

@@ -8,26 +8,10 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
+	"github.com/lucius-project/lucius/internal/diagnosis/diagnosistest"
 )
 
 func ago(d time.Duration) api.Time { return api.NewTime(now.Add(-d)) }
-
-// minutes are so many zeros, and these counts at their end.
-func minutes(last ...int) []int {
-	return append(make([]int, diagnosis.HistoryMinutes-len(last)), last...)
-}
-
-// ocrWork is a service with a backlog of 3,000, and a worker that polled so long ago.
-func ocrWork(backlog int, oldest, polled time.Duration) api.Service {
-	s := api.Service{Service: "ocr", StepType: "OCR", Backlog: backlog, BacklogByMinute: minutes(backlog)}
-	if backlog > 0 {
-		s.OldestWaitingAt, s.OldestWaitingSeconds = ago(oldest), oldest.Seconds()
-	}
-	if polled > 0 {
-		s.WorkersTotal, s.Workers = 1, []api.ServiceWorker{{Owner: "ocr-7", LastPollAt: ago(polled)}}
-	}
-	return s
-}
 
 // readOut is a finding as it is read.
 func readOut(f *diagnosis.Finding) string {
@@ -53,15 +37,15 @@ func readOut(f *diagnosis.Finding) string {
 
 func TestFindings_SayWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	busy := ocrWork(3000, 12*time.Minute, 2*time.Minute)
+	busy := diagnosistest.OCRWork(now, 3000, 12*time.Minute, 2*time.Minute)
 	busy.Running, busy.Attempts.LastMinute = 8, api.Rate{Count: 120, PerSecond: 2}
 	busy.BacklogByMinute = slices.Repeat([]int{3000}, diagnosis.HistoryMinutes)
-	grows := ocrWork(900, time.Minute, time.Second)
-	grows.BacklogByMinute = minutes(300, 360, 420, 480, 540, 600, 660, 720, 780, 840, 900)
+	grows := diagnosistest.OCRWork(now, 900, time.Minute, time.Second)
+	grows.BacklogByMinute = diagnosistest.Minutes(300, 360, 420, 480, 540, 600, 660, 720, 780, 840, 900)
 	failing := api.Service{Service: "embed", StepType: "EMBED", DurationSeconds: api.Percentiles{Count: 9, P95: 41}}
 	failing.Attempts.ByMinute = &api.MinuteCounts{
-		Counts: minutes(100, 100, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10),
-		Failed: minutes(2, 2, 0, 0, 0, 0, 0, 0, 9, 9, 10, 10),
+		Counts: diagnosistest.Minutes(100, 100, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10),
+		Failed: diagnosistest.Minutes(2, 2, 0, 0, 0, 0, 0, 0, 9, 9, 10, 10),
 	}
 	late, stalled := 45.0, 400.0
 	for name, test := range map[string]struct {
@@ -70,17 +54,17 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 	}{
 		"nothing": {},
 		"a service that keeps up": {of: diagnosis.Situation{Services: []api.Service{
-			ocrWork(20, 2*time.Second, time.Second), {Service: "index", StepType: "INDEX"},
+			diagnosistest.OCRWork(now, 20, 2*time.Second, time.Second), {Service: "index", StepType: "INDEX"},
 		}}},
-		"a worker that pauses for breath": {of: diagnosis.Situation{Services: []api.Service{ocrWork(20, 20*time.Second, 30*time.Second)}}},
+		"a worker that pauses for breath": {of: diagnosis.Situation{Services: []api.Service{diagnosistest.OCRWork(now, 20, 20*time.Second, 30*time.Second)}}},
 		"no worker since": {
-			of: diagnosis.Situation{Services: []api.Service{ocrWork(3000, 251*time.Second, 4*time.Minute)}},
+			of: diagnosis.Situation{Services: []api.Service{diagnosistest.OCRWork(now, 3000, 251*time.Second, 4*time.Minute)}},
 			want: []string{"bad ocr: 3,000 directives wait, and no worker has polled for 4 min · the oldest waits for 4 min 11 s · " +
 				"the last one was ocr-7 [Show the service: lucius services --service ocr] [Show the jobs: lucius jobs list --service ocr] " +
 				"[Pause ocr…: lucius pause --service ocr]"},
 		},
 		"no worker within the hour": {
-			of:   diagnosis.Situation{Services: []api.Service{ocrWork(1, 2*time.Minute, 0)}},
+			of:   diagnosis.Situation{Services: []api.Service{diagnosistest.OCRWork(now, 1, 2*time.Minute, 0)}},
 			want: []string{"bad ocr: 1 directive waits, and no worker has polled within the hour · the oldest waits for 2 min"},
 		},
 		"workers that are busy": {
@@ -93,11 +77,11 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 			want: []string{"warn ocr: 900 directives wait, up by 600 within 10 minutes · the oldest waits for 1 min"},
 		},
 		"no ACK on Service Bus": {
-			of:   diagnosis.Situation{Overview: &api.Overview{Bus: api.BusServiceBus}, Services: []api.Service{ocrWork(5, 6*time.Minute, 0)}},
+			of:   diagnosis.Situation{Overview: &api.Overview{Bus: api.BusServiceBus}, Services: []api.Service{diagnosistest.OCRWork(now, 5, 6*time.Minute, 0)}},
 			want: []string{"bad ocr: 5 directives wait for an ACK, and nothing runs"},
 		},
 		"workers on Service Bus": {
-			of: diagnosis.Situation{Overview: &api.Overview{Bus: api.BusServiceBus}, Services: []api.Service{ocrWork(5, 2*time.Minute, 0)}},
+			of: diagnosis.Situation{Overview: &api.Overview{Bus: api.BusServiceBus}, Services: []api.Service{diagnosistest.OCRWork(now, 5, 2*time.Minute, 0)}},
 		},
 		"errors": {
 			of: diagnosis.Situation{Services: []api.Service{failing}},
