@@ -116,6 +116,7 @@ type deed struct {
 type field struct {
 	Name, Label, Value, Hint string
 	Options                  []string // Those of a list; else it is a line of text.
+	Offers                   []offer  // Names that the line of text offers.
 	// Flag is that of the command, if it takes the value, followed by Unit. Script keeps the
 	// command up to date by it.
 	Flag, Unit string

@@ -11,6 +11,8 @@ import (
 
 // failuresPage shows what failed and why, in groups.
 type failuresPage struct {
+	filterOffers
+
 	Tenant tenantFilter
 	// Filter selects the jobs, and Since is the time span of their failures, one of
 	// failureSpans.
@@ -109,6 +111,7 @@ func failures(r *request) (view, error) {
 	data.Truncated, data.Command = list.Truncated, diagnosis.CommandWith("failures", "tenant", f.TenantID, "service", f.Service,
 		"code", f.ErrorCode, "request-type", f.RequestType, "step-type", f.StepType, "created-after", stamp(f.CreatedAfter),
 		"created-before", stamp(f.CreatedBefore), "failed-after", stamp(f.FailedAfter), "failed-before", stamp(f.FailedBefore))
+	data.filterOffers = filterOffersOf(r.known())
 	if data.IncludeResolved {
 		data.Command += " --include-resolved"
 	}

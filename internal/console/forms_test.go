@@ -103,3 +103,23 @@ func TestDialog_HasAButtonThatClosesIt(t *testing.T) {
 		}
 	}
 }
+
+// Fields for names offer those that there are, as far as the user may pause them.
+func TestForm_OffersTheNamesThatExist(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{
+		"GET /v1/jobs": api.JobPage{}, "GET /v1/admin/failures": api.FailureList{},
+		"GET /v1/protocols": api.ProtocolList{Protocols: []api.Protocol{{
+			ProtocolID: "ingest_v1", RequestTypes: []string{"doc.ingest"},
+			Steps: []api.ProtocolStep{{StepID: "a", Service: "ocr"}, {StepID: "b", Service: "extract"}, {StepID: "c", Service: "ocr"}},
+		}}},
+	})
+	const services = `<datalist id="offers-service"><option value="extract">service</option><option value="ocr">service</option></datalist>`
+	for _, page := range []string{"/ui/jobs", "/ui/failures"} {
+		has(t, b.get(t, page), services, `<datalist id="offers-type"><option value="doc.ingest">request type</option></datalist>`)
+	}
+	has(t, b.get(t, "/ui/do/dispatch-pause"), `list="offers-name"`, `<datalist id="offers-name"><option value="ingest_v1">protocol</option>`+
+		`<option value="extract">service</option><option value="ocr">service</option></datalist>`)
+	b.token = "bound"
+	has(t, b.get(t, "/ui/do/dispatch-pause"), `<datalist id="offers-name"><option value="tenant_a">tenant</option></datalist>`)
+}

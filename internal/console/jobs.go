@@ -14,6 +14,8 @@ import (
 
 // jobsPage is a page of the jobs that match the filters, which are all in its URL.
 type jobsPage struct {
+	filterOffers
+
 	Tenant        tenantFilter
 	Filter        selection
 	CorrelationID string
@@ -97,11 +99,10 @@ func jobs(r *request) (view, error) {
 	}
 	data.More = f.RequestType != "" || f.ErrorCode != "" || data.CorrelationID != "" || !f.CreatedBefore.IsZero() ||
 		!f.CreatedAfter.IsZero() && data.Since == "any time"
-	if len(data.Jobs) == 0 && data.Older == "" && !data.Filtered {
-		known, err := call[api.ProtocolList](r.api.ListProtocols(r.Context()))
-		if err == nil && len(known.Protocols) > 0 { // Without it the page is as true, and says less.
-			data.First = submitting(r, &known.Protocols[0])
-		}
+	known := r.known()
+	data.filterOffers = filterOffersOf(known)
+	if len(data.Jobs) == 0 && data.Older == "" && !data.Filtered && len(known) > 0 {
+		data.First = submitting(r, &known[0])
 	}
 	data.Command = diagnosis.Command("jobs list", slices.Concat(
 		diagnosis.Flag("tenant", f.TenantID), diagnosis.Flag("state", string(f.State)),

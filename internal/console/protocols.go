@@ -1,7 +1,10 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
+	"slices"
+	"strings"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
@@ -78,4 +81,46 @@ func (r *request) Authorization() string {
 	default:
 		return ` -H "Authorization: Bearer $LUCIUS_TOKEN"`
 	}
+}
+
+// offer is a name that a field offers, with what it is the name of.
+type offer struct{ Name, Of string }
+
+// filterOffers are what the fields of a filter offer.
+type filterOffers struct{ Services, RequestTypes []offer }
+
+// known returns the protocols, or none: a field takes any name as well, and a page without them
+// is as true, and says less.
+func (r *request) known() []api.Protocol {
+	list, err := call[api.ProtocolList](r.api.ListProtocols(r.Context()))
+	if err != nil {
+		return nil
+	}
+	return list.Protocols
+}
+
+// filterOffersOf returns the names that the protocols know.
+func filterOffersOf(protocols []api.Protocol) filterOffers {
+	return filterOffers{offersOf(protocols, nil, "service"), offersOf(protocols, nil, "request type")}
+}
+
+// offersOf returns the names of some kinds among those that the protocols know and the tenants.
+func offersOf(protocols []api.Protocol, tenants []string, kinds ...string) (all []offer) {
+	add := func(kind string, names ...string) {
+		for _, name := range names {
+			if slices.Contains(kinds, kind) && name != "*" {
+				all = append(all, offer{name, kind})
+			}
+		}
+	}
+	add("tenant", tenants...)
+	for i := range protocols {
+		add("protocol", protocols[i].ProtocolID)
+		add("request type", protocols[i].RequestTypes...)
+		for j := range protocols[i].Steps {
+			add("service", protocols[i].Steps[j].Service)
+		}
+	}
+	slices.SortFunc(all, func(a, b offer) int { return cmp.Or(strings.Compare(a.Of, b.Of), strings.Compare(a.Name, b.Name)) })
+	return slices.Compact(all)
 }
