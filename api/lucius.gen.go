@@ -1890,6 +1890,19 @@ type HeartbeatCallback struct {
 	Type string `json:"type,omitempty,omitzero"`
 }
 
+// HeldBy How many directives a pause holds back.
+type HeldBy struct {
+	// Count How many directives it holds back.
+	//
+	// Example: 11
+	Count int `json:"count"`
+
+	// PauseID The id of the pause.
+	//
+	// Example: tenant:acme
+	PauseID string `json:"pause_id"`
+}
+
 // Identity Who sends the request, and what it may do.
 type Identity struct {
 	// Grants What the caller may do.
@@ -2886,6 +2899,11 @@ type Overview struct {
 	// Example: true
 	Exact bool `json:"exact"`
 
+	// Held The steps whose directive waits for the end of a pause, published or not.
+	//
+	// Example: 11
+	Held int `json:"held"`
+
 	// Inbox The commands of applications' transactions, counted every ten seconds. Absent unless
 	// the store is PostgreSQL.
 	Inbox *InboxCounts `json:"inbox,omitempty"`
@@ -3658,13 +3676,14 @@ type Service struct {
 	Attempts Rates `json:"attempts"`
 
 	// Backlog The number of steps whose directive waits for a worker; on Service Bus, for its ACK.
+	// Those that a pause holds back are in `held`.
 	//
 	//
 	// Example: 3000
 	Backlog int `json:"backlog"`
 
-	// BacklogByMinute `backlog` at the end of each of the last minutes, the current one last, if `minutes`
-	// is given.
+	// BacklogByMinute The directives that waited for a worker at the end of each of the last minutes, the
+	// current one last, whether a pause held them back or not, if `minutes` is given.
 	//
 	//
 	// Example: [0,1200,3000]
@@ -3680,13 +3699,21 @@ type Service struct {
 	// Example: 1
 	Claimed int `json:"claimed"`
 
-	// Dispatching Steps whose directive is not published yet; a pause may hold it back.
+	// Dispatching Steps whose directive is not published yet, and not in `held`.
 	//
 	// Example: 0
 	Dispatching int `json:"dispatching"`
 
 	// DurationSeconds From the start of an attempt to its RESULT.
 	DurationSeconds Percentiles `json:"duration_seconds"`
+
+	// Held Steps whose directive waits, published or not, for the end of a pause.
+	//
+	// Example: 11
+	Held int `json:"held"`
+
+	// HeldBy The pauses that hold them back; of several the oldest counts.
+	HeldBy []HeldBy `json:"held_by,omitempty,omitzero"`
 
 	// OldestWaitingAt When the first of these was published.
 	//

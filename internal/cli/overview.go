@@ -129,7 +129,11 @@ func showState(p *page, now state) {
 		pending = "the oldest due directive for " + short(seconds(*late))
 	}
 	refused, commands := openCommands(p, all.Inbox)
-	p.fields("live jobs", strings.Join(live, ", "), "waiting", strconv.Itoa(all.Backlog)+oldest, "running", strconv.Itoa(all.Running),
+	held := ""
+	if all.Held > 0 {
+		held = fmt.Sprintf("%d by pauses: lucius pauses list", all.Held)
+	}
+	p.fields("live jobs", strings.Join(live, ", "), "waiting", strconv.Itoa(all.Backlog)+oldest, "held", held, "running", strconv.Itoa(all.Running),
 		"unpublished", pending, "stuck", stuck, "inbox refused", refused, "inbox waiting", commands)
 	p.line("")
 	rows := [][]string{rateRow("accepted", &all.Accepted)}
@@ -212,12 +216,12 @@ func showServices(p *page, list api.ServiceList) {
 			oldest = short(seconds(one.OldestWaitingSeconds))
 		}
 		rows[i] = []string{
-			one.Service, one.StepType, strconv.Itoa(one.Backlog), oldest, strconv.Itoa(one.Claimed), strconv.Itoa(one.Running),
+			one.Service, one.StepType, strconv.Itoa(one.Backlog), strconv.Itoa(one.Held), oldest, strconv.Itoa(one.Claimed), strconv.Itoa(one.Running),
 			strconv.Itoa(one.Backoff), workers, strconv.Itoa(one.Attempts.LastMinute.Count), rate, p95,
 		}
 	}
 	p.table([]string{
-		"SERVICE", "STEP TYPE", "WAITING", "OLDEST", "CLAIMED", "RUNNING", "BACKOFF", "WORKERS", "ENDED/MIN", "ERRORS/H", "P95",
+		"SERVICE", "STEP TYPE", "WAITING", "HELD", "OLDEST", "CLAIMED", "RUNNING", "BACKOFF", "WORKERS", "ENDED/MIN", "ERRORS/H", "P95",
 	}, rows)
 	if len(list.UnmatchedWorkers) == 0 {
 		return

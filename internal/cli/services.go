@@ -51,6 +51,13 @@ func showService(p *page, list api.ServiceList) {
 			p.line("")
 		}
 		waiting := strconv.Itoa(one.Backlog)
+		held := ""
+		if one.Held > 0 {
+			held = strconv.Itoa(one.Held)
+			for _, by := range one.HeldBy {
+				held += fmt.Sprintf(", %d by the pause %s", by.Count, by.PauseID)
+			}
+		}
 		if one.OldestWaitingSeconds > 0 {
 			waiting += ", the oldest for " + short(seconds(one.OldestWaitingSeconds))
 		}
@@ -58,6 +65,7 @@ func showService(p *page, list api.ServiceList) {
 			"service", p.style(bold, one.Service),
 			"step type", one.StepType,
 			"waiting", waiting,
+			"held", held,
 			"under way", fmt.Sprintf("%d claimed, %d running, %d unpublished, %d in backoff",
 				one.Claimed, one.Running, one.Dispatching, one.Backoff),
 			"last minute", ended(&one.Attempts.LastMinute),

@@ -126,6 +126,7 @@ type serviceState struct {
 	Backlog   int
 	Running   int // claimed or running
 	Waiting   int // to be published, or for the next attempt
+	Held      int // by pauses
 	Workers   int
 	Oldest    api.Time
 	LastPoll  api.Time
@@ -171,6 +172,7 @@ func (state *serviceState) add(s *situation, of *api.Service) {
 	state.Backlog += of.Backlog
 	state.Running += of.Claimed + of.Running
 	state.Waiting += of.Dispatching + of.Backoff
+	state.Held += of.Held
 	state.Workers = max(state.Workers, of.WorkersTotal) // Most workers ask for all kinds of their service.
 	state.PerSecond += of.Attempts.LastMinute.PerSecond
 	state.Arrives += of.Attempts.LastMinute.PerSecond
@@ -195,6 +197,9 @@ func (state *serviceState) describe(s *situation) string {
 	parts := []string{diagnosis.Number(state.Backlog) + " ready"}
 	if s.Overview != nil && s.Overview.Bus == api.BusServiceBus {
 		parts[0] = diagnosis.Number(state.Backlog) + " published"
+	}
+	if state.Held > 0 {
+		parts = append(parts, diagnosis.Number(state.Held)+" held")
 	}
 	if state.Running > 0 {
 		parts = append(parts, diagnosis.Number(state.Running)+" run")
@@ -330,6 +335,9 @@ func (s *situation) outboxNode(dispatching int) flowNode {
 	}
 	if node.Level == "" && held > 0 {
 		node.Level, node.Text = diagnosis.LevelWarn, diagnosis.Counted(held, "pause", "pauses")
+		if o.Held > 0 {
+			node.Text += " · " + diagnosis.Number(o.Held) + " held"
+		}
 		node.URL = link("pauses")
 	}
 	return node
@@ -470,7 +478,7 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 			one := &situation{s.of(s.Services[j : j+1]), s.protocol}
 			state := &one.serviceStates()[0]
 			node.Text, node.Level, perSecond = state.describe(s), state.Level, state.PerSecond
-			node.Big, node.Below, node.More = diagnosis.Number(state.Backlog+state.Running+state.Waiting), rate(perSecond), rate(perSecond)
+			node.Big, node.Below, node.More = diagnosis.Number(state.Backlog+state.Running+state.Waiting+state.Held), rate(perSecond), rate(perSecond)
 			if of := &s.Services[j]; of.Backoff > 0 {
 				node.More += " · ↺ " + diagnosis.Counted(of.Backoff, "waits for a retry", "wait for a retry")
 			}

@@ -203,7 +203,9 @@ func TestPauses_SaysWhoAndWhyAndWhatWaits(t *testing.T) {
 			{PauseID: "lane:7", Lane: &lane, State: api.PauseStateRamping, Actor: "ops-2", ResumedAt: ago(time.Second)},
 		}},
 		"GET /v1/admin/services": api.ServiceList{Services: []api.Service{
-			{Service: "ocr", StepType: "OCR", Backlog: 1200}, {Service: "ocr", StepType: "SCAN", Backlog: 4, Dispatching: 10}, {Service: "embed", Backlog: 5},
+			{Service: "ocr", StepType: "OCR", Held: 1200, HeldBy: []api.HeldBy{{PauseID: "service:ocr", Count: 1200}}},
+			{Service: "ocr", StepType: "SCAN", Held: 20, HeldBy: []api.HeldBy{{PauseID: "service:ocr", Count: 14}, {PauseID: "tenant:b", Count: 6}}},
+			{Service: "embed", Backlog: 5},
 		}},
 	})
 	page := b.get(t, "/ui/pauses")

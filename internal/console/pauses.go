@@ -33,8 +33,7 @@ func pauses(r *request) (view, error) {
 		return view{}, err
 	}
 	var services api.ServiceList
-	known := len(list.Pauses) > 0 && (r.May(api.GrantRoleRead, "") || r.May(api.GrantRoleAdmin, ""))
-	if known {
+	if len(list.Pauses) > 0 && (r.May(api.GrantRoleRead, "") || r.May(api.GrantRoleAdmin, "")) {
 		if services, err = call[api.ServiceList](r.api.ListServices(r.Context(), nil)); err != nil {
 			return view{}, err
 		}
@@ -43,16 +42,8 @@ func pauses(r *request) (view, error) {
 	for i := range list.Pauses {
 		p := &list.Pauses[i]
 		row := pauseRow{Pause: *p, What: titled(pausedScope(p))}
-		waiting := 0
-		switch {
-		case p.Waiting != nil:
-			row.Waiting = diagnosis.Counted(*p.Waiting, "directive waits", "directives wait")
-		case known && (p.Service != "" || p.PauseID == "all"):
-			for j := range services.Services {
-				if s := &services.Services[j]; p.Service == "" || s.Service == p.Service {
-					waiting += s.Backlog + s.Dispatching
-				}
-			}
+		situation := diagnosis.Situation{Services: services.Services}
+		if waiting, known := situation.HeldBy(p); known {
 			row.Waiting = diagnosis.Counted(waiting, "directive waits", "directives wait")
 		}
 		data.Pauses = append(data.Pauses, row)

@@ -172,7 +172,7 @@ func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
 	if !of.OldestWaitingAt.IsZero() {
 		backlog.Notes = []Sentence{say("the oldest waits ", when{For, of.OldestWaitingAt.Time})}
 	}
-	growth := growthOf(of.BacklogByMinute)
+	growth := min(growthOf(of.BacklogByMinute), of.Backlog) // What a pause holds back has grown as well.
 	old := of.OldestWaitingSeconds >= oldBacklog.Seconds()
 	switch {
 	case of.Backlog == 0:
@@ -425,7 +425,7 @@ func (s *Situation) PauseFindings() (found []Finding) {
 		if !p.Until.IsZero() {
 			f.Notes = append([]Sentence{say("resumes by itself ", when{In, p.Until.Time})}, f.Notes...)
 		}
-		if held, known := s.heldBy(p); known {
+		if held, known := s.HeldBy(p); known {
 			f.Weight = held
 			f.Notes = append([]Sentence{say(Counted(f.Weight, "directive waits", "directives wait"))}, f.Notes...)
 		}
@@ -437,20 +437,19 @@ func (s *Situation) PauseFindings() (found []Finding) {
 	return found
 }
 
-// heldBy returns how many directives a pause holds back, if that is known.
-func (s *Situation) heldBy(p *api.Pause) (held int, known bool) {
+// HeldBy returns how many directives a pause holds back, if that is known.
+func (s *Situation) HeldBy(p *api.Pause) (held int, known bool) {
 	if p.Waiting != nil {
 		return *p.Waiting, true
 	}
-	if p.Service == "" && p.PauseID != "all" {
-		return 0, false // The counts are of services.
-	}
 	for i := range s.Services {
-		if of := &s.Services[i]; p.Service == "" || p.Service == of.Service {
-			held += of.Backlog + of.Dispatching
+		for _, by := range s.Services[i].HeldBy {
+			if by.PauseID == p.PauseID {
+				held += by.Count
+			}
 		}
 	}
-	return held, true
+	return held, held > 0 // Without any the counts may be older than the pause.
 }
 
 // failureFindings says which jobs failed for good, and were not rerun.

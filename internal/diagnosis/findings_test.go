@@ -89,7 +89,9 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				"last success 2 minutes ago [See why: lucius failures --service embed] [Pause embed…: lucius pause --service embed]"},
 		},
 		"pauses": {
-			of: diagnosis.Situation{Services: []api.Service{{Service: "ocr", Dispatching: 7}}, Pauses: []api.Pause{
+			of: diagnosis.Situation{Services: []api.Service{
+				{Service: "ocr", Held: 7, HeldBy: []api.HeldBy{{PauseID: "service:ocr", Count: 7}}},
+			}, Pauses: []api.Pause{
 				{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, Actor: "ops-1", Reason: "dispute", CreatedAt: ago(130 * time.Minute), Until: ago(-time.Hour)},
 				{PauseID: "service:ocr", Service: "ocr", State: api.PauseStatePaused, CreatedAt: ago(time.Minute)},
 				{PauseID: "lane:3", State: api.PauseStateRamping, CreatedAt: ago(time.Hour)},
@@ -99,6 +101,11 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				"warn Tenant acme is paused for 2 h 10 min · resumes by itself in 1 h · by ops-1: “dispute” [Resume…: lucius resume --tenant acme] " +
 					"[Show the jobs: lucius jobs list --tenant acme]",
 			},
+		},
+		"a service whose directives are all held by a pause": {
+			of: diagnosis.Situation{Overview: &api.Overview{Bus: api.BusQueue}, Services: []api.Service{
+				{Service: "ocr", Held: 391, BacklogByMinute: diagnosistest.Minutes(391), HeldBy: []api.HeldBy{{PauseID: "tenant:acme", Count: 391}}},
+			}},
 		},
 		"pauses of a server that knows what they hold back": {
 			of: diagnosis.Situation{Pauses: []api.Pause{

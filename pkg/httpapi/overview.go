@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -72,13 +73,16 @@ func serviceOf(s *search.ServiceCounts, now time.Time, minutes *int32) api.Servi
 	out := api.Service{
 		Service: s.Service, StepType: s.StepType, Backlog: s.Queued, Dispatching: s.Dispatching, Claimed: s.Claimed,
 		Running: s.Running, Backoff: s.Backoff, Attempts: ratesOf(s.Attempts, minutes),
-		DurationSeconds: percentilesOf(s.Took), QueueWaitSeconds: percentilesOf(s.Waited), Workers: []api.ServiceWorker{},
+		Held: s.Held, DurationSeconds: percentilesOf(s.Took), QueueWaitSeconds: percentilesOf(s.Waited), Workers: []api.ServiceWorker{},
 	}
 	if minutes != nil {
 		out.BacklogByMinute = s.QueuedByMinute(int(*minutes))
 	}
 	if !s.Oldest.IsZero() {
 		out.OldestWaitingAt, out.OldestWaitingSeconds = api.NewTime(s.Oldest), now.Sub(s.Oldest).Seconds()
+	}
+	for _, id := range slices.Sorted(maps.Keys(s.HeldBy)) {
+		out.HeldBy = append(out.HeldBy, api.HeldBy{PauseID: id, Count: s.HeldBy[id]})
 	}
 	known := map[string]bool{}
 	for i := range s.Workers {
@@ -153,6 +157,7 @@ func (e *endpoints) GetOverview(w http.ResponseWriter, r *http.Request, params a
 			service := &report.Services[i]
 			out.Backlog += service.Queued
 			out.Running += service.Running
+			out.Held += service.Held
 			if at := service.Oldest; !at.IsZero() && (out.OldestWaiting.At.IsZero() || at.Before(out.OldestWaiting.At.Time)) {
 				out.OldestWaiting = api.OldestWaiting{
 					Service: service.Service, StepType: service.StepType, At: api.NewTime(at), Seconds: now.Sub(at).Seconds(),

@@ -28,6 +28,9 @@ type CountsConfig struct {
 	// Queue knows which workers poll this process, and learns which poll other processes.
 	// Optional.
 	Queue Queue
+	// Paused returns the scopes that are paused, the oldest first. Optional. It must not call the
+	// counts.
+	Paused func() []statemachine.Scope
 	// Waited is called with the time that an attempt waited for its worker, and Took with
 	// the time that one ran until its RESULT and the state to which that moved the step.
 	// Optional. They must not block or call the counts.
@@ -229,6 +232,9 @@ func NewCounts(cfg CountsConfig) (*Counts, error) {
 		cfg.Replica = "local"
 	}
 	cfg.Logger = cmp.Or(cfg.Logger, slog.New(slog.DiscardHandler))
+	if cfg.Paused == nil {
+		cfg.Paused = func() []statemachine.Scope { return nil }
+	}
 	if cfg.Waited == nil {
 		cfg.Waited = func(ledger.WorkKind, time.Duration) {}
 	}
@@ -354,7 +360,7 @@ func (c *Counts) Unsure() {
 	defer c.mu.Unlock()
 	c.own.lose(tablestore.Now())
 	if c.live.whole {
-		c.own.Live = c.live.gauges(tablestore.Now(), c.counted)
+		c.own.Live = c.live.gauges(tablestore.Now(), c.cfg.Paused(), c.counted)
 	}
 	c.live.whole, c.live.unsure, c.dirty = false, true, true
 }
@@ -388,7 +394,7 @@ func (c *Counts) End() {
 		c.live.end()
 	}
 	if !c.live.whole {
-		c.own.Live = c.live.gauges(c.began, c.counted)
+		c.own.Live = c.live.gauges(c.began, c.cfg.Paused(), c.counted)
 	}
 }
 

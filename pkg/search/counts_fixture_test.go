@@ -26,6 +26,7 @@ type process struct {
 	queue  *workqueue.Queue
 	serial int
 	held   bool // new directives wait, as under a pause
+	paused []statemachine.Scope
 	// late, unless nil, collects the calls of Observe instead of making them.
 	late *[]func()
 	// timed, unless nil, collects the calls of Waited and Took.
@@ -54,6 +55,7 @@ func start(t testing.TB, store tablestore.Store, name string) *process {
 	musttest.NoError(t, err)
 	p.Counts, err = search.NewCounts(search.CountsConfig{
 		Store: store, Table: p.ledger.Tables().Queue, Replica: name, Exclusive: p.ledger.Exclusive(), Queue: p.queue,
+		Paused: func() []statemachine.Scope { return p.paused },
 		Waited: func(of ledger.WorkKind, waited time.Duration) {
 			if p.timed != nil {
 				*p.timed = append(*p.timed, fmt.Sprint(of.Service, " waited ", waited))

@@ -186,6 +186,54 @@ func TestCounts_AreTrueAfterEveryChange(t *testing.T) {
 	}
 }
 
+// What a pause holds back waits neither for its publish nor for a worker: it counts as held, by the
+// first pause that covers it.
+func TestReport_TellsWhatAPauseHolds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		for range 3 {
+			p.submit("ocr")
+		}
+		p.submit("index")
+		time.Sleep(time.Minute)
+		p.held = true
+		p.submit("ocr")
+		figures := func(service string) string {
+			report := p.Report()
+			s := report.Services[slices.IndexFunc(report.Services, func(s search.ServiceCounts) bool { return s.Service == service })]
+			return fmt.Sprintf("%d dispatching, %d queued (oldest %v, lately %d), %d held by %v",
+				s.Dispatching, s.Queued, !s.Oldest.IsZero(), s.QueuedByMinute(1), s.Held, s.HeldBy)
+		}
+		tenant, ocr := statemachine.Scope{Kind: "tenant", Value: "tenant"}, statemachine.Scope{Kind: "service", Value: "ocr"}
+		for _, step := range []struct {
+			paused     []statemachine.Scope
+			ocr, index string
+		}{
+			{nil, "1 dispatching, 3 queued (oldest true, lately [3]), 0 held by map[]", "0 dispatching, 1 queued (oldest true, lately [1]), 0 held by map[]"},
+			{
+				[]statemachine.Scope{ocr},
+				"0 dispatching, 0 queued (oldest false, lately [3]), 4 held by map[service:ocr:4]",
+				"0 dispatching, 1 queued (oldest true, lately [1]), 0 held by map[]",
+			},
+			{
+				[]statemachine.Scope{ocr, tenant},
+				"0 dispatching, 0 queued (oldest false, lately [3]), 4 held by map[service:ocr:4]",
+				"0 dispatching, 0 queued (oldest false, lately [1]), 1 held by map[tenant:tenant:1]",
+			},
+			{[]statemachine.Scope{{}}, "0 dispatching, 0 queued (oldest false, lately [3]), 4 held by map[all:4]", "0 dispatching, 0 queued (oldest false, lately [1]), 1 held by map[all:1]"},
+		} {
+			p.paused = step.paused
+			if got := figures("ocr"); got != step.ocr {
+				t.Errorf("%v: ocr has %s, want %s", step.paused, got, step.ocr)
+			}
+			if got := figures("index"); got != step.index {
+				t.Errorf("%v: index has %s, want %s", step.paused, got, step.index)
+			}
+		}
+	})
+}
+
 // After a crash, a walk counts the live jobs exactly, whatever happens to them during the
 // walk, and however late the process observes a commit.
 func TestRecount_IsExactWhileJobsChange(t *testing.T) {

@@ -100,7 +100,7 @@ func (c *Counts) store(ctx context.Context, whole bool) error {
 	c.mu.Lock()
 	now := tablestore.Now()
 	if c.live.whole {
-		c.own.Live = c.live.gauges(now, c.counted)
+		c.own.Live = c.live.gauges(now, c.cfg.Paused(), c.counted)
 	}
 	for _, w := range c.own.windows() {
 		w.prune(now)

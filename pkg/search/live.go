@@ -2,6 +2,7 @@ package search
 
 import (
 	"iter"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,11 +17,12 @@ type Phase uint8
 // The phases.
 const (
 	PhaseNone        Phase = iota // nothing: its job is paused without a live attempt
-	PhaseDispatching              // its publish, which a pause may hold back
+	PhaseDispatching              // its publish
 	PhaseQueued                   // a worker
 	PhaseClaimed                  // the start, by the worker that claimed it
 	PhaseRunning                  // the RESULT
 	PhaseBackoff                  // the time of its next attempt
+	PhaseHeld                     // the end of a pause, instead of its publish or of a worker; only a report has it
 	phases
 )
 
@@ -261,13 +263,17 @@ type gauges struct {
 
 // stepGauges are the numbers of the active steps of one kind.
 type stepGauges struct {
-	Phases [phases]int `json:"phases"`
-	Oldest time.Time   `json:"oldest,omitzero"` // when the oldest queued one was published
+	Phases [phases]int    `json:"phases"`
+	Oldest time.Time      `json:"oldest,omitzero"` // when the oldest queued one was published
+	HeldBy map[string]int `json:"held_by,omitempty"`
+	// HeldQueued are those of PhaseHeld whose directive is published.
+	HeldQueued int `json:"held_queued,omitempty"`
 }
 
-// gauges counts the jobs, and their steps by the kinds under which counted counts them. A
-// group is an array, so a million jobs take a few milliseconds.
-func (l *liveJobs) gauges(asOf time.Time, counted func(kind, func(kind))) *gauges {
+// gauges counts the jobs, and their steps by the kinds under which counted counts them. What
+// several scopes hold counts for the first of them. A group is an array, so a million jobs take a
+// few milliseconds.
+func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted func(kind, func(kind))) *gauges {
 	g := &gauges{AsOf: asOf, Jobs: map[statemachine.JobState]int{}, Steps: map[kind]*stepGauges{}}
 	for t, of := range l.alike {
 		var since, created uint32
@@ -286,11 +292,26 @@ func (l *liveJobs) gauges(asOf time.Time, counted func(kind, func(kind))) *gauge
 			earlier(&g.NextRetry, since)
 		default:
 		}
+		phase, by := t.Phase, -1
+		if phase == PhaseDispatching || phase == PhaseQueued {
+			if by = slices.IndexFunc(paused, func(s statemachine.Scope) bool { return s.Covers(t.Target) }); by >= 0 {
+				phase = PhaseHeld
+			}
+		}
 		counted(kind{t.ProtocolID, t.Service, t.StepType}, func(k kind) {
 			steps := entry(g.Steps, k)
-			steps.Phases[t.Phase] += len(of.jobs)
-			if t.Phase == PhaseQueued {
+			steps.Phases[phase] += len(of.jobs)
+			switch {
+			case phase == PhaseQueued:
 				earlier(&steps.Oldest, since)
+			case phase == PhaseHeld:
+				if steps.HeldBy == nil {
+					steps.HeldBy = map[string]int{}
+				}
+				steps.HeldBy[paused[by].ID()] += len(of.jobs)
+				if t.Phase == PhaseQueued {
+					steps.HeldQueued += len(of.jobs)
+				}
 			}
 		})
 	}

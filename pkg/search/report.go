@@ -59,8 +59,10 @@ type ServiceCounts struct {
 	ledger.WorkKind
 
 	// The active steps, by what they wait for: their publish, a worker, the start by the
-	// worker that claimed them, the RESULT, the time of their next attempt.
-	Dispatching, Queued, Claimed, Running, Backoff int
+	// worker that claimed them, the RESULT, the time of their next attempt, the end of a pause.
+	Dispatching, Queued, Claimed, Running, Backoff, Held int
+	// HeldBy are those of Held by the id of the pause, the oldest one that covers them.
+	HeldBy map[string]int
 	// Oldest is when the oldest queued step was published.
 	Oldest time.Time
 	// Attempts counts the attempts that ended with a RESULT or a deadline.
@@ -73,14 +75,15 @@ type ServiceCounts struct {
 	// first.
 	Workers []workqueue.Poller
 
-	queued window
-	now    time.Time
+	heldQueued int
+	queued     window
+	now        time.Time
 }
 
-// QueuedByMinute returns how many steps were queued at the end of each of the last n
-// minutes, at most 60. The last entry is the current minute.
+// QueuedByMinute returns how many steps were queued, held by a pause or not, at the end of each
+// of the last n minutes, at most 60. The last entry is the current minute.
 func (s *ServiceCounts) QueuedByMinute(n int) []int {
-	levels, present := make([]int, n), s.Queued
+	levels, present := make([]int, n), s.Queued+s.heldQueued
 	changes, _ := s.queued.minutes(s.now, n)
 	for i := n - 1; i >= 0; i-- {
 		levels[i] = max(present, 0)
@@ -114,7 +117,7 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 	}
 	switch {
 	case c.live.whole:
-		live = c.live.gauges(now, c.counted)
+		live = c.live.gauges(now, c.cfg.Paused(), c.counted)
 	case live == nil:
 		live = &gauges{AsOf: c.own.Since}
 	}
@@ -181,6 +184,7 @@ func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since
 	if steps != nil {
 		s.Dispatching, s.Queued, s.Claimed = steps.Phases[PhaseDispatching], steps.Phases[PhaseQueued], steps.Phases[PhaseClaimed]
 		s.Running, s.Backoff, s.Oldest = steps.Phases[PhaseRunning], steps.Phases[PhaseBackoff], steps.Oldest
+		s.Held, s.HeldBy, s.heldQueued = steps.Phases[PhaseHeld], steps.HeldBy, steps.HeldQueued
 	}
 	if own := c.own.Attempts[of]; own != nil {
 		s.Took, s.Waited = own.took.percentiles(now), own.waited.percentiles(now)

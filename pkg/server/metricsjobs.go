@@ -228,6 +228,7 @@ func (c *countsCollector) Collect(to chan<- prometheus.Metric) {
 		s := &report.Services[i]
 		for state, n := range map[string]int{
 			"dispatching": s.Dispatching, "queued": s.Queued, "claimed": s.Claimed, "running": s.Running, "backoff": s.Backoff,
+			"held": s.Held,
 		} {
 			gauge(c.items, float64(n), s.Service, s.StepType, state)
 		}

@@ -179,7 +179,7 @@ func (s *Server) pauseExpired(ctx context.Context, pause pauses.Pause) {
 func (s *Server) openCounts(ctx context.Context) (err error) {
 	s.uses.Counts, err = search.NewCounts(search.CountsConfig{
 		Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Queue, Exclusive: s.uses.Ledger.Exclusive(), Queue: s.uses.Queue,
-		Replica: rand.Text(), Waited: s.meters.waited, Took: s.meters.took, Logger: s.log,
+		Replica: rand.Text(), Paused: s.uses.Gate.Paused, Waited: s.meters.waited, Took: s.meters.took, Logger: s.log,
 	})
 	if err != nil {
 		return err

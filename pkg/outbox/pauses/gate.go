@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -241,6 +242,19 @@ func (g *Gate) HoldsTenant(tenantID string) bool {
 
 // stale reports whether the view is too old to go by. The lock is held.
 func (g *Gate) stale(now time.Time) bool { return now.Sub(g.read) > maxAge }
+
+// Paused returns the scopes that are paused, and not ramping up, the oldest first.
+func (g *Gate) Paused() []statemachine.Scope {
+	active := g.Active()
+	slices.SortFunc(active, func(a, b Pause) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	scopes := make([]statemachine.Scope, 0, len(active))
+	for i := range active {
+		if active[i].State == Paused {
+			scopes = append(scopes, active[i].Scope)
+		}
+	}
+	return scopes
+}
 
 // Active returns the pauses that hold anything back, in no order.
 func (g *Gate) Active() []Pause {

@@ -3960,6 +3960,7 @@ export interface components {
             step_type: string;
             /**
              * @description The number of steps whose directive waits for a worker; on Service Bus, for its ACK.
+             *     Those that a pause holds back are in `held`.
              * @example 3000
              */
             backlog: number;
@@ -3976,8 +3977,8 @@ export interface components {
              */
             oldest_waiting_seconds?: number;
             /**
-             * @description `backlog` at the end of each of the last minutes, the current one last, if `minutes`
-             *     is given.
+             * @description The directives that waited for a worker at the end of each of the last minutes, the
+             *     current one last, whether a pause held them back or not, if `minutes` is given.
              * @example [
              *       0,
              *       1200,
@@ -3986,10 +3987,17 @@ export interface components {
              */
             backlog_by_minute?: number[];
             /**
-             * @description Steps whose directive is not published yet; a pause may hold it back.
+             * @description Steps whose directive is not published yet, and not in `held`.
              * @example 0
              */
             dispatching: number;
+            /**
+             * @description Steps whose directive waits, published or not, for the end of a pause.
+             * @example 11
+             */
+            held: number;
+            /** @description The pauses that hold them back; of several the oldest counts. */
+            held_by?: components["schemas"]["HeldBy"][];
             /**
              * @description Steps that a worker has claimed from the pull queue and not started.
              * @example 1
@@ -4021,6 +4029,19 @@ export interface components {
              * @example 4
              */
             workers_total: number;
+        };
+        /** @description How many directives a pause holds back. */
+        HeldBy: {
+            /**
+             * @description The id of the pause.
+             * @example tenant:acme
+             */
+            pause_id: string;
+            /**
+             * @description How many directives it holds back.
+             * @example 11
+             */
+            count: number;
         };
         /** @description Who sends the request, and what it may do. */
         Identity: {
@@ -4267,6 +4288,11 @@ export interface components {
              * @example 3000
              */
             backlog: number;
+            /**
+             * @description The steps whose directive waits for the end of a pause, published or not.
+             * @example 11
+             */
+            held: number;
             /**
              * @description Steps that a worker has started, of all services.
              * @example 8
