@@ -793,12 +793,15 @@ func (e WorkStatus) Valid() bool {
 // Defines values for ListFailuresParamsInclude.
 const (
 	ListFailuresParamsIncludeResolved ListFailuresParamsInclude = "resolved"
+	ListFailuresParamsIncludeRetrying ListFailuresParamsInclude = "retrying"
 )
 
 // Valid indicates whether the value is a known member of the ListFailuresParamsInclude enum.
 func (e ListFailuresParamsInclude) Valid() bool {
 	switch e {
 	case ListFailuresParamsIncludeResolved:
+		return true
+	case ListFailuresParamsIncludeRetrying:
 		return true
 	default:
 		return false
@@ -1730,6 +1733,13 @@ type FailureGroup struct {
 	//
 	// Example: false
 	Resolved bool `json:"resolved"`
+
+	// Retrying They are live: the step has failed, and is tried again. The times are those of the last
+	// change of the step.
+	//
+	//
+	// Example: false
+	Retrying bool `json:"retrying"`
 
 	// SampleJobIds The newest of them.
 	//
@@ -3743,6 +3753,9 @@ type Service struct {
 	// Example: OCR
 	StepType string `json:"step_type"`
 
+	// TopError The error code with which most of the live steps that failed have last failed.
+	TopError StepError `json:"top_error,omitempty,omitzero"`
+
 	// Workers The workers that asked for such work in the last hour, most recent first.
 	Workers []ServiceWorker `json:"workers"`
 
@@ -4001,6 +4014,19 @@ type Step struct {
 //
 // Example: request
 type StepDecisionSource string
+
+// StepError The error code with which most of the live steps that failed have last failed.
+type StepError struct {
+	// Count How many steps it is.
+	//
+	// Example: 54
+	Count int `json:"count"`
+
+	// ErrorCode The error code.
+	//
+	// Example: vendor_503
+	ErrorCode string `json:"error_code"`
+}
 
 // StepList The steps of a job.
 type StepList struct {
@@ -4833,8 +4859,10 @@ type ListFailuresParams struct {
 	// FailedBefore Only jobs that failed before this time.
 	FailedBefore *Time `form:"failed_before,omitempty" json:"failed_before,omitempty"`
 
-	// Include `resolved` also shows the jobs that were rerun, in separate groups.
-	Include *ListFailuresParamsInclude `form:"include,omitempty" json:"include,omitempty"`
+	// Include Groups beside those of the jobs that failed for good. `resolved`: jobs that were rerun.
+	// `retrying`: live jobs whose current step has failed, and is tried again; at most 2,000
+	// live jobs are read.
+	Include *[]ListFailuresParamsInclude `form:"include,omitempty" json:"include,omitempty"`
 }
 
 // ListFailuresParamsInclude defines parameters for ListFailures.
@@ -8376,7 +8404,7 @@ func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Re
 
 		if params.Include != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "include", *params.Include, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "include", *params.Include, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -23653,7 +23681,7 @@ func (siw *ServerInterfaceWrapper) ListFailures(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "include" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "include", r.URL.Query(), &params.Include, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "include", r.URL.Query(), &params.Include, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {

@@ -9,16 +9,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // failures returns lucius failures.
 func (t *tool) failures() *cobra.Command {
 	var by selection
-	var resolved bool
+	var resolved, retrying bool
 	cmd := t.command(spec{
 		use: "failures", short: "Show what failed, and why",
 		long: "Shows the jobs that failed for good, in groups of the same step type, service and error code, with\n" +
-			"the message of the newest job. Jobs that were rerun are left out, unless --include-resolved is given.\n" +
+			"the message of the newest job. Jobs that were rerun are left out, unless --include-resolved is given,\n" +
+			"and live jobs whose step has failed and is tried again, unless --include-retrying is.\n" +
 			"Without a time, shows jobs accepted in this month and the two before it.",
 		example: "  lucius failures --since 24h\n  lucius failures --service ocr --include-resolved\n" +
 			"  lucius failures list --service ocr --code bad_scan",
@@ -33,8 +35,15 @@ func (t *tool) failures() *cobra.Command {
 			CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
 			FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
 		}
+		include := []api.ListFailuresParamsInclude{}
 		if resolved {
-			params.Include = new(api.ListFailuresParamsIncludeResolved)
+			include = append(include, api.ListFailuresParamsIncludeResolved)
+		}
+		if retrying {
+			include = append(include, api.ListFailuresParamsIncludeRetrying)
+		}
+		if len(include) > 0 {
+			params.Include = &include
 		}
 		list, err := call[api.FailureList](s.ListFailures(ctx, params))
 		if err != nil {
@@ -48,6 +57,7 @@ func (t *tool) failures() *cobra.Command {
 	by.register(t, cmd)
 	by.registerFailed(cmd)
 	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also show jobs that were rerun, in separate groups")
+	cmd.Flags().BoolVar(&retrying, "include-retrying", false, "also show live jobs whose step has failed and is tried again, in separate groups")
 	cmd.AddCommand(t.failuresList())
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)
@@ -69,7 +79,7 @@ func (s *session) messages(ctx context.Context, groups []api.FailureGroup) []str
 	for i := range groups[:min(len(groups), mostMessages)] {
 		if ids := groups[i].SampleJobIds; len(ids) > 0 {
 			if job, err := call[api.Job](s.GetJob(ctx, ids[0], nil)); err == nil { // The job may have been purged.
-				all[i] = job.ErrorMessage
+				all[i] = diagnosis.ErrorMessage(&job)
 			}
 		}
 	}
@@ -86,14 +96,17 @@ func showFailures(p *page, list failed) {
 	for i := range list.Groups {
 		g := &list.Groups[i]
 		jobs := p.style(red, strconv.Itoa(g.Count))
-		if g.Resolved {
+		switch {
+		case g.Resolved:
 			jobs = fmt.Sprintf("%d rerun", g.Count)
+		case g.Retrying:
+			jobs = fmt.Sprintf("%d retrying", g.Count)
 		}
 		rows[i] = []string{jobs, g.Service, g.StepType, g.ErrorCode, p.ago(g.FirstAt.Time), p.ago(g.LastAt.Time), list.Messages[i]}
 	}
 	p.table([]string{"JOBS", "SERVICE", "STEP TYPE", "ERROR", "FIRST", "LAST", "NEWEST MESSAGE"}, rows)
 	if list.Truncated {
-		p.line("%s", p.style(faint, "There are more: only the newest 100,000 failed jobs are counted. Narrow the time."))
+		p.line("%s", p.style(faint, "There are more: only the newest 100,000 failed jobs and 2,000 live ones are counted. Narrow the time."))
 	}
 }
 

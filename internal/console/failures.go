@@ -22,7 +22,8 @@ type failuresPage struct {
 	// IncludeResolved says that Resolved has the groups of rerun jobs.
 	IncludeResolved bool
 	Open, Resolved  []failureGroup
-	Jobs            int // in the groups of Open
+	Retrying        []failureGroup // of live jobs
+	Jobs            int            // in the groups of Open
 	Truncated       bool
 	Command         string
 }
@@ -101,8 +102,9 @@ func failures(r *request) (view, error) {
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
 		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
 	}
+	params.Include = &[]api.ListFailuresParamsInclude{api.ListFailuresParamsIncludeRetrying}
 	if data.IncludeResolved {
-		params.Include = new(api.ListFailuresParamsIncludeResolved)
+		*params.Include = append(*params.Include, api.ListFailuresParamsIncludeResolved)
 	}
 	list, err := call[api.FailureList](r.api.ListFailures(r.Context(), params))
 	if err != nil {
@@ -112,6 +114,7 @@ func failures(r *request) (view, error) {
 		"code", f.ErrorCode, "request-type", f.RequestType, "step-type", f.StepType, "created-after", stamp(f.CreatedAfter),
 		"created-before", stamp(f.CreatedBefore), "failed-after", stamp(f.FailedAfter), "failed-before", stamp(f.FailedBefore))
 	data.filterOffers = filterOffersOf(r.known())
+	data.Command += " --include-retrying"
 	if data.IncludeResolved {
 		data.Command += " --include-resolved"
 	}
@@ -120,11 +123,15 @@ func failures(r *request) (view, error) {
 		group.Spark, group.From, group.To = sparklineOf(group.Histogram), list.From, f.FailedBefore
 		if i < mostMessages && len(group.SampleJobIds) > 0 {
 			if job, err := call[api.Job](r.api.GetJob(r.Context(), group.SampleJobIds[0], nil)); err == nil { // It may be purged by now.
-				group.Message = diagnosis.Brief(job.ErrorMessage, diagnosis.BriefMessage)
+				group.Message = diagnosis.Brief(diagnosis.ErrorMessage(&job), diagnosis.BriefMessage)
 			}
 		}
 		if group.Resolved {
 			data.Resolved = append(data.Resolved, group)
+			continue
+		}
+		if group.Retrying {
+			data.Retrying = append(data.Retrying, group)
 			continue
 		}
 		data.Jobs += group.Count
@@ -139,9 +146,12 @@ func failureGroupOf(f *selection, group *api.FailureGroup) failureGroup {
 		"tenant_id", f.TenantID, "request_type", f.RequestType, "service", group.Service, "error_code", group.ErrorCode,
 		"created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
 	}
+	jobs := link("jobs", append(filter, "state", api.JobStateFailedFinal)...)
+	if group.Retrying {
+		jobs = link("jobs", filter...)
+	}
 	return failureGroup{
-		FailureGroup: *group,
-		Jobs:         link("jobs", append(filter, "state", api.JobStateFailedFinal)...),
+		FailureGroup: *group, Jobs: jobs,
 		Retry: link("do/retry", append(filter, "step_type", group.StepType,
 			"failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))...),
 	}

@@ -47,18 +47,22 @@ func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 				Tenants: []api.FailureTenant{{TenantID: "acme", Count: 1200}, {TenantID: hostile, Count: 2}},
 			},
 			{Service: "embed", ErrorCode: "TIMEOUT", Count: 1, Resolved: true, FirstAt: ago(time.Hour), LastAt: ago(time.Hour), SampleJobIds: []string{"j3"}},
+			{Service: "ocr", StepType: "OCR", ErrorCode: "vendor_503", Count: 54, Retrying: true, FirstAt: ago(time.Hour), LastAt: ago(time.Second), SampleJobIds: []string{"j4"}},
 		}},
+		"GET /v1/jobs/j4": api.Job{JobID: "j4", Steps: []api.Step{{StepID: "ocr", LastErrorMessage: "Service Unavailable"}}},
 		"GET /v1/jobs/j1": api.Job{JobID: "j1", ErrorMessage: "page 3 " + hostile},
 	})
 	page := b.get(t, "/ui/failures?service=ocr&since=24+h&include=resolved")
-	if asked := b.requests()[0]; asked != "GET /v1/admin/failures?service=ocr&failed_after=2026-01-26T10%3A02%3A30.000Z&include=resolved" {
+	if asked := b.requests()[0]; asked != "GET /v1/admin/failures?service=ocr&failed_after=2026-01-26T10%3A02%3A30.000Z&include=retrying&include=resolved" {
 		t.Errorf("the API was asked %s", asked)
 	}
 	has(t, page, "1,214 jobs have failed for good, and there are more", "page 3 &lt;script&gt;", "Retry 1,214…", "Rerun since",
 		"acme 1,200, &lt;script&gt;", "of 7 tenants", `<rect x="140" y="0" width="4" height="36"/>`, "214 in the last part", "3 h ago</time>",
 		"/ui/do/retry?error_code=%3Cscript%3Ealert%281%29%3C%2Fscript%3E&amp;failed_after=2026-01-26T10%3A02%3A30.000Z&amp;service=ocr&amp;step_type=OCR",
 		`<option selected>24 h</option>`, `value="resolved" checked`, "/ui/jobs/j2")
-	hasNot(t, page, hostile, "Retry 1…")
+	hasNot(t, page, hostile, "Retry 1…", "Retry 54…")
+	has(t, page, "<h2>Tried again</h2>", "<b>54 jobs</b>, tried again", "Service Unavailable", `href="/ui/jobs?error_code=vendor_503&amp;service=ocr"`,
+		"--include-retrying --include-resolved")
 	b.set("GET /v1/admin/failures", api.FailureList{})
 	has(t, b.get(t, "/ui/failures"), "No matching job has failed for good.")
 	if w := b.send(http.MethodGet, "/ui/failures?failed_after=yesterday", nil); w.Code != http.StatusBadRequest {

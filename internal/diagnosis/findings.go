@@ -282,7 +282,7 @@ func (s *Situation) errorFindings(of *api.Service) []Finding {
 		Actions: []Action{
 			{
 				Text: "See why", Page: "failures", Query: []any{"service", of.Service},
-				Command: CommandWith("failures", "service", of.Service),
+				Command: CommandWith("failures", "service", of.Service) + " --include-retrying",
 			},
 			pauseService(of.Service),
 		},
@@ -291,6 +291,9 @@ func (s *Situation) errorFindings(of *api.Service) []Finding {
 		f.Level = LevelBad
 	}
 	f.Notes = append(f.Notes, say(Number(failed), " of ", Number(all), " within ", recentMinutes, " minutes, usually ", Percent(usually)))
+	if e := &of.TopError; e.Count > 0 {
+		f.Notes = append(f.Notes, say(Counted(e.Count, "step that is tried again has ", "steps that are tried again have "), Brief(e.ErrorCode, BriefCode)))
+	}
 	if p := of.DurationSeconds; p.Count > 0 {
 		f.Notes = append(f.Notes, say("p95 ", Duration(Seconds(p.P95))))
 	}

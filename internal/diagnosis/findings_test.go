@@ -47,6 +47,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 		Counts: diagnosistest.Minutes(100, 100, 10, 10, 10, 10, 10, 10, 10, 10, 10, 10),
 		Failed: diagnosistest.Minutes(2, 2, 0, 0, 0, 0, 0, 0, 9, 9, 10, 10),
 	}
+	failing.TopError = api.StepError{ErrorCode: "vendor_503", Count: 54}
 	late, stalled := 45.0, 400.0
 	for name, test := range map[string]struct {
 		of   diagnosis.Situation
@@ -85,8 +86,9 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 		},
 		"errors": {
 			of: diagnosis.Situation{Services: []api.Service{failing}},
-			want: []string{"bad embed has failed 38 % of its attempts for 3 min 30 s · 38 of 100 within 10 minutes, usually 2.0 % · p95 41 s · " +
-				"last success 2 minutes ago [See why: lucius failures --service embed] [Pause embed…: lucius pause --service embed]"},
+			want: []string{"bad embed has failed 38 % of its attempts for 3 min 30 s · 38 of 100 within 10 minutes, usually 2.0 % · " +
+				"54 steps that are tried again have vendor_503 · p95 41 s · " +
+				"last success 2 minutes ago [See why: lucius failures --service embed --include-retrying] [Pause embed…: lucius pause --service embed]"},
 		},
 		"pauses": {
 			of: diagnosis.Situation{Services: []api.Service{

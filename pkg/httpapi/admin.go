@@ -206,15 +206,23 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
 			return nil, err
 		}
-		if params.Include != nil && !params.Include.Valid() {
-			return nil, invalid("parameter include must be resolved", nil)
+		var include search.Include
+		for _, what := range orZero(params.Include) {
+			switch what {
+			case api.ListFailuresParamsIncludeResolved:
+				include.Resolved = true
+			case api.ListFailuresParamsIncludeRetrying:
+				include.Retrying = true
+			default:
+				return nil, invalid("parameter include must be resolved or retrying", nil)
+			}
 		}
 		report, err := e.Jobs.Failures(ctx, search.Filter{
 			TenantID: orZero(params.TenantID), RequestType: orZero(params.RequestType), Service: orZero(params.Service),
 			StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode),
 			CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
 			FailedAfter: orZero(params.FailedAfter).Time, FailedBefore: orZero(params.FailedBefore).Time,
-		}, params.Include != nil)
+		}, include)
 		found := api.FailureList{
 			Groups: make([]api.FailureGroup, len(report.Groups)), Truncated: report.Truncated,
 			From: api.NewTime(report.From), To: api.NewTime(report.To),
@@ -222,7 +230,7 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 		for i := range report.Groups {
 			group := &report.Groups[i]
 			found.Groups[i] = api.FailureGroup{
-				StepType: group.StepType, Service: group.Service, ErrorCode: group.ErrorCode, Resolved: group.Resolved, Count: group.Count,
+				StepType: group.StepType, Service: group.Service, ErrorCode: group.ErrorCode, Resolved: group.Resolved, Retrying: group.Retrying, Count: group.Count,
 				FirstAt: api.NewTime(group.FirstAt), LastAt: api.NewTime(group.LastAt),
 				SampleJobIds: append([]string{}, group.SampleJobIDs...),
 				Tenants:      make([]api.FailureTenant, len(group.Tenants)), TenantCount: group.TenantCount, Histogram: group.Histogram,

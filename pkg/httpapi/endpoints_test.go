@@ -218,7 +218,7 @@ func TestOperatorsBadParametersAreNamed(t *testing.T) {
 		"GET /v1/jobs?tenant_id=t&tenant_id=u":     "parameter tenant_id occurs more than once",
 		"GET /v1/jobs?tenant_id=":                  "parameter tenant_id must not be empty: leave it out",
 		"GET /v1/admin/failures?request_type":      "parameter request_type must not be empty: leave it out",
-		"GET /v1/admin/failures?include=all":       "parameter include must be resolved",
+		"GET /v1/admin/failures?include=all":       "parameter include must be resolved or retrying",
 		"GET /v1/admin/outbox?state=&page_token=":  "parameter state must not be empty: leave it out",
 		"POST /v1/commands:batch Idempotency-Key:": "header Idempotency-Key is not for a batch: give each command an idempotency_key",
 	} {

@@ -84,6 +84,9 @@ func serviceOf(s *search.ServiceCounts, now time.Time, minutes *int32) api.Servi
 	for _, id := range slices.Sorted(maps.Keys(s.HeldBy)) {
 		out.HeldBy = append(out.HeldBy, api.HeldBy{PauseID: id, Count: s.HeldBy[id]})
 	}
+	if s.Errors > 0 {
+		out.TopError = api.StepError{ErrorCode: s.Error, Count: s.Errors}
+	}
 	known := map[string]bool{}
 	for i := range s.Workers {
 		worker := &s.Workers[i]

@@ -234,6 +234,36 @@ func TestReport_TellsWhatAPauseHolds(t *testing.T) {
 	})
 }
 
+// Of the errors of steps that are tried again, the most frequent one is named.
+func TestReport_NamesTheErrorOfTheMostSteps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := alone(t)
+		top := func() (string, int) {
+			report := p.Report()
+			s := report.Services[slices.IndexFunc(report.Services, func(s search.ServiceCounts) bool { return s.Service == "ocr" })]
+			return s.Error, s.Errors
+		}
+		for range 3 {
+			p.submit("ocr")
+		}
+		if code, n := top(); code != "" || n != 0 {
+			t.Errorf("before any error it is %q of %d", code, n)
+		}
+		items := p.claim("ocr", 3, true)
+		for _, item := range items[:2] {
+			p.fail(item, true)
+		}
+		if code, n := top(); code != "bad" || n != 2 {
+			t.Errorf("after two errors it is %q of %d, want bad of 2", code, n)
+		}
+		p.fail(items[2], false) // The job ends: it is tried again by nobody.
+		if code, n := top(); code != "bad" || n != 2 {
+			t.Errorf("after a final error it is %q of %d, want bad of 2", code, n)
+		}
+	})
+}
+
 // After a crash, a walk counts the live jobs exactly, whatever happens to them during the
 // walk, and however late the process observes a commit.
 func TestRecount_IsExactWhileJobsChange(t *testing.T) {

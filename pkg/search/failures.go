@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -18,9 +19,11 @@ type FailureKind struct {
 	// Resolved says that each of the jobs has a rerun that was not cancelled; otherwise
 	// none has.
 	Resolved bool
+	// Retrying says that the jobs are live: the step has failed, and is tried again.
+	Retrying bool
 }
 
-// FailureGroup describes the failed jobs of one kind.
+// FailureGroup describes the failed jobs of one kind, or the retrying ones.
 type FailureGroup struct {
 	FailureKind
 
@@ -72,34 +75,58 @@ type tallied struct {
 	tenant string
 }
 
-// Failures is [Finder.Failures] for all tenants of the ledger.
-func (s *Service) Failures(ctx context.Context, f Filter, resolved bool) (FailureReport, error) {
-	return s.finder().Failures(ctx, f, resolved)
+// Include says which groups a [FailureReport] has beside those of failed jobs without a rerun.
+type Include struct {
+	Resolved bool // those with a rerun
+	Retrying bool // live jobs whose current step has failed, and is tried again
 }
 
-// Failures returns the failed jobs that [Finder.Find] finds in groups: the jobs without a rerun and,
-// if resolved is set, those with one. It reads all samples. It trusts the other entries, a few of
-// which may be left from commits that lost a race. The errors are [*apierror.Error]s.
-func (x *Finder) Failures(ctx context.Context, f Filter, resolved bool) (report FailureReport, err error) {
+// maxRetrying is how many live jobs are read for one report.
+const maxRetrying = 2_000
+
+// Failures is [Finder.Failures] for all tenants of the ledger.
+func (s *Service) Failures(ctx context.Context, f Filter, include Include) (FailureReport, error) {
+	x := s.finder()
+	x.MaxLive = maxRetrying
+	return x.Failures(ctx, f, include)
+}
+
+// Failures returns the failed jobs that [Finder.Find] finds in groups: the jobs without a rerun, and
+// what else to include. It reads all samples, and the retrying jobs. It trusts the other entries, a
+// few of which may be left from commits that lost a race. The errors are [*apierror.Error]s.
+func (x *Finder) Failures(ctx context.Context, f Filter, include Include) (report FailureReport, err error) {
 	if err := f.check(""); err != nil {
 		return report, err
 	}
 	f.State = statemachine.JobFailedFinal
 	tallies, first := map[FailureKind]*tally{}, time.Time{}
+	add := func(found *Found, kind FailureKind) {
+		if tallies[kind] == nil {
+			tallies[kind] = &tally{FailureGroup: FailureGroup{FailureKind: kind}}
+		}
+		tallies[kind].add(found)
+		if first.IsZero() || found.EndedAt.Before(first) {
+			first = found.EndedAt
+		}
+	}
 	for found, err := range x.Find(ctx, &f, nil) {
 		switch {
 		case errors.Is(err, ErrMore):
 			report.Truncated = true
 		case err != nil:
 			return report, ledger.Problem(err)
-		case resolved || found.SupersededBy == "":
-			kind := FailureKind{found.StepType, found.Service, found.ErrorCode, found.SupersededBy != ""}
-			if tallies[kind] == nil {
-				tallies[kind] = &tally{FailureGroup: FailureGroup{FailureKind: kind}}
-			}
-			tallies[kind].add(found)
-			if first.IsZero() || found.EndedAt.Before(first) {
-				first = found.EndedAt
+		case include.Resolved || found.SupersededBy == "":
+			add(found, FailureKind{found.StepType, found.Service, found.ErrorCode, found.SupersededBy != "", false})
+		}
+	}
+	if include.Retrying {
+		for found, err := range x.retrying(ctx, f) {
+			if errors.Is(err, ErrMore) {
+				report.Truncated = true
+			} else if err != nil {
+				return report, ledger.Problem(err)
+			} else {
+				add(found, FailureKind{found.StepType, found.Service, found.ErrorCode, false, true})
 			}
 		}
 	}
@@ -133,6 +160,31 @@ func (x *Finder) Failures(ctx context.Context, f Filter, resolved bool) (report 
 		}
 	}
 	return report, nil
+}
+
+// retrying yields the live jobs that the filter selects and whose current step has failed, each
+// once, as if they had failed for good when the step did.
+func (x *Finder) retrying(ctx context.Context, f Filter) iter.Seq2[*Found, error] {
+	live, known := f, map[string]bool{}
+	live.State, live.Erring, live.FailedAfter, live.FailedBefore = "", true, time.Time{}, time.Time{}
+	return sequence(func(yield func(*Found) bool) error {
+		for found, err := range x.Find(ctx, &live, nil) {
+			if err != nil {
+				return err
+			}
+			step := &found.Job.Steps[found.Job.Job.CurrentStepIndex]
+			if known[found.JobID] || !within(step.UpdatedAt, f.FailedAfter, f.FailedBefore) {
+				continue
+			}
+			known[found.JobID] = true
+			found.StepType, found.Service, found.ErrorCode, found.EndedAt = step.Type, step.Service, step.LastErrorCode, step.UpdatedAt
+			found.Job, found.checked = nil, true // A report may hold many.
+			if !yield(found) {
+				return nil
+			}
+		}
+		return nil
+	})
 }
 
 // larger orders groups by count, then by the last failure, both descending.

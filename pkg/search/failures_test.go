@@ -56,7 +56,7 @@ func (w *world) fail(tenant, stepType, code string) string {
 
 func groups(t *testing.T, s *search.Finder, f search.Filter) search.FailureReport {
 	t.Helper()
-	report, err := s.Failures(t.Context(), f, false)
+	report, err := s.Failures(t.Context(), f, search.Include{})
 	musttest.NoError(t, err)
 	return report
 }
@@ -79,6 +79,52 @@ func bare(t *testing.T, groups []search.FailureGroup) []search.FailureGroup {
 		g.Tenants, g.TenantCount, g.Histogram = nil, 0, nil
 	}
 	return groups
+}
+
+// Live jobs whose step has failed and is tried again are groups of their own, if asked for.
+func TestFailures_OfJobsThatAreTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := found(t, ledgertest.Split())
+		retry := func(tenant, stepType, code string) string {
+			id := w.accept(tenant, stepType)
+			w.End(w.Handoff.Last(), statemachine.ResultFailedRetry, code)
+			return id
+		}
+		w.fail("t1", "OCR", "vendor_503")
+		begin := time.Now().UTC()
+		first := retry("t1", "OCR", "vendor_503")
+		time.Sleep(time.Second)
+		second := retry("t2", "OCR", "vendor_503")
+		other := retry("t1", "SCAN", "paper_jam")
+		w.accept("t1", "OCR")
+		retrying := func(f search.Filter) []search.FailureGroup {
+			report, err := w.Failures(t.Context(), f, search.Include{Retrying: true})
+			musttest.NoError(t, err)
+			return slices.DeleteFunc(bare(t, report.Groups), func(g search.FailureGroup) bool { return !g.Retrying })
+		}
+		jam := search.FailureGroup{
+			FailureKind: search.FailureKind{StepType: "SCAN", Service: "s", ErrorCode: "paper_jam", Retrying: true},
+			Count:       1, FirstAt: begin.Add(time.Second), LastAt: begin.Add(time.Second), SampleJobIDs: []string{other},
+		}
+		want := []search.FailureGroup{{
+			FailureKind: search.FailureKind{StepType: "OCR", Service: "s", ErrorCode: "vendor_503", Retrying: true},
+			Count:       2, FirstAt: begin, LastAt: begin.Add(time.Second), SampleJobIDs: []string{second, first},
+		}, jam}
+		if diff := cmp.Diff(want, retrying(search.Filter{})); diff != "" {
+			t.Errorf("all (-want +got):\n%s", diff)
+		}
+		for _, f := range []search.Filter{
+			{StepType: "SCAN"}, {ErrorCode: "paper_jam"}, {RequestType: "type.SCAN"}, {TenantID: "t1", FailedAfter: begin.Add(time.Second)},
+		} {
+			if diff := cmp.Diff([]search.FailureGroup{jam}, retrying(f)); diff != "" {
+				t.Errorf("%+v (-want +got):\n%s", f, diff)
+			}
+		}
+		if report := groups(t, w.Finder, search.Filter{}); len(report.Groups) != 1 || report.Groups[0].Retrying {
+			t.Errorf("unasked: %+v", report.Groups)
+		}
+	})
 }
 
 func TestFailures_HaveTenantsAndAHistogram(t *testing.T) {
@@ -162,7 +208,7 @@ func TestFailures_CountsByStepAndCode(t *testing.T) {
 // groupsOf returns the samples of all groups, unresolved and resolved.
 func groupsOf(t *testing.T, s *search.Finder) (open, resolved [][]string) {
 	t.Helper()
-	report, err := s.Failures(t.Context(), search.Filter{}, true)
+	report, err := s.Failures(t.Context(), search.Filter{}, search.Include{Resolved: true})
 	musttest.NoError(t, err)
 	for _, group := range report.Groups {
 		if group.Resolved {
@@ -377,14 +423,14 @@ func TestFailures_ErrorsAreProblems(t *testing.T) {
 		"job":     {storetest.ScanCall, 5}, // after the index of three months; the entry is recent
 	} {
 		faults.Plan(storetest.Fault{Call: test.call, Nth: test.nth})
-		_, err := w.Failures(t.Context(), search.Filter{TenantID: ""}, false)
+		_, err := w.Failures(t.Context(), search.Filter{TenantID: ""}, search.Include{})
 		if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.StoreUnavailable {
 			t.Errorf("%s: %v", name, err)
 		}
 		faults.Clear()
 	}
 	now := time.Now()
-	_, err := w.Failures(t.Context(), search.Filter{CreatedAfter: now, CreatedBefore: now}, false)
+	_, err := w.Failures(t.Context(), search.Filter{CreatedAfter: now, CreatedBefore: now}, search.Include{})
 	if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.InvalidEnvelope {
 		t.Errorf("an impossible filter: %v", err)
 	}

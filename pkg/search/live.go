@@ -266,6 +266,10 @@ type stepGauges struct {
 	Phases [phases]int    `json:"phases"`
 	Oldest time.Time      `json:"oldest,omitzero"` // when the oldest queued one was published
 	HeldBy map[string]int `json:"held_by,omitempty"`
+	// Error is the error code of the most steps that have failed and are tried again, and Errors
+	// how many these are.
+	Error  string `json:"error,omitempty"`
+	Errors int    `json:"errors,omitempty"`
 	// HeldQueued are those of PhaseHeld whose directive is published.
 	HeldQueued int `json:"held_queued,omitempty"`
 }
@@ -275,6 +279,11 @@ type stepGauges struct {
 // few milliseconds.
 func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted func(kind, func(kind))) *gauges {
 	g := &gauges{AsOf: asOf, Jobs: map[statemachine.JobState]int{}, Steps: map[kind]*stepGauges{}}
+	type failing struct {
+		kind
+		code string
+	}
+	errors := map[failing]int{}
 	for t, of := range l.alike {
 		var since, created uint32
 		for i := range of.jobs {
@@ -301,6 +310,9 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 		counted(kind{t.ProtocolID, t.Service, t.StepType}, func(k kind) {
 			steps := entry(g.Steps, k)
 			steps.Phases[phase] += len(of.jobs)
+			if t.ErrorCode != "" {
+				errors[failing{k, t.ErrorCode}] += len(of.jobs)
+			}
 			switch {
 			case phase == PhaseQueued:
 				earlier(&steps.Oldest, since)
@@ -314,6 +326,11 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 				}
 			}
 		})
+	}
+	for of, n := range errors {
+		if steps := g.Steps[of.kind]; n > steps.Errors || n == steps.Errors && of.code < steps.Error {
+			steps.Error, steps.Errors = of.code, n
+		}
 	}
 	return g
 }

@@ -65,6 +65,10 @@ type ServiceCounts struct {
 	HeldBy map[string]int
 	// Oldest is when the oldest queued step was published.
 	Oldest time.Time
+	// Error is the error code of the most active steps that have failed and are tried again, empty
+	// if there are none, and Errors how many these are.
+	Error  string
+	Errors int
 	// Attempts counts the attempts that ended with a RESULT or a deadline.
 	Attempts Rates
 	// Took is the time from the start to the RESULT, and Waited the time from the publish to
@@ -184,6 +188,7 @@ func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since
 	if steps != nil {
 		s.Dispatching, s.Queued, s.Claimed = steps.Phases[PhaseDispatching], steps.Phases[PhaseQueued], steps.Phases[PhaseClaimed]
 		s.Running, s.Backoff, s.Oldest = steps.Phases[PhaseRunning], steps.Phases[PhaseBackoff], steps.Oldest
+		s.Error, s.Errors = steps.Error, steps.Errors
 		s.Held, s.HeldBy, s.heldQueued = steps.Phases[PhaseHeld], steps.HeldBy, steps.HeldQueued
 	}
 	if own := c.own.Attempts[of]; own != nil {

@@ -2933,6 +2933,12 @@ export interface components {
              */
             resolved: boolean;
             /**
+             * @description They are live: the step has failed, and is tried again. The times are those of the last
+             *     change of the step.
+             * @example false
+             */
+            retrying: boolean;
+            /**
              * @description How many jobs.
              * @example 12
              */
@@ -3998,6 +4004,7 @@ export interface components {
             held: number;
             /** @description The pauses that hold them back; of several the oldest counts. */
             held_by?: components["schemas"]["HeldBy"][];
+            top_error?: components["schemas"]["StepError"];
             /**
              * @description Steps that a worker has claimed from the pull queue and not started.
              * @example 1
@@ -4029,6 +4036,19 @@ export interface components {
              * @example 4
              */
             workers_total: number;
+        };
+        /** @description The error code with which most of the live steps that failed have last failed. */
+        StepError: {
+            /**
+             * @description The error code.
+             * @example vendor_503
+             */
+            error_code: string;
+            /**
+             * @description How many steps it is.
+             * @example 54
+             */
+            count: number;
         };
         /** @description How many directives a pause holds back. */
         HeldBy: {
@@ -6068,10 +6088,14 @@ export interface operations {
                  */
                 failed_before?: string;
                 /**
-                 * @description `resolved` also shows the jobs that were rerun, in separate groups.
-                 * @example resolved
+                 * @description Groups beside those of the jobs that failed for good. `resolved`: jobs that were rerun.
+                 *     `retrying`: live jobs whose current step has failed, and is tried again; at most 2,000
+                 *     live jobs are read.
+                 * @example [
+                 *       "retrying"
+                 *     ]
                  */
-                include?: "resolved";
+                include?: ("resolved" | "retrying")[];
             };
             header?: never;
             path?: never;
