@@ -57,7 +57,8 @@ func (t *tool) failures() *cobra.Command {
 	by.register(t, cmd)
 	by.registerFailed(cmd)
 	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also show jobs that were rerun, in separate groups")
-	cmd.Flags().BoolVar(&retrying, "include-retrying", false, "also show live jobs whose step has failed and is tried again, in separate groups")
+	cmd.Flags().BoolVar(&retrying, "include-retrying", false,
+		"also show live jobs whose step has failed and is tried again, in separate groups")
 	cmd.AddCommand(t.failuresList())
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)
@@ -106,7 +107,8 @@ func showFailures(p *page, list failed) {
 	}
 	p.table([]string{"JOBS", "SERVICE", "STEP TYPE", "ERROR", "FIRST", "LAST", "NEWEST MESSAGE"}, rows)
 	if list.Truncated {
-		p.line("%s", p.style(faint, "There are more: only the newest 100,000 failed jobs and 2,000 live ones are counted. Narrow the time."))
+		p.line("%s", p.style(faint,
+			"There are more: only the newest 100,000 failed jobs and 2,000 live ones are counted. Narrow the time."))
 	}
 }
 

@@ -97,6 +97,14 @@ func (s *session) state(ctx context.Context, last *state) (now state, err error)
 	return now, nil
 }
 
+// heldText says how many directives pauses hold back, if there are any.
+func heldText(held int) string {
+	if held == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d by pauses: lucius pauses list", held)
+}
+
 // showState writes one screen with the state of the server.
 func showState(p *page, now state) {
 	all := &now.Overview
@@ -129,12 +137,8 @@ func showState(p *page, now state) {
 		pending = "the oldest due directive for " + short(seconds(*late))
 	}
 	refused, commands := openCommands(p, all.Inbox)
-	held := ""
-	if all.Held > 0 {
-		held = fmt.Sprintf("%d by pauses: lucius pauses list", all.Held)
-	}
-	p.fields("live jobs", strings.Join(live, ", "), "waiting", strconv.Itoa(all.Backlog)+oldest, "held", held, "running", strconv.Itoa(all.Running),
-		"unpublished", pending, "stuck", stuck, "inbox refused", refused, "inbox waiting", commands)
+	p.fields("live jobs", strings.Join(live, ", "), "waiting", strconv.Itoa(all.Backlog)+oldest, "held", heldText(all.Held),
+		"running", strconv.Itoa(all.Running), "unpublished", pending, "stuck", stuck, "inbox refused", refused, "inbox waiting", commands)
 	p.line("")
 	rows := [][]string{rateRow("accepted", &all.Accepted)}
 	for _, name := range []string{"SUCCEEDED", "FAILED_FINAL", "CANCELLED"} {
@@ -216,8 +220,8 @@ func showServices(p *page, list api.ServiceList) {
 			oldest = short(seconds(one.OldestWaitingSeconds))
 		}
 		rows[i] = []string{
-			one.Service, one.StepType, strconv.Itoa(one.Backlog), strconv.Itoa(one.Held), oldest, strconv.Itoa(one.Claimed), strconv.Itoa(one.Running),
-			strconv.Itoa(one.Backoff), workers, strconv.Itoa(one.Attempts.LastMinute.Count), rate, p95,
+			one.Service, one.StepType, strconv.Itoa(one.Backlog), strconv.Itoa(one.Held), oldest, strconv.Itoa(one.Claimed),
+			strconv.Itoa(one.Running), strconv.Itoa(one.Backoff), workers, strconv.Itoa(one.Attempts.LastMinute.Count), rate, p95,
 		}
 	}
 	p.table([]string{

@@ -478,7 +478,8 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 			one := &situation{s.of(s.Services[j : j+1]), s.protocol}
 			state := &one.serviceStates()[0]
 			node.Text, node.Level, perSecond = state.describe(s), state.Level, state.PerSecond
-			node.Big, node.Below, node.More = diagnosis.Number(state.Backlog+state.Running+state.Waiting+state.Held), rate(perSecond), rate(perSecond)
+			node.Big = diagnosis.Number(state.Backlog + state.Running + state.Waiting + state.Held)
+			node.Below, node.More = rate(perSecond), rate(perSecond)
 			if of := &s.Services[j]; of.Backoff > 0 {
 				node.More += " · ↺ " + diagnosis.Counted(of.Backoff, "waits for a retry", "wait for a retry")
 			}

@@ -155,7 +155,10 @@ func pauseDispatch(r *request) (deed, error) {
 		would.Title = "Pause dispatch?"
 		would.Fields = []field{
 			{Name: "kind", Label: "Scope", Value: at.Kind, Options: kinds},
-			{Name: "name", Label: "Name", Value: at.Name, Offers: offersOf(r.known(), r.tenants(api.GrantRoleAdmin), kinds...), Hint: "The " + oneOfScopes() + "; empty for all."},
+			{
+				Name: "name", Label: "Name", Value: at.Name, Hint: "The " + oneOfScopes() + "; empty for all.",
+				Offers: offersOf(r.known(), r.tenants(api.GrantRoleAdmin), kinds...),
+			},
 			lasts,
 		}
 		if at.Name == "" && at.Kind != scopeAll {

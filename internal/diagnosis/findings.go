@@ -292,7 +292,8 @@ func (s *Situation) errorFindings(of *api.Service) []Finding {
 	}
 	f.Notes = append(f.Notes, say(Number(failed), " of ", Number(all), " within ", recentMinutes, " minutes, usually ", Percent(usually)))
 	if e := &of.TopError; e.Count > 0 {
-		f.Notes = append(f.Notes, say(Counted(e.Count, "step that is tried again has ", "steps that are tried again have "), Brief(e.ErrorCode, BriefCode)))
+		steps := Counted(e.Count, "step that is tried again has ", "steps that are tried again have ")
+		f.Notes = append(f.Notes, say(steps, Brief(e.ErrorCode, BriefCode)))
 	}
 	if p := of.DurationSeconds; p.Count > 0 {
 		f.Notes = append(f.Notes, say("p95 ", Duration(Seconds(p.P95))))

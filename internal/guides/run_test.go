@@ -222,12 +222,15 @@ func (r *reader) follow(block *guides.Block) {
 // awaitFirstJob reports how long after begun the server has a job that succeeded. It looks until
 // the test ends.
 func (r *reader) awaitFirstJob(begun time.Time) {
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	client := &http.Client{Transport: transport}
 	for r.t.Context().Err() == nil {
 		request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.url+"/v1/jobs?state=SUCCEEDED&limit=1", http.NoBody)
 		if err != nil {
 			return
 		}
-		if response, err := http.DefaultClient.Do(request); err == nil { // otherwise the server does not run yet
+		if response, err := client.Do(request); err == nil { // otherwise the server does not run yet
 			var page struct{ Jobs []json.RawMessage }
 			err := json.NewDecoder(response.Body).Decode(&page)
 			_ = response.Body.Close()

@@ -230,7 +230,8 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 		for i := range report.Groups {
 			group := &report.Groups[i]
 			found.Groups[i] = api.FailureGroup{
-				StepType: group.StepType, Service: group.Service, ErrorCode: group.ErrorCode, Resolved: group.Resolved, Retrying: group.Retrying, Count: group.Count,
+				StepType: group.StepType, Service: group.Service, ErrorCode: group.ErrorCode,
+				Resolved: group.Resolved, Retrying: group.Retrying, Count: group.Count,
 				FirstAt: api.NewTime(group.FirstAt), LastAt: api.NewTime(group.LastAt),
 				SampleJobIds: append([]string{}, group.SampleJobIDs...),
 				Tenants:      make([]api.FailureTenant, len(group.Tenants)), TenantCount: group.TenantCount, Histogram: group.Histogram,

@@ -109,24 +109,19 @@ func (x *Finder) Failures(ctx context.Context, f Filter, include Include) (repor
 			first = found.EndedAt
 		}
 	}
-	for found, err := range x.Find(ctx, &f, nil) {
-		switch {
-		case errors.Is(err, ErrMore):
-			report.Truncated = true
-		case err != nil:
-			return report, ledger.Problem(err)
-		case include.Resolved || found.SupersededBy == "":
-			add(found, FailureKind{found.StepType, found.Service, found.ErrorCode, found.SupersededBy != "", false})
-		}
-	}
+	walks := []iter.Seq2[*Found, error]{x.Find(ctx, &f, nil)}
 	if include.Retrying {
-		for found, err := range x.retrying(ctx, f) {
-			if errors.Is(err, ErrMore) {
+		walks = append(walks, x.retrying(ctx, f))
+	}
+	for i, walk := range walks {
+		for found, err := range walk {
+			switch {
+			case errors.Is(err, ErrMore):
 				report.Truncated = true
-			} else if err != nil {
+			case err != nil:
 				return report, ledger.Problem(err)
-			} else {
-				add(found, FailureKind{found.StepType, found.Service, found.ErrorCode, false, true})
+			case include.Resolved || found.SupersededBy == "":
+				add(found, FailureKind{found.StepType, found.Service, found.ErrorCode, found.SupersededBy != "", i > 0})
 			}
 		}
 	}

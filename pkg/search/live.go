@@ -301,29 +301,22 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 			earlier(&g.NextRetry, since)
 		default:
 		}
-		phase, by := t.Phase, -1
-		if phase == PhaseDispatching || phase == PhaseQueued {
-			if by = slices.IndexFunc(paused, func(s statemachine.Scope) bool { return s.Covers(t.Target) }); by >= 0 {
-				phase = PhaseHeld
-			}
+		by := -1
+		if t.Phase == PhaseDispatching || t.Phase == PhaseQueued {
+			by = slices.IndexFunc(paused, func(s statemachine.Scope) bool { return s.Covers(t.Target) })
 		}
 		counted(kind{t.ProtocolID, t.Service, t.StepType}, func(k kind) {
 			steps := entry(g.Steps, k)
-			steps.Phases[phase] += len(of.jobs)
 			if t.ErrorCode != "" {
 				errors[failing{k, t.ErrorCode}] += len(of.jobs)
 			}
-			switch {
-			case phase == PhaseQueued:
+			if by >= 0 {
+				steps.hold(paused[by], t.Phase, len(of.jobs))
+				return
+			}
+			steps.Phases[t.Phase] += len(of.jobs)
+			if t.Phase == PhaseQueued {
 				earlier(&steps.Oldest, since)
-			case phase == PhaseHeld:
-				if steps.HeldBy == nil {
-					steps.HeldBy = map[string]int{}
-				}
-				steps.HeldBy[paused[by].ID()] += len(of.jobs)
-				if t.Phase == PhaseQueued {
-					steps.HeldQueued += len(of.jobs)
-				}
 			}
 		})
 	}
@@ -333,6 +326,18 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 		}
 	}
 	return g
+}
+
+// hold counts steps that a pause holds back, instead of their phase.
+func (s *stepGauges) hold(by statemachine.Scope, phase Phase, steps int) {
+	if s.HeldBy == nil {
+		s.HeldBy = map[string]int{}
+	}
+	s.HeldBy[by.ID()] += steps
+	s.Phases[PhaseHeld] += steps
+	if phase == PhaseQueued {
+		s.HeldQueued += steps
+	}
 }
 
 // earliest sets the Unix time to another that is known and earlier.

@@ -209,7 +209,8 @@ func checkObjects(ctx context.Context, db querier, version int) error {
 		return nil
 	}
 	var missing []string
-	err := db.QueryRow(ctx, "SELECT array_agg(w ORDER BY w) FROM unnest($1::text[]) w WHERE w NOT IN ("+present+")", objects()).Scan(&missing)
+	err := db.QueryRow(ctx, "SELECT array_agg(w ORDER BY w) FROM unnest($1::text[]) w WHERE w NOT IN ("+present+")",
+		objects()).Scan(&missing)
 	if err != nil {
 		return fmt.Errorf("read the objects of the schema: %w", err)
 	}

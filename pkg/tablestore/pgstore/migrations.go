@@ -144,7 +144,8 @@ func compare(ctx context.Context, db querier) (current int, err error) {
 // ends, and refuses a schema on which the program does not work. A session that only waits for a
 // migration reads the schema after it.
 func lockSchema(ctx context.Context, connection *pgx.Conn) error {
-	if _, err := connection.Exec(ctx, "SELECT pg_advisory_lock_shared($1::integer, $2::integer)", versionLocks, len(migrations())); err != nil {
+	const lock = "SELECT pg_advisory_lock_shared($1::integer, $2::integer)"
+	if _, err := connection.Exec(ctx, lock, versionLocks, len(migrations())); err != nil {
 		return err
 	}
 	if _, err := compare(ctx, connection); errors.Is(err, ErrUnusable) {
@@ -172,7 +173,8 @@ func lockOut(ctx context.Context, tx pgx.Tx, from, to int, online bool) error {
 	case online:
 		return fmt.Errorf("%w: those of schema version %d do not work on version %d: stop them first", ErrInUse, *used, to)
 	}
-	return fmt.Errorf("%w: stop those of schema version %d first, or migrate with --online, if they work on version %d", ErrInUse, *used, to)
+	return fmt.Errorf("%w: stop those of schema version %d first, or migrate with --online, if they work on version %d",
+		ErrInUse, *used, to)
 }
 
 // MigrateOptions says how to migrate.
