@@ -51,12 +51,9 @@ func showService(p *page, list api.ServiceList) {
 			p.line("")
 		}
 		waiting := strconv.Itoa(one.Backlog)
-		held := ""
-		if one.Held > 0 {
-			held = strconv.Itoa(one.Held)
-			for _, by := range one.HeldBy {
-				held += fmt.Sprintf(", %d by the pause %s", by.Count, by.PauseID)
-			}
+		held := make([]string, len(one.HeldBy))
+		for j, by := range one.HeldBy {
+			held[j] = fmt.Sprintf("%d by the pause %s", by.Count, by.PauseID)
 		}
 		if one.OldestWaitingSeconds > 0 {
 			waiting += ", the oldest for " + short(seconds(one.OldestWaitingSeconds))
@@ -65,7 +62,7 @@ func showService(p *page, list api.ServiceList) {
 			"service", p.style(bold, one.Service),
 			"step type", one.StepType,
 			"waiting", waiting,
-			"held", held,
+			"held", strings.Join(held, ", "),
 			"under way", fmt.Sprintf("%d claimed, %d running, %d unpublished, %d in backoff",
 				one.Claimed, one.Running, one.Dispatching, one.Backoff),
 			"last minute", ended(&one.Attempts.LastMinute),
