@@ -46,7 +46,7 @@ func TestNoDrivers(t *testing.T) {
 		{"demo", nil, ""},
 	} {
 		cmd := exec.CommandContext(t.Context(), binary, tt.command)
-		cmd.Env = tt.settings
+		cmd.Dir, cmd.Env = t.TempDir(), tt.settings // The demo writes a folder.
 		out, err := cmd.CombinedOutput()
 		if (err != nil) != (tt.want != "") || !strings.Contains(string(out), tt.want) {
 			t.Errorf("%s with %q: %v, %s, want %q", tt.command, tt.settings, err, out, tt.want)
