@@ -13,20 +13,22 @@ import (
 )
 
 // ExamplePayload returns a payload that the protocol accepts, made from the schemas of its steps,
-// or nil if an empty one will do, or if it finds none: it knows the common keywords, and a
-// pattern, for example, needs a person. People learn from it what a command looks like.
+// or nil if an empty one will do, or if it finds none of a size that people read: it knows the
+// common keywords, and a pattern, for example, needs a person. People learn from it what a command
+// looks like. The caller owns the result.
 func (p *Protocol) ExamplePayload() map[string]any {
 	payload := map[string]any{}
 	// A part of another one comes later, and takes the place of what the other has there.
 	outermost := slices.SortedFunc(slices.Values(p.Steps), func(a, b ProtocolStep) int {
 		return cmp.Compare(len(a.PayloadPointer), len(b.PayloadPointer))
 	})
+	made := example{left: maxExampleSize}
 	for i := range outermost {
 		if step := &outermost[i]; step.schema != nil {
-			placeExample(payload, jsontext.Pointer(step.PayloadPointer), exampleOf(step.schema, 0))
+			placeExample(payload, jsontext.Pointer(step.PayloadPointer), made.of(step.schema, 0))
 		}
 	}
-	if len(payload) == 0 || len(p.ValidatePayload(payload)) > 0 {
+	if made.left < 0 || len(payload) == 0 || len(p.ValidatePayload(payload)) > 0 {
 		return nil
 	}
 	return payload
@@ -58,22 +60,41 @@ func placeExample(object map[string]any, at jsontext.Pointer, value any) {
 	object[tokens[last]] = value
 }
 
-// maxExampleDepth is how deep an example goes into a schema, which may contain itself.
-const maxExampleDepth = 16
+const (
+	// maxExampleDepth is how deep an example goes into a schema, which may contain itself.
+	maxExampleDepth = 16
+	// maxExampleSize bounds the work for an example, and its size: schemas whose parts refer to one
+	// another twice grow exponentially with their depth.
+	maxExampleSize = 8 << 10
+)
 
-// exampleOf returns a value that probably fits the schema.
-func exampleOf(s *jsonschema.Schema, depth int) any {
+// example is a payload in the making.
+type example struct {
+	left int // of maxExampleSize, negative if that is too little: one for each value and each byte of text
+}
+
+// spend reports whether there is as much left.
+func (e *example) spend(size int) bool {
+	e.left -= size
+	return e.left >= 0
+}
+
+// of returns a value that probably fits the schema.
+func (e *example) of(s *jsonschema.Schema, depth int) any {
 	switch {
-	case s == nil || depth > maxExampleDepth:
+	case s == nil || !e.spend(1):
+		return nil
+	case depth > maxExampleDepth:
+		e.left = -1
 		return nil
 	case s.Const != nil:
-		return *s.Const
+		return e.copied(*s.Const)
 	case s.Enum != nil && len(s.Enum.Values) > 0:
-		return s.Enum.Values[0]
+		return e.copied(s.Enum.Values[0])
 	case len(s.Examples) > 0:
-		return s.Examples[0]
+		return e.copied(s.Examples[0])
 	case s.Default != nil:
-		return *s.Default
+		return e.copied(*s.Default)
 	}
 	// Schemas for the same value: members add up, and of alternatives the first one is taken.
 	object, other := map[string]any{}, any(nil)
@@ -82,7 +103,7 @@ func exampleOf(s *jsonschema.Schema, depth int) any {
 		same = append(same, alternatives[:min(1, len(alternatives))]...)
 	}
 	for _, schema := range same {
-		if value := exampleOf(schema, depth+1); value != nil {
+		if value := e.of(schema, depth+1); value != nil {
 			if members, ok := value.(map[string]any); ok {
 				maps.Copy(object, members)
 			} else {
@@ -91,8 +112,11 @@ func exampleOf(s *jsonschema.Schema, depth int) any {
 		}
 	}
 	for _, name := range s.Required {
+		if !e.spend(1 + len(name)) {
+			return nil
+		}
 		if object[name] == nil {
-			object[name] = exampleOf(s.Properties[name], depth+1)
+			object[name] = e.of(s.Properties[name], depth+1)
 		}
 		if object[name] == nil && s.Properties[name] == nil {
 			object[name] = "text"
@@ -104,13 +128,13 @@ func exampleOf(s *jsonschema.Schema, depth int) any {
 	}
 	switch {
 	case kind == "string":
-		return exampleText(s)
+		return e.text(s)
 	case kind == "integer" || kind == "number":
-		return exampleNumber(s)
+		return e.number(s)
 	case kind == "boolean":
 		return true
 	case kind == "array":
-		return exampleList(s, depth)
+		return e.list(s, depth)
 	case kind == "object" || len(object) > 0:
 		return object
 	case kind == "null":
@@ -121,8 +145,37 @@ func exampleOf(s *jsonschema.Schema, depth int) any {
 	return other
 }
 
-// exampleText returns a text of the format and the length that the schema asks for.
-func exampleText(s *jsonschema.Schema) string {
+// copied returns a copy of a value of the schema, which holds all of it and must not change.
+func (e *example) copied(value any) any {
+	switch value := value.(type) {
+	case map[string]any:
+		members := map[string]any{}
+		for name, member := range value {
+			if !e.spend(1 + len(name)) {
+				return nil
+			}
+			members[name] = e.copied(member)
+		}
+		return members
+	case []any:
+		entries := []any{}
+		for _, entry := range value {
+			if !e.spend(1) {
+				return nil
+			}
+			entries = append(entries, e.copied(entry))
+		}
+		return entries
+	case string:
+		e.spend(len(value))
+	case json.Number:
+		e.spend(len(value))
+	}
+	return value
+}
+
+// text returns a text of the format and the length that the schema asks for.
+func (e *example) text(s *jsonschema.Schema) string {
 	if s.Format != nil {
 		if text, ok := map[string]string{
 			"date": "2026-01-27", "date-time": "2026-01-27T12:00:00Z", "time": "12:00:00Z", "duration": "PT1H",
@@ -139,11 +192,12 @@ func exampleText(s *jsonschema.Schema) string {
 	if s.MaxLength != nil && *s.MaxLength < len(text) {
 		text = text[:max(*s.MaxLength, 0)]
 	}
+	e.spend(len(text))
 	return text
 }
 
-// exampleNumber returns a number within the bounds of the schema, a whole one where there is room.
-func exampleNumber(s *jsonschema.Schema) json.Number {
+// number returns a number within the bounds of the schema, a whole one where there is room.
+func (e *example) number(s *jsonschema.Schema) json.Number {
 	one := big.NewRat(1, 1)
 	number := one
 	switch {
@@ -168,11 +222,13 @@ func exampleNumber(s *jsonschema.Schema) json.Number {
 		}
 		number = new(big.Rat).Mul(new(big.Rat).SetInt(whole), step)
 	}
-	return json.Number(decimal(number))
+	digits := decimal(number)
+	e.spend(len(digits))
+	return json.Number(digits)
 }
 
-// exampleList returns a list with as few entries as the schema allows.
-func exampleList(s *jsonschema.Schema, depth int) []any {
+// list returns a list with as few entries as the schema allows.
+func (e *example) list(s *jsonschema.Schema, depth int) []any {
 	list := []any{}
 	least := 0
 	if s.MinItems != nil {
@@ -183,7 +239,7 @@ func exampleList(s *jsonschema.Schema, depth int) []any {
 		if i < len(s.PrefixItems) {
 			entry = s.PrefixItems[i]
 		}
-		list = append(list, exampleOf(entry, depth+1))
+		list = append(list, e.of(entry, depth+1))
 	}
 	return list
 }

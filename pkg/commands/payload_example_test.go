@@ -43,6 +43,8 @@ func TestExamplePayload(t *testing.T) {
 		"a schema that contains itself": {
 			[]string{`payload_schema: {$ref: "#/$defs/node", $defs: {node: {type: object, required: [next], properties: {next: {$ref: "#/$defs/node"}}}}}`}, `null`,
 		},
+		"schemas that grow tenfold with each level": {[]string{`payload_schema: {required: [a], properties: {a: {$ref: "#/$defs/v1"}}, $defs: {` + tenfold(12) + `}}`}, `null`},
+		"a text that nobody reads":                  {[]string{`payload_schema: {required: [a], properties: {a: {const: ` + strings.Repeat("x", 10_000) + `}}}`}, `null`},
 		"a part that allows no other members": {
 			[]string{`payload: /read, payload_schema: {type: object, additionalProperties: false, required: [pages, "who's"], properties: {pages: {type: integer, minimum: 3}, "who's": {enum: ["it's <me>"]}}}`},
 			`{"read":{"pages":3,"who's":"it's \u003cme\u003e"}}`,
@@ -57,12 +59,7 @@ func TestExamplePayload(t *testing.T) {
 			for i, more := range test.steps {
 				fmt.Fprintf(&steps, "  - {step_id: s%d, step_type: S, service: s, input: job, %s}\n", i, more)
 			}
-			text := "protocol_id: p\nrequest_types: [x]\nsteps:\n" + steps.String()
-			registry, err := commands.LoadProtocolsFS(fstest.MapFS{"p.yaml": &fstest.MapFile{Data: []byte(text)}})
-			if err != nil {
-				t.Fatal(err, text)
-			}
-			got, err := json.Marshal(registry.Protocols()[0].ExamplePayload())
+			got, err := json.Marshal(onlyProtocol(t, steps.String()).ExamplePayload())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -70,5 +67,38 @@ func TestExamplePayload(t *testing.T) {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
 		})
+	}
+}
+
+// tenfold returns definitions of lists of ten lists each, to that depth.
+func tenfold(depth int) string {
+	var defs strings.Builder
+	for level := 1; level < depth; level++ {
+		fmt.Fprintf(&defs, `v%d: {type: array, minItems: 10, items: {$ref: "#/$defs/v%d"}}, `, level, level+1)
+	}
+	return fmt.Sprintf("%sv%d: {type: string}", defs.String(), depth)
+}
+
+func onlyProtocol(t *testing.T, steps string) *commands.Protocol {
+	t.Helper()
+	text := "protocol_id: p\nrequest_types: [x]\nsteps:\n" + steps
+	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"p.yaml": &fstest.MapFile{Data: []byte(text)}})
+	if err != nil {
+		t.Fatal(err, text)
+	}
+	return registry.Protocols()[0]
+}
+
+// An example has copies of what the schema says: what is added to it changes no schema.
+func TestExamplePayload_IsTheCallers(t *testing.T) {
+	t.Parallel()
+	protocol := onlyProtocol(t, `
+  - {step_id: a, step_type: S, service: s, input: job, payload_schema: {required: [read], properties: {read: {enum: [{dpi: 72, more: [{}]}]}}}}
+  - {step_id: b, step_type: S, service: s, input: job, payload: /read, payload_schema: {examples: [{added: 1}]}}
+`)
+	payload := map[string]any{"read": map[string]any{"dpi": json.Number("72"), "more": []any{map[string]any{}}}}
+	_ = protocol.ExamplePayload()
+	if faults := protocol.ValidatePayload(payload); len(faults) > 0 {
+		t.Errorf("once there was an example, the schema refuses what it accepted: %v", faults)
 	}
 }
