@@ -3,9 +3,10 @@
 import os
 import tempfile
 import threading
+import time
 import unittest
 
-from lucius import Client, Command, LuciusError, RetryAfter, Worker
+from lucius import Client, Command, LuciusError, NoAnswerError, RetryAfter, Worker
 from lucius.testing import Server
 
 PROTOCOLS = os.path.join(os.path.dirname(__file__), "..", "conformance", "testdata", "protocols")
@@ -41,9 +42,20 @@ class Testing(unittest.TestCase):
                     self.fail("it serves")
 
     def test_a_program_that_does_not_exist_is_named(self):
-        with self.assertRaisesRegex(OSError, "no-such-program"):
+        with self.assertRaisesRegex(LuciusError, "no-such-program"):
             with Server(PROTOCOLS, binary="/no-such-program"):
                 self.fail("it serves")
+
+    def test_a_server_that_ends_fails_the_test_soon(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "lucius")  # It serves nothing, and ends when it is told to.
+            with open(program, "w") as file:
+                file.write("#!/bin/sh\necho lucius serves http://127.0.0.1:1\nexec sleep 60\n")
+            os.chmod(program, 0o755)
+            begun = time.monotonic()
+            with Server(PROTOCOLS, binary=program) as server, self.assertRaises(NoAnswerError):
+                server.do(Command("tenant_a", "sdk.conform", {}, REF, REF))
+            self.assertLess(time.monotonic() - begun, 20)
 
     def test_a_failure_of_the_test_is_not_hidden(self):
         with self.assertRaisesRegex(ZeroDivisionError, "division"):

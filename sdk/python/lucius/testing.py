@@ -26,6 +26,9 @@ from .worker import Worker
 
 __all__ = ["Server"]
 
+# A server on this machine that gives no answer for so many seconds has ended: nobody starts it again.
+_RETRY_FOR = 5.0
+
 
 class Server:
     """A server with the protocols of a folder, which ends with the ``with`` block.
@@ -51,11 +54,14 @@ class Server:
             raise LuciusError("the program lucius is not in PATH: build it, or name it in LUCIUS_BINARY")
         with ExitStack() as closing:
             said = closing.enter_context(tempfile.TemporaryFile())
-            process = subprocess.Popen(
-                [self._binary, "serve", "--storage-backend", "memory", "--listen-addr", "127.0.0.1:0",
-                 "--protocols-dir", self._protocols, "--log-level", "error", "--audit-log", "off"],
-                env={name: value for name, value in os.environ.items() if not name.startswith("LUCIUS_")},
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True)
+            try:
+                process = subprocess.Popen(
+                    [self._binary, "serve", "--storage-backend", "memory", "--listen-addr", "127.0.0.1:0",
+                     "--protocols-dir", self._protocols, "--log-level", "error", "--audit-log", "off"],
+                    env={name: value for name, value in os.environ.items() if not name.startswith("LUCIUS_")},
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True)
+            except OSError as error:
+                raise LuciusError(f"the server did not start: {error}") from error
             closing.callback(_end, process)
             assert process.stdout
             line = process.stdout.readline()  # Empty if the process ends.
@@ -64,7 +70,7 @@ class Server:
                 process.wait()
                 said.seek(0)
                 raise LuciusError(f"the server did not start: {line}{said.read().decode(errors='replace').strip()}")
-            self.client = closing.enter_context(Client(self.url, ""))
+            self.client = closing.enter_context(Client(self.url, "", retry_for=_RETRY_FOR))
             self._closing = closing.pop_all()
         return self
 

@@ -43,6 +43,18 @@ test("a program that does not exist is named", async () => {
   await assert.rejects(Server.start({ protocols, binary: "/no-such-program" }), /no-such-program was not found/);
 });
 
+test("a server that ends fails the test soon", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "lucius-"));
+  const program = join(folder, "lucius"); // It serves nothing, and ends when it is told to.
+  await writeFile(program, "#!/bin/sh\necho lucius serves http://127.0.0.1:1\nexec sleep 60\n", { mode: 0o755 });
+  const begun = performance.now();
+  const server = await Server.start({ protocols, binary: program });
+  await assert.rejects(server.client.get("01a217f7-1a03-73a9-aaf5-74d72c07465d"), LuciusError);
+  await server.stop();
+  assert.ok(performance.now() - begun < 20_000);
+  await rm(folder, { recursive: true });
+});
+
 test("a worker's failure is the test's", async () => {
   const server = await Server.start({ protocols });
   server.run(new Worker({ service: "conformance", logger: silent }));

@@ -7,6 +7,9 @@ import { Client, type Command, type Job } from "./client.js";
 import { LuciusError } from "./errors.js";
 import type { Worker } from "./worker.js";
 
+// A server on this machine that gives no answer for so many seconds has ended: nobody starts it again.
+const retryFor = 5;
+
 export interface ServerOptions {
   /** The folder of the protocol files. */
   protocols: string;
@@ -31,7 +34,7 @@ export class Server {
   readonly #workers: { worker: Worker; end: Promise<unknown> }[] = [];
 
   private constructor(readonly url: string, process: ChildProcess) {
-    this.client = new Client({ url, token: "" });
+    this.client = new Client({ url, token: "", retryFor });
     this.#process = process;
   }
 
