@@ -185,3 +185,34 @@ test("live pages lose no click and no focus", async (t) => {
     assert.equal(lost, 0, `${path}: the focus was lost, in ${rounds} rounds`);
   }
 });
+
+// What is pressed stays, although another element loses the focus at that moment; a press whose
+// release the browser keeps, as that of its context menu, holds nothing back for long.
+test("a press ends with its release, however that is told", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  const page = await openPage(server);
+  await page.goto("/ui/pauses");
+  await page.locator("#live").getByText("live", { exact: true }).waitFor();
+  await page.locator(".search input").focus();
+  const box = await page.getByRole("heading", { level: 1 }).boundingBox();
+  await page.mouse.move(box.x + 5, box.y + 5);
+  await page.mouse.down();
+  await api.call("POST", "/v1/admin/pauses", { service: "index", reason: "a full disk" });
+  await new Promise((resolve) => setTimeout(resolve, 2500)); // More than two renderings.
+  assert.equal(await page.getByText("a full disk").count(), 0, "the page changed under the press");
+  await page.mouse.up();
+  await page.getByText("a full disk").waitFor();
+
+  for (const [service, reason, release] of [
+    ["ocr", "a full bucket", () => page.evaluate(() => document.body.dispatchEvent(new MouseEvent("contextmenu", { bubbles: true })))],
+    ["extract", "a full moon", () => page.mouse.move(box.x + 9, box.y + 9)],
+  ]) {
+    await page.evaluate(() => document.body.dispatchEvent(new PointerEvent("pointerdown", { bubbles: true })));
+    await api.call("POST", "/v1/admin/pauses", { service, reason });
+    await new Promise((resolve) => setTimeout(resolve, 2500));
+    assert.equal(await page.getByText(reason).count(), 0, "the page changed under the press");
+    await release();
+    await page.getByText(reason).waitFor();
+  }
+});

@@ -91,13 +91,15 @@
     else listener(event);
   };
   document.addEventListener("pointerdown", () => { pressed = true; }, true);
-  for (const end of ["pointerup", "pointercancel", "dragend", "blur"]) {
-    window.addEventListener(end, () => setTimeout(() => {
-      pressed = false;
-      waiting?.();
-      waiting = null;
-    }), true);
-  }
+  const released = () => setTimeout(() => {
+    pressed = false;
+    waiting?.();
+    waiting = null;
+  });
+  // A context menu keeps the release for itself.
+  for (const end of ["pointerup", "pointercancel", "dragend", "contextmenu"]) window.addEventListener(end, released, true);
+  window.addEventListener("blur", released); // Not of an element, which loses the focus to what is pressed.
+  window.addEventListener("pointermove", (event) => { if (pressed && event.buttons === 0) released(); }, true);
   // A page that is not seen has no stream: with HTTP/1 a browser opens six connections to a
   // server, and as many tabs would keep it from loading anything else.
   const stream = (url) => {
