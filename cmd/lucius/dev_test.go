@@ -282,10 +282,14 @@ func TestInit_WritesAWorkerInTheLanguage(t *testing.T) {
 			t.Errorf("%s: it wrote %q, want %q", language, found, want)
 		}
 		readme, err := os.ReadFile(filepath.Join(dir, "README.md"))
-		for _, says := range []string{projects[language].Worker, projects[language].Install, projects[language].Run, projects[language].RunTest} {
-			if err != nil || !strings.Contains(string(readme), says) {
-				t.Errorf("%s: the README does not say %q: %v", language, says, err)
+		rest := string(readme)
+		about := projects[language] // In the order in which a reader needs it.
+		for _, says := range []string{about.Worker, about.Test, about.Install, about.RunTest, about.Run} {
+			_, after, found := strings.Cut(rest, says)
+			if err != nil || !found {
+				t.Errorf("%s: the README does not say %q, or too early: %v", language, says, err)
 			}
+			rest = after
 		}
 	}
 	dir := filepath.Join(t.TempDir(), "none")
