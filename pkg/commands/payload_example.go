@@ -96,21 +96,7 @@ func (e *example) of(s *jsonschema.Schema, depth int) any {
 	case s.Default != nil:
 		return e.copied(*s.Default)
 	}
-	// Schemas for the same value: members add up, and of alternatives the first one is taken.
-	object, other := map[string]any{}, any(nil)
-	same := append([]*jsonschema.Schema{s.Ref}, s.AllOf...)
-	for _, alternatives := range [][]*jsonschema.Schema{s.AnyOf, s.OneOf} {
-		same = append(same, alternatives[:min(1, len(alternatives))]...)
-	}
-	for _, schema := range same {
-		if value := e.of(schema, depth+1); value != nil {
-			if members, ok := value.(map[string]any); ok {
-				maps.Copy(object, members)
-			} else {
-				other = value
-			}
-		}
-	}
+	object, other := e.together(s, depth)
 	for _, name := range s.Required {
 		if !e.spend(1 + len(name)) {
 			return nil
@@ -143,6 +129,26 @@ func (e *example) of(s *jsonschema.Schema, depth int) any {
 		return "text"
 	}
 	return other
+}
+
+// together returns what the schemas for the same value make of it: the members of objects, which
+// add up, and the last value that is no object. Of alternatives the first one is taken.
+func (e *example) together(s *jsonschema.Schema, depth int) (object map[string]any, other any) {
+	object = map[string]any{}
+	same := append([]*jsonschema.Schema{s.Ref}, s.AllOf...)
+	for _, alternatives := range [][]*jsonschema.Schema{s.AnyOf, s.OneOf} {
+		same = append(same, alternatives[:min(1, len(alternatives))]...)
+	}
+	for _, schema := range same {
+		if value := e.of(schema, depth+1); value != nil {
+			if members, ok := value.(map[string]any); ok {
+				maps.Copy(object, members)
+			} else {
+				other = value
+			}
+		}
+	}
+	return object, other
 }
 
 // copied returns a copy of a value of the schema, which holds all of it and must not change.
