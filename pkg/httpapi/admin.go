@@ -58,10 +58,7 @@ func someOf(ids []string) string {
 
 // ListOutbox is GET /v1/admin/outbox.
 func (e *endpoints) ListOutbox(w http.ResponseWriter, r *http.Request, params api.ListOutboxParams) {
-	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
-		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
-			return nil, err
-		}
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
 		if params.State != nil && !params.State.Valid() {
 			return nil, invalid("parameter state must be PENDING, SENT or FAILED_FINAL", nil)
 		}
@@ -142,10 +139,7 @@ func (e *endpoints) ListJobWebhooks(w http.ResponseWriter, r *http.Request, jobI
 
 // ListWebhooks is GET /v1/admin/webhooks.
 func (e *endpoints) ListWebhooks(w http.ResponseWriter, r *http.Request, params api.ListWebhooksParams) {
-	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
-		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
-			return nil, err
-		}
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
 		rows, next, err := e.Ledger.Undelivered(ctx, orZero(params.TenantID), limit, at.after)
 		found, err := e.webhooks(ctx, rows, err)
 		return api.WebhookPage{Webhooks: found, NextPageToken: at.token(next)}, err

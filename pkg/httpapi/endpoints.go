@@ -93,21 +93,39 @@ type lister func(ctx context.Context, limit int, at cursor) (any, error)
 
 // page is answer for one page of a list.
 func (e *endpoints) page(w http.ResponseWriter, r *http.Request, limit *api.Limit, token *api.PageToken, list lister) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) { return e.onePage(ctx, r, limit, token, list) })
+}
+
+// pageOfTenant is page for a list that may be of one tenant. It tells a caller who may not see the
+// tenant nothing else.
+func (e *endpoints) pageOfTenant(
+	w http.ResponseWriter, r *http.Request, tenantID *string, limit *api.Limit, token *api.PageToken, list lister,
+) {
 	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
-		size := api.DefaultPage
-		if limit != nil {
-			size = int(*limit)
-		}
-		if size < 1 || size > api.MaxPage {
-			return nil, invalid("parameter limit "+mustBePage, nil)
-		}
-		at, err := cursorOf(r.URL, orZero(token))
-		if err != nil {
+		if err := e.guard.authorizeTenant(ctx, orZero(tenantID)); err != nil {
 			return nil, err
 		}
-		if err := e.reserve(ctx, jobWeight+4*int64(search.PageBytes(size))); err != nil {
-			return nil, err
-		}
-		return list(ctx, size, at)
+		return e.onePage(ctx, r, limit, token, list)
 	})
+}
+
+// onePage checks which page is asked for, and returns it.
+func (e *endpoints) onePage(
+	ctx context.Context, r *http.Request, limit *api.Limit, token *api.PageToken, list lister,
+) (any, error) {
+	size := api.DefaultPage
+	if limit != nil {
+		size = int(*limit)
+	}
+	if size < 1 || size > api.MaxPage {
+		return nil, invalid("parameter limit "+mustBePage, nil)
+	}
+	at, err := cursorOf(r.URL, orZero(token))
+	if err != nil {
+		return nil, err
+	}
+	if err := e.reserve(ctx, jobWeight+4*int64(search.PageBytes(size))); err != nil {
+		return nil, err
+	}
+	return list(ctx, size, at)
 }

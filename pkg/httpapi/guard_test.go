@@ -155,6 +155,21 @@ func TestPausesOfOtherTenantsAreNotListed(t *testing.T) {
 	}
 }
 
+// Who may not see a tenant learns of nothing else that is wrong with the request.
+func TestListsOfAnotherTenantAreForbiddenFirst(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, []string{"admin:t", "read:t"})
+	for list, grant := range map[string]string{
+		"/v1/jobs": "read:t", "/v1/admin/outbox": "admin:t", "/v1/admin/webhooks": "read:t", "/v1/admin/operations": "admin:t",
+	} {
+		for tenant, want := range map[string]int{"o": http.StatusForbidden, "t": http.StatusBadRequest} {
+			if got := g.as(t, grant, "GET "+list+"?limit=0&tenant_id="+tenant, "").Status; got != want {
+				t.Errorf("%s of tenant %s with a wrong limit is answered %d, want %d", list, tenant, got, want)
+			}
+		}
+	}
+}
+
 func TestTheCommandsOfABatchAreAuthorizedOneByOne(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"submit:t"})

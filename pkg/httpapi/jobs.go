@@ -75,10 +75,7 @@ func (e *endpoints) ListJobSteps(w http.ResponseWriter, r *http.Request, jobID a
 
 // ListJobs is GET /v1/jobs.
 func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.ListJobsParams) {
-	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
-		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
-			return nil, err
-		}
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
 		if params.State != nil && !params.State.Valid() {
 			states := strings.ReplaceAll(strings.Trim(fmt.Sprint(statemachine.JobStates), "[]"), " ", ", ")
 			return nil, invalid("parameter state must be one of "+states, nil)

@@ -105,10 +105,7 @@ func (e *endpoints) ListRetries(w http.ResponseWriter, r *http.Request, params a
 
 // ListOperations is GET /v1/admin/operations.
 func (e *endpoints) ListOperations(w http.ResponseWriter, r *http.Request, params api.ListOperationsParams) {
-	e.page(w, r, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
-		if err := e.guard.authorizeTenant(ctx, orZero(params.TenantID)); err != nil {
-			return nil, err
-		}
+	e.pageOfTenant(w, r, params.TenantID, params.Limit, params.PageToken, func(ctx context.Context, limit int, at cursor) (any, error) {
 		if params.Kind != nil && !params.Kind.Valid() {
 			return nil, invalid("parameter kind must be retry, cancel, pause or resume", nil)
 		}

@@ -34,7 +34,7 @@ class Server:
     """A server with the protocols of a folder, which ends with the ``with`` block.
 
     ``binary`` is the program ``lucius``: by default LUCIUS_BINARY, else the one in PATH. It takes
-    a free port of this machine, and leaves nothing behind. Time is real: give the protocols of a
+    a free port of this machine, and leaves nothing behind, unless the test is killed (SIGKILL). Time is real: give the protocols of a
     test short delays. The variables of other servers have no influence on it.
     """
 

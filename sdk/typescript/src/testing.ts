@@ -19,8 +19,8 @@ export interface ServerOptions {
 
 /**
  * A server with the protocols of a folder. It takes a free port of this machine, and leaves
- * nothing behind. Time is real: give the protocols of a test short delays. The variables of other
- * servers have no influence on it.
+ * nothing behind, unless the test is killed (SIGKILL). Time is real: give the protocols of a test
+ * short delays. The variables of other servers have no influence on it.
  *
  *     const server = await Server.start({ protocols: "protocols" });
  *     after(() => server.stop());
