@@ -243,19 +243,6 @@ func (g *Gate) HoldsTenant(tenantID string) bool {
 // stale reports whether the view is too old to go by. The lock is held.
 func (g *Gate) stale(now time.Time) bool { return now.Sub(g.read) > maxAge }
 
-// Paused returns the scopes that are paused, and not ramping up, the oldest first.
-func (g *Gate) Paused() []statemachine.Scope {
-	active := g.Active()
-	slices.SortFunc(active, func(a, b Pause) int { return a.CreatedAt.Compare(b.CreatedAt) })
-	scopes := make([]statemachine.Scope, 0, len(active))
-	for i := range active {
-		if active[i].State == Paused {
-			scopes = append(scopes, active[i].Scope)
-		}
-	}
-	return scopes
-}
-
 // Active returns the pauses that hold anything back, in no order.
 func (g *Gate) Active() []Pause {
 	g.mu.Lock()
@@ -268,4 +255,17 @@ func (g *Gate) Active() []Pause {
 		}
 	}
 	return active
+}
+
+// Paused returns the scopes that are paused, and not ramping up, the oldest first.
+func (g *Gate) Paused() []statemachine.Scope {
+	active := g.Active()
+	slices.SortFunc(active, func(a, b Pause) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	scopes := make([]statemachine.Scope, 0, len(active))
+	for i := range active {
+		if active[i].State == Paused {
+			scopes = append(scopes, active[i].Scope)
+		}
+	}
+	return scopes
 }
