@@ -88,6 +88,10 @@ func TestClients(t *testing.T) {
 	}
 }
 
+// misspelt is what the clients say of a command whose payload has the key wrods instead of words.
+const misspelt = "the server answered 422 payload_invalid: /payload/words is required. There are 2 violations in all.; " +
+	"/payload/words: is required; /payload/wrods: is not allowed here"
+
 // story runs the SDK's client, and returns the operations that it used. The first answer
 // of every operation that changes something is lost.
 func story(t *testing.T, sdk *sdk, all []operation) map[string]bool {
@@ -112,8 +116,11 @@ func story(t *testing.T, sdk *sdk, all []operation) map[string]bool {
 	cmd := exec.CommandContext(t.Context(), sdk.client[0], sdk.client[1:]...)
 	cmd.Dir = sdk.dir
 	cmd.Env = append(os.Environ(), "LUCIUS_URL="+site.proxy.url, "LUCIUS_TOKEN=", "LUCIUS_TOKEN_FILE=")
-	if out, err := cmd.CombinedOutput(); err != nil {
+	out, err := cmd.CombinedOutput()
+	if err != nil {
 		t.Errorf("%s: %v\n%s", strings.Join(sdk.client, " "), err, out)
+	} else if !strings.Contains(string(out), "misspelt: "+misspelt+"\n") {
+		t.Errorf("%s does not say %q of a misspelt key, but:\n%s", sdk.name, misspelt, out)
 	}
 	site.audit()
 	return used

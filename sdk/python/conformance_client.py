@@ -3,7 +3,7 @@
 import threading
 import uuid
 
-from lucius import Client, Command, NotFoundError, ProblemError, TimedOutError, Worker
+from lucius import Client, Command, InvalidError, NotFoundError, ProblemError, TimedOutError, Worker
 
 TENANT = "tenant_" + uuid.uuid4().hex[:8]
 asked = threading.Event()  # A handler waits: until it is cancelled in the first attempt.
@@ -73,6 +73,14 @@ def story(client):
         raise AssertionError("the job was found")
     except NotFoundError as error:
         assert (error.status, error.code) == (404, "job_not_found"), error
+
+    # 7
+    try:
+        client.submit(Command(TENANT, "sdk.strict", {"wrods": 3}, {"uri": "conformance://in"}, {"uri": "conformance://out"}))
+        raise AssertionError("a misspelt key was taken")
+    except InvalidError as error:
+        assert [v.pointer for v in error.violations] == ["/payload/words", "/payload/wrods"], error
+        print("misspelt:", error)
 
 
 if __name__ == "__main__":

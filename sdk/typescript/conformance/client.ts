@@ -81,6 +81,14 @@ async function story(): Promise<void> {
   // 6
   await assert.rejects(client.get(randomUUID()), (error) =>
     error instanceof ProblemError && error.status === 404 && error.code === "job_not_found");
+
+  // 7
+  await assert.rejects(client.submit({ ...command({}, "sdk.strict"), payload: { wrods: 3 } }), (error) => {
+    assert.ok(error instanceof ProblemError);
+    assert.deepEqual(error.violations.map((v) => v.pointer), ["/payload/words", "/payload/wrods"]);
+    console.log("misspelt:", error.message);
+    return true;
+  });
 }
 
 const working = worker.run();

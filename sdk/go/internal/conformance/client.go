@@ -204,5 +204,16 @@ func (s *story) reruns(ctx context.Context, submitted []string, cancelled string
 	if refused, ok := errors.AsType[*lucius.Error](err); !ok || refused.Status != 404 || refused.Code != lucius.ProblemCodeJobNotFound {
 		return fmt.Errorf("a job that does not exist: %w", err)
 	}
+	return s.misspell(ctx)
+}
+
+// misspell submits a command whose payload has a misspelt key, and prints the refusal.
+func (s *story) misspell(ctx context.Context) error {
+	_, err := s.Submit(ctx, s.command("sdk.strict", map[string]any{"wrods": 3}))
+	refused, ok := errors.AsType[*lucius.Error](err)
+	if !ok || len(refused.Errors) != 2 || refused.Errors[1].Pointer != "/payload/wrods" {
+		return fmt.Errorf("a misspelt key: %w", err)
+	}
+	fmt.Println("misspelt:", refused)
 	return nil
 }
