@@ -8,12 +8,11 @@ package luciusotel
 import (
 	"context"
 
+	lucius "github.com/lucius-project/lucius/sdk/go"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-
-	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // Middleware returns middleware that runs each handler in a span of the tracer, named

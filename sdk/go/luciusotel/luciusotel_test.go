@@ -7,12 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	lucius "github.com/lucius-project/lucius/sdk/go"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.opentelemetry.io/otel/trace"
 
-	lucius "github.com/lucius-project/lucius/sdk/go"
 	"github.com/lucius-project/lucius/sdk/go/luciusotel"
 )
 
@@ -69,7 +69,7 @@ func TestASpanIsPartOfTheJobsTrace(t *testing.T) {
 	}
 	var about []string
 	for _, attribute := range span.Attributes() {
-		about = append(about, string(attribute.Key)+"="+attribute.Value.Emit())
+		about = append(about, string(attribute.Key)+"="+attribute.Value.String())
 	}
 	want := "lucius.job_id=job-1 lucius.tenant_id=tenant_a lucius.step_id=extract lucius.step_type=EXTRACT lucius.service=extract lucius.attempt_no=3"
 	if got := strings.Join(about, " "); got != want {
