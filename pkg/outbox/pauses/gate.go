@@ -260,7 +260,9 @@ func (g *Gate) Active() []Pause {
 // Paused returns the scopes that are paused, and not ramping up, the oldest first.
 func (g *Gate) Paused() []statemachine.Scope {
 	active := g.Active()
-	slices.SortFunc(active, func(a, b Pause) int { return a.CreatedAt.Compare(b.CreatedAt) })
+	slices.SortFunc(active, func(a, b Pause) int {
+		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.ID(), b.ID()))
+	})
 	scopes := make([]statemachine.Scope, 0, len(active))
 	for i := range active {
 		if active[i].State == Paused {
