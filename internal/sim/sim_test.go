@@ -154,25 +154,3 @@ func (s *totals) String() string {
 	}
 	return b.String()
 }
-
-// TestSameSeedSameTrace checks that a seed always has the same trace, on one processor and on
-// two.
-func TestSameSeedSameTrace(t *testing.T) { //nolint:paralleltest // It sets the number of processors.
-	count := uint64(50)
-	if testing.Short() {
-		count = 10
-	}
-	before := runtime.GOMAXPROCS(0)
-	defer runtime.GOMAXPROCS(before)
-	hashes := map[uint64]uint64{}
-	for _, processors := range []int{before, 1, 2} {
-		runtime.GOMAXPROCS(processors)
-		for seed := uint64(1); seed <= count; seed++ {
-			hash := sim.Run(t, seed, nil).Hash
-			if first, known := hashes[seed]; known && first != hash {
-				t.Errorf("seed %d has a different trace on %d processors", seed, processors)
-			}
-			hashes[seed] = hash
-		}
-	}
-}
