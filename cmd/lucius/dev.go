@@ -182,14 +182,17 @@ func protocolsLine(dir string) string {
 	if err != nil { // The files have changed since the server has loaded them.
 		return dir
 	}
-	var names []string
-	for _, protocol := range loaded.List() {
-		names = append(names, protocol.ProtocolID)
-		if steps := protocol.Steps; len(loaded.List()) == 1 {
-			for i, separator := 0, ": "; i < len(steps); i, separator = i+1, ", " {
-				names[0] += separator + steps[i].StepID
-			}
+	protocols := loaded.Protocols()
+	names := make([]string, len(protocols))
+	for i, protocol := range protocols {
+		names[i] = protocol.ID
+	}
+	if len(protocols) == 1 {
+		steps := make([]string, len(protocols[0].Steps))
+		for i := range steps {
+			steps[i] = protocols[0].Steps[i].ID
 		}
+		names[0] += ": " + strings.Join(steps, ", ")
 	}
 	return strings.Join(names, ", ") + " in " + dir
 }

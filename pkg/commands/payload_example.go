@@ -12,13 +12,12 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// ExamplePayload returns a payload that the protocol accepts, made from the schemas of its steps,
-// or nil if an empty one will do, or if it finds none of a size that people read: it knows the
-// common keywords, and a pattern, for example, needs a person. People learn from it what a command
-// looks like. The caller owns the result.
-func (p *Protocol) ExamplePayload() map[string]any {
+// examplePayload returns a payload that the protocol accepts, as JSON, made from the schemas of its
+// steps. It is nil if an empty payload is valid, and if none of a readable size is found: only the
+// common keywords are known, so that a pattern, for instance, has no example.
+func (p *Protocol) examplePayload() json.RawMessage {
 	payload := map[string]any{}
-	// A part of another one comes later, and takes the place of what the other has there.
+	// A step's part replaces what the example of an enclosing part has there, so it comes later.
 	outermost := slices.SortedFunc(slices.Values(p.Steps), func(a, b ProtocolStep) int {
 		return cmp.Compare(len(a.PayloadPointer), len(b.PayloadPointer))
 	})
@@ -31,7 +30,11 @@ func (p *Protocol) ExamplePayload() map[string]any {
 	if made.left < 0 || len(payload) == 0 || len(p.ValidatePayload(payload)) > 0 {
 		return nil
 	}
-	return payload
+	text, err := json.Marshal(payload)
+	if err != nil {
+		return nil // A schema may hold what JSON cannot express.
+	}
+	return text
 }
 
 // placeExample puts the value at the pointer, within objects that it makes, and adds it to an
@@ -63,17 +66,17 @@ func placeExample(object map[string]any, at jsontext.Pointer, value any) {
 const (
 	// maxExampleDepth is how deep an example goes into a schema, which may contain itself.
 	maxExampleDepth = 16
-	// maxExampleSize bounds the work for an example, and its size: schemas whose parts refer to one
-	// another twice grow exponentially with their depth.
+	// maxExampleSize bounds the size of an example and the work for it: a schema that refers to the
+	// next one twice, which does the same, grows exponentially with its depth.
 	maxExampleSize = 8 << 10
 )
 
-// example is a payload in the making.
+// example is the budget of one example: one unit for each value and each byte of text.
 type example struct {
-	left int // of maxExampleSize, negative if that is too little: one for each value and each byte of text
+	left int // negative once the budget is exceeded
 }
 
-// spend reports whether there is as much left.
+// spend takes units from the budget, and reports whether there were enough.
 func (e *example) spend(size int) bool {
 	e.left -= size
 	return e.left >= 0

@@ -17,7 +17,7 @@ func TestExamplePayload(t *testing.T) {
 		steps []string // What each has beside its names.
 		want  string
 	}{
-		"no schema": {[]string{""}, `null`},
+		"no schema": {[]string{""}, ``},
 		"the members that are required": {
 			[]string{`payload_schema: {type: object, required: [words, language], properties: {words: {type: integer, minimum: 1}, language: {type: string}, more: {type: string}}}`}, `{"language":"text","words":1}`,
 		},
@@ -41,17 +41,17 @@ func TestExamplePayload(t *testing.T) {
 			[]string{`payload: /ocr/first, payload_schema: {required: [dpi], properties: {dpi: {type: integer, minimum: 72}}}`, `payload: /ocr, payload_schema: {required: [first, language], properties: {language: {type: string}}}`}, `{"ocr":{"first":{"dpi":72},"language":"text"}}`,
 		},
 		"a schema that contains itself": {
-			[]string{`payload_schema: {$ref: "#/$defs/node", $defs: {node: {type: object, required: [next], properties: {next: {$ref: "#/$defs/node"}}}}}`}, `null`,
+			[]string{`payload_schema: {$ref: "#/$defs/node", $defs: {node: {type: object, required: [next], properties: {next: {$ref: "#/$defs/node"}}}}}`}, ``,
 		},
-		"schemas that grow tenfold with each level": {[]string{`payload_schema: {required: [a], properties: {a: {$ref: "#/$defs/v1"}}, $defs: {` + tenfold(12) + `}}`}, `null`},
-		"a text that nobody reads":                  {[]string{`payload_schema: {required: [a], properties: {a: {const: ` + strings.Repeat("x", 10_000) + `}}}`}, `null`},
+		"schemas that grow tenfold with each level":   {[]string{`payload_schema: {required: [a], properties: {a: {$ref: "#/$defs/v1"}}, $defs: {` + tenfold(12) + `}}`}, ``},
+		"a constant that exceeds the largest example": {[]string{`payload_schema: {required: [a], properties: {a: {const: ` + strings.Repeat("x", 10_000) + `}}}`}, ``},
 		"a part that allows no other members": {
 			[]string{`payload: /read, payload_schema: {type: object, additionalProperties: false, required: [pages, "who's"], properties: {pages: {type: integer, minimum: 3}, "who's": {enum: ["it's <me>"]}}}`},
 			`{"read":{"pages":3,"who's":"it's \u003cme\u003e"}}`,
 		},
-		"a pattern needs a person": {[]string{`payload_schema: {required: [a], properties: {a: {type: string, pattern: "^[0-9]{8}$"}}}`}, `null`},
-		"nothing fits":             {[]string{`payload_schema: false`}, `null`},
-		"the payload is no object": {[]string{`payload_schema: {type: string}`}, `null`},
+		"a pattern":                {[]string{`payload_schema: {required: [a], properties: {a: {type: string, pattern: "^[0-9]{8}$"}}}`}, ``},
+		"nothing fits":             {[]string{`payload_schema: false`}, ``},
+		"the payload is no object": {[]string{`payload_schema: {type: string}`}, ``},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -59,10 +59,7 @@ func TestExamplePayload(t *testing.T) {
 			for i, more := range test.steps {
 				fmt.Fprintf(&steps, "  - {step_id: s%d, step_type: S, service: s, input: job, %s}\n", i, more)
 			}
-			got, err := json.Marshal(onlyProtocol(t, steps.String()).ExamplePayload())
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := protocolOf(t, steps.String()).List()[0].PayloadExample
 			if string(got) != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
@@ -79,26 +76,27 @@ func tenfold(depth int) string {
 	return fmt.Sprintf("%sv%d: {type: string}", defs.String(), depth)
 }
 
-func onlyProtocol(t *testing.T, steps string) *commands.Protocol {
+// protocolOf returns a registry of one protocol with the steps.
+func protocolOf(t *testing.T, steps string) *commands.Protocols {
 	t.Helper()
 	text := "protocol_id: p\nrequest_types: [x]\nsteps:\n" + steps
 	registry, err := commands.LoadProtocolsFS(fstest.MapFS{"p.yaml": &fstest.MapFile{Data: []byte(text)}})
 	if err != nil {
 		t.Fatal(err, text)
 	}
-	return registry.Protocols()[0]
+	return registry
 }
 
-// An example has copies of what the schema says: what is added to it changes no schema.
-func TestExamplePayload_IsTheCallers(t *testing.T) {
+// An example has copies of the schema's values, so that placing a step's part in it changes no
+// schema.
+func TestExamplePayload_ChangesNoSchema(t *testing.T) {
 	t.Parallel()
-	protocol := onlyProtocol(t, `
+	registry := protocolOf(t, `
   - {step_id: a, step_type: S, service: s, input: job, payload_schema: {required: [read], properties: {read: {enum: [{dpi: 72, more: [{}]}]}}}}
   - {step_id: b, step_type: S, service: s, input: job, payload: /read, payload_schema: {examples: [{added: 1}]}}
 `)
 	payload := map[string]any{"read": map[string]any{"dpi": json.Number("72"), "more": []any{map[string]any{}}}}
-	_ = protocol.ExamplePayload()
-	if faults := protocol.ValidatePayload(payload); len(faults) > 0 {
-		t.Errorf("once there was an example, the schema refuses what it accepted: %v", faults)
+	if faults := registry.Protocols()[0].ValidatePayload(payload); len(faults) > 0 {
+		t.Errorf("making the example changed the schema, which refuses: %v", faults)
 	}
 }

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strconv"
@@ -32,6 +33,8 @@ type Protocol struct {
 	File string
 	// Digest is the SHA-256 of the file, in hexadecimal.
 	Digest string
+	// example is a payload that the protocol accepts, or nil.
+	example json.RawMessage
 }
 
 // ProtocolStep is one step of a protocol.

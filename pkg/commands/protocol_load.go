@@ -167,6 +167,7 @@ func (s *protocolsSnapshot) registry() (*Protocols, error) {
 		return nil, errors.Join(faults...)
 	}
 	for _, p := range registry.protocols {
+		p.example = p.examplePayload()
 		for i := range p.Steps {
 			registry.services[p.Steps[i].Service] = append(registry.services[p.Steps[i].Service], p.Steps[i].Type)
 		}

@@ -44,7 +44,7 @@ func smallProtocol(top, step string) string {
 // unexported leaves out a protocol's unexported fields, and the digest, which has its own
 // tests.
 var unexported = cmp.Options{
-	cmpopts.IgnoreUnexported(commands.ProtocolStep{}), cmpopts.IgnoreFields(commands.Protocol{}, "Digest"),
+	cmpopts.IgnoreUnexported(commands.Protocol{}, commands.ProtocolStep{}), cmpopts.IgnoreFields(commands.Protocol{}, "Digest"),
 }
 
 func TestTheExampleThatUsersCopy(t *testing.T) {

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"encoding/json"
 	"maps"
 	"os"
 	"path/filepath"
@@ -70,8 +71,9 @@ type ProtocolDescription struct {
 	// Digest is the SHA-256 of the file, in hexadecimal: it tells apart two
 	// contents under one version.
 	Digest string `json:"digest"`
-	// PayloadExample is that of [Protocol.ExamplePayload].
-	PayloadExample map[string]any `json:"payload_example,omitempty"`
+	// PayloadExample is a payload that the protocol accepts; absent if an empty one is valid, or
+	// if the schemas gave none.
+	PayloadExample json.RawMessage `json:"payload_example,omitempty"`
 }
 
 // StepDescription is the public description of a step.
@@ -92,7 +94,7 @@ func (r *Protocols) List() []ProtocolDescription {
 		list = append(list, ProtocolDescription{
 			ProtocolID: p.ID, Version: p.Version, RequestTypes: slices.Clone(p.RequestTypes),
 			SchemaVersions: slices.Clone(p.SchemaVersions), Steps: steps,
-			File: filepath.Base(p.File), Digest: p.Digest, PayloadExample: p.ExamplePayload(),
+			File: filepath.Base(p.File), Digest: p.Digest, PayloadExample: slices.Clone(p.example),
 		})
 	}
 	return list
