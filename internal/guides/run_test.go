@@ -5,13 +5,11 @@ package guides_test
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,6 +26,7 @@ import (
 	"github.com/lucius-project/lucius/internal/guides"
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
 	"github.com/lucius-project/lucius/internal/waittest"
+	lucius "github.com/lucius-project/lucius/sdk/go"
 )
 
 // root is the top of the repository.
@@ -219,22 +218,17 @@ func (r *reader) follow(block *guides.Block) {
 	}
 }
 
-// awaitFirstJob reports how long after begun the server has a job that succeeded. It looks until
-// the test ends.
+// awaitFirstJob reports how long after begun the first job succeeded. It polls until the test ends.
 func (r *reader) awaitFirstJob(begun time.Time) {
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	client := &http.Client{Transport: transport}
+	client, err := lucius.NewClient(lucius.ClientConfig{URL: r.url, RetryFor: -1}) // The server may not run yet.
+	if err != nil {
+		r.t.Error(err)
+		return
+	}
+	defer client.Close()
 	for r.t.Context().Err() == nil {
-		request, err := http.NewRequestWithContext(r.t.Context(), http.MethodGet, r.url+"/v1/jobs?state=SUCCEEDED&limit=1", http.NoBody)
-		if err != nil {
-			return
-		}
-		if response, err := client.Do(request); err == nil { // otherwise the server does not run yet
-			var page struct{ Jobs []json.RawMessage }
-			err := json.NewDecoder(response.Body).Decode(&page)
-			_ = response.Body.Close()
-			if err == nil && len(page.Jobs) > 0 {
+		for _, err := range client.List(r.t.Context(), lucius.JobFilter{State: lucius.JobStateSucceeded, PageSize: 1}) {
+			if err == nil {
 				r.firstJob <- time.Since(begun)
 				return
 			}
