@@ -1,3 +1,5 @@
+//go:build !nodrivers
+
 package main
 
 import (
