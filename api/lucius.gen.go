@@ -1734,8 +1734,8 @@ type FailureGroup struct {
 	// Example: false
 	Resolved bool `json:"resolved"`
 
-	// Retrying They are live: the step has failed, and is tried again. The times are those of the last
-	// change of the step.
+	// Retrying They are live: the step failed and is retried. The times are those of the step's last
+	// change.
 	//
 	//
 	// Example: false
@@ -3753,7 +3753,7 @@ type Service struct {
 	// Example: OCR
 	StepType string `json:"step_type"`
 
-	// TopError The error code with which most of the live steps that failed have last failed.
+	// TopError The most frequent error code of the live steps that failed and are retried.
 	TopError StepError `json:"top_error,omitempty,omitzero"`
 
 	// Workers The workers that asked for such work in the last hour, most recent first.
@@ -4015,9 +4015,9 @@ type Step struct {
 // Example: request
 type StepDecisionSource string
 
-// StepError The error code with which most of the live steps that failed have last failed.
+// StepError The most frequent error code of the live steps that failed and are retried.
 type StepError struct {
-	// Count How many steps it is.
+	// Count The number of steps with it.
 	//
 	// Example: 54
 	Count int `json:"count"`
@@ -4860,8 +4860,8 @@ type ListFailuresParams struct {
 	FailedBefore *Time `form:"failed_before,omitempty" json:"failed_before,omitempty"`
 
 	// Include Groups beside those of the jobs that failed for good. `resolved`: jobs that were rerun.
-	// `retrying`: live jobs whose current step has failed, and is tried again; at most 2,000
-	// live jobs are read.
+	// `retrying`: live jobs whose current step failed and is retried; at most 2,000 live jobs
+	// are read.
 	Include *[]ListFailuresParamsInclude `form:"include,omitempty" json:"include,omitempty"`
 }
 

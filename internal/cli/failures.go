@@ -20,7 +20,7 @@ func (t *tool) failures() *cobra.Command {
 		use: "failures", short: "Show what failed, and why",
 		long: "Shows the jobs that failed for good, in groups of the same step type, service and error code, with\n" +
 			"the message of the newest job. Jobs that were rerun are left out, unless --include-resolved is given,\n" +
-			"and live jobs whose step has failed and is tried again, unless --include-retrying is.\n" +
+			"and live jobs whose step failed and is retried, unless --include-retrying is.\n" +
 			"Without a time, shows jobs accepted in this month and the two before it.",
 		example: "  lucius failures --since 24h\n  lucius failures --service ocr --include-resolved\n" +
 			"  lucius failures list --service ocr --code bad_scan",
@@ -58,7 +58,7 @@ func (t *tool) failures() *cobra.Command {
 	by.registerFailed(cmd)
 	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also show jobs that were rerun, in separate groups")
 	cmd.Flags().BoolVar(&retrying, "include-retrying", false,
-		"also show live jobs whose step has failed and is tried again, in separate groups")
+		"also show live jobs whose step failed and is retried, in separate groups")
 	cmd.AddCommand(t.failuresList())
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)

@@ -61,7 +61,7 @@ func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 		"/ui/do/retry?error_code=%3Cscript%3Ealert%281%29%3C%2Fscript%3E&amp;failed_after=2026-01-26T10%3A02%3A30.000Z&amp;service=ocr&amp;step_type=OCR",
 		`<option selected>24 h</option>`, `value="resolved" checked`, "/ui/jobs/j2")
 	hasNot(t, page, hostile, "Retry 1…", "Retry 54…")
-	has(t, page, "<h2>Tried again</h2>", "<b>54 jobs</b>, tried again", "Service Unavailable", `href="/ui/jobs?error_code=vendor_503&amp;service=ocr"`,
+	has(t, page, "<h2>Retrying</h2>", "<b>54 jobs</b>, retrying", "Service Unavailable", `href="/ui/jobs?error_code=vendor_503&amp;service=ocr"`,
 		"--include-retrying --include-resolved")
 	b.set("GET /v1/admin/failures", api.FailureList{})
 	has(t, b.get(t, "/ui/failures"), "No matching job has failed for good.")

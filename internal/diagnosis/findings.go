@@ -292,7 +292,7 @@ func (s *Situation) errorFindings(of *api.Service) []Finding {
 	}
 	f.Notes = append(f.Notes, say(Number(failed), " of ", Number(all), " within ", recentMinutes, " minutes, usually ", Percent(usually)))
 	if e := &of.TopError; e.Count > 0 {
-		steps := Counted(e.Count, "step that is tried again has ", "steps that are tried again have ")
+		steps := Counted(e.Count, "step is retried after ", "steps are retried after ")
 		f.Notes = append(f.Notes, say(steps, Brief(e.ErrorCode, BriefCode)))
 	}
 	if p := of.DurationSeconds; p.Count > 0 {

@@ -87,7 +87,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 		"errors": {
 			of: diagnosis.Situation{Services: []api.Service{failing}},
 			want: []string{"bad embed has failed 38 % of its attempts for 3 min 30 s · 38 of 100 within 10 minutes, usually 2.0 % · " +
-				"54 steps that are tried again have vendor_503 · p95 41 s · " +
+				"54 steps are retried after vendor_503 · p95 41 s · " +
 				"last success 2 minutes ago [See why: lucius failures --service embed --include-retrying] [Pause embed…: lucius pause --service embed]"},
 		},
 		"pauses": {

@@ -122,7 +122,12 @@ func (p *process) complete(item statemachine.Item) {
 
 func (p *process) fail(item statemachine.Item, retryable bool) {
 	p.t.Helper()
-	_, err := p.queue.Fail(p.t.Context(), item.WorkID, p.by(item), workqueue.Failure{Retryable: retryable, Code: "bad"})
+	p.failWith(item, retryable, "bad")
+}
+
+func (p *process) failWith(item statemachine.Item, retryable bool, code string) {
+	p.t.Helper()
+	_, err := p.queue.Fail(p.t.Context(), item.WorkID, p.by(item), workqueue.Failure{Retryable: retryable, Code: code})
 	musttest.NoError(p.t, err)
 }
 

@@ -234,7 +234,7 @@ func TestReport_TellsWhatAPauseHolds(t *testing.T) {
 	})
 }
 
-// Of the errors of steps that are tried again, the most frequent one is named.
+// Of the errors of retried steps, the report names the most frequent one.
 func TestReport_NamesTheErrorOfTheMostSteps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -244,22 +244,29 @@ func TestReport_NamesTheErrorOfTheMostSteps(t *testing.T) {
 			s := report.Services[slices.IndexFunc(report.Services, func(s search.ServiceCounts) bool { return s.Service == "ocr" })]
 			return s.Error, s.Errors
 		}
-		for range 3 {
+		for range 5 {
 			p.submit("ocr")
 		}
-		if code, n := top(); code != "" || n != 0 {
-			t.Errorf("before any error it is %q of %d", code, n)
-		}
-		items := p.claim("ocr", 3, true)
-		for _, item := range items[:2] {
-			p.fail(item, true)
-		}
-		if code, n := top(); code != "bad" || n != 2 {
-			t.Errorf("after two errors it is %q of %d, want bad of 2", code, n)
-		}
-		p.fail(items[2], false) // The job ends: it is tried again by nobody.
-		if code, n := top(); code != "bad" || n != 2 {
-			t.Errorf("after a final error it is %q of %d, want bad of 2", code, n)
+		items := p.claim("ocr", 5, true)
+		for i, step := range []struct {
+			code      string
+			retryable bool
+			top       string
+			steps     int
+		}{
+			{"a_rare", true, "a_rare", 1},
+			{"z_frequent", true, "a_rare", 1}, // Of equal numbers the first code in order counts.
+			{"z_frequent", true, "z_frequent", 2},
+			{"a_rare", false, "z_frequent", 2}, // Its job ends, so the step is not retried.
+			{"z_frequent", true, "z_frequent", 3},
+		} {
+			if code, n := top(); i == 0 && (code != "" || n != 0) {
+				t.Errorf("before any error it is %q of %d", code, n)
+			}
+			p.failWith(items[i], step.retryable, step.code)
+			if code, n := top(); code != step.top || n != step.steps {
+				t.Errorf("after error %d, %s, it is %q of %d, want %q of %d", i, step.code, code, n, step.top, step.steps)
+			}
 		}
 	})
 }

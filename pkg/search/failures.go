@@ -19,7 +19,7 @@ type FailureKind struct {
 	// Resolved says that each of the jobs has a rerun that was not cancelled; otherwise
 	// none has.
 	Resolved bool
-	// Retrying says that the jobs are live: the step has failed, and is tried again.
+	// Retrying says that the jobs are live: their step failed and is retried.
 	Retrying bool
 }
 
@@ -75,10 +75,43 @@ type tallied struct {
 	tenant string
 }
 
+// tallies are the groups of one report.
+type tallies struct {
+	of        map[FailureKind]*tally
+	resolved  bool      // also count jobs that were rerun
+	first     time.Time // when the first job failed
+	truncated bool      // a walk ended at its bound
+}
+
+// count counts the jobs, which are all retrying or all failed. The error is the source's.
+func (c *tallies) count(jobs iter.Seq2[*Found, error], retrying bool) error {
+	for found, err := range jobs {
+		if errors.Is(err, ErrMore) {
+			c.truncated = true
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if found.SupersededBy != "" && !c.resolved {
+			continue
+		}
+		kind := FailureKind{found.StepType, found.Service, found.ErrorCode, found.SupersededBy != "", retrying}
+		if c.of[kind] == nil {
+			c.of[kind] = &tally{FailureGroup: FailureGroup{FailureKind: kind}}
+		}
+		c.of[kind].add(found)
+		if c.first.IsZero() || found.EndedAt.Before(c.first) {
+			c.first = found.EndedAt
+		}
+	}
+	return nil
+}
+
 // Include says which groups a [FailureReport] has beside those of failed jobs without a rerun.
 type Include struct {
 	Resolved bool // those with a rerun
-	Retrying bool // live jobs whose current step has failed, and is tried again
+	Retrying bool // live jobs whose current step failed and is retried
 }
 
 // maxRetrying is how many live jobs are read for one report.
@@ -99,33 +132,16 @@ func (x *Finder) Failures(ctx context.Context, f Filter, include Include) (repor
 		return report, err
 	}
 	f.State = statemachine.JobFailedFinal
-	tallies, first := map[FailureKind]*tally{}, time.Time{}
-	add := func(found *Found, kind FailureKind) {
-		if tallies[kind] == nil {
-			tallies[kind] = &tally{FailureGroup: FailureGroup{FailureKind: kind}}
-		}
-		tallies[kind].add(found)
-		if first.IsZero() || found.EndedAt.Before(first) {
-			first = found.EndedAt
-		}
+	counted := tallies{resolved: include.Resolved, of: map[FailureKind]*tally{}}
+	err = counted.count(x.Find(ctx, &f, nil), false)
+	if err == nil && include.Retrying {
+		err = counted.count(x.retrying(ctx, f), true)
 	}
-	walks := []iter.Seq2[*Found, error]{x.Find(ctx, &f, nil)}
-	if include.Retrying {
-		walks = append(walks, x.retrying(ctx, f))
+	if err != nil {
+		return report, ledger.Problem(err)
 	}
-	for i, walk := range walks {
-		for found, err := range walk {
-			switch {
-			case errors.Is(err, ErrMore):
-				report.Truncated = true
-			case err != nil:
-				return report, ledger.Problem(err)
-			case include.Resolved || found.SupersededBy == "":
-				add(found, FailureKind{found.StepType, found.Service, found.ErrorCode, found.SupersededBy != "", i > 0})
-			}
-		}
-	}
-	if len(tallies) == 0 {
+	report.Truncated = counted.truncated
+	if len(counted.of) == 0 {
 		return report, nil
 	}
 	report.From, report.To = f.FailedAfter, f.FailedBefore
@@ -133,9 +149,9 @@ func (x *Finder) Failures(ctx context.Context, f Filter, include Include) (repor
 		report.To = now
 	}
 	if report.From.IsZero() {
-		report.From = first
+		report.From = counted.first
 	}
-	largest := slices.SortedFunc(maps.Values(tallies), larger)
+	largest := slices.SortedFunc(maps.Values(counted.of), larger)
 	report.Truncated = report.Truncated || len(largest) > maxGroups
 	largest = largest[:min(len(largest), maxGroups)]
 	var samples []*Found
@@ -157,11 +173,11 @@ func (x *Finder) Failures(ctx context.Context, f Filter, include Include) (repor
 	return report, nil
 }
 
-// retrying yields the live jobs that the filter selects and whose current step has failed, each
-// once, as if they had failed for good when the step did.
+// retrying yields, once each, the selected live jobs whose current step failed. EndedAt is when the
+// step last changed.
 func (x *Finder) retrying(ctx context.Context, f Filter) iter.Seq2[*Found, error] {
 	live, known := f, map[string]bool{}
-	live.State, live.Erring, live.FailedAfter, live.FailedBefore = "", true, time.Time{}, time.Time{}
+	live.State, live.Retrying, live.FailedAfter, live.FailedBefore = "", true, time.Time{}, time.Time{}
 	return sequence(func(yield func(*Found) bool) error {
 		for found, err := range x.Find(ctx, &live, nil) {
 			if err != nil {

@@ -81,8 +81,8 @@ func bare(t *testing.T, groups []search.FailureGroup) []search.FailureGroup {
 	return groups
 }
 
-// Live jobs whose step has failed and is tried again are groups of their own, if asked for.
-func TestFailures_OfJobsThatAreTriedAgain(t *testing.T) {
+// Live jobs whose step failed and is retried form groups of their own, on request.
+func TestFailures_OfRetryingJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := found(t, ledgertest.Split())

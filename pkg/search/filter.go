@@ -36,8 +36,8 @@ type Filter struct {
 	// Retryable selects jobs whose next dispatch an operator can make due, and UnchangedSince
 	// jobs whose current step has not changed after that time.
 	Retryable bool `json:"retryable,omitempty"`
-	// Erring selects live jobs whose current step has failed and is tried again.
-	Erring         bool      `json:"erring,omitempty"`
+	// Retrying selects live jobs whose current step failed and is retried.
+	Retrying       bool      `json:"retrying,omitempty"`
 	UnchangedSince time.Time `json:"unchanged_since,omitzero"`
 }
 
@@ -71,7 +71,7 @@ func (f *Filter) check(after string) error {
 // ofLive reports whether to look for matching live jobs of any age. Otherwise any job may
 // match, and the jobs in the index are enough.
 func (f *Filter) ofLive() bool {
-	return (f.State != "" || f.Service != "" || f.StepType != "" || f.RequestType != "" || f.ErrorCode != "" || f.Retryable || f.Erring ||
+	return (f.State != "" || f.Service != "" || f.StepType != "" || f.RequestType != "" || f.ErrorCode != "" || f.Retryable || f.Retrying ||
 		f.Lane != nil || f.Outbox != "" && f.Outbox != statemachine.OutboxSent) && // Most rows are SENT.
 		!f.State.Terminal() && f.CorrelationID == ""
 }
@@ -113,7 +113,7 @@ func (f *Filter) fits(t *Traits) bool {
 	return is(f.TenantID, t.TenantID) && is(f.State, t.State) && is(f.RequestType, t.RequestType) &&
 		is(f.Service, t.Service) && is(f.StepType, t.StepType) && is(f.ErrorCode, t.ErrorCode) && is(f.Outbox, t.Outbox) &&
 		(!f.HasOutbox || t.Outbox != "") && (f.Lane == nil || *f.Lane == t.Lane) && (!f.Retryable || t.Retryable) &&
-		(!f.Erring || t.ErrorCode != "")
+		(!f.Retrying || t.ErrorCode != "")
 }
 
 // is reports whether a job has the wanted text, if there is one.

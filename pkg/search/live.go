@@ -266,8 +266,8 @@ type stepGauges struct {
 	Phases [phases]int    `json:"phases"`
 	Oldest time.Time      `json:"oldest,omitzero"` // when the oldest queued one was published
 	HeldBy map[string]int `json:"held_by,omitempty"`
-	// Error is the error code of the most steps that have failed and are tried again, and Errors
-	// how many these are.
+	// Error is the most frequent error code of the steps that failed and are retried, and Errors
+	// the number of those steps.
 	Error  string `json:"error,omitempty"`
 	Errors int    `json:"errors,omitempty"`
 	// HeldQueued are those of PhaseHeld whose directive is published.
@@ -283,7 +283,7 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 		kind
 		code string
 	}
-	errors := map[failing]int{}
+	retried := map[failing]int{}
 	for t, of := range l.alike {
 		var since, created uint32
 		for i := range of.jobs {
@@ -308,7 +308,7 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 		counted(kind{t.ProtocolID, t.Service, t.StepType}, func(k kind) {
 			steps := entry(g.Steps, k)
 			if t.ErrorCode != "" {
-				errors[failing{k, t.ErrorCode}] += len(of.jobs)
+				retried[failing{k, t.ErrorCode}] += len(of.jobs)
 			}
 			if by >= 0 {
 				steps.hold(paused[by], t.Phase, len(of.jobs))
@@ -320,7 +320,7 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 			}
 		})
 	}
-	for of, n := range errors {
+	for of, n := range retried {
 		if steps := g.Steps[of.kind]; n > steps.Errors || n == steps.Errors && of.code < steps.Error {
 			steps.Error, steps.Errors = of.code, n
 		}

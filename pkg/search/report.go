@@ -65,8 +65,8 @@ type ServiceCounts struct {
 	HeldBy map[string]int
 	// Oldest is when the oldest queued step was published.
 	Oldest time.Time
-	// Error is the error code of the most active steps that have failed and are tried again, empty
-	// if there are none, and Errors how many these are.
+	// Error is the most frequent error code of the active steps that failed and are retried, empty
+	// if there are none, and Errors the number of those steps.
 	Error  string
 	Errors int
 	// Attempts counts the attempts that ended with a RESULT or a deadline.

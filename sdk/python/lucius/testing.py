@@ -26,16 +26,16 @@ from .worker import Worker
 
 __all__ = ["Server"]
 
-# A server on this machine that gives no answer for so many seconds has ended: nobody starts it again.
+# Seconds for which a call without an answer is repeated: a test server that ended is not restarted.
 _RETRY_FOR = 5.0
 
 
 class Server:
     """A server with the protocols of a folder, which ends with the ``with`` block.
 
-    ``binary`` is the program ``lucius``: by default LUCIUS_BINARY, else the one in PATH. It takes
-    a free port of this machine, and leaves nothing behind, unless the test is killed (SIGKILL). Time is real: give the protocols of a
-    test short delays. The variables of other servers have no influence on it.
+    ``binary`` is the program ``lucius``: by default LUCIUS_BINARY, else the one in PATH. The server
+    listens on a free loopback port, keeps no files, and ignores LUCIUS_ variables. It outlives a
+    test process that is killed with SIGKILL. Its time is real: use protocols with short delays.
     """
 
     def __init__(self, protocols: Union[str, "os.PathLike[str]"], *, binary: Optional[str] = None) -> None:

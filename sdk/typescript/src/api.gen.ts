@@ -2933,8 +2933,8 @@ export interface components {
              */
             resolved: boolean;
             /**
-             * @description They are live: the step has failed, and is tried again. The times are those of the last
-             *     change of the step.
+             * @description They are live: the step failed and is retried. The times are those of the step's last
+             *     change.
              * @example false
              */
             retrying: boolean;
@@ -4037,7 +4037,7 @@ export interface components {
              */
             workers_total: number;
         };
-        /** @description The error code with which most of the live steps that failed have last failed. */
+        /** @description The most frequent error code of the live steps that failed and are retried. */
         StepError: {
             /**
              * @description The error code.
@@ -4045,7 +4045,7 @@ export interface components {
              */
             error_code: string;
             /**
-             * @description How many steps it is.
+             * @description The number of steps with it.
              * @example 54
              */
             count: number;
@@ -6089,8 +6089,8 @@ export interface operations {
                 failed_before?: string;
                 /**
                  * @description Groups beside those of the jobs that failed for good. `resolved`: jobs that were rerun.
-                 *     `retrying`: live jobs whose current step has failed, and is tried again; at most 2,000
-                 *     live jobs are read.
+                 *     `retrying`: live jobs whose current step failed and is retried; at most 2,000 live jobs
+                 *     are read.
                  * @example [
                  *       "retrying"
                  *     ]

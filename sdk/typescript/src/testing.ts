@@ -7,7 +7,7 @@ import { Client, type Command, type Job } from "./client.js";
 import { LuciusError } from "./errors.js";
 import type { Worker } from "./worker.js";
 
-// A server on this machine that gives no answer for so many seconds has ended: nobody starts it again.
+// Seconds for which a call without an answer is repeated: a test server that ended is not restarted.
 const retryFor = 5;
 
 export interface ServerOptions {
@@ -18,9 +18,9 @@ export interface ServerOptions {
 }
 
 /**
- * A server with the protocols of a folder. It takes a free port of this machine, and leaves
- * nothing behind, unless the test is killed (SIGKILL). Time is real: give the protocols of a test
- * short delays. The variables of other servers have no influence on it.
+ * A server with the protocols of a folder. It listens on a free loopback port, keeps no files, and
+ * ignores LUCIUS_ variables. It outlives a test process that is killed with SIGKILL. Its time is
+ * real: use protocols with short delays.
  *
  *     const server = await Server.start({ protocols: "protocols" });
  *     after(() => server.stop());
