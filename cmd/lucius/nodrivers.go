@@ -21,7 +21,7 @@ func (p *program) driverCommands() []*cobra.Command { return nil }
 
 // checkDrivers returns an error for settings whose driver this build leaves out.
 func checkDrivers(cfg *config.Config) error {
-	setting := ""
+	var setting string
 	switch {
 	case cfg.Shared():
 		setting = "LUCIUS_STORAGE_BACKEND is " + cfg.StorageBackend
