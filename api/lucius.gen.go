@@ -5028,6 +5028,12 @@ type ListJobsParams struct {
 	// State Only jobs in this state.
 	State *JobState `form:"state,omitempty" json:"state,omitempty"`
 
+	// Waiting Only live jobs that wait for one of these reasons, as `waiting.reason` of each job says.
+	Waiting *[]WaitingReason `form:"waiting,omitempty" json:"waiting,omitempty"`
+
+	// ProtocolID Only jobs of this protocol.
+	ProtocolID *string `form:"protocol_id,omitempty" json:"protocol_id,omitempty"`
+
 	// RequestType Only jobs of this request type.
 	RequestType *string `form:"request_type,omitempty" json:"request_type,omitempty"`
 
@@ -5039,6 +5045,9 @@ type ListJobsParams struct {
 	// succeeded, its last step counts.
 	Service *string `form:"service,omitempty" json:"service,omitempty"`
 
+	// StepType Only jobs whose failed or current step has this type.
+	StepType *string `form:"step_type,omitempty" json:"step_type,omitempty"`
+
 	// ErrorCode Only jobs that failed with this code, and live jobs whose current step last failed
 	// with it.
 	ErrorCode *string `form:"error_code,omitempty" json:"error_code,omitempty"`
@@ -5048,6 +5057,12 @@ type ListJobsParams struct {
 
 	// CreatedBefore Only jobs accepted before this time.
 	CreatedBefore *Time `form:"created_before,omitempty" json:"created_before,omitempty"`
+
+	// FailedAfter Only jobs that failed at this time or later.
+	FailedAfter *Time `form:"failed_after,omitempty" json:"failed_after,omitempty"`
+
+	// FailedBefore Only jobs that failed before this time.
+	FailedBefore *Time `form:"failed_before,omitempty" json:"failed_before,omitempty"`
 
 	// Limit The number of entries per page. Entries of one change are never split, so a page of a
 	// job's history may have a few more.
@@ -5843,7 +5858,7 @@ type ClientInterface interface {
 	// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 	// page that would be empty takes up to 5 seconds, and may show jobs that a later page
 	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-	// found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
 	// three months are listed, unless `created_after` says otherwise.
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
@@ -7277,7 +7292,7 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 // page that would be empty takes up to 5 seconds, and may show jobs that a later page
 // repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-// found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
 // three months are listed, unless `created_after` says otherwise.
 //
 // Corresponds with GET /v1/jobs (the `ListJobs` operationId).
@@ -8404,7 +8419,7 @@ func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Re
 
 		if params.Include != nil {
 
-			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "include", *params.Include, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "include", *params.Include, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -9951,6 +9966,30 @@ func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, e
 
 		}
 
+		if params.Waiting != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", false, "waiting", *params.Waiting, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.ProtocolID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "protocol_id", *params.ProtocolID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.RequestType != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "request_type", *params.RequestType, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
@@ -9987,6 +10026,18 @@ func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, e
 
 		}
 
+		if params.StepType != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "step_type", *params.StepType, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.ErrorCode != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "error_code", *params.ErrorCode, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
@@ -10014,6 +10065,30 @@ func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, e
 		if params.CreatedBefore != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "created_before", *params.CreatedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.FailedAfter != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "failed_after", *params.FailedAfter, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.FailedBefore != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "failed_before", *params.FailedBefore, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: "date-time"}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -11650,7 +11725,7 @@ type ClientWithResponsesInterface interface {
 	// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 	// page that would be empty takes up to 5 seconds, and may show jobs that a later page
 	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-	// found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
 	// three months are listed, unless `created_after` says otherwise.
 	//
 	// Returns a wrapper object for the known response body format(s).
@@ -16269,7 +16344,7 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 // page that would be empty takes up to 5 seconds, and may show jobs that a later page
 // repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-// found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
 // three months are listed, unless `created_after` says otherwise.
 //
 // Returns a wrapper object for the known response body format(s).
@@ -23681,7 +23756,7 @@ func (siw *ServerInterfaceWrapper) ListFailures(w http.ResponseWriter, r *http.R
 
 	// ------------- Optional query parameter "include" -------------
 
-	err = runtime.BindQueryParameterWithOptions("form", true, false, "include", r.URL.Query(), &params.Include, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "include", r.URL.Query(), &params.Include, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
 	if err != nil {
 		var requiredError *runtime.RequiredParameterError
 		if errors.As(err, &requiredError) {
@@ -24672,6 +24747,32 @@ func (siw *ServerInterfaceWrapper) ListJobs(w http.ResponseWriter, r *http.Reque
 		return
 	}
 
+	// ------------- Optional query parameter "waiting" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", false, false, "waiting", r.URL.Query(), &params.Waiting, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "waiting"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "waiting", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "protocol_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "protocol_id", r.URL.Query(), &params.ProtocolID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "protocol_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "protocol_id", Err: err})
+		}
+		return
+	}
+
 	// ------------- Optional query parameter "request_type" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "request_type", r.URL.Query(), &params.RequestType, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
@@ -24711,6 +24812,19 @@ func (siw *ServerInterfaceWrapper) ListJobs(w http.ResponseWriter, r *http.Reque
 		return
 	}
 
+	// ------------- Optional query parameter "step_type" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "step_type", r.URL.Query(), &params.StepType, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "step_type"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "step_type", Err: err})
+		}
+		return
+	}
+
 	// ------------- Optional query parameter "error_code" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "error_code", r.URL.Query(), &params.ErrorCode, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
@@ -24746,6 +24860,32 @@ func (siw *ServerInterfaceWrapper) ListJobs(w http.ResponseWriter, r *http.Reque
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "created_before"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "created_before", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "failed_after" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "failed_after", r.URL.Query(), &params.FailedAfter, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "failed_after"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "failed_after", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "failed_before" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "failed_before", r.URL.Query(), &params.FailedBefore, runtime.BindQueryParameterOptions{Type: "string", Format: "date-time"})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "failed_before"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "failed_before", Err: err})
 		}
 		return
 	}

@@ -90,7 +90,7 @@ func (t *tool) retry() *cobra.Command {
 		return s.operate(ctx, &b, ids, create)
 	})
 	b.register(t, cmd)
-	b.registerFailed(cmd)
+	b.registerSince(cmd)
 	registerFrom(cmd, &from)
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)

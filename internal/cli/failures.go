@@ -55,7 +55,7 @@ func (t *tool) failures() *cobra.Command {
 		return show(s, failed{list, s.messages(ctx, list.Groups)}, showFailures)
 	})
 	by.register(t, cmd)
-	by.registerFailed(cmd)
+	by.registerSince(cmd)
 	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also show jobs that were rerun, in separate groups")
 	cmd.Flags().BoolVar(&retrying, "include-retrying", false,
 		"also show live jobs whose step failed and is retried, in separate groups")
@@ -122,21 +122,15 @@ func (t *tool) failuresList() *cobra.Command {
 			"--include-resolved is given.",
 		example: "  lucius failures list --service ocr --code bad_scan --since 24h",
 	}, func(ctx context.Context, s *session, _ []string) error {
-		f, err := by.parse(s)
-		if err != nil {
+		if _, err := by.parse(s); err != nil {
 			return err
 		}
-		params := &api.ListJobsParams{
-			State: new(api.JobStateFailedFinal), TenantID: optional(f.TenantID), RequestType: optional(f.RequestType),
-			Service: optional(f.Service), ErrorCode: optional(f.ErrorCode),
-			CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
-		}
+		params := by.jobs()
+		params.State = new(api.JobStateFailedFinal)
 		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.JobPage, []api.Job, string, error) {
 			params.Limit, params.PageToken = &size, token
 			page, err := call[api.JobPage](s.ListJobs(ctx, params))
-			jobs := slices.DeleteFunc(page.Jobs, func(job api.Job) bool {
-				return !matchesFailure(&job, f) || !resolved && job.SupersededBy != ""
-			})
+			jobs := slices.DeleteFunc(page.Jobs, func(job api.Job) bool { return !resolved && job.SupersededBy != "" })
 			return page, jobs, page.NextPageToken, err
 		}, func(page *api.JobPage, jobs []api.Job) { page.Jobs = jobs })
 		if err != nil {
@@ -145,20 +139,10 @@ func (t *tool) failuresList() *cobra.Command {
 		return show(s, list, showFailedJobs)
 	})
 	by.register(t, cmd)
-	by.registerFailed(cmd)
+	by.registerSince(cmd)
 	cmd.Flags().BoolVar(&resolved, "include-resolved", false, "also list jobs that were rerun")
 	cmd.Flags().IntVar(&limit, "limit", 50, "maximum number of jobs to list")
 	return cmd
-}
-
-// matchesFailure reports whether a failed job matches the filters that the API's list of jobs
-// lacks: the time of the failure, and the type of the step that failed.
-func matchesFailure(job *api.Job, f *api.OperationFilter) bool {
-	at := job.CompletedAt
-	if !f.FailedAfter.IsZero() && at.Before(f.FailedAfter.Time) || !f.FailedBefore.IsZero() && !at.Before(f.FailedBefore.Time) {
-		return false
-	}
-	return f.StepType == "" || failedStep(job).StepType == f.StepType
 }
 
 // failedStep returns the step at which a job failed, or an empty step if there is none.

@@ -27,24 +27,25 @@ func (t *tool) jobs() *cobra.Command {
 }
 
 func (t *tool) jobsList() *cobra.Command {
-	var tenant, state, requestType, service, code, correlation, after, before string
+	var by selection
+	var protocol, correlation string
+	var waiting []string
 	var limit int
 	cmd := t.command(spec{
 		use: "list", short: "List jobs, newest first",
 		long:    "Lists jobs, newest first. Ended jobs are listed for the last three months, unless --created-after\nsays otherwise.",
-		example: "  lucius jobs list --state FAILED_FINAL --created-after 24h\n  lucius jobs list --tenant tenant_a --limit 1000 -o json",
+		example: "  lucius jobs list --state FAILED_FINAL --created-after 24h\n  lucius jobs list --waiting no_worker --service ocr\n  lucius jobs list --tenant tenant_a --limit 1000 -o json",
 	}, func(ctx context.Context, s *session, _ []string) error {
-		params := &api.ListJobsParams{
-			TenantID: optional(tenant), State: optional(api.JobState(strings.ToUpper(state))),
-			RequestType: optional(requestType), CorrelationID: optional(correlation),
-			Service: optional(service), ErrorCode: optional(code),
-		}
-		var err error
-		if params.CreatedAfter, err = s.moment("created-after", after); err != nil {
+		if _, err := by.parse(s); err != nil {
 			return err
 		}
-		if params.CreatedBefore, err = s.moment("created-before", before); err != nil {
-			return err
+		params := by.jobs()
+		params.ProtocolID, params.CorrelationID = optional(protocol), optional(correlation)
+		if len(waiting) > 0 {
+			params.Waiting = new(make([]api.WaitingReason, len(waiting)))
+			for i, reason := range waiting {
+				(*params.Waiting)[i] = api.WaitingReason(reason)
+			}
 		}
 		list, err := pages(limit, func(size api.Limit, token *api.PageToken) (api.JobPage, []api.Job, string, error) {
 			params.Limit, params.PageToken = &size, token
@@ -57,18 +58,14 @@ func (t *tool) jobsList() *cobra.Command {
 		return show(s, list, showJobs)
 	})
 	flags := cmd.Flags()
-	flags.StringVar(&tenant, "tenant", "", "only jobs of this tenant")
-	flags.StringVar(&state, "state", "", "only jobs in this state, such as IN_PROGRESS or FAILED_FINAL")
-	flags.StringVar(&requestType, "request-type", "", "only jobs of this request type")
-	flags.StringVar(&service, "service", "", "only jobs whose failed or current step is of this service")
-	flags.StringVar(&code, "code", "", "only jobs that failed with this error code, or retry after it")
+	by.register(t, cmd)
+	by.registerLive(cmd)
+	by.registerFailed(cmd)
+	flags.StringSliceVar(&waiting, "waiting", nil, "only live jobs that wait for one of these reasons, such as no_worker,queued")
+	flags.StringVar(&protocol, "protocol", "", "only jobs of this protocol")
 	flags.StringVar(&correlation, "correlation-id", "", "only jobs with this correlation id, however old they are")
-	flags.StringVar(&after, "created-after", "", "only jobs accepted since then: "+momentHelp)
-	flags.StringVar(&before, "created-before", "", "only jobs accepted before then: "+momentHelp)
 	flags.IntVar(&limit, "limit", 50, "maximum number of jobs to list")
-	completeWords(cmd, "state", jobStates...)
-	t.completeFlag(cmd, "request-type", requestTypes)
-	t.completeFlag(cmd, "service", serviceNames)
+	completeWords(cmd, "waiting", waitingReasons...)
 	return cmd
 }
 
@@ -77,6 +74,14 @@ var jobStates = []string{
 	string(api.JobStateQueued), string(api.JobStateDispatching), string(api.JobStateInProgress), string(api.JobStatePausing),
 	string(api.JobStatePaused), string(api.JobStateCancelling), string(api.JobStateCancelled), string(api.JobStateSucceeded),
 	string(api.JobStateFailedFinal),
+}
+
+// waitingReasons are the reasons that live jobs wait for.
+var waitingReasons = []string{
+	string(api.WaitingReasonJobPaused), string(api.WaitingReasonScopePaused), string(api.WaitingReasonCircuitOpen),
+	string(api.WaitingReasonPublishing), string(api.WaitingReasonNoWorker), string(api.WaitingReasonQueued),
+	string(api.WaitingReasonDelivered), string(api.WaitingReasonRunning), string(api.WaitingReasonSilent),
+	string(api.WaitingReasonBackoff), string(api.WaitingReasonCancelling), string(api.WaitingReasonPausing),
 }
 
 // requestTypes completes the request types of the protocols.

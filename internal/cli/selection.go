@@ -35,9 +35,15 @@ func (f *selection) register(t *tool, cmd *cobra.Command) {
 // registerFailed registers the filters of failed jobs.
 func (f *selection) registerFailed(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&f.failedAfter, "failed-after", "", "only jobs that failed since then; --since is the same: "+momentHelp)
+	flags.StringVar(&f.failedAfter, "failed-after", "", "only jobs that failed since then: "+momentHelp)
 	flags.StringVar(&f.failedBefore, "failed-before", "", "only jobs that failed before then: "+momentHelp)
-	flags.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+}
+
+// registerSince registers the filters of failed jobs for a command that is about these alone.
+func (f *selection) registerSince(cmd *cobra.Command) {
+	f.registerFailed(cmd)
+	cmd.Flags().Lookup("failed-after").Usage = "only jobs that failed since then; --since is the same: " + momentHelp
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "since" {
 			name = "failed-after"
 		}
@@ -70,6 +76,16 @@ func (f *selection) parse(s *session) (*api.OperationFilter, error) {
 		}
 	}
 	return &f.OperationFilter, nil
+}
+
+// jobs returns the parsed filters as those of a list of jobs.
+func (f *selection) jobs() *api.ListJobsParams {
+	return &api.ListJobsParams{
+		TenantID: optional(f.TenantID), State: optional(f.State), RequestType: optional(f.RequestType),
+		Service: optional(f.Service), StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
+		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
+		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
+	}
 }
 
 // serviceNames completes the services that protocols name.

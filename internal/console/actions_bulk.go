@@ -65,7 +65,12 @@ func (s *selection) args() []string {
 	if s.empty() {
 		return []string{"--all"}
 	}
-	return slices.Concat(s.JobIDs,
+	return append(slices.Clone(s.JobIDs), s.flags()...)
+}
+
+// flags returns the filters as flags of the command line.
+func (s *selection) flags() []string {
+	return slices.Concat(
 		diagnosis.Flag("tenant", s.TenantID), diagnosis.Flag("request-type", s.RequestType), diagnosis.Flag("service", s.Service),
 		diagnosis.Flag("step-type", s.StepType), diagnosis.Flag("code", s.ErrorCode), diagnosis.Flag("state", string(s.State)),
 		flagAt("created-after", s.CreatedAfter), flagAt("created-before", s.CreatedBefore),

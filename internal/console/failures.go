@@ -143,17 +143,15 @@ func failures(r *request) (view, error) {
 // failureGroupOf adds the links of a group of the filter's jobs.
 func failureGroupOf(f *selection, group *api.FailureGroup) failureGroup {
 	filter := []any{
-		"tenant_id", f.TenantID, "request_type", f.RequestType, "service", group.Service, "error_code", group.ErrorCode,
-		"created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
+		"tenant_id", f.TenantID, "request_type", f.RequestType, "service", group.Service, "step_type", group.StepType,
+		"error_code", group.ErrorCode, "created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
 	}
-	jobs := link("jobs", append(filter, "state", api.JobStateFailedFinal)...)
 	if group.Retrying {
-		jobs = link("jobs", filter...)
+		return failureGroup{FailureGroup: *group, Jobs: link("jobs", append(filter, "waiting", waitsAtAll)...)}
 	}
+	filter = append(filter, "failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))
 	return failureGroup{
-		FailureGroup: *group, Jobs: jobs,
-		Retry: link("do/retry", append(filter, "step_type", group.StepType,
-			"failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))...),
+		FailureGroup: *group, Retry: link("do/retry", filter...), Jobs: link("jobs", append(filter, "state", api.JobStateFailedFinal)...),
 	}
 }
 

@@ -130,6 +130,7 @@ type serviceState struct {
 	Workers   int
 	Oldest    api.Time
 	LastPoll  api.Time
+	InHour    int // attempts that ended in the last hour
 	PerSecond float64
 	Arrives   float64 // per second
 }
@@ -174,6 +175,7 @@ func (state *serviceState) add(s *situation, of *api.Service) {
 	state.Waiting += of.Dispatching + of.Backoff
 	state.Held += of.Held
 	state.Workers = max(state.Workers, of.WorkersTotal) // Most workers ask for all kinds of their service.
+	state.InHour += of.Attempts.LastHour.Count
 	state.PerSecond += of.Attempts.LastMinute.PerSecond
 	state.Arrives += of.Attempts.LastMinute.PerSecond
 	if n := len(of.BacklogByMinute); n > 1 {
@@ -247,7 +249,7 @@ func flowCanvas(s *situation) canvas {
 	p.commands = flowing{flowNode: flowNode{
 		Title: "Commands", Big: rate(accepted + refused),
 		Text: diagnosis.Number(o.Accepted.LastHour.Count+o.Refused.LastHour.Count) + " in 1 h",
-		URL:  link("jobs"), Below: rate(accepted + refused),
+		URL:  link("jobs", "since", "1 h"), Below: rate(accepted + refused),
 	}}
 	p.checks = flowing{arrives: accepted + refused, flowNode: flowNode{
 		Title: "Checks", Big: diagnosis.Percent(refusedShare),
@@ -260,7 +262,7 @@ func flowCanvas(s *situation) canvas {
 	p.ledger = flowing{arrives: accepted, flowNode: flowNode{
 		Title: "Ledger", Big: diagnosis.Number(live),
 		Text: "live jobs" + s.aged(" · oldest ", o.OldestJobAt), More: rate(accepted) + " accepted",
-		URL: link("jobs"), Below: rate(published),
+		URL: link("jobs", "waiting", waitsAtAll), Below: rate(published),
 	}}
 	p.outbox = flowing{arrives: published, flowNode: s.outboxNode(dispatching)}
 	p.outbox.More, p.outbox.Below = rate(published)+" published", rate(published)
@@ -270,7 +272,7 @@ func flowCanvas(s *situation) canvas {
 	}}
 	p.ack = flowing{flowNode: flowNode{
 		Title: "AWAITING_ACK", Big: diagnosis.Number(claimed), Text: "claimed, not started", More: rate(started) + " start",
-		URL: link("services"), Below: rate(started), // No state of jobs is that of these steps.
+		URL: link("jobs", "waiting", waitsForStart), Below: rate(started),
 	}}
 	if o.Bus == api.BusQueue {
 		p.publish.Text, p.publish.More, p.publish.Title = "by the commit itself", "so there is no relay", "Published"
@@ -280,14 +282,14 @@ func flowCanvas(s *situation) canvas {
 	}
 	p.running = flowing{arrives: started, flowNode: flowNode{
 		Title: "IN_PROGRESS", Big: diagnosis.Number(running), Text: "running" + s.aged(" · longest ", o.OldestRunningAt),
-		More: rate(steps+failing) + " end", URL: link("jobs", "state", api.JobStateInProgress), Below: rate(steps + failing),
+		More: rate(steps+failing) + " end", URL: link("jobs", "waiting", waitsForResult), Below: rate(steps + failing),
 	}}
 	p.result = flowing{arrives: steps + failing, flowNode: flowNode{
 		Title: "RESULT", Big: rate(steps + failing), Text: diagnosis.Number(ended) + " in 1 h",
 		More: rate(failing) + " failed", URL: link("services"), Below: rate(failing) + " failed",
 	}}
 	p.retries = flowing{arrives: failing, ends: failing, flowNode: flowNode{
-		Title: "Waiting for a retry", Text: diagnosis.Number(backoff) + " wait · " + rate(failing), URL: link("services"),
+		Title: "Waiting for a retry", Text: diagnosis.Number(backoff) + " wait · " + rate(failing), URL: link("jobs", "waiting", waitsForRetry),
 	}}
 	if at := o.NextRetryAt; !at.IsZero() && backoff > 0 {
 		p.retries.Text += " · next " + dueIn(s.Now, at.Time)
@@ -318,7 +320,7 @@ func dueIn(now, at time.Time) string {
 // outboxNode returns the box of what waits to be published.
 func (s *situation) outboxNode(dispatching int) flowNode {
 	o := s.Overview
-	node := flowNode{Title: "Outbox", Big: diagnosis.Number(dispatching), Text: "pending", URL: link("outbox", "state", "PENDING")}
+	node := flowNode{Title: "Outbox", Big: diagnosis.Number(dispatching), Text: "pending", URL: link("jobs", "waiting", waitsForPublish)}
 	if at := o.OldestPendingSeconds; at != nil && *at > 0 {
 		node.Text += " · oldest " + roughly(diagnosis.Seconds(*at))
 	}
@@ -356,26 +358,27 @@ func (s *situation) flowServices() (shown []flowing) {
 	states := s.serviceStates()
 	if len(states) > mostServices {
 		busiest := slices.Clone(states)
-		slices.SortStableFunc(busiest, func(a, b serviceState) int {
-			return cmp.Or(-cmp.Compare(levelRank(a.Level), levelRank(b.Level)), -cmp.Compare(a.PerSecond, b.PerSecond),
-				-cmp.Compare(a.Backlog+a.Running, b.Backlog+b.Running))
+		slices.SortStableFunc(busiest, func(a, b serviceState) int { // An hour's work seldom changes the order: boxes stay where they are.
+			return cmp.Or(-cmp.Compare(levelRank(a.Level), levelRank(b.Level)), -cmp.Compare(a.InHour, b.InHour))
 		})
 		busiest = busiest[:mostServices-1]
-		rest := flowing{flowNode: flowNode{URL: link("services")}}
-		idle, folded := true, 0
+		quiet := serviceState{}
+		folded := 0
 		states = slices.DeleteFunc(states, func(a serviceState) bool {
 			if slices.ContainsFunc(busiest, func(b serviceState) bool { return a.Service == b.Service }) {
 				return false
 			}
 			folded++
-			rest.arrives, rest.ends = rest.arrives+a.Arrives, rest.ends+a.PerSecond
-			idle = idle && a.PerSecond == 0 && a.Backlog+a.Running == 0
+			for i := range a.Kinds {
+				quiet.add(s, &a.Kinds[i])
+			}
 			return true
 		})
-		rest.Title, rest.Text = diagnosis.Number(folded)+" more", "quieter than these"
-		if idle {
-			rest.Text = "idle"
-		}
+		quiet.Workers, quiet.Level, quiet.Trouble = 0, "", "" // Many workers ask for several services.
+		rest := flowing{arrives: quiet.Arrives, ends: quiet.PerSecond, flowNode: flowNode{
+			Title: diagnosis.Number(folded) + " quieter services", Text: quiet.describe(s) + " · " + rate(quiet.PerSecond),
+			URL: link("services"), Below: rate(quiet.PerSecond),
+		}}
 		defer func() { shown = append(shown, rest) }()
 	}
 	for i := range states {
@@ -411,11 +414,11 @@ func (s *situation) ends() []flowing {
 			flowNode: flowNode{Title: "Succeeded", Text: well, URL: link("jobs", "state", api.JobStateSucceeded)},
 			arrives:  succeeded.LastMinute.PerSecond,
 		},
-		{flowNode: flowNode{Title: "Failed for good", Text: badly, URL: link("failures")}, arrives: failed.LastMinute.PerSecond},
+		{flowNode: flowNode{Title: "Failed for good", Text: badly, URL: link("failures", "since", "1 h")}, arrives: failed.LastMinute.PerSecond},
 		{flowNode: flowNode{
 			Title: "Cancelled, paused",
 			Text:  diagnosis.Number(cancelled.LastHour.Count) + " in 1 h · " + diagnosis.Number(paused) + " paused",
-			URL:   link("jobs", "state", api.JobStatePaused),
+			URL:   link("jobs", "waiting", waitsForResume),
 		}, arrives: cancelled.LastMinute.PerSecond},
 	}
 	if failed.LastMinute.Count > 0 {
@@ -470,7 +473,8 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 		step := &p.Steps[i]
 		node := flowNode{
 			X: flowTop + i%stepsInRow*stepColumns, Y: flowTop + i/stepsInRow*stepRows, W: stepWidth, H: stepHeight,
-			Title: cut(step.StepID), Big: "–", Text: "not counted apart", URL: pathOf("services", step.Service),
+			Title: cut(step.StepID), Big: "–", Text: "not counted apart", URL: link("jobs", "protocol_id", p.ProtocolID, "service", step.Service,
+				"step_type", step.StepType, "waiting", waitsAtStep),
 		}
 		perSecond := 0.0
 		j := slices.IndexFunc(s.Services, func(of api.Service) bool { return of.Service == step.Service && of.StepType == step.StepType })

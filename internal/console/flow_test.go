@@ -72,7 +72,7 @@ func TestFlow_FoldsQuietServices(t *testing.T) {
 	}
 	want := "extract: 18 ready · 31 run · 6 workers · 200 ms · 41.7/s, index: 0 ready · paused · 0/s, " +
 		"ocr: 3,000 ready · no worker · 4 min · 0/s, quiet-00: 0 ready · 0/s, quiet-01: 0 ready · 0/s, " +
-		"quiet-02: 0 ready · 0/s, quiet-07: 0 ready · 1/s, 16 more: idle"
+		"quiet-02: 0 ready · 0/s, quiet-07: 0 ready · 1/s, 16 quieter services: 0 ready · 0/s"
 	if got := strings.Join(titles, ", "); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}

@@ -19,6 +19,9 @@ type jobsPage struct {
 	Tenant        tenantFilter
 	Filter        selection
 	CorrelationID string
+	ProtocolID    string
+	Waits         string // the reasons to wait for, separated by commas
+	Waitings      []waitingChoice
 	Since         string // one of timeSpans, if there is no exact time
 	Spans         []string
 	States        []api.JobState
@@ -54,20 +57,64 @@ var jobStates = []api.JobState{
 	api.JobStateCancelling, api.JobStateSucceeded, api.JobStateFailedFinal, api.JobStateCancelled,
 }
 
+// waitingChoice is what jobs may wait for, in words: the reasons, separated by commas.
+type waitingChoice struct{ Reasons, Words string }
+
+// The choices that the numbers of the flow and of services lead to.
+const (
+	waitsForPublish = "publishing,circuit_open"
+	waitsForWorker  = "queued,no_worker"
+	waitsForStart   = "delivered"
+	waitsForResult  = "running,silent,pausing,cancelling"
+	waitsForRetry   = "backoff"
+	waitsForPause   = "scope_paused"
+	waitsForResume  = "job_paused,pausing"
+	waitsAtAll      = waitsForPublish + "," + waitsForWorker + "," + waitsForStart + "," + waitsForResult + "," +
+		waitsForRetry + "," + waitsForPause + ",job_paused"
+	// waitsAtStep is what counts at a step: a paused job waits at none.
+	waitsAtStep = waitsForPublish + "," + waitsForWorker + "," + waitsForStart + "," + waitsForResult + "," +
+		waitsForRetry + "," + waitsForPause
+)
+
+var waitingChoices = []waitingChoice{
+	{"", "anything, or ended"},
+	{waitsAtAll, "anything"},
+	{waitsForPublish, "its publish"},
+	{waitsForWorker, "a worker"},
+	{"no_worker", "a worker that asks for it"},
+	{waitsForStart, "the start by a worker"},
+	{waitsForResult, "a RESULT"},
+	{"silent", "a RESULT of a silent worker"},
+	{waitsForRetry, "a retry"},
+	{waitsForPause, "the end of a pause"},
+	{waitsForResume, "its resume"},
+}
+
 func jobs(r *request) (view, error) {
 	if sought := strings.TrimSpace(r.FormValue("q")); sought != "" {
 		return r.find(sought)
 	}
 	data := jobsPage{
 		Tenant: r.tenant(api.GrantRoleRead), CorrelationID: r.FormValue("correlation_id"), Spans: failureSpans, States: jobStates,
-		Since: cmp.Or(r.FormValue("since"), "any time"),
+		Since: cmp.Or(r.FormValue("since"), "any time"), ProtocolID: r.FormValue("protocol_id"), Waits: r.FormValue("waiting"),
+		Waitings: waitingChoices,
+	}
+	var waiting []api.WaitingReason
+	for reason := range strings.SplitSeq(data.Waits, ",") {
+		if reason != "" {
+			waiting = append(waiting, api.WaitingReason(reason))
+		}
+	}
+	if !slices.ContainsFunc(waitingChoices, func(c waitingChoice) bool { return c.Reasons == data.Waits }) {
+		data.Waitings = append(slices.Clone(waitingChoices), waitingChoice{data.Waits, strings.ReplaceAll(data.Waits, "_", " ")})
 	}
 	var err error
 	if data.Filter, err = selectionOf(r); err != nil {
 		return view{}, err
 	}
 	f := &data.Filter
-	data.Filtered = f.OperationFilter != api.OperationFilter{} || data.CorrelationID != ""
+	only := data.CorrelationID != "" || data.ProtocolID != "" || data.Waits != "" // Operations have no such filters.
+	data.Filtered = f.OperationFilter != api.OperationFilter{} || only
 	f.TenantID = data.Tenant.Value
 	if span := failureSpanLengths[data.Since]; span > 0 && f.CreatedAfter.IsZero() {
 		data.Filtered = true
@@ -78,7 +125,9 @@ func jobs(r *request) (view, error) {
 	list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &api.ListJobsParams{
 		TenantID: optional(f.TenantID), State: optional(f.State), RequestType: optional(f.RequestType),
 		CorrelationID: optional(data.CorrelationID), Service: optional(f.Service), ErrorCode: optional(f.ErrorCode),
+		ProtocolID: optional(data.ProtocolID), StepType: optional(f.StepType), Waiting: optionalList(waiting),
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
+		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
 		Limit: new(api.Limit(pageSize)), PageToken: r.pageToken(),
 	}))
 	if err != nil {
@@ -97,7 +146,8 @@ func jobs(r *request) (view, error) {
 	if len(list.Jobs) < pageSize {
 		data.SearchedTo = list.SearchedTo
 	}
-	data.More = f.RequestType != "" || f.ErrorCode != "" || data.CorrelationID != "" || !f.CreatedBefore.IsZero() ||
+	data.More = f.RequestType != "" || f.StepType != "" || f.ErrorCode != "" || data.CorrelationID != "" || data.ProtocolID != "" ||
+		!f.CreatedBefore.IsZero() || !f.FailedAfter.IsZero() || !f.FailedBefore.IsZero() ||
 		!f.CreatedAfter.IsZero() && data.Since == "any time"
 	known := r.known()
 	data.filterOffers = filterOffersOf(known)
@@ -105,15 +155,18 @@ func jobs(r *request) (view, error) {
 		data.First = submitting(r, &known[0])
 	}
 	data.Command = diagnosis.Command("jobs list", slices.Concat(
-		diagnosis.Flag("tenant", f.TenantID), diagnosis.Flag("state", string(f.State)),
-		diagnosis.Flag("request-type", f.RequestType), diagnosis.Flag("service", f.Service),
-		diagnosis.Flag("code", f.ErrorCode), diagnosis.Flag("correlation-id", data.CorrelationID), flagAt("created-after", f.CreatedAfter),
-		flagAt("created-before", f.CreatedBefore))...)
+		diagnosis.Flag("waiting", data.Waits), diagnosis.Flag("protocol", data.ProtocolID),
+		diagnosis.Flag("correlation-id", data.CorrelationID), f.flags())...)
 	if r.May(api.GrantRoleAdmin, f.TenantID) {
-		data.Ticked = manyActions(f.State, "ticked", "1")
-		if data.CorrelationID == "" {
-			data.All = manyActions(f.State, "tenant_id", f.TenantID, "state", f.State, "request_type", f.RequestType, "service", f.Service,
-				"error_code", f.ErrorCode, "created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore))
+		state := f.State
+		if state == "" && !(f.FailedAfter.IsZero() && f.FailedBefore.IsZero()) {
+			state = api.JobStateFailedFinal
+		}
+		data.Ticked = manyActions(state, "ticked", "1")
+		if !only {
+			data.All = manyActions(state, "tenant_id", f.TenantID, "state", f.State, "request_type", f.RequestType, "service", f.Service,
+				"step_type", f.StepType, "error_code", f.ErrorCode, "created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
+				"failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))
 		}
 	}
 	return view{Title: "Jobs", Template: "jobs", Data: data}, nil

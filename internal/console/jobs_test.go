@@ -30,7 +30,7 @@ func TestJobs_ListsThemWithAFewWords(t *testing.T) {
 		`rel="prev" href="/ui/jobs?created_after=2026-01-26T10%3A02%3A30.000Z&amp;error_code=a&#43;b&amp;service=ocr&amp;state=IN_PROGRESS"`,
 		`rel="next" href="/ui/jobs?back=&amp;back=t1&amp;`+filter+`&amp;page_token=t%262&amp;`,
 		`/ui/do/jobs-cancel?`+filter+`&amp;service=ocr&amp;state=IN_PROGRESS"`, `formaction="/ui/do/jobs-pause?ticked=1"`, `name="job" value="j2"`,
-		"lucius jobs list --state IN_PROGRESS --service ocr --code &#39;a b&#39; --created-after 2026-01-26T10:02:30.000Z")
+		"lucius jobs list --service ocr --code &#39;a b&#39; --state IN_PROGRESS --created-after 2026-01-26T10:02:30.000Z")
 	hasNot(t, page, hostile, "do/retry", "There are no jobs")
 	b.token = "reader"
 	hasNot(t, b.get(t, "/ui/jobs"), "do/jobs-cancel", `name="job"`)
@@ -43,12 +43,14 @@ func TestJobs_OffersWhatFitsTheState(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"GET /v1/jobs": api.JobPage{Jobs: []api.Job{runningJob()}}})
 	for query, want := range map[string]string{
-		"":                            "retry jobs-pause jobs-resume jobs-cancel; retry jobs-pause jobs-resume jobs-cancel",
-		"?state=FAILED_FINAL":         "retry; retry",
-		"?state=PAUSED":               "jobs-pause jobs-resume jobs-cancel; jobs-pause jobs-resume jobs-cancel",
-		"?state=SUCCEEDED":            "; ",
-		"?correlation_id=c&state=":    "; retry jobs-pause jobs-resume jobs-cancel", // Operations do not select by it.
-		"?state=CANCELLED&service=s1": "; ",
+		"":                                   "retry jobs-pause jobs-resume jobs-cancel; retry jobs-pause jobs-resume jobs-cancel",
+		"?state=FAILED_FINAL":                "retry; retry",
+		"?state=PAUSED":                      "jobs-pause jobs-resume jobs-cancel; jobs-pause jobs-resume jobs-cancel",
+		"?state=SUCCEEDED":                   "; ",
+		"?correlation_id=c&state=":           "; retry jobs-pause jobs-resume jobs-cancel", // Operations do not select by it.
+		"?state=CANCELLED&service=s1":        "; ",
+		"?waiting=no_worker":                 "; retry jobs-pause jobs-resume jobs-cancel",
+		"?failed_after=2026-01-01T00:00:00Z": "retry; retry",
 	} {
 		page := b.get(t, "/ui/jobs"+query)
 		var all, ticked []string
@@ -270,4 +272,13 @@ func TestWords_AsAShellSplitsThem(t *testing.T) {
 	if got := words(`lucius jobs list --code 'a b' --tenant 'it'\''s' ''`); len(got) != 8 || got[4] != "a b" || got[6] != "it's" || got[7] != "" {
 		t.Errorf("%q", got)
 	}
+}
+
+func TestJobs_FindsThemByWhatTheyWaitFor(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"GET /v1/jobs": api.JobPage{Jobs: []api.Job{runningJob()}}})
+	page := b.get(t, "/ui/jobs?waiting=queued%2Cno_worker&protocol_id=p&step_type=OCR")
+	b.asks(t, "GET /v1/jobs?waiting=queued,no_worker&protocol_id=p&step_type=OCR&limit=50")
+	has(t, page, `<option value="queued,no_worker" selected>a worker</option>`, "lucius jobs list --waiting queued,no_worker --protocol p --step-type OCR")
+	has(t, b.get(t, "/ui/jobs?waiting=silent%2Cqueued"), `<option value="silent,queued" selected>silent,queued</option>`)
 }

@@ -53,7 +53,7 @@ func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 		"GET /v1/jobs/j1": api.Job{JobID: "j1", ErrorMessage: "page 3 " + hostile},
 	})
 	page := b.get(t, "/ui/failures?service=ocr&since=24+h&include=resolved")
-	if asked := b.requests()[0]; asked != "GET /v1/admin/failures?service=ocr&failed_after=2026-01-26T10%3A02%3A30.000Z&include=retrying&include=resolved" {
+	if asked := b.requests()[0]; asked != "GET /v1/admin/failures?service=ocr&failed_after=2026-01-26T10%3A02%3A30.000Z&include=retrying,resolved" {
 		t.Errorf("the API was asked %s", asked)
 	}
 	has(t, page, "1,214 jobs have failed for good, and there are more", "page 3 &lt;script&gt;", "Retry 1,214…", "Rerun since",
@@ -61,7 +61,7 @@ func TestFailures_ShowsGroupsWithWhatHelps(t *testing.T) {
 		"/ui/do/retry?error_code=%3Cscript%3Ealert%281%29%3C%2Fscript%3E&amp;failed_after=2026-01-26T10%3A02%3A30.000Z&amp;service=ocr&amp;step_type=OCR",
 		`<option selected>24 h</option>`, `value="resolved" checked`, "/ui/jobs/j2")
 	hasNot(t, page, hostile, "Retry 1…", "Retry 54…")
-	has(t, page, "<h2>Retrying</h2>", "<b>54 jobs</b>, retrying", "Service Unavailable", `href="/ui/jobs?error_code=vendor_503&amp;service=ocr"`,
+	has(t, page, "<h2>Retrying</h2>", "<b>54 jobs</b>, retrying", "Service Unavailable", `href="/ui/jobs?error_code=vendor_503&amp;service=ocr&amp;step_type=OCR&amp;waiting=publishing%2C`,
 		"--include-retrying --include-resolved")
 	b.set("GET /v1/admin/failures", api.FailureList{})
 	has(t, b.get(t, "/ui/failures"), "No matching job has failed for good.")

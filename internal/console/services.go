@@ -3,6 +3,7 @@ package console
 import (
 	"encoding/json"
 	"fmt"
+	"html/template"
 	"net/http"
 	"slices"
 	"time"
@@ -14,7 +15,7 @@ import (
 // servicesPage shows the work of each service, and how fast it is done.
 type servicesPage struct {
 	Overview  *api.Overview
-	Services  []serviceRow
+	Services  []*serviceRow
 	Unmatched []api.UnmatchedWorker
 	Charts    []chart
 }
@@ -35,7 +36,7 @@ type servicePage struct {
 	State    serviceState
 	Overview *api.Overview
 	Findings []diagnosis.Finding
-	Rows     []serviceRow
+	Rows     []*serviceRow
 	Workers  []api.ServiceWorker
 	Charts   []chart
 	Pause    *api.Pause
@@ -64,8 +65,8 @@ func services(r *request) (view, error) {
 }
 
 // serviceRow returns the row of a kind of work.
-func (s *situation) serviceRow(of *api.Service) serviceRow {
-	row := serviceRow{
+func (s *situation) serviceRow(of *api.Service) *serviceRow {
+	row := &serviceRow{
 		Service: *of, LastPoll: diagnosis.LastPoll(of), Spark: sparklineOf(of.BacklogByMinute),
 		Queue: s.Overview.Bus == api.BusQueue,
 	}
@@ -73,6 +74,24 @@ func (s *situation) serviceRow(of *api.Service) serviceRow {
 	state := &alone.serviceStates()[0]
 	row.Level, row.Trouble = state.Level, state.Trouble
 	return row
+}
+
+// Jobs returns a number of the row as a link to the jobs that it counts.
+func (row *serviceRow) Jobs(n int, reasons string) template.HTML {
+	if n == 0 {
+		return "0"
+	}
+	url := link("jobs", "service", row.Service.Service, "step_type", row.StepType, "waiting", reasons)
+	//nolint:gosec // link escapes what it is given.
+	return template.HTML(`<a href="` + template.HTMLEscapeString(url) + `">` + diagnosis.Number(n) + `</a>`)
+}
+
+// Ready returns the number of directives that wait for a worker, as a link.
+func (row *serviceRow) Ready() template.HTML {
+	if row.Queue {
+		return row.Jobs(row.Backlog, waitsForWorker)
+	}
+	return row.Jobs(row.Backlog, waitsForStart) // What is published cannot be told from what a worker has received.
 }
 
 func service(r *request) (view, error) {

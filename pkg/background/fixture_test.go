@@ -15,7 +15,6 @@ import (
 	"github.com/lucius-project/lucius/pkg/background"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
-	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -93,7 +92,7 @@ func runner(t *testing.T, service *background.Operations, set ...func(*backgroun
 
 func create(t *testing.T, s *background.Operations, key string, r background.BulkRequest) background.Operation {
 	t.Helper()
-	r.All = len(r.JobIDs) == 0 && r.Filter == search.Filter{}
+	r.All = len(r.JobIDs) == 0 && r.Filter.All()
 	op, err := s.Create(t.Context(), key, r)
 	musttest.NoError(t, err)
 	return op

@@ -94,9 +94,9 @@ func (r *BulkRequest) complete() error {
 	switch {
 	case len(r.JobIDs) > MaxBulkJobIDs:
 		return invalidRequest("/job_ids", fmt.Sprintf("must hold at most %d", MaxBulkJobIDs))
-	case len(r.JobIDs) > 0 && r.Filter != search.Filter{}:
+	case len(r.JobIDs) > 0 && !r.Filter.All():
 		return invalidRequest("/job_ids", "must not be combined with filters")
-	case len(r.JobIDs) == 0 && r.Filter == search.Filter{} && !r.All:
+	case len(r.JobIDs) == 0 && r.Filter.All() && !r.All:
 		return invalidRequest("/all", "must be true to select all jobs: name job_ids or filters to select some")
 	case r.Kind == KindRetry && r.From != ledger.FromFailed && r.From != ledger.FromStart:
 		return invalidRequest("/from", "must be failed or start")

@@ -80,16 +80,27 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 			states := strings.ReplaceAll(strings.Trim(fmt.Sprint(statemachine.JobStates), "[]"), " ", ", ")
 			return nil, invalid("parameter state must be one of "+states, nil)
 		}
-		names := []*string{params.CorrelationID, params.RequestType, params.Service, params.ErrorCode}
+		var waiting []statemachine.Reason
+		for _, reason := range orZero(params.Waiting) {
+			if !reason.Valid() {
+				return nil, invalid("parameter waiting must be a reason that jobs wait for, such as queued or backoff", nil)
+			}
+			waiting = append(waiting, statemachine.Reason(reason))
+		}
+		names := []*string{
+			params.CorrelationID, params.ProtocolID, params.RequestType, params.Service, params.StepType, params.ErrorCode,
+		}
 		if slices.ContainsFunc(names, func(name *string) bool { return len(orZero(name)) > api.MaxName }) {
-			message := fmt.Sprintf("parameters correlation_id, request_type, service and error_code must be at most %d bytes", api.MaxName)
+			message := fmt.Sprintf("parameters correlation_id, protocol_id, request_type, service, step_type and error_code "+
+				"must be at most %d bytes", api.MaxName)
 			return nil, invalid(message, nil)
 		}
 		found, next, err := e.jobsFor(ctx).List(ctx, search.Filter{
 			TenantID: orZero(params.TenantID), State: statemachine.JobState(orZero(params.State)),
-			RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
-			Service: orZero(params.Service), ErrorCode: orZero(params.ErrorCode),
+			ProtocolID: orZero(params.ProtocolID), RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
+			Service: orZero(params.Service), StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode), Waiting: waiting,
 			CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
+			FailedAfter: orZero(params.FailedAfter).Time, FailedBefore: orZero(params.FailedBefore).Time,
 		}, limit, at.after)
 		list := api.JobPage{Jobs: make([]api.Job, len(found)), NextPageToken: at.token(next), SearchedTo: searchedTo(next)}
 		for i := range found {

@@ -188,7 +188,10 @@ func (p *process) truth() *stands {
 		}
 		out.OldestJob = earlier(out.OldestJob, job.Job.CreatedAt)
 		_, queued := job.Queued()
+		stopping := job.Job.State == statemachine.JobPausing || job.Job.State == statemachine.JobCancelling
 		switch {
+		case stopping && step.State == statemachine.StepAwaitingAck:
+			count(out.Running)
 		case queued:
 			count(out.Queued)
 		case step.State == statemachine.StepDispatching:

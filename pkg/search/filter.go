@@ -1,6 +1,8 @@
 package search
 
 import (
+	"reflect"
+	"slices"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -12,6 +14,7 @@ import (
 // Lists and the walk of failed jobs go back three months, unless CreatedAfter is set.
 type Filter struct {
 	TenantID    string                `json:"tenant_id,omitempty"`
+	ProtocolID  string                `json:"protocol_id,omitempty"`
 	RequestType string                `json:"request_type,omitempty"`
 	State       statemachine.JobState `json:"state,omitempty"`
 	// Service and StepType are those of the failed or current step. ErrorCode is that of a
@@ -39,7 +42,12 @@ type Filter struct {
 	// Retrying selects live jobs whose current step failed and is retried.
 	Retrying       bool      `json:"retrying,omitempty"`
 	UnchangedSince time.Time `json:"unchanged_since,omitzero"`
+	// Waiting selects live jobs that wait for one of these reasons. Only [Service.List] applies it.
+	Waiting []statemachine.Reason `json:"-"`
 }
+
+// All reports whether the filter selects all jobs.
+func (f *Filter) All() bool { return reflect.ValueOf(f).Elem().IsZero() }
 
 // Contradiction names the first pair of bounds that are not in order.
 func (f *Filter) Contradiction() (first, second string) {
@@ -59,6 +67,9 @@ func (f *Filter) check(after string) error {
 	if first, second := f.Contradiction(); first != "" {
 		message = "parameter " + first + " must be before " + second
 	}
+	if len(f.Waiting) > 0 && f.State.Terminal() {
+		message = "parameter waiting selects live jobs, but state=" + string(f.State) + " ended ones"
+	}
 	if after != "" && ledger.ParseJobID(after) != nil {
 		message = "page_token is invalid"
 	}
@@ -71,7 +82,7 @@ func (f *Filter) check(after string) error {
 // ofLive reports whether to look for matching live jobs of any age. Otherwise any job may
 // match, and the jobs in the index are enough.
 func (f *Filter) ofLive() bool {
-	return (f.State != "" || f.Service != "" || f.StepType != "" || f.RequestType != "" || f.ErrorCode != "" || f.Retryable || f.Retrying ||
+	return (f.State != "" || len(f.Waiting) > 0 || f.ProtocolID != "" || f.Service != "" || f.StepType != "" || f.RequestType != "" || f.ErrorCode != "" || f.Retryable || f.Retrying ||
 		f.Lane != nil || f.Outbox != "" && f.Outbox != statemachine.OutboxSent) && // Most rows are SENT.
 		!f.State.Terminal() && f.CorrelationID == ""
 }
@@ -110,10 +121,15 @@ func (f *Filter) Matches(agg *statemachine.Aggregate) bool {
 
 // fits applies the filter to the traits of a job, which do not include its times.
 func (f *Filter) fits(t *Traits) bool {
-	return is(f.TenantID, t.TenantID) && is(f.State, t.State) && is(f.RequestType, t.RequestType) &&
+	return is(f.TenantID, t.TenantID) && is(f.ProtocolID, t.ProtocolID) && is(f.State, t.State) && is(f.RequestType, t.RequestType) &&
 		is(f.Service, t.Service) && is(f.StepType, t.StepType) && is(f.ErrorCode, t.ErrorCode) && is(f.Outbox, t.Outbox) &&
 		(!f.HasOutbox || t.Outbox != "") && (f.Lane == nil || *f.Lane == t.Lane) && (!f.Retryable || t.Retryable) &&
 		(!f.Retrying || t.ErrorCode != "")
+}
+
+// waits reports whether the filter selects jobs that wait for one of these reasons.
+func (f *Filter) waits(reasons ...statemachine.Reason) bool {
+	return len(f.Waiting) == 0 || slices.ContainsFunc(reasons, func(r statemachine.Reason) bool { return slices.Contains(f.Waiting, r) })
 }
 
 // is reports whether a job has the wanted text, if there is one.

@@ -60,11 +60,14 @@ func encodedSize(agg *Shown) int {
 // the position is empty: the search for a page ends after 2,000 jobs, 20,000 index rows or
 // 5 s. Each job is read from its own rows. The errors are [*apierror.Error]s.
 func (s *Service) List(ctx context.Context, f Filter, limit int, after string) ([]Shown, string, error) {
+	if f.State == "" && !(f.FailedAfter.IsZero() && f.FailedBefore.IsZero()) {
+		f.State = statemachine.JobFailedFinal
+	}
 	var found []Shown
 	size := 0
 	next, err := s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (full bool, err error) {
 		shown, err := s.listed(ctx, agg)
-		if err != nil {
+		if err != nil || !f.waits(shown.Waiting.Reason) {
 			return false, err
 		}
 		found = append(found, shown)
@@ -147,7 +150,7 @@ func (s *Service) await(ctx context.Context, f *Filter, limit int, after string,
 			return "", ledger.Problem(ctx.Err())
 		}
 	}
-	parts, _ := s.around.Live(f.fits)
+	parts, _ := s.around.Live(s.fits(f))
 	found, err := f.newest(after, func(yield func([]string, error) bool) {
 		parts(func(ids []string) bool { return yield(ids, nil) })
 	})
@@ -223,7 +226,7 @@ func (s *Service) candidates(ctx context.Context, f *Filter, limit int, after st
 func (s *Service) indexed(ctx context.Context, f *Filter, liveListed bool, q HintQuery) iter.Seq2[Hint, error] {
 	switch {
 	case !liveListed:
-	case f.State != "" || f.Outbox == statemachine.OutboxPending: // No job ends with a row to publish.
+	case f.State != "" || len(f.Waiting) > 0 || f.Outbox == statemachine.OutboxPending: // No job ends with a row to publish.
 		return func(func(Hint, error) bool) {}
 	case f.Outbox == statemachine.OutboxFailedFinal:
 		q.States = []statemachine.JobState{statemachine.JobFailedFinal, statemachine.JobCancelled}
@@ -270,7 +273,7 @@ func (s *Service) live(ctx context.Context, f *Filter, q HintQuery) (hints iter.
 		}
 		return f.liveHints(ctx, s.ledger, q), true, nil
 	}
-	found, err := f.newest(q.After, s.finder().liveIDs(ctx, f, f.fits, s.maxLive))
+	found, err := f.newest(q.After, s.finder().liveIDs(ctx, f, s.fits(f), s.maxLive))
 	if errors.Is(err, ErrMore) {
 		return none, false, nil
 	}

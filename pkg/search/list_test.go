@@ -356,6 +356,12 @@ func TestList_NamesTheInvalidParameter(t *testing.T) {
 			_, _, err := s.List(t.Context(), search.Filter{CreatedAfter: now, CreatedBefore: now}, 1, id)
 			return err
 		},
+		"waiting": func() error {
+			_, _, err := s.List(t.Context(), search.Filter{
+				State: statemachine.JobSucceeded, Waiting: []statemachine.Reason{statemachine.ReasonQueued},
+			}, 1, "")
+			return err
+		},
 	} {
 		var told *apierror.Error
 		if err := call(); !errors.As(err, &told) || told.Code != apierror.InvalidEnvelope {

@@ -20,8 +20,8 @@ const (
 	PhaseDispatching              // its publish
 	PhaseQueued                   // a worker
 	PhaseClaimed                  // the start, by the worker that claimed it
-	PhaseRunning                  // the RESULT
-	PhaseBackoff                  // the time of its next attempt
+	PhaseRunning                  // the RESULT, or another end of an attempt that a pause or cancel waits for
+	PhaseBackoff                  // the time of its next attempt, or of the next publish of a rejected row
 	PhaseHeld                     // the end of a pause, instead of its publish or of a worker; only a report has it
 	phases
 )
@@ -38,8 +38,14 @@ func phaseOf(agg *statemachine.Aggregate) (phase Phase, since time.Time) {
 	}
 	switch step := &agg.Steps[i]; step.State {
 	case statemachine.StepDispatching:
+		if agg.Outbox != nil && agg.Outbox.Rejected {
+			return PhaseBackoff, agg.Outbox.DueAt
+		}
 		return PhaseDispatching, since
 	case statemachine.StepAwaitingAck: // Claims on Service Bus are not known.
+		if state := agg.Job.State; state == statemachine.JobPausing || state == statemachine.JobCancelling {
+			return PhaseRunning, since
+		}
 		if agg.Outbox != nil {
 			if _, queued := agg.Queued(); queued || agg.Outbox.Bus != statemachine.BusQueue {
 				return PhaseQueued, agg.Outbox.SentAt
@@ -67,6 +73,7 @@ type Traits struct {
 	ErrorCode   string // of the current step's last failure
 	// Outbox is the state of the outbox row of the latest attempt, empty if there is none.
 	Outbox statemachine.OutboxState
+	Bus    statemachine.Bus // of that row
 	Phase  Phase
 	// Retryable says that an operator can make the next dispatch due: the directive waits to
 	// be published, or the step in FAILED_RETRY.
@@ -86,11 +93,17 @@ func TraitsOf(agg *statemachine.Aggregate) Traits {
 		i = job.CurrentStepIndex
 	}
 	if row := agg.Outbox; row != nil && row.ID == agg.Steps[i].OutboxID { // Else the row is of the step before.
-		t.Outbox = row.State
+		t.Outbox, t.Bus = row.State, row.Bus
 	}
 	state := agg.Steps[i].State
 	t.Retryable = state == statemachine.StepDispatching || state == statemachine.StepFailedRetry
 	return t
+}
+
+// holdable reports whether a pause can hold the directive back: it is not published, or waits in
+// the pull queue.
+func (t *Traits) holdable() bool {
+	return t.Phase == PhaseDispatching || t.Phase == PhaseQueued && t.Bus == statemachine.BusQueue
 }
 
 // clone copies the strings, which would otherwise keep whole rows in memory.
@@ -302,7 +315,7 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 		default:
 		}
 		by := -1
-		if t.Phase == PhaseDispatching || t.Phase == PhaseQueued {
+		if t.holdable() {
 			by = slices.IndexFunc(paused, func(s statemachine.Scope) bool { return s.Covers(t.Target) })
 		}
 		counted(kind{t.ProtocolID, t.Service, t.StepType}, func(k kind) {
@@ -394,7 +407,7 @@ func (c *Counts) Waiting(scope statemachine.Scope) (n int, known bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, of := range c.live.alike {
-		if waits := of.traits.Phase == PhaseDispatching || of.traits.Phase == PhaseQueued; waits && scope.Covers(of.traits.Target) {
+		if of.traits.holdable() && scope.Covers(of.traits.Target) {
 			n += len(of.jobs)
 		}
 	}

@@ -149,6 +149,55 @@ func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate)
 	return around, nil
 }
 
+// fits returns [Filter.fits] with what traits tell of what a job waits for.
+func (s *Service) fits(f *Filter) func(*Traits) bool {
+	now := time.Now()
+	return func(t *Traits) bool { return f.fits(t) && s.mayWait(f, t, now) }
+}
+
+// mayWait reports whether a live job with these traits may wait for what the filter selects.
+func (s *Service) mayWait(f *Filter, t *Traits, now time.Time) bool {
+	paused := func() bool {
+		if s.around.Pause == nil {
+			return false
+		}
+		p := s.around.Pause(t.Target)
+		return p != nil && p.State == statemachine.ScopePaused
+	}
+	unpolled := func() bool {
+		if s.around.LastPoll == nil {
+			return false
+		}
+		at, _ := s.around.LastPoll(ledger.WorkKind{Service: t.Service, StepType: t.StepType}, t.TenantID)
+		return !at.IsZero() && now.Sub(at) > statemachine.PollPatience
+	}
+	switch {
+	case len(f.Waiting) == 0:
+		return true
+	case t.State == statemachine.JobPaused:
+		return f.waits(statemachine.ReasonJobPaused)
+	case t.State == statemachine.JobPausing:
+		return f.waits(statemachine.ReasonPausing)
+	case t.State == statemachine.JobCancelling:
+		return f.waits(statemachine.ReasonCancelling)
+	case t.Phase == PhaseDispatching && paused(), t.Phase == PhaseQueued && t.Bus == statemachine.BusQueue && paused():
+		return f.waits(statemachine.ReasonScopePaused)
+	case t.Phase == PhaseDispatching: // A pause that ends holds some.
+		return f.waits(statemachine.ReasonPublishing, statemachine.ReasonCircuitOpen, statemachine.ReasonScopePaused)
+	case t.Phase == PhaseQueued && t.Bus == statemachine.BusQueue && unpolled():
+		return f.waits(statemachine.ReasonNoWorker)
+	case t.Phase == PhaseQueued && t.Bus == statemachine.BusQueue:
+		return f.waits(statemachine.ReasonQueued)
+	case t.Phase == PhaseQueued, t.Phase == PhaseClaimed:
+		return f.waits(statemachine.ReasonDelivered)
+	case t.Phase == PhaseRunning:
+		return f.waits(statemachine.ReasonRunning, statemachine.ReasonSilent)
+	case t.Phase == PhaseBackoff: // The time of a rejected row may have come.
+		return f.waits(statemachine.ReasonBackoff) || t.Outbox == statemachine.OutboxPending
+	}
+	return false
+}
+
 // kindOf returns the kind of work by which workers claim the step.
 func kindOf(step *statemachine.Step) ledger.WorkKind {
 	return ledger.WorkKind{Service: step.Service, StepType: step.Type}

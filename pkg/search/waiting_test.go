@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/lucius-project/lucius/internal/musttest"
@@ -159,6 +161,74 @@ func TestShow_NamesASlowStore(t *testing.T) {
 	for _, shown := range []statemachine.Waiting{alone, listed} {
 		if shown.Reason != "publishing" || !strings.HasSuffix(shown.Detail, "the store is slow: calls of it take too long since 2026-01-02T03:04:05.000Z") {
 			t.Errorf("it waits for %+v", shown)
+		}
+	}
+}
+
+// A page lists exactly the live jobs whose own page names that reason, whether the process knows
+// all live jobs or reads them.
+func TestList_OfJobsThatWaitForAReason(t *testing.T) {
+	t.Parallel()
+	reasons := []statemachine.Reason{
+		statemachine.ReasonJobPaused, statemachine.ReasonPausing, statemachine.ReasonCancelling, statemachine.ReasonScopePaused,
+		statemachine.ReasonNoWorker, statemachine.ReasonQueued, statemachine.ReasonDelivered, statemachine.ReasonRunning,
+		statemachine.ReasonSilent, statemachine.ReasonBackoff,
+	}
+	met := map[statemachine.Reason]bool{}
+	for seed := range uint64(4) {
+		synctest.Test(t, func(t *testing.T) {
+			h := &history{p: alone(t), rng: rand.New(rand.NewPCG(seed, 2))}
+			around := search.Surroundings{
+				Pause: func(target statemachine.Target) *statemachine.ScopePause {
+					if target.Service != "embed" || target.ProtocolID != "review" {
+						return nil
+					}
+					return &statemachine.ScopePause{State: statemachine.ScopePaused, CreatedAt: time.Now()}
+				},
+				LastPoll: func(kind ledger.WorkKind, _ string) (time.Time, bool) {
+					if kind.Service == "ocr" {
+						return time.Now(), true
+					}
+					return time.Now().Add(-time.Hour), true
+				},
+			}
+			reading := search.New(h.p.ledger.Ledger, &search.Ended{}, around)
+			around.Live = h.p.Live
+			knowing := search.New(h.p.ledger.Ledger, &search.Ended{}, around)
+			for round := range 10 {
+				for range 20 {
+					h.step()
+				}
+				if round == 9 {
+					time.Sleep(31 * time.Minute) // The leases take an hour.
+				}
+				want := map[statemachine.Reason]int{}
+				for _, job := range h.p.live() {
+					shown, err := reading.Show(t.Context(), job)
+					musttest.NoError(t, err)
+					want[shown.Waiting.Reason]++
+				}
+				for _, reason := range reasons {
+					met[reason] = met[reason] || want[reason] > 0
+					for name, s := range map[string]*search.Service{"reading": reading, "knowing": knowing} {
+						found, _, err := s.List(t.Context(), search.Filter{Waiting: []statemachine.Reason{reason}}, 1000, "")
+						musttest.NoError(t, err)
+						for i := range found {
+							if found[i].Waiting.Reason != reason {
+								t.Errorf("%s, seed %d: a job that waits for %s listed as %s", name, seed, found[i].Waiting.Reason, reason)
+							}
+						}
+						if len(found) != want[reason] {
+							t.Errorf("%s, seed %d: %d jobs listed for %s, want %d", name, seed, len(found), reason, want[reason])
+						}
+					}
+				}
+			}
+		})
+	}
+	for _, reason := range reasons {
+		if !met[reason] {
+			t.Errorf("no job waited for %s", reason)
 		}
 	}
 }

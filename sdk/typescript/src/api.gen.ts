@@ -351,7 +351,7 @@ export interface paths {
          *     match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
          *     page that would be empty takes up to 5 seconds, and may show jobs that a later page
          *     repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-         *     found if `state`, `service`, `request_type` or `error_code` is given; otherwise the last
+         *     found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
          *     three months are listed, unless `created_after` says otherwise.
          */
         get: operations["listJobs"];
@@ -5584,6 +5584,19 @@ export interface operations {
                 /** @description Only jobs in this state. */
                 state?: components["schemas"]["JobState"];
                 /**
+                 * @description Only live jobs that wait for one of these reasons, as `waiting.reason` of each job says.
+                 * @example [
+                 *       "running",
+                 *       "silent"
+                 *     ]
+                 */
+                waiting?: components["schemas"]["WaitingReason"][];
+                /**
+                 * @description Only jobs of this protocol.
+                 * @example doc_pipeline
+                 */
+                protocol_id?: string;
+                /**
                  * @description Only jobs of this request type.
                  * @example doc.ingest
                  */
@@ -5601,6 +5614,11 @@ export interface operations {
                  */
                 service?: string;
                 /**
+                 * @description Only jobs whose failed or current step has this type.
+                 * @example OCR
+                 */
+                step_type?: string;
+                /**
                  * @description Only jobs that failed with this code, and live jobs whose current step last failed
                  *     with it.
                  * @example ack_timeout
@@ -5616,6 +5634,16 @@ export interface operations {
                  * @example 2026-01-28T00:00:00.000Z
                  */
                 created_before?: string;
+                /**
+                 * @description Only jobs that failed at this time or later.
+                 * @example 2026-01-27T00:00:00.000Z
+                 */
+                failed_after?: string;
+                /**
+                 * @description Only jobs that failed before this time.
+                 * @example 2026-01-28T00:00:00.000Z
+                 */
+                failed_before?: string;
                 /**
                  * @description The number of entries per page. Entries of one change are never split, so a page of a
                  *     job's history may have a few more.
