@@ -33,8 +33,9 @@ func (t *tool) jobsList() *cobra.Command {
 	var limit int
 	cmd := t.command(spec{
 		use: "list", short: "List jobs, newest first",
-		long:    "Lists jobs, newest first. Ended jobs are listed for the last three months, unless --created-after\nsays otherwise.",
-		example: "  lucius jobs list --state FAILED_FINAL --created-after 24h\n  lucius jobs list --waiting no_worker --service ocr\n  lucius jobs list --tenant tenant_a --limit 1000 -o json",
+		long: "Lists jobs, newest first. Ended jobs are listed for the last three months, unless --created-after\nsays otherwise.",
+		example: "  lucius jobs list --state FAILED_FINAL --created-after 24h\n  lucius jobs list --waiting no_worker --service ocr\n" +
+			"  lucius jobs list --tenant tenant_a --limit 1000 -o json",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		if _, err := by.parse(s); err != nil {
 			return err

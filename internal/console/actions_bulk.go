@@ -60,6 +60,14 @@ func (s *selection) empty() bool {
 	return len(s.JobIDs) == 0 && s.OperationFilter == api.OperationFilter{}
 }
 
+// state returns the state of the selected jobs, empty if there are several.
+func (s *selection) state() api.JobState {
+	if s.State == "" && !(s.FailedAfter.IsZero() && s.FailedBefore.IsZero()) {
+		return api.JobStateFailedFinal
+	}
+	return s.State
+}
+
 // args returns the selection as arguments of the command line.
 func (s *selection) args() []string {
 	if s.empty() {

@@ -289,7 +289,8 @@ func flowCanvas(s *situation) canvas {
 		More: rate(failing) + " failed", URL: link("services"), Below: rate(failing) + " failed",
 	}}
 	p.retries = flowing{arrives: failing, ends: failing, flowNode: flowNode{
-		Title: "Waiting for a retry", Text: diagnosis.Number(backoff) + " wait · " + rate(failing), URL: link("jobs", "waiting", waitsForRetry),
+		Title: "Waiting for a retry", Text: diagnosis.Number(backoff) + " wait · " + rate(failing),
+		URL: link("jobs", "waiting", waitsForRetry),
 	}}
 	if at := o.NextRetryAt; !at.IsZero() && backoff > 0 {
 		p.retries.Text += " · next " + dueIn(s.Now, at.Time)
@@ -414,7 +415,10 @@ func (s *situation) ends() []flowing {
 			flowNode: flowNode{Title: "Succeeded", Text: well, URL: link("jobs", "state", api.JobStateSucceeded)},
 			arrives:  succeeded.LastMinute.PerSecond,
 		},
-		{flowNode: flowNode{Title: "Failed for good", Text: badly, URL: link("failures", "since", "1 h")}, arrives: failed.LastMinute.PerSecond},
+		{
+			flowNode: flowNode{Title: "Failed for good", Text: badly, URL: link("failures", "since", "1 h")},
+			arrives:  failed.LastMinute.PerSecond,
+		},
 		{flowNode: flowNode{
 			Title: "Cancelled, paused",
 			Text:  diagnosis.Number(cancelled.LastHour.Count) + " in 1 h · " + diagnosis.Number(paused) + " paused",
@@ -473,8 +477,8 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 		step := &p.Steps[i]
 		node := flowNode{
 			X: flowTop + i%stepsInRow*stepColumns, Y: flowTop + i/stepsInRow*stepRows, W: stepWidth, H: stepHeight,
-			Title: cut(step.StepID), Big: "–", Text: "not counted apart", URL: link("jobs", "protocol_id", p.ProtocolID, "service", step.Service,
-				"step_type", step.StepType, "waiting", waitsAtStep),
+			Title: cut(step.StepID), Big: "–", Text: "not counted apart",
+			URL: link("jobs", "protocol_id", p.ProtocolID, "service", step.Service, "step_type", step.StepType, "waiting", waitsAtStep),
 		}
 		perSecond := 0.0
 		j := slices.IndexFunc(s.Services, func(of api.Service) bool { return of.Service == step.Service && of.StepType == step.StepType })

@@ -99,10 +99,11 @@ func jobs(r *request) (view, error) {
 		Since: cmp.Or(r.FormValue("since"), "any time"), ProtocolID: r.FormValue("protocol_id"), Waits: r.FormValue("waiting"),
 		Waitings: waitingChoices,
 	}
-	var waiting []api.WaitingReason
-	for reason := range strings.SplitSeq(data.Waits, ",") {
-		if reason != "" {
-			waiting = append(waiting, api.WaitingReason(reason))
+	var waiting *[]api.WaitingReason
+	if data.Waits != "" {
+		waiting = new([]api.WaitingReason)
+		for reason := range strings.SplitSeq(data.Waits, ",") {
+			*waiting = append(*waiting, api.WaitingReason(reason))
 		}
 	}
 	if !slices.ContainsFunc(waitingChoices, func(c waitingChoice) bool { return c.Reasons == data.Waits }) {
@@ -125,7 +126,7 @@ func jobs(r *request) (view, error) {
 	list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &api.ListJobsParams{
 		TenantID: optional(f.TenantID), State: optional(f.State), RequestType: optional(f.RequestType),
 		CorrelationID: optional(data.CorrelationID), Service: optional(f.Service), ErrorCode: optional(f.ErrorCode),
-		ProtocolID: optional(data.ProtocolID), StepType: optional(f.StepType), Waiting: optionalList(waiting),
+		ProtocolID: optional(data.ProtocolID), StepType: optional(f.StepType), Waiting: waiting,
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
 		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
 		Limit: new(api.Limit(pageSize)), PageToken: r.pageToken(),
@@ -158,14 +159,12 @@ func jobs(r *request) (view, error) {
 		diagnosis.Flag("waiting", data.Waits), diagnosis.Flag("protocol", data.ProtocolID),
 		diagnosis.Flag("correlation-id", data.CorrelationID), f.flags())...)
 	if r.May(api.GrantRoleAdmin, f.TenantID) {
-		state := f.State
-		if state == "" && !(f.FailedAfter.IsZero() && f.FailedBefore.IsZero()) {
-			state = api.JobStateFailedFinal
-		}
+		state := f.state()
 		data.Ticked = manyActions(state, "ticked", "1")
 		if !only {
 			data.All = manyActions(state, "tenant_id", f.TenantID, "state", f.State, "request_type", f.RequestType, "service", f.Service,
-				"step_type", f.StepType, "error_code", f.ErrorCode, "created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
+				"step_type", f.StepType, "error_code", f.ErrorCode,
+				"created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
 				"failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))
 		}
 	}

@@ -27,7 +27,7 @@ func TestServices_AsATable(t *testing.T) {
 	s.Overview.Accepted.ByMinute = &api.MinuteCounts{Counts: diagnosistest.Minutes(1, 50, 7), Failed: diagnosistest.Minutes()}
 	b := newBrowser(t, serving(s))
 	page := b.get(t, "/ui/services")
-	has(t, page, `<a href="/ui/services/ocr">ocr</a> <span class="pill bad">no worker</span>`, 
+	has(t, page, `<a href="/ui/services/ocr">ocr</a> <span class="pill bad">no worker</span>`,
 		`<td data-label="ready" class="r"><a href="/ui/jobs?service=ocr&amp;step_type=OCR&amp;waiting=queued%2Cno_worker">3,000</a></td>`, "&lt;script&gt;", "41.7/s", "Live jobs and steps are exact as of", `data-copy="lucius services"`,
 		`data-chart="{&#34;from&#34;:1769504580,&#34;series&#34;:[{&#34;label&#34;:&#34;accepted&#34;`, "accepted: at most 50, now 7", "<rect")
 	hasNot(t, page, "<script>alert", "style=")

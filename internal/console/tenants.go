@@ -65,13 +65,5 @@ func optional[T comparable](value T) *T {
 	return &value
 }
 
-// optionalList returns a parameter of several values, nil if there are none.
-func optionalList[T any](values []T) *[]T {
-	if len(values) == 0 {
-		return nil
-	}
-	return &values
-}
-
 // isMissing reports whether the API answered that there is no such thing.
 func isMissing(err error) bool { return hasStatus(err, http.StatusNotFound) }

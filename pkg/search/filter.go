@@ -82,8 +82,9 @@ func (f *Filter) check(after string) error {
 // ofLive reports whether to look for matching live jobs of any age. Otherwise any job may
 // match, and the jobs in the index are enough.
 func (f *Filter) ofLive() bool {
-	return (f.State != "" || len(f.Waiting) > 0 || f.ProtocolID != "" || f.Service != "" || f.StepType != "" || f.RequestType != "" || f.ErrorCode != "" || f.Retryable || f.Retrying ||
-		f.Lane != nil || f.Outbox != "" && f.Outbox != statemachine.OutboxSent) && // Most rows are SENT.
+	return (f.State != "" || len(f.Waiting) > 0 || f.ProtocolID != "" || f.Service != "" || f.StepType != "" || f.RequestType != "" ||
+		f.ErrorCode != "" || f.Retryable || f.Retrying || f.Lane != nil ||
+		f.Outbox != "" && f.Outbox != statemachine.OutboxSent) && // Most rows are SENT.
 		!f.State.Terminal() && f.CorrelationID == ""
 }
 

@@ -107,17 +107,18 @@ func (t *Traits) holdable() bool {
 }
 
 // clone copies the strings, which would otherwise keep whole rows in memory.
-func (t Traits) clone() Traits {
-	for _, text := range []*string{&t.RequestType, &t.StepType, &t.ErrorCode} {
+func (t *Traits) clone() Traits {
+	own := *t
+	for _, text := range []*string{&own.RequestType, &own.StepType, &own.ErrorCode} {
 		*text = strings.Clone(*text)
 	}
 	for _, kind := range statemachine.ScopeKinds {
 		if kind.Text != nil {
-			text := kind.Text(&t.Target)
+			text := kind.Text(&own.Target)
 			*text = strings.Clone(*text)
 		}
 	}
-	return t
+	return own
 }
 
 // keepEnded is how many recently ended jobs are remembered, so that a walk or a commit that is
