@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"time"
 
+	"github.com/klauspost/compress/gzhttp"
+
 	"github.com/lucius-project/lucius/api"
 )
 
@@ -40,6 +42,7 @@ type Config struct {
 type Console struct {
 	config    Config
 	mux       *http.ServeMux
+	handler   http.Handler // mux, compressed
 	origins   *http.CrossOriginProtection
 	templates *template.Template
 	feeds     *feeds
@@ -75,6 +78,11 @@ func New(config Config) (*Console, error) {
 		c.mux.Handle("POST "+Path+"do/"+name, c.serve(&page{show: a.carryOut}))
 	}
 	c.mux.Handle(Path, c.serve(&page{show: func(*request) (view, error) { return view{}, errNoPage }}))
+	compress, err := gzhttp.NewWrapper(gzhttp.EnableZstd(false)) // Not all browsers know zstd.
+	if err != nil {
+		return nil, fmt.Errorf("console: %w", err)
+	}
+	c.handler = compress(c.mux)
 	return c, nil
 }
 
@@ -100,8 +108,15 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "A page of another origin may not send this request.", http.StatusForbidden)
 		return
 	}
-	c.mux.ServeHTTP(w, r)
+	c.handler.ServeHTTP(flusher{w}, r)
 }
+
+// flusher lets gzhttp flush a writer that only wraps one that can.
+type flusher struct{ http.ResponseWriter }
+
+func (f flusher) Flush() { _ = http.NewResponseController(f.ResponseWriter).Flush() } // The next write fails as well.
+
+func (f flusher) Unwrap() http.ResponseWriter { return f.ResponseWriter }
 
 // page is a page, or what an action shows.
 type page struct {

@@ -15,9 +15,9 @@
 //
 // A page is a [page] in the table of pages.go: it calls the API and returns a [view],
 // which a template of the same name renders. A page that is live is rendered again while
-// a browser looks at it, and sent if it has changed: by the same function and template, so
-// that there is nothing to add for it. All browsers of one caller that look at the same
-// URL share these renderings.
+// a browser looks at it, by the same function and template, so that there is nothing to add
+// for it, and the lines that have changed are sent. All browsers of one caller that look at
+// the same URL share these renderings.
 //
 // An action is an entry of the table of actions.go: a form with what would be changed, a
 // reason, and the command that would do the same.

@@ -1,10 +1,15 @@
 package console
 
 import (
+	"fmt"
 	"io/fs"
+	"net/http"
 	"regexp"
+	"strings"
 	"testing"
 
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
 	"github.com/lucius-project/lucius/internal/musttest"
 )
 
@@ -29,6 +34,66 @@ func TestTemplates_AreWithinReachOfTheKeyboard(t *testing.T) {
 		}
 		if link := nested.Find(text); link != nil {
 			t.Errorf("%s: %s puts a button into a link; there is a template for jobs", name, link)
+		}
+	}
+}
+
+// A page that is loaded for the first time, with its scripts and styles, and with charts what
+// draws them. Lists are as long as pages of them can be, and the history is that of a job with
+// many attempts.
+func TestPages_AreSmall(t *testing.T) {
+	t.Parallel()
+	const most = 60 << 10
+	var events []api.Event
+	for no := range maxHistory / 5 {
+		for _, e := range append(ran(float64(10*no), "ocr", no+1), happened(float64(10*no)+3, api.EventTypeStepFailedRetry, "ocr", no+1, "TIMEOUT")) {
+			e.EventID = fmt.Sprintf("019bfd1c-%04x-7%03x-a%03x-%012x", len(events)*7919%65536, len(events)%4096, len(events)*31%4096, len(events)*7919)
+			events = append(events, e)
+		}
+	}
+	long := runningJob()
+	long.JobID = "j3"
+	answers := everything()
+	for request, answer := range answersOf(long, events...) {
+		if strings.Contains(request, "/j3") {
+			answers[request] = answer
+		}
+	}
+	var jobs []api.Job
+	for i := range pageSize {
+		job := runningJob()
+		job.JobID = fmt.Sprintf("019bfd1c-%04x-7%03x-a%03x-%012x", i*7919%65536, i, i*31, i*7919)
+		jobs = append(jobs, job)
+	}
+	answers["GET /v1/jobs"] = api.JobPage{Jobs: jobs}
+	services := busyServer().Services
+	for i := range services {
+		services[i].BacklogByMinute = make([]int, diagnosis.HistoryMinutes)
+	}
+	answers["GET /v1/admin/services"] = api.ServiceList{Services: services}
+	b := newBrowser(t, answers)
+	sizes := map[string]int{}
+	load := func(target string) string {
+		w := b.send(http.MethodGet, target, nil, "Accept-Encoding", "gzip")
+		sizes[target] = w.Body.Len()
+		return b.send(http.MethodGet, target, nil).Body.String()
+	}
+	assets := regexp.MustCompile(`(?:src|href|data-charts)="(/ui/assets/[^"]+)"`)
+	for _, page := range append(allPages(), "jobs/j3") {
+		text := load(Path + page)
+		size := sizes[Path+page]
+		for _, asset := range assets.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(asset[1], "uPlot.iife") && !strings.Contains(text, "data-chart=") {
+				continue
+			}
+			if sizes[asset[1]] == 0 {
+				load(asset[1])
+			}
+			size += sizes[asset[1]]
+		}
+		t.Logf("%-14s %6d bytes, %6d of them the page's own", Path+page, size, sizes[Path+page])
+		if size > most {
+			t.Errorf("%s%s loads %d bytes", Path, page, size)
 		}
 	}
 }

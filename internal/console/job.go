@@ -43,8 +43,12 @@ type stepView struct {
 	Progress string
 }
 
-// maxHistory is how many entries of a history a page shows.
-const maxHistory = 2000
+const (
+	// maxHistory is how many entries of a history a page reads, for the timeline, and
+	// shownHistory how many it shows, the newest.
+	maxHistory   = 2000
+	shownHistory = 400
+)
 
 func job(r *request) (view, error) {
 	id := r.PathValue("id")
@@ -71,7 +75,8 @@ func job(r *request) (view, error) {
 	}
 	data.Steps = stepViews(found, data.Events)
 	data.Next, data.Do = r.jobActions(found, data.Answer.Next)
-	data.Events = slices.Clone(data.Events) // What is recalled stays as it is.
+	older := max(len(data.Events)-shownHistory, 0)
+	data.Events, data.Longer = slices.Clone(data.Events[older:]), data.Longer || older > 0 // What is recalled stays as it is.
 	slices.Reverse(data.Events)
 	still := !found.CompletedAt.IsZero() && settled(data.Webhooks)
 	return view{Title: "Job " + diagnosis.ShortID(id), Template: "job", Nav: "Jobs", Data: data, Still: still}, nil

@@ -3,10 +3,12 @@ package console
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -46,7 +48,7 @@ type feed struct {
 	viewers int
 	cancel  context.CancelFunc
 	changed chan struct{} // Closed and replaced when latest changes.
-	latest  []byte
+	latest  *rendering
 	still   bool // latest will not change.
 	// stale is the time since which the page could not be rendered, empty if latest is
 	// current.
@@ -55,8 +57,53 @@ type feed struct {
 
 func newFeeds() *feeds { return &feeds{open: map[feedKey]*feed{}} }
 
-// stream sends the page's content each time it changes, until the browser goes away or
-// the server drains.
+// rendering is the content of a live page, by lines. bare[i] is lines[i] without the text of
+// its times, which script keeps up to date by itself.
+type rendering struct{ lines, bare []string }
+
+// times matches the elements whose text script keeps up to date.
+var times = regexp.MustCompile(`(<time [^>]*>)[^<]*`)
+
+func newRendering(content []byte) *rendering {
+	return &rendering{
+		lines: strings.Split(string(content), "\n"),
+		bare:  strings.Split(string(times.ReplaceAll(content, []byte("$1"))), "\n"),
+	}
+}
+
+// since returns what turns the rendering before, nil for none, into this one: a JSON array of
+// new lines, and of ranges [from, to) of the lines that stay. console.js puts them together.
+func (r *rendering) since(before *rendering) []byte {
+	at := map[string]int{}
+	if before == nil {
+		before = &rendering{}
+	}
+	for i, line := range before.bare {
+		at[line] = i
+	}
+	parts, run := []any{}, &[2]int{}
+	for i, line := range r.bare {
+		from, known := at[line]
+		switch follows := run[1]; {
+		case follows > 0 && follows < len(before.bare) && before.bare[follows] == line:
+			run[1]++
+		case known:
+			run = &[2]int{from, from + 1}
+			parts = append(parts, run)
+		default:
+			run = &[2]int{}
+			parts = append(parts, r.lines[i])
+		}
+	}
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
+	encoder.SetEscapeHTML(false)
+	_ = encoder.Encode(parts) // Strings and numbers can be encoded.
+	return out.Bytes()
+}
+
+// stream sends the page's content, and then what changes in it, until the browser goes away
+// or the server drains.
 func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 	key := feedKey{r.Who.Name, token(r.Request), r.URL.RequestURI()}
 	f := c.join(key, r, p)
@@ -68,7 +115,7 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 	w.Header().Set("Content-Type", eventStream)
 	w.WriteHeader(http.StatusOK)
 	control := http.NewResponseController(w)
-	var sent []byte
+	var sent *rendering
 	said := ""
 	for {
 		c.feeds.mu.Lock()
@@ -77,11 +124,11 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 		// A writer without a connection has no deadlines, and needs none.
 		_ = control.SetWriteDeadline(time.Now().Add(liveWrite))
 		var err error
-		if bytes.Equal(latest, sent) {
+		if latest == sent {
 			_, err = w.Write([]byte(": waiting\n\n"))
 		} else {
+			_, err = fmt.Fprintf(w, "event: view\ndata: %s\n", latest.since(sent))
 			sent = latest
-			_, err = fmt.Fprintf(w, "event: view\ndata: %s\n\n", dataLines.Replace(string(latest)))
 		}
 		if err == nil && stale != said {
 			said = stale
@@ -108,10 +155,6 @@ func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 		comment.Stop()
 	}
 }
-
-// dataLines makes each line of a rendering one of the field data. A carriage return alone ends
-// a line of the stream, too: it may come from the output of a worker's program.
-var dataLines = strings.NewReplacer("\r\n", "\ndata: ", "\r", "\ndata: ", "\n", "\ndata: ")
 
 // join adds a viewer to the page's feed, which the first viewer starts. It returns nil if
 // there are too many feeds.
@@ -155,26 +198,22 @@ func (c *Console) leave(key feedKey, f *feed) {
 	}
 }
 
-// times matches the elements whose text script keeps up to date by itself.
-var times = regexp.MustCompile(`(<time [^>]*>)[^<]*`)
-
 // feed renders the page until the context ends, and tells the viewers when it has changed.
 func (c *Console) feed(ctx context.Context, f *feed, r *http.Request, p *page) {
 	ticker := &feedTicker{Ticker: time.NewTicker(liveInterval)}
 	defer ticker.Stop()
 	changes := c.changes(r, p)
-	var last []byte
 	fresh := true
 	for {
 		out, still, ok := c.renderLive(r, p, fresh)
-		bare := times.ReplaceAll(out, []byte("$1"))
+		rendered := newRendering(out)
 		c.feeds.mu.Lock()
 		switch {
 		case !ok && f.stale == "":
 			f.stale = c.config.Now().UTC().Format(time.RFC3339)
 			f.tell()
-		case ok && (still || f.stale != "" || !bytes.Equal(bare, last)):
-			last, f.latest, f.still, f.stale = bare, out, still, ""
+		case ok && (still || f.stale != "" || f.latest == nil || !slices.Equal(rendered.bare, f.latest.bare)):
+			f.latest, f.still, f.stale = rendered, still, ""
 			f.tell()
 		}
 		c.feeds.mu.Unlock()

@@ -2,13 +2,17 @@ package console
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/musttest"
 )
 
@@ -50,11 +54,124 @@ func TestLive_AReturnInATextEndsNoField(t *testing.T) {
 	server := httptest.NewServer(b.console)
 	t.Cleanup(server.Close)
 	defer close(b.ended)
-	stream := opens(t, server, "/ui/services")
-	reads(t, stream, "10%")
-	for _, want := range []string{"data: event: end", "data: 20%"} {
-		if stream.Scan(); !strings.HasPrefix(stream.Text(), want) {
-			t.Errorf("the next line is %q, want %q", stream.Text(), want)
+	reads(t, opens(t, server, "/ui/services"), `10%\revent: end\r","20%`)
+}
+
+// applied does what console.js does with the data of an event.
+func applied(t *testing.T, lines []string, data []byte) []string {
+	t.Helper()
+	var parts []json.RawMessage
+	musttest.NoError(t, json.Unmarshal(data, &parts))
+	var made []string
+	for _, part := range parts {
+		var line string
+		if json.Unmarshal(part, &line) == nil {
+			made = append(made, line)
+			continue
+		}
+		var kept [2]int
+		musttest.NoError(t, json.Unmarshal(part, &kept))
+		made = append(made, lines[kept[0]:kept[1]]...)
+	}
+	return made
+}
+
+func TestRendering_SendsWhatChanged(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ before, after, want string }{
+		"first":           {"", "a\n<b>", `["a","<b>"]`},
+		"nothing":         {"a\nb\nc", "a\nb\nc", `[[0,3]]`},
+		"one line":        {"a\nb\nc", "a\nB\nc", `[[0,1],"B",[2,3]]`},
+		"lines are moved": {"a\nb\nc\nd", "c\nd\na\nb", `[[2,4],[0,2]]`},
+		"equal lines":     {"x\na\nx\nb\nx\nc", "x\na\nx\nB\nx\nc", `[[4,5],[1,3],"B",[4,6]]`},
+		"only a time":     {"<time x>1 s</time>\nb", "<time x>2 s</time>\nB", `[[0,1],"B"]`},
+		"to the end":      {"a\nb", "b\nb\na\nnew", `[[1,2],[1,2],[0,1],"new"]`},
+	} {
+		var before *rendering
+		var lines []string
+		if test.before != "" {
+			before = newRendering([]byte(test.before))
+			lines = before.lines
+		}
+		after := newRendering([]byte(test.after))
+		got := after.since(before)
+		if strings.TrimSpace(string(got)) != test.want {
+			t.Errorf("%s: got %s, want %s", name, got, test.want)
+		}
+		if made := newRendering([]byte(strings.Join(applied(t, lines, got), "\n"))); !slices.Equal(made.bare, after.bare) {
+			t.Errorf("%s: the browser makes %q of it, want %q", name, made.lines, after.lines)
+		}
+	}
+}
+
+// wrapped is a writer as the API's handler passes it on: what it can do besides, it has to be
+// unwrapped for.
+type wrapped struct{ inner http.ResponseWriter }
+
+func (w wrapped) Header() http.Header            { return w.inner.Header() }
+func (w wrapped) Write(part []byte) (int, error) { return w.inner.Write(part) }
+func (w wrapped) WriteHeader(status int)         { w.inner.WriteHeader(status) }
+func (w wrapped) Unwrap() http.ResponseWriter    { return w.inner }
+
+// The figures of a quiet page are as of each second. What that sends is counted as it is on
+// the wire.
+func TestLive_AQuietPageSendsLittle(t *testing.T) {
+	t.Parallel()
+	const most, watched = 2 << 10, 3 // bytes a second, and seconds
+	answers := everything()
+	overview := answers["GET /v1/admin/overview"].(api.Overview)
+	answers["GET /v1/admin/overview"] = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		current := overview
+		current.AsOf = api.NewTime(time.Now())
+		answerJSON(w, current)
+	})
+	b := newBrowser(t, answers)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		b.console.ServeHTTP(wrapped{w}, r)
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(b.ended) })
+	counts := map[string]*atomic.Int64{}
+	for _, p := range pages() {
+		if !p.live {
+			continue
+		}
+		target := strings.NewReplacer("{$}", "", "{service}", "ocr", "jobs/{id}", "jobs/j2", "{id}", "o").Replace(p.pattern)
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+Path+target, nil)
+		musttest.NoError(t, err)
+		r.Header.Set("Accept", eventStream)
+		r.Header.Set("Accept-Encoding", "gzip")
+		response, err := server.Client().Do(r)
+		musttest.NoError(t, err)
+		t.Cleanup(func() { response.Body.Close() })
+		if response.Header.Get("Content-Encoding") != "gzip" {
+			t.Errorf("%s is not compressed", target)
+		}
+		count := &atomic.Int64{}
+		counts[target] = count
+		go func() {
+			for part := make([]byte, 32<<10); ; {
+				n, err := response.Body.Read(part)
+				count.Add(int64(n))
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
+	time.Sleep(liveInterval / 2)
+	first := map[string]int64{}
+	for target, count := range counts {
+		if first[target] = count.Load(); first[target] == 0 {
+			t.Errorf("%q waits for its first event", target) // It is not held back until there is more to compress.
+		}
+	}
+	time.Sleep(watched * time.Second)
+	for target, count := range counts {
+		perSecond := (count.Load() - first[target]) / watched
+		t.Logf("%-15q %6d bytes at first, then %4d a second", target, first[target], perSecond)
+		if perSecond > most {
+			t.Errorf("%q sends %d bytes a second while nothing happens", target, perSecond)
 		}
 	}
 }

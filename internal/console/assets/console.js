@@ -100,6 +100,12 @@
   for (const end of ["pointerup", "pointercancel", "dragend", "contextmenu"]) window.addEventListener(end, released, true);
   window.addEventListener("blur", released); // Not of an element, which loses the focus to what is pressed.
   window.addEventListener("pointermove", (event) => { if (pressed && event.buttons === 0) released(); }, true);
+  // A view is the new lines of the page, and between them ranges of those that stay.
+  let lines = [];
+  const whole = (parts) => {
+    lines = JSON.parse(parts).flatMap((part) => typeof part === "string" ? [part] : lines.slice(...part));
+    return lines.join("\n");
+  };
   // A page that is not seen has no stream: with HTTP/1 a browser opens six connections to a
   // server, and as many tabs would keep it from loading anything else.
   const stream = (url) => {
@@ -123,7 +129,8 @@
     const seen = {
       get readyState() { return ended ? EventSource.CLOSED : source?.readyState ?? EventSource.CONNECTING; },
       addEventListener: (name, listener) => {
-        const held = name === "view" ? unlessPressed(listener) : listener;
+        const swap = unlessPressed(listener);
+        const held = name === "view" ? (event) => swap({ data: whole(event.data) }) : listener;
         listeners.set(listener, [name, held]);
         source?.addEventListener(name, held);
       },
@@ -270,8 +277,14 @@
     resized.observe(plot);
     charts.set(figure, { setData: (fresh) => made.setData(fresh), end: () => { resized.disconnect(); made.destroy(); } });
   };
+  let asked = false; // Pages without a chart do not load what draws them.
   const drawCharts = () => {
-    if (window.uPlot) for (const figure of document.querySelectorAll("figure.chart")) chart(figure);
+    const figures = document.querySelectorAll("figure.chart");
+    if (window.uPlot) for (const figure of figures) chart(figure);
+    else if (figures.length > 0 && !asked) {
+      asked = true;
+      document.head.append(Object.assign(document.createElement("script"), { src: document.body.dataset.charts, onload: drawCharts }));
+    }
   };
   // The colours of a chart are those of the scheme in which it was drawn.
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
