@@ -95,9 +95,10 @@ type deed struct {
 	Button string
 	Danger bool
 	// Preview says which jobs match, if the server selects them, Changes how many of them one
-	// operation changes.
-	Preview *api.OperationPreview
-	Changes int
+	// operation changes. Counting says that the dialog asks for both.
+	Preview  *api.OperationPreview
+	Changes  int
+	Counting bool
 	// Sent are parameters that the form sends in addition to those of the request for it.
 	Sent map[string]string
 	// Fields are asked for in addition to the reason. They are parameters of the command.

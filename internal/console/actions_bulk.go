@@ -97,21 +97,25 @@ func flagAt(name string, at api.Time) []string {
 type beginBulk func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error)
 
 // bulk completes a deed that starts an operation on many jobs. The form has an idempotency
-// key, so that sending it twice starts one operation.
+// key, so that sending it twice starts one operation. Counting the jobs may take long, so a
+// dialog opens without their count, and asks for it.
 func bulk(r *request, would deed, begin beginBulk) (deed, error) {
+	key := cmp.Or(r.FormValue("key"), uuid.NewString())
+	would.Sent = map[string]string{"key": key}
+	would.do = func(ctx context.Context, reason string) (string, error) {
+		op, err := call[api.Operation](begin(ctx, &key, false, reason))
+		return link("operations/" + op.OperationID), err
+	}
+	if would.Counting = r.Header.Get("HX-Target") == "dialog"; would.Counting {
+		return would, nil
+	}
 	preview, err := call[api.OperationPreview](begin(r.Context(), nil, true, ""))
 	if err != nil {
 		return deed{}, err
 	}
-	would.Changes = min(preview.Matched, api.MaxBulkJobs)
+	would.Preview, would.Changes = &preview, min(preview.Matched, api.MaxBulkJobs)
 	if would.Changes > 0 {
 		would.Button += " " + diagnosis.Counted(would.Changes, "job", "jobs") // "Cancel" alone would read as "close this form".
-	}
-	key := cmp.Or(r.FormValue("key"), uuid.NewString())
-	would.Preview, would.Sent = &preview, map[string]string{"key": key}
-	would.do = func(ctx context.Context, reason string) (string, error) {
-		op, err := call[api.Operation](begin(ctx, &key, false, reason))
-		return link("operations/" + op.OperationID), err
 	}
 	return would, nil
 }

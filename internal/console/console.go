@@ -287,16 +287,21 @@ func (c *Console) render(w http.ResponseWriter, r *http.Request, status int, f *
 	if f.request == nil {
 		f.request = &request{Request: r, now: c.config.Now()}
 	}
-	f.Nav = c.navigation(f)
-	var out bytes.Buffer
 	name := "frame"
-	switch inDialog := r.Header.Get("HX-Target") == "dialog"; {
-	case inDialog && r.Method == http.MethodPost && status >= http.StatusBadRequest: // The form stays, with what was entered.
+	switch target, refused := r.Header.Get("HX-Target"), status >= http.StatusBadRequest; {
+	case target == "dialog" && refused && r.Method == http.MethodPost: // The form stays, with what was entered.
 		w.Header().Set("HX-Retarget", "find .refused")
 		name = "refused"
-	case inDialog:
+	case target == "dialog":
 		name = "dialog"
+	case target == "count" && refused:
+		name = "refused"
+	case target == "count":
+		name = "counted"
+	default:
+		f.Nav = c.navigation(f)
 	}
+	var out bytes.Buffer
 	if err := c.templates.ExecuteTemplate(&out, name, f); err != nil {
 		c.config.Log.ErrorContext(r.Context(), "render a page of the console", "path", r.URL.Path, "error", err)
 		http.Error(w, "The page could not be rendered. The server's log says why.", http.StatusInternalServerError)

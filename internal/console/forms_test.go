@@ -83,12 +83,14 @@ func TestForm_OutlivesTheSignIn(t *testing.T) {
 func TestForm_OutlivesARefusal(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"POST /v1/admin/retries": refuse(http.StatusServiceUnavailable, "The store does not answer.")})
-	w := b.sendsForm("retry", url.Values{"service": {"ocr"}, "reason": {"fixed"}})
-	if to := w.Header().Get("HX-Retarget"); w.Code != http.StatusServiceUnavailable || to != "find .refused" {
+	w := b.sendsForm("retry", url.Values{"ticked": {"1"}, "reason": {"fixed"}})
+	if to := w.Header().Get("HX-Retarget"); w.Code != http.StatusBadRequest || to != "find .refused" {
 		t.Errorf("it answers %d for %q", w.Code, to)
 	}
-	has(t, w.Body.String(), `role="alert"`, "The store does not answer.")
+	has(t, w.Body.String(), `role="alert"`, "Tick the jobs first.")
 	hasNot(t, w.Body.String(), "<h1>", "Sign in")
+	has(t, b.sendsForm("retry", url.Values{"service": {"ocr"}, "reason": {"fixed"}}).Body.String(),
+		`role="alert"`, "The store does not answer.", `value="ocr"`, `value="fixed"`)
 }
 
 // A dialog can be closed without a keyboard, whatever it shows.
@@ -102,6 +104,40 @@ func TestDialog_HasAButtonThatClosesIt(t *testing.T) {
 			t.Errorf("%s has %d such buttons: %s", target, n, w.Body)
 		}
 	}
+}
+
+// The dialog of an action on many jobs opens before they are counted, however long that takes,
+// and cannot be sent until then. Without script there is no dialog, and the page waits.
+func TestDialog_IsThereBeforeItsCount(t *testing.T) {
+	t.Parallel()
+	count := make(chan any, 1)
+	b := newBrowser(t, map[string]any{"POST /v1/admin/cancellations": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		answerJSON(w, <-count)
+	})})
+	part := func(target string) string {
+		return b.send(http.MethodGet, "/ui/do/jobs-cancel?service=ocr", nil, "HX-Request", "true", "HX-Target", target).Body.String()
+	}
+	dialog := part("dialog")
+	has(t, dialog, `hx-get="/ui/do/jobs-cancel?service=ocr" hx-trigger="load"`, "Counting the jobs…", "disabled>Cancel</button>")
+	if asked := b.requests(); len(asked) > 0 {
+		t.Errorf("before it opens, the API is asked %q", asked)
+	}
+	count <- api.OperationPreview{Matched: 12}
+	counted := part("count")
+	has(t, counted, "12 jobs match", `<button id="submit" class="danger" hx-swap-oob="true">Cancel 12 jobs</button>`)
+	hasNot(t, counted, "<form", "<html", `name="key"`)
+	count <- api.OperationPreview{}
+	counted = part("count")
+	has(t, counted, "No job matches.", `<span id="submit" hx-swap-oob="true"></span>`)
+	hasNot(t, counted, "<button")
+	count <- refuse(http.StatusServiceUnavailable, "The store does not answer.")
+	if refused := part("count"); refused != `<p class="fault" role="alert">The store does not answer.</p>` {
+		t.Errorf("a count that fails is %s", refused)
+	}
+	count <- api.OperationPreview{Matched: 3}
+	page := b.get(t, "/ui/do/jobs-cancel?service=ocr")
+	has(t, page, "3 jobs match", ">Cancel 3 jobs</button>")
+	hasNot(t, page, "disabled", "Counting")
 }
 
 // Fields for names offer those that there are, as far as the user may pause them.
