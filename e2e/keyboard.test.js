@@ -34,6 +34,39 @@ test("the keyboard is enough", async (t) => {
   assert.equal(await focused(page), "Pause dispatch…", "the focus is where it was");
 });
 
+test("keys lead through the pages and their rows", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  const jobs = [await api.submit(), await api.submit(), await api.submit()];
+  const page = await openPage(server);
+  await page.goto("/ui/");
+  await page.keyboard.press("?");
+  const dialog = page.getByRole("dialog", { name: "Keys" });
+  await dialog.getByText("g f").waitFor();
+  await page.keyboard.press("j"); // Of the dialog are only those of the browser.
+  assert.equal(await focused(page), "Close");
+  await page.keyboard.press("Escape");
+  await dialog.waitFor({ state: "hidden" });
+
+  for (const [key, heading] of [["f", "Flow"], ["j", "Jobs"], ["s", "Services"], ["j", "Jobs"]]) {
+    await page.keyboard.press("g");
+    await page.keyboard.press(key);
+    await page.getByRole("heading", { name: heading, level: 1, exact: true }).waitFor();
+  }
+  const at = () => page.evaluate(() => [...document.querySelectorAll("tbody tr")].findIndex((row) => row.contains(document.activeElement)));
+  for (const [key, row] of [["j", 0], ["j", 1], ["j", 2], ["j", 2], ["k", 1]]) {
+    await page.keyboard.press(key);
+    assert.equal(await at(), row, `after ${key}`);
+  }
+  await page.keyboard.press("Enter");
+  await page.getByRole("heading", { name: /^Job / }).waitFor();
+  assert.equal(new URL(page.url()).pathname, `/ui/jobs/${jobs[1]}`);
+  await page.keyboard.press("/");
+  await page.keyboard.type("gf?jk");
+  assert.equal(await page.getByRole("searchbox").inputValue(), "gf?jk", "in a field they are letters");
+  assert.match(await page.locator("#live").getAttribute("role"), /status/);
+});
+
 test("an id is copied whole", async (t) => {
   const server = await serve(t);
   const job = await server.client().submit();

@@ -3,8 +3,10 @@ package console
 import (
 	"fmt"
 	"io/fs"
+	"math"
 	"net/http"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -94,6 +96,51 @@ func TestPages_AreSmall(t *testing.T) {
 		t.Logf("%-14s %6d bytes, %6d of them the page's own", Path+page, size, sizes[Path+page])
 		if size > most {
 			t.Errorf("%s%s loads %d bytes", Path, page, size)
+		}
+	}
+}
+
+// What can be filled in can be seen, in both colour schemes, and nothing scrolls that a key does
+// not reach. Contrast is computed as WCAG 2 does.
+func TestStyles_ShowWhatCanBeFilledIn(t *testing.T) {
+	t.Parallel()
+	text, err := fs.ReadFile(files, "assets/console.css")
+	musttest.NoError(t, err)
+	style := string(text)
+	if n := strings.Count(style, "overflow-x: auto"); n != 2 {
+		t.Errorf("%d styles scroll: only .scroll, and nav with its links, may", n)
+	}
+	luminance := func(hex string) (sum float64) {
+		if len(hex) == 3 {
+			hex = string([]byte{hex[0], hex[0], hex[1], hex[1], hex[2], hex[2]})
+		}
+		value, err := strconv.ParseUint(hex, 16, 32)
+		musttest.NoError(t, err)
+		for i, share := range []float64{0.0722, 0.7152, 0.2126} {
+			channel := float64(value>>(8*i)&255) / 255
+			if channel <= 0.04045 {
+				channel /= 12.92
+			} else {
+				channel = math.Pow((channel+0.055)/1.055, 2.4)
+			}
+			sum += share * channel
+		}
+		return sum
+	}
+	schemes := strings.SplitN(style, "prefers-color-scheme: dark", 2)
+	for i, scheme := range schemes {
+		colour := func(name string) float64 {
+			found := regexp.MustCompile("--" + name + `: #([0-9a-f]+);`).FindStringSubmatch(scheme)
+			if found == nil {
+				t.Fatalf("scheme %d has no %s", i, name)
+			}
+			return luminance(found[1]) + 0.05
+		}
+		for _, ground := range []string{"bg", "card"} {
+			a, b := colour("edge"), colour(ground)
+			if contrast := max(a, b) / min(a, b); contrast < 3 {
+				t.Errorf("in scheme %d the border of a field has a contrast of %.2f to %s", i, contrast, ground)
+			}
 		}
 	}
 }

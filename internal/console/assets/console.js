@@ -1,4 +1,4 @@
-// What the pages do by themselves: ages that go on, copying, dialogs, and the search key.
+// What the pages do by themselves: ages that go on, copying, dialogs, and keys.
 // All else is links and forms, which htmx swaps in.
 (() => {
   "use strict";
@@ -35,36 +35,36 @@
   };
   const live = (text, bad) => {
     const sign = document.getElementById("live");
-    if (!sign) return;
+    if (!sign || sign.textContent === text) return; // It is read out again otherwise.
     sign.textContent = text;
     sign.classList.toggle("bad", bad);
     document.getElementById("main").classList.toggle("old", bad);
   };
 
   const dialog = () => document.getElementById("dialog");
+  const make = (name, text, more) => Object.assign(document.createElement(name), { textContent: text }, more);
+  const open = () => {
+    dialog().setAttribute("aria-label", dialog().querySelector("h1")?.textContent ?? "No answer");
+    if (!dialog().open) dialog().showModal();
+  };
+  const show = (...content) => {
+    dialog().replaceChildren(...content, make("button", "Close", { type: "button", className: "close" }));
+    open();
+  };
   document.addEventListener("htmx:afterSwap", (event) => {
-    if (event.detail.target === dialog() && !dialog().open) dialog().showModal();
+    if (event.detail.target === dialog()) open();
     tick();
     drawCharts();
   });
   // Says where the form is, or else in a dialog, that a request was not answered.
   const unanswered = (by) => {
     const form = by.closest("form.action");
-    const said = document.createElement("p");
-    said.className = "fault";
-    said.setAttribute("role", "alert");
-    said.textContent = form
+    const said = make("p", form
       ? "The server did not answer: it may or may not have done this. Look before you send it again."
-      : "The server did not answer. Try again.";
-    if (form) {
-      form.querySelector(".refused").replaceChildren(said);
-      return;
-    }
-    const close = document.createElement("button");
-    close.className = "close";
-    close.textContent = "Close";
-    dialog().replaceChildren(said, close);
-    if (!dialog().open) dialog().showModal();
+      : "The server did not answer. Try again.", { className: "fault" });
+    said.setAttribute("role", "alert");
+    if (form) form.querySelector(".refused").replaceChildren(said);
+    else show(said);
   };
   document.addEventListener("htmx:sendError", (event) => unanswered(event.target));
   document.addEventListener("htmx:beforeSwap", (event) => {
@@ -197,6 +197,8 @@
       copy.dataset.copied = await copied(copy, copy.dataset.copy) ? "yes" : "no";
       clearTimeout(forget);
       forget = setTimeout(() => { delete copy.dataset.copied; }, 1200);
+    } else if (event.target.closest("[data-keys]")) {
+      showKeys();
     } else if (event.target.closest("dialog .close")) {
       dialog().close();
     } else if (event.target.closest(".close")) {
@@ -240,12 +242,41 @@
       if (box.name === event.target.dataset.ticks) box.checked = event.target.checked;
     }
   });
+  // Keys: g and another one go to a page that the navigation has, j and k to the link of the next
+  // row or card and of the one before, which Enter opens.
+  const pages = {
+    a: "", f: "flow", j: "jobs", e: "failures", s: "services", k: "workers", o: "outbox", i: "inbox", p: "pauses",
+    w: "webhooks", r: "operations", l: "protocols", u: "audit",
+  };
+  const entry = (key) => key in pages && document.querySelector(`#nav a[href="/ui/${pages[key]}"]`);
+  const step = (by) => {
+    const rows = [...document.querySelectorAll("main :is(tbody tr, article)")].filter((row) => row.querySelector("a[href]"));
+    const at = rows.findIndex((row) => row.contains(document.activeElement));
+    rows[at < 0 ? 0 : Math.min(Math.max(at + by, 0), rows.length - 1)]?.querySelector("a[href]").focus();
+  };
+  const showKeys = () => {
+    const list = make("dl", "", { className: "facts keys" });
+    const say = (keys, text) => list.append(make("dt", keys), make("dd", text));
+    say("/", "search");
+    say("j, k", "next and previous row");
+    say("Enter", "open it");
+    for (const key of Object.keys(pages)) if (entry(key)) say("g " + key, entry(key).firstChild.textContent.trim());
+    say("?", "these keys");
+    show(make("h1", "Keys"), list);
+  };
+  const acts = {
+    "/": () => document.querySelector(".search input")?.focus(),
+    "?": showKeys, j: () => step(1), k: () => step(-1),
+  };
+  let going = -Infinity; // When g was pressed.
   document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest("input, textarea, select");
-    if (event.key === "/" && !typing && !event.ctrlKey && !event.metaKey) {
-      const search = document.querySelector(".search input");
-      if (search) { event.preventDefault(); search.focus(); }
-    }
+    if (event.target.closest("input, textarea, select, dialog") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const page = event.timeStamp - going < 2000 && entry(event.key);
+    going = event.key === "g" ? event.timeStamp : -Infinity;
+    const act = page ? () => page.click() : Object.hasOwn(acts, event.key) && acts[event.key];
+    if (!act) return;
+    event.preventDefault();
+    act();
   });
 
   // Charts: a figure has its data, and a smaller picture for browsers without script.
