@@ -6,8 +6,13 @@ import (
 	"strings"
 )
 
-// levelHere is the level of a box in which the shown job is.
-const levelHere = "here"
+// The levels of the box in which the shown job is, beside those of trouble: it is under way, has
+// succeeded, or ended otherwise.
+const (
+	levelHere  = "here"
+	levelWell  = "ok"
+	levelEnded = "idle"
+)
 
 // canvas is a diagram: boxes and the arrows between them.
 type canvas struct {
@@ -21,7 +26,7 @@ type canvas struct {
 type flowNode struct {
 	X, Y, W, H             int
 	Title, Big, Text, More string
-	Level                  string // of its trouble, or empty; levelHere if the job is there
+	Level                  string // of its trouble, or of the shown job if that is there; empty for none
 	URL                    string
 	Below                  string // the figure at the arrow to the next box, where the boxes form a column
 }
@@ -31,7 +36,7 @@ type flowEdge struct {
 	Path  string
 	Tip   string // the arrowhead; empty for none
 	Width float64
-	Class string // hot if something moves, bad or warn in trouble; "retry" is added on the way of retries
+	Class string // hot if something moves, else the level of what keeps it; "retry" is added on the way of retries
 }
 
 // flowLabel is a text beside an arrow.
@@ -114,7 +119,7 @@ func (p *places) draw() canvas {
 	c.line(&p.ack.flowNode, &p.running.flowNode, p.running.arrives, "")
 	c.line(&p.running.flowNode, &p.result.flowNode, p.result.arrives, "")
 	for i := range p.ends {
-		c.line(&p.result.flowNode, &p.ends[i].flowNode, p.ends[i].arrives, trouble(p.ends[i].Level))
+		c.line(&p.result.flowNode, &p.ends[i].flowNode, p.ends[i].arrives, p.ends[i].Level)
 	}
 	c.loops(p)
 	if len(p.services) > 0 {
@@ -143,20 +148,11 @@ func (c *canvas) loops(p *places) {
 	c.way(fmt.Sprintf("M%d %dV%dH%dV%d", up, result.Y, turn, into, flowTop+flowBox+edgeTip), tip(into, flowTop+flowBox, 0, -1),
 		p.next, "", "")
 	c.Labels = append(c.Labels, flowLabel{X: up + 12, Y: turn + 16, Text: p.onward, Loop: true})
-	level, y := trouble(retries.Level), retries.Y+retries.H/2
+	level, y := retries.Level, retries.Y+retries.H/2
 	c.way(fmt.Sprintf("M%d %dV%dH%d", up+40, result.Y, y, retries.X-edgeTip), tip(retries.X, y, 1, 0), p.retries.arrives, level, "retry")
 	again := p.outbox.X + flowWide/2
 	c.way(fmt.Sprintf("M%d %dH%dV%d", retries.X+retries.W, y, again, flowTop+flowBox+edgeTip), tip(again, flowTop+flowBox, 0, -1),
 		p.retries.ends, level, "retry")
-}
-
-// trouble returns the level of an arrow to a box of that level. The box of the job is not in
-// trouble.
-func trouble(level string) string {
-	if level == levelHere {
-		return ""
-	}
-	return level
 }
 
 // line draws an arrow between boxes that are beside each other.
@@ -185,13 +181,13 @@ func (c *canvas) turn(p *places) {
 	for i := range p.services {
 		of := &p.services[i]
 		x, y := of.X+of.W, of.Y+of.H/2
-		c.way(fmt.Sprintf("M%d %dH%d", flowTurn, y, x+edgeTip), tip(x, y, -1, 0), of.arrives, trouble(of.Level), "")
+		c.way(fmt.Sprintf("M%d %dH%d", flowTurn, y, x+edgeTip), tip(x, y, -1, 0), of.arrives, of.Level, "")
 	}
 }
 
 // way adds an arrow with that rate. A head that is empty is not drawn.
 func (c *canvas) way(path, head string, perSecond float64, level, kind string) {
-	if level == "" && perSecond > 0 {
+	if perSecond > 0 {
 		level = "hot"
 	}
 	class := strings.TrimSpace(kind + " " + level)

@@ -157,11 +157,14 @@ func (s *situation) serviceStates() (states []serviceState) {
 			}
 			of.Paused = true
 		}
-		if of.Paused && of.Level != diagnosis.LevelBad {
+		switch {
+		case of.Paused && of.Level != diagnosis.LevelBad:
 			of.Level, of.Trouble = diagnosis.LevelWarn, "paused"
 			if !until.IsZero() {
 				of.Trouble = "paused for " + diagnosis.Duration(until.Sub(s.Now)) + " more"
 			}
+		case of.Level != "":
+			of.Level = diagnosis.LevelBad // Amber is what is held on purpose.
 		}
 	}
 	return states
@@ -257,7 +260,7 @@ func flowCanvas(s *situation) canvas {
 		URL: link("protocols"), Below: rate(accepted),
 	}}
 	if n := o.Refused.LastMinute.Count; n >= diagnosis.FailuresLeast && refusedShare >= diagnosis.FailingShare {
-		p.checks.Level = diagnosis.LevelWarn
+		p.checks.Level = diagnosis.LevelBad
 	}
 	p.ledger = flowing{arrives: accepted, flowNode: flowNode{
 		Title: "Ledger", Big: diagnosis.Number(live),
@@ -298,7 +301,7 @@ func flowCanvas(s *situation) canvas {
 	p.next = math.Max(steps-o.Ended[string(api.JobStateSucceeded)].LastMinute.PerSecond, 0)
 	p.onward = "next steps " + rate(p.next)
 	if all := failing + steps; failing > 0 && failing/all >= diagnosis.FailingShare {
-		p.retries.Level = diagnosis.LevelWarn
+		p.retries.Level = diagnosis.LevelBad
 	}
 	return p.draw()
 }
@@ -327,7 +330,7 @@ func (s *situation) outboxNode(dispatching int) flowNode {
 	}
 	for _, f := range s.ServerFindings() {
 		if f.Word != "" && (node.Level == "" || f.Level == diagnosis.LevelBad) {
-			node.Level, node.Text = f.Level, f.Word
+			node.Level, node.Text = diagnosis.LevelBad, f.Word // Amber is what is held on purpose.
 		}
 	}
 	held := 0 // pauses that are not of one service
@@ -426,7 +429,7 @@ func (s *situation) ends() []flowing {
 		}, arrives: cancelled.LastMinute.PerSecond},
 	}
 	if failed.LastMinute.Count > 0 {
-		ends[1].Level = diagnosis.LevelWarn
+		ends[1].Level = diagnosis.LevelBad
 	}
 	return ends
 }

@@ -110,7 +110,7 @@ func TestFlow_OnServiceBus(t *testing.T) {
 	}
 	for title, want := range map[string]string{
 		"Relay": "82.7/s, 40 rejected in 1 min, 2,400 in 1 h, ", "AWAITING_ACK": "3,018, published · oldest 4 min, 41.7/s start, ",
-		"Checks": "50 %, refused · 41.6/s, 149,760 refused in 1 h, warn",
+		"Checks": "50 %, refused · 41.6/s, 149,760 refused in 1 h, bad",
 	} {
 		if got[title] != want {
 			t.Errorf("%s is %q, want %q", title, got[title], want)
@@ -183,18 +183,29 @@ func TestFlow_OfAJob(t *testing.T) {
 	c := jobCanvas(&job, events, true)
 	pictured(t, "flow-job.svg", &c)
 	step := &job.Steps[1]
+	ends := func(state api.JobState) {
+		job.State, job.CompletedAt, job.Waiting, job.ErrorCode = state, ago(0), nil, "corrupt"
+	}
 	for want, change := range map[string]func(){
-		"IN_PROGRESS: ● w-1":             func() {},
-		"Outbox: ● here":                 func() { step.State = api.StepStateDispatching },
-		"ocr: ● waits for a worker":      func() { step.State, step.WorkID, step.Owner = api.StepStateAwaitingAck, "w", "" },
-		"AWAITING_ACK: ● w-1":            func() { step.State = api.StepStateAwaitingAck },
-		"AWAITING_ACK: ● no ACK yet":     func() { step.State, step.WorkID, step.Owner = api.StepStateAwaitingAck, "", "" },
-		"Waiting for a retry: ● TIMEOUT": func() { step.State, step.LastErrorCode = api.StepStateFailedRetry, "TIMEOUT" },
-		"Ledger: ● here":                 func() { step.State = api.StepStatePending },
-		"Cancelled, paused: ● PAUSED":    func() { job.State = api.JobStatePaused },
-		"Cancelled, paused: ● CANCELLED": func() { job.State, job.CompletedAt = api.JobStateCancelled, ago(0) },
-		"Succeeded: ● here":              func() { job.State, job.CompletedAt = api.JobStateSucceeded, ago(0) },
-		"Failed for good: ● corrupt":     func() { job.State, job.CompletedAt, job.ErrorCode = api.JobStateFailedFinal, ago(0), "corrupt" },
+		"here IN_PROGRESS: ● w-1":        func() {},
+		"here IN_PROGRESS: ● silent":     func() { wait(&job, api.WaitingReasonSilent) },
+		"warn IN_PROGRESS: ● pausing":    func() { job.State = api.JobStatePausing; wait(&job, api.WaitingReasonPausing) },
+		"here Outbox: ● here":            func() { step.State = api.StepStateDispatching },
+		"warn Outbox: ● held by a pause": func() { step.State = api.StepStateDispatching; wait(&job, api.WaitingReasonScopePaused) },
+		"bad Outbox: ● circuit open":     func() { step.State = api.StepStateDispatching; wait(&job, api.WaitingReasonCircuitOpen) },
+		"here ocr: ● waits for a worker": func() { step.State, step.WorkID, step.Owner = api.StepStateAwaitingAck, "w", "" },
+		"bad ocr: ● no worker": func() {
+			step.State, step.WorkID, step.Owner = api.StepStateAwaitingAck, "w", ""
+			wait(&job, api.WaitingReasonNoWorker)
+		},
+		"here AWAITING_ACK: ● w-1":            func() { step.State = api.StepStateAwaitingAck },
+		"here AWAITING_ACK: ● no ACK yet":     func() { step.State, step.WorkID, step.Owner = api.StepStateAwaitingAck, "", "" },
+		"here Waiting for a retry: ● TIMEOUT": func() { step.State, step.LastErrorCode = api.StepStateFailedRetry, "TIMEOUT" },
+		"here Ledger: ● here":                 func() { step.State = api.StepStatePending },
+		"warn Cancelled, paused: ● PAUSED":    func() { job.State = api.JobStatePaused; wait(&job, api.WaitingReasonJobPaused) },
+		"idle Cancelled, paused: ● CANCELLED": func() { ends(api.JobStateCancelled) },
+		"ok Succeeded: ● here":                func() { ends(api.JobStateSucceeded) },
+		"bad Failed for good: ● corrupt":      func() { ends(api.JobStateFailedFinal) },
 	} {
 		job = runningJob()
 		step = &job.Steps[1]
@@ -202,8 +213,8 @@ func TestFlow_OfAJob(t *testing.T) {
 		change()
 		c, lit := jobCanvas(&job, nil, false), ""
 		for _, node := range c.Nodes {
-			if node.Level == levelHere {
-				lit += node.Title + ": " + node.Text
+			if node.Level != "" {
+				lit += node.Level + " " + node.Title + ": " + node.Text
 			}
 			if node.URL != "" {
 				t.Errorf("%s leads to %s, which the user may not see", node.Title, node.URL)

@@ -38,6 +38,8 @@ type stepView struct {
 	api.Step
 
 	Here bool // The job is at it.
+	// Shown is its state, or that of the job if that is paused at it; Level is its style.
+	Shown, Level string
 	// Took is how long it was from its first attempt to its end.
 	Took     string
 	Progress string
@@ -171,7 +173,13 @@ func stepViews(found *api.Job, events []api.Event) []stepView {
 	steps := make([]stepView, len(found.Steps))
 	for i := range found.Steps {
 		step := &found.Steps[i]
-		steps[i] = stepView{Step: *step, Here: step.Waiting != nil, Progress: diagnosis.Progress(step)}
+		steps[i] = stepView{Step: *step, Here: step.Waiting != nil, Progress: diagnosis.Progress(step), Shown: string(step.State)}
+		if found.State == api.JobStatePaused && step.State == api.StepStateFailedRetry {
+			steps[i].Shown = string(found.State)
+		}
+		if steps[i].Level = stateClass(steps[i].Shown); steps[i].Here {
+			steps[i].Level = jobLevel(found)
+		}
 		first := slices.IndexFunc(events, func(e api.Event) bool {
 			return e.Type == api.EventTypeStepDispatching && e.ObjectID == step.StepID
 		})

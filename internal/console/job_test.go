@@ -110,6 +110,18 @@ func TestJob_OffersWhatHelps(t *testing.T) {
 	}
 }
 
+// A step that was withdrawn for a pause of its job is to be tried again, but says that it is paused.
+func TestJob_SaysOfAPausedStepThatItIsPaused(t *testing.T) {
+	t.Parallel()
+	found := runningJob()
+	found.State, found.Steps[1].State = api.JobStatePaused, api.StepStateFailedRetry
+	wait(&found, api.WaitingReasonJobPaused)
+	page := newBrowser(t, answersOf(found, append(ran(10, "ocr", 1), happened(40, api.EventTypeStepFailedRetry, "ocr", 1, ""),
+		api.Event{Type: api.EventTypeJobPaused, Object: api.EventObjectJob, From: "PAUSING", To: "PAUSED", At: at(40)})...)).get(t, "/ui/jobs/j1")
+	has(t, page, `<li class="warn" aria-current="step"><b>ocr</b> <span class="pill warn">PAUSED</span>`, `<rect class="paused"`, "stopped after 27 s, paused for <time")
+	hasNot(t, page, "FAILED_RETRY", "backoff ")
+}
+
 func wait(j *api.Job, reason api.WaitingReason) { j.Waiting.Reason = reason }
 
 func end(j *api.Job) {

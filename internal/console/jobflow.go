@@ -76,6 +76,43 @@ func often(n int, one string) string {
 	return diagnosis.Counted(n, one, one+"s")
 }
 
+// jobLevel returns the level of the box and of the step where the job is.
+func jobLevel(found *api.Job) string {
+	switch found.State {
+	case api.JobStateSucceeded:
+		return levelWell
+	case api.JobStateFailedFinal:
+		return diagnosis.LevelBad
+	case api.JobStateCancelled:
+		return levelEnded
+	case api.JobStatePaused, api.JobStatePausing:
+		return diagnosis.LevelWarn
+	default:
+		switch reasonOf(found) {
+		case api.WaitingReasonScopePaused:
+			return diagnosis.LevelWarn
+		case api.WaitingReasonNoWorker, api.WaitingReasonCircuitOpen:
+			return diagnosis.LevelBad
+		default:
+			return levelHere
+		}
+	}
+}
+
+// reasonOf returns why the job waits, empty if it does not.
+func reasonOf(found *api.Job) api.WaitingReason {
+	if found.Waiting == nil {
+		return ""
+	}
+	return found.Waiting.Reason
+}
+
+// reasonWords say why a job waits, where its box alone does not.
+var reasonWords = map[api.WaitingReason]string{
+	api.WaitingReasonScopePaused: "held by a pause", api.WaitingReasonNoWorker: "no worker", api.WaitingReasonCircuitOpen: "circuit open",
+	api.WaitingReasonCancelling: "cancelling", api.WaitingReasonPausing: "pausing", api.WaitingReasonSilent: "silent",
+}
+
 // token lights the box where the job is.
 func (p *places) token(found *api.Job, step *api.Step) {
 	lit, says := &p.ledger, "here"
@@ -97,5 +134,5 @@ func (p *places) token(found *api.Job, step *api.Step) {
 	case step.State == api.StepStateFailedRetry:
 		lit, says = &p.retries, cmp.Or(diagnosis.Brief(step.LastErrorCode, nameLength), "here")
 	}
-	lit.Level, lit.Text = levelHere, "● "+says
+	lit.Level, lit.Text = jobLevel(found), "● "+cmp.Or(reasonWords[reasonOf(found)], says)
 }

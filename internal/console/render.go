@@ -155,15 +155,16 @@ func timeTag(class string, at time.Time, text string) template.HTML {
 	return template.HTML(tag) //nolint:gosec // No part of it comes from outside.
 }
 
-// stateClass returns the style of a state: bad needs an operator, warn soon may, run is under
-// way, ok is done, and idle waits.
+// stateClass returns the style of a state. Each colour means the same on all pages and
+// pictures: bad (red) needs a person, warn (amber) is held on purpose, run (blue) moves, ok
+// (green) ended well, and idle (grey) waits or ended otherwise.
 func stateClass(state any) string {
 	switch fmt.Sprint(state) {
 	case "FAILED_FINAL", "EXHAUSTED", "REJECTED", "REFUSED", "GONE", "open", "failed", "denied":
 		return "bad"
-	case "PAUSED", "PAUSING", "CANCELLING", "FAILED_RETRY", "PUBLISH_FAILED", "half-open", "stalled", "skipped":
+	case "PAUSED", "PAUSING":
 		return "warn"
-	case "IN_PROGRESS", "RUNNING", "RAMPING", "running", "claimed":
+	case "IN_PROGRESS", "RUNNING", "RAMPING", "CANCELLING", "half-open", "running", "claimed":
 		return "run"
 	case "SUCCEEDED", "DELIVERED", "DONE", "SENT", "done", "completed", "applied", "repeated":
 		return "ok"

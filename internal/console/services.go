@@ -139,7 +139,7 @@ func service(r *request) (view, error) {
 	data.Charts = append(
 		s.charts("Attempts each minute",
 			series{Label: "ended", Colour: "run", Values: ended[:]}, series{Label: "failed", Colour: "bad", Values: failed[:]}),
-		s.charts("Directives that wait", series{Label: "waiting", Colour: "warn", Values: backlog[:]})...)
+		s.charts("Directives that wait", series{Label: "waiting", Colour: "idle", Values: backlog[:]})...)
 	v.Data = data
 	return v, nil
 }

@@ -37,6 +37,7 @@ type course struct {
 	Deadline float64
 	Beyond   bool
 	Note     diagnosis.Sentence // the spans in words
+	Final    bool               // The attempt failed for good.
 }
 
 // span is a part of an attempt.
@@ -166,7 +167,7 @@ func (d *drawing) step(e *api.Event) {
 		}
 	case api.EventTypeStepFailedRetry, api.EventTypeStepFailedFinal:
 		row, was, after := d.row(e), spanFailed, spanBackoff
-		if e.Type == api.EventTypeStepFailedFinal {
+		if row.Final = e.Type == api.EventTypeStepFailedFinal; row.Final {
 			after = ""
 		}
 		switch e.Detail {
@@ -190,9 +191,22 @@ func (d *drawing) step(e *api.Event) {
 func (d *drawing) hold(e *api.Event) {
 	if e.From == string(api.JobStatePaused) && e.To != e.From && len(d.holds) > 0 {
 		d.holds[len(d.holds)-1].end = e.At.Time
+		d.turns(e.At.Time, spanPaused, spanBackoff)
 	}
 	if e.Type == api.EventTypeJobPaused {
 		d.holds = append(d.holds, span{Kind: spanPaused, begin: e.At.Time})
+		d.turns(e.At.Time, spanBackoff, spanPaused)
+	}
+}
+
+// turns ends the open span of the last attempt and starts another one, if it is of that kind.
+func (d *drawing) turns(at time.Time, was, kind spanKind) {
+	if len(d.order) == 0 {
+		return
+	}
+	row := d.rows[d.order[len(d.order)-1]]
+	if n := len(row.Spans); n > 0 && row.Spans[n-1].end.IsZero() && row.Spans[n-1].Kind == was {
+		row.begins(at, "", kind)
 	}
 }
 
@@ -232,7 +246,7 @@ func (d *drawing) finish() timeline {
 	for _, key := range d.order {
 		row := d.rows[key]
 		row.Spans = slices.DeleteFunc(row.Spans, func(s span) bool { // With the pull queue a publish takes no time.
-			return s.end.Equal(s.begin) && s.Kind == spanPublish
+			return s.end.Equal(s.begin) && (s.Kind == spanPublish || s.Kind == spanBackoff)
 		})
 		measure(row.Spans)
 		if row == current && !until.IsZero() {

@@ -49,7 +49,7 @@ func draw(t timeline) string {
 	fmt.Fprintf(&out, "%-20s%s now %.0f\n", "", strings.TrimRight(string(axis), " "), t.Now)
 	signs := map[spanKind]byte{
 		spanPublish: 'p', spanQueued: '.', spanClaimed: 'c', spanRunning: '>', spanSilent: '?', spanDone: '=', spanFailed: 'x',
-		spanLost: 'L', spanStopped: 's', spanBackoff: '-',
+		spanLost: 'L', spanStopped: 's', spanBackoff: '-', spanPaused: 'P',
 	}
 	for i := range t.Rows {
 		row := &t.Rows[i]
