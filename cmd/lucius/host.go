@@ -138,6 +138,7 @@ func (h *host) httpSettings() httpapi.Config {
 		Console: func(api http.Handler, ended <-chan struct{}) (http.Handler, error) {
 			return console.New(console.Config{
 				API: api, Ended: ended, Log: h.log, Issuer: h.access.signIn, PublicURL: h.cfg.PublicURL,
+				Environment: h.cfg.Environment.Name, Colour: h.cfg.Environment.Colour,
 			})
 		},
 	}

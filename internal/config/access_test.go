@@ -18,8 +18,8 @@ func TestLoad_Access(t *testing.T) {
 		"LUCIUS_LISTEN_ADDR": "0.0.0.0:443", "LUCIUS_AUTH_FILE": "tokens.yaml",
 		"LUCIUS_OIDC_ISSUER": "https://issuer.example", "LUCIUS_OIDC_AUDIENCE": "lucius", "LUCIUS_OIDC_ROLES_CLAIM": "roles",
 		"LUCIUS_OIDC_CLIENT_ID": "console", "LUCIUS_OIDC_CLIENT_SECRET_FILE": "secret", "LUCIUS_OIDC_SCOPES": "openid api",
-		"LUCIUS_PUBLIC_URL": "https://lucius.example/",
-		"LUCIUS_TLS_CERT":   "cert.pem", "LUCIUS_TLS_KEY": "key.pem", "LUCIUS_TLS_CLIENT_CA": "ca.pem",
+		"LUCIUS_PUBLIC_URL": "https://lucius.example/", "LUCIUS_ENVIRONMENT": " production : red",
+		"LUCIUS_TLS_CERT": "cert.pem", "LUCIUS_TLS_KEY": "key.pem", "LUCIUS_TLS_CLIENT_CA": "ca.pem",
 		"LUCIUS_RATE_LIMIT_CALLER": "0.5", "LUCIUS_RATE_LIMIT_TENANT": "100:250", "LUCIUS_AUDIT_LOG": "audit.log",
 	})
 	musttest.NoError(t, err)
@@ -27,6 +27,7 @@ func TestLoad_Access(t *testing.T) {
 		AuthFile: "tokens.yaml", OIDCIssuer: "https://issuer.example", OIDCAudience: "lucius", OIDCRolesClaim: "roles",
 		OIDCClientID: "console", OIDCClientSecretFile: "secret", OIDCScopes: "openid api", PublicURL: "https://lucius.example",
 		TLSCert: "cert.pem", TLSKey: "key.pem", TLSClientCA: "ca.pem",
+		Environment: config.Environment{Name: "production", Colour: "red"},
 		CallerLimit: auth.LimitConfig{Rate: 0.5}, TenantLimit: auth.LimitConfig{Rate: 100, Burst: 250}, AuditLog: "audit.log",
 	}
 	if diff := cmp.Diff(want, loaded.Access); diff != "" || !loaded.Configured() {
@@ -64,6 +65,10 @@ func TestLoad_SaysWhatIsWrongWithAccess(t *testing.T) {
 		{map[string]string{"LUCIUS_OIDC_CLIENT_SECRET_FILE": "s"}, "LUCIUS_OIDC_CLIENT_SECRET_FILE needs LUCIUS_OIDC_CLIENT_ID"},
 		{map[string]string{"LUCIUS_PUBLIC_URL": "https://lucius.example/ui/"}, "LUCIUS_PUBLIC_URL"},
 		{map[string]string{"LUCIUS_PUBLIC_URL": "lucius.example"}, "LUCIUS_PUBLIC_URL"},
+		{map[string]string{"LUCIUS_ENVIRONMENT": "production:pink"}, "must end with a colour that is one of grey, red, amber"},
+		{map[string]string{"LUCIUS_ENVIRONMENT": ":red"}, "must begin with a name of at most 32 characters"},
+		{map[string]string{"LUCIUS_ENVIRONMENT": strings.Repeat("ü", 33)}, "LUCIUS_ENVIRONMENT"},
+		{map[string]string{"LUCIUS_ENVIRONMENT": "a\nb"}, "LUCIUS_ENVIRONMENT"},
 		{map[string]string{"LUCIUS_TLS_CERT": "c"}, "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together"},
 		{map[string]string{"LUCIUS_TLS_KEY": "k"}, "LUCIUS_TLS_CERT and LUCIUS_TLS_KEY are needed together"},
 		{map[string]string{"LUCIUS_TLS_CLIENT_CA": "a", "LUCIUS_AUTH_FILE": "f"}, "LUCIUS_TLS_CLIENT_CA needs LUCIUS_TLS_CERT"},

@@ -14,6 +14,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
+// Environment is what the console calls the server, so that nobody takes it for another one.
+type Environment struct {
+	Name   string // empty for none
+	Colour string // one of environmentColours
+}
+
 // Config is the configuration of one server process.
 type Config struct {
 	ListenAddr      string
@@ -141,6 +147,7 @@ type Access struct {
 	OIDCScopes           string
 	// PublicURL is the server's URL for browsers; empty if it is that of their requests.
 	PublicURL   string
+	Environment Environment
 	TLSCert     string
 	TLSKey      string
 	TLSClientCA string

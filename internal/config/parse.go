@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -11,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/lucius-project/lucius/pkg/auth"
 	"github.com/lucius-project/lucius/pkg/commands"
@@ -33,6 +36,24 @@ func required(s string) (string, error) {
 		return "", errors.New("must not be empty")
 	}
 	return s, nil
+}
+
+// environmentColours are those that an environment may have, the first by default.
+var environmentColours = []string{"grey", "red", "amber", "green", "blue", "violet"}
+
+// environment accepts a name with or without a colour.
+func environment(s string) (Environment, error) {
+	name, colour, _ := strings.Cut(s, ":")
+	e := Environment{strings.TrimSpace(name), cmp.Or(strings.TrimSpace(colour), environmentColours[0])}
+	switch {
+	case s == "":
+		return Environment{}, nil
+	case e.Name == "" || utf8.RuneCountInString(e.Name) > 32 || strings.ContainsFunc(e.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
+		return e, errors.New("must begin with a name of at most 32 characters, as in production:red")
+	case !slices.Contains(environmentColours, e.Colour):
+		return e, fmt.Errorf("must end with a colour that is one of %s, as in production:red", strings.Join(environmentColours, ", "))
+	}
+	return e, nil
 }
 
 // oneOf accepts one of the words.

@@ -42,6 +42,8 @@ func (c *Config) settings() []setting { //nolint:funlen // It is a table.
 		{"LUCIUS_OIDC_SCOPES", auth.DefaultScopes, "scopes that the sign-in requests", into(&c.OIDCScopes, required)},
 		{"LUCIUS_PUBLIC_URL", "", "URL at which browsers reach the server, if it differs from that of their requests",
 			into(&c.PublicURL, publicURL)},
+		{"LUCIUS_ENVIRONMENT", "", "name of the environment, which the console shows, with a colour, such as production:red",
+			into(&c.Environment, environment)},
 		{"LUCIUS_TLS_CERT", "", "the server's certificate with its chain, in PEM", into(&c.TLSCert, text)},
 		{"LUCIUS_TLS_KEY", "", "the certificate's key, in PEM", into(&c.TLSKey, text)},
 		{"LUCIUS_TLS_CLIENT_CA", "", "certificate authorities for client certificates, in PEM", into(&c.TLSClientCA, text)},

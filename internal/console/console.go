@@ -34,6 +34,9 @@ type Config struct {
 	// PublicURL is the URL of the server for browsers, without a slash at its end. Optional.
 	// Defaults to that of each request.
 	PublicURL string
+	// Environment is the name of the server's environment, which each page shows in a colour: grey,
+	// red, amber, green, blue or violet. Optional.
+	Environment, Colour string
 	// Now is the clock. Optional. Defaults to [time.Now].
 	Now func() time.Time
 }
@@ -59,7 +62,7 @@ func New(config Config) (*Console, error) {
 	}
 	c := &Console{config: config, mux: http.NewServeMux(), origins: http.NewCrossOriginProtection(), feeds: newFeeds(), memo: newMemo()}
 	var err error
-	if c.templates, err = parseTemplates(config.Now); err != nil {
+	if c.templates, err = parseTemplates(&config); err != nil {
 		return nil, err
 	}
 	c.mux.HandleFunc("GET "+Path+"assets/", serveAsset)

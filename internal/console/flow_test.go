@@ -18,7 +18,7 @@ import (
 // pictured compares the picture of the canvas with a golden file.
 func pictured(t *testing.T, name string, c *canvas) {
 	t.Helper()
-	templates, err := parseTemplates(func() time.Time { return now })
+	templates, err := parseTemplates(&Config{Now: func() time.Time { return now }})
 	musttest.NoError(t, err)
 	var got bytes.Buffer
 	musttest.NoError(t, templates.ExecuteTemplate(&got, "canvas", c))

@@ -1,7 +1,9 @@
 package console
 
 import (
+	"encoding/base64"
 	"fmt"
+	"html"
 	"io/fs"
 	"math"
 	"net/http"
@@ -143,4 +145,22 @@ func TestStyles_ShowWhatCanBeFilledIn(t *testing.T) {
 			}
 		}
 	}
+}
+
+func TestFrame_NamesTheEnvironment(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, quiet())
+	hasNot(t, b.get(t, "/ui/"), "environment")
+	config := b.console.config
+	config.Environment, config.Colour = "production <eu>", "red"
+	b.console = musttest.Make(t, New, config)
+	page := b.get(t, "/ui/")
+	has(t, page, "<title>production &lt;eu&gt; · Attention · Lucius</title>", `<header class="top of red">`,
+		`<b class="environment">production &lt;eu&gt;</b>`, `<link rel="icon" href="data:image/svg&#43;xml;base64,`)
+	icon, err := base64.StdEncoding.DecodeString(regexp.MustCompile(`base64,([^"]*)"`).FindStringSubmatch(html.UnescapeString(page))[1])
+	if err != nil || !strings.Contains(string(icon), `fill="#b82525"`) {
+		t.Errorf("the icon is %s, %v", icon, err)
+	}
+	b.token = "none"
+	has(t, b.send(http.MethodGet, "/ui/sign-in", nil).Body.String(), `<b class="environment">`)
 }

@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -91,9 +90,6 @@ var waitingChoices = []waitingChoice{
 }
 
 func jobs(r *request) (view, error) {
-	if sought := strings.TrimSpace(r.FormValue("q")); sought != "" {
-		return r.find(sought)
-	}
 	data := jobsPage{
 		Tenant: r.tenant(api.GrantRoleRead), CorrelationID: r.FormValue("correlation_id"), Spans: failureSpans, States: jobStates,
 		Since: cmp.Or(r.FormValue("since"), "any time"), ProtocolID: r.FormValue("protocol_id"), Waits: r.FormValue("waiting"),
@@ -169,46 +165,6 @@ func jobs(r *request) (view, error) {
 		}
 	}
 	return view{Title: "Jobs", Template: "jobs", Data: data}, nil
-}
-
-// jobID matches the id of a job at the begin of a text: those of work items and outbox
-// rows begin so.
-var jobID = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}`)
-
-// find leads to the job with that id, or else to those with that correlation id.
-func (r *request) find(sought string) (view, error) {
-	if id := jobID.FindString(sought); id != "" {
-		_, err := call[api.Job](r.api.GetJob(r.Context(), strings.ToLower(id), nil))
-		if err == nil {
-			return view{Location: link("jobs/" + strings.ToLower(id))}, nil
-		}
-		if !isMissing(err) {
-			return view{}, err
-		}
-	}
-	tenant := ""
-	if !r.May(api.GrantRoleRead, "") {
-		var err error
-		if tenant, err = r.correlated(sought); err != nil {
-			return view{}, err
-		}
-	}
-	return view{Location: link("jobs", "correlation_id", sought, "tenant_id", tenant)}, nil
-}
-
-// correlated returns the first of the user's tenants that has a job with the correlation id,
-// empty if none has.
-func (r *request) correlated(id string) (string, error) {
-	tenants := r.tenants(api.GrantRoleRead)
-	for _, tenant := range tenants[:min(len(tenants), mostTenants)] {
-		list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &api.ListJobsParams{
-			TenantID: &tenant, CorrelationID: &id, Limit: new(api.Limit(1)),
-		}))
-		if err != nil || len(list.Jobs) > 0 {
-			return tenant, err
-		}
-	}
-	return "", nil
 }
 
 // currentStep returns the step that a job is at, nil if the server tells none.

@@ -112,57 +112,6 @@ func TestJobs_LeadsBackThroughItsPages(t *testing.T) {
 	}
 }
 
-func TestJobs_FindsByJobOrCorrelation(t *testing.T) {
-	t.Parallel()
-	const id = "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"
-	b := newBrowser(t, map[string]any{"GET /v1/jobs/" + id: api.Job{JobID: id}})
-	for sought, want := range map[string]string{
-		" " + id + " ":           "/ui/jobs/" + id,
-		strings.ToUpper(id):      "/ui/jobs/" + id,
-		id + ".0.1":              "/ui/jobs/" + id, // A work item.
-		"corr 1":                 "/ui/jobs?correlation_id=corr+1",
-		"1" + id[1:]:             "/ui/jobs?correlation_id=1" + id[1:], // There is no such job.
-		"https://evil.example/x": "/ui/jobs?correlation_id=https%3A%2F%2Fevil.example%2Fx",
-	} {
-		w := b.send(http.MethodGet, "/ui/jobs?"+url.Values{"q": {sought}}.Encode(), nil)
-		if got := w.Header().Get("Location"); w.Code != http.StatusSeeOther || got != want {
-			t.Errorf("%q leads to %q, %d", sought, got, w.Code)
-		}
-	}
-	b.set("GET /v1/jobs/"+id, refuse(http.StatusServiceUnavailable, "The store does not answer."))
-	if w := b.send(http.MethodGet, "/ui/jobs?q="+id, nil); w.Code != http.StatusServiceUnavailable {
-		t.Errorf("it answers %d", w.Code)
-	}
-}
-
-// A user of several tenants need not know whose job it is.
-func TestJobs_FindsByCorrelationInEachTenant(t *testing.T) {
-	t.Parallel()
-	related := runningJob()
-	related.TenantID, related.CorrelationID = "t03", "corr 1"
-	answers := answersOf(related)
-	answers["GET /v1/jobs"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		list := api.JobPage{}
-		if r.FormValue("tenant_id") == related.TenantID && r.FormValue("correlation_id") == related.CorrelationID {
-			list.Jobs = []api.Job{related}
-		}
-		answerJSON(w, list)
-	})
-	b := newBrowser(t, answers)
-	b.token = "many"
-	for sought, want := range map[string]string{
-		"corr 1": "/ui/jobs?correlation_id=corr+1&tenant_id=t03", "corr 2": "/ui/jobs?correlation_id=corr+2",
-	} {
-		w := b.send(http.MethodGet, "/ui/jobs?"+url.Values{"q": {sought}}.Encode(), nil)
-		if got := w.Header().Get("Location"); w.Code != http.StatusSeeOther || got != want {
-			t.Errorf("%q leads to %q, %d", sought, got, w.Code)
-		}
-	}
-	has(t, b.get(t, "/ui/jobs/j1"), `href="/ui/jobs?correlation_id=corr&#43;1&amp;tenant_id=t03"`)
-	b.token = "good"
-	has(t, b.get(t, "/ui/jobs/j1"), `href="/ui/jobs?correlation_id=corr&#43;1"`)
-}
-
 func TestJobsActions_CountFirstAndThenBegin(t *testing.T) {
 	t.Parallel()
 	for verb, path := range map[string]string{"cancel": "cancellations", "pause": "pausings", "resume": "resumptions"} {

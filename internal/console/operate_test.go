@@ -490,6 +490,9 @@ func TestCommands_OfOperators(t *testing.T) {
 	b := newBrowser(t, answers)
 	var targets []string
 	for _, p := range pages() {
+		if p.pattern == "search" {
+			continue // It asks the API several things.
+		}
 		targets = append(targets, strings.NewReplacer("{$}", "", "jobs/{id}", "jobs/j1", "{id}", "o", "{service}", "o").Replace(p.pattern))
 	}
 	for _, target := range append(targets,

@@ -43,7 +43,8 @@ type navEntry struct {
 }
 
 // parseTemplates parses the templates. Each page's is a file of its own.
-func parseTemplates(now func() time.Time) (*template.Template, error) {
+func parseTemplates(config *Config) (*template.Template, error) {
+	now := config.Now
 	t := template.New("")
 	t.Funcs(template.FuncMap{
 		"sentence": func(s diagnosis.Sentence) template.HTML { return sentence(now(), s) },
@@ -63,7 +64,10 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 		"words": func(s any) string {
 			return strings.NewReplacer("_", " ", ".", " ").Replace(strings.ToLower(fmt.Sprint(s)))
 		},
-		"cli": diagnosis.CommandWith,
+		"cli":         diagnosis.CommandWith,
+		"environment": func() string { return config.Environment },
+		"colour":      func() string { return config.Colour },
+		"icon":        func() template.URL { return icon(config.Colour) },
 		// view renders the template of a page.
 		"view": func(f *frame) (template.HTML, error) {
 			var out bytes.Buffer
@@ -75,6 +79,22 @@ func parseTemplates(now func() time.Time) (*template.Template, error) {
 		return nil, fmt.Errorf("console: %w", err)
 	}
 	return t, nil
+}
+
+// environmentColours are the fills of the icon in the colour of an environment.
+var environmentColours = map[string]string{
+	"grey": "#5c6b7f", "red": "#b82525", "amber": "#8a5200", "green": "#17703f", "blue": "#2356ba", "violet": "#6b3fa0",
+}
+
+// icon returns the URL of the icon in the colour of the environment.
+func icon(colour string) template.URL {
+	fill, known := environmentColours[colour]
+	if !known {
+		return template.URL(assetURL("icon.svg")) //nolint:gosec // It is one of our own files.
+	}
+	svg, _ := files.ReadFile("assets/icon.svg")
+	drawn := bytes.Replace(svg, []byte("#2a62d0"), []byte(fill), 1)
+	return template.URL("data:image/svg+xml;base64," + base64.StdEncoding.EncodeToString(drawn)) //nolint:gosec // It is made here.
 }
 
 // since writes how long ago a time was, which script keeps up to date. The time itself is

@@ -1,0 +1,103 @@
+package console
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/diagnosis"
+)
+
+// searches returns where the search leads, or else its page.
+func (b *browser) searches(t *testing.T, sought string) (location, page string) {
+	t.Helper()
+	w := b.send(http.MethodGet, "/ui/search?"+url.Values{"q": {sought}}.Encode(), nil)
+	return w.Header().Get("Location"), w.Body.String()
+}
+
+const soughtID = "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"
+
+// findable answers lists of jobs as a server does that has one job.
+func findable() map[string]any {
+	job := runningJob()
+	job.JobID, job.TenantID, job.CorrelationID, job.ErrorCode = soughtID, "t03", "corr 1", "ocr_timeout"
+	answers := answersOf(job)
+	answers["GET /v1/jobs/"+soughtID] = job
+	answers["GET /v1/protocols"] = api.ProtocolList{Protocols: []api.Protocol{{
+		ProtocolID: "doc_pipeline", RequestTypes: []string{"doc.ingest"},
+		Steps: []api.ProtocolStep{{Service: "ocr", StepType: "OCR"}, {Service: "ocr-fast", StepType: "OCR"}, {Service: "ocr", StepType: "X"}},
+	}}}
+	answers["GET /v1/jobs"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		list := api.JobPage{}
+		is := func(name, value string) bool { return r.FormValue(name) == "" || r.FormValue(name) == value }
+		if is("tenant_id", job.TenantID) && is("correlation_id", job.CorrelationID) && is("error_code", job.ErrorCode) &&
+			(r.FormValue("created_before") == "" || r.FormValue("created_after") < "2025-07-09T19:56:03" && r.FormValue("created_before") > "2025-07-09T19:56:03") {
+			list.Jobs = []api.Job{job}
+		}
+		answerJSON(w, list)
+	})
+	return answers
+}
+
+func TestSearch_OpensTheOneThingThatMatches(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, findable())
+	for sought, want := range map[string]string{
+		" " + soughtID + " ":        "/ui/jobs/" + soughtID,
+		strings.ToUpper(soughtID):   "/ui/jobs/" + soughtID,
+		soughtID + ".0.1":           "/ui/jobs/" + soughtID, // A work item.
+		diagnosis.ShortID(soughtID): "/ui/jobs/" + soughtID,
+		"0197f0c2":                  "/ui/jobs/" + soughtID,
+		"0197F0C2...8E77":           "/ui/jobs/" + soughtID,
+		"corr 1":                    "/ui/jobs?correlation_id=corr+1",
+		"ocr_timeout":               "/ui/jobs?error_code=ocr_timeout",
+		"t03":                       "/ui/jobs?tenant_id=t03",
+		"OCR":                       "/ui/services/ocr", // The whole name hides those that contain it.
+		"fast":                      "/ui/services/ocr-fast",
+		"pipeline":                  "/ui/flow?protocol=doc_pipeline",
+		"doc.ingest":                "/ui/jobs?request_type=doc.ingest",
+		"audit":                     "/ui/audit",
+		"attention":                 "/ui/",
+		"pause dispatch":            "/ui/do/dispatch-pause",
+		"0197f0c2…0000":             "",
+		"1" + soughtID[1:]:          "", // There is no such job.
+		"https://evil.example/x":    "",
+		"<script>alert(1)</script>": "",
+		strings.Repeat("x", 1000):   "",
+	} {
+		got, page := b.searches(t, sought)
+		if got != want {
+			t.Errorf("%q leads to %q, want %q", sought, got, want)
+		}
+		if want == "" {
+			has(t, page, "Nothing matches")
+			hasNot(t, page, "<script>alert")
+		}
+	}
+	_, page := b.searches(t, "oc")
+	has(t, page, "5 matches", `<a href="/ui/services/ocr-fast">ocr-fast</a> <small>service</small>`, "doc.ingest</a> <small>request type</small>")
+	b.set("GET /v1/jobs/"+soughtID, refuse(http.StatusServiceUnavailable, "The store does not answer."))
+	if w := b.send(http.MethodGet, "/ui/search?q="+soughtID, nil); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("it answers %d", w.Code)
+	}
+}
+
+// A user of several tenants need not know whose job it is, and is led only to pages that they see.
+func TestSearch_LooksInEachTenantOfTheUser(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, findable())
+	b.token = "many"
+	for sought, want := range map[string]string{
+		"corr 1": "/ui/jobs?correlation_id=corr+1&tenant_id=t03", "corr 2": "", "audit": "", "ocr-fast": "/ui/jobs?service=ocr-fast",
+		"t03": "/ui/jobs?tenant_id=t03", "ocr_timeout": "/ui/jobs?error_code=ocr_timeout&tenant_id=t03", "0197f0c2": "/ui/jobs/" + soughtID,
+	} {
+		if got, _ := b.searches(t, sought); got != want {
+			t.Errorf("%q leads to %q, want %q", sought, got, want)
+		}
+	}
+	has(t, b.get(t, "/ui/jobs/"+soughtID), `href="/ui/jobs?correlation_id=corr&#43;1&amp;tenant_id=t03"`)
+	b.token = "good"
+	has(t, b.get(t, "/ui/jobs/"+soughtID), `href="/ui/jobs?correlation_id=corr&#43;1"`)
+}
