@@ -55,6 +55,10 @@ func (c *ClaimRequest) Check() []apierror.Violation {
 	v.number("/max", float64(c.Max), MaxClaim)
 	v.number("/wait_seconds", c.WaitSeconds, MaxClaimWait)
 	v.number("/lease_seconds", c.LeaseSeconds, MaxLease)
+	v.text("/version", c.Version, 0, MaxName)
+	v.printable("/version", c.Version)
+	v.text("/host", c.Host, 0, MaxName)
+	v.printable("/host", c.Host)
 	v.id("/request_id", c.RequestID)
 	return v
 }

@@ -40,7 +40,7 @@ var requests = map[string]struct {
 		"error":{"code":"c","message":"m"},"output_ref":{"uri":"u"},"result_ref":{"uri":"u"},"retry_after_seconds":1.5}`},
 	"ClaimRequest": {func() checked { return new(api.ClaimRequest) }, `{
 		"owner":"o","services":["a"],"step_types":["A"],"max":1,"wait_seconds":0.5,"lease_seconds":1,"start":true,
-		"request_id":"r"}`},
+		"version":"1","host":"h","request_id":"r"}`},
 	"WorkVerb": {func() checked { return new(api.WorkVerb) }, `{"owner":"o","expected_rev":1,"request_id":"r"}`},
 	"WorkHeartbeat": {func() checked { return new(api.WorkHeartbeat) }, `{
 		"owner":"o","expected_rev":1,"request_id":"r","progress":{"fraction":0.5,"message":"m"}}`},
@@ -269,6 +269,8 @@ func TestIdsAndReasonsAreReadable(t *testing.T) {
 		{"a long wait", claim(api.ClaimRequest{Owner: "w", RequestID: "r", WaitSeconds: 60.5}), []apierror.Violation{
 			{Pointer: "/wait_seconds", Message: "must be at most 60"},
 		}},
+		{"a control character in the host", claim(api.ClaimRequest{Owner: "w", RequestID: "r", Host: "a\nb"}), []apierror.Violation{{Pointer: "/host", Message: control}}},
+		{"an escape in the version", claim(api.ClaimRequest{Owner: "w", RequestID: "r", Version: "\x1b"}), []apierror.Violation{{Pointer: "/version", Message: control}}},
 		{"a long lease", claim(api.ClaimRequest{Owner: "w", RequestID: "r", LeaseSeconds: 86400.5}), []apierror.Violation{
 			{Pointer: "/lease_seconds", Message: "must be at most 86400"},
 		}},

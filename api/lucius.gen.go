@@ -790,6 +790,30 @@ func (e WorkStatus) Valid() bool {
 	}
 }
 
+// Defines values for WorkerAttemptOutcome.
+const (
+	WorkerAttemptOutcomeFailed    WorkerAttemptOutcome = "failed"
+	WorkerAttemptOutcomeLost      WorkerAttemptOutcome = "lost"
+	WorkerAttemptOutcomeSucceeded WorkerAttemptOutcome = "succeeded"
+	WorkerAttemptOutcomeTaken     WorkerAttemptOutcome = "taken"
+)
+
+// Valid indicates whether the value is a known member of the WorkerAttemptOutcome enum.
+func (e WorkerAttemptOutcome) Valid() bool {
+	switch e {
+	case WorkerAttemptOutcomeFailed:
+		return true
+	case WorkerAttemptOutcomeLost:
+		return true
+	case WorkerAttemptOutcomeSucceeded:
+		return true
+	case WorkerAttemptOutcomeTaken:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ListFailuresParamsInclude.
 const (
 	ListFailuresParamsIncludeResolved ListFailuresParamsInclude = "resolved"
@@ -896,6 +920,24 @@ type AdminWorkRequest struct {
 	//
 	// Example: 3f1d2c
 	RequestID string `json:"request_id"`
+}
+
+// AttemptCounts Attempts that ended. Those that an operator or a cancellation took do not count.
+type AttemptCounts struct {
+	// Ended All of them.
+	//
+	// Example: 81
+	Ended int `json:"ended"`
+
+	// Failed Those that failed by their RESULT, or by the step's timeout.
+	//
+	// Example: 2
+	Failed int `json:"failed"`
+
+	// Lost Those whose lease expired, or that were not started in time.
+	//
+	// Example: 1
+	Lost int `json:"lost"`
 }
 
 // AuditOutcome `done`; `denied` for 401, 403, or 404 for another tenant's object; `failed` if it was
@@ -1266,6 +1308,11 @@ type CircuitState string
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
 type ClaimRequest struct {
+	// Host The host that the worker runs on, for `/v1/admin/workers`.
+	//
+	// Example: node-3
+	Host string `json:"host,omitempty,omitzero"`
+
 	// LeaseSeconds The lease of the items: how long the worker may be silent before another gets the
 	// step. The claim, the start and each heartbeat last that long, after the start at
 	// most as long as the step's own lease. Less than a second counts as one. Absent or 0
@@ -1311,6 +1358,11 @@ type ClaimRequest struct {
 	//
 	// Example: ["OCR"]
 	StepTypes []string `json:"step_types,omitempty,omitzero"`
+
+	// Version The version of the worker's program, for `/v1/admin/workers`.
+	//
+	// Example: 2.4.1
+	Version string `json:"version,omitempty,omitzero"`
 
 	// WaitSeconds How long to wait for the first item.
 	//
@@ -1656,6 +1708,13 @@ type Event struct {
 	//
 	// Example: ocr
 	ObjectID string `json:"object_id,omitempty,omitzero"`
+
+	// Owner The worker that held the attempt, when it ends: the one that reported, or whose lease
+	// expired. Absent if no worker held it in the pull queue.
+	//
+	//
+	// Example: worker-7
+	Owner string `json:"owner,omitempty,omitzero"`
 
 	// RequestID The `X-Request-Id` of the request that caused it.
 	//
@@ -3810,6 +3869,10 @@ type ServiceList struct {
 	// Example: 2026-01-20T08:00:00.000Z
 	Since Time `json:"since"`
 
+	// Tenants The tenants with the most steps that wait for a worker, are held or under way. A list of one
+	// protocol has none.
+	Tenants []TenantWork `json:"tenants,omitempty,omitzero"`
+
 	// UnmatchedWorkers Workers that asked last, within the hour, for work that no protocol has: the most recent
 	// first, at most 100, and each with its last claim. A list of one protocol has none.
 	UnmatchedWorkers []UnmatchedWorker `json:"unmatched_workers,omitempty,omitzero"`
@@ -4130,6 +4193,39 @@ type StuckList struct {
 
 	// Stuck Jobs that it could not repair.
 	Stuck []StuckJob `json:"stuck"`
+}
+
+// TenantWork The steps of a tenant that wait for a worker, or that a worker has.
+type TenantWork struct {
+	// Backlog Steps whose directive waits for a worker.
+	//
+	// Example: 3000
+	Backlog int `json:"backlog"`
+
+	// Claimed Steps that a worker has claimed from the pull queue and not started.
+	//
+	// Example: 1
+	Claimed int `json:"claimed"`
+
+	// Held Steps whose directive waits, published or not, for the end of a pause.
+	//
+	// Example: 11
+	Held int `json:"held"`
+
+	// OldestWaitingAt When the first directive of the backlog was published.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	OldestWaitingAt Time `json:"oldest_waiting_at,omitempty,omitzero"`
+
+	// Running Steps that a worker has started.
+	//
+	// Example: 8
+	Running int `json:"running"`
+
+	// TenantID The tenant.
+	//
+	// Example: acme
+	TenantID string `json:"tenant_id"`
 }
 
 // UnmatchedWorker A worker that asks for services or step types that no protocol has.
@@ -4694,6 +4790,170 @@ type WorkVerb struct {
 	RequestID RequestID `json:"request_id"`
 }
 
+// Worker A worker of the pull queue that was active in the last day.
+type Worker struct {
+	// ActiveAt When it last did any of these, or lost an attempt.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	ActiveAt Time `json:"active_at"`
+
+	// Attempts Its last attempts that ended, the latest first, if `owner` is given. With several
+	// hundred workers on several processes there may be fewer than 50.
+	Attempts []WorkerAttempt `json:"attempts,omitempty,omitzero"`
+
+	// Held The attempts that it holds, the oldest first, if `owner` is given.
+	Held []WorkerAttempt `json:"held,omitempty,omitzero"`
+
+	// Holds The number of attempts that it holds.
+	//
+	// Example: 1
+	Holds int `json:"holds"`
+
+	// Host The host that it runs on, if its claims say so.
+	//
+	// Example: node-3
+	Host string `json:"host,omitempty,omitzero"`
+
+	// LastDay The attempts that it ended or lost in the last day.
+	LastDay AttemptCounts `json:"last_day,omitempty,omitzero"`
+
+	// LastHeartbeatAt When it last started, extended or ended an attempt.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	LastHeartbeatAt Time `json:"last_heartbeat_at,omitempty,omitzero"`
+
+	// LastPollAt When its last claim ended; now, if a claim is waiting.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	LastPollAt Time `json:"last_poll_at,omitempty,omitzero"`
+
+	// Library The `User-Agent` of its claims.
+	//
+	// Example: lucius-go
+	Library string `json:"library,omitempty,omitzero"`
+
+	// Owner The name that it claims with.
+	//
+	// Example: worker-7
+	Owner string `json:"owner"`
+
+	// Polling Whether one of its claims is waiting for work.
+	//
+	// Example: true
+	Polling bool `json:"polling"`
+
+	// Services The services that it asks for; all if empty.
+	//
+	// Example: ["ocr"]
+	Services []string `json:"services"`
+
+	// StepTypes The step types that it asks for; all if empty.
+	//
+	// Example: []
+	StepTypes []string `json:"step_types"`
+
+	// Version The version of its program, if its claims say so.
+	//
+	// Example: 2.4.1
+	Version string `json:"version,omitempty,omitzero"`
+}
+
+// WorkerAttempt An attempt of a worker.
+type WorkerAttempt struct {
+	// AttemptNo The attempt.
+	//
+	// Example: 1
+	AttemptNo int `json:"attempt_no"`
+
+	// ClaimedAt When it was claimed; when it was started, if the claim is not known.
+	//
+	// Example: 2026-01-27T10:02:01.250Z
+	ClaimedAt Time `json:"claimed_at"`
+
+	// EndedAt When it ended; absent while the worker holds it.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	EndedAt Time `json:"ended_at,omitempty,omitzero"`
+
+	// ErrorCode The error, if it failed or was lost.
+	//
+	// Example: lease_expired
+	ErrorCode string `json:"error_code,omitempty,omitzero"`
+
+	// JobID The job.
+	//
+	// Example: 01996f2a-9c1e-7c3d-8b1a-2f6e0d4c5b6a
+	JobID string `json:"jobId"`
+
+	// LastHeartbeatAt Of a held one, when the worker last reported.
+	//
+	// Example: 2026-01-27T10:02:30.000Z
+	LastHeartbeatAt Time `json:"last_heartbeat_at,omitempty,omitzero"`
+
+	// LeaseExpiresAt Of a held one, until when the worker must report.
+	//
+	// Example: 2026-01-27T10:17:01.250Z
+	LeaseExpiresAt Time `json:"lease_expires_at,omitempty,omitzero"`
+
+	// Outcome How it ended: `failed` by its RESULT or the step's timeout; `lost` if the worker did not
+	// start or report in time; `taken` by an operator, or with its job.
+	//
+	//
+	// Example: lost
+	Outcome WorkerAttemptOutcome `json:"outcome,omitempty,omitzero"`
+
+	// Progress The attempt's progress, from its latest heartbeat that reported any. It is shown on the
+	// step while the attempt runs; no decision uses it.
+	Progress Progress `json:"progress,omitempty,omitzero"`
+
+	// Service The step's service.
+	//
+	// Example: ocr
+	Service string `json:"service"`
+
+	// StepID The step.
+	//
+	// Example: ocr
+	StepID string `json:"stepId"`
+
+	// StepType The step type.
+	//
+	// Example: OCR
+	StepType string `json:"step_type"`
+
+	// TenantID The job's tenant.
+	//
+	// Example: acme
+	TenantID string `json:"tenant_id"`
+}
+
+// WorkerAttemptOutcome How it ended: `failed` by its RESULT or the step's timeout; `lost` if the worker did not
+// start or report in time; `taken` by an operator, or with its job.
+//
+// Example: lost
+type WorkerAttemptOutcome string
+
+// WorkerList The workers of the pull queue.
+type WorkerList struct {
+	// Bus How directives reach the workers: `queue` is the pull queue, which knows the workers
+	// that ask for work; on `servicebus` workers are unknown until they report.
+	//
+	//
+	// Example: queue
+	Bus Bus `json:"bus"`
+
+	// Others The attempts of all other workers in the last day, if `owner` is given.
+	Others AttemptCounts `json:"others,omitempty,omitzero"`
+
+	// Total How many there are.
+	//
+	// Example: 4
+	Total int `json:"total"`
+
+	// Workers The workers, the most recently active first.
+	Workers []Worker `json:"workers"`
+}
+
 // IdempotencyKey defines model for IdempotencyKey.
 type IdempotencyKey = string
 
@@ -5004,6 +5264,15 @@ type ListWebhooksParams struct {
 	// PageToken The `next_page_token` of the previous page; repeat that request's other parameters,
 	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
+}
+
+// ListWorkersParams defines parameters for ListWorkers.
+type ListWorkersParams struct {
+	// Owner The worker, by the name that it claims with.
+	Owner *string `form:"owner,omitempty" json:"owner,omitempty"`
+
+	// Service Only workers that ask for work of that service, or that have attempts of it.
+	Service *string `form:"service,omitempty" json:"service,omitempty"`
 }
 
 // SubmitCommandParams defines parameters for SubmitCommand.
@@ -5737,6 +6006,19 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/work/{workId}:stall (the `StallWork` operationId).
 	StallWork(ctx context.Context, workID WorkID, body StallWorkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListWorkers Read which workers are active, what they hold and how they fare
+	//
+	// The workers of the pull queue that asked for work, held any or reported in the last day,
+	// the most recently active first, at most 1,000. With `owner` only that worker, with the
+	// attempts that it holds and the last that it ended, and `others` to compare it with. A
+	// caller without a role for all tenants gets only the workers with attempts of its
+	// tenants, and of each only these attempts, without `last_day`. If several processes use
+	// the store, what the others saw of attempts becomes known within 40 seconds; what ended
+	// before a crash of a process may be missing. Workers on Service Bus are not known.
+	//
+	// Corresponds with GET /v1/admin/workers (the `ListWorkers` operationId).
+	ListWorkers(ctx context.Context, params *ListWorkersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// CallbackAckWithBody Acknowledge a directive
 	//
@@ -7062,6 +7344,29 @@ func (c *Client) StallWorkWithBody(ctx context.Context, workID WorkID, contentTy
 // Corresponds with POST /v1/admin/work/{workId}:stall (the `StallWork` operationId).
 func (c *Client) StallWork(ctx context.Context, workID WorkID, body StallWorkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewStallWorkRequest(c.Server, workID, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListWorkers Read which workers are active, what they hold and how they fare
+//
+// The workers of the pull queue that asked for work, held any or reported in the last day,
+// the most recently active first, at most 1,000. With `owner` only that worker, with the
+// attempts that it holds and the last that it ended, and `others` to compare it with. A
+// caller without a role for all tenants gets only the workers with attempts of its
+// tenants, and of each only these attempts, without `last_day`. If several processes use
+// the store, what the others saw of attempts becomes known within 40 seconds; what ended
+// before a crash of a process may be missing. Workers on Service Bus are not known.
+//
+// Corresponds with GET /v1/admin/workers (the `ListWorkers` operationId).
+func (c *Client) ListWorkers(ctx context.Context, params *ListWorkersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListWorkersRequest(c.Server, params)
 	if err != nil {
 		return nil, err
 	}
@@ -9688,6 +9993,72 @@ func NewStallWorkRequestWithBody(server string, workID WorkID, contentType strin
 	return req, nil
 }
 
+// NewListWorkersRequest constructs an http.Request for the ListWorkers method
+func NewListWorkersRequest(server string, params *ListWorkersParams) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/workers")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	if params != nil {
+		// queryValues collects non-styled parameters (passthrough, JSON)
+		// that are safe to round-trip through url.Values.Encode().
+		queryValues := queryURL.Query()
+		// rawQueryFragments collects pre-encoded query fragments from
+		// styled parameters, preserving literal commas as delimiters
+		// per the OpenAPI spec (e.g. "color=blue,black,brown").
+		var rawQueryFragments []string
+
+		if params.Owner != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "owner", *params.Owner, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Service != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "service", *params.Service, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if encoded := queryValues.Encode(); encoded != "" {
+			rawQueryFragments = append(rawQueryFragments, encoded)
+		}
+		queryURL.RawQuery = strings.Join(rawQueryFragments, "&")
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewCallbackAckRequest calls the generic CallbackAck builder with application/json body
 func NewCallbackAckRequest(server string, body CallbackAckJSONRequestBody) (*http.Request, error) {
 	var bodyReader io.Reader
@@ -11604,6 +11975,21 @@ type ClientWithResponsesInterface interface {
 	//
 	// Corresponds with POST /v1/admin/work/{workId}:stall (the `StallWork` operationId).
 	StallWorkWithResponse(ctx context.Context, workID WorkID, body StallWorkJSONRequestBody, reqEditors ...RequestEditorFn) (*StallWorkResponse, error)
+
+	// ListWorkersWithResponse Read which workers are active, what they hold and how they fare
+	//
+	// The workers of the pull queue that asked for work, held any or reported in the last day,
+	// the most recently active first, at most 1,000. With `owner` only that worker, with the
+	// attempts that it holds and the last that it ended, and `others` to compare it with. A
+	// caller without a role for all tenants gets only the workers with attempts of its
+	// tenants, and of each only these attempts, without `last_day`. If several processes use
+	// the store, what the others saw of attempts becomes known within 40 seconds; what ended
+	// before a crash of a process may be missing. Workers on Service Bus are not known.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/workers (the `ListWorkers` operationId).
+	ListWorkersWithResponse(ctx context.Context, params *ListWorkersParams, reqEditors ...RequestEditorFn) (*ListWorkersResponse, error)
 
 	// CallbackAckWithBodyWithResponse Acknowledge a directive
 	//
@@ -13778,6 +14164,62 @@ func (r StallWorkResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r StallWorkResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListWorkersResponse401Headers the declared response headers of an HTTP 401 response for ListWorkers
+type ListWorkersResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListWorkersResponse429Headers the declared response headers of an HTTP 429 response for ListWorkers
+type ListWorkersResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListWorkersResponse503Headers the declared response headers of an HTTP 503 response for ListWorkers
+type ListWorkersResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListWorkersResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *WorkerList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListWorkersResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListWorkersResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListWorkersResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListWorkersResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListWorkersResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -16162,6 +16604,27 @@ func (c *ClientWithResponses) StallWorkWithResponse(ctx context.Context, workID 
 		return nil, err
 	}
 	return ParseStallWorkResponse(rsp)
+}
+
+// ListWorkersWithResponse Read which workers are active, what they hold and how they fare
+//
+// The workers of the pull queue that asked for work, held any or reported in the last day,
+// the most recently active first, at most 1,000. With `owner` only that worker, with the
+// attempts that it holds and the last that it ended, and `others` to compare it with. A
+// caller without a role for all tenants gets only the workers with attempts of its
+// tenants, and of each only these attempts, without `last_day`. If several processes use
+// the store, what the others saw of attempts becomes known within 40 seconds; what ended
+// before a crash of a process may be missing. Workers on Service Bus are not known.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/workers (the `ListWorkers` operationId).
+func (c *ClientWithResponses) ListWorkersWithResponse(ctx context.Context, params *ListWorkersParams, reqEditors ...RequestEditorFn) (*ListWorkersResponse, error) {
+	rsp, err := c.ListWorkers(ctx, params, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListWorkersResponse(rsp)
 }
 
 // CallbackAckWithBodyWithResponse Acknowledge a directive
@@ -20069,6 +20532,107 @@ func ParseStallWorkResponse(rsp *http.Response) (*StallWorkResponse, error) {
 	return response, nil
 }
 
+// ParseListWorkersResponse parses an HTTP response from a ListWorkersWithResponse call
+func ParseListWorkersResponse(rsp *http.Response) (*ListWorkersResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListWorkersResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest WorkerList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListWorkersResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListWorkersResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListWorkersResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseCallbackAckResponse parses an HTTP response from a CallbackAckWithResponse call
 func ParseCallbackAckResponse(rsp *http.Response) (*CallbackAckResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -23302,6 +23866,9 @@ type ServerInterface interface {
 	// StallWork Take an item from its worker
 	// (POST /v1/admin/work/{workId}:stall)
 	StallWork(w http.ResponseWriter, r *http.Request, workID WorkID)
+	// ListWorkers Read which workers are active, what they hold and how they fare
+	// (GET /v1/admin/workers)
+	ListWorkers(w http.ResponseWriter, r *http.Request, params ListWorkersParams)
 	// CallbackAck Acknowledge a directive
 	// (POST /v1/callbacks/ack)
 	CallbackAck(w http.ResponseWriter, r *http.Request)
@@ -24596,6 +25163,52 @@ func (siw *ServerInterfaceWrapper) StallWork(w http.ResponseWriter, r *http.Requ
 	handler.ServeHTTP(w, r)
 }
 
+// ListWorkers operation middleware
+func (siw *ServerInterfaceWrapper) ListWorkers(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// Parameter object where we will unmarshal all parameters from the context
+	var params ListWorkersParams
+
+	// ------------- Optional query parameter "owner" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "owner", r.URL.Query(), &params.Owner, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "owner"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "owner", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "service" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "service", r.URL.Query(), &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "service"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "service", Err: err})
+		}
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListWorkers(w, r, params)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // CallbackAck operation middleware
 func (siw *ServerInterfaceWrapper) CallbackAck(w http.ResponseWriter, r *http.Request) {
 
@@ -25722,6 +26335,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/admin/webhooks/{webhookId}:replay", wrapper.ReplayWebhook).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/services", wrapper.ListServices).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/workers", wrapper.ListWorkers).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/overview", wrapper.GetOverview).Methods(http.MethodGet)
 

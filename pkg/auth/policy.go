@@ -159,6 +159,7 @@ var rules = []Rule{
 	{"listWebhooks", get, "/v1/admin/webhooks", []Role{Read}, Named, false},
 	{"replayWebhook", post, "/v1/admin/webhooks/{webhookId}:replay", []Role{Admin}, Owned, true},
 	{"listServices", get, "/v1/admin/services", []Role{Read, Admin}, Everywhere, false},
+	{"listWorkers", get, "/v1/admin/workers", []Role{Read, Admin}, Narrowed, false},
 	{"getOverview", get, "/v1/admin/overview", []Role{Read, Admin}, Everywhere, false},
 	{"createBackup", post, "/v1/admin/backup", []Role{Admin}, Everywhere, true},
 	{"listStuck", get, "/v1/admin/stuck", []Role{Admin}, Everywhere, false},

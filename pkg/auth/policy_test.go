@@ -138,6 +138,8 @@ func TestRule_ByScope(t *testing.T) {
 		{"listStuck", bound, false, false, false, false},
 		{"listAuditTrail", bound, false, false, false, false},
 		{"listServices", bound, false, false, false, false},
+		{"listWorkers", bound, true, true, false, false},
+		{"listWorkers", other, false, false, false, false},
 		{"getOverview", all, true, true, true, true},
 	} {
 		rule := ruleOf(t, test.operation)

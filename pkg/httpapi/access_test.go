@@ -106,6 +106,7 @@ var asks = map[string]ask{
 	"listWebhooks":          {"GET /v1/admin/webhooks?tenant_id=t", ""},
 	"replayWebhook":         {"POST /v1/admin/webhooks/$exhausted:replay", ""},
 	"listServices":          {"GET /v1/admin/services", ""},
+	"listWorkers":           {"GET /v1/admin/workers", ""},
 	"getOverview":           {"GET /v1/admin/overview", ""},
 	"createBackup":          {"POST /v1/admin/backup", ""},
 	"listStuck":             {"GET /v1/admin/stuck", ""},

@@ -322,7 +322,7 @@ func EventsOf(entries []ledger.HistoryEntry) []api.Event {
 		events[i] = api.Event{
 			EventID: entry.EventID(), Rev: entry.Rev, Type: api.EventType(entry.Type),
 			At: api.NewTime(entry.At), Actor: actor, Caller: entry.Caller, Object: api.EventObject(entry.Object), ObjectID: entry.ID,
-			From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Cause: entry.Cause, RequestID: entry.RequestID,
+			From: entry.From, To: entry.To, AttemptNo: entry.AttemptNo, Owner: entry.Owner, Cause: entry.Cause, RequestID: entry.RequestID,
 			Detail:   entry.Detail,
 			Callback: api.ReportedSending(entry.Report),
 		}

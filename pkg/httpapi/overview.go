@@ -42,6 +42,13 @@ func (e *endpoints) ListServices(w http.ResponseWriter, r *http.Request, params 
 		for i := range report.Services {
 			out.Services = append(out.Services, serviceOf(&report.Services[i], now, params.Minutes))
 		}
+		for i := range report.Tenants {
+			one := &report.Tenants[i]
+			out.Tenants = append(out.Tenants, api.TenantWork{
+				TenantID: one.TenantID, Backlog: one.Queued, Held: one.Held, Claimed: one.Claimed, Running: one.Running,
+				OldestWaitingAt: api.NewTime(one.Oldest),
+			})
+		}
 		for _, worker := range report.Unmatched[:min(len(report.Unmatched), maxWorkers)] {
 			out.UnmatchedWorkers = append(out.UnmatchedWorkers, api.UnmatchedWorker{
 				Owner: worker.Owner, Services: append([]string{}, worker.Services...), StepTypes: append([]string{}, worker.StepTypes...),

@@ -236,6 +236,7 @@ func (s *story) tellOfOperators(t *testing.T) {
 	s.ask(t, "POST /v1/admin/pauses/lane:3:resume", `{"ramp_seconds":2.5,"reason":"mended"}`)
 	s.ask(t, "GET /v1/admin/webhooks?tenant_id=t", "")
 	s.ask(t, "GET /v1/admin/services", "")
+	s.ask(t, "GET /v1/admin/workers?owner=o", "")
 	s.ask(t, "GET /v1/admin/overview", "")
 	s.ask(t, "GET /v1/admin/stuck", "")
 	s.ask(t, "POST /v1/admin/backup", "")

@@ -29,7 +29,8 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 		limit := seconds(request.WaitSeconds)
 		views, err := waiting(ctx, e, limit, func(limit time.Duration, ended <-chan struct{}) ([]workqueue.View, error) {
 			return queue.Claim(ctx, workqueue.ClaimRequest{
-				Owner: request.Owner, RequestID: request.RequestID, Services: request.Services, StepTypes: request.StepTypes,
+				Owner: request.Owner, Client: clientOf(r, &request), RequestID: request.RequestID,
+				Services: request.Services, StepTypes: request.StepTypes,
 				Max: int(max(request.Max, 1)), Wait: limit, Ended: ended, Lease: api.AskedLease(request.LeaseSeconds), Start: request.Start,
 				Reserve: e.reserve,
 			})
@@ -48,6 +49,14 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 		}
 		return claimed, nil
 	})
+}
+
+// clientOf returns what the claim says of its worker.
+func clientOf(r *http.Request, request *api.ClaimRequest) workqueue.Client {
+	library := r.UserAgent()
+	return workqueue.Client{
+		Version: request.Version, Host: request.Host, Library: auth.Printable(library[:min(len(library), api.MaxName)]),
+	}
 }
 
 // claimWarnings warns of the services and step types in a claim for which there is no work: no

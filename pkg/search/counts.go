@@ -60,7 +60,8 @@ type Queue interface {
 // that the last walk found current, so that the numbers are exact. Otherwise they are as of
 // the last walk of any process. It is safe for concurrent use.
 type Counts struct {
-	cfg CountsConfig
+	cfg     CountsConfig
+	workers *workers
 
 	mu     sync.Mutex // Guards all below: a report has all of a commit, or nothing of it.
 	own    *figures
@@ -241,11 +242,12 @@ func NewCounts(cfg CountsConfig) (*Counts, error) {
 	if cfg.Took == nil {
 		cfg.Took = func(ledger.WorkKind, statemachine.StepState, time.Duration) {}
 	}
-	return &Counts{cfg: cfg, own: newFigures(tablestore.Now()), live: newLiveJobs(), kinds: map[kind]kind{}}, nil
+	return &Counts{cfg: cfg, workers: newWorkers(), own: newFigures(tablestore.Now()), live: newLiveJobs(), kinds: map[kind]kind{}}, nil
 }
 
 // Observe counts a change that this process has committed. It is [ledger.Config]'s Observe.
 func (c *Counts) Observe(before, after *statemachine.Aggregate, history []statemachine.Transition) {
+	c.workers.observe(before, after, history)
 	if len(history) == 0 {
 		return // A heartbeat changes no count.
 	}
@@ -368,6 +370,7 @@ func (c *Counts) Unsure() {
 // Begin starts a walk over the live jobs. It reports whether the walk should be fast, because
 // not all live jobs are known without it.
 func (c *Counts) Begin() (fast bool) {
+	c.workers.begin()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.began = tablestore.Now()
@@ -380,6 +383,7 @@ func (c *Counts) Begin() (fast bool) {
 
 // Walked counts a live job that the walk has read.
 func (c *Counts) Walked(job *statemachine.Aggregate) {
+	c.workers.walk(job)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.live.observe(job)
@@ -387,6 +391,7 @@ func (c *Counts) Walked(job *statemachine.Aggregate) {
 
 // End ends a walk that has read all live jobs.
 func (c *Counts) End() {
+	c.workers.found()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dirty = true

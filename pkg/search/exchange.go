@@ -35,6 +35,9 @@ func (c *Counts) key() tablestore.Key {
 // Open reads the stored figures. If the store is exclusive, they are those of the last
 // process, which this one continues. The error is the store's.
 func (c *Counts) Open(ctx context.Context) error {
+	if err := c.openWorkers(ctx); err != nil {
+		return err
+	}
 	if !c.cfg.Exclusive {
 		return c.read(ctx)
 	}
@@ -80,6 +83,11 @@ func (c *Counts) RunOnce(ctx context.Context) error {
 			return err
 		}
 	}
+	if c.workers.polled(pollers, true); c.workers.due(tablestore.Now()) {
+		if err := c.storeWorkers(ctx); err != nil {
+			return err
+		}
+	}
 	if c.cfg.Exclusive {
 		return nil
 	}
@@ -88,7 +96,14 @@ func (c *Counts) RunOnce(ctx context.Context) error {
 
 // Close stores the own figures for the next start, after the last RunOnce. orderly says that
 // this process will change no further job.
-func (c *Counts) Close(ctx context.Context, orderly bool) error { return c.store(ctx, orderly) }
+func (c *Counts) Close(ctx context.Context, orderly bool) error {
+	c.workers.polled(c.pollers(), true)
+	err := c.store(ctx, orderly)
+	if c.workers.idle() {
+		return err
+	}
+	return errors.Join(err, c.storeWorkers(ctx))
+}
 
 // store writes the own row. whole says that the figures will miss no event until the next
 // start. An earlier write that lands late is overwritten by the next one.

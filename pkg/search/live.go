@@ -1,6 +1,7 @@
 package search
 
 import (
+	"cmp"
 	"iter"
 	"slices"
 	"strings"
@@ -268,11 +269,42 @@ type gauges struct {
 	AsOf  time.Time                     `json:"as_of"`
 	Jobs  map[statemachine.JobState]int `json:"jobs,omitempty"`
 	Steps map[kind]*stepGauges          `json:"steps,omitempty"`
+	// Tenants are the busiest, the one with the most steps first.
+	Tenants []TenantCounts `json:"tenants,omitempty"`
 	// When the oldest job was accepted, the oldest running step started, and when the next
 	// step in backoff is due; zero if there is none.
 	OldestJob     time.Time `json:"oldest_job,omitzero"`
 	OldestRunning time.Time `json:"oldest_running,omitzero"`
 	NextRetry     time.Time `json:"next_retry,omitzero"`
+}
+
+// maxTenantCounts bounds the tenants whose steps are counted separately.
+const maxTenantCounts = 100
+
+// TenantCounts holds the numbers of a tenant's active steps, by what they wait for, as in
+// [ServiceCounts].
+type TenantCounts struct {
+	TenantID string    `json:"id"`
+	Queued   int       `json:"queued,omitempty"`
+	Held     int       `json:"held,omitempty"`
+	Claimed  int       `json:"claimed,omitempty"`
+	Running  int       `json:"running,omitempty"`
+	Oldest   time.Time `json:"oldest,omitzero"` // when the oldest queued one was published
+}
+
+func (t *TenantCounts) total() int { return t.Queued + t.Held + t.Claimed + t.Running }
+
+// busiest returns the tenants with the most steps, the busiest first.
+func busiest(tenants map[string]*TenantCounts) []TenantCounts {
+	all := make([]TenantCounts, 0, len(tenants))
+	for id, one := range tenants {
+		one.TenantID = id
+		all = append(all, *one)
+	}
+	slices.SortFunc(all, func(a, b TenantCounts) int {
+		return cmp.Or(b.total()-a.total(), strings.Compare(a.TenantID, b.TenantID))
+	})
+	return slices.Clone(all[:min(len(all), maxTenantCounts)])
 }
 
 // stepGauges are the numbers of the active steps of one kind.
@@ -297,7 +329,7 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 		kind
 		code string
 	}
-	retried := map[failing]int{}
+	retried, tenants := map[failing]int{}, map[string]*TenantCounts{}
 	for t, of := range l.alike {
 		var since, created uint32
 		for i := range of.jobs {
@@ -319,6 +351,7 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 		if t.holdable() {
 			by = slices.IndexFunc(paused, func(s statemachine.Scope) bool { return s.Covers(t.Target) })
 		}
+		countTenant(tenants, &t, by >= 0, len(of.jobs), since)
 		counted(kind{t.ProtocolID, t.Service, t.StepType}, func(k kind) {
 			steps := entry(g.Steps, k)
 			if t.ErrorCode != "" {
@@ -339,7 +372,25 @@ func (l *liveJobs) gauges(asOf time.Time, paused []statemachine.Scope, counted f
 			steps.Error, steps.Errors = of.code, n
 		}
 	}
+	g.Tenants = busiest(tenants)
 	return g
+}
+
+// countTenant counts the steps of jobs with these traits for their tenant. since is when the
+// oldest of the queued ones was published.
+func countTenant(tenants map[string]*TenantCounts, traits *Traits, held bool, steps int, since uint32) {
+	switch {
+	case held:
+		entry(tenants, traits.TenantID).Held += steps
+	case traits.Phase == PhaseClaimed:
+		entry(tenants, traits.TenantID).Claimed += steps
+	case traits.Phase == PhaseRunning:
+		entry(tenants, traits.TenantID).Running += steps
+	case traits.Phase == PhaseQueued:
+		one := entry(tenants, traits.TenantID)
+		one.Queued += steps
+		earlier(&one.Oldest, since)
+	}
 }
 
 // hold counts steps that a pause holds back, instead of their phase.

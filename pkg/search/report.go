@@ -35,6 +35,8 @@ type CountsReport struct {
 	// zero if there is none.
 	OldestJob, OldestRunning, NextRetry time.Time
 	Services                            []ServiceCounts // sorted by service and step type
+	// Tenants are the 100 with the most steps, the busiest first. A report of one protocol has none.
+	Tenants []TenantCounts
 	// Unmatched are the workers whose last poll, within the hour, was for work of none of the
 	// Services, the most recent first. A report of one protocol has none.
 	Unmatched []workqueue.Poller
@@ -161,7 +163,7 @@ func (c *Counts) ReportOf(protocol string, kinds ...ledger.WorkKind) *CountsRepo
 		return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.StepType, b.StepType))
 	})
 	if protocol == "" {
-		out.Unmatched = unmatched(pollers, out.Services)
+		out.Unmatched, out.Tenants = unmatched(pollers, out.Services), slices.Clone(live.Tenants)
 	}
 	return out
 }

@@ -319,6 +319,15 @@ func (s *Step) held() bool {
 	return s.State == StepInProgress || s.State == StepAwaitingAck && !s.LeaseExpiresAt.IsZero()
 }
 
+// Holder returns the worker that holds the step's current attempt in the pull queue, empty if
+// none does.
+func (s *Step) Holder() string {
+	if !s.held() {
+		return ""
+	}
+	return s.Owner
+}
+
 // ackTimeout returns how long a claim, or a heartbeat before the ACK, lasts.
 func (s *Step) ackTimeout() time.Duration { return cmp.Or(s.ClaimLease, s.Policy.AckTimeout) }
 

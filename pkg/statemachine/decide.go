@@ -94,6 +94,7 @@ type Transition struct {
 	From      string `json:"from,omitempty"`
 	To        string `json:"to,omitempty"`
 	AttemptNo int    `json:"attempt_no,omitempty"`
+	Owner     string `json:"owner,omitempty"` // the worker that held the attempt that ended, in the pull queue
 	Cause     string `json:"cause,omitempty"`
 	Detail    string `json:"detail,omitempty"`
 }
@@ -249,9 +250,11 @@ func (c *change) job(to JobState, cause string) {
 
 // step moves a step along one edge.
 func (c *change) step(step *Step, to StepState, cause, detail string) {
-	if !follow(c, StepEdges, &step.State, to, Transition{
-		Object: ObjectStep, ID: step.ID, AttemptNo: step.AttemptNo, Cause: cause, Detail: detail,
-	}) {
+	t := Transition{Object: ObjectStep, ID: step.ID, AttemptNo: step.AttemptNo, Cause: cause, Detail: detail}
+	if to != StepInProgress {
+		t.Owner = step.Holder()
+	}
+	if !follow(c, StepEdges, &step.State, to, t) {
 		return
 	}
 	c.touch(step)

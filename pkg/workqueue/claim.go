@@ -16,6 +16,8 @@ import (
 type ClaimRequest struct {
 	// Owner is the worker that asks. Required.
 	Owner string
+	// Client is what the worker says of itself. Optional.
+	Client Client
 	// RequestID is remembered per owner: a repeat returns those items of the first
 	// request that the owner still holds. Required.
 	RequestID string

@@ -34,9 +34,17 @@ func (f *PollFilter) CoversKind(kind ledger.WorkKind) bool {
 	return listed(f.Services, kind.Service) && listed(f.StepTypes, kind.StepType)
 }
 
+// Client is what a worker says of itself when it claims. All fields are optional.
+type Client struct {
+	Version string `json:"version,omitempty"` // of the worker's program
+	Host    string `json:"host,omitempty"`
+	Library string `json:"library,omitempty"` // the User-Agent of its requests
+}
+
 // Poller is a worker that polls with one filter; without Owner, all workers that do.
 type Poller struct {
 	PollFilter
+	Client
 
 	Owner string `json:"owner,omitempty"`
 	// LastPoll is when its last claim ended; now, if one waits.
@@ -65,6 +73,7 @@ type polledFilter struct {
 type polled struct {
 	last    time.Time // when a claim last began or ended
 	waiting int       // claims in progress
+	client  Client    // of the last claim
 }
 
 // at is the time of the last poll: now, if a claim waits.
@@ -112,6 +121,7 @@ func (p *pollers) begin(r *ClaimRequest, caller *Caller) (end func()) {
 		filter.owners[r.Owner] = owner
 		p.owners++
 	}
+	owner.client = r.Client
 	for _, one := range []*polled{&filter.polled, owner} {
 		one.last = now
 		one.waiting++
@@ -221,7 +231,7 @@ func (q *Queue) Pollers() []Poller {
 	for _, f := range p.filters {
 		for owner, polled := range f.owners {
 			found = append(found, Poller{
-				PollFilter: f.PollFilter, Owner: owner, LastPoll: polled.at(now), Waiting: polled.waiting > 0,
+				PollFilter: f.PollFilter, Client: polled.client, Owner: owner, LastPoll: polled.at(now), Waiting: polled.waiting > 0,
 			})
 		}
 	}

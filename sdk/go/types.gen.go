@@ -673,6 +673,11 @@ type Caller = string
 //
 // Example: {"max":10,"owner":"worker-7","request_id":"3f1d2c","services":["ocr"],"wait_seconds":20}
 type ClaimRequest struct {
+	// Host The host that the worker runs on, for `/v1/admin/workers`.
+	//
+	// Example: node-3
+	Host string `json:"host,omitempty,omitzero"`
+
 	// LeaseSeconds The lease of the items: how long the worker may be silent before another gets the
 	// step. The claim, the start and each heartbeat last that long, after the start at
 	// most as long as the step's own lease. Less than a second counts as one. Absent or 0
@@ -718,6 +723,11 @@ type ClaimRequest struct {
 	//
 	// Example: ["OCR"]
 	StepTypes []string `json:"step_types,omitempty,omitzero"`
+
+	// Version The version of the worker's program, for `/v1/admin/workers`.
+	//
+	// Example: 2.4.1
+	Version string `json:"version,omitempty,omitzero"`
 
 	// WaitSeconds How long to wait for the first item.
 	//
@@ -1063,6 +1073,13 @@ type Event struct {
 	//
 	// Example: ocr
 	ObjectID string `json:"object_id,omitempty,omitzero"`
+
+	// Owner The worker that held the attempt, when it ends: the one that reported, or whose lease
+	// expired. Absent if no worker held it in the pull queue.
+	//
+	//
+	// Example: worker-7
+	Owner string `json:"owner,omitempty,omitzero"`
 
 	// RequestID The `X-Request-Id` of the request that caused it.
 	//

@@ -970,6 +970,32 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/workers": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read which workers are active, what they hold and how they fare
+         * @description The workers of the pull queue that asked for work, held any or reported in the last day,
+         *     the most recently active first, at most 1,000. With `owner` only that worker, with the
+         *     attempts that it holds and the last that it ended, and `others` to compare it with. A
+         *     caller without a role for all tenants gets only the workers with attempts of its
+         *     tenants, and of each only these attempts, without `last_day`. If several processes use
+         *     the store, what the others saw of attempts becomes known within 40 seconds; what ended
+         *     before a crash of a process may be missing. Workers on Service Bus are not known.
+         */
+        get: operations["listWorkers"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/overview": {
         parameters: {
             query?: never;
@@ -1931,6 +1957,12 @@ export interface components {
              */
             attempt_no?: number;
             /**
+             * @description The worker that held the attempt, when it ends: the one that reported, or whose lease
+             *     expired. Absent if no worker held it in the pull queue.
+             * @example worker-7
+             */
+            owner?: string;
+            /**
              * @description The cause.
              * @example ACK
              */
@@ -2313,6 +2345,16 @@ export interface components {
              * @example false
              */
             start?: boolean;
+            /**
+             * @description The version of the worker's program, for `/v1/admin/workers`.
+             * @example 2.4.1
+             */
+            version?: string;
+            /**
+             * @description The host that the worker runs on, for `/v1/admin/workers`.
+             * @example node-3
+             */
+            host?: string;
             request_id: components["schemas"]["RequestId"];
         };
         /**
@@ -3952,6 +3994,213 @@ export interface components {
              */
             polling: boolean;
         };
+        /** @description The workers of the pull queue. */
+        WorkerList: {
+            bus: components["schemas"]["Bus"];
+            /** @description The workers, the most recently active first. */
+            workers: components["schemas"]["Worker"][];
+            /**
+             * @description How many there are.
+             * @example 4
+             */
+            total: number;
+            /** @description The attempts of all other workers in the last day, if `owner` is given. */
+            others?: components["schemas"]["AttemptCounts"];
+        };
+        /** @description A worker of the pull queue that was active in the last day. */
+        Worker: {
+            /**
+             * @description The name that it claims with.
+             * @example worker-7
+             */
+            owner: string;
+            /**
+             * @description The version of its program, if its claims say so.
+             * @example 2.4.1
+             */
+            version?: string;
+            /**
+             * @description The host that it runs on, if its claims say so.
+             * @example node-3
+             */
+            host?: string;
+            /**
+             * @description The `User-Agent` of its claims.
+             * @example lucius-go
+             */
+            library?: string;
+            /**
+             * @description The services that it asks for; all if empty.
+             * @example [
+             *       "ocr"
+             *     ]
+             */
+            services: string[];
+            /**
+             * @description The step types that it asks for; all if empty.
+             * @example []
+             */
+            step_types: string[];
+            /**
+             * @description Whether one of its claims is waiting for work.
+             * @example true
+             */
+            polling: boolean;
+            /**
+             * Format: date-time
+             * @description When its last claim ended; now, if a claim is waiting.
+             * @example 2026-01-27T10:02:30.000Z
+             */
+            last_poll_at?: string;
+            /**
+             * Format: date-time
+             * @description When it last started, extended or ended an attempt.
+             * @example 2026-01-27T10:02:30.000Z
+             */
+            last_heartbeat_at?: string;
+            /**
+             * Format: date-time
+             * @description When it last did any of these, or lost an attempt.
+             * @example 2026-01-27T10:02:30.000Z
+             */
+            active_at: string;
+            /**
+             * @description The number of attempts that it holds.
+             * @example 1
+             */
+            holds: number;
+            /** @description The attempts that it ended or lost in the last day. */
+            last_day?: components["schemas"]["AttemptCounts"];
+            /** @description The attempts that it holds, the oldest first, if `owner` is given. */
+            held?: components["schemas"]["WorkerAttempt"][];
+            /**
+             * @description Its last attempts that ended, the latest first, if `owner` is given. With several
+             *     hundred workers on several processes there may be fewer than 50.
+             */
+            attempts?: components["schemas"]["WorkerAttempt"][];
+        };
+        /** @description Attempts that ended. Those that an operator or a cancellation took do not count. */
+        AttemptCounts: {
+            /**
+             * @description All of them.
+             * @example 81
+             */
+            ended: number;
+            /**
+             * @description Those that failed by their RESULT, or by the step's timeout.
+             * @example 2
+             */
+            failed: number;
+            /**
+             * @description Those whose lease expired, or that were not started in time.
+             * @example 1
+             */
+            lost: number;
+        };
+        /** @description An attempt of a worker. */
+        WorkerAttempt: {
+            /**
+             * @description The job's tenant.
+             * @example acme
+             */
+            tenant_id: string;
+            /**
+             * @description The job.
+             * @example 01996f2a-9c1e-7c3d-8b1a-2f6e0d4c5b6a
+             */
+            jobId: string;
+            /**
+             * @description The step.
+             * @example ocr
+             */
+            stepId: string;
+            /**
+             * @description The step's service.
+             * @example ocr
+             */
+            service: string;
+            /**
+             * @description The step type.
+             * @example OCR
+             */
+            step_type: string;
+            /**
+             * @description The attempt.
+             * @example 1
+             */
+            attempt_no: number;
+            /**
+             * Format: date-time
+             * @description When it was claimed; when it was started, if the claim is not known.
+             * @example 2026-01-27T10:02:01.250Z
+             */
+            claimed_at: string;
+            /**
+             * Format: date-time
+             * @description When it ended; absent while the worker holds it.
+             * @example 2026-01-27T10:02:30.000Z
+             */
+            ended_at?: string;
+            /**
+             * @description How it ended: `failed` by its RESULT or the step's timeout; `lost` if the worker did not
+             *     start or report in time; `taken` by an operator, or with its job.
+             * @example lost
+             * @enum {string}
+             */
+            outcome?: "succeeded" | "failed" | "lost" | "taken";
+            /**
+             * @description The error, if it failed or was lost.
+             * @example lease_expired
+             */
+            error_code?: string;
+            /**
+             * Format: date-time
+             * @description Of a held one, until when the worker must report.
+             * @example 2026-01-27T10:17:01.250Z
+             */
+            lease_expires_at?: string;
+            /**
+             * Format: date-time
+             * @description Of a held one, when the worker last reported.
+             * @example 2026-01-27T10:02:30.000Z
+             */
+            last_heartbeat_at?: string;
+            progress?: components["schemas"]["Progress"];
+        };
+        /** @description The steps of a tenant that wait for a worker, or that a worker has. */
+        TenantWork: {
+            /**
+             * @description The tenant.
+             * @example acme
+             */
+            tenant_id: string;
+            /**
+             * @description Steps whose directive waits for a worker.
+             * @example 3000
+             */
+            backlog: number;
+            /**
+             * @description Steps whose directive waits, published or not, for the end of a pause.
+             * @example 11
+             */
+            held: number;
+            /**
+             * @description Steps that a worker has claimed from the pull queue and not started.
+             * @example 1
+             */
+            claimed: number;
+            /**
+             * @description Steps that a worker has started.
+             * @example 8
+             */
+            running: number;
+            /**
+             * Format: date-time
+             * @description When the first directive of the backlog was published.
+             * @example 2026-01-27T10:02:30.000Z
+             */
+            oldest_waiting_at?: string;
+        };
         /** @description The work of one service and step type. */
         Service: {
             /**
@@ -4146,6 +4395,11 @@ export interface components {
             complete_since: string;
             /** @description The services. */
             services: components["schemas"]["Service"][];
+            /**
+             * @description The tenants with the most steps that wait for a worker, are held or under way. A list of one
+             *     protocol has none.
+             */
+            tenants?: components["schemas"]["TenantWork"][];
             /**
              * @description Workers that asked last, within the hour, for work that no protocol has: the most recent
              *     first, at most 100, and each with its last claim. A list of one protocol has none.
@@ -6733,6 +6987,43 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ServiceList"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listWorkers: {
+        parameters: {
+            query?: {
+                /**
+                 * @description The worker, by the name that it claims with.
+                 * @example worker-7
+                 */
+                owner?: string;
+                /**
+                 * @description Only workers that ask for work of that service, or that have attempts of it.
+                 * @example ocr
+                 */
+                service?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The workers. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["WorkerList"];
                 };
             };
             400: components["responses"]["BadRequest"];

@@ -1,0 +1,74 @@
+package httpapi_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// A caller of one tenant learns of a worker only what it did for that tenant.
+func TestWorkersOfOtherTenantsAreNotListed(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, []string{"read:t", "read:o", "read:*", "platform:*"})
+	item, _ := g.claimed(t, true)
+	body := fmt.Sprintf(`{"owner":"o","expected_rev":%d,"request_id":"f1","error":{"code":"broken"}}`, item.Rev)
+	g.as(t, "platform:*", "POST /v1/work/"+item.WorkID+":fail", body)
+	g.claimed(t, true)
+	for grant, sees := range map[string]bool{"read:t": true, "read:o": false, "read:*": true} {
+		for _, query := range []string{"", "?owner=o", "?service=ocr", "?service=embed", "?owner=another"} {
+			list := decoded[api.WorkerList](t, g.as(t, grant, "GET /v1/admin/workers"+query, ""))
+			want := 0
+			if sees && !strings.Contains(query, "another") { // It asks for the work of any service.
+				want = 1
+			}
+			if list.Total != want || len(list.Workers) != want {
+				t.Errorf("%s sees by %q %+v", grant, query, list)
+				continue
+			}
+			if want == 0 {
+				continue
+			}
+			one := list.Workers[0]
+			if counted := one.LastDay == (api.AttemptCounts{Ended: 1, Failed: 1}); counted != (grant == "read:*") || one.Holds != 1 {
+				t.Errorf("%s sees by %q %+v", grant, query, one)
+			}
+			if all := len(one.Held)+len(one.Attempts) == 2; all != (query == "?owner=o") {
+				t.Errorf("%s sees by %q %+v", grant, query, one)
+			}
+		}
+	}
+	long := strings.Repeat("x", 513)
+	wantProblem(t, g.as(t, "read:*", "GET /v1/admin/workers?owner="+long, ""), apierror.InvalidEnvelope,
+		"parameters owner and service must be at most 128 characters.")
+}
+
+// What a worker holds is read from its jobs.
+func TestWorkersHoldWhatTheirJobsSay(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	_, directive := h.claimed(t, true)
+	ask := func() answer { return h.do(t, http.MethodGet, "/v1/admin/workers?owner=o", "") }
+	held := decoded[api.WorkerList](t, ask()).Workers[0].Held
+	if len(held) != 1 || held[0].JobID != directive.JobID || held[0].LeaseExpiresAt.IsZero() || held[0].LastHeartbeatAt.IsZero() {
+		t.Errorf("%+v", held)
+	}
+	h.given(t, "POST /v1/work:claim", `{"owner":"e","services":["embed"],"host":"h","version":"7","request_id":"e"}`, "User-Agent: mine")
+	for service, want := range map[string]int{"ocr": 1, "embed": 2} {
+		list := decoded[api.WorkerList](t, h.do(t, http.MethodGet, "/v1/admin/workers?service="+service, ""))
+		if list.Total != want {
+			t.Errorf("%s: %+v", service, list)
+		}
+		if one := list.Workers[0]; want == 2 && (one.Owner != "e" || one.Host != "h" || one.Version != "7" || one.Library != "mine") {
+			t.Errorf("%+v", one)
+		}
+	}
+	h.store.fail(tablestore.ErrUnavailable)
+	if got := ask(); got.Status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", got.Status, got.Body)
+	}
+}

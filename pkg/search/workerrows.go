@@ -1,0 +1,321 @@
+package search
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+const (
+	workersPartition = "workers"
+	// workersInterval is the least time between two writes of the workers.
+	workersInterval = 30 * time.Second
+	// maxWorkerRows bounds the rows of a process, which are written in one batch. Beyond it,
+	// workers lose their oldest attempts, and then the longest idle workers are left out.
+	maxWorkerRows = 4
+	// The characters that a worker and one of its attempts take in a row, about.
+	workerChars  = 500
+	attemptChars = 220
+)
+
+// workerHead is the first line of a row; each further line is a worker.
+type workerHead struct {
+	AsOf   time.Time `json:"as_of"`
+	Walked time.Time `json:"walked,omitzero"` // when the process's last walk began
+}
+
+// due reports whether the workers are to be stored: after changes, and once an hour for their
+// polls.
+func (w *workers) due(now time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	idle := now.Sub(w.stored)
+	return w.dirty && idle >= workersInterval || len(w.known) > 0 && idle >= hour
+}
+
+// idle reports whether there is nothing to store.
+func (w *workers) idle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.known) == 0
+}
+
+// encode returns the rows' texts, and how many rows to delete after them.
+func (w *workers) encode(now time.Time) (rows [][]byte, surplus int, err error) {
+	w.mu.Lock()
+	all, walked, before := w.snapshot(), w.walked, w.rows
+	w.dirty = false
+	w.mu.Unlock()
+	head, err := json.Marshal(workerHead{AsOf: now, Walked: walked})
+	if err != nil {
+		return nil, 0, fmt.Errorf("encode the workers: %w", err)
+	}
+	const room = maxWorkerRows * (tablestore.MaxBatchBytes/2/maxWorkerRows - 32<<10)
+	attempts := max(0, (room/max(len(all), 1)-workerChars)/attemptChars)
+	row := bytes.Clone(head)
+	for i := range all {
+		one := &all[i]
+		one.Attempts = one.Attempts[max(0, len(one.Attempts)-attempts):]
+		line, err := json.Marshal(one)
+		if err != nil {
+			return nil, 0, fmt.Errorf("encode the workers: %w", err)
+		}
+		if len(row)+len(line) >= room/maxWorkerRows {
+			if len(rows) == maxWorkerRows-1 {
+				break
+			}
+			rows, row = append(rows, row), bytes.Clone(head)
+		}
+		row = append(append(row, '\n'), line...)
+	}
+	rows = append(rows, row)
+	return rows, max(0, before-len(rows)), nil
+}
+
+// snapshot returns copies of the workers, the latest active first. The caller holds mu.
+func (w *workers) snapshot() []Worker {
+	all := make([]Worker, 0, len(w.known))
+	for _, one := range w.latest() {
+		clone := *one
+		clone.Held, clone.Attempts, clone.Hours = slices.Clone(one.Held), slices.Clone(one.Attempts), maps.Clone(one.Hours)
+		all = append(all, clone)
+	}
+	return all
+}
+
+func (c *Counts) workersKey(n int) tablestore.Key {
+	return tablestore.Key{
+		Table: c.cfg.Table, Partition: workersPartition, Row: tablestore.Join(c.cfg.Replica, tablestore.Pad(int64(n), 2)),
+	}
+}
+
+// storeWorkers writes the workers of this process.
+func (c *Counts) storeWorkers(ctx context.Context) error {
+	now := tablestore.Now()
+	texts, surplus, err := c.workers.encode(now)
+	if err != nil {
+		return err
+	}
+	var batch tablestore.Batch
+	for i, text := range texts {
+		batch = append(batch, tablestore.Op{
+			Verb: tablestore.Put, Key: c.workersKey(i), Properties: tablestore.AppendLarge(nil, countsColumn, text),
+		})
+	}
+	for i := range surplus {
+		batch = append(batch, tablestore.Op{Verb: tablestore.Discard, Key: c.workersKey(len(texts) + i)})
+	}
+	_, err = c.cfg.Store.Commit(ctx, batch)
+	c.workers.mu.Lock()
+	defer c.workers.mu.Unlock()
+	if err != nil {
+		c.workers.dirty = true
+		return fmt.Errorf("store the workers: %w", err)
+	}
+	c.workers.stored, c.workers.rows = now, len(texts)
+	return nil
+}
+
+// workerTable is what one row has.
+type workerTable struct {
+	workerHead
+
+	workers []Worker
+}
+
+// decodeWorkers returns the workers of a row, and nil if it cannot be read, such as one of
+// another release.
+func (c *Counts) decodeWorkers(ctx context.Context, row *tablestore.Row) *workerTable {
+	found, work := new(workerTable), map[Work]*Work{}
+	lines := json.NewDecoder(bytes.NewReader(tablestore.Large(row.Properties, countsColumn)))
+	err := lines.Decode(&found.workerHead)
+	for err == nil {
+		var one Worker
+		if err = lines.Decode(&one); err != nil {
+			break
+		}
+		for _, attempts := range [][]Attempt{one.Held, one.Attempts} {
+			for i := range attempts {
+				of := *cmp.Or(attempts[i].Work, new(Work))
+				if work[of] == nil {
+					work[of] = &of
+				}
+				attempts[i].Work = work[of]
+			}
+		}
+		found.workers = append(found.workers, one)
+	}
+	if !errors.Is(err, io.EOF) {
+		c.cfg.Logger.WarnContext(ctx, "stored workers cannot be read", "row", row.Key.String(), "error", err)
+		return nil
+	}
+	return found
+}
+
+// openWorkers reads the workers that the last process stored if the store is exclusive. Otherwise
+// it deletes the rows that have not been stored for a day, of processes that have ended.
+func (c *Counts) openWorkers(ctx context.Context) error {
+	rows, err := tablestore.ScanAll(ctx, c.cfg.Store, tablestore.Query{Table: c.cfg.Table, Partition: workersPartition})
+	if err != nil {
+		return fmt.Errorf("read the workers: %w", err)
+	}
+	var gone tablestore.Batch
+	for i := range rows {
+		found := c.decodeWorkers(ctx, &rows[i])
+		switch {
+		case c.cfg.Exclusive && found != nil:
+			c.workers.restore(found, len(rows))
+		case found == nil || tablestore.Now().Sub(found.AsOf) > day:
+			gone = append(gone, tablestore.Op{Verb: tablestore.Discard, Key: rows[i].Key})
+		}
+	}
+	for some := range slices.Chunk(gone, tablestore.MaxBatchOps) {
+		if _, err := c.cfg.Store.Commit(ctx, some); err != nil {
+			return fmt.Errorf("delete the workers of ended processes: %w", err)
+		}
+	}
+	return nil
+}
+
+// restore adds the workers of a row.
+func (w *workers) restore(found *workerTable, rows int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range found.workers {
+		w.known[found.workers[i].Owner] = &found.workers[i]
+	}
+	w.stored, w.rows = found.AsOf, rows
+}
+
+// othersKeep is how long the workers of other processes are used before they are read again.
+const othersKeep = 5 * time.Second
+
+// Workers returns the workers of the pull queue that were active in the last day, the latest
+// first, as all processes saw them: others store theirs every 30 seconds. Attempts of each are
+// the latest first, at most 50. The caller owns the result, but for the [Work] of attempts.
+func (c *Counts) Workers(ctx context.Context) ([]Worker, error) {
+	c.workers.polled(c.pollers(), true)
+	tables, err := c.otherWorkers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := c.workers
+	w.mu.Lock()
+	own := &workerTable{workerHead{Walked: w.walked}, w.snapshot()}
+	w.mu.Unlock()
+	tables = append(tables, own, c.polledElsewhere())
+	var walked time.Time // The attempts that were claimed before then are those that this walk found.
+	for _, table := range tables {
+		if table.Walked.After(walked) {
+			walked = table.Walked
+		}
+	}
+	sums := map[string]*Worker{}
+	for _, table := range tables {
+		for i := range table.workers {
+			one := table.workers[i]
+			stale := func(a Attempt) bool { return table.Walked.Before(walked) && a.Claimed.Before(walked) }
+			one.Held = slices.DeleteFunc(slices.Clone(one.Held), stale)
+			sum := sums[one.Owner]
+			if sum == nil {
+				sum = &Worker{Owner: one.Owner, Hours: map[int64]AttemptCounts{}}
+				sums[one.Owner] = sum
+			}
+			sum.add(&one)
+		}
+	}
+	all := make([]Worker, 0, len(sums))
+	for _, sum := range sums {
+		sum.finish()
+		if time.Since(sum.Last) <= day {
+			all = append(all, *sum)
+		}
+	}
+	slices.SortFunc(all, func(a, b Worker) int { return cmp.Or(b.Last.Compare(a.Last), strings.Compare(a.Owner, b.Owner)) })
+	return all, nil
+}
+
+// otherWorkers returns the workers that other processes have stored.
+func (c *Counts) otherWorkers(ctx context.Context) ([]*workerTable, error) {
+	w := c.workers
+	if c.cfg.Exclusive {
+		return nil, nil
+	}
+	w.mu.Lock()
+	others, fresh := slices.Clone(w.others), time.Since(w.read) < othersKeep
+	w.mu.Unlock()
+	if fresh {
+		return others, nil
+	}
+	rows, err := tablestore.ScanAll(ctx, c.cfg.Store, tablestore.Query{Table: c.cfg.Table, Partition: workersPartition})
+	if err != nil {
+		return nil, fmt.Errorf("read the workers: %w", err)
+	}
+	others = nil
+	for i := range rows {
+		if parts, err := tablestore.Split(rows[i].Key.Row); err != nil || parts[0] == c.cfg.Replica {
+			continue
+		}
+		if found := c.decodeWorkers(ctx, &rows[i]); found != nil {
+			others = append(others, found)
+		}
+	}
+	w.mu.Lock()
+	w.others, w.read = others, time.Now()
+	w.mu.Unlock()
+	return slices.Clone(others), nil
+}
+
+// polledElsewhere returns the workers that poll other processes, which is known sooner than
+// what they do.
+func (c *Counts) polledElsewhere() *workerTable {
+	polls := newWorkers()
+	c.mu.Lock()
+	for _, other := range c.others {
+		polls.polled(other.Pollers, tablestore.Now().Sub(other.AsOf) <= fresh)
+	}
+	c.mu.Unlock()
+	return &workerTable{workers: polls.snapshot()}
+}
+
+// add adds what another process knows of the worker.
+func (w *Worker) add(other *Worker) {
+	if other.LastPoll.After(w.LastPoll) {
+		w.LastPoll, w.Client, w.Services, w.StepTypes = other.LastPoll, other.Client, other.Services, other.StepTypes
+	}
+	w.Waiting = w.Waiting || other.Waiting
+	if other.Heartbeat.After(w.Heartbeat) {
+		w.Heartbeat = other.Heartbeat
+	}
+	if other.Last.After(w.Last) {
+		w.Last = other.Last
+	}
+	for at, counts := range other.Hours {
+		counts.Add(w.Hours[at])
+		w.Hours[at] = counts
+	}
+	w.Attempts = append(w.Attempts, other.Attempts...)
+	for i := range other.Held {
+		if held := &other.Held[i]; held.find(w.Held) < 0 {
+			w.Held = append(w.Held, *held)
+		}
+	}
+}
+
+// finish removes held attempts whose end another process saw, and sorts the others.
+func (w *Worker) finish() {
+	w.Held = slices.DeleteFunc(w.Held, func(held Attempt) bool { return held.find(w.Attempts) >= 0 })
+	slices.SortFunc(w.Held, func(a, b Attempt) int { return a.Claimed.Compare(b.Claimed) })
+	slices.SortFunc(w.Attempts, func(a, b Attempt) int { return b.Ended.Compare(a.Ended) })
+	w.Attempts = w.Attempts[:min(len(w.Attempts), maxAttempts)]
+}
