@@ -29,7 +29,7 @@ type tool struct {
 func (t *tool) commands() []*cobra.Command {
 	return []*cobra.Command{
 		t.why(), t.jobs(), t.submit(),
-		t.attention(), t.overview(), t.failures(), t.retry(), t.operations(), t.services(), t.stuck(), t.pauseDispatch(),
+		t.attention(), t.overview(), t.failures(), t.retry(), t.operations(), t.services(), t.workers(), t.stuck(), t.pauseDispatch(),
 		t.resumeDispatch(), t.pauses(),
 		t.auditTrail(), t.outbox(), t.work(), t.webhooks(), t.inbox(), t.backup(), t.archive(),
 		t.doctor(), t.protocolCommands(), t.contextCommands(),

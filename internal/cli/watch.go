@@ -51,6 +51,9 @@ func (p *page) event(e *api.Event) []string {
 		attempt = fmt.Sprint(e.AttemptNo)
 	}
 	cause := strings.TrimSuffix(e.Cause+": "+e.Detail, ": ")
+	if e.Owner != "" {
+		cause += " (" + e.Owner + ")"
+	}
 	return []string{p.ago(e.At.Time), string(e.Type), e.ObjectID, p.state(e.To), attempt, by, strings.TrimPrefix(cause, ": ")}
 }
 

@@ -79,11 +79,11 @@ func showWhy(p *page, x explained) {
 
 	var rows [][]string
 	for _, e := range diagnosis.Failures(x.Events, "") {
-		rows = append(rows, []string{p.ago(e.At.Time), e.ObjectID, strconv.Itoa(e.AttemptNo), e.Cause, e.Detail})
+		rows = append(rows, []string{p.ago(e.At.Time), e.ObjectID, strconv.Itoa(e.AttemptNo), e.Cause, e.Detail, e.Owner})
 	}
 	if len(rows) > 0 {
 		p.line("")
-		p.table([]string{"FAILED", "STEP", "ATTEMPT", "CAUSE", "ERROR"}, rows[max(0, len(rows)-shownFailures):])
+		p.table([]string{"FAILED", "STEP", "ATTEMPT", "CAUSE", "ERROR", "WORKER"}, rows[max(0, len(rows)-shownFailures):])
 	}
 	if more := len(rows) - shownFailures; more > 0 {
 		p.line("%s", p.style(faint, fmt.Sprintf("and %d before: lucius jobs events %s", more, job.JobID)))

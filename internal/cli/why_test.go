@@ -26,7 +26,7 @@ func history() api.EventPage {
 		page.Events = append(page.Events, api.Event{
 			EventID: fmt.Sprint(attempt), Type: api.EventTypeStepFailedRetry, Object: api.EventObjectStep, ObjectID: "embed",
 			At: at(time.Duration(60-10*attempt) * time.Minute), AttemptNo: attempt + 1, Actor: "platform", Caller: "worker-1",
-			Cause: "RESULT", Detail: "ocr_timeout",
+			Cause: "RESULT", Detail: "ocr_timeout", Owner: "ocr-7",
 		})
 	}
 	page.Events = append(
