@@ -211,6 +211,7 @@ func quiet() map[string]any {
 		"GET /v1/admin/failures": api.FailureList{},
 		"GET /v1/admin/webhooks": api.WebhookPage{},
 		"GET /v1/admin/pauses":   api.PauseList{},
+		"GET /v1/admin/workers":  api.WorkerList{Bus: api.BusQueue},
 		"GET /v1/protocols":      api.ProtocolList{},
 		"GET /readyz":            api.Readiness{Status: "ready"},
 	}

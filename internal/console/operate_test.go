@@ -482,6 +482,7 @@ func TestCommands_OfOperators(t *testing.T) {
 		"GET /v1/admin/operations": api.OperationPage{}, "GET /v1/admin/outbox": api.OutboxPage{}, "GET /v1/admin/audit-trail": api.AuditTrail{},
 		"GET /v1/admin/operations/o": api.Operation{OperationID: "o"}, "GET /v1/admin/stuck": api.StuckList{}, "GET /v1/jobs": api.JobPage{},
 		"GET /v1/admin/inbox":    api.InboxPage{},
+		"GET /v1/admin/workers":  api.WorkerList{Workers: []api.Worker{{Owner: "o"}}},
 		"GET /v1/admin/services": api.ServiceList{Services: []api.Service{{Service: "o"}}},
 		"GET /v1/protocols":      api.ProtocolList{Protocols: []api.Protocol{{ProtocolID: "it's"}}},
 		"GET /v1/work/w":         api.WorkItem{WorkID: "w", Rev: 1},
@@ -493,7 +494,7 @@ func TestCommands_OfOperators(t *testing.T) {
 		if p.pattern == "search" {
 			continue // It asks the API several things.
 		}
-		targets = append(targets, strings.NewReplacer("{$}", "", "jobs/{id}", "jobs/j1", "{id}", "o", "{service}", "o").Replace(p.pattern))
+		targets = append(targets, strings.NewReplacer("{$}", "", "jobs/{id}", "jobs/j1", "{id}", "o", "{service}", "o", "{owner}", "o").Replace(p.pattern))
 	}
 	for _, target := range append(targets,
 		"failures?tenant_id=a&service=it%27s&error_code=E&request_type=r&since=1+h&include=resolved", "outbox?state=ALL",

@@ -65,9 +65,11 @@ func parseTemplates(config *Config) (*template.Template, error) {
 			return strings.NewReplacer("_", " ", ".", " ").Replace(strings.ToLower(fmt.Sprint(s)))
 		},
 		"cli":         diagnosis.CommandWith,
+		"outcome":     outcomeClass,
 		"environment": func() string { return config.Environment },
 		"colour":      func() string { return config.Colour },
 		"icon":        func() template.URL { return icon(config.Colour) },
+		"share":       func(n, of int) float64 { return float64(n) / float64(max(of, 1)) },
 		// view renders the template of a page.
 		"view": func(f *frame) (template.HTML, error) {
 			var out bytes.Buffer
@@ -188,6 +190,18 @@ func stateClass(state any) string {
 		return "run"
 	case "SUCCEEDED", "DELIVERED", "DONE", "SENT", "done", "completed", "applied", "repeated":
 		return "ok"
+	default:
+		return "idle"
+	}
+}
+
+// outcomeClass returns the style of a worker's attempt.
+func outcomeClass(outcome api.WorkerAttemptOutcome) string {
+	switch outcome {
+	case api.WorkerAttemptOutcomeSucceeded:
+		return "ok"
+	case api.WorkerAttemptOutcomeFailed, api.WorkerAttemptOutcomeLost:
+		return "bad"
 	default:
 		return "idle"
 	}

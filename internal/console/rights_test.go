@@ -34,6 +34,7 @@ func everything() map[string]any {
 		"GET /v1/admin/operations":  api.OperationPage{Operations: []api.Operation{{OperationID: "o", State: api.OperationStateRunning}}},
 		"GET /v1/admin/outbox":      api.OutboxPage{Outbox: []api.OutboxRow{{OutboxID: "j1.0.1", JobID: "j1", State: "PENDING"}}},
 		"GET /v1/admin/audit-trail": api.AuditTrail{},
+		"GET /v1/admin/workers":     api.WorkerList{Bus: api.BusQueue, Workers: []api.Worker{busyWorker()}},
 	})
 	for request, answer := range answersOf(paused) {
 		if strings.Contains(request, "/j2") {
@@ -51,6 +52,8 @@ func allPages() (targets []string) {
 			targets = append(targets, "jobs/j1", "jobs/j2")
 		case strings.Contains(p.pattern, "{service}"):
 			targets = append(targets, "services/ocr")
+		case strings.Contains(p.pattern, "{owner}"):
+			targets = append(targets, "workers/ocr-7")
 		case strings.Contains(p.pattern, "{id}"):
 			targets = append(targets, "operations/o")
 		default:

@@ -126,6 +126,7 @@ func (d *drawing) row(e *api.Event) *course {
 	if (e.Actor == api.ActorWorker || e.Actor == api.ActorPlatform) && e.Caller != "local" { // "local" names no worker.
 		row.Worker = e.Caller
 	}
+	row.Worker = cmp.Or(e.Owner, row.Worker)
 	return row
 }
 
