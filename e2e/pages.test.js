@@ -50,6 +50,22 @@ test("each page suits a phone, a screen reader and either colour scheme", async 
   assert.deepEqual(faults, []);
 });
 
+test("what matters is seen without scrolling", async (t) => {
+  const server = await serve(t, ...seeded);
+  const jobs = await seed(server);
+  const page = await openPage(server, { viewport: desk });
+  for (const [target, viewport, last] of [
+    ["/ui/flow", desk, page.locator(".flow")],
+    [`/ui/jobs/${jobs.retried}`, desk, page.getByRole("region", { name: "Course of the job" })],
+    ["/ui/", phone, page.getByRole("article").nth(2)],
+  ]) {
+    await page.setViewportSize(viewport);
+    await page.goto(target);
+    const end = await last.evaluate((element) => element.getBoundingClientRect().bottom);
+    assert.ok(end <= viewport.height, `${target} goes on to ${end} px of ${viewport.height}`);
+  }
+});
+
 test("the list of jobs fits a phone", async (t) => {
   const server = await serve(t);
   const api = server.client();

@@ -29,6 +29,7 @@ type flowNode struct {
 	Level                  string // of its trouble, or of the shown job if that is there; empty for none
 	URL                    string
 	Below                  string // the figure at the arrow to the next box, where the boxes form a column
+	Parallel               bool   // Nothing goes from it to the next box, or from that to it.
 }
 
 // flowEdge is an arrow between boxes. Its width grows with the rate.
@@ -46,25 +47,30 @@ type flowLabel struct {
 	Loop bool // The arrow leads back; a column of boxes does not show it.
 }
 
-// The dimensions of the canvas. It has two rows of five columns, the first from left to
-// right and the second back, so that next steps and retries go up between the rows.
+// The dimensions of the canvas. Jobs come in at the left, go down to where their directives are
+// published, through the services side by side, and up to their RESULTs, beside which they end.
+// The next step goes back above all boxes, and the next attempt below them.
 const (
-	flowTop      = 20
-	flowBox      = 100 // the height of most boxes
-	flowWide     = 170
-	flowColumn   = 204  // from one column to the next
-	flowBand     = 140  // the top of the box of waiting retries, between the rows
-	flowSecond   = 220  // the top of the second row
-	flowRow      = 72   // from one service to the next
-	flowService  = 60   // the height of a service's box
-	flowWidest   = 324  // the width of a service's box
-	flowEnd      = 54   // the height of the box of an end
-	flowEnds     = 78   // from one end to the next
-	flowTurn     = 1176 // where the arrows turn to the second row
-	flowHigh     = 320  // In a higher second row, this much of its top has the boxes in its middle.
-	mostServices = 8    // If there are more, the quiet ones share a box.
-	nameLength   = 26   // Longer names are shortened.
-	thinEdge     = 1.2  // the width of an arrow on which nothing moves
+	flowTop      = 20 // of a protocol's canvas, and where the arrow to the next step turns
+	flowFirst    = 54 // the top of the first row
+	flowBox      = 96 // the height of most boxes
+	flowWide     = 166
+	flowGap      = 40   // between boxes of a column, at least
+	flowLedger   = 212  // the left of the ledger's column; that of the commands is flowMargin
+	flowServices = 442  // the left of the services
+	flowWidest   = 300  // the width of a service's box
+	flowService  = 52   // its height
+	flowRow      = 59   // from one service to the next
+	flowResult   = 806  // the left of RESULT's column
+	flowEnds     = 1016 // the left of the ends
+	flowEndWide  = 178
+	flowEnd      = 54 // the height of the box of an end
+	flowEndRow   = 66 // from one end to the next
+	flowRetry    = 198
+	flowMargin   = 10
+	mostServices = 8   // If there are more, the quiet ones share a box.
+	nameLength   = 26  // Longer names are shortened.
+	thinEdge     = 1.2 // the width of an arrow on which nothing moves
 	thickEdge    = 7
 	edgeTip      = 7
 )
@@ -82,107 +88,105 @@ type places struct {
 
 // draw lays out the boxes and draws the arrows between them.
 func (p *places) draw() canvas {
-	height := max(len(p.services)*flowRow-(flowRow-flowService), len(p.ends)*flowEnds-(flowEnds-flowEnd))
-	middle := flowSecond + min(height, flowHigh)/2
-	c := canvas{Width: flowTurn + 14, Height: flowSecond + height + flowTop}
-	x := func(column int) int { return 10 + column*flowColumn }
-	at := func(of *flowing, column, y, w, h int) {
-		of.X, of.Y, of.W, of.H = x(column), y, w, h
+	stack := len(p.services)*flowRow - (flowRow - flowService)
+	height := max(stack, 3*flowBox+2*flowGap)
+	c := canvas{Width: flowEnds + flowEndWide + flowMargin, Height: flowFirst + height + 2*flowTop}
+	at := func(of *flowing, x, y, w, h int) { of.X, of.Y, of.W, of.H = x, y, w, h }
+	row := func(n int) int { return flowFirst + n*(height-flowBox)/2 }
+	for i, of := range []*flowing{&p.commands, &p.checks} {
+		at(of, flowMargin, row(i), flowWide, flowBox)
 	}
-	for i, of := range []*flowing{&p.commands, &p.checks, &p.ledger, &p.outbox, &p.publish} {
-		at(of, i, flowTop, flowWide, flowBox)
-	}
-	p.publish.X += (flowWidest - flowWide) / 2
-	at(&p.retries, 2, flowBand, flowWide, flowEnd)
-	p.retries.X, p.retries.W = p.retries.X+76, flowWide+28
-	for i := range p.services {
-		at(&p.services[i], 4, max(flowSecond, middle-(len(p.services)*flowRow-(flowRow-flowService))/2)+i*flowRow, flowWidest, flowService)
+	for i, of := range []*flowing{&p.ledger, &p.outbox, &p.publish} {
+		at(of, flowLedger, row(i), flowWide, flowBox)
 	}
 	for i, of := range []*flowing{&p.result, &p.running, &p.ack} {
-		at(of, i+1, middle-flowBox/2, flowWide, flowBox)
+		at(of, flowResult, row(i), flowWide, flowBox)
+	}
+	for i := range p.services {
+		at(&p.services[i], flowServices, flowFirst+(height-stack)/2+i*flowRow, flowWidest, flowService)
+		p.services[i].Parallel = true
 	}
 	for i := range p.ends {
-		at(&p.ends[i], 0, middle-(len(p.ends)*flowEnds-(flowEnds-flowEnd))/2+i*flowEnds, flowWide, flowEnd)
+		at(&p.ends[i], flowEnds, flowFirst+i*flowEndRow, flowEndWide, flowEnd)
+		p.ends[i].Parallel = true
 	}
-	for i, way := range [][2]*flowing{{&p.commands, &p.checks}, {&p.checks, &p.ledger}, {&p.ledger, &p.outbox}, {&p.outbox, &p.publish}} {
-		level := ""
-		if i > 1 { // What cannot be published waits here.
-			level = p.outbox.Level
-		}
-		c.line(&way[0].flowNode, &way[1].flowNode, way[1].arrives, level)
-	}
-	c.turn(p)
+	at(&p.retries, c.Width-flowMargin-flowRetry, row(2)+flowBox-flowEnd, flowRetry, flowEnd)
+
+	held := p.outbox.Level // What cannot be published waits here.
+	c.upright(&p.commands.flowNode, &p.checks.flowNode, p.checks.arrives, "")
+	c.line(&p.checks.flowNode, &p.ledger.flowNode, p.ledger.arrives, "")
+	c.upright(&p.ledger.flowNode, &p.outbox.flowNode, p.outbox.arrives, held)
+	c.upright(&p.outbox.flowNode, &p.publish.flowNode, p.publish.arrives, held)
 	for i := range p.services {
 		of := &p.services[i]
-		c.line(&of.flowNode, &p.ack.flowNode, of.ends, "")
+		c.curve(p.publish.X+flowWide, apart(&p.publish.flowNode, i, len(p.services)), of.X, of.Y+of.H/2, of.arrives, of.Level)
+		c.curve(of.X+of.W, of.Y+of.H/2, p.ack.X, apart(&p.ack.flowNode, i, len(p.services)), of.ends, "")
 	}
-	c.line(&p.ack.flowNode, &p.running.flowNode, p.running.arrives, "")
-	c.line(&p.running.flowNode, &p.result.flowNode, p.result.arrives, "")
+	c.upright(&p.ack.flowNode, &p.running.flowNode, p.running.arrives, "")
+	c.upright(&p.running.flowNode, &p.result.flowNode, p.result.arrives, "")
 	for i := range p.ends {
-		c.line(&p.result.flowNode, &p.ends[i].flowNode, p.ends[i].arrives, p.ends[i].Level)
+		of := &p.ends[i]
+		c.curve(p.result.X+flowWide, apart(&p.result.flowNode, i, len(p.ends)+2), of.X, of.Y+of.H/2, of.arrives, of.Level)
 	}
 	c.loops(p)
 	if len(p.services) > 0 {
-		c.Labels = append(c.Labels, flowLabel{X: x(4), Y: p.services[0].Y - 10, Text: p.lanes})
+		c.Labels = append(c.Labels, flowLabel{X: flowServices, Y: p.services[0].Y - 10, Text: p.lanes})
 	}
-	for _, of := range []*flowing{&p.commands, &p.checks, &p.ledger, &p.outbox, &p.publish} {
-		c.Nodes = append(c.Nodes, of.flowNode)
-	}
+	shown := []*flowing{&p.commands, &p.checks, &p.ledger, &p.outbox, &p.publish}
 	for i := range p.services {
-		c.Nodes = append(c.Nodes, p.services[i].flowNode)
+		shown = append(shown, &p.services[i])
 	}
-	for _, of := range []*flowing{&p.ack, &p.running, &p.result, &p.retries} {
-		c.Nodes = append(c.Nodes, of.flowNode)
-	}
+	shown = append(shown, &p.ack, &p.running, &p.result, &p.retries)
 	for i := range p.ends {
-		c.Nodes = append(c.Nodes, p.ends[i].flowNode)
+		shown = append(shown, &p.ends[i])
+	}
+	for _, of := range shown {
+		c.Nodes = append(c.Nodes, of.flowNode)
 	}
 	return c
 }
 
-// loops draws the arrows from RESULT back up: to the next step, and through the waiting
-// retries to the next attempt.
+// apart returns where the i-th of n arrows meets a side of the box.
+func apart(of *flowNode, i, n int) int { return of.Y + (2*i+1)*of.H/(2*n) }
+
+// loops draws the arrows from RESULT back: to the next step above, and through the waiting
+// retries to the next attempt below.
 func (c *canvas) loops(p *places) {
-	result, retries := &p.result.flowNode, &p.retries.flowNode
-	up, turn, into := result.X+flowWide/2-20, flowTop+flowBox+14, p.ledger.X+24
-	c.way(fmt.Sprintf("M%d %dV%dH%dV%d", up, result.Y, turn, into, flowTop+flowBox+edgeTip), tip(into, flowTop+flowBox, 0, -1),
-		p.next, "", "")
-	c.Labels = append(c.Labels, flowLabel{X: up + 12, Y: turn + 16, Text: p.onward, Loop: true})
-	level, y := retries.Level, retries.Y+retries.H/2
-	c.way(fmt.Sprintf("M%d %dV%dH%d", up+40, result.Y, y, retries.X-edgeTip), tip(retries.X, y, 1, 0), p.retries.arrives, level, "retry")
-	again := p.outbox.X + flowWide/2
-	c.way(fmt.Sprintf("M%d %dH%dV%d", retries.X+retries.W, y, again, flowTop+flowBox+edgeTip), tip(again, flowTop+flowBox, 0, -1),
-		p.retries.ends, level, "retry")
+	result, retries, outbox := &p.result.flowNode, &p.retries.flowNode, &p.outbox.flowNode
+	from, into := result.X+result.W/2, p.ledger.X+p.ledger.W/2
+	c.way(fmt.Sprintf("M%d %dV%dH%dV%d", from, result.Y, flowTop, into, p.ledger.Y-edgeTip), tip(into, p.ledger.Y, 0, 1), p.next, "", "")
+	c.Labels = append(c.Labels, flowLabel{X: into + 12, Y: flowTop + 18, Text: p.onward, Loop: true})
+	turn, y := retries.X-12, retries.Y+retries.H/2
+	c.way(fmt.Sprintf("M%d %dH%dV%dH%d", result.X+result.W, result.Y+result.H-8, turn, y, retries.X-edgeTip), tip(retries.X, y, 1, 0),
+		p.retries.arrives, retries.Level, "retry")
+	down, left, again := retries.X+retries.W/2, outbox.X-18, outbox.Y+outbox.H-20
+	c.way(fmt.Sprintf("M%d %dV%dH%dV%dH%d", down, retries.Y+retries.H, c.Height-flowTop/2, left, again, outbox.X-edgeTip),
+		tip(outbox.X, again, 1, 0), p.retries.ends, retries.Level, "retry")
 }
 
-// line draws an arrow between boxes that are beside each other.
+// line draws an arrow to the box at the right.
 func (c *canvas) line(from, to *flowNode, perSecond float64, level string) {
-	x, y, toX, toY, dx := from.X+from.W, from.Y+from.H/2, to.X, to.Y+to.H/2, 1
-	if to.X < from.X {
-		x, toX, dx = from.X, to.X+to.W, -1
-	}
-	end := toX - dx*edgeTip
+	c.curve(from.X+from.W, from.Y+from.H/2, to.X, to.Y+to.H/2, perSecond, level)
+}
+
+// curve draws an arrow to the right.
+func (c *canvas) curve(x, y, toX, toY int, perSecond float64, level string) {
+	end := toX - edgeTip
 	path := fmt.Sprintf("M%d %dH%d", x, y, end)
 	if y != toY {
 		middle := (x + end) / 2
 		path = fmt.Sprintf("M%d %dC%d %d %d %d %d %d", x, y, middle, y, middle, toY, end, toY)
 	}
-	c.way(path, tip(toX, toY, dx, 0), perSecond, level, "")
+	c.way(path, tip(toX, toY, 1, 0), perSecond, level, "")
 }
 
-// turn draws the arrow from the first row to the services in the second.
-func (c *canvas) turn(p *places) {
-	if len(p.services) == 0 {
-		return
+// upright draws an arrow to the box above or below.
+func (c *canvas) upright(from, to *flowNode, perSecond float64, level string) {
+	x, y, toY, dy := from.X+from.W/2, from.Y+from.H, to.Y, 1
+	if to.Y < from.Y {
+		y, toY, dy = from.Y, to.Y+to.H, -1
 	}
-	from, last := &p.publish.flowNode, &p.services[len(p.services)-1]
-	path := fmt.Sprintf("M%d %dH%dV%d", from.X+from.W, from.Y+from.H/2, flowTurn, last.Y+last.H/2)
-	c.way(path, "", p.publish.arrives, "", "")
-	for i := range p.services {
-		of := &p.services[i]
-		x, y := of.X+of.W, of.Y+of.H/2
-		c.way(fmt.Sprintf("M%d %dH%d", flowTurn, y, x+edgeTip), tip(x, y, -1, 0), of.arrives, of.Level, "")
-	}
+	c.way(fmt.Sprintf("M%d %dV%d", x, y, toY-dy*edgeTip), tip(x, toY, 0, dy), perSecond, level, "")
 }
 
 // way adds an arrow with that rate. A head that is empty is not drawn.
