@@ -20,8 +20,9 @@ type jobPage struct {
 	Steps    []stepView
 	Timeline timeline
 	Canvas   canvas
-	// Events is the history, the newest entry first; Longer says that it has more.
+	// Events is the history, and History the part of it that is shown; Longer says that it has more.
 	Events   []api.Event
+	History  []attemptEvents
 	Longer   bool
 	Rejected api.RejectedCallbacks
 	Webhooks []api.Webhook
@@ -78,8 +79,7 @@ func job(r *request) (view, error) {
 	data.Steps = stepViews(found, data.Events)
 	data.Next, data.Do = r.jobActions(found, data.Answer.Next)
 	older := max(len(data.Events)-shownHistory, 0)
-	data.Events, data.Longer = slices.Clone(data.Events[older:]), data.Longer || older > 0 // What is recalled stays as it is.
-	slices.Reverse(data.Events)
+	data.History, data.Longer = byAttempt(data.Events[older:]), data.Longer || older > 0
 	still := !found.CompletedAt.IsZero() && settled(data.Webhooks)
 	return view{Title: "Job " + diagnosis.ShortID(id), Template: "job", Nav: "Jobs", Data: data, Still: still}, nil
 }
@@ -115,6 +115,35 @@ func (r *request) readJob(id string) (data jobPage, err error) {
 		data.TraceID = parts[1]
 	}
 	return data, nil
+}
+
+// attemptEvents are the entries of a history from the first about an attempt to the first about
+// another one, the newest first. Those before the first attempt are of none.
+type attemptEvents struct {
+	Step   string
+	No     int
+	Events []api.Event
+}
+
+// byAttempt groups a history by the attempts of its steps, the newest first.
+func byAttempt(events []api.Event) (groups []attemptEvents) {
+	for i := range events {
+		e, of := &events[i], attemptEvents{}
+		if e.Object == api.EventObjectStep {
+			of.Step, of.No = e.ObjectID, e.AttemptNo
+		}
+		last := len(groups) - 1
+		if last < 0 || of.Step != "" && (of.Step != groups[last].Step || of.No != groups[last].No) {
+			groups = append(groups, of)
+			last++
+		}
+		groups[last].Events = append(groups[last].Events, *e)
+	}
+	for i := range groups {
+		slices.Reverse(groups[i].Events)
+	}
+	slices.Reverse(groups)
+	return groups
 }
 
 // settled reports whether no webhook is still to be sent.

@@ -54,6 +54,15 @@ func TestJob_SaysWhyItWaitsAndShowsItsCourse(t *testing.T) {
 	has(t, page, "runs ocr, 40 % done", `its lease ends <time class="in"`, `sse-connect="/ui/jobs/j1"`, `aria-current="step"`,
 		"queued 2.0 s, claimed 1.0 s, ran 7.0 s", `<rect class="done" x="2.73%" width="6.36%"`, `class="deadline"`, "stale attempt",
 		"4bf92f35…4736", "/ui/jobs?correlation_id=c&#43;%26&#43;d", "Pause…", "Cancel…", "lucius why j1", "&#34;type&#34;: &#34;DIRECTIVE&#34;", "&#34;uri&#34;: &#34;s3://r&#34;")
+	has(t, page, `<progress value="0.4"`, `scope="rowgroup">ocr, attempt 1</th>`, `scope="rowgroup">extract, attempt 1</th>`)
+	at := 0
+	for _, part := range []string{"runs ocr, 40 % done", `class="steps"`, `class="card timeline"`, `class="canvas"`, ">ocr, attempt", ">extract, attempt"} {
+		next := strings.Index(page, part)
+		if next < at {
+			t.Errorf("%s is not below what comes first", part)
+		}
+		at = next
+	}
 	hasNot(t, page, hostile, "</pre>\"", "Rerun…", "Resume…")
 	b.token = "reader"
 	hasNot(t, b.get(t, "/ui/jobs/j1"), "Pause…", "Cancel…")
