@@ -18,7 +18,7 @@ func TestAttention_RanksAndCounts(t *testing.T) {
 	}}
 	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/")
-	has(t, page, "5,000 jobs", "&lt;script&gt;", "/ui/do/retry?error_code=%3Cb%3E", "no worker has polled for <time", "Everything else is well: 0/s accepted, 0 live jobs",
+	has(t, page, "5,000 jobs", "&lt;script&gt;", "/ui/do/retry?error_code=%3Cb%3E", "no worker has polled for <time", "Everything else is well: 0/min accepted, 0 live jobs",
 		`Attention <span class="hot">2</span>`, `<figure class="spark bad"><svg`, "Live jobs and steps are exact")
 	hasNot(t, page, "<script>", "<b>:")
 	if strings.Index(page, "5,000 jobs") > strings.Index(page, "3,000 directives") {

@@ -434,18 +434,13 @@ func (s *situation) ends() []flowing {
 	return ends
 }
 
-// rate formats a rate per second, or per minute or hour if it is low.
+// rate formats a rate per minute, the unit of all pages, so that rates can be compared.
 func rate(perSecond float64) string {
-	switch {
-	case perSecond == 0:
-		return "0/s"
-	case perSecond >= 0.95:
-		return decimal(perSecond) + "/s"
-	case perSecond >= 0.95/60:
-		return decimal(60*perSecond) + "/min"
-	default:
-		return decimal(3600*perSecond) + "/h"
+	perMinute := 60 * perSecond
+	if perMinute > 0 && perMinute < 0.05 {
+		return "<0.1/min"
 	}
+	return decimal(perMinute) + "/min"
 }
 
 // decimal formats a number, below 100 with at most one decimal.

@@ -70,9 +70,9 @@ func TestFlow_FoldsQuietServices(t *testing.T) {
 	for _, one := range shown {
 		titles = append(titles, one.Title+": "+one.Text)
 	}
-	want := "extract: 18 ready · 31 run · 6 workers · 200 ms · 41.7/s, index: 0 ready · paused · 0/s, " +
-		"ocr: 3,000 ready · no worker · 4 min · 0/s, quiet-00: 0 ready · 0/s, quiet-01: 0 ready · 0/s, " +
-		"quiet-02: 0 ready · 0/s, quiet-07: 0 ready · 1/s, 16 quieter services: 0 ready · 0/s"
+	want := "extract: 18 ready · 31 run · 6 workers · 200 ms · 2,500/min, index: 0 ready · paused · 0/min, " +
+		"ocr: 3,000 ready · no worker · 4 min · 0/min, quiet-00: 0 ready · 0/min, quiet-01: 0 ready · 0/min, " +
+		"quiet-02: 0 ready · 0/min, quiet-07: 0 ready · 60/min, 16 quieter services: 0 ready · 0/min"
 	if got := strings.Join(titles, ", "); got != want {
 		t.Errorf("got %s\nwant %s", got, want)
 	}
@@ -109,8 +109,8 @@ func TestFlow_OnServiceBus(t *testing.T) {
 		got[node.Title] = strings.Join([]string{node.Big, node.Text, node.More, node.Level}, ", ")
 	}
 	for title, want := range map[string]string{
-		"Relay": "82.7/s, 40 rejected in 1 min, 2,400 in 1 h, ", "AWAITING_ACK": "3,018, published · oldest 4 min, 41.7/s start, ",
-		"Checks": "50 %, refused · 41.6/s, 149,760 refused in 1 h, bad",
+		"Relay": "4,960/min, 40 rejected in 1 min, 2,400 in 1 h, ", "AWAITING_ACK": "3,018, published · oldest 4 min, 2,502/min start, ",
+		"Checks": "50 %, refused · 2,496/min, 149,760 refused in 1 h, bad",
 	} {
 		if got[title] != want {
 			t.Errorf("%s is %q, want %q", title, got[title], want)
@@ -228,7 +228,7 @@ func TestFlow_OfAJob(t *testing.T) {
 
 func TestRate_InWords(t *testing.T) {
 	t.Parallel()
-	for perSecond, want := range map[float64]string{0: "0/s", 41.6: "41.6/s", 1: "1/s", 1234: "1,234/s", 0.5: "30/min", 0.01: "36/h"} {
+	for perSecond, want := range map[float64]string{0: "0/min", 41.6: "2,496/min", 1: "60/min", 0.5: "30/min", 0.01: "0.6/min", 0.0001: "<0.1/min"} {
 		if got := rate(perSecond); got != want {
 			t.Errorf("%g is %s, not %s", perSecond, got, want)
 		}

@@ -56,7 +56,7 @@ func services(r *request) (view, error) {
 	for i := range s.Services {
 		data.Services = append(data.Services, s.serviceRow(&s.Services[i]))
 	}
-	slices.SortStableFunc(data.Services, func(a, b serviceRow) int { return levelRank(b.Level) - levelRank(a.Level) })
+	slices.SortStableFunc(data.Services, func(a, b *serviceRow) int { return levelRank(b.Level) - levelRank(a.Level) })
 	ended := func(state api.JobState) *api.MinuteCounts { return s.Overview.Ended[string(state)].ByMinute }
 	data.Charts = s.charts("Jobs each minute", series{Label: "accepted", Colour: "run", Values: counts(s.Overview.Accepted.ByMinute)},
 		series{Label: "succeeded", Colour: "ok", Values: counts(ended(api.JobStateSucceeded))},
