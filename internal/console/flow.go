@@ -486,8 +486,15 @@ func protocolCanvas(s *situation, p *api.Protocol) canvas {
 			node.Text, node.Level, perSecond = state.describe(s), state.Level, state.PerSecond
 			node.Big = diagnosis.Number(state.Backlog + state.Running + state.Waiting + state.Held)
 			node.Below, node.More = rate(perSecond), rate(perSecond)
-			if of := &s.Services[j]; of.Backoff > 0 {
-				node.More += " · ↺ " + diagnosis.Counted(of.Backoff, "waits for a retry", "wait for a retry")
+			of := &s.Services[j]
+			if of.DurationSeconds.Count > 0 {
+				node.More += " · p95 " + diagnosis.Duration(diagnosis.Seconds(of.DurationSeconds.P95))
+			}
+			if n := of.Attempts.LastHour.Failed; n > 0 {
+				node.More += " · " + diagnosis.Number(n) + " failed in 1 h"
+			}
+			if of.Backoff > 0 {
+				node.Text += " · ↺ " + diagnosis.Counted(of.Backoff, "waits for a retry", "wait for a retry")
 			}
 		}
 		switch {

@@ -141,7 +141,10 @@ func TestFlow_Page(t *testing.T) {
 	answers["GET /v1/admin/services"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		services := s.Services
 		if r.FormValue("protocol_id") == "doc_ingest" { // Its jobs have only a few of the steps.
-			services = []api.Service{{Service: "extract", StepType: "EXTRACT", Backlog: 2, Backoff: 1}, diagnosistest.OCRWork(now, 1, time.Second, 0)}
+			services = []api.Service{{
+				Service: "extract", StepType: "EXTRACT", Backlog: 2, Backoff: 1, Attempts: perMinute(30, 1),
+				DurationSeconds: api.Percentiles{Count: 9, P95: 1.25},
+			}, diagnosistest.OCRWork(now, 1, time.Second, 0)}
 		}
 		answerJSON(w, api.ServiceList{Services: services})
 	})
@@ -157,7 +160,7 @@ func TestFlow_Page(t *testing.T) {
 		`href="/ui/flow?protocol=doc_ingest"`)
 	hasNot(t, page, "<script>alert", "style=")
 	page = b.get(t, "/ui/flow?protocol=doc_ingest")
-	has(t, page, "Flow: doc_ingest", "2 ready", "1 waits for a retry", "1 ready", "not counted apart", "this protocol&#39;s jobs alone")
+	has(t, page, "Flow: doc_ingest", "2 ready", "1 waits for a retry", "30/min · p95 1.2 s · 60 failed in 1 h", "1 ready", "not counted apart", "this protocol&#39;s jobs alone")
 	hasNot(t, page, "no worker", "18 ready", "3,000", `class="node bad"`)
 	for _, b.token = range []string{"good", "reader", "bound"} { // Protocols belong to no tenant.
 		if w := b.send("GET", "/ui/flow?protocol=none", nil); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "There is no protocol none.") {
