@@ -158,10 +158,10 @@ func (c *canvas) loops(p *places) {
 	c.Labels = append(c.Labels, flowLabel{X: into + 12, Y: flowTop + 18, Text: p.onward, Loop: true})
 	turn, y := retries.X-12, retries.Y+retries.H/2
 	c.way(fmt.Sprintf("M%d %dH%dV%dH%d", result.X+result.W, result.Y+result.H-8, turn, y, retries.X-edgeTip), tip(retries.X, y, 1, 0),
-		p.retries.arrives, retries.Level, "retry")
+		p.retries.arrives, "", "retry")
 	down, left, again := retries.X+retries.W/2, outbox.X-18, outbox.Y+outbox.H-20
 	c.way(fmt.Sprintf("M%d %dV%dH%dV%dH%d", down, retries.Y+retries.H, c.Height-flowTop/2, left, again, outbox.X-edgeTip),
-		tip(outbox.X, again, 1, 0), p.retries.ends, retries.Level, "retry")
+		tip(outbox.X, again, 1, 0), p.retries.ends, "", "retry")
 }
 
 // line draws an arrow to the box at the right.

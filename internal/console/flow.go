@@ -300,9 +300,6 @@ func flowCanvas(s *situation) canvas {
 	}
 	p.next = math.Max(steps-o.Ended[string(api.JobStateSucceeded)].LastMinute.PerSecond, 0)
 	p.onward = "next steps " + rate(p.next)
-	if all := failing + steps; failing > 0 && failing/all >= diagnosis.FailingShare {
-		p.retries.Level = diagnosis.LevelBad
-	}
 	return p.draw()
 }
 

@@ -47,6 +47,7 @@ func jobCanvas(found *api.Job, events []api.Event, links bool) canvas {
 		next:    float64(min(max(found.CurrentStepIndex, 0), 1)), onward: "next step", lanes: "Its service",
 	}
 	p.services = []flowing{at(passed[api.EventTypeOutboxSent], cut(step.Service), often(step.AttemptNo, "attempt"), "")}
+	p.services[0].ends = float64(min(passed[api.EventTypeStepClaimed]+passed[api.EventTypeStepInProgress], 1))
 	if links && step.Service != "" {
 		p.services[0].URL = pathOf("services", step.Service)
 	}
@@ -59,7 +60,7 @@ func jobCanvas(found *api.Job, events []api.Event, links bool) canvas {
 		{"Cancelled, paused", found.State == api.JobStateCancelled || found.State == api.JobStatePaused},
 	} {
 		times := 0
-		if end.in {
+		if end.in && ended > 0 { // Otherwise it left the way before its first RESULT.
 			times = 1
 		}
 		p.ends = append(p.ends, at(times, end.title, "", ""))
