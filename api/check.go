@@ -39,7 +39,8 @@ const (
 	MaxBulkJobs   = 10_000   // How many jobs an operation changes, unless its limit is lower.
 	MaxRetryRate  = 1000     // The largest rate_per_second.
 	MaxRamp       = 3600     // The largest ramp_seconds.
-	MaxPause      = 31536000 // The largest for_seconds.
+	MaxPause      = 31536000 // The largest for_seconds of a pause.
+	MaxMark       = 2592000  // The largest for_seconds of a mark.
 
 	MaxInbox = 100 // How many commands of the inbox a request may name.
 
@@ -109,6 +110,20 @@ func (c *WorkFailure) Check() []apierror.Violation {
 func (c *ControlRequest) Check() []apierror.Violation {
 	var v violations
 	v.reason(c.Reason, 0)
+	return v
+}
+
+// Check returns what is wrong with the request by itself.
+func (c *MarkRequest) Check() []apierror.Violation {
+	var v violations
+	v.id("/finding_id", c.FindingID)
+	v.optional("/tenant_id", c.TenantID)
+	if !c.State.Valid() {
+		v.add("/state", "must be open, acknowledged or snoozed")
+	}
+	v.text("/note", c.Note, 0, MaxReason)
+	v.printable("/note", c.Note)
+	v.number("/for_seconds", c.ForSeconds, MaxMark)
 	return v
 }
 

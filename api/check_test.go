@@ -61,6 +61,7 @@ var requests = map[string]struct {
 		"created_after":"2026-01-27T10:02:00Z","created_before":"2026-01-28T10:02:00Z","rate_per_second":1.5,"reason":"r",
 		"all":true,"dry_run":true}`},
 	"PauseRequest":  {func() checked { return new(api.PauseRequest) }, `{"tenant_id":"t","reason":"r"}`},
+	"MarkRequest":   {func() checked { return new(api.MarkRequest) }, `{"finding_id":"f","tenant_id":"t","state":"snoozed","note":"n","for_seconds":1.5}`},
 	"ResumeRequest": {func() checked { return new(api.ResumeRequest) }, `{"ramp_seconds":1.5,"reason":"r"}`},
 	"OutboxRetryRequest": {func() checked { return new(api.OutboxRetryRequest) }, `{
 		"tenant_id":"t","jobId":"j","lane":1,"older_than_seconds":1.5,"limit":1}`},

@@ -400,6 +400,27 @@ func (e JobState) Valid() bool {
 	}
 }
 
+// Defines values for MarkState.
+const (
+	MarkStateAcknowledged MarkState = "acknowledged"
+	MarkStateOpen         MarkState = "open"
+	MarkStateSnoozed      MarkState = "snoozed"
+)
+
+// Valid indicates whether the value is a known member of the MarkState enum.
+func (e MarkState) Valid() bool {
+	switch e {
+	case MarkStateAcknowledged:
+		return true
+	case MarkStateOpen:
+		return true
+	case MarkStateSnoozed:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for Mode.
 const (
 	ModeBurst   Mode = "BURST"
@@ -2429,6 +2450,90 @@ type JobPage struct {
 //
 // Example: IN_PROGRESS
 type JobState string
+
+// Mark What an operator says of a finding.
+type Mark struct {
+	// Actor The name of the caller who set it.
+	//
+	// Example: alice
+	Actor string `json:"actor"`
+
+	// At When it was set.
+	//
+	// Example: 2026-01-27T12:00:00.000Z
+	At Time `json:"at"`
+
+	// FindingID The finding.
+	//
+	// Example: error:ocr:bad_scan
+	FindingID string `json:"finding_id"`
+
+	// Note What others should know.
+	//
+	// Example: The vendor has a ticket.
+	Note string `json:"note,omitempty,omitzero"`
+
+	// State An `acknowledged` finding does not count as one that needs attention until the mark
+	// ends, nor does a `snoozed` one; an `open` one does, and the mark is a note.
+	//
+	//
+	// Example: acknowledged
+	State MarkState `json:"state"`
+
+	// TenantID The tenant that the finding is of; absent for one of all tenants.
+	//
+	// Example: tenant_a
+	TenantID string `json:"tenant_id,omitempty,omitzero"`
+
+	// Until When it ends.
+	//
+	// Example: 2026-02-03T12:00:00.000Z
+	Until Time `json:"until"`
+}
+
+// MarkList Marks of findings.
+type MarkList struct {
+	// Marks The marks, the newest first.
+	Marks []Mark `json:"marks"`
+}
+
+// MarkRequest What to say of a finding.
+type MarkRequest struct {
+	// FindingID The finding.
+	//
+	// Example: error:ocr:bad_scan
+	FindingID string `json:"finding_id"`
+
+	// ForSeconds How long the mark lasts; absent or 0 means an hour if it is `snoozed`, otherwise seven
+	// days.
+	//
+	//
+	// Example: 7200
+	ForSeconds float64 `json:"for_seconds,omitempty,omitzero"`
+
+	// Note What others should know.
+	//
+	// Example: The vendor has a ticket.
+	Note string `json:"note,omitempty,omitzero"`
+
+	// State An `acknowledged` finding does not count as one that needs attention until the mark
+	// ends, nor does a `snoozed` one; an `open` one does, and the mark is a note.
+	//
+	//
+	// Example: acknowledged
+	State MarkState `json:"state"`
+
+	// TenantID The tenant that the finding is of; absent for one of all tenants.
+	//
+	// Example: tenant_a
+	TenantID *string `json:"tenant_id,omitempty"`
+}
+
+// MarkState An `acknowledged` finding does not count as one that needs attention until the mark
+// ends, nor does a `snoozed` one; an `open` one does, and the mark is a note.
+//
+// Example: acknowledged
+type MarkState string
 
 // MinuteCounts How often something happened in each of the last minutes, the current one last.
 type MinuteCounts struct {
@@ -5400,6 +5505,9 @@ type DiscardInboxJSONRequestBody = InboxDiscardRequest
 // RetryInboxJSONRequestBody defines body for RetryInbox for application/json ContentType.
 type RetryInboxJSONRequestBody = InboxRetryRequest
 
+// SetMarkJSONRequestBody defines body for SetMark for application/json ContentType.
+type SetMarkJSONRequestBody = MarkRequest
+
 // CancelOperationJSONRequestBody defines body for CancelOperation for application/json ContentType.
 type CancelOperationJSONRequestBody = ControlRequest
 
@@ -5714,6 +5822,34 @@ type ClientInterface interface {
 	//
 	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 	RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// ListMarks Read the marks of findings
+	//
+	// What operators said of findings: `lucius attention` and the console compute these from
+	// the other responses, and know each by its id.
+	//
+	// Corresponds with GET /v1/admin/marks (the `ListMarks` operationId).
+	ListMarks(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetMarkWithBody Acknowledge or snooze a finding, or note something about it
+	//
+	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
+	// kept, of more those that end first are deleted.
+	//
+	// Takes any type of body and a specified content type.
+	//
+	// Corresponds with POST /v1/admin/marks (the `SetMark` operationId).
+	SetMarkWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
+
+	// SetMark Acknowledge or snooze a finding, or note something about it
+	//
+	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
+	// kept, of more those that end first are deleted.
+	//
+	// Takes a body of the `application/json` content type.
+	//
+	// Corresponds with POST /v1/admin/marks (the `SetMark` operationId).
+	SetMark(ctx context.Context, body SetMarkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// ListOperations List operations
 	//
@@ -6762,6 +6898,64 @@ func (c *Client) RetryInboxWithBody(ctx context.Context, contentType string, bod
 // Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 func (c *Client) RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
 	req, err := NewRetryInboxRequest(c.Server, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// ListMarks Read the marks of findings
+//
+// What operators said of findings: `lucius attention` and the console compute these from
+// the other responses, and know each by its id.
+//
+// Corresponds with GET /v1/admin/marks (the `ListMarks` operationId).
+func (c *Client) ListMarks(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewListMarksRequest(c.Server)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetMarkWithBody Acknowledge or snooze a finding, or note something about it
+//
+// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
+// kept, of more those that end first are deleted.
+//
+// Takes any type of body and a specified content type.
+//
+// Corresponds with POST /v1/admin/marks (the `SetMark` operationId).
+func (c *Client) SetMarkWithBody(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetMarkRequestWithBody(c.Server, contentType, body)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
+// SetMark Acknowledge or snooze a finding, or note something about it
+//
+// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
+// kept, of more those that end first are deleted.
+//
+// Takes a body of the `application/json` content type.
+//
+// Corresponds with POST /v1/admin/marks (the `SetMark` operationId).
+func (c *Client) SetMark(ctx context.Context, body SetMarkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewSetMarkRequest(c.Server, body)
 	if err != nil {
 		return nil, err
 	}
@@ -8887,6 +9081,73 @@ func NewRetryInboxRequestWithBody(server string, contentType string, body io.Rea
 	}
 
 	operationPath := fmt.Sprintf("/v1/admin/inbox:retry")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodPost, queryURL.String(), body)
+	if err != nil {
+		return nil, err
+	}
+
+	req.Header.Add("Content-Type", contentType)
+
+	return req, nil
+}
+
+// NewListMarksRequest constructs an http.Request for the ListMarks method
+func NewListMarksRequest(server string) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/marks")
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
+// NewSetMarkRequest calls the generic SetMark builder with application/json body
+func NewSetMarkRequest(server string, body SetMarkJSONRequestBody) (*http.Request, error) {
+	var bodyReader io.Reader
+	buf, err := json.Marshal(body)
+	if err != nil {
+		return nil, err
+	}
+	bodyReader = bytes.NewReader(buf)
+	return NewSetMarkRequestWithBody(server, "application/json", bodyReader)
+}
+
+// NewSetMarkRequestWithBody constructs an http.Request for the SetMark method, with any body, and a specified content type
+func NewSetMarkRequestWithBody(server string, contentType string, body io.Reader) (*http.Request, error) {
+	var err error
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/admin/marks")
 	if operationPath[0] == '/' {
 		operationPath = "." + operationPath
 	}
@@ -11666,6 +11927,36 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/inbox:retry (the `RetryInbox` operationId).
 	RetryInboxWithResponse(ctx context.Context, body RetryInboxJSONRequestBody, reqEditors ...RequestEditorFn) (*RetryInboxResponse, error)
 
+	// ListMarksWithResponse Read the marks of findings
+	//
+	// What operators said of findings: `lucius attention` and the console compute these from
+	// the other responses, and know each by its id.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/admin/marks (the `ListMarks` operationId).
+	ListMarksWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListMarksResponse, error)
+
+	// SetMarkWithBodyWithResponse Acknowledge or snooze a finding, or note something about it
+	//
+	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
+	// kept, of more those that end first are deleted.
+	//
+	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/marks (the `SetMark` operationId).
+	SetMarkWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetMarkResponse, error)
+
+	// SetMarkWithResponse Acknowledge or snooze a finding, or note something about it
+	//
+	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
+	// kept, of more those that end first are deleted.
+	//
+	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with POST /v1/admin/marks (the `SetMark` operationId).
+	SetMarkWithResponse(ctx context.Context, body SetMarkJSONRequestBody, reqEditors ...RequestEditorFn) (*SetMarkResponse, error)
+
 	// ListOperationsWithResponse List operations
 	//
 	// Newest first, with their progress but without their items. They are kept for seven days
@@ -13028,6 +13319,122 @@ func (r RetryInboxResponse) Status() string {
 
 // StatusCode returns HTTPResponse.StatusCode
 func (r RetryInboxResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// ListMarksResponse401Headers the declared response headers of an HTTP 401 response for ListMarks
+type ListMarksResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// ListMarksResponse429Headers the declared response headers of an HTTP 429 response for ListMarks
+type ListMarksResponse429Headers struct {
+	RetryAfter int32
+}
+
+// ListMarksResponse503Headers the declared response headers of an HTTP 503 response for ListMarks
+type ListMarksResponse503Headers struct {
+	RetryAfter int32
+}
+
+type ListMarksResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *MarkList
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *ListMarksResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *ListMarksResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *ListMarksResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r ListMarksResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r ListMarksResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
+// SetMarkResponse401Headers the declared response headers of an HTTP 401 response for SetMark
+type SetMarkResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// SetMarkResponse429Headers the declared response headers of an HTTP 429 response for SetMark
+type SetMarkResponse429Headers struct {
+	RetryAfter int32
+}
+
+// SetMarkResponse503Headers the declared response headers of an HTTP 503 response for SetMark
+type SetMarkResponse503Headers struct {
+	RetryAfter int32
+}
+
+type SetMarkResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Mark
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON413 the response for an HTTP 413 `application/problem+json` response
+	ApplicationProblemJSON413 *TooLarge
+	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
+	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *SetMarkResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *SetMarkResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *SetMarkResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r SetMarkResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r SetMarkResponse) StatusCode() int {
 	if r.HTTPResponse != nil {
 		return r.HTTPResponse.StatusCode
 	}
@@ -16122,6 +16529,54 @@ func (c *ClientWithResponses) RetryInboxWithResponse(ctx context.Context, body R
 	return ParseRetryInboxResponse(rsp)
 }
 
+// ListMarksWithResponse Read the marks of findings
+//
+// What operators said of findings: `lucius attention` and the console compute these from
+// the other responses, and know each by its id.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/admin/marks (the `ListMarks` operationId).
+func (c *ClientWithResponses) ListMarksWithResponse(ctx context.Context, reqEditors ...RequestEditorFn) (*ListMarksResponse, error) {
+	rsp, err := c.ListMarks(ctx, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseListMarksResponse(rsp)
+}
+
+// SetMarkWithBodyWithResponse Acknowledge or snooze a finding, or note something about it
+//
+// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
+// kept, of more those that end first are deleted.
+//
+// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/marks (the `SetMark` operationId).
+func (c *ClientWithResponses) SetMarkWithBodyWithResponse(ctx context.Context, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*SetMarkResponse, error) {
+	rsp, err := c.SetMarkWithBody(ctx, contentType, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetMarkResponse(rsp)
+}
+
+// SetMarkWithResponse Acknowledge or snooze a finding, or note something about it
+//
+// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
+// kept, of more those that end first are deleted.
+//
+// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
+//
+// Corresponds with POST /v1/admin/marks (the `SetMark` operationId).
+func (c *ClientWithResponses) SetMarkWithResponse(ctx context.Context, body SetMarkJSONRequestBody, reqEditors ...RequestEditorFn) (*SetMarkResponse, error) {
+	rsp, err := c.SetMark(ctx, body, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseSetMarkResponse(rsp)
+}
+
 // ListOperationsWithResponse List operations
 //
 // Newest first, with their progress but without their items. They are kept for seven days
@@ -18348,6 +18803,222 @@ func ParseRetryInboxResponse(rsp *http.Response) (*RetryInboxResponse, error) {
 		response.Headers429 = &headers
 	case rsp.StatusCode == 503:
 		var headers RetryInboxResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseListMarksResponse parses an HTTP response from a ListMarksWithResponse call
+func ParseListMarksResponse(rsp *http.Response) (*ListMarksResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &ListMarksResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest MarkList
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers ListMarksResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers ListMarksResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers ListMarksResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
+// ParseSetMarkResponse parses an HTTP response from a SetMarkWithResponse call
+func ParseSetMarkResponse(rsp *http.Response) (*SetMarkResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &SetMarkResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Mark
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 413:
+		var dest TooLarge
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON413 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 415:
+		var dest UnsupportedMediaType
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers SetMarkResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers SetMarkResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers SetMarkResponse503Headers
 		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
 			var value int32
 			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
@@ -23809,6 +24480,12 @@ type ServerInterface interface {
 	// RetryInbox Try refused commands again
 	// (POST /v1/admin/inbox:retry)
 	RetryInbox(w http.ResponseWriter, r *http.Request)
+	// ListMarks Read the marks of findings
+	// (GET /v1/admin/marks)
+	ListMarks(w http.ResponseWriter, r *http.Request)
+	// SetMark Acknowledge or snooze a finding, or note something about it
+	// (POST /v1/admin/marks)
+	SetMark(w http.ResponseWriter, r *http.Request)
 	// ListOperations List operations
 	// (GET /v1/admin/operations)
 	ListOperations(w http.ResponseWriter, r *http.Request, params ListOperationsParams)
@@ -24423,6 +25100,34 @@ func (siw *ServerInterfaceWrapper) RetryInbox(w http.ResponseWriter, r *http.Req
 
 	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		siw.Handler.RetryInbox(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// ListMarks operation middleware
+func (siw *ServerInterfaceWrapper) ListMarks(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.ListMarks(w, r)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
+// SetMark operation middleware
+func (siw *ServerInterfaceWrapper) SetMark(w http.ResponseWriter, r *http.Request) {
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.SetMark(w, r)
 	}))
 
 	for _, middleware := range siw.HandlerMiddlewares {
@@ -26329,6 +27034,10 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/admin/pauses", wrapper.CreatePause).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/pauses/{pauseId}:resume", wrapper.ResumePause).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/marks", wrapper.ListMarks).Methods(http.MethodGet)
+
+	r.HandleFunc(options.BaseURL+"/v1/admin/marks", wrapper.SetMark).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/admin/webhooks", wrapper.ListWebhooks).Methods(http.MethodGet)
 

@@ -14,6 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/callbacks"
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
+	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
 	"github.com/lucius-project/lucius/pkg/routing"
@@ -89,7 +90,7 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 		UseCases: httpapi.UseCases{
 			Ledger: m.ledger, Commands: accepting, Jobs: search.New(m.ledger, &m.ended, around),
 			Callbacks: m.callbacks, Queue: m.queue, Operator: outbox.NewOperator(m.ledger, nil), Reconciler: m.reconciler,
-			Counts: m.counts, Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder,
+			Counts: m.counts, Operations: operations, Pauses: held, Gate: m.gate, Protocols: holder, Marks: marks.New(store, table),
 		},
 		Ready: func(context.Context) ([]string, error) { return nil, nil }, // No visitor calls it.
 		Auth:  auth.New(auth.Config{}), Registry: prometheus.NewRegistry(), Log: w.log,

@@ -156,6 +156,8 @@ var rules = []Rule{
 	{"listPauses", get, "/v1/admin/pauses", []Role{Admin}, Narrowed, false},
 	{"createPause", post, "/v1/admin/pauses", []Role{Admin}, Named, true},
 	{"resumePause", post, "/v1/admin/pauses/{pauseId}:resume", []Role{Admin}, Owned, true},
+	{"listMarks", get, "/v1/admin/marks", []Role{Read, Admin}, Narrowed, false},
+	{"setMark", post, "/v1/admin/marks", []Role{Admin}, Named, true},
 	{"listWebhooks", get, "/v1/admin/webhooks", []Role{Read}, Named, false},
 	{"replayWebhook", post, "/v1/admin/webhooks/{webhookId}:replay", []Role{Admin}, Owned, true},
 	{"listServices", get, "/v1/admin/services", []Role{Read, Admin}, Everywhere, false},

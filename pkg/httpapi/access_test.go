@@ -103,6 +103,8 @@ var asks = map[string]ask{
 	"listPauses":            {"GET /v1/admin/pauses", ""},
 	"createPause":           {"POST /v1/admin/pauses", `{"tenant_id":"t","reason":"why"}`},
 	"resumePause":           {"POST /v1/admin/pauses/$pause:resume", ""},
+	"listMarks":             {"GET /v1/admin/marks", ""},
+	"setMark":               {"POST /v1/admin/marks", `{"finding_id":"stuck","tenant_id":"t","state":"acknowledged"}`},
 	"listWebhooks":          {"GET /v1/admin/webhooks?tenant_id=t", ""},
 	"replayWebhook":         {"POST /v1/admin/webhooks/$exhausted:replay", ""},
 	"listServices":          {"GET /v1/admin/services", ""},

@@ -16,6 +16,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
@@ -46,6 +47,7 @@ type UseCases struct {
 	Pauses     *pauses.Service
 	// Gate is this process's view of the pauses.
 	Gate      *pauses.Gate
+	Marks     *marks.Service
 	Protocols *commands.ProtocolHolder
 	// Circuits returns the circuits of the bus that are not closed. It must be safe for
 	// concurrent use. The error is the store's.
@@ -120,6 +122,7 @@ func (c Config) Validate() error {
 		{"Operations", c.Operations == nil},
 		{"Pauses", c.Pauses == nil},
 		{"Gate", c.Gate == nil},
+		{"Marks", c.Marks == nil},
 		{"Protocols", c.Protocols == nil},
 		{"Ready", c.Ready == nil},
 		{"Auth", c.Auth == nil},

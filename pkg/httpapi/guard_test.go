@@ -155,6 +155,25 @@ func TestPausesOfOtherTenantsAreNotListed(t *testing.T) {
 	}
 }
 
+func TestMarksOfOtherTenantsAreNotListed(t *testing.T) {
+	t.Parallel()
+	g := newGuarded(t, []string{"admin:t", "read:t", "read:o", "admin:*"})
+	const body = `{"finding_id":"stuck","state":"acknowledged","note":"seen"}`
+	g.given(t, "POST /v1/admin/marks", body)
+	made := decoded[api.Mark](t, g.as(t, "admin:t", "POST /v1/admin/marks", strings.Replace(body, "{", `{"tenant_id":"t",`, 1)))
+	if made.Actor != "caller-a" || made.TenantID != "t" || made.Note != "seen" {
+		t.Errorf("the mark is %+v", made)
+	}
+	for grant, want := range map[string]int{"admin:t": 1, "read:t": 1, "read:o": 0, "admin:*": 2} {
+		if got := g.as(t, grant, "GET /v1/admin/marks", ""); strings.Count(got.Body, "finding_id") != want || got.Status != http.StatusOK {
+			t.Errorf("%s sees %s", grant, got.Body)
+		}
+	}
+	if got := g.as(t, "admin:t", "POST /v1/admin/marks", body).Status; got != http.StatusForbidden {
+		t.Errorf("a mark of all tenants is answered %d", got)
+	}
+}
+
 // Who may not see a tenant learns of nothing else that is wrong with the request.
 func TestListsOfAnotherTenantAreForbiddenFirst(t *testing.T) {
 	t.Parallel()

@@ -18,6 +18,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
@@ -124,6 +125,7 @@ func (h *harness) operate(ctx context.Context) error {
 	if u.Operations, err = background.NewOperations(background.OperationsConfig{Ledger: h.ledger, Store: h.store, Table: table}); err != nil {
 		return err
 	}
+	u.Marks = marks.New(h.store, table)
 	u.Pauses = pauses.New(h.store, table, nil)
 	if u.Gate, err = pauses.NewGate(ctx, u.Pauses, nil); err != nil {
 		return err

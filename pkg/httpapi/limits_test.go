@@ -122,6 +122,7 @@ func TestActionsAreAudited(t *testing.T) {
 		{callers[0], "POST /v1/jobs/" + noJob + ":cancel", "", record("caller-a", "cancelJob", noJob, "", "failed")},
 		{callers[0], "POST /v1/jobs/" + job + ":cancel", "{", record("caller-a", "cancelJob", job, "t", "failed")},
 		{callers[0], "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"r"}`, record("caller-a", "createPause", "tenant:t", "t", "done")},
+		{callers[0], "POST /v1/admin/marks", `{"finding_id":"stuck","tenant_id":"t","state":"open"}`, record("caller-a", "setMark", "stuck", "t", "done")},
 		{callers[0], "POST /v1/admin/pauses", `{"tenant_id":"o","reason":"r"}`, record("caller-a", "createPause", "", "o", "denied")},
 		{callers[0], "POST /v1/admin/retries", `{"tenant_id":"t"}`, record("caller-a", "createRetry", "", "t", "done")},
 		{callers[1], "POST /v1/admin/outbox/retry", `{}`, record("caller-b", "retryOutbox", "", "", "done")},

@@ -17,6 +17,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/httpapi"
 	"github.com/lucius-project/lucius/pkg/inbox"
 	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/marks"
 	"github.com/lucius-project/lucius/pkg/outbox"
 	"github.com/lucius-project/lucius/pkg/outbox/breaker"
 	"github.com/lucius-project/lucius/pkg/outbox/pauses"
@@ -152,6 +153,7 @@ func (s *Server) observe(ctx context.Context, before, after *statemachine.Aggreg
 
 // openPauses opens the pauses.
 func (s *Server) openPauses(ctx context.Context) (err error) {
+	s.uses.Marks = marks.New(s.cfg.Store, s.uses.Ledger.Tables().Schedule)
 	s.uses.Pauses = pauses.New(s.cfg.Store, s.uses.Ledger.Tables().Schedule, nil)
 	if s.cfg.StartPaused != "" {
 		if _, err := s.uses.Pauses.Create(ctx, pauses.Pause{Reason: s.cfg.StartPaused, Actor: ledger.ActorSystem}); err != nil {

@@ -896,6 +896,32 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/admin/marks": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read the marks of findings
+         * @description What operators said of findings: `lucius attention` and the console compute these from
+         *     the other responses, and know each by its id.
+         */
+        get: operations["listMarks"];
+        put?: never;
+        /**
+         * Acknowledge or snooze a finding, or note something about it
+         * @description Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
+         *     kept, of more those that end first are deleted.
+         */
+        post: operations["setMark"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/admin/webhooks": {
         parameters: {
             query?: never;
@@ -3676,6 +3702,80 @@ export interface components {
         PauseList: {
             /** @description The pauses, by id. */
             pauses: components["schemas"]["Pause"][];
+        };
+        /**
+         * @description An `acknowledged` finding does not count as one that needs attention until the mark
+         *     ends, nor does a `snoozed` one; an `open` one does, and the mark is a note.
+         * @example acknowledged
+         * @enum {string}
+         */
+        MarkState: "open" | "acknowledged" | "snoozed";
+        /** @description What to say of a finding. */
+        MarkRequest: {
+            /**
+             * @description The finding.
+             * @example error:ocr:bad_scan
+             */
+            finding_id: string;
+            /**
+             * @description The tenant that the finding is of; absent for one of all tenants.
+             * @example tenant_a
+             */
+            tenant_id?: string;
+            state: components["schemas"]["MarkState"];
+            /**
+             * @description What others should know.
+             * @example The vendor has a ticket.
+             */
+            note?: string;
+            /**
+             * Format: double
+             * @description How long the mark lasts; absent or 0 means an hour if it is `snoozed`, otherwise seven
+             *     days.
+             * @example 7200
+             */
+            for_seconds?: number;
+        };
+        /** @description What an operator says of a finding. */
+        Mark: {
+            /**
+             * @description The finding.
+             * @example error:ocr:bad_scan
+             */
+            finding_id: string;
+            /**
+             * @description The tenant that the finding is of; absent for one of all tenants.
+             * @example tenant_a
+             */
+            tenant_id?: string;
+            state: components["schemas"]["MarkState"];
+            /**
+             * @description What others should know.
+             * @example The vendor has a ticket.
+             */
+            note?: string;
+            /**
+             * @description The name of the caller who set it.
+             * @example alice
+             */
+            actor: string;
+            /**
+             * Format: date-time
+             * @description When it was set.
+             * @example 2026-01-27T12:00:00.000Z
+             */
+            at: string;
+            /**
+             * Format: date-time
+             * @description When it ends.
+             * @example 2026-02-03T12:00:00.000Z
+             */
+            until: string;
+        };
+        /** @description Marks of findings. */
+        MarkList: {
+            /** @description The marks, the newest first. */
+            marks: components["schemas"]["Mark"][];
         };
         /** @description How to resume. */
         ResumeRequest: {
@@ -6873,6 +6973,64 @@ export interface operations {
             401: components["responses"]["Unauthenticated"];
             403: components["responses"]["Forbidden"];
             404: components["responses"]["NotFound"];
+            413: components["responses"]["TooLarge"];
+            415: components["responses"]["UnsupportedMediaType"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    listMarks: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description All marks whose time is not over. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["MarkList"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    setMark: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MarkRequest"];
+            };
+        };
+        responses: {
+            /** @description The mark. One that is `open` without a note is removed. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Mark"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
             429: components["responses"]["TooManyRequests"];
