@@ -1826,6 +1826,11 @@ type FailureGroup struct {
 	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
 	SampleJobIds []string `json:"sample_job_ids"`
 
+	// SampleMessage The error in words, of the newest of them that has one.
+	//
+	// Example: The scan has no pages.
+	SampleMessage string `json:"sample_message,omitempty,omitzero"`
+
 	// Service Service of the step that failed.
 	//
 	// Example: ocr

@@ -28,13 +28,74 @@ func (t *tool) attention() *cobra.Command {
 			return err
 		}
 		found := findings{diagnosis.Findings(seen)}
-		if err := show(s, found, showFindings); err != nil || len(found.All) == 0 {
+		open := len(diagnosis.Open(found.All))
+		if err := show(s, found, showFindings); err != nil || open == 0 {
 			return err
 		}
-		return &Error{Code: ExitAttention, Err: errors.New(diagnosis.Counted(len(found.All), "thing needs", "things need") + " attention")}
+		return &Error{Code: ExitAttention, Err: errors.New(diagnosis.Counted(open, "thing needs", "things need") + " attention")}
 	})
+	cmd.AddCommand(t.attentionMark())
 	cmd.GroupID = GroupOperate
 	return t.calls(cmd)
+}
+
+// attentionMark returns lucius attention mark, which says something of a finding.
+func (t *tool) attentionMark() *cobra.Command {
+	var as, after, note string
+	cmd := t.command(spec{
+		use: "mark FINDING", short: "Acknowledge or snooze what needs attention, or note something about it",
+		long: "All users see it. A finding that is acknowledged or snoozed does not count as one that needs attention,\n" +
+			"until --for is over: an hour if it is snoozed, else seven days.",
+		example: "  lucius attention mark error:ocr:bad_scan --note \"the vendor has a ticket\"\n" +
+			"  lucius attention mark no-worker:ocr --as snoozed --for 2h\n  lucius attention mark no-worker:ocr --as open",
+		args: 1, completes: findingIDs,
+	}, func(ctx context.Context, s *session, args []string) error {
+		request := api.MarkRequest{FindingID: args[0], State: api.MarkState(as), Note: note}
+		if after != "" {
+			lasts, err := period(after)
+			if err != nil || lasts <= 0 {
+				return usagef("--for is %q, it must be a duration such as 2h or 1d", after)
+			}
+			request.ForSeconds = lasts.Seconds()
+		}
+		seen, err := s.look(ctx)
+		if err != nil {
+			return err
+		}
+		found := diagnosis.Findings(seen)
+		at := slices.IndexFunc(found, func(f diagnosis.Finding) bool { return f.ID == args[0] })
+		if at < 0 {
+			return &Error{Code: ExitNotFound, Err: errors.New("nothing has that id now: lucius attention shows the ids")}
+		}
+		request.TenantID = optional(found[at].Tenant)
+		mark, err := call[api.Mark](s.SetMark(ctx, request))
+		if err != nil {
+			return err
+		}
+		return show(s, mark, func(p *page, mark api.Mark) {
+			if mark.State == api.MarkStateOpen && mark.Note == "" {
+				p.line("%s is open", mark.FindingID)
+				return
+			}
+			p.line("%s is %s until %s, %s", mark.FindingID, mark.State, mark.Until, p.until(mark.Until.Time))
+		})
+	})
+	cmd.Flags().StringVar(&as, "as", string(api.MarkStateAcknowledged), "acknowledged, snoozed or open")
+	cmd.Flags().StringVar(&after, "for", "", "how long, such as 2h or 1d")
+	cmd.Flags().StringVar(&note, "note", "", "what others should know")
+	return cmd
+}
+
+// findingIDs completes the ids of findings.
+func findingIDs(ctx context.Context, s *session) (words []cobra.Completion) {
+	seen, err := s.look(ctx)
+	if err != nil {
+		return nil
+	}
+	for _, f := range diagnosis.Findings(seen) {
+		words = append(words, cobra.CompletionWithDesc(f.ID, plain(f.Subject)))
+	}
+	return words
 }
 
 // mostWebhooks is how many undelivered webhooks are counted.
@@ -103,7 +164,12 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 		}
 		seen.Tenants = append(seen.Tenants, one)
 	}
-	return nil
+	if len(reads)+len(administers) == 0 {
+		return nil
+	}
+	list, err := call[api.MarkList](s.ListMarks(ctx))
+	seen.Marks = list.Marks
+	return err
 }
 
 // tenantsOf returns the tenants for which the caller has the role; "*" stands for all.
@@ -127,6 +193,8 @@ func (f findings) MarshalJSON() ([]byte, error) {
 		Command string `json:"command,omitempty"`
 	}
 	type finding struct {
+		ID      string   `json:"finding_id"`
+		Known   bool     `json:"known,omitempty"`
 		Level   string   `json:"level"`
 		Subject string   `json:"subject"`
 		Text    string   `json:"text"`
@@ -142,7 +210,7 @@ func (f findings) MarshalJSON() ([]byte, error) {
 	out := make([]finding, len(f.All))
 	for i := range f.All {
 		one := &f.All[i]
-		out[i] = finding{Level: one.Level, Subject: one.Subject, Text: one.Text.With(exact)}
+		out[i] = finding{ID: one.ID, Known: one.Quiet, Level: one.Level, Subject: one.Subject, Text: one.Text.With(exact)}
 		for _, note := range one.Notes {
 			out[i].Notes = append(out[i].Notes, note.With(exact))
 		}
@@ -168,14 +236,15 @@ func (p *page) findings(all []diagnosis.Finding, most int) {
 		if f.Level == diagnosis.LevelWarn {
 			colour = yellow
 		}
+		if f.Quiet {
+			colour = faint
+		}
 		p.line("%s %s %s", p.style(colour, "●"), p.style(bold, f.Subject), f.Text.With(p.when))
 		notes := make([]string, len(f.Notes))
 		for j, note := range f.Notes {
 			notes[j] = note.With(p.when)
 		}
-		if len(notes) > 0 {
-			p.line("  %s", p.style(faint, strings.Join(notes, " · ")))
-		}
+		p.line("  %s", p.style(faint, strings.Join(append(notes, f.ID), " · ")))
 		if len(f.Actions) > 0 {
 			p.line("  → %s", f.Actions[0].Command)
 		}

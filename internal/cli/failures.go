@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
 // failures returns lucius failures.
@@ -52,7 +51,7 @@ func (t *tool) failures() *cobra.Command {
 		if s.output != "table" {
 			return s.encode(list)
 		}
-		return show(s, failed{list, s.messages(ctx, list.Groups)}, showFailures)
+		return show(s, list, showFailures)
 	})
 	by.register(t, cmd)
 	by.registerSince(cmd)
@@ -64,31 +63,8 @@ func (t *tool) failures() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// failed is a list of groups of failed jobs, with the message of each group's newest job.
-type failed struct {
-	api.FailureList
-
-	Messages []string
-}
-
-// mostMessages is the most groups for which a message is read: the largest ones.
-const mostMessages = 20
-
-// messages reads the message of each group's newest job.
-func (s *session) messages(ctx context.Context, groups []api.FailureGroup) []string {
-	all := make([]string, len(groups))
-	for i := range groups[:min(len(groups), mostMessages)] {
-		if ids := groups[i].SampleJobIds; len(ids) > 0 {
-			if job, err := call[api.Job](s.GetJob(ctx, ids[0], nil)); err == nil { // The job may have been purged.
-				all[i] = diagnosis.ErrorMessage(&job)
-			}
-		}
-	}
-	return all
-}
-
 // showFailures writes a table of groups.
-func showFailures(p *page, list failed) {
+func showFailures(p *page, list api.FailureList) {
 	if len(list.Groups) == 0 {
 		p.line("No matching job has failed.")
 		return
@@ -103,7 +79,7 @@ func showFailures(p *page, list failed) {
 		case g.Retrying:
 			jobs = fmt.Sprintf("%d retrying", g.Count)
 		}
-		rows[i] = []string{jobs, g.Service, g.StepType, g.ErrorCode, p.ago(g.FirstAt.Time), p.ago(g.LastAt.Time), list.Messages[i]}
+		rows[i] = []string{jobs, g.Service, g.StepType, g.ErrorCode, p.ago(g.FirstAt.Time), p.ago(g.LastAt.Time), g.SampleMessage}
 	}
 	p.table([]string{"JOBS", "SERVICE", "STEP TYPE", "ERROR", "FIRST", "LAST", "NEWEST MESSAGE"}, rows)
 	if list.Truncated {

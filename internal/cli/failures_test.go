@@ -6,7 +6,6 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/musttest"
-	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 func TestFailures(t *testing.T) {
@@ -14,13 +13,13 @@ func TestFailures(t *testing.T) {
 	list := api.FailureList{Truncated: true, Groups: []api.FailureGroup{
 		{
 			Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 400, FirstAt: at(20 * time.Hour), LastAt: at(time.Minute),
-			SampleJobIds: []string{jobID, "older"},
+			SampleJobIds: []string{jobID, "older"}, SampleMessage: failedJob().ErrorMessage,
 		},
 		{Service: "embed", StepType: "EMBED", ErrorCode: "ack_timeout", Count: 2, FirstAt: at(time.Hour), LastAt: at(time.Hour), SampleJobIds: []string{"purged"}},
 		{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 1, Resolved: true, FirstAt: at(time.Hour), LastAt: at(time.Hour), SampleJobIds: []string{jobID}},
 	}}
 	server := newScripted(t, map[string][]any{
-		"GET /v1/admin/failures": {list}, "GET /v1/jobs/" + jobID: {failedJob()}, "GET /v1/jobs/purged": {apierror.JobNotFound},
+		"GET /v1/admin/failures": {list},
 	})
 	l := newLine(t, server.url)
 	out, err := l.run(t, "failures", "--service", "ocr", "--code", "bad_scan", "--tenant", "tenant_a", "--step-type", "OCR",
@@ -29,8 +28,7 @@ func TestFailures(t *testing.T) {
 	golden(t, "failures.txt", out)
 	server.wantAsked(t, "GET /v1/admin/failures tenant_id=tenant_a&request_type=doc.ingest&service=ocr&step_type=OCR&error_code=bad_scan"+
 		"&created_after=2026-01-20T12%3A00%3A00.000Z&created_before=2026-01-27T10%3A00%3A00.000Z"+
-		"&failed_after=2026-01-26T12%3A00%3A00.000Z&failed_before=2026-01-27T11%3A00%3A00.000Z&include=resolved",
-		"GET /v1/jobs/"+jobID, "GET /v1/jobs/purged", "GET /v1/jobs/"+jobID)
+		"&failed_after=2026-01-26T12%3A00%3A00.000Z&failed_before=2026-01-27T11%3A00%3A00.000Z&include=resolved")
 	forPrograms(t, l, list, "failures")
 
 	server.answers["GET /v1/admin/failures"] = []any{api.FailureList{Groups: []api.FailureGroup{}}}

@@ -44,6 +44,7 @@ func watched(all api.Overview, services api.ServiceList) map[string]any {
 		"GET /v1/admin/overview": all, "GET /v1/admin/services": services, "GET /readyz": api.Readiness{Warnings: []string{"the disk is nearly full"}},
 		"GET /v1/whoami":         api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"*"}}}},
 		"GET /v1/admin/webhooks": api.WebhookPage{},
+		"GET /v1/admin/marks":    api.MarkList{},
 		"GET /v1/admin/failures": api.FailureList{Groups: []api.FailureGroup{
 			{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 214, FirstAt: at(2 * time.Hour), LastAt: at(time.Minute)},
 		}},
@@ -65,6 +66,39 @@ func TestAttention(t *testing.T) {
 		t.Errorf("it ends with %v", err)
 	}
 	golden(t, "attention.json", out)
+}
+
+// What an operator knows of comes last, and is nothing that needs attention.
+func TestAttention_IsMarked(t *testing.T) {
+	t.Parallel()
+	const tenant = "a"
+	mark := api.Mark{FindingID: "pause:tenant:a", TenantID: tenant, State: api.MarkStateAcknowledged, Actor: "ops-1", At: at(time.Minute), Until: at(-time.Hour)}
+	opened := mark
+	opened.State = api.MarkStateOpen
+	server := newScripted(t, map[string][]any{
+		"GET /v1/whoami":       {api.Identity{Grants: []api.Grant{{Role: api.GrantRoleAdmin, Tenants: []string{tenant}}}}},
+		"GET /readyz":          {api.Readiness{}},
+		"GET /v1/admin/pauses": {api.PauseList{Pauses: []api.Pause{{PauseID: "tenant:a", TenantID: tenant, State: api.PauseStatePaused, CreatedAt: at(time.Hour)}}}},
+		"GET /v1/admin/marks":  {api.MarkList{}, api.MarkList{}, api.MarkList{Marks: []api.Mark{mark}}},
+		"POST /v1/admin/marks": {mark, opened},
+	})
+	l := newLine(t, server.url)
+	golden(t, "mark.txt", l.must(t, "attention", "mark", "pause:tenant:a", "--for", "1h", "--note", "a dispute"))
+	last := func(want string) {
+		t.Helper()
+		if asked := server.asked[len(server.asked)-1]; asked != want {
+			t.Errorf("the API was asked %s, want %s", asked, want)
+		}
+	}
+	last(`POST /v1/admin/marks {"finding_id":"pause:tenant:a","for_seconds":3600,"note":"a dispute","state":"acknowledged","tenant_id":"a"}`)
+	golden(t, "mark-open.txt", l.must(t, "attention", "mark", "pause:tenant:a", "--as", "open"))
+	golden(t, "attention-known.txt", l.must(t, "attention"))
+	if _, err := l.run(t, "attention", "mark", "stuck"); cli.ExitCode(err) != cli.ExitNotFound {
+		t.Errorf("a finding that is none: %v", err)
+	}
+	if _, err := l.run(t, "attention", "mark", "stuck", "--for", "soon"); cli.ExitCode(err) != cli.ExitUsage {
+		t.Errorf("a time that is none: %v", err)
+	}
 }
 
 // A token for some tenants sees what is wrong for these.

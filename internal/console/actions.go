@@ -128,6 +128,7 @@ func actions() map[string]*action {
 	return map[string]*action{
 		"dispatch-pause":  {prepare: pauseDispatch},
 		"dispatch-resume": {prepare: resumeDispatch},
+		"finding-mark":    {prepare: markFinding},
 		"inbox-discard":   {prepare: discardInbox},
 		"inbox-retry":     {prepare: retryInbox},
 		"job-cancel": jobControl("cancel", "Steps that have ended keep their results. A worker that runs a step is told to stop, "+
@@ -161,7 +162,7 @@ type actionForm struct {
 // plan returns what would be done, if the user may do it. It refuses an id that the command line
 // would take for a flag: a link with such an id could make the copied command one for all jobs.
 func (a *action) plan(r *request) (deed, error) {
-	for _, name := range []string{"job", "work", "operation", "webhook", "letter"} {
+	for _, name := range []string{"job", "work", "operation", "webhook", "letter", "finding"} {
 		if id := r.FormValue(name); strings.HasPrefix(id, "-") {
 			return deed{}, badInput(fmt.Sprintf("%q is not an id.", id))
 		}

@@ -1,9 +1,11 @@
 package console
 
 import (
+	"context"
 	"fmt"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -20,6 +22,12 @@ type attentionPage struct {
 	Unseen   int
 	Overview *api.Overview
 }
+
+// Open and Quiet are the findings that no operator knows of, and the others.
+func (p attentionPage) Open() []diagnosis.Finding { return diagnosis.Open(p.Findings) }
+
+// Quiet is explained at Open.
+func (p attentionPage) Quiet() []diagnosis.Finding { return p.Findings[len(p.Open()):] }
 
 const (
 	// rememberStored is how long findings that cost a read of the store are shown again on
@@ -45,7 +53,8 @@ func attention(r *request) (view, error) {
 	return view{Title: "Attention", Template: "attention", Data: data}, err
 }
 
-// countFindings returns the count of findings for the navigation, and whether one is bad.
+// countFindings returns the count of findings that no operator knows of, for the navigation, and
+// whether one is bad.
 func (f *frame) countFindings() (count string, hot bool) {
 	var found []diagnosis.Finding
 	if shown, ok := f.View.Data.(attentionPage); ok {
@@ -58,7 +67,7 @@ func (f *frame) countFindings() (count string, hot bool) {
 			return diagnosis.Findings(&found.Situation), err
 		})
 	}
-	if len(found) == 0 {
+	if found = diagnosis.Open(found); len(found) == 0 {
 		return "", false
 	}
 	return strconv.Itoa(len(found)), found[0].Level == diagnosis.LevelBad
@@ -98,7 +107,23 @@ func look(r *request) (*situation, error) {
 			return s, err
 		}
 	}
-	return s, nil
+	if len(r.tenants(api.GrantRoleRead))+len(r.tenants(api.GrantRoleAdmin)) == 0 {
+		return s, nil
+	}
+	list, err := recall(r, "marks", r.unlessAsked(rememberCount), func() (api.MarkList, error) {
+		return call[api.MarkList](r.api.ListMarks(ctx))
+	})
+	s.Marks = list.Marks
+	return s, err
+}
+
+// unlessAsked is how old a response may be on a live page. The user who asks for a page may have
+// changed something a moment ago.
+func (r *request) unlessAsked(age time.Duration) time.Duration {
+	if !r.live {
+		return 0
+	}
+	return age
 }
 
 // stuckJobs returns the stuck jobs, if there are any and the user may see them.
@@ -112,10 +137,7 @@ func stuckJobs(r *request, overview *api.Overview) ([]api.StuckJob, error) {
 
 // lookAt reads what failed for a tenant, empty for all of them.
 func (s *situation) lookAt(r *request, tenant string) error {
-	age := rememberStored
-	if !r.live {
-		age = 0 // The user may have changed it a moment ago.
-	}
+	age := r.unlessAsked(rememberStored)
 	failed, err := recall(r, "failures of "+tenant, age, func() (api.FailureList, error) {
 		return call[api.FailureList](r.api.ListFailures(r.Context(), &api.ListFailuresParams{TenantID: optional(tenant)}))
 	})
@@ -145,6 +167,38 @@ func wellness(s *situation) string {
 		text += ", " + diagnosis.Number(hour.Count) + " succeeded within the hour"
 	}
 	return text
+}
+
+// markFinding says something of a finding, for all users.
+func markFinding(r *request) (deed, error) {
+	id, tenant, note := r.FormValue("finding"), r.FormValue("tenant_id"), r.FormValue("note")
+	as, after := api.MarkState(r.FormValue("as")), strings.ReplaceAll(r.FormValue("for"), " ", "")
+	states := []string{string(api.MarkStateAcknowledged), string(api.MarkStateSnoozed), string(api.MarkStateOpen)}
+	command := diagnosis.CommandWith("attention mark", "", id, "as", as, "for", after, "note", note)
+	return deed{
+		Title: "Mark “" + id + "”?", Button: "Mark it", NoReason: true, Command: command, First: "note",
+		Text: "All users see it. A finding that is acknowledged or snoozed does not count as one that needs attention.",
+		Fields: []field{
+			{Name: "as", Label: "It is", Value: string(as), Options: states, Flag: "as"},
+			{
+				Name: "for", Label: "For", Value: after, Flag: "for",
+				Hint: "Such as 30m, 2h or 1d. Empty: an hour if it is snoozed, else seven days.",
+			},
+			{Name: "note", Label: "Note", Value: note, Flag: "note", Hint: "What others should know."},
+		},
+		do: func(ctx context.Context, _ string) (string, error) {
+			request := api.MarkRequest{FindingID: id, TenantID: optional(tenant), State: as, Note: note}
+			if after != "" {
+				long, err := lasting(after)
+				if err != nil || long <= 0 {
+					return "", badInput("How long it lasts is a number with a unit, such as 30m, 2h or 1d.")
+				}
+				request.ForSeconds = long.Seconds()
+			}
+			_, err := call[api.Mark](r.api.SetMark(ctx, request))
+			return link(""), err
+		},
+	}, nil
 }
 
 // pathOf is a page about the thing of that name, which may hold any character.

@@ -1,6 +1,8 @@
 package console
 
 import (
+	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -48,4 +50,55 @@ func TestAttention_SaysWhichTenantsItLookedAt(t *testing.T) {
 	page := b.get(t, "/ui/")
 	has(t, page, "Nothing needs attention at t00, t01,", ", t09.", "2 more tenants</a> of yours were not looked at.")
 	hasNot(t, page, "t10")
+}
+
+// A finding that one operator knows of is known to all: it comes last, and does not count.
+func TestAttention_KnowsWhatOperatorsSaid(t *testing.T) {
+	t.Parallel()
+	answers := quiet()
+	answers["GET /v1/admin/services"] = api.ServiceList{Services: []api.Service{diagnosistest.OCRWork(now, 3000, 251*time.Second, 4*time.Minute)}}
+	answers["GET /readyz"] = api.Readiness{Warnings: []string{"the disk is nearly full"}}
+	answers["POST /v1/admin/marks"] = api.Mark{}
+	b := newBrowser(t, answers)
+	page := b.get(t, "/ui/")
+	has(t, page, "<title>(2) Attention · Lucius</title>", `Attention <span class="hot">2</span>`, `id="finding-no-worker:ocr" class="card finding bad`,
+		`href="/ui/do/finding-mark?as=acknowledged&amp;finding=no-worker%3Aocr"`)
+	hasNot(t, page, "<h2>Known</h2>")
+	b.set("GET /v1/admin/marks", api.MarkList{Marks: []api.Mark{{
+		FindingID: "no-worker:ocr", State: api.MarkStateSnoozed, Actor: hostile, Note: hostile, At: ago(time.Minute), Until: ago(-time.Hour),
+	}}})
+	page = b.get(t, "/ui/")
+	has(t, page, "<title>(1) Attention · Lucius</title>", `Attention <span>1</span>`, "snoozed by &lt;script&gt;", "Reopen…", `id="finding-no-worker:ocr" class="card finding`)
+	hasNot(t, page, hostile, `id="finding-no-worker:ocr" class="card finding bad`)
+	if strings.Index(page, "the disk is nearly full") > strings.Index(page, "<h2>Known</h2>") || strings.Index(page, "3,000 directives") < strings.Index(page, "<h2>Known</h2>") {
+		t.Error("what is known does not come last")
+	}
+	b.token = "reader"
+	has(t, b.get(t, "/ui/pauses"), "<title>(1) Pauses · Lucius</title>")
+	hasNot(t, b.get(t, "/ui/"), "do/finding-mark")
+}
+
+func TestMarkFinding_SaysItToTheAPI(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/marks": api.Mark{}})
+	b.token = "bound"
+	const form = "/ui/do/finding-mark?as=acknowledged&finding=webhooks%40tenant_a&tenant_id=tenant_a"
+	has(t, b.get(t, form), "Mark “webhooks@tenant_a”?", "<option selected>acknowledged</option>",
+		"lucius attention mark webhooks@tenant_a --as acknowledged", `data-flag="note"`)
+	values := url.Values{
+		"finding": {"webhooks@tenant_a"}, "tenant_id": {"tenant_a"}, "as": {"snoozed"}, "for": {"2 h"}, "note": {"they know"},
+	}
+	if to := b.submits(t, "finding-mark", values); to != "/ui/" {
+		t.Errorf("the browser goes to %s", to)
+	}
+	b.asks(t, `POST /v1/admin/marks {"finding_id":"webhooks@tenant_a","for_seconds":7200,"note":"they know","state":"snoozed","tenant_id":"tenant_a"}`)
+	values.Set("for", "soon")
+	has(t, b.send(http.MethodPost, "/ui/do/finding-mark", values).Body.String(), "How long it lasts is a number with a unit")
+	for target, status := range map[string]int{
+		"/ui/do/finding-mark?as=open&finding=stuck": http.StatusForbidden, "/ui/do/finding-mark?as=open&finding=--all": http.StatusBadRequest,
+	} {
+		if w := b.send(http.MethodGet, target, nil); w.Code != status {
+			t.Errorf("%s is answered %d, want %d", target, w.Code, status)
+		}
+	}
 }

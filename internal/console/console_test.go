@@ -112,7 +112,7 @@ func (s *scripted) set(request string, value any) {
 var ofEveryPage = map[string]bool{
 	"GET /v1/whoami": true, "GET /readyz": true,
 	"GET /v1/admin/overview?minutes=60": true, "GET /v1/admin/services?minutes=60": true,
-	"GET /v1/admin/pauses": true, "GET /v1/admin/failures": true, "GET /v1/admin/webhooks?limit=100": true,
+	"GET /v1/admin/pauses": true, "GET /v1/admin/marks": true, "GET /v1/admin/failures": true, "GET /v1/admin/webhooks?limit=100": true,
 	"GET /v1/admin/failures?tenant_id=tenant_a": true, "GET /v1/admin/webhooks?tenant_id=tenant_a&limit=100": true,
 }
 
@@ -212,6 +212,7 @@ func quiet() map[string]any {
 		"GET /v1/admin/webhooks": api.WebhookPage{},
 		"GET /v1/admin/pauses":   api.PauseList{},
 		"GET /v1/admin/workers":  api.WorkerList{Bus: api.BusQueue},
+		"GET /v1/admin/marks":    api.MarkList{},
 		"GET /v1/protocols":      api.ProtocolList{},
 		"GET /readyz":            api.Readiness{Status: "ready"},
 	}

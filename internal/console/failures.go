@@ -28,11 +28,10 @@ type failuresPage struct {
 	Command         string
 }
 
-// failureGroup is a group with the message of its newest job, and links to its jobs.
+// failureGroup is a group with links to its jobs.
 type failureGroup struct {
 	api.FailureGroup
 
-	Message     string
 	Jobs, Retry string
 	// Spark is the histogram as a chart. It begins at From and ends at To, which is zero for
 	// the present.
@@ -79,9 +78,6 @@ var failureSpanLengths = map[string]time.Duration{
 	"1 h": time.Hour, "24 h": 24 * time.Hour, "7 d": 7 * 24 * time.Hour, "30 d": 30 * 24 * time.Hour,
 }
 
-// mostMessages is the number of groups, the first of the list, whose message is read.
-const mostMessages = 20
-
 func failures(r *request) (view, error) {
 	data := failuresPage{
 		Tenant: r.tenant(api.GrantRoleRead), Since: cmp.Or(r.FormValue("since"), "any time"), Spans: failureSpans,
@@ -120,12 +116,8 @@ func failures(r *request) (view, error) {
 	}
 	for i := range list.Groups {
 		group := failureGroupOf(f, &list.Groups[i])
+		group.SampleMessage = diagnosis.Brief(group.SampleMessage, diagnosis.BriefMessage)
 		group.Spark, group.From, group.To = sparklineOf(group.Histogram), list.From, f.FailedBefore
-		if i < mostMessages && len(group.SampleJobIds) > 0 {
-			if job, err := call[api.Job](r.api.GetJob(r.Context(), group.SampleJobIds[0], nil)); err == nil { // It may be purged by now.
-				group.Message = diagnosis.Brief(diagnosis.ErrorMessage(&job), diagnosis.BriefMessage)
-			}
-		}
 		if group.Resolved {
 			data.Resolved = append(data.Resolved, group)
 			continue

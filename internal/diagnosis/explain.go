@@ -221,11 +221,3 @@ func Failures(events []api.Event, stepID string) (failures []*api.Event) {
 	}
 	return failures
 }
-
-// ErrorMessage returns why the job failed or, of a live job, its current step's last attempt.
-func ErrorMessage(job *api.Job) string {
-	if job.ErrorMessage != "" || job.CurrentStepIndex >= len(job.Steps) {
-		return job.ErrorMessage
-	}
-	return job.Steps[job.CurrentStepIndex].LastErrorMessage
-}

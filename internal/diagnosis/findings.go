@@ -2,7 +2,6 @@ package diagnosis
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"fmt"
 	"net/url"
 	"slices"
@@ -23,7 +22,8 @@ type Situation struct {
 	Stuck     []api.StuckJob
 	Tenants   []TenantSituation
 	Warnings  []string
-	Unready   string // why the server serves no requests
+	Unready   string     // why the server serves no requests
+	Marks     []api.Mark // what operators said of findings
 }
 
 // TenantSituation is what failed for a tenant, empty for all of them.
@@ -33,11 +33,16 @@ type TenantSituation struct {
 	Webhooks api.WebhookPage
 }
 
-// Finding is something that needs an operator.
+// Finding is something that needs an operator: one cause, with all that it explains.
 type Finding struct {
-	// ID names what it is about, whatever the figures. It is unique among the findings that
-	// [Findings] returns.
-	ID string
+	// ID names the cause, whatever the figures, and Tenant is whose it is, empty if it is of all.
+	// The id is unique among the findings that [Findings] returns.
+	ID, Tenant string
+	// Since is when it began, zero unless that is known exactly.
+	Since time.Time
+	// Service and ErrorCode are what it is about. Optional.
+	Service, ErrorCode string
+	Quiet              bool // An operator knows of it, so that it needs no other.
 	// Level is bad if jobs fail or stand still, and warn if they will.
 	Level string
 	// Weight ranks findings of a level: about how many jobs it holds up.
@@ -50,6 +55,7 @@ type Finding struct {
 	Notes    []Sentence // What else helps to judge it.
 	ByMinute []int      // Counts by minute, for a chart.
 	Actions  []Action   // The one that helps first comes first.
+	Mark     Action     // Tells all users that it is known, or that it is not.
 }
 
 // Action is something to look at or to do about a finding: a page of the console, and a command.
@@ -102,35 +108,31 @@ const (
 	mostStuck      = 5
 )
 
-// Findings returns what needs an operator, the worst first.
+// Findings returns what needs an operator, the worst first, and last what one knows of already.
 func Findings(s *Situation) (found []Finding) {
 	if s.Unready != "" {
-		found = append(found, Finding{Level: LevelBad, Weight: 1 << 30, Subject: "The server", Text: say("is not ready: ", s.Unready)})
+		found = append(found, Finding{
+			ID: "unready", Level: LevelBad, Weight: 1 << 30, Subject: "The server", Text: say("is not ready: ", s.Unready),
+		})
 	}
+	found = append(found, s.ServerFindings()...)
 	for i := range s.Services {
 		found = append(found, s.ServiceFindings(&s.Services[i])...)
 	}
 	found = append(found, s.unmatchedFindings()...)
-	found = append(found, s.ServerFindings()...)
 	found = append(found, s.PauseFindings()...)
 	for i := range s.Tenants {
 		found = append(found, s.failureFindings(&s.Tenants[i])...)
 		found = append(found, webhookFindings(&s.Tenants[i])...)
 	}
-	found = append(found, s.warningFindings()...)
-	slices.SortStableFunc(found, func(a, b Finding) int {
-		return cmp.Or(strings.Compare(a.Level, b.Level), cmp.Compare(b.Weight, a.Weight)) // bad comes before warn.
-	})
-	known := map[string]int{}
+	found = fold(append(found, s.warningFindings()...))
 	for i := range found {
-		f := &found[i]
-		about := f.Subject + fmt.Sprint(f.Text)
-		if len(f.Actions) > 0 {
-			about = fmt.Sprint(f.Word, f.Actions[0].Page, f.Actions[0].Query)
-		}
-		known[about]++
-		f.ID = fmt.Sprintf("finding-%x-%d", sha256.Sum224([]byte(about)), known[about])
+		s.remember(&found[i])
 	}
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(quiet(&a), quiet(&b)), strings.Compare(a.Level, b.Level), // bad comes before warn.
+			cmp.Compare(b.Weight, a.Weight))
+	})
 	return found
 }
 
@@ -160,6 +162,7 @@ func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
 	busy := of.Claimed+of.Running > 0
 	waits := Counted(of.Backlog, "directive waits", "directives wait")
 	backlog := Finding{
+		ID: causeID(kindNoWorker, of.Service), Service: of.Service,
 		Level: LevelWarn, Weight: of.Backlog, Subject: s.kindName(of) + ":", Word: WordNoWorker, ByMinute: of.BacklogByMinute,
 		Actions: []Action{
 			{
@@ -181,17 +184,21 @@ func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
 		found = append(found, backlog)
 	case queue && silent && !busy && !polled.IsZero():
 		backlog.Level, backlog.Text = LevelBad, say(waits, ", and no worker has polled ", when{For, polled.Time})
+		backlog.Since = polled.Time
 		backlog.Notes = append(backlog.Notes, say("the last one was ", of.Workers[0].Owner))
 		found = append(found, backlog)
 	case !queue && old && !busy && of.Attempts.LastMinute.Count == 0:
 		backlog.Level, backlog.Text, backlog.Word = LevelBad, say(waits, " for an ACK, and nothing runs"), "no ACK"
+		backlog.ID = causeID(kindNoACK, of.Service)
 		found = append(found, backlog)
 	case growth >= max(growthLeast, of.Backlog/2):
 		backlog.Text = say(waits, ", up by ", Number(growth), " within ", growthMinutes, " minutes")
+		backlog.ID = causeID(kindBacklog, of.Service)
 		backlog.Word, backlog.Notes = "grows", append(backlog.Notes, atWork(of))
 		found = append(found, backlog)
 	case old:
 		backlog.Text = say(waits, ", the oldest ", when{For, of.OldestWaitingAt.Time})
+		backlog.ID = causeID(kindBacklog, of.Service)
 		backlog.Word, backlog.Notes = "slow", []Sentence{atWork(of), drains(of)}
 		found = append(found, backlog)
 	}
@@ -205,7 +212,7 @@ func (s *Situation) unmatchedFindings() []Finding {
 	}
 	last := &s.Unmatched[0]
 	f := Finding{
-		Level: LevelWarn, Weight: len(s.Unmatched), Subject: "Worker " + last.Owner,
+		ID: "unmatched-workers", Level: LevelWarn, Weight: len(s.Unmatched), Subject: "Worker " + last.Owner,
 		Text:    say("polls, but no protocol has ", cmp.Or(strings.Join(last.Services, ", "), strings.Join(last.StepTypes, ", "))),
 		Notes:   []Sentence{say("its last poll ", when{Ago, last.LastPollAt.Time})},
 		Actions: []Action{{Text: "Show the services", Page: "services", Command: Command("services")}},
@@ -276,7 +283,9 @@ func (s *Situation) errorFindings(of *api.Service) []Finding {
 	if failed < FailuresLeast || !bad && (now < unusualShare || now < failingFactor*usually) {
 		return nil
 	}
+	code := s.failingCode(of)
 	f := Finding{
+		ID: causeID(kindError, of.Service, code), Service: of.Service, ErrorCode: code,
 		Level: LevelWarn, Weight: failed, Subject: s.kindName(of), Word: Percent(now) + " fail", ByMinute: by.Failed,
 		Text: say("has failed ", Percent(now), " of its attempts ", when{For, s.failingSince(by, now/2)}),
 		Actions: []Action{
@@ -350,18 +359,23 @@ func (s *Situation) ServerFindings() (found []Finding) {
 	for i := range o.Circuits {
 		c := &o.Circuits[i]
 		what := "Topic " + c.Name
-		if c.Name == "*" || c.Name == "bus" {
+		if wholeBus(c.Name) {
 			what = "The whole bus"
 		}
-		found = append(found, Finding{
+		f := Finding{
+			ID: causeID(kindCircuit, c.Name), Since: c.Since.Time,
 			Level: LevelBad, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: what, Word: "circuit " + string(c.State),
 			Text:  say("is out of service, its circuit ", c.State, ", ", when{For, c.Since.Time}),
 			Notes: []Sentence{say(c.Reason), say("directives wait, and spend no retry budget")}, Actions: []Action{showOutbox},
-		})
+		}
+		if f.Weight > 0 {
+			f.Notes[1] = say(Counted(f.Weight, "job waits", "jobs wait"), " for dispatch, and none spends its retry budget")
+		}
+		found = append(found, f)
 	}
 	if n := o.Stuck.Count; n > 0 {
 		f := Finding{
-			Level: LevelBad, Weight: 1000 * n,
+			ID: "stuck", Level: LevelBad, Weight: 1000 * n,
 			Subject: Counted(n, "job stands still", "jobs stand still"), Text: say("and cannot continue without help"),
 			Notes:   []Sentence{say("found by the reconciler among ", Counted(o.Stuck.Checked, "live job", "live jobs"))},
 			Actions: []Action{{Text: "Show them", Page: "stuck", Command: Command("stuck")}},
@@ -376,7 +390,7 @@ func (s *Situation) ServerFindings() (found []Finding) {
 	}
 	if at := o.OldestPendingSeconds; at != nil && *at >= latePublish.Seconds() && len(o.Pauses)+len(o.Circuits) == 0 {
 		f := Finding{
-			Level: LevelWarn, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: "The outbox", Word: "late",
+			ID: "outbox", Level: LevelWarn, Weight: o.Jobs[string(api.JobStateDispatching)], Subject: "The outbox", Word: "late",
 			Text:  say("is late: its oldest directive has been due for ", Duration(Seconds(*at))),
 			Notes: []Sentence{say("check that a process with the role relay runs, and its log")}, Actions: []Action{showOutbox},
 		}
@@ -387,7 +401,7 @@ func (s *Situation) ServerFindings() (found []Finding) {
 	}
 	if n := o.Jobs[string(api.JobStatePaused)] + o.Jobs[string(api.JobStatePausing)]; n > 0 {
 		f := Finding{
-			Level: LevelWarn, Weight: n, Subject: Counted(n, "job is paused", "jobs are paused"),
+			ID: "paused-jobs", Level: LevelWarn, Weight: n, Subject: Counted(n, "job is paused", "jobs are paused"),
 			Text: say("one by one, until they are resumed"),
 		}
 		if n == 1 {
@@ -422,6 +436,7 @@ func (s *Situation) PauseFindings() (found []Finding) {
 			}
 		}
 		f := Finding{
+			ID: "pause:" + p.PauseID, Tenant: p.TenantID, Since: p.CreatedAt.Time,
 			Level: LevelWarn, Subject: strings.ToUpper(scope[:1]) + scope[1:], Text: say("is paused ", when{For, p.CreatedAt.Time}),
 			Notes:   []Sentence{say("by ", p.Actor, ": “", p.Reason, "”")},
 			Actions: []Action{{Text: "Resume…", Page: "do/dispatch-resume", Query: []any{"pause", p.PauseID}, Form: true, Command: resume}},
@@ -431,7 +446,7 @@ func (s *Situation) PauseFindings() (found []Finding) {
 		}
 		if held, known := s.HeldBy(p); known {
 			f.Weight = held
-			f.Notes = append([]Sentence{say(Counted(f.Weight, "directive waits", "directives wait"))}, f.Notes...)
+			f.Notes = append([]Sentence{say(Counted(f.Weight, "directive waits", "directives wait"), s.heldAt(p))}, f.Notes...)
 		}
 		if p.TenantID != "" {
 			f.Actions = append(f.Actions, showJobs("tenant", "tenant_id", p.TenantID))
@@ -456,14 +471,29 @@ func (s *Situation) HeldBy(p *api.Pause) (held int, known bool) {
 	return held, held > 0 // Without any the counts may be older than the pause.
 }
 
+// heldAt names the services whose directives a pause holds back, unless it is of one.
+func (s *Situation) heldAt(p *api.Pause) string {
+	if p.Service != "" {
+		return ""
+	}
+	var names []string
+	for i := range s.Services {
+		for _, by := range s.Services[i].HeldBy {
+			if by.PauseID == p.PauseID && by.Count > 0 {
+				names = append(names, Number(by.Count)+" at "+s.kindName(&s.Services[i]))
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(names, ", ")
+}
+
 // failureFindings says which jobs failed for good, and were not rerun.
 func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 	more, rest := 0, 0
-	for i := range of.Failures.Groups {
-		g := &of.Failures.Groups[i]
-		if g.Resolved {
-			continue
-		}
+	for _, g := range byCause(of.Failures.Groups) {
 		if len(found) == mostGroups {
 			more, rest = more+1, rest+g.Count
 			continue
@@ -475,6 +505,7 @@ func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 			text += ", of tenant " + of.Tenant
 		}
 		f := Finding{
+			ID: ofTenant(causeID(kindError, g.Service, g.ErrorCode), of.Tenant), Tenant: of.Tenant, Service: g.Service, ErrorCode: g.ErrorCode,
 			Level: LevelWarn, Weight: g.Count, Subject: Counted(g.Count, "job", "jobs"), Text: say(text),
 			Notes: []Sentence{say("first ", when{Ago, g.FirstAt.Time}), say("last ", when{Ago, g.LastAt.Time})},
 			Actions: []Action{
@@ -489,6 +520,12 @@ func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 			},
 			ByMinute: g.Histogram,
 		}
+		if g.SampleMessage != "" {
+			f.Notes = append(f.Notes, say("“", Brief(g.SampleMessage, BriefMessage), "”"))
+		}
+		if of.Tenant == "" && len(g.Tenants) > 0 {
+			f.Notes = append(f.Notes, tenantsOf(&g))
+		}
 		if s.Now.Sub(g.LastAt.Time) < time.Hour {
 			f.Level = LevelBad
 		}
@@ -496,7 +533,7 @@ func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 	}
 	if more > 0 {
 		found = append(found, Finding{
-			Level: LevelWarn, Weight: 0, Subject: Counted(rest, "job", "jobs"),
+			ID: ofTenant("other-errors", of.Tenant), Tenant: of.Tenant, Level: LevelWarn, Weight: 0, Subject: Counted(rest, "job", "jobs"),
 			Text: say("failed for good for ", Counted(more, "other reason", "other reasons")),
 			Actions: []Action{{
 				Text: "Show all failures", Page: "failures", Query: []any{"tenant_id", of.Tenant},
@@ -519,7 +556,7 @@ func webhookFindings(of *TenantSituation) []Finding {
 	}
 	last := &hooks[0]
 	f := Finding{
-		Level: LevelWarn, Weight: len(hooks), Subject: subject, Text: say("given up without being delivered"),
+		ID: ofTenant("webhooks", of.Tenant), Tenant: of.Tenant, Level: LevelWarn, Weight: len(hooks), Subject: subject, Text: say("given up without being delivered"),
 		Notes: []Sentence{
 			say("the last ", when{Ago, last.UpdatedAt.Time}),
 			say("to ", Brief(last.URL, BriefMessage), ": ", cmp.Or(Brief(last.LastError, BriefMessage), string(last.State))),
@@ -542,7 +579,7 @@ func (s *Situation) warningFindings() (found []Finding) {
 			func(known string) bool { return strings.HasPrefix(warning, known) }) {
 			continue // The overview says more of it.
 		}
-		f := Finding{Level: LevelWarn, Subject: "The server", Text: say("warns: ", warning)}
+		f := Finding{ID: warningID(warning), Level: LevelWarn, Subject: "The server", Text: say("warns: ", warning)}
 		if strings.Contains(warning, "no writes are taken") {
 			f.Level, f.Weight = LevelBad, 1<<29
 		}

@@ -29,7 +29,7 @@ func readOut(f *diagnosis.Finding) string {
 	for _, note := range f.Notes {
 		text += " · " + note.With(word)
 	}
-	for _, action := range f.Actions {
+	for _, action := range append(f.Actions, f.Mark) {
 		text += " [" + action.Text + ": " + action.Command + "]"
 	}
 	return text
@@ -48,6 +48,8 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 		Failed: diagnosistest.Minutes(2, 2, 0, 0, 0, 0, 0, 0, 9, 9, 10, 10),
 	}
 	failing.TopError = api.StepError{ErrorCode: "vendor_503", Count: 54}
+	other := diagnosistest.OCRWork(now, 4, 3*time.Minute, 0)
+	other.StepType = "OCR2"
 	late, stalled := 45.0, 400.0
 	for name, test := range map[string]struct {
 		of   diagnosis.Situation
@@ -151,8 +153,44 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				{Name: "global-bus-p3", State: "open", Reason: "not found", Since: ago(time.Minute)}, {Name: "bus", State: "half-open", Since: ago(time.Second)},
 			}}},
 			want: []string{
-				"bad Topic global-bus-p3 is out of service, its circuit open, for 1 min · not found",
-				"bad The whole bus is out of service, its circuit half-open, for 1.0 s",
+				"bad The whole bus is out of service, its circuit half-open, for 1.0 s ·  · directives wait, and spend no retry budget · " +
+					"Topic global-bus-p3 is out of service, its circuit open, for 1 min · not found [Show the outbox",
+			},
+		},
+		"circuits of one reason hold what waits for an ACK": {
+			of: diagnosis.Situation{Services: []api.Service{diagnosistest.OCRWork(now, 5, 6*time.Minute, 0)}, Overview: &api.Overview{
+				Bus: api.BusServiceBus, Jobs: map[string]int{"DISPATCHING": 9}, Circuits: []api.Circuit{
+					{Name: "p3", State: "open", Reason: "throttled", Since: ago(time.Minute)},
+					{Name: "p4", State: "open", Reason: "throttled", Since: ago(time.Second)},
+					{Name: "p5", State: "open", Reason: "not found", Since: ago(time.Second)},
+				},
+			}},
+			want: []string{
+				"bad Topic p3 is out of service, its circuit open, for 1 min · throttled · 9 jobs wait for dispatch, and none spends its retry budget · " +
+					"Topic p4 is out of service, its circuit open, for 1.0 s · ocr: 5 directives wait for an ACK, and nothing runs [Show the outbox",
+				"bad Topic p5 is out of service, its circuit open, for 1.0 s · not found",
+			},
+		},
+		"a service that fails with one error, for good and not": {
+			of: diagnosis.Situation{
+				Services: []api.Service{failing, diagnosistest.OCRWork(now, 3, 2*time.Minute, 0), other},
+				Tenants: []diagnosis.TenantSituation{{Failures: api.FailureList{Groups: []api.FailureGroup{
+					{
+						Service: "embed", StepType: "EMBED", ErrorCode: "vendor_503", Count: 20, FirstAt: ago(time.Hour), LastAt: ago(time.Minute),
+						SampleMessage: "no capacity", TenantCount: 7, Tenants: []api.FailureTenant{{TenantID: "acme", Count: 12}, {TenantID: "o", Count: 3}},
+					},
+					{Service: "embed", StepType: "EMBED2", ErrorCode: "vendor_503", Count: 30, FirstAt: ago(2 * time.Hour), LastAt: ago(2 * time.Minute)},
+					{Service: "embed", ErrorCode: "bad_text", Count: 2, FirstAt: ago(6 * time.Hour), LastAt: ago(5 * time.Hour), TenantCount: 1, Tenants: []api.FailureTenant{{TenantID: "o", Count: 2}}},
+				}}}},
+			},
+			want: []string{
+				"bad embed has failed 38 % of its attempts for 3 min 30 s · 38 of 100 within 10 minutes, usually 2.0 % · " +
+					"54 steps are retried after vendor_503 · p95 41 s · last success 2 minutes ago · 50 jobs failed for good at embed: vendor_503 · " +
+					"first 2 h ago · last 1 min ago · “no capacity” [See why: lucius failures --service embed --include-retrying] " +
+					"[Pause embed…: lucius pause --service embed] [Retry 50…: lucius retry --service embed --code vendor_503] ",
+				"bad ocr OCR: 3 directives wait, and no worker has polled within the hour · the oldest waits for 2 min · " +
+					"ocr OCR2: 4 directives wait, and no worker has polled within the hour · the oldest waits for 3 min [Show the service",
+				"warn 2 jobs failed for good at embed: bad_text · first 6 h ago · last 5 h ago · all of tenant o",
 			},
 		},
 		"failures": {
@@ -187,5 +225,86 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(test.want, "\n"))
 			}
 		})
+	}
+}
+
+func TestFindings_AreMarkedByOperators(t *testing.T) {
+	t.Parallel()
+	paused := func(since time.Duration) diagnosis.Situation {
+		return diagnosis.Situation{Now: now, Unready: "broken", Pauses: []api.Pause{
+			{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, CreatedAt: ago(since)},
+		}}
+	}
+	mark := api.Mark{
+		FindingID: "pause:tenant:acme", TenantID: "acme", State: api.MarkStateAcknowledged, Actor: "ops-1", Note: "dispute",
+		At: ago(time.Minute), Until: ago(-time.Hour),
+	}
+	changed := func(change func(*api.Mark)) api.Mark {
+		m := mark
+		change(&m)
+		return m
+	}
+	const unmarked = "warn Tenant acme is paused for 1 h · by : “” ["
+	for name, test := range map[string]struct {
+		mark  api.Mark
+		since time.Duration
+		quiet bool
+		want  string
+	}{
+		"acknowledged": {mark, time.Hour, true, "warn Tenant acme is paused for 1 h · acknowledged by ops-1 1 min ago: “dispute”, returns in 1 h"},
+		"snoozed": {
+			changed(func(m *api.Mark) { m.State, m.Note = api.MarkStateSnoozed, "" }), time.Hour, true,
+			"warn Tenant acme is paused for 1 h · snoozed by ops-1 1 min ago, returns in 1 h",
+		},
+		"noted":                    {changed(func(m *api.Mark) { m.State = api.MarkStateOpen }), time.Hour, false, "warn Tenant acme is paused for 1 h · noted by ops-1 1 min ago: “dispute” ·"},
+		"a mark that has ended":    {changed(func(m *api.Mark) { m.Until = ago(time.Second) }), time.Hour, false, unmarked},
+		"a mark of all tenants":    {changed(func(m *api.Mark) { m.TenantID = "" }), time.Hour, false, unmarked},
+		"a mark of another pause":  {changed(func(m *api.Mark) { m.FindingID = "pause:tenant:o" }), time.Hour, false, unmarked},
+		"a mark of an older pause": {mark, time.Second, false, "warn Tenant acme is paused for 1.0 s · by"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := paused(test.since)
+			s.Marks = []api.Mark{test.mark}
+			found := diagnosis.Findings(&s)
+			open, button := 2, "[Acknowledge…: lucius attention mark pause:tenant:acme --as acknowledged]"
+			if test.quiet {
+				open, button = 1, "[Reopen…: lucius attention mark pause:tenant:acme --as open]"
+			}
+			if got := readOut(&found[1]); !strings.HasPrefix(got, test.want) || !strings.HasSuffix(got, button) {
+				t.Errorf("got %s, want %s … %s", got, test.want, button)
+			}
+			if got := len(diagnosis.Open(found)); got != open {
+				t.Errorf("%d are open, want %d", got, open)
+			}
+		})
+	}
+}
+
+// An acknowledgement must find its finding again, and no other, whatever it is named.
+func TestFindings_HaveIDsThatLast(t *testing.T) {
+	t.Parallel()
+	id := func(tenant, service, code, warning string) (ids string) {
+		s := diagnosis.Situation{Now: now, Tenants: []diagnosis.TenantSituation{{
+			Tenant: tenant, Failures: api.FailureList{Groups: []api.FailureGroup{{Service: service, ErrorCode: code, Count: 1}}},
+		}}}
+		if warning != "" {
+			s.Warnings, s.Tenants = []string{warning}, nil
+		}
+		return diagnosis.Findings(&s)[0].ID
+	}
+	long := strings.Repeat("ä", 200)
+	for got, want := range map[string]string{
+		id("", "ocr", "bad_scan", ""):    "error:ocr:bad_scan",
+		id("", "ocr", "", ""):            "error:ocr",
+		id("a@b", "o:c r", "x/y<z>", ""): "error:o%3Ac+r:x%2Fy%3Cz%3E@a%40b",
+		id("", "", "", "2 replies wait"): id("", "", "", "317 replies wait"),
+	} {
+		if got != want {
+			t.Errorf("the id is %q, want %q", got, want)
+		}
+	}
+	if a, b := id("", "ocr", long+"1", ""), id("", "ocr", long+"2", ""); a == b || len(a) > api.MaxName {
+		t.Errorf("two errors have the ids %q and %q", a, b)
 	}
 }

@@ -227,7 +227,7 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 				StepType: group.StepType, Service: group.Service, ErrorCode: group.ErrorCode,
 				Resolved: group.Resolved, Retrying: group.Retrying, Count: group.Count,
 				FirstAt: api.NewTime(group.FirstAt), LastAt: api.NewTime(group.LastAt),
-				SampleJobIds: append([]string{}, group.SampleJobIDs...),
+				SampleJobIds: append([]string{}, group.SampleJobIDs...), SampleMessage: group.SampleMessage,
 				Tenants:      make([]api.FailureTenant, len(group.Tenants)), TenantCount: group.TenantCount, Histogram: group.Histogram,
 			}
 			for j, tenant := range group.Tenants {

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/ledger"
@@ -31,6 +32,8 @@ type FailureGroup struct {
 	FirstAt      time.Time // when the first job failed
 	LastAt       time.Time // when the last job failed
 	SampleJobIDs []string  // the jobs that failed last, at most 5
+	// SampleMessage is the error in words, of the newest of these that has one.
+	SampleMessage string
 	// Tenants are the tenants with the most jobs, at most 5 of the TenantCount.
 	Tenants     []FailureTenant
 	TenantCount int
@@ -60,6 +63,7 @@ type FailureReport struct {
 const (
 	maxGroups  = 500
 	maxSamples = 5
+	maxMessage = 512 // bytes of an error message
 )
 
 // tally is a group that is still being counted.
@@ -189,6 +193,7 @@ func (x *Finder) retrying(ctx context.Context, f Filter) iter.Seq2[*Found, error
 			}
 			known[found.JobID] = true
 			found.StepType, found.Service, found.ErrorCode, found.EndedAt = step.Type, step.Service, step.LastErrorCode, step.UpdatedAt
+			found.message = step.LastErrorMessage
 			found.Job, found.checked = nil, true // A report may hold many.
 			if !yield(found) {
 				return nil
@@ -222,6 +227,7 @@ func (t *tally) complete(from, to time.Time) {
 	for _, sample := range t.newest {
 		if !sample.wrong {
 			t.SampleJobIDs = append(t.SampleJobIDs, sample.JobID)
+			t.SampleMessage = cmp.Or(t.SampleMessage, strings.ToValidUTF8(sample.message[:min(len(sample.message), maxMessage)], ""))
 			continue
 		}
 		at := slices.Index(t.jobs, tallied{sample.EndedAt, sample.TenantID})

@@ -46,8 +46,9 @@ type Found struct {
 	Hint
 	Job *statemachine.Aggregate // nil if it was not read, or does not exist
 
-	checked bool // the job was read
-	wrong   bool // the job does not match after all
+	checked bool   // the job was read
+	message string // of its last error, if it was read for a report of failures
+	wrong   bool   // the job does not match after all
 }
 
 // ErrMore is returned if a search ended at a bound, so that there may be more jobs.
@@ -276,6 +277,9 @@ func (x *Finder) check(ctx context.Context, failed []*Found) error {
 		}
 		for _, found := range part {
 			found.checked, found.wrong = true, found.Job == nil || found.Job.Job.State != statemachine.JobFailedFinal
+			if !found.wrong {
+				found.message = found.Job.Job.ErrorMessage
+			}
 			found.Job = nil // A caller may hold many.
 		}
 	}
