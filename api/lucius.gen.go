@@ -853,6 +853,21 @@ func (e ListFailuresParamsInclude) Valid() bool {
 	}
 }
 
+// Defines values for GetOperationParamsInclude.
+const (
+	GetOperationParamsIncludeResults GetOperationParamsInclude = "results"
+)
+
+// Valid indicates whether the value is a known member of the GetOperationParamsInclude enum.
+func (e GetOperationParamsInclude) Valid() bool {
+	switch e {
+	case GetOperationParamsIncludeResults:
+		return true
+	default:
+		return false
+	}
+}
+
 // AckCallback A platform service has received a directive.
 type AckCallback struct {
 	// AttemptNo The directive's `attempt_no`.
@@ -2661,6 +2676,11 @@ type Operation struct {
 	// Example: The service is fixed.
 	Reason string `json:"reason,omitempty,omitzero"`
 
+	// Results What became of the jobs that it changed, with `include=results`.
+	//
+	// Example: {"cancelled":0,"counted":81,"failed":25,"live":2,"succeeded":54}
+	Results *OperationResults `json:"results,omitempty"`
+
 	// Skipped How many cannot be changed this way, or no longer matched.
 	//
 	// Example: 1
@@ -2825,6 +2845,36 @@ type OperationPreview struct {
 	//
 	// Example: false
 	Truncated bool `json:"truncated"`
+}
+
+// OperationResults What became of the jobs that an operation changed; of a retry, of their reruns.
+type OperationResults struct {
+	// Cancelled How many were cancelled.
+	//
+	// Example: 0
+	Cancelled int `json:"cancelled"`
+
+	// Counted How many jobs were looked at: if there are more than 200, these are a sample. Purged
+	// ones are left out.
+	//
+	//
+	// Example: 81
+	Counted int `json:"counted"`
+
+	// Failed How many failed for good.
+	//
+	// Example: 25
+	Failed int `json:"failed"`
+
+	// Live How many have not ended.
+	//
+	// Example: 2
+	Live int `json:"live"`
+
+	// Succeeded How many succeeded.
+	//
+	// Example: 54
+	Succeeded int `json:"succeeded"`
 }
 
 // OperationSample A job that an operation would change.
@@ -5274,6 +5324,10 @@ type GetOperationParams struct {
 	// Outcome Only the items with this outcome.
 	Outcome *OperationItemOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
 
+	// Include What to add. `results`: what became of the jobs that it changed, which reads up to 200
+	// of them.
+	Include *[]GetOperationParamsInclude `form:"include,omitempty" json:"include,omitempty"`
+
 	// Limit The number of entries per page. Entries of one change are never split, so a page of a
 	// job's history may have a few more.
 	Limit *Limit `form:"limit,omitempty" json:"limit,omitempty"`
@@ -5282,6 +5336,9 @@ type GetOperationParams struct {
 	// except `limit`. Opaque; any other value gets 400 `invalid_envelope`.
 	PageToken *PageToken `form:"page_token,omitempty" json:"page_token,omitempty"`
 }
+
+// GetOperationParamsInclude defines parameters for GetOperation.
+type GetOperationParamsInclude string
 
 // ListOutboxParams defines parameters for ListOutbox.
 type ListOutboxParams struct {
@@ -9300,6 +9357,18 @@ func NewGetOperationRequest(server string, operationID OperationID, params *GetO
 		if params.Outcome != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "outcome", *params.Outcome, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Include != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "include", *params.Include, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -25241,6 +25310,19 @@ func (siw *ServerInterfaceWrapper) GetOperation(w http.ResponseWriter, r *http.R
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "outcome"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "outcome", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "include" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "include", r.URL.Query(), &params.Include, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "include"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "include", Err: err})
 		}
 		return
 	}

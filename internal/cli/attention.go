@@ -27,6 +27,11 @@ func (t *tool) attention() *cobra.Command {
 		if err != nil {
 			return err
 		}
+		if seen.Unready == "" {
+			if err := s.lookAtOperations(ctx, seen); err != nil {
+				return err
+			}
+		}
 		found := findings{diagnosis.Findings(seen)}
 		open := len(diagnosis.Open(found.All))
 		if err := show(s, found, showFindings); err != nil || open == 0 {
@@ -170,6 +175,31 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 	list, err := call[api.MarkList](s.ListMarks(ctx))
 	seen.Marks = list.Marks
 	return err
+}
+
+// lookAtOperations adds what operators did, and what became of it, if the token may see it.
+func (s *session) lookAtOperations(ctx context.Context, seen *diagnosis.Situation) error {
+	who, err := call[api.Identity](s.GetIdentity(ctx))
+	if err != nil {
+		return err
+	}
+	administers := tenantsOf(&who, api.GrantRoleAdmin)
+	if slices.Contains(administers, "*") {
+		administers = []string{""}
+	}
+	for _, tenant := range administers {
+		list, err := call[api.OperationPage](s.ListOperations(ctx, &api.ListOperationsParams{TenantID: optional(tenant)}))
+		if err != nil {
+			return err
+		}
+		seen.Operations = append(seen.Operations, list.Operations...)
+	}
+	for _, op := range seen.Done() {
+		if op.Results, err = s.results(ctx, op.OperationID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // tenantsOf returns the tenants for which the caller has the role; "*" stands for all.

@@ -270,6 +270,7 @@ func TestOperations(t *testing.T) {
 	t.Parallel()
 	one, running := operation(api.OperationStateDone, 3), operation(api.OperationStateRunning, 0)
 	cancelled := operation(api.OperationStateCancelled, 2)
+	one.Results = &api.OperationResults{Counted: 1, Failed: 1}
 	list := api.OperationPage{Operations: []api.Operation{running, cancelled, one}}
 	path := "GET /v1/admin/operations/" + operationID
 	server := newScripted(t, map[string][]any{
@@ -282,7 +283,7 @@ func TestOperations(t *testing.T) {
 		text.WriteString(out + "\n")
 	}
 	golden(t, "operations.txt", strings.TrimSuffix(text.String(), "\n"))
-	server.wantAsked(t, "GET /v1/admin/operations kind=cancel&tenant_id=tenant_a&limit=50", path+" limit=50",
+	server.wantAsked(t, "GET /v1/admin/operations kind=cancel&tenant_id=tenant_a&limit=50", path+" limit=50", path+" include=results&limit=1",
 		"POST /v1/admin/operations/"+operationID+`:cancel {"reason":"late"}`)
 	forPrograms(t, l, list, "operations", "list")
 	forPrograms(t, l, one, "operations", "get", operationID)

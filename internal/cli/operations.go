@@ -85,7 +85,7 @@ func (t *tool) operationsGet() *cobra.Command {
 	var limit int
 	var watch bool
 	cmd := t.command(spec{
-		use: "get OPERATION", short: "Show an operation, and the outcomes of its jobs", args: 1, completes: operationIDs,
+		use: "get OPERATION", short: "Show an operation, the outcomes of its jobs, and what became of them", args: 1, completes: operationIDs,
 		example: "  lucius operations get OPERATION\n  lucius operations get OPERATION --watch",
 	}, func(ctx context.Context, s *session, args []string) error {
 		op, err := s.operation(ctx, args[0], limit)
@@ -94,6 +94,9 @@ func (t *tool) operationsGet() *cobra.Command {
 		}
 		if watch {
 			return s.followOperation(ctx, &op)
+		}
+		if op.Results, err = s.results(ctx, args[0]); err != nil {
+			return err
 		}
 		return show(s, op, showOperation)
 	})
@@ -124,6 +127,14 @@ func (s *session) operation(ctx context.Context, id string, limit int) (api.Oper
 		op, err := call[api.Operation](s.GetOperation(ctx, id, &api.GetOperationParams{Limit: &size, PageToken: token}))
 		return op, op.Items, op.NextPageToken, err
 	}, func(op *api.Operation, items []api.OperationItem) { op.Items = items })
+}
+
+// results reads what became of the jobs of an operation.
+func (s *session) results(ctx context.Context, id string) (*api.OperationResults, error) {
+	op, err := call[api.Operation](s.GetOperation(ctx, id, &api.GetOperationParams{
+		Limit: new(api.Limit(1)), Include: &[]api.GetOperationParamsInclude{api.GetOperationParamsIncludeResults},
+	}))
+	return op.Results, err
 }
 
 // operationInterval is the time between two looks at an operation.
@@ -176,6 +187,7 @@ func operationOutcome(op *api.Operation) error {
 func showOperation(p *page, op api.Operation) {
 	rate := fmt.Sprintf("at most %g jobs a second", op.RatePerSecond)
 	p.fields("operation", op.OperationID, "kind", string(op.Kind), "state", p.operationState(&op), "jobs", progressOf(&op),
+		"results", diagnosis.Results(&op),
 		"by", op.Caller, "reason", op.Reason, "begun", p.ago(op.CreatedAt.Time), "changed", p.ago(op.UpdatedAt.Time), "rate", rate)
 	if len(op.Items) > 0 {
 		p.line("")

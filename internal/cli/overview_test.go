@@ -45,6 +45,9 @@ func watched(all api.Overview, services api.ServiceList) map[string]any {
 		"GET /v1/whoami":         api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"*"}}}},
 		"GET /v1/admin/webhooks": api.WebhookPage{},
 		"GET /v1/admin/marks":    api.MarkList{},
+
+		"GET /v1/admin/operations":                api.OperationPage{Operations: []api.Operation{operation(api.OperationStateDone, 3)}},
+		"GET /v1/admin/operations/" + operationID: api.Operation{Results: &api.OperationResults{Counted: 1, Failed: 1}},
 		"GET /v1/admin/failures": api.FailureList{Groups: []api.FailureGroup{
 			{Service: "ocr", StepType: "OCR", ErrorCode: "bad_scan", Count: 214, FirstAt: at(2 * time.Hour), LastAt: at(time.Minute)},
 		}},
@@ -76,11 +79,12 @@ func TestAttention_IsMarked(t *testing.T) {
 	opened := mark
 	opened.State = api.MarkStateOpen
 	server := newScripted(t, map[string][]any{
-		"GET /v1/whoami":       {api.Identity{Grants: []api.Grant{{Role: api.GrantRoleAdmin, Tenants: []string{tenant}}}}},
-		"GET /readyz":          {api.Readiness{}},
-		"GET /v1/admin/pauses": {api.PauseList{Pauses: []api.Pause{{PauseID: "tenant:a", TenantID: tenant, State: api.PauseStatePaused, CreatedAt: at(time.Hour)}}}},
-		"GET /v1/admin/marks":  {api.MarkList{}, api.MarkList{}, api.MarkList{Marks: []api.Mark{mark}}},
-		"POST /v1/admin/marks": {mark, opened},
+		"GET /v1/whoami":           {api.Identity{Grants: []api.Grant{{Role: api.GrantRoleAdmin, Tenants: []string{tenant}}}}},
+		"GET /readyz":              {api.Readiness{}},
+		"GET /v1/admin/pauses":     {api.PauseList{Pauses: []api.Pause{{PauseID: "tenant:a", TenantID: tenant, State: api.PauseStatePaused, CreatedAt: at(time.Hour)}}}},
+		"GET /v1/admin/marks":      {api.MarkList{}, api.MarkList{}, api.MarkList{Marks: []api.Mark{mark}}},
+		"GET /v1/admin/operations": {api.OperationPage{}},
+		"POST /v1/admin/marks":     {mark, opened},
 	})
 	l := newLine(t, server.url)
 	golden(t, "mark.txt", l.must(t, "attention", "mark", "pause:tenant:a", "--for", "1h", "--note", "a dispute"))
@@ -127,6 +131,7 @@ func TestAttention_OfAnAdministrator(t *testing.T) {
 	t.Parallel()
 	all, services := busy()
 	answered := watched(all, services)
+	answered["GET /v1/admin/operations"] = api.OperationPage{Operations: []api.Operation{operation(api.OperationStateDone, 3)}}
 	answered["GET /v1/admin/failures"], answered["GET /v1/admin/webhooks"] = apierror.Forbidden, apierror.Forbidden
 	answered["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{{Role: api.GrantRoleAdmin, Tenants: []string{"*"}}}}
 	answered["GET /v1/admin/stuck"] = api.StuckList{Stuck: []api.StuckJob{{JobID: "job-1", Reason: "its row is lost"}}}
@@ -142,6 +147,19 @@ func TestAttention_OfAnAdministrator(t *testing.T) {
 	answered["GET /v1/admin/pauses"] = api.PauseList{Pauses: []api.Pause{{PauseID: "tenant:a", TenantID: "a", State: api.PauseStatePaused, CreatedAt: at(time.Hour)}}}
 	if out, err := l.run(t, "attention"); cli.ExitCode(err) != cli.ExitAttention || !strings.HasPrefix(out, "● Tenant a is paused for 1h") {
 		t.Errorf("of one tenant: %v\n%s", err, out)
+	}
+}
+
+// Who may administer learns whether what was done has helped.
+func TestAttention_SaysWhetherItHelped(t *testing.T) {
+	t.Parallel()
+	answered := watched(api.Overview{}, api.ServiceList{})
+	answered["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{
+		{Role: api.GrantRoleRead, Tenants: []string{"*"}}, {Role: api.GrantRoleAdmin, Tenants: []string{"*"}},
+	}}
+	out, err := newLine(t, answers(t, answered)).run(t, "attention")
+	if cli.ExitCode(err) != cli.ExitAttention || !strings.Contains(out, "retried 1 job 1m ago by ops-1: 1 failed again") {
+		t.Errorf("%v\n%s", err, out)
 	}
 }
 

@@ -42,6 +42,9 @@ const (
 
 func attention(r *request) (view, error) {
 	found, err := look(r)
+	if err == nil {
+		err = found.lookAtOperations(r)
+	}
 	data := attentionPage{Findings: diagnosis.Findings(&found.Situation), Overview: found.Overview}
 	if found.Overview != nil {
 		data.Well = wellness(found)
@@ -150,6 +153,31 @@ func (s *situation) lookAt(r *request, tenant string) error {
 	})
 	s.Tenants = append(s.Tenants, diagnosis.TenantSituation{Tenant: tenant, Failures: failed, Webhooks: hooks})
 	return err
+}
+
+// lookAtOperations reads what operators did about the findings, and what became of it, as far as
+// the user may see it.
+func (s *situation) lookAtOperations(r *request) error {
+	tenants := r.tenants(api.GrantRoleAdmin)
+	if r.May(api.GrantRoleAdmin, "") {
+		tenants = []string{""}
+	}
+	for _, tenant := range tenants[:min(len(tenants), mostTenants)] {
+		list, err := recall(r, "operations of "+tenant, r.unlessAsked(rememberStored), func() (api.OperationPage, error) {
+			return call[api.OperationPage](r.api.ListOperations(r.Context(), &api.ListOperationsParams{TenantID: optional(tenant)}))
+		})
+		if err != nil {
+			return err
+		}
+		s.Operations = append(s.Operations, list.Operations...)
+	}
+	for _, op := range s.Done() {
+		var err error
+		if op.Results, err = resultsOf(r, op.OperationID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // wellness is the line that says how all else is.

@@ -102,3 +102,24 @@ func TestMarkFinding_SaysItToTheAPI(t *testing.T) {
 		}
 	}
 }
+
+func TestAttention_SaysWhetherItHelped(t *testing.T) {
+	t.Parallel()
+	answers := quiet()
+	answers["GET /v1/admin/failures"] = api.FailureList{Groups: []api.FailureGroup{
+		{Service: "ocr", ErrorCode: "bad_scan", Count: 25, FirstAt: ago(time.Hour), LastAt: ago(time.Minute)},
+	}}
+	op := api.Operation{
+		OperationID: "op1", Kind: api.OperationKindRetry, State: api.OperationStateDone, Matched: 81, Applied: 81, Caller: "ops-2", CreatedAt: ago(time.Hour),
+		Filter: api.OperationFilter{Service: "ocr"},
+	}
+	answers["GET /v1/admin/operations"] = api.OperationPage{Operations: []api.Operation{op}}
+	op.Results = &api.OperationResults{Counted: 81, Succeeded: 54, Failed: 25, Live: 2}
+	answers["GET /v1/admin/operations/op1"] = op
+	b := newBrowser(t, answers)
+	has(t, b.get(t, "/ui/"), "retried 81 jobs <time", "by ops-2: 54 succeeded, 25 failed again, 2 still run", `href="/ui/operations/op1">Show the operation`)
+	b.asks(t, "GET /v1/admin/operations/op1?include=results&limit=1")
+	has(t, b.get(t, "/ui/operations/op1"), "Of its jobs 54 succeeded, 25 failed again, 2 still run.")
+	b.token = "reader" // It may not see operations.
+	hasNot(t, b.get(t, "/ui/"), "op1")
+}

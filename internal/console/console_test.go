@@ -213,6 +213,8 @@ func quiet() map[string]any {
 		"GET /v1/admin/pauses":   api.PauseList{},
 		"GET /v1/admin/workers":  api.WorkerList{Bus: api.BusQueue},
 		"GET /v1/admin/marks":    api.MarkList{},
+
+		"GET /v1/admin/operations": api.OperationPage{},
 		"GET /v1/protocols":      api.ProtocolList{},
 		"GET /readyz":            api.Readiness{Status: "ready"},
 	}

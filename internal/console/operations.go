@@ -42,6 +42,9 @@ func operation(r *request) (view, error) {
 	op, err := call[api.Operation](r.api.GetOperation(r.Context(), r.PathValue("id"), &api.GetOperationParams{
 		Outcome: optional(outcome), PageToken: r.pageToken(),
 	}))
+	if err == nil {
+		op.Results, err = resultsOf(r, op.OperationID)
+	}
 	return view{Title: "Operation " + diagnosis.ShortID(op.OperationID), Template: "operation", Nav: "Operations", Data: operationPage{
 		Operation: op, Outcome: outcome, More: r.more(op.NextPageToken),
 		Outcomes: []api.OperationItemOutcome{
@@ -49,6 +52,16 @@ func operation(r *request) (view, error) {
 			api.OperationItemOutcomeRepeated, api.OperationItemOutcomeWaiting,
 		},
 	}}, err
+}
+
+// resultsOf returns what became of the jobs of an operation.
+func resultsOf(r *request, id string) (*api.OperationResults, error) {
+	return recall(r, "results of "+id, r.unlessAsked(rememberStored), func() (*api.OperationResults, error) {
+		op, err := call[api.Operation](r.api.GetOperation(r.Context(), id, &api.GetOperationParams{
+			Limit: new(api.Limit(1)), Include: &[]api.GetOperationParamsInclude{api.GetOperationParamsIncludeResults},
+		}))
+		return op.Results, err
+	})
 }
 
 // selects says in words which jobs an operation is for.

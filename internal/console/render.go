@@ -61,6 +61,7 @@ func parseTemplates(config *Config) (*template.Template, error) {
 		"url":  func(a diagnosis.Action) string { return link(a.Page, a.Query...) },
 		"path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
+		"results": func(op api.Operation) string { return diagnosis.Results(&op) },
 		"words": func(s any) string {
 			return strings.NewReplacer("_", " ", ".", " ").Replace(strings.ToLower(fmt.Sprint(s)))
 		},

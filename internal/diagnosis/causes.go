@@ -216,7 +216,7 @@ func Open(found []Finding) []Finding {
 	return found
 }
 
-// remember adds what operators said of a finding, and how they say more.
+// remember adds what operators said of a finding and did about it, and how they say more.
 func (s *Situation) remember(f *Finding) {
 	for i := range s.Marks {
 		m := &s.Marks[i]
@@ -225,6 +225,12 @@ func (s *Situation) remember(f *Finding) {
 			f.Notes = append([]Sentence{s.saidOf(m)}, f.Notes...)
 			break
 		}
+	}
+	if op := s.lastDone(f); op != nil {
+		f.Notes = append([]Sentence{doneAbout(op)}, f.Notes...)
+		f.Actions = append(f.Actions, Action{
+			Text: "Show the operation", Page: "operations/" + url.PathEscape(op.OperationID), Command: Command("operations get", op.OperationID),
+		})
 	}
 	text, as := "Acknowledge…", api.MarkStateAcknowledged
 	if f.Quiet {

@@ -24,6 +24,8 @@ type Situation struct {
 	Warnings  []string
 	Unready   string     // why the server serves no requests
 	Marks     []api.Mark // what operators said of findings
+	// Operations are what operators did, the newest first.
+	Operations []api.Operation
 }
 
 // TenantSituation is what failed for a tenant, empty for all of them.

@@ -308,3 +308,63 @@ func TestFindings_HaveIDsThatLast(t *testing.T) {
 		t.Errorf("two errors have the ids %q and %q", a, b)
 	}
 }
+
+// A finding keeps what was done about it last, and whether it helped.
+func TestFindings_SayWhatWasDone(t *testing.T) {
+	t.Parallel()
+	retry := api.Operation{
+		OperationID: "op-1", Kind: api.OperationKindRetry, State: api.OperationStateDone, Matched: 82, Applied: 81, Caller: "ops-1", CreatedAt: ago(time.Hour),
+		Filter: api.OperationFilter{Service: "ocr", ErrorCode: "bad_scan"}, Results: &api.OperationResults{Counted: 81, Succeeded: 54, Failed: 25, Live: 2},
+	}
+	changed := func(change func(*api.Operation)) api.Operation {
+		op := retry
+		change(&op)
+		return op
+	}
+	for name, test := range map[string]struct {
+		tenant string
+		op     api.Operation
+		want   string
+	}{
+		"a retry": {"", retry, "retried 81 jobs 1 h ago by ops-1: 54 succeeded, 25 failed again, 2 still run · first"},
+		"a retry that goes on": {"", changed(func(op *api.Operation) {
+			op.State, op.Applied, op.Results = api.OperationStateRunning, 3, &api.OperationResults{Counted: 3, Live: 1, Succeeded: 2}
+		}), "retried 3 of 82 jobs so far 1 h ago by ops-1: 2 succeeded, 1 still runs · first"},
+		"a sample": {"", changed(func(op *api.Operation) {
+			op.Results = &api.OperationResults{Counted: 20, Succeeded: 20}
+		}), "retried 81 jobs 1 h ago by ops-1: 20 succeeded of the 20 that were looked at · first"},
+		"a cancellation of the service's jobs of one tenant": {"acme", changed(func(op *api.Operation) {
+			op.Kind, op.Caller, op.Results = api.OperationKindCancel, "", &api.OperationResults{Counted: 81, Cancelled: 80, Failed: 1}
+			op.Filter = api.OperationFilter{Service: "ocr", TenantID: "acme"}
+		}), "cancelled 81 jobs 1 h ago, of tenant acme: 1 failed, 80 cancelled · first"},
+		"results that are not known":  {"", changed(func(op *api.Operation) { op.Results = nil }), "retried 81 jobs 1 h ago by ops-1 · first"},
+		"jobs that have been purged":  {"", changed(func(op *api.Operation) { op.Results = &api.OperationResults{} }), "retried 81 jobs 1 h ago by ops-1 · first"},
+		"a retry of another error":    {"", changed(func(op *api.Operation) { op.Filter.ErrorCode = "other" }), ""},
+		"a retry of another service":  {"", changed(func(op *api.Operation) { op.Filter.Service = "embed" }), ""},
+		"a retry of another tenant":   {"acme", changed(func(op *api.Operation) { op.Filter.TenantID = "o" }), ""},
+		"a retry that matched no job": {"", changed(func(op *api.Operation) { op.Matched = 0 }), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			older := changed(func(op *api.Operation) { op.Filter.ErrorCode, op.OperationID = "none", "op-0" })
+			s := diagnosis.Situation{Now: now, Operations: []api.Operation{test.op, older}, Tenants: []diagnosis.TenantSituation{{
+				Tenant:   test.tenant,
+				Failures: api.FailureList{Groups: []api.FailureGroup{{Service: "ocr", ErrorCode: "bad_scan", Count: 25, FirstAt: ago(2 * time.Hour)}}},
+			}}}
+			last := s.Done()
+			if test.want == "" {
+				if len(last) != 0 {
+					t.Errorf("it names %s", last[0].OperationID)
+				}
+				return
+			}
+			if len(last) != 1 || last[0] != &s.Operations[0] {
+				t.Fatalf("%d operations are named", len(last))
+			}
+			got := readOut(&diagnosis.Findings(&s)[0])
+			if !strings.Contains(got, test.want) || !strings.Contains(got, "[Show the operation: lucius operations get op-1]") {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}

@@ -1,6 +1,7 @@
 package background
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -313,6 +314,63 @@ func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, li
 			return page, nil
 		}
 	}
+}
+
+// Results counts what became of the jobs that an operation changed; of a retry, of their reruns.
+type Results struct {
+	Counted                            int // jobs that were read and still exist, at most [MaxResults]
+	Succeeded, Failed, Cancelled, Live int
+}
+
+// MaxResults is how many jobs are read for [Results]: of more, one in so many.
+const MaxResults = 200
+
+// Results reads the jobs that an operation has changed so far. The errors are
+// [*apierror.Error]s, not_found if there is no such operation.
+func (s *Operations) Results(ctx context.Context, id string) (counted Results, err error) {
+	op, err := s.read(ctx, id)
+	if err != nil {
+		return counted, ledger.Problem(err)
+	}
+	rows, err := tablestore.ScanAll(ctx, s.cfg.Store, s.itemQuery(op.ID, op.Set, 0))
+	if err != nil {
+		return counted, ledger.Problem(fmt.Errorf("read the items of operation %s: %w", op.ID, err))
+	}
+	var changed []string
+	for i := range rows {
+		item, err := decodeItem(&rows[i])
+		if err != nil {
+			return counted, ledger.Problem(err)
+		}
+		if item.Outcome == ItemApplied || item.Outcome == ItemRepeated {
+			changed = append(changed, cmp.Or(item.NewJobID, item.JobID))
+		}
+	}
+	sample := make([]string, min(len(changed), MaxResults))
+	for i := range sample {
+		sample[i] = changed[i*len(changed)/len(sample)]
+	}
+	jobs := search.Named(sample)
+	if err := s.find.Read(ctx, jobs); err != nil {
+		return counted, ledger.Problem(err)
+	}
+	for _, found := range jobs {
+		if found.Job == nil {
+			continue
+		}
+		counted.Counted++
+		switch found.Job.Job.State {
+		case statemachine.JobSucceeded:
+			counted.Succeeded++
+		case statemachine.JobFailedFinal:
+			counted.Failed++
+		case statemachine.JobCancelled:
+			counted.Cancelled++
+		default:
+			counted.Live++
+		}
+	}
+	return counted, nil
 }
 
 // List returns one page of operations, newest first, and the position to continue after,

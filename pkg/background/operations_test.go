@@ -252,6 +252,72 @@ func TestGet_SelectsItemsByTheirOutcome(t *testing.T) {
 	})
 }
 
+// What an operation did is known by what became of its jobs.
+func TestResults_CountWhatBecameOfTheJobs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, faults := storetest.Faulty(ledgertest.Split())
+		w := open(t, store)
+		for range 3 {
+			w.fail("t", "x")
+		}
+		op := create(t, w.Operations, "", background.BulkRequest{})
+		check := func(want background.Results) {
+			t.Helper()
+			if got, err := w.Results(t.Context(), op.ID); err != nil || got != want {
+				t.Errorf("the results are %+v, want %+v: %v", got, want, err)
+			}
+		}
+		check(background.Results{})
+		runOn(t, w.Operations, op.ID)
+		check(background.Results{Counted: 3, Live: 3})
+		var reruns []string
+		for _, item := range get(t, w.Operations, op.ID).Items {
+			reruns = append(reruns, item.NewJobID)
+		}
+		w.end(statemachine.ResultSucceeded, "")
+		_, err := w.Change(t.Context(), reruns[0], statemachine.Cancel{})
+		musttest.NoError(t, err)
+		check(background.Results{Counted: 3, Succeeded: 1, Cancelled: 1, Live: 1})
+		w.fail("t", "again") // It is none of them.
+		check(background.Results{Counted: 3, Succeeded: 1, Cancelled: 1, Live: 1})
+		for n := range 3 {
+			faults.Plan(storetest.Fault{Nth: n + 1})
+			_, err := w.Results(t.Context(), op.ID)
+			if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.StoreUnavailable {
+				t.Errorf("without the store, call %d: %v", n+1, err)
+			}
+		}
+		_, err = w.Results(t.Context(), "none")
+		if told, ok := errors.AsType[*apierror.Error](err); !ok || told.Code != apierror.NotFound {
+			t.Errorf("of no operation: %v", err)
+		}
+	})
+}
+
+// Of many jobs a sample from the first to the last is read.
+func TestResults_AreASampleOfManyJobs(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		jobs := newSketch(0)
+		failed := jobs.fail("t", 3*background.MaxResults/2, "x")
+		service := serve(t, jobs, ledgertest.Split())
+		op := create(t, service, "", background.BulkRequest{RatePerSecond: 1000})
+		runOn(t, service, op.ID)
+		for i, id := range failed {
+			state := statemachine.JobSucceeded
+			if i >= len(failed)/2 {
+				state = statemachine.JobFailedFinal
+			}
+			jobs.jobs[jobs.reruns[id]] = &statemachine.Aggregate{Job: statemachine.Job{State: state}}
+		}
+		want := background.Results{Counted: background.MaxResults, Succeeded: background.MaxResults / 2, Failed: background.MaxResults / 2}
+		if got, err := service.Results(t.Context(), op.ID); err != nil || got != want {
+			t.Errorf("%+v, %v", got, err)
+		}
+	})
+}
+
 func TestNewOperations_NamesMissingFields(t *testing.T) {
 	t.Parallel()
 	if _, err := background.NewOperations(background.OperationsConfig{}); err == nil {

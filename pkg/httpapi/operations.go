@@ -124,9 +124,21 @@ func (e *endpoints) GetOperation(w http.ResponseWriter, r *http.Request, operati
 		if params.Outcome != nil && !params.Outcome.Valid() {
 			return nil, invalid("parameter outcome must be waiting, applied, repeated, skipped or failed", nil)
 		}
+		for _, what := range orZero(params.Include) {
+			if !what.Valid() {
+				return nil, invalid("parameter include must be results", nil)
+			}
+		}
 		found, err := e.Operations.Get(ctx, operationID, background.ItemOutcome(orZero(params.Outcome)), limit, at.after)
 		op := operationOf(&found.Operation, found.Items)
 		op.NextPageToken = at.token(found.Next)
+		if err != nil || len(orZero(params.Include)) == 0 {
+			return op, err
+		}
+		results, err := e.Operations.Results(ctx, operationID)
+		op.Results = &api.OperationResults{
+			Counted: results.Counted, Succeeded: results.Succeeded, Failed: results.Failed, Cancelled: results.Cancelled, Live: results.Live,
+		}
 		return op, err
 	})
 }

@@ -227,6 +227,8 @@ func (s *story) tellOfOperators(t *testing.T) {
 	s.ask(t, "GET /v1/admin/operations/ID6", "")
 	s.ask(t, "GET /v1/admin/operations/ID6?outcome=failed", "")
 	s.ask(t, "GET /v1/admin/operations/ID6?outcome=lost", "")
+	s.ask(t, "GET /v1/admin/operations/ID6?outcome=failed&include=results", "")
+	s.ask(t, "GET /v1/admin/operations/ID6?include=more", "")
 	s.ask(t, "POST /v1/admin/operations/ID6:cancel", `{"reason":"stop"}`)
 	s.ask(t, "POST /v1/admin/pauses", `{"tenant_id":"t","reason":"why"}`)
 	s.ask(t, "POST /v1/admin/pauses", `{"protocol_id":"doc_ingest_v1","reason":"why"}`)

@@ -3030,6 +3030,11 @@ export interface components {
              *     ]
              */
             sample_job_ids: string[];
+            /**
+             * @description The error in words, of the newest of them that has one.
+             * @example The scan has no pages.
+             */
+            sample_message?: string;
             /** @description The tenants with the most of them. */
             tenants: components["schemas"]["FailureTenant"][];
             /**
@@ -3504,6 +3509,17 @@ export interface components {
              * @example 2026-01-27T12:00:01.000Z
              */
             updated_at: string;
+            /**
+             * @description What became of the jobs that it changed, with `include=results`.
+             * @example {
+             *       "counted": 81,
+             *       "succeeded": 54,
+             *       "failed": 25,
+             *       "cancelled": 0,
+             *       "live": 2
+             *     }
+             */
+            results?: components["schemas"]["OperationResults"];
             /** @description One page of its jobs; empty in lists and in responses to a POST. */
             items: components["schemas"]["OperationItem"][];
             /**
@@ -3511,6 +3527,35 @@ export interface components {
              * @example MTc2OTUwNzIw
              */
             next_page_token?: string;
+        };
+        /** @description What became of the jobs that an operation changed; of a retry, of their reruns. */
+        OperationResults: {
+            /**
+             * @description How many jobs were looked at: if there are more than 200, these are a sample. Purged
+             *     ones are left out.
+             * @example 81
+             */
+            counted: number;
+            /**
+             * @description How many succeeded.
+             * @example 54
+             */
+            succeeded: number;
+            /**
+             * @description How many failed for good.
+             * @example 25
+             */
+            failed: number;
+            /**
+             * @description How many were cancelled.
+             * @example 0
+             */
+            cancelled: number;
+            /**
+             * @description How many have not ended.
+             * @example 2
+             */
+            live: number;
         };
         /** @description A page of operations. */
         OperationPage: {
@@ -6840,6 +6885,14 @@ export interface operations {
             query?: {
                 /** @description Only the items with this outcome. */
                 outcome?: components["schemas"]["OperationItemOutcome"];
+                /**
+                 * @description What to add. `results`: what became of the jobs that it changed, which reads up to 200
+                 *     of them.
+                 * @example [
+                 *       "results"
+                 *     ]
+                 */
+                include?: "results"[];
                 /**
                  * @description The number of entries per page. Entries of one change are never split, so a page of a
                  *     job's history may have a few more.
