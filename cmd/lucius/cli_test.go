@@ -130,6 +130,9 @@ func TestCLI_TellsOfAJobFromItsCommandToItsEnd(t *testing.T) {
 		t.Errorf("jobs of an hour ago are %+v", page.Jobs)
 	}
 	c.want(cli.ExitFailed, "FAILED_FINAL", "jobs", "watch", id)
+	c.want(cli.ExitAttention, "1 job failed for good at extract: bad_scan", "attention")
+	c.want(0, "is acknowledged until ", "attention", "mark", "error:extract:bad_scan", "--note", "a blank page")
+	c.want(0, ": “a blank page”, returns ", "attention")
 
 	rerun := decode[api.CommandAccepted](c, "jobs", "rerun", id).JobID
 	c.want(0, "lucius why "+rerun, "why", id)

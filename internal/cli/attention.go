@@ -270,9 +270,9 @@ func (p *page) findings(all []diagnosis.Finding, most int) {
 			colour = faint
 		}
 		p.line("%s %s %s", p.style(colour, "●"), p.style(bold, f.Subject), f.Text.With(p.when))
-		notes := make([]string, len(f.Notes))
-		for j, note := range f.Notes {
-			notes[j] = note.With(p.when)
+		var notes []string
+		for _, note := range f.Notes {
+			notes = append(notes, note.With(p.when))
 		}
 		p.line("  %s", p.style(faint, strings.Join(append(notes, f.ID), " · ")))
 		if len(f.Actions) > 0 {

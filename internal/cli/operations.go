@@ -85,7 +85,8 @@ func (t *tool) operationsGet() *cobra.Command {
 	var limit int
 	var watch bool
 	cmd := t.command(spec{
-		use: "get OPERATION", short: "Show an operation, the outcomes of its jobs, and what became of them", args: 1, completes: operationIDs,
+		use: "get OPERATION", short: "Show an operation, the outcomes of its jobs, and what became of them",
+		args: 1, completes: operationIDs,
 		example: "  lucius operations get OPERATION\n  lucius operations get OPERATION --watch",
 	}, func(ctx context.Context, s *session, args []string) error {
 		op, err := s.operation(ctx, args[0], limit)

@@ -215,8 +215,8 @@ func quiet() map[string]any {
 		"GET /v1/admin/marks":    api.MarkList{},
 
 		"GET /v1/admin/operations": api.OperationPage{},
-		"GET /v1/protocols":      api.ProtocolList{},
-		"GET /readyz":            api.Readiness{Status: "ready"},
+		"GET /v1/protocols":        api.ProtocolList{},
+		"GET /readyz":              api.Readiness{Status: "ready"},
 	}
 }
 

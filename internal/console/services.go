@@ -131,6 +131,7 @@ func service(r *request) (view, error) {
 			addTo(failed[:], by.Failed)
 		}
 	}
+	data.Findings = diagnosis.Fold(data.Findings)
 	for i := range data.Findings {
 		data.Findings[i].Actions = nil // They lead to this page, or to what it shows below.
 	}

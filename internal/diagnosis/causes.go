@@ -27,11 +27,11 @@ const mostID = 120
 
 // causeID returns the id of a finding of that kind, about what has these names.
 func causeID(kind string, names ...string) string {
-	id := kind
+	parts := []string{kind}
 	for _, name := range names {
-		id += ":" + url.QueryEscape(name)
+		parts = append(parts, url.QueryEscape(name))
 	}
-	return bounded(strings.TrimRight(id, ":"))
+	return bounded(strings.TrimRight(strings.Join(parts, ":"), ":"))
 }
 
 // ofTenant returns the id of a finding as a user of some tenants sees it.
@@ -71,8 +71,8 @@ func (f *Finding) kind() string {
 // wholeBus reports whether the circuit is that of the whole bus.
 func wholeBus(circuit string) bool { return circuit == "*" || circuit == "bus" }
 
-// fold joins the findings of one cause, and those that another one explains.
-func fold(found []Finding) (causes []Finding) {
+// Fold joins the findings of one cause, and those that another one explains.
+func Fold(found []Finding) (causes []Finding) {
 	explained := func(f *Finding) int { // Whatever may explain another finding comes before it.
 		switch f.kind() {
 		case kindCircuit:
@@ -229,7 +229,8 @@ func (s *Situation) remember(f *Finding) {
 	if op := s.lastDone(f); op != nil {
 		f.Notes = append([]Sentence{doneAbout(op)}, f.Notes...)
 		f.Actions = append(f.Actions, Action{
-			Text: "Show the operation", Page: "operations/" + url.PathEscape(op.OperationID), Command: Command("operations get", op.OperationID),
+			Text: "Show the operation", Page: "operations/" + url.PathEscape(op.OperationID),
+			Command: Command("operations get", op.OperationID),
 		})
 	}
 	text, as := "Acknowledge…", api.MarkStateAcknowledged

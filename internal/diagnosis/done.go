@@ -40,7 +40,8 @@ func (s *Situation) lastDone(f *Finding) *api.Operation {
 // doneAbout says what an operation did, when, by whom, and what became of its jobs.
 func doneAbout(op *api.Operation) Sentence {
 	verb := map[api.OperationKind]string{
-		api.OperationKindRetry: "retried", api.OperationKindCancel: "cancelled", api.OperationKindPause: "paused", api.OperationKindResume: "resumed",
+		api.OperationKindRetry: "retried", api.OperationKindCancel: "cancelled",
+		api.OperationKindPause: "paused", api.OperationKindResume: "resumed",
 	}[op.Kind]
 	count := Counted(op.Applied, "job", "jobs")
 	if op.State == api.OperationStateRunning {

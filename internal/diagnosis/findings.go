@@ -127,7 +127,7 @@ func Findings(s *Situation) (found []Finding) {
 		found = append(found, s.failureFindings(&s.Tenants[i])...)
 		found = append(found, webhookFindings(&s.Tenants[i])...)
 	}
-	found = fold(append(found, s.warningFindings()...))
+	found = Fold(append(found, s.warningFindings()...))
 	for i := range found {
 		s.remember(&found[i])
 	}
@@ -507,7 +507,8 @@ func (s *Situation) failureFindings(of *TenantSituation) (found []Finding) {
 			text += ", of tenant " + of.Tenant
 		}
 		f := Finding{
-			ID: ofTenant(causeID(kindError, g.Service, g.ErrorCode), of.Tenant), Tenant: of.Tenant, Service: g.Service, ErrorCode: g.ErrorCode,
+			ID: ofTenant(causeID(kindError, g.Service, g.ErrorCode), of.Tenant), Tenant: of.Tenant,
+			Service: g.Service, ErrorCode: g.ErrorCode,
 			Level: LevelWarn, Weight: g.Count, Subject: Counted(g.Count, "job", "jobs"), Text: say(text),
 			Notes: []Sentence{say("first ", when{Ago, g.FirstAt.Time}), say("last ", when{Ago, g.LastAt.Time})},
 			Actions: []Action{
@@ -558,7 +559,8 @@ func webhookFindings(of *TenantSituation) []Finding {
 	}
 	last := &hooks[0]
 	f := Finding{
-		ID: ofTenant("webhooks", of.Tenant), Tenant: of.Tenant, Level: LevelWarn, Weight: len(hooks), Subject: subject, Text: say("given up without being delivered"),
+		ID: ofTenant("webhooks", of.Tenant), Tenant: of.Tenant,
+		Level: LevelWarn, Weight: len(hooks), Subject: subject, Text: say("given up without being delivered"),
 		Notes: []Sentence{
 			say("the last ", when{Ago, last.UpdatedAt.Time}),
 			say("to ", Brief(last.URL, BriefMessage), ": ", cmp.Or(Brief(last.LastError, BriefMessage), string(last.State))),

@@ -228,7 +228,7 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 				Resolved: group.Resolved, Retrying: group.Retrying, Count: group.Count,
 				FirstAt: api.NewTime(group.FirstAt), LastAt: api.NewTime(group.LastAt),
 				SampleJobIds: append([]string{}, group.SampleJobIDs...), SampleMessage: group.SampleMessage,
-				Tenants:      make([]api.FailureTenant, len(group.Tenants)), TenantCount: group.TenantCount, Histogram: group.Histogram,
+				Tenants: make([]api.FailureTenant, len(group.Tenants)), TenantCount: group.TenantCount, Histogram: group.Histogram,
 			}
 			for j, tenant := range group.Tenants {
 				found.Groups[i].Tenants[j] = api.FailureTenant{TenantID: tenant.TenantID, Count: tenant.Count}

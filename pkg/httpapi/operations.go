@@ -137,7 +137,8 @@ func (e *endpoints) GetOperation(w http.ResponseWriter, r *http.Request, operati
 		}
 		results, err := e.Operations.Results(ctx, operationID)
 		op.Results = &api.OperationResults{
-			Counted: results.Counted, Succeeded: results.Succeeded, Failed: results.Failed, Cancelled: results.Cancelled, Live: results.Live,
+			Counted: results.Counted, Succeeded: results.Succeeded, Failed: results.Failed,
+			Cancelled: results.Cancelled, Live: results.Live,
 		}
 		return op, err
 	})
