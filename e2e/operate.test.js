@@ -42,6 +42,39 @@ test("a failure is found, read and retried", async (t) => {
   await eventually("the new job has ended", async () => (await api.job(rerun)).state === "SUCCEEDED");
 });
 
+test("what one knows of is known to all, and the retry says whether it helped", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  await api.submit();
+  await api.fail(await api.claim("extract"), { code: "corrupt_pdf", message: "Page 3 cannot be read." });
+  const page = await openPage(server);
+  await page.goto("/ui/");
+  const other = await page.context().newPage();
+  await other.goto("/ui/services");
+  const titled = (tab, title) => tab.waitForFunction((want) => document.title === want, title);
+  await titled(other, "(1) Services · Lucius");
+
+  const finding = page.getByRole("article").filter({ hasText: "corrupt_pdf" });
+  await finding.getByText("Page 3 cannot be read.").waitFor();
+  await finding.getByRole("link", { name: "Acknowledge…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Note").fill("the vendor has a ticket");
+  await dialog.getByText('lucius attention mark error:extract:corrupt_pdf --as acknowledged --note \'the vendor has a ticket\'').waitFor();
+  await dialog.getByRole("button", { name: "Mark it" }).click();
+  await page.getByRole("heading", { name: "Known" }).waitFor();
+  await finding.getByText("the vendor has a ticket").waitFor();
+  await titled(page, "Attention · Lucius");
+  await titled(other, "Services · Lucius"); // Live, without another visit.
+
+  await finding.getByRole("link", { name: "Retry 1…" }).click();
+  await act(page, "the file was replaced", /Retry/);
+  await api.fail(await api.claim("extract"), { code: "corrupt_pdf", message: "Page 3 cannot be read." });
+  await page.reload();
+  await page.getByText("Of its jobs 1 failed again.").waitFor();
+  await visit(page, "Attention");
+  await finding.getByText(/retried 1 job .* 1 failed again/).waitFor();
+});
+
 test("a service is paused with a reason, and resumed", async (t) => {
   const server = await serve(t);
   const api = server.client();
