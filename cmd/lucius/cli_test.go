@@ -123,6 +123,9 @@ func TestCLI_TellsOfAJobFromItsCommandToItsEnd(t *testing.T) {
 	}
 	c.want(0, "extract failed for good", "why", id)
 	c.want(0, "after 1 attempt: bad_scan: The page is blank.", "why", id)
+	c.want(0, "w       any", "workers", "--service", "extract")
+	c.want(0, "failed   bad_scan", "workers", "show", "w")
+	c.want(cli.ExitNotFound, "no worker none", "workers", "show", "none")
 	if page := decode[api.JobPage](c, "jobs", "list", "--state", "failed_final", "--created-after", "1h"); len(page.Jobs) != 1 || page.Jobs[0].JobID != id {
 		t.Errorf("the failed jobs are %+v", page.Jobs)
 	}

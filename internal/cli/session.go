@@ -54,6 +54,7 @@ type spec struct {
 	// completes returns completions of the arguments, which it reads from the server.
 	// Optional.
 	completes func(context.Context, *session) []cobra.Completion
+	query     bool // The argument is sent in the query, where it may have slashes.
 }
 
 // command returns a command that calls the server.
@@ -64,7 +65,7 @@ func (t *tool) command(is spec, run func(ctx context.Context, s *session, args [
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		for _, arg := range args { // An empty shell variable, for instance, would change the path of the request.
-			if is.completes != nil && (strings.Trim(arg, ".") == "" || strings.Contains(arg, "/")) {
+			if is.completes != nil && (strings.Trim(arg, ".") == "" || strings.Contains(arg, "/") && !is.query) {
 				return usagef("%q is not an id: see %s --help", arg, cmd.CommandPath())
 			}
 		}

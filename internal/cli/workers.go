@@ -32,7 +32,7 @@ func (t *tool) workers() *cobra.Command {
 	t.completeFlag(cmd, "service", serviceNames)
 	cmd.GroupID = GroupOperate
 	one := t.command(spec{
-		use: "show OWNER", short: "Show a worker: what it holds, and its last attempts", args: 1, completes: workerNames,
+		use: "show OWNER", short: "Show a worker: what it holds, and its last attempts", args: 1, completes: workerNames, query: true,
 		example: "  lucius workers show worker-7",
 	}, func(ctx context.Context, s *session, args []string) error {
 		list, err := call[api.WorkerList](s.ListWorkers(ctx, &api.ListWorkersParams{Owner: &args[0]}))
@@ -40,7 +40,8 @@ func (t *tool) workers() *cobra.Command {
 			return err
 		}
 		if len(list.Workers) == 0 {
-			return &Error{Code: ExitNotFound, Err: fmt.Errorf("no worker %s was active in the last day: lucius workers shows all", plain(args[0]))}
+			err := fmt.Errorf("no worker %s was active in the last day: lucius workers shows all", plain(args[0]))
+			return &Error{Code: ExitNotFound, Err: err}
 		}
 		return show(s, list, showWorker)
 	})

@@ -38,7 +38,7 @@ func TestWorkers(t *testing.T) {
 	shows(t, "worker", "GET /v1/admin/workers?owner=worker-1", list, "workers show worker-1")
 
 	idle := api.WorkerList{Bus: api.BusQueue, Total: 1, Workers: workerList().Workers[1:]}
-	shows(t, "worker-idle", "GET /v1/admin/workers?owner=w", idle, "workers show w")
+	shows(t, "worker-idle", "GET /v1/admin/workers?owner=pods%2Fw", idle, "workers show pods/w")
 	none := newScripted(t, map[string][]any{"GET /v1/admin/workers": {api.WorkerList{Workers: []api.Worker{}}}})
 	if _, err := newLine(t, none.url).run(t, "workers", "show", "none"); cli.ExitCode(err) != cli.ExitNotFound {
 		t.Errorf("a worker that is not there: %v", err)
