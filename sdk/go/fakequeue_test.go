@@ -40,6 +40,8 @@ type body struct {
 	WaitSeconds float64               `json:"wait_seconds"`
 	Lease       float64               `json:"lease_seconds"`
 	Start       bool                  `json:"start"`
+	Version     string                `json:"version"`
+	Host        string                `json:"host"`
 	RequestID   string                `json:"request_id"`
 	ExpectedRev int64                 `json:"expected_rev"`
 	OutputRef   json.RawMessage       `json:"output_ref"`

@@ -29,6 +29,9 @@ type WorkerConfig struct {
 	// Owner is the worker's name, unique among the running workers, up to 128 bytes.
 	// Optional. Defaults to the names of the host and the process, and a random part.
 	Owner string
+	// Version is the version of the program, up to 128 bytes, which the server's list of workers
+	// shows beside the host. Optional.
+	Version string
 	// Parallel limits the handlers that run at once. Optional. Defaults to 4.
 	Parallel int
 	// ClaimWait is how long a claim waits for work, up to a minute. Optional. Defaults to
@@ -55,6 +58,8 @@ func (c *WorkerConfig) validate() error {
 		return fmt.Errorf("ClaimWait is %s, it must be at most a minute", c.ClaimWait)
 	case c.Lease != 0 && c.Lease < 3*time.Second || c.Lease > maxLease:
 		return fmt.Errorf("Lease is %s, it must be from 3s to %s", c.Lease, maxLease)
+	case len(c.Version) > maxName:
+		return fmt.Errorf("Version is %d bytes long, it must be at most %d", len(c.Version), maxName)
 	case len(c.services()) > maxServices:
 		return fmt.Errorf("Services is too long: with Service it must have at most %d names", maxServices)
 	case slices.Contains(c.Services, ""):
@@ -69,6 +74,7 @@ func (c *WorkerConfig) validate() error {
 const (
 	maxLease    = 24 * time.Hour
 	maxServices = 64
+	maxName     = 128
 )
 
 // services are all services of the worker, none if it does the steps of all.
@@ -212,8 +218,8 @@ func (w *Worker) newRun() (r *run, err error) {
 			return nil, err
 		}
 	}
+	host, _ := os.Hostname() // Without it the rest is unique enough.
 	if r.Owner == "" {
-		host, _ := os.Hostname() // Without it the rest is unique enough.
 		r.Owner = fmt.Sprintf("%.64s-%d-%.8s", cmp.Or(host, "worker"), os.Getpid(), rand.Text())
 	}
 	r.Parallel = cmp.Or(r.Parallel, 4)
@@ -223,7 +229,7 @@ func (w *Worker) newRun() (r *run, err error) {
 	lease := cmp.Or(r.Lease, 90*time.Second)
 	r.claim = ClaimRequest{
 		Owner: r.Owner, Services: r.services(), WaitSeconds: r.ClaimWait.Seconds(), LeaseSeconds: lease.Seconds(), Start: true,
-		StepTypes: w.StepTypes(),
+		StepTypes: w.StepTypes(), Version: r.Version, Host: host[:min(len(host), maxName)],
 	}
 	return r, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"os"
 	"runtime"
 	"slices"
 	"strings"
@@ -41,7 +42,11 @@ func TestAWorkerDoesWhatItClaims(t *testing.T) {
 		}
 		claim := q.made("claim")[0].Body
 		claim.RequestID = ""
-		want := body{Owner: "worker-7", Services: []string{"ocr"}, StepTypes: []string{"OCR"}, Max: 4, Lease: 90, Start: true}
+		host, err := os.Hostname()
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := body{Owner: "worker-7", Services: []string{"ocr"}, StepTypes: []string{"OCR"}, Max: 4, Lease: 90, Start: true, Host: host}
 		if wait := q.made("claim")[1].Body.WaitSeconds; wait != 20 {
 			t.Errorf("the second claim waits for %gs", wait)
 		}

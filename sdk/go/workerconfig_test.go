@@ -20,6 +20,7 @@ func TestRunNamesWhatIsWrongWithTheConfiguration(t *testing.T) {
 		"an empty name":     func(c *lucius.WorkerConfig) { c.Services = []string{""} },
 		"at most 64":        func(c *lucius.WorkerConfig) { c.Services = slices.Repeat([]string{"s"}, 64) },
 		"ClaimWait is 2m0s": func(c *lucius.WorkerConfig) { c.ClaimWait = 2 * time.Minute },
+		"Version is 129":    func(c *lucius.WorkerConfig) { c.Version = strings.Repeat("1", 129) },
 		"Grace is -1ns":     func(c *lucius.WorkerConfig) { c.Grace = -1 },
 	} {
 		cfg := newQueue(t).config()
@@ -47,7 +48,7 @@ func TestAWorkerDoesTheStepsOfItsServices(t *testing.T) {
 		for _, want := range [][]string{{"ocr"}, {"ocr", "embed", "index"}, {"embed", "index"}, nil} {
 			q := newQueue(t)
 			cfg := q.config()
-			cfg.Service, cfg.Services, cfg.Lease = "", want, 30*time.Second
+			cfg.Service, cfg.Services, cfg.Lease, cfg.Version = "", want, 30*time.Second, "2.4.1"
 			if len(want) > 0 && want[0] == "ocr" {
 				cfg.Service, cfg.Services = "ocr", want[1:]
 			}
@@ -56,8 +57,9 @@ func TestAWorkerDoesTheStepsOfItsServices(t *testing.T) {
 			stop := start(t, w)
 			synctest.Wait()
 			stop()
-			if claim := q.made("claim")[0].Body; !slices.Equal(claim.Services, want) || claim.Lease != 30 {
-				t.Errorf("the claim asks for a lease of %gs for %q, want 30s for %q", claim.Lease, claim.Services, want)
+			if claim := q.made("claim")[0].Body; !slices.Equal(claim.Services, want) || claim.Lease != 30 || claim.Version != "2.4.1" || claim.Host == "" {
+				t.Errorf("the claim of version %q on %q asks for a lease of %gs for %q, want 30s for %q",
+					claim.Version, claim.Host, claim.Lease, claim.Services, want)
 			}
 		}
 	})

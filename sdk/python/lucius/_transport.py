@@ -131,7 +131,7 @@ class Transport:
     def send(self, connection: http.client.HTTPConnection, method: str, path: str, body: Optional[bytes],
              headers: Mapping[str, str]) -> http.client.HTTPResponse:
         """Send one request and return the answer, of which only the head is read."""
-        all_headers: Dict[str, str] = {"Accept": "application/json", **headers}
+        all_headers: Dict[str, str] = {"Accept": "application/json", "User-Agent": "lucius-python", **headers}
         token = self._sent = self._current_token()
         if token:
             all_headers["Authorization"] = f"Bearer {token}"

@@ -66,7 +66,8 @@ class Worker:
 
     def __init__(self, service: str, *, services: Sequence[str] = (), parallel: int = 4, url: Optional[str] = None,
                  token: Token = None, owner: Optional[str] = None, grace: float = 10.0, claim_wait: float = 20.0,
-                 lease: float = 90.0, middleware: Sequence[Middleware] = (), tls: Optional[ssl.SSLContext] = None) -> None:
+                 lease: float = 90.0, middleware: Sequence[Middleware] = (), tls: Optional[ssl.SSLContext] = None,
+                 version: Optional[str] = None) -> None:
         """``url`` and ``token`` default to LUCIUS_URL and LUCIUS_TOKEN, else to the token in
         the file that LUCIUS_TOKEN_FILE names. A function and the file are read for each request.
 
@@ -75,7 +76,8 @@ class Worker:
         work; ``owner`` names the worker, uniquely among those that run. ``lease`` (3 to
         86400) is how many seconds the server waits for a heartbeat before it gives a step to
         another worker, at most the step's own lease; a heartbeat is sent after a third of
-        it, at least every 30 seconds. The first middleware is the outermost.
+        it, at least every 30 seconds. ``version`` is that of the program, which the server's
+        list of workers shows beside the host. The first middleware is the outermost.
         """
         if not 1 <= parallel <= 100:
             raise ValueError(f"parallel is {parallel}, it must be from 1 to 100")
@@ -87,6 +89,7 @@ class Worker:
             raise ValueError(f"grace is {grace}, it must not be negative")
         if isinstance(services, str):
             raise ValueError(f"services is {services!r}, it must be a list of names")
+        self._about = {"host": socket.gethostname()[:128], **({"version": version} if version else {})}
         self.owner = owner or f"{socket.gethostname()[:64]}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._services = [service, *services]
         self._parallel, self._grace, self._claim_wait = parallel, min(grace, threading.TIMEOUT_MAX), claim_wait
@@ -241,7 +244,7 @@ class Worker:
     def _claim(self, most: int) -> List[Mapping[str, Any]]:
         """Claim and start up to most items, and wait for the first."""
         body = {"owner": self.owner, "services": self._services, "max": most, "wait_seconds": self._claim_wait,
-                "lease_seconds": self._lease, "start": True, "request_id": str(uuid.uuid4())}
+                "lease_seconds": self._lease, "start": True, "request_id": str(uuid.uuid4()), **self._about}
         if self._step_types():
             body["step_types"] = self._step_types()
         path = "/v1/work:claim"

@@ -361,6 +361,14 @@ class Outages(unittest.TestCase):
             run(queue, lambda task: None, **options)
             self.assertEqual(queue.requests[0].body["lease_seconds"], want)
 
+    def test_a_claim_says_where_the_worker_runs_and_its_version(self):
+        for options, want in ({}, None), ({"version": "2.4.1"}, "2.4.1"):
+            queue = Queue({})
+            run(queue, lambda task: None, **options)
+            asked = queue.requests[0]
+            self.assertEqual((asked.body.get("version"), asked.headers["User-Agent"]), (want, "lucius-python"))
+            self.assertTrue(asked.body["host"])
+
 
 class Stops(unittest.TestCase):
     def test_a_server_that_shuts_down_is_not_asked_all_the_time(self):

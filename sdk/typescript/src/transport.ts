@@ -88,7 +88,7 @@ export class Transport {
 
   /** Make one try of a request. It rejects if there is no answer. */
   async send(method: string, path: string, options: CallOptions): Promise<Response> {
-    const headers: Record<string, string> = { accept: "application/json", ...options.headers };
+    const headers: Record<string, string> = { accept: "application/json", "user-agent": "lucius-typescript", ...options.headers };
     this.#sent = typeof this.#token === "function" ? checked(await this.#token()) : this.#token;
     if (this.#sent) headers["authorization"] = `Bearer ${this.#sent}`;
     const request: RequestInit = { method, headers, redirect: "manual" }; // A POST would become a GET.

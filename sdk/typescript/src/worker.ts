@@ -39,6 +39,8 @@ export interface WorkerOptions extends Connection {
   parallel?: number;
   /** Names the worker, uniquely among those that run. */
   owner?: string;
+  /** The version of the program, which the server's list of workers shows beside the host. */
+  version?: string;
   /** How many seconds tasks in hand may still take after a stop. Defaults to 10. */
   grace?: number;
   /** How many seconds a claim waits for work, up to 60. Defaults to 20. */
@@ -93,6 +95,7 @@ export class Worker {
   readonly #logger: Logger;
   #link!: Link;
   readonly #services: string[];
+  readonly #version: string | undefined;
   #transport!: Transport;
   readonly #handlers = new Map<string, Handler<any, any>>();
   readonly #leases = new Set<Lease>();
@@ -113,6 +116,7 @@ export class Worker {
     if (!(grace >= 0)) throw new RangeError(`grace is ${grace}, it must not be negative`);
     this.#options = { parallel, grace, claimWait, lease, middleware };
     this.#logger = logger;
+    this.#version = options.version;
     this.#services = [options.service, ...(options.services ?? [])];
     setMaxListeners(0, this.#stopping.signal, this.#finished.signal); // Each call in progress is one.
     this.connect(options);
@@ -217,7 +221,7 @@ export class Worker {
   async #claim(most: number): Promise<WorkItem[]> {
     const body = {
       owner: this.owner, services: this.#services, max: most, wait_seconds: this.#options.claimWait,
-      lease_seconds: this.#options.lease, start: true,
+      lease_seconds: this.#options.lease, start: true, host: hostname().slice(0, 128), version: this.#version,
       ...(this.#handlers.has(anyStep) ? {} : { step_types: this.#stepTypes() }), request_id: randomUUID(),
     };
     const path = "/v1/work:claim";

@@ -314,6 +314,19 @@ test("a claim asks for a lease", async () => {
   }
 });
 
+test("a claim says where the worker runs, and its version", async () => {
+  for (const version of [undefined, "2.4.1"]) {
+    let asked: Asked | undefined;
+    const instead = (request: Asked) => {
+      if (request.path === "/v1/work:claim") asked ??= request;
+      return undefined;
+    };
+    await run([{}], () => {}, version ? { version } : {}, { instead });
+    assert.equal(asked?.body.version, version);
+    assert.ok(asked?.body.host);
+  }
+});
+
 test("a claim is repeated until the token is replaced", async () => {
   let token = "old";
   const claims: unknown[] = [];
