@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/klauspost/compress/gzhttp"
+	"github.com/klauspost/compress/gzip"
 
 	"github.com/lucius-project/lucius/api"
 )
@@ -45,7 +46,8 @@ type Config struct {
 type Console struct {
 	config    Config
 	mux       *http.ServeMux
-	handler   http.Handler // mux, compressed
+	compress  func(http.Handler) http.HandlerFunc // for pages
+	thin      func(http.Handler) http.HandlerFunc // for streams: it keeps no memory while nothing is sent
 	origins   *http.CrossOriginProtection
 	templates *template.Template
 	feeds     *feeds
@@ -81,11 +83,12 @@ func New(config Config) (*Console, error) {
 		c.mux.Handle("POST "+Path+"do/"+name, c.serve(&page{show: a.carryOut}))
 	}
 	c.mux.Handle(Path, c.serve(&page{show: func(*request) (view, error) { return view{}, errNoPage }}))
-	compress, err := gzhttp.NewWrapper(gzhttp.EnableZstd(false)) // Not all browsers know zstd.
+	if c.compress, err = gzhttp.NewWrapper(gzhttp.EnableZstd(false)); err == nil { // Not all browsers know zstd.
+		c.thin, err = gzhttp.NewWrapper(gzhttp.EnableZstd(false), gzhttp.CompressionLevel(gzip.StatelessCompression))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("console: %w", err)
 	}
-	c.handler = compress(c.mux)
 	return c, nil
 }
 
@@ -111,7 +114,11 @@ func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "A page of another origin may not send this request.", http.StatusForbidden)
 		return
 	}
-	c.handler.ServeHTTP(flusher{w}, r)
+	compress := c.compress
+	if r.Header.Get("Accept") == eventStream {
+		compress = c.thin
+	}
+	compress(c.mux)(flusher{w}, r)
 }
 
 // flusher lets gzhttp flush a writer that only wraps one that can.
