@@ -46,8 +46,8 @@ func search(r *request) (view, error) {
 	return view{Title: "Search", Template: "search", Data: data}, nil
 }
 
-// named returns the pages, actions, and things that protocols and rights name, whose name contains
-// the text. One that is the text hides those that contain it.
+// named returns the pages, actions, workers, and things that protocols and rights name, whose name
+// contains the text. One that is the text hides those that contain it.
 func (r *request) named(sought string) (found []match) {
 	var exact []match
 	add := func(kind, name, url string) {
@@ -90,6 +90,11 @@ func (r *request) named(sought string) (found []match) {
 			url = pathOf("services", o.Name)
 		}
 		add(o.Of, o.Name, url)
+	}
+	if list, err := call[api.WorkerList](r.api.ListWorkers(r.Context(), &api.ListWorkersParams{})); err == nil { // A name is found without it, too.
+		for i := range list.Workers {
+			add("worker", list.Workers[i].Owner, pathOf("workers", list.Workers[i].Owner))
+		}
 	}
 	if len(exact) > 0 {
 		return exact

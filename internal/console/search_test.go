@@ -29,6 +29,7 @@ func findable() map[string]any {
 		ProtocolID: "doc_pipeline", RequestTypes: []string{"doc.ingest"},
 		Steps: []api.ProtocolStep{{Service: "ocr", StepType: "OCR"}, {Service: "ocr-fast", StepType: "OCR"}, {Service: "ocr", StepType: "X"}},
 	}}}
+	answers["GET /v1/admin/workers"] = api.WorkerList{Workers: []api.Worker{{Owner: "pods/w-1"}}}
 	answers["GET /v1/jobs"] = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		list := api.JobPage{}
 		is := func(name, value string) bool { return r.FormValue(name) == "" || r.FormValue(name) == value }
@@ -60,6 +61,7 @@ func TestSearch_OpensTheOneThingThatMatches(t *testing.T) {
 		"doc.ingest":                "/ui/jobs?request_type=doc.ingest",
 		"audit":                     "/ui/audit",
 		"attention":                 "/ui/",
+		"w-1":                       "/ui/workers/pods%2Fw-1",
 		"pause dispatch":            "/ui/do/dispatch-pause",
 		"0197f0c2…0000":             "",
 		"1" + soughtID[1:]:          "", // There is no such job.
