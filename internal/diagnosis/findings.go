@@ -479,17 +479,23 @@ func (s *Situation) heldAt(p *api.Pause) string {
 		return ""
 	}
 	var names []string
+	only := ""
 	for i := range s.Services {
 		for _, by := range s.Services[i].HeldBy {
 			if by.PauseID == p.PauseID && by.Count > 0 {
-				names = append(names, Number(by.Count)+" at "+s.kindName(&s.Services[i]))
+				only = s.kindName(&s.Services[i])
+				names = append(names, Number(by.Count)+" at "+only)
 			}
 		}
 	}
-	if len(names) == 0 {
+	switch len(names) {
+	case 0:
 		return ""
+	case 1:
+		return " at " + only
+	default:
+		return ": " + strings.Join(names, ", ")
 	}
-	return ": " + strings.Join(names, ", ")
 }
 
 // failureFindings says which jobs failed for good, and were not rerun.

@@ -106,6 +106,18 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 					"[Show the jobs: lucius jobs list --tenant acme]",
 			},
 		},
+		"what a pause holds back where": {
+			of: diagnosis.Situation{Services: []api.Service{
+				{Service: "ocr", HeldBy: []api.HeldBy{{PauseID: "tenant:acme", Count: 7}, {PauseID: "all", Count: 9}}},
+				{Service: "embed", HeldBy: []api.HeldBy{{PauseID: "tenant:acme", Count: 2}}},
+			}, Pauses: []api.Pause{
+				{PauseID: "tenant:acme", TenantID: "acme", State: api.PauseStatePaused, CreatedAt: ago(time.Hour)},
+				{PauseID: "all", State: api.PauseStatePaused, CreatedAt: ago(time.Hour)},
+			}},
+			want: []string{
+				"warn Tenant acme is paused for 1 h · 9 directives wait: 7 at ocr, 2 at embed · by", "warn Everything is paused for 1 h · 9 directives wait at ocr · by",
+			},
+		},
 		"a service whose directives are all held by a pause": {
 			of: diagnosis.Situation{Overview: &api.Overview{Bus: api.BusQueue}, Services: []api.Service{
 				{Service: "ocr", Held: 391, BacklogByMinute: diagnosistest.Minutes(391), HeldBy: []api.HeldBy{{PauseID: "tenant:acme", Count: 391}}},
