@@ -48,7 +48,7 @@ func environment(s string) (Environment, error) {
 	switch {
 	case s == "":
 		return Environment{}, nil
-	case e.Name == "" || utf8.RuneCountInString(e.Name) > 32 || strings.ContainsFunc(e.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
+	case e.Name == "", utf8.RuneCountInString(e.Name) > 32, strings.ContainsFunc(e.Name, func(r rune) bool { return !unicode.IsPrint(r) }):
 		return e, errors.New("must begin with a name of at most 32 characters, as in production:red")
 	case !slices.Contains(environmentColours, e.Colour):
 		return e, fmt.Errorf("must end with a colour that is one of %s, as in production:red", strings.Join(environmentColours, ", "))

@@ -91,7 +91,8 @@ func (r *request) named(sought string) (found []match) {
 		}
 		add(o.Of, o.Name, url)
 	}
-	if list, err := call[api.WorkerList](r.api.ListWorkers(r.Context(), &api.ListWorkersParams{})); err == nil { // A name is found without it, too.
+	// Without the workers, a name of another thing is found as well.
+	if list, err := call[api.WorkerList](r.api.ListWorkers(r.Context(), &api.ListWorkersParams{})); err == nil {
 		for i := range list.Workers {
 			add("worker", list.Workers[i].Owner, pathOf("workers", list.Workers[i].Owner))
 		}

@@ -2,6 +2,7 @@ package console
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
@@ -20,6 +21,8 @@ func workers(r *request) (view, error) {
 	data := workersPage{Service: r.FormValue("service"), Counted: r.seesAll()}
 	var err error
 	data.WorkerList, err = call[api.WorkerList](r.api.ListWorkers(r.Context(), &api.ListWorkersParams{Service: optional(data.Service)}))
+	// By name: the page is live, and workers are active all the time.
+	slices.SortFunc(data.Workers, func(a, b api.Worker) int { return strings.Compare(a.Owner, b.Owner) })
 	data.Command = diagnosis.CommandWith("workers", "service", data.Service)
 	return view{Title: "Workers", Template: "workers", Data: data}, err
 }

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -36,6 +37,9 @@ func TestWorkers(t *testing.T) {
 	has(t, page, "Workers of ocr", `<a class="url" href="/ui/workers/pods%2Focr%207">pods/ocr 7</a>`, "waits for work", "ocr, embed", "any", "1 h ago", "2.4.1", "node-3",
 		"5.0 % <small>(4)", "the latest 2 of 1,200", "&lt;script&gt;", `data-copy="lucius workers --service ocr"`, "Show all workers")
 	hasNot(t, page, "<script>alert")
+	if strings.Index(page, "&lt;script&gt;") > strings.Index(page, "pods/ocr 7") {
+		t.Error("the workers are not sorted by name")
+	}
 	b.token = "bound"
 	hasNot(t, b.get(t, "/ui/workers"), "ended, 1 day")
 	b.token = ""

@@ -199,13 +199,15 @@ func (w *workers) observe(before, after *statemachine.Aggregate, history []state
 	if was != "" && !same {
 		w.end(was, w.attempt(before, held), &after.Steps[held.Index], history)
 	}
-	switch {
-	case is == "":
-	case same:
-		one := w.worker(is, holds.UpdatedAt)
+	if is == "" {
+		return
+	}
+	one := w.worker(is, holds.UpdatedAt)
+	if same || holds.State == statemachine.StepInProgress {
 		one.Heartbeat = holds.UpdatedAt
-	default:
-		w.hold(w.worker(is, holds.UpdatedAt), w.attempt(after, holds))
+	}
+	if !same {
+		w.hold(one, w.attempt(after, holds))
 	}
 }
 
