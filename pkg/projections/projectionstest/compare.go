@@ -131,6 +131,7 @@ type entry struct {
 	From   string `json:"from"`
 	To     string `json:"to"`
 	Number int    `json:"attempt_no"`
+	Owner  string `json:"owner"`
 	Cause  string `json:"cause"`
 	Detail string `json:"detail"`
 }
@@ -149,7 +150,7 @@ func (c *comparison) events(id string, row tablestore.Properties) error {
 			"event_id": eventID, "rev": rev, "type": e.Type, "at": at.Format("2006-01-02T15:04:05.000Z"),
 			"actor": row.Get("actor").String(), "caller": row.Get("caller").String(),
 			"object": e.Object, "object_id": e.ID, "from": e.From, "to": e.To,
-			"attempt_no": e.Number, "cause": e.Cause, "request_id": row.Get("request_id").String(), "detail": e.Detail,
+			"attempt_no": e.Number, "owner": e.Owner, "cause": e.Cause, "request_id": row.Get("request_id").String(), "detail": e.Detail,
 		}
 		if sent := row.Get("callback_timestamp").String(); sent != "" {
 			callback := map[string]any{"timestamp": sent}
