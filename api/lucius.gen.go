@@ -2555,7 +2555,8 @@ type MarkRequest struct {
 // Example: acknowledged
 type MarkState string
 
-// MinuteCounts How often something happened in each of the last minutes, the current one last.
+// MinuteCounts How often something happened in each of the last minutes, the current one last. There are
+// fewer if counting began later.
 type MinuteCounts struct {
 	// Counts How often it happened.
 	//
@@ -3912,7 +3913,8 @@ type Service struct {
 	Backlog int `json:"backlog"`
 
 	// BacklogByMinute The directives that waited for a worker at the end of each of the last minutes, the
-	// current one last, whether a pause held them back or not, if `minutes` is given.
+	// current one last, whether a pause held them back or not, if `minutes` is given. There
+	// are fewer if counting began later.
 	//
 	//
 	// Example: [0,1200,3000]

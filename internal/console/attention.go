@@ -192,7 +192,11 @@ func wellness(s *situation) string {
 		text += ", oldest outbox row " + diagnosis.Duration(diagnosis.Seconds(*at))
 	}
 	if hour := o.Ended[string(api.JobStateSucceeded)].LastHour; hour.Count > 0 {
-		text += ", " + diagnosis.Number(hour.Count) + " succeeded within the hour"
+		within := "the hour"
+		if counted := diagnosis.Seconds(hour.OverSeconds); counted < time.Hour {
+			within = diagnosis.Duration(counted.Truncate(time.Second))
+		}
+		text += ", " + diagnosis.Number(hour.Count) + " succeeded within " + within
 	}
 	return text
 }

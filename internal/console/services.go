@@ -115,7 +115,7 @@ func service(r *request) (view, error) {
 		Queue: s.Overview.Bus == api.BusQueue, Findings: s.PauseFindings(),
 	}
 	known := map[string]bool{}
-	var ended, failed, backlog [diagnosis.HistoryMinutes]int
+	var ended, failed, backlog []int
 	for i := range s.Services {
 		of := &s.Services[i]
 		data.Rows = append(data.Rows, s.serviceRow(of))
@@ -125,10 +125,10 @@ func service(r *request) (view, error) {
 				known[worker.Owner], data.Workers = true, append(data.Workers, worker)
 			}
 		}
-		addTo(backlog[:], of.BacklogByMinute)
+		backlog = added(backlog, of.BacklogByMinute)
 		if by := of.Attempts.ByMinute; by != nil {
-			addTo(ended[:], by.Counts)
-			addTo(failed[:], by.Failed)
+			ended = added(ended, by.Counts)
+			failed = added(failed, by.Failed)
 		}
 	}
 	data.Findings = diagnosis.Fold(data.Findings)
@@ -140,8 +140,8 @@ func service(r *request) (view, error) {
 	}
 	data.Charts = append(
 		s.charts("Attempts each minute",
-			series{Label: "ended", Colour: "run", Values: ended[:]}, series{Label: "failed", Colour: "bad", Values: failed[:]}),
-		s.charts("Directives that wait", series{Label: "waiting", Colour: "idle", Values: backlog[:]})...)
+			series{Label: "ended", Colour: "run", Values: ended}, series{Label: "failed", Colour: "bad", Values: failed}),
+		s.levels("Directives that wait", series{Label: "waiting", Colour: "idle", Values: backlog})...)
 	v.Data = data
 	return v, nil
 }
@@ -151,11 +151,16 @@ func refuseMissing(sentence string) *refusal {
 	return &refusal{Status: http.StatusNotFound, Problem: api.Problem{Detail: sentence}}
 }
 
-// addTo adds counts to a sum, minute by minute. The last of each is the present minute.
-func addTo(sum, more []int) {
-	for i := range min(len(sum), len(more)) {
-		sum[len(sum)-1-i] += more[len(more)-1-i]
+// added returns the sum of counts, minute by minute. The last of each is the present minute.
+func added(a, b []int) []int {
+	if len(a) < len(b) {
+		a, b = b, a
 	}
+	sum := slices.Clone(a)
+	for i := range b {
+		sum[len(sum)-len(b)+i] += b[i]
+	}
+	return sum
 }
 
 func counts(by *api.MinuteCounts) []int {
@@ -183,8 +188,20 @@ type series struct {
 	Values []int  `json:"values"`
 }
 
-// charts returns a chart, or none if the server sent no counts by minute.
+// charts returns a chart of counts, or none if the server sent no counts by minute.
 func (s *situation) charts(title string, lines ...series) []chart {
+	return s.chartOf(title, "%s so far in this minute", lines...)
+}
+
+// atPresent words a value that is of now, not of a minute that is not over.
+const atPresent = "now %s"
+
+// levels is [situation.charts] for what is so at the end of each minute.
+func (s *situation) levels(title string, lines ...series) []chart {
+	return s.chartOf(title, atPresent, lines...)
+}
+
+func (s *situation) chartOf(title, present string, lines ...series) []chart {
 	n := len(lines[0].Values)
 	if n == 0 {
 		return nil
@@ -199,12 +216,12 @@ func (s *situation) charts(title string, lines ...series) []chart {
 		if len(values) > 0 {
 			last = values[len(values)-1]
 		}
-		c.Text += fmt.Sprintf("%s: at most %s, now %s", lines[i].Label,
+		c.Text += fmt.Sprintf("%s: at most %s, "+present, lines[i].Label,
 			diagnosis.Number(slices.Max(append([]int{0}, values...))), diagnosis.Number(last))
 	}
 	// The script's x axis is in seconds.
 	from := s.Now.Truncate(time.Minute).Add(time.Duration(1-n) * time.Minute).Unix()
-	spec, err := json.Marshal(map[string]any{"from": from, "series": lines})
+	spec, err := json.Marshal(map[string]any{"from": from, "series": lines, "open": present != atPresent})
 	if err != nil {
 		panic(err) // They are numbers and strings.
 	}

@@ -29,7 +29,7 @@ func TestServices_AsATable(t *testing.T) {
 	page := b.get(t, "/ui/services")
 	has(t, page, `<a href="/ui/services/ocr">ocr</a> <span class="pill bad">no worker</span>`,
 		`<td data-label="ready" class="r"><a href="/ui/jobs?service=ocr&amp;step_type=OCR&amp;waiting=queued%2Cno_worker">3,000</a></td>`, "&lt;script&gt;", "2,500/min", "Live jobs and steps are exact as of", `data-copy="lucius services"`,
-		`data-chart="{&#34;from&#34;:1769504580,&#34;series&#34;:[{&#34;label&#34;:&#34;accepted&#34;`, "accepted: at most 50, now 7", "<rect")
+		`data-chart="{&#34;from&#34;:1769504580,&#34;open&#34;:true,&#34;series&#34;:[{&#34;label&#34;:&#34;accepted&#34;`, "accepted: at most 50, 7 so far in this minute", "<rect")
 	hasNot(t, page, "<script>alert", "style=")
 	if strings.Index(page, "/ui/services/ocr") > strings.Index(page, "/ui/services/extract") {
 		t.Error("what is in trouble does not come first")
@@ -51,7 +51,7 @@ func TestService_SaysWhatItHasToDo(t *testing.T) {
 	b := newBrowser(t, serving(s))
 	page := b.get(t, "/ui/services/ocr")
 	has(t, page, "3,000 directives wait, and no worker has polled for", "ocr-7", "/ui/do/dispatch-pause?service=ocr", "41 s",
-		"waiting: at most 3,002, now 3,002", "ended: at most 9, now 4; failed: at most 1, now 0", `aria-current="page">Services`)
+		"waiting: at most 3,002, now 3,002", "ended: at most 9, 4 so far in this minute; failed: at most 1, 0 so far in this minute", `aria-current="page">Services`)
 	hasNot(t, page, "extract")
 	page = b.get(t, "/ui/services/index")
 	has(t, page, "/ui/do/dispatch-resume?pause=service%3Aindex", "is paused for", "No worker has asked for work", `services=[&#34;index&#34;]`)

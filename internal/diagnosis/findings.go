@@ -98,7 +98,7 @@ const (
 	growthLeast   = 100
 	// FailuresLeast and FailingShare are how many, and what share of all, must fail to be a
 	// finding: of a service's attempts within recentMinutes, or a share of unusualShare if that
-	// is failingFactor times the share of the rest of the hour.
+	// is failingFactor times the share before. A finding lasts until half of that is not reached.
 	FailuresLeast  = 6
 	FailingShare   = 0.25
 	recentMinutes  = 10
@@ -177,12 +177,13 @@ func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
 	if !of.OldestWaitingAt.IsZero() {
 		backlog.Notes = []Sentence{say("the oldest waits ", when{For, of.OldestWaitingAt.Time})}
 	}
-	growth := min(growthOf(of.BacklogByMinute), of.Backlog) // What a pause holds back has grown as well.
+	growth, grows := growing(of.BacklogByMinute)
+	growth = min(growth, of.Backlog) // What a pause holds back has grown as well.
 	old := of.OldestWaitingSeconds >= oldBacklog.Seconds()
 	switch {
 	case of.Backlog == 0:
 	case queue && silent && !busy && polled.IsZero() && (old || of.OldestWaitingSeconds >= silentWorkers.Seconds()):
-		backlog.Level, backlog.Text = LevelBad, say(waits, ", and no worker has polled within the hour")
+		backlog.Level, backlog.Text = LevelBad, say(waits, ", and no worker has polled within ", s.counted())
 		found = append(found, backlog)
 	case queue && silent && !busy && !polled.IsZero():
 		backlog.Level, backlog.Text = LevelBad, say(waits, ", and no worker has polled ", when{For, polled.Time})
@@ -193,7 +194,7 @@ func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
 		backlog.Level, backlog.Text, backlog.Word = LevelBad, say(waits, " for an ACK, and nothing runs"), "no ACK"
 		backlog.ID = causeID(kindNoACK, of.Service)
 		found = append(found, backlog)
-	case growth >= max(growthLeast, of.Backlog/2):
+	case grows && growth > 0:
 		backlog.Text = say(waits, ", up by ", Number(growth), " within ", growthMinutes, " minutes")
 		backlog.ID = causeID(kindBacklog, of.Service)
 		backlog.Word, backlog.Notes = "grows", append(backlog.Notes, atWork(of))
@@ -252,12 +253,23 @@ func drains(of *api.Service) Sentence {
 	return say("done in about ", Duration(Seconds(float64(of.Backlog)/rate)), " if nothing new arrives")
 }
 
-// growthOf is by how much the backlog has grown over the last minutes.
-func growthOf(levels []int) int {
-	if len(levels) <= growthMinutes {
-		return 0
+// growing returns by how much the backlog has grown over the last growthMinutes, and whether that
+// reached growthLeast and half of the backlog, and has not fallen below half of that since.
+func growing(levels []int) (growth int, grows bool) {
+	for end := growthMinutes; end < len(levels); end++ {
+		growth = levels[end] - levels[end-growthMinutes]
+		least := max(growthLeast, levels[end]/2)
+		grows = growth >= least || grows && growth >= least/2
 	}
-	return levels[len(levels)-1] - levels[len(levels)-1-growthMinutes]
+	return growth, grows
+}
+
+// counted is how much of the last hour the counts cover, in words.
+func (s *Situation) counted() string {
+	if s.Overview != nil && s.Now.Sub(s.Overview.Since.Time) < time.Hour {
+		return "the " + Duration(s.Now.Sub(s.Overview.Since.Time).Truncate(time.Minute)) + " since counting began"
+	}
+	return "the hour"
 }
 
 // kindName names the service, with the step type if it has several.
@@ -274,22 +286,21 @@ func (s *Situation) kindName(of *api.Service) string {
 // usually.
 func (s *Situation) errorFindings(of *api.Service) []Finding {
 	by := of.Attempts.ByMinute
-	if by == nil || len(by.Counts) <= recentMinutes || len(by.Failed) != len(by.Counts) {
+	if by == nil || len(by.Counts) == 0 || len(by.Failed) != len(by.Counts) {
 		return nil
 	}
-	before := len(by.Counts) - recentMinutes
+	before := max(0, len(by.Counts)-recentMinutes)
 	all, failed := sum(by.Counts[before:]), sum(by.Failed[before:])
-	usually := Share(sum(by.Failed[:before]), sum(by.Counts[:before]))
 	now := Share(failed, all)
-	bad := now >= FailingShare
-	if failed < FailuresLeast || !bad && (now < unusualShare || now < failingFactor*usually) {
+	bad, unusual := failing(by)
+	if !bad && !unusual {
 		return nil
 	}
 	code := s.failingCode(of)
 	f := Finding{
 		ID: causeID(kindError, of.Service, code), Service: of.Service, ErrorCode: code,
 		Level: LevelWarn, Weight: failed, Subject: s.kindName(of), Word: Percent(now) + " fail", ByMinute: by.Failed,
-		Text: say("has failed ", Percent(now), " of its attempts ", when{For, s.failingSince(by, now/2)}),
+		Text: say("has failed ", Percent(now), " of its attempts ", s.failingFor(by, now/2)),
 		Actions: []Action{
 			{
 				Text: "See why", Page: "failures", Query: []any{"service", of.Service},
@@ -301,7 +312,11 @@ func (s *Situation) errorFindings(of *api.Service) []Finding {
 	if bad {
 		f.Level = LevelBad
 	}
-	f.Notes = append(f.Notes, say(Number(failed), " of ", Number(all), " within ", recentMinutes, " minutes, usually ", Percent(usually)))
+	f.Notes = append(f.Notes, say(Number(failed), " of ", Number(all), " within ", Counted(len(by.Counts)-before, "minute", "minutes")))
+	if earlier := sum(by.Counts[:before]); earlier > 0 {
+		f.Notes[len(f.Notes)-1] = append(f.Notes[len(f.Notes)-1],
+			say(", before that ", Percent(Share(sum(by.Failed[:before]), earlier)))...)
+	}
 	if e := &of.TopError; e.Count > 0 {
 		steps := Counted(e.Count, "step is retried after ", "steps are retried after ")
 		f.Notes = append(f.Notes, say(steps, Brief(e.ErrorCode, BriefCode)))
@@ -315,26 +330,48 @@ func (s *Situation) errorFindings(of *api.Service) []Finding {
 	}
 	switch ago := len(by.Counts) - 1 - last; {
 	case last < 0:
-		f.Notes = append(f.Notes, say("no success within the hour"))
+		f.Notes = append(f.Notes, say("no success within ", Counted(len(by.Counts), "minute", "minutes")))
 	case ago > 0:
 		f.Notes = append(f.Notes, say("last success ", Counted(ago, "minute", "minutes"), " ago"))
 	}
 	return []Finding{f}
 }
 
-// failingSince is when the minutes began in each of which that Share or more failed.
-func (s *Situation) failingSince(by *api.MinuteCounts, from float64) time.Time {
-	first := len(by.Counts) - 1
-	for i := first; i >= 0; i-- {
+// failing reports whether the share of failures within recentMinutes reached FailingShare, or an
+// unusual share, and has not fallen below half of that since.
+func failing(by *api.MinuteCounts) (bad, unusual bool) {
+	for end := range by.Counts {
+		before := max(0, end+1-recentMinutes)
+		all, failed := sum(by.Counts[before:end+1]), sum(by.Failed[before:end+1])
+		over := func(was bool, least float64) bool {
+			return failed >= FailuresLeast && Share(failed, all) >= least ||
+				was && failed >= FailuresLeast/2 && Share(failed, all) >= least/2
+		}
+		bad = over(bad, FailingShare)
+		if earlier := sum(by.Counts[:before]); earlier > 0 {
+			unusual = over(unusual, max(unusualShare, failingFactor*Share(sum(by.Failed[:before]), earlier)))
+		}
+	}
+	return bad, unusual
+}
+
+// failingFor says for how long that Share or more of each minute's attempts failed.
+func (s *Situation) failingFor(by *api.MinuteCounts, from float64) Sentence {
+	first, whole := len(by.Counts)-1, true // whole: as long as was counted
+	for i := first; i >= 0 && whole; i-- {
 		switch {
 		case by.Counts[i] == 0: // It says nothing.
 		case Share(by.Failed[i], by.Counts[i]) >= from:
 			first = i
-		case i < len(by.Counts)-2: // The present minute is too short to judge by, and so may be the one before.
-			i = 0
+		default: // The present minute is too short to judge by, and so may be the one before.
+			whole = i >= len(by.Counts)-2
 		}
 	}
-	return s.Now.Truncate(time.Minute).Add(time.Duration(first-len(by.Counts)+1) * time.Minute)
+	since := when{For, s.Now.Truncate(time.Minute).Add(time.Duration(first-len(by.Counts)+1) * time.Minute)}
+	if whole && first == 0 {
+		return say("at least ", since)
+	}
+	return say(since)
 }
 
 func sum(counts []int) (all int) {

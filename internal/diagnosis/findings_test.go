@@ -88,7 +88,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 		},
 		"errors": {
 			of: diagnosis.Situation{Services: []api.Service{failing}},
-			want: []string{"bad embed has failed 38 % of its attempts for 3 min 30 s · 38 of 100 within 10 minutes, usually 2.0 % · " +
+			want: []string{"bad embed has failed 38 % of its attempts for 3 min 30 s · 38 of 100 within 10 minutes, before that 2.0 % · " +
 				"54 steps are retried after vendor_503 · p95 41 s · " +
 				"last success 2 minutes ago [See why: lucius failures --service embed --include-retrying] [Pause embed…: lucius pause --service embed]"},
 		},
@@ -196,7 +196,7 @@ func TestFindings_SayWhatIsWrong(t *testing.T) {
 				}}}},
 			},
 			want: []string{
-				"bad embed has failed 38 % of its attempts for 3 min 30 s · 38 of 100 within 10 minutes, usually 2.0 % · " +
+				"bad embed has failed 38 % of its attempts for 3 min 30 s · 38 of 100 within 10 minutes, before that 2.0 % · " +
 					"54 steps are retried after vendor_503 · p95 41 s · last success 2 minutes ago · 50 jobs failed for good at embed: vendor_503 · " +
 					"first 2 h ago · last 1 min ago · “no capacity” [See why: lucius failures --service embed --include-retrying] " +
 					"[Pause embed…: lucius pause --service embed] [Retry 50…: lucius retry --service embed --code vendor_503] ",
@@ -378,5 +378,81 @@ func TestFindings_SayWhatWasDone(t *testing.T) {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
+	}
+}
+
+// A service that fails about as often as a finding takes would come and go otherwise.
+func TestServiceFindings_LastUntilHalfOfWhatTheyTake(t *testing.T) {
+	t.Parallel()
+	minutes := func(counts []int) *api.MinuteCounts {
+		by := &api.MinuteCounts{Failed: counts, Counts: make([]int, len(counts))}
+		for i := range counts {
+			by.Counts[i] = 10
+		}
+		return by
+	}
+	times := func(n, count int) []int { return slices.Repeat([]int{count}, n) }
+	for name, test := range map[string]struct {
+		failed  []int
+		backlog []int
+		want    string // words of the findings
+	}{
+		"at 20 % it never began":                 {failed: slices.Concat(times(20, 0), times(10, 2), times(30, 2)), want: "20 % fail"}, // unusual at first
+		"at 20 % from the start":                 {failed: times(60, 2)},
+		"at 30 %, then 20 %":                     {failed: slices.Concat(times(20, 0), times(10, 3), times(30, 2)), want: "20 % fail"},
+		"at 30 %, then 10 %":                     {failed: slices.Concat(times(20, 3), times(40, 1))},
+		"at 30 %, then 10 %, then 20 %":          {failed: slices.Concat(times(10, 3), times(30, 1), times(20, 2))},
+		"a minute after the start of counting":   {failed: []int{8, 0}, want: "40 % fail"},
+		"too few to judge by":                    {failed: []int{5}},
+		"a backlog that grows":                   {backlog: slices.Concat(times(50, 0), times(10, 150)), want: "grows"},
+		"a backlog that grows more slowly":       {backlog: append(slices.Concat(times(45, 0), times(10, 200)), 290, 300, 310, 320, 330), want: "grows"},
+		"a backlog that grew only a little":      {backlog: slices.Concat(times(50, 0), times(10, 80))},
+		"a backlog that stays":                   {backlog: slices.Concat(times(30, 0), times(30, 500))},
+		"a backlog within the first ten minutes": {backlog: []int{0, 5000}},
+	} {
+		s := &diagnosis.Situation{Now: now, Overview: &api.Overview{Bus: api.BusQueue}}
+		of := api.Service{Service: "ocr", StepType: "OCR", Workers: []api.ServiceWorker{{Owner: "w", LastPollAt: api.NewTime(now)}}}
+		if test.failed != nil {
+			of.Attempts.ByMinute = minutes(test.failed)
+		}
+		if of.BacklogByMinute = test.backlog; len(test.backlog) > 0 {
+			of.Backlog = test.backlog[len(test.backlog)-1]
+		}
+		var words []string
+		for _, f := range s.ServiceFindings(&of) {
+			words = append(words, f.Word)
+		}
+		if got := strings.Join(words, ", "); got != test.want {
+			t.Errorf("%s: %q, want %q", name, got, test.want)
+		}
+	}
+}
+
+// What was not counted is not said.
+func TestServiceFindings_SayNoMoreThanWasCounted(t *testing.T) {
+	t.Parallel()
+	s := &diagnosis.Situation{Now: now, Overview: &api.Overview{Bus: api.BusQueue, Since: api.NewTime(now.Add(-12*time.Minute - 20*time.Second))}}
+	of := api.Service{
+		Service: "ocr", StepType: "OCR", Backlog: 3, OldestWaitingAt: api.NewTime(now.Add(-time.Hour)), OldestWaitingSeconds: 3600,
+		Attempts: api.Rates{ByMinute: &api.MinuteCounts{Counts: slices.Repeat([]int{2}, 5), Failed: slices.Repeat([]int{2}, 5)}},
+	}
+	var said []string
+	for _, f := range s.ServiceFindings(&of) {
+		said = append(said, f.Text.With(func(_ diagnosis.Form, at time.Time) string { return "for " + diagnosis.Duration(now.Sub(at)) }))
+		for _, note := range f.Notes {
+			said = append(said, note.With(func(_ diagnosis.Form, at time.Time) string { return "for " + diagnosis.Duration(now.Sub(at)) }))
+		}
+	}
+	text := strings.Join(said, "; ")
+	for _, want := range []string{
+		"no worker has polled within the 12 min since counting began", "has failed 100 % of its attempts at least for ",
+		"10 of 10 within 5 minutes;", "no success within 5 minutes",
+	} {
+		if !strings.Contains(text+";", want) {
+			t.Errorf("it says %s, without %q", text, want)
+		}
+	}
+	if strings.Contains(text, "before that") || strings.Contains(text, "hour") {
+		t.Errorf("it says %s", text)
 	}
 }

@@ -48,13 +48,21 @@ type Rates struct {
 	Hour   Rate // over the current minute and the 60 before
 	Total  int64
 
-	window *window
-	now    time.Time
+	window     *window
+	now, since time.Time
 }
 
 // ByMinute returns how often it happened in each of the last n minutes, at most 60, and how
-// often it was a failure. The last entry is the current minute so far.
-func (r Rates) ByMinute(n int) (all, failed []int) { return r.window.minutes(r.now, n) }
+// often it was a failure. The last entry is the current minute so far. There are fewer entries if
+// counting began later.
+func (r Rates) ByMinute(n int) (all, failed []int) {
+	return r.window.minutes(r.now, counted(n, r.since, r.now))
+}
+
+// counted returns how many of the last n minutes have been counted, of which the last is the current one.
+func counted(n int, since, now time.Time) int {
+	return max(min(n, int(now.UnixNano()/int64(minute)-since.UnixNano()/int64(minute))+1), 1)
+}
 
 // ServiceCounts holds the counts of one kind of work.
 type ServiceCounts struct {
@@ -83,14 +91,15 @@ type ServiceCounts struct {
 
 	heldQueued int
 	queued     window
-	now        time.Time
 }
 
 // QueuedByMinute returns how many steps were queued, held by a pause or not, at the end of each
-// of the last n minutes, at most 60. The last entry is the current minute.
+// of the last n minutes, at most 60. The last entry is the current minute. There are fewer entries
+// if counting began later.
 func (s *ServiceCounts) QueuedByMinute(n int) []int {
+	n = counted(n, s.Attempts.since, s.Attempts.now)
 	levels, present := make([]int, n), s.Queued+s.heldQueued
-	changes, _ := s.queued.minutes(s.now, n)
+	changes, _ := s.queued.minutes(s.Attempts.now, n)
 	for i := n - 1; i >= 0; i-- {
 		levels[i] = max(present, 0)
 		present -= changes[i]
@@ -186,7 +195,7 @@ func unmatched(pollers []workqueue.Poller, services []ServiceCounts) (some []wor
 
 // service returns the counts of one kind of work. The caller holds mu.
 func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since time.Time, pollers []workqueue.Poller) ServiceCounts {
-	s := ServiceCounts{WorkKind: of.work(), Attempts: ended.rates(now, since), queued: ended.Queued, now: now}
+	s := ServiceCounts{WorkKind: of.work(), Attempts: ended.rates(now, since), queued: ended.Queued}
 	if steps != nil {
 		s.Dispatching, s.Queued, s.Claimed = steps.Phases[PhaseDispatching], steps.Phases[PhaseQueued], steps.Phases[PhaseClaimed]
 		s.Running, s.Backoff, s.Oldest = steps.Phases[PhaseRunning], steps.Phases[PhaseBackoff], steps.Oldest
@@ -205,7 +214,7 @@ func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since
 }
 
 func (w *window) rates(now, since time.Time) Rates {
-	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All, window: w, now: now}
+	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All, window: w, now: now, since: since}
 }
 
 // EndRate returns how many attempts of the kind ended per second, over the current minute and

@@ -297,7 +297,15 @@
       ...size(),
       class: "idle",
       tzDate: (s) => window.uPlot.tzDate(new Date(1000 * s), "Etc/UTC"), // As all times of the console.
-      hooks: { setLegend: [(u) => u.root.classList.toggle("idle", u.cursor.idx == null)] }, // No value is pointed at.
+      hooks: {
+        drawClear: [(u) => { // The minute that is not over.
+          if (!spec.open) return;
+          const from = Math.max(u.valToPos(u.data[0].at(-2) ?? -Infinity, "x", true), u.bbox.left);
+          u.ctx.fillStyle = colour("idle-bg");
+          u.ctx.fillRect(from, u.bbox.top, u.bbox.left + u.bbox.width - from, u.bbox.height);
+        }],
+        setLegend: [(u) => u.root.classList.toggle("idle", u.cursor.idx == null)], // No value is pointed at.
+      },
       series: [{ label: "UTC", value: "{HH}:{mm}" }, ...lines.map((line, i) => ({
         label: line.label, stroke: colour(line.colour), width: 2, dash: i === 0 ? [] : [6 * i, 4], points: { show: false },
       }))],

@@ -4039,7 +4039,10 @@ export interface components {
             /** @description Minute by minute, if `minutes` is given. */
             by_minute?: components["schemas"]["MinuteCounts"];
         };
-        /** @description How often something happened in each of the last minutes, the current one last. */
+        /**
+         * @description How often something happened in each of the last minutes, the current one last. There are
+         *     fewer if counting began later.
+         */
         MinuteCounts: {
             /**
              * @description How often it happened.
@@ -4378,7 +4381,8 @@ export interface components {
             oldest_waiting_seconds?: number;
             /**
              * @description The directives that waited for a worker at the end of each of the last minutes, the
-             *     current one last, whether a pause held them back or not, if `minutes` is given.
+             *     current one last, whether a pause held them back or not, if `minutes` is given. There
+             *     are fewer if counting began later.
              * @example [
              *       0,
              *       1200,
