@@ -96,9 +96,11 @@ type deed struct {
 	Danger bool
 	// Preview says which jobs match, if the server selects them, Changes how many of them one
 	// operation changes. Counting says that the dialog asks for both.
-	Preview  *api.OperationPreview
-	Changes  int
-	Counting bool
+	Preview *api.OperationPreview
+	Changes int
+	// Typed says that the user must type Changes, and Few that they may try it with few jobs first.
+	Typed, Few bool
+	Counting   bool
 	// Sent are parameters that the form sends in addition to those of the request for it.
 	Sent map[string]string
 	// Fields are asked for in addition to the reason. They are parameters of the command.
@@ -222,7 +224,9 @@ func formOf(r *request, would *deed, reason string, fault error) view {
 	for name, values := range entered(r.Request) {
 		form.Values[name] = strings.Join(values, ",")
 	}
-	delete(form.Values, "reason")
+	for _, name := range []string{"reason", "shown", "typed", "few"} { // The form asks for them again.
+		delete(form.Values, name)
+	}
 	maps.Copy(form.Values, would.Sent)
 	for _, input := range would.Fields {
 		delete(form.Values, input.Name)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -85,6 +86,15 @@ func (s *selection) flags() []string {
 		flagAt("failed-after", s.FailedAfter), flagAt("failed-before", s.FailedBefore))
 }
 
+// first returns the ids of the jobs and the limit of an operation on the first of them; a limit of 0
+// leaves out none. The API applies a limit to filters alone.
+func (s *selection) first(limit int32) ([]string, int32) {
+	if len(s.JobIDs) == 0 || limit == 0 {
+		return s.JobIDs, limit
+	}
+	return s.JobIDs[:min(int(limit), len(s.JobIDs))], 0
+}
+
 func flagAt(name string, at api.Time) []string {
 	if at.IsZero() {
 		return nil
@@ -92,9 +102,16 @@ func flagAt(name string, at api.Time) []string {
 	return diagnosis.Flag(name, at.String())
 }
 
-// beginBulk starts an operation on many jobs, or with dryRun previews it. A repeat with the
-// same key starts no second operation.
-type beginBulk func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error)
+// beginBulk starts an operation on many jobs, at most limit unless that is 0, or with dryRun
+// previews it. A repeat with the same key starts no second operation.
+type beginBulk func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, limit int32, reason string) (*http.Response, error)
+
+const (
+	// mostUntyped is how many jobs an operation may change without that the number is typed.
+	mostUntyped = 1000
+	// fewFirst is how many jobs an operation changes that is to show whether it helps.
+	fewFirst = 3
+)
 
 // bulk completes a deed that starts an operation on many jobs. The form has an idempotency
 // key, so that sending it twice starts one operation. Counting the jobs may take long, so a
@@ -103,17 +120,27 @@ func bulk(r *request, would deed, begin beginBulk) (deed, error) {
 	key := cmp.Or(r.FormValue("key"), uuid.NewString())
 	would.Sent = map[string]string{"key": key}
 	would.do = func(ctx context.Context, reason string) (string, error) {
-		op, err := call[api.Operation](begin(ctx, &key, false, reason))
+		key, limit := key, int32(0)
+		shown, _ := strconv.Atoi(r.PostFormValue("shown")) // Only a form that has counted tells.
+		typed := strings.NewReplacer(",", "", " ", "").Replace(r.PostFormValue("typed"))
+		switch {
+		case r.PostFormValue("few") != "":
+			key, limit = key+"-few", fewFirst
+		case shown > mostUntyped && typed != strconv.Itoa(shown):
+			return "", badInput("Type how many jobs it changes, " + diagnosis.Number(shown) + ", or try three first.")
+		}
+		op, err := call[api.Operation](begin(ctx, &key, false, limit, reason))
 		return link("operations/" + op.OperationID), err
 	}
 	if would.Counting = r.Header.Get("HX-Target") == "dialog"; would.Counting {
 		return would, nil
 	}
-	preview, err := call[api.OperationPreview](begin(r.Context(), nil, true, ""))
+	preview, err := call[api.OperationPreview](begin(r.Context(), nil, true, 0, ""))
 	if err != nil {
 		return deed{}, err
 	}
 	would.Preview, would.Changes = &preview, min(preview.Matched, api.MaxBulkJobs)
+	would.Typed, would.Few = would.Changes > mostUntyped, would.Changes > fewFirst
 	if would.Changes > 0 {
 		would.Button += " " + diagnosis.Counted(would.Changes, "job", "jobs") // "Cancel" alone would read as "close this form".
 	}
@@ -138,9 +165,10 @@ func retryJobs(r *request) (deed, error) {
 		Command: diagnosis.Command("retry", args...),
 		Fields:  []field{rerunFrom(from)},
 	}
-	return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error) {
+	return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, limit int32, reason string) (*http.Response, error) {
+		jobs, limit := chosen.first(limit)
 		return r.api.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: key}, api.RetryRequest{
-			JobIDs: chosen.JobIDs, All: chosen.empty(), From: api.RerunFrom(from), DryRun: dryRun, Reason: reason,
+			JobIDs: jobs, All: chosen.empty(), From: api.RerunFrom(from), DryRun: dryRun, Limit: limit, Reason: reason,
 			TenantID: optional(chosen.TenantID), RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
 			StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode),
 			CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,

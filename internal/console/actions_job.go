@@ -70,12 +70,13 @@ func jobsControl(verb, text string, danger bool, begin steer) *action {
 			Title: name + " these jobs?", Button: name, Danger: danger, NeedsReason: danger, Text: text,
 			Command: diagnosis.Command("jobs "+verb, chosen.args()...),
 		}
-		return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, reason string) (*http.Response, error) {
+		return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, limit int32, reason string) (*http.Response, error) {
 			if dryRun {
 				reason = "preview" // The API asks for a reason to cancel, even to count.
 			}
+			jobs, limit := chosen.first(limit)
 			return begin(ctx, r.api, key, &api.BulkRequest{
-				JobIDs: chosen.JobIDs, All: chosen.empty(), DryRun: dryRun, Reason: reason,
+				JobIDs: jobs, All: chosen.empty(), DryRun: dryRun, Limit: limit, Reason: reason,
 				TenantID: optional(chosen.TenantID), RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
 				StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode), State: optional(chosen.State),
 				CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,7 +125,7 @@ func TestDialog_IsThereBeforeItsCount(t *testing.T) {
 	}
 	count <- api.OperationPreview{Matched: 12}
 	counted := part("count")
-	has(t, counted, "12 jobs match", `<button id="submit" class="danger" hx-swap-oob="true">Cancel 12 jobs</button>`)
+	has(t, counted, "12 jobs match", `<span id="submit" hx-swap-oob="true">`, `<button class="danger">Cancel 12 jobs</button>`, `name="few"`)
 	hasNot(t, counted, "<form", "<html", `name="key"`)
 	count <- api.OperationPreview{}
 	counted = part("count")
@@ -138,6 +139,38 @@ func TestDialog_IsThereBeforeItsCount(t *testing.T) {
 	page := b.get(t, "/ui/do/jobs-cancel?service=ocr")
 	has(t, page, "3 jobs match", ">Cancel 3 jobs</button>")
 	hasNot(t, page, "disabled", "Counting")
+}
+
+// An operation on many jobs begins only if their number is typed, or with three of them.
+func TestDialog_AsksForTheNumberOfManyJobs(t *testing.T) {
+	t.Parallel()
+	b := newBrowser(t, map[string]any{"POST /v1/admin/cancellations": api.OperationPreview{Matched: 1214}})
+	page := b.get(t, "/ui/do/jobs-cancel?service=ocr")
+	has(t, page, `<input type="hidden" name="shown" value="1214">`, "Type 1,214 to confirm", `name="few" value="1" formnovalidate>Try three first`)
+	b.set("POST /v1/admin/cancellations", api.OperationPreview{Matched: 3})
+	hasNot(t, b.get(t, "/ui/do/jobs-cancel?service=ocr"), "to confirm", `name="few"`)
+	b.set("POST /v1/admin/cancellations", api.Operation{OperationID: "op1"})
+	before := len(b.requests())
+	send := func(query string, fields ...string) string {
+		form := url.Values{"reason": {"wrong"}, "key": {"k"}}
+		for pair := range slices.Chunk(fields, 2) {
+			form.Set(pair[0], pair[1])
+		}
+		w := b.send(http.MethodPost, "/ui/do/jobs-cancel?"+query, form, "HX-Target", "dialog")
+		return w.Body.String() + w.Header().Get("HX-Redirect") + w.Header().Get("Location")
+	}
+	for _, typed := range []string{"", "1213", "yes"} {
+		has(t, send("service=ocr", "shown", "1214", "typed", typed), "Type how many jobs it changes, 1,214, or try three first.")
+	}
+	if asked := b.requests()[before:]; len(asked) > 0 {
+		t.Errorf("the API is asked %q", asked)
+	}
+	has(t, send("service=ocr", "shown", "1214", "typed", "1,214"), "/ui/operations/op1")
+	b.asks(t, `POST /v1/admin/cancellations {"reason":"wrong","service":"ocr"}`)
+	has(t, send("service=ocr", "shown", "1214", "few", "1"), "/ui/operations/op1")
+	b.asks(t, `POST /v1/admin/cancellations {"limit":3,"reason":"wrong","service":"ocr"}`)
+	has(t, send("ticked=1&job=j1&job=j2&job=j3&job=j4", "shown", "4", "few", "1"), "/ui/operations/op1")
+	b.asks(t, `POST /v1/admin/cancellations {"job_ids":["j1","j2","j3"],"reason":"wrong"}`)
 }
 
 // Fields for names offer those that there are, as far as the user may pause them.
