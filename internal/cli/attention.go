@@ -167,6 +167,11 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 		if one.Webhooks, err = call[api.WebhookPage](s.ListWebhooks(ctx, hooks)); err != nil {
 			return err
 		}
+		if seen.Overview == nil && tenant != "" {
+			if one.Held, err = call[api.JobPage](s.ListJobs(ctx, diagnosis.HeldJobs(tenant))); err != nil {
+				return err
+			}
+		}
 		seen.Tenants = append(seen.Tenants, one)
 	}
 	if len(reads)+len(administers) == 0 {

@@ -113,11 +113,13 @@ func TestAttention_OfSomeTenants(t *testing.T) {
 	delete(all, "GET /v1/admin/services")
 	all["GET /readyz"], all["GET /v1/admin/failures"] = apierror.StoreUnavailable, api.FailureList{}
 	all["GET /v1/whoami"] = api.Identity{Grants: []api.Grant{{Role: api.GrantRoleRead, Tenants: []string{"a", "b"}}}}
+	all["GET /v1/jobs"] = api.JobPage{Jobs: []api.Job{failedJob()}}
 	out, err := newLine(t, answers(t, all)).run(t, "attention")
-	if cli.ExitCode(err) != cli.ExitAttention || !strings.HasPrefix(out, "● The server is not ready: ") {
+	if cli.ExitCode(err) != cli.ExitAttention || !strings.HasPrefix(out, "● The server is not ready: ") ||
+		!strings.Contains(out, "1 job is held back by a pause, of tenant b") {
 		t.Errorf("%v\n%s", err, out)
 	}
-	all["GET /readyz"] = api.Readiness{}
+	all["GET /readyz"], all["GET /v1/jobs"] = api.Readiness{}, api.JobPage{}
 	if out, err := newLine(t, answers(t, all)).run(t, "attention"); err != nil || out != "Nothing needs attention.\n" {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -151,7 +151,16 @@ func (s *situation) lookAt(r *request, tenant string) error {
 	hooks, err := recall(r, "webhooks of "+tenant, age, func() (api.WebhookPage, error) {
 		return call[api.WebhookPage](r.api.ListWebhooks(r.Context(), &api.ListWebhooksParams{TenantID: optional(tenant), Limit: &most}))
 	})
-	s.Tenants = append(s.Tenants, diagnosis.TenantSituation{Tenant: tenant, Failures: failed, Webhooks: hooks})
+	if err != nil {
+		return err
+	}
+	var held api.JobPage
+	if s.Overview == nil && tenant != "" {
+		held, err = recall(r, "held jobs of "+tenant, age, func() (api.JobPage, error) {
+			return call[api.JobPage](r.api.ListJobs(r.Context(), diagnosis.HeldJobs(tenant)))
+		})
+	}
+	s.Tenants = append(s.Tenants, diagnosis.TenantSituation{Tenant: tenant, Failures: failed, Webhooks: hooks, Held: held})
 	return err
 }
 

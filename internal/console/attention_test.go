@@ -3,6 +3,7 @@ package console
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,15 @@ func TestAttention_OfAUserOfOneTenant(t *testing.T) {
 	has(t, b.get(t, "/ui/flow"), "counted for all tenants together")
 	b.set("GET /v1/admin/pauses", api.PauseList{})
 	has(t, b.get(t, "/ui/flow"), "counted for all tenants together")
+	held := runningJob()
+	held.Waiting = &api.Waiting{Reason: api.WaitingReasonScopePaused, Detail: "paused until " + at(90).String()}
+	b.set("GET /v1/jobs", api.JobPage{Jobs: []api.Job{held, held}, NextPageToken: "more"})
+	page = b.get(t, "/ui/")
+	if asked := b.requests(); !slices.Contains(asked, "GET /v1/jobs?tenant_id=tenant_a&waiting=scope_paused&limit=100") {
+		t.Errorf("the API was asked %q", asked)
+	}
+	has(t, page, "<b>More than 2 jobs are</b> held back by a pause, of tenant tenant_a", "paused until",
+		`href="/ui/jobs?tenant_id=tenant_a&amp;waiting=scope_paused"`)
 }
 
 func TestAttention_SaysWhichTenantsItLookedAt(t *testing.T) {

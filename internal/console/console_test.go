@@ -210,6 +210,7 @@ func quiet() map[string]any {
 		"GET /v1/admin/services": api.ServiceList{Exact: true, AsOf: api.NewTime(now), Services: []api.Service{}},
 		"GET /v1/admin/failures": api.FailureList{},
 		"GET /v1/admin/webhooks": api.WebhookPage{},
+		"GET /v1/jobs":           api.JobPage{},
 		"GET /v1/admin/pauses":   api.PauseList{},
 		"GET /v1/admin/workers":  api.WorkerList{Bus: api.BusQueue},
 		"GET /v1/admin/marks":    api.MarkList{},

@@ -33,6 +33,9 @@ type TenantSituation struct {
 	Tenant   string
 	Failures api.FailureList
 	Webhooks api.WebhookPage
+	// Held is a page of the jobs that wait for the end of a pause. It is for a reader who may not see
+	// the server's overview, which counts them.
+	Held api.JobPage
 }
 
 // Finding is something that needs an operator: one cause, with all that it explains.
@@ -107,6 +110,7 @@ const (
 	latePublish    = 30 * time.Second
 	stalledPublish = 5 * time.Minute
 	mostGroups     = 5
+	mostHeld       = 100
 	mostStuck      = 5
 )
 
@@ -126,6 +130,7 @@ func Findings(s *Situation) (found []Finding) {
 	for i := range s.Tenants {
 		found = append(found, s.failureFindings(&s.Tenants[i])...)
 		found = append(found, webhookFindings(&s.Tenants[i])...)
+		found = append(found, s.heldFindings(&s.Tenants[i])...)
 	}
 	found = Fold(append(found, s.warningFindings()...))
 	for i := range found {
@@ -615,6 +620,36 @@ func webhookFindings(of *TenantSituation) []Finding {
 	}
 	if of.Tenant != "" {
 		f.Text = say(f.Text, ", of tenant ", of.Tenant)
+	}
+	return []Finding{f}
+}
+
+// HeldJobs asks for [TenantSituation.Held].
+func HeldJobs(tenant string) *api.ListJobsParams {
+	return &api.ListJobsParams{
+		TenantID: &tenant, Waiting: &[]api.WaitingReason{api.WaitingReasonScopePaused}, Limit: new(api.Limit(mostHeld)),
+	}
+}
+
+// heldFindings says how many jobs of the tenant a pause holds back.
+func (s *Situation) heldFindings(of *TenantSituation) []Finding {
+	jobs := of.Held.Jobs
+	if len(jobs) == 0 {
+		return nil
+	}
+	f := Finding{
+		ID: ofTenant("held", of.Tenant), Tenant: of.Tenant, Level: LevelWarn, Weight: len(jobs),
+		Subject: Counted(len(jobs), "job is", "jobs are"), Text: say("held back by a pause, of tenant ", of.Tenant),
+		Actions: []Action{{
+			Text: "Show the jobs", Page: "jobs", Query: []any{"tenant_id", of.Tenant, "waiting", api.WaitingReasonScopePaused},
+			Command: CommandWith("jobs list", "tenant", of.Tenant, "waiting", api.WaitingReasonScopePaused),
+		}},
+	}
+	if of.Held.NextPageToken != "" {
+		f.Subject = "More than " + f.Subject
+	}
+	if one := jobs[0].Waiting; one != nil {
+		f.Notes = []Sentence{Relative(one.Detail, s.Now)}
 	}
 	return []Finding{f}
 }
