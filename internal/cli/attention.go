@@ -159,18 +159,9 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 		reads = []string{""}
 	}
 	for _, tenant := range reads {
-		one, most := diagnosis.TenantSituation{Tenant: tenant}, api.Limit(mostWebhooks)
-		hooks := &api.ListWebhooksParams{TenantID: optional(tenant), Limit: &most}
-		if one.Failures, err = call[api.FailureList](s.ListFailures(ctx, &api.ListFailuresParams{TenantID: optional(tenant)})); err != nil {
+		one, err := s.lookAt(ctx, tenant, seen.Overview == nil && tenant != "")
+		if err != nil {
 			return err
-		}
-		if one.Webhooks, err = call[api.WebhookPage](s.ListWebhooks(ctx, hooks)); err != nil {
-			return err
-		}
-		if seen.Overview == nil && tenant != "" {
-			if one.Held, err = call[api.JobPage](s.ListJobs(ctx, diagnosis.HeldJobs(tenant))); err != nil {
-				return err
-			}
 		}
 		seen.Tenants = append(seen.Tenants, one)
 	}
@@ -180,6 +171,19 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 	list, err := call[api.MarkList](s.ListMarks(ctx))
 	seen.Marks = list.Marks
 	return err
+}
+
+// lookAt reads what failed for a tenant, empty for all of them, and which of its jobs a pause holds.
+func (s *session) lookAt(ctx context.Context, tenant string, held bool) (seen diagnosis.TenantSituation, err error) {
+	seen.Tenant = tenant
+	if seen.Failures, err = call[api.FailureList](s.ListFailures(ctx, &api.ListFailuresParams{TenantID: optional(tenant)})); err != nil {
+		return seen, err
+	}
+	hooks := &api.ListWebhooksParams{TenantID: optional(tenant), Limit: new(api.Limit(mostWebhooks))}
+	if seen.Webhooks, err = call[api.WebhookPage](s.ListWebhooks(ctx, hooks)); err == nil && held {
+		seen.Held, err = call[api.JobPage](s.ListJobs(ctx, diagnosis.HeldJobs(tenant)))
+	}
+	return seen, err
 }
 
 // lookAtOperations adds what operators did, and what became of it, if the token may see it.

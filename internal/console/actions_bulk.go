@@ -104,7 +104,7 @@ func flagAt(name string, at api.Time) []string {
 
 // beginBulk starts an operation on many jobs, at most limit unless that is 0, or with dryRun
 // previews it. A repeat with the same key starts no second operation.
-type beginBulk func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, limit int32, reason string) (*http.Response, error)
+type beginBulk func(ctx context.Context, key *string, dryRun bool, limit int32, reason string) (*http.Response, error)
 
 const (
 	// mostUntyped is how many jobs an operation may change without that the number is typed.
@@ -165,7 +165,7 @@ func retryJobs(r *request) (deed, error) {
 		Command: diagnosis.Command("retry", args...),
 		Fields:  []field{rerunFrom(from)},
 	}
-	return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, limit int32, reason string) (*http.Response, error) {
+	return bulk(r, would, func(ctx context.Context, key *string, dryRun bool, limit int32, reason string) (*http.Response, error) {
 		jobs, limit := chosen.first(limit)
 		return r.api.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: key}, api.RetryRequest{
 			JobIDs: jobs, All: chosen.empty(), From: api.RerunFrom(from), DryRun: dryRun, Limit: limit, Reason: reason,

@@ -70,7 +70,7 @@ func jobsControl(verb, text string, danger bool, begin steer) *action {
 			Title: name + " these jobs?", Button: name, Danger: danger, NeedsReason: danger, Text: text,
 			Command: diagnosis.Command("jobs "+verb, chosen.args()...),
 		}
-		return bulk(r, would, func(ctx context.Context, key *api.IdempotencyKey, dryRun bool, limit int32, reason string) (*http.Response, error) {
+		return bulk(r, would, func(ctx context.Context, key *string, dryRun bool, limit int32, reason string) (*http.Response, error) {
 			if dryRun {
 				reason = "preview" // The API asks for a reason to cancel, even to count.
 			}

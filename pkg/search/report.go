@@ -214,7 +214,9 @@ func (c *Counts) service(of kind, ended *attempts, steps *stepGauges, now, since
 }
 
 func (w *window) rates(now, since time.Time) Rates {
-	return Rates{Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All, window: w, now: now, since: since}
+	return Rates{
+		Minute: w.rate(now, since, 1), Hour: w.rate(now, since, keepMinutes), Total: w.Total.All, window: w, now: now, since: since,
+	}
 }
 
 // EndRate returns how many attempts of the kind ended per second, over the current minute and
