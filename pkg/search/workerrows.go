@@ -66,9 +66,9 @@ func (w *workers) encode(now time.Time) (rows [][]byte, surplus int, err error) 
 	for i := range all {
 		one := &all[i]
 		one.Attempts = one.Attempts[max(0, len(one.Attempts)-attempts):]
-		line, err := json.Marshal(one)
+		line, err := one.line(room/maxWorkerRows - len(head) - 2)
 		if err != nil {
-			return nil, 0, fmt.Errorf("encode the workers: %w", err)
+			return nil, 0, err
 		}
 		if len(row)+len(line) >= room/maxWorkerRows {
 			if len(rows) == maxWorkerRows-1 {
@@ -80,6 +80,21 @@ func (w *workers) encode(now time.Time) (rows [][]byte, surplus int, err error) 
 	}
 	rows = append(rows, row)
 	return rows, max(0, before-len(rows)), nil
+}
+
+// line encodes the worker. If that is longer than most bytes, it leaves out the older half of its
+// attempts, as often as necessary.
+func (w *Worker) line(most int) ([]byte, error) {
+	for {
+		line, err := json.Marshal(w)
+		if err != nil {
+			return nil, fmt.Errorf("encode the workers: %w", err)
+		}
+		if len(line) <= most || len(w.Held)+len(w.Attempts) == 0 {
+			return line, nil
+		}
+		w.Held, w.Attempts = w.Held[(len(w.Held)+1)/2:], w.Attempts[(len(w.Attempts)+1)/2:]
+	}
 }
 
 // snapshot returns copies of the workers, the latest active first. The caller holds mu.

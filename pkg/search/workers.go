@@ -19,6 +19,7 @@ const (
 	maxWorkers  = 5000
 	maxAttempts = 50   // ended ones of each worker
 	maxHeld     = 1000 // of each worker
+	maxNames    = 64   // services or step types of each worker that polls with several filters
 	day         = 24 * hour
 )
 
@@ -358,12 +359,13 @@ func (w *workers) polled(pollers []workqueue.Poller, fresh bool) {
 	}
 }
 
-// union returns what either list has. An empty list stands for all values.
+// union returns what either list has, at most maxNames. An empty list stands for all values.
 func union(a, b []string) []string {
 	if len(a) == 0 || len(b) == 0 {
 		return nil
 	}
 	all := slices.Concat(a, b)
 	slices.Sort(all)
-	return slices.Compact(all)
+	all = slices.Compact(all)
+	return all[:min(len(all), maxNames)]
 }

@@ -268,6 +268,52 @@ func TestWorkers_AreBounded(t *testing.T) {
 	}
 }
 
+// A worker whose attempts or filters take more than a row loses some of them there, and neither
+// keeps the other workers from being stored.
+func TestWorkers_OfWhomOneIsLargerThanARow(t *testing.T) {
+	t.Parallel()
+	store := memstore.New(memstore.Options{Split: true})
+	var filters manyPollers
+	for n := range 256 {
+		var services []string
+		for k := range 64 {
+			services = append(services, fmt.Sprintf("%0128d", 64*n+k))
+		}
+		filters = append(filters, workqueue.Poller{
+			Owner: "greedy", LastPoll: time.Now(), PollFilter: workqueue.PollFilter{Services: services, StepTypes: services},
+		})
+	}
+	filters = append(filters, workqueue.Poller{Owner: "modest", LastPoll: time.Now().Add(-time.Hour)})
+	counts, err := search.NewCounts(search.CountsConfig{Store: store, Table: "queue", Replica: "a", Queue: &filters})
+	musttest.NoError(t, err)
+	long := func(text string) string { return text + strings.Repeat("<", 127) }
+	for n := range 1000 {
+		now := tablestore.Now().Add(time.Duration(n) * time.Millisecond)
+		counts.Observe(&statemachine.Aggregate{}, &statemachine.Aggregate{
+			Job: statemachine.Job{ID: uuid.NewString(), TenantID: long("t"), UpdatedAt: now},
+			Steps: []statemachine.Step{{
+				ID: long("s"), Type: long("T"), Service: long("v"), State: statemachine.StepInProgress, AttemptNo: n, Owner: "shared",
+				StartedAt: now, UpdatedAt: now,
+			}},
+		}, nil)
+	}
+	musttest.NoError(t, counts.RunOnce(t.Context()))
+	other, err := search.NewCounts(search.CountsConfig{Store: store, Table: "queue", Replica: "b"})
+	musttest.NoError(t, err)
+	workers, err := other.Workers(t.Context())
+	musttest.NoError(t, err)
+	told := map[string]search.Worker{}
+	for _, one := range workers {
+		told[one.Owner] = one
+	}
+	if held := told["shared"].Held; len(told) != 3 || len(held) < 100 || held[len(held)-1].No != 999 {
+		t.Errorf("%d workers, one of them holds %d attempts", len(told), len(held))
+	}
+	if got := told["greedy"]; len(got.Services) != 64 || len(got.StepTypes) != 64 {
+		t.Errorf("it asks for %d services and %d step types", len(got.Services), len(got.StepTypes))
+	}
+}
+
 // Rows that are no longer needed are deleted with the next write, which may be of one row.
 func TestWorkers_StoreFewerRowsAgain(t *testing.T) {
 	t.Parallel()
