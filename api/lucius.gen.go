@@ -5898,7 +5898,7 @@ type ClientInterface interface {
 	// SetMarkWithBody Acknowledge or snooze a finding, or note something about it
 	//
 	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-	// kept, of more those that end first are deleted.
+	// kept, of more those that were set first are deleted, of the tenants with the most.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5908,7 +5908,7 @@ type ClientInterface interface {
 	// SetMark Acknowledge or snooze a finding, or note something about it
 	//
 	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-	// kept, of more those that end first are deleted.
+	// kept, of more those that were set first are deleted, of the tenants with the most.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6993,7 +6993,7 @@ func (c *Client) ListMarks(ctx context.Context, reqEditors ...RequestEditorFn) (
 // SetMarkWithBody Acknowledge or snooze a finding, or note something about it
 //
 // Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-// kept, of more those that end first are deleted.
+// kept, of more those that were set first are deleted, of the tenants with the most.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7013,7 +7013,7 @@ func (c *Client) SetMarkWithBody(ctx context.Context, contentType string, body i
 // SetMark Acknowledge or snooze a finding, or note something about it
 //
 // Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-// kept, of more those that end first are deleted.
+// kept, of more those that were set first are deleted, of the tenants with the most.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -12016,7 +12016,7 @@ type ClientWithResponsesInterface interface {
 	// SetMarkWithBodyWithResponse Acknowledge or snooze a finding, or note something about it
 	//
 	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-	// kept, of more those that end first are deleted.
+	// kept, of more those that were set first are deleted, of the tenants with the most.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12026,7 +12026,7 @@ type ClientWithResponsesInterface interface {
 	// SetMarkWithResponse Acknowledge or snooze a finding, or note something about it
 	//
 	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-	// kept, of more those that end first are deleted.
+	// kept, of more those that were set first are deleted, of the tenants with the most.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -16624,7 +16624,7 @@ func (c *ClientWithResponses) ListMarksWithResponse(ctx context.Context, reqEdit
 // SetMarkWithBodyWithResponse Acknowledge or snooze a finding, or note something about it
 //
 // Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-// kept, of more those that end first are deleted.
+// kept, of more those that were set first are deleted, of the tenants with the most.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16640,7 +16640,7 @@ func (c *ClientWithResponses) SetMarkWithBodyWithResponse(ctx context.Context, c
 // SetMarkWithResponse Acknowledge or snooze a finding, or note something about it
 //
 // Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-// kept, of more those that end first are deleted.
+// kept, of more those that were set first are deleted, of the tenants with the most.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //

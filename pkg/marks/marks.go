@@ -7,8 +7,10 @@
 package marks
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -44,7 +46,8 @@ const (
 	DefaultSnooze = time.Hour
 )
 
-// Most is how many marks are kept. Of more, those that end first are deleted.
+// Most is how many marks are kept. Of more, those that were set first are deleted, of the tenants
+// with the most.
 const Most = 500
 
 // partition holds all marks.
@@ -67,9 +70,13 @@ func (s *Service) key(tenantID, findingID string) tablestore.Key {
 	return tablestore.Key{Table: s.table, Partition: partition, Row: row}
 }
 
+func (s *Service) query() tablestore.Query {
+	return tablestore.Query{Table: s.table, Partition: partition}
+}
+
 // List returns the marks whose time is not over, in no order. The error is the store's.
 func (s *Service) List(ctx context.Context) ([]Mark, error) {
-	all, err := codec.ScanAll(ctx, s.store, tablestore.Query{Table: s.table, Partition: partition})
+	all, err := codec.ScanAll(ctx, s.store, s.query())
 	if err != nil {
 		return nil, fmt.Errorf("read the marks: %w", err)
 	}
@@ -98,24 +105,55 @@ func (s *Service) Set(ctx context.Context, mark Mark, lasts time.Duration) (Mark
 	return mark, s.prune(ctx)
 }
 
-// prune deletes the marks whose time is over, and those that are too many.
+// prune deletes the marks whose time is over, and those that are too many: the tenant with the
+// most loses the one that was set first, so that no tenant displaces the marks of the others.
+// One that is set again meanwhile stays: the next call deletes the others.
 func (s *Service) prune(ctx context.Context) error {
-	all, err := codec.ScanAll(ctx, s.store, tablestore.Query{Table: s.table, Partition: partition})
+	rows, err := tablestore.ScanAll(ctx, s.store, s.query())
 	if err != nil {
 		return fmt.Errorf("read the marks: %w", err)
 	}
-	slices.SortFunc(all, func(a, b Mark) int { return b.Until.Compare(a.Until) })
-	now, batch := tablestore.Now(), tablestore.Batch{}
-	for i := range all {
-		if (i >= Most || !all[i].Until.After(now)) && len(batch) < tablestore.MaxBatchOps {
-			batch = append(batch, tablestore.Op{Verb: tablestore.Discard, Key: s.key(all[i].TenantID, all[i].FindingID)})
+	now, batch, kept := tablestore.Now(), tablestore.Batch{}, map[string][]ranked{}
+	drop := func(row *tablestore.Row) {
+		if len(batch) < tablestore.MaxBatchOps {
+			batch = append(batch, tablestore.Op{Verb: tablestore.Delete, Key: row.Key, ETag: row.ETag})
 		}
+	}
+	for i := range rows {
+		var mark Mark
+		if err := codec.Decode(&rows[i], &mark); err != nil {
+			return fmt.Errorf("read the marks: %w", err)
+		}
+		if !mark.Until.After(now) {
+			drop(&rows[i])
+			continue
+		}
+		kept[mark.TenantID] = append(kept[mark.TenantID], ranked{row: &rows[i], at: mark.At})
+	}
+	var all []ranked
+	for _, own := range kept {
+		slices.SortFunc(own, func(a, b ranked) int { return b.at.Compare(a.at) })
+		for i := range own {
+			own[i].rank = i
+		}
+		all = append(all, own...)
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(a.rank-b.rank, b.at.Compare(a.at)) })
+	for i := range all[min(len(all), Most):] {
+		drop(all[Most+i].row)
 	}
 	if len(batch) == 0 {
 		return nil
 	}
-	if _, err := s.store.Commit(ctx, batch); err != nil {
+	if _, err := s.store.Commit(ctx, batch); err != nil && !errors.Is(err, tablestore.ErrConflict) {
 		return fmt.Errorf("delete marks: %w", err)
 	}
 	return nil
+}
+
+// ranked is a mark that has not ended. rank is how many marks of its tenant were set after it.
+type ranked struct {
+	row  *tablestore.Row
+	at   time.Time
+	rank int
 }

@@ -85,6 +85,64 @@ func TestMarks_AreBounded(t *testing.T) {
 	})
 }
 
+// The operators of one tenant cannot displace what others said, and of their own marks the last
+// one stays, however soon it ends.
+func TestMarks_OfTheTenantWithTheMostAreDeleted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := marks.New(memstore.New(memstore.Options{}), table)
+		set := func(tenant, finding string, lasts time.Duration) {
+			_, err := s.Set(t.Context(), marks.Mark{TenantID: tenant, FindingID: finding, State: marks.Snoozed}, lasts)
+			musttest.NoError(t, err)
+			time.Sleep(time.Millisecond)
+		}
+		set("", "stuck", time.Hour)
+		set("quiet", "stuck", time.Hour)
+		for i := range marks.Most {
+			set("loud", strconv.Itoa(i), 24*time.Hour)
+		}
+		set("loud", "last", time.Minute)
+		got := listed(t, s)
+		for text, want := range map[string]bool{
+			"stuck snoozed": true, "quiet stuck snoozed": true, "loud last snoozed": true, "loud 3 snoozed": true,
+			"loud 0 snoozed": false, "loud 1 snoozed": false, "loud 2 snoozed": false,
+		} {
+			if slices.Contains(got, text) != want {
+				t.Errorf("%q is kept: %v", text, !want)
+			}
+		}
+		if len(got) != marks.Most {
+			t.Errorf("%d are kept", len(got))
+		}
+	})
+}
+
+// Another process may set a mark again after this one has read that its time is over.
+func TestAMark_SetAgainWhileItEnds_Stays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := memstore.New(memstore.Options{})
+		other, again := marks.New(store, table), false
+		s := marks.New(storetest.Hooked(store, func(ctx context.Context, r *storetest.Request, do func(context.Context) error) error {
+			if again && r.Call == storetest.CommitCall && r.Batches[0][0].Verb != tablestore.Put {
+				again = false
+				_, err := other.Set(ctx, marks.Mark{FindingID: "stuck", State: marks.Acknowledged}, time.Hour)
+				musttest.NoError(t, err)
+			}
+			return do(ctx)
+		}), table)
+		_, err := s.Set(t.Context(), marks.Mark{FindingID: "stuck", State: marks.Snoozed}, time.Second)
+		musttest.NoError(t, err)
+		time.Sleep(time.Second)
+		again = true
+		_, err = s.Set(t.Context(), marks.Mark{FindingID: "slow", State: marks.Snoozed}, time.Hour)
+		musttest.NoError(t, err)
+		if got := listed(t, s); !slices.Equal(got, []string{"slow snoozed", "stuck acknowledged"}) {
+			t.Errorf("the marks are %q", got)
+		}
+	})
+}
+
 func TestMarks_ReturnTheErrorOfTheStore(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("broken")
@@ -92,7 +150,7 @@ func TestMarks_ReturnTheErrorOfTheStore(t *testing.T) {
 		"read the marks: broken": func(_ int, r *storetest.Request) bool { return r.Call == storetest.ScanCall },
 		"store a mark: broken":   func(calls int, r *storetest.Request) bool { return r.Call == storetest.CommitCall && calls == 1 },
 		"delete marks: broken": func(_ int, r *storetest.Request) bool {
-			return r.Call == storetest.CommitCall && r.Batches[0][0].Verb == tablestore.Discard
+			return r.Call == storetest.CommitCall && r.Batches[0][0].Verb == tablestore.Delete
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -913,7 +913,7 @@ export interface paths {
         /**
          * Acknowledge or snooze a finding, or note something about it
          * @description Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-         *     kept, of more those that end first are deleted.
+         *     kept, of more those that were set first are deleted, of the tenants with the most.
          */
         post: operations["setMark"];
         delete?: never;
