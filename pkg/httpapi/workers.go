@@ -34,10 +34,10 @@ func (e *endpoints) ListWorkers(w http.ResponseWriter, r *http.Request, params a
 		if err != nil {
 			return nil, ledger.Problem(err)
 		}
-		all = slices.DeleteFunc(all, func(one search.Worker) bool { return !serves(&one, service) })
 		if !e.guard.allows(ctx, "") {
 			all = e.disclosed(ctx, all)
 		}
+		all = slices.DeleteFunc(all, func(one search.Worker) bool { return !serves(&one, service) })
 		if owner != "" {
 			return e.oneWorker(ctx, all, owner)
 		}

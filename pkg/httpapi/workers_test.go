@@ -5,8 +5,11 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -45,6 +48,37 @@ func TestWorkersOfOtherTenantsAreNotListed(t *testing.T) {
 	long := strings.Repeat("x", 513)
 	wantProblem(t, g.as(t, "read:*", "GET /v1/admin/workers?owner="+long, ""), apierror.InvalidEnvelope,
 		"parameters owner and service must be at most 128 characters.")
+}
+
+// Nor does it learn of which services the worker has attempts of others.
+func TestWorkersAreNotFoundByTheServicesOfOtherTenants(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuarded(t, []string{"read:t", "read:*", "platform:*"})
+		claim := func(id, services string) api.WorkItem {
+			_, err := g.relay.RunOnce(t.Context())
+			musttest.NoError(t, err)
+			body := `{"owner":"o","request_id":"` + id + `","start":true,"services":["` + services + `"]}`
+			return decoded[api.ClaimedWork](t, g.as(t, "platform:*", "POST /v1/work:claim", body)).Items[0]
+		}
+		g.tenant = "other"
+		g.submitted(t)
+		first := claim("first", "ocr")
+		g.as(t, "platform:*", "POST /v1/work/"+first.WorkID+":complete", verbBody(first.Rev))
+		claim("second", "embed")
+		time.Sleep(time.Hour) // Its claims are of another service now.
+		g.tenant = "t"
+		g.submitted(t)
+		claim("third", "ocr")
+		for query, want := range map[string][2]int{"read:t": {1, 0}, "read:*": {1, 1}} {
+			for i, service := range []string{"ocr", "embed"} {
+				list := decoded[api.WorkerList](t, g.as(t, query, "GET /v1/admin/workers?service="+service, ""))
+				if list.Total != want[i] {
+					t.Errorf("%s finds %d workers of %s", query, list.Total, service)
+				}
+			}
+		}
+	})
 }
 
 // What a worker holds is read from its jobs.
