@@ -207,6 +207,7 @@ func TestOperatorsBadParametersAreNamed(t *testing.T) {
 			"CANCELLING, CANCELLED, SUCCEEDED, FAILED_FINAL",
 		"GET /v1/jobs?waiting=queued,god":             "parameter waiting must be a reason that jobs wait for, such as queued or backoff",
 		"GET /v1/jobs?waiting=queued&state=SUCCEEDED": "parameter waiting selects live jobs, but state=SUCCEEDED ended ones",
+		"GET /v1/jobs?waiting=running,running":        "parameter waiting must name each reason once",
 		"GET /v1/jobs?limit=0":                        "parameter limit must be a whole number from 1 to 1000",
 		"GET /v1/jobs?created_after=yesterday":        "parameter created_after must be a time as in RFC 3339, such as 2026-01-27T12:00:00Z",
 		"GET /v1/admin/outbox?state=GONE":             "parameter state must be PENDING, SENT or FAILED_FINAL",

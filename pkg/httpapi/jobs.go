@@ -85,6 +85,9 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 			if !reason.Valid() {
 				return nil, invalid("parameter waiting must be a reason that jobs wait for, such as queued or backoff", nil)
 			}
+			if slices.Contains(waiting, statemachine.Reason(reason)) { // Each is compared with the traits of all live jobs.
+				return nil, invalid("parameter waiting must name each reason once", nil)
+			}
 			waiting = append(waiting, statemachine.Reason(reason))
 		}
 		names := []*string{

@@ -184,10 +184,9 @@ func (s *Service) mayWait(f *Filter, t *Traits, now time.Time) bool {
 		return f.waits(statemachine.ReasonScopePaused)
 	case t.Phase == PhaseDispatching: // A pause that ends holds some.
 		return f.waits(statemachine.ReasonPublishing, statemachine.ReasonCircuitOpen, statemachine.ReasonScopePaused)
-	case t.Phase == PhaseQueued && t.Bus == statemachine.BusQueue && unpolled():
-		return f.waits(statemachine.ReasonNoWorker)
 	case t.Phase == PhaseQueued && t.Bus == statemachine.BusQueue:
-		return f.waits(statemachine.ReasonQueued)
+		polled, not := f.waits(statemachine.ReasonQueued), f.waits(statemachine.ReasonNoWorker)
+		return polled && not || (polled || not) && not == unpolled() // Only one of them is worth a look at all workers.
 	case t.Phase == PhaseQueued, t.Phase == PhaseClaimed:
 		return f.waits(statemachine.ReasonDelivered)
 	case t.Phase == PhaseRunning:
