@@ -27,7 +27,7 @@ func (e *endpoints) ListWorkers(w http.ResponseWriter, r *http.Request, params a
 		if longest := 4 * api.MaxName; len(owner) > longest || len(service) > longest { // A character may take four bytes.
 			return nil, invalid(fmt.Sprintf("parameters owner and service must be at most %d characters", api.MaxName), nil)
 		}
-		if err := e.reserve(ctx, jobWeight); err != nil {
+		if err := e.reserve(ctx, jobWeight+e.Counts.WorkersBytes()); err != nil {
 			return nil, err
 		}
 		all, err := e.Counts.Workers(ctx)

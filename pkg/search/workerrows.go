@@ -260,6 +260,24 @@ func (c *Counts) Workers(ctx context.Context) ([]Worker, error) {
 	return all, nil
 }
 
+// WorkersBytes estimates the memory that [Counts.Workers] takes.
+func (c *Counts) WorkersBytes() int64 {
+	const ofWorker, ofAttempt = 1 << 10, 128
+	size := func(one *Worker) int64 { return ofWorker + ofAttempt*int64(len(one.Held)+len(one.Attempts)) }
+	w, sum := c.workers, int64(0)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, one := range w.known {
+		sum += 2 * size(one) // A copy is made under the lock, and another one of what all processes know.
+	}
+	for _, table := range w.others {
+		for i := range table.workers {
+			sum += size(&table.workers[i])
+		}
+	}
+	return sum
+}
+
 // otherWorkers returns the workers that other processes have stored.
 func (c *Counts) otherWorkers(ctx context.Context) ([]*workerTable, error) {
 	w := c.workers

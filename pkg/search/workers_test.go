@@ -246,12 +246,24 @@ func TestWorkers_AreBounded(t *testing.T) {
 	if len(workers) < 4500 || len(workers) > 5000 || !strings.HasPrefix(workers[0].Owner, "5099x") {
 		t.Fatalf("%d workers, the latest %.10s", len(workers), workers[0].Owner)
 	}
+	attempts := 0
+	for i := range workers {
+		attempts += len(workers[i].Attempts)
+	}
+	bytes := int64(len(workers)<<10 + attempts<<7)
+	if got := p.WorkersBytes(); got != 2*bytes {
+		t.Errorf("%d attempts of them take %d bytes", attempts, got)
+	}
 	musttest.NoError(t, p.RunOnce(t.Context()))
 	b := start(t, store, "b")
+	before := b.WorkersBytes()
 	there, err := b.Workers(t.Context())
 	musttest.NoError(t, err)
 	if len(there) < 2000 || there[0].Owner != workers[0].Owner || len(there[0].Hours) != 1 {
 		t.Errorf("another replica knows %d workers", len(there))
+	}
+	if after := b.WorkersBytes(); before != 0 || after < int64(len(there)<<10) || after > bytes {
+		t.Errorf("in another replica they take %d bytes, and then %d", before, after)
 	}
 	for n := range 60 {
 		held := attempt("busy", statemachine.StepInProgress, "t")
