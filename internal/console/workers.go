@@ -53,7 +53,10 @@ func worker(r *request) (view, error) {
 	if len(list.Workers) == 0 {
 		return v, refuseMissing("No worker " + owner + " was active in the last day.")
 	}
-	data := workerPage{Worker: list.Workers[0], Others: list.Others, Command: diagnosis.Command("workers", "show", owner)}
+	data := workerPage{Worker: list.Workers[0], Others: list.Others, Command: diagnosis.Command("workers show", owner)}
+	if strings.HasPrefix(owner, "-") { // The command line would take the name, which the worker chose, for a flag.
+		data.Command = diagnosis.Command("workers show", "--", owner)
+	}
 	for _, held := range data.Held {
 		one := heldAttempt{WorkerAttempt: held}
 		if held.Progress != (api.Progress{}) {

@@ -62,6 +62,8 @@ func TestWorker_BesideTheOthers(t *testing.T) {
 		`<span class="pill ok">succeeded</span>`, "lucius workers show &#39;pods/ocr 7&#39;", `aria-current="page">Workers`)
 	b.set("GET /v1/admin/workers", api.WorkerList{Bus: api.BusQueue, Total: 1, Workers: []api.Worker{{Owner: "new"}}})
 	has(t, b.get(t, "/ui/workers/new"), "It holds nothing.", "No attempt of it has ended in the last day.")
+	b.set("GET /v1/admin/workers", api.WorkerList{Bus: api.BusQueue, Total: 1, Workers: []api.Worker{{Owner: "--url=http://evil"}}})
+	has(t, b.get(t, "/ui/workers/--url=http:%2F%2Fevil"), "lucius workers show -- &#39;--url=http://evil&#39;")
 	b.set("GET /v1/admin/workers", api.WorkerList{Bus: api.BusQueue})
 	if w := b.send("GET", "/ui/workers/gone", nil); w.Code != 404 {
 		t.Errorf("a worker that is not there is answered %d", w.Code)
