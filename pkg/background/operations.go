@@ -325,6 +325,9 @@ type Results struct {
 // MaxResults is how many jobs are read for [Results]: of more, one in so many.
 const MaxResults = 200
 
+// resultsPage is how many of them are in memory at a time: a job may be large.
+const resultsPage = 16
+
 // Results reads the jobs that an operation has changed so far. The errors are
 // [*apierror.Error]s, not_found if there is no such operation.
 func (s *Operations) Results(ctx context.Context, id string) (counted Results, err error) {
@@ -350,27 +353,32 @@ func (s *Operations) Results(ctx context.Context, id string) (counted Results, e
 	for i := range sample {
 		sample[i] = changed[i*len(changed)/len(sample)]
 	}
-	jobs := search.Named(sample)
-	if err := s.find.Read(ctx, jobs); err != nil {
-		return counted, ledger.Problem(err)
-	}
-	for _, found := range jobs {
-		if found.Job == nil {
-			continue
+	for part := range slices.Chunk(sample, resultsPage) {
+		jobs := search.Named(part)
+		if err := s.find.Read(ctx, jobs); err != nil {
+			return counted, ledger.Problem(err)
 		}
-		counted.Counted++
-		switch found.Job.Job.State {
-		case statemachine.JobSucceeded:
-			counted.Succeeded++
-		case statemachine.JobFailedFinal:
-			counted.Failed++
-		case statemachine.JobCancelled:
-			counted.Cancelled++
-		default:
-			counted.Live++
+		for _, found := range jobs {
+			if found.Job != nil {
+				counted.count(found.Job.Job.State)
+			}
 		}
 	}
 	return counted, nil
+}
+
+func (r *Results) count(state statemachine.JobState) {
+	r.Counted++
+	switch state {
+	case statemachine.JobSucceeded:
+		r.Succeeded++
+	case statemachine.JobFailedFinal:
+		r.Failed++
+	case statemachine.JobCancelled:
+		r.Cancelled++
+	default:
+		r.Live++
+	}
 }
 
 // List returns one page of operations, newest first, and the position to continue after,
