@@ -20,6 +20,7 @@ type flowPage struct {
 	// those to choose from.
 	Protocol  *api.Protocol
 	Protocols []api.Protocol
+	Waterfall waterfall // of Protocol
 	// Notes say which figures are missing, and why.
 	Notes []string
 }
@@ -52,7 +53,7 @@ func flow(r *request) (view, error) {
 		if err := s.narrow(r, wanted); err != nil {
 			return v, err
 		}
-		data.Canvas = protocolCanvas(s, data.Protocol)
+		data.Canvas, data.Waterfall = protocolCanvas(s, data.Protocol), s.waterfallOf(data.Protocol)
 		data.Notes = []string{"The figures are those of this protocol's jobs alone; workers serve all protocols of their service."}
 	} else {
 		data.Canvas, data.Notes = flowCanvas(s), s.flowNotes()

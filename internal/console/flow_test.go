@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
 	"github.com/lucius-project/lucius/internal/diagnosis/diagnosistest"
@@ -131,6 +133,44 @@ func TestFlow_CanvasOfAProtocol(t *testing.T) {
 	pictured(t, "flow-protocol.svg", &c)
 }
 
+func TestFlow_SaysWhereTheTimeGoes(t *testing.T) {
+	t.Parallel()
+	work := func(service string, backlog, running int, perMinute, wait, run float64) api.Service {
+		of := api.Service{Service: service, StepType: "S", Backlog: backlog, Running: running}
+		of.Attempts.LastMinute.PerSecond = perMinute / 60
+		of.QueueWaitSeconds = api.Percentiles{Count: 10, P50: wait, P95: 2 * wait}
+		of.DurationSeconds = api.Percentiles{Count: 10, P50: run, P95: 3 * run}
+		return of
+	}
+	p := api.Protocol{Steps: []api.ProtocolStep{
+		{StepID: "a", StepType: "S", Service: "a"}, {StepID: "b", StepType: "S", Service: "b"}, {StepID: "c", StepType: "S", Service: "c"},
+		{StepID: "d", StepType: "S", Service: "d"},
+	}}
+	s := &situation{Situation: diagnosis.Situation{Now: now, Services: []api.Service{
+		work("a", 10, 1, 60, 2, 8), work("b", 3000, 5, 10, 20, 30), work("c", 7, 0, 0, 0, 40),
+	}}}
+	got := s.waterfallOf(&p)
+	want := waterfall{Total: 100 * time.Second, Rows: []waterfallRow{
+		{
+			StepID: "a", URL: "/ui/services/a", Waits: "2.0 s, p95 4.0 s", Runs: "8.0 s, p95 24 s", Share: "10 %",
+			Backlog: "10 wait, done in about 10 s if nothing new arrives", Wait: waterfallBar{0, 7, 7}, Run: waterfallBar{7, 27, 53},
+		},
+		{
+			StepID: "b", URL: "/ui/services/b", Waits: "20 s, p95 40 s", Runs: "30 s, p95 1 min 30 s", Share: "50 %",
+			Backlog: "3,000 wait, done in about 5 h if nothing new arrives; about 20 more at a time would do it within the hour",
+			Wait:    waterfallBar{33, 67, 67}, Run: waterfallBar{100, 100, 200},
+		},
+		{
+			StepID: "c", URL: "/ui/services/c", Waits: "0 ms, p95 0 ms", Runs: "40 s, p95 2 min", Share: "40 %",
+			Backlog: "7 wait, and no attempt has ended in the last minute", Wait: waterfallBar{200, 0, 0}, Run: waterfallBar{200, 133, 267},
+		},
+		{StepID: "d", URL: "/ui/services/d", Waits: "–", Runs: "–"},
+	}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestFlow_Page(t *testing.T) {
 	t.Parallel()
 	s := busyServer()
@@ -143,7 +183,7 @@ func TestFlow_Page(t *testing.T) {
 		if r.FormValue("protocol_id") == "doc_ingest" { // Its jobs have only a few of the steps.
 			services = []api.Service{{
 				Service: "extract", StepType: "EXTRACT", Backlog: 2, Backoff: 1, Attempts: perMinute(30, 1),
-				DurationSeconds: api.Percentiles{Count: 9, P95: 1.25},
+				DurationSeconds: api.Percentiles{Count: 9, P50: 1, P95: 1.25},
 			}, diagnosistest.OCRWork(now, 1, time.Second, 0)}
 		}
 		answerJSON(w, api.ServiceList{Services: services})
@@ -160,7 +200,8 @@ func TestFlow_Page(t *testing.T) {
 		`href="/ui/flow?protocol=doc_ingest"`)
 	hasNot(t, page, "<script>alert", "style=")
 	page = b.get(t, "/ui/flow?protocol=doc_ingest")
-	has(t, page, "Flow: doc_ingest", "2 ready", "1 waits for a retry", "30/min · p95 1.2 s · 60 failed in 1 h", "1 ready", "not counted apart", "this protocol&#39;s jobs alone")
+	has(t, page, "Flow: doc_ingest", "2 ready", "1 waits for a retry", "30/min · p95 1.2 s · 60 failed in 1 h", "1 ready", "not counted apart", "this protocol&#39;s jobs alone",
+		"Where the time goes", "1.0 s, p95 1.2 s")
 	hasNot(t, page, "no worker", "18 ready", "3,000", `class="node bad"`)
 	for _, b.token = range []string{"good", "reader", "bound"} { // Protocols belong to no tenant.
 		if w := b.send("GET", "/ui/flow?protocol=none", nil); w.Code != http.StatusBadRequest || !strings.Contains(w.Body.String(), "There is no protocol none.") {
