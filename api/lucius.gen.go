@@ -1023,6 +1023,11 @@ type AuditRecord struct {
 	// Example: done
 	Outcome AuditOutcome `json:"outcome"`
 
+	// Reason The reason that the caller gave, its first 512 bytes.
+	//
+	// Example: wrong input
+	Reason string `json:"reason,omitempty,omitzero"`
+
 	// TenantID The object's tenant, if it has one and it is known.
 	//
 	// Example: tenant_a

@@ -45,8 +45,8 @@ func showAuditTrail(p *page, list api.AuditTrail) {
 	rows := make([][]string, len(list.Records))
 	for i := range list.Records {
 		r := &list.Records[i]
-		rows[i] = []string{p.ago(r.At.Time), r.Caller, r.Action, string(r.Outcome), r.Object, r.TenantID, r.From}
+		rows[i] = []string{p.ago(r.At.Time), r.Caller, r.Action, string(r.Outcome), r.Object, r.TenantID, r.From, r.Reason}
 	}
-	p.table([]string{"WHEN", "CALLER", "ACTION", "OUTCOME", "OBJECT", "TENANT", "FROM"}, rows)
+	p.table([]string{"WHEN", "CALLER", "ACTION", "OUTCOME", "OBJECT", "TENANT", "FROM", "REASON"}, rows)
 	p.more(list.NextPageToken != "", len(rows))
 }

@@ -88,7 +88,7 @@ func TestStuck(t *testing.T) {
 func TestAuditTrail(t *testing.T) {
 	t.Parallel()
 	list := api.AuditTrail{Since: at(time.Hour), NextPageToken: "more", Records: []api.AuditRecord{
-		{At: at(time.Minute), Caller: "ops-1", Origin: "token", From: "192.0.2.7", Action: "cancelJob", Object: jobID, TenantID: "tenant_a", Outcome: api.AuditOutcomeDone},
+		{At: at(time.Minute), Caller: "ops-1", Origin: "token", From: "192.0.2.7", Action: "cancelJob", Object: jobID, TenantID: "tenant_a", Outcome: api.AuditOutcomeDone, Reason: "wrong input"},
 		{At: at(time.Minute), From: "192.0.2.8", Action: "createPause", Outcome: api.AuditOutcomeDenied},
 	}}
 	shows(t, "audit-trail", "GET /v1/admin/audit-trail?caller=ops-1&limit=2", list, "audit-trail --caller ops-1 --limit 2")

@@ -1,6 +1,9 @@
 package console
 
 import (
+	"strings"
+	"unicode"
+
 	"github.com/lucius-project/lucius/api"
 )
 
@@ -37,4 +40,34 @@ func auditTrail(r *request) (view, error) {
 		data.More = r.more(data.Trail.NextPageToken)
 	}
 	return view{Title: "Audit trail", Template: "audit", Data: data}, err
+}
+
+// deedIn returns what an operation of the API does, in words: cancelJob is cancel job.
+func deedIn(action string) string {
+	var words strings.Builder
+	for _, letter := range action {
+		if unicode.IsUpper(letter) {
+			words.WriteByte(' ')
+		}
+		words.WriteRune(unicode.ToLower(letter))
+	}
+	return words.String()
+}
+
+// objectPage returns the page of what an operation was on, empty if there is none.
+func objectPage(action, object string) string {
+	id := jobID.FindString(object)
+	switch {
+	case object == "":
+		return ""
+	case strings.HasSuffix(action, "Pause"):
+		return link("pauses")
+	case action == "createRetry", action == "createCancellation", action == "createPausing", action == "createResumption", action == "cancelOperation":
+		return pathOf("operations", object)
+	case strings.HasSuffix(action, "Inbox"):
+		return link("inbox")
+	case id != "" && action != "createBackup":
+		return pathOf("jobs", strings.ToLower(id)) // Work items, rows and webhooks are of a job.
+	}
+	return ""
 }

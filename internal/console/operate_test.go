@@ -460,13 +460,17 @@ func TestWebhooks_AreSentAgain(t *testing.T) {
 func TestAudit_SaysWhoDidWhat(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"GET /v1/admin/audit-trail": api.AuditTrail{Since: ago(3 * time.Hour), NextPageToken: "n1", Records: []api.AuditRecord{
-		{At: ago(time.Minute), Caller: "ops-1", Origin: "token", From: "192.0.2.7", Action: "cancelJob", Object: "j1" + hostile, TenantID: "acme", Outcome: api.AuditOutcomeDone},
+		{At: ago(time.Minute), Caller: "ops-1", Origin: "token", From: "192.0.2.7", Action: "cancelJob", Object: "j1" + hostile, TenantID: "acme", Outcome: api.AuditOutcomeDone, Reason: "wrong " + hostile},
+		{At: ago(time.Minute), Caller: "ops-2", Action: "requeueWork", Object: "0197F0C2-6f3a-7c41-9d0e-2b1f6a5c8e77.0.1", Outcome: api.AuditOutcomeDone},
+		{At: ago(time.Minute), Caller: "ops-2", Action: "createRetry", Object: "op/1", Outcome: api.AuditOutcomeDone},
+		{At: ago(time.Minute), Caller: "ops-2", Action: "resumePause", Object: "service:ocr", Outcome: api.AuditOutcomeDone},
 		{At: ago(time.Hour), From: "192.0.2.8", Action: "createPause", Outcome: api.AuditOutcomeDenied},
 	}}})
 	page := b.get(t, "/ui/audit?caller=ops-1&outcome=done")
 	b.asks(t, "GET /v1/admin/audit-trail?caller=ops-1&outcome=done")
 	has(t, page, "3 h ago</time>", "cancelJob", "192.0.2.7", "unknown", `<span class="pill bad">denied</span>`, `<option value="done" selected>`,
-		"/ui/audit?caller=ops-1&amp;outcome=done&amp;page_token=n1", "/ui/audit?object=j1%3Cscript")
+		"/ui/audit?caller=ops-1&amp;outcome=done&amp;page_token=n1", "/ui/audit?object=j1%3Cscript", ">cancel job</td>", "wrong &lt;script&gt;",
+		`<a href="/ui/jobs/0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77">`, `<a href="/ui/operations/op%2F1">`, `<a href="/ui/pauses">`)
 	hasNot(t, page, hostile)
 	b.set("GET /v1/admin/audit-trail", api.AuditTrail{})
 	has(t, b.get(t, "/ui/audit"), "No record matches.")

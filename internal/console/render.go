@@ -60,6 +60,7 @@ func parseTemplates(config *Config) (*template.Template, error) {
 		"short": diagnosis.ShortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "spark": sparklineOf,
 		"url": func(a diagnosis.Action) string { return link(a.Page, a.Query...) },
 		"add": func(a, b int) int { return a + b }, "duration": diagnosis.Duration,
+		"deed": deedIn, "objectPage": objectPage,
 		"path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
 		"results": func(op api.Operation) string { return diagnosis.Results(&op) },

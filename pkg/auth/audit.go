@@ -31,6 +31,7 @@ type Record struct {
 	Object  string    // The id of the object, empty if there is none.
 	Tenant  string    // The object's tenant; empty for all tenants or if it is unknown.
 	Outcome Outcome
+	Reason  string // As the caller gave it, empty if there is none.
 }
 
 // ExpirePause is the action of a pause that ended at its time. It is no operation of the
@@ -109,7 +110,7 @@ func (a *Audit) Write(ctx context.Context, record Record) {
 		return
 	}
 	record.From, record.Action = Printable(record.From), Printable(record.Action)
-	record.Object, record.Tenant = Printable(record.Object), Printable(record.Tenant)
+	record.Object, record.Tenant, record.Reason = Printable(record.Object), Printable(record.Tenant), Printable(record.Reason)
 	a.mu.Lock()
 	if len(a.trail) < TrailSize {
 		a.trail = append(a.trail, record)
@@ -127,6 +128,7 @@ func (a *Audit) Write(ctx context.Context, record Record) {
 		slog.String("object", record.Object),
 		slog.String("tenant", record.Tenant),
 		slog.String("outcome", string(record.Outcome)),
+		slog.String("reason", record.Reason),
 	}
 	if leftOut := a.leftOut.Swap(0); leftOut > 0 {
 		attrs = append(attrs, slog.Int64("left_out", leftOut))

@@ -21,6 +21,7 @@ func TestAudit_Write(t *testing.T) {
 	auth.NewAudit(slog.New(slog.NewJSONHandler(&out, nil))).Write(t.Context(), auth.Record{
 		At: noon, Caller: auth.NewCaller("ci", auth.ByToken), From: "192.0.2.7:4711", Action: "cancelJob",
 		Object: "0197f0c2", Tenant: "tenant_a", Outcome: auth.Done,
+		Reason: "wrong input, seen with " + auth.TokenPrefix + "aaaaaaaaaaaaaaaaaaaaaaaa",
 	})
 	var got map[string]string
 	musttest.NoError(t, json.Unmarshal(out.Bytes(), &got))
@@ -28,6 +29,7 @@ func TestAudit_Write(t *testing.T) {
 	want := map[string]string{
 		"level": "INFO", "msg": "audit", "at": "2026-01-27T12:00:00Z", "caller": "ci", "origin": "token", "from": "192.0.2.7:4711",
 		"action": "cancelJob", "object": "0197f0c2", "tenant": "tenant_a", "outcome": "done",
+		"reason": "wrong input, seen with [masked]",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("the record (-want +got):\n%s", diff)

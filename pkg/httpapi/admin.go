@@ -123,7 +123,7 @@ func (e *endpoints) ListAuditTrail(w http.ResponseWriter, r *http.Request, param
 			page.Records[i] = api.AuditRecord{
 				At: api.NewTime(record.At), Caller: auth.Printable(record.Caller.Name()), Origin: string(record.Caller.Origin()),
 				From: record.From, Action: record.Action, Object: record.Object, TenantID: record.Tenant,
-				Outcome: api.AuditOutcome(record.Outcome),
+				Outcome: api.AuditOutcome(record.Outcome), Reason: record.Reason,
 			}
 		}
 		return page, nil

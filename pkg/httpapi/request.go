@@ -106,6 +106,11 @@ func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, rule bodyRule
 	if violations := into.Check(); len(violations) > 0 {
 		return apierror.Refused(violations)
 	}
+	if state := requestStateOf(r.Context()); state.rule.Audited {
+		var given struct{ Reason string }
+		_ = json.Unmarshal(body, &given) // The body was decoded before: it has such a reason, or none.
+		state.reason = given.Reason
+	}
 	return nil
 }
 

@@ -42,7 +42,8 @@ type requestState struct {
 	// as far as they are known.
 	object  string
 	tenant  string
-	foreign bool // The object exists but is not the caller's.
+	reason  string // that an audited request gives, empty if none
+	foreign bool   // The object exists but is not the caller's.
 	// previewed says that the request was answered with what it would do, so that there is
 	// nothing to audit.
 	previewed bool
@@ -171,7 +172,7 @@ func (s *Server) end(state *requestState, r *http.Request) {
 		}
 		s.config.Audit.Write(ctx, auth.Record{
 			At: time.Now(), Caller: state.caller, From: from, Action: state.rule.Operation,
-			Object: state.object, Tenant: state.tenant, Outcome: outcome,
+			Object: state.object, Tenant: state.tenant, Outcome: outcome, Reason: state.reason,
 		})
 	}
 	if s.config.Log.Enabled(ctx, slog.LevelDebug) {

@@ -3127,6 +3127,11 @@ export interface components {
              */
             tenant_id?: string;
             outcome: components["schemas"]["AuditOutcome"];
+            /**
+             * @description The reason that the caller gave, its first 512 bytes.
+             * @example wrong input
+             */
+            reason?: string;
         };
         /** @description A page of audit records. */
         AuditTrail: {
