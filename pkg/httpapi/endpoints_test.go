@@ -88,8 +88,10 @@ func TestCounts_AreAnsweredWithoutAReadOfTheStore(t *testing.T) {
 	if services.Bus != api.BusServiceBus || services.Services[1].BacklogByMinute != nil || services.Services[1].Attempts.ByMinute != nil {
 		t.Errorf("without minutes: %+v", services)
 	}
+	// Counting began a moment ago, perhaps in the minute before.
+	begun := func(minutes int) bool { return minutes == 1 || minutes == 2 }
 	services = decoded[api.ServiceList](t, h.do(t, http.MethodGet, "/v1/admin/services?minutes=60", ""))
-	if backlog := services.Services[1].BacklogByMinute; len(backlog) != 60 || backlog[59] != 2 || services.Services[0].Attempts.ByMinute == nil {
+	if backlog := services.Services[1].BacklogByMinute; !begun(len(backlog)) || backlog[len(backlog)-1] != 2 || services.Services[0].Attempts.ByMinute == nil {
 		t.Errorf("with minutes: %+v", services)
 	}
 	minutes := decoded[api.Overview](t, h.do(t, http.MethodGet, "/v1/admin/overview?minutes=60", "")).Accepted.ByMinute
@@ -97,7 +99,7 @@ func TestCounts_AreAnsweredWithoutAReadOfTheStore(t *testing.T) {
 	for _, n := range minutes.Counts {
 		total += n
 	}
-	if total != 1102 || len(minutes.Counts) != 60 || len(minutes.Failed) != 60 {
+	if total != 1102 || !begun(len(minutes.Counts)) || len(minutes.Failed) != len(minutes.Counts) {
 		t.Errorf("%d were accepted: %+v", total, minutes)
 	}
 	text := h.do(t, http.MethodGet, "/v1/admin/overview", "")

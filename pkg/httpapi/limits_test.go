@@ -105,7 +105,7 @@ func TestActionsAreAudited(t *testing.T) {
 	callers := []string{"submit:t admin:t", "submit:* admin:*"}
 	g, records := audited(t, callers)
 	record := func(caller, action, object, tenant, outcome string) map[string]string {
-		return map[string]string{"caller": caller, "action": action, "object": object, "tenant": tenant, "outcome": outcome}
+		return map[string]string{"caller": caller, "action": action, "object": object, "tenant": tenant, "outcome": outcome, "reason": ""}
 	}
 	job := g.submitted(t)
 	g.tenant = "o"
@@ -141,6 +141,9 @@ func TestActionsAreAudited(t *testing.T) {
 		response := g.as(t, test.caller, test.target, test.body)
 		if test.body == `{"tenant_id":"t"}` {
 			test.record["object"] = decoded[api.Operation](t, response).OperationID
+		}
+		if strings.Contains(test.body, `"reason":"r"`) {
+			test.record["reason"] = "r"
 		}
 		if test.record != nil {
 			want = append(want, test.record)
