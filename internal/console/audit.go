@@ -1,6 +1,7 @@
 package console
 
 import (
+	"slices"
 	"strings"
 	"unicode"
 
@@ -54,6 +55,9 @@ func deedIn(action string) string {
 	return words.String()
 }
 
+// bulkActions are the operations of the API on operations on many jobs.
+var bulkActions = []string{"createRetry", "createCancellation", "createPausing", "createResumption", "cancelOperation"}
+
 // objectPage returns the page of what an operation was on, empty if there is none.
 func objectPage(action, object string) string {
 	id := jobID.FindString(object)
@@ -62,7 +66,7 @@ func objectPage(action, object string) string {
 		return ""
 	case strings.HasSuffix(action, "Pause"):
 		return link("pauses")
-	case action == "createRetry", action == "createCancellation", action == "createPausing", action == "createResumption", action == "cancelOperation":
+	case slices.Contains(bulkActions, action):
 		return pathOf("operations", object)
 	case strings.HasSuffix(action, "Inbox"):
 		return link("inbox")
