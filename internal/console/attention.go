@@ -167,6 +167,20 @@ func (s *situation) lookAt(r *request, tenant string) error {
 // lookAtOperations reads what operators did about the findings, and what became of it, as far as
 // the user may see it.
 func (s *situation) lookAtOperations(r *request) error {
+	if err := s.listOperations(r); err != nil {
+		return err
+	}
+	for _, op := range s.Done() {
+		var err error
+		if op.Results, err = resultsOf(r, op.OperationID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// listOperations reads the operations on many jobs that the user may see.
+func (s *situation) listOperations(r *request) error {
 	tenants := r.tenants(api.GrantRoleAdmin)
 	if r.May(api.GrantRoleAdmin, "") {
 		tenants = []string{""}
@@ -179,12 +193,6 @@ func (s *situation) lookAtOperations(r *request) error {
 			return err
 		}
 		s.Operations = append(s.Operations, list.Operations...)
-	}
-	for _, op := range s.Done() {
-		var err error
-		if op.Results, err = resultsOf(r, op.OperationID); err != nil {
-			return err
-		}
 	}
 	return nil
 }

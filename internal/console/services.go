@@ -1,11 +1,13 @@
 package console
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"html/template"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/api"
@@ -49,6 +51,9 @@ func services(r *request) (view, error) {
 		return notForTenants(v), nil
 	}
 	s, err := figures(r)
+	if err == nil {
+		err = s.listOperations(r)
+	}
 	if err != nil {
 		return v, err
 	}
@@ -102,6 +107,9 @@ func service(r *request) (view, error) {
 		return notForTenants(v), nil
 	}
 	s, err := figures(r)
+	if err == nil {
+		err = s.listOperations(r)
+	}
 	if err != nil {
 		return v, err
 	}
@@ -177,8 +185,42 @@ type chart struct {
 	Spark sparkline
 	// Text says what the chart shows.
 	Text string
+	// Marks say what operators did, and what became of servers, in the time of the chart.
+	Marks []chartMark
 	// Spec is the chart's data for the script, as JSON.
 	Spec string
+}
+
+// chartMark is a moment of a chart.
+type chartMark struct {
+	At   int64  `json:"at"` // Unix time
+	Text string `json:"text"`
+}
+
+// Clock is the time of the mark, in UTC.
+func (m chartMark) Clock() string { return time.Unix(m.At, 0).UTC().Format("15:04") }
+
+// marksSince returns what changed since that time, the earliest first.
+func (s *situation) marksSince(from time.Time) (marks []chartMark) {
+	add := func(at api.Time, text ...string) {
+		if !at.Before(from) {
+			marks = append(marks, chartMark{at.Unix(), strings.TrimSuffix(strings.Join(text, " "), " by ")})
+		}
+	}
+	for i := range s.Pauses {
+		p := &s.Pauses[i]
+		add(p.CreatedAt, "pause "+p.PauseID, "by", p.Actor)
+	}
+	for i := range s.Operations {
+		op := &s.Operations[i]
+		add(op.CreatedAt, string(op.Kind), "of", diagnosis.Counted(op.Matched, "job", "jobs"), "by", op.Caller)
+	}
+	add(s.Overview.Since, "counting began")
+	if s.Overview.CompleteSince.After(s.Overview.Since.Time) {
+		add(s.Overview.CompleteSince, "a server started after a crash")
+	}
+	slices.SortStableFunc(marks, func(a, b chartMark) int { return cmp.Compare(a.At, b.At) })
+	return marks
 }
 
 // series is one line of a chart. Its colour is the name of one in the style sheet.
@@ -219,9 +261,10 @@ func (s *situation) chartOf(title, present string, lines ...series) []chart {
 		c.Text += fmt.Sprintf("%s: at most %s, "+present, lines[i].Label,
 			diagnosis.Number(slices.Max(append([]int{0}, values...))), diagnosis.Number(last))
 	}
+	from := s.Now.Truncate(time.Minute).Add(time.Duration(1-n) * time.Minute)
+	c.Marks = s.marksSince(from)
 	// The script's x axis is in seconds.
-	from := s.Now.Truncate(time.Minute).Add(time.Duration(1-n) * time.Minute).Unix()
-	spec, err := json.Marshal(map[string]any{"from": from, "series": lines, "open": present != atPresent})
+	spec, err := json.Marshal(map[string]any{"from": from.Unix(), "series": lines, "marks": c.Marks, "open": present != atPresent})
 	if err != nil {
 		panic(err) // They are numbers and strings.
 	}

@@ -25,11 +25,22 @@ func TestServices_AsATable(t *testing.T) {
 	s := busyServer()
 	s.Services[1].Service = hostile
 	s.Overview.Accepted.ByMinute = &api.MinuteCounts{Counts: diagnosistest.Minutes(1, 50, 7), Failed: diagnosistest.Minutes()}
-	b := newBrowser(t, serving(s))
+	s.Pauses = []api.Pause{
+		{PauseID: "service:index", Actor: "ops-1", CreatedAt: ago(10 * time.Minute), State: api.PauseStatePaused},
+		{PauseID: "all", CreatedAt: ago(2 * time.Hour), State: api.PauseStatePaused},
+	}
+	s.Overview.Since, s.Overview.CompleteSince = ago(58*time.Minute), ago(20*time.Minute)
+	answers := serving(s)
+	answers["GET /v1/admin/operations"] = api.OperationPage{Operations: []api.Operation{
+		{Kind: api.OperationKindRetry, Matched: 81, Caller: "ops-2", CreatedAt: ago(5 * time.Minute)},
+	}}
+	b := newBrowser(t, answers)
 	page := b.get(t, "/ui/services")
 	has(t, page, `<a href="/ui/services/ocr">ocr</a> <span class="pill bad">no worker</span>`,
 		`<td data-label="ready" class="r"><a href="/ui/jobs?service=ocr&amp;step_type=OCR&amp;waiting=queued%2Cno_worker">3,000</a></td>`, "&lt;script&gt;", "2,500/min", "Live jobs and steps are exact as of", `data-copy="lucius services"`,
-		`data-chart="{&#34;from&#34;:1769504580,&#34;open&#34;:true,&#34;series&#34;:[{&#34;label&#34;:&#34;accepted&#34;`, "accepted: at most 50, 7 so far in this minute", "<rect")
+		`data-chart="{&#34;from&#34;:1769504580,&#34;marks&#34;:[{&#34;at&#34;:1769504670,`, `&#34;open&#34;:true,&#34;series&#34;:[{&#34;label&#34;:&#34;accepted&#34;`, "accepted: at most 50, 7 so far in this minute", "<rect",
+		`<span class="mark">09:04 counting began</span> <span class="mark">09:42 a server started after a crash</span>`,
+		`<span class="mark">09:52 pause service:index by ops-1</span> <span class="mark">09:57 retry of 81 jobs by ops-2</span></small>`)
 	hasNot(t, page, "<script>alert", "style=")
 	if strings.Index(page, "/ui/services/ocr") > strings.Index(page, "/ui/services/extract") {
 		t.Error("what is in trouble does not come first")

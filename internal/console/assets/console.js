@@ -282,11 +282,11 @@
   // Charts: a figure has its data, and a smaller picture for browsers without script.
   const charts = new WeakMap();
   const chart = (figure) => {
-    const spec = JSON.parse(figure.dataset.chart);
+    let spec = JSON.parse(figure.dataset.chart);
     const lines = spec.series;
     const data = [lines[0].values.map((_, i) => spec.from + 60 * i), ...lines.map((line) => line.values)];
     const drawn = charts.get(figure);
-    if (drawn) { drawn.setData(data); return; }
+    if (drawn) { drawn.setData(data, spec); return; }
     const style = getComputedStyle(document.documentElement);
     const colour = (name) => style.getPropertyValue("--" + name).trim();
     const axis = { stroke: colour("dim"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line"), width: 1 } };
@@ -304,6 +304,16 @@
           u.ctx.fillStyle = colour("idle-bg");
           u.ctx.fillRect(from, u.bbox.top, u.bbox.left + u.bbox.width - from, u.bbox.height);
         }],
+        draw: [(u) => { // What operators did, and what became of servers: the caption says it.
+          u.ctx.strokeStyle = colour("dim");
+          for (const mark of spec.marks ?? []) {
+            const x = u.valToPos(mark.at, "x", true);
+            u.ctx.beginPath();
+            u.ctx.moveTo(x, u.bbox.top);
+            u.ctx.lineTo(x, u.bbox.top + u.bbox.height);
+            u.ctx.stroke();
+          }
+        }],
         setLegend: [(u) => u.root.classList.toggle("idle", u.cursor.idx == null)], // No value is pointed at.
       },
       series: [{ label: "UTC", value: "{HH}:{mm}" }, ...lines.map((line, i) => ({
@@ -314,7 +324,7 @@
     }, data, plot);
     const resized = new ResizeObserver(() => { if (plot.clientWidth !== made.width) made.setSize(size()); });
     resized.observe(plot);
-    charts.set(figure, { setData: (fresh) => made.setData(fresh), end: () => { resized.disconnect(); made.destroy(); } });
+    charts.set(figure, { setData: (fresh, anew) => { spec = anew; made.setData(fresh); }, end: () => { resized.disconnect(); made.destroy(); } });
   };
   let asked = false; // Pages without a chart do not load what draws them.
   const drawCharts = () => {
