@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -123,6 +124,8 @@ type field struct {
 	// Flag is that of the command, if it takes the value, followed by Unit. Script keeps the
 	// command up to date by it.
 	Flag, Unit string
+	// Wrong says why the value was refused.
+	Wrong string
 }
 
 // actions returns all actions, by the name in their URL.
@@ -210,6 +213,38 @@ func badInput(sentence string) *refusal {
 	return &refusal{Status: http.StatusBadRequest, Problem: api.Problem{Detail: sentence}}
 }
 
+// badField is [badInput] for what the user entered in the field.
+func badField(name, sentence string) *refusal {
+	refused := badInput(sentence)
+	refused.Problem.Errors = []api.Violation{{Pointer: "/" + name}}
+	return refused
+}
+
+// fieldsOf are the fields of forms, by the pointers to what the API calls otherwise.
+var fieldsOf = map[string]string{
+	"/tenant_id": "name", "/protocol_id": "name", "/service": "name", "/lane": "name",
+	"/for_seconds": "for", "/ramp_seconds": "ramp", "/state": "as",
+}
+
+// refuse puts what was refused beside its field, or else above the form.
+func (form *actionForm) refuse(fault error) {
+	form.Fault = fault.Error()
+	refused, ok := errors.AsType[*refusal](fault)
+	if !ok || len(refused.Problem.Errors) != 1 {
+		return
+	}
+	pointer := refused.Problem.Errors[0].Pointer
+	name := cmp.Or(fieldsOf[pointer], strings.TrimPrefix(pointer, "/"))
+	if i := slices.IndexFunc(form.Fields, func(f field) bool { return f.Name == name }); i >= 0 {
+		form.Fields = slices.Clone(form.Fields)
+		at := &form.Fields[i]
+		if rest, of := strings.CutPrefix(form.Fault, pointer); of { // The user knows the field by its label.
+			form.Fault = at.Label + rest
+		}
+		at.Wrong, form.First, form.Fault = form.Fault, name, ""
+	}
+}
+
 // entered returns the parameters of a request whose form was parsed, each once: without
 // script a form is sent to its own URL, which has some of them as well.
 func entered(r *http.Request) url.Values {
@@ -232,7 +267,7 @@ func formOf(r *request, would *deed, reason string, fault error) view {
 		delete(form.Values, input.Name)
 	}
 	if fault != nil {
-		form.Fault = fault.Error()
+		form.refuse(fault)
 	}
 	if would.NeedsReason {
 		reason = cmp.Or(reason, "WHY")

@@ -240,7 +240,7 @@ func markFinding(r *request) (deed, error) {
 			if after != "" {
 				long, err := lasting(after)
 				if err != nil || long <= 0 {
-					return "", badInput("How long it lasts is a number with a unit, such as 30m, 2h or 1d.")
+					return "", badField("for", "How long it lasts is a number with a unit, such as 30m, 2h or 1d.")
 				}
 				request.ForSeconds = long.Seconds()
 			}

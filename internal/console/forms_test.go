@@ -173,6 +173,27 @@ func TestDialog_AsksForTheNumberOfManyJobs(t *testing.T) {
 	b.asks(t, `POST /v1/admin/cancellations {"job_ids":["j1","j2","j3"],"reason":"wrong"}`)
 }
 
+// What the API refuses of one field is said beside it, what it refuses otherwise above the form.
+func TestForm_SaysWhatIsWrongBesideItsField(t *testing.T) {
+	t.Parallel()
+	refused := &refusal{Status: http.StatusBadRequest, Problem: api.Problem{
+		Detail: "/service must be one of embed, ocr.", Errors: []api.Violation{{Pointer: "/service", Message: "must be one of embed, ocr"}},
+	}}
+	b := newBrowser(t, map[string]any{"POST /v1/admin/pauses": refused, "GET /v1/protocols": api.ProtocolList{}})
+	send := func() string {
+		values := url.Values{"kind": {"service"}, "name": {"orc"}, "for": {"2h"}, "reason": {"x"}}
+		return b.send(http.MethodPost, "/ui/do/dispatch-pause", values).Body.String()
+	}
+	const beside = `<small class="bad" role="alert">`
+	page := send()
+	has(t, page, beside+"Name must be one of embed, ocr.</small>", `value="orc" autofocus`, `value="2h"`)
+	hasNot(t, page, `class="fault"`)
+	refused.Problem.Errors = append(refused.Problem.Errors, api.Violation{Pointer: "/reason"})
+	page = send()
+	has(t, page, `<p class="fault" role="alert">/service must be one of embed, ocr.`)
+	hasNot(t, page, beside)
+}
+
 // Fields for names offer those that there are, as far as the user may pause them.
 func TestForm_OffersTheNamesThatExist(t *testing.T) {
 	t.Parallel()

@@ -176,9 +176,9 @@ func pauseDispatch(r *request) (deed, error) {
 			long, err := lasting(after)
 			switch {
 			case err != nil || long <= 0:
-				return "", badInput("How long it is paused is a number with a unit, such as 30m, 2h or 1d.")
+				return "", badField("for", "How long it is paused is a number with a unit, such as 30m, 2h or 1d.")
 			case long.Seconds() > api.MaxPause:
-				return "", badInput("A pause that ends by itself lasts at most 365d.")
+				return "", badField("for", "A pause that ends by itself lasts at most 365d.")
 			}
 			request.ForSeconds = new(long.Seconds())
 		}
@@ -212,13 +212,13 @@ func (s scope) named() (api.Scope, error) {
 	case s.Kind == scopeAll:
 		return api.Scope{}, nil
 	case !slices.Contains(scopeKinds(), s.Kind):
-		return api.Scope{}, badInput("A pause is of everything, or of a " + oneOfScopes() + ".")
+		return api.Scope{}, badField("kind", "A pause is of everything, or of a "+oneOfScopes()+".")
 	case s.Name == "":
-		return api.Scope{}, badInput("Name what to pause.")
+		return api.Scope{}, badField("name", "Name what to pause.")
 	}
 	named, err := api.NewScope(s.Kind, s.Name)
 	if err != nil {
-		return api.Scope{}, badInput(titled(err.Error()) + ".")
+		return api.Scope{}, badField("name", titled(err.Error())+".")
 	}
 	return named, nil
 }
@@ -244,7 +244,7 @@ func resumeDispatch(r *request) (deed, error) {
 			if ramp != "" {
 				seconds, err := strconv.ParseFloat(ramp, 64)
 				if err != nil {
-					return "", badInput("The ramp is a number of seconds.")
+					return "", badField("ramp", "The ramp is a number of seconds.")
 				}
 				request.RampSeconds = &seconds
 			}
