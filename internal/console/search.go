@@ -32,7 +32,8 @@ func search(r *request) (view, error) {
 	if sought != "" {
 		data.Matches = r.named(sought)
 		if data.Jobs {
-			found, err := r.jobsOf(sought)
+			// To find no job by an error code is slow: a name of something else is none.
+			found, err := r.jobsOf(sought, len(data.Matches) == 0 && code.MatchString(sought))
 			if err != nil {
 				return view{}, err
 			}
@@ -111,9 +112,9 @@ var (
 	shortID = regexp.MustCompile(`^([0-9a-fA-F]{8})(?:(?:…|\.{2,3}|-)([0-9a-fA-F]{4})?)?$`)
 )
 
-// jobsOf returns the job with that id, or the jobs with that short id, correlation id, error code
-// or tenant.
-func (r *request) jobsOf(sought string) ([]match, error) {
+// jobsOf returns the job with that id, or the jobs with that short id, correlation id or tenant, or
+// with that error code if it may be one.
+func (r *request) jobsOf(sought string, mayBeCode bool) ([]match, error) {
 	if id := strings.ToLower(jobID.FindString(sought)); id != "" {
 		_, err := call[api.Job](r.api.GetJob(r.Context(), id, nil))
 		if err == nil {
@@ -129,12 +130,12 @@ func (r *request) jobsOf(sought string) ([]match, error) {
 			return found, err
 		}
 	}
-	return r.jobsBy(sought)
+	return r.jobsBy(sought, mayBeCode)
 }
 
 // jobsBy returns the jobs with that correlation id or error code, and those of that tenant. A user
 // of some tenants need not know whose jobs they are.
-func (r *request) jobsBy(sought string) (found []match, err error) {
+func (r *request) jobsBy(sought string, mayBeCode bool) (found []match, err error) {
 	tenants := []string{""}
 	if !r.May(api.GrantRoleRead, "") {
 		tenants = r.tenants(api.GrantRoleRead)
@@ -149,7 +150,7 @@ func (r *request) jobsBy(sought string) (found []match, err error) {
 			"error code":     {ErrorCode: &sought, TenantID: optional(tenant), CreatedAfter: &recent},
 			"tenant":         {TenantID: &sought},
 		} {
-			if kind == "tenant" && tenant != "" || kind == "error code" && !code.MatchString(sought) {
+			if kind == "tenant" && tenant != "" || kind == "error code" && !mayBeCode {
 				continue
 			}
 			params.Limit = new(api.Limit(1))
