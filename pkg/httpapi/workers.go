@@ -11,7 +11,6 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
-	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
 const (
@@ -49,7 +48,7 @@ func (e *endpoints) ListWorkers(w http.ResponseWriter, r *http.Request, params a
 	})
 }
 
-// oneWorker answers with the owner among the workers, with its attempts, beside the others.
+// oneWorker returns the worker with its attempts, and the counts of all other workers.
 func (e *endpoints) oneWorker(ctx context.Context, all []search.Worker, owner string) (out api.WorkerList, err error) {
 	out.Bus, out.Workers = e.bus(), []api.Worker{}
 	var others search.AttemptCounts
@@ -73,7 +72,7 @@ func (e *endpoints) oneWorker(ctx context.Context, all []search.Worker, owner st
 	return out, nil
 }
 
-// disclosed returns the workers with attempts of the caller's tenants, and of each only these.
+// disclosed returns the workers with attempts of the caller's tenants, without any other attempt.
 func (e *endpoints) disclosed(ctx context.Context, all []search.Worker) (some []search.Worker) {
 	foreign := func(a search.Attempt) bool { return !e.guard.allows(ctx, a.TenantID) }
 	for _, one := range all {
@@ -109,15 +108,14 @@ func attemptOf(a *search.Attempt) api.WorkerAttempt {
 	}
 }
 
-// stillHeld reads the jobs at which the worker is said to hold attempts, and returns those that
-// it still holds.
+// stillHeld reads the jobs of the recorded held attempts, and returns those that the worker still holds.
 func (e *endpoints) stillHeld(ctx context.Context, one *search.Worker) (held []api.WorkerAttempt, err error) {
 	for i := range one.Held[:min(len(one.Held), maxShownHeld)] {
 		shown := attemptOf(&one.Held[i])
 		job, err := e.Ledger.Job(ctx, shown.JobID)
 		switch {
-		case errors.Is(err, tablestore.ErrNotFound):
-			continue
+		case errors.Is(err, ledger.ErrJobNotFound):
+			continue // The job was purged.
 		case err != nil:
 			return nil, ledger.Problem(err)
 		}

@@ -11,10 +11,11 @@ import (
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// A caller of one tenant learns of a worker only what it did for that tenant.
+// A caller with rights for one tenant sees only a worker's attempts for that tenant.
 func TestWorkersOfOtherTenantsAreNotListed(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t, []string{"read:t", "read:o", "read:*", "platform:*"})
@@ -50,7 +51,7 @@ func TestWorkersOfOtherTenantsAreNotListed(t *testing.T) {
 		"parameters owner and service must be at most 128 characters.")
 }
 
-// Nor does it learn of which services the worker has attempts of others.
+// The filter by service does not reveal for which services the worker has attempts of other tenants.
 func TestWorkersAreNotFoundByTheServicesOfOtherTenants(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -81,7 +82,7 @@ func TestWorkersAreNotFoundByTheServicesOfOtherTenants(t *testing.T) {
 	})
 }
 
-// What a worker holds is read from its jobs.
+// Held attempts are those that their jobs confirm.
 func TestWorkersHoldWhatTheirJobsSay(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -90,6 +91,14 @@ func TestWorkersHoldWhatTheirJobsSay(t *testing.T) {
 	held := decoded[api.WorkerList](t, ask()).Workers[0].Held
 	if len(held) != 1 || held[0].JobID != directive.JobID || held[0].LeaseExpiresAt.IsZero() || held[0].LastHeartbeatAt.IsZero() {
 		t.Errorf("%+v", held)
+	}
+	job, err := h.ledger.Job(t.Context(), directive.JobID)
+	musttest.NoError(t, err)
+	purged := *job
+	purged.Job.ID = noJob
+	h.useCases.Counts.Observe(&statemachine.Aggregate{}, &purged, nil)
+	if one := decoded[api.WorkerList](t, ask()).Workers[0]; len(one.Held) != 1 || one.Holds != 1 {
+		t.Errorf("with an attempt of a job that is gone: %+v", one)
 	}
 	h.given(t, "POST /v1/work:claim", `{"owner":"e","services":["embed"],"host":"h","version":"7","request_id":"e"}`, "User-Agent: mine")
 	for service, want := range map[string]int{"ocr": 1, "embed": 2} {
