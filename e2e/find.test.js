@@ -29,8 +29,8 @@ test("one search finds jobs, names and pages", async (t) => {
   await page.getByText("Nothing matches nothing-like-it.").waitFor();
 });
 
-// Each number of the services' table is a link to exactly so many jobs. Those of ocr change: a
-// retry of the seed is due soon.
+// Each number in the table of services links to exactly that many jobs. The numbers of ocr are left
+// out: they change when the seeded retry is due.
 test("a number leads to the jobs that it counts", async (t) => {
   const server = await serve(t, ...seeded);
   await seed(server);

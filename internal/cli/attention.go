@@ -44,7 +44,7 @@ func (t *tool) attention() *cobra.Command {
 	return t.calls(cmd)
 }
 
-// attentionMark returns lucius attention mark, which says something of a finding.
+// attentionMark returns lucius attention mark, which acknowledges, snoozes or reopens a finding.
 func (t *tool) attentionMark() *cobra.Command {
 	var as, after, note string
 	cmd := t.command(spec{
@@ -173,7 +173,8 @@ func (s *session) lookAtWork(ctx context.Context, seen *diagnosis.Situation) err
 	return err
 }
 
-// lookAt reads what failed for a tenant, empty for all of them, and which of its jobs a pause holds.
+// lookAt reads the failures and webhooks of a tenant, empty for all, and if held is set the jobs that a
+// pause holds back.
 func (s *session) lookAt(ctx context.Context, tenant string, held bool) (seen diagnosis.TenantSituation, err error) {
 	seen.Tenant = tenant
 	if seen.Failures, err = call[api.FailureList](s.ListFailures(ctx, &api.ListFailuresParams{TenantID: optional(tenant)})); err != nil {
@@ -186,7 +187,7 @@ func (s *session) lookAt(ctx context.Context, tenant string, held bool) (seen di
 	return seen, err
 }
 
-// lookAtOperations adds what operators did, and what became of it, if the token may see it.
+// lookAtOperations adds the operations that the token may see, with the results of those about findings.
 func (s *session) lookAtOperations(ctx context.Context, seen *diagnosis.Situation) error {
 	who, err := call[api.Identity](s.GetIdentity(ctx))
 	if err != nil {

@@ -71,7 +71,7 @@ func TestAttention(t *testing.T) {
 	golden(t, "attention.json", out)
 }
 
-// What an operator knows of comes last, and is nothing that needs attention.
+// Acknowledged findings come last, and do not change the exit code.
 func TestAttention_IsMarked(t *testing.T) {
 	t.Parallel()
 	const tenant = "a"
@@ -152,7 +152,7 @@ func TestAttention_OfAnAdministrator(t *testing.T) {
 	}
 }
 
-// Who may administer learns whether what was done has helped.
+// An administrator sees the results of operations.
 func TestAttention_SaysWhetherItHelped(t *testing.T) {
 	t.Parallel()
 	answered := watched(api.Overview{}, api.ServiceList{})

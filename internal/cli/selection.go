@@ -39,7 +39,7 @@ func (f *selection) registerFailed(cmd *cobra.Command) {
 	flags.StringVar(&f.failedBefore, "failed-before", "", "only jobs that failed before then: "+momentHelp)
 }
 
-// registerSince registers the filters of failed jobs for a command that is about these alone.
+// registerSince is registerFailed for commands on failed jobs, where --since means --failed-after.
 func (f *selection) registerSince(cmd *cobra.Command) {
 	f.registerFailed(cmd)
 	cmd.Flags().Lookup("failed-after").Usage = "only jobs that failed since then; --since is the same: " + momentHelp
@@ -78,7 +78,7 @@ func (f *selection) parse(s *session) (*api.OperationFilter, error) {
 	return &f.OperationFilter, nil
 }
 
-// jobs returns the parsed filters as those of a list of jobs.
+// jobs returns the parsed filters as parameters of ListJobs.
 func (f *selection) jobs() *api.ListJobsParams {
 	return &api.ListJobsParams{
 		TenantID: optional(f.TenantID), State: optional(f.State), RequestType: optional(f.RequestType),

@@ -54,7 +54,7 @@ type spec struct {
 	// completes returns completions of the arguments, which it reads from the server.
 	// Optional.
 	completes func(context.Context, *session) []cobra.Completion
-	query     bool // The argument is sent in the query, where it may have slashes.
+	query     bool // The argument goes into the query, so it may contain slashes.
 }
 
 // command returns a command that calls the server.

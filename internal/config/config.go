@@ -14,7 +14,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/webhook"
 )
 
-// Environment is what the console calls the server, so that nobody takes it for another one.
+// Environment names the environment of the server, such as production, on every page of the console.
 type Environment struct {
 	Name   string // empty for none
 	Colour string // one of environmentColours

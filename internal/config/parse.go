@@ -38,7 +38,7 @@ func required(s string) (string, error) {
 	return s, nil
 }
 
-// environmentColours are those that an environment may have, the first by default.
+// environmentColours are the colours of an environment; the first is the default.
 var environmentColours = []string{"grey", "red", "amber", "green", "blue", "violet"}
 
 // environment accepts a name with or without a colour.

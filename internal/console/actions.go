@@ -97,11 +97,9 @@ type deed struct {
 	Danger bool
 	// Preview says which jobs match, if the server selects them, Changes how many of them one
 	// operation changes. Counting says that the dialog asks for both.
-	Preview *api.OperationPreview
-	Changes int
-	// Typed says that the user must type Changes, and Few that they may try it with few jobs first.
-	Typed, Few bool
-	Counting   bool
+	Preview  *api.OperationPreview
+	Changes  int
+	Counting bool
 	// Sent are parameters that the form sends in addition to those of the request for it.
 	Sent map[string]string
 	// Fields are asked for in addition to the reason. They are parameters of the command.
@@ -116,6 +114,12 @@ type deed struct {
 	do func(ctx context.Context, reason string) (location string, err error)
 }
 
+// Typed reports whether the user must type the number of jobs, so that a slip does not change many.
+func (d deed) Typed() bool { return d.Changes > mostUntyped }
+
+// Few reports whether the form offers to try a few jobs first.
+func (d deed) Few() bool { return d.Changes > fewFirst }
+
 // field is an input of a form.
 type field struct {
 	Name, Label, Value, Hint string
@@ -124,7 +128,7 @@ type field struct {
 	// Flag is that of the command, if it takes the value, followed by Unit. Script keeps the
 	// command up to date by it.
 	Flag, Unit string
-	// Wrong says why the value was refused.
+	// Wrong is the error about the value, empty if there is none.
 	Wrong string
 }
 
@@ -213,20 +217,20 @@ func badInput(sentence string) *refusal {
 	return &refusal{Status: http.StatusBadRequest, Problem: api.Problem{Detail: sentence}}
 }
 
-// badField is [badInput] for what the user entered in the field.
+// badField is [badInput] about the value of a field.
 func badField(name, sentence string) *refusal {
 	refused := badInput(sentence)
 	refused.Problem.Errors = []api.Violation{{Pointer: "/" + name}}
 	return refused
 }
 
-// fieldsOf are the fields of forms, by the pointers to what the API calls otherwise.
+// fieldsOf maps the API's pointers to form fields with another name.
 var fieldsOf = map[string]string{
 	"/tenant_id": "name", "/protocol_id": "name", "/service": "name", "/lane": "name",
 	"/for_seconds": "for", "/ramp_seconds": "ramp", "/state": "as",
 }
 
-// refuse puts what was refused beside its field, or else above the form.
+// refuse shows an error next to the field that it is about, or else at the top of the form.
 func (form *actionForm) refuse(fault error) {
 	form.Fault = fault.Error()
 	refused, ok := errors.AsType[*refusal](fault)
@@ -238,7 +242,7 @@ func (form *actionForm) refuse(fault error) {
 	if i := slices.IndexFunc(form.Fields, func(f field) bool { return f.Name == name }); i >= 0 {
 		form.Fields = slices.Clone(form.Fields)
 		at := &form.Fields[i]
-		if rest, of := strings.CutPrefix(form.Fault, pointer); of { // The user knows the field by its label.
+		if rest, of := strings.CutPrefix(form.Fault, pointer); of { // The form shows labels, not pointers.
 			form.Fault = at.Label + rest
 		}
 		at.Wrong, form.First, form.Fault = form.Fault, name, ""

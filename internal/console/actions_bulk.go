@@ -86,8 +86,8 @@ func (s *selection) flags() []string {
 		flagAt("failed-after", s.FailedAfter), flagAt("failed-before", s.FailedBefore))
 }
 
-// first returns the ids of the jobs and the limit of an operation on the first of them; a limit of 0
-// leaves out none. The API applies a limit to filters alone.
+// first returns the job ids and the limit of a request for at most limit jobs; 0 means all. It cuts the
+// ids, since the API applies a limit only to filters.
 func (s *selection) first(limit int32) ([]string, int32) {
 	if len(s.JobIDs) == 0 || limit == 0 {
 		return s.JobIDs, limit
@@ -107,9 +107,9 @@ func flagAt(name string, at api.Time) []string {
 type beginBulk func(ctx context.Context, key *string, dryRun bool, limit int32, reason string) (*http.Response, error)
 
 const (
-	// mostUntyped is how many jobs an operation may change without that the number is typed.
+	// mostUntyped is the most jobs that an operation may change without a typed confirmation.
 	mostUntyped = 1000
-	// fewFirst is how many jobs an operation changes that is to show whether it helps.
+	// fewFirst is how many jobs the button "Try three first" changes.
 	fewFirst = 3
 )
 
@@ -140,7 +140,6 @@ func bulk(r *request, would deed, begin beginBulk) (deed, error) {
 		return deed{}, err
 	}
 	would.Preview, would.Changes = &preview, min(preview.Matched, api.MaxBulkJobs)
-	would.Typed, would.Few = would.Changes > mostUntyped, would.Changes > fewFirst
 	if would.Changes > 0 {
 		would.Button += " " + diagnosis.Counted(would.Changes, "job", "jobs") // "Cancel" alone would read as "close this form".
 	}

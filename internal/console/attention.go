@@ -23,10 +23,10 @@ type attentionPage struct {
 	Overview *api.Overview
 }
 
-// Open and Quiet are the findings that no operator knows of, and the others.
+// Open returns the findings that no operator has acknowledged or snoozed.
 func (p attentionPage) Open() []diagnosis.Finding { return diagnosis.Open(p.Findings) }
 
-// Quiet is explained at Open.
+// Quiet returns the findings that [attentionPage.Open] leaves out.
 func (p attentionPage) Quiet() []diagnosis.Finding { return p.Findings[len(p.Open()):] }
 
 const (
@@ -56,8 +56,7 @@ func attention(r *request) (view, error) {
 	return view{Title: "Attention", Template: "attention", Data: data}, err
 }
 
-// countFindings returns the count of findings that no operator knows of, for the navigation, and
-// whether one is bad.
+// countFindings returns the count of open findings for the navigation, and whether one is bad.
 func (f *frame) countFindings() (count string, hot bool) {
 	var found []diagnosis.Finding
 	if shown, ok := f.View.Data.(attentionPage); ok {
@@ -120,8 +119,8 @@ func look(r *request) (*situation, error) {
 	return s, err
 }
 
-// unlessAsked is how old a response may be on a live page. The user who asks for a page may have
-// changed something a moment ago.
+// unlessAsked returns how old a cached response may be: age on a live page. A user who requests a
+// page may have just changed something, and gets no cached response.
 func (r *request) unlessAsked(age time.Duration) time.Duration {
 	if !r.live {
 		return 0
@@ -164,8 +163,8 @@ func (s *situation) lookAt(r *request, tenant string) error {
 	return err
 }
 
-// lookAtOperations reads what operators did about the findings, and what became of it, as far as
-// the user may see it.
+// lookAtOperations reads the operations that the user may see, and the results of those that are about
+// a finding.
 func (s *situation) lookAtOperations(r *request) error {
 	if err := s.listOperations(r); err != nil {
 		return err
@@ -218,7 +217,7 @@ func wellness(s *situation) string {
 	return text
 }
 
-// markFinding says something of a finding, for all users.
+// markFinding acknowledges, snoozes or reopens a finding, for all users.
 func markFinding(r *request) (deed, error) {
 	id, tenant, note := r.FormValue("finding"), r.FormValue("tenant_id"), r.FormValue("note")
 	as, after := api.MarkState(r.FormValue("as")), strings.ReplaceAll(r.FormValue("for"), " ", "")

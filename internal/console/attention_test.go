@@ -62,7 +62,7 @@ func TestAttention_SaysWhichTenantsItLookedAt(t *testing.T) {
 	hasNot(t, page, "t10")
 }
 
-// A finding that one operator knows of is known to all: it comes last, and does not count.
+// A finding that one operator acknowledged comes last for all users, and does not count.
 func TestAttention_KnowsWhatOperatorsSaid(t *testing.T) {
 	t.Parallel()
 	answers := quiet()

@@ -43,8 +43,8 @@ func auditTrail(r *request) (view, error) {
 	return view{Title: "Audit trail", Template: "audit", Data: data}, err
 }
 
-// deedIn returns what an operation of the API does, in words: cancelJob is cancel job.
-func deedIn(action string) string {
+// operationWords splits the id of an API operation into words: cancelJob becomes "cancel job".
+func operationWords(action string) string {
 	var words strings.Builder
 	for _, letter := range action {
 		if unicode.IsUpper(letter) {
@@ -55,10 +55,10 @@ func deedIn(action string) string {
 	return words.String()
 }
 
-// bulkActions are the operations of the API on operations on many jobs.
+// bulkActions create or cancel an operation on many jobs.
 var bulkActions = []string{"createRetry", "createCancellation", "createPausing", "createResumption", "cancelOperation"}
 
-// objectPage returns the page of what an operation was on, empty if there is none.
+// objectPage returns the URL of the page of an audited object, or "" if it has none.
 func objectPage(action, object string) string {
 	id := jobID.FindString(object)
 	switch {

@@ -35,8 +35,8 @@ type Config struct {
 	// PublicURL is the URL of the server for browsers, without a slash at its end. Optional.
 	// Defaults to that of each request.
 	PublicURL string
-	// Environment is the name of the server's environment, which each page shows in a colour: grey,
-	// red, amber, green, blue or violet. Optional.
+	// Environment names the server's environment on every page, in Colour: grey, red, amber, green,
+	// blue or violet. Optional.
 	Environment, Colour string
 	// Now is the clock. Optional. Defaults to [time.Now].
 	Now func() time.Time
@@ -58,6 +58,9 @@ type Console struct {
 func New(config Config) (*Console, error) {
 	if config.API == nil || config.Ended == nil || config.Log == nil {
 		return nil, errors.New("console: API, Ended and Log are required")
+	}
+	if _, known := environmentColours[config.Colour]; config.Environment != "" && !known {
+		return nil, fmt.Errorf("console: %q is no colour of an environment", config.Colour)
 	}
 	if config.Now == nil {
 		config.Now = time.Now

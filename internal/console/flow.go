@@ -360,7 +360,7 @@ func (s *situation) flowServices() (shown []flowing) {
 	states := s.serviceStates()
 	if len(states) > mostServices {
 		busiest := slices.Clone(states)
-		slices.SortStableFunc(busiest, func(a, b serviceState) int { // An hour's work seldom changes the order: boxes stay where they are.
+		slices.SortStableFunc(busiest, func(a, b serviceState) int { // Counts of an hour change slowly, so that boxes keep their places.
 			return cmp.Or(-cmp.Compare(levelRank(a.Level), levelRank(b.Level)), -cmp.Compare(a.InHour, b.InHour))
 		})
 		busiest = busiest[:mostServices-1]
@@ -376,7 +376,7 @@ func (s *situation) flowServices() (shown []flowing) {
 			}
 			return true
 		})
-		quiet.Workers, quiet.Level, quiet.Trouble = 0, "", "" // Many workers ask for several services.
+		quiet.Workers, quiet.Level, quiet.Trouble = 0, "", "" // A sum of workers would count some twice.
 		rest := flowing{arrives: quiet.Arrives, ends: quiet.PerSecond, flowNode: flowNode{
 			Title: diagnosis.Number(folded) + " quieter services", Text: quiet.describe(s) + " · " + rate(quiet.PerSecond),
 			URL: link("services"), Below: rate(quiet.PerSecond),

@@ -164,7 +164,7 @@ func TestFlow_SaysWhereTheTimeGoes(t *testing.T) {
 			StepID: "c", URL: "/ui/services/c", Waits: "0 ms, p95 0 ms", Runs: "40 s, p95 2 min", Share: "40 %",
 			Backlog: "7 wait, and no attempt has ended in the last minute", Wait: waterfallBar{200, 0, 0}, Run: waterfallBar{200, 133, 267},
 		},
-		{StepID: "d", URL: "/ui/services/d", Waits: "–", Runs: "–"},
+		{StepID: "d", URL: "/ui/services/d", Waits: "–", Runs: "–", Wait: waterfallBar{X: 333}, Run: waterfallBar{X: 333}},
 	}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -107,8 +107,8 @@ func TestDialog_HasAButtonThatClosesIt(t *testing.T) {
 	}
 }
 
-// The dialog of an action on many jobs opens before they are counted, however long that takes,
-// and cannot be sent until then. Without script there is no dialog, and the page waits.
+// The dialog of an action on many jobs opens before the jobs are counted, and its button is disabled
+// until then. Without script there is no dialog, and the page waits for the count.
 func TestDialog_IsThereBeforeItsCount(t *testing.T) {
 	t.Parallel()
 	count := make(chan any, 1)
@@ -141,7 +141,7 @@ func TestDialog_IsThereBeforeItsCount(t *testing.T) {
 	hasNot(t, page, "disabled", "Counting")
 }
 
-// An operation on many jobs begins only if their number is typed, or with three of them.
+// An operation on more than 1,000 jobs starts only after the user has typed their number, or with three of them.
 func TestDialog_AsksForTheNumberOfManyJobs(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, map[string]any{"POST /v1/admin/cancellations": api.OperationPreview{Matched: 1214}})
@@ -173,7 +173,7 @@ func TestDialog_AsksForTheNumberOfManyJobs(t *testing.T) {
 	b.asks(t, `POST /v1/admin/cancellations {"job_ids":["j1","j2","j3"],"reason":"wrong"}`)
 }
 
-// What the API refuses of one field is said beside it, what it refuses otherwise above the form.
+// A form shows an API error about one of its fields next to that field, and any other error at the top.
 func TestForm_SaysWhatIsWrongBesideItsField(t *testing.T) {
 	t.Parallel()
 	refused := &refusal{Status: http.StatusBadRequest, Problem: api.Problem{

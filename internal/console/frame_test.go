@@ -161,6 +161,10 @@ func TestFrame_NamesTheEnvironment(t *testing.T) {
 	if err != nil || !strings.Contains(string(icon), `fill="#b82525"`) {
 		t.Errorf("the icon is %s, %v", icon, err)
 	}
+	config.Colour = "pink"
+	if _, err := New(config); err == nil {
+		t.Error("a colour without a style is accepted")
+	}
 	b.token = "none"
 	has(t, b.send(http.MethodGet, "/ui/sign-in", nil).Body.String(), `<b class="environment">`)
 }

@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -56,10 +57,11 @@ var jobStates = []api.JobState{
 	api.JobStateCancelling, api.JobStateSucceeded, api.JobStateFailedFinal, api.JobStateCancelled,
 }
 
-// waitingChoice is what jobs may wait for, in words: the reasons, separated by commas.
+// waitingChoice is an option of the filter by waiting reason: the reasons, separated by commas, and
+// its text.
 type waitingChoice struct{ Reasons, Words string }
 
-// The choices that the numbers of the flow and of services lead to.
+// The reasons that jobs wait for, as the numbers of the flow and of services count them.
 const (
 	waitsForPublish = "publishing,circuit_open"
 	waitsForWorker  = "queued,no_worker"
@@ -68,12 +70,22 @@ const (
 	waitsForRetry   = "backoff"
 	waitsForPause   = "scope_paused"
 	waitsForResume  = "job_paused,pausing"
-	waitsAtAll      = waitsForPublish + "," + waitsForWorker + "," + waitsForStart + "," + waitsForResult + "," +
-		waitsForRetry + "," + waitsForPause + ",job_paused"
-	// waitsAtStep is what counts at a step: a paused job waits at none.
+	// waitsAtStep leaves out paused jobs, which are not counted at a step.
 	waitsAtStep = waitsForPublish + "," + waitsForWorker + "," + waitsForStart + "," + waitsForResult + "," +
 		waitsForRetry + "," + waitsForPause
+	waitsAtAll = waitsAtStep + ",job_paused"
 )
+
+// reasonsToWaitFor returns these constants for templates.
+func reasonsToWaitFor(what string) (string, error) {
+	reasons, known := map[string]string{
+		"publish": waitsForPublish, "start": waitsForStart, "result": waitsForResult, "retry": waitsForRetry, "pause": waitsForPause,
+	}[what]
+	if !known {
+		return "", fmt.Errorf("no jobs wait for %q", what)
+	}
+	return reasons, nil
+}
 
 var waitingChoices = []waitingChoice{
 	{"", "anything, or ended"},

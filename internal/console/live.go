@@ -71,8 +71,8 @@ func newRendering(content []byte) *rendering {
 	}
 }
 
-// since returns what turns the rendering before, nil for none, into this one: a JSON array of
-// new lines, and of ranges [from, to) of the lines that stay. console.js puts them together.
+// since returns the difference from an earlier rendering, nil for none, as a JSON array: new lines are
+// strings, and ranges [from, to) are lines to copy from the earlier one. console.js applies it.
 func (r *rendering) since(before *rendering) []byte {
 	at := map[string]int{}
 	if before == nil {
@@ -102,8 +102,7 @@ func (r *rendering) since(before *rendering) []byte {
 	return out.Bytes()
 }
 
-// stream sends the page's content, and then what changes in it, until the browser goes away
-// or the server drains.
+// stream sends the page's content, then its changes, until the browser disconnects or the server drains.
 func (c *Console) stream(w http.ResponseWriter, r *request, p *page) {
 	key := feedKey{r.Who.Name, token(r.Request), r.URL.RequestURI()}
 	f := c.join(key, r, p)

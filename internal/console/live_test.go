@@ -104,8 +104,8 @@ func TestRendering_SendsWhatChanged(t *testing.T) {
 	}
 }
 
-// wrapped is a writer as the API's handler passes it on: what it can do besides, it has to be
-// unwrapped for.
+// wrapped is a writer as the API's handler passes it on: only Unwrap gives access to Flush and the
+// other optional methods.
 type wrapped struct{ inner http.ResponseWriter }
 
 func (w wrapped) Header() http.Header            { return w.inner.Header() }
@@ -113,8 +113,7 @@ func (w wrapped) Write(part []byte) (int, error) { return w.inner.Write(part) }
 func (w wrapped) WriteHeader(status int)         { w.inner.WriteHeader(status) }
 func (w wrapped) Unwrap() http.ResponseWriter    { return w.inner }
 
-// The figures of a quiet page are as of each second. What that sends is counted as it is on
-// the wire.
+// A quiet page changes each second only in the time of its figures. The test counts compressed bytes.
 func TestLive_AQuietPageSendsLittle(t *testing.T) {
 	t.Parallel()
 	const most, watched = 2 << 10, 3 // bytes a second, and seconds
@@ -163,7 +162,7 @@ func TestLive_AQuietPageSendsLittle(t *testing.T) {
 	first := map[string]int64{}
 	for target, count := range counts {
 		if first[target] = count.Load(); first[target] == 0 {
-			t.Errorf("%q waits for its first event", target) // It is not held back until there is more to compress.
+			t.Errorf("%q waits for its first event", target) // The compressor must flush each event.
 		}
 	}
 	time.Sleep(watched * time.Second)

@@ -60,7 +60,7 @@ func parseTemplates(config *Config) (*template.Template, error) {
 		"short": diagnosis.ShortID, "state": stateClass, "json": pretty, "asset": assetURL, "link": link, "spark": sparklineOf,
 		"url": func(a diagnosis.Action) string { return link(a.Page, a.Query...) },
 		"add": func(a, b int) int { return a + b }, "duration": diagnosis.Duration,
-		"deed": deedIn, "objectPage": objectPage,
+		"operation": operationWords, "objectPage": objectPage, "waits": reasonsToWaitFor,
 		"path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
 		"results": func(op api.Operation) string { return diagnosis.Results(&op) },
@@ -86,7 +86,7 @@ func parseTemplates(config *Config) (*template.Template, error) {
 	return t, nil
 }
 
-// environmentColours are the fills of the icon in the colour of an environment.
+// environmentColours are the colours of environments, as the icon has them; console.css has the same.
 var environmentColours = map[string]string{
 	"grey": "#5c6b7f", "red": "#b82525", "amber": "#8a5200", "green": "#17703f", "blue": "#2356ba", "violet": "#6b3fa0",
 }

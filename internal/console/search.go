@@ -11,10 +11,10 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// match is a thing that a search found.
+// match is a search result.
 type match struct{ Kind, Name, URL string }
 
-// searchPage lists what a search found, if that is not exactly one thing.
+// searchPage lists the results of a search that has not exactly one.
 type searchPage struct {
 	Sought  string
 	Matches []match
@@ -22,17 +22,17 @@ type searchPage struct {
 	Jobs bool
 }
 
-// mostMatches bounds how many things a search names.
+// mostMatches bounds the results that are listed.
 const mostMatches = 50
 
-// search opens the one thing that matches, or lists those that do.
+// search redirects to the only match, or lists all matches.
 func search(r *request) (view, error) {
 	sought := strings.TrimSpace(r.FormValue("q"))
 	data := searchPage{Sought: sought, Jobs: len(r.tenants(api.GrantRoleRead)) > 0}
 	if sought != "" {
 		data.Matches = r.named(sought)
 		if data.Jobs {
-			// To find no job by an error code is slow: a name of something else is none.
+			// A fruitless search by error code is slow, so it is made only if no name matches.
 			found, err := r.jobsOf(sought, len(data.Matches) == 0 && code.MatchString(sought))
 			if err != nil {
 				return view{}, err
@@ -47,8 +47,8 @@ func search(r *request) (view, error) {
 	return view{Title: "Search", Template: "search", Data: data}, nil
 }
 
-// named returns the pages, actions, workers, and things that protocols and rights name, whose name
-// contains the text. One that is the text hides those that contain it.
+// named finds pages, actions, workers, tenants, and the services, request types and protocols of the
+// registry, by name. If a name equals the text, names that only contain it are left out.
 func (r *request) named(sought string) (found []match) {
 	var exact []match
 	add := func(kind, name, url string) {
@@ -65,13 +65,10 @@ func (r *request) named(sought string) (found []match) {
 			add("page", p.title, Path+strings.TrimSuffix(p.pattern, "{$}"))
 		}
 	}
-	for _, a := range []match{
-		{"action", "Pause dispatch", link("do/dispatch-pause")}, {"action", "Retry failed jobs", link("failures")},
-		{"action", "Cancel jobs", link("jobs", "waiting", waitsAtAll)},
-	} {
-		if role := api.GrantRoleAdmin; len(r.tenants(role)) > 0 {
-			add(a.Kind, a.Name, a.URL)
-		}
+	if len(r.tenants(api.GrantRoleAdmin)) > 0 {
+		add("action", "Pause dispatch", link("do/dispatch-pause"))
+		add("action", "Retry failed jobs", link("failures"))
+		add("action", "Cancel jobs", link("jobs", "waiting", waitsAtAll))
 	}
 	var protocols []api.Protocol
 	if len(r.tenants(api.GrantRoleRead)) > 0 {
@@ -92,7 +89,7 @@ func (r *request) named(sought string) (found []match) {
 		}
 		add(o.Of, o.Name, url)
 	}
-	// Without the workers, a name of another thing is found as well.
+	// An error leaves out the workers; other names are still found.
 	if list, err := call[api.WorkerList](r.api.ListWorkers(r.Context(), &api.ListWorkersParams{})); err == nil {
 		for i := range list.Workers {
 			add("worker", list.Workers[i].Owner, pathOf("workers", list.Workers[i].Owner))
@@ -112,8 +109,7 @@ var (
 	shortID = regexp.MustCompile(`^([0-9a-fA-F]{8})(?:(?:…|\.{2,3}|-)([0-9a-fA-F]{4})?)?$`)
 )
 
-// jobsOf returns the job with that id, or the jobs with that short id, correlation id or tenant, or
-// with that error code if it may be one.
+// jobsOf finds jobs by id, by short id, or else as [request.jobsBy] does.
 func (r *request) jobsOf(sought string, mayBeCode bool) ([]match, error) {
 	if id := strings.ToLower(jobID.FindString(sought)); id != "" {
 		_, err := call[api.Job](r.api.GetJob(r.Context(), id, nil))
@@ -133,46 +129,56 @@ func (r *request) jobsOf(sought string, mayBeCode bool) ([]match, error) {
 	return r.jobsBy(sought, mayBeCode)
 }
 
-// jobsBy returns the jobs with that correlation id or error code, and those of that tenant. A user
-// of some tenants need not know whose jobs they are.
+// jobSearch is a list of jobs that a search leads to if it is not empty.
+type jobSearch struct {
+	match
+
+	params api.ListJobsParams
+}
+
+// jobsBy finds jobs by correlation id, tenant and, if the text may be one, error code. It searches
+// each tenant of a user who may not read all of them.
 func (r *request) jobsBy(sought string, mayBeCode bool) (found []match, err error) {
+	if len(sought) > api.MaxName {
+		return nil, nil
+	}
 	tenants := []string{""}
 	if !r.May(api.GrantRoleRead, "") {
 		tenants = r.tenants(api.GrantRoleRead)
 	}
-	if len(sought) > api.MaxName {
-		return nil, nil
-	}
 	recent := api.NewTime(r.now.Add(-7 * 24 * time.Hour))
 	for _, tenant := range tenants[:min(len(tenants), mostTenants)] {
-		for kind, params := range map[string]*api.ListJobsParams{
-			"correlation id": {CorrelationID: &sought, TenantID: optional(tenant)},
-			"error code":     {ErrorCode: &sought, TenantID: optional(tenant), CreatedAfter: &recent},
-			"tenant":         {TenantID: &sought},
-		} {
-			if kind == "tenant" && tenant != "" || kind == "error code" && !mayBeCode {
-				continue
-			}
-			params.Limit = new(api.Limit(1))
-			list, err := call[api.JobPage](r.api.ListJobs(r.Context(), params))
+		searches := []jobSearch{{
+			match{"correlation id", sought, link("jobs", "tenant_id", tenant, "correlation_id", sought)},
+			api.ListJobsParams{TenantID: optional(tenant), CorrelationID: &sought},
+		}}
+		if mayBeCode {
+			searches = append(searches, jobSearch{
+				match{"error code", sought, link("jobs", "tenant_id", tenant, "error_code", sought)},
+				api.ListJobsParams{TenantID: optional(tenant), ErrorCode: &sought, CreatedAfter: &recent},
+			})
+		}
+		if tenant == "" { // The tenants of other users are among the names that they may see.
+			searches = append(searches, jobSearch{
+				match{"tenant", sought, link("jobs", "tenant_id", sought)}, api.ListJobsParams{TenantID: &sought},
+			})
+		}
+		for _, one := range searches {
+			one.params.Limit = new(api.Limit(1))
+			list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &one.params))
 			if err != nil {
 				return nil, err
 			}
 			if len(list.Jobs) > 0 {
-				url := link("jobs", "tenant_id", tenant, strings.ReplaceAll(kind, " ", "_"), sought)
-				if kind == "tenant" {
-					url = link("jobs", "tenant_id", sought)
-				}
-				found = append(found, match{kind, sought, url})
+				found = append(found, one.match)
 			}
 		}
 	}
-	slices.SortStableFunc(found, func(a, b match) int { return strings.Compare(a.Kind, b.Kind) })
 	return found, nil
 }
 
-// shortened returns the jobs whose ids begin and end so, among the first 5,000 of the minute in which
-// such ids were made: the first eight digits of an id are its time.
+// shortened finds jobs by the first eight and the last four digits of their ids. The first eight are
+// the time of the id, to about a minute; it examines the newest 5,000 jobs of that time.
 func (r *request) shortened(begin, end string) (found []match, err error) {
 	const pages, span = 5, 1 << 16 * time.Millisecond
 	unix, err := strconv.ParseInt(begin+"0000", 16, 64)

@@ -10,7 +10,7 @@ import (
 	"github.com/lucius-project/lucius/internal/diagnosis"
 )
 
-// searches returns where the search leads, or else its page.
+// searches returns the target of the search's redirect, or else its page.
 func (b *browser) searches(t *testing.T, sought string) (location, page string) {
 	t.Helper()
 	w := b.send(http.MethodGet, "/ui/search?"+url.Values{"q": {sought}}.Encode(), nil)
@@ -19,7 +19,7 @@ func (b *browser) searches(t *testing.T, sought string) (location, page string) 
 
 const soughtID = "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"
 
-// findable answers lists of jobs as a server does that has one job.
+// findable scripts a server with one job.
 func findable() map[string]any {
 	job := runningJob()
 	job.JobID, job.TenantID, job.CorrelationID, job.ErrorCode = soughtID, "t03", "corr 1", "ocr_timeout"
@@ -86,7 +86,7 @@ func TestSearch_OpensTheOneThingThatMatches(t *testing.T) {
 	}
 }
 
-// A user of several tenants need not know whose job it is, and is led only to pages that they see.
+// The search covers each tenant of the user, and finds no page that the user may not see.
 func TestSearch_LooksInEachTenantOfTheUser(t *testing.T) {
 	t.Parallel()
 	b := newBrowser(t, findable())

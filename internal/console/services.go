@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"html/template"
 	"net/http"
 	"slices"
 	"strings"
@@ -82,22 +81,18 @@ func (s *situation) serviceRow(of *api.Service) *serviceRow {
 	return row
 }
 
-// Jobs returns a number of the row as a link to the jobs that it counts.
-func (row *serviceRow) Jobs(n int, reasons string) template.HTML {
-	if n == 0 {
-		return "0"
-	}
-	url := link("jobs", "service", row.Service.Service, "step_type", row.StepType, "waiting", reasons)
-	//nolint:gosec // link escapes what it is given.
-	return template.HTML(`<a href="` + template.HTMLEscapeString(url) + `">` + diagnosis.Number(n) + `</a>`)
+// Jobs returns the URL of the row's jobs that wait for these reasons.
+func (row *serviceRow) Jobs(reasons string) string {
+	return link("jobs", "service", row.Service.Service, "step_type", row.StepType, "waiting", reasons)
 }
 
-// Ready returns the number of directives that wait for a worker, as a link.
-func (row *serviceRow) Ready() template.HTML {
+// Ready returns the reasons that the jobs of its backlog wait for. On Service Bus a published
+// directive cannot be told from one that a worker has received.
+func (row *serviceRow) Ready() string {
 	if row.Queue {
-		return row.Jobs(row.Backlog, waitsForWorker)
+		return waitsForWorker
 	}
-	return row.Jobs(row.Backlog, waitsForStart) // What is published cannot be told from what a worker has received.
+	return waitsForStart
 }
 
 func service(r *request) (view, error) {
@@ -185,13 +180,13 @@ type chart struct {
 	Spark sparkline
 	// Text says what the chart shows.
 	Text string
-	// Marks say what operators did, and what became of servers, in the time of the chart.
+	// Marks are pauses, operations and server starts within the time of the chart.
 	Marks []chartMark
 	// Spec is the chart's data for the script, as JSON.
 	Spec string
 }
 
-// chartMark is a moment of a chart.
+// chartMark is an event in a chart.
 type chartMark struct {
 	At   int64  `json:"at"` // Unix time
 	Text string `json:"text"`
@@ -200,7 +195,7 @@ type chartMark struct {
 // Clock is the time of the mark, in UTC.
 func (m chartMark) Clock() string { return time.Unix(m.At, 0).UTC().Format("15:04") }
 
-// marksSince returns what changed since that time, the earliest first.
+// marksSince returns the marks of charts since that time, the earliest first.
 func (s *situation) marksSince(from time.Time) (marks []chartMark) {
 	add := func(at api.Time, text ...string) {
 		if !at.Before(from) {
@@ -230,25 +225,26 @@ type series struct {
 	Values []int  `json:"values"`
 }
 
-// charts returns a chart of counts, or none if the server sent no counts by minute.
+// charts returns a chart of counts by minute, or none if the server sent none. The last minute of
+// counts is not over.
 func (s *situation) charts(title string, lines ...series) []chart {
-	return s.chartOf(title, "%s so far in this minute", lines...)
+	return s.chartOf(title, true, lines...)
 }
 
-// atPresent words a value that is of now, not of a minute that is not over.
-const atPresent = "now %s"
-
-// levels is [situation.charts] for what is so at the end of each minute.
+// levels is [situation.charts] for values at the end of each minute. The last one is the present value.
 func (s *situation) levels(title string, lines ...series) []chart {
-	return s.chartOf(title, atPresent, lines...)
+	return s.chartOf(title, false, lines...)
 }
 
-func (s *situation) chartOf(title, present string, lines ...series) []chart {
+func (s *situation) chartOf(title string, open bool, lines ...series) []chart {
 	n := len(lines[0].Values)
 	if n == 0 {
 		return nil
 	}
-	c := chart{Title: title, Spark: sparklineOf(lines[0].Values)}
+	c, present := chart{Title: title, Spark: sparklineOf(lines[0].Values)}, "now %s"
+	if open {
+		present = "%s so far in this minute"
+	}
 	for i := range lines {
 		values := lines[i].Values
 		if i > 0 {
@@ -264,7 +260,7 @@ func (s *situation) chartOf(title, present string, lines ...series) []chart {
 	from := s.Now.Truncate(time.Minute).Add(time.Duration(1-n) * time.Minute)
 	c.Marks = s.marksSince(from)
 	// The script's x axis is in seconds.
-	spec, err := json.Marshal(map[string]any{"from": from.Unix(), "series": lines, "marks": c.Marks, "open": present != atPresent})
+	spec, err := json.Marshal(map[string]any{"from": from.Unix(), "series": lines, "marks": c.Marks, "open": open})
 	if err != nil {
 		panic(err) // They are numbers and strings.
 	}

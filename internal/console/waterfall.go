@@ -12,8 +12,7 @@ import (
 // waterfallWidth is the width of the bars of a [waterfall].
 const waterfallWidth = 600
 
-// waterfall shows where a job of a protocol spends its time: for each step, how long it waits and
-// how long it runs, by the last hour's attempts.
+// waterfall shows how long each step of a protocol waits and runs, by the attempts of the last hour.
 type waterfall struct {
 	Rows []waterfallRow
 	// Total is the sum of the medians, zero if no step has ended within the hour.
@@ -23,54 +22,51 @@ type waterfall struct {
 // waterfallRow is a step. Its bars begin where those of the step before end.
 type waterfallRow struct {
 	StepID, URL string
-	// Waits and Runs say how long, at p50 and p95, and Share how much of Total that is.
+	// Waits and Runs are p50 and p95 as text, and Share the step's part of Total.
 	Waits, Runs, Share string
-	// Backlog says what waits, when that is done, and how many more attempts at a time would do it
-	// within the hour; empty if nothing waits.
+	// Backlog is a forecast for the jobs that wait at the step, empty if there are none.
 	Backlog   string
 	Wait, Run waterfallBar
 }
 
-// waterfallBar is a time span at p50, and how much longer it is at p95.
+// waterfallBar is the bar of a duration: Width is its p50, and More what p95 adds.
 type waterfallBar struct{ X, Width, More int }
 
-// waterfallOf returns where the time goes in a protocol of whose jobs the services' figures are.
+// waterfallOf returns the waterfall of a protocol. The services count its jobs alone.
 func (s *situation) waterfallOf(p *api.Protocol) (w waterfall) {
-	type span struct{ begin, wait, run, longest float64 }
-	spans, begin, end := make([]span, len(p.Steps)), 0.0, 0.0
-	kinds := make([]*api.Service, len(p.Steps))
+	kinds, total, end := make([]api.Service, len(p.Steps)), 0.0, 0.0
 	for i := range p.Steps {
 		step := &p.Steps[i]
 		j := slices.IndexFunc(s.Services, func(of api.Service) bool { return of.Service == step.Service && of.StepType == step.StepType })
 		if j < 0 {
-			kinds[i] = &api.Service{Service: step.Service}
 			continue
 		}
-		of := &s.Services[j]
-		kinds[i] = of
-		spans[i] = span{begin, of.QueueWaitSeconds.P50, of.DurationSeconds.P50, 0}
-		spans[i].longest = max(of.QueueWaitSeconds.P95, of.QueueWaitSeconds.P50+of.DurationSeconds.P95)
-		end = max(end, begin+spans[i].longest)
-		begin += of.QueueWaitSeconds.P50 + of.DurationSeconds.P50
+		kinds[i] = s.Services[j]
+		wait, run := &kinds[i].QueueWaitSeconds, &kinds[i].DurationSeconds
+		end = max(end, total+wait.P95, total+wait.P50+run.P95)
+		total += wait.P50 + run.P50
 	}
-	w.Total = diagnosis.Seconds(begin)
 	scale := func(seconds float64) int {
 		return int(math.Round(seconds / max(end, math.SmallestNonzeroFloat64) * waterfallWidth))
 	}
-	for i := range p.Steps {
-		of, at := kinds[i], &spans[i]
+	w.Total = diagnosis.Seconds(total)
+	begin := 0.0
+	for i := range kinds {
+		of := &kinds[i]
+		wait, run := &of.QueueWaitSeconds, &of.DurationSeconds
 		row := waterfallRow{StepID: p.Steps[i].StepID, URL: pathOf("services", p.Steps[i].Service), Backlog: backlogOf(of)}
-		row.Waits, row.Wait = percentilesIn(&of.QueueWaitSeconds, at.begin, scale)
-		row.Runs, row.Run = percentilesIn(&of.DurationSeconds, at.begin+at.wait, scale)
-		if begin > 0 && of.DurationSeconds.Count > 0 {
-			row.Share = diagnosis.Percent((at.wait + at.run) / begin)
+		row.Waits, row.Wait = percentilesIn(wait, begin, scale)
+		row.Runs, row.Run = percentilesIn(run, begin+wait.P50, scale)
+		if total > 0 && run.Count > 0 {
+			row.Share = diagnosis.Percent((wait.P50 + run.P50) / total)
 		}
+		begin += wait.P50 + run.P50
 		w.Rows = append(w.Rows, row)
 	}
 	return w
 }
 
-// percentilesIn returns percentiles in words, and as a bar.
+// percentilesIn returns p50 and p95 as text and as a bar.
 func percentilesIn(p *api.Percentiles, begin float64, scale func(float64) int) (string, waterfallBar) {
 	if p.Count == 0 {
 		return "–", waterfallBar{X: scale(begin)}
@@ -79,7 +75,8 @@ func percentilesIn(p *api.Percentiles, begin float64, scale func(float64) int) (
 	return text, waterfallBar{scale(begin), scale(p.P50), scale(p.P95 - p.P50)}
 }
 
-// backlogOf says when what waits for a service is done.
+// backlogOf forecasts when the backlog of a service is done and, if that takes more than an hour, how
+// many more concurrent attempts would finish it within the hour.
 func backlogOf(of *api.Service) string {
 	if of.Backlog == 0 {
 		return ""
@@ -91,7 +88,7 @@ func backlogOf(of *api.Service) string {
 	}
 	takes := diagnosis.Seconds(float64(of.Backlog) / rate)
 	text += ", done in about " + diagnosis.Duration(takes) + " if nothing new arrives"
-	// Those that end an attempt each median would do it within the hour, of which some are there.
+	// Each concurrent attempt takes about the median, so the hour needs backlog·p50/1h of them.
 	more := int(math.Ceil(float64(of.Backlog)*of.DurationSeconds.P50/time.Hour.Seconds())) - of.Claimed - of.Running
 	if takes > time.Hour && more > 0 {
 		text += "; about " + diagnosis.Number(more) + " more at a time would do it within the hour"

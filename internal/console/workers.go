@@ -21,7 +21,7 @@ func workers(r *request) (view, error) {
 	data := workersPage{Service: r.FormValue("service"), Counted: r.seesAll()}
 	var err error
 	data.WorkerList, err = call[api.WorkerList](r.api.ListWorkers(r.Context(), &api.ListWorkersParams{Service: optional(data.Service)}))
-	// By name: the page is live, and workers are active all the time.
+	// Sorted by name, so that rows of the live page keep their places.
 	slices.SortFunc(data.Workers, func(a, b api.Worker) int { return strings.Compare(a.Owner, b.Owner) })
 	data.Command = diagnosis.CommandWith("workers", "service", data.Service)
 	return view{Title: "Workers", Template: "workers", Data: data}, err
@@ -54,7 +54,7 @@ func worker(r *request) (view, error) {
 		return v, refuseMissing("No worker " + owner + " was active in the last day.")
 	}
 	data := workerPage{Worker: list.Workers[0], Others: list.Others, Command: diagnosis.Command("workers show", owner)}
-	if strings.HasPrefix(owner, "-") { // The command line would take the name, which the worker chose, for a flag.
+	if strings.HasPrefix(owner, "-") { // The worker chose its name, which must not become a flag.
 		data.Command = diagnosis.Command("workers show", "--", owner)
 	}
 	for _, held := range data.Held {
@@ -68,7 +68,7 @@ func worker(r *request) (view, error) {
 	return v, nil
 }
 
-// queuePage is the pull queue: what waits in it for workers, and for whom.
+// queuePage shows the backlog of the pull queue by service and by tenant.
 type queuePage struct {
 	Overview *api.Overview
 	Queue    bool

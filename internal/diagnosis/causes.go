@@ -13,7 +13,7 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// The kinds of findings that explain others, or are explained by them, in their ids.
+// The kinds of findings that [Fold] merges. A finding's id begins with its kind.
 const (
 	kindError    = "error"     // a service fails with an error
 	kindNoWorker = "no-worker" // a service has no worker
@@ -25,7 +25,7 @@ const (
 // mostID is the longest id of a finding, in bytes.
 const mostID = 120
 
-// causeID returns the id of a finding of that kind, about what has these names.
+// causeID returns the id of a finding of that kind about the named service, error or circuit.
 func causeID(kind string, names ...string) string {
 	parts := []string{kind}
 	for _, name := range names {
@@ -34,7 +34,7 @@ func causeID(kind string, names ...string) string {
 	return bounded(strings.TrimRight(strings.Join(parts, ":"), ":"))
 }
 
-// ofTenant returns the id of a finding as a user of some tenants sees it.
+// ofTenant returns the id of a finding about one tenant.
 func ofTenant(id, tenant string) string {
 	if tenant == "" {
 		return id
@@ -42,7 +42,7 @@ func ofTenant(id, tenant string) string {
 	return bounded(id + "@" + url.QueryEscape(tenant))
 }
 
-// bounded cuts an id that is too long, and keeps it unique.
+// bounded shortens an id to [mostID] bytes. A hash of the whole id keeps it unique.
 func bounded(id string) string {
 	if len(id) <= mostID {
 		return id
@@ -51,7 +51,7 @@ func bounded(id string) string {
 	return id[:mostID-len(sum)] + sum
 }
 
-// warningID is the id of a warning of the server, whatever numbers it has.
+// warningID returns the id of a server warning. It ignores the numbers in the text, which change.
 func warningID(warning string) string {
 	words := strings.Map(func(r rune) rune {
 		if unicode.IsDigit(r) {
@@ -71,9 +71,9 @@ func (f *Finding) kind() string {
 // wholeBus reports whether the circuit is that of the whole bus.
 func wholeBus(circuit string) bool { return circuit == "*" || circuit == "bus" }
 
-// Fold joins the findings of one cause, and those that another one explains.
+// Fold merges findings with the same cause, and merges each symptom into its cause.
 func Fold(found []Finding) (causes []Finding) {
-	explained := func(f *Finding) int { // Whatever may explain another finding comes before it.
+	rank := func(f *Finding) int { // Causes come before their symptoms.
 		switch f.kind() {
 		case kindCircuit:
 			if wholeBus(strings.TrimPrefix(f.ID, kindCircuit+":")) {
@@ -86,11 +86,11 @@ func Fold(found []Finding) (causes []Finding) {
 			return 2
 		}
 	}
-	slices.SortStableFunc(found, func(a, b Finding) int { return cmp.Compare(explained(&a), explained(&b)) })
+	slices.SortStableFunc(found, func(a, b Finding) int { return cmp.Compare(rank(&a), rank(&b)) })
 	for i := range found {
 		f := &found[i]
 		if at := slices.IndexFunc(causes, func(c Finding) bool { return c.explains(f) }); at >= 0 {
-			causes[at].absorb(f)
+			causes[at].merge(f)
 		} else {
 			causes = append(causes, *f)
 		}
@@ -98,8 +98,8 @@ func Fold(found []Finding) (causes []Finding) {
 	return causes
 }
 
-// explains reports whether both have one cause: directives wait for a service that fails or for
-// a topic that is out of service, and circuits open for one reason.
+// explains reports whether f is the cause of the other finding: a failing service or an open circuit
+// causes a backlog, and circuits that open for the same reason have the same cause.
 func (f *Finding) explains(other *Finding) bool {
 	if f.ID == other.ID {
 		return true
@@ -116,14 +116,14 @@ func (f *Finding) explains(other *Finding) bool {
 	return false
 }
 
-// absorb adds what the cause explains.
-func (f *Finding) absorb(other *Finding) {
+// merge adds the other finding, a symptom or another case of the same cause, to f.
+func (f *Finding) merge(other *Finding) {
 	f.Notes = append(f.Notes, say(other.Subject, " ", other.Text))
 	if other.Level == LevelBad {
 		f.Level = LevelBad
 	}
 	if f.kind() != other.kind() {
-		return // It is looked after when the cause is.
+		return // A symptom ends with its cause, so its own actions are left out.
 	}
 	switch {
 	case f.kind() != kindCircuit:
@@ -138,8 +138,8 @@ func (f *Finding) absorb(other *Finding) {
 	}
 }
 
-// byCause joins the groups of failures that differ only in the type of the step, and leaves out
-// those that need nobody, the largest first.
+// byCause merges groups of failures that differ only in the step type, and sorts them by size. It
+// leaves out resolved and retrying groups.
 func byCause(groups []api.FailureGroup) (causes []api.FailureGroup) {
 	for i := range groups {
 		g := &groups[i]
@@ -162,7 +162,7 @@ func byCause(groups []api.FailureGroup) (causes []api.FailureGroup) {
 		if g.LastAt.After(c.LastAt.Time) {
 			c.LastAt, c.SampleMessage = g.LastAt, cmp.Or(g.SampleMessage, c.SampleMessage)
 		}
-		c.Tenants = nil // A tenant may be among the largest of one group alone.
+		c.Tenants = nil // Each group lists only its largest tenants, so the sums are not known.
 	}
 	slices.SortStableFunc(causes, func(a, b api.FailureGroup) int { return cmp.Compare(b.Count, a.Count) })
 	return causes
@@ -184,8 +184,8 @@ func tenantsOf(g *api.FailureGroup) Sentence {
 	return say(text)
 }
 
-// failingCode is the error that a service fails with: most of its retries, or else its last
-// failure for good within the hour.
+// failingCode returns the service's most frequent error code among steps that are retried, or else
+// that of its last permanent failure within the hour.
 func (s *Situation) failingCode(of *api.Service) (code string) {
 	if of.TopError.Count > 0 {
 		return of.TopError.ErrorCode
@@ -208,7 +208,7 @@ func quiet(f *Finding) int {
 	return 0
 }
 
-// Open returns the findings that no operator knows of: those before the first quiet one.
+// Open returns the findings that no operator has acknowledged or snoozed. [Findings] sorts them first.
 func Open(found []Finding) []Finding {
 	if at := slices.IndexFunc(found, func(f Finding) bool { return f.Quiet }); at >= 0 {
 		return found[:at]
@@ -216,8 +216,8 @@ func Open(found []Finding) []Finding {
 	return found
 }
 
-// remember adds what operators said of a finding and did about it, and how they say more.
-func (s *Situation) remember(f *Finding) {
+// annotate adds the finding's mark, the last operation about it, and the action that sets a mark.
+func (s *Situation) annotate(f *Finding) {
 	for i := range s.Marks {
 		m := &s.Marks[i]
 		if m.FindingID == f.ID && m.TenantID == f.Tenant && m.Until.After(s.Now) && !f.Since.After(m.At.Time) {
@@ -243,7 +243,7 @@ func (s *Situation) remember(f *Finding) {
 	}
 }
 
-// saidOf says who marked a finding, and why.
+// saidOf words a mark: who set it, when and why.
 func (s *Situation) saidOf(m *api.Mark) Sentence {
 	said := string(m.State)
 	if m.State == api.MarkStateOpen {

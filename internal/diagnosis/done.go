@@ -6,11 +6,11 @@ import (
 	"github.com/lucius-project/lucius/api"
 )
 
-// mostFollowed is for how many operations [Situation.Done] has the results asked for.
+// mostFollowed bounds the operations that [Situation.Done] returns.
 const mostFollowed = 5
 
-// Done returns what operators did last about the findings: operations whose results say whether
-// it helped. The caller asks for the results and stores them in these, before [Findings] tells.
+// Done returns the last operation about each finding. The caller reads their results into them, so
+// that [Findings] can say whether the operations helped.
 func (s *Situation) Done() (last []*api.Operation) {
 	known := map[*api.Operation]bool{}
 	for _, f := range Findings(s) {

@@ -24,7 +24,7 @@ type Situation struct {
 	Warnings  []string
 	Unready   string     // why the server serves no requests
 	Marks     []api.Mark // what operators said of findings
-	// Operations are what operators did, the newest first.
+	// Operations are the operations on many jobs, newest first.
 	Operations []api.Operation
 }
 
@@ -33,21 +33,21 @@ type TenantSituation struct {
 	Tenant   string
 	Failures api.FailureList
 	Webhooks api.WebhookPage
-	// Held is a page of the jobs that wait for the end of a pause. It is for a reader who may not see
-	// the server's overview, which counts them.
+	// Held is a page of the jobs that a pause holds back, for a reader who may not see the overview,
+	// which counts them.
 	Held api.JobPage
 }
 
-// Finding is something that needs an operator: one cause, with all that it explains.
+// Finding is a cause that needs an operator, with its symptoms.
 type Finding struct {
-	// ID names the cause, whatever the figures, and Tenant is whose it is, empty if it is of all.
-	// The id is unique among the findings that [Findings] returns.
+	// ID identifies the cause and does not change with its figures; [Findings] returns no two with
+	// the same id. Tenant is empty if the finding concerns all tenants.
 	ID, Tenant string
 	// Since is when it began, zero unless that is known exactly.
 	Since time.Time
-	// Service and ErrorCode are what it is about. Optional.
+	// Service and ErrorCode are those of the cause. Optional.
 	Service, ErrorCode string
-	Quiet              bool // An operator knows of it, so that it needs no other.
+	Quiet              bool // An operator has acknowledged or snoozed it.
 	// Level is bad if jobs fail or stand still, and warn if they will.
 	Level string
 	// Weight ranks findings of a level: about how many jobs it holds up.
@@ -60,7 +60,7 @@ type Finding struct {
 	Notes    []Sentence // What else helps to judge it.
 	ByMinute []int      // Counts by minute, for a chart.
 	Actions  []Action   // The one that helps first comes first.
-	Mark     Action     // Tells all users that it is known, or that it is not.
+	Mark     Action     // Acknowledges or reopens the finding, for all users.
 }
 
 // Action is something to look at or to do about a finding: a page of the console, and a command.
@@ -101,7 +101,7 @@ const (
 	growthLeast   = 100
 	// FailuresLeast and FailingShare are how many, and what share of all, must fail to be a
 	// finding: of a service's attempts within recentMinutes, or a share of unusualShare if that
-	// is failingFactor times the share before. A finding lasts until half of that is not reached.
+	// is failingFactor times the share before. A finding ends when the share falls below half of that.
 	FailuresLeast  = 6
 	FailingShare   = 0.25
 	recentMinutes  = 10
@@ -114,7 +114,7 @@ const (
 	mostStuck      = 5
 )
 
-// Findings returns what needs an operator, the worst first, and last what one knows of already.
+// Findings returns what needs an operator, the worst first. Acknowledged and snoozed findings come last.
 func Findings(s *Situation) (found []Finding) {
 	if s.Unready != "" {
 		found = append(found, Finding{
@@ -134,7 +134,7 @@ func Findings(s *Situation) (found []Finding) {
 	}
 	found = Fold(append(found, s.warningFindings()...))
 	for i := range found {
-		s.remember(&found[i])
+		s.annotate(&found[i])
 	}
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(cmp.Compare(quiet(&a), quiet(&b)), strings.Compare(a.Level, b.Level), // bad comes before warn.
@@ -183,7 +183,7 @@ func (s *Situation) ServiceFindings(of *api.Service) (found []Finding) {
 		backlog.Notes = []Sentence{say("the oldest waits ", when{For, of.OldestWaitingAt.Time})}
 	}
 	growth, grows := growing(of.BacklogByMinute)
-	growth = min(growth, of.Backlog) // What a pause holds back has grown as well.
+	growth = min(growth, of.Backlog) // The minutes also count what a pause holds back.
 	old := of.OldestWaitingSeconds >= oldBacklog.Seconds()
 	switch {
 	case of.Backlog == 0:
@@ -258,8 +258,8 @@ func drains(of *api.Service) Sentence {
 	return say("done in about ", Duration(Seconds(float64(of.Backlog)/rate)), " if nothing new arrives")
 }
 
-// growing returns by how much the backlog has grown over the last growthMinutes, and whether that
-// reached growthLeast and half of the backlog, and has not fallen below half of that since.
+// growing returns the growth of the backlog over the last growthMinutes, and whether the backlog grows:
+// growth reached growthLeast and half of the backlog, and has not fallen below half of that since.
 func growing(levels []int) (growth int, grows bool) {
 	for end := growthMinutes; end < len(levels); end++ {
 		growth = levels[end] - levels[end-growthMinutes]
@@ -269,7 +269,7 @@ func growing(levels []int) (growth int, grows bool) {
 	return growth, grows
 }
 
-// counted is how much of the last hour the counts cover, in words.
+// counted words the part of the last hour that the counts cover.
 func (s *Situation) counted() string {
 	if s.Overview != nil && s.Now.Sub(s.Overview.Since.Time) < time.Hour {
 		return "the " + Duration(s.Now.Sub(s.Overview.Since.Time).Truncate(time.Minute)) + " since counting began"
@@ -360,9 +360,9 @@ func failing(by *api.MinuteCounts) (bad, unusual bool) {
 	return bad, unusual
 }
 
-// failingFor says for how long that Share or more of each minute's attempts failed.
+// failingFor words for how long at least that share of each minute's attempts has failed.
 func (s *Situation) failingFor(by *api.MinuteCounts, from float64) Sentence {
-	first, whole := len(by.Counts)-1, true // whole: as long as was counted
+	first, whole := len(by.Counts)-1, true // whole: in every minute that was counted
 	for i := first; i >= 0 && whole; i-- {
 		switch {
 		case by.Counts[i] == 0: // It says nothing.
@@ -515,7 +515,7 @@ func (s *Situation) HeldBy(p *api.Pause) (held int, known bool) {
 	return held, held > 0 // Without any the counts may be older than the pause.
 }
 
-// heldAt names the services whose directives a pause holds back, unless it is of one.
+// heldAt names the services whose directives a pause holds back, unless the pause is of one service.
 func (s *Situation) heldAt(p *api.Pause) string {
 	if p.Service != "" {
 		return ""
@@ -624,7 +624,7 @@ func webhookFindings(of *TenantSituation) []Finding {
 	return []Finding{f}
 }
 
-// HeldJobs asks for [TenantSituation.Held].
+// HeldJobs returns the request for [TenantSituation.Held].
 func HeldJobs(tenant string) *api.ListJobsParams {
 	return &api.ListJobsParams{
 		TenantID: &tenant, Waiting: &[]api.WaitingReason{api.WaitingReasonScopePaused}, Limit: new(api.Limit(mostHeld)),

@@ -293,7 +293,7 @@ func TestFindings_AreMarkedByOperators(t *testing.T) {
 	}
 }
 
-// An acknowledgement must find its finding again, and no other, whatever it is named.
+// A mark applies to its finding alone, whatever the names in the finding's id are.
 func TestFindings_HaveIDsThatLast(t *testing.T) {
 	t.Parallel()
 	id := func(tenant, service, code, warning string) (ids string) {
@@ -321,7 +321,7 @@ func TestFindings_HaveIDsThatLast(t *testing.T) {
 	}
 }
 
-// A finding keeps what was done about it last, and whether it helped.
+// A finding names the last operation about it, and the outcome of that operation's jobs.
 func TestFindings_SayWhatWasDone(t *testing.T) {
 	t.Parallel()
 	retry := api.Operation{
@@ -381,7 +381,7 @@ func TestFindings_SayWhatWasDone(t *testing.T) {
 	}
 }
 
-// A service that fails about as often as a finding takes would come and go otherwise.
+// Hysteresis: a finding starts at its threshold and ends below half of it, so that it does not flap.
 func TestServiceFindings_LastUntilHalfOfWhatTheyTake(t *testing.T) {
 	t.Parallel()
 	minutes := func(counts []int) *api.MinuteCounts {
@@ -428,7 +428,7 @@ func TestServiceFindings_LastUntilHalfOfWhatTheyTake(t *testing.T) {
 	}
 }
 
-// What was not counted is not said.
+// Findings claim no more than the minutes that were counted.
 func TestServiceFindings_SayNoMoreThanWasCounted(t *testing.T) {
 	t.Parallel()
 	s := &diagnosis.Situation{Now: now, Overview: &api.Overview{Bus: api.BusQueue, Since: api.NewTime(now.Add(-12*time.Minute - 20*time.Second))}}

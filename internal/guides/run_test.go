@@ -330,9 +330,11 @@ type process struct {
 // end ends the block as Ctrl-C does.
 func (p *process) end() {
 	_ = syscall.Kill(-p.group, syscall.SIGINT) // It may have ended.
+	bound := waittest.Bound(p.t)
 	select {
 	case <-p.ended:
-	case <-time.After(waittest.Bound(p.t)):
+	case <-time.After(bound):
+		p.t.Logf("a block did not end within %s of SIGINT, and is killed:\n%s", bound, p.output())
 		_ = syscall.Kill(-p.group, syscall.SIGKILL)
 		<-p.ended
 	}

@@ -31,7 +31,7 @@ type Record struct {
 	Object  string    // The id of the object, empty if there is none.
 	Tenant  string    // The object's tenant; empty for all tenants or if it is unknown.
 	Outcome Outcome
-	Reason  string // As the caller gave it, empty if there is none.
+	Reason  string // Given by the caller; empty if there is none.
 }
 
 // ExpirePause is the action of a pause that ended at its time. It is no operation of the

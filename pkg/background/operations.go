@@ -316,16 +316,17 @@ func (s *Operations) Get(ctx context.Context, id string, outcome ItemOutcome, li
 	}
 }
 
-// Results counts what became of the jobs that an operation changed; of a retry, of their reruns.
+// Results counts the jobs that an operation changed by their present states. Those of a retry are its
+// reruns.
 type Results struct {
 	Counted                            int // jobs that were read and still exist, at most [MaxResults]
 	Succeeded, Failed, Cancelled, Live int
 }
 
-// MaxResults is how many jobs are read for [Results]: of more, one in so many.
+// MaxResults bounds the jobs that are read for [Results]. Of more jobs an even sample is read.
 const MaxResults = 200
 
-// resultsPage is how many of them are in memory at a time: a job may be large.
+// resultsPage is how many jobs are in memory at a time: a job may be large.
 const resultsPage = 16
 
 // Results reads the jobs that an operation has changed so far. The errors are

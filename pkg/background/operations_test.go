@@ -252,7 +252,7 @@ func TestGet_SelectsItemsByTheirOutcome(t *testing.T) {
 	})
 }
 
-// What an operation did is known by what became of its jobs.
+// Results counts the present states of the jobs that an operation changed.
 func TestResults_CountWhatBecameOfTheJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,7 +279,7 @@ func TestResults_CountWhatBecameOfTheJobs(t *testing.T) {
 		_, err := w.Change(t.Context(), reruns[0], statemachine.Cancel{})
 		musttest.NoError(t, err)
 		check(background.Results{Counted: 3, Succeeded: 1, Cancelled: 1, Live: 1})
-		w.fail("t", "again") // It is none of them.
+		w.fail("t", "again") // The operation did not change this job.
 		check(background.Results{Counted: 3, Succeeded: 1, Cancelled: 1, Live: 1})
 		for n := range 3 {
 			faults.Plan(storetest.Fault{Nth: n + 1})
@@ -295,7 +295,7 @@ func TestResults_CountWhatBecameOfTheJobs(t *testing.T) {
 	})
 }
 
-// Of many jobs a sample from the first to the last is read.
+// Results reads an even sample of many jobs.
 func TestResults_AreASampleOfManyJobs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

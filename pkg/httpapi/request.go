@@ -108,7 +108,7 @@ func (e *endpoints) decode(w http.ResponseWriter, r *http.Request, rule bodyRule
 	}
 	if state := requestStateOf(r.Context()); state.rule.Audited {
 		var given struct{ Reason string }
-		_ = json.Unmarshal(body, &given) // The body was decoded before: it has such a reason, or none.
+		_ = json.Unmarshal(body, &given) // The body is valid; requests without a reason leave it empty.
 		state.reason = given.Reason
 	}
 	return nil

@@ -42,7 +42,7 @@ type requestState struct {
 	// as far as they are known.
 	object  string
 	tenant  string
-	reason  string // that an audited request gives, empty if none
+	reason  string // from the body of an audited request, empty if it has none
 	foreign bool   // The object exists but is not the caller's.
 	// previewed says that the request was answered with what it would do, so that there is
 	// nothing to audit.

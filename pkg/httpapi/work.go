@@ -51,7 +51,7 @@ func (e *endpoints) ClaimWork(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-// clientOf returns what the claim says of its worker.
+// clientOf returns the worker's program and host, as its claim gives them.
 func clientOf(r *http.Request, request *api.ClaimRequest) workqueue.Client {
 	library := r.UserAgent()
 	return workqueue.Client{

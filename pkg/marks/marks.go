@@ -1,9 +1,9 @@
-// Package marks keeps what operators say of findings: that one is acknowledged, that it is to
-// return later, or a note. A finding is what a client computes from what the API answers, so
-// that a mark knows it by its id alone.
+// Package marks stores what operators say about findings: that one is acknowledged or snoozed, or a
+// note. Clients compute findings from the API's answers, so a mark refers to a finding by its id
+// alone.
 //
-// A mark is a row with an end. Marks whose time is over are not listed, and are deleted when
-// another mark is set, so that those of findings that have gone away do not stay.
+// Every mark expires, so that marks of findings that no longer exist do not accumulate. An expired
+// mark is not listed, and is deleted when another mark is set.
 package marks
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
 
-// State is what a mark says of its finding.
+// State is the state of a mark.
 type State string
 
 // The states of marks.
@@ -28,26 +28,25 @@ const (
 	Snoozed      State = "snoozed"      // it needs attention again at the mark's end
 )
 
-// Mark is what an operator says of a finding.
+// Mark is an operator's statement about a finding.
 type Mark struct {
 	FindingID string `column:"finding_id"`
 	TenantID  string `column:"tenant_id"` // empty for a finding of all tenants
 	State     State  `column:"state"`
 	Note      string `column:"note"`
 	Actor     string `column:"actor"`
-	// At is when it was set, Until when it ends.
+	// At is when the mark was set, Until when it expires.
 	At    time.Time `column:"at"`
 	Until time.Time `column:"until"`
 }
 
-// How long a mark lasts unless its request says otherwise.
+// The default lifetimes of a mark.
 const (
 	DefaultLast   = 7 * 24 * time.Hour
 	DefaultSnooze = time.Hour
 )
 
-// Most is how many marks are kept. Of more, those that were set first are deleted, of the tenants
-// with the most.
+// Most bounds the marks that are kept. Beyond it, the tenants with the most marks lose their oldest.
 const Most = 500
 
 // partition holds all marks.
@@ -55,14 +54,14 @@ const partition = "marks"
 
 var codec = tablestore.NewCodec[Mark]()
 
-// Service keeps the marks. It is safe for concurrent use, by any number of processes on one
+// Service stores the marks. It is safe for concurrent use, by any number of processes on one
 // store.
 type Service struct {
 	store tablestore.Store
 	table string
 }
 
-// New returns the marks in the table.
+// New returns a service on the table.
 func New(store tablestore.Store, table string) *Service { return &Service{store: store, table: table} }
 
 func (s *Service) key(tenantID, findingID string) tablestore.Key {
@@ -74,7 +73,7 @@ func (s *Service) query() tablestore.Query {
 	return tablestore.Query{Table: s.table, Partition: partition}
 }
 
-// List returns the marks whose time is not over, in no order. The error is the store's.
+// List returns the marks that have not expired, in no order. The error is the store's.
 func (s *Service) List(ctx context.Context) ([]Mark, error) {
 	all, err := codec.ScanAll(ctx, s.store, s.query())
 	if err != nil {
@@ -84,8 +83,8 @@ func (s *Service) List(ctx context.Context) ([]Mark, error) {
 	return slices.DeleteFunc(all, func(m Mark) bool { return !m.Until.After(now) }), nil
 }
 
-// Set stores a mark, which lasts so long; 0 is the default of its state. It replaces the
-// finding's mark. An open one without a note only removes that. The error is the store's.
+// Set replaces the finding's mark. A lifetime of 0 is the default of the state. An open mark without a
+// note only removes the previous one. The error is the store's; the mark may then be stored.
 func (s *Service) Set(ctx context.Context, mark Mark, lasts time.Duration) (Mark, error) {
 	if lasts == 0 {
 		lasts = DefaultLast
@@ -105,9 +104,9 @@ func (s *Service) Set(ctx context.Context, mark Mark, lasts time.Duration) (Mark
 	return mark, s.prune(ctx)
 }
 
-// prune deletes the marks whose time is over, and those that are too many: the tenant with the
-// most loses the one that was set first, so that no tenant displaces the marks of the others.
-// One that is set again meanwhile stays: the next call deletes the others.
+// prune deletes expired marks and, beyond [Most], the oldest marks of the tenants with the most, so
+// that no tenant displaces the marks of others. If another process replaces one of these marks at
+// the same time, prune deletes none; the next call does.
 func (s *Service) prune(ctx context.Context) error {
 	rows, err := tablestore.ScanAll(ctx, s.store, s.query())
 	if err != nil {
@@ -151,7 +150,7 @@ func (s *Service) prune(ctx context.Context) error {
 	return nil
 }
 
-// ranked is a mark that has not ended. rank is how many marks of its tenant were set after it.
+// ranked is a mark that has not expired. rank counts the later marks of its tenant.
 type ranked struct {
 	row  *tablestore.Row
 	at   time.Time

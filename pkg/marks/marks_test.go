@@ -85,8 +85,7 @@ func TestMarks_AreBounded(t *testing.T) {
 	})
 }
 
-// The operators of one tenant cannot displace what others said, and of their own marks the last
-// one stays, however soon it ends.
+// One tenant's marks cannot displace those of others, and the newest mark of a tenant always stays.
 func TestMarks_OfTheTenantWithTheMostAreDeleted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -117,7 +116,7 @@ func TestMarks_OfTheTenantWithTheMostAreDeleted(t *testing.T) {
 	})
 }
 
-// Another process may set a mark again after this one has read that its time is over.
+// Another process may replace a mark after this one has read that it is expired.
 func TestAMark_SetAgainWhileItEnds_Stays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

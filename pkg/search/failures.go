@@ -32,7 +32,7 @@ type FailureGroup struct {
 	FirstAt      time.Time // when the first job failed
 	LastAt       time.Time // when the last job failed
 	SampleJobIDs []string  // the jobs that failed last, at most 5
-	// SampleMessage is the error in words, of the newest of these that has one.
+	// SampleMessage is the error message of the newest sample job that has one.
 	SampleMessage string
 	// Tenants are the tenants with the most jobs, at most 5 of the TenantCount.
 	Tenants     []FailureTenant

@@ -42,7 +42,8 @@ type Filter struct {
 	// Retrying selects live jobs whose current step failed and is retried.
 	Retrying       bool      `json:"retrying,omitempty"`
 	UnchangedSince time.Time `json:"unchanged_since,omitzero"`
-	// Waiting selects live jobs that wait for one of these reasons. Only [Service.List] applies it.
+	// Waiting selects live jobs that wait for one of these reasons. [Finder] ignores it: only
+	// [Service.List] knows what a job depends on outside its rows.
 	Waiting []statemachine.Reason `json:"-"`
 }
 

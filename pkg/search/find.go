@@ -47,7 +47,7 @@ type Found struct {
 	Job *statemachine.Aggregate // nil if it was not read, or does not exist
 
 	checked bool   // the job was read
-	message string // of its last error, if it was read for a report of failures
+	message string // the last error message; empty if the job was not read
 	wrong   bool   // the job does not match after all
 }
 

@@ -269,7 +269,7 @@ type gauges struct {
 	AsOf  time.Time                     `json:"as_of"`
 	Jobs  map[statemachine.JobState]int `json:"jobs,omitempty"`
 	Steps map[kind]*stepGauges          `json:"steps,omitempty"`
-	// Tenants are the busiest, the one with the most steps first.
+	// Tenants are those with the most active steps, the busiest first.
 	Tenants []TenantCounts `json:"tenants,omitempty"`
 	// When the oldest job was accepted, the oldest running step started, and when the next
 	// step in backoff is due; zero if there is none.

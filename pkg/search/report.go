@@ -59,7 +59,7 @@ func (r Rates) ByMinute(n int) (all, failed []int) {
 	return r.window.minutes(r.now, counted(n, r.since, r.now))
 }
 
-// counted returns how many of the last n minutes have been counted, of which the last is the current one.
+// counted returns how many of the last n minutes were counted, the current one included.
 func counted(n int, since, now time.Time) int {
 	return max(min(n, int(now.UnixNano()/int64(minute)-since.UnixNano()/int64(minute))+1), 1)
 }

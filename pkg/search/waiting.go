@@ -149,52 +149,66 @@ func (s *Service) surroundings(ctx context.Context, agg *statemachine.Aggregate)
 	return around, nil
 }
 
-// fits returns [Filter.fits] with what traits tell of what a job waits for.
+// fits returns [Filter.fits], which also leaves out jobs that cannot wait for a selected reason.
 func (s *Service) fits(f *Filter) func(*Traits) bool {
 	now := time.Now()
-	return func(t *Traits) bool { return f.fits(t) && s.mayWait(f, t, now) }
+	return func(t *Traits) bool { return f.fits(t) && (len(f.Waiting) == 0 || s.mayWait(f, t, now)) }
 }
 
-// mayWait reports whether a live job with these traits may wait for what the filter selects.
+// mayWait reports whether a live job with these traits may wait for a selected reason. The rows of
+// the job decide; the traits save reading it.
 func (s *Service) mayWait(f *Filter, t *Traits, now time.Time) bool {
-	paused := func() bool {
-		if s.around.Pause == nil {
-			return false
-		}
-		p := s.around.Pause(t.Target)
-		return p != nil && p.State == statemachine.ScopePaused
-	}
-	unpolled := func() bool {
-		if s.around.LastPoll == nil {
-			return false
-		}
-		at, _ := s.around.LastPoll(ledger.WorkKind{Service: t.Service, StepType: t.StepType}, t.TenantID)
-		return !at.IsZero() && now.Sub(at) > statemachine.PollPatience
-	}
-	switch {
-	case len(f.Waiting) == 0:
-		return true
-	case t.State == statemachine.JobPaused:
+	switch t.State {
+	case statemachine.JobPaused:
 		return f.waits(statemachine.ReasonJobPaused)
-	case t.State == statemachine.JobPausing:
+	case statemachine.JobPausing:
 		return f.waits(statemachine.ReasonPausing)
-	case t.State == statemachine.JobCancelling:
+	case statemachine.JobCancelling:
 		return f.waits(statemachine.ReasonCancelling)
-	case t.Phase == PhaseDispatching && paused(), t.Phase == PhaseQueued && t.Bus == statemachine.BusQueue && paused():
-		return f.waits(statemachine.ReasonScopePaused)
-	case t.Phase == PhaseDispatching: // A pause that ends holds some.
-		return f.waits(statemachine.ReasonPublishing, statemachine.ReasonCircuitOpen, statemachine.ReasonScopePaused)
-	case t.Phase == PhaseQueued && t.Bus == statemachine.BusQueue:
-		polled, not := f.waits(statemachine.ReasonQueued), f.waits(statemachine.ReasonNoWorker)
-		return polled && not || (polled || not) && not == unpolled() // Only one of them is worth a look at all workers.
-	case t.Phase == PhaseQueued, t.Phase == PhaseClaimed:
-		return f.waits(statemachine.ReasonDelivered)
-	case t.Phase == PhaseRunning:
-		return f.waits(statemachine.ReasonRunning, statemachine.ReasonSilent)
-	case t.Phase == PhaseBackoff: // The time of a rejected row may have come.
-		return f.waits(statemachine.ReasonBackoff) || t.Outbox == statemachine.OutboxPending
+	default:
 	}
-	return false
+	if t.holdable() && s.paused(t.Target) {
+		return f.waits(statemachine.ReasonScopePaused)
+	}
+	switch t.Phase {
+	case PhaseDispatching: // A pause that ramps up still holds some.
+		return f.waits(statemachine.ReasonPublishing, statemachine.ReasonCircuitOpen, statemachine.ReasonScopePaused)
+	case PhaseQueued:
+		if t.Bus != statemachine.BusQueue {
+			return f.waits(statemachine.ReasonDelivered)
+		}
+		queued, noWorker := f.waits(statemachine.ReasonQueued), f.waits(statemachine.ReasonNoWorker)
+		if queued == noWorker { // The last poll, which is expensive to find, makes no difference.
+			return queued
+		}
+		return noWorker == s.unpolled(t, now)
+	case PhaseClaimed:
+		return f.waits(statemachine.ReasonDelivered)
+	case PhaseRunning:
+		return f.waits(statemachine.ReasonRunning, statemachine.ReasonSilent)
+	case PhaseBackoff: // A rejected row waits for its publish once it is due.
+		return f.waits(statemachine.ReasonBackoff) || t.Outbox == statemachine.OutboxPending
+	default:
+		return false
+	}
+}
+
+// paused reports whether a pause that does not ramp up covers the target.
+func (s *Service) paused(target statemachine.Target) bool {
+	if s.around.Pause == nil {
+		return false
+	}
+	pause := s.around.Pause(target)
+	return pause != nil && pause.State == statemachine.ScopePaused
+}
+
+// unpolled reports whether no worker has polled for such work within [statemachine.PollPatience].
+func (s *Service) unpolled(t *Traits, now time.Time) bool {
+	if s.around.LastPoll == nil {
+		return false
+	}
+	at, _ := s.around.LastPoll(ledger.WorkKind{Service: t.Service, StepType: t.StepType}, t.TenantID)
+	return !at.IsZero() && now.Sub(at) > statemachine.PollPatience
 }
 
 // kindOf returns the kind of work by which workers claim the step.

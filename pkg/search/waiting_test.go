@@ -165,8 +165,8 @@ func TestShow_NamesASlowStore(t *testing.T) {
 	}
 }
 
-// A page lists exactly the live jobs whose own page names that reason, whether the process knows
-// all live jobs or reads them.
+// List with a waiting reason returns exactly the live jobs for which Show gives that reason, with and
+// without an index of live jobs.
 func TestList_OfJobsThatWaitForAReason(t *testing.T) {
 	t.Parallel()
 	reasons := []statemachine.Reason{

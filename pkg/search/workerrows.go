@@ -10,7 +10,6 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/tablestore"
@@ -20,10 +19,10 @@ const (
 	workersPartition = "workers"
 	// workersInterval is the least time between two writes of the workers.
 	workersInterval = 30 * time.Second
-	// maxWorkerRows bounds the rows of a process, which are written in one batch. Beyond it,
-	// workers lose their oldest attempts, and then the longest idle workers are left out.
+	// maxWorkerRows bounds the rows of a process, which are written in one batch. If the workers need
+	// more, their oldest attempts are left out first, then the workers that have been idle longest.
 	maxWorkerRows = 4
-	// The characters that a worker and one of its attempts take in a row, about.
+	// About how many characters a worker, and one of its attempts, takes in a row.
 	workerChars  = 500
 	attemptChars = 220
 )
@@ -34,8 +33,8 @@ type workerHead struct {
 	Walked time.Time `json:"walked,omitzero"` // when the process's last walk began
 }
 
-// due reports whether the workers are to be stored: after changes, and once an hour for their
-// polls.
+// due reports whether to store the workers: after a change, and otherwise once an hour, since polls
+// are no change.
 func (w *workers) due(now time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -50,7 +49,7 @@ func (w *workers) idle() bool {
 	return len(w.known) == 0
 }
 
-// encode returns the rows' texts, and how many rows to delete after them.
+// encode returns the text of each row, and how many rows of the last write to delete.
 func (w *workers) encode(now time.Time) (rows [][]byte, surplus int, err error) {
 	w.mu.Lock()
 	all, walked, before := w.snapshot(), w.walked, w.rows
@@ -141,14 +140,14 @@ func (c *Counts) storeWorkers(ctx context.Context) error {
 	return nil
 }
 
-// workerTable is what one row has.
+// workerTable is a decoded row.
 type workerTable struct {
 	workerHead
 
 	workers []Worker
 }
 
-// decodeWorkers returns the workers of a row, and nil if it cannot be read, such as one of
+// decodeWorkers decodes a row. It returns nil, and logs, if the row is not valid, such as that of
 // another release.
 func (c *Counts) decodeWorkers(ctx context.Context, row *tablestore.Row) *workerTable {
 	found, work := new(workerTable), map[Work]*Work{}
@@ -177,8 +176,8 @@ func (c *Counts) decodeWorkers(ctx context.Context, row *tablestore.Row) *worker
 	return found
 }
 
-// openWorkers reads the workers that the last process stored if the store is exclusive. Otherwise
-// it deletes the rows that have not been stored for a day, of processes that have ended.
+// openWorkers restores the workers that the last process stored if the store is exclusive. Otherwise
+// it deletes rows that are a day old: their processes have ended.
 func (c *Counts) openWorkers(ctx context.Context) error {
 	rows, err := tablestore.ScanAll(ctx, c.cfg.Store, tablestore.Query{Table: c.cfg.Table, Partition: workersPartition})
 	if err != nil {
@@ -212,12 +211,13 @@ func (w *workers) restore(found *workerTable, rows int) {
 	w.stored, w.rows = found.AsOf, rows
 }
 
-// othersKeep is how long the workers of other processes are used before they are read again.
+// othersKeep is how long the workers of other processes are cached.
 const othersKeep = 5 * time.Second
 
-// Workers returns the workers of the pull queue that were active in the last day, the latest
-// first, as all processes saw them: others store theirs every 30 seconds. Attempts of each are
-// the latest first, at most 50. The caller owns the result, but for the [Work] of attempts.
+// Workers returns the workers of the pull queue that were active in the last day, the latest first. It
+// merges the records of all processes; those of other processes are up to 30 seconds old. Each
+// worker has its last 50 attempts, the latest first. The caller owns the result, but not the [Work]
+// of attempts.
 func (c *Counts) Workers(ctx context.Context) ([]Worker, error) {
 	c.workers.polled(c.pollers(), true)
 	tables, err := c.otherWorkers(ctx)
@@ -229,7 +229,7 @@ func (c *Counts) Workers(ctx context.Context) ([]Worker, error) {
 	own := &workerTable{workerHead{Walked: w.walked}, w.snapshot()}
 	w.mu.Unlock()
 	tables = append(tables, own, c.polledElsewhere())
-	var walked time.Time // The attempts that were claimed before then are those that this walk found.
+	var walked time.Time // The latest walk knows every held attempt that was claimed before it began.
 	for _, table := range tables {
 		if table.Walked.After(walked) {
 			walked = table.Walked
@@ -250,13 +250,12 @@ func (c *Counts) Workers(ctx context.Context) ([]Worker, error) {
 		}
 	}
 	all := make([]Worker, 0, len(sums))
-	for _, sum := range sums {
+	for _, sum := range slices.SortedFunc(maps.Values(sums), latestFirst) {
 		sum.finish()
 		if time.Since(sum.Last) <= day {
 			all = append(all, *sum)
 		}
 	}
-	slices.SortFunc(all, func(a, b Worker) int { return cmp.Or(b.Last.Compare(a.Last), strings.Compare(a.Owner, b.Owner)) })
 	return all, nil
 }
 
@@ -268,7 +267,7 @@ func (c *Counts) WorkersBytes() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, one := range w.known {
-		sum += 2 * size(one) // A copy is made under the lock, and another one of what all processes know.
+		sum += 2 * size(one) // Workers copies the record under the lock, and again into the merged one.
 	}
 	for _, table := range w.others {
 		for i := range table.workers {
@@ -309,8 +308,8 @@ func (c *Counts) otherWorkers(ctx context.Context) ([]*workerTable, error) {
 	return slices.Clone(others), nil
 }
 
-// polledElsewhere returns the workers that poll other processes, which is known sooner than
-// what they do.
+// polledElsewhere returns the workers that poll other processes. Polls are exchanged sooner than the
+// stored records.
 func (c *Counts) polledElsewhere() *workerTable {
 	polls := newWorkers()
 	c.mu.Lock()
@@ -321,7 +320,7 @@ func (c *Counts) polledElsewhere() *workerTable {
 	return &workerTable{workers: polls.snapshot()}
 }
 
-// add adds what another process knows of the worker.
+// add merges the record of another process.
 func (w *Worker) add(other *Worker) {
 	if other.LastPoll.After(w.LastPoll) {
 		w.LastPoll, w.Client, w.Services, w.StepTypes = other.LastPoll, other.Client, other.Services, other.StepTypes
@@ -345,7 +344,7 @@ func (w *Worker) add(other *Worker) {
 	}
 }
 
-// finish removes held attempts whose end another process saw, and sorts the others.
+// finish drops held attempts that another process saw end, and sorts and bounds the lists.
 func (w *Worker) finish() {
 	w.Held = slices.DeleteFunc(w.Held, func(held Attempt) bool { return held.find(w.Attempts) >= 0 })
 	slices.SortFunc(w.Held, func(a, b Attempt) int { return a.Claimed.Compare(b.Claimed) })

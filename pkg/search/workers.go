@@ -14,12 +14,12 @@ import (
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
 
-// Bounds of what a process remembers of workers, which it does for a day.
+// Bounds of the worker records of a process. A record is kept for a day.
 const (
 	maxWorkers  = 5000
 	maxAttempts = 50   // ended ones of each worker
 	maxHeld     = 1000 // of each worker
-	maxNames    = 64   // services or step types of each worker that polls with several filters
+	maxNames    = 64   // services, and step types, of a worker that polls with several filters
 	day         = 24 * hour
 )
 
@@ -111,10 +111,10 @@ func (w *Worker) Day(now time.Time) (sum AttemptCounts) {
 
 func hourOf(at time.Time) int64 { return at.UnixNano() / int64(hour) }
 
-// workers remembers the workers of the pull queue whose attempts this process sees begin and
-// end. It is safe for concurrent use.
+// workers records the workers of the pull queue by the polls and commits of this process. It is safe
+// for concurrent use.
 type workers struct {
-	mu     sync.Mutex // Guards all below.
+	mu     sync.Mutex // Guards all below. Commits wait for it, so no call under it blocks.
 	known  map[string]*Worker
 	work   map[Work]*Work
 	began  time.Time              // when the current walk began
@@ -131,8 +131,8 @@ func newWorkers() *workers {
 	return &workers{known: map[string]*Worker{}, work: map[Work]*Work{}, seen: map[uuid.UUID]struct{}{}}
 }
 
-// worker returns the worker of that name, which is active at that time. Beyond the bound, it
-// forgets a tenth of the others: the longest idle. The caller holds mu.
+// worker returns the record of the worker, which was active at that time. It makes one if there is
+// none; beyond maxWorkers it evicts the tenth that has been idle longest. The caller holds mu.
 func (w *workers) worker(owner string, at time.Time) *Worker {
 	one := w.known[owner]
 	if one == nil {
@@ -157,13 +157,16 @@ func (w *workers) latest() []*Worker {
 	for _, one := range w.known {
 		all = append(all, one)
 	}
-	slices.SortFunc(all, func(a, b *Worker) int {
-		return cmp.Or(b.Last.Compare(a.Last), strings.Compare(a.Owner, b.Owner))
-	})
+	slices.SortFunc(all, latestFirst)
 	return all
 }
 
-// shared returns the one copy of that work. The caller holds mu.
+// latestFirst orders workers by their last activity.
+func latestFirst(a, b *Worker) int {
+	return cmp.Or(b.Last.Compare(a.Last), strings.Compare(a.Owner, b.Owner))
+}
+
+// shared interns the work, so that attempts share its strings. The caller holds mu.
 func (w *workers) shared(of Work) *Work {
 	if known := w.work[of]; known != nil {
 		return known
@@ -176,8 +179,7 @@ func (w *workers) shared(of Work) *Work {
 	return one
 }
 
-// holder returns the attempt that a worker holds at the job, and the worker; empty if there is
-// none.
+// holder returns the worker that holds an attempt of the job, empty if none does, and the step.
 func holder(agg *statemachine.Aggregate) (owner string, step *statemachine.Step) {
 	if i, ok := agg.Active(); ok {
 		step = &agg.Steps[i]
@@ -186,7 +188,7 @@ func holder(agg *statemachine.Aggregate) (owner string, step *statemachine.Step)
 	return owner, step
 }
 
-// observe notes which attempt of the job a worker has claimed, reported on or lost.
+// observe records that a worker claimed, reported on or lost an attempt of the job.
 func (w *workers) observe(before, after *statemachine.Aggregate, history []statemachine.Transition) {
 	was, held := holder(before)
 	is, holds := holder(after)
@@ -208,12 +210,12 @@ func (w *workers) observe(before, after *statemachine.Aggregate, history []state
 		one.Heartbeat = holds.UpdatedAt
 	}
 	if !same {
-		w.hold(one, w.attempt(after, holds))
+		one.hold(w.attempt(after, holds))
 	}
 }
 
-// attempt returns the step's current attempt, which a worker holds. Its claim is as late as the
-// step's row says. The caller holds mu.
+// attempt returns the step's current attempt, which a worker holds. The time of its claim is the last
+// one that the step's row has. The caller holds mu.
 func (w *workers) attempt(agg *statemachine.Aggregate, step *statemachine.Step) Attempt {
 	of := Work{TenantID: agg.Job.TenantID, StepID: step.ID, Service: step.Service, StepType: step.Type}
 	claimed := step.UpdatedAt
@@ -227,15 +229,15 @@ func (w *workers) attempt(agg *statemachine.Aggregate, step *statemachine.Step) 
 	return Attempt{Work: w.shared(of), JobID: id, No: step.AttemptNo, Claimed: claimed}
 }
 
-// hold adds an attempt to those that the worker holds. The caller holds mu.
-func (w *workers) hold(one *Worker, claimed Attempt) {
-	if len(one.Held) < maxHeld && claimed.find(one.Held) < 0 {
-		one.Held = append(one.Held, claimed)
+// hold adds an attempt to those that the worker holds, up to [maxHeld].
+func (w *Worker) hold(claimed Attempt) {
+	if len(w.Held) < maxHeld && claimed.find(w.Held) < 0 {
+		w.Held = append(w.Held, claimed)
 	}
 }
 
-// end moves a held attempt to those that ended, and counts it. step is its step after the
-// change. The caller holds mu.
+// end moves a held attempt to the ended ones and counts it. step is the step after the change. The
+// caller holds mu.
 func (w *workers) end(owner string, ended Attempt, step *statemachine.Step, history []statemachine.Transition) {
 	ended.Ended, ended.Outcome = step.UpdatedAt, AttemptTaken
 	for i := range history {
@@ -275,18 +277,18 @@ func (w *workers) end(owner string, ended Attempt, step *statemachine.Step, hist
 			}
 		}
 	}
-	counts.Add(AttemptCounts{Ended: 1, Failed: toInt(ended.Outcome == AttemptFailed), Lost: toInt(ended.Outcome == AttemptLost)})
+	counts.Ended++
+	switch ended.Outcome {
+	case AttemptFailed:
+		counts.Failed++
+	case AttemptLost:
+		counts.Lost++
+	case AttemptSucceeded, AttemptTaken:
+	}
 	if one.Hours == nil {
 		one.Hours = map[int64]AttemptCounts{}
 	}
 	one.Hours[at] = counts
-}
-
-func toInt(is bool) int {
-	if is {
-		return 1
-	}
-	return 0
 }
 
 // begin starts a walk over the live jobs.
@@ -297,8 +299,8 @@ func (w *workers) begin() {
 	clear(w.seen)
 }
 
-// walk notes who holds an attempt at a live job: another process may have seen the claim, or
-// this one before its last start.
+// walk records which worker holds an attempt of a live job: the claim may have been made through
+// another process, or before this one started.
 func (w *workers) walk(job *statemachine.Aggregate) {
 	owner, step := holder(job)
 	if owner == "" {
@@ -312,12 +314,12 @@ func (w *workers) walk(job *statemachine.Aggregate) {
 		one.Heartbeat = step.UpdatedAt
 	}
 	w.seen[held.JobID] = struct{}{}
-	if held.find(one.Attempts) < 0 { // It has ended since it was read.
-		w.hold(one, held)
+	if held.find(one.Attempts) < 0 { // Else the attempt has ended since the walk read the job.
+		one.hold(held)
 	}
 }
 
-// found ends a walk that has read all live jobs: no worker holds what it did not find.
+// found ends a walk that has read all live jobs. It drops held attempts that the walk did not find.
 func (w *workers) found() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -331,9 +333,9 @@ func (w *workers) found() {
 	clear(w.seen)
 }
 
-// polled notes the last polls of workers, the latest first, and forgets workers that were not
-// active in the last day. A worker may poll with several filters in turn. fresh says that the
-// workers may still wait.
+// polled records the last polls of workers, sorted by time, latest first, and drops workers that were
+// not active in the last day. A worker may poll with several filters in turn. fresh says that a poll
+// that waited may still wait.
 func (w *workers) polled(pollers []workqueue.Poller, fresh bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -359,7 +361,7 @@ func (w *workers) polled(pollers []workqueue.Poller, fresh bool) {
 	}
 }
 
-// union returns what either list has, at most maxNames. An empty list stands for all values.
+// union returns the union of two lists, at most maxNames of it. An empty list stands for all values.
 func union(a, b []string) []string {
 	if len(a) == 0 || len(b) == 0 {
 		return nil

@@ -36,8 +36,7 @@ func (p *process) claimAs(owner string) statemachine.Item {
 	return views[0].Item
 }
 
-// told says what the process tells of its workers: what they hold, how their attempts ended,
-// the latest first, and the counts.
+// told words the workers: held attempts, outcomes of ended ones, latest first, and counts.
 func (p *process) told() map[string]string {
 	p.t.Helper()
 	all, err := p.Workers(p.t.Context())
@@ -127,8 +126,8 @@ func TestWorkers_ByOutcome(t *testing.T) {
 	})
 }
 
-// An attempt may be claimed at one replica and end at another. What a replica that has crashed
-// saw is held until a walk.
+// An attempt may be claimed through one replica and end at another. Attempts that a crashed replica
+// recorded as held stay so until a walk.
 func TestWorkers_OfReplicas(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -151,7 +150,7 @@ func TestWorkers_OfReplicas(t *testing.T) {
 		b.tells("of the end, at b", want)
 
 		time.Sleep(2 * time.Hour)
-		b.ledger.Expire() // Now a and b know different things.
+		b.ledger.Expire() // Now the records of a and b differ.
 		b.walk(nil)
 		want["gone"] = "holds 0; lost lease_expired 1 2h2m0s, 1 ended, 0 failed, 1 lost"
 		b.tells("after a lease, at b", want)
@@ -280,8 +279,8 @@ func TestWorkers_AreBounded(t *testing.T) {
 	}
 }
 
-// A worker whose attempts or filters take more than a row loses some of them there, and neither
-// keeps the other workers from being stored.
+// A worker that is larger than a row is stored without some of its attempts, and does not prevent the
+// others from being stored.
 func TestWorkers_OfWhomOneIsLargerThanARow(t *testing.T) {
 	t.Parallel()
 	store := memstore.New(memstore.Options{Split: true})

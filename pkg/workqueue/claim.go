@@ -16,7 +16,7 @@ import (
 type ClaimRequest struct {
 	// Owner is the worker that asks. Required.
 	Owner string
-	// Client is what the worker says of itself. Optional.
+	// Client describes the worker's program and host. Optional.
 	Client Client
 	// RequestID is remembered per owner: a repeat returns those items of the first
 	// request that the owner still holds. Required.

@@ -34,7 +34,7 @@ func (f *PollFilter) CoversKind(kind ledger.WorkKind) bool {
 	return listed(f.Services, kind.Service) && listed(f.StepTypes, kind.StepType)
 }
 
-// Client is what a worker says of itself when it claims. All fields are optional.
+// Client describes a worker's program and host, as its claims give them. All fields are optional.
 type Client struct {
 	Version string `json:"version,omitempty"` // of the worker's program
 	Host    string `json:"host,omitempty"`

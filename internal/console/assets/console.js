@@ -35,7 +35,7 @@
   };
   const live = (text, bad) => {
     const sign = document.getElementById("live");
-    if (!sign || sign.textContent === text) return; // It is read out again otherwise.
+    if (!sign || sign.textContent === text) return; // A screen reader would read the same text again.
     sign.textContent = text;
     sign.classList.toggle("bad", bad);
     document.getElementById("main").classList.toggle("old", bad);
@@ -298,13 +298,13 @@
       class: "idle",
       tzDate: (s) => window.uPlot.tzDate(new Date(1000 * s), "Etc/UTC"), // As all times of the console.
       hooks: {
-        drawClear: [(u) => { // The minute that is not over.
+        drawClear: [(u) => { // A shaded band: the current minute is not over.
           if (!spec.open) return;
           const from = Math.max(u.valToPos(u.data[0].at(-2) ?? -Infinity, "x", true), u.bbox.left);
           u.ctx.fillStyle = colour("idle-bg");
           u.ctx.fillRect(from, u.bbox.top, u.bbox.left + u.bbox.width - from, u.bbox.height);
         }],
-        draw: [(u) => { // What operators did, and what became of servers: the caption says it.
+        draw: [(u) => { // A line for each mark, which the caption names.
           u.ctx.strokeStyle = colour("dim");
           for (const mark of spec.marks ?? []) {
             const x = u.valToPos(mark.at, "x", true);

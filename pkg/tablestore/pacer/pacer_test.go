@@ -263,9 +263,9 @@ func TestOperationsThatHaveBegunComeFirst(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		// In the order of their arrival the first eight would end after some 170 calls; as it is, they
-		// end after 58 to about 100. How many operations begin beside them depends on who calls first
-		// at one instant, which the race detector shuffles.
+		// In the order of arrival the first eight would end after some 170 calls; measured, they end
+		// after 58 to 101. The number depends on the order of simultaneous callers, which the race
+		// detector shuffles.
 		if ended.Load() != 40 || first.Load() > 135 {
 			t.Errorf("%d of 40 operations ended, the first eight after %d calls", ended.Load(), first.Load())
 		}
