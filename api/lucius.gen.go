@@ -1846,7 +1846,7 @@ type FailureGroup struct {
 	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
 	SampleJobIds []string `json:"sample_job_ids"`
 
-	// SampleMessage The error in words, of the newest of them that has one.
+	// SampleMessage The error message of the newest sample job that has one.
 	//
 	// Example: The scan has no pages.
 	SampleMessage string `json:"sample_message,omitempty,omitzero"`
@@ -2476,7 +2476,7 @@ type JobPage struct {
 // Example: IN_PROGRESS
 type JobState string
 
-// Mark What an operator says of a finding.
+// Mark An operator's statement about a finding.
 type Mark struct {
 	// Actor The name of the caller who set it.
 	//
@@ -2493,19 +2493,19 @@ type Mark struct {
 	// Example: error:ocr:bad_scan
 	FindingID string `json:"finding_id"`
 
-	// Note What others should know.
+	// Note A note for other users.
 	//
 	// Example: The vendor has a ticket.
 	Note string `json:"note,omitempty,omitzero"`
 
-	// State An `acknowledged` finding does not count as one that needs attention until the mark
-	// ends, nor does a `snoozed` one; an `open` one does, and the mark is a note.
+	// State `acknowledged` and `snoozed` findings do not count as open until the mark expires. An
+	// `open` mark is a note, and the finding counts.
 	//
 	//
 	// Example: acknowledged
 	State MarkState `json:"state"`
 
-	// TenantID The tenant that the finding is of; absent for one of all tenants.
+	// TenantID The finding's tenant; absent if the finding concerns all tenants.
 	//
 	// Example: tenant_a
 	TenantID string `json:"tenant_id,omitempty,omitzero"`
@@ -2522,7 +2522,7 @@ type MarkList struct {
 	Marks []Mark `json:"marks"`
 }
 
-// MarkRequest What to say of a finding.
+// MarkRequest A mark to set.
 type MarkRequest struct {
 	// FindingID The finding.
 	//
@@ -2536,26 +2536,26 @@ type MarkRequest struct {
 	// Example: 7200
 	ForSeconds float64 `json:"for_seconds,omitempty,omitzero"`
 
-	// Note What others should know.
+	// Note A note for other users.
 	//
 	// Example: The vendor has a ticket.
 	Note string `json:"note,omitempty,omitzero"`
 
-	// State An `acknowledged` finding does not count as one that needs attention until the mark
-	// ends, nor does a `snoozed` one; an `open` one does, and the mark is a note.
+	// State `acknowledged` and `snoozed` findings do not count as open until the mark expires. An
+	// `open` mark is a note, and the finding counts.
 	//
 	//
 	// Example: acknowledged
 	State MarkState `json:"state"`
 
-	// TenantID The tenant that the finding is of; absent for one of all tenants.
+	// TenantID The finding's tenant; absent if the finding concerns all tenants.
 	//
 	// Example: tenant_a
 	TenantID *string `json:"tenant_id,omitempty"`
 }
 
-// MarkState An `acknowledged` finding does not count as one that needs attention until the mark
-// ends, nor does a `snoozed` one; an `open` one does, and the mark is a note.
+// MarkState `acknowledged` and `snoozed` findings do not count as open until the mark expires. An
+// `open` mark is a note, and the finding counts.
 //
 // Example: acknowledged
 type MarkState string
@@ -2682,7 +2682,7 @@ type Operation struct {
 	// Example: The service is fixed.
 	Reason string `json:"reason,omitempty,omitzero"`
 
-	// Results What became of the jobs that it changed, with `include=results`.
+	// Results The present states of the jobs that it changed, with `include=results`.
 	//
 	// Example: {"cancelled":0,"counted":81,"failed":25,"live":2,"succeeded":54}
 	Results *OperationResults `json:"results,omitempty"`
@@ -2853,15 +2853,15 @@ type OperationPreview struct {
 	Truncated bool `json:"truncated"`
 }
 
-// OperationResults What became of the jobs that an operation changed; of a retry, of their reruns.
+// OperationResults The present states of the jobs that an operation changed. Those of a retry are its reruns.
 type OperationResults struct {
 	// Cancelled How many were cancelled.
 	//
 	// Example: 0
 	Cancelled int `json:"cancelled"`
 
-	// Counted How many jobs were looked at: if there are more than 200, these are a sample. Purged
-	// ones are left out.
+	// Counted How many jobs were read. If the operation changed more than 200, they are an even
+	// sample. Purged jobs are left out.
 	//
 	//
 	// Example: 81
@@ -5331,8 +5331,8 @@ type GetOperationParams struct {
 	// Outcome Only the items with this outcome.
 	Outcome *OperationItemOutcome `form:"outcome,omitempty" json:"outcome,omitempty"`
 
-	// Include What to add. `results`: what became of the jobs that it changed, which reads up to 200
-	// of them.
+	// Include Adds to the answer. `results`: the present states of the jobs that the operation
+	// changed; the server reads at most 200 of them.
 	Include *[]GetOperationParamsInclude `form:"include,omitempty" json:"include,omitempty"`
 
 	// Limit The number of entries per page. Entries of one change are never split, so a page of a
@@ -5894,16 +5894,16 @@ type ClientInterface interface {
 
 	// ListMarks Read the marks of findings
 	//
-	// What operators said of findings: `lucius attention` and the console compute these from
-	// the other responses, and know each by its id.
+	// What operators said about findings. `lucius attention` and the console compute findings
+	// from the other responses; a mark refers to a finding by its id.
 	//
 	// Corresponds with GET /v1/admin/marks (the `ListMarks` operationId).
 	ListMarks(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error)
 
 	// SetMarkWithBody Acknowledge or snooze a finding, or note something about it
 	//
-	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-	// kept, of more those that were set first are deleted, of the tenants with the most.
+	// Replaces the finding's mark, for all users. Every mark expires. At most 500 are kept;
+	// beyond that, the tenants with the most marks lose their oldest.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -5912,8 +5912,8 @@ type ClientInterface interface {
 
 	// SetMark Acknowledge or snooze a finding, or note something about it
 	//
-	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-	// kept, of more those that were set first are deleted, of the tenants with the most.
+	// Replaces the finding's mark, for all users. Every mark expires. At most 500 are kept;
+	// beyond that, the tenants with the most marks lose their oldest.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6212,15 +6212,15 @@ type ClientInterface interface {
 	// Corresponds with POST /v1/admin/work/{workId}:stall (the `StallWork` operationId).
 	StallWork(ctx context.Context, workID WorkID, body StallWorkJSONRequestBody, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// ListWorkers Read which workers are active, what they hold and how they fare
+	// ListWorkers List the workers of the pull queue
 	//
 	// The workers of the pull queue that asked for work, held any or reported in the last day,
 	// the most recently active first, at most 1,000. With `owner` only that worker, with the
-	// attempts that it holds and the last that it ended, and `others` to compare it with. A
+	// attempts that it holds and its last 50 ended ones, and `others` for comparison. A
 	// caller without a role for all tenants gets only the workers with attempts of its
-	// tenants, and of each only these attempts, without `last_day`. If several processes use
-	// the store, what the others saw of attempts becomes known within 40 seconds; what ended
-	// before a crash of a process may be missing. Workers on Service Bus are not known.
+	// tenants, only these attempts, and no `last_day`. If several processes use the store,
+	// an attempt is listed within 40 seconds of its change; a process that crashes loses what
+	// it had not stored. Workers on Service Bus are not known.
 	//
 	// Corresponds with GET /v1/admin/workers (the `ListWorkers` operationId).
 	ListWorkers(ctx context.Context, params *ListWorkersParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -6979,8 +6979,8 @@ func (c *Client) RetryInbox(ctx context.Context, body RetryInboxJSONRequestBody,
 
 // ListMarks Read the marks of findings
 //
-// What operators said of findings: `lucius attention` and the console compute these from
-// the other responses, and know each by its id.
+// What operators said about findings. `lucius attention` and the console compute findings
+// from the other responses; a mark refers to a finding by its id.
 //
 // Corresponds with GET /v1/admin/marks (the `ListMarks` operationId).
 func (c *Client) ListMarks(ctx context.Context, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -6997,8 +6997,8 @@ func (c *Client) ListMarks(ctx context.Context, reqEditors ...RequestEditorFn) (
 
 // SetMarkWithBody Acknowledge or snooze a finding, or note something about it
 //
-// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-// kept, of more those that were set first are deleted, of the tenants with the most.
+// Replaces the finding's mark, for all users. Every mark expires. At most 500 are kept;
+// beyond that, the tenants with the most marks lose their oldest.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7017,8 +7017,8 @@ func (c *Client) SetMarkWithBody(ctx context.Context, contentType string, body i
 
 // SetMark Acknowledge or snooze a finding, or note something about it
 //
-// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-// kept, of more those that were set first are deleted, of the tenants with the most.
+// Replaces the finding's mark, for all users. Every mark expires. At most 500 are kept;
+// beyond that, the tenants with the most marks lose their oldest.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -7617,15 +7617,15 @@ func (c *Client) StallWork(ctx context.Context, workID WorkID, body StallWorkJSO
 	return c.Client.Do(req)
 }
 
-// ListWorkers Read which workers are active, what they hold and how they fare
+// ListWorkers List the workers of the pull queue
 //
 // The workers of the pull queue that asked for work, held any or reported in the last day,
 // the most recently active first, at most 1,000. With `owner` only that worker, with the
-// attempts that it holds and the last that it ended, and `others` to compare it with. A
+// attempts that it holds and its last 50 ended ones, and `others` for comparison. A
 // caller without a role for all tenants gets only the workers with attempts of its
-// tenants, and of each only these attempts, without `last_day`. If several processes use
-// the store, what the others saw of attempts becomes known within 40 seconds; what ended
-// before a crash of a process may be missing. Workers on Service Bus are not known.
+// tenants, only these attempts, and no `last_day`. If several processes use the store,
+// an attempt is listed within 40 seconds of its change; a process that crashes loses what
+// it had not stored. Workers on Service Bus are not known.
 //
 // Corresponds with GET /v1/admin/workers (the `ListWorkers` operationId).
 func (c *Client) ListWorkers(ctx context.Context, params *ListWorkersParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -12010,8 +12010,8 @@ type ClientWithResponsesInterface interface {
 
 	// ListMarksWithResponse Read the marks of findings
 	//
-	// What operators said of findings: `lucius attention` and the console compute these from
-	// the other responses, and know each by its id.
+	// What operators said about findings. `lucius attention` and the console compute findings
+	// from the other responses; a mark refers to a finding by its id.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -12020,8 +12020,8 @@ type ClientWithResponsesInterface interface {
 
 	// SetMarkWithBodyWithResponse Acknowledge or snooze a finding, or note something about it
 	//
-	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-	// kept, of more those that were set first are deleted, of the tenants with the most.
+	// Replaces the finding's mark, for all users. Every mark expires. At most 500 are kept;
+	// beyond that, the tenants with the most marks lose their oldest.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12030,8 +12030,8 @@ type ClientWithResponsesInterface interface {
 
 	// SetMarkWithResponse Acknowledge or snooze a finding, or note something about it
 	//
-	// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-	// kept, of more those that were set first are deleted, of the tenants with the most.
+	// Replaces the finding's mark, for all users. Every mark expires. At most 500 are kept;
+	// beyond that, the tenants with the most marks lose their oldest.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12348,15 +12348,15 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with POST /v1/admin/work/{workId}:stall (the `StallWork` operationId).
 	StallWorkWithResponse(ctx context.Context, workID WorkID, body StallWorkJSONRequestBody, reqEditors ...RequestEditorFn) (*StallWorkResponse, error)
 
-	// ListWorkersWithResponse Read which workers are active, what they hold and how they fare
+	// ListWorkersWithResponse List the workers of the pull queue
 	//
 	// The workers of the pull queue that asked for work, held any or reported in the last day,
 	// the most recently active first, at most 1,000. With `owner` only that worker, with the
-	// attempts that it holds and the last that it ended, and `others` to compare it with. A
+	// attempts that it holds and its last 50 ended ones, and `others` for comparison. A
 	// caller without a role for all tenants gets only the workers with attempts of its
-	// tenants, and of each only these attempts, without `last_day`. If several processes use
-	// the store, what the others saw of attempts becomes known within 40 seconds; what ended
-	// before a crash of a process may be missing. Workers on Service Bus are not known.
+	// tenants, only these attempts, and no `last_day`. If several processes use the store,
+	// an attempt is listed within 40 seconds of its change; a process that crashes loses what
+	// it had not stored. Workers on Service Bus are not known.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -16612,8 +16612,8 @@ func (c *ClientWithResponses) RetryInboxWithResponse(ctx context.Context, body R
 
 // ListMarksWithResponse Read the marks of findings
 //
-// What operators said of findings: `lucius attention` and the console compute these from
-// the other responses, and know each by its id.
+// What operators said about findings. `lucius attention` and the console compute findings
+// from the other responses; a mark refers to a finding by its id.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -16628,8 +16628,8 @@ func (c *ClientWithResponses) ListMarksWithResponse(ctx context.Context, reqEdit
 
 // SetMarkWithBodyWithResponse Acknowledge or snooze a finding, or note something about it
 //
-// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-// kept, of more those that were set first are deleted, of the tenants with the most.
+// Replaces the finding's mark, for all users. Every mark expires. At most 500 are kept;
+// beyond that, the tenants with the most marks lose their oldest.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -16644,8 +16644,8 @@ func (c *ClientWithResponses) SetMarkWithBodyWithResponse(ctx context.Context, c
 
 // SetMarkWithResponse Acknowledge or snooze a finding, or note something about it
 //
-// Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-// kept, of more those that were set first are deleted, of the tenants with the most.
+// Replaces the finding's mark, for all users. Every mark expires. At most 500 are kept;
+// beyond that, the tenants with the most marks lose their oldest.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17142,15 +17142,15 @@ func (c *ClientWithResponses) StallWorkWithResponse(ctx context.Context, workID 
 	return ParseStallWorkResponse(rsp)
 }
 
-// ListWorkersWithResponse Read which workers are active, what they hold and how they fare
+// ListWorkersWithResponse List the workers of the pull queue
 //
 // The workers of the pull queue that asked for work, held any or reported in the last day,
 // the most recently active first, at most 1,000. With `owner` only that worker, with the
-// attempts that it holds and the last that it ended, and `others` to compare it with. A
+// attempts that it holds and its last 50 ended ones, and `others` for comparison. A
 // caller without a role for all tenants gets only the workers with attempts of its
-// tenants, and of each only these attempts, without `last_day`. If several processes use
-// the store, what the others saw of attempts becomes known within 40 seconds; what ended
-// before a crash of a process may be missing. Workers on Service Bus are not known.
+// tenants, only these attempts, and no `last_day`. If several processes use the store,
+// an attempt is listed within 40 seconds of its change; a process that crashes loses what
+// it had not stored. Workers on Service Bus are not known.
 //
 // Returns a wrapper object for the known response body format(s).
 //
@@ -24624,7 +24624,7 @@ type ServerInterface interface {
 	// StallWork Take an item from its worker
 	// (POST /v1/admin/work/{workId}:stall)
 	StallWork(w http.ResponseWriter, r *http.Request, workID WorkID)
-	// ListWorkers Read which workers are active, what they hold and how they fare
+	// ListWorkers List the workers of the pull queue
 	// (GET /v1/admin/workers)
 	ListWorkers(w http.ResponseWriter, r *http.Request, params ListWorkersParams)
 	// CallbackAck Acknowledge a directive

@@ -157,7 +157,7 @@ func TestFlow_SaysWhereTheTimeGoes(t *testing.T) {
 		},
 		{
 			StepID: "b", URL: "/ui/services/b", Waits: "20 s, p95 40 s", Runs: "30 s, p95 1 min 30 s", Share: "50 %",
-			Backlog: "3,000 wait, done in about 5 h if nothing new arrives; about 20 more at a time would do it within the hour",
+			Backlog: "3,000 wait, done in about 5 h if nothing new arrives; about 20 more concurrent attempts would finish it within the hour",
 			Wait:    waterfallBar{33, 67, 67}, Run: waterfallBar{100, 100, 200},
 		},
 		{

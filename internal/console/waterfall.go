@@ -91,7 +91,7 @@ func backlogOf(of *api.Service) string {
 	// Each concurrent attempt takes about the median, so the hour needs backlog·p50/1h of them.
 	more := int(math.Ceil(float64(of.Backlog)*of.DurationSeconds.P50/time.Hour.Seconds())) - of.Claimed - of.Running
 	if takes > time.Hour && more > 0 {
-		text += "; about " + diagnosis.Number(more) + " more at a time would do it within the hour"
+		text += "; about " + diagnosis.Number(more) + " more concurrent attempts would finish it within the hour"
 	}
 	return text
 }

@@ -905,15 +905,15 @@ export interface paths {
         };
         /**
          * Read the marks of findings
-         * @description What operators said of findings: `lucius attention` and the console compute these from
-         *     the other responses, and know each by its id.
+         * @description What operators said about findings. `lucius attention` and the console compute findings
+         *     from the other responses; a mark refers to a finding by its id.
          */
         get: operations["listMarks"];
         put?: never;
         /**
          * Acknowledge or snooze a finding, or note something about it
-         * @description Replaces the finding's mark, for all users. The mark ends by itself; at most 500 are
-         *     kept, of more those that were set first are deleted, of the tenants with the most.
+         * @description Replaces the finding's mark, for all users. Every mark expires. At most 500 are kept;
+         *     beyond that, the tenants with the most marks lose their oldest.
          */
         post: operations["setMark"];
         delete?: never;
@@ -1004,14 +1004,14 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Read which workers are active, what they hold and how they fare
+         * List the workers of the pull queue
          * @description The workers of the pull queue that asked for work, held any or reported in the last day,
          *     the most recently active first, at most 1,000. With `owner` only that worker, with the
-         *     attempts that it holds and the last that it ended, and `others` to compare it with. A
+         *     attempts that it holds and its last 50 ended ones, and `others` for comparison. A
          *     caller without a role for all tenants gets only the workers with attempts of its
-         *     tenants, and of each only these attempts, without `last_day`. If several processes use
-         *     the store, what the others saw of attempts becomes known within 40 seconds; what ended
-         *     before a crash of a process may be missing. Workers on Service Bus are not known.
+         *     tenants, only these attempts, and no `last_day`. If several processes use the store,
+         *     an attempt is listed within 40 seconds of its change; a process that crashes loses what
+         *     it had not stored. Workers on Service Bus are not known.
          */
         get: operations["listWorkers"];
         put?: never;
@@ -3031,7 +3031,7 @@ export interface components {
              */
             sample_job_ids: string[];
             /**
-             * @description The error in words, of the newest of them that has one.
+             * @description The error message of the newest sample job that has one.
              * @example The scan has no pages.
              */
             sample_message?: string;
@@ -3515,7 +3515,7 @@ export interface components {
              */
             updated_at: string;
             /**
-             * @description What became of the jobs that it changed, with `include=results`.
+             * @description The present states of the jobs that it changed, with `include=results`.
              * @example {
              *       "counted": 81,
              *       "succeeded": 54,
@@ -3533,11 +3533,11 @@ export interface components {
              */
             next_page_token?: string;
         };
-        /** @description What became of the jobs that an operation changed; of a retry, of their reruns. */
+        /** @description The present states of the jobs that an operation changed. Those of a retry are its reruns. */
         OperationResults: {
             /**
-             * @description How many jobs were looked at: if there are more than 200, these are a sample. Purged
-             *     ones are left out.
+             * @description How many jobs were read. If the operation changed more than 200, they are an even
+             *     sample. Purged jobs are left out.
              * @example 81
              */
             counted: number;
@@ -3754,13 +3754,13 @@ export interface components {
             pauses: components["schemas"]["Pause"][];
         };
         /**
-         * @description An `acknowledged` finding does not count as one that needs attention until the mark
-         *     ends, nor does a `snoozed` one; an `open` one does, and the mark is a note.
+         * @description `acknowledged` and `snoozed` findings do not count as open until the mark expires. An
+         *     `open` mark is a note, and the finding counts.
          * @example acknowledged
          * @enum {string}
          */
         MarkState: "open" | "acknowledged" | "snoozed";
-        /** @description What to say of a finding. */
+        /** @description A mark to set. */
         MarkRequest: {
             /**
              * @description The finding.
@@ -3768,13 +3768,13 @@ export interface components {
              */
             finding_id: string;
             /**
-             * @description The tenant that the finding is of; absent for one of all tenants.
+             * @description The finding's tenant; absent if the finding concerns all tenants.
              * @example tenant_a
              */
             tenant_id?: string;
             state: components["schemas"]["MarkState"];
             /**
-             * @description What others should know.
+             * @description A note for other users.
              * @example The vendor has a ticket.
              */
             note?: string;
@@ -3786,7 +3786,7 @@ export interface components {
              */
             for_seconds?: number;
         };
-        /** @description What an operator says of a finding. */
+        /** @description An operator's statement about a finding. */
         Mark: {
             /**
              * @description The finding.
@@ -3794,13 +3794,13 @@ export interface components {
              */
             finding_id: string;
             /**
-             * @description The tenant that the finding is of; absent for one of all tenants.
+             * @description The finding's tenant; absent if the finding concerns all tenants.
              * @example tenant_a
              */
             tenant_id?: string;
             state: components["schemas"]["MarkState"];
             /**
-             * @description What others should know.
+             * @description A note for other users.
              * @example The vendor has a ticket.
              */
             note?: string;
@@ -6895,8 +6895,8 @@ export interface operations {
                 /** @description Only the items with this outcome. */
                 outcome?: components["schemas"]["OperationItemOutcome"];
                 /**
-                 * @description What to add. `results`: what became of the jobs that it changed, which reads up to 200
-                 *     of them.
+                 * @description Adds to the answer. `results`: the present states of the jobs that the operation
+                 *     changed; the server reads at most 200 of them.
                  * @example [
                  *       "results"
                  *     ]
@@ -7051,7 +7051,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description All marks whose time is not over. */
+            /** @description The marks that have not expired. */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -7081,7 +7081,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The mark. One that is `open` without a note is removed. */
+            /** @description The mark. An `open` mark without a note only removes the previous one. */
             200: {
                 headers: {
                     [name: string]: unknown;
