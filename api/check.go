@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -12,12 +15,14 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // The limits of openapi.yaml on requests, in characters, entries and seconds.
 const (
 	MaxTenantID   = 128      // The longest tenant_id.
 	MaxScopeName  = 128      // The longest name of what a pause stops, in bytes.
+	MaxDocID      = 256      // The longest doc_id, in bytes.
 	MaxName       = 128      // The longest id, owner, service, step type or request id.
 	MaxReason     = 1024     // The longest reason of a control or operator's request.
 	MaxFilters    = 64       // How many services or step types a claim may name.
@@ -189,11 +194,15 @@ func (c *RerunRequest) Check() []apierror.Violation {
 	return v
 }
 
+// All reports whether the filter selects all jobs.
+func (f *OperationFilter) All() bool { return reflect.ValueOf(f).Elem().IsZero() }
+
 // Check returns what is wrong with the request by itself.
 func (c *RetryRequest) Check() []apierror.Violation {
 	var v violations
 	v.list("/job_ids", c.JobIDs, "name no ids", MaxRetryJobs, MaxName)
 	filtered := c.TenantID != nil || c.RequestType != nil || c.Service != nil || c.StepType != nil || c.ErrorCode != nil ||
+		c.DocID != nil || c.Tags != nil ||
 		!c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || !c.FailedAfter.IsZero() || !c.FailedBefore.IsZero() || c.Limit != 0
 	if len(c.JobIDs) > 0 && filtered {
 		v.add("/job_ids", "must not be combined with filters")
@@ -203,6 +212,7 @@ func (c *RetryRequest) Check() []apierror.Violation {
 	v.filter("/service", c.Service)
 	v.filter("/step_type", c.StepType)
 	v.filter("/error_code", c.ErrorCode)
+	v.document(c.DocID, c.Tags)
 	v.from(c.From)
 	v.pace(c.Limit, c.RatePerSecond, c.Reason)
 	return v
@@ -213,7 +223,7 @@ func (c *BulkRequest) Check() []apierror.Violation {
 	var v violations
 	v.list("/job_ids", c.JobIDs, "name no ids", MaxRetryJobs, MaxName)
 	filtered := c.TenantID != nil || c.RequestType != nil || c.State != nil || c.Service != nil || c.StepType != nil ||
-		c.ErrorCode != nil || !c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || c.Limit != 0
+		c.ErrorCode != nil || c.DocID != nil || c.Tags != nil || !c.CreatedAfter.IsZero() || !c.CreatedBefore.IsZero() || c.Limit != 0
 	if len(c.JobIDs) > 0 && filtered {
 		v.add("/job_ids", "must not be combined with filters")
 	}
@@ -225,6 +235,7 @@ func (c *BulkRequest) Check() []apierror.Violation {
 	v.filter("/service", c.Service)
 	v.filter("/step_type", c.StepType)
 	v.filter("/error_code", c.ErrorCode)
+	v.document(c.DocID, c.Tags)
 	v.pace(c.Limit, c.RatePerSecond, c.Reason)
 	return v
 }
@@ -324,6 +335,25 @@ func (v *violations) reason(reason string, shortest int) {
 func (v *violations) printable(pointer, text string) {
 	if strings.ContainsFunc(text, unicode.IsControl) {
 		v.add(pointer, "must not contain control characters")
+	}
+}
+
+// document checks the filters by document and tags.
+func (v *violations) document(docID *string, tags Tags) {
+	if docID != nil {
+		v.text("/doc_id", *docID, 1, MaxDocID)
+	}
+	if tags != nil && len(tags) == 0 {
+		v.add("/tags", "must not be empty: leave it out")
+	}
+	if len(tags) > statemachine.MaxTags {
+		v.exceeds("/tags", fmt.Sprintf("must not hold more than %d tags", statemachine.MaxTags))
+		return
+	}
+	for _, key := range slices.Sorted(maps.Keys(tags)) {
+		if fault := statemachine.TagFault(key, tags[key]); fault != "" {
+			v.add(string(jsontext.Pointer("/tags").AppendToken(key)), fault)
+		}
 	}
 }
 

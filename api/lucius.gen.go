@@ -1144,6 +1144,11 @@ type BulkRequest struct {
 	// Example: 2026-01-28T00:00:00.000Z
 	CreatedBefore Time `json:"created_before,omitempty,omitzero"`
 
+	// DocID Only jobs of this document. `tenant_id` is then required.
+	//
+	// Example: doc_1
+	DocID *string `json:"doc_id,omitempty"`
+
 	// DryRun Return what the operation would do, without doing it.
 	//
 	// Example: false
@@ -1195,6 +1200,11 @@ type BulkRequest struct {
 	//
 	// Example: OCR
 	StepType *string `json:"step_type,omitempty"`
+
+	// Tags Only jobs with all of these tags. `tenant_id` is then required.
+	//
+	// Example: {"customer":"42"}
+	Tags Tags `json:"tags,omitempty,omitzero"`
 
 	// TenantID Only jobs of this tenant.
 	//
@@ -1459,7 +1469,8 @@ type Command struct {
 	// Example: corr-123
 	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
 
-	// DocID The document; required with mode BURST.
+	// DocID The document; required with mode BURST. The jobs of a document are found by it.
+	//
 	//
 	// Example: doc_1
 	DocID string `json:"doc_id,omitempty,omitzero"`
@@ -1510,6 +1521,15 @@ type Command struct {
 	//
 	// Example: 1
 	SchemaVersion string `json:"schema_version"`
+
+	// Tags Tags by which jobs are found, at most 8. A key has 1 to 32 lower-case letters, digits, `_`,
+	// `.` and `-`, and begins with a letter; a value has 1 to 128 bytes without control
+	// characters. Tags of the system begin with `lucius.`; a command may have none of these.
+	// They are no part of the idempotency hash: a repeated command keeps its first tags.
+	//
+	//
+	// Example: {"customer":"42","env":"prod"}
+	Tags Tags `json:"tags,omitempty,omitzero"`
 
 	// TenantID The tenant that owns the job.
 	//
@@ -2421,6 +2441,15 @@ type Job struct {
 	// Example: 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
 	SupersededBy string `json:"superseded_by,omitempty,omitzero"`
 
+	// Tags Tags by which jobs are found, at most 8. A key has 1 to 32 lower-case letters, digits, `_`,
+	// `.` and `-`, and begins with a letter; a value has 1 to 128 bytes without control
+	// characters. Tags of the system begin with `lucius.`; a command may have none of these.
+	// They are no part of the idempotency hash: a repeated command keeps its first tags.
+	//
+	//
+	// Example: {"customer":"42","env":"prod"}
+	Tags Tags `json:"tags,omitempty,omitzero"`
+
 	// TenantBucket Tenant and month of acceptance.
 	//
 	// Example: tenant_a:202601
@@ -2728,6 +2757,11 @@ type OperationFilter struct {
 	// Example: 2026-01-27T00:00:00.000Z
 	CreatedBefore Time `json:"created_before,omitempty,omitzero"`
 
+	// DocID Jobs of this document.
+	//
+	// Example: doc_1
+	DocID string `json:"doc_id,omitempty,omitzero"`
+
 	// ErrorCode Jobs that failed with this code.
 	//
 	// Example: ack_timeout
@@ -2771,6 +2805,11 @@ type OperationFilter struct {
 	//
 	// Example: OCR
 	StepType string `json:"step_type,omitempty,omitzero"`
+
+	// Tags Jobs with all of these tags.
+	//
+	// Example: {"customer":"42"}
+	Tags Tags `json:"tags,omitempty,omitzero"`
 
 	// TenantID Jobs of this tenant.
 	//
@@ -3825,6 +3864,11 @@ type RetryRequest struct {
 	// Example: 2026-01-28T00:00:00.000Z
 	CreatedBefore Time `json:"created_before,omitempty,omitzero"`
 
+	// DocID Only jobs of this document. `tenant_id` is then required.
+	//
+	// Example: doc_1
+	DocID *string `json:"doc_id,omitempty"`
+
 	// DryRun Return what the operation would do, without doing it.
 	//
 	// Example: false
@@ -3884,6 +3928,11 @@ type RetryRequest struct {
 	//
 	// Example: OCR
 	StepType *string `json:"step_type,omitempty"`
+
+	// Tags Only jobs with all of these tags. `tenant_id` is then required.
+	//
+	// Example: {"customer":"42"}
+	Tags Tags `json:"tags,omitempty,omitzero"`
 
 	// TenantID Only jobs of this tenant.
 	//
@@ -4361,6 +4410,14 @@ type StuckList struct {
 	// Stuck Jobs that it could not repair.
 	Stuck []StuckJob `json:"stuck"`
 }
+
+// Tags Tags by which jobs are found, at most 8. A key has 1 to 32 lower-case letters, digits, `_`,
+// `.` and `-`, and begins with a letter; a value has 1 to 128 bytes without control
+// characters. Tags of the system begin with `lucius.`; a command may have none of these.
+// They are no part of the idempotency hash: a repeated command keeps its first tags.
+//
+// Example: {"customer":"42","env":"prod"}
+type Tags map[string]string
 
 // TenantWork The steps of a tenant that wait for a worker, or that a worker has.
 type TenantWork struct {
@@ -5265,6 +5322,13 @@ type ListFailuresParams struct {
 	// RequestType Only jobs of this request type.
 	RequestType *string `form:"request_type,omitempty" json:"request_type,omitempty"`
 
+	// DocID Only jobs of this document. `tenant_id` is then required.
+	DocID *string `form:"doc_id,omitempty" json:"doc_id,omitempty"`
+
+	// Tag Only jobs with this tag, `key=value`; with several, only jobs that have all of them.
+	// `tenant_id` is then required.
+	Tag *[]string `form:"tag,omitempty" json:"tag,omitempty"`
+
 	// Service Only jobs that failed at a step of this service.
 	Service *string `form:"service,omitempty" json:"service,omitempty"`
 
@@ -5479,6 +5543,13 @@ type ListJobsParams struct {
 
 	// RequestType Only jobs of this request type.
 	RequestType *string `form:"request_type,omitempty" json:"request_type,omitempty"`
+
+	// DocID Only jobs of this document, of any age. `tenant_id` is then required.
+	DocID *string `form:"doc_id,omitempty" json:"doc_id,omitempty"`
+
+	// Tag Only jobs with this tag, `key=value`; with several, only jobs that have all of them.
+	// `tenant_id` is then required.
+	Tag *[]string `form:"tag,omitempty" json:"tag,omitempty"`
 
 	// CorrelationID Only jobs with this correlation id, of any age. Without `tenant_id`, those of all
 	// tenants, for a caller who may read all tenants.
@@ -8901,6 +8972,30 @@ func NewListFailuresRequest(server string, params *ListFailuresParams) (*http.Re
 
 		}
 
+		if params.DocID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "doc_id", *params.DocID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tag != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tag", *params.Tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
 		if params.Service != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "service", *params.Service, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
@@ -10706,6 +10801,30 @@ func NewListJobsRequest(server string, params *ListJobsParams) (*http.Request, e
 		if params.RequestType != nil {
 
 			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "request_type", *params.RequestType, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.DocID != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "doc_id", *params.DocID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			} else {
+				for _, qp := range strings.Split(queryFrag, "&") {
+					rawQueryFragments = append(rawQueryFragments, qp)
+				}
+			}
+
+		}
+
+		if params.Tag != nil {
+
+			if queryFrag, err := runtime.StyleParamWithOptions("form", true, "tag", *params.Tag, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationQuery, Type: "array", Format: ""}); err != nil {
 				return nil, err
 			} else {
 				for _, qp := range strings.Split(queryFrag, "&") {
@@ -24988,6 +25107,32 @@ func (siw *ServerInterfaceWrapper) ListFailures(w http.ResponseWriter, r *http.R
 		return
 	}
 
+	// ------------- Optional query parameter "doc_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "doc_id", r.URL.Query(), &params.DocID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "doc_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "doc_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
+		}
+		return
+	}
+
 	// ------------- Optional query parameter "service" -------------
 
 	err = runtime.BindQueryParameterWithOptions("form", true, false, "service", r.URL.Query(), &params.Service, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
@@ -26194,6 +26339,32 @@ func (siw *ServerInterfaceWrapper) ListJobs(w http.ResponseWriter, r *http.Reque
 			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "request_type"})
 		} else {
 			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "request_type", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "doc_id" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "doc_id", r.URL.Query(), &params.DocID, runtime.BindQueryParameterOptions{Type: "string", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "doc_id"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "doc_id", Err: err})
+		}
+		return
+	}
+
+	// ------------- Optional query parameter "tag" -------------
+
+	err = runtime.BindQueryParameterWithOptions("form", true, false, "tag", r.URL.Query(), &params.Tag, runtime.BindQueryParameterOptions{Type: "array", Format: ""})
+	if err != nil {
+		var requiredError *runtime.RequiredParameterError
+		if errors.As(err, &requiredError) {
+			siw.ErrorHandlerFunc(w, r, &RequiredParamError{ParamName: "tag"})
+		} else {
+			siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "tag", Err: err})
 		}
 		return
 	}

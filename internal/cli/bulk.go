@@ -42,7 +42,7 @@ func (b *bulk) register(t *tool, cmd *cobra.Command) {
 
 // selects reports whether a flag selects jobs.
 func (b *bulk) selects() bool {
-	return b.all || b.OperationFilter != api.OperationFilter{} || b.state+b.createdAfter+b.createdBefore+b.failedAfter+b.failedBefore != ""
+	return b.all || !b.All() || len(b.tags) > 0 || b.state+b.createdAfter+b.createdBefore+b.failedAfter+b.failedBefore != ""
 }
 
 // request returns the request for the named jobs, or for those that the flags select.
@@ -60,6 +60,7 @@ func (b *bulk) request(s *session, ids []string) (*api.BulkRequest, error) {
 	return &api.BulkRequest{
 		JobIDs: ids, All: b.all, Limit: b.limit, RatePerSecond: b.rate, Reason: b.reason,
 		TenantID: optional(f.TenantID), RequestType: optional(f.RequestType), Service: optional(f.Service),
+		DocID: optional(f.DocID), Tags: f.Tags,
 		StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode), State: optional(f.State),
 		CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
 	}, nil
@@ -82,7 +83,7 @@ func (t *tool) retry() *cobra.Command {
 		create := func(ctx context.Context, c *api.Client, key api.IdempotencyKey, r *api.BulkRequest) (*http.Response, error) {
 			return c.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: &key}, api.RetryRequest{
 				JobIDs: r.JobIDs, All: r.All, Limit: r.Limit, RatePerSecond: r.RatePerSecond, Reason: r.Reason, DryRun: r.DryRun,
-				TenantID: r.TenantID, RequestType: r.RequestType, Service: r.Service, StepType: r.StepType, ErrorCode: r.ErrorCode,
+				TenantID: r.TenantID, DocID: r.DocID, Tags: r.Tags, RequestType: r.RequestType, Service: r.Service, StepType: r.StepType, ErrorCode: r.ErrorCode,
 				CreatedAfter: r.CreatedAfter, CreatedBefore: r.CreatedBefore, From: api.RerunFrom(from),
 				FailedAfter: b.FailedAfter, FailedBefore: b.FailedBefore,
 			})

@@ -29,7 +29,8 @@ func (t *tool) failures() *cobra.Command {
 			return err
 		}
 		params := &api.ListFailuresParams{
-			TenantID: optional(f.TenantID), RequestType: optional(f.RequestType), Service: optional(f.Service),
+			TenantID: optional(f.TenantID), DocID: optional(f.DocID), Tag: by.tagParams(),
+			RequestType: optional(f.RequestType), Service: optional(f.Service),
 			StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
 			CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
 			FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // jobs returns lucius jobs.
@@ -35,6 +36,7 @@ func (t *tool) jobsList() *cobra.Command {
 		use: "list", short: "List jobs, newest first",
 		long: "Lists jobs, newest first. Ended jobs are listed for the last three months, unless --created-after\nsays otherwise.",
 		example: "  lucius jobs list --state FAILED_FINAL --created-after 24h\n  lucius jobs list --waiting no_worker --service ocr\n" +
+			"  lucius jobs list --tenant tenant_a --doc doc_1\n  lucius jobs list --tenant tenant_a --tag customer=42 --tag env=prod\n" +
 			"  lucius jobs list --tenant tenant_a --limit 1000 -o json",
 	}, func(ctx context.Context, s *session, _ []string) error {
 		if _, err := by.parse(s); err != nil {
@@ -188,6 +190,7 @@ func showJob(p *page, job api.Job) {
 		"request", job.RequestType,
 		"protocol", strings.TrimSpace(job.ProtocolID+" "+job.ProtocolVersion),
 		"document", job.DocID,
+		"tags", strings.ReplaceAll(string(statemachine.NewTags(job.Tags)), "\n", ", "),
 		"correlation", job.CorrelationID,
 		"key", job.IdempotencyKey,
 		"accepted", p.ago(job.CreatedAt.Time),

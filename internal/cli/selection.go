@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // selection holds the flags that select jobs, as the API's filters do.
@@ -16,6 +17,7 @@ type selection struct {
 
 	state                                                  string
 	createdAfter, createdBefore, failedAfter, failedBefore string
+	tags                                                   []string
 }
 
 // register registers the filters that all selections have.
@@ -24,6 +26,8 @@ func (f *selection) register(t *tool, cmd *cobra.Command) {
 	flags.StringVar(&f.Service, "service", "", "only jobs whose failed or current step is of this service")
 	flags.StringVar(&f.ErrorCode, "code", "", "only jobs with this error code")
 	flags.StringVar(&f.TenantID, "tenant", "", "only jobs of this tenant")
+	flags.StringVar(&f.DocID, "doc", "", "only jobs of this document; needs --tenant")
+	flags.StringArrayVar(&f.tags, "tag", nil, "only jobs with this tag, key=value; repeat it for jobs with several; needs --tenant")
 	flags.StringVar(&f.RequestType, "request-type", "", "only jobs of this request type")
 	flags.StringVar(&f.StepType, "step-type", "", "only jobs whose failed or current step is of this type")
 	flags.StringVar(&f.createdAfter, "created-after", "", "only jobs accepted since then: "+momentHelp)
@@ -75,13 +79,28 @@ func (f *selection) parse(s *session) (*api.OperationFilter, error) {
 			*moment.into = *at
 		}
 	}
+	tags, err := statemachine.ParseTags(f.tags)
+	if err != nil {
+		return nil, usagef("%v", err)
+	}
+	if f.Tags = tags.Map(); f.TenantID == "" && (f.DocID != "" || f.Tags != nil) {
+		return nil, usagef("--doc and --tag need --tenant")
+	}
 	return &f.OperationFilter, nil
+}
+
+// tagParams returns the tags as parameters of a query.
+func (f *selection) tagParams() *[]string {
+	if len(f.tags) == 0 {
+		return nil
+	}
+	return &f.tags
 }
 
 // jobs returns the parsed filters as parameters of ListJobs.
 func (f *selection) jobs() *api.ListJobsParams {
 	return &api.ListJobsParams{
-		TenantID: optional(f.TenantID), State: optional(f.State), RequestType: optional(f.RequestType),
+		TenantID: optional(f.TenantID), DocID: optional(f.DocID), Tag: f.tagParams(), State: optional(f.State), RequestType: optional(f.RequestType),
 		Service: optional(f.Service), StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
 		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),

@@ -87,13 +87,14 @@ func failures(r *request) (view, error) {
 	if data.Filter, err = selectionOf(r); err != nil {
 		return view{}, err
 	}
-	data.Filter.TenantID = data.Tenant.Value
+	data.Filter.TenantID, data.Filter.State = data.Tenant.Value, ""
 	if span := failureSpanLengths[data.Since]; span > 0 {
 		data.Filter.FailedAfter = api.NewTime(r.now.Add(-span).Truncate(time.Second))
 	}
 	f := &data.Filter
 	params := &api.ListFailuresParams{
-		TenantID: optional(f.TenantID), RequestType: optional(f.RequestType), Service: optional(f.Service),
+		TenantID: optional(f.TenantID), DocID: optional(f.DocID), Tag: f.tagParams(),
+		RequestType: optional(f.RequestType), Service: optional(f.Service),
 		StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
 		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),
@@ -106,9 +107,7 @@ func failures(r *request) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	data.Truncated, data.Command = list.Truncated, diagnosis.CommandWith("failures", "tenant", f.TenantID, "service", f.Service,
-		"code", f.ErrorCode, "request-type", f.RequestType, "step-type", f.StepType, "created-after", stamp(f.CreatedAfter),
-		"created-before", stamp(f.CreatedBefore), "failed-after", stamp(f.FailedAfter), "failed-before", stamp(f.FailedBefore))
+	data.Truncated, data.Command = list.Truncated, diagnosis.Command("failures", f.flags()...)
 	data.filterOffers = filterOffersOf(r.known())
 	data.Command += " --include-retrying"
 	if data.IncludeResolved {
@@ -134,10 +133,10 @@ func failures(r *request) (view, error) {
 
 // failureGroupOf adds the links of a group of the filter's jobs.
 func failureGroupOf(f *selection, group *api.FailureGroup) failureGroup {
-	filter := []any{
-		"tenant_id", f.TenantID, "request_type", f.RequestType, "service", group.Service, "step_type", group.StepType,
+	filter := append(f.tagQuery(),
+		"tenant_id", f.TenantID, "doc_id", f.DocID, "request_type", f.RequestType, "service", group.Service, "step_type", group.StepType,
 		"error_code", group.ErrorCode, "created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
-	}
+	)
 	if group.Retrying {
 		return failureGroup{FailureGroup: *group, Jobs: link("jobs", append(filter, "waiting", waitsAtAll)...)}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // jobPage is one job: why it waits or how it ended, its course, and what is stored of it.
@@ -27,6 +28,7 @@ type jobPage struct {
 	Rejected api.RejectedCallbacks
 	Webhooks []api.Webhook
 	TraceID  string
+	Tags     []string // as "key=value"
 	// Related is the URL of the jobs with the same correlation id.
 	Related string
 	Command string
@@ -72,6 +74,7 @@ func job(r *request) (view, error) {
 	data.Answer = diagnosis.Job(found, data.Events, r.now)
 	data.Timeline = timelineOf(found, data.Events, r.now)
 	data.Canvas = jobCanvas(found, data.Events, r.seesAll())
+	data.Tags = slices.Collect(statemachine.NewTags(found.Tags).All())
 	data.Related = link("jobs", "correlation_id", found.CorrelationID)
 	if !r.May(api.GrantRoleRead, "") {
 		data.Related = link("jobs", "correlation_id", found.CorrelationID, "tenant_id", found.TenantID)

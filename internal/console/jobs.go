@@ -123,7 +123,7 @@ func jobs(r *request) (view, error) {
 	}
 	f := &data.Filter
 	only := data.CorrelationID != "" || data.ProtocolID != "" || data.Waits != "" // Operations have no such filters.
-	data.Filtered = f.OperationFilter != api.OperationFilter{} || only
+	data.Filtered = !f.All() || only
 	f.TenantID = data.Tenant.Value
 	if span := failureSpanLengths[data.Since]; span > 0 && f.CreatedAfter.IsZero() {
 		data.Filtered = true
@@ -132,7 +132,7 @@ func jobs(r *request) (view, error) {
 		data.Since = "any time"
 	}
 	list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &api.ListJobsParams{
-		TenantID: optional(f.TenantID), State: optional(f.State), RequestType: optional(f.RequestType),
+		TenantID: optional(f.TenantID), DocID: optional(f.DocID), Tag: f.tagParams(), State: optional(f.State), RequestType: optional(f.RequestType),
 		CorrelationID: optional(data.CorrelationID), Service: optional(f.Service), ErrorCode: optional(f.ErrorCode),
 		ProtocolID: optional(data.ProtocolID), StepType: optional(f.StepType), Waiting: waiting,
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
@@ -155,7 +155,7 @@ func jobs(r *request) (view, error) {
 	if len(list.Jobs) < pageSize {
 		data.SearchedTo = list.SearchedTo
 	}
-	data.More = f.RequestType != "" || f.StepType != "" || f.ErrorCode != "" || data.CorrelationID != "" || data.ProtocolID != "" ||
+	data.More = f.DocID != "" || len(f.Tags) > 0 || f.RequestType != "" || f.StepType != "" || f.ErrorCode != "" || data.CorrelationID != "" || data.ProtocolID != "" ||
 		!f.CreatedBefore.IsZero() || !f.FailedAfter.IsZero() || !f.FailedBefore.IsZero() ||
 		!f.CreatedAfter.IsZero() && data.Since == "any time"
 	known := r.known()
@@ -170,10 +170,10 @@ func jobs(r *request) (view, error) {
 		state := f.state()
 		data.Ticked = manyActions(state, "ticked", "1")
 		if !only {
-			data.All = manyActions(state, "tenant_id", f.TenantID, "state", f.State, "request_type", f.RequestType, "service", f.Service,
-				"step_type", f.StepType, "error_code", f.ErrorCode,
+			data.All = manyActions(state, append(f.tagQuery(), "tenant_id", f.TenantID, "doc_id", f.DocID, "state", f.State,
+				"request_type", f.RequestType, "service", f.Service, "step_type", f.StepType, "error_code", f.ErrorCode,
 				"created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
-				"failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))
+				"failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))...)
 		}
 	}
 	return view{Title: "Jobs", Template: "jobs", Data: data}, nil

@@ -32,6 +32,10 @@ func TestJobs_ListsThemWithAFewWords(t *testing.T) {
 		`/ui/do/jobs-cancel?`+filter+`&amp;service=ocr&amp;state=IN_PROGRESS"`, `formaction="/ui/do/jobs-pause?ticked=1"`, `name="job" value="j2"`,
 		"lucius jobs list --service ocr --code &#39;a b&#39; --state IN_PROGRESS --created-after 2026-01-26T10:02:30.000Z")
 	hasNot(t, page, hostile, "do/retry", "There are no jobs")
+	page = b.get(t, "/ui/jobs?tenant_id=t&doc_id=a+b&tag=env%3Dprod&tag=customer%3D4%262&tag=")
+	b.asks(t, "GET /v1/jobs?tenant_id=t&doc_id=a+b&tag=customer%3D4%262&tag=env%3Dprod&limit=50")
+	has(t, page, `value="a b"`, `<input name="tag" value="customer=4&amp;2">`, `/ui/do/jobs-cancel?doc_id=a&#43;b&amp;tag=customer%3D4%262&amp;tag=env%3Dprod&amp;tenant_id=t"`,
+		"lucius jobs list --tenant t --doc &#39;a b&#39; --tag &#39;customer=4&amp;2&#39; --tag &#39;env=prod&#39;")
 	b.token = "reader"
 	hasNot(t, b.get(t, "/ui/jobs"), "do/jobs-cancel", `name="job"`)
 	b.token = "bound"

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // match is a search result.
@@ -136,11 +137,13 @@ type jobSearch struct {
 	params api.ListJobsParams
 }
 
-// jobsBy finds jobs by correlation id, tenant and, if the text may be one, error code. It searches
-// each tenant of a user who may not read all of them.
+// jobsBy finds jobs by document, tag, correlation id, tenant and, if the text may be one, error code.
+// It searches each tenant of a user who may not read all of them. Documents and tags are sought
+// tenant by tenant: for a user who may read all, in those of the newest jobs.
 func (r *request) jobsBy(sought string, mayBeCode bool) (found []match, err error) {
-	if len(sought) > api.MaxName {
-		return nil, nil
+	found, err = r.jobsOfDocument(sought)
+	if err != nil || len(sought) > api.MaxName {
+		return found, err
 	}
 	tenants := []string{""}
 	if !r.May(api.GrantRoleRead, "") {
@@ -163,18 +166,61 @@ func (r *request) jobsBy(sought string, mayBeCode bool) (found []match, err erro
 				match{"tenant", sought, link("jobs", "tenant_id", sought)}, api.ListJobsParams{TenantID: &sought},
 			})
 		}
-		for _, one := range searches {
-			one.params.Limit = new(api.Limit(1))
-			list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &one.params))
-			if err != nil {
-				return nil, err
-			}
-			if len(list.Jobs) > 0 {
-				found = append(found, one.match)
-			}
+		more, err := r.fruitful(searches)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, more...)
+	}
+	return found, nil
+}
+
+// fruitful returns the searches that find a job.
+func (r *request) fruitful(searches []jobSearch) (found []match, err error) {
+	for _, one := range searches {
+		one.params.Limit = new(api.Limit(1))
+		list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &one.params))
+		if err != nil {
+			return nil, err
+		}
+		if len(list.Jobs) > 0 {
+			found = append(found, one.match)
 		}
 	}
 	return found, nil
+}
+
+// jobsOfDocument finds jobs by document and by tag.
+func (r *request) jobsOfDocument(sought string) ([]match, error) {
+	tenants := r.tenants(api.GrantRoleRead)
+	if r.May(api.GrantRoleRead, "") {
+		list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &api.ListJobsParams{Limit: new(api.Limit(200))}))
+		if err != nil {
+			return nil, err
+		}
+		tenants = nil
+		for i := range list.Jobs {
+			tenants = append(tenants, list.Jobs[i].TenantID)
+		}
+		slices.Sort(tenants)
+		tenants = slices.Compact(tenants)
+	}
+	var searches []jobSearch
+	for _, tenant := range tenants[:min(len(tenants), mostTenants)] {
+		if len(sought) <= api.MaxDocID {
+			searches = append(searches, jobSearch{
+				match{"document of " + tenant, sought, link("jobs", "tenant_id", tenant, "doc_id", sought)},
+				api.ListJobsParams{TenantID: &tenant, DocID: &sought},
+			})
+		}
+		if _, err := statemachine.ParseTags([]string{sought}); err == nil {
+			searches = append(searches, jobSearch{
+				match{"tag of " + tenant, sought, link("jobs", "tenant_id", tenant, "tag", sought)},
+				api.ListJobsParams{TenantID: &tenant, Tag: &[]string{sought}},
+			})
+		}
+	}
+	return r.fruitful(searches)
 }
 
 // shortened finds jobs by the first eight and the last four digits of their ids. The first eight are

@@ -3,6 +3,7 @@ package console
 import (
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -23,6 +24,7 @@ const soughtID = "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"
 func findable() map[string]any {
 	job := runningJob()
 	job.JobID, job.TenantID, job.CorrelationID, job.ErrorCode = soughtID, "t03", "corr 1", "ocr_timeout"
+	job.DocID, job.Tags = "s3://in/a&b.pdf", api.Tags{"customer": "42", "env": "a=b"}
 	answers := answersOf(job)
 	answers["GET /v1/jobs/"+soughtID] = job
 	answers["GET /v1/protocols"] = api.ProtocolList{Protocols: []api.Protocol{{
@@ -34,6 +36,7 @@ func findable() map[string]any {
 		list := api.JobPage{}
 		is := func(name, value string) bool { return r.FormValue(name) == "" || r.FormValue(name) == value }
 		if is("tenant_id", job.TenantID) && is("correlation_id", job.CorrelationID) && is("error_code", job.ErrorCode) &&
+			is("doc_id", job.DocID) && (r.FormValue("tag") == "" || slices.Contains([]string{"customer=42", "env=a=b"}, r.FormValue("tag"))) &&
 			(r.FormValue("created_before") == "" || r.FormValue("created_after") < "2025-07-09T19:56:03" && r.FormValue("created_before") > "2025-07-09T19:56:03") {
 			list.Jobs = []api.Job{job}
 		}
@@ -53,6 +56,9 @@ func TestSearch_OpensTheOneThingThatMatches(t *testing.T) {
 		"0197f0c2":                  "/ui/jobs/" + soughtID,
 		"0197F0C2...8E77":           "/ui/jobs/" + soughtID,
 		"corr 1":                    "/ui/jobs?correlation_id=corr+1",
+		"s3://in/a&b.pdf":           "/ui/jobs?doc_id=s3%3A%2F%2Fin%2Fa%26b.pdf&tenant_id=t03",
+		"env=a=b":                   "/ui/jobs?tag=env%3Da%3Db&tenant_id=t03",
+		"customer=4":                "", // A tag is found by its whole value.
 		"ocr_timeout":               "/ui/jobs?error_code=ocr_timeout",
 		"t03":                       "/ui/jobs?tenant_id=t03",
 		"OCR":                       "/ui/services/ocr", // The whole name hides those that contain it.
@@ -92,7 +98,7 @@ func TestSearch_LooksInEachTenantOfTheUser(t *testing.T) {
 	b := newBrowser(t, findable())
 	b.token = "many"
 	for sought, want := range map[string]string{
-		"corr 1": "/ui/jobs?correlation_id=corr+1&tenant_id=t03", "corr 2": "", "audit": "", "ocr-fast": "/ui/jobs?service=ocr-fast",
+		"corr 1": "/ui/jobs?correlation_id=corr+1&tenant_id=t03", "corr 2": "", "audit": "", "customer=42": "/ui/jobs?tag=customer%3D42&tenant_id=t03", "ocr-fast": "/ui/jobs?service=ocr-fast",
 		"t03": "/ui/jobs?tenant_id=t03", "ocr_timeout": "/ui/jobs?error_code=ocr_timeout&tenant_id=t03", "0197f0c2": "/ui/jobs/" + soughtID,
 	} {
 		if got, _ := b.searches(t, sought); got != want {
@@ -101,5 +107,7 @@ func TestSearch_LooksInEachTenantOfTheUser(t *testing.T) {
 	}
 	has(t, b.get(t, "/ui/jobs/"+soughtID), `href="/ui/jobs?correlation_id=corr&#43;1&amp;tenant_id=t03"`)
 	b.token = "good"
-	has(t, b.get(t, "/ui/jobs/"+soughtID), `href="/ui/jobs?correlation_id=corr&#43;1"`)
+	has(t, b.get(t, "/ui/jobs/"+soughtID), `href="/ui/jobs?correlation_id=corr&#43;1"`,
+		`<a href="/ui/jobs?doc_id=s3%3A%2F%2Fin%2Fa%26b.pdf&amp;tenant_id=t03">s3://in/a&amp;b.pdf</a>`,
+		`<a class="pill" href="/ui/jobs?tag=env%3Da%3Db&amp;tenant_id=t03">env=a=b</a>`)
 }

@@ -107,8 +107,8 @@ func (r *BulkRequest) complete() error {
 	case r.Kind == KindCancel && r.Reason == "":
 		return invalidRequest("/reason", "is required and must not be empty")
 	}
-	if first, second := r.Filter.Contradiction(); first != "" {
-		return invalidRequest("/"+first, "must be before "+second)
+	if field, fault := r.Filter.Fault(); field != "" {
+		return invalidRequest("/"+field, fault)
 	}
 	seen := map[string]bool{}
 	r.JobIDs = slices.DeleteFunc(slices.Clone(r.JobIDs), func(id string) bool { return again(seen, id) })

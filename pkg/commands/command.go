@@ -52,6 +52,7 @@ type Command struct {
 	// protocol.
 	Mode  statemachine.Mode
 	DocID string
+	Tags  statemachine.Tags
 	// IdempotencyKey comes from the body or from the Idempotency-Key header.
 	IdempotencyKey string
 	CorrelationID  string

@@ -56,7 +56,7 @@ var hashed = []string{"tenant_id", "request_type", "input_ref", "output_ref", "p
 // known are the fields of a command.
 var known = map[string]bool{
 	"tenant_id": true, "request_type": true, "schema_version": true, "input_ref": true, "output_ref": true, "payload": true,
-	"mode": true, "doc_id": true, "idempotency_key": true, "callback_urls": true, "workspace_ref": true, "correlation_id": true,
+	"mode": true, "doc_id": true, "tags": true, "idempotency_key": true, "callback_urls": true, "workspace_ref": true, "correlation_id": true,
 	"traceparent": true,
 }
 
@@ -81,6 +81,7 @@ func (d *decoder) command(headers Headers) *Command {
 		OutputRef:     d.ref("output_ref", required),
 		Mode:          d.mode(),
 		DocID:         d.text("doc_id", MaxDocID, optional),
+		Tags:          d.tags(),
 		CallbackURLs:  d.callbackURLs(),
 		WorkspaceRef:  d.ref("workspace_ref", optional),
 		CorrelationID: d.text("correlation_id", MaxCorrelationID, optional),
@@ -197,6 +198,39 @@ func (d *decoder) mode() statemachine.Mode {
 		return ""
 	}
 	return mode
+}
+
+// tags reads the tags.
+func (d *decoder) tags() statemachine.Tags {
+	value, ok := d.present("tags", optional)
+	if !ok {
+		return ""
+	}
+	object, ok := value.(map[string]any)
+	switch {
+	case !ok:
+		d.fail(apierror.InvalidEnvelope, "/tags", "must be an object, not %s", describe(value))
+		return ""
+	case len(object) > statemachine.MaxTags:
+		d.fail(apierror.TooLarge, "/tags", "has %d tags; at most %d are allowed", len(object), statemachine.MaxTags)
+		return ""
+	}
+	tags := make(map[string]string, len(object))
+	for _, key := range slices.Sorted(maps.Keys(object)) {
+		pointer := string(jsontext.Pointer("/tags").AppendToken(key))
+		text, ok := object[key].(string)
+		switch fault := statemachine.TagFault(key, text); {
+		case !ok:
+			d.fail(apierror.InvalidEnvelope, pointer, "must be a string, not %s", describe(object[key]))
+		case fault != "":
+			d.fail(apierror.InvalidEnvelope, pointer, "%s", fault)
+		case strings.HasPrefix(key, statemachine.SystemTag):
+			d.fail(apierror.InvalidEnvelope, pointer, "is a tag of the system: a command has none that begins with %q", statemachine.SystemTag)
+		default:
+			tags[key] = text
+		}
+	}
+	return statemachine.NewTags(tags)
 }
 
 // payload reads the payload, verbatim and as a tree.

@@ -143,7 +143,7 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 	return ledger.Command{
 		Job: statemachine.Job{
 			TenantID: command.TenantID, RequestType: command.RequestType, SchemaVersion: command.SchemaVersion,
-			ProtocolID: proto.ID, ProtocolVersion: proto.Version, DocID: command.DocID,
+			ProtocolID: proto.ID, ProtocolVersion: proto.Version, DocID: command.DocID, Tags: command.Tags,
 			Mode:           cmp.Or(command.Mode, statemachine.ModeDefault),
 			IdempotencyKey: command.IdempotencyKey, IdempotencyHash: command.Hash,
 			InputRef: command.InputRef, OutputRef: command.OutputRef, WorkspaceRef: command.WorkspaceRef,

@@ -173,7 +173,7 @@ func checkQuery(r *http.Request, known []string) error {
 		case !slices.Contains(known, name):
 			takes := strings.Join(known, ", ")
 			return invalid(fmt.Sprintf("parameter %q is unknown: this path takes %s", auth.Printable(name), takes), nil)
-		case len(query[name]) > 1:
+		case len(query[name]) > 1 && name != "tag":
 			return invalid("parameter "+name+" occurs more than once", nil)
 		case query[name][0] == "" && name != "page_token": // the first page has an empty token
 			return invalid("parameter "+name+" must not be empty: leave it out", nil)

@@ -98,8 +98,12 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 				"must be at most %d bytes", api.MaxName)
 			return nil, invalid(message, nil)
 		}
+		tags, err := tagsOf(params.DocID, params.Tag)
+		if err != nil {
+			return nil, err
+		}
 		found, next, err := e.jobsFor(ctx).List(ctx, search.Filter{
-			TenantID: orZero(params.TenantID), State: statemachine.JobState(orZero(params.State)),
+			TenantID: orZero(params.TenantID), DocID: orZero(params.DocID), Tags: tags, State: statemachine.JobState(orZero(params.State)),
 			ProtocolID: orZero(params.ProtocolID), RequestType: orZero(params.RequestType), CorrelationID: orZero(params.CorrelationID),
 			Service: orZero(params.Service), StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode), Waiting: waiting,
 			CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
@@ -111,6 +115,18 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 		}
 		return list, err
 	})
+}
+
+// tagsOf returns the tags of a query, whose document it checks too.
+func tagsOf(docID *string, tag *[]string) (statemachine.Tags, error) {
+	if len(orZero(docID)) > api.MaxDocID {
+		return "", invalid(fmt.Sprintf("parameter doc_id must be at most %d bytes", api.MaxDocID), nil)
+	}
+	tags, err := statemachine.ParseTags(orZero(tag))
+	if err != nil {
+		return "", invalid("parameter "+err.Error(), nil)
+	}
+	return tags, nil
 }
 
 // searchedTo returns how far a page of jobs has searched if it ends at that job, zero for
@@ -262,7 +278,7 @@ func JobOf(v *search.Shown) api.Job {
 	return api.Job{
 		JobID: j.ID, TenantID: j.TenantID, TenantBucket: j.TenantBucket, RequestType: j.RequestType,
 		SchemaVersion: j.SchemaVersion, ProtocolID: j.ProtocolID, ProtocolVersion: j.ProtocolVersion,
-		Mode: api.Mode(j.Mode), DocID: j.DocID, State: api.JobState(j.State), Rev: j.Rev,
+		Mode: api.Mode(j.Mode), DocID: j.DocID, Tags: j.Tags.Map(), State: api.JobState(j.State), Rev: j.Rev,
 		CurrentStepID: j.CurrentStepID, CurrentStepIndex: j.CurrentStepIndex, AttemptsTotal: j.AttemptsTotal,
 		IdempotencyKey: j.IdempotencyKey, IdempotencyHash: j.IdempotencyHash,
 		InputRef: j.InputRef, OutputRef: j.OutputRef, FinalOutput: j.FinalOutput,

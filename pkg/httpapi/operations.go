@@ -18,7 +18,7 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 		return background.BulkRequest{
 			Kind: background.KindRetry, JobIDs: q.JobIDs, All: q.All, From: ledger.RerunFrom(q.From),
 			Filter: search.Filter{
-				TenantID: orZero(q.TenantID), RequestType: orZero(q.RequestType),
+				TenantID: orZero(q.TenantID), DocID: orZero(q.DocID), Tags: statemachine.NewTags(q.Tags), RequestType: orZero(q.RequestType),
 				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
 				FailedAfter: q.FailedAfter.Time, FailedBefore: q.FailedBefore.Time,
@@ -49,7 +49,7 @@ func controlling(kind background.Kind) func(*api.BulkRequest) (background.BulkRe
 		return background.BulkRequest{
 			Kind: kind, JobIDs: q.JobIDs, All: q.All,
 			Filter: search.Filter{
-				TenantID: orZero(q.TenantID), RequestType: orZero(q.RequestType), State: statemachine.JobState(orZero(q.State)),
+				TenantID: orZero(q.TenantID), DocID: orZero(q.DocID), Tags: statemachine.NewTags(q.Tags), RequestType: orZero(q.RequestType), State: statemachine.JobState(orZero(q.State)),
 				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
 			},
@@ -163,7 +163,7 @@ func operationOf(op *background.Operation, items []background.Item) api.Operatio
 		OperationID: op.ID, Kind: api.OperationKind(op.Kind), State: api.OperationState(op.State),
 		Named: op.Named,
 		Filter: api.OperationFilter{
-			TenantID: f.TenantID, RequestType: f.RequestType, State: api.JobState(f.State),
+			TenantID: f.TenantID, DocID: f.DocID, Tags: f.Tags.Map(), RequestType: f.RequestType, State: api.JobState(f.State),
 			Service: f.Service, StepType: f.StepType, ErrorCode: f.ErrorCode,
 			CreatedAfter: api.NewTime(f.CreatedAfter), CreatedBefore: api.NewTime(f.CreatedBefore),
 			FailedAfter: api.NewTime(f.FailedAfter), FailedBefore: api.NewTime(f.FailedBefore),

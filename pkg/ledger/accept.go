@@ -50,6 +50,9 @@ type idempotencyRecord struct {
 	Key       string    `column:"idempotency_key"`
 	Hash      string    `column:"idempotency_hash"`
 	CreatedAt time.Time `column:"created_at"`
+	// Tags are those of the command that chose the job's id. Another accept under that id takes
+	// them over, so that all rows that list the job are the same, whoever writes them.
+	Tags statemachine.Tags `column:"tags"`
 }
 
 var recordCodec = tablestore.NewCodec[idempotencyRecord]()
@@ -61,9 +64,10 @@ type acceptance struct {
 	cmd       *Command
 	limit     int // of the tenant's jobs in flight; 0 means no limit
 	jobID     string
-	record    tablestore.Key  // of the idempotency record
-	recordTag tablestore.ETag // our version of the record, once it is written
-	found     tablestore.ETag // the version of another accept's record, which this one replaces
+	tags      statemachine.Tags // of the job
+	record    tablestore.Key    // of the idempotency record
+	recordTag tablestore.ETag   // our version of the record, once it is written
+	found     tablestore.ETag   // the version of another accept's record, which this one replaces
 	// adopted says that jobID comes from the record of another accept, which may still
 	// commit. It is used only over that record: once the record is gone, the job may have
 	// been purged, and its id is never used again.
@@ -141,7 +145,7 @@ func (a *acceptance) newJob() error {
 	if err != nil {
 		return err
 	}
-	a.jobID, a.adopted = id, false
+	a.jobID, a.tags, a.adopted = id, a.cmd.Job.Tags, false
 	if a.limit > 0 {
 		a.slot = a.l.numberedSlot(a.cmd.Job.TenantID, int(a.l.cfg.Random()*float64(a.limit)))
 		a.guessed = true
@@ -201,7 +205,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 		return nil, err
 	}
 	agg := statemachine.Aggregate{Job: a.cmd.Job, Steps: make([]statemachine.Step, len(a.cmd.Steps))}
-	agg.Job.ID = a.jobID
+	agg.Job.ID, agg.Job.Tags = a.jobID, a.tags
 	if sample := a.l.cfg.Sample; sample != nil && agg.Job.Traceparent == "" {
 		agg.Job.Traceparent = statemachine.NewTrace(a.jobID, sample).String()
 	}
@@ -225,6 +229,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
 		reserved: reservation{
 			Record: a.record.Row, Slot: a.slot, Correlation: a.cmd.Job.CorrelationID, Supersedes: a.cmd.Job.Supersedes,
+			DocID: a.cmd.Job.DocID, Tags: a.tags,
 		},
 	}
 	if p.moves, err = statemachine.FollowItem(&agg, nil, &d, statemachine.ItemAsk{}, now); err != nil {
@@ -257,7 +262,7 @@ func (a *acceptance) writeRecord(now time.Time) tablestore.Op {
 		op.Verb, op.ETag = tablestore.Replace, a.found
 	}
 	op.Properties = recordCodec.Encode(&idempotencyRecord{
-		JobID: a.jobID, Key: a.cmd.Job.IdempotencyKey, Hash: a.cmd.Job.IdempotencyHash, CreatedAt: now,
+		JobID: a.jobID, Key: a.cmd.Job.IdempotencyKey, Hash: a.cmd.Job.IdempotencyHash, CreatedAt: now, Tags: a.tags,
 	}, nil)
 	return op
 }
@@ -321,7 +326,7 @@ func (a *acceptance) resolveRecordConflict(ctx context.Context) (*Accepted, erro
 	s, err := a.l.load(ctx, c.JobID)
 	switch {
 	case err == nil && a.l.keyExpired(s, time.Now()):
-		return nil, a.rollForward(ctx, row, true)
+		return nil, a.rollForward(ctx, &c, &row, true)
 	case c.Hash != a.cmd.Job.IdempotencyHash && err == nil && !s.head.Tombstone:
 		return nil, ErrIdempotencyMismatch
 	case c.Hash != a.cmd.Job.IdempotencyHash:
@@ -332,7 +337,7 @@ func (a *acceptance) resolveRecordConflict(ctx context.Context) (*Accepted, erro
 	case err != nil && !errors.Is(err, ErrJobNotFound):
 		return nil, fmt.Errorf("accept: %w", err)
 	}
-	return nil, a.rollForward(ctx, row, err == nil)
+	return nil, a.rollForward(ctx, &c, &row, err == nil)
 }
 
 // refuseIfUnchanged returns the refusal if the record is still as it was read.
@@ -369,12 +374,12 @@ func (a *acceptance) startOver(ctx context.Context) error {
 // rollForward makes the next try take an orphaned record over by rewriting it under its
 // version. It keeps its job id unless that is used: by a tombstone, or by a job
 // whose key has expired.
-func (a *acceptance) rollForward(ctx context.Context, row tablestore.Row, used bool) error {
+func (a *acceptance) rollForward(ctx context.Context, c *idempotencyRecord, row *tablestore.Row, used bool) error {
 	var err error
 	if used {
 		err = a.startOver(ctx)
 	} else if err = a.freeOwnSlot(ctx); err == nil {
-		a.jobID, a.adopted = row.Properties.Get(columnJob).String(), true
+		a.jobID, a.tags, a.adopted = c.JobID, c.Tags, true
 		if a.limit == 0 {
 			a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
 		}

@@ -2,8 +2,11 @@ package ledger
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -11,8 +14,8 @@ import (
 )
 
 // The index rows are hints: written before the commit that they describe, never
-// changed, and compared with the job when they are read. A job has one from its
-// acceptance and one from its end, both sorted by the job's id, newest first, so that
+// changed, and compared with the job when they are read. A job has one in each list from its
+// acceptance and one from its end, all sorted by the job's id, newest first, so that
 // a command that is accepted on a second try is not listed twice. Only the index of live
 // jobs follows each change, in the same atomic write.
 const (
@@ -21,6 +24,8 @@ const (
 	indexLive        = "live"        // by tenant and state, see [Ledger.ListsLive]
 	indexCorrelation = "correlation" // by correlation id, in it by tenant
 	indexTenants     = "tenants"     // one row for each tenant
+	indexDocuments   = "doc"         // by a hash of tenant and doc_id
+	indexTags        = "tags"        // by tenant and month of acceptance, in it by key and value
 	// indexReruns has a row for each rerun, by tenant, month of acceptance of the job that
 	// it supersedes, and that job. The row is marked before the commit of the rerun's
 	// cancellation, and deleted by its purge.
@@ -32,7 +37,9 @@ const newestFirst = 9_999_999_999_999
 
 // IndexRow is one index row: a job that may match.
 type IndexRow struct {
-	JobID string `column:"job_id"`
+	JobID string            `column:"job_id"`
+	DocID string            `column:"doc_id"`
+	Tags  statemachine.Tags `column:"tags"`
 	// The rest is set in the rows of ended jobs, and of live jobs by state: the current or
 	// last step, the code of its last failure if the job is live or FAILED_FINAL, and when
 	// the job ended.
@@ -82,6 +89,9 @@ type IndexQuery struct {
 	State statemachine.JobState
 	// CorrelationID lists the jobs with that id, of all months.
 	CorrelationID string
+	// DocID lists the jobs of that document, of all months, and Tag, "key=value", those with that
+	// tag.
+	DocID, Tag string
 	// After is the job after which the page begins, or empty. It need not be in the
 	// list.
 	After string
@@ -235,6 +245,13 @@ func (l *Ledger) indexKey(q *IndexQuery, jobID string) tablestore.Key {
 		key.Row = ListOrder(jobID)
 	}
 	switch month := q.Month.UTC().Format("200601"); {
+	case q.DocID != "":
+		sum := sha256.Sum256([]byte(tablestore.Join(q.TenantID, q.DocID)))
+		key.Partition = tablestore.Join(indexDocuments, hex.EncodeToString(sum[:]))
+	case q.Tag != "":
+		name, value, _ := strings.Cut(q.Tag, "=")
+		key.Partition = tablestore.Join(indexTags, q.TenantID, month)
+		key.Row = tablestore.Join(name, value, "") + key.Row
 	case q.CorrelationID != "":
 		key.Partition = tablestore.Join(indexCorrelation, q.CorrelationID)
 		key.Row = tablestore.Join(q.TenantID, "") + key.Row
@@ -280,6 +297,12 @@ func (l *Ledger) indexKeys(job *statemachine.Job) []tablestore.Key {
 	if job.CorrelationID != "" {
 		queries = append(queries, IndexQuery{TenantID: job.TenantID, CorrelationID: job.CorrelationID})
 	}
+	if job.DocID != "" {
+		queries = append(queries, IndexQuery{TenantID: job.TenantID, DocID: job.DocID})
+	}
+	for tag := range job.Tags.All() {
+		queries = append(queries, IndexQuery{TenantID: job.TenantID, Month: IDTime(job.ID), Tag: tag})
+	}
 	if job.State.Terminal() {
 		queries = append(queries, IndexQuery{TenantID: job.TenantID, Month: IDTime(job.ID), State: job.State})
 	}
@@ -300,15 +323,15 @@ func (l *Ledger) indexAccepted(job *statemachine.Job) tablestore.Stage {
 		stage = append(stage, tablestore.Batch{{Verb: tablestore.Put, Key: key, Properties: row}})
 	}
 	for _, key := range l.indexKeys(&statemachine.Job{
-		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID,
+		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID, DocID: job.DocID, Tags: job.Tags,
 	}) {
-		put(key, indexCodec.Encode(&IndexRow{JobID: job.ID}, nil))
+		put(key, indexCodec.Encode(&IndexRow{JobID: job.ID, DocID: job.DocID, Tags: job.Tags}, nil))
 	}
 	if _, listed := l.tenants.Load(job.TenantID); !listed {
 		put(tablestore.Key{Table: l.tables.Index, Partition: indexTenants, Row: tablestore.Join(job.TenantID)},
 			tenantCodec.Encode(&tenantRow{job.TenantID}, nil))
 	}
-	return stage
+	return merged(stage)
 }
 
 // indexEndedJob adds an ended job to the index of ended jobs, and marks the row of a
@@ -328,7 +351,7 @@ func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Stage {
 func indexRowOf(agg *statemachine.Aggregate) IndexRow {
 	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
 	row := IndexRow{
-		JobID: job.ID, RequestType: job.RequestType, StepType: step.Type, Service: step.Service, EndedAt: job.CompletedAt,
+		JobID: job.ID, DocID: job.DocID, Tags: job.Tags, RequestType: job.RequestType, StepType: step.Type, Service: step.Service, EndedAt: job.CompletedAt,
 	}
 	switch {
 	case job.State == statemachine.JobFailedFinal:

@@ -84,6 +84,7 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 		Job: statemachine.Job{
 			TenantID: old.TenantID, RequestType: old.RequestType, SchemaVersion: old.SchemaVersion,
 			ProtocolID: old.ProtocolID, ProtocolVersion: old.ProtocolVersion, Mode: old.Mode, DocID: old.DocID,
+			Tags:            old.Tags.Own(),
 			IdempotencyHash: old.IdempotencyHash, InputRef: old.InputRef, OutputRef: old.OutputRef,
 			WorkspaceRef: old.WorkspaceRef, CallbackURLs: old.CallbackURLs, CorrelationID: old.CorrelationID,
 			Traceparent: old.Traceparent, RerunOf: old.ID, Supersedes: last,

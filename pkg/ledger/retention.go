@@ -62,10 +62,7 @@ func (l *Ledger) retain(job *statemachine.Job) tablestore.Stage {
 // deletes its tombstone. The tombstone is kept as long as a job, and longer than a commit
 // can be delayed: a late commit must find it.
 func (l *Ledger) retainTombstone(job *statemachine.Job) tablestore.Stage {
-	var stage tablestore.Stage
-	for _, key := range l.indexKeys(job) {
-		stage = append(stage, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
-	}
+	stage := discards(l.indexKeys(job))
 	if l.cfg.Retention == 0 {
 		return stage
 	}
@@ -256,10 +253,7 @@ func (l *Ledger) purgeBatches(s *snapshot, record *tablestore.Row) []tablestore.
 	if ofJob(record, s.agg.Job.ID) {
 		batches = append(batches, tablestore.Batch{{Verb: tablestore.Delete, Key: record.Key, ETag: record.ETag}})
 	}
-	for _, key := range l.listedKeys(&s.agg.Job) {
-		batches = append(batches, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
-	}
-	return batches
+	return append(batches, discards(l.listedKeys(&s.agg.Job))...)
 }
 
 // purgeable returns PurgeDone for a job that is due, and for a tombstone.
@@ -392,7 +386,7 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 	// The tombstone keeps what names the job's other rows, and since when it is purged.
 	rest := statemachine.Job{
 		ID: job.ID, TenantID: job.TenantID, CorrelationID: job.CorrelationID, Supersedes: job.Supersedes, State: job.State,
-		CallbackURLs: job.CallbackURLs, UpdatedAt: tablestore.Now(),
+		DocID: job.DocID, Tags: job.Tags, CallbackURLs: job.CallbackURLs, UpdatedAt: tablestore.Now(),
 	}
 	_, err = l.store.Commit(ctx, tablestore.Batch{{
 		Verb: tablestore.Replace, Key: s.job.Key, ETag: s.job.ETag,
@@ -404,9 +398,9 @@ func (l *Ledger) beginPurge(ctx context.Context, s *snapshot) error {
 // finishPurge deletes all rows of a job, its tombstone last.
 func (l *Ledger) finishPurge(ctx context.Context, s *snapshot) error {
 	var group errgroup.Group
-	for _, key := range l.listedKeys(&s.agg.Job) {
+	for _, batch := range discards(l.listedKeys(&s.agg.Job)) {
 		group.Go(func() error {
-			_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
+			_, err := l.store.Commit(ctx, batch)
 			return err
 		})
 	}
@@ -420,6 +414,15 @@ func (l *Ledger) finishPurge(ctx context.Context, s *snapshot) error {
 	}
 	_, err := l.store.Commit(ctx, tablestore.Batch{{Verb: tablestore.Discard, Key: s.job.Key}})
 	return err
+}
+
+// discards deletes rows; neighbours of one partition in one batch.
+func discards(keys []tablestore.Key) tablestore.Stage {
+	var stage tablestore.Stage
+	for _, key := range keys {
+		stage = append(stage, tablestore.Batch{{Verb: tablestore.Discard, Key: key}})
+	}
+	return merged(stage)
 }
 
 // listedKeys returns the keys of all rows that list a job or its webhooks.

@@ -55,8 +55,10 @@ func (e *Entry) Fields() statemachine.LogFields {
 type reservation struct {
 	Record      string `column:"claim"` // row key of the idempotency record
 	Slot        slotRef
-	Correlation string `column:"correlation_id"`
-	Supersedes  string `column:"supersedes"`
+	Correlation string            `column:"correlation_id"`
+	Supersedes  string            `column:"supersedes"`
+	DocID       string            `column:"doc_id"`
+	Tags        statemachine.Tags `column:"tags"`
 }
 
 // entryCodec holds the columns of an entry's row. The rest of the entry is its key.
@@ -257,6 +259,7 @@ func (l *Ledger) firePurged(ctx context.Context, entry Entry) (FireOutcome, Resu
 	}
 	job := &statemachine.Job{
 		ID: entry.JobID, TenantID: entry.TenantID, CorrelationID: entry.Reserved.Correlation, Supersedes: entry.Reserved.Supersedes,
+		DocID: entry.Reserved.DocID, Tags: entry.Reserved.Tags,
 	}
 	if err := l.deleteProjections(ctx, job); err != nil {
 		return 0, Result{}, err

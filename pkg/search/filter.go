@@ -24,6 +24,10 @@ type Filter struct {
 	ErrorCode string `json:"error_code,omitempty"`
 	// CorrelationID, if set, selects jobs of any age.
 	CorrelationID string `json:"correlation_id,omitempty"`
+	// DocID, if set, selects jobs of any age. Tags are tags of the job, all of which it must have.
+	// Both need TenantID.
+	DocID string            `json:"doc_id,omitempty"`
+	Tags  statemachine.Tags `json:"tags,omitempty"`
 	// Created… bound the time of acceptance, and Failed… that of the failure of a failed job:
 	// After ≤ time < Before.
 	CreatedAfter  time.Time `json:"created_after,omitzero"`
@@ -50,14 +54,16 @@ type Filter struct {
 // All reports whether the filter selects all jobs.
 func (f *Filter) All() bool { return reflect.ValueOf(f).Elem().IsZero() }
 
-// Contradiction names the first pair of bounds that are not in order.
-func (f *Filter) Contradiction() (first, second string) {
+// Fault returns the first invalid field, and what is wrong with it.
+func (f *Filter) Fault() (field, message string) {
 	disordered := func(a, b time.Time) bool { return !a.IsZero() && !b.IsZero() && !a.Before(b) }
 	switch {
 	case disordered(f.CreatedAfter, f.CreatedBefore):
-		return "created_after", "created_before"
+		return "created_after", "must be before created_before"
 	case disordered(f.FailedAfter, f.FailedBefore):
-		return "failed_after", "failed_before"
+		return "failed_after", "must be before failed_before"
+	case f.indexed() && f.TenantID == "":
+		return "tenant_id", "is required to find jobs by document or tag"
 	}
 	return "", ""
 }
@@ -65,8 +71,8 @@ func (f *Filter) Contradiction() (first, second string) {
 // check returns a problem that names the first invalid parameter.
 func (f *Filter) check(after string) error {
 	message := ""
-	if first, second := f.Contradiction(); first != "" {
-		message = "parameter " + first + " must be before " + second
+	if field, fault := f.Fault(); field != "" {
+		message = "parameter " + field + " " + fault
 	}
 	if len(f.Waiting) > 0 && f.State.Terminal() {
 		message = "parameter waiting selects live jobs, but state=" + string(f.State) + " ended ones"
@@ -80,19 +86,25 @@ func (f *Filter) check(after string) error {
 	return apierror.Refused([]apierror.Violation{{Message: message}})
 }
 
+// indexed reports whether the jobs of the filter's document, or of its first tag, are enough.
+func (f *Filter) indexed() bool { return f.DocID != "" || f.Tags != "" }
+
 // ofLive reports whether to look for matching live jobs of any age. Otherwise any job may
 // match, and the jobs in the index are enough.
 func (f *Filter) ofLive() bool {
 	return (f.State != "" || len(f.Waiting) > 0 || f.ProtocolID != "" || f.Service != "" || f.StepType != "" || f.RequestType != "" ||
 		f.ErrorCode != "" || f.Retryable || f.Retrying || f.Lane != nil ||
 		f.Outbox != "" && f.Outbox != statemachine.OutboxSent) && // Most rows are SENT.
-		!f.State.Terminal() && f.CorrelationID == ""
+		!f.State.Terminal() && f.CorrelationID == "" && !f.indexed()
 }
 
 // mayMatch reports whether the filter may select the job of an index row. A row of all jobs
 // says no more than the id. If the last outbox row of an ended job is FAILED_FINAL, the job was
 // cancelled, or failed because the row could not be published.
 func (f *Filter) mayMatch(row *ledger.IndexRow) bool {
+	if !is(f.DocID, row.DocID) || !row.Tags.Include(f.Tags) {
+		return false
+	}
 	if row.EndedAt.IsZero() && row.RequestType == "" {
 		return true
 	}
@@ -116,7 +128,8 @@ func (f *Filter) Matches(agg *statemachine.Aggregate) bool {
 	} else if job.State.Terminal() {
 		traits.ErrorCode = ""
 	}
-	return f.fits(&traits) && is(f.CorrelationID, job.CorrelationID) && within(job.CreatedAt, f.CreatedAfter, f.CreatedBefore) &&
+	return f.fits(&traits) && is(f.CorrelationID, job.CorrelationID) && is(f.DocID, job.DocID) && job.Tags.Include(f.Tags) &&
+		within(job.CreatedAt, f.CreatedAfter, f.CreatedBefore) &&
 		(f.FailedAfter.IsZero() && f.FailedBefore.IsZero() || failed && within(job.CompletedAt, f.FailedAfter, f.FailedBefore)) &&
 		(f.UnchangedSince.IsZero() || !agg.Steps[job.CurrentStepIndex].UpdatedAt.After(f.UnchangedSince))
 }

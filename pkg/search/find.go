@@ -140,10 +140,32 @@ func (x *Finder) live(ctx context.Context, f *Filter, wanted func(statemachine.J
 }
 
 // liveIDs yields the ids of live jobs in parts, in no order, and some of them twice: of the jobs
-// whose traits fit, if the index knows all live jobs, otherwise of all live jobs that the filter's
-// tenant or pending rows leave. The error is the source's, or [ErrMore] after most rows.
+// of the filter's document or tags, live or not; else of those whose traits fit, if the index knows
+// all live jobs; else of all live jobs that the filter's tenant or pending rows leave. The error is
+// the source's, or [ErrMore] after most rows.
 func (x *Finder) liveIDs(ctx context.Context, f *Filter, fits func(*Traits) bool, most int) iter.Seq2[[]string, error] {
 	return sequence(func(yield func([]string) bool) error {
+		if f.indexed() {
+			most, ids := min(most, maxExamined), []string(nil)
+			for hint, err := range f.Hints(ctx, x.Source, HintQuery{Tenants: []string{f.TenantID}, Page: entryPage}) {
+				if most--; err == nil && most < 0 {
+					err = ErrMore
+				}
+				if err != nil {
+					return err
+				}
+				if f.mayMatch(&hint.IndexRow) {
+					if ids = append(ids, hint.JobID); len(ids) == readPage {
+						if !yield(ids) {
+							return nil
+						}
+						ids = nil
+					}
+				}
+			}
+			yield(ids)
+			return nil
+		}
 		if x.Live != nil {
 			if parts, known := x.Live(fits); known {
 				parts(yield)
@@ -236,7 +258,7 @@ func (x *Finder) failures(ctx context.Context, f *Filter) iter.Seq2[Hint, error]
 			if err != nil {
 				return err
 			}
-			for hint, err := range f.Hints(ctx, x.Source, HintQuery{Tenants: tenants, Page: entryPage}) {
+			for hint, err := range f.Hints(ctx, x.Source, HintQuery{Tenants: tenants, States: []statemachine.JobState{f.State}, Page: entryPage}) {
 				if err != nil {
 					return err
 				}

@@ -27,8 +27,8 @@ type Hint struct {
 type HintQuery struct {
 	// Tenants are the tenants whose jobs are merged. Each takes a page in memory.
 	Tenants []string
-	// States are the terminal states whose jobs are merged. If it is empty, the filter's
-	// state decides.
+	// States are the terminal states whose jobs are merged, if the lists of ended jobs are to be
+	// read. If it is empty, the filter decides what is read.
 	States []statemachine.JobState
 	// After is the job after which the list begins. Empty for the newest.
 	After string
@@ -36,13 +36,13 @@ type HintQuery struct {
 	Page int
 }
 
-// Hints yields a hint of each job that may match the filter, newest first. It applies the
-// filter's terminal state, its correlation id and, roughly, its times: it may yield jobs
-// that do not match, but misses none. If CreatedAfter is zero, it goes back three months.
+// Hints yields a hint of each job that may match the filter, newest first. It reads the list of the
+// filter's document, else of its first tag, its correlation id or its terminal state, and applies,
+// roughly, its times: it may yield jobs that do not match, but misses none. If CreatedAfter is zero, it goes back three months.
 // It ends after an error.
 func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
 	return sequence(func(yield func(Hint) bool) error {
-		if f.CorrelationID != "" {
+		if len(q.States) == 0 && (f.DocID != "" || f.Tags == "" && f.CorrelationID != "") {
 			_, err := f.walk(ctx, index, &q, time.Time{}, yield)
 			return err
 		}
@@ -112,9 +112,11 @@ const idLead = 24 * time.Hour
 // walk yields the hints of one month, or of all months if month is zero, newest first across
 // all tenants. It reports whether to continue with an older month.
 func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint) bool) (more bool, err error) {
-	states := q.States
+	states, docID, tag, correlationID := q.States, "", "", ""
 	switch {
 	case len(states) > 0:
+	case f.indexed() || f.CorrelationID != "":
+		states, docID, tag, correlationID = []statemachine.JobState{""}, f.DocID, f.Tags.First(), f.CorrelationID
 	case f.State.Terminal():
 		states = []statemachine.JobState{f.State}
 	default:
@@ -125,7 +127,7 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 	for _, tenant := range q.Tenants {
 		for _, state := range states {
 			sources = append(sources, &source{more: true, most: min(max(minFill, maxFilled/lists), maxFill), query: ledger.IndexQuery{
-				TenantID: tenant, Month: month, State: state, CorrelationID: f.CorrelationID, After: q.After,
+				TenantID: tenant, Month: month, State: state, DocID: docID, Tag: tag, CorrelationID: correlationID, After: q.After,
 				Limit: min(max(minFill, q.Page/lists), maxFill),
 			}})
 		}

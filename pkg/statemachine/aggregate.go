@@ -45,6 +45,7 @@ type Job struct {
 	ProtocolVersion string   `column:"protocol_version"`
 	Mode            Mode     `column:"mode"`
 	DocID           string   `column:"doc_id"`
+	Tags            Tags     `column:"tags"`
 	State           JobState `column:"state"`
 	// Rev counts the changes of the job; the journal has one row for each.
 	Rev int64 `column:"rev"`

@@ -783,7 +783,8 @@ type Command struct {
 	// Example: corr-123
 	CorrelationID string `json:"correlation_id,omitempty,omitzero"`
 
-	// DocID The document; required with mode BURST.
+	// DocID The document; required with mode BURST. The jobs of a document are found by it.
+	//
 	//
 	// Example: doc_1
 	DocID string `json:"doc_id,omitempty,omitzero"`
@@ -834,6 +835,15 @@ type Command struct {
 	//
 	// Example: 1
 	SchemaVersion string `json:"schema_version"`
+
+	// Tags Tags by which jobs are found, at most 8. A key has 1 to 32 lower-case letters, digits, `_`,
+	// `.` and `-`, and begins with a letter; a value has 1 to 128 bytes without control
+	// characters. Tags of the system begin with `lucius.`; a command may have none of these.
+	// They are no part of the idempotency hash: a repeated command keeps its first tags.
+	//
+	//
+	// Example: {"customer":"42","env":"prod"}
+	Tags Tags `json:"tags,omitempty,omitzero"`
 
 	// TenantID The tenant that owns the job.
 	//
@@ -1323,6 +1333,15 @@ type Job struct {
 	// Example: 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
 	SupersededBy string `json:"superseded_by,omitempty,omitzero"`
 
+	// Tags Tags by which jobs are found, at most 8. A key has 1 to 32 lower-case letters, digits, `_`,
+	// `.` and `-`, and begins with a letter; a value has 1 to 128 bytes without control
+	// characters. Tags of the system begin with `lucius.`; a command may have none of these.
+	// They are no part of the idempotency hash: a repeated command keeps its first tags.
+	//
+	//
+	// Example: {"customer":"42","env":"prod"}
+	Tags Tags `json:"tags,omitempty,omitzero"`
+
 	// TenantBucket Tenant and month of acceptance.
 	//
 	// Example: tenant_a:202601
@@ -1727,6 +1746,14 @@ type StepPayload = json.RawMessage
 //
 // Example: IN_PROGRESS
 type StepState string
+
+// Tags Tags by which jobs are found, at most 8. A key has 1 to 32 lower-case letters, digits, `_`,
+// `.` and `-`, and begins with a letter; a value has 1 to 128 bytes without control
+// characters. Tags of the system begin with `lucius.`; a command may have none of these.
+// They are no part of the idempotency hash: a repeated command keeps its first tags.
+//
+// Example: {"customer":"42","env":"prod"}
+type Tags map[string]string
 
 // Violation One violation in a request.
 type Violation struct {

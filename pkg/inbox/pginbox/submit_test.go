@@ -116,6 +116,17 @@ var wrong = map[string]string{
 	"too many callbacks":                 `"callback_urls":["https://e.org/1","https://e.org/2","https://e.org/3","https://e.org/4","https://e.org/5","https://e.org/6","https://e.org/7","https://e.org/8","https://e.org/9"]`,
 	"a callback that is null":            `"callback_urls":["https://example.org",null]`,
 	"a long callback":                    `"callback_urls":["https://example.org/` + strings.Repeat("x", 2048) + `"]`,
+	"tags that are an array":             `"tags":["a=b"]`,
+	"too many tags":                      `"tags":{"a":"1","b":"1","c":"1","d":"1","e":"1","f":"1","g":"1","h":"1","i":"1"}`,
+	"a tag in capitals":                  `"tags":{"ok":"1","Env":"prod"}`,
+	"a tag with a slash":                 `"tags":{"a/b~c":"prod"}`,
+	"a long key of a tag":                `"tags":{"k` + strings.Repeat("k", 32) + `":"1"}`,
+	"a tag of the system":                `"tags":{"lucius.operation":"1"}`,
+	"a tag that is a number":             `"tags":{"a":1}`,
+	"a tag that is null":                 `"tags":{"a":null}`,
+	"an empty tag":                       `"tags":{"a":""}`,
+	"a long tag":                         `"tags":{"a":"` + strings.Repeat("é", 65) + `"}`,
+	"a tag with a newline":               `"tags":{"a":"b\nc"}`,
 	"a field that is misspelt":           `"idempotency_ke":"k"`,
 	"a field with a slash":               `"a/b~c":1`,
 	"a deep payload":                     `"payload":` + strings.Repeat(`{"a":`, 63) + `[]` + strings.Repeat(`}`, 63),
@@ -197,7 +208,7 @@ func TestSubmit_TakesWhatMayBeAJob(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	for _, field := range []string{
-		`"tenant_id":"` + strings.Repeat("x", 128) + `"`, `"correlation_id":null`, `"mode":"DEFAULT"`, `"mode":"BURST","doc_id":"d"`,
+		`"tenant_id":"` + strings.Repeat("x", 128) + `"`, `"correlation_id":null`, `"mode":"DEFAULT"`, `"mode":"BURST","doc_id":"d"`, `"tags":{}`, `"tags":{"a":" b=\u2028","z-_.9":"` + strings.Repeat("é", 64) + `"}`, `"tags":null`,
 		`"callback_urls":["https://example.org"]`, `"callback_urls":[]`, `"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"`,
 		`"payload":` + strings.Repeat(`{"a":`, 62) + `[]` + strings.Repeat(`}`, 62),
 		`"payload":{"x":[` + strings.Repeat("1,", 65_530) + `1]}`, // PostgreSQL writes a blank after each comma.

@@ -1519,10 +1519,11 @@ export interface components {
             payload: components["schemas"]["Payload"];
             mode?: components["schemas"]["Mode"];
             /**
-             * @description The document; required with mode BURST.
+             * @description The document; required with mode BURST. The jobs of a document are found by it.
              * @example doc_1
              */
             doc_id?: string;
+            tags?: components["schemas"]["Tags"];
             /**
              * @description The client's name for this command, unique in the tenant. If it belongs to another
              *     command: 422 `idempotency_mismatch`.
@@ -1547,6 +1548,19 @@ export interface components {
              * @example 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01
              */
             traceparent?: string;
+        };
+        /**
+         * @description Tags by which jobs are found, at most 8. A key has 1 to 32 lower-case letters, digits, `_`,
+         *     `.` and `-`, and begins with a letter; a value has 1 to 128 bytes without control
+         *     characters. Tags of the system begin with `lucius.`; a command may have none of these.
+         *     They are no part of the idempotency hash: a repeated command keeps its first tags.
+         * @example {
+         *       "customer": "42",
+         *       "env": "prod"
+         *     }
+         */
+        Tags: {
+            [key: string]: string;
         };
         /**
          * @description Receipt of a command.
@@ -1613,6 +1627,7 @@ export interface components {
              * @example doc_1
              */
             doc_id?: string;
+            tags?: components["schemas"]["Tags"];
             state: components["schemas"]["JobState"];
             /**
              * @description The step that was dispatched last.
@@ -3210,6 +3225,18 @@ export interface components {
              */
             request_type?: string;
             /**
+             * @description Only jobs of this document. `tenant_id` is then required.
+             * @example doc_1
+             */
+            doc_id?: string;
+            /**
+             * @description Only jobs with all of these tags. `tenant_id` is then required.
+             * @example {
+             *       "customer": "42"
+             *     }
+             */
+            tags?: components["schemas"]["Tags"];
+            /**
              * @description Only jobs that failed at a step of this service.
              * @example ocr
              */
@@ -3296,6 +3323,18 @@ export interface components {
              * @example doc.ingest
              */
             request_type?: string;
+            /**
+             * @description Only jobs of this document. `tenant_id` is then required.
+             * @example doc_1
+             */
+            doc_id?: string;
+            /**
+             * @description Only jobs with all of these tags. `tenant_id` is then required.
+             * @example {
+             *       "customer": "42"
+             *     }
+             */
+            tags?: components["schemas"]["Tags"];
             /**
              * @description Only jobs in this state.
              * @example PAUSED
@@ -3397,6 +3436,18 @@ export interface components {
              * @example doc.ingest
              */
             request_type?: string;
+            /**
+             * @description Jobs of this document.
+             * @example doc_1
+             */
+            doc_id?: string;
+            /**
+             * @description Jobs with all of these tags.
+             * @example {
+             *       "customer": "42"
+             *     }
+             */
+            tags?: components["schemas"]["Tags"];
             state?: components["schemas"]["JobState"];
             /**
              * @description Jobs at a step of this service.
@@ -6010,6 +6061,19 @@ export interface operations {
                  */
                 request_type?: string;
                 /**
+                 * @description Only jobs of this document, of any age. `tenant_id` is then required.
+                 * @example doc_1
+                 */
+                doc_id?: string;
+                /**
+                 * @description Only jobs with this tag, `key=value`; with several, only jobs that have all of them.
+                 *     `tenant_id` is then required.
+                 * @example [
+                 *       "customer=42"
+                 *     ]
+                 */
+                tag?: string[];
+                /**
                  * @description Only jobs with this correlation id, of any age. Without `tenant_id`, those of all
                  *     tenants, for a caller who may read all tenants.
                  * @example corr-123
@@ -6488,6 +6552,19 @@ export interface operations {
                  * @example doc.ingest
                  */
                 request_type?: string;
+                /**
+                 * @description Only jobs of this document. `tenant_id` is then required.
+                 * @example doc_1
+                 */
+                doc_id?: string;
+                /**
+                 * @description Only jobs with this tag, `key=value`; with several, only jobs that have all of them.
+                 *     `tenant_id` is then required.
+                 * @example [
+                 *       "customer=42"
+                 *     ]
+                 */
+                tag?: string[];
                 /**
                  * @description Only jobs that failed at a step of this service.
                  * @example ocr

@@ -28,6 +28,7 @@ CREATE VIEW lucius.jobs AS SELECT
     props->>'protocol_version' AS protocol_version,
     props->>'mode' AS mode,
     props->>'doc_id' AS doc_id,
+    string_to_array(props->>'tags', E'\n') AS tags, -- as 'key=value'
     props->>'state' AS state,
     (props->>'rev')::bigint AS rev,
     props->>'current_step_id' AS current_step_id,

@@ -96,9 +96,9 @@ CREATE FUNCTION lucius.command_problem(command jsonb, max_payload integer) RETUR
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     names CONSTANT text[] := '{tenant_id,request_type,schema_version,input_ref,output_ref,payload,
-        doc_id,workspace_ref,correlation_id,idempotency_key,traceparent,callback_urls,mode}'; -- The first 6 are required.
-    kinds CONSTANT text[] := '{string,string,string,object,object,object,string,object,string,string,string,array,string}';
-    sizes integer[] := '{128,128,32,8192,8192,0,256,8192,128,255,1048576,1048576,1048576}';
+        doc_id,workspace_ref,correlation_id,idempotency_key,traceparent,callback_urls,mode,tags}'; -- The first 6 are required.
+    kinds CONSTANT text[] := '{string,string,string,object,object,object,string,object,string,string,string,array,string,object}';
+    sizes integer[] := '{128,128,32,8192,8192,0,256,8192,128,255,1048576,1048576,1048576,1048576}';
     faults jsonb[] := '{}';
     codes  text[] := '{}';
     value  jsonb;
@@ -141,6 +141,19 @@ BEGIN
             SELECT '/' || u.place - 1, f.fault INTO place, fault
               FROM jsonb_array_elements(value) WITH ORDINALITY AS u(url, place), lucius.value_fault(u.url, 'string', 2048) AS f(fault)
              WHERE f.fault IS NOT NULL ORDER BY u.place LIMIT 1;
+        ELSIF names[i] = 'tags' AND jsonb_array_length(jsonb_path_query_array(value, '$.keyvalue()')) > 8 THEN
+            fault := ARRAY['too_large', format('has %s tags; at most 8 are allowed', jsonb_array_length(jsonb_path_query_array(value, '$.keyvalue()')))];
+        ELSIF names[i] = 'tags' THEN
+            SELECT '/' || replace(replace(t.key, '~', '~0'), '/', '~1'), ARRAY['invalid_envelope', t.message] INTO place, fault
+              FROM (SELECT e.key, CASE
+                        WHEN e.key !~ '^[a-z][a-z0-9_.-]{0,31}$' THEN
+                            'must have a key of 1 to 32 lower-case letters, digits, ''_'', ''.'' and ''-'' that begins with a letter'
+                        WHEN jsonb_typeof(e.value) <> 'string' THEN (lucius.value_fault(e.value, 'string', 128))[2]
+                        WHEN octet_length(e.value #>> '{}') NOT BETWEEN 1 AND 128 THEN 'must have a value of 1 to 128 bytes'
+                        WHEN e.value #>> '{}' ~ '[\u0001-\u001f\u007f-\u009f]' THEN 'must have a value in UTF-8 without control characters'
+                        WHEN e.key LIKE 'lucius.%' THEN 'is a tag of the system: a command has none that begins with "lucius."'
+                    END AS message FROM jsonb_each(value) AS e) AS t
+             WHERE t.message IS NOT NULL ORDER BY t.key COLLATE "C" LIMIT 1;
         END IF;
         IF fault[2] IS NOT NULL THEN
             codes := codes || fault[1];
