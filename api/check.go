@@ -22,6 +22,7 @@ import (
 const (
 	MaxTenantID   = 128      // The longest tenant_id.
 	MaxScopeName  = 128      // The longest name of what a pause stops, in bytes.
+	MaxResolved   = 32       // How many steps a rerun may resolve.
 	MaxDocID      = 256      // The longest doc_id, in bytes.
 	MaxName       = 128      // The longest id, owner, service, step type or request id.
 	MaxReason     = 1024     // The longest reason of a control or operator's request.
@@ -190,6 +191,40 @@ func checkInbox(ids []string, all bool, reason string, shortest int) violations 
 func (c *RerunRequest) Check() []apierror.Violation {
 	var v violations
 	v.from(c.From)
+	v.filter("/from_step", c.FromStep)
+	if c.FromStep != nil && c.From != "" {
+		v.add("/from_step", "must not be combined with from")
+	}
+	v.ref("/input_ref", (*json.RawMessage)(&c.InputRef))
+	v.ref("/output_ref", (*json.RawMessage)(&c.OutputRef))
+	v.ref("/workspace_ref", (*json.RawMessage)(&c.WorkspaceRef))
+	if len(c.Resolve) > MaxResolved {
+		v.exceeds("/resolve", fmt.Sprintf("must not hold more than %d steps", MaxResolved))
+		return v
+	}
+	seen := map[string]bool{}
+	for i := range c.Resolve {
+		at := "/resolve/" + strconv.Itoa(i)
+		v.text(at+"/step_id", c.Resolve[i].StepID, 1, MaxName)
+		if seen[c.Resolve[i].StepID] {
+			v.add(at+"/step_id", "must not name a step twice")
+		}
+		seen[c.Resolve[i].StepID] = true
+		if v.ref(at+"/output_ref", (*json.RawMessage)(&c.Resolve[i].OutputRef)); c.Resolve[i].OutputRef == nil {
+			v.add(at+"/output_ref", "is required")
+		}
+	}
+	if c.Protocol != "" && !c.Protocol.Valid() {
+		v.add("/protocol", "must be kept or current")
+	}
+	if c.Callbacks != "" && !c.Callbacks.Valid() {
+		v.add("/callbacks", "must be keep or none")
+	}
+	for _, key := range v.tags(c.Tags) {
+		if strings.HasPrefix(key, statemachine.SystemTag) {
+			v.add(string(jsontext.Pointer("/tags").AppendToken(key)), "is a tag of the system")
+		}
+	}
 	v.reason(c.Reason, 0)
 	return v
 }
@@ -346,15 +381,22 @@ func (v *violations) document(docID *string, tags Tags) {
 	if tags != nil && len(tags) == 0 {
 		v.add("/tags", "must not be empty: leave it out")
 	}
+	v.tags(tags)
+}
+
+// tags checks tags, and returns their keys if there are not too many.
+func (v *violations) tags(tags Tags) []string {
 	if len(tags) > statemachine.MaxTags {
 		v.exceeds("/tags", fmt.Sprintf("must not hold more than %d tags", statemachine.MaxTags))
-		return
+		return nil
 	}
-	for _, key := range slices.Sorted(maps.Keys(tags)) {
+	keys := slices.Sorted(maps.Keys(tags))
+	for _, key := range keys {
 		if fault := statemachine.TagFault(key, tags[key]); fault != "" {
 			v.add(string(jsontext.Pointer("/tags").AppendToken(key)), fault)
 		}
 	}
+	return keys
 }
 
 // list checks a list of strings that selects, if it is not absent: an empty one would

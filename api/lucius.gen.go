@@ -199,6 +199,7 @@ const (
 	EventTypeStepFailedRetry      EventType = "step.failed_retry"
 	EventTypeStepInProgress       EventType = "step.in_progress"
 	EventTypeStepRefenced         EventType = "step.refenced"
+	EventTypeStepResolved         EventType = "step.resolved"
 	EventTypeStepRetryRequested   EventType = "step.retry_requested"
 	EventTypeStepSucceeded        EventType = "step.succeeded"
 )
@@ -261,6 +262,8 @@ func (e EventType) Valid() bool {
 	case EventTypeStepInProgress:
 		return true
 	case EventTypeStepRefenced:
+		return true
+	case EventTypeStepResolved:
 		return true
 	case EventTypeStepRetryRequested:
 		return true
@@ -589,6 +592,42 @@ func (e RerunFrom) Valid() bool {
 	}
 }
 
+// Defines values for RerunRequestCallbacks.
+const (
+	RerunRequestCallbacksKeep RerunRequestCallbacks = "keep"
+	RerunRequestCallbacksNone RerunRequestCallbacks = "none"
+)
+
+// Valid indicates whether the value is a known member of the RerunRequestCallbacks enum.
+func (e RerunRequestCallbacks) Valid() bool {
+	switch e {
+	case RerunRequestCallbacksKeep:
+		return true
+	case RerunRequestCallbacksNone:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RerunRequestProtocol.
+const (
+	RerunRequestProtocolCurrent RerunRequestProtocol = "current"
+	RerunRequestProtocolKept    RerunRequestProtocol = "kept"
+)
+
+// Valid indicates whether the value is a known member of the RerunRequestProtocol enum.
+func (e RerunRequestProtocol) Valid() bool {
+	switch e {
+	case RerunRequestProtocolCurrent:
+		return true
+	case RerunRequestProtocolKept:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ResultStatus.
 const (
 	ResultStatusFailedFinal ResultStatus = "FAILED_FINAL"
@@ -625,6 +664,24 @@ func (e StepDecisionSource) Valid() bool {
 	case StepDecisionSourceProtocol:
 		return true
 	case StepDecisionSourceRequest:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for StepOutcome.
+const (
+	StepOutcomeCarried  StepOutcome = "carried"
+	StepOutcomeResolved StepOutcome = "resolved"
+)
+
+// Valid indicates whether the value is a known member of the StepOutcome enum.
+func (e StepOutcome) Valid() bool {
+	switch e {
+	case StepOutcomeCarried:
+		return true
+	case StepOutcomeResolved:
 		return true
 	default:
 		return false
@@ -2400,6 +2457,13 @@ type Job struct {
 	// Example: doc.ingest
 	RequestType string `json:"request_type"`
 
+	// RerunEdits What the rerun corrects, as JSON pointers into the command, with `/protocol` for the
+	// current protocol. The list is cut at 1 KiB.
+	//
+	//
+	// Example: ["/payload/model"]
+	RerunEdits []string `json:"rerun_edits,omitempty,omitzero"`
+
 	// RerunOf The job that this one reruns.
 	//
 	// Example: 0197f0b1-1c52-7a08-8f63-7d5e4c3b2a19
@@ -2432,8 +2496,8 @@ type Job struct {
 	// Steps The steps, by index.
 	Steps []Step `json:"steps"`
 
-	// SupersededBy The job that reruns this one, which was FAILED_FINAL or CANCELLED. This job is then
-	// no longer an open failure: its rerun is under way, or has its own outcome. A
+	// SupersededBy The job that reruns this one. If this one failed, it is then no longer an open
+	// failure: its rerun is under way, or has its own outcome. A
 	// cancelled rerun is left out; its own rerun takes its place. Several reruns form a
 	// chain: each names the next, and only the last can be open.
 	//
@@ -2504,6 +2568,93 @@ type JobPage struct {
 //
 // Example: IN_PROGRESS
 type JobState string
+
+// Lineage Jobs that repeat each other, oldest first.
+type Lineage struct {
+	Jobs []LineageJob `json:"jobs"`
+
+	// Truncated There are more jobs.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+}
+
+// LineageJob A job among those that repeat each other.
+type LineageJob struct {
+	// Caller Who submitted or reran it.
+	//
+	// Example: ops-1
+	Caller string `json:"caller,omitempty,omitzero"`
+
+	// CompletedAt When it ended; absent while it is live.
+	//
+	// Example: 2026-01-27T10:02:09.000Z
+	CompletedAt Time `json:"completed_at,omitempty,omitzero"`
+
+	// CreatedAt When it was accepted.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	CreatedAt Time `json:"created_at,omitempty,omitzero"`
+
+	// ErrorCode Why it failed.
+	//
+	// Example: bad_scan
+	ErrorCode string `json:"error_code,omitempty,omitzero"`
+
+	// FirstStep The first step that it executes itself; those before it were carried or resolved.
+	//
+	// Example: embed
+	FirstStep string `json:"first_step,omitempty,omitzero"`
+
+	// JobID The job.
+	//
+	// Example: 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
+	JobID string `json:"jobId"`
+
+	// ProtocolID Its protocol.
+	//
+	// Example: doc_pipeline
+	ProtocolID string `json:"protocol_id,omitempty,omitzero"`
+
+	// ProtocolVersion The version of the protocol.
+	//
+	// Example: 3
+	ProtocolVersion string `json:"protocol_version,omitempty,omitzero"`
+
+	// Purged The job was deleted after its retention; the other fields are absent.
+	//
+	// Example: false
+	Purged bool `json:"purged"`
+
+	// Reason The reason that was given for the rerun.
+	//
+	// Example: The input was wrong.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RerunEdits What it corrects, as JSON pointers into the command.
+	//
+	// Example: ["/payload/model"]
+	RerunEdits []string `json:"rerun_edits,omitempty,omitzero"`
+
+	// RerunOf The job that this one reruns.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	RerunOf string `json:"rerun_of,omitempty,omitzero"`
+
+	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
+	// never change.
+	//
+	// - QUEUED: accepted, the first step has no attempt yet.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
+	// - CANCELLING: a worker still has an attempt; nothing new starts.
+	//
+	//
+	// Example: IN_PROGRESS
+	State JobState `json:"state,omitempty,omitzero"`
+}
 
 // Mark An operator's statement about a finding.
 type Mark struct {
@@ -3736,17 +3887,114 @@ type RequestID = string
 // Example: failed
 type RerunFrom string
 
-// RerunRequest Where to restart, and why.
+// RerunRequest Where to restart, with which corrections, and why.
 type RerunRequest struct {
+	// Callbacks `none` leaves out the callback URLs of the old job.
+	//
+	// Example: none
+	Callbacks RerunRequestCallbacks `json:"callbacks,omitempty,omitzero"`
+
 	// From Where a rerun starts, from the failed step or from the first one.
 	//
 	// Example: failed
 	From RerunFrom `json:"from,omitempty,omitzero"`
 
+	// FromStep The step to start at, in place of `from`. Each step before it must have succeeded in
+	// the old job, or be resolved.
+	//
+	//
+	// Example: embed
+	FromStep *string `json:"from_step,omitempty"`
+
+	// InputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/input.pdf"}
+	InputRef Ref `json:"input_ref,omitempty,omitzero"`
+
+	// Newest Rerun the last job in the chain of reruns; if it is live, it is the answer.
+	//
+	// Example: true
+	Newest bool `json:"newest,omitempty,omitzero"`
+
+	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/input.pdf"}
+	OutputRef Ref `json:"output_ref,omitempty,omitzero"`
+
+	// Payload Replaces the payload.
+	//
+	// Example: {"language":"de"}
+	Payload Payload `json:"payload,omitempty,omitzero"`
+
+	// PayloadPatch A merge patch of the payload (RFC 7396): its members replace those of the payload,
+	// null removes one. Not together with `payload`.
+	//
+	//
+	// Example: {"model":"v3"}
+	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
+
+	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
+	// protocol.
+	//
+	//
+	// Example: current
+	Protocol RerunRequestProtocol `json:"protocol,omitempty,omitzero"`
+
 	// Reason For the history.
 	//
 	// Example: The service is fixed.
 	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Resolve Steps that were done by hand, before the step to start at. The rerun takes the given
+	// output for theirs. It needs the role admin.
+	Resolve []ResolvedStep `json:"resolve,omitempty,omitzero"`
+
+	// Tags Tags to add to those of the old job, which together may be at most 8.
+	//
+	// Example: {"run":"november"}
+	Tags Tags `json:"tags,omitempty,omitzero"`
+
+	// WorkspaceRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/input.pdf"}
+	WorkspaceRef Ref `json:"workspace_ref,omitempty,omitzero"`
+}
+
+// RerunRequestCallbacks `none` leaves out the callback URLs of the old job.
+//
+// Example: none
+type RerunRequestCallbacks string
+
+// RerunRequestProtocol `kept` takes the steps and policies of the old job; `current` those of the current
+// protocol.
+//
+// Example: current
+type RerunRequestProtocol string
+
+// ResolvedStep A step that was done by hand.
+type ResolvedStep struct {
+	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/ocr.json"}
+	OutputRef ReportedRef `json:"output_ref"`
+
+	// StepID The step.
+	//
+	// Example: ocr
+	StepID string `json:"step_id"`
 }
 
 // ResultCallback A platform service has ended its attempt.
@@ -4183,6 +4431,13 @@ type Step struct {
 	// Example: 2026-01-27T10:17:31.250Z
 	NextAttemptAt Time `json:"next_attempt_at,omitempty,omitzero"`
 
+	// Outcome Why the job did not execute the step: as a rerun it took over the result of the job
+	// before, or a person did the step by hand and gave its output. Absent otherwise.
+	//
+	//
+	// Example: carried
+	Outcome StepOutcome `json:"outcome,omitempty,omitzero"`
+
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
 	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
@@ -4293,6 +4548,12 @@ type Step struct {
 //
 // Example: request
 type StepDecisionSource string
+
+// StepOutcome Why the job did not execute the step: as a rerun it took over the result of the job
+// before, or a person did the step by hand and gave its output. Absent otherwise.
+//
+// Example: carried
+type StepOutcome string
 
 // StepError The most frequent error code of the live steps that failed and are retried.
 type StepError struct {
@@ -6439,6 +6700,14 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 	ListJobEvents(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
+	// GetLineage Get the jobs that repeat each other
+	//
+	// The chain of reruns that the job is in, oldest first: at most 100 jobs. Of a job that was
+	// purged only the id is known.
+	//
+	// Corresponds with GET /v1/jobs/{jobId}/lineage (the `GetLineage` operationId).
+	GetLineage(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error)
+
 	// ListRejectedCallbacks List the refused callbacks of a job
 	//
 	// Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
@@ -6504,10 +6773,14 @@ type ClientInterface interface {
 
 	// RerunJobWithBody Rerun a job
 	//
-	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
-	// from the failed step, keeping the results before it, or from the start. There is one
-	// rerun for each job and starting point; a repeated request returns the same job with
-	// `replayed` true.
+	// Creates a new job from one that has ended, with the same steps: from the failed step,
+	// keeping the results before it, or from another one. The request may correct the payload
+	// and the references, take the current protocol, and give the output of steps that were
+	// done by hand, which needs the role admin. Corrections are checked as a command is, and
+	// the payload by the current schemas of the steps that will be executed. There is one
+	// rerun for each job, starting point and set of corrections; a repeated request returns
+	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
+	// request has another one.
 	//
 	// Takes any type of body and a specified content type.
 	//
@@ -6516,10 +6789,14 @@ type ClientInterface interface {
 
 	// RerunJob Rerun a job
 	//
-	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
-	// from the failed step, keeping the results before it, or from the start. There is one
-	// rerun for each job and starting point; a repeated request returns the same job with
-	// `replayed` true.
+	// Creates a new job from one that has ended, with the same steps: from the failed step,
+	// keeping the results before it, or from another one. The request may correct the payload
+	// and the references, take the current protocol, and give the output of steps that were
+	// done by hand, which needs the role admin. Corrections are checked as a command is, and
+	// the payload by the current schemas of the steps that will be executed. There is one
+	// rerun for each job, starting point and set of corrections; a repeated request returns
+	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
+	// request has another one.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -7984,6 +8261,24 @@ func (c *Client) ListJobEvents(ctx context.Context, jobID JobID, params *ListJob
 	return c.Client.Do(req)
 }
 
+// GetLineage Get the jobs that repeat each other
+//
+// The chain of reruns that the job is in, oldest first: at most 100 jobs. Of a job that was
+// purged only the id is known.
+//
+// Corresponds with GET /v1/jobs/{jobId}/lineage (the `GetLineage` operationId).
+func (c *Client) GetLineage(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*http.Response, error) {
+	req, err := NewGetLineageRequest(c.Server, jobID)
+	if err != nil {
+		return nil, err
+	}
+	req = req.WithContext(ctx)
+	if err := c.applyEditors(ctx, req, reqEditors); err != nil {
+		return nil, err
+	}
+	return c.Client.Do(req)
+}
+
 // ListRejectedCallbacks List the refused callbacks of a job
 //
 // Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
@@ -8119,10 +8414,14 @@ func (c *Client) PauseJob(ctx context.Context, jobID JobID, body PauseJobJSONReq
 
 // RerunJobWithBody Rerun a job
 //
-// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
-// from the failed step, keeping the results before it, or from the start. There is one
-// rerun for each job and starting point; a repeated request returns the same job with
-// `replayed` true.
+// Creates a new job from one that has ended, with the same steps: from the failed step,
+// keeping the results before it, or from another one. The request may correct the payload
+// and the references, take the current protocol, and give the output of steps that were
+// done by hand, which needs the role admin. Corrections are checked as a command is, and
+// the payload by the current schemas of the steps that will be executed. There is one
+// rerun for each job, starting point and set of corrections; a repeated request returns
+// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
+// request has another one.
 //
 // Takes any type of body and a specified content type.
 //
@@ -8141,10 +8440,14 @@ func (c *Client) RerunJobWithBody(ctx context.Context, jobID JobID, contentType 
 
 // RerunJob Rerun a job
 //
-// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
-// from the failed step, keeping the results before it, or from the start. There is one
-// rerun for each job and starting point; a repeated request returns the same job with
-// `replayed` true.
+// Creates a new job from one that has ended, with the same steps: from the failed step,
+// keeping the results before it, or from another one. The request may correct the payload
+// and the references, take the current protocol, and give the output of steps that were
+// done by hand, which needs the role admin. Corrections are checked as a command is, and
+// the payload by the current schemas of the steps that will be executed. There is one
+// rerun for each job, starting point and set of corrections; a repeated request returns
+// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
+// request has another one.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -11117,6 +11420,40 @@ func NewListJobEventsRequest(server string, jobID JobID, params *ListJobEventsPa
 	return req, nil
 }
 
+// NewGetLineageRequest constructs an http.Request for the GetLineage method
+func NewGetLineageRequest(server string, jobID JobID) (*http.Request, error) {
+	var err error
+
+	var pathParam0 string
+
+	pathParam0, err = runtime.StyleParamWithOptions("simple", false, "jobId", jobID, runtime.StyleParamOptions{ParamLocation: runtime.ParamLocationPath, Type: "string", Format: ""})
+	if err != nil {
+		return nil, err
+	}
+
+	serverURL, err := url.Parse(server)
+	if err != nil {
+		return nil, err
+	}
+
+	operationPath := fmt.Sprintf("/v1/jobs/%s/lineage", pathParam0)
+	if operationPath[0] == '/' {
+		operationPath = "." + operationPath
+	}
+
+	queryURL, err := serverURL.Parse(operationPath)
+	if err != nil {
+		return nil, err
+	}
+
+	req, err := http.NewRequest(http.MethodGet, queryURL.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return req, nil
+}
+
 // NewListRejectedCallbacksRequest constructs an http.Request for the ListRejectedCallbacks method
 func NewListRejectedCallbacksRequest(server string, jobID JobID) (*http.Request, error) {
 	var err error
@@ -12631,6 +12968,16 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/jobs/{jobId}/events (the `ListJobEvents` operationId).
 	ListJobEventsWithResponse(ctx context.Context, jobID JobID, params *ListJobEventsParams, reqEditors ...RequestEditorFn) (*ListJobEventsResponse, error)
 
+	// GetLineageWithResponse Get the jobs that repeat each other
+	//
+	// The chain of reruns that the job is in, oldest first: at most 100 jobs. Of a job that was
+	// purged only the id is known.
+	//
+	// Returns a wrapper object for the known response body format(s).
+	//
+	// Corresponds with GET /v1/jobs/{jobId}/lineage (the `GetLineage` operationId).
+	GetLineageWithResponse(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*GetLineageResponse, error)
+
 	// ListRejectedCallbacksWithResponse List the refused callbacks of a job
 	//
 	// Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
@@ -12702,10 +13049,14 @@ type ClientWithResponsesInterface interface {
 
 	// RerunJobWithBodyWithResponse Rerun a job
 	//
-	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
-	// from the failed step, keeping the results before it, or from the start. There is one
-	// rerun for each job and starting point; a repeated request returns the same job with
-	// `replayed` true.
+	// Creates a new job from one that has ended, with the same steps: from the failed step,
+	// keeping the results before it, or from another one. The request may correct the payload
+	// and the references, take the current protocol, and give the output of steps that were
+	// done by hand, which needs the role admin. Corrections are checked as a command is, and
+	// the payload by the current schemas of the steps that will be executed. There is one
+	// rerun for each job, starting point and set of corrections; a repeated request returns
+	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
+	// request has another one.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -12714,10 +13065,14 @@ type ClientWithResponsesInterface interface {
 
 	// RerunJobWithResponse Rerun a job
 	//
-	// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
-	// from the failed step, keeping the results before it, or from the start. There is one
-	// rerun for each job and starting point; a repeated request returns the same job with
-	// `replayed` true.
+	// Creates a new job from one that has ended, with the same steps: from the failed step,
+	// keeping the results before it, or from another one. The request may correct the payload
+	// and the references, take the current protocol, and give the output of steps that were
+	// done by hand, which needs the role admin. Corrections are checked as a command is, and
+	// the payload by the current schemas of the steps that will be executed. There is one
+	// rerun for each job, starting point and set of corrections; a repeated request returns
+	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
+	// request has another one.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -15328,6 +15683,64 @@ func (r ListJobEventsResponse) StatusCode() int {
 	return 0
 }
 
+// GetLineageResponse401Headers the declared response headers of an HTTP 401 response for GetLineage
+type GetLineageResponse401Headers struct {
+	WWWAuthenticate string
+}
+
+// GetLineageResponse429Headers the declared response headers of an HTTP 429 response for GetLineage
+type GetLineageResponse429Headers struct {
+	RetryAfter int32
+}
+
+// GetLineageResponse503Headers the declared response headers of an HTTP 503 response for GetLineage
+type GetLineageResponse503Headers struct {
+	RetryAfter int32
+}
+
+type GetLineageResponse struct {
+	Body         []byte
+	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *Lineage
+	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
+	ApplicationProblemJSON400 *BadRequest
+	// ApplicationProblemJSON401 the response for an HTTP 401 `application/problem+json` response
+	ApplicationProblemJSON401 *Unauthenticated
+	// ApplicationProblemJSON403 the response for an HTTP 403 `application/problem+json` response
+	ApplicationProblemJSON403 *Forbidden
+	// ApplicationProblemJSON404 the response for an HTTP 404 `application/problem+json` response
+	ApplicationProblemJSON404 *NotFound
+	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
+	ApplicationProblemJSON429 *TooManyRequests
+	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
+	ApplicationProblemJSON500 *InternalError
+	// ApplicationProblemJSON503 the response for an HTTP 503 `application/problem+json` response
+	ApplicationProblemJSON503 *Unavailable
+	// Headers401 the parsed response headers for an HTTP 401 response
+	Headers401 *GetLineageResponse401Headers
+	// Headers429 the parsed response headers for an HTTP 429 response
+	Headers429 *GetLineageResponse429Headers
+	// Headers503 the parsed response headers for an HTTP 503 response
+	Headers503 *GetLineageResponse503Headers
+}
+
+// Status returns HTTPResponse.Status
+func (r GetLineageResponse) Status() string {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.Status
+	}
+	return http.StatusText(0)
+}
+
+// StatusCode returns HTTPResponse.StatusCode
+func (r GetLineageResponse) StatusCode() int {
+	if r.HTTPResponse != nil {
+		return r.HTTPResponse.StatusCode
+	}
+	return 0
+}
+
 // ListRejectedCallbacksResponse401Headers the declared response headers of an HTTP 401 response for ListRejectedCallbacks
 type ListRejectedCallbacksResponse401Headers struct {
 	WWWAuthenticate string
@@ -15673,6 +16086,8 @@ type RerunJobResponse struct {
 	ApplicationProblemJSON413 *TooLarge
 	// ApplicationProblemJSON415 the response for an HTTP 415 `application/problem+json` response
 	ApplicationProblemJSON415 *UnsupportedMediaType
+	// ApplicationProblemJSON422 the response for an HTTP 422 `application/problem+json` response
+	ApplicationProblemJSON422 *Unprocessable
 	// ApplicationProblemJSON429 the response for an HTTP 429 `application/problem+json` response
 	ApplicationProblemJSON429 *TooManyRequests
 	// ApplicationProblemJSON500 the response for an HTTP 500 `application/problem+json` response
@@ -17509,6 +17924,22 @@ func (c *ClientWithResponses) ListJobEventsWithResponse(ctx context.Context, job
 	return ParseListJobEventsResponse(rsp)
 }
 
+// GetLineageWithResponse Get the jobs that repeat each other
+//
+// The chain of reruns that the job is in, oldest first: at most 100 jobs. Of a job that was
+// purged only the id is known.
+//
+// Returns a wrapper object for the known response body format(s).
+//
+// Corresponds with GET /v1/jobs/{jobId}/lineage (the `GetLineage` operationId).
+func (c *ClientWithResponses) GetLineageWithResponse(ctx context.Context, jobID JobID, reqEditors ...RequestEditorFn) (*GetLineageResponse, error) {
+	rsp, err := c.GetLineage(ctx, jobID, reqEditors...)
+	if err != nil {
+		return nil, err
+	}
+	return ParseGetLineageResponse(rsp)
+}
+
 // ListRejectedCallbacksWithResponse List the refused callbacks of a job
 //
 // Callbacks that arrived late, had a pair that was not current, or contradicted an earlier
@@ -17622,10 +18053,14 @@ func (c *ClientWithResponses) PauseJobWithResponse(ctx context.Context, jobID Jo
 
 // RerunJobWithBodyWithResponse Rerun a job
 //
-// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
-// from the failed step, keeping the results before it, or from the start. There is one
-// rerun for each job and starting point; a repeated request returns the same job with
-// `replayed` true.
+// Creates a new job from one that has ended, with the same steps: from the failed step,
+// keeping the results before it, or from another one. The request may correct the payload
+// and the references, take the current protocol, and give the output of steps that were
+// done by hand, which needs the role admin. Corrections are checked as a command is, and
+// the payload by the current schemas of the steps that will be executed. There is one
+// rerun for each job, starting point and set of corrections; a repeated request returns
+// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
+// request has another one.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17640,10 +18075,14 @@ func (c *ClientWithResponses) RerunJobWithBodyWithResponse(ctx context.Context, 
 
 // RerunJobWithResponse Rerun a job
 //
-// Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
-// from the failed step, keeping the results before it, or from the start. There is one
-// rerun for each job and starting point; a repeated request returns the same job with
-// `replayed` true.
+// Creates a new job from one that has ended, with the same steps: from the failed step,
+// keeping the results before it, or from another one. The request may correct the payload
+// and the references, take the current protocol, and give the output of steps that were
+// done by hand, which needs the role admin. Corrections are checked as a command is, and
+// the payload by the current schemas of the steps that will be executed. There is one
+// rerun for each job, starting point and set of corrections; a repeated request returns
+// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
+// request has another one.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -22465,6 +22904,114 @@ func ParseListJobEventsResponse(rsp *http.Response) (*ListJobEventsResponse, err
 	return response, nil
 }
 
+// ParseGetLineageResponse parses an HTTP response from a GetLineageWithResponse call
+func ParseGetLineageResponse(rsp *http.Response) (*GetLineageResponse, error) {
+	bodyBytes, err := io.ReadAll(rsp.Body)
+	defer func() { _ = rsp.Body.Close() }()
+	if err != nil {
+		return nil, err
+	}
+
+	response := &GetLineageResponse{
+		Body:         bodyBytes,
+		HTTPResponse: rsp,
+	}
+
+	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest Lineage
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 400:
+		var dest BadRequest
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON400 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 401:
+		var dest Unauthenticated
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON401 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 403:
+		var dest Forbidden
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON403 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 404:
+		var dest NotFound
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON404 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
+		var dest TooManyRequests
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON429 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 500:
+		var dest InternalError
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON500 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 503:
+		var dest Unavailable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON503 = &dest
+
+	}
+
+	switch {
+	case rsp.StatusCode == 401:
+		var headers GetLineageResponse401Headers
+		if values := rsp.Header.Values("WWW-Authenticate"); len(values) > 0 {
+			var value string
+			if err := runtime.BindStyledParameterWithOptions("simple", "WWW-Authenticate", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "string", Format: ""}); err != nil {
+				return nil, err
+			}
+			headers.WWWAuthenticate = value
+		}
+		response.Headers401 = &headers
+	case rsp.StatusCode == 429:
+		var headers GetLineageResponse429Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers429 = &headers
+	case rsp.StatusCode == 503:
+		var headers GetLineageResponse503Headers
+		if values := rsp.Header.Values("Retry-After"); len(values) > 0 {
+			var value int32
+			if err := runtime.BindStyledParameterWithOptions("simple", "Retry-After", values[0], &value, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationHeader, Explode: false, Required: true, Type: "integer", Format: "int32"}); err != nil {
+				return nil, err
+			}
+			headers.RetryAfter = value
+		}
+		response.Headers503 = &headers
+	}
+
+	return response, nil
+}
+
 // ParseListRejectedCallbacksResponse parses an HTTP response from a ListRejectedCallbacksWithResponse call
 func ParseListRejectedCallbacksResponse(rsp *http.Response) (*ListRejectedCallbacksResponse, error) {
 	bodyBytes, err := io.ReadAll(rsp.Body)
@@ -23130,6 +23677,13 @@ func ParseRerunJobResponse(rsp *http.Response) (*RerunJobResponse, error) {
 			return nil, err
 		}
 		response.ApplicationProblemJSON415 = &dest
+
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 422:
+		var dest Unprocessable
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.ApplicationProblemJSON422 = &dest
 
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 429:
 		var dest TooManyRequests
@@ -24770,6 +25324,9 @@ type ServerInterface interface {
 	// ListJobEvents Read the history of a job
 	// (GET /v1/jobs/{jobId}/events)
 	ListJobEvents(w http.ResponseWriter, r *http.Request, jobID JobID, params ListJobEventsParams)
+	// GetLineage Get the jobs that repeat each other
+	// (GET /v1/jobs/{jobId}/lineage)
+	GetLineage(w http.ResponseWriter, r *http.Request, jobID JobID)
 	// ListRejectedCallbacks List the refused callbacks of a job
 	// (GET /v1/jobs/{jobId}/rejected)
 	ListRejectedCallbacks(w http.ResponseWriter, r *http.Request, jobID JobID)
@@ -26628,6 +27185,32 @@ func (siw *ServerInterfaceWrapper) ListJobEvents(w http.ResponseWriter, r *http.
 	handler.ServeHTTP(w, r)
 }
 
+// GetLineage operation middleware
+func (siw *ServerInterfaceWrapper) GetLineage(w http.ResponseWriter, r *http.Request) {
+
+	var err error
+	_ = err
+
+	// ------------- Path parameter "jobId" -------------
+	var jobID JobID
+
+	err = runtime.BindStyledParameterWithOptions("simple", "jobId", mux.Vars(r)["jobId"], &jobID, runtime.BindStyledParameterOptions{ParamLocation: runtime.ParamLocationPath, Explode: false, Required: true, Type: "string", Format: "", ValueIsUnescaped: true})
+	if err != nil {
+		siw.ErrorHandlerFunc(w, r, &InvalidParamFormatError{ParamName: "jobId", Err: err})
+		return
+	}
+
+	handler := http.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		siw.Handler.GetLineage(w, r, jobID)
+	}))
+
+	for _, middleware := range siw.HandlerMiddlewares {
+		handler = middleware(handler)
+	}
+
+	handler.ServeHTTP(w, r)
+}
+
 // ListRejectedCallbacks operation middleware
 func (siw *ServerInterfaceWrapper) ListRejectedCallbacks(w http.ResponseWriter, r *http.Request) {
 
@@ -27261,6 +27844,8 @@ func HandlerWithOptions(si ServerInterface, options GorillaServerOptions) http.H
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:resume", wrapper.ResumeJob).Methods(http.MethodPost)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}:rerun", wrapper.RerunJob).Methods(http.MethodPost)
+
+	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}/lineage", wrapper.GetLineage).Methods(http.MethodGet)
 
 	r.HandleFunc(options.BaseURL+"/v1/jobs/{jobId}/steps", wrapper.ListJobSteps).Methods(http.MethodGet)
 

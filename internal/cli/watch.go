@@ -202,30 +202,6 @@ func (s *session) follow(ctx context.Context, jobID string, last *string, handle
 	return heard, nil
 }
 
-func (t *tool) jobsRerun() *cobra.Command {
-	var from, reason string
-	var wait bool
-	cmd := t.command(spec{
-		use: "rerun JOB", short: "Run a failed or cancelled job again, as a new job", args: 1, completes: jobIDs,
-		long:    "Runs a failed or cancelled job again. Repeating a rerun from the same step returns the same new job.",
-		example: "  lucius jobs rerun JOB --reason \"the scanner is clean\"\n  lucius jobs rerun JOB --from start --wait",
-	}, func(ctx context.Context, s *session, args []string) error {
-		if err := checkFrom(from); err != nil {
-			return err
-		}
-		accepted, err := call[api.CommandAccepted](s.RerunJob(ctx, args[0], api.RerunRequest{From: api.RerunFrom(from), Reason: reason}))
-		if err != nil {
-			return err
-		}
-		return s.accepted(ctx, &accepted, wait, 0)
-	})
-	flags := cmd.Flags()
-	registerFrom(cmd, &from)
-	flags.StringVar(&reason, "reason", "", "why, for the job's history")
-	flags.BoolVar(&wait, "wait", false, "wait for the job to end; exits with 1 if it does not succeed")
-	return cmd
-}
-
 // accepted prints the receipt of a command or, if wait is set, the job once it has ended.
 func (s *session) accepted(ctx context.Context, receipt *api.CommandAccepted, wait bool, timeout time.Duration) error {
 	if !wait {

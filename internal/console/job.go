@@ -234,7 +234,11 @@ func (r *request) jobActions(found *api.Job, next diagnosis.Next) (*diagnosis.Ac
 		switch found.State {
 		case api.JobStateFailedFinal, api.JobStateCancelled:
 			do = append(do, act("rerun", "Rerun…"))
-		case api.JobStateSucceeded, api.JobStateCancelling:
+		case api.JobStateSucceeded:
+			again := act("rerun", "Rerun…")
+			again.Query = append(again.Query, "from", api.RerunFromStart)
+			do = append(do, again)
+		case api.JobStateCancelling:
 		case api.JobStatePaused, api.JobStatePausing:
 			do = append(do, act("resume", "Resume…"), act("cancel", "Cancel…"))
 		default:

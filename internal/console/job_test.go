@@ -101,7 +101,7 @@ func TestJob_OffersWhatHelps(t *testing.T) {
 			j.SupersededBy = "j2"
 			end(j)
 		}, []string{`primary" href="/ui/jobs/j2"`, "See its rerun", "Rerun…"}, "Cancel…"},
-		"succeeded": {api.JobStateSucceeded, end, []string{"The job succeeded"}, "Rerun…"},
+		"succeeded": {api.JobStateSucceeded, end, []string{"The job succeeded", `/ui/do/job-rerun?from=start&amp;job=j1"`}, "Cancel…"},
 	} {
 		found := runningJob()
 		found.State, found.Steps[1].WorkID = test.state, ""
@@ -285,15 +285,27 @@ func TestJobActions_AskAndThenDo(t *testing.T) {
 		}
 		b.asks(t, `POST /v1/jobs/j1:`+verb+` {"reason":"why"}`)
 	}
-	b := newBrowser(t, map[string]any{"POST /v1/jobs/j1:rerun": api.CommandAccepted{JobID: "j2"}})
-	has(t, b.get(t, "/ui/do/job-rerun?job=j1"), "<option selected>failed</option>", "lucius jobs rerun j1 --from failed")
+	b := newBrowser(t, map[string]any{"GET /v1/jobs/j1": runningJob(), "POST /v1/jobs/j1:rerun": api.CommandAccepted{JobID: "j2"}})
+	has(t, b.get(t, "/ui/do/job-rerun?job=j1"), "<option selected>failed</option>", "<option>ocr</option>", "lucius jobs rerun j1 --newest --from failed")
 	if to := b.submits(t, "job-rerun", url.Values{"job": {"j1"}, "from": {"start"}}); to != "/ui/jobs/j2" {
 		t.Errorf("a rerun leads to %s", to)
 	}
-	b.asks(t, `POST /v1/jobs/j1:rerun {"from":"start"}`)
+	b.asks(t, `POST /v1/jobs/j1:rerun {"from":"start","newest":true}`)
+	corrected := url.Values{
+		"job": {"j1"}, "from": {"failed"}, "from_step": {"ocr"}, "payload_patch": {`{"language": "de"}`}, "protocol": {"current"}, "resolve": {"extract=s3://b/hand?a=1"},
+	}
+	has(t, b.get(t, "/ui/do/job-rerun?"+corrected.Encode()),
+		`lucius jobs rerun j1 --newest --from-step ocr --patch &#39;{&#34;language&#34;: &#34;de&#34;}&#39; --resolve &#39;extract=s3://b/hand?a=1&#39; --protocol current`)
+	if to := b.submits(t, "job-rerun", corrected); to != "/ui/jobs/j2" {
+		t.Errorf("a corrected rerun leads to %s", to)
+	}
+	b.asks(t, `POST /v1/jobs/j1:rerun {"from_step":"ocr","newest":true,"payload_patch":{"language":"de"},"protocol":"current","resolve":[{"output_ref":{"uri":"s3://b/hand?a=1"},"step_id":"extract"}]}`)
+	for field, wrong := range map[string]string{"payload_patch": "is no JSON", "resolve": "is given as STEP=URI"} {
+		has(t, b.send(http.MethodPost, "/ui/do/job-rerun", url.Values{"job": {"j1"}, field: {"{"}}).Body.String(), wrong)
+	}
 	b.set("POST /v1/jobs/j1:rerun", refuse(http.StatusConflict, "The job has not ended."))
 	w := b.send(http.MethodPost, "/ui/do/job-rerun", url.Values{"job": {"j1"}, "reason": {"it's off"}})
-	has(t, w.Body.String(), "The job has not ended.", `lucius jobs rerun j1 --from failed --reason &#39;it&#39;\&#39;&#39;s off&#39;`)
+	has(t, w.Body.String(), "The job has not ended.", `lucius jobs rerun j1 --newest --from failed --reason &#39;it&#39;\&#39;&#39;s off&#39;`)
 }
 
 // A job whose current step the API omits is shown without it.

@@ -62,7 +62,7 @@ func (c *checker) answeredPause(what, scope string, err error) {
 // checkRefusal checks that the error is one that a caller may get.
 func (c *checker) checkRefusal(what string, err error) {
 	var refused *apierror.Error
-	var unfit *ledger.NotRerunnableError
+	var unfit *statemachine.NotRerunnableError
 	switch {
 	case unknown(err), errors.Is(err, ledger.ErrJobNotFound), errors.Is(err, ledger.ErrTenantLimit),
 		errors.As(err, &unfit):

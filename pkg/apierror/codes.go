@@ -35,6 +35,7 @@ const (
 const (
 	Conflict            Code = "conflict"             // concurrent requests kept changing the object; the caller may retry
 	IllegalTransition   Code = "illegal_transition"   // the state does not allow it
+	NothingToRun        Code = "nothing_to_run"       // a rerun would have no step to execute
 	StaleAttempt        Code = "stale_attempt"        // the pair of attempt and lease is not the current one
 	ContradictoryResult Code = "contradictory_result" // this attempt already reported another status
 	RevConflict         Code = "rev_conflict"         // the work item is no longer at the expected revision
@@ -77,6 +78,7 @@ var definitions = []definition{
 	{MethodNotAllowed, http.StatusMethodNotAllowed, "The method is not allowed here"},
 	{Conflict, http.StatusConflict, "Concurrent changes to the object interfered"},
 	{IllegalTransition, http.StatusConflict, "The current state does not allow this"},
+	{NothingToRun, http.StatusConflict, "No step is left to execute"},
 	{StaleAttempt, http.StatusConflict, "The attempt is not the current one"},
 	{ContradictoryResult, http.StatusConflict, "The attempt already reported a different result"},
 	{RevConflict, http.StatusConflict, "The work item is at a different revision"},

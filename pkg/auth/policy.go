@@ -136,6 +136,7 @@ var rules = []Rule{
 	{"pauseJob", post, "/v1/jobs/{jobId}:pause", []Role{Submit}, Owned, true},
 	{"resumeJob", post, "/v1/jobs/{jobId}:resume", []Role{Submit}, Owned, true},
 	{"rerunJob", post, "/v1/jobs/{jobId}:rerun", []Role{Submit}, Owned, true},
+	{"getLineage", get, "/v1/jobs/{jobId}/lineage", []Role{Read}, Owned, false},
 	{"listJobSteps", get, "/v1/jobs/{jobId}/steps", []Role{Read}, Owned, false},
 	{"listJobEvents", get, "/v1/jobs/{jobId}/events", []Role{Read}, Owned, false},
 	{"listRejectedCallbacks", get, "/v1/jobs/{jobId}/rejected", []Role{Read}, Owned, false},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -33,6 +34,10 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 			item.Outcome = ItemApplied
 			return nil
 		}
+	}
+	if !live && agg.Job.State == statemachine.JobSucceeded {
+		item.Outcome, item.Detail = ItemSkipped, "The job has succeeded."
+		return nil
 	}
 	if !w.op.Named && (live && !w.op.Filter.Matches(agg) || !live && agg.Job.State != statemachine.JobFailedFinal) {
 		item.Outcome = ItemSkipped
@@ -145,7 +150,7 @@ func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) erro
 		}
 	}
 	reason := apierror.From(ledger.Problem(err))
-	if item.Detail = reason.Detail; reason.Code == apierror.JobNotFound || reason.Code == apierror.IllegalTransition {
+	if item.Detail = reason.Detail; reason.Code == apierror.JobNotFound || reason.Code.Status() == http.StatusConflict {
 		item.Outcome = ItemSkipped
 		return nil
 	}

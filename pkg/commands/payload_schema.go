@@ -162,10 +162,15 @@ const (
 //
 // Source: Option B spec, 5.2, Step payload validation.
 func (p *Protocol) ValidatePayload(payload any) []apierror.Violation {
+	return p.validate(payload, func(*ProtocolStep) bool { return true })
+}
+
+// validate is [Protocol.ValidatePayload] for some of the steps.
+func (p *Protocol) validate(payload any, of func(*ProtocolStep) bool) []apierror.Violation {
 	var v schemaViolations
 	complete := true
 	for i := 0; i < len(p.Steps) && complete; i++ {
-		complete = p.Steps[i].validate(payload, &v)
+		complete = !of(&p.Steps[i]) || p.Steps[i].validate(payload, &v)
 	}
 	// The validator walks objects in random order.
 	slices.SortFunc(v.list, func(a, b apierror.Violation) int {

@@ -128,17 +128,9 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 		}
 		correlationID = id.String()
 	}
-	steps := make([]statemachine.Step, len(proto.Steps))
-	for i := range proto.Steps {
-		step := &proto.Steps[i]
-		steps[i] = statemachine.Step{
-			ID: step.ID, Type: step.Type, Service: step.Service, Input: step.Input,
-			PayloadPointer: step.PayloadPointer, Policy: step.Policy(s.cfg.Defaults),
-			Product: statemachine.Product{OutputRef: command.OutputRef},
-		}
-		if steps[i].Routing, err = s.route(command, step); err != nil {
-			return made, err
-		}
+	steps, err := s.steps(command, proto)
+	if err != nil {
+		return made, err
 	}
 	return ledger.Command{
 		Job: statemachine.Job{
@@ -151,6 +143,23 @@ func (s *Service) job(command *Command) (made ledger.Command, err error) {
 		},
 		Steps: steps, Payload: command.Payload, Actor: "client",
 	}, nil
+}
+
+// steps returns a job's copy of the protocol's steps.
+func (s *Service) steps(command *Command, proto *Protocol) (steps []statemachine.Step, err error) {
+	steps = make([]statemachine.Step, len(proto.Steps))
+	for i := range proto.Steps {
+		step := &proto.Steps[i]
+		steps[i] = statemachine.Step{
+			ID: step.ID, Type: step.Type, Service: step.Service, Input: step.Input,
+			PayloadPointer: step.PayloadPointer, Policy: step.Policy(s.cfg.Defaults),
+			Product: statemachine.Product{OutputRef: command.OutputRef},
+		}
+		if steps[i].Routing, err = s.route(command, step); err != nil {
+			return nil, err
+		}
+	}
+	return steps, nil
 }
 
 // route chooses the step's lane.

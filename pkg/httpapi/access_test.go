@@ -86,6 +86,7 @@ var asks = map[string]ask{
 	"rerunJob":              {"POST /v1/jobs/$failed:rerun", ""},
 	"listJobSteps":          {"GET /v1/jobs/$job/steps", ""},
 	"listJobEvents":         {"GET /v1/jobs/$job/events", ""},
+	"getLineage":            {"GET /v1/jobs/$job/lineage", ""},
 	"listRejectedCallbacks": {"GET /v1/jobs/$job/rejected", ""},
 	"listJobWebhooks":       {"GET /v1/jobs/$cancelled/webhooks", ""},
 	"getJob":                {"GET /v1/jobs/$job", ""},

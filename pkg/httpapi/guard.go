@@ -316,6 +316,14 @@ func (g *guard) authorizeTenant(ctx context.Context, tenantID string) error {
 	return g.config.TenantLimit.Check("tenant", tenantID, time.Now())
 }
 
+// authorizeAs checks that the caller has that role for the tenant of the object that the path names.
+func (g *guard) authorizeAs(ctx context.Context, role auth.Role) error {
+	state := requestStateOf(ctx)
+	rule := state.rule
+	rule.Roles = []auth.Role{role}
+	return rule.Check(state.caller, state.tenant)
+}
+
 // authorizeFilter is authorizeTenant for a request that may name a job as well. A
 // job of another tenant is reported as missing.
 func (g *guard) authorizeFilter(ctx context.Context, tenantID, jobID string) error {

@@ -2,7 +2,9 @@ package httpapi
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,6 +13,8 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
+	"github.com/lucius-project/lucius/pkg/auth"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -182,8 +186,54 @@ func (e *endpoints) ListRejectedCallbacks(w http.ResponseWriter, r *http.Request
 // RerunJob is POST /v1/jobs/{jobId}:rerun.
 func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
 	serve(e, w, r, http.StatusAccepted, optional, func(ctx context.Context, request api.RerunRequest) (any, error) {
-		accepted, err := e.Jobs.Rerun(ctx, controlOf(ctx, jobID, request.Reason), ledger.RerunFrom(request.From))
+		if len(request.Resolve) > 0 {
+			if err := e.guard.authorizeAs(ctx, auth.Admin); err != nil {
+				return nil, err
+			}
+		}
+		if err := e.reserve(ctx, jobWeight); err != nil {
+			return nil, err
+		}
+		rerun := commands.Rerun{
+			Rerun: ledger.Rerun{
+				JobID: jobID, From: cmp.Or(ledger.RerunFrom(request.From), ledger.FromFailed), FromStep: orZero(request.FromStep),
+				Newest: request.Newest, Tags: statemachine.NewTags(request.Tags), NoCallbacks: request.Callbacks == api.RerunRequestCallbacksNone,
+				Actor: string(api.ActorClient), RequestID: requestStateOf(ctx).id, Reason: request.Reason,
+			},
+			Payload: request.Payload, PayloadPatch: request.PayloadPatch,
+			InputRef: request.InputRef, OutputRef: request.OutputRef, WorkspaceRef: request.WorkspaceRef,
+			Current: request.Protocol == api.RerunRequestProtocolCurrent,
+		}
+		for _, step := range request.Resolve {
+			if rerun.Resolved == nil {
+				rerun.Resolved = map[string]json.RawMessage{}
+			}
+			rerun.Resolved[step.StepID] = step.OutputRef
+		}
+		accepted, err := e.Commands.Rerun(ctx, rerun)
 		return acceptedOf(w, &accepted, err)
+	})
+}
+
+// GetLineage is GET /v1/jobs/{jobId}/lineage.
+func (e *endpoints) GetLineage(w http.ResponseWriter, r *http.Request, jobID api.JobID) {
+	e.answer(w, r, http.StatusOK, func(ctx context.Context) (any, error) {
+		found, truncated, err := e.Jobs.Lineage(ctx, jobID)
+		list := api.Lineage{Jobs: make([]api.LineageJob, len(found)), Truncated: truncated}
+		for i := range found {
+			one := &found[i]
+			list.Jobs[i] = api.LineageJob{JobID: one.JobID, Purged: one.Aggregate == nil}
+			if one.Aggregate == nil {
+				continue
+			}
+			job := &one.Aggregate.Job
+			list.Jobs[i] = api.LineageJob{
+				JobID: one.JobID, RerunOf: job.RerunOf, FirstStep: one.Aggregate.FirstExecuted(), RerunEdits: job.RerunEdits,
+				State: api.JobState(job.State), ProtocolID: job.ProtocolID, ProtocolVersion: job.ProtocolVersion, ErrorCode: job.ErrorCode,
+				Caller: one.Caller, Reason: one.Reason, CreatedAt: api.NewTime(job.CreatedAt), CompletedAt: api.NewTime(job.CompletedAt),
+			}
+		}
+		return list, err
 	})
 }
 
@@ -282,7 +332,7 @@ func JobOf(v *search.Shown) api.Job {
 		CurrentStepID: j.CurrentStepID, CurrentStepIndex: j.CurrentStepIndex, AttemptsTotal: j.AttemptsTotal,
 		IdempotencyKey: j.IdempotencyKey, IdempotencyHash: j.IdempotencyHash,
 		InputRef: j.InputRef, OutputRef: j.OutputRef, FinalOutput: j.FinalOutput,
-		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent, RerunOf: j.RerunOf, SupersededBy: v.SupersededBy,
+		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent, RerunOf: j.RerunOf, RerunEdits: j.RerunEdits, SupersededBy: v.SupersededBy,
 		ErrorCode: j.ErrorCode, ErrorMessage: j.ErrorMessage,
 		CreatedAt: api.NewTime(j.CreatedAt), UpdatedAt: api.NewTime(j.UpdatedAt), CompletedAt: api.NewTime(j.CompletedAt),
 		Waiting: waitingOf(v), Steps: stepsOf(v),
@@ -296,7 +346,7 @@ func stepsOf(v *search.Shown) []api.Step {
 	for i := range v.Steps {
 		s := &v.Steps[i]
 		steps[i] = api.Step{
-			StepID: s.ID, StepIndex: s.Index, StepType: s.Type, Service: s.Service, State: api.StepState(s.State),
+			StepID: s.ID, StepIndex: s.Index, StepType: s.Type, Service: s.Service, State: api.StepState(s.State), Outcome: api.StepOutcome(s.Outcome),
 			AttemptNo: s.AttemptNo, StartedAt: api.NewTime(s.StartedAt), LeaseExpiresAt: api.NewTime(s.LeaseExpiresAt),
 			NextAttemptAt: api.NewTime(s.NextAttemptAt), InputRef: s.InputRef, WorkspaceRef: v.Job.WorkspaceRef,
 			OutputRef: s.OutputRef, ResultRef: s.ResultRef,

@@ -43,6 +43,7 @@ var raised = map[apierror.Code][]string{
 		"POST /v1/jobs/$job:cancel", "POST /v1/jobs/$job:pause", "POST /v1/jobs/$job:resume", "POST /v1/callbacks/ack",
 		"POST /v1/work/$claimed:start", "POST /v1/admin/work/$claimed:stall", "POST /v1/admin/work/$stalled:requeue",
 	},
+	apierror.NothingToRun:        {"POST /v1/jobs/$failed:rerun"},
 	apierror.StaleAttempt:        {"POST /v1/callbacks/ack", "POST /v1/callbacks/heartbeat", "POST /v1/work/$claimed:start"},
 	apierror.ContradictoryResult: {"POST /v1/callbacks/result"},
 	apierror.RevConflict:         {"POST /v1/work/$claimed:start", "POST /v1/work/$running:heartbeat", "POST /v1/admin/work/$claimed:stall"},

@@ -188,6 +188,7 @@ func (s *story) tellOfControls(t *testing.T) {
 	s.ask(t, "POST /v1/jobs/ID1:rerun", `{"from":"start","reason":"again"}`)
 	s.ask(t, "GET /v1/jobs/ID4/events", "")
 	s.ask(t, "POST /v1/jobs/ID1:rerun", "")
+	s.ask(t, "GET /v1/jobs/ID1/lineage", "")
 	s.ask(t, "GET /v1/jobs/ID5", "")
 	s.ask(t, "GET /v1/jobs/ID1", "")
 }

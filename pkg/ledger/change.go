@@ -338,7 +338,7 @@ func (r *Result) Problem() error {
 // unforeseen error is wrapped, and answered as an internal one.
 func Problem(err error) error {
 	var known *apierror.Error
-	var unfit *NotRerunnableError
+	var unfit *statemachine.NotRerunnableError
 	told := &apierror.Error{Err: err}
 	switch {
 	case err == nil || errors.As(err, &known):
@@ -349,7 +349,9 @@ func Problem(err error) error {
 		told.Code = apierror.IdempotencyMismatch
 		told.Detail = "The idempotency key was used before, for a command with another content."
 	case errors.As(err, &unfit):
-		told.Code = apierror.IllegalTransition
+		if told.Code = apierror.IllegalTransition; unfit.Nothing {
+			told.Code = apierror.NothingToRun
+		}
 		told.Detail = strings.ToUpper(unfit.Reason[:1]) + unfit.Reason[1:] + "."
 	case errors.Is(err, ErrTenantLimit):
 		told.Code, told.RetryAfter = apierror.TenantLimit, time.Second

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,6 +135,15 @@ func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []
 	if err != nil {
 		return fmt.Errorf("read the reruns of failed jobs: %w", err)
 	}
+	reruns, err := l.reruns(ctx, tenantID, rows)
+	for i := range entries {
+		entries[i].SupersededBy = reruns[entries[i].JobID]
+	}
+	return err
+}
+
+// reruns returns the newest rerun that was not cancelled, by the job that it supersedes.
+func (l *Ledger) reruns(ctx context.Context, tenantID string, rows []rerunRow) (map[string]string, error) {
 	reruns := make(map[string]string, len(rows))
 	for _, row := range rows {
 		id := row.JobID
@@ -141,18 +151,63 @@ func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []
 			continue
 		}
 		if row.Cancelled {
+			var err error
 			if id, err = l.standing(ctx, tenantID, id); err != nil {
-				return err
+				return nil, err
 			}
 		}
 		if id != "" {
 			reruns[row.Supersedes] = id
 		}
 	}
-	for i := range entries {
-		entries[i].SupersededBy = reruns[entries[i].JobID]
+	return reruns, nil
+}
+
+// Superseded returns [Ledger.SupersededBy] of each of the jobs, in their order. It reads the jobs
+// of one tenant and month in one scan, unless that would read many rows of other jobs.
+func (l *Ledger) Superseded(ctx context.Context, jobs []*statemachine.Job) ([]string, error) {
+	const most = 1000 // rows
+	by := make([]string, len(jobs))
+	groups := map[string][]int{}
+	for i, job := range jobs {
+		if job.State.Terminal() {
+			partition := l.rerunsOf(job.TenantID, job.ID).Partition
+			groups[partition] = append(groups[partition], i)
+		}
 	}
-	return nil
+	for _, group := range groups {
+		var reruns map[string]string
+		if len(group) > 1 {
+			slices.SortFunc(group, func(i, j int) int { return strings.Compare(ListOrder(jobs[i].ID), ListOrder(jobs[j].ID)) })
+			query := l.rerunsOf(jobs[group[0]].TenantID, jobs[group[len(group)-1]].ID)
+			query.From, query.Limit = ListOrder(jobs[group[0]].ID), most
+			page, err := l.page(ctx, query)
+			if err != nil {
+				return nil, fmt.Errorf("read the reruns of jobs: %w", err)
+			}
+			if page.Next == "" {
+				rows := make([]rerunRow, len(page.Rows))
+				for n := range page.Rows {
+					if err := rerunCodec.Decode(&page.Rows[n], &rows[n]); err != nil {
+						return nil, fmt.Errorf("read the reruns of jobs: %w", err)
+					}
+				}
+				if reruns, err = l.reruns(ctx, jobs[group[0]].TenantID, rows); err != nil {
+					return nil, err
+				}
+			}
+		}
+		for _, i := range group {
+			if by[i] = reruns[jobs[i].ID]; by[i] != "" || reruns != nil && supersedable(jobs[i]) == jobs[i].ID {
+				continue
+			}
+			var err error
+			if by[i], err = l.SupersededBy(ctx, jobs[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return by, nil
 }
 
 // standing returns the id of a listed rerun that was not cancelled. If it was, it returns
@@ -185,7 +240,7 @@ func (l *Ledger) newestRerun(ctx context.Context, tenantID, jobID string) (strin
 // SupersededBy returns the newest rerun of this job that was not cancelled, empty if there
 // is none.
 func (l *Ledger) SupersededBy(ctx context.Context, job *statemachine.Job) (string, error) {
-	if job.State != statemachine.JobFailedFinal && job.State != statemachine.JobCancelled {
+	if !job.State.Terminal() {
 		return "", nil
 	}
 	id, err := l.newestRerun(ctx, job.TenantID, job.ID)

@@ -2,8 +2,11 @@ package ledger
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/lucius-project/lucius/pkg/statemachine"
 )
@@ -22,96 +25,178 @@ const (
 
 // Rerun is a request to execute an ended job again, as a new one.
 type Rerun struct {
-	JobID     string
-	From      RerunFrom
-	Actor     string
-	RequestID string
-	Reason    string
+	JobID string
+	From  RerunFrom
+	// FromStep is the id of the step to start at, in place of From. Optional.
+	FromStep string
+	// Resolved are the outputs of steps that were done by hand, by the ids of the steps. Optional.
+	Resolved map[string]json.RawMessage
+	// Newest reruns the last job of the chain of reruns of this one.
+	Newest bool
+	// Digest is one of all that makes this rerun another one than that from the same starting
+	// point: of the edits, FromStep and Resolved. It is empty if there are none.
+	Digest string
+	// Edit changes the command of the new job, which is that of the old one, before its steps are
+	// taken over. It may be called more than once. Optional.
+	Edit func(old *statemachine.Aggregate, command *Command) error
+	// Tags are added to those of the old job.
+	Tags statemachine.Tags
+	// NoCallbacks leaves out the callback URLs of the old job.
+	NoCallbacks bool
+	Actor       string
+	RequestID   string
+	Reason      string
 }
 
-// NotRerunnableError is returned for a job that cannot be rerun as requested.
-type NotRerunnableError struct{ Reason string }
+// start returns where the rerun starts.
+func (r *Rerun) start() statemachine.RerunStart {
+	return statemachine.RerunStart{AtFirst: r.From == FromStart, At: r.FromStep, Resolved: r.Resolved}
+}
 
-// Error says why.
-func (e *NotRerunnableError) Error() string { return e.Reason }
+// Start returns the index of the first step that the rerun of the old job executes, if it has
+// these steps. The error is a [*statemachine.NotRerunnableError].
+func (r *Rerun) Start(old *statemachine.Aggregate, steps []statemachine.Step) (int, error) {
+	return statemachine.RerunSteps(old, nil, slices.Clone(steps), r.start())
+}
 
-// Rerun creates a new job from one that ended FAILED_FINAL or CANCELLED, with the steps,
-// policies and payload that the old one was accepted with. There is one new job for each
-// old job and starting point: a repeat is a replay. It returns [ErrJobNotFound], a
-// [*NotRerunnableError], and the errors of [Ledger.Accept].
+// Rerun creates a new job from one that has ended, with the steps, policies and payload that the
+// old one was accepted with, as far as Edit does not change them. There is one new job for each old
+// job, starting point and digest: a repeat is a replay. With Newest, a live job at the end of the
+// chain is the answer. It returns [ErrJobNotFound], a [*statemachine.NotRerunnableError], the errors
+// of Edit, and those of [Ledger.Accept].
 func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 	agg, err := l.Job(ctx, r.JobID)
+	if err == nil && r.Newest {
+		agg, err = l.newest(ctx, agg)
+	}
 	if err != nil {
 		return Accepted{}, err
 	}
 	old := &agg.Job
-	if old.State != statemachine.JobFailedFinal && old.State != statemachine.JobCancelled {
-		return Accepted{}, &NotRerunnableError{
-			fmt.Sprintf("only a job that is FAILED_FINAL or CANCELLED is rerun, and this one is %s", old.State),
-		}
+	if r.Newest && !old.State.Terminal() {
+		return Accepted{Job: *old, Replayed: true}, nil
 	}
-	first := 0 // the step to start at
-	if r.From != FromStart {
-		first = slices.IndexFunc(agg.Steps, func(step statemachine.Step) bool {
-			return step.State != statemachine.StepSucceeded
-		})
-	}
-	if first < 0 {
-		return Accepted{}, &NotRerunnableError{"every step of this job has succeeded, so it can only be rerun from the start"}
-	}
-	payload, err := l.Payload(ctx, r.JobID)
-	if err != nil {
-		return Accepted{}, err
-	}
-	steps := make([]statemachine.Step, len(agg.Steps))
-	for i := range steps {
-		was := &agg.Steps[i]
-		steps[i] = statemachine.Step{
-			ID: was.ID, Type: was.Type, Service: was.Service, Input: was.Input, PayloadPointer: was.PayloadPointer,
-			Policy: was.Policy, Routing: was.Routing, Product: statemachine.Product{OutputRef: old.OutputRef},
-		}
-		if i < first {
-			steps[i].State = statemachine.StepSucceeded
-			steps[i].InputRef, steps[i].Product = was.InputRef, was.Product
-			steps[i].GaveOutput, steps[i].GaveResult = was.GaveOutput, was.GaveResult
-		}
-	}
-	last, err := l.lastRerun(ctx, old)
-	if err != nil {
-		return Accepted{}, err
-	}
-	accepted, err := l.Accept(ctx, Command{
+	command := Command{
 		Job: statemachine.Job{
 			TenantID: old.TenantID, RequestType: old.RequestType, SchemaVersion: old.SchemaVersion,
 			ProtocolID: old.ProtocolID, ProtocolVersion: old.ProtocolVersion, Mode: old.Mode, DocID: old.DocID,
-			Tags:            old.Tags.Own(),
 			IdempotencyHash: old.IdempotencyHash, InputRef: old.InputRef, OutputRef: old.OutputRef,
 			WorkspaceRef: old.WorkspaceRef, CallbackURLs: old.CallbackURLs, CorrelationID: old.CorrelationID,
-			Traceparent: old.Traceparent, RerunOf: old.ID, Supersedes: last,
+			Traceparent: old.Traceparent, RerunOf: old.ID,
 		},
-		Steps: steps, Payload: payload,
+		Steps: make([]statemachine.Step, len(agg.Steps)),
 		Actor: r.Actor, RequestID: r.RequestID, Reason: r.Reason,
-		Origin: string(r.From) + " " + r.JobID,
-	})
+		Origin: string(r.From) + " " + old.ID,
+	}
+	if r.Digest != "" {
+		command.Origin += " " + r.Digest
+	}
+	if r.NoCallbacks {
+		command.Job.CallbackURLs = nil
+	}
+	if command.Job.Tags, err = old.Tags.Own().With(r.Tags); err != nil {
+		return Accepted{}, &statemachine.NotRerunnableError{Reason: "with the tags of the request, " + err.Error()}
+	}
+	for i := range agg.Steps {
+		was := &agg.Steps[i]
+		command.Steps[i] = statemachine.Step{
+			ID: was.ID, Type: was.Type, Service: was.Service, Input: was.Input, PayloadPointer: was.PayloadPointer,
+			Policy: was.Policy, Routing: was.Routing,
+		}
+	}
+	if _, err := r.Start(agg, command.Steps); err != nil && r.Edit == nil {
+		return Accepted{}, err // Without a read of the payload.
+	}
+	if command.Payload, err = l.Payload(ctx, old.ID); err != nil {
+		return Accepted{}, err
+	}
+	if r.Edit != nil {
+		if err := r.Edit(agg, &command); err != nil {
+			return Accepted{}, err
+		}
+	}
+	if _, err := statemachine.RerunSteps(agg, command.Job.OutputRef, command.Steps, r.start()); err != nil {
+		return Accepted{}, err
+	}
+	if command.Job.Supersedes, err = l.lastRerun(ctx, old); err != nil {
+		return Accepted{}, err
+	}
+	accepted, err := l.Accept(ctx, command)
 	if err != nil {
-		return Accepted{}, fmt.Errorf("rerun job %s: %w", r.JobID, err)
+		return Accepted{}, fmt.Errorf("rerun job %s: %w", old.ID, err)
 	}
 	return accepted, nil
 }
 
-// lastRerun returns the id of the last job in the chain of reruns that begins with this
-// one. A job with reruns from both starting points has them in one chain, so that of all
-// of them the last one shows how the command ended.
-func (l *Ledger) lastRerun(ctx context.Context, job *statemachine.Job) (string, error) {
+// newest returns the last job in the chain of reruns that begins with this one.
+func (l *Ledger) newest(ctx context.Context, agg *statemachine.Aggregate) (*statemachine.Aggregate, error) {
 	for {
-		next, err := l.SupersededBy(ctx, job)
+		next, err := l.SupersededBy(ctx, &agg.Job)
 		if err != nil || next == "" {
-			return supersedable(job), err
+			return agg, err
 		}
-		agg, err := l.Job(ctx, next)
-		if err != nil {
-			return "", err
+		if agg, err = l.Job(ctx, next); err != nil {
+			return nil, err
 		}
-		job = &agg.Job
 	}
+}
+
+// lastRerun returns the id of the last job in the chain of reruns that begins with this
+// one. A job with several reruns has them in one chain, so that of all of them the last one
+// shows how the command ended.
+func (l *Ledger) lastRerun(ctx context.Context, job *statemachine.Job) (string, error) {
+	last, err := l.newest(ctx, &statemachine.Aggregate{Job: *job})
+	if err != nil {
+		return "", err
+	}
+	return supersedable(&last.Job), nil
+}
+
+// Lineage returns the jobs that repeat each other with this one, oldest first, at most that many, and
+// whether there are more. Of a job that was purged it knows the id alone: the job has no state. It
+// returns [ErrJobNotFound].
+func (l *Ledger) Lineage(ctx context.Context, jobID string, most int) (chain []*statemachine.Aggregate, truncated bool, err error) {
+	first, err := l.Job(ctx, jobID)
+	if err != nil {
+		return nil, false, err
+	}
+	tenantID := first.Job.TenantID
+	for range most {
+		if first.Job.Supersedes == "" {
+			break
+		}
+		older, err := l.Job(ctx, first.Job.Supersedes)
+		if errors.Is(err, ErrJobNotFound) {
+			older, err = &statemachine.Aggregate{Job: statemachine.Job{ID: first.Job.Supersedes}}, nil
+		}
+		if err != nil {
+			return nil, false, err
+		}
+		first = older
+	}
+	chain = []*statemachine.Aggregate{first}
+	for i := 0; i < len(chain); i++ {
+		rows, err := rerunCodec.ScanAll(ctx, l.store, l.rerunsOf(tenantID, chain[i].Job.ID))
+		if err != nil {
+			return nil, false, fmt.Errorf("read the reruns of job %s: %w", chain[i].Job.ID, err)
+		}
+		for _, row := range rows {
+			if len(chain) == most {
+				truncated = true
+				break
+			}
+			rerun, err := l.Job(ctx, row.JobID)
+			if errors.Is(err, ErrJobNotFound) {
+				continue // Its accept is under way, or was lost.
+			}
+			if err != nil {
+				return nil, false, err
+			}
+			chain = append(chain, rerun)
+		}
+	}
+	slices.SortFunc(chain, func(a, b *statemachine.Aggregate) int {
+		return strings.Compare(ListOrder(b.Job.ID), ListOrder(a.Job.ID))
+	})
+	return chain, truncated, nil
 }

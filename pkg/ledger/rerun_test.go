@@ -118,22 +118,77 @@ func TestRerun_ARepeatAfterTheTimeOfKeysIsAnsweredWithTheSameJob(t *testing.T) {
 	})
 }
 
-func TestRerun_OnlyOfFailedOrCancelledJobs(t *testing.T) {
+func TestRerun_OnlyOfJobsThatHaveEnded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	live := b.Submit(command("live"))
 	done := b.Submit(command("done"))
 	b.succeed(b.Handoff.Last())
 	b.succeed(b.Handoff.Last())
-	for _, id := range []string{live, done} {
-		_, err := b.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromStart})
+	for _, test := range []struct {
+		rerun ledger.Rerun
+		code  apierror.Code
+	}{
+		{ledger.Rerun{JobID: live, From: ledger.FromStart}, apierror.IllegalTransition},
+		{ledger.Rerun{JobID: done, From: ledger.FromFailed}, apierror.NothingToRun},
+		{ledger.Rerun{JobID: "gone"}, apierror.JobNotFound},
+	} {
+		_, err := b.Rerun(t.Context(), test.rerun)
 		var told *apierror.Error
-		if !errors.As(ledger.Problem(err), &told) || told.Code != apierror.IllegalTransition {
-			t.Errorf("rerun of %s: %v", id, err)
+		if !errors.As(ledger.Problem(err), &told) || told.Code != test.code {
+			t.Errorf("%+v: %v", test.rerun, err)
 		}
 	}
-	if _, err := b.Rerun(t.Context(), ledger.Rerun{JobID: "gone"}); !errors.Is(err, ledger.ErrJobNotFound) {
-		t.Errorf("rerun of a job that is not there: %v", err)
+	again, err := b.Rerun(t.Context(), ledger.Rerun{JobID: done, From: ledger.FromStart})
+	if err != nil || again.Replayed {
+		t.Fatalf("of a job that succeeded: %+v, %v", again, err)
+	}
+	if by, err := b.SupersededBy(t.Context(), &b.Read(done).Job); err != nil || by != again.Job.ID {
+		t.Errorf("it is superseded by %q, %v", by, err)
+	}
+}
+
+func TestRerun_OfTheNewestJobOfTheChain(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	first := b.failedAtTwo(t)
+	rerun := ledger.Rerun{JobID: first, From: ledger.FromFailed, Newest: true}
+	second, err := b.Rerun(t.Context(), rerun)
+	if err != nil || second.Replayed || second.Job.RerunOf != first {
+		t.Fatalf("%+v, %v", second, err)
+	}
+	if live, err := b.Rerun(t.Context(), rerun); err != nil || !live.Replayed || live.Job.ID != second.Job.ID {
+		t.Errorf("while that is live: %+v, %v", live, err)
+	}
+	b.failFinal(t)
+	third, err := b.Rerun(t.Context(), rerun)
+	if err != nil || third.Replayed || third.Job.RerunOf != second.Job.ID {
+		t.Errorf("after its end: %+v, %v", third, err)
+	}
+}
+
+func TestRerun_TakesTheTagsOfTheJobAndMore(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	cmd := command("h")
+	cmd.Job.Tags = statemachine.NewTags(map[string]string{"customer": "42", "run": "october", "lucius.operation": "x"})
+	old := b.Submit(cmd)
+	b.Apply(old, statemachine.Cancel{})
+	tags := func(of ...string) (tags statemachine.Tags) {
+		tags, err := statemachine.ParseTags(of)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tags
+	}
+	again, err := b.Rerun(t.Context(), ledger.Rerun{JobID: old, From: ledger.FromStart, Tags: tags("run=november"), NoCallbacks: true})
+	if err != nil || again.Job.Tags != tags("customer=42", "run=november") || again.Job.CallbackURLs != nil {
+		t.Errorf("%+v, %v", again.Job, err)
+	}
+	_, err = b.Rerun(t.Context(), ledger.Rerun{JobID: old, From: ledger.FromFailed, Tags: tags("a=1", "b=1", "c=1", "d=1", "e=1", "f=1", "g=1")})
+	var unfit *statemachine.NotRerunnableError
+	if !errors.As(err, &unfit) {
+		t.Errorf("with nine tags: %v", err)
 	}
 }
 
@@ -146,7 +201,7 @@ func TestRerun_ACancelledJobWhoseStepsAllSucceededStartsOver(t *testing.T) {
 	b.Apply(id, ledgertest.Started(m))
 	b.Apply(id, statemachine.Cancel{})
 	b.Apply(id, ledgertest.Ended(m, statemachine.ResultSucceeded, ""))
-	var unfit *ledger.NotRerunnableError
+	var unfit *statemachine.NotRerunnableError
 	if _, err := b.Rerun(t.Context(), ledger.Rerun{JobID: id, From: ledger.FromFailed}); !errors.As(err, &unfit) {
 		t.Errorf("rerun from a step that failed: %v", err)
 	}

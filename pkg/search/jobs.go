@@ -1,6 +1,5 @@
 // Package search finds jobs, counts them, and reads and controls them for callers. It returns a
-// job with its steps and its history, waits for its end, and cancels, pauses, resumes and
-// reruns it.
+// job with its steps and its history, waits for its end, and cancels, pauses and resumes it.
 //
 // Jobs are read from their own rows, so an answer shows the state on which the next change
 // is decided.
@@ -201,7 +200,7 @@ func (s *Service) Follow(ctx context.Context, jobID string, rev int64, index int
 	return entries, agg.Job.State.Terminal() && next == 0, nil
 }
 
-// Control is a request to cancel, pause, resume or rerun a job.
+// Control is a request to cancel, pause or resume a job.
 type Control struct {
 	JobID     string
 	Reason    string
@@ -237,13 +236,38 @@ func (s *Service) control(ctx context.Context, c Control, event statemachine.Eve
 	return &result.Job, result.Outcome == statemachine.Applied, nil
 }
 
-// Rerun creates a new job from one that ended FAILED_FINAL or CANCELLED. It starts at the
-// failed step unless from says otherwise. A job has one rerun for each starting point, so a
-// repeated request returns the same job. The errors are [*apierror.Error]s,
-// illegal_transition for a job in any other state.
-func (s *Service) Rerun(ctx context.Context, c Control, from ledger.RerunFrom) (ledger.Accepted, error) {
-	accepted, err := s.ledger.Rerun(ctx, ledger.Rerun{
-		JobID: c.JobID, From: cmp.Or(from, ledger.FromFailed), Actor: c.Actor, RequestID: c.RequestID, Reason: c.Reason,
-	})
-	return accepted, ledger.Problem(err)
+// Related is a job of a lineage; without an aggregate if it was purged.
+type Related struct {
+	JobID     string
+	Aggregate *statemachine.Aggregate
+	// Caller and Reason are those of its acceptance.
+	Caller, Reason string
+}
+
+// maxLineage bounds the jobs of a lineage.
+const maxLineage = 100
+
+// Lineage returns the chain of reruns that the job is in, oldest first, and whether there are more
+// jobs. The errors are [*apierror.Error]s.
+func (s *Service) Lineage(ctx context.Context, jobID string) ([]Related, bool, error) {
+	chain, truncated, err := s.ledger.Lineage(ctx, jobID, maxLineage)
+	if err != nil {
+		return nil, false, ledger.Problem(err)
+	}
+	related := make([]Related, len(chain))
+	for i, one := range chain {
+		related[i] = Related{JobID: one.Job.ID}
+		if one.Job.State == "" {
+			continue
+		}
+		related[i].Aggregate = one
+		first, _, err := s.ledger.History(ctx, one.Job.ID, 0, 1)
+		if err != nil {
+			return nil, false, ledger.Problem(err)
+		}
+		if len(first) > 0 {
+			related[i].Caller, related[i].Reason = first[0].Caller, first[0].Detail
+		}
+	}
+	return related, truncated, nil
 }

@@ -11,7 +11,7 @@ func TestTableLayout(t *testing.T) { //nolint:paralleltest // Each of them calls
 		"Wait_SeesAJobThatAnotherProcessEnded": TestWait_SeesAJobThatAnotherProcessEnded,
 		"Control_ReportsWhetherTheJobChanged":  TestControl_ReportsWhetherTheJobChanged,
 		"List_NamesTheInvalidParameter":        TestList_NamesTheInvalidParameter,
-		"Rerun_AnswersWithTheNewJob":           TestRerun_AnswersWithTheNewJob,
+		"Lineage_IsTheWholeChain":              TestLineage_IsTheWholeChainFromAnyOfItsJobs,
 		"Follow_ContinuesAfterAnEntry":         TestFollow_ContinuesAfterAnEntry,
 	} {
 		t.Run(name, test)

@@ -66,7 +66,7 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 	var found []Shown
 	size := 0
 	next, err := s.search(ctx, &f, limit, after, func(agg *statemachine.Aggregate) (full bool, err error) {
-		shown, err := s.listed(ctx, agg)
+		shown, err := s.waiting(ctx, agg)
 		if err != nil || !f.waits(shown.Waiting.Reason) {
 			return false, err
 		}
@@ -77,7 +77,15 @@ func (s *Service) List(ctx context.Context, f Filter, limit int, after string) (
 	if err != nil {
 		return nil, "", err
 	}
-	return found, next, nil
+	jobs := make([]*statemachine.Job, len(found))
+	for i := range found {
+		jobs[i] = &found[i].Job
+	}
+	by, err := s.ledger.Superseded(ctx, jobs)
+	for i := range by {
+		found[i].SupersededBy = by[i]
+	}
+	return found, next, ledger.Problem(err)
 }
 
 // ListOutbox is [Service.List] for jobs with the outbox rows of their latest attempts. Unlike

@@ -385,20 +385,29 @@ func TestList_SkipsMissingJobs(t *testing.T) {
 	}
 }
 
-func TestRerun_AnswersWithTheNewJob(t *testing.T) {
+func TestLineage_IsTheWholeChainFromAnyOfItsJobs(t *testing.T) {
 	t.Parallel()
-	s, l, id := setup(t)
-	c := search.Control{JobID: id, Actor: "client", RequestID: "r", Reason: "why"}
-	var told *apierror.Error
-	if _, err := s.Rerun(t.Context(), c, ""); !errors.As(err, &told) || told.Code != apierror.IllegalTransition {
-		t.Errorf("rerun of a live job: %v", err)
-	}
-	l.Send(id, statemachine.Cancel{})
-	for _, from := range []ledger.RerunFrom{"", ledger.FromStart} {
-		accepted, err := s.Rerun(t.Context(), c, from)
-		if err != nil || accepted.Job.RerunOf != id || accepted.Replayed {
-			t.Errorf("%+v, %v", accepted, err)
+	s, l, first := setup(t)
+	l.Send(first, statemachine.Cancel{})
+	again := l.RerunOf(first, ledger.FromFailed)
+	l.Send(again, statemachine.Cancel{}) // It leaves the chain of those that count, and not the lineage.
+	instead := l.RerunOf(again, ledger.FromStart)
+	l.Send(instead, statemachine.Cancel{})
+	third := l.RerunOf(first, ledger.FromStart)
+	for _, id := range []string{first, again, instead, third} {
+		found, truncated, err := s.Lineage(t.Context(), id)
+		if err != nil || truncated || len(found) != 4 {
+			t.Fatalf("of %s: %d jobs, %t, %v", id, len(found), truncated, err)
 		}
+		for i, want := range []string{first, again, instead, third} {
+			if found[i].JobID != want || found[i].Aggregate == nil {
+				t.Errorf("of %s: job %d is %+v, want %s", id, i, found[i], want)
+			}
+		}
+	}
+	var told *apierror.Error
+	if _, _, err := s.Lineage(t.Context(), "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"); !errors.As(err, &told) || told.Code != apierror.JobNotFound {
+		t.Errorf("of a missing job: %v", err)
 	}
 }
 

@@ -111,14 +111,22 @@ func (s *Service) Changed(ctx context.Context, agg *statemachine.Aggregate) *Sho
 	return &shown
 }
 
-// listed is [Service.Show] without the place in the queue. For a live job it reads nothing
+// waiting returns the job with what it waits for, without its place in the queue. It reads nothing
 // but the circuit.
-func (s *Service) listed(ctx context.Context, agg *statemachine.Aggregate) (Shown, error) {
+func (s *Service) waiting(ctx context.Context, agg *statemachine.Aggregate) (Shown, error) {
 	around, err := s.surroundings(ctx, agg)
 	if err != nil {
 		return Shown{}, err
 	}
-	shown := Shown{Aggregate: agg, Waiting: agg.Waiting(time.Now().UTC(), &around)}
+	return Shown{Aggregate: agg, Waiting: agg.Waiting(time.Now().UTC(), &around)}, nil
+}
+
+// listed is [Service.Show] without the place in the queue.
+func (s *Service) listed(ctx context.Context, agg *statemachine.Aggregate) (Shown, error) {
+	shown, err := s.waiting(ctx, agg)
+	if err != nil {
+		return Shown{}, err
+	}
 	shown.SupersededBy, err = s.ledger.SupersededBy(ctx, &agg.Job)
 	return shown, ledger.Problem(err)
 }

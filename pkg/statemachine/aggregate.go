@@ -66,7 +66,8 @@ type Job struct {
 	CorrelationID   string          `column:"correlation_id"`
 	Traceparent     string          `column:"traceparent"`
 	RerunOf         string          `column:"rerun_of"`
-	Supersedes      string          `column:"supersedes"` // the last job in the chain of reruns that this one continues
+	RerunEdits      []string        `column:"rerun_edits"` // the JSON pointers of what differs from RerunOf, at most 1 KiB
+	Supersedes      string          `column:"supersedes"`  // the last job in the chain of reruns that this one continues
 	ErrorCode       string          `column:"error_code"`
 	ErrorMessage    string          `column:"error_message"`
 	CreatedAt       time.Time       `column:"created_at"`
@@ -103,6 +104,8 @@ type Step struct {
 	Policy         Policy
 	Routing        Routing
 	State          StepState `column:"state"`
+	// Outcome is set if a rerun did not execute the step.
+	Outcome StepOutcome `column:"outcome"`
 	// AttemptNo and LeaseID are the pair that fences callbacks. AttemptNo is 0
 	// before the first dispatch; LeaseID is empty while no attempt may report.
 	AttemptNo int    `column:"attempt_no"`

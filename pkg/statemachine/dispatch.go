@@ -34,9 +34,11 @@ func (e Accept) decide(c *change) {
 	for i := range first.Index {
 		step := &c.agg.Steps[i]
 		step.CompletedAt = c.env.Now
-		c.note(Transition{
-			Object: ObjectStep, ID: step.ID, Type: EventStepCarried, To: string(step.State), Cause: cause,
-		})
+		moved := Transition{Object: ObjectStep, ID: step.ID, Type: EventStepCarried, To: string(step.State), Cause: cause}
+		if step.Outcome == StepResolved {
+			moved.Type, moved.Detail = EventStepResolved, truncate("output_ref "+string(step.OutputRef), maxMessage)
+		}
+		c.note(moved)
 	}
 	c.dispatch(first, cause)
 	c.job(JobDispatching, "first step's outbox row created")

@@ -112,6 +112,21 @@ func (t Tags) Include(wanted Tags) bool {
 	return true
 }
 
+// With returns the tags with more, whose values count for a key of both. The error says that they
+// are more than a command may have.
+func (t Tags) With(more Tags) (Tags, error) {
+	of := t.Map()
+	if of == nil {
+		of = map[string]string{}
+	}
+	maps.Copy(of, more.Map())
+	together := NewTags(of)
+	if n := len(together.Own().Map()); n > MaxTags {
+		return "", fmt.Errorf("there must be at most %d tags, and these are %d", MaxTags, n)
+	}
+	return together, nil
+}
+
 // Own returns the tags without those of the system.
 func (t Tags) Own() Tags {
 	var own []string

@@ -172,6 +172,7 @@ const (
 	EventStepExtended   = "step.extended"
 	EventStepRetryNow   = "step.retry_requested"
 	EventStepCarried    = "step.carried"
+	EventStepResolved   = "step.resolved"
 	EventOutboxPending  = "outbox.pending"
 	EventOutboxDue      = "outbox.due"
 	EventOutboxTaken    = "outbox.taken"
@@ -184,6 +185,7 @@ const (
 func EventTypes() []string {
 	types := []string{
 		EventJobAccepted, EventJobRescheduled, EventStepClaimed, EventStepExtended, EventStepRetryNow, EventStepCarried,
+		EventStepResolved,
 		EventOutboxPending, EventOutboxTaken, EventOutboxRejected, EventCallbackRejected,
 	}
 	types = appendTypes(types, ObjectJob, JobEdges)

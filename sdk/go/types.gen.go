@@ -131,6 +131,7 @@ const (
 	EventTypeStepFailedRetry      EventType = "step.failed_retry"
 	EventTypeStepInProgress       EventType = "step.in_progress"
 	EventTypeStepRefenced         EventType = "step.refenced"
+	EventTypeStepResolved         EventType = "step.resolved"
 	EventTypeStepRetryRequested   EventType = "step.retry_requested"
 	EventTypeStepSucceeded        EventType = "step.succeeded"
 )
@@ -193,6 +194,8 @@ func (e EventType) Valid() bool {
 	case EventTypeStepInProgress:
 		return true
 	case EventTypeStepRefenced:
+		return true
+	case EventTypeStepResolved:
 		return true
 	case EventTypeStepRetryRequested:
 		return true
@@ -275,6 +278,7 @@ const (
 	ProblemCodeMethodNotAllowed         ProblemCode = "method_not_allowed"
 	ProblemCodeNotFound                 ProblemCode = "not_found"
 	ProblemCodeNotOwner                 ProblemCode = "not_owner"
+	ProblemCodeNothingToRun             ProblemCode = "nothing_to_run"
 	ProblemCodePayloadInvalid           ProblemCode = "payload_invalid"
 	ProblemCodeRateLimited              ProblemCode = "rate_limited"
 	ProblemCodeRefInvalid               ProblemCode = "ref_invalid"
@@ -320,6 +324,8 @@ func (e ProblemCode) Valid() bool {
 	case ProblemCodeNotFound:
 		return true
 	case ProblemCodeNotOwner:
+		return true
+	case ProblemCodeNothingToRun:
 		return true
 	case ProblemCodePayloadInvalid:
 		return true
@@ -374,6 +380,42 @@ func (e RerunFrom) Valid() bool {
 	}
 }
 
+// Defines values for RerunRequestCallbacks.
+const (
+	RerunRequestCallbacksKeep RerunRequestCallbacks = "keep"
+	RerunRequestCallbacksNone RerunRequestCallbacks = "none"
+)
+
+// Valid indicates whether the value is a known member of the RerunRequestCallbacks enum.
+func (e RerunRequestCallbacks) Valid() bool {
+	switch e {
+	case RerunRequestCallbacksKeep:
+		return true
+	case RerunRequestCallbacksNone:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RerunRequestProtocol.
+const (
+	RerunRequestProtocolCurrent RerunRequestProtocol = "current"
+	RerunRequestProtocolKept    RerunRequestProtocol = "kept"
+)
+
+// Valid indicates whether the value is a known member of the RerunRequestProtocol enum.
+func (e RerunRequestProtocol) Valid() bool {
+	switch e {
+	case RerunRequestProtocolCurrent:
+		return true
+	case RerunRequestProtocolKept:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for ResultStatus.
 const (
 	ResultStatusFailedFinal ResultStatus = "FAILED_FINAL"
@@ -410,6 +452,24 @@ func (e StepDecisionSource) Valid() bool {
 	case StepDecisionSourceProtocol:
 		return true
 	case StepDecisionSourceRequest:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for StepOutcome.
+const (
+	StepOutcomeCarried  StepOutcome = "carried"
+	StepOutcomeResolved StepOutcome = "resolved"
+)
+
+// Valid indicates whether the value is a known member of the StepOutcome enum.
+func (e StepOutcome) Valid() bool {
+	switch e {
+	case StepOutcomeCarried:
+		return true
+	case StepOutcomeResolved:
 		return true
 	default:
 		return false
@@ -1292,6 +1352,13 @@ type Job struct {
 	// Example: doc.ingest
 	RequestType string `json:"request_type"`
 
+	// RerunEdits What the rerun corrects, as JSON pointers into the command, with `/protocol` for the
+	// current protocol. The list is cut at 1 KiB.
+	//
+	//
+	// Example: ["/payload/model"]
+	RerunEdits []string `json:"rerun_edits,omitempty,omitzero"`
+
 	// RerunOf The job that this one reruns.
 	//
 	// Example: 0197f0b1-1c52-7a08-8f63-7d5e4c3b2a19
@@ -1324,8 +1391,8 @@ type Job struct {
 	// Steps The steps, by index.
 	Steps []Step `json:"steps"`
 
-	// SupersededBy The job that reruns this one, which was FAILED_FINAL or CANCELLED. This job is then
-	// no longer an open failure: its rerun is under way, or has its own outcome. A
+	// SupersededBy The job that reruns this one. If this one failed, it is then no longer an open
+	// failure: its rerun is under way, or has its own outcome. A
 	// cancelled rerun is left out; its own rerun takes its place. Several reruns form a
 	// chain: each names the next, and only the last can be open.
 	//
@@ -1530,17 +1597,114 @@ type RequestID = string
 // Example: failed
 type RerunFrom string
 
-// RerunRequest Where to restart, and why.
+// RerunRequest Where to restart, with which corrections, and why.
 type RerunRequest struct {
+	// Callbacks `none` leaves out the callback URLs of the old job.
+	//
+	// Example: none
+	Callbacks RerunRequestCallbacks `json:"callbacks,omitempty,omitzero"`
+
 	// From Where a rerun starts, from the failed step or from the first one.
 	//
 	// Example: failed
 	From RerunFrom `json:"from,omitempty,omitzero"`
 
+	// FromStep The step to start at, in place of `from`. Each step before it must have succeeded in
+	// the old job, or be resolved.
+	//
+	//
+	// Example: embed
+	FromStep *string `json:"from_step,omitempty"`
+
+	// InputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/input.pdf"}
+	InputRef Ref `json:"input_ref,omitempty,omitzero"`
+
+	// Newest Rerun the last job in the chain of reruns; if it is live, it is the answer.
+	//
+	// Example: true
+	Newest bool `json:"newest,omitempty,omitzero"`
+
+	// OutputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/input.pdf"}
+	OutputRef Ref `json:"output_ref,omitempty,omitzero"`
+
+	// Payload Replaces the payload.
+	//
+	// Example: {"language":"de"}
+	Payload Payload `json:"payload,omitempty,omitzero"`
+
+	// PayloadPatch A merge patch of the payload (RFC 7396): its members replace those of the payload,
+	// null removes one. Not together with `payload`.
+	//
+	//
+	// Example: {"model":"v3"}
+	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
+
+	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
+	// protocol.
+	//
+	//
+	// Example: current
+	Protocol RerunRequestProtocol `json:"protocol,omitempty,omitzero"`
+
 	// Reason For the history.
 	//
 	// Example: The service is fixed.
 	Reason string `json:"reason,omitempty,omitzero"`
+
+	// Resolve Steps that were done by hand, before the step to start at. The rerun takes the given
+	// output for theirs. It needs the role admin.
+	Resolve []ResolvedStep `json:"resolve,omitempty,omitzero"`
+
+	// Tags Tags to add to those of the old job, which together may be at most 8.
+	//
+	// Example: {"run":"november"}
+	Tags Tags `json:"tags,omitempty,omitzero"`
+
+	// WorkspaceRef A reference to data that Lucius never reads. Opaque except for `uri`, which
+	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
+	// (413 `too_large`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/input.pdf"}
+	WorkspaceRef Ref `json:"workspace_ref,omitempty,omitzero"`
+}
+
+// RerunRequestCallbacks `none` leaves out the callback URLs of the old job.
+//
+// Example: none
+type RerunRequestCallbacks string
+
+// RerunRequestProtocol `kept` takes the steps and policies of the old job; `current` those of the current
+// protocol.
+//
+// Example: current
+type RerunRequestProtocol string
+
+// ResolvedStep A step that was done by hand.
+type ResolvedStep struct {
+	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
+	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
+	// most 8 KiB as sent (413 `too_large`). A name may occur only once in each of its
+	// objects (400 `invalid_envelope`).
+	//
+	//
+	// Example: {"uri":"s3://bucket/ocr.json"}
+	OutputRef ReportedRef `json:"output_ref"`
+
+	// StepID The step.
+	//
+	// Example: ocr
+	StepID string `json:"step_id"`
 }
 
 // ResultStatus How the attempt ended.
@@ -1618,6 +1782,13 @@ type Step struct {
 	//
 	// Example: 2026-01-27T10:17:31.250Z
 	NextAttemptAt time.Time `json:"next_attempt_at,omitempty,omitzero"`
+
+	// Outcome Why the job did not execute the step: as a rerun it took over the result of the job
+	// before, or a person did the step by hand and gave its output. Absent otherwise.
+	//
+	//
+	// Example: carried
+	Outcome StepOutcome `json:"outcome,omitempty,omitzero"`
 
 	// OutputRef A reference as a platform service reported it, kept as given. Opaque except
 	// for `uri`, which is required (422 `ref_invalid`) and may have any scheme. At
@@ -1729,6 +1900,12 @@ type Step struct {
 //
 // Example: request
 type StepDecisionSource string
+
+// StepOutcome Why the job did not execute the step: as a rerun it took over the result of the job
+// before, or a person did the step by hand and gave its output. Absent otherwise.
+//
+// Example: carried
+type StepOutcome string
 
 // StepPayload The part of the command's payload that the step gets; any JSON value.
 //

@@ -461,12 +461,43 @@ export interface paths {
         put?: never;
         /**
          * Rerun a job
-         * @description Creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same steps:
-         *     from the failed step, keeping the results before it, or from the start. There is one
-         *     rerun for each job and starting point; a repeated request returns the same job with
-         *     `replayed` true.
+         * @description Creates a new job from one that has ended, with the same steps: from the failed step,
+         *     keeping the results before it, or from another one. The request may correct the payload
+         *     and the references, take the current protocol, and give the output of steps that were
+         *     done by hand, which needs the role admin. Corrections are checked as a command is, and
+         *     the payload by the current schemas of the steps that will be executed. There is one
+         *     rerun for each job, starting point and set of corrections; a repeated request returns
+         *     the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
+         *     request has another one.
          */
         post: operations["rerunJob"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/jobs/{jobId}/lineage": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id from the command's 202, a UUID of version 7 or 8.
+                 * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+                 */
+                jobId: components["parameters"]["JobId"];
+            };
+            cookie?: never;
+        };
+        /**
+         * Get the jobs that repeat each other
+         * @description The chain of reruns that the job is in, oldest first: at most 100 jobs. Of a job that was
+         *     purged only the id is known.
+         */
+        get: operations["getLineage"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1721,8 +1752,16 @@ export interface components {
              */
             rerun_of?: string;
             /**
-             * @description The job that reruns this one, which was FAILED_FINAL or CANCELLED. This job is then
-             *     no longer an open failure: its rerun is under way, or has its own outcome. A
+             * @description What the rerun corrects, as JSON pointers into the command, with `/protocol` for the
+             *     current protocol. The list is cut at 1 KiB.
+             * @example [
+             *       "/payload/model"
+             *     ]
+             */
+            rerun_edits?: string[];
+            /**
+             * @description The job that reruns this one. If this one failed, it is then no longer an open
+             *     failure: its rerun is under way, or has its own outcome. A
              *     cancelled rerun is left out; its own rerun takes its place. Several reruns form a
              *     chain: each names the next, and only the last can be open.
              * @example 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
@@ -1829,6 +1868,13 @@ export interface components {
              */
             service: string;
             state: components["schemas"]["StepState"];
+            /**
+             * @description Why the job did not execute the step: as a rerun it took over the result of the job
+             *     before, or a person did the step by hand and gave its output. Absent otherwise.
+             * @example carried
+             * @enum {string}
+             */
+            outcome?: "carried" | "resolved";
             /**
              * @description Number of the latest attempt; 0 before the first dispatch.
              * @example 1
@@ -1962,7 +2008,7 @@ export interface components {
              * @example step.in_progress
              * @enum {string}
              */
-            type: "job.accepted" | "job.dispatching" | "job.in_progress" | "job.advanced" | "job.rescheduled" | "job.pausing" | "job.paused" | "job.cancelling" | "job.cancelled" | "job.succeeded" | "job.failed_final" | "step.dispatching" | "step.refenced" | "step.claimed" | "step.extended" | "step.awaiting_ack" | "step.in_progress" | "step.failed_retry" | "step.retry_requested" | "step.carried" | "step.callback_rejected" | "step.succeeded" | "step.failed_final" | "step.cancelled" | "outbox.pending" | "outbox.due" | "outbox.taken" | "outbox.rejected" | "outbox.sent" | "outbox.failed_final";
+            type: "job.accepted" | "job.dispatching" | "job.in_progress" | "job.advanced" | "job.rescheduled" | "job.pausing" | "job.paused" | "job.cancelling" | "job.cancelled" | "job.succeeded" | "job.failed_final" | "step.dispatching" | "step.refenced" | "step.claimed" | "step.extended" | "step.awaiting_ack" | "step.in_progress" | "step.failed_retry" | "step.retry_requested" | "step.carried" | "step.resolved" | "step.callback_rejected" | "step.succeeded" | "step.failed_final" | "step.cancelled" | "outbox.pending" | "outbox.due" | "outbox.taken" | "outbox.rejected" | "outbox.sent" | "outbox.failed_final";
             /**
              * Format: date-time
              * @description When it happened, by the clock of the server that made the change.
@@ -2893,14 +2939,156 @@ export interface components {
          * @enum {string}
          */
         RerunFrom: "failed" | "start";
-        /** @description Where to restart, and why. */
+        /** @description Where to restart, with which corrections, and why. */
         RerunRequest: {
             from?: components["schemas"]["RerunFrom"];
+            /**
+             * @description The step to start at, in place of `from`. Each step before it must have succeeded in
+             *     the old job, or be resolved.
+             * @example embed
+             */
+            from_step?: string;
+            /**
+             * @description Replaces the payload.
+             * @example {
+             *       "language": "de"
+             *     }
+             */
+            payload?: components["schemas"]["Payload"];
+            /**
+             * @description A merge patch of the payload (RFC 7396): its members replace those of the payload,
+             *     null removes one. Not together with `payload`.
+             * @example {
+             *       "model": "v3"
+             *     }
+             */
+            payload_patch?: {
+                [key: string]: unknown;
+            };
+            input_ref?: components["schemas"]["Ref"];
+            output_ref?: components["schemas"]["Ref"];
+            workspace_ref?: components["schemas"]["Ref"];
+            /**
+             * @description Steps that were done by hand, before the step to start at. The rerun takes the given
+             *     output for theirs. It needs the role admin.
+             */
+            resolve?: components["schemas"]["ResolvedStep"][];
+            /**
+             * @description `kept` takes the steps and policies of the old job; `current` those of the current
+             *     protocol.
+             * @example current
+             * @enum {string}
+             */
+            protocol?: "kept" | "current";
+            /**
+             * @description Rerun the last job in the chain of reruns; if it is live, it is the answer.
+             * @example true
+             */
+            newest?: boolean;
+            /**
+             * @description `none` leaves out the callback URLs of the old job.
+             * @example none
+             * @enum {string}
+             */
+            callbacks?: "keep" | "none";
+            /**
+             * @description Tags to add to those of the old job, which together may be at most 8.
+             * @example {
+             *       "run": "november"
+             *     }
+             */
+            tags?: components["schemas"]["Tags"];
             /**
              * @description For the history.
              * @example The service is fixed.
              */
             reason?: string;
+        };
+        /** @description Jobs that repeat each other, oldest first. */
+        Lineage: {
+            jobs: components["schemas"]["LineageJob"][];
+            /**
+             * @description There are more jobs.
+             * @example false
+             */
+            truncated: boolean;
+        };
+        /** @description A job among those that repeat each other. */
+        LineageJob: {
+            /**
+             * @description The job.
+             * @example 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
+             */
+            jobId: string;
+            /**
+             * @description The job was deleted after its retention; the other fields are absent.
+             * @example false
+             */
+            purged: boolean;
+            /**
+             * @description The job that this one reruns.
+             * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+             */
+            rerun_of?: string;
+            /**
+             * @description The first step that it executes itself; those before it were carried or resolved.
+             * @example embed
+             */
+            first_step?: string;
+            /**
+             * @description What it corrects, as JSON pointers into the command.
+             * @example [
+             *       "/payload/model"
+             *     ]
+             */
+            rerun_edits?: string[];
+            state?: components["schemas"]["JobState"];
+            /**
+             * @description Its protocol.
+             * @example doc_pipeline
+             */
+            protocol_id?: string;
+            /**
+             * @description The version of the protocol.
+             * @example 3
+             */
+            protocol_version?: string;
+            /**
+             * @description Why it failed.
+             * @example bad_scan
+             */
+            error_code?: string;
+            /**
+             * @description Who submitted or reran it.
+             * @example ops-1
+             */
+            caller?: string;
+            /**
+             * @description The reason that was given for the rerun.
+             * @example The input was wrong.
+             */
+            reason?: string;
+            /**
+             * Format: date-time
+             * @description When it was accepted.
+             * @example 2026-01-27T10:02:00.000Z
+             */
+            created_at?: string;
+            /**
+             * Format: date-time
+             * @description When it ended; absent while it is live.
+             * @example 2026-01-27T10:02:09.000Z
+             */
+            completed_at?: string;
+        };
+        /** @description A step that was done by hand. */
+        ResolvedStep: {
+            /**
+             * @description The step.
+             * @example ocr
+             */
+            step_id: string;
+            output_ref: components["schemas"]["ReportedRef"];
         };
         /**
          * @description State of an outbox row: PENDING will be published, SENT was published, FAILED_FINAL was
@@ -5275,7 +5463,7 @@ export interface components {
          * @example invalid_envelope
          * @enum {string}
          */
-        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "tenant_limit" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
+        ProblemCode: "invalid_json" | "invalid_envelope" | "unauthenticated" | "forbidden" | "not_found" | "job_not_found" | "step_not_found" | "work_not_found" | "method_not_allowed" | "conflict" | "illegal_transition" | "nothing_to_run" | "stale_attempt" | "contradictory_result" | "rev_conflict" | "not_owner" | "too_large" | "unsupported_media_type" | "payload_invalid" | "unknown_request_type" | "ref_invalid" | "schema_version_unsupported" | "idempotency_mismatch" | "tenant_limit" | "rate_limited" | "internal" | "store_unavailable" | "issuer_unavailable" | "shutting_down";
         /** @description One violation in a request. */
         Violation: {
             /**
@@ -5373,7 +5561,7 @@ export interface components {
             };
         };
         /**
-         * @description `illegal_transition`, `stale_attempt`, `contradictory_result`,
+         * @description `illegal_transition`, `nothing_to_run`, `stale_attempt`, `contradictory_result`,
          *     `rev_conflict`, `not_owner`, or `conflict` if concurrent requests kept
          *     changing the same object; only after `conflict` may the same request be
          *     repeated.
@@ -6266,6 +6454,40 @@ export interface operations {
             409: components["responses"]["Conflict"];
             413: components["responses"]["TooLarge"];
             415: components["responses"]["UnsupportedMediaType"];
+            422: components["responses"]["Unprocessable"];
+            429: components["responses"]["TooManyRequests"];
+            500: components["responses"]["InternalError"];
+            503: components["responses"]["Unavailable"];
+        };
+    };
+    getLineage: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /**
+                 * @description The id from the command's 202, a UUID of version 7 or 8.
+                 * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+                 */
+                jobId: components["parameters"]["JobId"];
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The jobs. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Lineage"];
+                };
+            };
+            400: components["responses"]["BadRequest"];
+            401: components["responses"]["Unauthenticated"];
+            403: components["responses"]["Forbidden"];
+            404: components["responses"]["NotFound"];
             429: components["responses"]["TooManyRequests"];
             500: components["responses"]["InternalError"];
             503: components["responses"]["Unavailable"];

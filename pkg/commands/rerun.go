@@ -1,0 +1,288 @@
+package commands
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"unicode"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// Rerun is a request to execute an ended job again, as a new one, with corrections. A field that is
+// empty leaves what the old job had.
+type Rerun struct {
+	ledger.Rerun
+
+	Payload json.RawMessage
+	// PayloadPatch is merged into the payload, as RFC 7396 says. Numbers keep their text.
+	PayloadPatch json.RawMessage
+	InputRef     json.RawMessage
+	OutputRef    json.RawMessage
+	WorkspaceRef json.RawMessage
+	// Current takes the steps and policies of the current protocol.
+	Current bool
+}
+
+// maxRerunEdits is the size of the list of pointers that a job keeps, in bytes.
+const maxRerunEdits = 1 << 10
+
+// Rerun creates a new job from one that has ended. There is one for each old job, starting point and
+// set of corrections: a repeat returns the same. Corrections are checked as a command is, and the
+// payload by the current schemas of the steps that will be executed. The errors are
+// [*apierror.Error]s that name every violation.
+func (s *Service) Rerun(ctx context.Context, r Rerun) (ledger.Accepted, error) {
+	corrected, err := r.corrections()
+	if err != nil {
+		return ledger.Accepted{}, err
+	}
+	if len(corrected) > 0 || r.Current {
+		r.Edit = func(old *statemachine.Aggregate, command *ledger.Command) error { return s.correct(&r, old, command) }
+	}
+	if corrected["resolve"], err = parsed("/resolve", r.Resolved); err != nil {
+		return ledger.Accepted{}, err
+	}
+	if r.Edit != nil || r.FromStep != "" || len(r.Resolved) > 0 {
+		corrected["from_step"], corrected["current"] = r.FromStep, r.Current
+		r.Digest = HashCanonical(corrected)
+	}
+	accepted, err := s.cfg.Ledger.Rerun(ctx, r.Rerun)
+	return accepted, ledger.Problem(err)
+}
+
+// corrections returns the trees of the given corrections by their names.
+func (r *Rerun) corrections() (map[string]any, error) {
+	trees := map[string]any{}
+	if r.Payload != nil && r.PayloadPatch != nil {
+		return nil, apierror.Refused([]apierror.Violation{{Pointer: "/payload_patch", Message: "must not be combined with payload"}})
+	}
+	for name, text := range map[string]json.RawMessage{
+		"payload": r.Payload, "payload_patch": r.PayloadPatch, "input_ref": r.InputRef, "output_ref": r.OutputRef, "workspace_ref": r.WorkspaceRef,
+	} {
+		if text == nil {
+			continue
+		}
+		tree, err := ParseJSON(text)
+		if err != nil {
+			return nil, at("/"+name, err)
+		}
+		if _, ok := tree.(map[string]any); !ok {
+			return nil, apierror.Refused([]apierror.Violation{{Pointer: "/" + name, Message: "must be an object, not " + describe(tree)}})
+		}
+		trees[name] = tree
+	}
+	return trees, nil
+}
+
+// parsed returns the trees of these texts.
+func parsed(pointer string, texts map[string]json.RawMessage) (any, error) {
+	trees := map[string]any{}
+	for id, text := range texts {
+		var err error
+		if trees[id], err = ParseJSON(text); err != nil {
+			return nil, at(pointer, err)
+		}
+	}
+	return trees, nil
+}
+
+// at returns a problem of a part of a request with its pointers below that of the part.
+func at(pointer string, err error) error {
+	told, ok := errors.AsType[*apierror.Error](err)
+	if !ok {
+		return err
+	}
+	moved := *told
+	moved.Errors = slices.Clone(told.Errors)
+	for i := range moved.Errors {
+		moved.Errors[i].Pointer = pointer + moved.Errors[i].Pointer
+	}
+	return &moved
+}
+
+// correct applies the corrections to the command of a rerun. It makes a command of what the old job
+// was accepted with and of the corrections, which [Decode] checks. It leaves out what is wrong with
+// the parts that are not corrected: the policy may have changed since.
+func (s *Service) correct(r *Rerun, old *statemachine.Aggregate, command *ledger.Command) error {
+	job := &command.Job
+	body := map[string]json.RawMessage{
+		"input_ref": job.InputRef, "output_ref": job.OutputRef, "workspace_ref": job.WorkspaceRef, "payload": command.Payload,
+	}
+	corrected := map[string]bool{}
+	for name, text := range map[string]json.RawMessage{
+		"input_ref": r.InputRef, "output_ref": r.OutputRef, "workspace_ref": r.WorkspaceRef, "payload": r.Payload,
+	} {
+		if text != nil {
+			body[name], corrected[name] = text, true
+		}
+	}
+	if r.PayloadPatch != nil {
+		body["payload"], corrected["payload"] = mergePatch(command.Payload, r.PayloadPatch), true
+	}
+	texts := map[string]string{
+		"tenant_id": job.TenantID, "request_type": job.RequestType, "schema_version": job.SchemaVersion, "doc_id": job.DocID,
+	}
+	if job.Mode != statemachine.ModeDefault { // A job has this mode, too, if its command named none: then the protocol decides.
+		texts["mode"] = string(job.Mode)
+	}
+	for name, text := range texts {
+		if text != "" {
+			body[name], _ = jsontext.AppendQuote(nil, text) // The text was accepted before: it is UTF-8.
+		}
+	}
+	maps.DeleteFunc(body, func(_ string, text json.RawMessage) bool { return len(text) == 0 })
+	edited, err := Decode(object(body), Headers{}, s.cfg.Policy)
+	if err = onlyOf(corrected, err); err != nil {
+		return err
+	}
+	if edited == nil {
+		return errors.New("the command of an accepted job cannot be decoded")
+	}
+
+	proto, ok := s.cfg.Protocols.Current().Lookup(job.RequestType)
+	if !ok {
+		return &statemachine.NotRerunnableError{
+			Reason: fmt.Sprintf("no protocol serves the request type %q now, so the job can only be rerun as it was", job.RequestType),
+		}
+	}
+	if r.Current {
+		if violations := proto.CheckSchemaVersion(job.SchemaVersion); len(violations) > 0 {
+			return &apierror.Error{Code: apierror.SchemaVersionUnsupported, Errors: violations}
+		}
+		if command.Steps, err = s.steps(edited, proto); err != nil {
+			return err
+		}
+		job.ProtocolID, job.ProtocolVersion = proto.ID, proto.Version
+	}
+	first, err := r.Start(old, command.Steps)
+	if err != nil {
+		return err
+	}
+	if r.Current || corrected["payload"] {
+		executed := func(step *ProtocolStep) bool {
+			return slices.ContainsFunc(command.Steps[first:], func(one statemachine.Step) bool { return one.ID == step.ID && one.Type == step.Type })
+		}
+		if violations := proto.validate(edited.PayloadTree, executed); len(violations) > 0 {
+			return &apierror.Error{Code: apierror.PayloadInvalid, Errors: violations}
+		}
+	}
+	before, err := ParseJSON(command.Payload)
+	if err != nil {
+		return fmt.Errorf("the payload of an accepted job: %w", err)
+	}
+	job.RerunEdits = changed(before, edited.PayloadTree, "/payload", nil)
+	for _, ref := range []struct {
+		name    string
+		is, was json.RawMessage
+	}{{"input_ref", edited.InputRef, job.InputRef}, {"output_ref", edited.OutputRef, job.OutputRef}, {"workspace_ref", edited.WorkspaceRef, job.WorkspaceRef}} {
+		if corrected[ref.name] && !bytes.Equal(ref.is, ref.was) {
+			job.RerunEdits = append(job.RerunEdits, "/"+ref.name)
+		}
+	}
+	if r.Current {
+		job.RerunEdits = append(job.RerunEdits, "/protocol")
+	}
+	size := 0
+	job.RerunEdits = slices.DeleteFunc(job.RerunEdits, func(pointer string) bool {
+		size += len(pointer) + 1
+		return size > maxRerunEdits
+	})
+	job.InputRef, job.OutputRef, job.WorkspaceRef = edited.InputRef, edited.OutputRef, edited.WorkspaceRef
+	job.IdempotencyHash, command.Payload = edited.Hash, edited.Payload
+	return nil
+}
+
+// object returns the JSON object of the members, whose texts it keeps.
+func object(members map[string]json.RawMessage) []byte {
+	text := []byte{'{'}
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		if len(text) > 1 {
+			text = append(text, ',')
+		}
+		text, _ = jsontext.AppendQuote(text, name)
+		text = append(append(text, ':'), members[name]...)
+	}
+	return append(text, '}')
+}
+
+// onlyOf returns the error with those of its violations that point into the corrected fields, nil if
+// there are none.
+func onlyOf(corrected map[string]bool, err error) error {
+	told, ok := errors.AsType[*apierror.Error](err)
+	if !ok {
+		return err
+	}
+	left := *told
+	left.Errors = slices.DeleteFunc(slices.Clone(told.Errors), func(v apierror.Violation) bool {
+		name, _, _ := strings.Cut(strings.TrimPrefix(v.Pointer, "/"), "/")
+		return !corrected[name]
+	})
+	if len(left.Errors) == 0 {
+		return nil
+	}
+	return &left
+}
+
+// mergePatch returns the object after a merge patch.
+//
+// Source: RFC 7396, 2.
+func mergePatch(target, patch json.RawMessage) json.RawMessage {
+	var into, from map[string]json.RawMessage
+	if json.Unmarshal(patch, &from) != nil || from == nil {
+		return patch // It is no object, and replaces the target.
+	}
+	if json.Unmarshal(target, &into) != nil || into == nil {
+		into = map[string]json.RawMessage{}
+	}
+	for name, text := range from {
+		if string(bytes.TrimSpace(text)) == "null" {
+			delete(into, name)
+			continue
+		}
+		into[name] = mergePatch(into[name], text)
+	}
+	return object(into)
+}
+
+// changed appends the pointers of the members that differ between two trees.
+func changed(was, is any, pointer jsontext.Pointer, pointers []string) []string {
+	before, ok := was.(map[string]any)
+	after, ok2 := is.(map[string]any)
+	if !ok || !ok2 {
+		if !reflect.DeepEqual(was, is) {
+			pointers = append(pointers, string(pointer))
+		}
+		return pointers
+	}
+	names := slices.Collect(maps.Keys(before))
+	for name := range after {
+		if _, both := before[name]; !both {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		at := pointer.AppendToken(name)
+		if strings.ContainsFunc(name, unicode.IsControl) {
+			at = pointer // The list has a line for each.
+		}
+		_, had := before[name]
+		_, has := after[name]
+		if had && has {
+			pointers = changed(before[name], after[name], at, pointers)
+		} else {
+			pointers = append(pointers, string(at))
+		}
+	}
+	return slices.Compact(pointers)
+}

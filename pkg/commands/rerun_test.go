@@ -1,0 +1,174 @@
+package commands_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+)
+
+// cancelled submits a command and cancels its job, whose id it returns.
+func (b *bundle) cancelled(t *testing.T, body []byte) string {
+	t.Helper()
+	accepted, err := b.Submit(t.Context(), body, commands.Headers{}, anyone)
+	musttest.NoError(t, err)
+	b.ledger.Apply(accepted.Job.ID, statemachine.Cancel{})
+	return accepted.Job.ID
+}
+
+// from returns a rerun of the job with corrections.
+func from(jobID string, r commands.Rerun) commands.Rerun {
+	if r.JobID = jobID; r.FromStep == "" {
+		r.From = ledger.FromFailed
+	}
+	return r
+}
+
+func TestRerun_AppliesTheCorrections(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 0)
+	old := b.cancelled(t, ingest(`"n":1.50`, `"n":1.50,"deep":{"a":[1],"gone":true,"text":"<&>"}`))
+	payload, err := b.ledger.Payload(t.Context(), old)
+	musttest.NoError(t, err)
+	for name, test := range map[string]struct {
+		rerun   commands.Rerun
+		payload string
+		edits   string
+	}{
+		"none": {commands.Rerun{}, string(payload), ""},
+		"a patch": {
+			commands.Rerun{PayloadPatch: json.RawMessage(`{"language":"de","deep":{"gone":null,"new":{"x":null,"y":2.0}}}`)},
+			`{"deep":{"a":[1],"new":{"y":2.0},"text":"<&>"},"language":"de","n":1.50}`, "/payload/deep/gone /payload/deep/new /payload/language",
+		},
+		"a patch that changes nothing": {commands.Rerun{PayloadPatch: json.RawMessage(`{"n":15e-1}`)}, `{"deep":{"a":[1],"gone":true,"text":"<&>"},"language":"en","n":15e-1}`, ""},
+		"another payload":              {commands.Rerun{Payload: json.RawMessage(`{"language": "fr"}`)}, `{"language": "fr"}`, "/payload/deep /payload/language /payload/n"},
+		"references": {
+			commands.Rerun{InputRef: json.RawMessage(`{"uri":"s3://b/corrected"}`), OutputRef: json.RawMessage(`{"uri":"s3://b/out"}`), WorkspaceRef: json.RawMessage(`{"uri":"s3://b/w"}`)},
+			string(payload), "/input_ref /workspace_ref",
+		},
+		"a step done by hand": {commands.Rerun{Rerun: ledger.Rerun{Resolved: map[string]json.RawMessage{"ocr": json.RawMessage(`{"uri":"file:///by-hand"}`)}}}, string(payload), ""},
+	} {
+		accepted, err := b.Rerun(t.Context(), from(old, test.rerun))
+		if err != nil || accepted.Replayed {
+			t.Errorf("%s: %+v, %v", name, accepted, err)
+			continue
+		}
+		got, err := b.ledger.Payload(t.Context(), accepted.Job.ID)
+		agg := b.ledger.Read(accepted.Job.ID)
+		if err != nil || string(got) != test.payload || strings.Join(agg.Job.RerunEdits, " ") != test.edits {
+			t.Errorf("%s: the payload is %s, with the edits %v, %v", name, got, agg.Job.RerunEdits, err)
+		}
+		if test.rerun.InputRef != nil && (string(agg.Job.InputRef) != `{"uri":"s3://b/corrected"}` || string(agg.Steps[0].InputRef) != string(agg.Job.InputRef)) {
+			t.Errorf("%s: the input is %s, for the step %s", name, agg.Job.InputRef, agg.Steps[0].InputRef)
+		}
+		if test.rerun.Resolved != nil && (agg.Job.CurrentStepID != "burst" || string(agg.Steps[1].InputRef) != `{"uri":"file:///by-hand"}`) {
+			t.Errorf("%s: step %s runs with the input %s", name, agg.Job.CurrentStepID, agg.Steps[1].InputRef)
+		}
+		again, err := b.Rerun(t.Context(), from(old, test.rerun))
+		if err != nil || !again.Replayed || again.Job.ID != accepted.Job.ID {
+			t.Errorf("%s: once more it is %+v, %v", name, again, err)
+		}
+	}
+	found, _, err := b.ledger.Lineage(t.Context(), old, 100)
+	if err != nil || len(found) != 7 {
+		t.Errorf("the lineage has %d jobs, %v", len(found), err)
+	}
+}
+
+func TestRerun_RefusesACorrectionAndNamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 0)
+	old := b.cancelled(t, ingest())
+	for name, test := range map[string]struct {
+		rerun   commands.Rerun
+		code    apierror.Code
+		pointer string
+	}{
+		"a payload and a patch":        {commands.Rerun{Payload: json.RawMessage(`{}`), PayloadPatch: json.RawMessage(`{}`)}, apierror.InvalidEnvelope, "/payload_patch"},
+		"a patch that is a list":       {commands.Rerun{PayloadPatch: json.RawMessage(`[]`)}, apierror.InvalidEnvelope, "/payload_patch"},
+		"a patch with a key twice":     {commands.Rerun{PayloadPatch: json.RawMessage(`{"a":1,"a":2}`)}, apierror.InvalidJSON, "/payload_patch/a"},
+		"a patch against the schema":   {commands.Rerun{PayloadPatch: json.RawMessage(`{"language":7}`)}, apierror.PayloadInvalid, "/payload/language"},
+		"a payload against the schema": {commands.Rerun{Payload: json.RawMessage(`{}`)}, apierror.PayloadInvalid, "/payload/language"},
+		"a large payload":              {commands.Rerun{PayloadPatch: json.RawMessage(`{"x":"` + strings.Repeat("x", 128<<10) + `"}`)}, apierror.TooLarge, "/payload"},
+		"another scheme":               {commands.Rerun{InputRef: json.RawMessage(`{"uri":"ftp://b/in"}`)}, apierror.RefInvalid, "/input_ref/uri"},
+		"no such step":                 {commands.Rerun{Rerun: ledger.Rerun{FromStep: "index"}}, apierror.IllegalTransition, ""},
+		"nothing left": {commands.Rerun{Rerun: ledger.Rerun{Resolved: map[string]json.RawMessage{
+			"ocr": json.RawMessage(`{"uri":"x"}`), "burst": json.RawMessage(`{"uri":"x"}`),
+		}}}, apierror.NothingToRun, ""},
+	} {
+		_, err := b.Rerun(t.Context(), from(old, test.rerun))
+		var told *apierror.Error
+		if !errors.As(err, &told) || told.Code != test.code || test.pointer != "" && (len(told.Errors) == 0 || told.Errors[0].Pointer != test.pointer) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if found, _, err := b.ledger.Lineage(t.Context(), old, 100); err != nil || len(found) != 1 {
+		t.Errorf("a refused rerun made a job: %d, %v", len(found), err)
+	}
+}
+
+// The policy and the protocol may have changed since the job was accepted: that refuses corrections
+// of what they are about, and no others.
+func TestRerun_HoldsCorrectionsAgainstThePresent(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 0)
+	old := b.cancelled(t, ingest())
+	b.restart(t, commands.Policy{AllowedRefs: []string{"azure"}})
+	narrower := strings.Replace(file, "language: {type: string}", "language: {enum: [de]}, n: {type: string}", 1) +
+		"  - {step_id: index, step_type: INDEX, service: i, input: previous}\n"
+	narrower = strings.Replace(narrower, "protocol_id: ingest_v1", "protocol_id: ingest_v1\nversion: \"2\"", 1)
+	b.protocols.Replace(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ingest.yaml": {Data: []byte(narrower)}}))
+	refused := func(r commands.Rerun) (pointers []string) {
+		_, err := b.Rerun(t.Context(), from(old, r))
+		var told *apierror.Error
+		if errors.As(err, &told) {
+			for _, violation := range told.Errors {
+				pointers = append(pointers, violation.Pointer)
+			}
+		} else if err != nil {
+			t.Error(err)
+		}
+		return pointers
+	}
+	for _, test := range []struct {
+		rerun commands.Rerun
+		want  string
+	}{
+		{commands.Rerun{}, ""},
+		{commands.Rerun{InputRef: json.RawMessage(`{"uri":"azure://b/in"}`)}, ""},
+		{commands.Rerun{InputRef: json.RawMessage(`{"uri":"s3://b/in"}`)}, "/input_ref/uri"},
+		{commands.Rerun{PayloadPatch: json.RawMessage(`{"x":1}`)}, "/payload/language /payload/n"},
+		{commands.Rerun{PayloadPatch: json.RawMessage(`{"language":"de","n":"1"}`)}, ""},
+		{commands.Rerun{Current: true}, "/payload/language /payload/n"},
+		// The step that has the schema was done by hand.
+		{commands.Rerun{Current: true, Rerun: ledger.Rerun{Resolved: map[string]json.RawMessage{"ocr": json.RawMessage(`{"uri":"x"}`)}}}, ""},
+	} {
+		if got := refused(test.rerun); strings.Join(got, " ") != test.want {
+			t.Errorf("%+v: refused %v, want %q", test.rerun, got, test.want)
+		}
+	}
+	current, err := b.Rerun(t.Context(), from(old, commands.Rerun{Current: true, PayloadPatch: json.RawMessage(`{"language":"de","n":"1"}`)}))
+	musttest.NoError(t, err)
+	agg := b.ledger.Read(current.Job.ID)
+	if len(agg.Steps) != 3 || agg.Job.ProtocolVersion != "2" || !slices.Contains(agg.Job.RerunEdits, "/protocol") {
+		t.Errorf("on the current protocol: %+v", agg.Job)
+	}
+	b.protocols.Replace(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"other.yaml": {Data: []byte(strings.Replace(file, "doc.ingest", "doc.other", 1))}}))
+	if accepted, err := b.Rerun(t.Context(), commands.Rerun{Rerun: ledger.Rerun{JobID: old, From: ledger.FromStart}}); err != nil || accepted.Replayed {
+		t.Errorf("a plain rerun needs no protocol: %v", err)
+	}
+	_, err = b.Rerun(t.Context(), from(old, commands.Rerun{PayloadPatch: json.RawMessage(`{"y":1}`)}))
+	var told *apierror.Error
+	if !errors.As(err, &told) || told.Code != apierror.IllegalTransition {
+		t.Errorf("without a protocol: %v", err)
+	}
+}
