@@ -334,7 +334,16 @@ func (p *process) end() {
 	select {
 	case <-p.ended:
 	case <-time.After(bound):
-		p.t.Logf("a block did not end within %s of SIGINT, and is killed:\n%s", bound, p.output())
+		all, err := exec.CommandContext(context.WithoutCancel(p.t.Context()), "ps", "-eo", "pgid,pid,ppid,stat,args").Output()
+		left := slices.DeleteFunc(strings.Split(string(all), "\n"), func(line string) bool {
+			return !strings.HasPrefix(strings.TrimSpace(line), fmt.Sprint(p.group, " "))
+		})
+		_ = syscall.Kill(-p.group, syscall.SIGQUIT) // A Go program prints its goroutines.
+		select {
+		case <-p.ended:
+		case <-time.After(5 * time.Second):
+		}
+		p.t.Logf("a block did not end within %s of SIGINT, and is killed; %v\n%s\n%s", bound, err, strings.Join(left, "\n"), p.output())
 		_ = syscall.Kill(-p.group, syscall.SIGKILL)
 		<-p.ended
 	}
