@@ -216,6 +216,9 @@ func (c *checker) checkNewJob(j *job) {
 			other.row.IdempotencyKey == j.row.IdempotencyKey && !c.keyFree(other) {
 			c.violate("S11", "jobs %s and %s have one idempotency key", other.id, j.id)
 		}
+		if other != j && j.row.RerunOf != "" && other.row.Tenant == j.row.Tenant && other.row.Record == j.row.Record {
+			c.violate("S11", "jobs %s and %s are one rerun of job %s", other.id, j.id, j.row.RerunOf)
+		}
 	}
 	if limit := c.w.scenario.limit; limit > 0 && live > limit {
 		c.violate("limit", "tenant %s has %d jobs in flight, %d are allowed", j.row.Tenant, live, limit)

@@ -186,12 +186,12 @@ func (v *visitor) steer(id string) {
 // request, and often resumes a job that it has paused.
 func (v *visitor) requestEvent(id string, event statemachine.Event) {
 	what := fmt.Sprintf("steer %T %s", event, id)
-	from := []string{"failed", "start"}[v.rng.IntN(2)]
+	rerun := v.rerun()
 	ask := func() (any, error) {
 		return v.ask(what, nil, func(r *request) (any, error) {
 			switch event.(type) {
 			case nil:
-				return nil, r.post("/v1/jobs/"+id+":rerun", fields{"from": from}, nil)
+				return nil, r.post("/v1/jobs/"+id+":rerun", rerun, nil)
 			case statemachine.Retry:
 				return nil, r.post("/v1/admin/outbox/retry", fields{"jobId": id}, nil)
 			default:
@@ -205,6 +205,28 @@ func (v *visitor) requestEvent(id string, event statemachine.Event) {
 	if _, paused := event.(statemachine.Pause); paused && v.chance(60) && v.pause(3*time.Second) {
 		v.requestEvent(id, statemachine.Resume{})
 	}
+}
+
+// rerun returns a random request for a rerun.
+func (v *visitor) rerun() fields {
+	body := fields{"from": []string{"failed", "start"}[v.rng.IntN(2)]}
+	if v.chance(50) {
+		return body
+	}
+	if v.chance(40) {
+		body = fields{"from_step": fmt.Sprintf("s%d", v.rng.IntN(3))}
+	}
+	if v.chance(50) {
+		body["payload_patch"] = fields{"fix": v.rng.IntN(2)}
+	}
+	if v.chance(30) {
+		body["protocol"] = "current"
+	}
+	if v.chance(30) {
+		body["resolve"] = []fields{{"step_id": "s0", "output_ref": fields{"uri": "mem://by-hand"}}}
+	}
+	body["newest"] = v.chance(30)
+	return body
 }
 
 // verbOf returns the verb of an event in the path.
