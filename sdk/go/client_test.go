@@ -228,6 +228,29 @@ func TestListReadsPageAfterPage(t *testing.T) {
 	}
 }
 
+func TestJobsAreFoundByTheirDocumentAndTags(t *testing.T) {
+	t.Parallel()
+	s := &scripted{t: t, answers: []answer{
+		{status: 202, body: accepted}, {status: 200, body: `{"jobs":[{"jobId":"j1","doc_id":"d 1","tags":{"env":"prod","customer":"4=2"}}]}`},
+	}}
+	c, tagged := client(t, s), command
+	tagged.DocID, tagged.Tags = "d 1", lucius.Tags{"env": "prod", "customer": "4=2"}
+	if _, err := c.Submit(t.Context(), tagged); err != nil {
+		t.Fatal(err)
+	}
+	for job, err := range c.List(t.Context(), lucius.JobFilter{TenantID: "a", DocID: tagged.DocID, Tags: tagged.Tags}) {
+		if err != nil || job.DocID != tagged.DocID || !maps.Equal(job.Tags, tagged.Tags) {
+			t.Errorf("%+v, %v", job, err)
+		}
+	}
+	if body := s.seen[0].Body; !strings.Contains(body, `"doc_id":"d 1"`) || !strings.Contains(body, `"tags":{"customer":"4=2","env":"prod"}`) {
+		t.Errorf("submitted: %s", body)
+	}
+	if got := s.seen[1].Request; got != "GET /v1/jobs?doc_id=d+1&tag=customer%3D4%3D2&tag=env%3Dprod&tenant_id=a" {
+		t.Errorf("request %s", got)
+	}
+}
+
 func TestHistoryReadsPageAfterPage(t *testing.T) {
 	t.Parallel()
 	s := &scripted{t: t, answers: []answer{

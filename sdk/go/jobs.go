@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"maps"
 	"net/http"
 	"net/url"
 	"slices"
@@ -132,6 +133,10 @@ func (c *Client) Wait(ctx context.Context, jobID string) (*Job, error) {
 type JobFilter struct {
 	TenantID, RequestType, CorrelationID string
 	State                                JobState
+	// DocID selects the jobs of a document, and Tags those that have all of these tags. Both
+	// need a TenantID.
+	DocID string
+	Tags  Tags
 	// CreatedAfter and CreatedBefore bound the time of acceptance. Without the former,
 	// jobs that have ended are listed for the last three months.
 	CreatedAfter, CreatedBefore time.Time
@@ -144,10 +149,14 @@ func (f JobFilter) query() url.Values {
 	query := url.Values{}
 	for name, value := range map[string]string{
 		"tenant_id": f.TenantID, "request_type": f.RequestType, "correlation_id": f.CorrelationID, "state": string(f.State),
+		"doc_id": f.DocID,
 	} {
 		if value != "" {
 			query.Set(name, value)
 		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(f.Tags)) {
+		query.Add("tag", key+"="+f.Tags[key])
 	}
 	for name, at := range map[string]time.Time{"created_after": f.CreatedAfter, "created_before": f.CreatedBefore} {
 		if !at.IsZero() {

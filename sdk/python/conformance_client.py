@@ -19,8 +19,8 @@ def conform(task):
     return {"uri": f"conformance://{task.job_id}/{task.attempt}"}
 
 
-def command(do, request_type="sdk.conform", **more):
-    return Command(tenant_id=TENANT, request_type=request_type, payload={"do": do, **more},
+def command(do, request_type="sdk.conform", doc_id=None, tags=None, **more):
+    return Command(tenant_id=TENANT, request_type=request_type, payload={"do": do, **more}, doc_id=doc_id, tags=tags,
                    input_ref={"uri": "conformance://in"}, output_ref={"uri": "conformance://out"})
 
 
@@ -35,7 +35,8 @@ def story(client):
     assert [e.to for e in history if e.raw["object"] == "job"][-1] == "SUCCEEDED"
 
     # 2
-    good, bad = client.submit_batch([command("succeed", n=2), command("succeed", request_type="unknown")])
+    doc_id, tags = "conformance doc", {"env": "test", "a.key": "4=2 & more"}
+    good, bad = client.submit_batch([command("succeed", n=2, doc_id=doc_id, tags=tags), command("succeed", request_type="unknown")])
     assert isinstance(bad, ProblemError) and bad.code == "unknown_request_type", bad
     assert client.wait(good.job_id, timeout=60).succeeded
 
@@ -66,6 +67,9 @@ def story(client):
     # 5
     listed = [job.job_id for job in client.list(tenant_id=TENANT, page_size=2)]
     assert listed == [again.job_id, waiting, good.job_id, first.job_id], listed
+    for found in client.list(tenant_id=TENANT, doc_id=doc_id), client.list(tenant_id=TENANT, tags=tags):
+        assert [(job.job_id, job.doc_id, job.tags) for job in found] == [(good.job_id, doc_id, tags)]
+    assert not list(client.list(tenant_id=TENANT, doc_id=doc_id, tags={"env": "prod"}))
 
     # 6
     try:

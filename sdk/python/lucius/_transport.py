@@ -11,7 +11,7 @@ import ssl
 import threading
 import time
 from functools import partial
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 from urllib.parse import quote, urlencode, urlsplit
 
 from ._log import Link, answers
@@ -20,6 +20,8 @@ from .errors import NoAnswerError, ProblemError
 Token = Union[str, Callable[[], str], None]
 #: The status, the headers and the body of an answer.
 Answer = Tuple[int, Mapping[str, str], bytes]
+#: Parameters of a path: those with None are left out, and a list repeats its parameter.
+Query = Mapping[str, Union[str, Sequence[str], None]]
 
 # The first delay is so short that a restart of the server costs little; the longest
 # limits the calls during an outage.
@@ -265,10 +267,10 @@ def _retry_after(headers: Mapping[str, str]) -> float:
         return 0.0
 
 
-def path_with(path: str, query: Mapping[str, Optional[str]]) -> str:
+def path_with(path: str, query: Query) -> str:
     """The path with those parameters that are set."""
-    pairs = {name: value for name, value in query.items() if value is not None}
-    return f"{path}?{urlencode(pairs)}" if pairs else path
+    text = urlencode({name: value for name, value in query.items() if value is not None}, doseq=True)
+    return f"{path}?{text}" if text else path
 
 
 def segment(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, AsyncIterator, Callable, Iterator, List, Optional, Sequence, TypeVar, Union
+from typing import Any, AsyncIterator, Callable, Iterator, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from ._transport import Interruptible, Token
 from .client import Client, When
@@ -80,10 +80,11 @@ class AsyncClient:
 
     async def list(self, *, tenant_id: Optional[str] = None, state: Optional[JobState] = None,
                    request_type: Optional[str] = None, correlation_id: Optional[str] = None,
+                   doc_id: Optional[str] = None, tags: Optional[Mapping[str, str]] = None,
                    created_after: When = None, created_before: When = None,
                    page_size: int = 100) -> AsyncIterator[Job]:
         jobs = self._client.list(tenant_id=tenant_id, state=state, request_type=request_type,
-                                 correlation_id=correlation_id, created_after=created_after,
+                                 correlation_id=correlation_id, doc_id=doc_id, tags=tags, created_after=created_after,
                                  created_before=created_before, page_size=page_size)
         async for job in self._each(jobs):
             yield job

@@ -10,7 +10,8 @@ from datetime import datetime
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 from ._transport import (
-    _CALL_FAILED, SHORTEST_POLL, Answer, Interruptible, Token, Transport, decoded, encoded, path_with, segment, transient,
+    _CALL_FAILED, SHORTEST_POLL, Answer, Interruptible, Query, Token, Transport, decoded, encoded, path_with, segment,
+    transient,
 )
 from .errors import LuciusError, NoAnswerError, ProblemError, TimedOutError
 from .model import Accepted, Command, Event, Job, JobState
@@ -121,10 +122,16 @@ class Client:
 
     def list(self, *, tenant_id: Optional[str] = None, state: Optional[JobState] = None,
              request_type: Optional[str] = None, correlation_id: Optional[str] = None,
+             doc_id: Optional[str] = None, tags: Optional[Mapping[str, str]] = None,
              created_after: When = None, created_before: When = None, page_size: int = 100) -> Iterator[Job]:
-        """The jobs that match, newest first, read page by page."""
+        """The jobs that match, newest first, read page by page.
+
+        A job matches ``tags`` if it has all of them. ``doc_id`` and ``tags`` need a ``tenant_id``.
+        """
         query = {"tenant_id": tenant_id, "state": state, "request_type": request_type,
-                 "correlation_id": correlation_id, "created_after": _when(created_after),
+                 "correlation_id": correlation_id, "doc_id": doc_id,
+                 "tag": [f"{key}={value}" for key, value in (tags or {}).items()],
+                 "created_after": _when(created_after),
                  "created_before": _when(created_before), "limit": str(page_size)}
         for page in self._pages("/v1/jobs", query):
             yield from (Job.parse(raw) for raw in page["jobs"])
@@ -158,7 +165,7 @@ class Client:
     def _call(self, method: str, path: str, body: Any = None, timeout: float = 10.0) -> Any:
         return self._transport.call(method, path, body, timeout=timeout, retry_for=self._retry_for)
 
-    def _pages(self, path: str, query: Mapping[str, Optional[str]]) -> Iterator[Mapping[str, Any]]:
+    def _pages(self, path: str, query: Query) -> Iterator[Mapping[str, Any]]:
         token: Optional[str] = None
         while True:
             page = self._call("GET", path_with(path, {**query, "page_token": token}), timeout=30)

@@ -52,6 +52,8 @@ class Job:
     error_code: str
     error_message: str
     correlation_id: str
+    doc_id: str
+    tags: Mapping[str, str]
     final_output: Optional[Ref]
     steps: List[Step]
     raw: Mapping[str, Any] = field(repr=False)
@@ -62,7 +64,7 @@ class Job:
         assert created is not None
         return cls(raw["jobId"], raw["tenant_id"], raw["request_type"], raw["state"], created,
                    _time(raw.get("completed_at")), raw.get("error_code", ""), raw.get("error_message", ""),
-                   raw.get("correlation_id", ""), raw.get("final_output"),
+                   raw.get("correlation_id", ""), raw.get("doc_id", ""), raw.get("tags", {}), raw.get("final_output"),
                    [Step.parse(step) for step in raw.get("steps", [])], raw)
 
     @property
@@ -121,7 +123,7 @@ class Command:
 
     ``idempotency_key`` names the command: the same key in the same tenant is the same job, however
     often it is submitted. Without one, commands of the same request type, schema version,
-    references and payload are one job.
+    references and payload are one job. Jobs are found by their ``doc_id`` and ``tags``.
     """
 
     tenant_id: str
@@ -133,6 +135,7 @@ class Command:
     idempotency_key: Optional[str] = None
     mode: Optional[str] = None
     doc_id: Optional[str] = None
+    tags: Optional[Mapping[str, str]] = None
     workspace_ref: Optional[Ref] = None
     correlation_id: Optional[str] = None
     traceparent: Optional[str] = None

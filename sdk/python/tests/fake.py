@@ -15,6 +15,7 @@ class Request:
     def __init__(self, method, target, headers, body):
         parts = urlsplit(target)
         self.method, self.path, self.query = method, parts.path, dict(parse_qsl(parts.query))
+        self.tags = [value for name, value in parse_qsl(parts.query) if name == "tag"]
         self.headers, self.body = headers, body
 
 

@@ -161,6 +161,17 @@ class Calls(Scripted):
         self.assertEqual((query["state"], query["created_before"]), ("SUCCEEDED", "2026-01-28T00:00:00Z"))
         self.assertEqual(datetime.fromisoformat(query["created_after"]), datetime(2026, 1, 27).astimezone())
 
+    def test_jobs_are_found_by_their_document_and_tags(self):
+        tags = {"env": "prod", "customer": "4=2"}
+        found = {"jobs": [{**job(), "doc_id": "d 1", "tags": tags}]}
+        client, fake = self.serve((202, RECEIPT), (200, {**found, "next_page_token": "t"}), (200, {"jobs": [job()]}))
+        client.submit(Command(**{**vars(COMMAND), "doc_id": "d 1", "tags": tags}))
+        tagged, bare = client.list(tenant_id="a", doc_id="d 1", tags=tags)
+        self.assertEqual((tagged.doc_id, tagged.tags, bare.doc_id, bare.tags), ("d 1", tags, "", {}))
+        submitted, *pages = fake.requests
+        self.assertEqual((submitted.body["doc_id"], submitted.body["tags"]), ("d 1", tags))
+        self.assertEqual([(r.query["doc_id"], r.tags) for r in pages], [("d 1", ["env=prod", "customer=4=2"])] * 2)
+
     def test_a_watch_continues_where_it_was(self):
         client, fake = self.serve(
             (200, stream(event(1), event(2))), (503, {}), (200, job(state="IN_PROGRESS")),
@@ -208,10 +219,12 @@ class Async(Scripted):
                 for control in (client.cancel, client.pause, client.resume):
                     self.assertEqual((await control("j1", "why")).job_id, "j1")
                 self.assertEqual((await client.rerun("j1")).job_id, "j1")
-                self.assertEqual([j.job_id async for j in client.list()], ["j1"])
+                self.assertEqual([j.job_id async for j in client.list(doc_id="d", tags={"env": "prod"})], ["j1"])
                 self.assertEqual([e.event_id async for e in client.history("j1")], ["e1"])
                 self.assertEqual([e.event_id async for e in client.watch("j1")], ["e1"])
         asyncio.run(story())
+        listed = next(r for r in fake.requests if r.path == "/v1/jobs")
+        self.assertEqual((listed.query["doc_id"], listed.tags), ("d", ["env=prod"]))
 
     def test_a_cancelled_wait_ends(self):
         def answer(request):

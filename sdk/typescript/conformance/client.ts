@@ -49,7 +49,8 @@ async function story(): Promise<void> {
   assert.deepEqual(ends(history), ["SUCCEEDED"]);
 
   // 2
-  const [good, bad] = await client.submitBatch([command({ do: "succeed", n: 2 }), command({ do: "succeed" }, "unknown")]);
+  const by = { doc_id: "conformance doc", tags: { env: "test", "a.key": "4=2 & more" } };
+  const [good, bad] = await client.submitBatch([{ ...command({ do: "succeed", n: 2 }), ...by }, command({ do: "succeed" }, "unknown")]);
   assert.ok(bad instanceof ProblemError && bad.code === "unknown_request_type");
   assert.ok(good && !(good instanceof ProblemError));
   assert.equal((await client.wait(good.jobId, { timeout: 60 })).state, "SUCCEEDED");
@@ -77,6 +78,11 @@ async function story(): Promise<void> {
   // 5
   const listed = (await all(client.list({ tenant_id: tenant, pageSize: 2 }))).map((j) => j.jobId);
   assert.deepEqual(listed, [again.jobId, waiting, good.jobId, first.jobId]);
+  for (const filter of [{ doc_id: by.doc_id }, { tags: by.tags }]) {
+    const found = await all(client.list({ tenant_id: tenant, ...filter }));
+    assert.deepEqual(found.map(({ jobId, doc_id, tags }) => ({ jobId, doc_id, tags })), [{ jobId: good.jobId, ...by }]);
+  }
+  assert.deepEqual(await all(client.list({ tenant_id: tenant, doc_id: by.doc_id, tags: { env: "prod" } })), []);
 
   // 6
   await assert.rejects(client.get(randomUUID()), (error) =>

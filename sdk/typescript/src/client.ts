@@ -24,6 +24,10 @@ export interface ListOptions {
   state?: JobState;
   request_type?: string;
   correlation_id?: string;
+  /** Only jobs of this document; `tenant_id` is then required. */
+  doc_id?: string;
+  /** Only jobs that have all of these tags; `tenant_id` is then required. */
+  tags?: Record<string, string>;
   created_after?: Date | string;
   created_before?: Date | string;
   pageSize?: number;
@@ -128,8 +132,9 @@ export class Client {
   }
 
   /** The jobs that match, newest first, read page by page. */
-  async *list({ pageSize = 100, ...filter }: ListOptions = {}): AsyncGenerator<Job> {
-    for await (const page of this.#pages<Schemas["JobPage"]>("/v1/jobs", { ...filter, limit: pageSize })) {
+  async *list({ pageSize = 100, tags = {}, ...filter }: ListOptions = {}): AsyncGenerator<Job> {
+    const tag = Object.entries(tags).map(([key, value]) => `${key}=${value}`);
+    for await (const page of this.#pages<Schemas["JobPage"]>("/v1/jobs", { ...filter, tag, limit: pageSize })) {
       yield* page.jobs as Job[];
     }
   }
@@ -206,7 +211,9 @@ export class Client {
   async *#pages<Page extends { next_page_token?: string }>(path: string, query: object): AsyncGenerator<Page> {
     const parameters = new URLSearchParams();
     for (const [name, value] of Object.entries(query)) {
-      if (value !== undefined) parameters.set(name, value instanceof Date ? value.toISOString() : String(value));
+      for (const one of Array.isArray(value) ? value : value === undefined ? [] : [value]) {
+        parameters.append(name, one instanceof Date ? one.toISOString() : String(one));
+      }
     }
     for (;;) {
       const page = await this.#transport.call<Page>("GET", `${path}?${parameters}`, { timeout: 30_000, retryFor: this.#retryFor });

@@ -197,6 +197,19 @@ test("lists are read page by page", async (t) => {
   assert.deepEqual([asked[1]?.query.get("state"), asked[1]?.query.get("created_after")], ["SUCCEEDED", "1970-01-01T00:00:00.000Z"]);
 });
 
+test("jobs are found by their document and tags", async (t) => {
+  const tags = { env: "prod", customer: "4=2" };
+  const { client, asked } = await serve(t, [
+    { status: 202, body: receipt }, { status: 200, body: { jobs: [{ jobId: "j1", doc_id: "d 1", tags }], next_page_token: "t" } },
+    { status: 200, body: { jobs: [] } },
+  ]);
+  await client.submit({ ...command, doc_id: "d 1", tags });
+  for await (const job of client.list({ tenant_id: "a", doc_id: "d 1", tags })) assert.deepEqual([job.doc_id, job.tags], ["d 1", tags]);
+  const [submitted, ...pages] = asked;
+  assert.deepEqual([submitted?.body.doc_id, submitted?.body.tags], ["d 1", tags]);
+  assert.deepEqual(pages.map(({ query }) => [query.get("doc_id"), query.getAll("tag")]), Array(2).fill(["d 1", ["env=prod", "customer=4=2"]]));
+});
+
 test("a watch continues where it was", async (t) => {
   const { client, asked } = await serve(t, [
     { status: 200, body: stream(event(1), event(2)) }, { status: 503, body: {} }, { status: 200, body: { state: "IN_PROGRESS" } },

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -71,6 +72,13 @@ func (s *story) command(requestType string, payload map[string]any) lucius.Comma
 	}
 }
 
+// tagged returns a command that can be found by its document and tags.
+func (s *story) tagged() lucius.Command {
+	command := s.command("sdk.conform", map[string]any{"do": "succeed", "n": 2})
+	command.DocID, command.Tags = "conformance doc", lucius.Tags{"env": "test", "a.key": "4=2 & more"}
+	return command
+}
+
 // submits tells the parts 1 and 2. It returns the jobs, the newest first.
 func (s *story) submits(ctx context.Context) (jobs []string, err error) {
 	succeed := s.command("sdk.conform", map[string]any{"do": "succeed"})
@@ -95,7 +103,7 @@ func (s *story) submits(ctx context.Context) (jobs []string, err error) {
 		return nil, fmt.Errorf("the history is %s and ends %s, and the watch saw %s: %w", history, ended, watched, err)
 	}
 	results, err := s.SubmitBatch(ctx, []lucius.Command{
-		s.command("sdk.conform", map[string]any{"do": "succeed", "n": 2}), s.command("unknown", map[string]any{"do": "succeed"}),
+		s.tagged(), s.command("unknown", map[string]any{"do": "succeed"}),
 	})
 	if err != nil {
 		return nil, err
@@ -193,21 +201,42 @@ func (s *story) reruns(ctx context.Context, submitted []string, cancelled string
 	if job, err := s.Wait(ctx, again.JobID); err != nil || job.State != lucius.JobStateCancelled {
 		return fmt.Errorf("the rerun ended as %+v: %w", job, err)
 	}
-	var listed []string
-	for job, err := range s.List(ctx, lucius.JobFilter{TenantID: s.tenant, PageSize: 2}) {
-		if err != nil {
-			return err
-		}
-		listed = append(listed, job.JobID)
-	}
-	if want := append([]string{again.JobID, cancelled}, submitted...); !slices.Equal(listed, want) {
-		return fmt.Errorf("the list is %s, want %s", listed, want)
+	if err := s.lists(ctx, append([]string{again.JobID, cancelled}, submitted...)); err != nil {
+		return err
 	}
 	_, err = s.Get(ctx, "0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77")
 	if refused, ok := errors.AsType[*lucius.Error](err); !ok || refused.Status != 404 || refused.Code != lucius.ProblemCodeJobNotFound {
 		return fmt.Errorf("a job that does not exist: %w", err)
 	}
 	return s.misspell(ctx)
+}
+
+// lists lists all jobs, which are these, and the third of them by its document and tags.
+func (s *story) lists(ctx context.Context, all []string) error {
+	tagged := s.tagged()
+	for _, list := range []struct {
+		filter lucius.JobFilter
+		want   []string
+	}{
+		{lucius.JobFilter{PageSize: 2}, all}, {lucius.JobFilter{DocID: tagged.DocID}, all[2:3]}, {lucius.JobFilter{Tags: tagged.Tags}, all[2:3]},
+		{lucius.JobFilter{DocID: tagged.DocID, Tags: lucius.Tags{"env": "prod"}}, nil},
+	} {
+		list.filter.TenantID = s.tenant
+		var listed []string
+		for job, err := range s.List(ctx, list.filter) {
+			if err != nil {
+				return err
+			}
+			listed = append(listed, job.JobID)
+			if job.JobID == all[2] && (job.DocID != tagged.DocID || !maps.Equal(job.Tags, tagged.Tags)) {
+				return fmt.Errorf("job %s shows the document %q and the tags %v", job.JobID, job.DocID, job.Tags)
+			}
+		}
+		if !slices.Equal(listed, list.want) {
+			return fmt.Errorf("the list for %+v is %s, want %s", list.filter, listed, list.want)
+		}
+	}
+	return nil
 }
 
 // misspell submits a command whose payload has a misspelt key, and prints the refusal.
