@@ -4,9 +4,15 @@ import (
 	"context"
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 	"github.com/lucius-project/lucius/pkg/workqueue"
 )
@@ -111,5 +117,81 @@ func TestCost(t *testing.T) {
 		if got := counter.Counts(); got.Gets+got.Scans > 0 || got.Commits != 1 {
 			t.Errorf("%s cost %+v, want one commit and no read", step.name, got)
 		}
+	}
+}
+
+// TestCost_OfADocumentAndTags holds what they add to an accept and to the purge of its job: a row
+// for the document and one for each tag. On an atomic store these are part of the one commit; on
+// a split store, as docs/run/scale.md states, the document is one more write and the tags, however
+// many, are another.
+func TestCost_OfADocumentAndTags(t *testing.T) {
+	t.Parallel()
+	tags := func(n int) statemachine.Tags {
+		of := map[string]string{}
+		for i := range n {
+			of[fmt.Sprint("key", i)] = "value"
+		}
+		return statemachine.NewTags(of)
+	}
+	variants := []struct {
+		name         string
+		docID        string
+		tags         statemachine.Tags
+		writes, rows int64 // more than for a command without both
+	}{
+		{"a document", "doc_1", "", 1, 1},
+		{"a tag", "", tags(1), 1, 1},
+		{"the most tags", "", tags(statemachine.MaxTags), 1, statemachine.MaxTags},
+		{"both", "doc_2", tags(statemachine.MaxTags), 2, 1 + statemachine.MaxTags},
+	}
+	for kind, empty := range map[string]func() tablestore.Store{"atomic": ledgertest.Atomic, "split": ledgertest.Split} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store, counter := storetest.Counting(empty())
+				b := reopenWith(t, store, ledger.Config{Retention: time.Hour}, 0)
+				b.work() // The first item of its kind of work is catalogued.
+				cost := func(do func()) storetest.Counts {
+					counter.Reset()
+					do()
+					return counter.Counts()
+				}
+				life := func(docID string, tags statemachine.Tags) (accept, purge storetest.Counts) {
+					cmd := b.command("tenant_a", "ocr", "OCR")
+					cmd.Job.DocID, cmd.Job.Tags = docID, tags
+					var id string
+					accept = cost(func() { id = b.ledger.Submit(cmd) })
+					b.ledger.Apply(id, statemachine.Cancel{})
+					time.Sleep(2 * time.Hour)
+					due := b.ledger.Entries(ledger.Retention, time.Now())
+					purge = cost(func() {
+						if got := b.ledger.Purge(t.Context(), due); len(got) != 1 || got[0] != (ledger.PurgeResult{Outcome: ledger.PurgeDone}) {
+							t.Errorf("purged: %+v", got)
+						}
+					})
+					return accept, purge
+				}
+				accept, purge := life("", "")
+				if kind == "atomic" && (accept.Commits != 1 || purge.Commits != 1) {
+					t.Errorf("an accept costs %+v, a purge %+v", accept, purge)
+				}
+				for _, with := range variants {
+					more := func(than storetest.Counts) storetest.Counts {
+						than.Ops, than.Batches = than.Ops+with.rows, than.Batches+with.writes
+						if kind == "split" {
+							than.Commits += with.writes
+						}
+						return than
+					}
+					accepted, purged := life(with.docID, with.tags)
+					if diff := cmp.Diff(more(accept), accepted); diff != "" {
+						t.Errorf("an accept with %s (-want +got):\n%s", with.name, diff)
+					}
+					if diff := cmp.Diff(more(purge), purged); diff != "" {
+						t.Errorf("a purge with %s (-want +got):\n%s", with.name, diff)
+					}
+				}
+			})
+		})
 	}
 }
