@@ -375,8 +375,12 @@ func (v *violations) printable(pointer, text string) {
 
 // document checks the filters by document and tags.
 func (v *violations) document(docID *string, tags Tags) {
-	if docID != nil {
-		v.text("/doc_id", *docID, 1, MaxDocID)
+	switch {
+	case docID == nil:
+	case *docID == "":
+		v.add("/doc_id", "must not be empty: leave it out to select all")
+	case len(*docID) > MaxDocID:
+		v.exceeds("/doc_id", fmt.Sprintf("must be at most %d bytes", MaxDocID))
 	}
 	if tags != nil && len(tags) == 0 {
 		v.add("/tags", "must not be empty: leave it out")

@@ -43,7 +43,7 @@ func TagFault(key, value string) string {
 // ParseTags returns tags that are given as "key=value". The error says which one is wrong.
 func ParseTags(texts []string) (Tags, error) {
 	if len(texts) > MaxTags {
-		return "", fmt.Errorf("there must be at most %d tags, and these are %d", MaxTags, len(texts))
+		return "", fmt.Errorf("tag must be given at most %d times, not %d", MaxTags, len(texts))
 	}
 	of := make(map[string]string, len(texts))
 	for _, text := range texts {
