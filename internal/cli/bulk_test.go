@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/cli"
+	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
@@ -175,11 +177,63 @@ func TestRetry_ChangesNothingUnlessConfirmed(t *testing.T) {
 		"operations get":               "usage: lucius operations get OPERATION",
 		"failures list --since x":      "--failed-after is",
 		"failures --created-before -1": "--created-before is",
+		"retry --tag a=b":              "--doc and --tag need --tenant",
+		"retry --tag a":                "must be key=value",
+		"jobs cancel a --doc d":        "not both",
+		"jobs pause a --tag a=b":       "not both",
 	} {
 		_, err := newLine(t, "http://127.0.0.1:1").run(t, strings.Split(args, " ")...)
 		if want != "" && (cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v", args, err)
 		}
+	}
+}
+
+// What selects by document and tags sends both, and refuses what the server would refuse.
+func TestDocumentAndTags(t *testing.T) {
+	t.Parallel()
+	const query = "tenant_id=t&doc_id=d+1&tag=a%3Db&tag=c%3Dd%3De"
+	const filter = `{"doc_id":"d 1","dry_run":true,%s"tags":{"a":"b","c":"d=e"},"tenant_id":"t"}`
+	bulk := func(more string) string { return fmt.Sprintf(filter, more) }
+	for command, test := range map[string]struct{ path, asked string }{
+		"jobs list":     {"GET /v1/jobs", query + "&limit=50"},
+		"failures list": {"GET /v1/jobs", strings.Replace(query, "&", "&state=FAILED_FINAL&", 1) + "&limit=50"},
+		"failures":      {"GET /v1/admin/failures", query},
+		"retry":         {retries, bulk(`"from":"failed",`)},
+		"jobs cancel":   {"POST /v1/admin/cancellations", bulk("")},
+		"jobs pause":    {"POST /v1/admin/pausings", bulk("")},
+		"jobs resume":   {"POST /v1/admin/resumptions", bulk("")},
+	} {
+		answer := map[string]any{"GET /v1/jobs": api.JobPage{Jobs: []api.Job{}}, "GET /v1/admin/failures": api.FailureList{Groups: []api.FailureGroup{}}}[test.path]
+		args := []string{}
+		if answer == nil {
+			answer, args = preview(3), []string{"--dry-run"}
+		}
+		server := newScripted(t, map[string][]any{test.path: {answer}})
+		l := newLine(t, server.url)
+		run := func(flags ...string) error {
+			_, err := l.run(t, slices.Concat(strings.Fields(command), flags, args)...)
+			return err
+		}
+		musttest.NoError(t, run("--tenant", "t", "--doc", "d 1", "--tag", "a=b", "--tag", "c=d=e"))
+		server.wantAsked(t, test.path+" "+test.asked)
+		for _, refused := range []struct {
+			flags []string
+			want  string
+		}{
+			{[]string{"--doc", "d"}, "--doc and --tag need --tenant"},
+			{[]string{"--tag", "a=b"}, "--doc and --tag need --tenant"},
+			{[]string{"--tenant", "t", "--tag", "a"}, `--tag "a" must be key=value`},
+			{[]string{"--tenant", "t", "--tag", "A=b"}, `--tag "A=b" must have a key of`},
+			{[]string{"--tenant", "t", "--tag", "a="}, `--tag "a=" must have a value of 1 to 128 bytes`},
+			{[]string{"--tenant", "t", "--tag", "a=b", "--tag", "a=c"}, `--tag "a=c" must have another key`},
+			{slices.Concat([]string{"--tenant", "t"}, slices.Repeat([]string{"--tag", "a=b"}, 9)), "--tag must be given at most 8 times, not 9"},
+		} {
+			if err := run(refused.flags...); cli.ExitCode(err) != cli.ExitUsage || !strings.Contains(fmt.Sprint(err), refused.want) {
+				t.Errorf("%s %q: %v", command, refused.flags, err)
+			}
+		}
+		server.wantAsked(t)
 	}
 }
 

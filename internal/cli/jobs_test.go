@@ -26,7 +26,7 @@ func at(before time.Duration) api.Time { return api.NewTime(now.Add(-before)) }
 func failedJob() api.Job {
 	return api.Job{
 		JobID: jobID, State: api.JobStateFailedFinal, TenantID: "tenant_a", RequestType: "doc.ingest", ProtocolID: "doc_ingest_v1",
-		ProtocolVersion: "1", DocID: "doc-1", CorrelationID: "corr-1", CreatedAt: at(3 * time.Hour), CompletedAt: at(90 * time.Second),
+		ProtocolVersion: "1", DocID: "doc-1", Tags: api.Tags{"env": "prod", "customer": "4=2"}, CorrelationID: "corr-1", CreatedAt: at(3 * time.Hour), CompletedAt: at(90 * time.Second),
 		AttemptsTotal: 5, ErrorCode: "bad_scan", ErrorMessage: "The page\nis blank.\x1b[2J", InputRef: json.RawMessage(`{"uri":"s3://in"}`), OutputRef: json.RawMessage(`{"uri":"s3://out"}`),
 		Steps: []api.Step{
 			{StepID: "extract", StepIndex: 0, Service: "extract", State: api.StepStateSucceeded, AttemptNo: 1, UpdatedAt: at(2 * time.Hour)},

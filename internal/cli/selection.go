@@ -81,7 +81,7 @@ func (f *selection) parse(s *session) (*api.OperationFilter, error) {
 	}
 	tags, err := statemachine.ParseTags(f.tags)
 	if err != nil {
-		return nil, usagef("%v", err)
+		return nil, usagef("--%v", err)
 	}
 	if f.Tags = tags.Map(); f.TenantID == "" && (f.DocID != "" || f.Tags != nil) {
 		return nil, usagef("--doc and --tag need --tenant")
