@@ -72,8 +72,11 @@ func DecodeFault(body []byte, err error) *apierror.Error {
 
 // typeName returns the JSON term for a Go type.
 func typeName(t reflect.Type) string {
-	if t == reflect.TypeFor[Time]() {
+	switch t {
+	case reflect.TypeFor[Time]():
 		return "a time as in RFC 3339"
+	case reflect.TypeFor[Tags]():
+		return "an object of strings"
 	}
 	switch t.Kind() {
 	case reflect.String:
