@@ -3,7 +3,22 @@ package api
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
+
+// ParseTags returns tags that are given as "key=value". The error says which one is wrong.
+func ParseTags(texts []string) (Tags, error) {
+	tags, err := statemachine.ParseTags(texts)
+	return tags.Map(), err
+}
+
+// String returns the tags as "key=value", in the order of the keys, with commas between them.
+func (t Tags) String() string {
+	return strings.Join(slices.Collect(statemachine.NewTags(t).All()), ", ")
+}
 
 // UnmarshalJSON reads an object of strings. Anything else is a [json.UnmarshalTypeError] of the
 // object as a whole: the decoder does not name the key of a value that is no string.

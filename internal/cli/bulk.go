@@ -83,7 +83,8 @@ func (t *tool) retry() *cobra.Command {
 		create := func(ctx context.Context, c *api.Client, key api.IdempotencyKey, r *api.BulkRequest) (*http.Response, error) {
 			return c.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: &key}, api.RetryRequest{
 				JobIDs: r.JobIDs, All: r.All, Limit: r.Limit, RatePerSecond: r.RatePerSecond, Reason: r.Reason, DryRun: r.DryRun,
-				TenantID: r.TenantID, DocID: r.DocID, Tags: r.Tags, RequestType: r.RequestType, Service: r.Service, StepType: r.StepType, ErrorCode: r.ErrorCode,
+				TenantID: r.TenantID, DocID: r.DocID, Tags: r.Tags, RequestType: r.RequestType,
+				Service: r.Service, StepType: r.StepType, ErrorCode: r.ErrorCode,
 				CreatedAfter: r.CreatedAfter, CreatedBefore: r.CreatedBefore, From: api.RerunFrom(from),
 				FailedAfter: b.FailedAfter, FailedBefore: b.FailedBefore,
 			})

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // jobs returns lucius jobs.
@@ -190,7 +189,7 @@ func showJob(p *page, job api.Job) {
 		"request", job.RequestType,
 		"protocol", strings.TrimSpace(job.ProtocolID+" "+job.ProtocolVersion),
 		"document", job.DocID,
-		"tags", strings.ReplaceAll(string(statemachine.NewTags(job.Tags)), "\n", ", "),
+		"tags", job.Tags.String(),
 		"correlation", job.CorrelationID,
 		"key", job.IdempotencyKey,
 		"accepted", p.ago(job.CreatedAt.Time),

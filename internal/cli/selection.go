@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // selection holds the flags that select jobs, as the API's filters do.
@@ -79,11 +78,11 @@ func (f *selection) parse(s *session) (*api.OperationFilter, error) {
 			*moment.into = *at
 		}
 	}
-	tags, err := statemachine.ParseTags(f.tags)
+	tags, err := api.ParseTags(f.tags)
 	if err != nil {
 		return nil, usagef("--%v", err)
 	}
-	if f.Tags = tags.Map(); f.TenantID == "" && (f.DocID != "" || f.Tags != nil) {
+	if f.Tags = tags; f.TenantID == "" && (f.DocID != "" || f.Tags != nil) {
 		return nil, usagef("--doc and --tag need --tenant")
 	}
 	return &f.OperationFilter, nil
@@ -100,7 +99,8 @@ func (f *selection) tagParams() *[]string {
 // jobs returns the parsed filters as parameters of ListJobs.
 func (f *selection) jobs() *api.ListJobsParams {
 	return &api.ListJobsParams{
-		TenantID: optional(f.TenantID), DocID: optional(f.DocID), Tag: f.tagParams(), State: optional(f.State), RequestType: optional(f.RequestType),
+		TenantID: optional(f.TenantID), DocID: optional(f.DocID), Tag: f.tagParams(),
+		State: optional(f.State), RequestType: optional(f.RequestType),
 		Service: optional(f.Service), StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode),
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
 		FailedAfter: optional(f.FailedAfter), FailedBefore: optional(f.FailedBefore),

@@ -216,7 +216,8 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 			return nil, err
 		}
 		report, err := e.Jobs.Failures(ctx, search.Filter{
-			TenantID: orZero(params.TenantID), DocID: orZero(params.DocID), Tags: tags, RequestType: orZero(params.RequestType), Service: orZero(params.Service),
+			TenantID: orZero(params.TenantID), DocID: orZero(params.DocID), Tags: tags,
+			RequestType: orZero(params.RequestType), Service: orZero(params.Service),
 			StepType: orZero(params.StepType), ErrorCode: orZero(params.ErrorCode),
 			CreatedAfter: orZero(params.CreatedAfter).Time, CreatedBefore: orZero(params.CreatedBefore).Time,
 			FailedAfter: orZero(params.FailedAfter).Time, FailedBefore: orZero(params.FailedBefore).Time,

@@ -18,8 +18,9 @@ func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params a
 		return background.BulkRequest{
 			Kind: background.KindRetry, JobIDs: q.JobIDs, All: q.All, From: ledger.RerunFrom(q.From),
 			Filter: search.Filter{
-				TenantID: orZero(q.TenantID), DocID: orZero(q.DocID), Tags: statemachine.NewTags(q.Tags), RequestType: orZero(q.RequestType),
-				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
+				TenantID: orZero(q.TenantID), DocID: orZero(q.DocID), Tags: statemachine.NewTags(q.Tags),
+				RequestType: orZero(q.RequestType),
+				Service:     orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
 				FailedAfter: q.FailedAfter.Time, FailedBefore: q.FailedBefore.Time,
 			},
@@ -49,7 +50,8 @@ func controlling(kind background.Kind) func(*api.BulkRequest) (background.BulkRe
 		return background.BulkRequest{
 			Kind: kind, JobIDs: q.JobIDs, All: q.All,
 			Filter: search.Filter{
-				TenantID: orZero(q.TenantID), DocID: orZero(q.DocID), Tags: statemachine.NewTags(q.Tags), RequestType: orZero(q.RequestType), State: statemachine.JobState(orZero(q.State)),
+				TenantID: orZero(q.TenantID), DocID: orZero(q.DocID), Tags: statemachine.NewTags(q.Tags),
+				RequestType: orZero(q.RequestType), State: statemachine.JobState(orZero(q.State)),
 				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
 			},

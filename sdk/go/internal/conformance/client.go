@@ -218,7 +218,9 @@ func (s *story) lists(ctx context.Context, all []string) error {
 		filter lucius.JobFilter
 		want   []string
 	}{
-		{lucius.JobFilter{PageSize: 2}, all}, {lucius.JobFilter{DocID: tagged.DocID}, all[2:3]}, {lucius.JobFilter{Tags: tagged.Tags}, all[2:3]},
+		{lucius.JobFilter{PageSize: 2}, all},
+		{lucius.JobFilter{DocID: tagged.DocID}, all[2:3]},
+		{lucius.JobFilter{Tags: tagged.Tags}, all[2:3]},
 		{lucius.JobFilter{DocID: tagged.DocID, Tags: lucius.Tags{"env": "prod"}}, nil},
 	} {
 		list.filter.TenantID = s.tenant
