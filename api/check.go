@@ -195,9 +195,14 @@ func (c *RerunRequest) Check() []apierror.Violation {
 	if c.FromStep != nil && c.From != "" {
 		v.add("/from_step", "must not be combined with from")
 	}
-	v.ref("/input_ref", (*json.RawMessage)(&c.InputRef))
-	v.ref("/output_ref", (*json.RawMessage)(&c.OutputRef))
-	v.ref("/workspace_ref", (*json.RawMessage)(&c.WorkspaceRef))
+	for _, text := range []*json.RawMessage{&c.Payload, &c.PayloadPatch} {
+		if string(*text) == "null" {
+			*text = nil // It is absent, as in a command.
+		}
+	}
+	v.ref("/input_ref", &c.InputRef)
+	v.ref("/output_ref", &c.OutputRef)
+	v.ref("/workspace_ref", &c.WorkspaceRef)
 	if len(c.Resolve) > MaxResolved {
 		v.exceeds("/resolve", fmt.Sprintf("must not hold more than %d steps", MaxResolved))
 		return v
@@ -210,7 +215,7 @@ func (c *RerunRequest) Check() []apierror.Violation {
 			v.add(at+"/step_id", "must not name a step twice")
 		}
 		seen[c.Resolve[i].StepID] = true
-		if v.ref(at+"/output_ref", (*json.RawMessage)(&c.Resolve[i].OutputRef)); c.Resolve[i].OutputRef == nil {
+		if v.ref(at+"/output_ref", &c.Resolve[i].OutputRef); c.Resolve[i].OutputRef == nil {
 			v.add(at+"/output_ref", "is required")
 		}
 	}

@@ -2571,6 +2571,7 @@ type JobState string
 
 // Lineage Jobs that repeat each other, oldest first.
 type Lineage struct {
+	// Jobs The jobs, oldest first.
 	Jobs []LineageJob `json:"jobs"`
 
 	// Truncated There are more jobs.

@@ -15,10 +15,11 @@ func ParseTags(texts []string) (Tags, error) {
 	return tags.Map(), err
 }
 
-// String returns the tags as "key=value", in the order of the keys, with commas between them.
-func (t Tags) String() string {
-	return strings.Join(slices.Collect(statemachine.NewTags(t).All()), ", ")
-}
+// List returns the tags as "key=value", in the order of the keys.
+func (t Tags) List() []string { return slices.Collect(statemachine.NewTags(t).All()) }
+
+// String returns the list with commas between the tags.
+func (t Tags) String() string { return strings.Join(t.List(), ", ") }
 
 // UnmarshalJSON reads an object of strings. Anything else is a [json.UnmarshalTypeError] of the
 // object as a whole: the decoder does not name the key of a value that is no string.

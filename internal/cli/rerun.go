@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // rerun holds the flags of a rerun.
@@ -52,7 +51,8 @@ func (t *tool) jobsRerun() *cobra.Command {
 	flags.StringVar(&r.payloadFile, "payload-file", "", "file with JSON that replaces the payload")
 	flags.StringVar(&r.input, "input-uri", "", "URI of another input")
 	flags.StringVar(&r.output, "output-uri", "", "URI of another output")
-	flags.StringArrayVar(&r.resolve, "resolve", nil, "a step that was done by hand, STEP=URI of its output; may be repeated; needs the role admin")
+	flags.StringArrayVar(&r.resolve, "resolve", nil,
+		"a step that was done by hand, STEP=URI of its output; may be repeated; needs the role admin")
 	flags.StringVar(&r.protocol, "protocol", string(api.RerunRequestProtocolKept), "kept (the steps and policies of the job) or current")
 	flags.BoolVar(&r.newest, "newest", false, "rerun the last job in the chain of reruns of this one")
 	flags.BoolVar(&r.noCallbacks, "no-callbacks", false, "leave out the callback URLs of the job")
@@ -83,33 +83,12 @@ func (r *rerun) request() (*api.RerunRequest, error) {
 	if r.noCallbacks {
 		request.Callbacks = api.RerunRequestCallbacksNone
 	}
-	tags, err := statemachine.ParseTags(r.tags)
-	if err != nil {
+	var err error
+	if request.Tags, err = api.ParseTags(r.tags); err != nil {
 		return nil, usagef("--%v", err)
 	}
-	request.Tags = tags.Map()
-	if r.patch != "" && r.patchFile != "" {
-		return nil, usagef("name --patch or --patch-file, not both")
-	}
-	if r.patch != "" {
-		request.PayloadPatch = json.RawMessage(r.patch)
-	}
-	for _, file := range []struct {
-		name string
-		into *json.RawMessage
-	}{{r.patchFile, &request.PayloadPatch}, {r.payloadFile, (*json.RawMessage)(&request.Payload)}} {
-		if file.name == "" {
-			continue
-		}
-		if *file.into, err = os.ReadFile(file.name); err != nil {
-			return nil, fmt.Errorf("read a correction: %w", err)
-		}
-	}
-	for name, text := range map[string]json.RawMessage{"--patch": request.PayloadPatch, "--payload-file": json.RawMessage(request.Payload)} {
-		var object map[string]json.RawMessage
-		if text != nil && (json.Unmarshal(text, &object) != nil || object == nil) {
-			return nil, usagef("%s must be a JSON object", name)
-		}
+	if err := r.payload(request); err != nil {
+		return nil, err
 	}
 	if r.input != "" {
 		request.InputRef = refOf(r.input)
@@ -122,9 +101,39 @@ func (r *rerun) request() (*api.RerunRequest, error) {
 		if !ok || step == "" || uri == "" {
 			return nil, usagef("--resolve is %q, it must be STEP=URI", one)
 		}
-		request.Resolve = append(request.Resolve, api.ResolvedStep{StepID: step, OutputRef: api.ReportedRef(refOf(uri))})
+		request.Resolve = append(request.Resolve, api.ResolvedStep{StepID: step, OutputRef: refOf(uri)})
 	}
 	return request, nil
+}
+
+// payload sets the corrections of the payload.
+func (r *rerun) payload(request *api.RerunRequest) error {
+	if r.patch != "" && r.patchFile != "" {
+		return usagef("name --patch or --patch-file, not both")
+	}
+	if r.patch != "" {
+		request.PayloadPatch = json.RawMessage(r.patch)
+	}
+	for _, file := range []struct {
+		name string
+		into *json.RawMessage
+	}{{r.patchFile, &request.PayloadPatch}, {r.payloadFile, &request.Payload}} {
+		if file.name == "" {
+			continue
+		}
+		text, err := os.ReadFile(file.name)
+		if err != nil {
+			return fmt.Errorf("read a correction: %w", err)
+		}
+		*file.into = text
+	}
+	for name, text := range map[string]json.RawMessage{"--patch": request.PayloadPatch, "--payload-file": request.Payload} {
+		var object map[string]json.RawMessage
+		if text != nil && (json.Unmarshal(text, &object) != nil || object == nil) {
+			return usagef("%s must be a JSON object", name)
+		}
+	}
+	return nil
 }
 
 // refOf returns the reference to that URI.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // selection says which jobs an action on many jobs is for: by their ids, or by filters that
@@ -45,11 +44,10 @@ func selectionOf(r *request) (s selection, err error) {
 	s.TenantID, s.RequestType, s.Service = r.FormValue("tenant_id"), r.FormValue("request_type"), r.FormValue("service")
 	s.StepType, s.ErrorCode, s.State = r.FormValue("step_type"), r.FormValue("error_code"), api.JobState(r.FormValue("state"))
 	s.DocID = r.FormValue("doc_id")
-	tags, err := statemachine.ParseTags(slices.DeleteFunc(slices.Clone(r.Form["tag"]), func(tag string) bool { return tag == "" }))
-	if err != nil {
+	tags := slices.DeleteFunc(slices.Clone(r.Form["tag"]), func(tag string) bool { return tag == "" })
+	if s.Tags, err = api.ParseTags(tags); err != nil {
 		return s, badInput("The " + err.Error() + ".")
 	}
-	s.Tags = tags.Map()
 	for name, at := range map[string]*api.Time{
 		"created_after": &s.CreatedAfter, "created_before": &s.CreatedBefore,
 		"failed_after": &s.FailedAfter, "failed_before": &s.FailedBefore,
@@ -84,12 +82,9 @@ func (s *selection) args() []string {
 	return append(slices.Clone(s.JobIDs), s.flags()...)
 }
 
-// TagList returns the tags as "key=value", in the order of the keys.
-func (s selection) TagList() []string { return slices.Collect(statemachine.NewTags(s.Tags).All()) }
-
 // tagQuery returns the tags as pairs of [link].
 func (s *selection) tagQuery() (pairs []any) {
-	for _, tag := range s.TagList() {
+	for _, tag := range s.Tags.List() {
 		pairs = append(pairs, "tag", tag)
 	}
 	return pairs
@@ -100,17 +95,18 @@ func (s *selection) tagParams() *[]string {
 	if len(s.Tags) == 0 {
 		return nil
 	}
-	return new(s.TagList())
+	return new(s.Tags.List())
 }
 
 // flags returns the filters as flags of the command line.
 func (s *selection) flags() []string {
 	var tags []string
-	for _, tag := range s.TagList() {
+	for _, tag := range s.Tags.List() {
 		tags = append(tags, diagnosis.Flag("tag", tag)...)
 	}
 	return slices.Concat(
-		diagnosis.Flag("tenant", s.TenantID), diagnosis.Flag("doc", s.DocID), tags, diagnosis.Flag("request-type", s.RequestType), diagnosis.Flag("service", s.Service),
+		diagnosis.Flag("tenant", s.TenantID), diagnosis.Flag("doc", s.DocID), tags,
+		diagnosis.Flag("request-type", s.RequestType), diagnosis.Flag("service", s.Service),
 		diagnosis.Flag("step-type", s.StepType), diagnosis.Flag("code", s.ErrorCode), diagnosis.Flag("state", string(s.State)),
 		flagAt("created-after", s.CreatedAfter), flagAt("created-before", s.CreatedBefore),
 		flagAt("failed-after", s.FailedAfter), flagAt("failed-before", s.FailedBefore))
@@ -198,7 +194,8 @@ func retryJobs(r *request) (deed, error) {
 		jobs, limit := chosen.first(limit)
 		return r.api.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: key}, api.RetryRequest{
 			JobIDs: jobs, All: chosen.empty(), From: api.RerunFrom(from), DryRun: dryRun, Limit: limit, Reason: reason,
-			TenantID: optional(chosen.TenantID), DocID: optional(chosen.DocID), Tags: chosen.Tags, RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
+			TenantID: optional(chosen.TenantID), DocID: optional(chosen.DocID), Tags: chosen.Tags,
+			RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
 			StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode),
 			CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,
 			FailedAfter: chosen.FailedAfter, FailedBefore: chosen.FailedBefore,

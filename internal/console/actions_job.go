@@ -141,7 +141,8 @@ func jobsControl(verb, text string, danger bool, begin steer) *action {
 			jobs, limit := chosen.first(limit)
 			return begin(ctx, r.api, key, &api.BulkRequest{
 				JobIDs: jobs, All: chosen.empty(), DryRun: dryRun, Limit: limit, Reason: reason,
-				TenantID: optional(chosen.TenantID), DocID: optional(chosen.DocID), Tags: chosen.Tags, RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
+				TenantID: optional(chosen.TenantID), DocID: optional(chosen.DocID), Tags: chosen.Tags,
+				RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
 				StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode), State: optional(chosen.State),
 				CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,
 			})

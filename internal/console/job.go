@@ -9,7 +9,6 @@ import (
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // jobPage is one job: why it waits or how it ended, its course, and what is stored of it.
@@ -74,7 +73,7 @@ func job(r *request) (view, error) {
 	data.Answer = diagnosis.Job(found, data.Events, r.now)
 	data.Timeline = timelineOf(found, data.Events, r.now)
 	data.Canvas = jobCanvas(found, data.Events, r.seesAll())
-	data.Tags = slices.Collect(statemachine.NewTags(found.Tags).All())
+	data.Tags = found.Tags.List()
 	data.Related = link("jobs", "correlation_id", found.CorrelationID)
 	if !r.May(api.GrantRoleRead, "") {
 		data.Related = link("jobs", "correlation_id", found.CorrelationID, "tenant_id", found.TenantID)

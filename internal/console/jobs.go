@@ -132,7 +132,8 @@ func jobs(r *request) (view, error) {
 		data.Since = "any time"
 	}
 	list, err := call[api.JobPage](r.api.ListJobs(r.Context(), &api.ListJobsParams{
-		TenantID: optional(f.TenantID), DocID: optional(f.DocID), Tag: f.tagParams(), State: optional(f.State), RequestType: optional(f.RequestType),
+		TenantID: optional(f.TenantID), DocID: optional(f.DocID), Tag: f.tagParams(),
+		State: optional(f.State), RequestType: optional(f.RequestType),
 		CorrelationID: optional(data.CorrelationID), Service: optional(f.Service), ErrorCode: optional(f.ErrorCode),
 		ProtocolID: optional(data.ProtocolID), StepType: optional(f.StepType), Waiting: waiting,
 		CreatedAfter: optional(f.CreatedAfter), CreatedBefore: optional(f.CreatedBefore),
@@ -155,7 +156,8 @@ func jobs(r *request) (view, error) {
 	if len(list.Jobs) < pageSize {
 		data.SearchedTo = list.SearchedTo
 	}
-	data.More = f.DocID != "" || len(f.Tags) > 0 || f.RequestType != "" || f.StepType != "" || f.ErrorCode != "" || data.CorrelationID != "" || data.ProtocolID != "" ||
+	data.More = f.DocID != "" || len(f.Tags) > 0 ||
+		f.RequestType != "" || f.StepType != "" || f.ErrorCode != "" || data.CorrelationID != "" || data.ProtocolID != "" ||
 		!f.CreatedBefore.IsZero() || !f.FailedAfter.IsZero() || !f.FailedBefore.IsZero() ||
 		!f.CreatedAfter.IsZero() && data.Since == "any time"
 	known := r.known()

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lucius-project/lucius/api"
-	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // match is a search result.
@@ -213,7 +212,7 @@ func (r *request) jobsOfDocument(sought string) ([]match, error) {
 				api.ListJobsParams{TenantID: &tenant, DocID: &sought},
 			})
 		}
-		if _, err := statemachine.ParseTags([]string{sought}); err == nil {
+		if _, err := api.ParseTags([]string{sought}); err == nil {
 			searches = append(searches, jobSearch{
 				match{"tag of " + tenant, sought, link("jobs", "tenant_id", tenant, "tag", sought)},
 				api.ListJobsParams{TenantID: &tenant, Tag: &[]string{sought}},

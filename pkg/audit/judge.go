@@ -149,7 +149,8 @@ func (j *judge) replay(states map[string]string, rev int64, m move) {
 	}
 	states[name] = m.To
 	switch {
-	case (m.Type == statemachine.EventStepCarried || m.Type == statemachine.EventStepResolved) && was == "PENDING", m.From == "" && was == "":
+	case m.From == "" && was == "":
+	case (m.Type == statemachine.EventStepCarried || m.Type == statemachine.EventStepResolved) && was == "PENDING":
 	case m.From != was:
 		j.violate(Journal, "at rev %d %s goes from %s, and was %s", rev, name, m.From, was)
 	case ended(was) && m.Object != "outbox" && m.From != m.To:

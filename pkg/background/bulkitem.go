@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -141,6 +140,9 @@ func (w *bulkWorker) names(entries []ledger.HistoryEntry) bool {
 	return slices.ContainsFunc(entries, func(e ledger.HistoryEntry) bool { return e.RequestID == w.op.ID })
 }
 
+// skips are the codes of refusals that leave a job out.
+var skips = []apierror.Code{apierror.JobNotFound, apierror.IllegalTransition, apierror.NothingToRun}
+
 // refused sets the outcome of a job that was not changed, or returns err if the job must
 // wait for its tenant or the store.
 func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) error {
@@ -150,7 +152,7 @@ func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) erro
 		}
 	}
 	reason := apierror.From(ledger.Problem(err))
-	if item.Detail = reason.Detail; reason.Code == apierror.JobNotFound || reason.Code.Status() == http.StatusConflict {
+	if item.Detail = reason.Detail; slices.Contains(skips, reason.Code) {
 		item.Outcome = ItemSkipped
 		return nil
 	}

@@ -56,8 +56,8 @@ var hashed = []string{"tenant_id", "request_type", "input_ref", "output_ref", "p
 // known are the fields of a command.
 var known = map[string]bool{
 	"tenant_id": true, "request_type": true, "schema_version": true, "input_ref": true, "output_ref": true, "payload": true,
-	"mode": true, "doc_id": true, "tags": true, "idempotency_key": true, "callback_urls": true, "workspace_ref": true, "correlation_id": true,
-	"traceparent": true,
+	"mode": true, "doc_id": true, "tags": true, "idempotency_key": true, "callback_urls": true, "workspace_ref": true,
+	"correlation_id": true, "traceparent": true,
 }
 
 // decoder collects the fields of one command and the violations among them.
@@ -225,7 +225,8 @@ func (d *decoder) tags() statemachine.Tags {
 		case fault != "":
 			d.fail(apierror.InvalidEnvelope, pointer, "%s", fault)
 		case strings.HasPrefix(key, statemachine.SystemTag):
-			d.fail(apierror.InvalidEnvelope, pointer, "is a tag of the system: a command has none that begins with %q", statemachine.SystemTag)
+			d.fail(apierror.InvalidEnvelope, pointer, "is a tag of the system: a command has none that begins with %q",
+				statemachine.SystemTag)
 		default:
 			tags[key] = text
 		}

@@ -67,7 +67,8 @@ func (r *Rerun) corrections() (map[string]any, error) {
 		return nil, apierror.Refused([]apierror.Violation{{Pointer: "/payload_patch", Message: "must not be combined with payload"}})
 	}
 	for name, text := range map[string]json.RawMessage{
-		"payload": r.Payload, "payload_patch": r.PayloadPatch, "input_ref": r.InputRef, "output_ref": r.OutputRef, "workspace_ref": r.WorkspaceRef,
+		"payload": r.Payload, "payload_patch": r.PayloadPatch,
+		"input_ref": r.InputRef, "output_ref": r.OutputRef, "workspace_ref": r.WorkspaceRef,
 	} {
 		if text == nil {
 			continue
@@ -170,36 +171,49 @@ func (s *Service) correct(r *Rerun, old *statemachine.Aggregate, command *ledger
 	}
 	if r.Current || corrected["payload"] {
 		executed := func(step *ProtocolStep) bool {
-			return slices.ContainsFunc(command.Steps[first:], func(one statemachine.Step) bool { return one.ID == step.ID && one.Type == step.Type })
+			same := func(one statemachine.Step) bool { return one.ID == step.ID && one.Type == step.Type }
+			return slices.ContainsFunc(command.Steps[first:], same)
 		}
 		if violations := proto.validate(edited.PayloadTree, executed); len(violations) > 0 {
 			return &apierror.Error{Code: apierror.PayloadInvalid, Errors: violations}
 		}
 	}
-	before, err := ParseJSON(command.Payload)
-	if err != nil {
-		return fmt.Errorf("the payload of an accepted job: %w", err)
+	if job.RerunEdits, err = r.edits(command, edited); err != nil {
+		return err
 	}
-	job.RerunEdits = changed(before, edited.PayloadTree, "/payload", nil)
-	for _, ref := range []struct {
-		name    string
-		is, was json.RawMessage
-	}{{"input_ref", edited.InputRef, job.InputRef}, {"output_ref", edited.OutputRef, job.OutputRef}, {"workspace_ref", edited.WorkspaceRef, job.WorkspaceRef}} {
-		if corrected[ref.name] && !bytes.Equal(ref.is, ref.was) {
-			job.RerunEdits = append(job.RerunEdits, "/"+ref.name)
-		}
-	}
-	if r.Current {
-		job.RerunEdits = append(job.RerunEdits, "/protocol")
-	}
-	size := 0
-	job.RerunEdits = slices.DeleteFunc(job.RerunEdits, func(pointer string) bool {
-		size += len(pointer) + 1
-		return size > maxRerunEdits
-	})
 	job.InputRef, job.OutputRef, job.WorkspaceRef = edited.InputRef, edited.OutputRef, edited.WorkspaceRef
 	job.IdempotencyHash, command.Payload = edited.Hash, edited.Payload
 	return nil
+}
+
+// edits returns the pointers of what differs between the command of the old job and the edited one,
+// as many as a job keeps.
+func (r *Rerun) edits(before *ledger.Command, edited *Command) ([]string, error) {
+	payload, err := ParseJSON(before.Payload)
+	if err != nil {
+		return nil, fmt.Errorf("the payload of an accepted job: %w", err)
+	}
+	pointers := changed(payload, edited.PayloadTree, "/payload", nil)
+	for _, ref := range []struct {
+		name                string
+		correction, is, was json.RawMessage
+	}{
+		{"input_ref", r.InputRef, edited.InputRef, before.Job.InputRef},
+		{"output_ref", r.OutputRef, edited.OutputRef, before.Job.OutputRef},
+		{"workspace_ref", r.WorkspaceRef, edited.WorkspaceRef, before.Job.WorkspaceRef},
+	} {
+		if ref.correction != nil && !bytes.Equal(ref.is, ref.was) {
+			pointers = append(pointers, "/"+ref.name)
+		}
+	}
+	if r.Current {
+		pointers = append(pointers, "/protocol")
+	}
+	size := 0
+	return slices.DeleteFunc(pointers, func(pointer string) bool {
+		size += len(pointer) + 1
+		return size > maxRerunEdits
+	}), nil
 }
 
 // object returns the JSON object of the members, whose texts it keeps.

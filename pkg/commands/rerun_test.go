@@ -129,8 +129,7 @@ func TestRerun_HoldsCorrectionsAgainstThePresent(t *testing.T) {
 	b.protocols.Replace(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ingest.yaml": {Data: []byte(narrower)}}))
 	refused := func(r commands.Rerun) (pointers []string) {
 		_, err := b.Rerun(t.Context(), from(old, r))
-		var told *apierror.Error
-		if errors.As(err, &told) {
+		if told, ok := errors.AsType[*apierror.Error](err); ok {
 			for _, violation := range told.Errors {
 				pointers = append(pointers, violation.Pointer)
 			}

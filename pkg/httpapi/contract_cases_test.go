@@ -91,7 +91,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "submitCommand", Status: 422}:      asking("POST /v1/commands", strings.Replace(command, "language", "tongue", 1)),
 	{Operation: "orchestrate", Status: 422}:        asking("POST /v1/orchestrate", strings.Replace(command, "doc.ingest", "doc.eat", 1)),
 	{Operation: "callbackResult", Status: 422}:     asking("POST /v1/callbacks/result", callbackBody("$of", 1, `,"status":"SUCCEEDED","result_ref":{"url":"s3://out"}`)),
-	{Operation: "rerunJob", Status: 422}:          asking("POST /v1/jobs/$failed:rerun", `{"payload":{}}`),
+	{Operation: "rerunJob", Status: 422}:           asking("POST /v1/jobs/$failed:rerun", `{"payload":{}}`),
 	{Operation: "completeWork", Status: 422}:       asking("POST /v1/work/$running:complete", atRev(`,"result_ref":{"url":"s3://out"}`)),
 	{Operation: "createRetry", Status: 422}:        anotherOperation("retries"),
 	{Operation: "createCancellation", Status: 422}: anotherOperation("cancellations"),

@@ -197,8 +197,9 @@ func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.J
 		rerun := commands.Rerun{
 			Rerun: ledger.Rerun{
 				JobID: jobID, From: cmp.Or(ledger.RerunFrom(request.From), ledger.FromFailed), FromStep: orZero(request.FromStep),
-				Newest: request.Newest, Tags: statemachine.NewTags(request.Tags), NoCallbacks: request.Callbacks == api.RerunRequestCallbacksNone,
-				Actor: string(api.ActorClient), RequestID: requestStateOf(ctx).id, Reason: request.Reason,
+				Newest: request.Newest, Tags: statemachine.NewTags(request.Tags),
+				NoCallbacks: request.Callbacks == api.RerunRequestCallbacksNone,
+				Actor:       string(api.ActorClient), RequestID: requestStateOf(ctx).id, Reason: request.Reason,
 			},
 			Payload: request.Payload, PayloadPatch: request.PayloadPatch,
 			InputRef: request.InputRef, OutputRef: request.OutputRef, WorkspaceRef: request.WorkspaceRef,
@@ -332,7 +333,8 @@ func JobOf(v *search.Shown) api.Job {
 		CurrentStepID: j.CurrentStepID, CurrentStepIndex: j.CurrentStepIndex, AttemptsTotal: j.AttemptsTotal,
 		IdempotencyKey: j.IdempotencyKey, IdempotencyHash: j.IdempotencyHash,
 		InputRef: j.InputRef, OutputRef: j.OutputRef, FinalOutput: j.FinalOutput,
-		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent, RerunOf: j.RerunOf, RerunEdits: j.RerunEdits, SupersededBy: v.SupersededBy,
+		CorrelationID: j.CorrelationID, Traceparent: j.Traceparent,
+		RerunOf: j.RerunOf, RerunEdits: j.RerunEdits, SupersededBy: v.SupersededBy,
 		ErrorCode: j.ErrorCode, ErrorMessage: j.ErrorMessage,
 		CreatedAt: api.NewTime(j.CreatedAt), UpdatedAt: api.NewTime(j.UpdatedAt), CompletedAt: api.NewTime(j.CompletedAt),
 		Waiting: waitingOf(v), Steps: stepsOf(v),
@@ -346,7 +348,8 @@ func stepsOf(v *search.Shown) []api.Step {
 	for i := range v.Steps {
 		s := &v.Steps[i]
 		steps[i] = api.Step{
-			StepID: s.ID, StepIndex: s.Index, StepType: s.Type, Service: s.Service, State: api.StepState(s.State), Outcome: api.StepOutcome(s.Outcome),
+			StepID: s.ID, StepIndex: s.Index, StepType: s.Type, Service: s.Service,
+			State: api.StepState(s.State), Outcome: api.StepOutcome(s.Outcome),
 			AttemptNo: s.AttemptNo, StartedAt: api.NewTime(s.StartedAt), LeaseExpiresAt: api.NewTime(s.LeaseExpiresAt),
 			NextAttemptAt: api.NewTime(s.NextAttemptAt), InputRef: s.InputRef, WorkspaceRef: v.Job.WorkspaceRef,
 			OutputRef: s.OutputRef, ResultRef: s.ResultRef,

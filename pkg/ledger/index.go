@@ -166,7 +166,6 @@ func (l *Ledger) reruns(ctx context.Context, tenantID string, rows []rerunRow) (
 // Superseded returns [Ledger.SupersededBy] of each of the jobs, in their order. It reads the jobs
 // of one tenant and month in one scan, unless that would read many rows of other jobs.
 func (l *Ledger) Superseded(ctx context.Context, jobs []*statemachine.Job) ([]string, error) {
-	const most = 1000 // rows
 	by := make([]string, len(jobs))
 	groups := map[string][]int{}
 	for i, job := range jobs {
@@ -176,38 +175,46 @@ func (l *Ledger) Superseded(ctx context.Context, jobs []*statemachine.Job) ([]st
 		}
 	}
 	for _, group := range groups {
-		var reruns map[string]string
-		if len(group) > 1 {
-			slices.SortFunc(group, func(i, j int) int { return strings.Compare(ListOrder(jobs[i].ID), ListOrder(jobs[j].ID)) })
-			query := l.rerunsOf(jobs[group[0]].TenantID, jobs[group[len(group)-1]].ID)
-			query.From, query.Limit = ListOrder(jobs[group[0]].ID), most
-			page, err := l.page(ctx, query)
-			if err != nil {
-				return nil, fmt.Errorf("read the reruns of jobs: %w", err)
-			}
-			if page.Next == "" {
-				rows := make([]rerunRow, len(page.Rows))
-				for n := range page.Rows {
-					if err := rerunCodec.Decode(&page.Rows[n], &rows[n]); err != nil {
-						return nil, fmt.Errorf("read the reruns of jobs: %w", err)
-					}
-				}
-				if reruns, err = l.reruns(ctx, jobs[group[0]].TenantID, rows); err != nil {
-					return nil, err
-				}
-			}
+		slices.SortFunc(group, func(i, j int) int { return strings.Compare(ListOrder(jobs[i].ID), ListOrder(jobs[j].ID)) })
+		reruns, err := l.rerunsBetween(ctx, jobs[group[0]], jobs[group[len(group)-1]])
+		if err != nil {
+			return nil, err
 		}
 		for _, i := range group {
 			if by[i] = reruns[jobs[i].ID]; by[i] != "" || reruns != nil && supersedable(jobs[i]) == jobs[i].ID {
 				continue
 			}
-			var err error
 			if by[i], err = l.SupersededBy(ctx, jobs[i]); err != nil {
 				return nil, err
 			}
 		}
 	}
 	return by, nil
+}
+
+// rerunsBetween returns [Ledger.reruns] of all jobs in a list from the first to the last, which are of
+// one tenant and month. It returns nil if they are one job, or have too many reruns.
+func (l *Ledger) rerunsBetween(ctx context.Context, first, last *statemachine.Job) (map[string]string, error) {
+	const most = 1000 // rows
+	if first == last {
+		return nil, nil
+	}
+	query := l.rerunsOf(first.TenantID, last.ID)
+	query.From, query.Limit = ListOrder(first.ID), most
+	page, err := l.page(ctx, query)
+	if err != nil {
+		return nil, fmt.Errorf("read the reruns of jobs: %w", err)
+	}
+	if page.Next != "" {
+		return nil, nil
+	}
+	rows := make([]rerunRow, len(page.Rows))
+	for i := range page.Rows {
+		if err := rerunCodec.Decode(&page.Rows[i], &rows[i]); err != nil {
+			return nil, fmt.Errorf("read the reruns of jobs: %w", err)
+		}
+	}
+	return l.reruns(ctx, first.TenantID, rows)
 }
 
 // standing returns the id of a listed rerun that was not cancelled. If it was, it returns
@@ -406,7 +413,8 @@ func (l *Ledger) indexEndedJob(agg *statemachine.Aggregate) tablestore.Stage {
 func indexRowOf(agg *statemachine.Aggregate) IndexRow {
 	job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
 	row := IndexRow{
-		JobID: job.ID, DocID: job.DocID, Tags: job.Tags, RequestType: job.RequestType, StepType: step.Type, Service: step.Service, EndedAt: job.CompletedAt,
+		JobID: job.ID, DocID: job.DocID, Tags: job.Tags,
+		RequestType: job.RequestType, StepType: step.Type, Service: step.Service, EndedAt: job.CompletedAt,
 	}
 	switch {
 	case job.State == statemachine.JobFailedFinal:

@@ -186,8 +186,7 @@ func TestRerun_TakesTheTagsOfTheJobAndMore(t *testing.T) {
 		t.Errorf("%+v, %v", again.Job, err)
 	}
 	_, err = b.Rerun(t.Context(), ledger.Rerun{JobID: old, From: ledger.FromFailed, Tags: tags("a=1", "b=1", "c=1", "d=1", "e=1", "f=1", "g=1")})
-	var unfit *statemachine.NotRerunnableError
-	if !errors.As(err, &unfit) {
+	if _, ok := errors.AsType[*statemachine.NotRerunnableError](err); !ok {
 		t.Errorf("with nine tags: %v", err)
 	}
 }

@@ -146,25 +146,7 @@ func (x *Finder) live(ctx context.Context, f *Filter, wanted func(statemachine.J
 func (x *Finder) liveIDs(ctx context.Context, f *Filter, fits func(*Traits) bool, most int) iter.Seq2[[]string, error] {
 	return sequence(func(yield func([]string) bool) error {
 		if f.indexed() {
-			most, ids := min(most, maxExamined), []string(nil)
-			for hint, err := range f.Hints(ctx, x.Source, HintQuery{Tenants: []string{f.TenantID}, Page: entryPage}) {
-				if most--; err == nil && most < 0 {
-					err = ErrMore
-				}
-				if err != nil {
-					return err
-				}
-				if f.mayMatch(&hint.IndexRow) {
-					if ids = append(ids, hint.JobID); len(ids) == readPage {
-						if !yield(ids) {
-							return nil
-						}
-						ids = nil
-					}
-				}
-			}
-			yield(ids)
-			return nil
+			return x.indexedIDs(ctx, f, min(most, maxExamined), yield)
 		}
 		if x.Live != nil {
 			if parts, known := x.Live(fits); known {
@@ -186,6 +168,31 @@ func (x *Finder) liveIDs(ctx context.Context, f *Filter, fits func(*Traits) bool
 		}
 		return nil
 	})
+}
+
+// indexedIDs yields the ids of jobs of the filter's document or tags in parts. It returns [ErrMore]
+// after most entries.
+func (x *Finder) indexedIDs(ctx context.Context, f *Filter, most int, yield func([]string) bool) error {
+	var ids []string
+	for hint, err := range f.Hints(ctx, x.Source, HintQuery{Tenants: []string{f.TenantID}, Page: entryPage}) {
+		if most--; err == nil && most < 0 {
+			err = ErrMore
+		}
+		if err != nil {
+			return err
+		}
+		if !f.mayMatch(&hint.IndexRow) {
+			continue
+		}
+		if ids = append(ids, hint.JobID); len(ids) == readPage {
+			if !yield(ids) {
+				return nil
+			}
+			ids = nil
+		}
+	}
+	yield(ids)
+	return nil
 }
 
 // livePage returns a page of the ids of live jobs, and how many rows it read for them. It finds
@@ -258,7 +265,8 @@ func (x *Finder) failures(ctx context.Context, f *Filter) iter.Seq2[Hint, error]
 			if err != nil {
 				return err
 			}
-			for hint, err := range f.Hints(ctx, x.Source, HintQuery{Tenants: tenants, States: []statemachine.JobState{f.State}, Page: entryPage}) {
+			q := HintQuery{Tenants: tenants, States: []statemachine.JobState{f.State}, Page: entryPage}
+			for hint, err := range f.Hints(ctx, x.Source, q) {
 				if err != nil {
 					return err
 				}

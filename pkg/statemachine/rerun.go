@@ -88,7 +88,8 @@ func RerunSteps(old *Aggregate, outputRef json.RawMessage, steps []Step, start R
 			step.InputRef, step.Product = was.InputRef, was.Product
 			step.GaveOutput, step.GaveResult = was.GaveOutput, was.GaveResult
 		default:
-			return refuse(false, "step %q did not succeed as a step of the type %s of %s: resolve it, or start at it", step.ID, step.Type, step.Service)
+			return refuse(false, "step %q did not succeed as a step of the type %s of %s: resolve it, or start at it",
+				step.ID, step.Type, step.Service)
 		}
 	}
 	return first, nil
