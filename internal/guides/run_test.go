@@ -341,7 +341,7 @@ func (p *process) end() {
 		_ = syscall.Kill(-p.group, syscall.SIGQUIT) // A Go program prints its goroutines.
 		select {
 		case <-p.ended:
-		case <-time.After(5 * time.Second):
+		case <-time.After(waittest.Scale(5 * time.Second)):
 		}
 		p.t.Logf("a block did not end within %s of SIGINT, and is killed; %v\n%s\n%s", bound, err, strings.Join(left, "\n"), p.output())
 		_ = syscall.Kill(-p.group, syscall.SIGKILL)
