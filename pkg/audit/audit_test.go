@@ -187,8 +187,15 @@ var damages = map[string]damage{
 		slot.Key.Row += "2"
 		f.ledger.Put(slot.Key, slot.Properties)
 	}},
-	"not in the list of its month": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "running", "jobs").Key) }},
-	"not in the list of failures":  {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "failed", "ended").Key) }},
+	"not in the list of its month":    {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "running", "jobs").Key) }},
+	"not in the list of failures":     {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "failed", "ended").Key) }},
+	"not in the list of its document": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "running", "doc").Key) }},
+	"not in the list of its second tag": {rule: audit.Listed, do: func(f *fixture) {
+		f.drop(f.find(tables.Index, "done", "job:").Key)
+	}},
+	"a rerun is not in the list of a tag that it copied": {rule: audit.Listed, do: func(f *fixture) {
+		f.drop(f.find(tables.Index, "rerun", "env:").Key)
+	}},
 	"not in the list of its state": {rule: audit.Listed, do: func(f *fixture) { f.drop(f.find(tables.Index, "running", "live").Key) }},
 	"in the list of a state that it left": {rule: audit.Listed, says: "and not there", do: func(f *fixture) {
 		row := f.find(tables.Index, "running", "live")

@@ -1,6 +1,8 @@
 package audit
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -130,9 +132,9 @@ func (e *Evidence) recordKey(o *Options) tablestore.Key {
 	return tablestore.Key{Table: o.Tables.Idempotency, Partition: tablestore.Escape(e.Job.Tenant), Row: e.Job.Record}
 }
 
-// listKeys returns the keys of the index rows that list the job: by its acceptance, by its
-// end if it has ended, else by its state if live jobs are so listed, and a rerun also under
-// the job that it supersedes.
+// listKeys returns the keys of the index rows that list the job: by its acceptance, its
+// correlation id, its document and each of its tags, by its end if it has ended, else by its
+// state if live jobs are so listed, and a rerun also under the job that it supersedes.
 func (e *Evidence) listKeys(o *Options) []tablestore.Key {
 	month, row := listPlace(e.JobID)
 	keys := []tablestore.Key{{Table: o.Tables.Index, Partition: tablestore.Join("jobs", e.Job.Tenant, month), Row: row}}
@@ -140,6 +142,18 @@ func (e *Evidence) listKeys(o *Options) []tablestore.Key {
 		keys = append(keys, tablestore.Key{
 			Table: o.Tables.Index, Partition: tablestore.Join("correlation", e.Job.Correlation),
 			Row: tablestore.Join(e.Job.Tenant, "") + row,
+		})
+	}
+	if e.Job.Doc != "" {
+		sum := sha256.Sum256([]byte(tablestore.Join(e.Job.Tenant, e.Job.Doc)))
+		keys = append(keys, tablestore.Key{
+			Table: o.Tables.Index, Partition: tablestore.Join("doc", hex.EncodeToString(sum[:])), Row: row,
+		})
+	}
+	for _, tag := range e.Job.Tags {
+		name, value, _ := strings.Cut(tag, "=")
+		keys = append(keys, tablestore.Key{
+			Table: o.Tables.Index, Partition: tablestore.Join("tags", e.Job.Tenant, month), Row: tablestore.Join(name, value, "") + row,
 		})
 	}
 	if e.Job.Terminal() {

@@ -90,6 +90,7 @@ func (f *fixture) accept(name string) {
 	first.Policy.MaxAttempts, second.Policy.MaxAttempts = 10, 10
 	cmd := ledgertest.Command("tenant_a", name, first, second)
 	cmd.Job.CorrelationID, cmd.Job.CallbackURLs = "of "+name, []string{"https://example.org/" + name}
+	cmd.Job.DocID, cmd.Job.Tags = "the "+name, statemachine.NewTags(map[string]string{"env": "prod", "job": "a:" + name})
 	f.jobs[name] = f.ledger.Submit(cmd)
 }
 

@@ -36,7 +36,8 @@ type JobRow struct {
 	Hash, Record           string
 	State, Code            string
 	RerunOf, Supersedes    string
-	Correlation            string
+	Correlation, Doc       string
+	Tags                   []string // Each "key=value".
 	Protocol               string
 	Rev, Attempts          int64
 	Updated, Completed     time.Time
@@ -53,12 +54,15 @@ func ReadJob(p tablestore.Properties) JobRow {
 	j := JobRow{
 		Tenant: c.text("tenant_id"), IdempotencyKey: c.text("idempotency_key"), Hash: c.text("idempotency_hash"),
 		State: c.text("state"), Code: c.text("error_code"), RerunOf: c.text("rerun_of"), Supersedes: c.text("supersedes"),
-		Correlation: c.text("correlation_id"),
-		Protocol:    c.text("protocol_id"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
+		Correlation: c.text("correlation_id"), Doc: c.text("doc_id"),
+		Protocol: c.text("protocol_id"), Rev: c.get("rev").Int(), Attempts: c.get("attempts_total").Int(),
 		Updated: c.time("updated_at"), Completed: c.time("completed_at"),
 		EntryKind: c.text("entry_kind"), EntryNonce: c.text("entry_nonce"), EntryDue: c.time("entry_due"),
 		SlotPartition: c.text("slot_partition"), SlotRow: c.text("slot_row"), Record: c.text("claim"),
 		Tombstone: c.get("tombstone").Bool(),
+	}
+	if tags := c.text("tags"); tags != "" {
+		j.Tags = strings.Split(tags, "\n")
 	}
 	if urls := c.text("callback_urls"); urls != "" {
 		j.Callbacks = strings.Count(urls, "\n") + 1
