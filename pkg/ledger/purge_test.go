@@ -37,6 +37,7 @@ func (b *bundle) endedJobs(t *testing.T, n int) (ids []string) {
 	for i := range n {
 		cmd := command(fmt.Sprint("many ", i))
 		cmd.Job.CallbackURLs, cmd.Job.CorrelationID = []string{"https://a.example/hook"}, "corr"
+		cmd.Job.DocID, cmd.Job.Tags = "doc", "customer=42\nenv=prod"
 		id := b.Submit(cmd)
 		b.Apply(id, statemachine.Cancel{})
 		ids = append(ids, id)

@@ -2,6 +2,8 @@ package ledger_test
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"sync/atomic"
 	"testing"
@@ -16,10 +18,25 @@ import (
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
+// described is a command with a document and tags.
+func described() ledger.Command {
+	cmd := command("h")
+	cmd.Job.DocID, cmd.Job.Tags = "the: doc", "customer=42\nenv=prod"
+	return cmd
+}
+
+// lists are the partitions of the lists of this month in which described is accepted and cancelled.
+func lists() []string {
+	month, sum := time.Now().Format("200601"), sha256.Sum256([]byte(tablestore.Join("tenant_a", "the: doc")))
+	return []string{
+		"jobs:tenant_a:" + month, "tags:tenant_a:" + month, "doc:" + hex.EncodeToString(sum[:]), "ended:tenant_a:" + month + ":CANCELLED",
+	}
+}
+
 // ended is a job that ended just now.
 func (b *bundle) ended(t *testing.T) string {
 	t.Helper()
-	cmd := command("h")
+	cmd := described()
 	cmd.Job.CallbackURLs = []string{"https://a.example/hook"}
 	id := b.Submit(cmd)
 	b.Apply(id, statemachine.Cancel{})
@@ -48,16 +65,13 @@ func TestPurge_LeavesNothingOfAnAbandonedAccept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := keeper(t, split(), nil)
-		cmd := command("h")
+		cmd := described()
 		cmd.Job.CorrelationID = "corr"
 		late := b.loseAccept(t, cmd)
 		id := b.entries()[0].JobID
-		partitions := map[string][]string{
-			"luciusledger":   {id},
-			"luciusjobindex": {"jobs:tenant_a:" + time.Now().Format("200601"), "correlation:corr"},
-		}
-		if n := b.rows(t, partitions); n != 2 {
-			t.Errorf("the accept has left %d rows, want those of two lists", n)
+		partitions := map[string][]string{"luciusledger": {id}, "luciusjobindex": append(lists(), "correlation:corr")}
+		if n := b.rows(t, partitions); n != 5 {
+			t.Errorf("the accept has left %d rows, want those by month, correlation id, document and two tags", n)
 		}
 		time.Sleep(10 * time.Minute)
 		b.Expire()
@@ -84,12 +98,12 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 		b := keeper(t, split(),
 			func(_ context.Context, job *ledger.Archived) error { archived = job; return nil })
 		id := b.ended(t)
-		month := time.Now().Format("200601")
 		where := map[string][]string{
 			"luciusledger": {id}, "jobidempotency": {"tenant_a"}, "luciusschedule": {"shard:000"},
-			"luciusjobindex": {
-				"jobs:tenant_a:" + month, "ended:tenant_a:" + month + ":CANCELLED", "undelivered", "undelivered:tenant_a",
-			},
+			"luciusjobindex": append(lists(), "undelivered", "undelivered:tenant_a"),
+		}
+		if n := b.rows(t, map[string][]string{"luciusjobindex": lists()}); n != 5 {
+			t.Errorf("the job has %d rows, want those by month, document, two tags and end", n)
 		}
 		b.givenUp(t)
 		if given, _, err := b.Undelivered(t.Context(), "tenant_a", 10, ""); err != nil || len(given) != 1 {
@@ -116,7 +130,7 @@ func TestPurge_LeavesNothingOfTheJob(t *testing.T) {
 		if archived == nil || archived.Job.ID != id || len(archived.Payload) == 0 || len(archived.History) == 0 {
 			t.Errorf("archived %+v", archived)
 		}
-		if accepted := b.MustAccept(command("h")); accepted.Replayed || accepted.Job.ID == id {
+		if accepted := b.MustAccept(described()); accepted.Replayed || accepted.Job.ID == id {
 			t.Errorf("the same command gave %+v", accepted)
 		}
 	})
@@ -250,7 +264,8 @@ func TestPurge_GoesOnAfterACrash(t *testing.T) {
 			if _, err := b.Purge(t.Context(), entry); err != nil || len(b.Entries(ledger.Retention, time.Now())) != 0 {
 				t.Errorf("crash at write %d: purged again: %v", crashAt, err)
 			}
-			if n := b.rows(t, map[string][]string{"luciusledger": {id}, "jobidempotency": {"tenant_a"}}); n != 0 {
+			where := map[string][]string{"luciusledger": {id}, "jobidempotency": {"tenant_a"}, "luciusjobindex": lists()}
+			if n := b.rows(t, where); n != 0 {
 				t.Errorf("crash at write %d: %d rows are left", crashAt, n)
 			}
 		}
