@@ -110,7 +110,7 @@ func (x *Finder) Find(ctx context.Context, f *Filter, wanted func(statemachine.J
 // live yields pages of live jobs.
 func (x *Finder) live(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[[]*Found, error] {
 	if wanted == nil {
-		wanted = func(statemachine.JobState) bool { return true }
+		wanted = func(state statemachine.JobState) bool { return !state.Terminal() }
 	}
 	return sequence(func(yield func([]*Found) bool) error {
 		left := cmp.Or(x.MaxLive, math.MaxInt)
