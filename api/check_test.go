@@ -53,11 +53,11 @@ var requests = map[string]struct {
 	"AdminWorkRequest": {func() checked { return new(api.AdminWorkRequest) }, `{"expected_rev":1,"request_id":"r","reason":"r"}`},
 	"RerunRequest":     {func() checked { return new(api.RerunRequest) }, `{"from":"start","reason":"r"}`},
 	"RetryRequest": {func() checked { return new(api.RetryRequest) }, `{
-		"tenant_id":"t","request_type":"r","service":"s","step_type":"s","error_code":"e","from":"failed","limit":1,
+		"tenant_id":"t","doc_id":"d","tags":{"env":"prod"},"request_type":"r","service":"s","step_type":"s","error_code":"e","from":"failed","limit":1,
 		"created_after":"2026-01-27T10:02:00Z","created_before":"2026-01-28T10:02:00Z","failed_after":"2026-01-27T10:02:00Z",
 		"failed_before":"2026-01-28T10:02:00Z","rate_per_second":1.5,"reason":"r","all":true,"dry_run":true}`},
 	"BulkRequest": {func() checked { return new(api.BulkRequest) }, `{
-		"tenant_id":"t","request_type":"r","state":"PAUSED","service":"s","step_type":"s","error_code":"e","limit":1,
+		"tenant_id":"t","doc_id":"d","tags":{"env":"prod"},"request_type":"r","state":"PAUSED","service":"s","step_type":"s","error_code":"e","limit":1,
 		"created_after":"2026-01-27T10:02:00Z","created_before":"2026-01-28T10:02:00Z","rate_per_second":1.5,"reason":"r",
 		"all":true,"dry_run":true}`},
 	"PauseRequest":  {func() checked { return new(api.PauseRequest) }, `{"tenant_id":"t","reason":"r"}`},
@@ -92,13 +92,17 @@ func accepts(t *testing.T, fresh func() checked, body []byte) bool {
 
 // differsOnPurpose names where the code is laxer than the document: the URI of
 // a reference is left to the use case, which answers ref_invalid, and an empty
-// word counts as absent.
+// word counts as absent. It is stricter with a document's name, whose limit is in
+// bytes, and with empty tags, which the schema allows in a command: as a filter they
+// would select everything.
 func differsOnPurpose(field string, value any) bool {
-	if (field == "type" || field == "from") && value == "" {
-		return true
+	switch value := value.(type) {
+	case string:
+		return (field == "type" || field == "from") && value == "" || field == "doc_id" && len(value) > api.MaxDocID
+	case map[string]any:
+		return strings.HasSuffix(field, "_ref") && value["uri"] == nil || field == "tags" && len(value) == 0
 	}
-	object, ok := value.(map[string]any)
-	return ok && strings.HasSuffix(field, "_ref") && object["uri"] == nil
+	return false
 }
 
 func TestChecksAgreeWithTheDocument(t *testing.T) {
@@ -205,6 +209,40 @@ func TestRetryJobIDsStandAlone(t *testing.T) {
 	} {
 		if got := len(test.request.Check()) == 0; got != test.good {
 			t.Errorf("%s are accepted: %t", name, got)
+		}
+	}
+}
+
+func TestTagsOfOperations(t *testing.T) {
+	t.Parallel()
+	many := api.Tags{}
+	for i := range statemachine.MaxTags + 1 {
+		many[fmt.Sprint("k", i)] = "v"
+	}
+	alone := []apierror.Violation{{Pointer: "/job_ids", Message: "must not be combined with filters"}}
+	for name, test := range map[string]struct {
+		ids   []string
+		docID *string
+		tags  api.Tags
+		want  []apierror.Violation
+	}{
+		"a document":        {nil, new("d"), nil, nil},
+		"tags":              {nil, nil, api.Tags{"env": "prod", "lucius.batch": "7"}, nil},
+		"an empty document": {nil, new(""), nil, []apierror.Violation{{Pointer: "/doc_id", Message: "must not be empty: leave it out to select all"}}},
+		"empty tags":        {nil, nil, api.Tags{}, []apierror.Violation{{Pointer: "/tags", Message: "must not be empty: leave it out"}}},
+		"too many tags":     {nil, nil, many, []apierror.Violation{{Pointer: "/tags", Message: "must not hold more than 8 tags", Code: apierror.TooLarge}}},
+		"tags without value": {nil, nil, api.Tags{"a/": "x", "b": ""}, []apierror.Violation{
+			{Pointer: "/tags/a~1", Message: statemachine.TagFault("a/", "x")}, {Pointer: "/tags/b", Message: statemachine.TagFault("b", "")},
+		}},
+		"ids and a document": {[]string{"j"}, new("d"), nil, alone},
+		"ids and tags":       {[]string{"j"}, nil, api.Tags{"env": "prod"}, alone},
+	} {
+		retry := api.RetryRequest{JobIDs: test.ids, DocID: test.docID, Tags: test.tags}
+		bulk := api.BulkRequest{JobIDs: test.ids, DocID: test.docID, Tags: test.tags}
+		for _, got := range [][]apierror.Violation{retry.Check(), bulk.Check()} {
+			if diff := cmp.Diff(test.want, got); diff != "" {
+				t.Errorf("%s (-want +got):\n%s", name, diff)
+			}
 		}
 	}
 }

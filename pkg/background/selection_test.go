@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -20,6 +21,7 @@ import (
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
@@ -92,6 +94,57 @@ func TestCreate_SelectsLiveJobs(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestCreate_SelectsJobsByDocumentAndTags(t *testing.T) {
+	t.Parallel()
+	for _, store := range []tablestore.Store{ledgertest.Atomic(), ledgertest.Split()} {
+		w := open(t, store)
+		accept := func(tenant, doc string, tags statemachine.Tags) string {
+			cmd := ledgertest.Command(tenant, uuid.NewString(), ledgertest.Step("one", "OCR", "s"))
+			cmd.Job.DocID, cmd.Job.Tags = doc, tags
+			return w.Submit(cmd)
+		}
+		fail := func(id string) string {
+			w.end(statemachine.ResultFailedFinal, "broken")
+			return id
+		}
+		failed, other := fail(accept("a", "d", "env=prod\npart=1")), fail(accept("a", "e", "env=prod"))
+		fail(accept("b", "d", "env=prod"))
+		live, paused := accept("a", "d", "env=prod"), accept("a", "e", "env=prod\npart=1")
+		w.Apply(paused, statemachine.Pause{})
+		accept("b", "d", "env=prod\npart=1")
+		const retry, cancel, pause, resume = background.KindRetry, background.KindCancel, background.KindPause, background.KindResume
+		for _, test := range []struct {
+			kind   background.Kind
+			filter search.Filter
+			want   []string
+		}{
+			{retry, search.Filter{TenantID: "a", DocID: "d"}, []string{failed}},
+			{retry, search.Filter{TenantID: "a", Tags: "env=prod"}, []string{failed, other}},
+			{retry, search.Filter{TenantID: "a", Tags: "env=prod\npart=1"}, []string{failed}},
+			{retry, search.Filter{TenantID: "a", Tags: "env=test"}, nil},
+			{cancel, search.Filter{TenantID: "a", DocID: "d"}, []string{live}},
+			{cancel, search.Filter{TenantID: "a", Tags: "env=prod"}, []string{live, paused}},
+			{cancel, search.Filter{TenantID: "a", Tags: "env=prod", State: statemachine.JobPaused}, []string{paused}},
+			{pause, search.Filter{TenantID: "a", Tags: "env=prod"}, []string{live}},
+			{pause, search.Filter{TenantID: "a", DocID: "d", Tags: "part=1"}, nil},
+			{resume, search.Filter{TenantID: "a", Tags: "part=1", DocID: "e"}, []string{paused}},
+			{resume, search.Filter{TenantID: "a", Tags: "part=1", Service: "q"}, nil},
+		} {
+			slices.Sort(test.want)
+			if diff := cmp.Diff(test.want, selected(t, w.Operations, background.BulkRequest{Kind: test.kind, Filter: test.filter})); diff != "" {
+				t.Errorf("%s %+v (-want +got):\n%s", test.kind, test.filter, diff)
+			}
+		}
+		_, err := w.Preview(t.Context(), background.BulkRequest{Kind: pause, Filter: search.Filter{Tags: "env=prod"}})
+		want := &apierror.Error{Code: apierror.InvalidEnvelope, Errors: []apierror.Violation{
+			{Pointer: "/tenant_id", Message: "is required to find jobs by document or tag"},
+		}}
+		if diff := cmp.Diff(want, apierror.From(err)); diff != "" {
+			t.Errorf("of all tenants (-want +got):\n%s", diff)
+		}
+	}
 }
 
 func TestPreview_CountsAllAndShowsTen(t *testing.T) {

@@ -45,7 +45,7 @@ func TestDecodeReadsEveryField(t *testing.T) {
 		"tenant_id": "tenant_a", "request_type": "doc.ingest", "schema_version": "1",
 		"input_ref": { "uri": "s3://b/in.pdf", "etag": 1.50 }, "output_ref": {"uri":"s3://b/out.json"},
 		"payload": {"language": "en", "n": [1, null]},
-		"mode": "BURST", "doc_id": "doc_1", "idempotency_key": "key-1",
+		"mode": "BURST", "doc_id": "doc_1", "tags": {"env": "prod", "customer": "4=2"}, "idempotency_key": "key-1",
 		"callback_urls": ["https://example.com/hook", "http://[::1]:8080/?a=b"],
 		"workspace_ref": {"uri": "s3://b/work/"}, "correlation_id": "corr-1",
 		"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -59,7 +59,7 @@ func TestDecodeReadsEveryField(t *testing.T) {
 		PayloadTree: map[string]any{
 			"language": "en", "n": []any{json.Number("1"), nil},
 		},
-		Mode: statemachine.ModeBurst, DocID: "doc_1", IdempotencyKey: "key-1",
+		Mode: statemachine.ModeBurst, DocID: "doc_1", Tags: "customer=4=2\nenv=prod", IdempotencyKey: "key-1",
 		CallbackURLs: []string{"https://example.com/hook", "http://[::1]:8080/?a=b"},
 		WorkspaceRef: json.RawMessage(`{"uri": "s3://b/work/"}`), CorrelationID: "corr-1",
 		Traceparent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
@@ -75,14 +75,14 @@ func TestOptionalFieldsMayBeAbsentOrNull(t *testing.T) {
 	absent, err := commands.Decode(body(nil), commands.Headers{}, commands.Policy{})
 	musttest.NoError(t, err)
 	nulls := map[string]string{}
-	for _, name := range []string{"mode", "doc_id", "idempotency_key", "callback_urls", "workspace_ref", "correlation_id", "traceparent"} {
+	for _, name := range []string{"mode", "doc_id", "tags", "idempotency_key", "callback_urls", "workspace_ref", "correlation_id", "traceparent"} {
 		nulls[name] = "null"
 	}
 	null, err := commands.Decode(body(nulls), commands.Headers{}, commands.Policy{})
 	if diff := cmp.Diff(absent, null); err != nil || diff != "" {
 		t.Errorf("null is not the same as absent: %v (-absent +null):\n%s", err, diff)
 	}
-	if absent.Mode != "" || absent.CallbackURLs != nil || absent.WorkspaceRef != nil || absent.Traceparent != "" {
+	if absent.Mode != "" || absent.CallbackURLs != nil || absent.WorkspaceRef != nil || absent.Traceparent != "" || absent.Tags != "" {
 		t.Errorf("absent fields are not empty: %+v", absent)
 	}
 }
@@ -118,7 +118,7 @@ func TestHashCoversExactlySixFields(t *testing.T) {
 	}
 	first := hash(nil)
 	for name, text := range map[string]string{
-		"mode": `"BURST"`, "idempotency_key": `"k"`, "callback_urls": `["https://example.com"]`, "workspace_ref": `{"uri":"s3://w"}`,
+		"mode": `"BURST"`, "tags": `{"a":"b"}`, "idempotency_key": `"k"`, "callback_urls": `["https://example.com"]`, "workspace_ref": `{"uri":"s3://w"}`,
 		"correlation_id": `"c"`, "traceparent": `"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"`,
 	} {
 		if hash(map[string]string{name: text, "doc_id": `"d"`}) != first {

@@ -1,6 +1,7 @@
 package commands_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -117,6 +118,39 @@ func TestRulesOfTheOtherFields(t *testing.T) {
 			t.Parallel()
 			test.run(t)
 		})
+	}
+}
+
+// The rules of a key and a value are those of [statemachine.TagFault].
+func TestRulesOfTags(t *testing.T) {
+	t.Parallel()
+	many := strings.Repeat(`,"k":"v"`, 8)
+	for i := range 8 {
+		many = strings.Replace(many, `"k"`, fmt.Sprintf(`"k%d"`, i), 1)
+	}
+	const key = "must have a key of 1 to 32 lower-case letters, digits, '_', '.' and '-' that begins with a letter"
+	for _, test := range []refused{
+		{"a list", set("tags", `["env=prod"]`), apierror.InvalidEnvelope, "/tags", "must be an object, not an array"},
+		{"too many", set("tags", `{"a":"b"`+many+"}"), apierror.TooLarge, "/tags", "has 9 tags; at most 8 are allowed"},
+		{"a number", set("tags", `{"part":7}`), apierror.InvalidEnvelope, "/tags/part", "must be a string, not a number"},
+		{"null", set("tags", `{"part":null}`), apierror.InvalidEnvelope, "/tags/part", "must be a string, not null"},
+		{"an empty value", set("tags", `{"part":""}`), apierror.InvalidEnvelope, "/tags/part", "must have a value of 1 to 128 bytes"},
+		{"a line break", set("tags", `{"part":"1\nenv=prod"}`), apierror.InvalidEnvelope, "/tags/part", "must have a value in UTF-8 without control characters"},
+		{"a key in upper case", set("tags", `{"Env":"prod"}`), apierror.InvalidEnvelope, "/tags/Env", key},
+		{"a key with a slash", set("tags", `{"a/b":"c"}`), apierror.InvalidEnvelope, "/tags/a~1b", key},
+		{"of the system", set("tags", `{"lucius.batch":"7"}`), apierror.InvalidEnvelope, "/tags/lucius.batch", `is a tag of the system: a command has none that begins with "lucius."`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			test.run(t)
+		})
+	}
+	command, err := commands.Decode(body(set("tags", "{"+many[1:]+"}")), commands.Headers{}, commands.Policy{})
+	if err != nil || len(command.Tags.Map()) != 8 {
+		t.Errorf("eight tags: %+v, %v", command, err)
+	}
+	if command, err = commands.Decode(body(set("tags", "{}")), commands.Headers{}, commands.Policy{}); err != nil || command.Tags != "" {
+		t.Errorf("no tags: %+v, %v", command, err)
 	}
 }
 
