@@ -48,9 +48,12 @@ type checker struct {
 	keys    map[string]answered        // the first answer to each command, by its name
 	reports map[string]done            // the reports that succeeded, by name
 
+	entered map[string]bool // the jobs for which a schedule entry was written
+	lists   map[int]int     // how many complete lists by document or tags had so many jobs
+
 	partial  bool            // a later batch of the same write changes the job, too
 	landing  bool            // a write lands after its caller was told that its outcome is unknown
-	outlived map[string]bool // projected rows that landed so after their job was purged
+	outlived map[string]bool // rows that landed so after their job was purged or abandoned
 }
 
 // answered is the first answer to a command.
@@ -84,6 +87,11 @@ type job struct {
 	phaseAt    time.Time                           // when phase began
 	heard      time.Time                           // the last report on the running attempt
 	purged     bool
+	created    int    // the number of commits at which it was accepted, 0 if it was not
+	stated     int    // the number of commits at which its state last changed
+	tenant     string // this and the next two are known even after its purge
+	doc        string
+	tags       []string // each "key=value"
 }
 
 type attemptKey struct{ step, attempt int }
@@ -94,6 +102,7 @@ func newChecker(w *world) *checker {
 		sent: map[string]*ledger.Message{}, leases: map[string]string{}, holders: map[string]string{},
 		asked: map[string]time.Duration{},
 		keys:  map[string]answered{}, reports: map[string]done{}, outlived: map[string]bool{}, waits: map[string]int{},
+		entered: map[string]bool{}, lists: map[int]int{},
 	}
 }
 
@@ -174,6 +183,7 @@ func (c *checker) committed(who actor, batch tablestore.Batch, writes []write) {
 	case tableQueue:
 		c.checkQueue(writes)
 	default:
+		c.checkIndex(writes)
 		c.noteOutlived(batch)
 	}
 }

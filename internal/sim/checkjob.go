@@ -197,6 +197,13 @@ func (c *checker) checkHead(was, j *job, head, journal *write) {
 	case j.row.Attempts < was.row.Attempts:
 		c.violate("S10", "attempts of job %s went from %d to %d", j.id, was.row.Attempts, j.row.Attempts)
 	}
+	c.takeDescription(was, j)
+	if was.row.State != j.row.State {
+		j.stated = c.seq
+	}
+	if !was.exists || j.row.Terminal() {
+		c.checkListed(j)
+	}
 	if was.exists && was.row.State != j.row.State && !walks(statemachine.JobEdges, was.row.State, j.row.State) {
 		c.violate("S15", "job %s went from %s to %s", j.id, was.row.State, j.row.State)
 	}

@@ -69,6 +69,9 @@ func (c *checker) checkSchedule(writes []write) {
 	for i := range writes {
 		w := &writes[i]
 		parts := strings.Split(w.op.Key.Row, ":")
+		if !w.gone() && timed(parts) {
+			c.entered[parts[2]] = true
+		}
 		if !w.gone() || !w.was || !timed(parts) {
 			continue
 		}

@@ -13,6 +13,7 @@ type command struct {
 	key     string
 	variant int // 1 is another body under the same key
 	steps   int
+	by      string // the client that submits it
 }
 
 // hash identifies the body.
@@ -66,11 +67,19 @@ func (v *visitor) submitAll(commands []*command) {
 			return
 		}
 		c := *commands[v.rng.IntN(len(commands))]
-		if v.chance(10) {
+		if c.by = v.name; v.chance(10) {
 			c.variant = 1
 		}
 		if _, err := v.retry(v.w.scenario.tries, func() (any, error) { return v.submit(&c) }); err == nil && v.chance(20) {
 			_, _ = v.submit(&c) // Repeat a command that was answered.
+		}
+		if v.w.scenario.described && v.chance(50) {
+			v.list(commands[v.rng.IntN(len(commands))])
+		}
+	}
+	for range 3 {
+		if v.w.scenario.described && v.pause(8*time.Second) {
+			v.list(commands[v.rng.IntN(len(commands))])
 		}
 	}
 }
@@ -81,7 +90,7 @@ func (v *visitor) submit(c *command) (any, error) {
 		var made struct {
 			JobID string `json:"jobId"`
 		}
-		err := r.post("/v1/commands", c.body(), &made)
+		err := r.post("/v1/commands", v.w.body(c), &made)
 		return made.JobID, err
 	}, func(_ *request, value any, err error) {
 		jobID, _ := value.(string)
@@ -91,12 +100,20 @@ func (v *visitor) submit(c *command) (any, error) {
 
 // body returns the command as a client sends it. It sets the correlation id, because a
 // generated one would differ from run to run.
-func (c *command) body() fields {
-	return fields{
+func (w *world) body(c *command) fields {
+	body := fields{
 		"tenant_id": c.tenant, "request_type": fmt.Sprintf("job.%d", c.steps), "schema_version": "1",
 		"input_ref": fields{"uri": "mem://in"}, "output_ref": fields{"uri": "mem://out"},
 		"payload": fields{"of": c.hash()}, "idempotency_key": c.key, "correlation_id": "c-" + c.hash(),
 	}
+	doc, tags := w.described(c.hash(), c.by)
+	if doc != "" {
+		body["doc_id"] = doc
+	}
+	if tags != nil {
+		body["tags"] = tags
+	}
+	return body
 }
 
 // operate runs an operator, who controls jobs, items and dispatch, and requests retries and

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,20 +16,32 @@ import (
 // fields is a JSON object in a request.
 type fields map[string]any
 
-// post sends a request to the HTTP handler of the replica, as if over the network, and
-// decodes the response. It returns an error response as an error that the checker knows, and
-// errLost if there was no response.
+// post sends a request with a body. It returns the errors of send.
 func (r *request) post(path string, body fields, into any) error {
 	encoded, err := json.Marshal(body)
 	if err != nil {
 		return fmt.Errorf("encode a request: %w", err)
 	}
-	asked, err := http.NewRequestWithContext(r.ctx, http.MethodPost, "http://127.0.0.1"+path, bytes.NewReader(encoded))
+	return r.send(http.MethodPost, path, bytes.NewReader(encoded), into)
+}
+
+// get reads a resource. It returns the errors of send.
+func (r *request) get(path string, into any) error {
+	return r.send(http.MethodGet, path, http.NoBody, into)
+}
+
+// send sends a request to the HTTP handler of the replica, as if over the network, and
+// decodes the response. It returns an error response as an error that the checker knows, and
+// errLost if there was no response.
+func (r *request) send(method, path string, body io.Reader, into any) error {
+	asked, err := http.NewRequestWithContext(r.ctx, method, "http://127.0.0.1"+path, body)
 	if err != nil {
 		return fmt.Errorf("make a request: %w", err)
 	}
 	asked.RemoteAddr = "127.0.0.1:1"
-	asked.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPost {
+		asked.Header.Set("Content-Type", "application/json")
+	}
 	asked.Header.Set("X-Request-Id", strings.ReplaceAll(r.id, "#", "-")) // A generated id would differ from run to run.
 	answer := httptest.NewRecorder()
 	r.handler.ServeHTTP(answer, asked)

@@ -174,6 +174,8 @@ func (w *world) surplus(key tablestore.Key) string {
 		}
 	case key.Table == tableQueue && strings.HasPrefix(key.Partition, "ready:"):
 		return "hint"
+	case describes(key):
+		return w.check.surplusRow(key)
 	}
 	return ""
 }

@@ -32,7 +32,7 @@ func TestSim(t *testing.T) {
 		return
 	}
 	seeds := append(known(t), fresh()...)
-	total := &totals{faults: map[sim.Fault]int{}, ended: map[string]int{}, waits: map[string]int{}, begin: time.Now()}
+	total := &totals{faults: map[sim.Fault]int{}, ended: map[string]int{}, waits: map[string]int{}, lists: map[int]int{}, begin: time.Now()}
 	t.Cleanup(func() { t.Log(total) })
 	var failed atomic.Bool
 	for shard := range runtime.GOMAXPROCS(0) {
@@ -112,6 +112,7 @@ type totals struct {
 	faults  map[sim.Fault]int
 	ended   map[string]int
 	waits   map[string]int
+	lists   map[int]int
 }
 
 func (s *totals) add(result *sim.Result) {
@@ -128,6 +129,9 @@ func (s *totals) add(result *sim.Result) {
 	}
 	for reason, n := range result.Waits {
 		s.waits[reason] += n
+	}
+	for jobs, n := range result.Lists {
+		s.lists[jobs] += n
 	}
 }
 
@@ -151,6 +155,10 @@ func (s *totals) String() string {
 	b.WriteString("\nwaits:")
 	for _, reason := range slices.Sorted(maps.Keys(s.waits)) {
 		fmt.Fprintf(&b, " %s %d", reason, s.waits[reason])
+	}
+	b.WriteString("\nlists with so many jobs:")
+	for _, jobs := range slices.Sorted(maps.Keys(s.lists)) {
+		fmt.Fprintf(&b, " %d: %d", jobs, s.lists[jobs])
 	}
 	return b.String()
 }

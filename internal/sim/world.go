@@ -29,6 +29,8 @@ type Result struct {
 	Ended map[string]int
 	// Waits is how often a job was found to wait for each reason.
 	Waits map[string]int
+	// Lists is how many lists of jobs by document or tags, read to their end, had so many jobs.
+	Lists map[int]int
 	// Violations are the violated invariants. A correct program has none.
 	Violations []string
 	// Trace is the end of the trace, if there are violations.
@@ -110,6 +112,7 @@ func newWorld(seed uint64) *world {
 	w.scenario.pauses = seed%8 == 3 || seed%8 == 5
 	w.scenario.sharesOutages = w.scenario.pauses && !w.scenario.pull
 	w.scenario.mixed = seed%8 == 4 || seed%16 == 11
+	w.scenario.described = seed%16 >= 8 && seed%16 != 13   // No recorded seed is among these.
 	options := memstore.Options{Split: true, Shared: true} // The checker shares the rows, too.
 	if slices.Contains([]uint64{3, 10, 14}, seed%16) {     // These scenarios are with and without pauses.
 		options.Split, w.scenario.atomic = false, true
@@ -174,7 +177,7 @@ func (w *world) stop() {
 func (w *world) result() Result {
 	r := Result{
 		Seed: w.seed, Hash: w.trace.hash.Sum64(), Calls: w.trace.n, Faults: w.faults,
-		Virtual: time.Since(w.start), Ended: w.check.ended(), Waits: w.check.waits, Violations: w.violations(),
+		Virtual: time.Since(w.start), Ended: w.check.ended(), Waits: w.check.waits, Lists: w.check.lists, Violations: w.violations(),
 	}
 	if len(r.Violations) > 0 {
 		r.Trace = w.trace.tail()

@@ -112,7 +112,7 @@ func (e *Evidence) wants(o *Options) []tablestore.Key {
 	if item := e.Queued(); item != nil {
 		keys = append(keys, e.HintKey(item, o))
 	}
-	return append(keys, e.listKeys(o)...)
+	return append(keys, e.ListKeys(o)...)
 }
 
 // EntryKey returns the key of the schedule entry that the job names. It uses only the
@@ -132,10 +132,11 @@ func (e *Evidence) recordKey(o *Options) tablestore.Key {
 	return tablestore.Key{Table: o.Tables.Idempotency, Partition: tablestore.Escape(e.Job.Tenant), Row: e.Job.Record}
 }
 
-// listKeys returns the keys of the index rows that list the job: by its acceptance, its
+// ListKeys returns the keys of the index rows that list the job: by its acceptance, its
 // correlation id, its document and each of its tags, by its end if it has ended, else by its
-// state if live jobs are so listed, and a rerun also under the job that it supersedes.
-func (e *Evidence) listKeys(o *Options) []tablestore.Key {
+// state if live jobs are so listed, and a rerun also under the job that it supersedes. It uses
+// only the index's table and ListsLive of the options.
+func (e *Evidence) ListKeys(o *Options) []tablestore.Key {
 	month, row := listPlace(e.JobID)
 	keys := []tablestore.Key{{Table: o.Tables.Index, Partition: tablestore.Join("jobs", e.Job.Tenant, month), Row: row}}
 	if e.Job.Correlation != "" {

@@ -329,7 +329,7 @@ func (j *judge) judgeDirectives() {
 // that they belong to: the lists, the slot, and the idempotency key for as long as it
 // is the job's own.
 func (j *judge) judgeOutside() {
-	for _, key := range j.listKeys(j.o) {
+	for _, key := range j.ListKeys(j.o) {
 		if _, ok := j.outside[key]; !ok {
 			j.violate(Listed, "it is missing in the list %s", key.Partition)
 		}
