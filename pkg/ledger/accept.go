@@ -50,10 +50,20 @@ type idempotencyRecord struct {
 	Key       string    `column:"idempotency_key"`
 	Hash      string    `column:"idempotency_hash"`
 	CreatedAt time.Time `column:"created_at"`
-	// Tags are those of the command that chose the job's id. Another accept under that id takes
-	// them over, so that all rows that list the job are the same, whoever writes them.
-	Tags statemachine.Tags `column:"tags"`
+	// The rest is that of the command that chose the job's id. Another accept under that id takes
+	// it over, so that all rows that list the job are the same, whoever writes them.
+	lists
 }
+
+// lists is what names the lists of a job, but for its tenant, its id and its state.
+type lists struct {
+	Correlation string            `column:"correlation_id"`
+	DocID       string            `column:"doc_id"`
+	Tags        statemachine.Tags `column:"tags"`
+}
+
+// listsOf returns what names the lists of the job.
+func listsOf(job *statemachine.Job) lists { return lists{job.CorrelationID, job.DocID, job.Tags} }
 
 var recordCodec = tablestore.NewCodec[idempotencyRecord]()
 
@@ -64,10 +74,10 @@ type acceptance struct {
 	cmd       *Command
 	limit     int // of the tenant's jobs in flight; 0 means no limit
 	jobID     string
-	tags      statemachine.Tags // of the job
-	record    tablestore.Key    // of the idempotency record
-	recordTag tablestore.ETag   // our version of the record, once it is written
-	found     tablestore.ETag   // the version of another accept's record, which this one replaces
+	lists     lists           // of the job
+	record    tablestore.Key  // of the idempotency record
+	recordTag tablestore.ETag // our version of the record, once it is written
+	found     tablestore.ETag // the version of another accept's record, which this one replaces
 	// adopted says that jobID comes from the record of another accept, which may still
 	// commit. It is used only over that record: once the record is gone, the job may have
 	// been purged, and its id is never used again.
@@ -145,7 +155,7 @@ func (a *acceptance) newJob() error {
 	if err != nil {
 		return err
 	}
-	a.jobID, a.tags, a.adopted = id, a.cmd.Job.Tags, false
+	a.jobID, a.lists, a.adopted = id, listsOf(&a.cmd.Job), false
 	if a.limit > 0 {
 		a.slot = a.l.numberedSlot(a.cmd.Job.TenantID, int(a.l.cfg.Random()*float64(a.limit)))
 		a.guessed = true
@@ -205,7 +215,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 		return nil, err
 	}
 	agg := statemachine.Aggregate{Job: a.cmd.Job, Steps: make([]statemachine.Step, len(a.cmd.Steps))}
-	agg.Job.ID, agg.Job.Tags = a.jobID, a.tags
+	agg.Job.ID, agg.Job.CorrelationID, agg.Job.DocID, agg.Job.Tags = a.jobID, a.lists.Correlation, a.lists.DocID, a.lists.Tags
 	if sample := a.l.cfg.Sample; sample != nil && agg.Job.Traceparent == "" {
 		agg.Job.Traceparent = statemachine.NewTrace(a.jobID, sample).String()
 	}
@@ -228,8 +238,7 @@ func (a *acceptance) plan(ctx context.Context) (*plan, error) {
 	p.options = &options{
 		actor: a.cmd.Actor, requestID: a.cmd.RequestID,
 		reserved: reservation{
-			Record: a.record.Row, Slot: a.slot, Correlation: a.cmd.Job.CorrelationID, Supersedes: a.cmd.Job.Supersedes,
-			DocID: a.cmd.Job.DocID, Tags: a.tags,
+			Record: a.record.Row, Slot: a.slot, Supersedes: a.cmd.Job.Supersedes, lists: a.lists,
 		},
 	}
 	if p.moves, err = statemachine.FollowItem(&agg, nil, &d, statemachine.ItemAsk{}, now); err != nil {
@@ -262,7 +271,7 @@ func (a *acceptance) writeRecord(now time.Time) tablestore.Op {
 		op.Verb, op.ETag = tablestore.Replace, a.found
 	}
 	op.Properties = recordCodec.Encode(&idempotencyRecord{
-		JobID: a.jobID, Key: a.cmd.Job.IdempotencyKey, Hash: a.cmd.Job.IdempotencyHash, CreatedAt: now, Tags: a.tags,
+		JobID: a.jobID, Key: a.cmd.Job.IdempotencyKey, Hash: a.cmd.Job.IdempotencyHash, CreatedAt: now, lists: a.lists,
 	}, nil)
 	return op
 }
@@ -379,7 +388,7 @@ func (a *acceptance) rollForward(ctx context.Context, c *idempotencyRecord, row 
 	if used {
 		err = a.startOver(ctx)
 	} else if err = a.freeOwnSlot(ctx); err == nil {
-		a.jobID, a.tags, a.adopted = c.JobID, c.Tags, true
+		a.jobID, a.lists, a.adopted = c.JobID, c.lists, true
 		if a.limit == 0 {
 			a.slot = a.l.ownSlot(a.cmd.Job.TenantID, a.jobID)
 		}

@@ -53,12 +53,10 @@ func (e *Entry) Fields() statemachine.LogFields {
 
 // reservation is what an accept writes before its commit, or what names it.
 type reservation struct {
-	Record      string `column:"claim"` // row key of the idempotency record
-	Slot        slotRef
-	Correlation string            `column:"correlation_id"`
-	Supersedes  string            `column:"supersedes"`
-	DocID       string            `column:"doc_id"`
-	Tags        statemachine.Tags `column:"tags"`
+	Record     string `column:"claim"` // row key of the idempotency record
+	Slot       slotRef
+	Supersedes string `column:"supersedes"`
+	lists
 }
 
 // entryCodec holds the columns of an entry's row. The rest of the entry is its key.

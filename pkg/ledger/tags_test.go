@@ -54,26 +54,34 @@ func TestIndex_ListsJobsByDocumentAndTag(t *testing.T) {
 	})
 }
 
-// An accept that takes over the job id of another takes over its tags, too: both write the rows
-// of one job, and the purge finds only those that the job names.
-func TestAccept_ARolledForwardJobHasTheTagsOfTheFirstRequest(t *testing.T) {
+// An accept that takes over the job id of another takes over what names its lists, too: both write
+// the rows of one job, and the purge finds only those that the job names.
+func TestAccept_ARolledForwardJobIsListedAsByTheFirstRequest(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int64{0, 2} {
 		b := setup(t)
 		b.store.limit.Store(limit)
-		late := b.loseAccept(t, described())
-		other := described()
-		other.Job.Tags = "env=test\nnewer=yes"
+		first, other := described(), described()
+		first.Job.CorrelationID = "first"
+		late := b.loseAccept(t, first)
+		other.Job.DocID, other.Job.Tags, other.Job.CorrelationID = "another doc", "env=test\nnewer=yes", "second"
 		accepted := reopen(t, b.store).MustAccept(other)
-		if accepted.Replayed || accepted.Job.Tags != described().Job.Tags || late() == nil {
+		job := &accepted.Job
+		if accepted.Replayed || job.Tags != first.Job.Tags || job.DocID != first.Job.DocID || job.CorrelationID != "first" || late() == nil {
 			t.Errorf("limit %d: accepted %+v", limit, accepted)
+		}
+		for _, query := range []ledger.IndexQuery{{DocID: "another doc"}, {CorrelationID: "second"}} {
+			query.TenantID = "tenant_a"
+			if got := b.listed(t, query); len(got) > 0 {
+				t.Errorf("limit %d: %+v lists %v", limit, query, got)
+			}
 		}
 		for tag, want := range map[string][]string{"env=prod": {accepted.Job.ID}, "customer=42": {accepted.Job.ID}, "env=test": nil, "newer=yes": nil} {
 			if got := b.listed(t, ledger.IndexQuery{TenantID: "tenant_a", Month: time.Now(), Tag: tag}); !slices.Equal(got, want) {
 				t.Errorf("limit %d: with the tag %s are %v, want %v", limit, tag, got, want)
 			}
 		}
-		if again := b.MustAccept(other); !again.Replayed || again.Job.Tags != described().Job.Tags {
+		if again := b.MustAccept(other); !again.Replayed || again.Job.Tags != first.Job.Tags {
 			t.Errorf("limit %d: the repeat is answered %+v", limit, again)
 		}
 	}

@@ -70,6 +70,27 @@ func TestParseTags(t *testing.T) {
 	}
 }
 
+func TestTags_With(t *testing.T) {
+	t.Parallel()
+	full := statemachine.NewTags(map[string]string{"a": "1", "b": "1", "c": "1", "d": "1", "e": "1", "f": "1", "g": "1", "h": "1"})
+	for _, test := range []struct {
+		tags, more, want statemachine.Tags
+		fault            bool
+	}{
+		{"", "", "", false},
+		{"", "b=2", "b=2", false},
+		{"b=2", "", "b=2", false},
+		{"a=1\nb=2", "b=3\nc=4", "a=1\nb=3\nc=4", false},
+		{full, "a=2", full[:2] + "2" + full[3:], false},
+		{full, "lucius.batch=7", full + "\nlucius.batch=7", false},
+		{full, "i=1", "", true},
+	} {
+		if got, err := test.tags.With(test.more); got != test.want || (err != nil) != test.fault {
+			t.Errorf("%q with %q: %q, %v, want %q", test.tags, test.more, got, err, test.want)
+		}
+	}
+}
+
 func TestTags(t *testing.T) {
 	t.Parallel()
 	tags := statemachine.NewTags(map[string]string{"b": "x=y", "lucius.batch": "7", "a": "1", "luciusx": "2"})
