@@ -3006,6 +3006,7 @@ export interface components {
         };
         /** @description Jobs that repeat each other, oldest first. */
         Lineage: {
+            /** @description The jobs, oldest first. */
             jobs: components["schemas"]["LineageJob"][];
             /**
              * @description There are more jobs.
