@@ -8,12 +8,14 @@ import { serve } from "./server.js";
 test("one search finds jobs, names and pages", async (t) => {
   const server = await serve(t);
   const api = server.client();
-  const job = await api.submit({ correlation_id: "corr-7" });
+  const job = await api.submit({ correlation_id: "corr-7", tenant_id: "acme", doc_id: "contracts/7 & 8.pdf", tags: { customer: "42" } });
   const page = await openPage(server);
   for (const [sought, path] of [
     [job, `/ui/jobs/${job}`],
     [`${job.slice(0, 8)}…${job.slice(-4)}`, `/ui/jobs/${job}`],
     ["corr-7", "/ui/jobs?correlation_id=corr-7"],
+    ["contracts/7 & 8.pdf", "/ui/jobs?doc_id=contracts%2F7+%26+8.pdf&tenant_id=acme"],
+    ["customer=42", "/ui/jobs?tag=customer%3D42&tenant_id=acme"],
     ["extract", "/ui/services/extract"],
     ["audit", "/ui/audit"],
   ]) {

@@ -42,6 +42,46 @@ test("a failure is found, read and retried", async (t) => {
   await eventually("the new job has ended", async () => (await api.job(rerun)).state === "SUCCEEDED");
 });
 
+test("a document is found, its failed job corrected, and a step done by hand", async (t) => {
+  const server = await serve(t);
+  const api = server.client();
+  const job = await api.submit({ tenant_id: "acme", doc_id: "doc-1", tags: { customer: "42" }, payload: { language: "en", pages: 3 } });
+  await api.work("extract");
+  await api.fail(await api.claim("ocr"), { code: "wrong_language", message: "This is not English." });
+
+  const page = await openPage(server);
+  await page.goto("/ui/jobs?tenant_id=acme");
+  await page.getByLabel("document", { exact: true }).fill("doc-1");
+  await page.getByText("More filters").click();
+  await page.getByLabel("tag", { exact: true }).fill("customer=42");
+  await page.getByRole("button", { name: "Show" }).click();
+  assert.equal(await page.locator("table.jobs tbody tr").count(), 1);
+  await page.locator("table.jobs tbody a.id").click();
+  await page.getByRole("link", { name: "customer=42" }).waitFor();
+
+  await page.getByRole("link", { name: "Rerun…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByLabel("Change of the payload").fill('{"language": "de"}');
+  await dialog.getByText(`--patch '{"language": "de"}'`).waitFor();
+  await act(page, "it is German", "Rerun the job");
+  await page.waitForURL((url) => url.pathname !== `/ui/jobs/${job}`);
+  const rerun = await api.job((await api.job(job)).superseded_by);
+  assert.deepEqual(rerun.rerun_edits, ["/payload/language"]);
+  assert.deepEqual(rerun.steps[1].payload, { language: "de", pages: 3 });
+  await api.fail(await api.claim("ocr"), { code: "wrong_language", message: "This is not German." });
+
+  await page.goto(`/ui/jobs/${rerun.jobId}`);
+  await page.getByRole("link", { name: "Rerun…" }).click();
+  await page.getByRole("dialog").getByLabel("A step that was done by hand").fill("ocr=s3://acme/by-hand.json");
+  await act(page, "typed by a person", "Rerun the job");
+  await page.waitForURL((url) => url.pathname !== `/ui/jobs/${rerun.jobId}`);
+  await api.work("index");
+  const last = (await api.call("GET", `/v1/jobs/${job}/lineage`)).jobs.at(-1);
+  await eventually("the job has ended", async () => (await api.job(last.jobId)).state === "SUCCEEDED");
+  assert.equal(last.first_step, "index");
+  assert.equal(last.reason, "typed by a person");
+});
+
 test("what one knows of is known to all, and the retry says whether it helped", async (t) => {
   const server = await serve(t);
   const api = server.client();
