@@ -75,7 +75,14 @@ func showWhy(p *page, x explained) {
 		fields = append(fields, "since", p.ago(w.Since.Time), "until", p.until(w.Until.Time),
 			"detail", answer.Detail.With(p.when), "held by", answer.HeldBy)
 	}
-	p.fields(append(fields, "rerun of", job.RerunOf, "rerun as", job.SupersededBy, "next", answer.Next.String())...)
+	fields = append(fields, "rerun of", job.RerunOf, "rerun as", job.SupersededBy, "next", answer.Next.String())
+	if step := answer.Step; step != nil && answer.Next.Do == diagnosis.RerunJob {
+		fields = append(fields, "wrong input", answer.Next.String()+" --patch JSON")
+		if step.StepIndex < len(job.Steps)-1 {
+			fields = append(fields, "done by hand", answer.Next.String()+" --resolve "+diagnosis.Quoted(step.StepID)+"=URI")
+		}
+	}
+	p.fields(fields...)
 
 	var rows [][]string
 	for _, e := range diagnosis.Failures(x.Events, "") {
