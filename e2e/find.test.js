@@ -14,7 +14,7 @@ test("one search finds jobs, names and pages", async (t) => {
     [job, `/ui/jobs/${job}`],
     [`${job.slice(0, 8)}…${job.slice(-4)}`, `/ui/jobs/${job}`],
     ["corr-7", "/ui/jobs?correlation_id=corr-7"],
-    ["contracts/7 & 8.pdf", "/ui/jobs?doc_id=contracts%2F7+%26+8.pdf&tenant_id=acme"],
+    ["contracts/7 & 8.pdf", "/ui/document?doc_id=contracts%2F7+%26+8.pdf&tenant_id=acme"],
     ["customer=42", "/ui/jobs?tag=customer%3D42&tenant_id=acme"],
     ["extract", "/ui/services/extract"],
     ["audit", "/ui/audit"],

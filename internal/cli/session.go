@@ -28,7 +28,7 @@ type tool struct {
 // commands returns the commands of this package, each with its group.
 func (t *tool) commands() []*cobra.Command {
 	return []*cobra.Command{
-		t.why(), t.jobs(), t.submit(),
+		t.why(), t.doc(), t.jobs(), t.submit(),
 		t.attention(), t.overview(), t.failures(), t.retry(), t.operations(), t.services(), t.workers(), t.stuck(), t.pauseDispatch(),
 		t.resumeDispatch(), t.pauses(),
 		t.auditTrail(), t.outbox(), t.work(), t.webhooks(), t.inbox(), t.backup(), t.archive(),

@@ -156,7 +156,8 @@ func jobs(r *request) (view, error) {
 	if len(list.Jobs) < pageSize {
 		data.SearchedTo = list.SearchedTo
 	}
-	data.More = len(f.Tags) > 0 || f.RequestType != "" || f.StepType != "" || f.ErrorCode != "" || data.CorrelationID != "" || data.ProtocolID != "" ||
+	data.More = len(f.Tags) > 0 ||
+		f.RequestType != "" || f.StepType != "" || f.ErrorCode != "" || data.CorrelationID != "" || data.ProtocolID != "" ||
 		!f.CreatedBefore.IsZero() || !f.FailedAfter.IsZero() || !f.FailedBefore.IsZero() ||
 		!f.CreatedAfter.IsZero() && data.Since == "any time"
 	known := r.known()

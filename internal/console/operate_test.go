@@ -498,7 +498,8 @@ func TestCommands_OfOperators(t *testing.T) {
 		if p.pattern == "search" {
 			continue // It asks the API several things.
 		}
-		targets = append(targets, strings.NewReplacer("{$}", "", "jobs/{id}", "jobs/j1", "{id}", "o", "{service}", "o", "{owner}", "o").Replace(p.pattern))
+		targets = append(targets, strings.NewReplacer("{$}", "", "jobs/{id}", "jobs/j1", "{id}", "o", "{service}", "o", "{owner}", "o",
+			"document", "document?tenant_id=a+b&doc_id=it%27s").Replace(p.pattern))
 	}
 	for _, target := range append(targets,
 		"failures?tenant_id=a&service=it%27s&error_code=E&request_type=r&since=1+h&include=resolved", "outbox?state=ALL",

@@ -14,6 +14,7 @@ func pages() []page {
 		{pattern: "flow", title: "Flow", all: true, live: true, show: flow},
 		{pattern: "jobs", title: "Jobs", role: api.GrantRoleRead, show: jobs},
 		{pattern: "jobs/{id}", role: api.GrantRoleRead, live: true, changes: jobChanges, show: job},
+		{pattern: "document", role: api.GrantRoleRead, show: document},
 		{pattern: "search", show: search},
 		{pattern: "failures", title: "Failures", role: api.GrantRoleRead, show: failures},
 		{pattern: "services", title: "Services", all: true, live: true, show: services},

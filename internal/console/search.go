@@ -208,7 +208,7 @@ func (r *request) jobsOfDocument(sought string) ([]match, error) {
 	for _, tenant := range tenants[:min(len(tenants), mostTenants)] {
 		if len(sought) <= api.MaxDocID {
 			searches = append(searches, jobSearch{
-				match{"document of " + tenant, sought, link("jobs", "tenant_id", tenant, "doc_id", sought)},
+				match{"document of " + tenant, sought, link("document", "tenant_id", tenant, "doc_id", sought)},
 				api.ListJobsParams{TenantID: &tenant, DocID: &sought},
 			})
 		}

@@ -56,7 +56,7 @@ func TestSearch_OpensTheOneThingThatMatches(t *testing.T) {
 		"0197f0c2":                  "/ui/jobs/" + soughtID,
 		"0197F0C2...8E77":           "/ui/jobs/" + soughtID,
 		"corr 1":                    "/ui/jobs?correlation_id=corr+1",
-		"s3://in/a&b.pdf":           "/ui/jobs?doc_id=s3%3A%2F%2Fin%2Fa%26b.pdf&tenant_id=t03",
+		"s3://in/a&b.pdf":           "/ui/document?doc_id=s3%3A%2F%2Fin%2Fa%26b.pdf&tenant_id=t03",
 		"env=a=b":                   "/ui/jobs?tag=env%3Da%3Db&tenant_id=t03",
 		"customer=4":                "", // A tag is found by its whole value.
 		"ocr_timeout":               "/ui/jobs?error_code=ocr_timeout",
@@ -108,6 +108,6 @@ func TestSearch_LooksInEachTenantOfTheUser(t *testing.T) {
 	has(t, b.get(t, "/ui/jobs/"+soughtID), `href="/ui/jobs?correlation_id=corr&#43;1&amp;tenant_id=t03"`)
 	b.token = "good"
 	has(t, b.get(t, "/ui/jobs/"+soughtID), `href="/ui/jobs?correlation_id=corr&#43;1"`,
-		`<a href="/ui/jobs?doc_id=s3%3A%2F%2Fin%2Fa%26b.pdf&amp;tenant_id=t03">s3://in/a&amp;b.pdf</a>`,
+		`<a href="/ui/document?doc_id=s3%3A%2F%2Fin%2Fa%26b.pdf&amp;tenant_id=t03">s3://in/a&amp;b.pdf</a>`,
 		`<a class="pill" href="/ui/jobs?tag=env%3Da%3Db&amp;tenant_id=t03">env=a=b</a>`)
 }

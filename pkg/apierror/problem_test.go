@@ -28,6 +28,7 @@ func TestCodesHaveTheStatusOfTheContract(t *testing.T) {
 		"method_not_allowed":         http.StatusMethodNotAllowed,
 		"conflict":                   http.StatusConflict,
 		"illegal_transition":         http.StatusConflict,
+		"nothing_to_run":             http.StatusConflict,
 		"stale_attempt":              http.StatusConflict,
 		"contradictory_result":       http.StatusConflict,
 		"rev_conflict":               http.StatusConflict,
