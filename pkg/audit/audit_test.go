@@ -107,6 +107,21 @@ var damages = map[string]damage{
 		f.set(f.key("queued", "JOB"), "rev", tablestore.Int(rev))
 		f.journal("queued", rev, `[{"object":"job","type":"job.succeeded","from":"DISPATCHING","to":"SUCCEEDED"}]`)
 	}},
+	"a step is taken over by a job that is no rerun": {rule: audit.Lineage, says: "is no rerun", do: func(f *fixture) {
+		f.set(f.key("running", "STEP:0000:step0"), "outcome", text("carried"))
+	}},
+	"a step is taken over after one that is executed": {rule: audit.Lineage, says: "which the job executes", do: func(f *fixture) {
+		f.set(f.key("rerun", "STEP:0001:step1"), "outcome", text("carried"))
+	}},
+	"a step that was taken over is executed": {rule: audit.Lineage, says: "with 1 attempts", do: func(f *fixture) {
+		f.set(f.key("rerun", "STEP:0000:step0"), "outcome", text("resolved"))
+	}},
+	"a step is taken over later": {rule: audit.Lineage, says: "not at the start", do: func(f *fixture) {
+		row := f.ledger.Row(f.key("queued", "JOB"))
+		rev := row.Properties.Get("rev").Int() + 1
+		f.set(f.key("queued", "JOB"), "rev", tablestore.Int(rev))
+		f.journal("queued", rev, `[{"object":"step","id":"step1","type":"step.carried","from":"","to":"SUCCEEDED"}]`)
+	}},
 	"a refused callback without a cause": {rule: audit.Rejected, says: `refused with ""`, do: func(f *fixture) {
 		row := f.find("luciusledger", "done", "CALLBACK:")
 		f.set(row.Key, "rejected", text(strings.Replace(row.Properties.Get("rejected").String(), "stale_attempt", "", 1)))

@@ -21,6 +21,7 @@ const (
 	Edges     Invariant = "edges"     // only listed transitions
 	Rejected  Invariant = "rejected"  // refused callbacks are kept within bounds
 	Key       Invariant = "key"       // one job for each idempotency key
+	Lineage   Invariant = "lineage"   // what a rerun took over was there at its start
 	Budget    Invariant = "budget"    // failed for good only when a budget is spent
 	Forward   Invariant = "forward"   // a worker or a schedule entry will continue the job
 	Slot      Invariant = "slot"      // live jobs hold their slots, others none
@@ -33,7 +34,7 @@ const (
 
 // Invariants lists all invariants, in the order of docs/run/audit.md.
 var Invariants = []Invariant{
-	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Rejected, Key, Budget, Forward,
+	Accepted, Terminal, OneStep, Pair, Outbox, Published, Directive, Journal, Edges, Rejected, Key, Lineage, Budget, Forward,
 	Slot, Listed, Ended, Queue, Quiet, Readable,
 }
 

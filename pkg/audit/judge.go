@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -44,6 +45,7 @@ func (e *Evidence) judge(o *Options) []Finding {
 	j.judgeRejected()
 	j.judgeJournal()
 	j.judgeSteps()
+	j.judgeLineage()
 	j.judgeOutbox()
 	j.judgeDirectives()
 	j.judgeOutside()
@@ -62,6 +64,7 @@ func (e *Evidence) judge(o *Options) []Finding {
 func (e *Evidence) Shape() []Finding {
 	j := &judge{Evidence: e, o: &Options{}}
 	j.judgeSteps()
+	j.judgeLineage()
 	j.judgeOutbox()
 	j.judgeItems()
 	return j.findings
@@ -151,6 +154,9 @@ func (j *judge) replay(states map[string]string, rev int64, m move) {
 	switch {
 	case m.From == "" && was == "":
 	case (m.Type == statemachine.EventStepCarried || m.Type == statemachine.EventStepResolved) && was == "PENDING":
+		if rev != 1 {
+			j.violate(Lineage, "at rev %d %s is taken over, not at the start", rev, name)
+		}
 	case m.From != was:
 		j.violate(Journal, "at rev %d %s goes from %s, and was %s", rev, name, m.From, was)
 	case ended(was) && m.Object != "outbox" && m.From != m.To:
@@ -167,6 +173,25 @@ func listed[S ~string](edges []statemachine.Edge[S], m move) bool {
 	return slices.ContainsFunc(edges, func(e statemachine.Edge[S]) bool {
 		return string(e.From) == m.From && string(e.To) == m.To
 	})
+}
+
+// judgeLineage checks that the steps which a rerun did not execute come before all others, and have
+// succeeded without an attempt.
+func (j *judge) judgeLineage() {
+	executed := ""
+	for i := range j.Steps {
+		s := &j.Steps[i]
+		switch {
+		case s.Outcome == "":
+			executed = cmp.Or(executed, s.ID)
+		case j.Job.RerunOf == "":
+			j.violate(Lineage, "step %s is %s, and the job is no rerun", s.ID, s.Outcome)
+		case executed != "":
+			j.violate(Lineage, "step %s is %s, after step %s, which the job executes", s.ID, s.Outcome, executed)
+		case s.State != "SUCCEEDED" || s.Attempt != 0:
+			j.violate(Lineage, "step %s is %s, and %s with %d attempts", s.ID, s.Outcome, s.State, s.Attempt)
+		}
+	}
 }
 
 // judgeSteps checks that one step is executed at a time, in order, and that the job's

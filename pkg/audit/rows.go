@@ -79,6 +79,7 @@ type StepRow struct {
 	ID, State, Lease       string
 	Type, Service          string
 	OutboxID, ErrorCode    string
+	Outcome                string // Set if a rerun did not execute it.
 	WorkID, Owner          string // As it shows them.
 	Index, Attempt, Lane   int
 	Expires, Timeout, Next time.Time
@@ -103,7 +104,7 @@ func ReadStep(p tablestore.Properties) StepRow {
 	c := columns(p)
 	s := StepRow{
 		Raw: Raw(p), ID: c.text("step_id"), State: c.text("state"), Lease: c.text("lease_id"), OutboxID: c.text("outbox_id"),
-		Type: c.text("step_type"), Service: c.text("service"), ErrorCode: c.text("last_error_code"),
+		Type: c.text("step_type"), Service: c.text("service"), Outcome: c.text("outcome"), ErrorCode: c.text("last_error_code"),
 		WorkID: c.text("work_id"), Owner: c.text("owner"), Index: c.int("step_index"), Attempt: c.int("attempt_no"), Lane: c.int("lane"),
 		Expires: c.time("lease_expires_at"), Timeout: c.time("timeout_at"), Next: c.time("next_attempt_at"),
 		ClaimLease: time.Duration(c.int("claim_lease_ms")) * time.Millisecond,
