@@ -191,9 +191,11 @@ func checkInbox(ids []string, all bool, reason string, shortest int) violations 
 func (c *RerunRequest) Check() []apierror.Violation {
 	var v violations
 	v.from(c.From)
-	v.filter("/from_step", c.FromStep)
-	if c.FromStep != nil && c.From != "" {
-		v.add("/from_step", "must not be combined with from")
+	if c.FromStep != nil {
+		v.text("/from_step", *c.FromStep, 1, MaxName)
+		if c.From != "" {
+			v.add("/from_step", "must not be combined with from")
+		}
 	}
 	for _, text := range []*json.RawMessage{&c.Payload, &c.PayloadPatch} {
 		if string(*text) == "null" {
@@ -232,6 +234,19 @@ func (c *RerunRequest) Check() []apierror.Violation {
 	}
 	v.reason(c.Reason, 0)
 	return v
+}
+
+// RefTo returns the reference to a URI.
+func RefTo(uri string) json.RawMessage {
+	text, _ := json.Marshal(map[string]string{"uri": uri}) // Two strings always encode.
+	return text
+}
+
+// ParseResolved returns a step that was done by hand, given as "STEP=URI" of its output, and whether
+// the text has this form.
+func ParseResolved(text string) (ResolvedStep, bool) {
+	step, uri, ok := strings.Cut(text, "=")
+	return ResolvedStep{StepID: step, OutputRef: RefTo(uri)}, ok && step != "" && uri != ""
 }
 
 // All reports whether the filter selects all jobs.

@@ -247,6 +247,37 @@ func TestTagsOfOperations(t *testing.T) {
 	}
 }
 
+func TestRerunRequest_NamesWhatIsWrong(t *testing.T) {
+	t.Parallel()
+	ref := api.RefTo("s3://b/o")
+	for name, test := range map[string]struct {
+		request api.RerunRequest
+		want    string // the pointers
+	}{
+		"corrections":              {api.RerunRequest{FromStep: new("s"), PayloadPatch: []byte("{}"), InputRef: ref, Resolve: []api.ResolvedStep{{StepID: "s", OutputRef: ref}}, Tags: api.Tags{"a": "b"}}, ""},
+		"nothing but null":         {api.RerunRequest{Payload: []byte("null"), PayloadPatch: []byte("null"), InputRef: []byte("null")}, ""},
+		"an empty step":            {api.RerunRequest{FromStep: new("")}, "/from_step"},
+		"two starts":               {api.RerunRequest{FromStep: new("s"), From: api.RerunFromStart}, "/from_step"},
+		"a reference without URI":  {api.RerunRequest{WorkspaceRef: []byte("{}")}, "/workspace_ref/uri"},
+		"a step resolved twice":    {api.RerunRequest{Resolve: []api.ResolvedStep{{StepID: "s", OutputRef: ref}, {StepID: "s", OutputRef: ref}}}, "/resolve/1/step_id"},
+		"a step without an output": {api.RerunRequest{Resolve: []api.ResolvedStep{{StepID: "s"}}}, "/resolve/0/output_ref"},
+		"too many steps":           {api.RerunRequest{Resolve: make([]api.ResolvedStep, api.MaxResolved+1)}, "/resolve"},
+		"words":                    {api.RerunRequest{Protocol: "old", Callbacks: "all"}, "/protocol /callbacks"},
+		"a tag of the system":      {api.RerunRequest{Tags: api.Tags{"lucius.operation": "x", "Env": "prod"}}, "/tags/Env /tags/lucius.operation"},
+	} {
+		var got []string
+		for _, violation := range test.request.Check() {
+			got = append(got, violation.Pointer)
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s: refused %v, want %q", name, got, test.want)
+		}
+		if test.request.Payload != nil {
+			t.Errorf("%s: the payload is %s", name, test.request.Payload)
+		}
+	}
+}
+
 func TestOutboxIDsStandAlone(t *testing.T) {
 	t.Parallel()
 	lane := int32(0)

@@ -32,7 +32,8 @@ func (t *tool) doc() *cobra.Command {
 				return call[api.JobPage](s.ListJobs(ctx, params))
 			},
 			Lineage: func(jobID string) (api.Lineage, error) { return call[api.Lineage](s.GetLineage(ctx, jobID)) },
-		}, func(err error) bool { return ExitCode(err) == ExitNotFound })
+			Missing: func(err error) bool { return ExitCode(err) == ExitNotFound },
+		})
 		if err != nil {
 			return err
 		}

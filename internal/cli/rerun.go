@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -91,17 +90,17 @@ func (r *rerun) request() (*api.RerunRequest, error) {
 		return nil, err
 	}
 	if r.input != "" {
-		request.InputRef = refOf(r.input)
+		request.InputRef = api.RefTo(r.input)
 	}
 	if r.output != "" {
-		request.OutputRef = refOf(r.output)
+		request.OutputRef = api.RefTo(r.output)
 	}
 	for _, one := range r.resolve {
-		step, uri, ok := strings.Cut(one, "=")
-		if !ok || step == "" || uri == "" {
+		step, ok := api.ParseResolved(one)
+		if !ok {
 			return nil, usagef("--resolve is %q, it must be STEP=URI", one)
 		}
-		request.Resolve = append(request.Resolve, api.ResolvedStep{StepID: step, OutputRef: refOf(uri)})
+		request.Resolve = append(request.Resolve, step)
 	}
 	return request, nil
 }
@@ -134,10 +133,4 @@ func (r *rerun) payload(request *api.RerunRequest) error {
 		}
 	}
 	return nil
-}
-
-// refOf returns the reference to that URI.
-func refOf(uri string) json.RawMessage {
-	text, _ := json.Marshal(map[string]string{"uri": uri}) // Two strings always encode.
-	return text
 }

@@ -95,9 +95,8 @@ func rerunJob(r *request) (deed, error) {
 				}
 				request.PayloadPatch = json.RawMessage(patch)
 			}
-			if name, uri, ok := strings.Cut(resolve, "="); ok {
-				output, _ := json.Marshal(map[string]string{"uri": uri}) // Two strings always encode.
-				request.Resolve = []api.ResolvedStep{{StepID: name, OutputRef: output}}
+			if resolved, ok := api.ParseResolved(resolve); ok {
+				request.Resolve = []api.ResolvedStep{resolved}
 			} else if resolve != "" {
 				return "", badInput("A step that was done by hand is given as STEP=URI.")
 			}

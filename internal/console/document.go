@@ -30,7 +30,8 @@ func document(r *request) (view, error) {
 		Lineage: func(jobID string) (api.Lineage, error) {
 			return call[api.Lineage](r.api.GetLineage(r.Context(), jobID))
 		},
-	}, isMissing)
+		Missing: isMissing,
+	})
 	data.Command = diagnosis.Command("doc", data.Tenant.Value, data.DocID)
 	shown.Data = data
 	return shown, err

@@ -23,12 +23,14 @@ type Run struct {
 type DocumentReader struct {
 	Jobs    func(*api.ListJobsParams) (api.JobPage, error)
 	Lineage func(jobID string) (api.Lineage, error)
+	// Missing reports whether an error says that there is no such job.
+	Missing func(error) bool
 }
 
 // Document returns the story of a document: its jobs, newest first, at most limit, and whether there
 // are more. It reads one lineage for each job that no other one leads to. The errors are those of the
 // reader.
-func Document(tenantID, docID string, limit api.Limit, read DocumentReader, missing func(error) bool) ([]Run, bool, error) {
+func Document(tenantID, docID string, limit api.Limit, read DocumentReader) ([]Run, bool, error) {
 	page, err := read.Jobs(&api.ListJobsParams{TenantID: &tenantID, DocID: &docID, Limit: &limit})
 	if err != nil {
 		return nil, false, err
@@ -39,7 +41,7 @@ func Document(tenantID, docID string, limit api.Limit, read DocumentReader, miss
 		job := &page.Jobs[i]
 		if known[job.JobID] == nil {
 			lineage, err := read.Lineage(job.JobID)
-			if err != nil && !missing(err) { // It may have been purged since.
+			if err != nil && !read.Missing(err) { // It may have been purged since.
 				return nil, false, err
 			}
 			for n := range lineage.Jobs {

@@ -50,7 +50,8 @@ func TestDocument_TellsItsJobsAsOneStory(t *testing.T) {
 			}}, nil
 		},
 	}
-	runs, more, err := diagnosis.Document("t", "d", 3, read, func(err error) bool { return errors.Is(err, gone) })
+	read.Missing = func(err error) bool { return errors.Is(err, gone) }
+	runs, more, err := diagnosis.Document("t", "d", 3, read)
 	if err != nil || !more || lineages != 2 {
 		t.Fatalf("%t, %v, %d lineages", more, err, lineages)
 	}
@@ -68,7 +69,7 @@ func TestDocument_TellsItsJobsAsOneStory(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	read.Lineage = func(string) (api.Lineage, error) { return api.Lineage{}, errors.New("no answer") }
-	if _, _, err := diagnosis.Document("t", "d", 3, read, func(error) bool { return false }); err == nil {
+	if _, _, err := diagnosis.Document("t", "d", 3, read); err == nil {
 		t.Error("an error of the lineage is lost")
 	}
 }

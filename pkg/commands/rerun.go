@@ -60,19 +60,23 @@ func (s *Service) Rerun(ctx context.Context, r Rerun) (ledger.Accepted, error) {
 	return accepted, ledger.Problem(err)
 }
 
+// texts returns the given corrections by their names.
+func (r *Rerun) texts() map[string]json.RawMessage {
+	texts := map[string]json.RawMessage{
+		"payload": r.Payload, "payload_patch": r.PayloadPatch,
+		"input_ref": r.InputRef, "output_ref": r.OutputRef, "workspace_ref": r.WorkspaceRef,
+	}
+	maps.DeleteFunc(texts, func(_ string, text json.RawMessage) bool { return text == nil })
+	return texts
+}
+
 // corrections returns the trees of the given corrections by their names.
 func (r *Rerun) corrections() (map[string]any, error) {
 	trees := map[string]any{}
 	if r.Payload != nil && r.PayloadPatch != nil {
 		return nil, apierror.Refused([]apierror.Violation{{Pointer: "/payload_patch", Message: "must not be combined with payload"}})
 	}
-	for name, text := range map[string]json.RawMessage{
-		"payload": r.Payload, "payload_patch": r.PayloadPatch,
-		"input_ref": r.InputRef, "output_ref": r.OutputRef, "workspace_ref": r.WorkspaceRef,
-	} {
-		if text == nil {
-			continue
-		}
+	for name, text := range r.texts() {
 		tree, err := ParseJSON(text)
 		if err != nil {
 			return nil, at("/"+name, err)
@@ -85,7 +89,7 @@ func (r *Rerun) corrections() (map[string]any, error) {
 	return trees, nil
 }
 
-// parsed returns the trees of these texts.
+// parsed returns the trees of the texts, by the keys of the texts.
 func parsed(pointer string, texts map[string]json.RawMessage) (any, error) {
 	trees := map[string]any{}
 	for id, text := range texts {
@@ -120,15 +124,11 @@ func (s *Service) correct(r *Rerun, old *statemachine.Aggregate, command *ledger
 		"input_ref": job.InputRef, "output_ref": job.OutputRef, "workspace_ref": job.WorkspaceRef, "payload": command.Payload,
 	}
 	corrected := map[string]bool{}
-	for name, text := range map[string]json.RawMessage{
-		"input_ref": r.InputRef, "output_ref": r.OutputRef, "workspace_ref": r.WorkspaceRef, "payload": r.Payload,
-	} {
-		if text != nil {
-			body[name], corrected[name] = text, true
+	for name, text := range r.texts() {
+		if name == "payload_patch" {
+			name, text = "payload", mergePatch(command.Payload, text)
 		}
-	}
-	if r.PayloadPatch != nil {
-		body["payload"], corrected["payload"] = mergePatch(command.Payload, r.PayloadPatch), true
+		body[name], corrected[name] = text, true
 	}
 	texts := map[string]string{
 		"tenant_id": job.TenantID, "request_type": job.RequestType, "schema_version": job.SchemaVersion, "doc_id": job.DocID,
@@ -195,14 +195,13 @@ func (r *Rerun) edits(before *ledger.Command, edited *Command) ([]string, error)
 	}
 	pointers := changed(payload, edited.PayloadTree, "/payload", nil)
 	for _, ref := range []struct {
-		name                string
-		correction, is, was json.RawMessage
+		name    string
+		is, was json.RawMessage
 	}{
-		{"input_ref", r.InputRef, edited.InputRef, before.Job.InputRef},
-		{"output_ref", r.OutputRef, edited.OutputRef, before.Job.OutputRef},
-		{"workspace_ref", r.WorkspaceRef, edited.WorkspaceRef, before.Job.WorkspaceRef},
+		{"input_ref", edited.InputRef, before.Job.InputRef}, {"output_ref", edited.OutputRef, before.Job.OutputRef},
+		{"workspace_ref", edited.WorkspaceRef, before.Job.WorkspaceRef},
 	} {
-		if ref.correction != nil && !bytes.Equal(ref.is, ref.was) {
+		if !bytes.Equal(ref.is, ref.was) {
 			pointers = append(pointers, "/"+ref.name)
 		}
 	}

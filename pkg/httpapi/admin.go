@@ -211,7 +211,7 @@ func (e *endpoints) ListFailures(w http.ResponseWriter, r *http.Request, params 
 				return nil, invalid("parameter include must be resolved or retrying", nil)
 			}
 		}
-		tags, err := tagsOf(params.DocID, params.Tag)
+		tags, err := queriedTags(params.DocID, params.Tag)
 		if err != nil {
 			return nil, err
 		}

@@ -102,7 +102,7 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 				"must be at most %d bytes", api.MaxName)
 			return nil, invalid(message, nil)
 		}
-		tags, err := tagsOf(params.DocID, params.Tag)
+		tags, err := queriedTags(params.DocID, params.Tag)
 		if err != nil {
 			return nil, err
 		}
@@ -121,8 +121,8 @@ func (e *endpoints) ListJobs(w http.ResponseWriter, r *http.Request, params api.
 	})
 }
 
-// tagsOf returns the tags of a query, whose document it checks too.
-func tagsOf(docID *string, tag *[]string) (statemachine.Tags, error) {
+// queriedTags checks the document and the tags of a query, and returns the tags.
+func queriedTags(docID *string, tag *[]string) (statemachine.Tags, error) {
 	if len(orZero(docID)) > api.MaxDocID {
 		return "", invalid(fmt.Sprintf("parameter doc_id must be at most %d bytes", api.MaxDocID), nil)
 	}

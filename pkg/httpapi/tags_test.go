@@ -263,3 +263,20 @@ func TestDocumentsAndTagsOfOtherTenantsAreNotFound(t *testing.T) {
 		}
 	}
 }
+
+// To give the output of a step that was done by hand needs more than to rerun the job.
+func TestARerunResolvesStepsForOperatorsOnly(t *testing.T) {
+	t.Parallel()
+	const body = `{"resolve":[{"step_id":"ocr","output_ref":{"uri":"s3://b/by-hand"}}],"from":"failed"}`
+	for grant, want := range map[string]int{
+		"submit:t": http.StatusForbidden, "submit:t admin:o": http.StatusForbidden, "submit:t admin:t": http.StatusAccepted, "submit:* admin:*": http.StatusAccepted,
+	} {
+		g := newGuarded(t, []string{grant})
+		if got := g.as(t, grant, "POST /v1/jobs/$failed:rerun", body); got.Status != want {
+			t.Errorf("%s is answered %d, want %d: %s", grant, got.Status, want, got.Body)
+		}
+		if want == http.StatusForbidden {
+			g.store.unchanged(t, grant+" is refused, and yet")
+		}
+	}
+}

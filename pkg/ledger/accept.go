@@ -50,8 +50,8 @@ type idempotencyRecord struct {
 	Key       string    `column:"idempotency_key"`
 	Hash      string    `column:"idempotency_hash"`
 	CreatedAt time.Time `column:"created_at"`
-	// The rest is that of the command that chose the job's id. Another accept under that id takes
-	// it over, so that all rows that list the job are the same, whoever writes them.
+	// The lists are those of the command that chose the job's id. Another accept that adopts the id
+	// adopts the lists, so that both accepts write the same index rows.
 	lists
 }
 

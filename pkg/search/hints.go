@@ -36,9 +36,10 @@ type HintQuery struct {
 	Page int
 }
 
-// Hints yields a hint of each job that may match the filter, newest first. It reads the list of the
-// filter's document, else of its first tag, its correlation id or its terminal state, and applies,
-// roughly, its times: it may yield jobs that do not match, but misses none. If CreatedAfter is zero, it goes back three months.
+// Hints yields a hint of each job that may match the filter, newest first. It reads the list of
+// the filter's document, or else of its first tag, its correlation id or its terminal state. It
+// applies the filter's times roughly: it may yield jobs that do not match, but misses none. If
+// CreatedAfter is zero, it goes back three months.
 // It ends after an error.
 func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
 	return sequence(func(yield func(Hint) bool) error {

@@ -59,7 +59,7 @@ func TestList_ByDocumentAndTags(t *testing.T) {
 	}{
 		"of a document":           {search.Filter{TenantID: "t0", DocID: "d0"}, func(i int) bool { return i%4 == 0 }},
 		"of it for another":       {search.Filter{TenantID: "t1", DocID: "d0"}, func(i int) bool { return i%4 == 1 }},
-		"of it for nobody":        {search.Filter{TenantID: "t9", DocID: "d0"}, nil},
+		"of it, another tenant":   {search.Filter{TenantID: "t9", DocID: "d0"}, nil},
 		"of an unknown document":  {search.Filter{TenantID: "t0", DocID: "d"}, nil},
 		"of it, cancelled":        {search.Filter{TenantID: "t1", DocID: "d1", State: cancelled}, func(i int) bool { return i%4 == 3 }},
 		"of it, paused":           {search.Filter{TenantID: "t0", DocID: "d1", State: paused}, func(i int) bool { return i%4 == 2 }},
@@ -72,7 +72,7 @@ func TestList_ByDocumentAndTags(t *testing.T) {
 		"with it before a time":   {search.Filter{TenantID: "t1", Tags: "part=1", CreatedAfter: all, CreatedBefore: all.AddDate(0, 1, 0)}, func(i int) bool { return i == 1 }},
 		"with a part of a value":  {search.Filter{TenantID: "t1", Tags: "env=pro", CreatedAfter: all}, nil},
 		"with an unknown key":     {search.Filter{TenantID: "t1", Tags: "en=prod", CreatedAfter: all}, nil},
-		"with it for nobody":      {search.Filter{TenantID: "t9", Tags: "env=prod", CreatedAfter: all}, nil},
+		"with it, another tenant": {search.Filter{TenantID: "t9", Tags: "env=prod", CreatedAfter: all}, nil},
 		"with two tags":           {search.Filter{TenantID: "t0", Tags: "env=test\npart=1", CreatedAfter: all}, func(i int) bool { return i == 4 }},
 		"with one of two":         {search.Filter{TenantID: "t0", Tags: "env=test\npart=9", CreatedAfter: all}, nil},
 		"with it, cancelled":      {search.Filter{TenantID: "t1", Tags: "env=test", State: cancelled, CreatedAfter: all}, func(i int) bool { return i == 3 }},
