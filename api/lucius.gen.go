@@ -574,6 +574,24 @@ func (e PauseState) Valid() bool {
 	}
 }
 
+// Defines values for RerunCallbacks.
+const (
+	RerunCallbacksKeep RerunCallbacks = "keep"
+	RerunCallbacksNone RerunCallbacks = "none"
+)
+
+// Valid indicates whether the value is a known member of the RerunCallbacks enum.
+func (e RerunCallbacks) Valid() bool {
+	switch e {
+	case RerunCallbacksKeep:
+		return true
+	case RerunCallbacksNone:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RerunFrom.
 const (
 	RerunFromFailed RerunFrom = "failed"
@@ -592,36 +610,18 @@ func (e RerunFrom) Valid() bool {
 	}
 }
 
-// Defines values for RerunRequestCallbacks.
+// Defines values for RerunProtocol.
 const (
-	RerunRequestCallbacksKeep RerunRequestCallbacks = "keep"
-	RerunRequestCallbacksNone RerunRequestCallbacks = "none"
+	RerunProtocolCurrent RerunProtocol = "current"
+	RerunProtocolKept    RerunProtocol = "kept"
 )
 
-// Valid indicates whether the value is a known member of the RerunRequestCallbacks enum.
-func (e RerunRequestCallbacks) Valid() bool {
+// Valid indicates whether the value is a known member of the RerunProtocol enum.
+func (e RerunProtocol) Valid() bool {
 	switch e {
-	case RerunRequestCallbacksKeep:
+	case RerunProtocolCurrent:
 		return true
-	case RerunRequestCallbacksNone:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for RerunRequestProtocol.
-const (
-	RerunRequestProtocolCurrent RerunRequestProtocol = "current"
-	RerunRequestProtocolKept    RerunRequestProtocol = "kept"
-)
-
-// Valid indicates whether the value is a known member of the RerunRequestProtocol enum.
-func (e RerunRequestProtocol) Valid() bool {
-	switch e {
-	case RerunRequestProtocolCurrent:
-		return true
-	case RerunRequestProtocolKept:
+	case RerunProtocolKept:
 		return true
 	default:
 		return false
@@ -643,6 +643,27 @@ func (e ResultStatus) Valid() bool {
 	case ResultStatusFailedRetry:
 		return true
 	case ResultStatusSucceeded:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for RetryRequestState.
+const (
+	RetryRequestStateCancelled   RetryRequestState = "CANCELLED"
+	RetryRequestStateFailedFinal RetryRequestState = "FAILED_FINAL"
+	RetryRequestStateSucceeded   RetryRequestState = "SUCCEEDED"
+)
+
+// Valid indicates whether the value is a known member of the RetryRequestState enum.
+func (e RetryRequestState) Valid() bool {
+	switch e {
+	case RetryRequestStateCancelled:
+		return true
+	case RetryRequestStateFailedFinal:
+		return true
+	case RetryRequestStateSucceeded:
 		return true
 	default:
 		return false
@@ -1639,6 +1660,24 @@ type CommandAccepted struct {
 	//
 	// Example: IN_PROGRESS
 	State JobState `json:"state"`
+}
+
+// CommandChange A difference between the commands of a job and of its rerun.
+type CommandChange struct {
+	// After Its value in the new job's command; absent if there is none.
+	//
+	// Example: v3
+	After json.RawMessage `json:"after,omitempty,omitzero"`
+
+	// Before Its value in the old job's command; absent if there is none.
+	//
+	// Example: v2
+	Before json.RawMessage `json:"before,omitempty,omitzero"`
+
+	// Pointer The member, as a JSON pointer into the command.
+	//
+	// Example: /payload/model
+	Pointer string `json:"pointer"`
 }
 
 // ControlRequest Why an operator or client cancels, pauses or resumes.
@@ -2794,6 +2833,11 @@ type Operation struct {
 	// Example: 4
 	Applied int `json:"applied"`
 
+	// Callbacks `none` leaves out the callback URLs of the old job. Absent means `keep`.
+	//
+	// Example: none
+	Callbacks RerunCallbacks `json:"callbacks,omitempty,omitzero"`
+
 	// Caller The caller's name: the one in the token file for its token or certificate, `oidc:` and
 	// the subject of its JWT, `local` without a credential, or the reply topic. Absent if
 	// the server acted by itself.
@@ -2825,6 +2869,11 @@ type Operation struct {
 	// Example: failed
 	From RerunFrom `json:"from,omitempty,omitzero"`
 
+	// FromStep The step at which its reruns start, in place of `from`.
+	//
+	// Example: embed
+	FromStep string `json:"from_step,omitempty,omitzero"`
+
 	// Items One page of its jobs; empty in lists and in responses to a POST.
 	Items []OperationItem `json:"items"`
 
@@ -2853,6 +2902,18 @@ type Operation struct {
 	// Example: 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
 	OperationID string `json:"operation_id"`
 
+	// PayloadPatch What its reruns merge into the payloads.
+	//
+	// Example: {"model":"v3"}
+	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
+
+	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
+	// protocol. Absent means `kept`.
+	//
+	//
+	// Example: current
+	Protocol RerunProtocol `json:"protocol,omitempty,omitzero"`
+
 	// RatePerSecond The maximum number of jobs per second.
 	//
 	// Example: 20
@@ -2880,7 +2941,7 @@ type Operation struct {
 	State OperationState `json:"state"`
 
 	// Truncated There may be more jobs than it covers, because of `limit`, or because not all were
-	// examined.
+	// examined. A retry with `after` takes those.
 	//
 	//
 	// Example: false
@@ -3076,6 +3137,9 @@ type OperationResults struct {
 
 // OperationSample A job that an operation would change.
 type OperationSample struct {
+	// Changes Of a retry. How the command of the rerun would differ from that of the job.
+	Changes []CommandChange `json:"changes,omitempty,omitzero"`
+
 	// ErrorCode Why it failed, or why its current step last failed.
 	//
 	// Example: ack_timeout
@@ -3086,10 +3150,20 @@ type OperationSample struct {
 	// Example: No ACK came in time.
 	ErrorMessage string `json:"error_message,omitempty,omitzero"`
 
+	// FirstStep Of a retry. The first step that the rerun would execute.
+	//
+	// Example: embed
+	FirstStep string `json:"first_step,omitempty,omitzero"`
+
 	// JobID The job.
 	//
 	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
 	JobID string `json:"jobId"`
+
+	// Refused Of a retry. Why the operation would skip the job.
+	//
+	// Example: {"code":"payload_invalid","errors":[{"message":"must be a string","pointer":"/payload/model"}]}
+	Refused *Refusal `json:"refused,omitempty"`
 
 	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
 	// never change.
@@ -3564,6 +3638,31 @@ type Percentiles struct {
 	P99 float64 `json:"p99"`
 }
 
+// PlannedStep A step of a rerun.
+type PlannedStep struct {
+	// Outcome Why the job did not execute the step: as a rerun it took over the result of the job
+	// before, or a person did the step by hand and gave its output. Absent otherwise.
+	//
+	//
+	// Example: carried
+	Outcome StepOutcome `json:"outcome,omitempty,omitzero"`
+
+	// Service The service that executes it.
+	//
+	// Example: ocr
+	Service string `json:"service"`
+
+	// StepID The step.
+	//
+	// Example: ocr
+	StepID string `json:"step_id"`
+
+	// StepType Its type.
+	//
+	// Example: OCR
+	StepType string `json:"step_type"`
+}
+
 // Problem Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
@@ -3761,6 +3860,22 @@ type Readiness struct {
 // Example: {"uri":"s3://bucket/input.pdf"}
 type Ref = json.RawMessage
 
+// Refusal Why something would be refused.
+type Refusal struct {
+	// Code The code of the problem.
+	//
+	// Example: payload_invalid
+	Code string `json:"code"`
+
+	// Detail The same in words.
+	//
+	// Example: No step is left to execute.
+	Detail string `json:"detail,omitempty,omitzero"`
+
+	// Errors Each fault.
+	Errors []Violation `json:"errors,omitempty,omitzero"`
+}
+
 // RejectedCallback A refused callback, with its repeats.
 type RejectedCallback struct {
 	// AttemptNo The attempt that it named, which may never have existed.
@@ -3883,17 +3998,73 @@ type ReportedSending struct {
 // Example: 3f1d2c
 type RequestID = string
 
+// RerunCallbacks `none` leaves out the callback URLs of the old job. Absent means `keep`.
+//
+// Example: none
+type RerunCallbacks string
+
 // RerunFrom Where a rerun starts, from the failed step or from the first one.
 //
 // Example: failed
 type RerunFrom string
 
+// RerunPreview What a rerun would do.
+type RerunPreview struct {
+	// Changes How its command differs from that of the old job: as many members as have pointers of
+	// 1 KiB together.
+	Changes []CommandChange `json:"changes"`
+
+	// DryRun Nothing was done.
+	//
+	// Example: true
+	DryRun bool `json:"dry_run"`
+
+	// ExistingJobID The job that the same rerun made before, which would be the answer.
+	//
+	// Example: 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
+	ExistingJobID string `json:"existing_job_id,omitempty,omitzero"`
+
+	// JobID The job that would be repeated; with `newest`, the last of its reruns.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// Live With `newest`. The job is live, and would be the answer; the other fields are absent.
+	//
+	// Example: false
+	Live bool `json:"live"`
+
+	// ProtocolID The protocol of the new job.
+	//
+	// Example: doc_ingest_v1
+	ProtocolID string `json:"protocol_id,omitempty,omitzero"`
+
+	// ProtocolVersion Its version.
+	//
+	// Example: 3
+	ProtocolVersion string `json:"protocol_version,omitempty,omitzero"`
+
+	// Steps The steps of the new job.
+	Steps []PlannedStep `json:"steps"`
+}
+
+// RerunProtocol `kept` takes the steps and policies of the old job; `current` those of the current
+// protocol. Absent means `kept`.
+//
+// Example: current
+type RerunProtocol string
+
 // RerunRequest Where to restart, with which corrections, and why.
 type RerunRequest struct {
-	// Callbacks `none` leaves out the callback URLs of the old job.
+	// Callbacks `none` leaves out the callback URLs of the old job. Absent means `keep`.
 	//
 	// Example: none
-	Callbacks RerunRequestCallbacks `json:"callbacks,omitempty,omitzero"`
+	Callbacks RerunCallbacks `json:"callbacks,omitempty,omitzero"`
+
+	// DryRun Return what the rerun would do, without doing it.
+	//
+	// Example: false
+	DryRun bool `json:"dry_run,omitempty,omitzero"`
 
 	// From Where a rerun starts, from the failed step or from the first one.
 	//
@@ -3941,11 +4112,11 @@ type RerunRequest struct {
 	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
 
 	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
-	// protocol.
+	// protocol. Absent means `kept`.
 	//
 	//
 	// Example: current
-	Protocol RerunRequestProtocol `json:"protocol,omitempty,omitzero"`
+	Protocol RerunProtocol `json:"protocol,omitempty,omitzero"`
 
 	// Reason For the history.
 	//
@@ -3969,17 +4140,6 @@ type RerunRequest struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	WorkspaceRef Ref `json:"workspace_ref,omitempty,omitzero"`
 }
-
-// RerunRequestCallbacks `none` leaves out the callback URLs of the old job.
-//
-// Example: none
-type RerunRequestCallbacks string
-
-// RerunRequestProtocol `kept` takes the steps and policies of the old job; `current` those of the current
-// protocol.
-//
-// Example: current
-type RerunRequestProtocol string
 
 // ResolvedStep A step that was done by hand.
 type ResolvedStep struct {
@@ -4098,10 +4258,22 @@ type ResumeRequest struct {
 
 // RetryRequest Selects jobs to rerun, either by `job_ids` or by filters that must all match.
 type RetryRequest struct {
+	// After A truncated operation with the same filters: only the jobs that follow those that it
+	// selected.
+	//
+	//
+	// Example: 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
+	After *string `json:"after,omitempty"`
+
 	// All Select all jobs. Required if nothing else selects any.
 	//
 	// Example: false
 	All bool `json:"all,omitempty,omitzero"`
+
+	// Callbacks `none` leaves out the callback URLs of the old job. Absent means `keep`.
+	//
+	// Example: none
+	Callbacks RerunCallbacks `json:"callbacks,omitempty,omitzero"`
 
 	// CreatedAfter Only jobs accepted at this time or later.
 	//
@@ -4143,6 +4315,11 @@ type RetryRequest struct {
 	// Example: failed
 	From RerunFrom `json:"from,omitempty,omitzero"`
 
+	// FromStep The step to start at, in place of `from`.
+	//
+	// Example: embed
+	FromStep *string `json:"from_step,omitempty"`
+
 	// JobIDs These jobs.
 	//
 	// Example: ["0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77"]
@@ -4152,6 +4329,18 @@ type RetryRequest struct {
 	//
 	// Example: 100
 	Limit int32 `json:"limit,omitempty,omitzero"`
+
+	// PayloadPatch A merge patch of the payload of each job (RFC 7396), of at most 16 KiB.
+	//
+	// Example: {"model":"v3"}
+	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
+
+	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
+	// protocol. Absent means `kept`.
+	//
+	//
+	// Example: current
+	Protocol RerunProtocol `json:"protocol,omitempty,omitzero"`
 
 	// RatePerSecond The maximum number of reruns per second, at least 0.01; absent or 0 means 20.
 	//
@@ -4173,6 +4362,14 @@ type RetryRequest struct {
 	// Example: ocr
 	Service *string `json:"service,omitempty"`
 
+	// State Only jobs that ended in this state; absent means FAILED_FINAL. SUCCEEDED requires
+	// `created_before`, not in the future: a repeat with the same time then selects no
+	// rerun that this operation made.
+	//
+	//
+	// Example: SUCCEEDED
+	State RetryRequestState `json:"state,omitempty,omitzero"`
+
 	// StepType Only jobs that failed at a step of this type.
 	//
 	// Example: OCR
@@ -4188,6 +4385,13 @@ type RetryRequest struct {
 	// Example: tenant_a
 	TenantID *string `json:"tenant_id,omitempty"`
 }
+
+// RetryRequestState Only jobs that ended in this state; absent means FAILED_FINAL. SUCCEEDED requires
+// `created_before`, not in the future: a repeat with the same time then selects no
+// rerun that this operation made.
+//
+// Example: SUCCEEDED
+type RetryRequestState string
 
 // Root The location of the documentation.
 type Root struct {
@@ -4550,12 +4754,6 @@ type Step struct {
 // Example: request
 type StepDecisionSource string
 
-// StepOutcome Why the job did not execute the step: as a rerun it took over the result of the job
-// before, or a person did the step by hand and gave its output. Absent otherwise.
-//
-// Example: carried
-type StepOutcome string
-
 // StepError The most frequent error code of the live steps that failed and are retried.
 type StepError struct {
 	// Count The number of steps with it.
@@ -4574,6 +4772,12 @@ type StepList struct {
 	// Steps All steps, by index.
 	Steps []Step `json:"steps"`
 }
+
+// StepOutcome Why the job did not execute the step: as a rerun it took over the result of the job
+// before, or a person did the step by hand and gave its output. Absent otherwise.
+//
+// Example: carried
+type StepOutcome string
 
 // StepPayload The part of the command's payload that the step gets; any JSON value.
 //
@@ -6429,28 +6633,34 @@ type ClientInterface interface {
 	// Corresponds with GET /v1/admin/retries (the `ListRetries` operationId).
 	ListRetries(ctx context.Context, params *ListRetriesParams, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateRetryWithBody Rerun failed jobs
+	// CreateRetryWithBody Rerun ended jobs
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
-	// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
-	// than cancelled ones, newest first. The set of jobs is fixed when the operation is
-	// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
-	// gets at most one rerun per starting point, however often it is requested. A selected job
-	// that has been rerun in the meantime is skipped.
+	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
+	// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
+	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
+	// per starting point and set of corrections, however often it is requested. A selected job
+	// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+	// way, with the reason. The reruns have the tag `lucius.operation`, which names the
+	// operation. The sample of a dry run shows what would become of each job.
 	//
 	// Takes any type of body and a specified content type.
 	//
 	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 	CreateRetryWithBody(ctx context.Context, params *CreateRetryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*http.Response, error)
 
-	// CreateRetry Rerun failed jobs
+	// CreateRetry Rerun ended jobs
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
-	// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
-	// than cancelled ones, newest first. The set of jobs is fixed when the operation is
-	// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
-	// gets at most one rerun per starting point, however often it is requested. A selected job
-	// that has been rerun in the meantime is skipped.
+	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
+	// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
+	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
+	// per starting point and set of corrections, however often it is requested. A selected job
+	// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+	// way, with the reason. The reruns have the tag `lucius.operation`, which names the
+	// operation. The sample of a dry run shows what would become of each job.
 	//
 	// Takes a body of the `application/json` content type.
 	//
@@ -6778,7 +6988,8 @@ type ClientInterface interface {
 	// keeping the results before it, or from another one. The request may correct the payload
 	// and the references, take the current protocol, and give the output of steps that were
 	// done by hand, which needs the role admin. Corrections are checked as a command is, and
-	// the payload by the current schemas of the steps that will be executed. There is one
+	// the payload by the current schemas of the steps that will be executed. With `dry_run`
+	// nothing is done, and the answer says what would be. There is one
 	// rerun for each job, starting point and set of corrections; a repeated request returns
 	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 	// request has another one.
@@ -6794,7 +7005,8 @@ type ClientInterface interface {
 	// keeping the results before it, or from another one. The request may correct the payload
 	// and the references, take the current protocol, and give the output of steps that were
 	// done by hand, which needs the role admin. Corrections are checked as a command is, and
-	// the payload by the current schemas of the steps that will be executed. There is one
+	// the payload by the current schemas of the steps that will be executed. With `dry_run`
+	// nothing is done, and the answer says what would be. There is one
 	// rerun for each job, starting point and set of corrections; a repeated request returns
 	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 	// request has another one.
@@ -7740,14 +7952,17 @@ func (c *Client) ListRetries(ctx context.Context, params *ListRetriesParams, req
 	return c.Client.Do(req)
 }
 
-// CreateRetryWithBody Rerun failed jobs
+// CreateRetryWithBody Rerun ended jobs
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
-// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
-// than cancelled ones, newest first. The set of jobs is fixed when the operation is
-// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
-// gets at most one rerun per starting point, however often it is requested. A selected job
-// that has been rerun in the meantime is skipped.
+// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
+// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// created; one with the same filters and `after` takes the jobs that follow. A repeat with
+// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
+// per starting point and set of corrections, however often it is requested. A selected job
+// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+// way, with the reason. The reruns have the tag `lucius.operation`, which names the
+// operation. The sample of a dry run shows what would become of each job.
 //
 // Takes any type of body and a specified content type.
 //
@@ -7764,14 +7979,17 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 	return c.Client.Do(req)
 }
 
-// CreateRetry Rerun failed jobs
+// CreateRetry Rerun ended jobs
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
-// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
-// than cancelled ones, newest first. The set of jobs is fixed when the operation is
-// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
-// gets at most one rerun per starting point, however often it is requested. A selected job
-// that has been rerun in the meantime is skipped.
+// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
+// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// created; one with the same filters and `after` takes the jobs that follow. A repeat with
+// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
+// per starting point and set of corrections, however often it is requested. A selected job
+// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+// way, with the reason. The reruns have the tag `lucius.operation`, which names the
+// operation. The sample of a dry run shows what would become of each job.
 //
 // Takes a body of the `application/json` content type.
 //
@@ -8419,7 +8637,8 @@ func (c *Client) PauseJob(ctx context.Context, jobID JobID, body PauseJobJSONReq
 // keeping the results before it, or from another one. The request may correct the payload
 // and the references, take the current protocol, and give the output of steps that were
 // done by hand, which needs the role admin. Corrections are checked as a command is, and
-// the payload by the current schemas of the steps that will be executed. There is one
+// the payload by the current schemas of the steps that will be executed. With `dry_run`
+// nothing is done, and the answer says what would be. There is one
 // rerun for each job, starting point and set of corrections; a repeated request returns
 // the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 // request has another one.
@@ -8445,7 +8664,8 @@ func (c *Client) RerunJobWithBody(ctx context.Context, jobID JobID, contentType 
 // keeping the results before it, or from another one. The request may correct the payload
 // and the references, take the current protocol, and give the output of steps that were
 // done by hand, which needs the role admin. Corrections are checked as a command is, and
-// the payload by the current schemas of the steps that will be executed. There is one
+// the payload by the current schemas of the steps that will be executed. With `dry_run`
+// nothing is done, and the answer says what would be. There is one
 // rerun for each job, starting point and set of corrections; a repeated request returns
 // the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 // request has another one.
@@ -12683,28 +12903,34 @@ type ClientWithResponsesInterface interface {
 	// Corresponds with GET /v1/admin/retries (the `ListRetries` operationId).
 	ListRetriesWithResponse(ctx context.Context, params *ListRetriesParams, reqEditors ...RequestEditorFn) (*ListRetriesResponse, error)
 
-	// CreateRetryWithBodyWithResponse Rerun failed jobs
+	// CreateRetryWithBodyWithResponse Rerun ended jobs
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
-	// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
-	// than cancelled ones, newest first. The set of jobs is fixed when the operation is
-	// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
-	// gets at most one rerun per starting point, however often it is requested. A selected job
-	// that has been rerun in the meantime is skipped.
+	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
+	// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
+	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
+	// per starting point and set of corrections, however often it is requested. A selected job
+	// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+	// way, with the reason. The reruns have the tag `lucius.operation`, which names the
+	// operation. The sample of a dry run shows what would become of each job.
 	//
 	// Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 	//
 	// Corresponds with POST /v1/admin/retries (the `CreateRetry` operationId).
 	CreateRetryWithBodyWithResponse(ctx context.Context, params *CreateRetryParams, contentType string, body io.Reader, reqEditors ...RequestEditorFn) (*CreateRetryResponse, error)
 
-	// CreateRetryWithResponse Rerun failed jobs
+	// CreateRetryWithResponse Rerun ended jobs
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
-	// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
-	// than cancelled ones, newest first. The set of jobs is fixed when the operation is
-	// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
-	// gets at most one rerun per starting point, however often it is requested. A selected job
-	// that has been rerun in the meantime is skipped.
+	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
+	// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
+	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
+	// per starting point and set of corrections, however often it is requested. A selected job
+	// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+	// way, with the reason. The reruns have the tag `lucius.operation`, which names the
+	// operation. The sample of a dry run shows what would become of each job.
 	//
 	// Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 	//
@@ -13054,7 +13280,8 @@ type ClientWithResponsesInterface interface {
 	// keeping the results before it, or from another one. The request may correct the payload
 	// and the references, take the current protocol, and give the output of steps that were
 	// done by hand, which needs the role admin. Corrections are checked as a command is, and
-	// the payload by the current schemas of the steps that will be executed. There is one
+	// the payload by the current schemas of the steps that will be executed. With `dry_run`
+	// nothing is done, and the answer says what would be. There is one
 	// rerun for each job, starting point and set of corrections; a repeated request returns
 	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 	// request has another one.
@@ -13070,7 +13297,8 @@ type ClientWithResponsesInterface interface {
 	// keeping the results before it, or from another one. The request may correct the payload
 	// and the references, take the current protocol, and give the output of steps that were
 	// done by hand, which needs the role admin. Corrections are checked as a command is, and
-	// the payload by the current schemas of the steps that will be executed. There is one
+	// the payload by the current schemas of the steps that will be executed. With `dry_run`
+	// nothing is done, and the answer says what would be. There is one
 	// rerun for each job, starting point and set of corrections; a repeated request returns
 	// the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 	// request has another one.
@@ -16071,6 +16299,8 @@ type RerunJobResponse503Headers struct {
 type RerunJobResponse struct {
 	Body         []byte
 	HTTPResponse *http.Response
+	// JSON200 the response for an HTTP 200 `application/json` response
+	JSON200 *RerunPreview
 	// JSON202 the response for an HTTP 202 `application/json` response
 	JSON202 *CommandAccepted
 	// ApplicationProblemJSON400 the response for an HTTP 400 `application/problem+json` response
@@ -17489,14 +17719,17 @@ func (c *ClientWithResponses) ListRetriesWithResponse(ctx context.Context, param
 	return ParseListRetriesResponse(rsp)
 }
 
-// CreateRetryWithBodyWithResponse Rerun failed jobs
+// CreateRetryWithBodyWithResponse Rerun ended jobs
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
-// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
-// than cancelled ones, newest first. The set of jobs is fixed when the operation is
-// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
-// gets at most one rerun per starting point, however often it is requested. A selected job
-// that has been rerun in the meantime is skipped.
+// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
+// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// created; one with the same filters and `after` takes the jobs that follow. A repeat with
+// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
+// per starting point and set of corrections, however often it is requested. A selected job
+// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+// way, with the reason. The reruns have the tag `lucius.operation`, which names the
+// operation. The sample of a dry run shows what would become of each job.
 //
 // Takes any type of body and a specified content type, and returns a wrapper object for the known response body format(s).
 //
@@ -17509,14 +17742,17 @@ func (c *ClientWithResponses) CreateRetryWithBodyWithResponse(ctx context.Contex
 	return ParseCreateRetryResponse(rsp)
 }
 
-// CreateRetryWithResponse Rerun failed jobs
+// CreateRetryWithResponse Rerun ended jobs
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
-// than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
-// than cancelled ones, newest first. The set of jobs is fixed when the operation is
-// created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
-// gets at most one rerun per starting point, however often it is requested. A selected job
-// that has been rerun in the meantime is skipped.
+// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
+// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// created; one with the same filters and `after` takes the jobs that follow. A repeat with
+// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
+// per starting point and set of corrections, however often it is requested. A selected job
+// that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+// way, with the reason. The reruns have the tag `lucius.operation`, which names the
+// operation. The sample of a dry run shows what would become of each job.
 //
 // Takes a body of the `application/json` content type, and returns a wrapper object for the known response body format(s).
 //
@@ -18058,7 +18294,8 @@ func (c *ClientWithResponses) PauseJobWithResponse(ctx context.Context, jobID Jo
 // keeping the results before it, or from another one. The request may correct the payload
 // and the references, take the current protocol, and give the output of steps that were
 // done by hand, which needs the role admin. Corrections are checked as a command is, and
-// the payload by the current schemas of the steps that will be executed. There is one
+// the payload by the current schemas of the steps that will be executed. With `dry_run`
+// nothing is done, and the answer says what would be. There is one
 // rerun for each job, starting point and set of corrections; a repeated request returns
 // the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 // request has another one.
@@ -18080,7 +18317,8 @@ func (c *ClientWithResponses) RerunJobWithBodyWithResponse(ctx context.Context, 
 // keeping the results before it, or from another one. The request may correct the payload
 // and the references, take the current protocol, and give the output of steps that were
 // done by hand, which needs the role admin. Corrections are checked as a command is, and
-// the payload by the current schemas of the steps that will be executed. There is one
+// the payload by the current schemas of the steps that will be executed. With `dry_run`
+// nothing is done, and the answer says what would be. There is one
 // rerun for each job, starting point and set of corrections; a repeated request returns
 // the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
 // request has another one.
@@ -23623,6 +23861,13 @@ func ParseRerunJobResponse(rsp *http.Response) (*RerunJobResponse, error) {
 	}
 
 	switch {
+	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 200:
+		var dest RerunPreview
+		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
+			return nil, err
+		}
+		response.JSON200 = &dest
+
 	case strings.Contains(rsp.Header.Get("Content-Type"), "json") && rsp.StatusCode == 202:
 		var dest CommandAccepted
 		if err := json.Unmarshal(bodyBytes, &dest); err != nil {
@@ -25277,7 +25522,7 @@ type ServerInterface interface {
 	// ListRetries List retry operations
 	// (GET /v1/admin/retries)
 	ListRetries(w http.ResponseWriter, r *http.Request, params ListRetriesParams)
-	// CreateRetry Rerun failed jobs
+	// CreateRetry Rerun ended jobs
 	// (POST /v1/admin/retries)
 	CreateRetry(w http.ResponseWriter, r *http.Request, params CreateRetryParams)
 	// ListServices Read the backlog and performance of each service

@@ -52,20 +52,20 @@ func (t *tool) jobsRerun() *cobra.Command {
 	flags.StringVar(&r.output, "output-uri", "", "URI of another output")
 	flags.StringArrayVar(&r.resolve, "resolve", nil,
 		"a step that was done by hand, STEP=URI of its output; may be repeated; needs the role admin")
-	flags.StringVar(&r.protocol, "protocol", string(api.RerunRequestProtocolKept), "kept (the steps and policies of the job) or current")
+	flags.StringVar(&r.protocol, "protocol", string(api.RerunProtocolKept), "kept (the steps and policies of the job) or current")
 	flags.BoolVar(&r.newest, "newest", false, "rerun the last job in the chain of reruns of this one")
 	flags.BoolVar(&r.noCallbacks, "no-callbacks", false, "leave out the callback URLs of the job")
 	flags.StringArrayVar(&r.tags, "tag", nil, "a tag for the new job beside those of the old one, key=value; may be repeated")
 	flags.StringVar(&r.reason, "reason", "", "why, for the job's history")
 	flags.BoolVar(&wait, "wait", false, "wait for the job to end; exits with 1 if it does not succeed")
-	completeWords(cmd, "protocol", string(api.RerunRequestProtocolKept), string(api.RerunRequestProtocolCurrent))
+	completeWords(cmd, "protocol", string(api.RerunProtocolKept), string(api.RerunProtocolCurrent))
 	return cmd
 }
 
 // request returns the request that the flags make.
 func (r *rerun) request() (*api.RerunRequest, error) {
 	request := &api.RerunRequest{
-		From: api.RerunFrom(r.from), FromStep: optional(r.fromStep), Protocol: api.RerunRequestProtocol(r.protocol),
+		From: api.RerunFrom(r.from), FromStep: optional(r.fromStep), Protocol: api.RerunProtocol(r.protocol),
 		Newest: r.newest, Reason: r.reason,
 	}
 	if r.fromStep != "" {
@@ -80,7 +80,7 @@ func (r *rerun) request() (*api.RerunRequest, error) {
 		return nil, usagef("--protocol is %q, it must be kept or current", r.protocol)
 	}
 	if r.noCallbacks {
-		request.Callbacks = api.RerunRequestCallbacksNone
+		request.Callbacks = api.RerunCallbacksNone
 	}
 	var err error
 	if request.Tags, err = api.ParseTags(r.tags); err != nil {

@@ -34,7 +34,7 @@ func jobControl(verb, text string, danger bool,
 func rerunJob(r *request) (deed, error) {
 	id, from := r.FormValue("job"), cmp.Or(r.FormValue("from"), string(api.RerunFromFailed))
 	step, patch, resolve := r.FormValue("from_step"), r.FormValue("payload_patch"), r.FormValue("resolve")
-	protocol := cmp.Or(r.FormValue("protocol"), string(api.RerunRequestProtocolKept))
+	protocol := cmp.Or(r.FormValue("protocol"), string(api.RerunProtocolKept))
 	job, err := call[api.Job](r.api.GetJob(r.Context(), id, nil))
 	var steps []string
 	if err == nil { // Otherwise the user may not read it, and types the name of the step.
@@ -55,7 +55,7 @@ func rerunJob(r *request) (deed, error) {
 		},
 		{
 			Name: "protocol", Flag: "protocol", Label: "Protocol", Value: protocol,
-			Options: []string{string(api.RerunRequestProtocolKept), string(api.RerunRequestProtocolCurrent)},
+			Options: []string{string(api.RerunProtocolKept), string(api.RerunProtocolCurrent)},
 			Hint:    "The steps and policies that the job was accepted with, or those of its protocol now.",
 		},
 	}
@@ -70,7 +70,7 @@ func rerunJob(r *request) (deed, error) {
 		args = append(args, "--from", from)
 	}
 	args = slices.Concat(args, diagnosis.Flag("from-step", step), diagnosis.Flag("patch", patch), diagnosis.Flag("resolve", resolve))
-	if protocol != string(api.RerunRequestProtocolKept) {
+	if protocol != string(api.RerunProtocolKept) {
 		args = append(args, "--protocol", protocol)
 	}
 	return deed{
@@ -83,8 +83,8 @@ func rerunJob(r *request) (deed, error) {
 			request := api.RerunRequest{
 				From: api.RerunFrom(from), FromStep: optional(step), Newest: true, Reason: reason,
 			}
-			if protocol != string(api.RerunRequestProtocolKept) {
-				request.Protocol = api.RerunRequestProtocol(protocol)
+			if protocol != string(api.RerunProtocolKept) {
+				request.Protocol = api.RerunProtocol(protocol)
 			}
 			if step != "" {
 				request.From = ""

@@ -50,7 +50,7 @@ func TestBulk_RerunsEachJobAndStoresTheOutcome(t *testing.T) {
 		want := []background.Item{
 			{JobID: failed, Outcome: background.ItemApplied, NewJobID: agg.Job.ID},
 			{JobID: repeated, Outcome: background.ItemRepeated, NewJobID: there},
-			{JobID: done, Outcome: background.ItemSkipped, Detail: "The job has succeeded."},
+			{JobID: done, Outcome: background.ItemSkipped, Detail: "No step is left to execute: every step has succeeded or is resolved."},
 			{JobID: "gone", Outcome: background.ItemSkipped, Detail: "There is no such job."},
 		}
 		if diff := cmp.Diff(want, page.Items); diff != "" {

@@ -34,11 +34,7 @@ func (w *bulkWorker) apply(ctx context.Context, item *itemRow) error {
 			return nil
 		}
 	}
-	if !live && agg.Job.State == statemachine.JobSucceeded {
-		item.Outcome, item.Detail = ItemSkipped, "The job has succeeded."
-		return nil
-	}
-	if !w.op.Named && (live && !w.op.Filter.Matches(agg) || !live && agg.Job.State != statemachine.JobFailedFinal) {
+	if !w.op.Named && (live && !w.op.Filter.Matches(agg) || !live && agg.Job.State != w.op.Filter.State) {
 		item.Outcome = ItemSkipped
 		item.Detail = fmt.Sprintf("The job no longer matches: it is %s.", agg.Job.State)
 		return nil
@@ -72,13 +68,18 @@ func (w *bulkWorker) superseded(ctx context.Context, item *itemRow, job *statema
 	return nil
 }
 
-// rerun reruns a failed job. A job that a filter selected can only have a rerun from this
-// starting point if that rerun was cancelled; then the cancelled one is rerun instead.
+// OperationTag is the key of the tag that the reruns of an operation have: its value is the id of the
+// operation.
+const OperationTag = statemachine.SystemTag + "operation"
+
+// rerun reruns an ended job. A job that a filter selected can only have this rerun if that was
+// cancelled; then the cancelled one is rerun instead.
 func (w *bulkWorker) rerun(ctx context.Context, item *itemRow) error {
 	for id := item.JobID; ; id = item.NewJobID {
-		accepted, err := w.cfg.Operations.cfg.Ledger.Rerun(ctx, ledger.Rerun{
-			JobID: id, From: w.op.From, Actor: w.op.Actor, RequestID: w.op.ID, Reason: w.op.Reason,
-		})
+		rerun := w.op.rerun(id)
+		rerun.Actor, rerun.RequestID, rerun.Reason = w.op.Actor, w.op.ID, w.op.Reason
+		rerun.Tags = statemachine.NewTags(map[string]string{OperationTag: w.op.ID})
+		accepted, err := w.cfg.Operations.cfg.Commands.Rerun(ctx, rerun)
 		if err != nil {
 			return w.refused(ctx, item, err)
 		}
@@ -140,9 +141,6 @@ func (w *bulkWorker) names(entries []ledger.HistoryEntry) bool {
 	return slices.ContainsFunc(entries, func(e ledger.HistoryEntry) bool { return e.RequestID == w.op.ID })
 }
 
-// skips are the codes of refusals that leave a job out.
-var skips = []apierror.Code{apierror.JobNotFound, apierror.IllegalTransition, apierror.NothingToRun}
-
 // refused sets the outcome of a job that was not changed, or returns err if the job must
 // wait for its tenant or the store.
 func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) error {
@@ -152,7 +150,8 @@ func (w *bulkWorker) refused(ctx context.Context, item *itemRow, err error) erro
 		}
 	}
 	reason := apierror.From(ledger.Problem(err))
-	if item.Detail = reason.Detail; slices.Contains(skips, reason.Code) {
+	item.Detail = reason.Summary()
+	if reason.Code.Status() < 500 { // The job, or what is asked of it, is at fault.
 		item.Outcome = ItemSkipped
 		return nil
 	}

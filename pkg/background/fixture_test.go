@@ -3,18 +3,23 @@ package background_test
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
+	"io/fs"
 	"slices"
 	"sync"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/background"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/routing"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
 )
@@ -35,13 +40,33 @@ func open(t *testing.T, store tablestore.Store) *world {
 
 func serve(t *testing.T, l background.OperationsLedger, store tablestore.Store) *background.Operations {
 	t.Helper()
-	return musttest.Make(t, background.NewOperations, background.OperationsConfig{Ledger: l, Store: store, Table: table})
+	var reruns background.Rerunner = newSketch(0)
+	switch l := l.(type) {
+	case background.Rerunner:
+		reruns = l
+	case *ledgertest.Ledger:
+		reruns = musttest.Make(t, commands.New, commands.Config{
+			Ledger:    l.Ledger,
+			Protocols: commands.NewProtocolHolder(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ocr.yaml": {Data: []byte(protocol)}})),
+			Router:    musttest.Make(t, routing.New, routing.Config{Lanes: 1, TopicPrefix: "topic"}),
+		})
+	}
+	return musttest.Make(t, background.NewOperations, background.OperationsConfig{Ledger: l, Commands: reruns, Store: store, Table: table})
 }
+
+// protocol is that of the jobs of [world.accept] with a step of the type OCR.
+const protocol = `
+protocol_id: ocr
+request_types: [type.OCR]
+steps:
+  - {step_id: one, step_type: OCR, service: s, payload_schema: {type: object, properties: {model: {type: string}}}}
+`
 
 // accept accepts a job with one step of that type.
 func (w *world) accept(tenant, stepType string) string {
 	cmd := ledgertest.Command(tenant, uuid.NewString(), ledgertest.Step("one", stepType, "s"))
-	cmd.Job.RequestType = "type." + stepType
+	cmd.Job.RequestType, cmd.Job.SchemaVersion, cmd.Job.DocID = "type."+stepType, "1", "doc"
+	cmd.Job.InputRef, cmd.Job.OutputRef = json.RawMessage(`{"uri":"mem://in"}`), json.RawMessage(`{"uri":"mem://out"}`)
 	return w.Submit(cmd)
 }
 
@@ -194,10 +219,15 @@ func (s *sketch) Index(_ context.Context, q ledger.IndexQuery) ([]ledger.IndexEn
 	defer s.mu.Unlock()
 	all := s.entries[q.TenantID]
 	if q.After != "" {
-		at := slices.IndexFunc(all, func(e ledger.IndexEntry) bool { return e.JobID == q.After })
-		all = all[at+1:]
-	} else if len(all) > 0 && ledger.IDTime(all[0].JobID).UTC().Month() != q.Month.UTC().Month() {
-		return nil, false, nil
+		all = all[slices.IndexFunc(all, func(e ledger.IndexEntry) bool { return e.JobID == q.After })+1:]
+	}
+	elsewhere := func(e ledger.IndexEntry) bool { return ledger.IDTime(e.JobID).UTC().Month() != q.Month.UTC().Month() }
+	for len(all) > 0 && elsewhere(all[0]) {
+		all = all[1:]
+	}
+	all = all[:min(q.Limit+1, len(all))]
+	if end := slices.IndexFunc(all, elsewhere); end >= 0 {
+		all = all[:end]
 	}
 	n := min(q.Limit, len(all))
 	return all[:n], n < len(all), nil
@@ -218,7 +248,7 @@ func (s *sketch) History(_ context.Context, jobID string, _ int64, _ int) ([]led
 	return []ledger.HistoryEntry{{RequestID: s.by[jobID]}}, 0, nil
 }
 
-func (s *sketch) Rerun(ctx context.Context, r ledger.Rerun) (ledger.Accepted, error) {
+func (s *sketch) Rerun(ctx context.Context, r commands.Rerun) (ledger.Accepted, error) {
 	agg, err := s.Job(ctx, r.JobID)
 	if err == nil {
 		err = s.veto(agg)
@@ -235,6 +265,11 @@ func (s *sketch) Rerun(ctx context.Context, r ledger.Rerun) (ledger.Accepted, er
 		s.reruns[r.JobID], s.by[id] = id, r.RequestID
 	}
 	return ledger.Accepted{Job: statemachine.Job{ID: id}, Replayed: replayed}, nil
+}
+
+func (s *sketch) PlanRerun(ctx context.Context, r commands.Rerun) (plan commands.RerunPlan, err error) {
+	plan.Old, err = s.Job(ctx, r.JobID)
+	return plan, err
 }
 
 // SupersededBy finds no rerun: Rerun knows them.

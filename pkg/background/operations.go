@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -27,15 +28,22 @@ type OperationsLedger interface {
 	search.Source
 	Change(ctx context.Context, jobID string, event statemachine.Event, o ...ledger.Option) (ledger.Result, error)
 	History(ctx context.Context, jobID string, after int64, limit int) ([]ledger.HistoryEntry, int64, error)
-	Rerun(ctx context.Context, rerun ledger.Rerun) (ledger.Accepted, error)
 	SupersededBy(ctx context.Context, job *statemachine.Job) (string, error)
 	NewJobID() (string, error)
+}
+
+// Rerunner makes reruns: a [commands.Service].
+type Rerunner interface {
+	Rerun(ctx context.Context, r commands.Rerun) (ledger.Accepted, error)
+	PlanRerun(ctx context.Context, r commands.Rerun) (commands.RerunPlan, error)
 }
 
 // OperationsConfig configures [Operations].
 type OperationsConfig struct {
 	// Ledger holds the jobs. Required.
 	Ledger OperationsLedger
+	// Commands makes the reruns. Required.
+	Commands Rerunner
 	// Store holds the operations. Required.
 	Store tablestore.Store
 	// Table is the table of the operations. Required.
@@ -56,8 +64,8 @@ type Operations struct {
 
 // NewOperations returns the service. The error names the fields that are required.
 func NewOperations(cfg OperationsConfig) (*Operations, error) {
-	if cfg.Ledger == nil || cfg.Store == nil || cfg.Table == "" {
-		return nil, errors.New("operations: Ledger, Store and Table are required")
+	if cfg.Ledger == nil || cfg.Commands == nil || cfg.Store == nil || cfg.Table == "" {
+		return nil, errors.New("operations: Ledger, Commands, Store and Table are required")
 	}
 	return &Operations{cfg: cfg, find: search.Finder{Source: cfg.Ledger, Live: cfg.Live, MaxLive: maxLiveRead}}, nil
 }
@@ -108,14 +116,15 @@ func (c *Counts) add(outcome ItemOutcome) {
 // to the items, which are removed then. If two creates use one key, the second finds the
 // first's HEAD, removes its own items and returns the first's operation.
 type Operation struct {
-	ID        string           `json:"operation_id"`
-	Kind      Kind             `json:"kind"`
-	State     OperationState   `json:"state"`
-	Named     bool             `json:"named,omitempty"` // the request named the jobs
-	Filter    search.Filter    `json:"filter"`          // selects the jobs if they are not named; its zero value selects all
-	From      ledger.RerunFrom `json:"from,omitempty"`
-	Matched   int              `json:"matched"`             // how many jobs it changes
-	Truncated bool             `json:"truncated,omitempty"` // more jobs match than its limit, or than Create examines
+	ID     string         `json:"operation_id"`
+	Kind   Kind           `json:"kind"`
+	State  OperationState `json:"state"`
+	Named  bool           `json:"named,omitempty"` // the request named the jobs
+	Filter search.Filter  `json:"filter"`          // selects the jobs if they are not named; its zero value selects all
+	Edits
+	Matched   int    `json:"matched"`             // how many jobs it changes
+	Truncated bool   `json:"truncated,omitempty"` // more jobs match than its limit, or than Create examines
+	Last      string `json:"last,omitempty"`      // [search.Filter.After] of the jobs that follow its own, if it is truncated
 	Counts
 	RatePerSecond float64   `json:"rate_per_second"`
 	Reason        string    `json:"reason,omitempty"`
@@ -175,7 +184,7 @@ func (s *Operations) Create(ctx context.Context, key string, r BulkRequest) (Ope
 	}
 	now := tablestore.Now()
 	op := &Operation{
-		ID: fresh, Kind: r.Kind, State: OperationRunning, From: r.From, Filter: r.Filter,
+		ID: fresh, Kind: r.Kind, State: OperationRunning, Edits: r.Edits, Filter: r.Filter,
 		RatePerSecond: r.RatePerSecond, Reason: r.Reason, Actor: r.Actor, Caller: ledger.CallerOf(ctx),
 		CreatedAt: now, UpdatedAt: now,
 		Digest: r.digest(), Named: len(r.JobIDs) > 0, Set: fresh, Due: now,
@@ -206,7 +215,8 @@ const itemWriters = 4
 
 // write stores the first entry, the items and the HEAD of an operation.
 func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (Operation, error) {
-	items, truncated, err := s.selectJobs(ctx, r)
+	made := *op
+	items, err := s.selectJobs(ctx, r, &made)
 	if err != nil {
 		return Operation{}, err
 	}
@@ -222,9 +232,7 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 	if err := group.Wait(); err != nil {
 		return Operation{}, err
 	}
-	made := *op
-	made.Matched, made.Truncated = len(items), truncated
-	if made.Matched == 0 {
+	if made.Matched = len(items); made.Matched == 0 {
 		made.State, made.Due = OperationDone, made.UpdatedAt.Add(keepOperation)
 	}
 	_, err = s.cfg.Store.Commit(ctx, tablestore.Batch{
@@ -249,20 +257,32 @@ func (s *Operations) write(ctx context.Context, op *Operation, r *BulkRequest) (
 	return found, readErr
 }
 
-// selectJobs returns the items of the operation, and whether more jobs may match.
-func (s *Operations) selectJobs(ctx context.Context, r *BulkRequest) (items []*itemRow, truncated bool, err error) {
-	for job, err := range s.selected(ctx, r) {
+// selectJobs returns the items of the operation, and notes in it where they end if more jobs may
+// match.
+func (s *Operations) selectJobs(ctx context.Context, r *BulkRequest, op *Operation) (items []*itemRow, err error) {
+	filter, err := s.begin(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	for job, err := range s.selected(ctx, r, filter) {
+		more, bounded := errors.AsType[*search.MoreError](err)
 		switch {
-		case errors.Is(err, search.ErrMore), err == nil && len(items) == r.Limit:
-			return items, true, nil
+		case bounded:
+			op.Truncated, op.Last = true, more.After
+			return items, nil
+		case err == nil && len(items) == r.Limit:
+			op.Truncated = true
+			return items, nil
 		case err != nil:
-			return nil, false, err
+			return nil, err
 		}
+		op.Last = job.After
 		items = append(items, &itemRow{
 			Item: Item{JobID: job.JobID, Outcome: ItemWaiting}, Index: len(items), Tenant: job.TenantID,
 		})
 	}
-	return items, false, nil
+	op.Last = ""
+	return items, nil
 }
 
 // itemPage is the most items that are read at once.

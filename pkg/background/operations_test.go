@@ -1,6 +1,7 @@
 package background_test
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -87,12 +88,22 @@ func TestCreate_NamesTheInvalidField(t *testing.T) {
 		"/rate_per_second":   {All: true, RatePerSecond: 1001},
 		"/rate_per_second ":  {All: true, RatePerSecond: -1},
 		"/rate_per_second  ": {All: true, RatePerSecond: 0.009},
-		"/from":              {From: "middle", All: true},
+		"/from":              {Edits: background.Edits{From: "middle"}, All: true},
 		"/all":               {},
 		"/all ":              {Kind: background.KindPause, Limit: 7},
 		"/reason":            {Kind: background.KindCancel, All: true},
 		"/failed_after":      {Filter: search.Filter{FailedAfter: now, FailedBefore: now}},
 		"/created_after":     {Filter: search.Filter{CreatedAfter: now, CreatedBefore: now}},
+		"/all  ":             {Filter: search.Filter{State: statemachine.JobCancelled}},
+		"/job_ids  ":         {JobIDs: []string{"a"}, After: "b"},
+		"/state":             {Filter: search.Filter{State: statemachine.JobPaused, TenantID: "t"}},
+		"/state ":            {Filter: search.Filter{State: statemachine.JobCancelled, FailedAfter: now}},
+		"/error_code":        {Filter: search.Filter{State: statemachine.JobCancelled, ErrorCode: "x"}},
+		"/created_before":    {Filter: search.Filter{State: statemachine.JobSucceeded, TenantID: "t"}},
+		"/created_before ":   {Filter: search.Filter{State: statemachine.JobSucceeded, CreatedBefore: now.Add(time.Hour)}},
+		"/payload_patch":     {All: true, Edits: background.Edits{PayloadPatch: json.RawMessage(`[1]`)}},
+		"/payload_patch ":    {All: true, Edits: background.Edits{PayloadPatch: json.RawMessage(`{"x":"` + strings.Repeat("x", background.MaxBulkPatch) + `"}`)}},
+		"/after":             {All: true, After: "gone"},
 	} {
 		_, err := service.Create(t.Context(), "", r)
 		told, ok := errors.AsType[*apierror.Error](err)

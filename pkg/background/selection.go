@@ -1,6 +1,7 @@
 package background
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/sha256"
@@ -10,8 +11,10 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/commands"
 	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
@@ -22,19 +25,18 @@ type Kind string
 
 // The kinds of operations.
 const (
-	KindRetry  Kind = "retry" // rerun failed jobs
+	KindRetry  Kind = "retry" // rerun ended jobs
 	KindCancel Kind = "cancel"
 	KindPause  Kind = "pause"
 	KindResume Kind = "resume"
 )
 
-// applies reports whether the kind changes a job in that state. A retry of named jobs
-// also reruns cancelled ones.
-func (k Kind) applies(state statemachine.JobState, named bool) bool {
+// applies reports whether the kind changes a job in that state.
+func (k Kind) applies(state statemachine.JobState) bool {
 	waits := state == statemachine.JobPausing || state == statemachine.JobPaused
 	switch k {
 	case KindRetry:
-		return state == statemachine.JobFailedFinal || named && state == statemachine.JobCancelled
+		return state.Terminal()
 	case KindCancel:
 		return !state.Terminal() && state != statemachine.JobCancelling
 	case KindPause:
@@ -52,21 +54,46 @@ const (
 	MaxBulkRate     = 1000   // the highest RatePerSecond
 	DefaultBulkRate = 20     // RatePerSecond of a retry or resume, unless set
 	DefaultStopRate = 200    // RatePerSecond of a cancel or pause, unless set
+	MaxBulkPatch    = 16_384 // the most bytes of a PayloadPatch
 )
+
+// Edits say what the reruns of a retry do, see [commands.Rerun].
+type Edits struct {
+	// From is where they start. Optional. Defaults to the first step for jobs that succeeded, else to
+	// the failed step.
+	From         ledger.RerunFrom `json:"from,omitempty"`
+	FromStep     string           `json:"from_step,omitempty"`
+	PayloadPatch json.RawMessage  `json:"payload_patch,omitempty"`
+	Current      bool             `json:"current,omitempty"`
+	NoCallbacks  bool             `json:"no_callbacks,omitempty"`
+}
+
+// rerun returns the rerun of a job.
+func (e *Edits) rerun(jobID string) commands.Rerun {
+	return commands.Rerun{
+		Rerun:        ledger.Rerun{JobID: jobID, From: e.From, FromStep: e.FromStep, NoCallbacks: e.NoCallbacks},
+		PayloadPatch: e.PayloadPatch, Current: e.Current,
+	}
+}
 
 // BulkRequest describes an operation to create.
 type BulkRequest struct {
 	// Kind is what to do. Optional. Defaults to [KindRetry].
 	Kind Kind
 	// JobIDs names the jobs, in processing order. Without it, Filter selects them: for a
-	// retry, FAILED_FINAL jobs without a rerun, newest first; otherwise live jobs that the
-	// operation would change.
+	// retry, jobs without a rerun that ended in its State, by default FAILED_FINAL, newest first;
+	// otherwise live jobs that the operation would change. Of jobs that SUCCEEDED it must have a
+	// CreatedBefore in the past, so that a repeat with the same one selects no rerun of the
+	// operations before.
 	JobIDs []string
 	Filter search.Filter
+	// After is a truncated operation with the same Filter. Its jobs, and all before them, are left
+	// out. Optional.
+	After string
 	// All must be set if neither JobIDs nor Filter is.
 	All bool
-	// From is the starting point of reruns. Optional. Defaults to the failed step.
-	From ledger.RerunFrom
+	// Edits are those of a retry.
+	Edits
 	// Limit is the most jobs that the filter selects. Optional. Defaults to [MaxBulkJobs].
 	Limit int
 	// RatePerSecond is the most jobs that are started per second. Optional. Defaults to
@@ -80,9 +107,16 @@ type BulkRequest struct {
 // complete sets the defaults and removes repeated JobIDs. The error names the first invalid
 // field.
 func (r *BulkRequest) complete() error {
+	given := r.From
 	r.Kind = cmp.Or(r.Kind, KindRetry)
+	filters := r.Filter
 	if r.Kind == KindRetry {
-		r.From = cmp.Or(r.From, ledger.FromFailed)
+		if filters.State = ""; len(r.JobIDs) == 0 {
+			r.Filter.State = cmp.Or(r.Filter.State, statemachine.JobFailedFinal)
+		}
+		if r.From = cmp.Or(r.From, ledger.FromFailed); r.repeats() && r.FromStep == "" && given == "" {
+			r.From = ledger.FromStart
+		}
 	}
 	r.Limit = cmp.Or(r.Limit, MaxBulkJobs)
 	if r.RatePerSecond == 0 {
@@ -94,9 +128,9 @@ func (r *BulkRequest) complete() error {
 	switch {
 	case len(r.JobIDs) > MaxBulkJobIDs:
 		return invalidRequest("/job_ids", fmt.Sprintf("must hold at most %d", MaxBulkJobIDs))
-	case len(r.JobIDs) > 0 && !r.Filter.All():
+	case len(r.JobIDs) > 0 && (!r.Filter.All() || r.After != ""):
 		return invalidRequest("/job_ids", "must not be combined with filters")
-	case len(r.JobIDs) == 0 && r.Filter.All() && !r.All:
+	case len(r.JobIDs) == 0 && filters.All() && !r.All:
 		return invalidRequest("/all", "must be true to select all jobs: name job_ids or filters to select some")
 	case r.Kind == KindRetry && r.From != ledger.FromFailed && r.From != ledger.FromStart:
 		return invalidRequest("/from", "must be failed or start")
@@ -110,15 +144,69 @@ func (r *BulkRequest) complete() error {
 	if field, fault := r.Filter.Fault(); field != "" {
 		return invalidRequest("/"+field, fault)
 	}
+	if r.Kind == KindRetry {
+		if err := r.checkRetry(); err != nil {
+			return err
+		}
+	}
 	seen := map[string]bool{}
 	r.JobIDs = slices.DeleteFunc(slices.Clone(r.JobIDs), func(id string) bool { return again(seen, id) })
 	return nil
 }
 
+// repeats reports whether the request selects jobs that succeeded.
+func (r *BulkRequest) repeats() bool {
+	return r.Kind == KindRetry && r.Filter.State == statemachine.JobSucceeded
+}
+
+// checkRetry checks what a retry has beyond other operations.
+func (r *BulkRequest) checkRetry() error {
+	f := &r.Filter
+	switch {
+	case f.State != "" && !f.State.Terminal():
+		return invalidRequest("/state", "must be FAILED_FINAL, CANCELLED or SUCCEEDED")
+	case r.repeats() && (f.CreatedBefore.IsZero() || f.CreatedBefore.After(time.Now())):
+		return invalidRequest("/created_before", "is required for jobs that succeeded, and must not be in the future: "+
+			"a repeat with the same time leaves out the reruns of this operation")
+	case f.State != statemachine.JobFailedFinal && f.ErrorCode != "":
+		return invalidRequest("/error_code", "selects jobs that failed, and state others")
+	case f.State != statemachine.JobFailedFinal && !(f.FailedAfter.IsZero() && f.FailedBefore.IsZero()):
+		return invalidRequest("/state", "must be FAILED_FINAL with failed_after and failed_before")
+	case len(r.PayloadPatch) > MaxBulkPatch:
+		return invalidRequest("/payload_patch", fmt.Sprintf("must have at most %d bytes", MaxBulkPatch))
+	}
+	rerun := r.rerun("")
+	return rerun.Check()
+}
+
+// begin returns the filter of a walk over the jobs of the request.
+func (s *Operations) begin(ctx context.Context, r *BulkRequest) (search.Filter, error) {
+	filter := r.Filter
+	if r.After == "" {
+		return filter, nil
+	}
+	before, err := s.read(ctx, r.After)
+	switch {
+	case errors.Is(err, errNoOperation):
+		return filter, invalidRequest("/after", "must be an operation that is still kept")
+	case err != nil:
+		return filter, err
+	case before.Last == "" || before.Kind != r.Kind || !bytes.Equal(text(&before.Filter), text(&filter)):
+		return filter, invalidRequest("/after", "must be a truncated operation of ended jobs with the same filters")
+	}
+	filter.After = before.Last
+	return filter, nil
+}
+
+// text returns the JSON of a value that always encodes.
+func text(v any) []byte {
+	encoded, _ := json.Marshal(v)
+	return encoded
+}
+
 // digest returns a hash of a complete request, without its actor.
 func (r *BulkRequest) digest() string {
-	text, _ := json.Marshal(r) // The rate is finite, so it always encodes.
-	sum := sha256.Sum256(text)
+	sum := sha256.Sum256(text(r)) // The rate is finite, so it always encodes.
 	return hex.EncodeToString(sum[:])
 }
 
@@ -139,8 +227,9 @@ const (
 )
 
 // selected yields the jobs that a request selects, regardless of its limit; named ones without
-// reading them. It ends after an error, which is [search.ErrMore] or the store's.
-func (s *Operations) selected(ctx context.Context, r *BulkRequest) iter.Seq2[*search.Found, error] {
+// reading them. It ends after an error, which is a [*search.MoreError] or the store's. The filter is
+// that of begin.
+func (s *Operations) selected(ctx context.Context, r *BulkRequest, filter search.Filter) iter.Seq2[*search.Found, error] {
 	return func(yield func(*search.Found, error) bool) {
 		for _, job := range search.Named(r.JobIDs) {
 			if !yield(job, nil) {
@@ -150,11 +239,8 @@ func (s *Operations) selected(ctx context.Context, r *BulkRequest) iter.Seq2[*se
 		if len(r.JobIDs) > 0 {
 			return
 		}
-		filter, seen := r.Filter, map[string]bool{}
-		if r.Kind == KindRetry {
-			filter.State = statemachine.JobFailedFinal
-		}
-		for job, err := range s.find.Find(ctx, &filter, func(state statemachine.JobState) bool { return r.Kind.applies(state, false) }) {
+		seen := map[string]bool{}
+		for job, err := range s.find.Find(ctx, &filter, r.Kind.applies) {
 			if err == nil && (job.SupersededBy != "" || r.Kind != KindRetry && again(seen, job.JobID)) {
 				continue
 			}
@@ -172,7 +258,15 @@ const maxPreview = 10
 type Preview struct {
 	Matched   int  // how many jobs match, regardless of the limit
 	Truncated bool // there may be more
-	Sample    []*statemachine.Aggregate
+	Sample    []Sample
+}
+
+// Sample is a job that an operation would change.
+type Sample struct {
+	*statemachine.Aggregate
+	// Plan is what a retry would do with it, and Refused why it would skip the job. Only one is set.
+	Plan    *commands.RerunPlan
+	Refused *apierror.Error
 }
 
 // Preview returns what [Operations.Create] would select, without storing it. The errors are
@@ -194,14 +288,18 @@ func (s *Operations) Preview(ctx context.Context, r BulkRequest) (preview Previe
 			return preview, err
 		}
 		for _, job := range named {
-			if job.Job != nil && r.Kind.applies(job.Job.Job.State, true) {
+			if job.Job != nil && r.Kind.applies(job.Job.Job.State) {
 				add(job)
 			}
 		}
 	}
 	if len(r.JobIDs) == 0 {
-		for job, err := range s.selected(ctx, &r) {
-			if preview.Truncated = errors.Is(err, search.ErrMore); preview.Truncated {
+		filter, err := s.begin(ctx, &r)
+		if err != nil {
+			return preview, err
+		}
+		for job, err := range s.selected(ctx, &r, filter) {
+			if _, preview.Truncated = errors.AsType[*search.MoreError](err); preview.Truncated {
 				break
 			}
 			if err != nil {
@@ -214,9 +312,19 @@ func (s *Operations) Preview(ctx context.Context, r BulkRequest) (preview Previe
 		return preview, err
 	}
 	for _, job := range sample {
-		if job.Job != nil {
-			preview.Sample = append(preview.Sample, job.Job)
+		if job.Job == nil {
+			continue
 		}
+		one := Sample{Aggregate: job.Job}
+		if r.Kind == KindRetry {
+			plan, err := s.cfg.Commands.PlanRerun(ctx, r.rerun(job.JobID))
+			if one.Plan = &plan; err != nil {
+				if one.Plan, one.Refused = nil, apierror.From(err); one.Refused.Code.Status() >= 500 {
+					return preview, err
+				}
+			}
+		}
+		preview.Sample = append(preview.Sample, one)
 	}
 	return preview, nil
 }

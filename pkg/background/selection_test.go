@@ -410,7 +410,7 @@ func TestPreview_ReadsOnlyLiveJobsThatMayMatch(t *testing.T) {
 		known[id] = search.TraitsOf(w.Read(id))
 	}
 	s := musttest.Make(t, background.NewOperations, background.OperationsConfig{
-		Ledger: blind{w.Ledger.Ledger}, Store: w.Store, Table: table,
+		Ledger: blind{w.Ledger.Ledger}, Commands: newSketch(0), Store: w.Store, Table: table,
 		Live: func(wanted func(*search.Traits) bool) (parts iter.Seq[[]string], all bool) {
 			var ids []string
 			for id, traits := range known {

@@ -37,27 +37,107 @@ type Rerun struct {
 // maxRerunEdits is the size of the list of pointers that a job keeps, in bytes.
 const maxRerunEdits = 1 << 10
 
+// Check returns what is wrong with the corrections themselves, whatever job they are of.
+func (r *Rerun) Check() error {
+	_, err := r.corrections()
+	return err
+}
+
 // Rerun creates a new job from one that has ended. There is one for each old job, starting point and
 // set of corrections: a repeat returns the same. Corrections are checked as a command is, and the
 // payload by the current schemas of the steps that will be executed. The errors are
 // [*apierror.Error]s that name every violation.
 func (s *Service) Rerun(ctx context.Context, r Rerun) (ledger.Accepted, error) {
+	if err := s.complete(&r); err != nil {
+		return ledger.Accepted{}, err
+	}
+	accepted, err := s.cfg.Ledger.Rerun(ctx, r.Rerun)
+	return accepted, ledger.Problem(err)
+}
+
+// RerunPlan is what a rerun does.
+type RerunPlan struct {
+	ledger.RerunPlan
+	// Changes are the differences between the commands of the old and the new job. They end where the
+	// list of pointers that a job keeps does.
+	Changes []Change
+	// Existing is the job that the same rerun made before, empty if there is none.
+	Existing string
+}
+
+// Change is a difference between two commands. Was or Is is nil if the command has nothing there.
+type Change struct {
+	Pointer string
+	Was, Is json.RawMessage
+}
+
+// PlanRerun returns what [Service.Rerun] would do, and does nothing. Its errors are those of Rerun,
+// but for the tenant's limit.
+func (s *Service) PlanRerun(ctx context.Context, r Rerun) (plan RerunPlan, err error) {
+	if err := s.complete(&r); err != nil {
+		return plan, err
+	}
+	if plan.RerunPlan, err = s.cfg.Ledger.PlanRerun(ctx, r.Rerun); err != nil || plan.Command == nil {
+		return plan, ledger.Problem(err)
+	}
+	before, err := commandTree(&plan.Old.Job, plan.Payload)
+	if err != nil {
+		return plan, err
+	}
+	after, err := commandTree(&plan.Command.Job, plan.Command.Payload)
+	if err != nil {
+		return plan, err
+	}
+	for _, pointer := range kept(changed(before, after, "", nil)) {
+		plan.Changes = append(plan.Changes, Change{pointer, valueAt(before, pointer), valueAt(after, pointer)})
+	}
+	existing, _, err := s.cfg.Ledger.Replay(ctx, *plan.Command)
+	plan.Existing = existing.Job.ID
+	return plan, ledger.Problem(err)
+}
+
+// complete sets what the ledger has to know of the corrections.
+func (s *Service) complete(r *Rerun) error {
 	corrected, err := r.corrections()
 	if err != nil {
-		return ledger.Accepted{}, err
+		return err
 	}
 	if len(corrected) > 0 || r.Current {
-		r.Edit = func(old *statemachine.Aggregate, command *ledger.Command) error { return s.correct(&r, old, command) }
+		r.Edit = func(old *statemachine.Aggregate, command *ledger.Command) error { return s.correct(r, old, command) }
 	}
 	if corrected["resolve"], err = parsed("/resolve", r.Resolved); err != nil {
-		return ledger.Accepted{}, err
+		return err
 	}
 	if r.Edit != nil || r.FromStep != "" || len(r.Resolved) > 0 {
 		corrected["from_step"], corrected["current"] = r.FromStep, r.Current
 		r.Digest = HashCanonical(corrected)
 	}
-	accepted, err := s.cfg.Ledger.Rerun(ctx, r.Rerun)
-	return accepted, ledger.Problem(err)
+	return nil
+}
+
+// commandTree returns the tree of what a rerun may change in a command.
+func commandTree(job *statemachine.Job, payload json.RawMessage) (any, error) {
+	members := map[string]json.RawMessage{
+		"payload": payload, "input_ref": job.InputRef, "output_ref": job.OutputRef, "workspace_ref": job.WorkspaceRef,
+	}
+	maps.DeleteFunc(members, func(_ string, text json.RawMessage) bool { return len(text) == 0 })
+	tree, err := ParseJSON(object(members))
+	if err != nil {
+		return nil, fmt.Errorf("the command of an accepted job: %w", err)
+	}
+	return tree, nil
+}
+
+// valueAt returns the text of what a tree has at that pointer, nil if it has nothing there.
+func valueAt(tree any, pointer string) json.RawMessage {
+	for name := range jsontext.Pointer(pointer).Tokens() {
+		members, _ := tree.(map[string]any)
+		var ok bool
+		if tree, ok = members[name]; !ok {
+			return nil
+		}
+	}
+	return AppendCanonical(nil, tree)
 }
 
 // texts returns the given corrections by their names.
@@ -186,33 +266,32 @@ func (s *Service) correct(r *Rerun, old *statemachine.Aggregate, command *ledger
 	return nil
 }
 
-// edits returns the pointers of what differs between the command of the old job and the edited one,
-// as many as a job keeps.
+// edits returns the pointers of what differs between the command of the old job and the edited one.
 func (r *Rerun) edits(before *ledger.Command, edited *Command) ([]string, error) {
-	payload, err := ParseJSON(before.Payload)
+	was, err := commandTree(&before.Job, before.Payload)
 	if err != nil {
-		return nil, fmt.Errorf("the payload of an accepted job: %w", err)
+		return nil, err
 	}
-	pointers := changed(payload, edited.PayloadTree, "/payload", nil)
-	for _, ref := range []struct {
-		name    string
-		is, was json.RawMessage
-	}{
-		{"input_ref", edited.InputRef, before.Job.InputRef}, {"output_ref", edited.OutputRef, before.Job.OutputRef},
-		{"workspace_ref", edited.WorkspaceRef, before.Job.WorkspaceRef},
-	} {
-		if !bytes.Equal(ref.is, ref.was) {
-			pointers = append(pointers, "/"+ref.name)
-		}
+	is, err := commandTree(&statemachine.Job{
+		InputRef: edited.InputRef, OutputRef: edited.OutputRef, WorkspaceRef: edited.WorkspaceRef,
+	}, edited.Payload)
+	if err != nil {
+		return nil, err
 	}
+	pointers := changed(was, is, "", nil)
 	if r.Current {
 		pointers = append(pointers, "/protocol")
 	}
+	return kept(pointers), nil
+}
+
+// kept returns the first of the pointers, as many as a job keeps.
+func kept(pointers []string) []string {
 	size := 0
 	return slices.DeleteFunc(pointers, func(pointer string) bool {
 		size += len(pointer) + 1
 		return size > maxRerunEdits
-	}), nil
+	})
 }
 
 // object returns the JSON object of the members, whose texts it keeps.

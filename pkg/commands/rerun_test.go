@@ -3,6 +3,7 @@ package commands_test
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"slices"
 	"strings"
@@ -53,10 +54,14 @@ func TestRerun_AppliesTheCorrections(t *testing.T) {
 		"another payload":              {commands.Rerun{Payload: json.RawMessage(`{"language": "fr"}`)}, `{"language": "fr"}`, "/payload/deep /payload/language /payload/n"},
 		"references": {
 			commands.Rerun{InputRef: json.RawMessage(`{"uri":"s3://b/corrected"}`), OutputRef: json.RawMessage(`{"uri":"s3://b/out"}`), WorkspaceRef: json.RawMessage(`{"uri":"s3://b/w"}`)},
-			string(payload), "/input_ref /workspace_ref",
+			string(payload), "/input_ref/uri /workspace_ref",
 		},
 		"a step done by hand": {commands.Rerun{Rerun: ledger.Rerun{Resolved: map[string]json.RawMessage{"ocr": json.RawMessage(`{"uri":"file:///by-hand"}`)}}}, string(payload), ""},
 	} {
+		plan, err := b.PlanRerun(t.Context(), from(old, test.rerun))
+		if err != nil || plan.Existing != "" || pointersOf(plan.Changes) != test.edits {
+			t.Errorf("%s: the plan is %+v, %v", name, plan, err)
+		}
 		accepted, err := b.Rerun(t.Context(), from(old, test.rerun))
 		if err != nil || accepted.Replayed {
 			t.Errorf("%s: %+v, %v", name, accepted, err)
@@ -77,10 +82,43 @@ func TestRerun_AppliesTheCorrections(t *testing.T) {
 		if err != nil || !again.Replayed || again.Job.ID != accepted.Job.ID {
 			t.Errorf("%s: once more it is %+v, %v", name, again, err)
 		}
+		if plan, err = b.PlanRerun(t.Context(), from(old, test.rerun)); err != nil || plan.Existing != accepted.Job.ID {
+			t.Errorf("%s: the plan of a repeat is %+v, %v", name, plan, err)
+		}
 	}
 	found, _, err := b.ledger.Lineage(t.Context(), old, 100)
 	if err != nil || len(found) != 7 {
 		t.Errorf("the lineage has %d jobs, %v", len(found), err)
+	}
+}
+
+func pointersOf(changes []commands.Change) string {
+	var pointers []string
+	for _, change := range changes {
+		pointers = append(pointers, change.Pointer)
+	}
+	return strings.Join(pointers, " ")
+}
+
+func TestPlanRerun_TellsWhatWouldRunWithWhat(t *testing.T) {
+	t.Parallel()
+	b := setup(t, 0)
+	old := b.cancelled(t, ingest(`"n":1.50`, `"n":1.50,"deep":{"a":[1]}`))
+	plan, err := b.PlanRerun(t.Context(), from(old, commands.Rerun{
+		PayloadPatch: json.RawMessage(`{"n":null,"deep":{"a":[1,2]},"new":"x"}`),
+		Rerun:        ledger.Rerun{Resolved: map[string]json.RawMessage{"ocr": json.RawMessage(`{"uri":"file:///by-hand"}`)}},
+	}))
+	musttest.NoError(t, err)
+	var told []string
+	for _, change := range plan.Changes {
+		told = append(told, fmt.Sprintf("%s: %s -> %s", change.Pointer, change.Was, change.Is))
+	}
+	want := []string{`/payload/deep/a: [1] -> [1,2]`, `/payload/n: 1.5 -> `, `/payload/new:  -> "x"`}
+	if !slices.Equal(told, want) || plan.First != 1 || plan.Command.Steps[0].Outcome != statemachine.StepResolved {
+		t.Errorf("the plan runs step %d of %+v and changes %q", plan.First, plan.Command.Steps, told)
+	}
+	if found, _, err := b.ledger.Lineage(t.Context(), old, 100); err != nil || len(found) != 1 {
+		t.Errorf("a plan made a job: %d, %v", len(found), err)
 	}
 }
 
@@ -106,6 +144,9 @@ func TestRerun_RefusesACorrectionAndNamesWhatIsWrong(t *testing.T) {
 		}}}, apierror.NothingToRun, ""},
 	} {
 		_, err := b.Rerun(t.Context(), from(old, test.rerun))
+		if _, planned := b.PlanRerun(t.Context(), from(old, test.rerun)); fmt.Sprint(planned) != fmt.Sprint(err) {
+			t.Errorf("%s: the plan says %v, and the rerun %v", name, planned, err)
+		}
 		var told *apierror.Error
 		if !errors.As(err, &told) || told.Code != test.code || test.pointer != "" && (len(told.Errors) == 0 || told.Errors[0].Pointer != test.pointer) {
 			t.Errorf("%s: %v", name, err)

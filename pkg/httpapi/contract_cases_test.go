@@ -61,6 +61,7 @@ var special = map[contracttest.Pair]situation{
 	{Operation: "cancelJob", Status: 200}: asking("POST /v1/jobs/$cancelled:cancel", ""),
 	{Operation: "pauseJob", Status: 200}:  asking("POST /v1/jobs/$paused:pause", ""),
 	{Operation: "resumeJob", Status: 200}: asking("POST /v1/jobs/$job:resume", ""),
+	{Operation: "rerunJob", Status: 200}:  asking("POST /v1/jobs/$failed:rerun", `{"payload_patch":{"language":"de"},"dry_run":true}`),
 
 	{Operation: "getRoot", Status: 302}: func(*testing.T, *guarded) question { return question{target: "GET /", accept: "text/html"} },
 

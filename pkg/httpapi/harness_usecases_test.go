@@ -122,7 +122,7 @@ func (h *harness) accept() error {
 func (h *harness) operate(ctx context.Context) error {
 	u, table := &h.useCases, h.ledger.Tables().Schedule
 	var err error
-	if u.Operations, err = background.NewOperations(background.OperationsConfig{Ledger: h.ledger, Store: h.store, Table: table}); err != nil {
+	if u.Operations, err = background.NewOperations(background.OperationsConfig{Ledger: h.ledger, Commands: u.Commands, Store: h.store, Table: table}); err != nil {
 		return err
 	}
 	u.Marks = marks.New(h.store, table)

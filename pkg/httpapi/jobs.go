@@ -191,19 +191,16 @@ func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.J
 				return nil, err
 			}
 		}
-		if err := e.reserve(ctx, jobWeight); err != nil {
-			return nil, err
-		}
 		rerun := commands.Rerun{
 			Rerun: ledger.Rerun{
 				JobID: jobID, From: cmp.Or(ledger.RerunFrom(request.From), ledger.FromFailed), FromStep: orZero(request.FromStep),
 				Newest: request.Newest, Tags: statemachine.NewTags(request.Tags),
-				NoCallbacks: request.Callbacks == api.RerunRequestCallbacksNone,
+				NoCallbacks: request.Callbacks == api.RerunCallbacksNone,
 				Actor:       string(api.ActorClient), RequestID: requestStateOf(ctx).id, Reason: request.Reason,
 			},
 			Payload: request.Payload, PayloadPatch: request.PayloadPatch,
 			InputRef: request.InputRef, OutputRef: request.OutputRef, WorkspaceRef: request.WorkspaceRef,
-			Current: request.Protocol == api.RerunRequestProtocolCurrent,
+			Current: request.Protocol == api.RerunProtocolCurrent,
 		}
 		for _, step := range request.Resolve {
 			if rerun.Resolved == nil {
@@ -211,9 +208,45 @@ func (e *endpoints) RerunJob(w http.ResponseWriter, r *http.Request, jobID api.J
 			}
 			rerun.Resolved[step.StepID] = step.OutputRef
 		}
+		if request.DryRun {
+			plan, err := e.Commands.PlanRerun(ctx, rerun)
+			requestStateOf(ctx).previewed = err == nil
+			return chosen{status: http.StatusOK, value: rerunPreviewOf(&plan)}, err
+		}
+		if err := e.reserve(ctx, jobWeight); err != nil {
+			return nil, err
+		}
 		accepted, err := e.Commands.Rerun(ctx, rerun)
 		return acceptedOf(w, &accepted, err)
 	})
+}
+
+// rerunPreviewOf encodes what a rerun would do; the zero value if that failed.
+func rerunPreviewOf(plan *commands.RerunPlan) api.RerunPreview {
+	out := api.RerunPreview{DryRun: true, ExistingJobID: plan.Existing, Steps: []api.PlannedStep{}, Changes: changesOf(plan)}
+	if plan.Old == nil {
+		return out
+	}
+	out.JobID = plan.Old.Job.ID
+	if out.Live = plan.Command == nil; out.Live {
+		return out
+	}
+	out.ProtocolID, out.ProtocolVersion = plan.Command.Job.ProtocolID, plan.Command.Job.ProtocolVersion
+	for i := range plan.Command.Steps {
+		step := &plan.Command.Steps[i]
+		out.Steps = append(out.Steps, api.PlannedStep{
+			StepID: step.ID, StepType: step.Type, Service: step.Service, Outcome: api.StepOutcome(step.Outcome),
+		})
+	}
+	return out
+}
+
+func changesOf(plan *commands.RerunPlan) []api.CommandChange {
+	out := make([]api.CommandChange, len(plan.Changes))
+	for i, change := range plan.Changes {
+		out[i] = api.CommandChange{Pointer: change.Pointer, Before: change.Was, After: change.Is}
+	}
+	return out
 }
 
 // GetLineage is GET /v1/jobs/{jobId}/lineage.

@@ -16,11 +16,15 @@ import (
 func (e *endpoints) CreateRetry(w http.ResponseWriter, r *http.Request, params api.CreateRetryParams) {
 	createOperation(e, w, r, params.IdempotencyKey, func(q *api.RetryRequest) (background.BulkRequest, bool) {
 		return background.BulkRequest{
-			Kind: background.KindRetry, JobIDs: q.JobIDs, All: q.All, From: ledger.RerunFrom(q.From),
+			Kind: background.KindRetry, JobIDs: q.JobIDs, All: q.All, After: orZero(q.After),
+			Edits: background.Edits{
+				From: ledger.RerunFrom(q.From), FromStep: orZero(q.FromStep), PayloadPatch: q.PayloadPatch,
+				Current: q.Protocol == api.RerunProtocolCurrent, NoCallbacks: q.Callbacks == api.RerunCallbacksNone,
+			},
 			Filter: search.Filter{
 				TenantID: orZero(q.TenantID), DocID: orZero(q.DocID), Tags: statemachine.NewTags(q.Tags),
-				RequestType: orZero(q.RequestType),
-				Service:     orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
+				RequestType: orZero(q.RequestType), State: statemachine.JobState(q.State),
+				Service: orZero(q.Service), StepType: orZero(q.StepType), ErrorCode: orZero(q.ErrorCode),
 				CreatedAfter: q.CreatedAfter.Time, CreatedBefore: q.CreatedBefore.Time,
 				FailedAfter: q.FailedAfter.Time, FailedBefore: q.FailedBefore.Time,
 			},
@@ -170,11 +174,17 @@ func operationOf(op *background.Operation, items []background.Item) api.Operatio
 			CreatedAfter: api.NewTime(f.CreatedAfter), CreatedBefore: api.NewTime(f.CreatedBefore),
 			FailedAfter: api.NewTime(f.FailedAfter), FailedBefore: api.NewTime(f.FailedBefore),
 		},
-		From: api.RerunFrom(op.From), Matched: op.Matched, Truncated: op.Truncated,
+		From: api.RerunFrom(op.From), FromStep: op.FromStep, PayloadPatch: op.PayloadPatch, Matched: op.Matched, Truncated: op.Truncated,
 		Done: op.Done(), Applied: op.Applied, Skipped: op.Skipped, Failed: op.Failed,
 		RatePerSecond: op.RatePerSecond, Reason: op.Reason, Caller: op.Caller,
 		CreatedAt: api.NewTime(op.CreatedAt), UpdatedAt: api.NewTime(op.UpdatedAt),
 		Items: make([]api.OperationItem, len(items)),
+	}
+	if op.Current {
+		out.Protocol = api.RerunProtocolCurrent
+	}
+	if op.NoCallbacks {
+		out.Callbacks = api.RerunCallbacksNone
 	}
 	for i, item := range items {
 		out.Items[i] = api.OperationItem{
@@ -190,12 +200,20 @@ func previewOf(kind background.Kind, p *background.Preview) api.OperationPreview
 		DryRun: true, Kind: api.OperationKind(kind), Matched: p.Matched, Truncated: p.Truncated,
 		Sample: make([]api.OperationSample, len(p.Sample)),
 	}
-	for i, agg := range p.Sample {
-		job, step := &agg.Job, &agg.Steps[agg.Job.CurrentStepIndex]
-		out.Sample[i] = api.OperationSample{
+	for i := range p.Sample {
+		one := &p.Sample[i]
+		job, step := &one.Job, &one.Steps[one.Job.CurrentStepIndex]
+		sample := api.OperationSample{
 			JobID: job.ID, TenantID: job.TenantID, State: api.JobState(job.State),
 			ErrorCode: step.LastErrorCode, ErrorMessage: step.LastErrorMessage,
 		}
+		if one.Plan != nil {
+			sample.FirstStep, sample.Changes = one.Plan.Command.Steps[one.Plan.First].ID, changesOf(one.Plan)
+		}
+		if why := one.Refused; why != nil {
+			sample.Refused = &api.Refusal{Code: string(why.Code), Detail: why.Detail, Errors: why.Errors}
+		}
+		out.Sample[i] = sample
 	}
 	return out
 }

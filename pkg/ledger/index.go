@@ -51,7 +51,7 @@ type IndexRow struct {
 	EndedAt     time.Time `column:"ended_at"`
 }
 
-// IndexEntry is an index row with the newest rerun of its job, if that failed. The rerun's
+// IndexEntry is an index row, with the newest rerun of its job if the query asks for it. The rerun's
 // accept may be under way, or have been lost within the last [RerunGrace].
 type IndexEntry struct {
 	IndexRow
@@ -88,6 +88,8 @@ type IndexQuery struct {
 	// State is a terminal state, or empty for all jobs. If the ledger lists live jobs, it may
 	// be any state; Month is not used for those of live jobs.
 	State statemachine.JobState
+	// Reruns asks for the newest rerun of each job, if State is terminal.
+	Reruns bool
 	// CorrelationID lists the jobs with that id, of all months.
 	CorrelationID string
 	// DocID lists the jobs of that document, of all months, and Tag, "key=value", those with that
@@ -119,7 +121,7 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 			return nil, false, fmt.Errorf("read the job index: %w", err)
 		}
 	}
-	if q.State == statemachine.JobFailedFinal && len(entries) > 0 {
+	if q.Reruns && len(entries) > 0 {
 		if err := l.markSuperseded(ctx, q.TenantID, entries); err != nil {
 			return nil, false, err
 		}
@@ -127,13 +129,13 @@ func (l *Ledger) Index(ctx context.Context, q IndexQuery) ([]IndexEntry, bool, e
 	return entries, page.Next != "", nil
 }
 
-// markSuperseded sets the reruns of failed jobs of one month.
+// markSuperseded sets the reruns of ended jobs of one month.
 func (l *Ledger) markSuperseded(ctx context.Context, tenantID string, entries []IndexEntry) error {
 	query := l.rerunsOf(tenantID, entries[len(entries)-1].JobID)
 	query.From = ListOrder(entries[0].JobID)
 	rows, err := rerunCodec.ScanAll(ctx, l.store, query)
 	if err != nil {
-		return fmt.Errorf("read the reruns of failed jobs: %w", err)
+		return fmt.Errorf("read the reruns of ended jobs: %w", err)
 	}
 	reruns, err := l.reruns(ctx, tenantID, rows)
 	for i := range entries {

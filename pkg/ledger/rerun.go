@@ -65,18 +65,49 @@ func (r *Rerun) Start(old *statemachine.Aggregate, steps []statemachine.Step) (i
 // chain is the answer. It returns [ErrJobNotFound], a [*statemachine.NotRerunnableError], the errors
 // of Edit, and those of [Ledger.Accept].
 func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
+	plan, err := l.PlanRerun(ctx, r)
+	if err != nil {
+		return Accepted{}, err
+	}
+	if plan.Command == nil {
+		return Accepted{Job: plan.Old.Job, Replayed: true}, nil
+	}
+	if plan.Command.Job.Supersedes, err = l.lastRerun(ctx, &plan.Old.Job); err != nil {
+		return Accepted{}, err
+	}
+	accepted, err := l.Accept(ctx, *plan.Command)
+	if err != nil {
+		return Accepted{}, fmt.Errorf("rerun job %s: %w", plan.Old.Job.ID, err)
+	}
+	return accepted, nil
+}
+
+// RerunPlan is what a rerun does.
+type RerunPlan struct {
+	// Old is the job that is repeated, with the payload that it was accepted with.
+	Old     *statemachine.Aggregate
+	Payload json.RawMessage
+	// Command is that of the new job. It is nil if Old is live, and the answer.
+	Command *Command
+	// First is the index of the first step that the new job executes.
+	First int
+}
+
+// PlanRerun returns what [Ledger.Rerun] would do, and does nothing. Its errors are those of Rerun
+// but for those of Accept.
+func (l *Ledger) PlanRerun(ctx context.Context, r Rerun) (plan RerunPlan, err error) {
 	agg, err := l.Job(ctx, r.JobID)
 	if err == nil && r.Newest {
 		agg, err = l.newest(ctx, agg)
 	}
 	if err != nil {
-		return Accepted{}, err
+		return plan, err
 	}
 	old := &agg.Job
-	if r.Newest && !old.State.Terminal() {
-		return Accepted{Job: *old, Replayed: true}, nil
+	if plan.Old = agg; r.Newest && !old.State.Terminal() {
+		return plan, nil
 	}
-	command := Command{
+	command := &Command{
 		Job: statemachine.Job{
 			TenantID: old.TenantID, RequestType: old.RequestType, SchemaVersion: old.SchemaVersion,
 			ProtocolID: old.ProtocolID, ProtocolVersion: old.ProtocolVersion, Mode: old.Mode, DocID: old.DocID,
@@ -95,7 +126,7 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 		command.Job.CallbackURLs = nil
 	}
 	if command.Job.Tags, err = old.Tags.Own().With(r.Tags); err != nil {
-		return Accepted{}, &statemachine.NotRerunnableError{Reason: "with the tags of the request, " + err.Error()}
+		return plan, &statemachine.NotRerunnableError{Reason: "with the tags of the request, " + err.Error()}
 	}
 	for i := range agg.Steps {
 		was := &agg.Steps[i]
@@ -105,27 +136,20 @@ func (l *Ledger) Rerun(ctx context.Context, r Rerun) (Accepted, error) {
 		}
 	}
 	if _, err := r.Start(agg, command.Steps); err != nil && r.Edit == nil {
-		return Accepted{}, err // Without a read of the payload.
+		return plan, err // Without a read of the payload.
 	}
-	if command.Payload, err = l.Payload(ctx, old.ID); err != nil {
-		return Accepted{}, err
+	if plan.Payload, err = l.Payload(ctx, old.ID); err != nil {
+		return plan, err
 	}
+	command.Payload = plan.Payload
 	if r.Edit != nil {
-		if err := r.Edit(agg, &command); err != nil {
-			return Accepted{}, err
+		if err := r.Edit(agg, command); err != nil {
+			return plan, err
 		}
 	}
-	if _, err := statemachine.RerunSteps(agg, command.Job.OutputRef, command.Steps, r.start()); err != nil {
-		return Accepted{}, err
-	}
-	if command.Job.Supersedes, err = l.lastRerun(ctx, old); err != nil {
-		return Accepted{}, err
-	}
-	accepted, err := l.Accept(ctx, command)
-	if err != nil {
-		return Accepted{}, fmt.Errorf("rerun job %s: %w", old.ID, err)
-	}
-	return accepted, nil
+	plan.Command = command
+	plan.First, err = statemachine.RerunSteps(agg, command.Job.OutputRef, command.Steps, r.start())
+	return plan, err
 }
 
 // newest returns the last job in the chain of reruns that begins with this one.

@@ -33,7 +33,7 @@ func (b *bundle) supersededBy(t *testing.T, jobID string) (verified, listed stri
 		t.Fatal(err)
 	}
 	entries, _, err := b.Index(t.Context(), ledger.IndexQuery{
-		TenantID: "tenant_a", Month: ledger.IDTime(jobID), State: statemachine.JobFailedFinal, Limit: 10,
+		TenantID: "tenant_a", Month: ledger.IDTime(jobID), State: statemachine.JobFailedFinal, Reruns: true, Limit: 10,
 	})
 	if err != nil {
 		t.Fatal(err)

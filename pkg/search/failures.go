@@ -90,7 +90,7 @@ type tallies struct {
 // count counts the jobs, which are all retrying or all failed. The error is the source's.
 func (c *tallies) count(jobs iter.Seq2[*Found, error], retrying bool) error {
 	for found, err := range jobs {
-		if errors.Is(err, ErrMore) {
+		if _, more := errors.AsType[*MoreError](err); more {
 			c.truncated = true
 			continue
 		}
@@ -162,7 +162,7 @@ func (x *Finder) Failures(ctx context.Context, f Filter, include Include) (repor
 	for _, t := range largest {
 		samples = append(samples, t.newest...)
 	}
-	if err := x.check(ctx, samples); err != nil {
+	if err := x.check(ctx, statemachine.JobFailedFinal, samples); err != nil {
 		return report, ledger.Problem(err)
 	}
 	for _, t := range largest {

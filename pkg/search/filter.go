@@ -46,6 +46,9 @@ type Filter struct {
 	// Retrying selects live jobs whose current step failed and is retried.
 	Retrying       bool      `json:"retrying,omitempty"`
 	UnchangedSince time.Time `json:"unchanged_since,omitzero"`
+	// After is where a [Finder] begins among the ended jobs: after [Found.After] or [MoreError.After]
+	// of an earlier search with the same filter. Lists have a parameter for it.
+	After string `json:"-"`
 	// Waiting selects live jobs that wait for one of these reasons. [Finder] ignores it: only
 	// [Service.List] knows what a job depends on outside its rows.
 	Waiting []statemachine.Reason `json:"-"`

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -45,20 +46,28 @@ type Finder struct {
 type Found struct {
 	Hint
 	Job *statemachine.Aggregate // nil if it was not read, or does not exist
+	// After is [Filter.After] of a search for the ended jobs that follow this one.
+	After string
 
 	checked bool   // the job was read
 	message string // the last error message; empty if the job was not read
 	wrong   bool   // the job does not match after all
 }
 
-// ErrMore is returned if a search ended at a bound, so that there may be more jobs.
-var ErrMore = errors.New("the search ended at its bound: there may be more jobs")
+// MoreError is returned if a search ended at a bound, so that there may be more jobs.
+type MoreError struct {
+	// After is [Filter.After] of the search for the others, empty if the jobs have no order.
+	After string
+}
+
+// Error says that there may be more jobs.
+func (*MoreError) Error() string { return "the search ended at its bound: there may be more jobs" }
 
 const (
 	maxExamined = 100_000 // index entries read for one call
 	tenantPage  = 1000    // tenants whose entries are merged
 	entryPage   = 1000    // index entries or ids read at once
-	maxChecked  = 2000    // failed jobs read because their entries are recent
+	maxChecked  = 2000    // ended jobs read because their entries are recent
 	readPage    = 100     // jobs in memory at a time
 	readers     = 8       // jobs read concurrently
 	// commitGrace is how long after a job's end its index entry may precede the commit.
@@ -74,11 +83,11 @@ func sequence[T any](walk func(yield func(T) bool) error) iter.Seq2[T, error] {
 	}
 }
 
-// Find yields the jobs that match: failed ones if the filter's state is FAILED_FINAL, else live
-// ones. If wanted is not nil, it skips those in other states. It ends after an error, which is
-// [ErrMore] or the source's.
+// Find yields the jobs that match: ended ones if the filter's state is terminal, else live ones. If
+// wanted is not nil, it skips those in other states. It ends after an error, which is a [*MoreError]
+// or the source's.
 //
-// It finds failed jobs in the index, page of tenants by page, each newest first. It applies the
+// It finds ended jobs in the index, page of tenants by page, each newest first. It applies the
 // fields that the index has, and takes the time of acceptance from the job's id. Entries are
 // written before the commit that ends the job or makes its rerun, so Find reads the jobs of the
 // first 2,000 whose commit may be under way; an atomic store has none. It ends after 100,000
@@ -88,8 +97,8 @@ func sequence[T any](walk func(yield func(T) bool) error) iter.Seq2[T, error] {
 func (x *Finder) Find(ctx context.Context, f *Filter, wanted func(statemachine.JobState) bool) iter.Seq2[*Found, error] {
 	return sequence(func(yield func(*Found) bool) error {
 		pages := x.live(ctx, f, wanted)
-		if f.State == statemachine.JobFailedFinal {
-			if pages = x.failed(ctx, f); wanted != nil && !wanted(f.State) {
+		if f.State.Terminal() {
+			if pages = x.ended(ctx, f); wanted != nil && !wanted(f.State) {
 				return nil
 			}
 		}
@@ -132,7 +141,7 @@ func (x *Finder) live(ctx context.Context, f *Filter, wanted func(statemachine.J
 				}
 			}
 			if left -= len(ids); left < 0 {
-				return ErrMore
+				return &MoreError{}
 			}
 		}
 		return nil
@@ -142,7 +151,7 @@ func (x *Finder) live(ctx context.Context, f *Filter, wanted func(statemachine.J
 // liveIDs yields the ids of live jobs in parts, in no order, and some of them twice: of the jobs
 // of the filter's document or tags, live or not; else of those whose traits fit, if the index knows
 // all live jobs; else of all live jobs that the filter's tenant or pending rows leave. The error is
-// the source's, or [ErrMore] after most rows.
+// the source's, or a [*MoreError] after most rows.
 func (x *Finder) liveIDs(ctx context.Context, f *Filter, fits func(*Traits) bool, most int) iter.Seq2[[]string, error] {
 	return sequence(func(yield func([]string) bool) error {
 		if f.indexed() {
@@ -158,7 +167,7 @@ func (x *Finder) liveIDs(ctx context.Context, f *Filter, fits func(*Traits) bool
 			for from, more := "", true; more; more = from != "" {
 				ids, read, next, err := x.livePage(ctx, f, shard, from)
 				if most -= read; err == nil && most < 0 {
-					err = ErrMore
+					err = &MoreError{}
 				}
 				if err != nil || !yield(ids) {
 					return err
@@ -170,13 +179,13 @@ func (x *Finder) liveIDs(ctx context.Context, f *Filter, fits func(*Traits) bool
 	})
 }
 
-// indexedIDs yields the ids of jobs of the filter's document or tags in parts. It returns [ErrMore]
-// after most entries.
+// indexedIDs yields the ids of jobs of the filter's document or tags in parts. It returns a
+// [*MoreError] after most entries.
 func (x *Finder) indexedIDs(ctx context.Context, f *Filter, most int, yield func([]string) bool) error {
 	var ids []string
 	for hint, err := range f.Hints(ctx, x.Source, HintQuery{Tenants: []string{f.TenantID}, Page: entryPage}) {
 		if most--; err == nil && most < 0 {
-			err = ErrMore
+			err = &MoreError{}
 		}
 		if err != nil {
 			return err
@@ -215,18 +224,18 @@ func (x *Finder) livePage(ctx context.Context, f *Filter, shard int, from string
 // farFuture is later than any time in the schedule.
 var farFuture = time.Date(2286, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// failed yields pages of failed jobs.
-func (x *Finder) failed(ctx context.Context, f *Filter) iter.Seq2[[]*Found, error] {
+// ended yields pages of ended jobs.
+func (x *Finder) ended(ctx context.Context, f *Filter) iter.Seq2[[]*Found, error] {
 	return sequence(func(yield func([]*Found) bool) error {
 		var page []*Found
 		now, checks := time.Now(), maxChecked
-		for hint, end := range x.failures(ctx, f) {
+		for found, end := range x.entries(ctx, f) {
 			if end == nil {
-				if page = append(page, &Found{Hint: hint}); len(page) < entryPage {
+				if page = append(page, found); len(page) < entryPage {
 					continue
 				}
 			}
-			if err := x.checkRecent(ctx, page, now, &checks); err != nil {
+			if err := x.checkRecent(ctx, f.State, page, now, &checks); err != nil {
 				return err
 			}
 			if !yield(page) {
@@ -236,7 +245,7 @@ func (x *Finder) failed(ctx context.Context, f *Filter) iter.Seq2[[]*Found, erro
 				return end
 			}
 		}
-		err := x.checkRecent(ctx, page, now, &checks)
+		err := x.checkRecent(ctx, f.State, page, now, &checks)
 		if err == nil {
 			yield(page)
 		}
@@ -245,7 +254,7 @@ func (x *Finder) failed(ctx context.Context, f *Filter) iter.Seq2[[]*Found, erro
 }
 
 // checkRecent checks the jobs whose commit may be under way, as many as may still be checked.
-func (x *Finder) checkRecent(ctx context.Context, page []*Found, now time.Time, checks *int) error {
+func (x *Finder) checkRecent(ctx context.Context, state statemachine.JobState, page []*Found, now time.Time, checks *int) error {
 	if x.Source.Atomic() {
 		return nil
 	}
@@ -254,42 +263,50 @@ func (x *Finder) checkRecent(ctx context.Context, page []*Found, now time.Time, 
 	})
 	recent = recent[:min(*checks, len(recent))]
 	*checks -= len(recent)
-	return x.check(ctx, recent)
+	return x.check(ctx, state, recent)
 }
 
-// failures yields the index entries of the failed jobs that may match.
-func (x *Finder) failures(ctx context.Context, f *Filter) iter.Seq2[Hint, error] {
-	return sequence(func(yield func(Hint) bool) error {
-		left := maxExamined
-		for tenants, err := range x.tenants(ctx, f) {
+// entries yields the index entries of the ended jobs that may match, after [Filter.After].
+func (x *Finder) entries(ctx context.Context, f *Filter) iter.Seq2[*Found, error] {
+	return sequence(func(yield func(*Found) bool) error {
+		left, last := maxExamined, f.After
+		tenant, after, _ := strings.Cut(f.After, afterMark)
+		for tenants, err := range x.tenants(ctx, f, tenant) {
 			if err != nil {
 				return err
 			}
-			q := HintQuery{Tenants: tenants, States: []statemachine.JobState{f.State}, Page: entryPage}
+			q := HintQuery{Tenants: tenants, States: []statemachine.JobState{f.State}, Page: entryPage, After: after, Reruns: true}
 			for hint, err := range f.Hints(ctx, x.Source, q) {
 				if err != nil {
 					return err
 				}
 				if left--; left < 0 {
-					return ErrMore
+					return &MoreError{After: last}
 				}
-				if f.mayMatch(&hint.IndexRow) && within(ledger.IDTime(hint.JobID), f.CreatedAfter, f.CreatedBefore) && !yield(hint) {
+				last = tenant + afterMark + hint.JobID
+				if f.mayMatch(&hint.IndexRow) && within(ledger.IDTime(hint.JobID), f.CreatedAfter, f.CreatedBefore) &&
+					!yield(&Found{Hint: hint, After: last}) {
 					return nil
 				}
 			}
+			tenant, after = tenants[len(tenants)-1], ""
 		}
 		return nil
 	})
 }
 
-// tenants yields the tenants that the filter selects, page by page.
-func (x *Finder) tenants(ctx context.Context, f *Filter) iter.Seq2[[]string, error] {
+// afterMark stands in a [Filter.After] between the tenant after which a page of tenants begins, and
+// the last job of that page. No tenant's name has it.
+const afterMark = "\x00"
+
+// tenants yields the tenants that the filter selects after one of them, page by page.
+func (x *Finder) tenants(ctx context.Context, f *Filter, after string) iter.Seq2[[]string, error] {
 	return sequence(func(yield func([]string) bool) error {
 		if f.TenantID != "" {
 			yield([]string{f.TenantID})
 			return nil
 		}
-		page, err := x.Source.Tenants(ctx, "", tenantPage)
+		page, err := x.Source.Tenants(ctx, after, tenantPage)
 		for err == nil && len(page) > 0 && yield(page) {
 			page, err = x.Source.Tenants(ctx, page[len(page)-1], tenantPage)
 		}
@@ -297,16 +314,16 @@ func (x *Finder) tenants(ctx context.Context, f *Filter) iter.Seq2[[]string, err
 	})
 }
 
-// check reads those failed jobs that have not been read. It marks the jobs that did not fail, and
-// clears reruns that do not exist.
-func (x *Finder) check(ctx context.Context, failed []*Found) error {
-	failed = slices.DeleteFunc(slices.Clone(failed), func(found *Found) bool { return found.checked })
-	for part := range slices.Chunk(failed, readPage) {
+// check reads those ended jobs that have not been read. It marks the jobs that did not end in the
+// state, and clears reruns that do not exist.
+func (x *Finder) check(ctx context.Context, state statemachine.JobState, ended []*Found) error {
+	ended = slices.DeleteFunc(slices.Clone(ended), func(found *Found) bool { return found.checked })
+	for part := range slices.Chunk(ended, readPage) {
 		if err := x.Read(ctx, part); err != nil {
 			return err
 		}
 		for _, found := range part {
-			found.checked, found.wrong = true, found.Job == nil || found.Job.Job.State != statemachine.JobFailedFinal
+			found.checked, found.wrong = true, found.Job == nil || found.Job.Job.State != state
 			if !found.wrong {
 				found.message = found.Job.Job.ErrorMessage
 			}

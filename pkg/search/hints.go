@@ -32,6 +32,8 @@ type HintQuery struct {
 	States []statemachine.JobState
 	// After is the job after which the list begins. Empty for the newest.
 	After string
+	// Reruns asks for [ledger.IndexEntry.SupersededBy] of ended jobs.
+	Reruns bool
 	// Page is about how many entries the caller will read.
 	Page int
 }
@@ -128,7 +130,7 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 	for _, tenant := range q.Tenants {
 		for _, state := range states {
 			sources = append(sources, &source{more: true, most: min(max(minFill, maxFilled/lists), maxFill), query: ledger.IndexQuery{
-				TenantID: tenant, Month: month, State: state, DocID: docID, Tag: tag, CorrelationID: correlationID, After: q.After,
+				TenantID: tenant, Month: month, State: state, Reruns: q.Reruns, DocID: docID, Tag: tag, CorrelationID: correlationID, After: q.After,
 				Limit: min(max(minFill, q.Page/lists), maxFill),
 			}})
 		}

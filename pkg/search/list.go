@@ -282,7 +282,7 @@ func (s *Service) live(ctx context.Context, f *Filter, q HintQuery) (hints iter.
 		return f.liveHints(ctx, s.ledger, q), true, nil
 	}
 	found, err := f.newest(q.After, s.finder().liveIDs(ctx, f, s.fits(f), s.maxLive))
-	if errors.Is(err, ErrMore) {
+	if _, more := errors.AsType[*MoreError](err); more {
 		return none, false, nil
 	}
 	return func(yield func(Hint, error) bool) {

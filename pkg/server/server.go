@@ -74,7 +74,7 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
 	for _, open := range []func(context.Context) error{
-		s.openLedger, s.openPauses, s.openCounts, s.openBus, s.openUpkeep, s.openWebhooks, s.openRelay, s.openInbox, s.openAPI,
+		s.openLedger, s.openPauses, s.openCounts, s.openBus, s.openCommands, s.openUpkeep, s.openWebhooks, s.openRelay, s.openInbox, s.openAPI,
 	} {
 		if err := open(ctx); err != nil {
 			return nil, err
@@ -203,7 +203,7 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 		return err
 	}
 	if s.uses.Operations, err = background.NewOperations(background.OperationsConfig{
-		Ledger: s.uses.Ledger, Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Schedule, Live: s.uses.Counts.Live,
+		Ledger: s.uses.Ledger, Commands: s.uses.Commands, Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Schedule, Live: s.uses.Counts.Live,
 	}); err != nil {
 		return err
 	}
@@ -296,8 +296,8 @@ func (s *Server) openRelay(context.Context) (err error) {
 	return err
 }
 
-// openAPI opens the HTTP API, and registers the metrics that read from the other parts.
-func (s *Server) openAPI(context.Context) (err error) {
+// openCommands opens what accepts commands and makes reruns.
+func (s *Server) openCommands(context.Context) error {
 	router, err := routing.New(s.cfg.Routing)
 	if err != nil {
 		return err
@@ -309,11 +309,14 @@ func (s *Server) openAPI(context.Context) (err error) {
 		}
 		return ""
 	}
-	if s.uses.Commands, err = commands.New(commands.Config{
+	s.uses.Commands, err = commands.New(commands.Config{
 		Ledger: s.uses.Ledger, Protocols: s.cfg.Protocols, Router: router, Policy: policy, Defaults: s.cfg.Defaults,
-	}); err != nil {
-		return err
-	}
+	})
+	return err
+}
+
+// openAPI opens the HTTP API, and registers the metrics that read from the other parts.
+func (s *Server) openAPI(context.Context) (err error) {
 	around := search.Surroundings{
 		Pause: s.uses.Gate.Covering, LastPoll: s.uses.Queue.LastPoll, EndRate: s.uses.Counts.EndRate,
 	}

@@ -362,6 +362,24 @@ func (e ProblemCode) Valid() bool {
 	}
 }
 
+// Defines values for RerunCallbacks.
+const (
+	RerunCallbacksKeep RerunCallbacks = "keep"
+	RerunCallbacksNone RerunCallbacks = "none"
+)
+
+// Valid indicates whether the value is a known member of the RerunCallbacks enum.
+func (e RerunCallbacks) Valid() bool {
+	switch e {
+	case RerunCallbacksKeep:
+		return true
+	case RerunCallbacksNone:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for RerunFrom.
 const (
 	RerunFromFailed RerunFrom = "failed"
@@ -380,36 +398,18 @@ func (e RerunFrom) Valid() bool {
 	}
 }
 
-// Defines values for RerunRequestCallbacks.
+// Defines values for RerunProtocol.
 const (
-	RerunRequestCallbacksKeep RerunRequestCallbacks = "keep"
-	RerunRequestCallbacksNone RerunRequestCallbacks = "none"
+	RerunProtocolCurrent RerunProtocol = "current"
+	RerunProtocolKept    RerunProtocol = "kept"
 )
 
-// Valid indicates whether the value is a known member of the RerunRequestCallbacks enum.
-func (e RerunRequestCallbacks) Valid() bool {
+// Valid indicates whether the value is a known member of the RerunProtocol enum.
+func (e RerunProtocol) Valid() bool {
 	switch e {
-	case RerunRequestCallbacksKeep:
+	case RerunProtocolCurrent:
 		return true
-	case RerunRequestCallbacksNone:
-		return true
-	default:
-		return false
-	}
-}
-
-// Defines values for RerunRequestProtocol.
-const (
-	RerunRequestProtocolCurrent RerunRequestProtocol = "current"
-	RerunRequestProtocolKept    RerunRequestProtocol = "kept"
-)
-
-// Valid indicates whether the value is a known member of the RerunRequestProtocol enum.
-func (e RerunRequestProtocol) Valid() bool {
-	switch e {
-	case RerunRequestProtocolCurrent:
-		return true
-	case RerunRequestProtocolKept:
+	case RerunProtocolKept:
 		return true
 	default:
 		return false
@@ -1592,17 +1592,33 @@ type ReportedSending struct {
 // Example: 3f1d2c
 type RequestID = string
 
+// RerunCallbacks `none` leaves out the callback URLs of the old job. Absent means `keep`.
+//
+// Example: none
+type RerunCallbacks string
+
 // RerunFrom Where a rerun starts, from the failed step or from the first one.
 //
 // Example: failed
 type RerunFrom string
 
+// RerunProtocol `kept` takes the steps and policies of the old job; `current` those of the current
+// protocol. Absent means `kept`.
+//
+// Example: current
+type RerunProtocol string
+
 // RerunRequest Where to restart, with which corrections, and why.
 type RerunRequest struct {
-	// Callbacks `none` leaves out the callback URLs of the old job.
+	// Callbacks `none` leaves out the callback URLs of the old job. Absent means `keep`.
 	//
 	// Example: none
-	Callbacks RerunRequestCallbacks `json:"callbacks,omitempty,omitzero"`
+	Callbacks RerunCallbacks `json:"callbacks,omitempty,omitzero"`
+
+	// DryRun Return what the rerun would do, without doing it.
+	//
+	// Example: false
+	DryRun bool `json:"dry_run,omitempty,omitzero"`
 
 	// From Where a rerun starts, from the failed step or from the first one.
 	//
@@ -1650,11 +1666,11 @@ type RerunRequest struct {
 	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
 
 	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
-	// protocol.
+	// protocol. Absent means `kept`.
 	//
 	//
 	// Example: current
-	Protocol RerunRequestProtocol `json:"protocol,omitempty,omitzero"`
+	Protocol RerunProtocol `json:"protocol,omitempty,omitzero"`
 
 	// Reason For the history.
 	//
@@ -1678,17 +1694,6 @@ type RerunRequest struct {
 	// Example: {"uri":"s3://bucket/input.pdf"}
 	WorkspaceRef Ref `json:"workspace_ref,omitempty,omitzero"`
 }
-
-// RerunRequestCallbacks `none` leaves out the callback URLs of the old job.
-//
-// Example: none
-type RerunRequestCallbacks string
-
-// RerunRequestProtocol `kept` takes the steps and policies of the old job; `current` those of the current
-// protocol.
-//
-// Example: current
-type RerunRequestProtocol string
 
 // ResolvedStep A step that was done by hand.
 type ResolvedStep struct {

@@ -465,7 +465,8 @@ export interface paths {
          *     keeping the results before it, or from another one. The request may correct the payload
          *     and the references, take the current protocol, and give the output of steps that were
          *     done by hand, which needs the role admin. Corrections are checked as a command is, and
-         *     the payload by the current schemas of the steps that will be executed. There is one
+         *     the payload by the current schemas of the steps that will be executed. With `dry_run`
+         *     nothing is done, and the answer says what would be. There is one
          *     rerun for each job, starting point and set of corrections; a repeated request returns
          *     the same job with `replayed` true. A rerun writes to the same `output_ref` unless the
          *     request has another one.
@@ -721,13 +722,16 @@ export interface paths {
         get: operations["listRetries"];
         put?: never;
         /**
-         * Rerun failed jobs
+         * Rerun ended jobs
          * @description Reruns the named jobs, or those that the filters select, in the background and no faster
-         *     than `rate_per_second`. The filters select FAILED_FINAL jobs that have no rerun other
-         *     than cancelled ones, newest first. The set of jobs is fixed when the operation is
-         *     created. A repeat with the same `Idempotency-Key` returns the same operation, and a job
-         *     gets at most one rerun per starting point, however often it is requested. A selected job
-         *     that has been rerun in the meantime is skipped.
+         *     than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
+         *     other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+         *     created; one with the same filters and `after` takes the jobs that follow. A repeat with
+         *     the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
+         *     per starting point and set of corrections, however often it is requested. A selected job
+         *     that has been rerun in the meantime is skipped, and so is one that cannot be rerun this
+         *     way, with the reason. The reruns have the tag `lucius.operation`, which names the
+         *     operation. The sample of a dry run shows what would become of each job.
          */
         post: operations["createRetry"];
         delete?: never;
@@ -1868,13 +1872,7 @@ export interface components {
              */
             service: string;
             state: components["schemas"]["StepState"];
-            /**
-             * @description Why the job did not execute the step: as a rerun it took over the result of the job
-             *     before, or a person did the step by hand and gave its output. Absent otherwise.
-             * @example carried
-             * @enum {string}
-             */
-            outcome?: "carried" | "resolved";
+            outcome?: components["schemas"]["StepOutcome"];
             /**
              * @description Number of the latest attempt; 0 before the first dispatch.
              * @example 1
@@ -2973,24 +2971,13 @@ export interface components {
              *     output for theirs. It needs the role admin.
              */
             resolve?: components["schemas"]["ResolvedStep"][];
-            /**
-             * @description `kept` takes the steps and policies of the old job; `current` those of the current
-             *     protocol.
-             * @example current
-             * @enum {string}
-             */
-            protocol?: "kept" | "current";
+            protocol?: components["schemas"]["RerunProtocol"];
             /**
              * @description Rerun the last job in the chain of reruns; if it is live, it is the answer.
              * @example true
              */
             newest?: boolean;
-            /**
-             * @description `none` leaves out the callback URLs of the old job.
-             * @example none
-             * @enum {string}
-             */
-            callbacks?: "keep" | "none";
+            callbacks?: components["schemas"]["RerunCallbacks"];
             /**
              * @description Tags to add to those of the old job, which together may be at most 8.
              * @example {
@@ -3003,6 +2990,108 @@ export interface components {
              * @example The service is fixed.
              */
             reason?: string;
+            /**
+             * @description Return what the rerun would do, without doing it.
+             * @example false
+             */
+            dry_run?: boolean;
+        };
+        /**
+         * @description `kept` takes the steps and policies of the old job; `current` those of the current
+         *     protocol. Absent means `kept`.
+         * @example current
+         * @enum {string}
+         */
+        RerunProtocol: "kept" | "current";
+        /**
+         * @description `none` leaves out the callback URLs of the old job. Absent means `keep`.
+         * @example none
+         * @enum {string}
+         */
+        RerunCallbacks: "keep" | "none";
+        /** @description What a rerun would do. */
+        RerunPreview: {
+            /**
+             * @description Nothing was done.
+             * @example true
+             */
+            dry_run: boolean;
+            /**
+             * @description The job that would be repeated; with `newest`, the last of its reruns.
+             * @example 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+             */
+            jobId: string;
+            /**
+             * @description With `newest`. The job is live, and would be the answer; the other fields are absent.
+             * @example false
+             */
+            live: boolean;
+            /**
+             * @description The job that the same rerun made before, which would be the answer.
+             * @example 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
+             */
+            existing_job_id?: string;
+            /**
+             * @description The protocol of the new job.
+             * @example doc_ingest_v1
+             */
+            protocol_id?: string;
+            /**
+             * @description Its version.
+             * @example 3
+             */
+            protocol_version?: string;
+            /** @description The steps of the new job. */
+            steps: components["schemas"]["PlannedStep"][];
+            /**
+             * @description How its command differs from that of the old job: as many members as have pointers of
+             *     1 KiB together.
+             */
+            changes: components["schemas"]["CommandChange"][];
+        };
+        /**
+         * @description Why the job did not execute the step: as a rerun it took over the result of the job
+         *     before, or a person did the step by hand and gave its output. Absent otherwise.
+         * @example carried
+         * @enum {string}
+         */
+        StepOutcome: "carried" | "resolved";
+        /** @description A step of a rerun. */
+        PlannedStep: {
+            /**
+             * @description The step.
+             * @example ocr
+             */
+            step_id: string;
+            /**
+             * @description Its type.
+             * @example OCR
+             */
+            step_type: string;
+            /**
+             * @description The service that executes it.
+             * @example ocr
+             */
+            service: string;
+            outcome?: components["schemas"]["StepOutcome"];
+        };
+        /** @description A difference between the commands of a job and of its rerun. */
+        CommandChange: {
+            /**
+             * @description The member, as a JSON pointer into the command.
+             * @example /payload/model
+             */
+            pointer: string;
+            /**
+             * @description Its value in the old job's command; absent if there is none.
+             * @example v2
+             */
+            before?: unknown;
+            /**
+             * @description Its value in the new job's command; absent if there is none.
+             * @example v3
+             */
+            after?: unknown;
         };
         /** @description Jobs that repeat each other, oldest first. */
         Lineage: {
@@ -3404,6 +3493,20 @@ export interface components {
              */
             all?: boolean;
             /**
+             * @description Only jobs that ended in this state; absent means FAILED_FINAL. SUCCEEDED requires
+             *     `created_before`, not in the future: a repeat with the same time then selects no
+             *     rerun that this operation made.
+             * @example SUCCEEDED
+             * @enum {string}
+             */
+            state?: "FAILED_FINAL" | "CANCELLED" | "SUCCEEDED";
+            /**
+             * @description A truncated operation with the same filters: only the jobs that follow those that it
+             *     selected.
+             * @example 0197f0c4-3b0e-7a51-8c1d-4e5f6a7b8c9d
+             */
+            after?: string;
+            /**
              * @description Only jobs of this tenant.
              * @example tenant_a
              */
@@ -3465,6 +3568,22 @@ export interface components {
              */
             failed_before?: string;
             from?: components["schemas"]["RerunFrom"];
+            /**
+             * @description The step to start at, in place of `from`.
+             * @example embed
+             */
+            from_step?: string;
+            /**
+             * @description A merge patch of the payload of each job (RFC 7396), of at most 16 KiB.
+             * @example {
+             *       "model": "v3"
+             *     }
+             */
+            payload_patch?: {
+                [key: string]: unknown;
+            };
+            protocol?: components["schemas"]["RerunProtocol"];
+            callbacks?: components["schemas"]["RerunCallbacks"];
             /**
              * Format: int32
              * @description The maximum number of jobs that the filters select; absent or 0 means 10,000.
@@ -3700,13 +3819,29 @@ export interface components {
             filter: components["schemas"]["OperationFilter"];
             from?: components["schemas"]["RerunFrom"];
             /**
+             * @description The step at which its reruns start, in place of `from`.
+             * @example embed
+             */
+            from_step?: string;
+            /**
+             * @description What its reruns merge into the payloads.
+             * @example {
+             *       "model": "v3"
+             *     }
+             */
+            payload_patch?: {
+                [key: string]: unknown;
+            };
+            protocol?: components["schemas"]["RerunProtocol"];
+            callbacks?: components["schemas"]["RerunCallbacks"];
+            /**
              * @description How many jobs it covers.
              * @example 12
              */
             matched: number;
             /**
              * @description There may be more jobs than it covers, because of `limit`, or because not all were
-             *     examined.
+             *     examined. A retry with `after` takes those.
              * @example false
              */
             truncated: boolean;
@@ -3856,6 +3991,41 @@ export interface components {
              * @example No ACK came in time.
              */
             error_message?: string;
+            /**
+             * @description Of a retry. The first step that the rerun would execute.
+             * @example embed
+             */
+            first_step?: string;
+            /** @description Of a retry. How the command of the rerun would differ from that of the job. */
+            changes?: components["schemas"]["CommandChange"][];
+            /**
+             * @description Of a retry. Why the operation would skip the job.
+             * @example {
+             *       "code": "payload_invalid",
+             *       "errors": [
+             *         {
+             *           "pointer": "/payload/model",
+             *           "message": "must be a string"
+             *         }
+             *       ]
+             *     }
+             */
+            refused?: components["schemas"]["Refusal"];
+        };
+        /** @description Why something would be refused. */
+        Refusal: {
+            /**
+             * @description The code of the problem.
+             * @example payload_invalid
+             */
+            code: string;
+            /**
+             * @description The same in words.
+             * @example No step is left to execute.
+             */
+            detail?: string;
+            /** @description Each fault. */
+            errors?: components["schemas"]["Violation"][];
         };
         /** @description What to pause: one of `tenant_id`, `protocol_id`, `lane`, `service` and `all`. */
         PauseRequest: {
@@ -6447,6 +6617,15 @@ export interface operations {
             };
         };
         responses: {
+            /** @description What the rerun would do, with `dry_run`. */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RerunPreview"];
+                };
+            };
             202: components["responses"]["CommandAccepted"];
             400: components["responses"]["BadRequest"];
             401: components["responses"]["Unauthenticated"];

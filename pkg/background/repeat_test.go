@@ -1,0 +1,144 @@
+package background_test
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/lucius-project/lucius/internal/musttest"
+	"github.com/lucius-project/lucius/pkg/apierror"
+	"github.com/lucius-project/lucius/pkg/background"
+	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/search"
+	"github.com/lucius-project/lucius/pkg/statemachine"
+	"github.com/lucius-project/lucius/pkg/tablestore"
+)
+
+// successes adds n jobs that succeeded, and returns their ids, the newest first.
+func (w *world) successes(n int) []string {
+	var ids []string
+	for range n {
+		ids = append(ids, w.accept("t", "OCR"))
+		w.end(statemachine.ResultSucceeded, "")
+	}
+	slices.Reverse(ids)
+	return ids
+}
+
+// again returns a request to repeat all jobs that succeeded until now, with that patch.
+func again(patch string) background.BulkRequest {
+	time.Sleep(2 * time.Millisecond) // The time of an id has no more digits.
+	return background.BulkRequest{
+		Filter: search.Filter{State: statemachine.JobSucceeded, CreatedBefore: time.Now()},
+		Edits:  background.Edits{PayloadPatch: json.RawMessage(patch)},
+	}
+}
+
+func TestBulk_RepeatsSuccessesOnceWithAPatch(t *testing.T) {
+	t.Parallel()
+	ledgertest.OnEachStore(t, func(t *testing.T, store tablestore.Store) {
+		w := open(t, store)
+		w.fail("t", "x")
+		old := w.successes(5)
+		request := again(`{"model":"v3"}`)
+		request.Limit = 3
+		var made []string
+		for _, want := range [][]string{old[:3], old[3:]} {
+			op := create(t, w.Operations, "", request)
+			runOnce(t, runner(t, w.Operations))
+			page := get(t, w.Operations, op.ID)
+			if !slices.Equal(ids(page), want) || page.Applied != len(want) || page.Truncated != (len(want) == 3) {
+				t.Fatalf("%+v, want %v", page, want)
+			}
+			for _, item := range page.Items {
+				agg := w.Read(item.NewJobID)
+				payload, err := w.Payload(t.Context(), item.NewJobID)
+				if err != nil || string(payload) != `{"model":"v3"}` || agg.Job.RerunOf != item.JobID ||
+					agg.Job.Tags.Map()[background.OperationTag] != op.ID || agg.Steps[0].Outcome != "" {
+					t.Errorf("the rerun is %+v with %s, %v", agg, payload, err)
+				}
+				made = append(made, item.NewJobID)
+			}
+			request.After = op.ID
+		}
+		for _, id := range made { // Reruns that have succeeded, too, are none of the jobs of the request.
+			w.End(w.MessageOf(id), statemachine.ResultSucceeded, "")
+		}
+		last := request.After
+		request.After = ""
+		if op := create(t, w.Operations, "", request); op.Matched != 0 || op.State != background.OperationDone {
+			t.Errorf("the whole request again selects %d jobs: %+v", op.Matched, op)
+		}
+		request.After = last
+		if _, err := w.Operations.Create(t.Context(), "", request); apierror.From(err).Errors[0].Pointer != "/after" {
+			t.Errorf("after an operation that has no rest: %v", err)
+		}
+	})
+}
+
+// A search that ends at its bound is continued there, although nothing before it matched.
+func TestCreate_ContinuesAfterTheRowsThatItExamined(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(24 * time.Hour) // The fake clock begins with a month, and the first job is older.
+		jobs := newSketch(0)
+		old := jobs.fail("t", 3, "old")
+		time.Sleep(time.Hour)
+		jobs.fail("t", 100_000, "new")
+		service := serve(t, jobs, ledgertest.Split())
+		request := background.BulkRequest{Filter: search.Filter{ErrorCode: "old"}}
+		first := create(t, service, "", request)
+		if first.Matched != 0 || !first.Truncated {
+			t.Fatalf("the first operation is %+v", first)
+		}
+		request.After = first.ID
+		if next := create(t, service, "", request); next.Truncated || !slices.Equal(ids(get(t, service, next.ID)), old) {
+			t.Errorf("the next one is %+v", next)
+		}
+		request.Filter.ErrorCode = "new"
+		if _, err := service.Create(t.Context(), "", request); apierror.From(err).Errors[0].Pointer != "/after" {
+			t.Errorf("after an operation with another filter: %v", err)
+		}
+	})
+}
+
+func TestBulk_SkipsAJobThatThePatchDoesNotSuit(t *testing.T) {
+	t.Parallel()
+	w := open(t, ledgertest.Atomic())
+	w.successes(1)
+	request := again(`{"model":3}`)
+	preview, err := w.Preview(t.Context(), request)
+	musttest.NoError(t, err)
+	if refused := preview.Sample[0].Refused; refused == nil || refused.Code != apierror.PayloadInvalid || preview.Sample[0].Plan != nil {
+		t.Errorf("the preview tells %+v", preview.Sample[0])
+	}
+	op := create(t, w.Operations, "", request)
+	runOnce(t, runner(t, w.Operations))
+	item := get(t, w.Operations, op.ID).Items[0]
+	if item.Outcome != background.ItemSkipped || !strings.HasPrefix(item.Detail, "/payload/model ") {
+		t.Errorf("the item is %+v", item)
+	}
+}
+
+func TestPreview_ShowsWhatBecomesOfASample(t *testing.T) {
+	t.Parallel()
+	w := open(t, ledgertest.Atomic())
+	old := w.successes(12)
+	preview, err := w.Preview(t.Context(), again(`{"model":"v3"}`))
+	musttest.NoError(t, err)
+	if preview.Matched != 12 || len(preview.Sample) != 10 {
+		t.Fatalf("%d of %d jobs", len(preview.Sample), preview.Matched)
+	}
+	for i, one := range preview.Sample {
+		if change := one.Plan.Changes[0]; one.Job.ID != old[i] || one.Plan.First != 0 || change.Pointer != "/payload/model" || string(change.Is) != `"v3"` {
+			t.Errorf("%s: %+v", one.Job.ID, one.Plan)
+		}
+	}
+	named, err := w.Preview(t.Context(), background.BulkRequest{JobIDs: old[:1]})
+	if err != nil || named.Matched != 1 || named.Sample[0].Refused == nil || named.Sample[0].Refused.Code != apierror.NothingToRun {
+		t.Errorf("of a named job that has succeeded: %+v, %v", named, err)
+	}
+}
