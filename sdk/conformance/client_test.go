@@ -88,7 +88,8 @@ func TestClients(t *testing.T) {
 	}
 }
 
-// misspelt is what the clients say of a command whose payload has the key wrods instead of words.
+// misspelt is what the clients say of a payload that has the key wrods instead of words, in a command
+// and in a rerun.
 const misspelt = "the server answered 422 payload_invalid: /payload/words is required. There are 2 violations in all.; " +
 	"/payload/words: is required; /payload/wrods: is not allowed here"
 
@@ -119,8 +120,11 @@ func story(t *testing.T, sdk *sdk, all []operation) map[string]bool {
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("%s: %v\n%s", strings.Join(sdk.client, " "), err, out)
-	} else if !strings.Contains(string(out), "misspelt: "+misspelt+"\n") {
-		t.Errorf("%s does not say %q of a misspelt key, but:\n%s", sdk.name, misspelt, out)
+	}
+	for _, what := range []string{"misspelt", "wrong patch"} {
+		if err == nil && !strings.Contains(string(out), what+": "+misspelt+"\n") {
+			t.Errorf("%s does not say %q of a %s, but:\n%s", sdk.name, misspelt, what, out)
+		}
 	}
 	site.audit()
 	return used

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"time"
 
@@ -78,6 +81,35 @@ func ExampleWorker_Use() {
 	w.Handle(lucius.AnyStep, func(context.Context, *lucius.Task) (any, error) { return nil, nil })
 	fmt.Println("Run does the work.")
 	// Output: Run does the work.
+}
+
+// A rerun corrects what was wrong with a job, and goes on at the step that failed.
+func ExampleClient_Rerun() {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		fmt.Println(r.Method, r.URL.Path)
+		_, _ = io.Copy(os.Stdout, r.Body)          // The example prints what the server gets,
+		_, _ = io.WriteString(w, `{"jobId":"j2"}`) // and fails if it gets no answer.
+	}))
+	defer server.Close()
+	client, err := lucius.NewClient(lucius.ClientConfig{URL: server.URL})
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+	ctx, failed := context.Background(), "j1"
+
+	rerun, err := client.Rerun(ctx, failed, lucius.RerunRequest{
+		PayloadPatch: map[string]any{"words": 500},
+		Reason:       "20000 words are no summary",
+	})
+	if err != nil {
+		panic(err)
+	}
+	fmt.Println(rerun.JobID)
+	// Output:
+	// POST /v1/jobs/j1:rerun
+	// {"payload_patch":{"words":500},"reason":"20000 words are no summary"}
+	// j2
 }
 
 // The code of a refusal is stable, its text is for people.

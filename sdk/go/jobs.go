@@ -249,8 +249,14 @@ func (c *Client) control(ctx context.Context, jobID, verb, reason string) (*Job,
 	return &job, nil
 }
 
-// Rerun creates a new job from one that ended FAILED_FINAL or CANCELLED, with the same
-// steps. There is one rerun for each job and starting point: a repeat returns it.
+// Rerun creates a new job from one that has ended, with the same steps: from the step that
+// failed, or from another one. The request may correct the payload and the references, give
+// the outputs of steps that were done by hand, and take the current protocol. There is one
+// rerun for each job, starting point and set of corrections: a repeat returns it, with
+// Replayed. Corrections that the server refuses are an [Error] with a violation for each fault.
+//
+// With Newest, the call reruns the last rerun of the job. If an answer is lost and the rerun
+// has ended before the call is repeated, the repeat reruns that one.
 func (c *Client) Rerun(ctx context.Context, jobID string, request RerunRequest) (*CommandAccepted, error) {
 	var accepted CommandAccepted
 	err := c.do(ctx, call{method: http.MethodPost, path: jobPath(jobID, ":rerun"), body: request, answer: &accepted})
@@ -258,6 +264,17 @@ func (c *Client) Rerun(ctx context.Context, jobID string, request RerunRequest) 
 		return nil, fmt.Errorf("rerun job %s: %w", jobID, err)
 	}
 	return &accepted, nil
+}
+
+// Lineage reads the chain of reruns that a job is in, oldest first: at most 100 jobs. Of a job
+// that was purged it has only the id.
+func (c *Client) Lineage(ctx context.Context, jobID string) (*Lineage, error) {
+	var lineage Lineage
+	err := c.do(ctx, call{method: http.MethodGet, path: jobPath(jobID, "/lineage"), answer: &lineage})
+	if err != nil {
+		return nil, fmt.Errorf("lineage of job %s: %w", jobID, err)
+	}
+	return &lineage, nil
 }
 
 // Final reports whether a job in this state has ended.

@@ -1464,6 +1464,94 @@ type JobPage struct {
 // Example: IN_PROGRESS
 type JobState string
 
+// Lineage Jobs that repeat each other, oldest first.
+type Lineage struct {
+	// Jobs The jobs, oldest first.
+	Jobs []LineageJob `json:"jobs"`
+
+	// Truncated There are more jobs.
+	//
+	// Example: false
+	Truncated bool `json:"truncated"`
+}
+
+// LineageJob A job among those that repeat each other.
+type LineageJob struct {
+	// Caller Who submitted or reran it.
+	//
+	// Example: ops-1
+	Caller string `json:"caller,omitempty,omitzero"`
+
+	// CompletedAt When it ended; absent while it is live.
+	//
+	// Example: 2026-01-27T10:02:09.000Z
+	CompletedAt time.Time `json:"completed_at,omitempty,omitzero"`
+
+	// CreatedAt When it was accepted.
+	//
+	// Example: 2026-01-27T10:02:00.000Z
+	CreatedAt time.Time `json:"created_at,omitempty,omitzero"`
+
+	// ErrorCode Why it failed.
+	//
+	// Example: bad_scan
+	ErrorCode string `json:"error_code,omitempty,omitzero"`
+
+	// FirstStep The first step that it executes itself; those before it were carried or resolved.
+	//
+	// Example: embed
+	FirstStep string `json:"first_step,omitempty,omitzero"`
+
+	// JobID The job.
+	//
+	// Example: 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
+	JobID string `json:"jobId"`
+
+	// ProtocolID Its protocol.
+	//
+	// Example: doc_pipeline
+	ProtocolID string `json:"protocol_id,omitempty,omitzero"`
+
+	// ProtocolVersion The version of the protocol.
+	//
+	// Example: 3
+	ProtocolVersion string `json:"protocol_version,omitempty,omitzero"`
+
+	// Purged The job was deleted after its retention; the other fields are absent.
+	//
+	// Example: false
+	Purged bool `json:"purged"`
+
+	// Reason The reason that was given for the rerun.
+	//
+	// Example: The input was wrong.
+	Reason string `json:"reason,omitempty,omitzero"`
+
+	// RerunEdits What it corrects, as JSON pointers into the command.
+	//
+	// Example: ["/payload/model"]
+	RerunEdits []string `json:"rerun_edits,omitempty,omitzero"`
+
+	// RerunOf The job that this one reruns.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	RerunOf string `json:"rerun_of,omitempty,omitzero"`
+
+	// State State of a job. SUCCEEDED, FAILED_FINAL and CANCELLED are terminal and
+	// never change.
+	//
+	// - QUEUED: accepted, the first step has no attempt yet.
+	// - DISPATCHING: the first step has not been acknowledged yet.
+	// - IN_PROGRESS: a worker holds an attempt, or another attempt will follow.
+	// - PAUSING: a worker may finish its attempt; nothing new starts.
+	// - PAUSED: no worker holds an attempt; resume or cancel.
+	// - CANCELLING: a worker still has an attempt; nothing new starts.
+	//
+	//
+	// Example: IN_PROGRESS
+	State JobState `json:"state,omitempty,omitzero"`
+}
+
 // Mode What the routing key is derived from: the tenant or, with BURST, the tenant and the
 // document.
 //
@@ -1630,7 +1718,7 @@ type RerunRequest struct {
 	//
 	//
 	// Example: embed
-	FromStep *string `json:"from_step,omitempty"`
+	FromStep string `json:"from_step,omitempty,omitzero"`
 
 	// InputRef A reference to data that Lucius never reads. Opaque except for `uri`, which
 	// must have an allowed scheme (422 `ref_invalid`). At most 8 KiB as sent
@@ -1663,7 +1751,7 @@ type RerunRequest struct {
 	//
 	//
 	// Example: {"model":"v3"}
-	PayloadPatch json.RawMessage `json:"payload_patch,omitempty,omitzero"`
+	PayloadPatch any `json:"payload_patch,omitempty,omitzero"`
 
 	// Protocol `kept` takes the steps and policies of the old job; `current` those of the current
 	// protocol. Absent means `kept`.

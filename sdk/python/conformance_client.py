@@ -3,7 +3,7 @@
 import threading
 import uuid
 
-from lucius import Client, Command, InvalidError, NotFoundError, ProblemError, TimedOutError, Worker
+from lucius import Client, Command, Final, InvalidError, NotFoundError, ProblemError, TimedOutError, Worker
 
 TENANT = "tenant_" + uuid.uuid4().hex[:8]
 asked = threading.Event()  # A handler waits: until it is cancelled in the first attempt.
@@ -12,6 +12,8 @@ worker = Worker(service="conformance", claim_wait=1)
 
 @worker.step("CONFORM")
 def conform(task):
+    if task.payload["do"] == "fail":
+        raise Final("CONFORMANCE_FINAL", "told to fail")
     if task.payload["do"] == "wait":
         asked.set()
         task.cancelled.wait(60)
@@ -58,7 +60,7 @@ def story(client):
 
     # 4
     asked.clear()
-    again = client.rerun(waiting, start="start", reason="once more")
+    again = client.rerun(waiting, from_="start", reason="once more")
     assert again.job_id != waiting
     assert asked.wait(60)
     client.cancel(again.job_id)
@@ -79,12 +81,47 @@ def story(client):
         assert (error.status, error.code) == (404, "job_not_found"), error
 
     # 7
+    strict = Command(TENANT, "sdk.strict", {"wrods": 3}, {"uri": "conformance://in"}, {"uri": "conformance://out"})
+    refused("misspelt", lambda: client.submit(strict))
+
+
+def refused(what, call):
+    """Print the refusal of a payload with a misspelt key."""
     try:
-        client.submit(Command(TENANT, "sdk.strict", {"wrods": 3}, {"uri": "conformance://in"}, {"uri": "conformance://out"}))
-        raise AssertionError("a misspelt key was taken")
+        call()
     except InvalidError as error:
         assert [v.pointer for v in error.violations] == ["/payload/words", "/payload/wrods"], error
-        print("misspelt:", error)
+        print(f"{what}:", error)
+        return
+    raise AssertionError(f"{what}: it was taken")
+
+
+def descends(client, job_id, *jobs):
+    """Compare the lineage of a job."""
+    lineage = client.lineage(job_id)
+    found = [(j.job_id, j.rerun_of, j.first_step, j.rerun_edits, j.state, j.error_code, j.reason) for j in lineage.jobs]
+    assert (found, lineage.truncated) == (list(jobs), False), lineage
+
+
+def corrections(client):
+    # 8
+    submitted = client.submit(command("fail", request_type="sdk.corrected", tags={"env": "test"}, words=3))
+    failed = client.wait(submitted.job_id, timeout=60).job_id
+    refused("wrong patch", lambda: client.rerun(failed, payload_patch={"words": None, "wrods": 3}))
+    first = (failed, "", "scan", [], "FAILED_FINAL", "CONFORMANCE_FINAL", "")
+    descends(client, failed, first)
+
+    # 9
+    by_hand = {"uri": "conformance://by-hand"}
+    request = {"payload_patch": {"do": "succeed"}, "resolve": [{"step_id": "scan", "output_ref": by_hand}],
+               "tags": {"run": "second"}, "reason": "scanned by hand"}
+    job = client.wait(client.rerun(failed, **request).job_id, timeout=60)
+    assert (job.state, job.tags) == ("SUCCEEDED", {"env": "test", "run": "second"}), job
+    scan, printed = job.steps
+    assert (scan.outcome, scan.raw["output_ref"], printed.raw["input_ref"]) == ("resolved", by_hand, by_hand), job.steps
+    again = client.rerun(failed, **request)
+    assert again.replayed and again.job_id == job.job_id, again
+    descends(client, failed, first, (job.job_id, failed, "print", ["/payload/do"], "SUCCEEDED", "", "scanned by hand"))
 
 
 if __name__ == "__main__":
@@ -93,6 +130,7 @@ if __name__ == "__main__":
     try:
         with Client() as client:
             story(client)
+            corrections(client)
     finally:
         worker.stop()
         working.join()

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import ssl
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, AsyncIterator, Callable, Iterator, List, Mapping, Optional, Sequence, TypeVar, Union
+from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from ._transport import Interruptible, Token
 from .client import Client, When
 from .errors import ProblemError
-from .model import Accepted, Command, Event, Job, JobState
+from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunRequest
+
+if TYPE_CHECKING:  # Only type checkers need it, and have it.
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 _END: Any = object()
@@ -63,8 +66,11 @@ class AsyncClient:
     async def resume(self, job_id: str, reason: str = "") -> Job:
         return await self._run(lambda: self._client.resume(job_id, reason))
 
-    async def rerun(self, job_id: str, *, start: str = "failed", reason: str = "") -> Accepted:
-        return await self._run(lambda: self._client.rerun(job_id, start=start, reason=reason))
+    async def rerun(self, job_id: str, **request: Unpack[RerunRequest]) -> Accepted:
+        return await self._run(lambda: self._client.rerun(job_id, **request))
+
+    async def lineage(self, job_id: str) -> Lineage:
+        return await self._run(lambda: self._client.lineage(job_id))
 
     async def history(self, job_id: str) -> AsyncIterator[Event]:
         async for event in self._each(self._client.history(job_id)):

@@ -7,14 +7,17 @@ import json
 import ssl
 import time
 from datetime import datetime
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Sequence, Union
 
 from ._transport import (
     _CALL_FAILED, SHORTEST_POLL, Answer, Interruptible, Query, Token, Transport, decoded, encoded, path_with, segment,
     transient,
 )
 from .errors import LuciusError, NoAnswerError, ProblemError, TimedOutError
-from .model import Accepted, Command, Event, Job, JobState
+from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunRequest
+
+if TYPE_CHECKING:  # Only type checkers need it, and have it.
+    from typing_extensions import Unpack
 
 # The longest wait that one request asks for.
 _POLL_SECONDS = 30
@@ -154,10 +157,25 @@ class Client:
     def resume(self, job_id: str, reason: str = "") -> Job:
         return self._control(job_id, "resume", reason)
 
-    def rerun(self, job_id: str, *, start: str = "failed", reason: str = "") -> Accepted:
-        """Run a job that failed or was cancelled again, from ``failed`` or ``start``."""
-        body = {"from": start, **({"reason": reason} if reason else {})}
+    def rerun(self, job_id: str, **request: Unpack[RerunRequest]) -> Accepted:
+        """Create a new job from one that has ended, with the same steps.
+
+        It starts at the step that failed, or at another one. It may correct the payload and the
+        references, give the outputs of steps that were done by hand, and take the current
+        protocol: :class:`RerunRequest` has all keywords. There is one rerun for each job, starting
+        point and set of corrections: a repeat returns it, ``replayed``. Corrections that the
+        server refuses raise :class:`InvalidError`, with a violation for each fault.
+
+        With ``newest``, the call reruns the last rerun of the job. If an answer is lost and the
+        rerun has ended before the call is repeated, the repeat reruns that one.
+        """
+        # No keyword can be called "from".
+        body = {name.rstrip("_"): value for name, value in request.items() if value is not None}
         return Accepted.parse(self._call("POST", _job(job_id) + ":rerun", body))
+
+    def lineage(self, job_id: str) -> Lineage:
+        """The chain of reruns that the job is in, oldest first: at most 100 jobs."""
+        return Lineage.parse(self._call("GET", _job(job_id) + "/lineage"))
 
     def _control(self, job_id: str, verb: str, reason: str) -> Job:
         return Job.parse(self._call("POST", f"{_job(job_id)}:{verb}", {"reason": reason} if reason else {}))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, List, Literal, Mapping, Optional
+from typing import Any, List, Literal, Mapping, Optional, Sequence, TypedDict
 
 #: The final states of a job.
 ENDED = frozenset({"SUCCEEDED", "FAILED_FINAL", "CANCELLED"})
@@ -31,12 +31,14 @@ class Step:
     last_error_code: str
     last_error_message: str
     result_ref: Optional[Ref]
+    #: Why a rerun did not execute the step: ``carried`` or ``resolved``, else empty.
+    outcome: str
     raw: Mapping[str, Any] = field(repr=False)
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any]) -> "Step":
         return cls(raw["stepId"], raw["step_type"], raw["service"], raw["state"], raw["attempt_no"],
-                   raw.get("last_error_code", ""), raw.get("last_error_message", ""), raw.get("result_ref"), raw)
+                   raw.get("last_error_code", ""), raw.get("last_error_message", ""), raw.get("result_ref"), raw.get("outcome", ""), raw)
 
 
 @dataclass(frozen=True)
@@ -140,3 +142,81 @@ class Command:
     correlation_id: Optional[str] = None
     traceparent: Optional[str] = None
     callback_urls: Optional[List[str]] = None
+
+
+class ResolvedStep(TypedDict):
+    """A step that was done by hand, with its output."""
+
+    step_id: str
+    output_ref: Ref
+
+
+class RerunRequest(TypedDict, total=False):
+    """The keywords of :meth:`Client.rerun`: where a rerun starts, what it corrects, and why.
+
+    A keyword that is None is left out.
+    """
+
+    #: ``failed``, unless given, is the step that failed.
+    from_: Optional[Literal["failed", "start"]]
+    #: The step to start at, in place of ``from_``.
+    from_step: Optional[str]
+    payload: Optional[Mapping[str, Any]]
+    #: A merge patch of the payload (RFC 7396): None removes a member.
+    payload_patch: Optional[Mapping[str, Any]]
+    input_ref: Optional[Ref]
+    output_ref: Optional[Ref]
+    workspace_ref: Optional[Ref]
+    #: Steps that were done by hand, before the one to start at. It needs the role admin.
+    resolve: Optional[Sequence[ResolvedStep]]
+    #: Whether to take the steps and policies of the old job, or those of the current protocol.
+    protocol: Optional[Literal["kept", "current"]]
+    #: Rerun the last job in the chain of reruns; if it is live, it is the answer.
+    newest: Optional[bool]
+    #: ``none`` leaves out the callback URLs of the old job.
+    callbacks: Optional[Literal["keep", "none"]]
+    #: Added to those of the old job.
+    tags: Optional[Mapping[str, str]]
+    #: For the history.
+    reason: Optional[str]
+
+
+@dataclass(frozen=True)
+class LineageJob:
+    """A job in a chain of reruns. Of one that was ``purged`` only the id is known.
+
+    ``raw`` is the server's whole JSON object.
+    """
+
+    job_id: str
+    purged: bool
+    state: Optional[JobState]
+    rerun_of: str
+    #: The first step that the job executes itself: those before it were carried or resolved.
+    first_step: str
+    #: What the rerun corrects, as JSON pointers into the command.
+    rerun_edits: List[str]
+    error_code: str
+    caller: str
+    reason: str
+    created_at: Optional[datetime]
+    completed_at: Optional[datetime]
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "LineageJob":
+        return cls(raw["jobId"], raw["purged"], raw.get("state"), raw.get("rerun_of", ""), raw.get("first_step", ""),
+                   raw.get("rerun_edits", []), raw.get("error_code", ""), raw.get("caller", ""), raw.get("reason", ""),
+                   _time(raw.get("created_at")), _time(raw.get("completed_at")), raw)
+
+
+@dataclass(frozen=True)
+class Lineage:
+    """The chain of reruns of a job, oldest first. It is ``truncated`` if there are more."""
+
+    jobs: List[LineageJob]
+    truncated: bool
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "Lineage":
+        return cls([LineageJob.parse(job) for job in raw["jobs"]], raw["truncated"])

@@ -5,7 +5,7 @@ import tempfile
 import threading
 import time
 import unittest
-from datetime import datetime
+from datetime import datetime, timezone
 from unittest.mock import patch
 
 from lucius import (
@@ -172,6 +172,41 @@ class Calls(Scripted):
         self.assertEqual((submitted.body["doc_id"], submitted.body["tags"]), ("d 1", tags))
         self.assertEqual([(r.query["doc_id"], r.tags) for r in pages], [("d 1", ["env=prod", "customer=4=2"])] * 2)
 
+    def test_a_rerun_sends_its_corrections(self):
+        client, fake = self.serve((202, RECEIPT))
+        rest = {
+            "from_step": "embed", "payload": {"language": "de"}, "payload_patch": {"model": "v3", "pages": None},
+            "input_ref": {"uri": "s3://b/in"}, "output_ref": {"uri": "s3://b/out"}, "workspace_ref": {"uri": "s3://b/w"},
+            "resolve": [{"step_id": "ocr", "output_ref": {"uri": "s3://b/ocr"}}], "protocol": "current", "newest": True,
+            "callbacks": "none", "tags": {"run": "november"}, "reason": "the scan was bad",
+        }
+        self.assertEqual(client.rerun("j/1", from_="start", **rest).job_id, "j1")
+        client.rerun("j1", payload_patch={}, tags=None)
+        self.assertEqual([(r.method, r.path, r.body) for r in fake.requests], [
+            ("POST", "/v1/jobs/j%2F1:rerun", {"from": "start", **rest}), ("POST", "/v1/jobs/j1:rerun", {"payload_patch": {}}),
+        ])
+
+    def test_a_refused_rerun_names_each_fault(self):
+        errors = [{"pointer": "/payload/words", "message": "is required"}, {"pointer": "/payload/wrods", "message": "is not allowed here"}]
+        client, _ = self.serve((422, {"code": "payload_invalid", "errors": errors}))
+        with self.assertRaises(InvalidError) as caught:
+            client.rerun("j1", payload_patch={"wrods": 3})
+        self.assertEqual((caught.exception.code, [vars(v) for v in caught.exception.violations]), ("payload_invalid", errors))
+
+    def test_a_lineage_is_read(self):
+        rerun = {"jobId": "j1", "purged": False, "rerun_of": "j0", "first_step": "embed", "rerun_edits": ["/payload/model"],
+                 "state": "FAILED_FINAL", "error_code": "bad_scan", "caller": "ops-1", "reason": "once more",
+                 "created_at": "2026-01-27T10:00:00.000Z"}
+        client, fake = self.serve((200, {"jobs": [{"jobId": "j0", "purged": True}, rerun], "truncated": True}))
+        lineage = client.lineage("j/1")
+        at = datetime(2026, 1, 27, 10, tzinfo=timezone.utc)
+        self.assertTrue(lineage.truncated)
+        self.assertEqual([tuple(vars(j).values())[:-1] for j in lineage.jobs], [
+            ("j0", True, None, "", "", [], "", "", "", None, None),
+            ("j1", False, "FAILED_FINAL", "j0", "embed", ["/payload/model"], "bad_scan", "ops-1", "once more", at, None),
+        ])
+        self.assertEqual((lineage.jobs[1].raw, fake.requests[0].path), (rerun, "/v1/jobs/j%2F1/lineage"))
+
     def test_a_watch_continues_where_it_was(self):
         client, fake = self.serve(
             (200, stream(event(1), event(2))), (503, {}), (200, job(state="IN_PROGRESS")),
@@ -204,6 +239,8 @@ class Async(Scripted):
                 return 200, {"results": [{"status": 202, **RECEIPT}, {"status": 422, "error": {"code": "c"}}]}
             if request.path == "/v1/jobs":
                 return 200, {"jobs": [job()]}
+            if request.path == "/v1/jobs/j1/lineage":
+                return 200, {"jobs": [{"jobId": "j1", "purged": True}], "truncated": False}
             return 200, {**RECEIPT, **job()}
 
         fake = Fake(answer)
@@ -218,13 +255,16 @@ class Async(Scripted):
                 self.assertEqual([j.state for j in both], ["SUCCEEDED"] * 2)
                 for control in (client.cancel, client.pause, client.resume):
                     self.assertEqual((await control("j1", "why")).job_id, "j1")
-                self.assertEqual((await client.rerun("j1")).job_id, "j1")
+                self.assertEqual((await client.rerun("j1", from_="start", reason="why")).job_id, "j1")
+                self.assertEqual([j.job_id for j in (await client.lineage("j1")).jobs], ["j1"])
                 self.assertEqual([j.job_id async for j in client.list(doc_id="d", tags={"env": "prod"})], ["j1"])
                 self.assertEqual([e.event_id async for e in client.history("j1")], ["e1"])
                 self.assertEqual([e.event_id async for e in client.watch("j1")], ["e1"])
         asyncio.run(story())
         listed = next(r for r in fake.requests if r.path == "/v1/jobs")
         self.assertEqual((listed.query["doc_id"], listed.tags), ("d", ["env=prod"]))
+        rerun = next(r for r in fake.requests if r.path == "/v1/jobs/j1:rerun")
+        self.assertEqual(rerun.body, {"from": "start", "reason": "why"})
 
     def test_a_cancelled_wait_ends(self):
         def answer(request):

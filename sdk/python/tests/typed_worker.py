@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Optional, Sequence, TypedDict
 
-from lucius import Client, Final, JobState, NotFoundError, Task, Worker
+from lucius import AsyncClient, Client, Final, JobState, NotFoundError, RerunRequest, Task, Worker
 
 worker = Worker("extract", url="http://127.0.0.1:1")
 
@@ -78,3 +78,12 @@ def follow(client: Client, job_id: str) -> JobState:
     if job.state == "CANCELLED" or any(step.state == "FAILED_FINAL" for step in job.steps):
         return "CANCELLED"
     return job.state
+
+
+async def correct(client: Client, other: AsyncClient, job_id: str, model: Optional[str]) -> str:
+    """The keywords of a rerun are typed, and may be collected."""
+    request: RerunRequest = {"payload_patch": {"model": model, "pages": None}, "protocol": "current"}
+    request["tags"] = {"run": "november"} if model else None
+    client.rerun(job_id, **request)
+    await other.rerun(job_id, from_="start", resolve=[{"step_id": "ocr", "output_ref": {"uri": "s3://bucket/ocr"}}])
+    return client.lineage(job_id).jobs[-1].job_id

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { randomUUID } from "node:crypto";
 
-import { Client, type Command, ended, type Event, type JobState, ProblemError, type Task, TimedOutError, Worker } from "../src/index.js";
+import { Client, type Command, ended, type Event, Final, type JobState, ProblemError, type RerunRequest, type Task, TimedOutError, Worker } from "../src/index.js";
 
 const tenant = `tenant_${randomUUID().slice(0, 8)}`;
 let asked = () => {};
@@ -12,6 +12,7 @@ const client = new Client();
 const worker = new Worker({ service: "conformance", claimWait: 1 });
 
 worker.step("CONFORM", async (task: Task) => {
+  if (task.payload["do"] === "fail") throw new Final("CONFORMANCE_FINAL", "told to fail");
   if (task.payload["do"] === "wait") {
     asked();
     await new Promise((resolve) => task.cancelled.addEventListener("abort", resolve));
@@ -89,17 +90,55 @@ async function story(): Promise<void> {
     error instanceof ProblemError && error.status === 404 && error.code === "job_not_found");
 
   // 7
-  await assert.rejects(client.submit({ ...command({}, "sdk.strict"), payload: { wrods: 3 } }), (error) => {
-    assert.ok(error instanceof ProblemError);
-    assert.deepEqual(error.violations.map((v) => v.pointer), ["/payload/words", "/payload/wrods"]);
-    console.log("misspelt:", error.message);
-    return true;
+  await assert.rejects(client.submit({ ...command({}, "sdk.strict"), payload: { wrods: 3 } }), refused("misspelt"));
+}
+
+/** Print the refusal of a payload with a misspelt key. */
+const refused = (what: string) => (error: unknown) => {
+  assert.ok(error instanceof ProblemError);
+  assert.deepEqual(error.violations.map((v) => v.pointer), ["/payload/words", "/payload/wrods"]);
+  console.log(`${what}:`, error.message);
+  return true;
+};
+
+/** Compare the lineage of a job. */
+async function descends(jobId: string, ...jobs: object[]): Promise<void> {
+  const lineage = await client.lineage(jobId);
+  const found = lineage.jobs.map(({ protocol_id: _, caller: __, created_at: ___, completed_at: ____, ...job }) => job);
+  assert.deepEqual({ ...lineage, jobs: found }, { jobs, truncated: false });
+}
+
+async function corrections(): Promise<void> {
+  // 8
+  const submitted = { ...command({ do: "fail", words: 3 }, "sdk.corrected"), tags: { env: "test" } };
+  const failed = await client.wait((await client.submit(submitted)).jobId, { timeout: 60 });
+  assert.equal(failed.state, "FAILED_FINAL");
+  await assert.rejects(client.rerun(failed.jobId, { payload_patch: { words: null, wrods: 3 } }), refused("wrong patch"));
+  const first = { jobId: failed.jobId, purged: false, first_step: "scan", state: "FAILED_FINAL", error_code: "CONFORMANCE_FINAL" };
+  await descends(failed.jobId, first);
+
+  // 9
+  const byHand = { uri: "conformance://by-hand" };
+  const request: RerunRequest = {
+    payload_patch: { do: "succeed" }, resolve: [{ step_id: "scan", output_ref: byHand }],
+    tags: { run: "second" }, reason: "scanned by hand",
+  };
+  const job = await client.wait((await client.rerun(failed.jobId, request)).jobId, { timeout: 60 });
+  assert.deepEqual([job.state, job.tags], ["SUCCEEDED", { env: "test", run: "second" }]);
+  const [scan, print] = job.steps;
+  assert.deepEqual([scan?.outcome, scan?.output_ref, print?.input_ref], ["resolved", byHand, byHand]);
+  const again = await client.rerun(failed.jobId, request);
+  assert.deepEqual([again.replayed, again.jobId], [true, job.jobId]);
+  await descends(failed.jobId, first, {
+    jobId: job.jobId, purged: false, rerun_of: failed.jobId, first_step: "print", rerun_edits: ["/payload/do"],
+    state: "SUCCEEDED", reason: request.reason,
   });
 }
 
 const working = worker.run();
 try {
   await story();
+  await corrections();
 } finally {
   worker.stop();
   await working;

@@ -7,6 +7,9 @@ export type Job = Schemas["Job"];
 export type JobState = Schemas["JobState"];
 export type Event = Schemas["Event"];
 export type Accepted = Schemas["CommandAccepted"];
+/** Where a rerun starts, and what it corrects. */
+export type RerunRequest = Schemas["RerunRequest"];
+export type Lineage = Schemas["Lineage"];
 /**
  * A command of an application. `idempotency_key` names the command: the same key in the
  * same tenant is the same job, however often it is submitted. Without one, commands of the
@@ -195,9 +198,26 @@ export class Client {
     return this.#control(jobId, "resume", reason);
   }
 
-  /** Run a job that failed or was cancelled again, from the failed step or the start. */
-  rerun(jobId: string, body: Schemas["RerunRequest"] = {}): Promise<Accepted> {
-    return this.#call("POST", `${path(jobId)}:rerun`, body);
+  /**
+   * Create a new job from one that has ended, with the same steps: from the step that failed, or
+   * from another one. The request may correct the payload and the references, give the outputs of
+   * steps that were done by hand, and take the current protocol. There is one rerun for each job,
+   * starting point and set of corrections: a repeat returns it, `replayed`. Corrections that the
+   * server refuses are a {@link ProblemError} with a violation for each fault.
+   *
+   * With `newest`, the call reruns the last rerun of the job. If an answer is lost and the rerun
+   * has ended before the call is repeated, the repeat reruns that one.
+   */
+  rerun(jobId: string, request: RerunRequest = {}): Promise<Accepted> {
+    return this.#call("POST", `${path(jobId)}:rerun`, request);
+  }
+
+  /**
+   * The chain of reruns that the job is in, oldest first: at most 100 jobs. Of a job that was
+   * purged it has only the id.
+   */
+  lineage(jobId: string): Promise<Lineage> {
+    return this.#call("GET", `${path(jobId)}/lineage`);
   }
 
   #control(jobId: string, verb: string, reason?: string): Promise<Job> {

@@ -4,7 +4,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import test from "node:test";
 
-import { Client, type Command, NoAnswerError, ProblemError, TimedOutError } from "../src/index.js";
+import { Client, type Command, NoAnswerError, ProblemError, type RerunRequest, TimedOutError } from "../src/index.js";
 import { type Answer, fake } from "./fake.js";
 
 const command: Command = {
@@ -208,6 +208,38 @@ test("jobs are found by their document and tags", async (t) => {
   const [submitted, ...pages] = asked;
   assert.deepEqual([submitted?.body.doc_id, submitted?.body.tags], ["d 1", tags]);
   assert.deepEqual(pages.map(({ query }) => [query.get("doc_id"), query.getAll("tag")]), Array(2).fill(["d 1", ["env=prod", "customer=4=2"]]));
+});
+
+test("a rerun sends its corrections", async (t) => {
+  const { client, asked } = await serve(t, [{ status: 202, body: receipt }]);
+  const all: RerunRequest = {
+    from: "start", from_step: "embed", payload: { language: "de" }, payload_patch: { model: "v3", pages: null },
+    input_ref: { uri: "s3://b/in" }, output_ref: { uri: "s3://b/out" }, workspace_ref: { uri: "s3://b/w" },
+    resolve: [{ step_id: "ocr", output_ref: { uri: "s3://b/ocr" } }], protocol: "current", newest: true, callbacks: "none",
+    tags: { run: "november" }, reason: "the scan was bad",
+  };
+  assert.equal((await client.rerun("j/1", all)).jobId, "j1");
+  await client.rerun("j1");
+  assert.deepEqual(asked.map((a) => [a.method, a.path, a.body]), [
+    ["POST", "/v1/jobs/j%2F1:rerun", all], ["POST", "/v1/jobs/j1:rerun", {}],
+  ]);
+});
+
+test("a refused rerun names each fault", async (t) => {
+  const errors = [{ pointer: "/payload/words", message: "is required" }, { pointer: "/payload/wrods", message: "is not allowed here" }];
+  const { client } = await serve(t, [{ status: 422, body: { code: "payload_invalid", errors } }]);
+  await assert.rejects(client.rerun("j1", { payload_patch: { wrods: 3 } }), (error) => {
+    assert.ok(error instanceof ProblemError && error.code === "payload_invalid");
+    assert.deepEqual(error.violations, errors);
+    return true;
+  });
+});
+
+test("a lineage is read", async (t) => {
+  const lineage = { truncated: false, jobs: [{ jobId: "j0", purged: true }, { jobId: "j1", purged: false, rerun_of: "j0" }] };
+  const { client, asked } = await serve(t, [{ status: 200, body: lineage }]);
+  assert.deepEqual(await client.lineage("j/1"), lineage);
+  assert.deepEqual(asked.map((a) => [a.method, a.path]), [["GET", "/v1/jobs/j%2F1/lineage"]]);
 });
 
 test("a watch continues where it was", async (t) => {

@@ -9,6 +9,7 @@ import (
 	"iter"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
 	"time"
 
@@ -47,17 +48,23 @@ func tell(ctx context.Context) error {
 	if err == nil {
 		err = s.reruns(telling, first, waiting)
 	}
+	if err == nil {
+		err = s.corrects(telling)
+	}
 	stop()
 	return errors.Join(err, <-worked)
 }
 
-// conform does a task at once, or waits until it is cancelled.
+// conform does a task at once, fails, or waits until it is cancelled.
 func (s *story) conform(ctx context.Context, task *lucius.Task) (any, error) {
 	var p handler.Payload
 	if err := task.Decode(&p); err != nil {
 		return nil, err
 	}
-	if p.Do == "wait" {
+	switch p.Do {
+	case "fail":
+		return nil, lucius.Final("CONFORMANCE_FINAL", "told to fail")
+	case "wait":
 		s.asked <- struct{}{}
 		<-ctx.Done()
 		return nil, context.Cause(ctx)
@@ -186,7 +193,7 @@ func (s *story) await(ctx context.Context) error {
 	}
 }
 
-// reruns tells the parts 4 to 6.
+// reruns tells the parts 4 to 7.
 func (s *story) reruns(ctx context.Context, submitted []string, cancelled string) error {
 	again, err := s.Rerun(ctx, cancelled, lucius.RerunRequest{From: lucius.RerunFromStart, Reason: "once more"})
 	if err != nil || again.JobID == cancelled {
@@ -244,10 +251,82 @@ func (s *story) lists(ctx context.Context, all []string) error {
 // misspell submits a command whose payload has a misspelt key, and prints the refusal.
 func (s *story) misspell(ctx context.Context) error {
 	_, err := s.Submit(ctx, s.command("sdk.strict", map[string]any{"wrods": 3}))
+	return s.refused("misspelt", err)
+}
+
+// refused prints the refusal of a payload with a misspelt key.
+func (s *story) refused(what string, err error) error {
 	refused, ok := errors.AsType[*lucius.Error](err)
 	if !ok || len(refused.Errors) != 2 || refused.Errors[1].Pointer != "/payload/wrods" {
-		return fmt.Errorf("a misspelt key: %w", err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
-	_, err = fmt.Fprintln(s.out, "misspelt:", refused)
+	_, err = fmt.Fprintln(s.out, what+":", refused)
 	return err
+}
+
+// corrects tells the parts 8 and 9.
+func (s *story) corrects(ctx context.Context) error {
+	command := s.command("sdk.corrected", map[string]any{"do": "fail", "words": 3})
+	command.Tags = lucius.Tags{"env": "test"}
+	receipt, err := s.Submit(ctx, command)
+	if err != nil {
+		return err
+	}
+	failed, err := s.Wait(ctx, receipt.JobID)
+	if err != nil || failed.State != lucius.JobStateFailedFinal {
+		return fmt.Errorf("the job to correct ended as %+v: %w", failed, err)
+	}
+	_, err = s.Rerun(ctx, failed.JobID, lucius.RerunRequest{PayloadPatch: map[string]any{"words": nil, "wrods": 3}})
+	if err := s.refused("wrong patch", err); err != nil {
+		return err
+	}
+	first := lucius.LineageJob{JobID: failed.JobID, FirstStep: "scan", State: failed.State, ErrorCode: "CONFORMANCE_FINAL"}
+	if err := s.descends(ctx, failed.JobID, first); err != nil {
+		return err
+	}
+
+	byHand := lucius.URI("conformance://by-hand")
+	request := lucius.RerunRequest{
+		PayloadPatch: map[string]any{"do": "succeed"}, Resolve: []lucius.ResolvedStep{{StepID: "scan", OutputRef: byHand}},
+		Tags: lucius.Tags{"run": "second"}, Reason: "scanned by hand",
+	}
+	corrected, err := s.Rerun(ctx, failed.JobID, request)
+	if err != nil {
+		return err
+	}
+	job, err := s.Wait(ctx, corrected.JobID)
+	if err != nil || job.Err() != nil || !maps.Equal(job.Tags, lucius.Tags{"env": "test", "run": "second"}) {
+		return fmt.Errorf("the corrected job ended as %+v: %w", job, err)
+	}
+	scan, printed := job.Steps[0], job.Steps[1]
+	if scan.Outcome != lucius.StepOutcomeResolved || scan.OutputRef.URI() != byHand.URI() || printed.InputRef.URI() != byHand.URI() {
+		return fmt.Errorf("the steps of the corrected job are %+v", job.Steps)
+	}
+	again, err := s.Rerun(ctx, failed.JobID, request)
+	if err != nil || !again.Replayed || again.JobID != job.JobID {
+		return fmt.Errorf("the repeated rerun is %+v: %w", again, err)
+	}
+	return s.descends(ctx, failed.JobID, first, lucius.LineageJob{
+		JobID: job.JobID, RerunOf: failed.JobID, FirstStep: "print", RerunEdits: []string{"/payload/do"},
+		State: lucius.JobStateSucceeded, Reason: request.Reason,
+	})
+}
+
+// descends compares the lineage of a job with these jobs.
+func (s *story) descends(ctx context.Context, jobID string, want ...lucius.LineageJob) error {
+	lineage, err := s.Lineage(ctx, jobID)
+	if err != nil {
+		return err
+	}
+	var found []lucius.LineageJob
+	for _, job := range lineage.Jobs {
+		found = append(found, lucius.LineageJob{
+			JobID: job.JobID, RerunOf: job.RerunOf, FirstStep: job.FirstStep, RerunEdits: job.RerunEdits,
+			State: job.State, ErrorCode: job.ErrorCode, Reason: job.Reason,
+		})
+	}
+	if !reflect.DeepEqual(found, want) || lineage.Truncated {
+		return fmt.Errorf("the lineage of job %s is %+v, want %+v", jobID, lineage, want)
+	}
+	return nil
 }
