@@ -10,6 +10,7 @@ export type Accepted = Schemas["CommandAccepted"];
 /** Where a rerun starts, and what it corrects. */
 export type RerunRequest = Schemas["RerunRequest"];
 export type Lineage = Schemas["Lineage"];
+export type LineageJob = Schemas["LineageJob"];
 /**
  * A command of an application. `idempotency_key` names the command: the same key in the
  * same tenant is the same job, however often it is submitted. Without one, commands of the
