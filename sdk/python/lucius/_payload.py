@@ -102,7 +102,8 @@ def _one_of(args: Any, value: Any, at: str) -> Any:
         except _Wrong:
             if len(others) == 1:
                 raise
-    raise _Wrong(at, "must be one of " + ", ".join(getattr(arg, "__name__", str(arg)) for arg in others))
+    kinds = [typing.get_origin(arg) or arg for arg in others]  # In Python 3.9 List[str] has no name.
+    raise _Wrong(at, "must be one of " + ", ".join(getattr(kind, "__name__", str(kind)) for kind in kinds))
 
 
 def _fields(of: Any, value: Any, at: str) -> Any:

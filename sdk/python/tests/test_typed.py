@@ -75,7 +75,7 @@ class Typed(unittest.TestCase):
         self.assertEqual((got.either, got.color, got.pair, got.many, got.sequence, got.by_name, got.literal),
                          (["x"], Color.RED, (1, "a"), (1, 2), [1.0, 2.5], {"a": True}, 1))
         for payload, message in (
-            ({"literal": True}, "/literal: must be one of 'a', 1"), ({"either": None}, "/either: must be one of int, List"),
+            ({"literal": True}, "/literal: must be one of 'a', 1"), ({"either": None}, "/either: must be one of int, list"),
             ({"color": "blue"}, "/color: must be one of 'red'"), ({"pair": [1]}, "/pair: must have 2 items"),
             ({"many": {}}, "/many: must be an array"), ({"by_name": {"a/b": 1}}, "/by_name/a~1b: must be a boolean"),
             ({"by_name": []}, "/by_name: must be an object"), ({"nothing": 0}, "/nothing: must be null"),
