@@ -32,7 +32,7 @@ func TestRerunSendsItsCorrections(t *testing.T) {
 			"all others", lucius.RerunRequest{
 				FromStep: "embed", InputRef: lucius.URI("s3://b/in"), OutputRef: lucius.URI("s3://b/out"), WorkspaceRef: lucius.URI("s3://b/w"),
 				Resolve:  []lucius.ResolvedStep{{StepID: "ocr", OutputRef: lucius.URI("s3://b/ocr")}},
-				Protocol: lucius.RerunRequestProtocolCurrent, Newest: true, Callbacks: lucius.RerunRequestCallbacksNone,
+				Protocol: lucius.RerunProtocolCurrent, Newest: true, Callbacks: lucius.RerunCallbacksNone,
 				Tags: lucius.Tags{"run": "november"}, Reason: "the scan was bad",
 			},
 			`{"callbacks":"none","from_step":"embed","input_ref":{"uri":"s3://b/in"},"newest":true,"output_ref":{"uri":"s3://b/out"},` +
