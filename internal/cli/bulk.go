@@ -6,12 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/lucius-project/lucius/api"
 	"github.com/lucius-project/lucius/internal/diagnosis"
+	"github.com/lucius-project/lucius/pkg/apierror"
 )
 
 // bulk holds the flags of a command that changes many jobs in one operation.
@@ -20,9 +23,28 @@ type bulk struct {
 
 	all, dryRun, detach bool
 	limit               int32
-	rate                float64
+	rate                rate
 	reason              string
+
+	after string // the operation whose jobs and those before them are left out
+	rest  bool   // go on with the jobs that follow a truncated operation, unless there is a limit
 }
+
+// rate is a flag: jobs per second, as in 20 or 20/s.
+type rate float64
+
+func (r *rate) Set(text string) error {
+	number, err := strconv.ParseFloat(strings.TrimSuffix(text, "/s"), 64)
+	if err != nil {
+		return errors.New("it must be a number of jobs per second, such as 20 or 20/s")
+	}
+	*r = rate(number)
+	return nil
+}
+
+func (r *rate) String() string { return strconv.FormatFloat(float64(*r), 'g', -1, 64) }
+
+func (r *rate) Type() string { return "rate" }
 
 // begin starts an operation, or previews it. A repeat with the same key starts no second one.
 type begin func(ctx context.Context, c *api.Client, key api.IdempotencyKey, request *api.BulkRequest) (*http.Response, error)
@@ -35,7 +57,7 @@ func (b *bulk) register(t *tool, cmd *cobra.Command) {
 	flags.BoolVar(&b.dryRun, "dry-run", false, "show how many jobs match, and some of them; change nothing")
 	flags.BoolVar(&b.detach, "detach", false, "do not wait for the operation to end")
 	flags.Int32Var(&b.limit, "limit", 0, "maximum number of jobs to change; 0 means 10,000")
-	flags.Float64Var(&b.rate, "rate", 0, "maximum number of jobs per second; 0 leaves it to the server")
+	flags.Var(&b.rate, "rate", "maximum number of jobs per second, such as 20/s; 0 leaves it to the server")
 	flags.StringVar(&b.reason, "reason", "", "why, for the history of the jobs")
 	asks(cmd)
 }
@@ -58,44 +80,12 @@ func (b *bulk) request(s *session, ids []string) (*api.BulkRequest, error) {
 		return nil, err
 	}
 	return &api.BulkRequest{
-		JobIDs: ids, All: b.all, Limit: b.limit, RatePerSecond: b.rate, Reason: b.reason,
+		JobIDs: ids, All: b.all, Limit: b.limit, RatePerSecond: float64(b.rate), Reason: b.reason,
 		TenantID: optional(f.TenantID), RequestType: optional(f.RequestType), Service: optional(f.Service),
 		DocID: optional(f.DocID), Tags: f.Tags,
 		StepType: optional(f.StepType), ErrorCode: optional(f.ErrorCode), State: optional(f.State),
 		CreatedAfter: f.CreatedAfter, CreatedBefore: f.CreatedBefore,
 	}, nil
-}
-
-// retry returns lucius retry, which reruns failed jobs.
-func (t *tool) retry() *cobra.Command {
-	var b bulk
-	var from string
-	cmd := t.command(spec{
-		use: "retry [JOB...]", short: "Rerun failed jobs", more: true, completes: jobIDs,
-		long: "Reruns the named jobs, or those that the flags select, in the background on the server. Shows how many\n" +
-			"match and asks for confirmation, then shows the progress. Ctrl-C leaves the operation running.",
-		example: "  lucius retry --service ocr --since 24h --dry-run\n  lucius retry --service ocr --code bad_scan --yes\n" +
-			"  lucius failures --service ocr   # Did it help?",
-	}, func(ctx context.Context, s *session, ids []string) error {
-		if err := checkFrom(from); err != nil {
-			return err
-		}
-		create := func(ctx context.Context, c *api.Client, key api.IdempotencyKey, r *api.BulkRequest) (*http.Response, error) {
-			return c.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: &key}, api.RetryRequest{
-				JobIDs: r.JobIDs, All: r.All, Limit: r.Limit, RatePerSecond: r.RatePerSecond, Reason: r.Reason, DryRun: r.DryRun,
-				TenantID: r.TenantID, DocID: r.DocID, Tags: r.Tags, RequestType: r.RequestType,
-				Service: r.Service, StepType: r.StepType, ErrorCode: r.ErrorCode,
-				CreatedAfter: r.CreatedAfter, CreatedBefore: r.CreatedBefore, From: api.RerunFrom(from),
-				FailedAfter: b.FailedAfter, FailedBefore: b.FailedBefore,
-			})
-		}
-		return s.operate(ctx, &b, ids, create)
-	})
-	b.register(t, cmd)
-	b.registerSince(cmd)
-	registerFrom(cmd, &from)
-	cmd.GroupID = GroupOperate
-	return t.calls(cmd)
 }
 
 func createCancellation(ctx context.Context, c *api.Client, key api.IdempotencyKey, r *api.BulkRequest) (*http.Response, error) {
@@ -112,11 +102,7 @@ func createResumption(ctx context.Context, c *api.Client, key api.IdempotencyKey
 
 // operate starts an operation on many jobs after the user has confirmed their number, and
 // shows its progress until it ends.
-func (s *session) operate(ctx context.Context, b *bulk, ids []string, create begin) error {
-	request, err := b.request(s, ids)
-	if err != nil {
-		return err
-	}
+func (s *session) operate(ctx context.Context, b *bulk, request *api.BulkRequest, create begin) error {
 	key := uuid.NewString()
 	if b.dryRun || !s.agreed() {
 		request.DryRun = true
@@ -125,39 +111,54 @@ func (s *session) operate(ctx context.Context, b *bulk, ids []string, create beg
 			return err
 		}
 		if b.dryRun || preview.Matched == 0 {
-			return show(s, preview, func(p *page, preview api.OperationPreview) { showPreview(p, preview, b.limit) })
+			return show(s, preview, func(p *page, preview api.OperationPreview) { b.showPreview(p, &preview) })
 		}
-		if err := s.confirm(question(&preview, b.limit)); err != nil {
+		if err := s.confirm(b.question(&preview)); err != nil {
 			return err
 		}
 		request.DryRun = false
 	}
-	op, err := call[api.Operation](create(ctx, s.Client, key, request))
-	if ExitCode(err) == ExitInterrupted {
-		return &Error{Code: ExitInterrupted, Err: errors.New("interrupted: lucius operations list shows whether the operation has started")}
+	var left error // of operations that were gone on after
+	for {
+		op, err := call[api.Operation](create(ctx, s.Client, key, request))
+		if ExitCode(err) == ExitInterrupted {
+			return &Error{Code: ExitInterrupted, Err: errors.New("interrupted: lucius operations list shows whether the operation has started")}
+		}
+		if err != nil {
+			return err
+		}
+		if b.detach {
+			return show(s, op, showOperation)
+		}
+		err = s.followOperation(ctx, &op)
+		if op.State != api.OperationStateDone || !op.Truncated || !b.rest || b.limit > 0 {
+			return cmp.Or(err, left)
+		}
+		if err != nil {
+			fmt.Fprintf(s.Stderr, "lucius: %v\n", err)
+			left = &Error{Code: ExitFailed, Err: errors.New("not all of them were changed: see above")}
+		}
+		fmt.Fprintf(s.Stderr, "lucius: goes on with the jobs that follow those of operation %s\n", op.OperationID)
+		b.after, key = op.OperationID, uuid.NewString()
 	}
-	if err != nil {
-		return err
-	}
-	if b.detach {
-		return show(s, op, showOperation)
-	}
-	return s.followOperation(ctx, &op)
 }
 
 // question asks whether to start an operation.
-func question(preview *api.OperationPreview, limit int32) string {
+func (b *bulk) question(preview *api.OperationPreview) string {
 	verb := map[api.OperationKind]string{
 		api.OperationKindRetry: "Rerun", api.OperationKindCancel: "Cancel",
 		api.OperationKindPause: "Pause", api.OperationKindResume: "Resume",
 	}[preview.Kind]
-	return verb + " " + affected(preview, limit) + "?"
+	return verb + " " + b.affected(preview) + "?"
 }
 
-// affected says how many jobs an operation would change, and of how many if that is fewer.
-func affected(preview *api.OperationPreview, limit int32) string {
+// affected says how many jobs would be changed, and of how many if that is fewer.
+func (b *bulk) affected(preview *api.OperationPreview) string {
 	jobs := diagnosis.Count(preview.Matched, "job")
-	switch changed := min(preview.Matched, int(cmp.Or(limit, api.MaxBulkJobs))); {
+	switch changed := min(preview.Matched, int(cmp.Or(b.limit, api.MaxBulkJobs))); {
+	case b.rest && b.limit == 0 && preview.Truncated:
+		return "at least " + jobs
+	case b.rest && b.limit == 0:
 	case preview.Truncated:
 		return fmt.Sprintf("%d of at least %s", changed, jobs)
 	case changed < preview.Matched:
@@ -167,7 +168,7 @@ func affected(preview *api.OperationPreview, limit int32) string {
 }
 
 // showPreview writes what an operation would do.
-func showPreview(p *page, preview api.OperationPreview, limit int32) {
+func (b *bulk) showPreview(p *page, preview *api.OperationPreview) {
 	if preview.Matched == 0 {
 		p.line("No job matches: nothing was changed.")
 		return
@@ -177,23 +178,31 @@ func showPreview(p *page, preview api.OperationPreview, limit int32) {
 		rows[i] = []string{job.JobID, p.state(string(job.State)), job.TenantID, job.ErrorCode, job.ErrorMessage}
 	}
 	p.table([]string{"JOB", "STATE", "TENANT", "ERROR", "MESSAGE"}, rows)
+	showEdited(p, preview.Sample)
 	if more := preview.Matched - len(rows); more > 0 {
 		p.line("and %d more", more)
 	}
 	p.line("")
-	p.line("%s would be changed. Nothing has been changed.", p.style(bold, affected(&preview, limit)))
+	affected := b.affected(preview)
+	p.line("%s would be changed. Nothing has been changed.", p.style(bold, strings.ToUpper(affected[:1])+affected[1:]))
 }
 
-// checkFrom checks the flag of [registerFrom].
-func checkFrom(from string) error {
-	if from != string(api.RerunFromFailed) && from != string(api.RerunFromStart) {
-		return usagef("--from is %q, it must be failed or start", from)
+// showEdited writes what is different in the reruns of a sample, if anything is, and which of its jobs
+// cannot be rerun.
+func showEdited(p *page, sample []api.OperationSample) {
+	var rows [][]string
+	for i := range sample {
+		job := &sample[i]
+		if why := job.Refused; why != nil {
+			problem := apierror.Error{Detail: why.Detail, Errors: why.Errors}
+			rows = append(rows, []string{job.JobID, "skipped", problem.Summary()})
+		}
+		for _, row := range changeRows(job.Changes) {
+			rows = append(rows, append([]string{job.JobID, job.FirstStep}, row...))
+		}
 	}
-	return nil
-}
-
-// registerFrom registers the flag that says where reruns start.
-func registerFrom(cmd *cobra.Command, from *string) {
-	cmd.Flags().StringVar(from, "from", string(api.RerunFromFailed), "failed (keeps the results before the failed step) or start")
-	completeWords(cmd, "from", string(api.RerunFromFailed), string(api.RerunFromStart))
+	if len(rows) > 0 {
+		p.line("")
+		p.table([]string{"RERUN OF", "FROM STEP", "CHANGES", "BEFORE", "AFTER"}, rows)
+	}
 }

@@ -163,12 +163,15 @@ func TestRetry_ChangesNothingUnlessConfirmed(t *testing.T) {
 		if cli.ExitCode(err) != test.code || !strings.Contains(out, test.says) {
 			t.Errorf("%s: %v, %q", test.args, err, out)
 		}
-		server.wantAsked(t, retries+` {"all":true,"dry_run":true,"from":"failed"}`)
+		server.wantAsked(t, retries+` {"all":true,"dry_run":true}`)
 	}
 	for args, want := range map[string]string{
 		"retry":                        "say which jobs",
 		"retry a --service ocr":        "not both",
 		"retry a --from middle":        "--from is",
+		"retry --state SUCCEEDED":      "say which jobs",
+		"retry --all --state PAUSED":   "--state is",
+		"retry --all --rate fast":      "20/s",
 		"retry --failed-after soon":    "--failed-after is",
 		"jobs cancel":                  "say which jobs",
 		"jobs pause a --state queued":  "not both",
@@ -199,7 +202,7 @@ func TestDocumentAndTags(t *testing.T) {
 		"jobs list":     {"GET /v1/jobs", query + "&limit=50"},
 		"failures list": {"GET /v1/jobs", strings.Replace(query, "&", "&state=FAILED_FINAL&", 1) + "&limit=50"},
 		"failures":      {"GET /v1/admin/failures", query},
-		"retry":         {retries, bulk(`"from":"failed",`)},
+		"retry":         {retries, bulk(``)},
 		"jobs cancel":   {"POST /v1/admin/cancellations", bulk("")},
 		"jobs pause":    {"POST /v1/admin/pausings", bulk("")},
 		"jobs resume":   {"POST /v1/admin/resumptions", bulk("")},
@@ -248,10 +251,11 @@ func TestRetry_SaysHowManyJobsItChanges(t *testing.T) {
 	}{
 		{"retry --all", 500, false, "Rerun 500 jobs?"},
 		{"retry --all --limit 10", 500, false, "Rerun 10 of 500 jobs?"},
-		{"retry --all", 12_000, false, "Rerun 10000 of 12000 jobs?"},
-		{"retry --all", 9000, true, "Rerun 9000 of at least 9000 jobs?"},
+		{"retry --all", 12_000, false, "Rerun 12000 jobs?"},
+		{"retry --all", 9000, true, "Rerun at least 9000 jobs?"},
+		{"retry --all --limit 10", 500, true, "Rerun 10 of at least 500 jobs?"},
 		{"retry --all --limit 10 --dry-run", 500, false, "10 of 500 jobs would be changed."},
-		{"retry --all --dry-run", 9000, true, "9000 of at least 9000 jobs would be changed."},
+		{"retry --all --dry-run", 9000, true, "At least 9000 jobs would be changed."},
 	} {
 		matching := preview(test.matched)
 		matching.Truncated = test.truncated
@@ -270,7 +274,7 @@ func TestRetry_OfNamedJobs(t *testing.T) {
 	server := newScripted(t, map[string][]any{retries: {operation(api.OperationStateRunning, 0)}})
 	l := newLine(t, server.url)
 	forPrograms(t, l, operation(api.OperationStateRunning, 0), "retry", "a", "b", "--yes", "--detach")
-	server.wantAsked(t, retries+` {"from":"failed","job_ids":["a","b"]}`, retries+` {"from":"failed","job_ids":["a","b"]}`)
+	server.wantAsked(t, retries+` {"job_ids":["a","b"]}`, retries+` {"job_ids":["a","b"]}`)
 	server.answers[retries] = []any{preview(2)}
 	forPrograms(t, l, preview(2), "retry", "a", "b", "--dry-run")
 }
@@ -355,4 +359,66 @@ func TestOperations(t *testing.T) {
 	if out, err := l.run(t, "__complete", "--url", server.url, "operations", "get", ""); err != nil || !strings.Contains(out, operationID+"\tretry of 3 jobs") {
 		t.Errorf("completion: %v, %q", err, out)
 	}
+}
+
+// A repetition goes on after each truncated operation, and a second run of the command has the same
+// jobs before it, whatever the time is by then.
+func TestRetry_RepeatsJobsThatSucceededUntilNoneIsLeft(t *testing.T) {
+	t.Parallel()
+	args := []string{"retry", "--state", "succeeded", "--request-type", "doc.ingest", "--since", "30d", "--patch", `{"model": "v3"}`,
+		"--protocol", "current", "--rate", "20/s", "--yes"}
+	first, second := operation(api.OperationStateDone, 2), operation(api.OperationStateDone, 2)
+	first.Truncated, second.OperationID = true, "second"
+	const asks = `{%s"created_after":"2025-12-28T12:00:00.000Z","created_before":"%s","payload_patch":{"model":"v3"},"protocol":"current",` +
+		`"rate_per_second":20,"request_type":"doc.ingest","state":"SUCCEEDED"}`
+	other, earlier := first, second
+	earlier.Filter = api.OperationFilter{
+		State: api.JobStateSucceeded, RequestType: "doc.ingest", CreatedAfter: at(40 * 24 * time.Hour), CreatedBefore: at(2 * time.Hour),
+	}
+	earlier.From, earlier.PayloadPatch, earlier.Protocol = api.RerunFromStart, json.RawMessage(`{"model":"v3"}`), api.RerunProtocolCurrent
+	other.Filter = earlier.Filter
+	for _, test := range []struct {
+		before []api.Operation
+		time   string
+		says   string
+	}{
+		{nil, "2026-01-27T11:59:00.000Z", "lucius: repeats jobs accepted before 2026-01-27T11:59:00Z\n"},
+		{[]api.Operation{other}, "2026-01-27T11:59:00.000Z", "lucius: repeats jobs"},
+		{[]api.Operation{other, earlier}, "2026-01-27T10:00:00.000Z", "lucius: goes on with the jobs accepted before 2026-01-27T10:00:00Z, as operation second did"},
+	} {
+		server := newScripted(t, map[string][]any{
+			"GET /v1/admin/retries": {api.OperationPage{Operations: test.before}}, retries: {first, second},
+			"GET /v1/admin/operations/" + operationID: {first}, "GET /v1/admin/operations/second": {second},
+		})
+		l := newLine(t, server.url)
+		if _, err := l.run(t, args...); err != nil {
+			t.Error(err)
+		}
+		if notes := l.notes.String(); !strings.Contains(notes, test.says) || !strings.Contains(notes, "goes on with the jobs that follow those of operation "+operationID) {
+			t.Errorf("the notes are %s", notes)
+		}
+		server.wantAsked(t, "GET /v1/admin/retries limit=1000", retries+" "+fmt.Sprintf(asks, "", test.time),
+			"GET /v1/admin/operations/"+operationID+" limit=1000", retries+" "+fmt.Sprintf(asks, `"after":"`+operationID+`",`, test.time),
+			"GET /v1/admin/operations/second limit=1000")
+		if server.keys[1] == server.keys[3] {
+			t.Error("both operations have one key")
+		}
+	}
+}
+
+// A dry run shows what would become of each job of the sample.
+func TestRetry_ShowsTheDifferences(t *testing.T) {
+	t.Parallel()
+	sample := preview(2)
+	sample.Sample[0].FirstStep = "ocr"
+	sample.Sample[0].Changes = []api.CommandChange{
+		{Pointer: "/payload/model", Before: json.RawMessage(`"v2"`), After: json.RawMessage(`"v3"`)}, {Pointer: "/payload/n", After: json.RawMessage("1")},
+	}
+	sample.Sample = append(sample.Sample, api.OperationSample{
+		JobID: "b", State: api.JobStateSucceeded, TenantID: "tenant_a",
+		Refused: &api.Refusal{Code: "payload_invalid", Errors: []apierror.Violation{{Pointer: "/payload/model", Message: "must be a string"}}},
+	})
+	server := newScripted(t, map[string][]any{retries: {sample}})
+	golden(t, "retry-dry-run.txt", newLine(t, server.url).must(t, "retry", "--all", "--state", "SUCCEEDED", "--patch", `{"model":"v3"}`, "--dry-run"))
+	server.wantAsked(t, retries+` {"all":true,"created_before":"2026-01-27T11:59:00.000Z","dry_run":true,"payload_patch":{"model":"v3"},"state":"SUCCEEDED"}`)
 }

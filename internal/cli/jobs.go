@@ -130,11 +130,12 @@ func (t *tool) jobsControl(verb, short, done string,
 			"select the jobs, and the server changes them in one operation. More than one job must be confirmed.",
 		example: fmt.Sprintf("  lucius jobs %s JOB --reason \"wrong file\"\n  lucius jobs %[1]s --tenant tenant_a --dry-run", verb),
 	}, func(ctx context.Context, s *session, ids []string) error {
-		if len(ids) == 0 {
-			return s.operate(ctx, &b, ids, create)
-		}
-		if _, err := b.request(s, ids); err != nil {
+		request, err := b.request(s, ids)
+		if err != nil {
 			return err
+		}
+		if len(ids) == 0 {
+			return s.operate(ctx, &b, request, create)
 		}
 		if b.dryRun || b.detach {
 			return usagef("--dry-run and --detach are for flags that select jobs")

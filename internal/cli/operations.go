@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -187,7 +188,7 @@ func operationOutcome(op *api.Operation) error {
 // showOperation writes an operation with the jobs that were read.
 func showOperation(p *page, op api.Operation) {
 	rate := fmt.Sprintf("at most %g jobs a second", op.RatePerSecond)
-	p.fields("operation", op.OperationID, "kind", string(op.Kind), "state", p.operationState(&op), "jobs", progressOf(&op),
+	p.fields("operation", op.OperationID, "kind", string(op.Kind), "edits", editsOf(&op), "state", p.operationState(&op), "jobs", progressOf(&op),
 		"results", diagnosis.Results(&op),
 		"by", op.Caller, "reason", op.Reason, "begun", p.ago(op.CreatedAt.Time), "changed", p.ago(op.UpdatedAt.Time), "rate", rate)
 	if len(op.Items) > 0 {
@@ -201,11 +202,31 @@ func showOperation(p *page, op api.Operation) {
 	}
 }
 
+// editsOf says what is different in the reruns of an operation.
+func editsOf(op *api.Operation) string {
+	var parts []string
+	if op.FromStep != "" {
+		parts = append(parts, "from the step "+op.FromStep)
+	} else if op.From == api.RerunFromStart {
+		parts = append(parts, "from the start")
+	}
+	if len(op.PayloadPatch) > 0 {
+		parts = append(parts, "with the patch "+shortened(op.PayloadPatch))
+	}
+	if op.Protocol == api.RerunProtocolCurrent {
+		parts = append(parts, "on the current protocol")
+	}
+	if op.Callbacks == api.RerunCallbacksNone {
+		parts = append(parts, "without callbacks")
+	}
+	return strings.Join(parts, ", ")
+}
+
 // progressOf says what became of an operation's jobs so far.
 func progressOf(op *api.Operation) string {
 	text := fmt.Sprintf("%d of %d tried: %d changed, %d skipped, %d failed", op.Done, op.Matched, op.Applied, op.Skipped, op.Failed)
 	if op.Truncated {
-		text += "; there may be more jobs: repeat the command"
+		text += "; there may be more jobs, which it left out"
 	}
 	return text
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/lucius-project/lucius/api"
@@ -24,20 +25,20 @@ func TestJobsRerun_SendsTheCorrections(t *testing.T) {
 		args []string
 		want string // what is sent, empty for an error of usage
 	}{
-		{nil, `{"from":"failed","protocol":"kept"}`},
-		{[]string{"--patch", `{"language":null}`, "--newest", "--no-callbacks"}, `{"callbacks":"none","from":"failed","newest":true,"payload_patch":{"language":null},"protocol":"kept"}`},
-		{[]string{"--patch-file", file}, `{"from":"failed","payload_patch":{"language":"fr"},"protocol":"kept"}`},
+		{nil, `{}`},
+		{[]string{"--patch", `{"language":null}`, "--newest", "--no-callbacks"}, `{"callbacks":"none","newest":true,"payload_patch":{"language":null}}`},
+		{[]string{"--patch-file", file}, `{"payload_patch":{"language":"fr"}}`},
 		{
 			[]string{"--payload-file", file, "--from-step", "embed", "--protocol", "current"},
 			`{"from_step":"embed","payload":{"language":"fr"},"protocol":"current"}`,
 		},
 		{
 			[]string{"--input-uri", "s3://b/a&b", "--output-uri", "s3://b/o", "--tag", "run=a=b", "--reason", "r"},
-			`{"from":"failed","input_ref":{"uri":"s3://b/a\u0026b"},"output_ref":{"uri":"s3://b/o"},"protocol":"kept","reason":"r","tags":{"run":"a=b"}}`,
+			`{"input_ref":{"uri":"s3://b/a\u0026b"},"output_ref":{"uri":"s3://b/o"},"reason":"r","tags":{"run":"a=b"}}`,
 		},
 		{
 			[]string{"--resolve", "ocr=s3://b/x?v=1", "--resolve", "split=s3://b/y"},
-			`{"from":"failed","protocol":"kept","resolve":[{"step_id":"ocr","output_ref":{"uri":"s3://b/x?v=1"}},{"step_id":"split","output_ref":{"uri":"s3://b/y"}}]}`,
+			`{"resolve":[{"step_id":"ocr","output_ref":{"uri":"s3://b/x?v=1"}},{"step_id":"split","output_ref":{"uri":"s3://b/y"}}]}`,
 		},
 		{[]string{"--from", "start", "--from-step", "ocr"}, ""},
 		{[]string{"--patch", "{}", "--patch-file", file}, ""},
@@ -70,4 +71,21 @@ func TestJobsRerun_SendsTheCorrections(t *testing.T) {
 			t.Errorf("%v: sent %s, want %s, %v", test.args, sent, test.want, err)
 		}
 	}
+}
+
+func TestJobsRerun_ShowsWhatItWouldDo(t *testing.T) {
+	t.Parallel()
+	of := func(preview api.RerunPreview) string {
+		server := newScripted(t, map[string][]any{"POST /v1/jobs/" + jobID + ":rerun": {preview}})
+		out := newLine(t, server.url).must(t, "jobs", "rerun", jobID, "--dry-run")
+		server.wantAsked(t, "POST /v1/jobs/"+jobID+`:rerun {"dry_run":true}`)
+		return out
+	}
+	golden(t, "jobs-rerun-dry-run.txt", of(api.RerunPreview{
+		DryRun: true, JobID: jobID, ExistingJobID: "another", ProtocolID: "doc_ingest_v1", ProtocolVersion: "3",
+		Steps: []api.PlannedStep{
+			{StepID: "ocr", StepType: "OCR", Service: "ocr", Outcome: api.StepOutcomeResolved}, {StepID: "embed", StepType: "EMBED", Service: "embed"},
+		},
+		Changes: []api.CommandChange{{Pointer: "/payload/text", Before: json.RawMessage(`"` + strings.Repeat("x", 100) + `"`)}},
+	})+of(api.RerunPreview{DryRun: true, JobID: jobID, Live: true}))
 }

@@ -268,6 +268,14 @@ func period(text string) (time.Duration, error) {
 	return long, err
 }
 
+// value returns what the pointer points to, or the zero value if it is nil.
+func value[T any](pointer *T) (of T) {
+	if pointer != nil {
+		of = *pointer
+	}
+	return of
+}
+
 // optional returns a pointer to the value, or nil if the value is zero.
 func optional[T comparable](value T) *T {
 	if value == *new(T) {

@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lucius-project/lucius/api"
+)
+
+// retry holds the flags of lucius retry.
+type retry struct {
+	bulk
+	edits
+
+	ended, since string // --state, which alone selects no jobs, and --since
+}
+
+// retry returns lucius retry, which reruns ended jobs.
+func (t *tool) retry() *cobra.Command {
+	r := retry{bulk: bulk{rest: true}}
+	cmd := t.command(spec{
+		use: "retry [JOB...]", short: "Rerun failed jobs, or others that have ended", more: true, completes: jobIDs,
+		long: "Reruns the named jobs, or those that the flags select, in the background on the server. Shows how many\n" +
+			"match and asks for confirmation, then shows the progress. Ctrl-C leaves the operation running.\n" +
+			"An operation has at most 10,000 jobs: without --limit another one follows until none is left.\n\n" +
+			"Of jobs that succeeded it repeats those accepted before --created-before, by default a minute ago. Run\n" +
+			"again without that flag, the same command goes on with the same jobs, as long as the server keeps the\n" +
+			"operation, so that no job is repeated twice.",
+		example: "  lucius retry --service ocr --since 24h --dry-run\n  lucius retry --service ocr --code bad_scan --yes\n" +
+			"  lucius retry --code bad_language --patch '{\"language\": \"de\"}'\n" +
+			"  lucius retry --state SUCCEEDED --request-type doc.ingest --since 30d --protocol current --rate 20/s --dry-run\n" +
+			"  lucius failures --service ocr   # Did it help?",
+	}, func(ctx context.Context, s *session, ids []string) error {
+		rerun, err := r.edits.request()
+		if err != nil {
+			return err
+		}
+		state := api.RetryRequestState(strings.ToUpper(r.ended))
+		if state != "" && !state.Valid() {
+			return usagef("--state is %q, it must be FAILED_FINAL, CANCELLED or SUCCEEDED", r.ended)
+		}
+		since, name := &r.failedAfter, "failed-after"
+		if state != "" && state != api.RetryRequestStateFailedFinal {
+			since, name = &r.createdAfter, "created-after"
+		}
+		if r.since != "" && *since != "" {
+			return usagef("name --since or --%s, not both", name)
+		}
+		*since = cmp.Or(*since, r.since)
+		selected, err := r.bulk.request(s, ids)
+		if err != nil {
+			return err
+		}
+		request := api.RetryRequest{
+			TenantID: selected.TenantID, DocID: selected.DocID, Tags: selected.Tags, RequestType: selected.RequestType,
+			Service: selected.Service, StepType: selected.StepType, ErrorCode: selected.ErrorCode, State: state,
+			CreatedAfter: selected.CreatedAfter, CreatedBefore: selected.CreatedBefore,
+			FailedAfter: r.FailedAfter, FailedBefore: r.FailedBefore,
+			From: rerun.From, FromStep: rerun.FromStep, PayloadPatch: rerun.PayloadPatch, Protocol: rerun.Protocol, Callbacks: rerun.Callbacks,
+		}
+		if state == api.RetryRequestStateSucceeded && r.createdBefore == "" && len(ids) == 0 {
+			if request.CreatedBefore, err = s.repetition(ctx, &request, r.dryRun); err != nil {
+				return err
+			}
+		}
+		return s.operate(ctx, &r.bulk, selected, func(ctx context.Context, c *api.Client, key api.IdempotencyKey, b *api.BulkRequest) (*http.Response, error) {
+			request.JobIDs, request.All, request.Limit, request.RatePerSecond = b.JobIDs, b.All, b.Limit, b.RatePerSecond
+			request.Reason, request.DryRun, request.After = b.Reason, b.DryRun, optional(r.after)
+			return c.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: &key}, request)
+		})
+	})
+	r.bulk.register(t, cmd)
+	r.registerFailed(cmd)
+	r.edits.register(cmd, "default failed, and start for jobs that succeeded")
+	cmd.Flags().StringVar(&r.ended, "state", "", "only jobs in this state: FAILED_FINAL, which is the default, CANCELLED or SUCCEEDED")
+	cmd.Flags().StringVar(&r.since, "since", "", "only jobs that failed since then, or of the other states that were accepted since then: "+momentHelp)
+	cmd.Flags().Lookup("limit").Usage = "maximum number of jobs to rerun; 0 means all"
+	completeWords(cmd, "state", string(api.JobStateFailedFinal), string(api.JobStateCancelled), string(api.JobStateSucceeded))
+	cmd.GroupID = GroupOperate
+	return t.calls(cmd)
+}
+
+// repetitionLead is how long before now the jobs of a repetition were accepted at the latest, so that
+// the clocks of this machine and of the server may differ by that much.
+const repetitionLead = time.Minute
+
+// repetition returns before when the jobs were accepted that the request repeats: as an earlier
+// operation of the same request says, which this one goes on with; else a minute ago.
+func (s *session) repetition(ctx context.Context, request *api.RetryRequest, dryRun bool) (before api.Time, err error) {
+	before = api.NewTime(s.now().Add(-repetitionLead).Truncate(time.Second))
+	if dryRun {
+		return before, nil
+	}
+	page, err := call[api.OperationPage](s.ListRetries(ctx, &api.ListRetriesParams{TenantID: request.TenantID, Limit: new(api.Limit(largestPage))}))
+	if err != nil {
+		return before, err
+	}
+	for i := range page.Operations {
+		if op := &page.Operations[i]; repeats(op, request) {
+			fmt.Fprintf(s.Stderr, "lucius: goes on with the jobs accepted before %s, as operation %s did: --created-before selects others\n",
+				op.Filter.CreatedBefore.UTC().Format(time.RFC3339), op.OperationID)
+			return op.Filter.CreatedBefore, nil
+		}
+	}
+	fmt.Fprintf(s.Stderr, "lucius: repeats jobs accepted before %s\n", before.UTC().Format(time.RFC3339))
+	return before, nil
+}
+
+// repeats reports whether the operation has the filters and the edits of the request. It leaves out
+// the times of acceptance: one of them may be given as an age.
+func repeats(op *api.Operation, request *api.RetryRequest) bool {
+	text := func(f api.OperationFilter, from api.RerunFrom, fromStep string, patch json.RawMessage, current, silent bool) string {
+		if f.CreatedAfter, f.CreatedBefore = (api.Time{}), (api.Time{}); fromStep != "" {
+			from = ""
+		}
+		var tree any
+		_ = json.Unmarshal(patch, &tree) // It is JSON, or absent.
+		encoded, _ := json.Marshal([]any{f, from, fromStep, tree, current, silent})
+		return string(encoded)
+	}
+	filter := api.OperationFilter{
+		TenantID: value(request.TenantID), DocID: value(request.DocID), Tags: request.Tags, RequestType: value(request.RequestType),
+		State: api.JobState(request.State), Service: value(request.Service), StepType: value(request.StepType),
+		ErrorCode: value(request.ErrorCode), FailedAfter: request.FailedAfter, FailedBefore: request.FailedBefore,
+	}
+	return !op.Named && text(op.Filter, op.From, op.FromStep, op.PayloadPatch, op.Protocol == api.RerunProtocolCurrent, op.Callbacks == api.RerunCallbacksNone) ==
+		text(filter, cmp.Or(request.From, api.RerunFromStart), value(request.FromStep), request.PayloadPatch,
+			request.Protocol == api.RerunProtocolCurrent, request.Callbacks == api.RerunCallbacksNone)
+}
