@@ -45,13 +45,19 @@ func serve(t *testing.T, l background.OperationsLedger, store tablestore.Store) 
 	case background.Rerunner:
 		reruns = l
 	case *ledgertest.Ledger:
-		reruns = musttest.Make(t, commands.New, commands.Config{
-			Ledger:    l.Ledger,
-			Protocols: commands.NewProtocolHolder(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ocr.yaml": {Data: []byte(protocol)}})),
-			Router:    musttest.Make(t, routing.New, routing.Config{Lanes: 1, TopicPrefix: "topic"}),
-		})
+		reruns = accepting(t, l)
 	}
 	return musttest.Make(t, background.NewOperations, background.OperationsConfig{Ledger: l, Commands: reruns, Store: store, Table: table})
+}
+
+// accepting returns the service that makes the reruns of a ledger.
+func accepting(t *testing.T, l *ledgertest.Ledger) *commands.Service {
+	t.Helper()
+	return musttest.Make(t, commands.New, commands.Config{
+		Ledger:    l.Ledger,
+		Protocols: commands.NewProtocolHolder(musttest.Make[fs.FS](t, commands.LoadProtocolsFS, fstest.MapFS{"ocr.yaml": {Data: []byte(protocol)}})),
+		Router:    musttest.Make(t, routing.New, routing.Config{Lanes: 1, TopicPrefix: "topic"}),
+	})
 }
 
 // protocol is that of the jobs of [world.accept] with a step of the type OCR.

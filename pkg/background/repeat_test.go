@@ -1,6 +1,7 @@
 package background_test
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -11,10 +12,13 @@ import (
 	"github.com/lucius-project/lucius/internal/musttest"
 	"github.com/lucius-project/lucius/pkg/apierror"
 	"github.com/lucius-project/lucius/pkg/background"
+	"github.com/lucius-project/lucius/pkg/commands"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
 	"github.com/lucius-project/lucius/pkg/search"
 	"github.com/lucius-project/lucius/pkg/statemachine"
 	"github.com/lucius-project/lucius/pkg/tablestore"
+	"github.com/lucius-project/lucius/pkg/tablestore/storetest"
 )
 
 // successes adds n jobs that succeeded, and returns their ids, the newest first.
@@ -141,4 +145,41 @@ func TestPreview_ShowsWhatBecomesOfASample(t *testing.T) {
 	if err != nil || named.Matched != 1 || named.Sample[0].Refused == nil || named.Sample[0].Refused.Code != apierror.NothingToRun {
 		t.Errorf("of a named job that has succeeded: %+v, %v", named, err)
 	}
+}
+
+// telltale calls a function after each rerun.
+type telltale struct {
+	background.Rerunner
+	made func()
+}
+
+func (r *telltale) Rerun(ctx context.Context, rerun commands.Rerun) (ledger.Accepted, error) {
+	defer r.made()
+	return r.Rerunner.Rerun(ctx, rerun)
+}
+
+// A process crashes after it has rerun a job, but before it has stored the outcome. By the time that
+// another one takes over, the rerun has succeeded. It is recognised, and not rerun itself.
+func TestBulk_ATakeoverRepeatsNoJobAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		mem := ledgertest.Split()
+		store, faults := storetest.Faulty(mem)
+		w := open(t, mem)
+		old := w.successes(1)[0]
+		op := create(t, w.Operations, "", again(`{"model":"v3"}`))
+		dying := musttest.Make(t, background.NewOperations, background.OperationsConfig{
+			Ledger: w.Ledger, Store: store, Table: table, Commands: &telltale{accepting(t, w.Ledger), func() { faults.Plan(crash) }},
+		})
+		runOnce(t, runner(t, dying))
+		there, err := w.SupersededBy(t.Context(), &w.Read(old).Job)
+		musttest.NoError(t, err)
+		w.End(w.MessageOf(there), statemachine.ResultSucceeded, "")
+		time.Sleep(time.Minute)
+		runOnce(t, runner(t, w.Operations))
+		page, jobs := get(t, w.Operations, op.ID), w.jobsOf(t, "t")
+		if item := page.Items[0]; item.Outcome != background.ItemApplied || item.NewJobID != there || len(jobs) != 2 {
+			t.Errorf("the rerun %s is told as %+v; there are %d jobs", there, item, len(jobs))
+		}
+	})
 }
