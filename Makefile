@@ -17,6 +17,7 @@ SEEDS         ?= 1000
 FROM          ?= 1
 FRESH         ?= 3000
 ROUNDS        ?= 10
+REPEATED      ?= 20000
 TIME          ?= 30s
 # The modules whose tests need Go alone, those with code, and all.
 SDK           := sdk/go sdk/go/luciusotel sdk/go/luciustest sdk/go/servicebus
@@ -199,8 +200,9 @@ vulncheck: ## Hold what the program calls against known vulnerabilities (needs t
 	$(GO) run golang.org/x/vuln/cmd/govulncheck@v1.1.4 ./...
 
 .PHONY: crash
-crash: ## Kill, stop and starve the real binary, and audit what is left (ROUNDS=10)
-	$(GO) test -tags integration ./cmd/lucius -run '^Test(Crash|Pause|Terminate|Disk|Folder|Log)_' -v -count=1 -timeout 1h -crash.rounds=$(ROUNDS)
+crash: ## Kill, stop and starve the real binary, and audit what is left (ROUNDS=10 REPEATED=20000)
+	$(GO) test -tags integration ./cmd/lucius -run '^Test(Crash|Pause|Terminate|Disk|Folder|Log)_' -v -count=1 -timeout 1h \
+		-crash.rounds=$(ROUNDS) -crash.jobs=$(REPEATED)
 
 .PHONY: check-format
 check-format: ## Fail on files that gofmt would change
