@@ -72,6 +72,10 @@ func TestScale(t *testing.T) { //nolint:paralleltest // It measures.
 		"jobs?service=none", "jobs?service=none&state=IN_PROGRESS", "jobs?service=none&state=SUCCEEDED", "jobs?request_type=none",
 		"jobs?error_code=code_3", "jobs?error_code=none", "jobs?error_code=none&tenant_id=tenant_1", "jobs?correlation_id=none",
 		"jobs?state=PAUSED&tenant_id=tenant_1", "jobs?since=1+h&service=none",
+		"jobs?tenant_id=tenant_1&doc_id=doc_7", "jobs?tenant_id=tenant_1&doc_id=none", "document?tenant_id=tenant_1&doc_id=doc_7",
+		"jobs?tenant_id=tenant_1&tag=env%3Dprod", "jobs?tenant_id=tenant_1&tag=customer%3D7", "jobs?tenant_id=tenant_1&tag=customer%3D7&tag=env%3Dprod",
+		"jobs?tenant_id=tenant_1&tag=env%3Dprod&state=FAILED_FINAL", "jobs?tenant_id=tenant_1&tag=env%3Dnone",
+		"failures?tenant_id=tenant_1&tag=customer%3D7", "search?q=doc_7",
 		"jobs/" + s.live, "jobs/" + s.ended, "failures", "failures?since=1+h", "failures?service=none", "failures?tenant_id=tenant_1",
 		"outbox", "outbox?state=SENT", "outbox?state=FAILED_FINAL", "outbox?state=ALL", "outbox?lane=7",
 		"pauses", "webhooks", "operations", "protocols", "audit",
@@ -197,6 +201,8 @@ func (s *crowded) submitBatch(service string, jobs int) error {
 			TenantID: fmt.Sprint("tenant_", n%scaleTenants), RequestType: "scale." + service, SchemaVersion: "1",
 			IdempotencyKey: fmt.Sprint("k", n), InputRef: json.RawMessage(`{"uri":"s3://b/in"}`),
 			OutputRef: json.RawMessage(`{"uri":"s3://b/out"}`), Payload: json.RawMessage(`{"pages":7}`),
+			// A tenant's documents have three jobs each, all its jobs the tag env, and one in ten thousand customer=7.
+			DocID: fmt.Sprint("doc_", n/scaleTenants/3), Tags: api.Tags{"env": "prod", "customer": fmt.Sprint(n / scaleTenants % 10_000)},
 		}
 	}
 	answer, err := call[api.BatchResult](s.client.SubmitBatch(s.Context(), request))

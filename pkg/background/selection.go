@@ -186,13 +186,11 @@ func (s *Operations) begin(ctx context.Context, r *BulkRequest) (search.Filter, 
 		return filter, nil
 	}
 	before, err := s.read(ctx, r.After)
-	switch {
-	case errors.Is(err, errNoOperation):
-		return filter, invalidRequest("/after", "must be an operation that is still kept")
-	case err != nil:
+	if err != nil && !errors.Is(err, errNoOperation) {
 		return filter, err
-	case before.Last == "" || before.Kind != r.Kind || !bytes.Equal(text(&before.Filter), text(&filter)):
-		return filter, invalidRequest("/after", "must be a truncated operation of ended jobs with the same filters")
+	}
+	if before.Last == "" || before.Kind != r.Kind || !bytes.Equal(text(&before.Filter), text(&filter)) {
+		return filter, invalidRequest("/after", "must be a truncated operation of ended jobs with the same filters, which is still kept")
 	}
 	filter.After = before.Last
 	return filter, nil

@@ -38,14 +38,29 @@ type HintQuery struct {
 	Page int
 }
 
+// list names the list of jobs to read: of the filter's document, or else of its correlation id, or of
+// its first tag. If it names none, the lists by state are read. Those of jobs that failed or were
+// cancelled are shorter than that of a common tag, and their rows have the tags.
+func (f *Filter) list() (docID, correlationID, tag string) {
+	switch {
+	case f.DocID != "":
+		docID = f.DocID
+	case f.CorrelationID != "":
+		correlationID = f.CorrelationID
+	case f.State != statemachine.JobFailedFinal && f.State != statemachine.JobCancelled:
+		tag = f.Tags.First()
+	}
+	return docID, correlationID, tag
+}
+
 // Hints yields a hint of each job that may match the filter, newest first. It reads the list of
-// the filter's document, or else of its first tag, its correlation id or its terminal state. It
+// the filter's document, or else of its correlation id, its first tag or its terminal state. It
 // applies the filter's times roughly: it may yield jobs that do not match, but misses none. If
 // CreatedAfter is zero, it goes back three months.
 // It ends after an error.
 func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
 	return sequence(func(yield func(Hint) bool) error {
-		if len(q.States) == 0 && (f.DocID != "" || f.Tags == "" && f.CorrelationID != "") {
+		if docID, correlationID, _ := f.list(); len(q.States) == 0 && docID+correlationID != "" {
 			_, err := f.walk(ctx, index, &q, time.Time{}, yield)
 			return err
 		}
@@ -115,15 +130,16 @@ const idLead = 24 * time.Hour
 // walk yields the hints of one month, or of all months if month is zero, newest first across
 // all tenants. It reports whether to continue with an older month.
 func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time.Time, yield func(Hint) bool) (more bool, err error) {
-	states, docID, tag, correlationID := q.States, "", "", ""
+	states, docID, correlationID, tag := q.States, "", "", ""
+	if len(states) == 0 {
+		docID, correlationID, tag = f.list()
+	}
 	switch {
 	case len(states) > 0:
-	case f.indexed() || f.CorrelationID != "":
-		states, docID, tag, correlationID = []statemachine.JobState{""}, f.DocID, f.Tags.First(), f.CorrelationID
-	case f.State.Terminal():
+	case f.State.Terminal() && docID+correlationID+tag == "":
 		states = []statemachine.JobState{f.State}
 	default:
-		states = []statemachine.JobState{""} // All jobs.
+		states = []statemachine.JobState{""} // All jobs, of those that the list names.
 	}
 	lists := len(q.Tenants) * len(states)
 	sources := make([]*source, 0, lists)
