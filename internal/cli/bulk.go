@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -183,6 +184,9 @@ func (b *bulk) showPreview(p *page, preview *api.OperationPreview) {
 		p.line("and %d more", more)
 	}
 	p.line("")
+	if refused := slices.ContainsFunc(preview.Sample, func(job api.OperationSample) bool { return job.Refused != nil }); refused {
+		p.line("Jobs that cannot be rerun this way would be skipped.")
+	}
 	affected := b.affected(preview)
 	p.line("%s would be changed. Nothing has been changed.", p.style(bold, strings.ToUpper(affected[:1])+affected[1:]))
 }

@@ -170,6 +170,7 @@ func TestRetry_ChangesNothingUnlessConfirmed(t *testing.T) {
 		"retry a --service ocr":        "not both",
 		"retry a --from middle":        "--from is",
 		"retry --state SUCCEEDED":      "say which jobs",
+		"retry a --state SUCCEEDED":    "not both",
 		"retry --all --state PAUSED":   "--state is",
 		"retry --all --rate fast":      "20/s",
 		"retry --failed-after soon":    "--failed-after is",
@@ -418,7 +419,7 @@ func TestRetry_ShowsTheDifferences(t *testing.T) {
 		JobID: "b", State: api.JobStateSucceeded, TenantID: "tenant_a",
 		Refused: &api.Refusal{Code: "payload_invalid", Errors: []apierror.Violation{{Pointer: "/payload/model", Message: "must be a string"}}},
 	})
-	server := newScripted(t, map[string][]any{retries: {sample}})
+	server := newScripted(t, map[string][]any{retries: {sample}, "GET /v1/admin/retries": {api.OperationPage{}}})
 	golden(t, "retry-dry-run.txt", newLine(t, server.url).must(t, "retry", "--all", "--state", "SUCCEEDED", "--patch", `{"model":"v3"}`, "--dry-run"))
-	server.wantAsked(t, retries+` {"all":true,"created_before":"2026-01-27T11:59:00.000Z","dry_run":true,"payload_patch":{"model":"v3"},"state":"SUCCEEDED"}`)
+	server.wantAsked(t, "GET /v1/admin/retries limit=1000", retries+` {"all":true,"created_before":"2026-01-27T11:59:00.000Z","dry_run":true,"payload_patch":{"model":"v3"},"state":"SUCCEEDED"}`)
 }

@@ -43,7 +43,10 @@ func (t *tool) retry() *cobra.Command {
 			return err
 		}
 		state := api.RetryRequestState(strings.ToUpper(r.ended))
-		if state != "" && !state.Valid() {
+		switch {
+		case state != "" && len(ids) > 0:
+			return usagef("name jobs, or select them by --state, not both")
+		case state != "" && !state.Valid():
 			return usagef("--state is %q, it must be FAILED_FINAL, CANCELLED or SUCCEEDED", r.ended)
 		}
 		since, name := &r.failedAfter, "failed-after"
@@ -66,7 +69,7 @@ func (t *tool) retry() *cobra.Command {
 			From: rerun.From, FromStep: rerun.FromStep, PayloadPatch: rerun.PayloadPatch, Protocol: rerun.Protocol, Callbacks: rerun.Callbacks,
 		}
 		if state == api.RetryRequestStateSucceeded && r.createdBefore == "" && len(ids) == 0 {
-			if request.CreatedBefore, err = s.repetition(ctx, &request, r.dryRun); err != nil {
+			if request.CreatedBefore, err = s.repetition(ctx, &request); err != nil {
 				return err
 			}
 		}
@@ -93,11 +96,8 @@ const repetitionLead = time.Minute
 
 // repetition returns before when the jobs were accepted that the request repeats: as an earlier
 // operation of the same request says, which this one goes on with; else a minute ago.
-func (s *session) repetition(ctx context.Context, request *api.RetryRequest, dryRun bool) (before api.Time, err error) {
+func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (before api.Time, err error) {
 	before = api.NewTime(s.now().Add(-repetitionLead).Truncate(time.Second))
-	if dryRun {
-		return before, nil
-	}
 	page, err := call[api.OperationPage](s.ListRetries(ctx, &api.ListRetriesParams{TenantID: request.TenantID, Limit: new(api.Limit(largestPage))}))
 	if err != nil {
 		return before, err
