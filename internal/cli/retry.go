@@ -73,17 +73,19 @@ func (t *tool) retry() *cobra.Command {
 				return err
 			}
 		}
-		return s.operate(ctx, &r.bulk, selected, func(ctx context.Context, c *api.Client, key api.IdempotencyKey, b *api.BulkRequest) (*http.Response, error) {
+		create := func(ctx context.Context, c *api.Client, key api.IdempotencyKey, b *api.BulkRequest) (*http.Response, error) {
 			request.JobIDs, request.All, request.Limit, request.RatePerSecond = b.JobIDs, b.All, b.Limit, b.RatePerSecond
 			request.Reason, request.DryRun, request.After = b.Reason, b.DryRun, optional(r.after)
 			return c.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: &key}, request)
-		})
+		}
+		return s.operate(ctx, &r.bulk, selected, create)
 	})
 	r.bulk.register(t, cmd)
 	r.registerFailed(cmd)
 	r.edits.register(cmd, "default failed, and start for jobs that succeeded")
 	cmd.Flags().StringVar(&r.ended, "state", "", "only jobs in this state: FAILED_FINAL, which is the default, CANCELLED or SUCCEEDED")
-	cmd.Flags().StringVar(&r.since, "since", "", "only jobs that failed since then, or of the other states that were accepted since then: "+momentHelp)
+	cmd.Flags().StringVar(&r.since, "since", "",
+		"only jobs that failed since then, or of the other states that were accepted since then: "+momentHelp)
 	cmd.Flags().Lookup("limit").Usage = "maximum number of jobs to rerun; 0 means all"
 	completeWords(cmd, "state", string(api.JobStateFailedFinal), string(api.JobStateCancelled), string(api.JobStateSucceeded))
 	cmd.GroupID = GroupOperate
@@ -98,13 +100,16 @@ const repetitionLead = time.Minute
 // operation of the same request says, which this one goes on with; else a minute ago.
 func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (before api.Time, err error) {
 	before = api.NewTime(s.now().Add(-repetitionLead).Truncate(time.Second))
-	page, err := call[api.OperationPage](s.ListRetries(ctx, &api.ListRetriesParams{TenantID: request.TenantID, Limit: new(api.Limit(largestPage))}))
+	page, err := call[api.OperationPage](s.ListRetries(ctx, &api.ListRetriesParams{
+		TenantID: request.TenantID, Limit: new(api.Limit(largestPage)),
+	}))
 	if err != nil {
 		return before, err
 	}
 	for i := range page.Operations {
 		if op := &page.Operations[i]; repeats(op, request) {
-			fmt.Fprintf(s.Stderr, "lucius: goes on with the jobs accepted before %s, as operation %s did: --created-before selects others\n",
+			fmt.Fprintf(s.Stderr,
+				"lucius: goes on with the jobs accepted before %s, as operation %s did: --created-before selects others\n",
 				op.Filter.CreatedBefore.UTC().Format(time.RFC3339), op.OperationID)
 			return op.Filter.CreatedBefore, nil
 		}
@@ -116,21 +121,20 @@ func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (be
 // repeats reports whether the operation has the filters and the edits of the request. It leaves out
 // the times of acceptance: one of them may be given as an age.
 func repeats(op *api.Operation, request *api.RetryRequest) bool {
-	text := func(f api.OperationFilter, from api.RerunFrom, fromStep string, patch json.RawMessage, current, silent bool) string {
-		if f.CreatedAfter, f.CreatedBefore = (api.Time{}), (api.Time{}); fromStep != "" {
-			from = ""
-		}
-		var tree any
-		_ = json.Unmarshal(patch, &tree) // It is JSON, or absent.
-		encoded, _ := json.Marshal([]any{f, from, fromStep, tree, current, silent})
-		return string(encoded)
-	}
-	filter := api.OperationFilter{
+	filter, wanted := op.Filter, api.OperationFilter{
 		TenantID: value(request.TenantID), DocID: value(request.DocID), Tags: request.Tags, RequestType: value(request.RequestType),
 		State: api.JobState(request.State), Service: value(request.Service), StepType: value(request.StepType),
 		ErrorCode: value(request.ErrorCode), FailedAfter: request.FailedAfter, FailedBefore: request.FailedBefore,
 	}
-	return !op.Named && text(op.Filter, op.From, op.FromStep, op.PayloadPatch, op.Protocol == api.RerunProtocolCurrent, op.Callbacks == api.RerunCallbacksNone) ==
-		text(filter, cmp.Or(request.From, api.RerunFromStart), value(request.FromStep), request.PayloadPatch,
-			request.Protocol == api.RerunProtocolCurrent, request.Callbacks == api.RerunCallbacksNone)
+	filter.CreatedAfter, filter.CreatedBefore = api.Time{}, api.Time{}
+	start, begin := cmp.Or(value(request.FromStep), string(cmp.Or(request.From, api.RerunFromStart))), cmp.Or(op.FromStep, string(op.From))
+	is, _ := json.Marshal([]any{filter, begin, canonical(op.PayloadPatch), op.Protocol, op.Callbacks}) // All of them encode.
+	was, _ := json.Marshal([]any{wanted, start, canonical(request.PayloadPatch), request.Protocol, request.Callbacks})
+	return !op.Named && string(is) == string(was)
+}
+
+// canonical returns the value of a JSON text, nil if it is empty.
+func canonical(text json.RawMessage) (tree any) {
+	_ = json.Unmarshal(text, &tree) // It is JSON, or empty.
+	return tree
 }

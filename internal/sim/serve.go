@@ -72,7 +72,9 @@ func (m *parts) serve(ctx context.Context, w *world, p *process, store tablestor
 		return err
 	}
 	random, table := (&randomSource{rng: w.source(p.name + "/operator")}).float, m.ledger.Tables().Schedule
-	operations, err := background.NewOperations(background.OperationsConfig{Ledger: m.ledger, Commands: accepting, Store: store, Table: table, Random: random})
+	operations, err := background.NewOperations(background.OperationsConfig{
+		Ledger: m.ledger, Commands: accepting, Store: store, Table: table, Random: random,
+	})
 	if err != nil {
 		return err
 	}

@@ -146,8 +146,8 @@ func (f *Filter) walk(ctx context.Context, index Index, q *HintQuery, month time
 	for _, tenant := range q.Tenants {
 		for _, state := range states {
 			sources = append(sources, &source{more: true, most: min(max(minFill, maxFilled/lists), maxFill), query: ledger.IndexQuery{
-				TenantID: tenant, Month: month, State: state, Reruns: q.Reruns, DocID: docID, Tag: tag, CorrelationID: correlationID, After: q.After,
-				Limit: min(max(minFill, q.Page/lists), maxFill),
+				TenantID: tenant, Month: month, State: state, Reruns: q.Reruns,
+				DocID: docID, Tag: tag, CorrelationID: correlationID, After: q.After, Limit: min(max(minFill, q.Page/lists), maxFill),
 			}})
 		}
 	}

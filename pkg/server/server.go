@@ -74,7 +74,8 @@ func Open(ctx context.Context, cfg Config) (*Server, error) {
 	}
 	s.uses.Backup, s.uses.Protocols = cfg.HTTP.Backup, cfg.Protocols
 	for _, open := range []func(context.Context) error{
-		s.openLedger, s.openPauses, s.openCounts, s.openBus, s.openCommands, s.openUpkeep, s.openWebhooks, s.openRelay, s.openInbox, s.openAPI,
+		s.openLedger, s.openPauses, s.openCounts, s.openBus, s.openCommands,
+		s.openUpkeep, s.openWebhooks, s.openRelay, s.openInbox, s.openAPI,
 	} {
 		if err := open(ctx); err != nil {
 			return nil, err
@@ -203,7 +204,8 @@ func (s *Server) openUpkeep(context.Context) (err error) {
 		return err
 	}
 	if s.uses.Operations, err = background.NewOperations(background.OperationsConfig{
-		Ledger: s.uses.Ledger, Commands: s.uses.Commands, Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Schedule, Live: s.uses.Counts.Live,
+		Ledger: s.uses.Ledger, Commands: s.uses.Commands, Live: s.uses.Counts.Live,
+		Store: s.cfg.Store, Table: s.uses.Ledger.Tables().Schedule,
 	}); err != nil {
 		return err
 	}
