@@ -123,7 +123,8 @@ func (s *session) operate(ctx context.Context, b *bulk, request *api.BulkRequest
 	for {
 		op, err := call[api.Operation](create(ctx, s.Client, key, request))
 		if ExitCode(err) == ExitInterrupted {
-			return &Error{Code: ExitInterrupted, Err: errors.New("interrupted: lucius operations list shows whether the operation has started")}
+			const unknown = "interrupted: lucius operations list shows whether the operation has started"
+			return &Error{Code: ExitInterrupted, Err: errors.New(unknown)}
 		}
 		if err != nil {
 			return err

@@ -188,8 +188,8 @@ func operationOutcome(op *api.Operation) error {
 // showOperation writes an operation with the jobs that were read.
 func showOperation(p *page, op api.Operation) {
 	rate := fmt.Sprintf("at most %g jobs a second", op.RatePerSecond)
-	p.fields("operation", op.OperationID, "kind", string(op.Kind), "edits", editsOf(&op), "state", p.operationState(&op), "jobs", progressOf(&op),
-		"results", diagnosis.Results(&op),
+	p.fields("operation", op.OperationID, "kind", string(op.Kind), "edits", editsOf(&op),
+		"state", p.operationState(&op), "jobs", progressOf(&op), "results", diagnosis.Results(&op),
 		"by", op.Caller, "reason", op.Reason, "begun", p.ago(op.CreatedAt.Time), "changed", p.ago(op.UpdatedAt.Time), "rate", rate)
 	if len(op.Items) > 0 {
 		p.line("")

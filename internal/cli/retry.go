@@ -66,7 +66,8 @@ func (t *tool) retry() *cobra.Command {
 			Service: selected.Service, StepType: selected.StepType, ErrorCode: selected.ErrorCode, State: state,
 			CreatedAfter: selected.CreatedAfter, CreatedBefore: selected.CreatedBefore,
 			FailedAfter: r.FailedAfter, FailedBefore: r.FailedBefore,
-			From: rerun.From, FromStep: rerun.FromStep, PayloadPatch: rerun.PayloadPatch, Protocol: rerun.Protocol, Callbacks: rerun.Callbacks,
+			From: rerun.From, FromStep: rerun.FromStep, PayloadPatch: rerun.PayloadPatch,
+			Protocol: rerun.Protocol, Callbacks: rerun.Callbacks,
 		}
 		if state == api.RetryRequestStateSucceeded && r.createdBefore == "" && len(ids) == 0 {
 			if request.CreatedBefore, err = s.repetition(ctx, &request); err != nil {

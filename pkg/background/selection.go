@@ -306,10 +306,16 @@ func (s *Operations) Preview(ctx context.Context, r BulkRequest) (preview Previe
 			add(job)
 		}
 	}
-	if err := s.find.Read(ctx, sample); err != nil {
-		return preview, err
+	preview.Sample, err = s.sample(ctx, &r, sample)
+	return preview, err
+}
+
+// sample reads the jobs, and plans their reruns if the request is a retry.
+func (s *Operations) sample(ctx context.Context, r *BulkRequest, jobs []*search.Found) (samples []Sample, err error) {
+	if err := s.find.Read(ctx, jobs); err != nil {
+		return nil, err
 	}
-	for _, job := range sample {
+	for _, job := range jobs {
 		if job.Job == nil {
 			continue
 		}
@@ -318,11 +324,11 @@ func (s *Operations) Preview(ctx context.Context, r BulkRequest) (preview Previe
 			plan, err := s.cfg.Commands.PlanRerun(ctx, r.rerun(job.JobID))
 			if one.Plan = &plan; err != nil {
 				if one.Plan, one.Refused = nil, apierror.From(err); one.Refused.Code.Status() >= 500 {
-					return preview, err
+					return nil, err
 				}
 			}
 		}
-		preview.Sample = append(preview.Sample, one)
+		samples = append(samples, one)
 	}
-	return preview, nil
+	return samples, nil
 }
