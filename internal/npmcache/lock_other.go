@@ -1,6 +1,6 @@
 //go:build !unix
 
-package azurite
+package npmcache
 
 import "context"
 
