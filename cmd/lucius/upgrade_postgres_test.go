@@ -75,7 +75,9 @@ func buildNext(t *testing.T, serves int) (binary string) {
 // on the new schema. Every accepted command has a job that ended well.
 func TestUpgrade_OfASchemaUnderLoad(t *testing.T) {
 	t.Parallel()
-	server, newest := onPostgres(t), newestMigration(t)
+	newest := newestMigration(t)
+	contracting, expanding := buildNext(t, newest+1), buildNext(t, newest) // Before there is load.
+	server := onPostgres(t)
 	database := server.URL.String()
 	next := func(binary string, args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), binary, args...)
@@ -89,11 +91,9 @@ func TestUpgrade_OfASchemaUnderLoad(t *testing.T) {
 	l := startLoad(s, 50*time.Millisecond)
 	l.more()
 
-	contracting := buildNext(t, newest+1)
 	if out, err := next(contracting, "postgres", "migrate", "--online"); err == nil || !strings.Contains(out, "stop them first") {
 		t.Errorf("migrate to a schema on which the running servers do not work: %v: %s", err, out)
 	}
-	expanding := buildNext(t, newest)
 	if out, err := next(expanding, "postgres", "migrate"); err == nil || !strings.Contains(out, "--online") {
 		t.Errorf("migrate under servers without --online: %v: %s", err, out)
 	}
