@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
@@ -252,31 +251,6 @@ func TestBackup_FailsAlone(t *testing.T) {
 	closeStore(t, store)
 }
 
-// TestBackup_CrashLeavesNothing loses power before each operation of a backup.
-func TestBackup_CrashLeavesNothing(t *testing.T) {
-	t.Parallel()
-	d := newDisk()
-	store := open(t, d.options())
-	rows, err := fill(t, store, 60)
-	musttest.NoError(t, err)
-	left := 0
-	for _, memory := range crashes(d, func() { backUp(t, store) }, 0, 100) {
-		if _, err := memory.Stat("data/BACKUP"); err == nil {
-			left++
-		}
-		after := open(t, diskOf(memory).options())
-		expectThere(t, after, rows...)
-		closeStore(t, after)
-		if _, err := memory.Stat("data/BACKUP"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("the copy is still there: %v", err)
-		}
-	}
-	if left == 0 {
-		t.Error("no crash left a copy")
-	}
-	closeStore(t, store)
-}
-
 // A directory of that name that no backup made is left alone.
 func TestBackup_RemovesNoForeignFiles(t *testing.T) {
 	t.Parallel()
@@ -316,67 +290,4 @@ func TestBackup_EndsBeforeTheDiskIsFull(t *testing.T) {
 			t.Errorf("the next backup: %v, want ErrNoSpace", err)
 		}
 	})
-}
-
-// TestBackup_DamageIsNamed cuts a backup at many lengths, and flips bytes of it.
-func TestBackup_DamageIsNamed(t *testing.T) {
-	t.Parallel()
-	store := open(t, newDisk().options())
-	random := rand.New(rand.NewPCG(1, 2))
-	for n := range 60 {
-		data := make([]byte, 10_000)
-		for i := range data {
-			data[i] = byte(random.Uint32())
-		}
-		batch := rowOf(n, 0)
-		batch[0].Properties = tablestore.Properties{{Name: "data", Value: tablestore.Bytes(data)}}
-		musttest.NoError(t, commitOne(t, store, batch))
-	}
-	backup := backUp(t, store)
-	closeStore(t, store)
-	var read, total int64
-	if _, err := pebblestore.VerifyBackup(bytes.NewReader(backup), func(done, all int64) { read, total = done, all }); err != nil {
-		t.Fatal(err)
-	}
-	if read != total || total < 60*10_000 {
-		t.Errorf("progress ends at %d of %d bytes", read, total)
-	}
-	harmless := 0
-	expectBad := func(what string, at int, damaged []byte) {
-		t.Helper()
-		_, verified := pebblestore.VerifyBackup(bytes.NewReader(damaged), nil)
-		d := newDisk()
-		unpacked, err := pebblestore.Unpack(bytes.NewReader(damaged), pebblestore.RestoreOptions{Dir: "data", FS: d})
-		if verified == nil && err == nil && what == "flip" { // Some bits of the compression mean nothing.
-			if err := errors.Join(unpacked.Commit(), unpacked.Close()); err != nil {
-				t.Error(err)
-			}
-			harmless++
-			return
-		}
-		for _, err := range []error{verified, err} {
-			if !errors.Is(err, pebblestore.ErrBackup) {
-				t.Errorf("%s at %d of %d: %v, want ErrBackup", what, at, len(backup), err)
-			} else if !strings.ContainsAny(strings.TrimPrefix(err.Error(), pebblestore.ErrBackup.Error()), ".-") {
-				t.Errorf("%s at %d of %d: %v names no file", what, at, len(backup), err)
-			}
-		}
-		if _, err := d.Stat("data"); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("%s at %d of %d leaves a directory: %v", what, at, len(backup), err)
-		}
-	}
-	step := len(backup) / 60
-	for at := 0; at < len(backup); at += step {
-		expectBad("cut", at, backup[:at])
-		expectBad("flip", at, flip(at)(slices.Clone(backup)))
-	}
-	for at := len(backup) - 12; at < len(backup); at++ {
-		expectBad("cut", at, backup[:at])
-		expectBad("flip", at, flip(at)(slices.Clone(backup)))
-	}
-	if harmless > 3 {
-		t.Errorf("%d flips are not found", harmless)
-	}
-	expectBad("addition", len(backup), append(slices.Clone(backup), 0))
-	expectBad("a second backup", len(backup), append(slices.Clone(backup), backup...))
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/lucius-project/lucius/internal/musttest"
-	"github.com/lucius-project/lucius/pkg/tablestore"
 	"github.com/lucius-project/lucius/pkg/tablestore/pebblestore"
 )
 
@@ -26,44 +25,6 @@ func sample(t *testing.T, rows int) []byte {
 	backup := backUp(t, store)
 	closeStore(t, store)
 	return backup
-}
-
-// TestRestore_InterruptedIsNoStore loses power before each operation of a restore: a start
-// finds the whole store or nothing, or is refused, and the restore can be repeated.
-func TestRestore_InterruptedIsNoStore(t *testing.T) {
-	t.Parallel()
-	backup := sample(t, 60)
-	d := newDisk()
-	options := pebblestore.RestoreOptions{Dir: "data", FS: d}
-	refused, whole := 0, 0
-	for n, memory := range crashes(d, func() { restore(t, backup, options) }, 0, 100) {
-		crashed := diskOf(memory)
-		readOnly := crashed.options()
-		readOnly.ReadOnly = true
-		store, err := pebblestore.Open(readOnly)
-		switch {
-		case err == nil:
-			whole++
-			expectThere(t, store, 0, 59)
-			closeStore(t, store)
-			continue
-		case errors.Is(err, tablestore.ErrDamaged) && strings.Contains(err.Error(), "a restore into it was interrupted"):
-			refused++
-			expectOpenError(t, crashed.options(), tablestore.ErrDamaged, "a restore into it was interrupted")
-		case !errors.Is(err, pebblestore.ErrNoStore):
-			t.Errorf("open after crash %d: %v", n, err)
-		}
-		restore(t, backup, pebblestore.RestoreOptions{Dir: "data", FS: crashed})
-		store = open(t, crashed.options())
-		expectThere(t, store, 0, 59)
-		closeStore(t, store)
-	}
-	if refused < 10 || whole == 0 {
-		t.Errorf("after %d crashes the start is refused, after %d the store is there", refused, whole)
-	}
-	store := open(t, d.options())
-	expectThere(t, store, 0, 59)
-	closeStore(t, store)
 }
 
 // A restore whose Commit fails leaves the whole store, or a directory into which it can be
