@@ -72,7 +72,7 @@ func TestServe_RolesApart(t *testing.T) {
 		for _, role := range []string{config.RoleAPI, config.RoleRelay, config.RoleSweeper} {
 			all = append(all, serveOn(t, t.TempDir(), append([]string{
 				"--storage-backend", config.BackendLedger, "--table-connection", account.ConnectionString(),
-				"--roles", role, "--sweep-interval", "50ms", "--outbox-retry-interval", "50ms",
+				"--roles", role, "--sweep-interval", "200ms", "--outbox-retry-interval", "200ms",
 			}, flags...)...))
 		}
 		return all[0], func() {

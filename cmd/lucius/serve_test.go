@@ -194,15 +194,15 @@ func TestServe_AckTimeoutsGoThroughAllAttempts(t *testing.T) {
 
 func TestServe_LeasesExpireAndHeartbeatsKeepThem(t *testing.T) {
 	t.Parallel()
-	lease := waittest.Scale(3 * time.Second)
+	lease := waittest.Scale(6 * time.Second)
 	s := serveOn(t, t.TempDir(), "--lease-duration", lease.String())
 	id := s.submit(t)
 	item := s.claim(t, "c1", true)
 	rev := item.Rev
-	for i := range 9 { // longer than two leases
-		time.Sleep(lease / 4)
+	for i := range 13 { // longer than two leases
+		time.Sleep(lease / 6)
 		response, err := s.client.HeartbeatWorkWithResponse(t.Context(), item.WorkID, api.WorkHeartbeat{
-			Owner: "w", ExpectedRev: rev, RequestID: "h" + string(rune('0'+i)),
+			Owner: "w", ExpectedRev: rev, RequestID: fmt.Sprint("h", i),
 		})
 		if err != nil || response.JSON200 == nil {
 			t.Fatalf("heartbeat %d: %v, %s", i, err, response.Body)
