@@ -6,7 +6,8 @@
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 
-# The stages of `make check` print one after another, whatever -j says.
+# The stages print one after another, whatever -j says. Those of `make check` that run at the
+# same time print when they have ended (tools/side-by-side).
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -31,8 +32,9 @@ export CGO_ENABLED := 0
 
 # -shuffle=on also keeps Go from answering with a cached result; the order says
 # nothing of the outcome. The timeout is per package, so that a hang names itself
-# long before the run is killed.
-TEST_FLAGS := -shuffle=on -timeout=40m
+# long before the run is killed. Many tests wait for a lease, a server or a disk: more of them
+# run at a time than the machine has processors.
+TEST_FLAGS := -shuffle=on -timeout=40m -parallel 6
 
 # Property tests draw the same cases each time; `make fresh` draws others (0).
 export RAPID_SEED ?= 1
@@ -80,7 +82,8 @@ test: test-plain costs ## Run the tests that need Go alone, and hold the costs o
 	@echo 'Not tested here, but by make check: data races, PostgreSQL, Azurite, processes that are killed, the console in a browser, the SDKs in Python and TypeScript, the guides, packages, alerts.'
 
 .PHONY: check
-check: verify observability packaging console sdk guides site test-processes test-race ## Check the rest, as CI does after make test: quickest failures first
+check: verify ## Check the rest, as CI does after make test: quickest failures first
+	@tools/side-by-side '$(MAKE) --no-print-directory check-programs' '$(MAKE) --no-print-directory test-race'
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make check
@@ -88,24 +91,28 @@ fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for s
 .PHONY: verify
 verify: check-format check-generated check-tidy lint lint-openapi ## Check all but the tests
 
+# Stages that mostly wait for the programs that they start; test-race computes at the same time.
+.PHONY: check-programs
+check-programs: observability packaging console sdk guides site test-processes
+
 .PHONY: test-plain
 test-plain:
 	$(call stage,for module in $(TESTED); do $(GO) -C $$module test $(TEST_FLAGS) ./...; done)
 
-# Programs that read this repository and run in one goroutine: make test tests them.
-UNRACED := apidocs|house|repolint
+# Programs that read this repository, and the rules, which are pure. They run in one goroutine,
+# and make test tests them.
+UNRACED := internal/apidocs|internal/house|internal/repolint|pkg/statemachine
 
-# The program as it is shipped has no race detector, so these tests gain nothing by it. They
-# wait more than they compute.
+# The program as it is shipped has no race detector, so these tests gain nothing by it.
 .PHONY: test-processes
 test-processes: ## Kill, suspend, starve and attack the program as it is shipped
-	$(call stage,$(GO) test -tags integration $(TEST_FLAGS) -parallel 4 -skip '^TestSituation' \
+	$(call stage,$(GO) test -tags integration $(TEST_FLAGS) -skip '^TestSituation' \
 		-run "$$(tools/tests-without-race cmd/lucius)" ./cmd/lucius)
 
 .PHONY: test-race
 test-race: ## Run the other tests under the race detector, with those that start other servers
 	$(call stage,export CGO_ENABLED=1; \
-	$(GO) test -race -tags integration $(TEST_FLAGS) $$($(GO) list ./... | grep -vE '/internal/($(UNRACED))$$'); \
+	$(GO) test -race -tags integration $(TEST_FLAGS) $$($(GO) list ./... | grep -vE '/($(UNRACED))$$'); \
 	for module in $(SDK); do $(GO) -C $$module test -race -tags integration $(TEST_FLAGS) ./...; done)
 
 RUNS ?= 10
@@ -165,11 +172,11 @@ sdk: ## Test the SDKs, and hold their workers to the same behaviour (needs pytho
 	$(call stage,python3 -B -W error -m unittest discover -s sdk/python -t sdk/python; \
 	tools/pyright/run sdk/python; \
 	sdk/typescript/with-tools tsc -p sdk/typescript; node --test sdk/typescript/dist/test; \
-	$(GO) test -tags sdk -count=1 -timeout 20m ./sdk/conformance)
+	$(GO) test -tags sdk -count=1 -timeout 20m -parallel 6 ./sdk/conformance)
 
 .PHONY: guides
 guides: ## Run what the documents tell their readers to, and say how long a first worker takes (Linux on x86-64)
-	$(call stage,$(GO) test -tags sdk -count=1 -timeout 20m -v ./internal/guides -run '^TestGuides$$' | grep -vE '^ *=== ')
+	$(call stage,$(GO) test -tags sdk -count=1 -timeout 20m -parallel 6 -v ./internal/guides -run '^TestGuides$$' | grep -vE '^ *=== ')
 
 .PHONY: site
 site: ## Build the documents as a site, into bin/site; a dead link fails
