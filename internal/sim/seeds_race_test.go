@@ -5,3 +5,6 @@ package sim_test
 // defaultSeeds is how many fresh seeds a run tries. The race detector sees the same accesses
 // in each seed, and makes each take seven times as long.
 const defaultSeeds = 40
+
+// raceDetector reports whether the tests run under the race detector.
+const raceDetector = true
