@@ -31,7 +31,7 @@ test("a failure is found, read and retried", async (t) => {
   const group = page.getByRole("article").filter({ hasText: "corrupt_pdf" });
   await group.getByText("Page 3 cannot be read.").waitFor();
   await group.getByRole("link", { name: "Retry 1…" }).click();
-  await act(page, "the file was replaced", /Retry/);
+  await act(page, "the file was replaced", /^Rerun/);
   await page.getByText(/1 .*as requested|DONE/).first().waitFor();
   assert.match(new URL(page.url()).pathname, /^\/ui\/operations\/./);
 
@@ -107,7 +107,7 @@ test("what one knows of is known to all, and the retry says whether it helped", 
   await titled(other, "Services · Lucius"); // Live, without another visit.
 
   await finding.getByRole("link", { name: "Retry 1…" }).click();
-  await act(page, "the file was replaced", /Retry/);
+  await act(page, "the file was replaced", /^Rerun/);
   await api.fail(await api.claim("extract"), { code: "corrupt_pdf", message: "Page 3 cannot be read." });
   await page.reload();
   await page.getByText("Of its jobs 1 failed again.").waitFor();

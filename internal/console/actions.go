@@ -100,6 +100,10 @@ type deed struct {
 	Preview  *api.OperationPreview
 	Changes  int
 	Counting bool
+	// Plan says what a rerun would do.
+	Plan *api.RerunPreview
+	// Look is the text of the button that shows what it would do, empty for none.
+	Look string
 	// Sent are parameters that the form sends in addition to those of the request for it.
 	Sent map[string]string
 	// Fields are asked for in addition to the reason. They are parameters of the command.
@@ -110,6 +114,8 @@ type deed struct {
 	NeedsReason, NoReason bool
 	// Command does the same on the command line.
 	Command string
+	// look sets Preview and Changes, or Plan. Optional.
+	look func(context.Context, *deed) error
 	// do does it, and returns where the browser goes then.
 	do func(ctx context.Context, reason string) (location string, err error)
 }
@@ -125,9 +131,15 @@ type field struct {
 	Name, Label, Value, Hint string
 	Options                  []string // Those of a list; else it is a line of text.
 	Offers                   []offer  // Names that the line of text offers.
-	// Flag is that of the command, if it takes the value, followed by Unit. Script keeps the
-	// command up to date by it.
-	Flag, Unit string
+	// Flag is that of the command, if it takes the value, after Prefix and followed by Unit. Script
+	// keeps the command up to date by it.
+	Flag, Prefix, Unit string
+	// At is the API's pointer of what the value becomes. Optional. Defaults to that of Name.
+	At string
+	// Switch is a flag without a value, which the command has if the value is the last option.
+	Switch string
+	// Folded says that the field is seldom used: it is folded away while it is empty.
+	Folded bool
 	// Wrong is the error about the value, empty if there is none.
 	Wrong string
 }
@@ -163,9 +175,10 @@ func actions() map[string]*action {
 type actionForm struct {
 	deed
 
-	Values map[string]string // The parameters that the form sends again.
-	Reason string
-	Fault  string
+	Values   map[string]string // The parameters that the form sends again.
+	CountURL string            // Where the form asks for the count of the jobs.
+	Reason   string
+	Fault    string
 }
 
 // plan returns what would be done, if the user may do it. It refuses an id that the command line
@@ -187,27 +200,42 @@ func (a *action) plan(r *request) (deed, error) {
 // form shows what would be done.
 func (a *action) form(r *request) (view, error) {
 	would, err := a.plan(r)
+	if err == nil && a.many && !would.Counting {
+		err = would.look(r.Context(), &would)
+	}
 	if err != nil {
 		return view{}, err
 	}
 	return formOf(r, &would, strings.TrimSpace(r.FormValue("reason")), nil), nil
 }
 
-// carryOut does it. What the server refuses is shown in the form.
+// carryOut does it, or shows in the form what it would do. What the server refuses is shown in the
+// form, too.
 func (a *action) carryOut(r *request) (view, error) {
 	would, err := a.plan(r)
 	if err != nil {
 		return view{}, err
 	}
 	reason := strings.TrimSpace(r.PostFormValue("reason"))
-	if would.NeedsReason && reason == "" {
-		return formOf(r, &would, reason, errNoReason), nil
+	looks := would.Look != "" && r.PostFormValue("look") != ""
+	switch {
+	case looks:
+		would.Counting = false
+	case would.NeedsReason && reason == "":
+		err = errNoReason
+	default:
+		location, fault := would.do(r.Context(), reason)
+		if fault == nil {
+			return view{Location: location}, nil
+		}
+		err = fault
 	}
-	location, err := would.do(r.Context(), reason)
-	if err != nil {
-		return formOf(r, &would, reason, err), nil
+	if looks || a.many && !would.Counting {
+		if fault := would.look(r.Context(), &would); err == nil { // Else the form has something to say.
+			err = fault
+		}
 	}
-	return view{Location: location}, nil
+	return formOf(r, &would, reason, err), nil
 }
 
 var errNoReason = badInput("Give a reason: others will read it.")
@@ -227,25 +255,42 @@ func badField(name, sentence string) *refusal {
 // fieldsOf maps the API's pointers to form fields with another name.
 var fieldsOf = map[string]string{
 	"/tenant_id": "name", "/protocol_id": "name", "/service": "name", "/lane": "name",
-	"/for_seconds": "for", "/ramp_seconds": "ramp", "/state": "as",
+	"/for_seconds": "for", "/ramp_seconds": "ramp", "/state": "as", "/rate_per_second": "rate",
 }
 
-// refuse shows an error next to the field that it is about, or else at the top of the form.
+// isAt reports whether an API pointer is about the value of the field.
+func (f *field) isAt(pointer string) bool {
+	at := cmp.Or(f.At, "/"+f.Name)
+	return fieldsOf[pointer] == f.Name || pointer == "/"+f.Name || pointer == at || strings.HasPrefix(pointer, at+"/")
+}
+
+// refuse shows errors next to the fields that they are about, if each is about one, or else at the
+// top of the form.
 func (form *actionForm) refuse(fault error) {
 	form.Fault = fault.Error()
 	refused, ok := errors.AsType[*refusal](fault)
-	if !ok || len(refused.Problem.Errors) != 1 {
+	if !ok {
 		return
 	}
-	pointer := refused.Problem.Errors[0].Pointer
-	name := cmp.Or(fieldsOf[pointer], strings.TrimPrefix(pointer, "/"))
-	if i := slices.IndexFunc(form.Fields, func(f field) bool { return f.Name == name }); i >= 0 {
-		form.Fields = slices.Clone(form.Fields)
-		at := &form.Fields[i]
-		if rest, of := strings.CutPrefix(form.Fault, pointer); of { // The form shows labels, not pointers.
-			form.Fault = at.Label + rest
+	form.Fault = refused.Error()
+	violations, fields, first := refused.Problem.Errors, slices.Clone(form.Fields), ""
+	for i := range violations {
+		pointer, text := violations[i].Pointer, form.Fault
+		if len(violations) > 1 { // The fault has the first.
+			text = pointer + " " + violations[i].Message + "."
 		}
-		at.Wrong, form.First, form.Fault = form.Fault, name, ""
+		n := slices.IndexFunc(fields, func(f field) bool { return f.isAt(pointer) })
+		if n < 0 {
+			return
+		}
+		at := &fields[n]
+		if rest, of := strings.CutPrefix(text, pointer); of && !strings.HasPrefix(pointer, "/payload/") { // The form shows labels, not pointers.
+			text = at.Label + rest
+		}
+		at.Wrong, first = strings.TrimSpace(at.Wrong+" "+text), cmp.Or(first, at.Name)
+	}
+	if first != "" {
+		form.Fields, form.First, form.Fault = fields, first, ""
 	}
 }
 
@@ -260,12 +305,14 @@ func entered(r *http.Request) url.Values {
 // formOf returns the view of a form.
 func formOf(r *request, would *deed, reason string, fault error) view {
 	form := actionForm{deed: *would, Values: map[string]string{}, Reason: reason}
-	for name, values := range entered(r.Request) {
+	sent := entered(r.Request)
+	for _, name := range []string{"reason", "shown", "typed", "few", "look"} { // The form asks for them again.
+		delete(sent, name)
+	}
+	for name, values := range sent {
 		form.Values[name] = strings.Join(values, ",")
 	}
-	for _, name := range []string{"reason", "shown", "typed", "few"} { // The form asks for them again.
-		delete(form.Values, name)
-	}
+	form.CountURL = r.URL.Path + "?" + sent.Encode()
 	maps.Copy(form.Values, would.Sent)
 	for _, input := range would.Fields {
 		delete(form.Values, input.Name)

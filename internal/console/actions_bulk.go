@@ -41,6 +41,9 @@ func selectionOf(r *request) (s selection, err error) {
 	if ticked && len(s.JobIDs) == 0 {
 		return s, badInput("Tick the jobs first.")
 	}
+	if ticked { // The state is that of the list, as the default of what to do with them.
+		return s, nil
+	}
 	s.TenantID, s.RequestType, s.Service = r.FormValue("tenant_id"), r.FormValue("request_type"), r.FormValue("service")
 	s.StepType, s.ErrorCode, s.State = r.FormValue("step_type"), r.FormValue("error_code"), api.JobState(r.FormValue("state"))
 	s.DocID = r.FormValue("doc_id")
@@ -80,6 +83,14 @@ func (s *selection) args() []string {
 		return []string{"--all"}
 	}
 	return append(slices.Clone(s.JobIDs), s.flags()...)
+}
+
+// query returns the filters as pairs of [link].
+func (s *selection) query() []any {
+	return append(s.tagQuery(), "tenant_id", s.TenantID, "doc_id", s.DocID, "state", s.State,
+		"request_type", s.RequestType, "service", s.Service, "step_type", s.StepType, "error_code", s.ErrorCode,
+		"created_after", stamp(s.CreatedAfter), "created_before", stamp(s.CreatedBefore),
+		"failed_after", stamp(s.FailedAfter), "failed_before", stamp(s.FailedBefore))
 }
 
 // tagQuery returns the tags as pairs of [link].
@@ -142,7 +153,7 @@ const (
 // bulk completes a deed that starts an operation on many jobs. The form has an idempotency
 // key, so that sending it twice starts one operation. Counting the jobs may take long, so a
 // dialog opens without their count, and asks for it.
-func bulk(r *request, would deed, begin beginBulk) (deed, error) {
+func bulk(r *request, would deed, begin beginBulk) deed {
 	key := cmp.Or(r.FormValue("key"), uuid.NewString())
 	would.Sent = map[string]string{"key": key}
 	would.do = func(ctx context.Context, reason string) (string, error) {
@@ -158,47 +169,17 @@ func bulk(r *request, would deed, begin beginBulk) (deed, error) {
 		op, err := call[api.Operation](begin(ctx, &key, false, limit, reason))
 		return link("operations/" + op.OperationID), err
 	}
-	if would.Counting = r.Header.Get("HX-Target") == "dialog"; would.Counting {
-		return would, nil
+	would.look = func(ctx context.Context, d *deed) error {
+		preview, err := call[api.OperationPreview](begin(ctx, nil, true, 0, ""))
+		if err != nil {
+			return err
+		}
+		d.Preview, d.Changes = &preview, min(preview.Matched, api.MaxBulkJobs)
+		if d.Changes > 0 {
+			d.Button += " " + diagnosis.Counted(d.Changes, "job", "jobs") // "Cancel" alone would read as "close this form".
+		}
+		return nil
 	}
-	preview, err := call[api.OperationPreview](begin(r.Context(), nil, true, 0, ""))
-	if err != nil {
-		return deed{}, err
-	}
-	would.Preview, would.Changes = &preview, min(preview.Matched, api.MaxBulkJobs)
-	if would.Changes > 0 {
-		would.Button += " " + diagnosis.Counted(would.Changes, "job", "jobs") // "Cancel" alone would read as "close this form".
-	}
-	return would, nil
-}
-
-// retryJobs reruns failed jobs.
-func retryJobs(r *request) (deed, error) {
-	from := cmp.Or(r.FormValue("from"), string(api.RerunFromFailed))
-	chosen, err := selectionOf(r)
-	if err != nil {
-		return deed{}, err
-	}
-	args := chosen.args()
-	if from != string(api.RerunFromFailed) {
-		args = append(args, "--from", from)
-	}
-	would := deed{
-		Title: "Retry the failed jobs?", Button: "Retry",
-		Text: "Each job is run again as a new job, 20 jobs per second. A job that was already rerun, or has not failed, " +
-			"is left out.",
-		Command: diagnosis.Command("retry", args...),
-		Fields:  []field{rerunFrom(from)},
-	}
-	return bulk(r, would, func(ctx context.Context, key *string, dryRun bool, limit int32, reason string) (*http.Response, error) {
-		jobs, limit := chosen.first(limit)
-		return r.api.CreateRetry(ctx, &api.CreateRetryParams{IdempotencyKey: key}, api.RetryRequest{
-			JobIDs: jobs, All: chosen.empty(), From: api.RerunFrom(from), DryRun: dryRun, Limit: limit, Reason: reason,
-			TenantID: optional(chosen.TenantID), DocID: optional(chosen.DocID), Tags: chosen.Tags,
-			RequestType: optional(chosen.RequestType), Service: optional(chosen.Service),
-			StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode),
-			CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,
-			FailedAfter: chosen.FailedAfter, FailedBefore: chosen.FailedBefore,
-		})
-	})
+	would.Counting = r.Header.Get("HX-Target") == "dialog"
+	return would
 }

@@ -1,11 +1,8 @@
 package console
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"net/http"
-	"slices"
 	"strings"
 
 	"github.com/lucius-project/lucius/api"
@@ -28,90 +25,6 @@ func jobControl(verb, text string, danger bool,
 			},
 		}, nil
 	}, role: api.GrantRoleSubmit}
-}
-
-// rerunJob runs an ended job again.
-func rerunJob(r *request) (deed, error) {
-	id, from := r.FormValue("job"), cmp.Or(r.FormValue("from"), string(api.RerunFromFailed))
-	step, patch, resolve := r.FormValue("from_step"), r.FormValue("payload_patch"), r.FormValue("resolve")
-	protocol := cmp.Or(r.FormValue("protocol"), string(api.RerunProtocolKept))
-	job, err := call[api.Job](r.api.GetJob(r.Context(), id, nil))
-	var steps []string
-	if err == nil { // Otherwise the user may not read it, and types the name of the step.
-		steps = []string{""}
-		for i := range job.Steps {
-			steps = append(steps, job.Steps[i].StepID)
-		}
-	}
-	fields := []field{
-		rerunFrom(from),
-		{
-			Name: "from_step", Flag: "from-step", Label: "Or from the step", Value: step, Options: steps,
-			Hint: "Each step before it must have succeeded, or be done by hand.",
-		},
-		{
-			Name: "payload_patch", Flag: "patch", Label: "Change of the payload", Value: patch,
-			Hint: `JSON that is merged into the payload, such as {"language": "de"}; null removes a member.`,
-		},
-		{
-			Name: "protocol", Flag: "protocol", Label: "Protocol", Value: protocol,
-			Options: []string{string(api.RerunProtocolKept), string(api.RerunProtocolCurrent)},
-			Hint:    "The steps and policies that the job was accepted with, or those of its protocol now.",
-		},
-	}
-	if r.May(api.GrantRoleAdmin, job.TenantID) {
-		fields = append(fields, field{
-			Name: "resolve", Flag: "resolve", Label: "A step that was done by hand", Value: resolve,
-			Hint: "STEP=URI of its output: the rerun takes this output, and goes on after the step.",
-		})
-	}
-	args := []string{id, "--newest"}
-	if step == "" {
-		args = append(args, "--from", from)
-	}
-	args = slices.Concat(args, diagnosis.Flag("from-step", step), diagnosis.Flag("patch", patch), diagnosis.Flag("resolve", resolve))
-	if protocol != string(api.RerunProtocolKept) {
-		args = append(args, "--protocol", protocol)
-	}
-	return deed{
-		Title: "Rerun job " + diagnosis.ShortID(id) + "?", Button: "Rerun the job",
-		Text: "This creates a new job with the same steps. The old job stays unchanged, and links to the new one. " +
-			"The rerun writes to the same output.",
-		Command: diagnosis.Command("jobs rerun", args...),
-		Fields:  fields,
-		do: func(ctx context.Context, reason string) (string, error) {
-			request := api.RerunRequest{
-				From: api.RerunFrom(from), FromStep: optional(step), Newest: true, Reason: reason,
-			}
-			if protocol != string(api.RerunProtocolKept) {
-				request.Protocol = api.RerunProtocol(protocol)
-			}
-			if step != "" {
-				request.From = ""
-			}
-			if patch != "" {
-				if !json.Valid([]byte(patch)) {
-					return "", badInput("The change of the payload is no JSON.")
-				}
-				request.PayloadPatch = json.RawMessage(patch)
-			}
-			if resolved, ok := api.ParseResolved(resolve); ok {
-				request.Resolve = []api.ResolvedStep{resolved}
-			} else if resolve != "" {
-				return "", badInput("A step that was done by hand is given as STEP=URI.")
-			}
-			made, err := call[api.CommandAccepted](r.api.RerunJob(ctx, id, request))
-			return link("jobs/" + made.JobID), err
-		},
-	}, nil
-}
-
-// rerunFrom is the field for the step at which reruns start.
-func rerunFrom(value string) field {
-	return field{
-		Name: "from", Flag: "from", Label: "From", Value: value, Options: []string{string(api.RerunFromFailed), string(api.RerunFromStart)},
-		Hint: "The failed step (keeps the results of earlier steps) or the first step.",
-	}
 }
 
 // titled returns the verb with a capital letter.
@@ -145,7 +58,7 @@ func jobsControl(verb, text string, danger bool, begin steer) *action {
 				StepType: optional(chosen.StepType), ErrorCode: optional(chosen.ErrorCode), State: optional(chosen.State),
 				CreatedAfter: chosen.CreatedAfter, CreatedBefore: chosen.CreatedBefore,
 			})
-		})
+		}), nil
 	}, many: true}
 }
 

@@ -172,10 +172,7 @@ func jobs(r *request) (view, error) {
 		state := f.state()
 		data.Ticked = manyActions(state, "ticked", "1")
 		if !only {
-			data.All = manyActions(state, append(f.tagQuery(), "tenant_id", f.TenantID, "doc_id", f.DocID, "state", f.State,
-				"request_type", f.RequestType, "service", f.Service, "step_type", f.StepType, "error_code", f.ErrorCode,
-				"created_after", stamp(f.CreatedAfter), "created_before", stamp(f.CreatedBefore),
-				"failed_after", stamp(f.FailedAfter), "failed_before", stamp(f.FailedBefore))...)
+			data.All = manyActions(state, f.query()...)
 		}
 	}
 	return view{Title: "Jobs", Template: "jobs", Data: data}, nil
@@ -241,22 +238,15 @@ func manyActions(state api.JobState, filter ...any) (do []diagnosis.Action) {
 	act := func(name, text string, parameters []any) {
 		do = append(do, diagnosis.Action{Text: text, Page: "do/" + name, Query: parameters, Form: true})
 	}
-	if state == api.JobStateSucceeded || state == api.JobStateCancelled {
-		return nil
+	switch state {
+	case api.JobStateSucceeded, api.JobStateCancelled, api.JobStateFailedFinal:
+		act("retry", "Rerun these…", filter)
+		return do
+	case "":
+		act("retry", "Retry…", filter) // Of those that failed.
 	}
-	if state == "" || state == api.JobStateFailedFinal {
-		var failed []any // Retries are of failed jobs, whatever the state.
-		for i := 0; i+1 < len(filter); i += 2 {
-			if filter[i] != "state" {
-				failed = append(failed, filter[i], filter[i+1])
-			}
-		}
-		act("retry", "Retry…", failed)
-	}
-	if state != api.JobStateFailedFinal {
-		act("jobs-pause", "Pause…", filter)
-		act("jobs-resume", "Resume…", filter)
-		act("jobs-cancel", "Cancel…", filter)
-	}
+	act("jobs-pause", "Pause…", filter)
+	act("jobs-resume", "Resume…", filter)
+	act("jobs-cancel", "Cancel…", filter)
 	return do
 }

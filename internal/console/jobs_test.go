@@ -50,9 +50,9 @@ func TestJobs_OffersWhatFitsTheState(t *testing.T) {
 		"":                                   "retry jobs-pause jobs-resume jobs-cancel; retry jobs-pause jobs-resume jobs-cancel",
 		"?state=FAILED_FINAL":                "retry; retry",
 		"?state=PAUSED":                      "jobs-pause jobs-resume jobs-cancel; jobs-pause jobs-resume jobs-cancel",
-		"?state=SUCCEEDED":                   "; ",
+		"?state=SUCCEEDED":                   "retry; retry",
 		"?correlation_id=c&state=":           "; retry jobs-pause jobs-resume jobs-cancel", // Operations do not select by it.
-		"?state=CANCELLED&service=s1":        "; ",
+		"?state=CANCELLED&service=s1":        "retry; retry",
 		"?waiting=no_worker":                 "; retry jobs-pause jobs-resume jobs-cancel",
 		"?failed_after=2026-01-01T00:00:00Z": "retry; retry",
 	} {
@@ -68,8 +68,9 @@ func TestJobs_OffersWhatFitsTheState(t *testing.T) {
 		if got := strings.Join(all, " ") + "; " + strings.Join(ticked, " "); got != want {
 			t.Errorf("%q offers %q, not %q", query, got, want)
 		}
-		if strings.Contains(page, "do/retry?state") {
-			t.Errorf("%q: retries do not know the state", query)
+		ended := strings.HasPrefix(query, "?state=") && strings.HasPrefix(want, "retry;")
+		if got := strings.Contains(page, "Rerun these…"); got != (ended || strings.HasPrefix(query, "?failed")) {
+			t.Errorf("%q: reruns of jobs that ended this way: %v", query, got)
 		}
 	}
 }

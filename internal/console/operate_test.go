@@ -127,9 +127,9 @@ func TestRetry_SaysHowManyJobsItChanges(t *testing.T) {
 		truncated    bool
 		lead, button string
 	}{
-		{12, false, "12 jobs match.", "Retry 12 jobs"},
-		{12_000, false, "12,000 jobs match; one operation changes at most 10,000 of them.", "Retry 10,000 jobs"},
-		{9000, true, "9,000 jobs match, perhaps more.", "Retry 9,000 jobs"},
+		{12, false, "12 jobs match.", "Rerun 12 jobs"},
+		{12_000, false, "12,000 jobs match; one operation changes at most 10,000 of them.", "Rerun 10,000 jobs"},
+		{9000, true, "9,000 jobs match, perhaps more.", "Rerun 9,000 jobs"},
 	} {
 		b := newBrowser(t, map[string]any{"POST /v1/admin/retries": api.OperationPreview{Matched: test.matched, Truncated: test.truncated}})
 		has(t, strings.ReplaceAll(b.get(t, "/ui/do/retry"), ", such as these", ""), test.lead, ">"+test.button+"</button>")

@@ -64,6 +64,54 @@ func resultsOf(r *request, id string) (*api.OperationResults, error) {
 	})
 }
 
+// repeats says in words what a retry does, empty for other operations.
+func repeats(op *api.Operation) string {
+	if op.Kind != api.OperationKindRetry {
+		return ""
+	}
+	which := map[api.JobState]string{
+		api.JobStateSucceeded: " that succeeded", api.JobStateCancelled: " that had been cancelled",
+	}[op.Filter.State]
+	if which == "" {
+		which = " that failed"
+	}
+	if op.Named {
+		which = " selected by id"
+	}
+	first := "failed step"
+	switch {
+	case op.FromStep != "":
+		first = "step " + op.FromStep
+	case op.From == api.RerunFromStart:
+		first = "first step"
+	}
+	words := "Repeats " + diagnosis.Counted(op.Matched, "job", "jobs") + which + ", from the " + first
+	if len(op.PayloadPatch) > 0 {
+		words += ", with the patch " + diagnosis.Brief(string(op.PayloadPatch), diagnosis.BriefMessage)
+	}
+	if op.Protocol == api.RerunProtocolCurrent {
+		words += ", on the current protocol"
+	}
+	if op.Callbacks == api.RerunCallbacksNone {
+		words += ", without callbacks"
+	}
+	return words
+}
+
+// following returns the URL of the form that goes on with the jobs that a truncated retry has left,
+// empty if there are none.
+func following(op *api.Operation) string {
+	if op.Kind != api.OperationKindRetry || !op.Truncated || op.State != api.OperationStateDone {
+		return ""
+	}
+	s := selection{OperationFilter: op.Filter}
+	return link("do/retry", append(s.query(), "from", op.From, "from_step", op.FromStep, "payload_patch", string(op.PayloadPatch),
+		"protocol", op.Protocol, "callbacks", op.Callbacks, "rate", op.RatePerSecond, "after", op.OperationID)...)
+}
+
+// utc writes a time as text.
+func utc(at api.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") }
+
 // selects says in words which jobs an operation is for.
 func selects(op *api.Operation) string {
 	f := &op.Filter
@@ -89,7 +137,7 @@ func selects(op *api.Operation) string {
 		{"failed before %s", f.FailedBefore},
 	} {
 		if !bound.at.IsZero() {
-			words = append(words, fmt.Sprintf(bound.format, bound.at.UTC().Format("2006-01-02 15:04:05 UTC")))
+			words = append(words, fmt.Sprintf(bound.format, utc(bound.at)))
 		}
 	}
 	switch {

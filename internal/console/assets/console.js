@@ -228,10 +228,16 @@
       const scope = kind.value === "all" ? "--all" : `--${kind.value} ${quoted(name.value.trim() || "NAME")}`;
       line = line.replace(/ --(all|\w+ (\$?'[^']*'(\\''[^']*')*|[^' ]+))/, () => ` ${scope}`);
     }
-    for (const input of form.querySelectorAll("[data-flag]")) {
-      line = line.replace(new RegExp(` --${input.dataset.flag} (\\$?'[^']*'(\\\\''[^']*')*|[^' ]+)`), "");
+    const flags = form.querySelectorAll("[data-flag]");
+    for (const flag of new Set([...flags].map((input) => input.dataset.flag))) { // Some are given several times.
+      line = line.replace(new RegExp(` --${flag} (\\$?'[^']*'(\\\\''[^']*')*|[^' ]+)`, "g"), "");
+    }
+    for (const input of flags) {
       const value = input.value.trim() || (input.required ? "WHY" : "");
-      if (value) line += ` --${input.dataset.flag} ${quoted(value + (input.dataset.unit ?? ""))}`;
+      if (value) line += ` --${input.dataset.flag} ${quoted((input.dataset.prefix ?? "") + value + (input.dataset.unit ?? ""))}`;
+    }
+    for (const { dataset, selectedIndex, length } of form.querySelectorAll("[data-switch]")) {
+      line = line.replace(` --${dataset.switch}`, "") + (selectedIndex === length - 1 ? ` --${dataset.switch}` : "");
     }
     copy.dataset.copy = form.querySelector(".command code").textContent = line;
   });
