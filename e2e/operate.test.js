@@ -1,10 +1,13 @@
 import assert from "node:assert/strict";
 import { execFileSync } from "node:child_process";
+import { randomUUID } from "node:crypto";
 import { mkdirSync, writeFileSync } from "node:fs";
 import path from "node:path";
 import test from "node:test";
 
+import { audit } from "./audit.js";
 import { openPage } from "./browser.js";
+import { desk, phone } from "./crawl.js";
 import { eventually, serve } from "./server.js";
 
 // act fills the reason of the dialog that is open, and presses its button.
@@ -63,6 +66,18 @@ test("a document is found, its failed job corrected, and a step done by hand", a
   const dialog = page.getByRole("dialog");
   await dialog.getByLabel("Change of the payload").fill('{"language": "de"}');
   await dialog.getByText(`--patch '{"language": "de"}'`).waitFor();
+  await dialog.getByRole("button", { name: "Show what changes" }).click();
+  const change = dialog.getByRole("listitem").filter({ hasText: "/payload/language" });
+  await change.getByText('"en"').waitFor();
+  await change.getByText('"de"').waitFor();
+  assert.deepEqual(await dialog.locator(".plan .steps li").allInnerTexts(), ["extract\ntaken over", "ocr\nruns", "index\nruns"]);
+  assert.equal((await api.job(job)).superseded_by, undefined, "nothing is done yet");
+  for (const [colorScheme, viewport] of [["light", desk], ["dark", phone]]) {
+    await page.emulateMedia({ colorScheme });
+    await page.setViewportSize(viewport);
+    assert.deepEqual(await audit(page, `the difference (${colorScheme})`), []);
+  }
+  await page.setViewportSize(desk);
   await act(page, "it is German", "Rerun the job");
   await page.waitForURL((url) => url.pathname !== `/ui/jobs/${job}`);
   const rerun = await api.job((await api.job(job)).superseded_by);
@@ -72,7 +87,16 @@ test("a document is found, its failed job corrected, and a step done by hand", a
 
   await page.goto(`/ui/jobs/${rerun.jobId}`);
   await page.getByRole("link", { name: "Rerun…" }).click();
-  await page.getByRole("dialog").getByLabel("A step that was done by hand").fill("ocr=s3://acme/by-hand.json");
+  await dialog.getByText("Steps that were done by hand").click();
+  await dialog.getByLabel("Output of ocr").fill("s3://acme/by-hand.json");
+  await dialog.getByText("--resolve 'ocr=s3://acme/by-hand.json'").waitFor();
+  await dialog.getByLabel("Change of the payload").fill('["de"]');
+  await dialog.getByRole("button", { name: "Show what changes" }).click();
+  await dialog.getByRole("alert").getByText(/^Change of the payload must be an object/).waitFor();
+  await dialog.getByLabel("Change of the payload").fill("");
+  await dialog.getByRole("button", { name: "Show what changes" }).click();
+  await dialog.getByText("Nothing changes in the command.").waitFor();
+  assert.deepEqual(await dialog.locator(".plan .steps li").allInnerTexts(), ["extract\ntaken over", "ocr\ndone by hand", "index\nruns"]);
   await act(page, "typed by a person", "Rerun the job");
   await page.waitForURL((url) => url.pathname !== `/ui/jobs/${rerun.jobId}`);
   await api.work("index");
@@ -80,6 +104,88 @@ test("a document is found, its failed job corrected, and a step done by hand", a
   await eventually("the job has ended", async () => (await api.job(last.jobId)).state === "SUCCEEDED");
   assert.equal(last.first_step, "index");
   assert.equal(last.reason, "typed by a person");
+});
+
+// carries completes the work of the services until it is stopped.
+function carries(api, ...services) {
+  let running = true;
+  const loop = (async () => {
+    while (running) {
+      const { items } = await api.call("POST", "/v1/work:claim",
+        { owner: "carrier-1", services, max: 100, wait_seconds: 1, start: true, request_id: randomUUID() });
+      await Promise.all(items.map((item) => api.complete(item)));
+    }
+  })();
+  return () => { running = false; return loop; };
+}
+
+test("two hundred jobs that succeeded are repeated with a patch, after a look", async (t) => {
+  let stop;
+  t.after(() => stop?.()); // Before the server ends.
+  const server = await serve(t);
+  const api = server.client();
+  const command = (n) => ({
+    tenant_id: "acme", request_type: "doc.ingest", schema_version: "1", doc_id: `doc-${n}`,
+    input_ref: { uri: `s3://in/${n}.pdf` }, output_ref: { uri: `s3://out/${n}.json` }, payload: { language: "en", model: "v2" },
+  });
+  for (const first of [0, 100]) {
+    const commands = Array.from({ length: 100 }, (_, n) => command(first + n));
+    const { results } = await api.call("POST", "/v1/commands:batch", { commands });
+    assert.deepEqual([...new Set(results.map((one) => one.status))], [202]);
+  }
+  stop = carries(api, "extract", "ocr", "index");
+  const succeeded = async () => (await api.call("POST", "/v1/admin/retries",
+    { dry_run: true, state: "SUCCEEDED", from: "start", created_before: new Date().toISOString() })).matched;
+  await eventually("all have succeeded", async () => await succeeded() === 200);
+  const before = new Date(Math.ceil(Date.now() / 1000) * 1000).toISOString().slice(0, 19);
+  await eventually("that time is past", () => new Date().toISOString() > `${before}.000Z`);
+
+  const page = await openPage(server, { viewport: desk });
+  await page.goto("/ui/jobs?state=SUCCEEDED&tenant_id=acme");
+  await page.getByText("More filters").click();
+  await page.getByLabel("accepted before, UTC").fill(before);
+  await page.getByRole("button", { name: "Show" }).click();
+  await page.getByRole("link", { name: "Rerun these…" }).click();
+  const dialog = page.getByRole("dialog");
+  await dialog.getByText("200 jobs match").waitFor();
+  await dialog.getByText(`jobs accepted before ${before.replace("T", " ")} UTC`).waitFor();
+  await dialog.getByLabel("Change of the payload").fill('{"model": "v3"}');
+  await dialog.getByLabel("Jobs per second").fill("200");
+  await dialog.getByLabel("Protocol").selectOption("current");
+  await dialog.getByRole("button", { name: "Show what changes" }).click();
+  const sample = dialog.getByRole("region", { name: "Some of the jobs" }).getByRole("row");
+  await sample.filter({ hasText: "/payload/model" }).first().waitFor();
+  assert.equal(await sample.filter({ hasText: /from extract.*"v2" → "v3"/s }).count(), 10);
+  assert.deepEqual((await api.call("GET", "/v1/admin/operations")).operations, [], "nothing is done yet");
+  for (const [colorScheme, viewport] of [["light", desk], ["dark", phone]]) {
+    await page.emulateMedia({ colorScheme });
+    await page.setViewportSize(viewport);
+    assert.deepEqual(await audit(page, `the sample (${colorScheme})`), []);
+  }
+  await page.setViewportSize(desk);
+
+  await dialog.getByLabel("Reason").fill("a new model");
+  await dialog.getByRole("button", { name: "Try three first" }).click();
+  await page.getByText("Repeats 3 jobs that succeeded, from the first step, with the patch").waitFor();
+  await eventually("three are done", async () => {
+    await page.reload();
+    return await page.getByText("Of its jobs 3 succeeded").count() === 1;
+  });
+  await page.getByRole("link", { name: "Go on with the jobs that follow…" }).click();
+  await dialog.getByText("197 jobs match").waitFor();
+  assert.equal(await dialog.getByLabel("Change of the payload").inputValue(), '{"model":"v3"}');
+  await act(page, "the three are fine", "Rerun 197 jobs");
+  await page.getByText('Repeats 197 jobs that succeeded, from the first step, with the patch {"model":"v3"}, on the current protocol.').waitFor();
+  await eventually("all are done", async () => {
+    await page.reload();
+    return await page.getByText("Of its jobs 197 succeeded").count() === 1;
+  });
+  const operation = new URL(page.url()).pathname.split("/").at(-1);
+  const { jobs } = await api.call("GET", `/v1/jobs?tenant_id=acme&limit=200&tag=${encodeURIComponent(`lucius.operation=${operation}`)}`);
+  assert.deepEqual([...new Set(jobs.map((job) => job.rerun_edits.join()))], ["/payload/model,/protocol"]);
+
+  await page.goto(`/ui/do/retry?state=SUCCEEDED&tenant_id=acme&created_before=${before}Z`);
+  await page.getByText("No job matches.").waitFor(); // The reruns are not selected.
 });
 
 test("what one knows of is known to all, and the retry says whether it helped", async (t) => {
