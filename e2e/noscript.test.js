@@ -24,11 +24,11 @@ test("without script, pages are read and actions are plain forms", async (t) => 
   await page.waitForURL(`**/ui/jobs/${jobs.waiting}`);
   assert.equal((await server.client().job(jobs.waiting)).state, "CANCELLED");
 
-  await page.goto(`/ui/do/job-rerun?job=${jobs.failed}`);
+  await page.goto(`/ui/do/job-rerun?job=${jobs.cancelled}`);
   await page.getByLabel("Change of the payload").fill('{"language": "fr"}');
   await page.getByRole("button", { name: "Show what changes" }).click();
   await page.getByRole("listitem").filter({ hasText: "/payload/language" }).getByText('"fr"').waitFor();
   await page.getByRole("button", { name: "Rerun the job" }).click();
   await page.waitForURL((url) => url.pathname.startsWith("/ui/jobs/"));
-  assert.equal((await server.client().job(jobs.failed)).superseded_by, new URL(page.url()).pathname.split("/").at(-1));
+  assert.equal((await server.client().job(jobs.cancelled)).superseded_by, new URL(page.url()).pathname.split("/").at(-1));
 });

@@ -72,6 +72,12 @@ test("a document is found, its failed job corrected, and a step done by hand", a
   await change.getByText('"de"').waitFor();
   assert.deepEqual(await dialog.locator(".plan .steps li").allInnerTexts(), ["extract\ntaken over", "ocr\nruns", "index\nruns"]);
   assert.equal((await api.job(job)).superseded_by, undefined, "nothing is done yet");
+  await dialog.getByLabel("Callbacks").selectOption("none");
+  assert.equal(await dialog.locator(".plan").count(), 0, "what is shown is of other corrections");
+  await dialog.getByText("--no-callbacks").waitFor();
+  await dialog.getByLabel("Callbacks").selectOption("keep");
+  await dialog.getByRole("button", { name: "Show what changes" }).click();
+  await change.waitFor();
   for (const [colorScheme, viewport] of [["light", desk], ["dark", phone]]) {
     await page.emulateMedia({ colorScheme });
     await page.setViewportSize(viewport);

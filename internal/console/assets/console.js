@@ -222,6 +222,9 @@
     const form = event.target.closest("form.action");
     const copy = form && form.querySelector(".command [data-copy]");
     if (!copy) return;
+    if (event.target.matches("[data-flag]:not([name=reason]), [data-switch]")) { // It would change something else now.
+      for (const shown of form.querySelectorAll(".plan, .changes")) shown.remove();
+    }
     let line = copy.dataset.copy;
     const kind = form.elements.namedItem("kind"), name = form.elements.namedItem("name");
     if (kind && name) { // The scope comes first.
