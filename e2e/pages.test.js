@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
+import { audit } from "./audit.js";
 import { openPage } from "./browser.js";
 import { crawl, desk, phone } from "./crawl.js";
 import { seed, seeded } from "./seed.js";
