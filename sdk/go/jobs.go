@@ -266,6 +266,22 @@ func (c *Client) Rerun(ctx context.Context, jobID string, request RerunRequest) 
 	return &accepted, nil
 }
 
+// PlanRerun returns what [Client.Rerun] would do with the same request, and does nothing: the steps
+// of the new job, how its command would differ, and the job that the same rerun made before. Its
+// errors are those of Rerun, but for the tenant's limit of jobs.
+func (c *Client) PlanRerun(ctx context.Context, jobID string, request RerunRequest) (*RerunPreview, error) {
+	var preview RerunPreview
+	body := struct {
+		RerunRequest
+		DryRun bool `json:"dry_run"`
+	}{request, true}
+	err := c.do(ctx, call{method: http.MethodPost, path: jobPath(jobID, ":rerun"), body: body, answer: &preview})
+	if err != nil {
+		return nil, fmt.Errorf("plan the rerun of job %s: %w", jobID, err)
+	}
+	return &preview, nil
+}
+
 // Lineage reads the chain of reruns that a job is in, oldest first: at most 100 jobs. Of a job
 // that was purged it has only the id.
 func (c *Client) Lineage(ctx context.Context, jobID string) (*Lineage, error) {

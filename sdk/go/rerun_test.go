@@ -1,6 +1,7 @@
 package lucius_test
 
 import (
+	"encoding/json"
 	"errors"
 	"testing"
 	"time"
@@ -51,6 +52,50 @@ func TestRerunSendsItsCorrections(t *testing.T) {
 				t.Errorf("requests (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+func TestAPlannedRerunIsRead(t *testing.T) {
+	t.Parallel()
+	s := &scripted{t: t, answers: []answer{
+		{status: 200, body: `{"dry_run":true,"jobId":"j/1","live":false,"existing_job_id":"j2","protocol_id":"ingest","protocol_version":"3",` +
+			`"steps":[{"step_id":"ocr","step_type":"OCR","service":"scans","outcome":"carried"},{"step_id":"embed","step_type":"EMBED","service":"ai"}],` +
+			`"changes":[{"pointer":"/payload/model","before":null,"after":"v3"},{"pointer":"/payload/pages","before":[1,2]}]}`},
+		{status: 200, body: `{"dry_run":true,"jobId":"j3","live":true,"steps":[],"changes":[]}`},
+		{status: 409, body: `{"status":409,"code":"nothing_to_run"}`},
+	}}
+	c, ctx := client(t, s), t.Context()
+	plan, err := c.PlanRerun(ctx, "j/1", lucius.RerunRequest{PayloadPatch: map[string]any{"model": "v3", "pages": nil}, FromStep: "embed"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &lucius.RerunPreview{
+		DryRun: true, JobID: "j/1", ExistingJobID: "j2", ProtocolID: "ingest", ProtocolVersion: "3",
+		Steps: []lucius.PlannedStep{
+			{StepID: "ocr", StepType: "OCR", Service: "scans", Outcome: lucius.StepOutcomeCarried},
+			{StepID: "embed", StepType: "EMBED", Service: "ai"},
+		},
+		Changes: []lucius.CommandChange{
+			{Pointer: "/payload/model", Before: json.RawMessage(`null`), After: json.RawMessage(`"v3"`)},
+			{Pointer: "/payload/pages", Before: json.RawMessage(`[1,2]`)},
+		},
+	}
+	if diff := cmp.Diff(want, plan); diff != "" {
+		t.Errorf("plan (-want +got):\n%s", diff)
+	}
+	if live, err := c.PlanRerun(ctx, "j1", lucius.RerunRequest{Newest: true}); err != nil || !live.Live || live.JobID != "j3" {
+		t.Errorf("the plan for a live job is %+v, %v", live, err)
+	}
+	if _, err := c.PlanRerun(ctx, "j1", lucius.RerunRequest{}); !lucius.HasCode(err, lucius.ProblemCodeNothingToRun) ||
+		err.Error() != "plan the rerun of job j1: the server answered 409 nothing_to_run" {
+		t.Errorf("error %v", err)
+	}
+	asked := []seen{
+		{"POST /v1/jobs/j%2F1:rerun", `{"from_step":"embed","payload_patch":{"model":"v3","pages":null},"dry_run":true}`},
+		{"POST /v1/jobs/j1:rerun", `{"newest":true,"dry_run":true}`}, {"POST /v1/jobs/j1:rerun", `{"dry_run":true}`},
+	}
+	if diff := cmp.Diff(asked, s.seen); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
 

@@ -958,6 +958,24 @@ type CommandAccepted struct {
 	State JobState `json:"state"`
 }
 
+// CommandChange A difference between the commands of a job and of its rerun.
+type CommandChange struct {
+	// After Its value in the new job's command; absent if there is none.
+	//
+	// Example: v3
+	After json.RawMessage `json:"after,omitempty,omitzero"`
+
+	// Before Its value in the old job's command; absent if there is none.
+	//
+	// Example: v2
+	Before json.RawMessage `json:"before,omitempty,omitzero"`
+
+	// Pointer The member, as a JSON pointer into the command.
+	//
+	// Example: /payload/model
+	Pointer string `json:"pointer"`
+}
+
 // ControlRequest Why an operator or client cancels, pauses or resumes.
 type ControlRequest struct {
 	// Reason For the history.
@@ -1566,6 +1584,31 @@ type NullableRef = Reference
 // Example: {"language":"en"}
 type Payload = any
 
+// PlannedStep A step of a rerun.
+type PlannedStep struct {
+	// Outcome Why the job did not execute the step: as a rerun it took over the result of the job
+	// before, or a person did the step by hand and gave its output. Absent otherwise.
+	//
+	//
+	// Example: carried
+	Outcome StepOutcome `json:"outcome,omitempty,omitzero"`
+
+	// Service The service that executes it.
+	//
+	// Example: ocr
+	Service string `json:"service"`
+
+	// StepID The step.
+	//
+	// Example: ocr
+	StepID string `json:"step_id"`
+
+	// StepType Its type.
+	//
+	// Example: OCR
+	StepType string `json:"step_type"`
+}
+
 // Problem Why a request failed (RFC 9457).
 //
 // Example: {"code":"invalid_envelope","detail":"One field is not valid.","errors":[{"message":"must not be empty","pointer":"/tenant_id"}],"instance":"urn:lucius:request:req-42","status":400,"title":"The request is not valid","type":"urn:lucius:problem:invalid_envelope"}
@@ -1690,6 +1733,46 @@ type RerunCallbacks string
 // Example: failed
 type RerunFrom string
 
+// RerunPreview What a rerun would do.
+type RerunPreview struct {
+	// Changes How its command differs from that of the old job: as many members as have pointers of
+	// 1 KiB together.
+	Changes []CommandChange `json:"changes"`
+
+	// DryRun Nothing was done.
+	//
+	// Example: true
+	DryRun bool `json:"dry_run"`
+
+	// ExistingJobID The job that the same rerun made before, which would be the answer.
+	//
+	// Example: 0197f0d4-9b1e-7c33-a1f0-5b6c7d8e9f01
+	ExistingJobID string `json:"existing_job_id,omitempty,omitzero"`
+
+	// JobID The job that would be repeated; with `newest`, the last of its reruns.
+	//
+	// Example: 0197f0c2-6f3a-7c41-9d0e-2b1f6a5c8e77
+	JobID string `json:"jobId"`
+
+	// Live With `newest`. The job is live, and would be the answer; the other fields are absent.
+	//
+	// Example: false
+	Live bool `json:"live"`
+
+	// ProtocolID The protocol of the new job.
+	//
+	// Example: doc_ingest_v1
+	ProtocolID string `json:"protocol_id,omitempty,omitzero"`
+
+	// ProtocolVersion Its version.
+	//
+	// Example: 3
+	ProtocolVersion string `json:"protocol_version,omitempty,omitzero"`
+
+	// Steps The steps of the new job.
+	Steps []PlannedStep `json:"steps"`
+}
+
 // RerunProtocol `kept` takes the steps and policies of the old job; `current` those of the current
 // protocol. Absent means `kept`.
 //
@@ -1702,11 +1785,6 @@ type RerunRequest struct {
 	//
 	// Example: none
 	Callbacks RerunCallbacks `json:"callbacks,omitempty,omitzero"`
-
-	// DryRun Return what the rerun would do, without doing it.
-	//
-	// Example: false
-	DryRun bool `json:"dry_run,omitempty,omitzero"`
 
 	// From Where a rerun starts, from the failed step or from the first one.
 	//

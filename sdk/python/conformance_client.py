@@ -103,6 +103,16 @@ def descends(client, job_id, *jobs):
     assert (found, lineage.truncated) == (list(jobs), False), lineage
 
 
+def plans(client, job_id, request, existing):
+    """Compare the plan of the rerun of part 9."""
+    plan = client.plan_rerun(job_id, **request)
+    steps = [(s.step_id, s.step_type, s.service, s.outcome) for s in plan.steps]
+    changes = [(c.pointer, c.before, c.after) for c in plan.changes]
+    assert (plan.job_id, plan.live, plan.existing_job_id, plan.protocol_id) == (job_id, False, existing, "corrected_v1"), plan
+    assert steps == [("scan", "CONFORM", "conformance", "resolved"), ("print", "CONFORM", "conformance", "")], plan
+    assert changes == [("/payload/do", "fail", "succeed")], plan
+
+
 def corrections(client):
     # 8
     submitted = client.submit(command("fail", request_type="sdk.corrected", tags={"env": "test"}, words=3))
@@ -115,12 +125,15 @@ def corrections(client):
     by_hand = {"uri": "conformance://by-hand"}
     request = {"payload_patch": {"do": "succeed"}, "resolve": [{"step_id": "scan", "output_ref": by_hand}],
                "tags": {"run": "second"}, "reason": "scanned by hand"}
+    plans(client, failed, request, "")
+    descends(client, failed, first)
     job = client.wait(client.rerun(failed, **request).job_id, timeout=60)
     assert (job.state, job.tags) == ("SUCCEEDED", {"env": "test", "run": "second"}), job
     scan, printed = job.steps
     assert (scan.outcome, scan.raw["output_ref"], printed.raw["input_ref"]) == ("resolved", by_hand, by_hand), job.steps
     again = client.rerun(failed, **request)
     assert again.replayed and again.job_id == job.job_id, again
+    plans(client, failed, request, job.job_id)
     descends(client, failed, first, (job.job_id, failed, "print", ["/payload/do"], "SUCCEEDED", "", "scanned by hand"))
 
 

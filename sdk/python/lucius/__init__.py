@@ -19,16 +19,18 @@ from .errors import (
     ProblemError, Retry, RetryAfter, TimedOutError, UnauthenticatedError, UnavailableError, Violation,
 )
 from .model import (
-    Accepted, Command, Event, Job, JobState, Lineage, LineageJob, RerunRequest, ResolvedStep, Step, StepState,
+    Accepted, Command, CommandChange, Event, Job, JobState, Lineage, LineageJob, PlannedStep, RerunPreview, RerunRequest, ResolvedStep,
+    Step, StepState,
 )
 from .task import CANCELLED, LEASE_LOST, STOPPING, Cancellation, Task
 from .transaction import Submission, submission_of, submit_tx
 from .worker import ANY_STEP, Outcome, Worker
 
 __all__ = [
-    "ANY_STEP", "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Cause", "Client", "Command", "ConflictError",
-    "Event", "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST", "Lineage", "LineageJob", "LuciusError",
-    "NoAnswerError", "NotFoundError", "Outcome", "ProblemError", "RerunRequest", "ResolvedStep", "Retry", "RetryAfter", "STOPPING", "Step",
-    "StepState", "Submission", "Task", "TimedOutError", "UnauthenticatedError", "UnavailableError", "Violation", "Watch", "Worker",
-    "submission_of", "submit_tx",
+    "ANY_STEP", "Accepted", "AsyncClient", "CANCELLED", "Cancellation", "Cancelled", "Cause", "Client", "Command",
+    "CommandChange", "ConflictError", "Event", "Final", "ForbiddenError", "InvalidError", "Job", "JobState", "LEASE_LOST",
+    "Lineage", "LineageJob", "LuciusError", "NoAnswerError", "NotFoundError", "Outcome", "PlannedStep", "ProblemError",
+    "RerunPreview", "RerunRequest", "ResolvedStep", "Retry", "RetryAfter", "STOPPING", "Step", "StepState", "Submission",
+    "Task", "TimedOutError", "UnauthenticatedError", "UnavailableError", "Violation", "Watch", "Worker", "submission_of",
+    "submit_tx",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, AsyncIterator, Callable, Iterator, List, 
 from ._transport import Interruptible, Token
 from .client import Client, When
 from .errors import ProblemError
-from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunRequest
+from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunPreview, RerunRequest
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -68,6 +68,9 @@ class AsyncClient:
 
     async def rerun(self, job_id: str, **request: Unpack[RerunRequest]) -> Accepted:
         return await self._run(lambda: self._client.rerun(job_id, **request))
+
+    async def plan_rerun(self, job_id: str, **request: Unpack[RerunRequest]) -> RerunPreview:
+        return await self._run(lambda: self._client.plan_rerun(job_id, **request))
 
     async def lineage(self, job_id: str) -> Lineage:
         return await self._run(lambda: self._client.lineage(job_id))

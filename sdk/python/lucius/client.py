@@ -14,7 +14,7 @@ from ._transport import (
     transient,
 )
 from .errors import LuciusError, NoAnswerError, ProblemError, TimedOutError
-from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunRequest
+from .model import Accepted, Command, Event, Job, JobState, Lineage, RerunPreview, RerunRequest
 
 if TYPE_CHECKING:  # Only type checkers need it, and have it.
     from typing_extensions import Unpack
@@ -169,9 +169,18 @@ class Client:
         With ``newest``, the call reruns the last rerun of the job. If an answer is lost and the
         rerun has ended before the call is repeated, the repeat reruns that one.
         """
-        # No keyword can be called "from".
-        body = {name.rstrip("_"): value for name, value in request.items() if value is not None}
-        return Accepted.parse(self._call("POST", _job(job_id) + ":rerun", body))
+        if "dry_run" in request:  # The answer would be no receipt.
+            raise TypeError("rerun has no dry_run: plan_rerun says what it would do")
+        return Accepted.parse(self._call("POST", _job(job_id) + ":rerun", _corrections(request)))
+
+    def plan_rerun(self, job_id: str, **request: Unpack[RerunRequest]) -> RerunPreview:
+        """What :meth:`rerun` would do with the same keywords. Nothing is done.
+
+        It has the steps of the new job, how its command would differ, and the job that the same
+        rerun made before. Its errors are those of :meth:`rerun`, but for the tenant's limit of jobs.
+        """
+        body = {**_corrections(request), "dry_run": True}
+        return RerunPreview.parse(self._call("POST", _job(job_id) + ":rerun", body))
 
     def lineage(self, job_id: str) -> Lineage:
         """The chain of reruns that the job is in, oldest first: at most 100 jobs."""
@@ -265,6 +274,12 @@ def _job(job_id: str) -> str:
 def _when(when: When) -> Optional[str]:
     # One without a time zone is local, as everywhere in Python.
     return when.astimezone().isoformat() if isinstance(when, datetime) else when
+
+
+def _corrections(request: RerunRequest) -> Dict[str, Any]:
+    """The request of a rerun as the server takes it."""
+    # No keyword can be called "from".
+    return {name.rstrip("_"): value for name, value in request.items() if value is not None}
 
 
 def _body(command: Command) -> Dict[str, Any]:

@@ -152,7 +152,7 @@ class ResolvedStep(TypedDict):
 
 
 class RerunRequest(TypedDict, total=False):
-    """The keywords of :meth:`Client.rerun`: where a rerun starts, what it corrects, and why.
+    """The keywords of :meth:`Client.rerun` and :meth:`Client.plan_rerun`: where a rerun starts, what it corrects, and why.
 
     A keyword that is None is left out.
     """
@@ -179,6 +179,63 @@ class RerunRequest(TypedDict, total=False):
     tags: Optional[Mapping[str, str]]
     #: For the history.
     reason: Optional[str]
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A step of a rerun that was planned."""
+
+    step_id: str
+    step_type: str
+    service: str
+    #: Why the rerun would not execute the step: ``carried`` or ``resolved``, else empty.
+    outcome: str
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "PlannedStep":
+        return cls(raw["step_id"], raw["step_type"], raw["service"], raw.get("outcome", ""))
+
+
+@dataclass(frozen=True)
+class CommandChange:
+    """A difference between the commands of a job and of its rerun.
+
+    ``raw`` is the server's whole JSON object.
+    """
+
+    #: The member, as a JSON pointer into the command.
+    pointer: str
+    #: Its values. None is null or, if ``raw`` has no such member, no value.
+    before: Any
+    after: Any
+    raw: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "CommandChange":
+        return cls(raw["pointer"], raw.get("before"), raw.get("after"), raw)
+
+
+@dataclass(frozen=True)
+class RerunPreview:
+    """What a rerun would do."""
+
+    #: The job that would be repeated: with ``newest``, the last of its reruns.
+    job_id: str
+    #: With ``newest``: the job is live and would be the answer. All other fields are empty.
+    live: bool
+    #: The job that the same rerun made before, which would be the answer, else empty.
+    existing_job_id: str
+    protocol_id: str
+    protocol_version: str
+    steps: List[PlannedStep]
+    #: How the command would differ: as many members as have pointers of 1 KiB together.
+    changes: List[CommandChange]
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any]) -> "RerunPreview":
+        return cls(raw["jobId"], raw["live"], raw.get("existing_job_id", ""), raw.get("protocol_id", ""),
+                   raw.get("protocol_version", ""), [PlannedStep.parse(step) for step in raw["steps"]],
+                   [CommandChange.parse(change) for change in raw["changes"]])
 
 
 @dataclass(frozen=True)

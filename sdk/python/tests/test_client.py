@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from unittest.mock import patch
 
 from lucius import (
-    Accepted, AsyncClient, Client, Command, ConflictError, InvalidError, NoAnswerError, NotFoundError, ProblemError,
-    TimedOutError, UnavailableError,
+    Accepted, AsyncClient, Client, Command, CommandChange, ConflictError, InvalidError, NoAnswerError, NotFoundError, PlannedStep,
+    ProblemError, RerunPreview, TimedOutError, UnavailableError,
 )
 
 from .fake import Fake
@@ -186,6 +186,33 @@ class Calls(Scripted):
             ("POST", "/v1/jobs/j%2F1:rerun", {"from": "start", **rest}), ("POST", "/v1/jobs/j1:rerun", {"payload_patch": {}}),
         ])
 
+    def test_a_planned_rerun_is_read(self):
+        scan = {"step_id": "ocr", "step_type": "OCR", "service": "scans", "outcome": "carried"}
+        embed = {"step_id": "embed", "step_type": "EMBED", "service": "ai"}
+        changes = [{"pointer": "/payload/model", "before": None, "after": "v3"}, {"pointer": "/payload/pages", "before": [1, 2]}]
+        client, fake = self.serve(
+            (200, {"dry_run": True, "jobId": "j/1", "live": False, "existing_job_id": "j2", "protocol_id": "ingest",
+                   "protocol_version": "3", "steps": [scan, embed], "changes": changes}),
+            (200, {"dry_run": True, "jobId": "j3", "live": True, "steps": [], "changes": []}), (409, {"code": "nothing_to_run"}))
+        corrections = {"payload_patch": {"model": "v3", "pages": None}}
+        self.assertEqual(client.plan_rerun("j/1", from_="start", **corrections, tags=None), RerunPreview(
+            "j/1", False, "j2", "ingest", "3",
+            [PlannedStep("ocr", "OCR", "scans", "carried"), PlannedStep("embed", "EMBED", "ai", "")],
+            [CommandChange("/payload/model", None, "v3", changes[0]), CommandChange("/payload/pages", [1, 2], None, changes[1])]))
+        self.assertEqual(client.plan_rerun("j1", newest=True), RerunPreview("j3", True, "", "", "", [], []))
+        with self.assertRaises(ConflictError):
+            client.plan_rerun("j1")
+        self.assertEqual([(r.method, r.path, r.body) for r in fake.requests], [
+            ("POST", "/v1/jobs/j%2F1:rerun", {"from": "start", **corrections, "dry_run": True}),
+            ("POST", "/v1/jobs/j1:rerun", {"newest": True, "dry_run": True}), ("POST", "/v1/jobs/j1:rerun", {"dry_run": True}),
+        ])
+
+    def test_a_rerun_is_not_told_to_be_dry(self):
+        client, fake = self.serve((202, RECEIPT))
+        with self.assertRaisesRegex(TypeError, "plan_rerun"):
+            client.rerun("j1", dry_run=True)
+        self.assertEqual(fake.requests, [])
+
     def test_a_refused_rerun_names_each_fault(self):
         errors = [{"pointer": "/payload/words", "message": "is required"}, {"pointer": "/payload/wrods", "message": "is not allowed here"}]
         client, _ = self.serve((422, {"code": "payload_invalid", "errors": errors}))
@@ -241,6 +268,8 @@ class Async(Scripted):
                 return 200, {"jobs": [job()]}
             if request.path == "/v1/jobs/j1/lineage":
                 return 200, {"jobs": [{"jobId": "j1", "purged": True}], "truncated": False}
+            if request.body and request.body.get("dry_run"):
+                return 200, {"dry_run": True, "jobId": "j1", "live": False, "steps": [], "changes": []}
             return 200, {**RECEIPT, **job()}
 
         fake = Fake(answer)
@@ -255,6 +284,7 @@ class Async(Scripted):
                 self.assertEqual([j.state for j in both], ["SUCCEEDED"] * 2)
                 for control in (client.cancel, client.pause, client.resume):
                     self.assertEqual((await control("j1", "why")).job_id, "j1")
+                self.assertFalse((await client.plan_rerun("j1", from_="start")).live)
                 self.assertEqual((await client.rerun("j1", from_="start", reason="why")).job_id, "j1")
                 self.assertEqual([j.job_id for j in (await client.lineage("j1")).jobs], ["j1"])
                 self.assertEqual([j.job_id async for j in client.list(doc_id="d", tags={"env": "prod"})], ["j1"])
@@ -263,8 +293,8 @@ class Async(Scripted):
         asyncio.run(story())
         listed = next(r for r in fake.requests if r.path == "/v1/jobs")
         self.assertEqual((listed.query["doc_id"], listed.tags), ("d", ["env=prod"]))
-        rerun = next(r for r in fake.requests if r.path == "/v1/jobs/j1:rerun")
-        self.assertEqual(rerun.body, {"from": "start", "reason": "why"})
+        reruns = [r.body for r in fake.requests if r.path == "/v1/jobs/j1:rerun"]
+        self.assertEqual(reruns, [{"from": "start", "dry_run": True}, {"from": "start", "reason": "why"}])
 
     def test_a_cancelled_wait_ends(self):
         def answer(request):

@@ -84,6 +84,9 @@ async def correct(client: Client, other: AsyncClient, job_id: str, model: Option
     """The keywords of a rerun are typed, and may be collected."""
     request: RerunRequest = {"payload_patch": {"model": model, "pages": None}, "protocol": "current"}
     request["tags"] = {"run": "november"} if model else None
+    plan = client.plan_rerun(job_id, **request)
+    if plan.live or plan.existing_job_id or [step for step in plan.steps if step.outcome == "carried"]:
+        return (await other.plan_rerun(job_id, newest=True)).changes[0].pointer
     client.rerun(job_id, **request)
     await other.rerun(job_id, from_="start", resolve=[{"step_id": "ocr", "output_ref": {"uri": "s3://bucket/ocr"}}])
     return client.lineage(job_id).jobs[-1].job_id

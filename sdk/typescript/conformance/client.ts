@@ -108,6 +108,17 @@ async function descends(jobId: string, ...jobs: object[]): Promise<void> {
   assert.deepEqual({ ...lineage, jobs: found }, { jobs, truncated: false });
 }
 
+/** Compare the plan of the rerun of part 9. */
+async function plans(jobId: string, request: RerunRequest, existing: object): Promise<void> {
+  const { protocol_version: _, ...plan } = await client.planRerun(jobId, request);
+  const step = { step_type: "CONFORM", service: "conformance" };
+  assert.deepEqual(plan, {
+    dry_run: true, jobId, live: false, protocol_id: "corrected_v1", ...existing,
+    steps: [{ step_id: "scan", ...step, outcome: "resolved" }, { step_id: "print", ...step }],
+    changes: [{ pointer: "/payload/do", before: "fail", after: "succeed" }],
+  });
+}
+
 async function corrections(): Promise<void> {
   // 8
   const submitted = { ...command({ do: "fail", words: 3 }, "sdk.corrected"), tags: { env: "test" } };
@@ -123,12 +134,15 @@ async function corrections(): Promise<void> {
     payload_patch: { do: "succeed" }, resolve: [{ step_id: "scan", output_ref: byHand }],
     tags: { run: "second" }, reason: "scanned by hand",
   };
+  await plans(failed.jobId, request, {});
+  await descends(failed.jobId, first);
   const job = await client.wait((await client.rerun(failed.jobId, request)).jobId, { timeout: 60 });
   assert.deepEqual([job.state, job.tags], ["SUCCEEDED", { env: "test", run: "second" }]);
   const [scan, print] = job.steps;
   assert.deepEqual([scan?.outcome, scan?.output_ref, print?.input_ref], ["resolved", byHand, byHand]);
   const again = await client.rerun(failed.jobId, request);
   assert.deepEqual([again.replayed, again.jobId], [true, job.jobId]);
+  await plans(failed.jobId, request, { existing_job_id: job.jobId });
   await descends(failed.jobId, first, {
     jobId: job.jobId, purged: false, rerun_of: failed.jobId, first_step: "print", rerun_edits: ["/payload/do"],
     state: "SUCCEEDED", reason: request.reason,

@@ -8,7 +8,10 @@ export type JobState = Schemas["JobState"];
 export type Event = Schemas["Event"];
 export type Accepted = Schemas["CommandAccepted"];
 /** Where a rerun starts, and what it corrects. */
-export type RerunRequest = Schemas["RerunRequest"];
+export type RerunRequest = Omit<Schemas["RerunRequest"], "dry_run">;
+export type RerunPreview = Schemas["RerunPreview"];
+export type PlannedStep = Schemas["PlannedStep"];
+export type CommandChange = Schemas["CommandChange"];
 export type Lineage = Schemas["Lineage"];
 export type LineageJob = Schemas["LineageJob"];
 /**
@@ -211,6 +214,15 @@ export class Client {
    */
   rerun(jobId: string, request: RerunRequest = {}): Promise<Accepted> {
     return this.#call("POST", `${path(jobId)}:rerun`, request);
+  }
+
+  /**
+   * What `rerun` would do with the same request; nothing is done. It has the steps of the new job,
+   * how its command would differ, and the job that the same rerun made before. Its errors are
+   * those of `rerun`, but for the tenant's limit of jobs.
+   */
+  planRerun(jobId: string, request: RerunRequest = {}): Promise<RerunPreview> {
+    return this.#call("POST", `${path(jobId)}:rerun`, { ...request, dry_run: true });
   }
 
   /**

@@ -225,6 +225,24 @@ test("a rerun sends its corrections", async (t) => {
   ]);
 });
 
+test("a planned rerun is read", async (t) => {
+  const preview = {
+    dry_run: true, jobId: "j/1", live: false, existing_job_id: "j2", protocol_id: "ingest", protocol_version: "3",
+    steps: [{ step_id: "ocr", step_type: "OCR", service: "scans", outcome: "carried" }, { step_id: "embed", step_type: "EMBED", service: "ai" }],
+    changes: [{ pointer: "/payload/model", before: null, after: "v3" }, { pointer: "/payload/pages", before: [1, 2] }],
+  };
+  const { client, asked } = await serve(t, [{ status: 200, body: preview }, { status: 409, body: { code: "nothing_to_run" } }]);
+  const request: RerunRequest = { from: "start", payload_patch: { model: "v3", pages: null } };
+  assert.deepEqual(await client.planRerun("j/1", request), preview);
+  await assert.rejects(client.planRerun("j1"), (error) => error instanceof ProblemError && error.code === "nothing_to_run");
+  assert.deepEqual(asked.map((a) => [a.method, a.path, a.body]), [
+    ["POST", "/v1/jobs/j%2F1:rerun", { ...request, dry_run: true }], ["POST", "/v1/jobs/j1:rerun", { dry_run: true }],
+  ]);
+  // @ts-expect-error The answer would be no receipt.
+  const dry: RerunRequest = { dry_run: true };
+  assert.ok(dry);
+});
+
 test("a refused rerun names each fault", async (t) => {
   const errors = [{ pointer: "/payload/words", message: "is required" }, { pointer: "/payload/wrods", message: "is not allowed here" }];
   const { client } = await serve(t, [{ status: 422, body: { code: "payload_invalid", errors } }]);

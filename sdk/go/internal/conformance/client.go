@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -290,6 +291,12 @@ func (s *story) corrects(ctx context.Context) error {
 		PayloadPatch: map[string]any{"do": "succeed"}, Resolve: []lucius.ResolvedStep{{StepID: "scan", OutputRef: byHand}},
 		Tags: lucius.Tags{"run": "second"}, Reason: "scanned by hand",
 	}
+	if err := s.plans(ctx, failed.JobID, request, ""); err != nil {
+		return err
+	}
+	if err := s.descends(ctx, failed.JobID, first); err != nil {
+		return err
+	}
 	corrected, err := s.Rerun(ctx, failed.JobID, request)
 	if err != nil {
 		return err
@@ -306,10 +313,35 @@ func (s *story) corrects(ctx context.Context) error {
 	if err != nil || !again.Replayed || again.JobID != job.JobID {
 		return fmt.Errorf("the repeated rerun is %+v: %w", again, err)
 	}
+	if err := s.plans(ctx, failed.JobID, request, job.JobID); err != nil {
+		return err
+	}
 	return s.descends(ctx, failed.JobID, first, lucius.LineageJob{
 		JobID: job.JobID, RerunOf: failed.JobID, FirstStep: "print", RerunEdits: []string{"/payload/do"},
 		State: lucius.JobStateSucceeded, Reason: request.Reason,
 	})
+}
+
+// plans compares the plan of the rerun of part 9 with what it will do, or has done as that job.
+func (s *story) plans(ctx context.Context, jobID string, request lucius.RerunRequest, existing string) error {
+	plan, err := s.PlanRerun(ctx, jobID, request)
+	if err != nil {
+		return err
+	}
+	want := &lucius.RerunPreview{
+		DryRun: true, JobID: jobID, ExistingJobID: existing, ProtocolID: "corrected_v1", ProtocolVersion: plan.ProtocolVersion,
+		Steps: []lucius.PlannedStep{
+			{StepID: "scan", StepType: "CONFORM", Service: "conformance", Outcome: lucius.StepOutcomeResolved},
+			{StepID: "print", StepType: "CONFORM", Service: "conformance"},
+		},
+		Changes: []lucius.CommandChange{
+			{Pointer: "/payload/do", Before: json.RawMessage(`"fail"`), After: json.RawMessage(`"succeed"`)},
+		},
+	}
+	if !reflect.DeepEqual(plan, want) {
+		return fmt.Errorf("the plan of the rerun is %+v, want %+v", plan, want)
+	}
+	return nil
 }
 
 // descends compares the lineage of a job with these jobs.
