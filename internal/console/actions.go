@@ -284,7 +284,8 @@ func (form *actionForm) refuse(fault error) {
 			return
 		}
 		at := &fields[n]
-		if rest, of := strings.CutPrefix(text, pointer); of && !strings.HasPrefix(pointer, "/payload/") { // The form shows labels, not pointers.
+		// The form shows labels, and pointers only of what is inside of a value.
+		if rest, of := strings.CutPrefix(text, pointer); of && !strings.HasPrefix(pointer, "/payload/") {
 			text = at.Label + rest
 		}
 		at.Wrong, first = strings.TrimSpace(at.Wrong+" "+text), cmp.Or(first, at.Name)

@@ -112,16 +112,16 @@ func rerunJob(r *request) (deed, error) {
 		for i := range job.Steps[:max(len(job.Steps)-1, 0)] { // The output of the last one would leave nothing to run.
 			step := job.Steps[i].StepID
 			uri := strings.TrimSpace(r.FormValue("resolve:" + step))
-			fields = append(fields, field{
+			output := field{
 				Name: "resolve:" + step, Flag: "resolve", Prefix: step + "=", Label: "Output of " + step, Value: uri, Folded: true,
-				At: fmt.Sprintf("/resolve/%d", len(resolved)), Hint: "The URI of what a person made: the rerun takes it, and goes on after the step.",
-			})
-			if uri == "" {
-				fields[len(fields)-1].At = ""
-				continue
+				Hint: "The URI of what a person made: the rerun takes it, and goes on after the step.",
 			}
-			resolved = append(resolved, api.ResolvedStep{StepID: step, OutputRef: api.RefTo(uri)})
-			args = append(args, "--resolve", step+"="+uri)
+			if uri != "" {
+				output.At = fmt.Sprintf("/resolve/%d", len(resolved))
+				resolved = append(resolved, api.ResolvedStep{StepID: step, OutputRef: api.RefTo(uri)})
+				args = append(args, "--resolve", step+"="+uri)
+			}
+			fields = append(fields, output)
 		}
 	}
 	request := func(reason string) (api.RerunRequest, error) {
@@ -192,12 +192,11 @@ func retryJobs(r *request) (deed, error) {
 			Name: "rate", Flag: "rate", Label: "Jobs per second", Value: rate, Hint: "At most so many are started. Empty means 20.",
 		}),
 	}
-	args := slices.Concat(chosen.args(), diagnosis.Flag("state", string(state)), diagnosis.Flag("after", after), e.args(), diagnosis.Flag("rate", rate))
 	if len(chosen.JobIDs) > 0 {
 		state, would.Title = "", "Rerun these jobs?"
-		args = slices.Concat(chosen.JobIDs, e.args(), diagnosis.Flag("rate", rate))
 	}
-	would.Command = diagnosis.Command("retry", args...)
+	would.Command = diagnosis.Command("retry", slices.Concat(chosen.args(), diagnosis.Flag("state", string(state)),
+		diagnosis.Flag("after", after), e.args(), diagnosis.Flag("rate", rate))...)
 	if !chosen.CreatedBefore.IsZero() {
 		would.Text += " It is for jobs accepted before " + utc(chosen.CreatedBefore) + "."
 	}

@@ -238,11 +238,11 @@ func manyActions(state api.JobState, filter ...any) (do []diagnosis.Action) {
 	act := func(name, text string, parameters []any) {
 		do = append(do, diagnosis.Action{Text: text, Page: "do/" + name, Query: parameters, Form: true})
 	}
-	switch state {
-	case api.JobStateSucceeded, api.JobStateCancelled, api.JobStateFailedFinal:
+	if api.RetryRequestState(state).Valid() {
 		act("retry", "Rerun these…", filter)
 		return do
-	case "":
+	}
+	if state == "" {
 		act("retry", "Retry…", filter) // Of those that failed.
 	}
 	act("jobs-pause", "Pause…", filter)

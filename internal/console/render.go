@@ -63,9 +63,10 @@ func parseTemplates(config *Config) (*template.Template, error) {
 		"operation": operationWords, "objectPage": objectPage, "waits": reasonsToWaitFor,
 		"path": pathOf, "dict": dict, "rate": rate,
 		"list": func(values ...string) []string { return values }, "selects": func(op api.Operation) string { return selects(&op) },
-		"repeats": func(op api.Operation) string { return repeats(&op) }, "following": func(op api.Operation) string { return following(&op) },
-		"value":   func(text json.RawMessage) string { return diagnosis.Brief(string(text), diagnosis.BriefMessage) },
-		"results": func(op api.Operation) string { return diagnosis.Results(&op) },
+		"repeats":   func(op api.Operation) string { return repeats(&op) },
+		"following": func(op api.Operation) string { return following(&op) },
+		"value":     func(text json.RawMessage) string { return diagnosis.Brief(string(text), diagnosis.BriefMessage) },
+		"results":   func(op api.Operation) string { return diagnosis.Results(&op) },
 		"words": func(s any) string {
 			return strings.NewReplacer("_", " ", ".", " ").Replace(strings.ToLower(fmt.Sprint(s)))
 		},
