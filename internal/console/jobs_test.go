@@ -164,6 +164,8 @@ func TestCommands_AreThoseOfTheProgram(t *testing.T) {
 		"do/job-rerun?job=j1", "do/job-rerun?job=j1&from_step=ocr&payload_patch=%7B%22a%22%3A1%7D&protocol=current&callbacks=none&resolve:extract=s3://b/x",
 		"do/jobs-cancel" + filter + "&state=PAUSED", "do/jobs-pause" + filter, "do/jobs-resume?ticked=1&job=j1&job=j2", "do/jobs-resume",
 		"do/retry" + filter + "&step_type=OCR&failed_after=2026-01-01T00:00:00Z&failed_before=2026-01-02T00:00:00Z", "do/retry?job=j1&from=start",
+		"do/retry?state=SUCCEEDED&request_type=r&created_before=2026-01-02T00:00:00Z&payload_patch=%7B%22a%22%3A1%7D&protocol=current" +
+			"&from_step=ocr&callbacks=none&rate=5&after=op1",
 	} {
 		seen += commandsParse(t, b.get(t, "/ui/"+target))
 	}
