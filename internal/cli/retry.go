@@ -85,7 +85,8 @@ func (t *tool) retry() *cobra.Command {
 	r.registerFailed(cmd)
 	r.edits.register(cmd, "default failed, and start for jobs that succeeded")
 	cmd.Flags().StringVar(&r.ended, "state", "", "only jobs in this state: FAILED_FINAL, which is the default, CANCELLED or SUCCEEDED")
-	cmd.Flags().StringVar(&r.after, "after", "", "only jobs that follow those of this operation, which had the same filters and was truncated")
+	cmd.Flags().StringVar(&r.after, "after", "",
+		"only jobs that follow those of this operation, which had the same filters and was truncated")
 	cmd.Flags().StringVar(&r.since, "since", "",
 		"only jobs that failed since then, or of the other states that were accepted since then: "+momentHelp)
 	cmd.Flags().Lookup("limit").Usage = "maximum number of jobs to rerun; 0 means all"

@@ -29,8 +29,8 @@ func (s *Situation) lastDone(f *Finding) *api.Operation {
 	for i := range s.Operations {
 		op := &s.Operations[i]
 		by := &op.Filter
-		if op.Matched > 0 && by.State != api.JobStateSucceeded && by.Service == f.Service && (by.ErrorCode == "" || by.ErrorCode == f.ErrorCode) &&
-			(f.Tenant == "" || by.TenantID == f.Tenant) {
+		if op.Matched > 0 && by.State != api.JobStateSucceeded && by.Service == f.Service &&
+			(by.ErrorCode == "" || by.ErrorCode == f.ErrorCode) && (f.Tenant == "" || by.TenantID == f.Tenant) {
 			return op
 		}
 	}

@@ -349,11 +349,14 @@ func TestFindings_SayWhatWasDone(t *testing.T) {
 			op.Kind, op.Caller, op.Results = api.OperationKindCancel, "", &api.OperationResults{Counted: 81, Cancelled: 80, Failed: 1}
 			op.Filter = api.OperationFilter{Service: "ocr", TenantID: "acme"}
 		}), "cancelled 81 jobs 1 h ago, of tenant acme: 1 failed, 80 cancelled · first"},
-		"results that are not known":  {"", changed(func(op *api.Operation) { op.Results = nil }), "retried 81 jobs 1 h ago by ops-1 · first"},
-		"jobs that have been purged":  {"", changed(func(op *api.Operation) { op.Results = &api.OperationResults{} }), "retried 81 jobs 1 h ago by ops-1 · first"},
-		"a retry of another error":    {"", changed(func(op *api.Operation) { op.Filter.ErrorCode = "other" }), ""},
-		"a retry of another service":  {"", changed(func(op *api.Operation) { op.Filter.Service = "embed" }), ""},
-		"a retry of another tenant":   {"acme", changed(func(op *api.Operation) { op.Filter.TenantID = "o" }), ""},
+		"results that are not known": {"", changed(func(op *api.Operation) { op.Results = nil }), "retried 81 jobs 1 h ago by ops-1 · first"},
+		"jobs that have been purged": {"", changed(func(op *api.Operation) { op.Results = &api.OperationResults{} }), "retried 81 jobs 1 h ago by ops-1 · first"},
+		"a retry of another error":   {"", changed(func(op *api.Operation) { op.Filter.ErrorCode = "other" }), ""},
+		"a retry of another service": {"", changed(func(op *api.Operation) { op.Filter.Service = "embed" }), ""},
+		"a retry of another tenant":  {"acme", changed(func(op *api.Operation) { op.Filter.TenantID = "o" }), ""},
+		"a repeat of successes": {"", changed(func(op *api.Operation) {
+			op.Filter = api.OperationFilter{Service: "ocr", State: api.JobStateSucceeded}
+		}), ""},
 		"a retry that matched no job": {"", changed(func(op *api.Operation) { op.Matched = 0 }), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
