@@ -111,7 +111,7 @@ func (s *session) operate(ctx context.Context, b *bulk, request *api.BulkRequest
 		if err != nil {
 			return err
 		}
-		if b.dryRun || preview.Matched == 0 {
+		if b.dryRun || preview.Matched == 0 && !(preview.Truncated && b.rest) {
 			return show(s, preview, func(p *page, preview api.OperationPreview) { b.showPreview(p, &preview) })
 		}
 		if err := s.confirm(b.question(&preview)); err != nil {
@@ -171,6 +171,10 @@ func (b *bulk) affected(preview *api.OperationPreview) string {
 
 // showPreview writes what an operation would do.
 func (b *bulk) showPreview(p *page, preview *api.OperationPreview) {
+	if preview.Matched == 0 && preview.Truncated {
+		p.line("No job matches among those that were examined, and there are more. Nothing has been changed.")
+		return
+	}
 	if preview.Matched == 0 {
 		p.line("No job matches: nothing was changed.")
 		return

@@ -254,6 +254,8 @@ func TestRetry_SaysHowManyJobsItChanges(t *testing.T) {
 		{"retry --all --limit 10", 500, false, "Rerun 10 of 500 jobs?"},
 		{"retry --all", 12_000, false, "Rerun 12000 jobs?"},
 		{"retry --all", 9000, true, "Rerun at least 9000 jobs?"},
+		{"retry --all --dry-run", 0, true, "No job matches among those that were examined, and there are more."},
+		{"retry --all", 0, true, "Rerun at least 0 jobs?"},
 		{"retry --all --limit 10", 500, true, "Rerun 10 of at least 500 jobs?"},
 		{"retry --all --limit 10 --dry-run", 500, false, "10 of 500 jobs would be changed."},
 		{"retry --all --dry-run", 9000, true, "At least 9000 jobs would be changed."},
