@@ -16,7 +16,9 @@ import (
 
 	"github.com/lucius-project/lucius/internal/postgres"
 	"github.com/lucius-project/lucius/internal/postgres/postgrestest"
+	"github.com/lucius-project/lucius/pkg/ledger"
 	"github.com/lucius-project/lucius/pkg/ledger/ledgertest"
+	"github.com/lucius-project/lucius/pkg/statemachine"
 )
 
 // manyJobs copies the rows of a job, one job for each ten minutes before it.
@@ -112,6 +114,37 @@ func TestJobIDAt(t *testing.T) {
 		query(t, database, "SELECT lucius.job_id_at('"+test.at.UTC().Format(time.RFC3339Nano)+"')", &bound)
 		if got := id.String() >= bound; got != test.bound {
 			t.Errorf("%s is not less than %s, of %s: %t", id, bound, test.at, got)
+		}
+	}
+}
+
+// TestViews_ShowWhatARerunCorrects reads the tags, the corrections and the outcomes of steps with SQL.
+func TestViews_ShowWhatARerunCorrects(t *testing.T) {
+	t.Parallel()
+	database := postgrestest.Database(t)
+	l, _ := replica(t, database)
+	command := ledgertest.Command("t", "k", ledgertest.Step("one", "OCR", "ocr"), ledgertest.Step("two", "EMBED", "embed"))
+	command.Job.Tags = "customer=42\nenv=prod"
+	old := l.Submit(command)
+	l.Apply(old, statemachine.Cancel{})
+	rerun, err := l.Rerun(t.Context(), ledger.Rerun{
+		JobID: old, From: ledger.FromFailed, Digest: "d", Resolved: map[string]json.RawMessage{"one": json.RawMessage(`{"uri":"s3://by/hand"}`)},
+		Edit: func(_ *statemachine.Aggregate, command *ledger.Command) error {
+			command.Job.RerunEdits = []string{"/payload/a", "/payload/b"}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for question, want := range map[string]string{
+		"SELECT tags::text FROM lucius.jobs WHERE job_id = '" + rerun.Job.ID + "'":                                                          "{customer=42,env=prod}",
+		"SELECT rerun_edits::text FROM lucius.jobs WHERE job_id = '" + rerun.Job.ID + "'":                                                   "{/payload/a,/payload/b}",
+		"SELECT string_agg(coalesce(outcome, 'executed'), ' ' ORDER BY step_index) FROM lucius.steps WHERE job_id = '" + rerun.Job.ID + "'": "resolved executed",
+	} {
+		var got string
+		if query(t, database, question, &got); got != want {
+			t.Errorf("%s: %s, want %s", question, got, want)
 		}
 	}
 }

@@ -38,6 +38,7 @@ CREATE VIEW lucius.jobs AS SELECT
     props->>'correlation_id' AS correlation_id,
     props->>'traceparent' AS traceparent,
     props->>'rerun_of' AS rerun_of,
+    string_to_array(props->>'rerun_edits', E'\n') AS rerun_edits, -- as JSON pointers
     props->>'supersedes' AS supersedes,
     props->>'error_code' AS error_code,
     props->>'error_message' AS error_message,
@@ -57,6 +58,7 @@ CREATE VIEW lucius.steps AS SELECT
     props->>'step_type' AS step_type,
     props->>'service' AS service,
     props->>'state' AS state,
+    props->>'outcome' AS outcome, -- 'carried' or 'resolved' by a rerun, which did not execute it
     (props->>'attempt_no')::bigint AS attempt_no,
     props->>'work_id' AS work_id,
     props->>'owner' AS owner,
