@@ -6,8 +6,7 @@
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
 
-# The stages print one after another, whatever -j says. Those of `make check` that run at the
-# same time print when they have ended (tools/side-by-side).
+# The stages of `make check` print one after another, whatever -j says.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
@@ -32,9 +31,8 @@ export CGO_ENABLED := 0
 
 # -shuffle=on also keeps Go from answering with a cached result; the order says
 # nothing of the outcome. The timeout is per package, so that a hang names itself
-# long before the run is killed. Many tests wait for a lease, a server or a disk: more of them
-# run at a time than the machine has processors.
-TEST_FLAGS := -shuffle=on -timeout=40m -parallel 6
+# long before the run is killed.
+TEST_FLAGS := -shuffle=on -timeout=40m
 
 # Property tests draw the same cases each time; `make fresh` draws others (0).
 export RAPID_SEED ?= 1
@@ -82,18 +80,13 @@ test: test-plain costs ## Run the tests that need Go alone, and hold the costs o
 	@echo 'Not tested here, but by make check: data races, PostgreSQL, Azurite, processes that are killed, the console in a browser, the SDKs in Python and TypeScript, the guides, packages, alerts.'
 
 .PHONY: check
-check: verify ## Check the rest, as CI does after make test: quickest failures first
-	@tools/side-by-side '$(MAKE) --no-print-directory check-programs' '$(MAKE) --no-print-directory test-race'
+check: verify observability packaging console sdk guides site test-processes test-race ## Check the rest, as CI does after make test: quickest failures first
 
 .PHONY: fresh
 fresh: sim-fresh properties-fresh ## Try seeds that were never run before, for some minutes: CI does, after make check
 
 .PHONY: verify
 verify: check-format check-generated check-tidy lint lint-openapi ## Check all but the tests
-
-# Stages that mostly wait for the programs that they start; test-race computes at the same time.
-.PHONY: check-programs
-check-programs: observability packaging console sdk guides site test-processes
 
 .PHONY: test-plain
 test-plain:
@@ -103,10 +96,11 @@ test-plain:
 # and make test tests them.
 UNRACED := internal/apidocs|internal/house|internal/repolint|pkg/statemachine
 
-# The program as it is shipped has no race detector, so these tests gain nothing by it.
+# The program as it is shipped has no race detector, so these tests gain nothing by it. They wait
+# for leases, servers and disks, so more of them run at a time than the machine has processors.
 .PHONY: test-processes
 test-processes: ## Kill, suspend, starve and attack the program as it is shipped
-	$(call stage,$(GO) test -tags integration $(TEST_FLAGS) -skip '^TestSituation' \
+	$(call stage,$(GO) test -tags integration $(TEST_FLAGS) -parallel 6 -skip '^TestSituation' \
 		-run "$$(tools/tests-without-race cmd/lucius)" ./cmd/lucius)
 
 .PHONY: test-race
