@@ -380,6 +380,8 @@ func TestRetry_RepeatsJobsThatSucceededUntilNoneIsLeft(t *testing.T) {
 	}
 	earlier.From, earlier.PayloadPatch, earlier.Protocol = api.RerunFromStart, json.RawMessage(`{"model":"v3"}`), api.RerunProtocolCurrent
 	other.Filter = earlier.Filter
+	over := earlier
+	over.Filter.CreatedBefore = at(31 * 24 * time.Hour) // It has none of the jobs that are asked for.
 	for _, test := range []struct {
 		before []api.Operation
 		time   string
@@ -387,6 +389,7 @@ func TestRetry_RepeatsJobsThatSucceededUntilNoneIsLeft(t *testing.T) {
 	}{
 		{nil, "2026-01-27T11:59:00.000Z", "lucius: repeats jobs accepted before 2026-01-27T11:59:00Z\n"},
 		{[]api.Operation{other}, "2026-01-27T11:59:00.000Z", "lucius: repeats jobs"},
+		{[]api.Operation{over}, "2026-01-27T11:59:00.000Z", "lucius: repeats jobs"},
 		{[]api.Operation{other, earlier}, "2026-01-27T10:00:00.000Z", "lucius: goes on with the jobs accepted before 2026-01-27T10:00:00Z, as operation second did"},
 	} {
 		server := newScripted(t, map[string][]any{

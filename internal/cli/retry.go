@@ -110,7 +110,8 @@ func (s *session) repetition(ctx context.Context, request *api.RetryRequest) (be
 		return before, err
 	}
 	for i := range page.Operations {
-		if op := &page.Operations[i]; repeats(op, request) {
+		op := &page.Operations[i]
+		if repeats(op, request) && op.Filter.CreatedBefore.After(request.CreatedAfter.Time) {
 			fmt.Fprintf(s.Stderr,
 				"lucius: goes on with the jobs accepted before %s, as operation %s did: --created-before selects others\n",
 				op.Filter.CreatedBefore.UTC().Format(time.RFC3339), op.OperationID)
