@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lucius-project/lucius/pkg/apierror"
@@ -97,8 +98,11 @@ func (i *itemRow) fields() statemachine.LogFields {
 
 // encode makes the properties of an operation or an item.
 func encode(stored any) tablestore.Properties {
-	data, _ := json.Marshal(stored) // Both always encode.
-	return tablestore.Properties{{Name: columnData, Value: tablestore.String(string(data))}}
+	var data strings.Builder
+	encoder := json.NewEncoder(&data)
+	encoder.SetEscapeHTML(false) // Otherwise a patch of many tags of HTML would not fit into the row.
+	_ = encoder.Encode(stored)   // Both always encode.
+	return tablestore.Properties{{Name: columnData, Value: tablestore.String(strings.TrimSuffix(data.String(), "\n"))}}
 }
 
 // decode reads an operation or an item.

@@ -83,6 +83,20 @@ func TestBulk_RepeatsSuccessesOnceWithAPatch(t *testing.T) {
 	})
 }
 
+// The filters of an operation are those of its answer, in which times have milliseconds and no zone.
+func TestCreate_ContinuesWithTheFiltersOfTheAnswer(t *testing.T) {
+	t.Parallel()
+	w := open(t, ledgertest.Atomic())
+	w.successes(3)
+	request := again(`{"model":"` + strings.Repeat("<b>", 5000) + `"}`)
+	request.Limit, request.Filter.CreatedBefore = 2, request.Filter.CreatedBefore.In(time.FixedZone("", 7200))
+	first := create(t, w.Operations, "", request)
+	request.After, request.Filter = first.ID, get(t, w.Operations, first.ID).Filter
+	if next := create(t, w.Operations, "", request); next.Matched != 1 || next.Truncated {
+		t.Errorf("the next operation is %+v", next)
+	}
+}
+
 // A search that ends at its bound is continued there, although nothing before it matched.
 func TestCreate_ContinuesAfterTheRowsThatItExamined(t *testing.T) {
 	t.Parallel()

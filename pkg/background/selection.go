@@ -108,6 +108,9 @@ type BulkRequest struct {
 // field.
 func (r *BulkRequest) complete() error {
 	given := r.From
+	for _, bound := range []*time.Time{&r.Filter.CreatedAfter, &r.Filter.CreatedBefore, &r.Filter.FailedAfter, &r.Filter.FailedBefore} {
+		*bound = bound.UTC().Truncate(time.Millisecond) // As answers show it.
+	}
 	r.Kind = cmp.Or(r.Kind, KindRetry)
 	filters := r.Filter
 	if r.Kind == KindRetry {
