@@ -6637,7 +6637,8 @@ type ClientInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
 	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-	// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// other than cancelled ones, newest first; without `created_after`, those of three months, the last
+	// ones or those until `created_before`. The set of jobs is fixed when the operation is
 	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
 	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
 	// per starting point and set of corrections, however often it is requested. A selected job
@@ -6654,7 +6655,8 @@ type ClientInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
 	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-	// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// other than cancelled ones, newest first; without `created_after`, those of three months, the last
+	// ones or those until `created_before`. The set of jobs is fixed when the operation is
 	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
 	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
 	// per starting point and set of corrections, however often it is requested. A selected job
@@ -6888,8 +6890,9 @@ type ClientInterface interface {
 	// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 	// page that would be empty takes up to 5 seconds, and may show jobs that a later page
 	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
-	// three months are listed, unless `created_after` says otherwise.
+	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
+	// three months are listed, the last ones or those until `created_before`, unless
+	// `created_after` says otherwise.
 	//
 	// Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 	ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error)
@@ -7956,7 +7959,8 @@ func (c *Client) ListRetries(ctx context.Context, params *ListRetriesParams, req
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
 // than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// other than cancelled ones, newest first; without `created_after`, those of three months, the last
+// ones or those until `created_before`. The set of jobs is fixed when the operation is
 // created; one with the same filters and `after` takes the jobs that follow. A repeat with
 // the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
 // per starting point and set of corrections, however often it is requested. A selected job
@@ -7983,7 +7987,8 @@ func (c *Client) CreateRetryWithBody(ctx context.Context, params *CreateRetryPar
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
 // than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// other than cancelled ones, newest first; without `created_after`, those of three months, the last
+// ones or those until `created_before`. The set of jobs is fixed when the operation is
 // created; one with the same filters and `after` takes the jobs that follow. A repeat with
 // the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
 // per starting point and set of corrections, however often it is requested. A selected job
@@ -8427,8 +8432,9 @@ func (c *Client) SubmitBatch(ctx context.Context, body SubmitBatchJSONRequestBod
 // match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 // page that would be empty takes up to 5 seconds, and may show jobs that a later page
 // repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
-// three months are listed, unless `created_after` says otherwise.
+// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
+// three months are listed, the last ones or those until `created_before`, unless
+// `created_after` says otherwise.
 //
 // Corresponds with GET /v1/jobs (the `ListJobs` operationId).
 func (c *Client) ListJobs(ctx context.Context, params *ListJobsParams, reqEditors ...RequestEditorFn) (*http.Response, error) {
@@ -12907,7 +12913,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
 	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-	// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// other than cancelled ones, newest first; without `created_after`, those of three months, the last
+	// ones or those until `created_before`. The set of jobs is fixed when the operation is
 	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
 	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
 	// per starting point and set of corrections, however often it is requested. A selected job
@@ -12924,7 +12931,8 @@ type ClientWithResponsesInterface interface {
 	//
 	// Reruns the named jobs, or those that the filters select, in the background and no faster
 	// than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-	// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+	// other than cancelled ones, newest first; without `created_after`, those of three months, the last
+	// ones or those until `created_before`. The set of jobs is fixed when the operation is
 	// created; one with the same filters and `after` takes the jobs that follow. A repeat with
 	// the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
 	// per starting point and set of corrections, however often it is requested. A selected job
@@ -13166,8 +13174,9 @@ type ClientWithResponsesInterface interface {
 	// match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 	// page that would be empty takes up to 5 seconds, and may show jobs that a later page
 	// repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
-	// three months are listed, unless `created_after` says otherwise.
+	// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
+	// three months are listed, the last ones or those until `created_before`, unless
+	// `created_after` says otherwise.
 	//
 	// Returns a wrapper object for the known response body format(s).
 	//
@@ -17723,7 +17732,8 @@ func (c *ClientWithResponses) ListRetriesWithResponse(ctx context.Context, param
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
 // than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// other than cancelled ones, newest first; without `created_after`, those of three months, the last
+// ones or those until `created_before`. The set of jobs is fixed when the operation is
 // created; one with the same filters and `after` takes the jobs that follow. A repeat with
 // the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
 // per starting point and set of corrections, however often it is requested. A selected job
@@ -17746,7 +17756,8 @@ func (c *ClientWithResponses) CreateRetryWithBodyWithResponse(ctx context.Contex
 //
 // Reruns the named jobs, or those that the filters select, in the background and no faster
 // than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-// other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+// other than cancelled ones, newest first; without `created_after`, those of three months, the last
+// ones or those until `created_before`. The set of jobs is fixed when the operation is
 // created; one with the same filters and `after` takes the jobs that follow. A repeat with
 // the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
 // per starting point and set of corrections, however often it is requested. A selected job
@@ -18114,8 +18125,9 @@ func (c *ClientWithResponses) SubmitBatchWithResponse(ctx context.Context, body 
 // match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
 // page that would be empty takes up to 5 seconds, and may show jobs that a later page
 // repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
-// three months are listed, unless `created_after` says otherwise.
+// found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
+// three months are listed, the last ones or those until `created_before`, unless
+// `created_after` says otherwise.
 //
 // Returns a wrapper object for the known response body format(s).
 //

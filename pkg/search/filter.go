@@ -11,7 +11,8 @@ import (
 )
 
 // Filter selects jobs. All fields that are set must match, so its zero value selects all jobs.
-// Lists and the walk of failed jobs go back three months, unless CreatedAfter is set.
+// Lists and the walk of ended jobs go back three months, from CreatedBefore if that is set, unless
+// CreatedAfter is.
 type Filter struct {
 	TenantID    string                `json:"tenant_id,omitempty"`
 	ProtocolID  string                `json:"protocol_id,omitempty"`

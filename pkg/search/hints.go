@@ -56,7 +56,7 @@ func (f *Filter) list() (docID, correlationID, tag string) {
 // Hints yields a hint of each job that may match the filter, newest first. It reads the list of
 // the filter's document, or else of its correlation id, its first tag or its terminal state. It
 // applies the filter's times roughly: it may yield jobs that do not match, but misses none. If
-// CreatedAfter is zero, it goes back three months.
+// CreatedAfter is zero, it goes back three months, from CreatedBefore if that is set.
 // It ends after an error.
 func (f *Filter) Hints(ctx context.Context, index Index, q HintQuery) iter.Seq2[Hint, error] {
 	return sequence(func(yield func(Hint) bool) error {
@@ -101,6 +101,10 @@ func (f *Filter) months(after string) (oldest, newest time.Time) {
 	if !f.FailedBefore.IsZero() && f.FailedBefore.Before(end) {
 		end = f.FailedBefore // A job fails after its acceptance.
 	}
+	last := time.Now() // of the months that are read by default
+	if end.Before(last) {
+		last = end
+	}
 	if after != "" {
 		end = ledger.IDTime(after)
 	}
@@ -111,7 +115,7 @@ func (f *Filter) months(after string) (oldest, newest time.Time) {
 	oldest = firstOfMonth(f.CreatedAfter)
 	switch {
 	case f.CreatedAfter.IsZero():
-		oldest = firstOfMonth(time.Now()).AddDate(0, 1-defaultMonths, 0)
+		oldest = firstOfMonth(last).AddDate(0, 1-defaultMonths, 0)
 	case oldest.Before(newest.AddDate(0, -maxMonths, 0)):
 		oldest = newest.AddDate(0, -maxMonths, 0)
 	}

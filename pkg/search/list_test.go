@@ -288,6 +288,7 @@ func TestHints_OfFarTimes(t *testing.T) {
 		}{
 			"without bounds":           {want: []string{"1999-11", "1999-12", "2000-01"}},
 			"before a far time":        {filter: search.Filter{CreatedBefore: far}, want: []string{"1999-11", "1999-12", "2000-01"}},
+			"before a past time":       {filter: search.Filter{CreatedBefore: time.Date(1999, 5, 9, 0, 0, 0, 0, time.UTC)}, want: []string{"1999-03", "1999-04", "1999-05"}},
 			"after a job of that time": {after: "ffffffff-ffff-7fff-bfff-ffffffffffff", want: []string{"1999-11", "1999-12", "2000-01"}},
 			"between two times": {
 				filter: search.Filter{CreatedAfter: time.Date(1999, 12, 9, 0, 0, 0, 0, time.UTC), CreatedBefore: far},

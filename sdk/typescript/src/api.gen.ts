@@ -351,8 +351,9 @@ export interface paths {
          *     match, once it has seen each live job. Until then, with more than 50,000 live jobs, a
          *     page that would be empty takes up to 5 seconds, and may show jobs that a later page
          *     repeats. Other servers read all live jobs to compare them. Live jobs of any age are
-         *     found if anything but `tenant_id`, `correlation_id` and times is given; otherwise the last
-         *     three months are listed, unless `created_after` says otherwise.
+         *     found if anything but `tenant_id`, `correlation_id` and times is given; otherwise
+         *     three months are listed, the last ones or those until `created_before`, unless
+         *     `created_after` says otherwise.
          */
         get: operations["listJobs"];
         put?: never;
@@ -725,7 +726,8 @@ export interface paths {
          * Rerun ended jobs
          * @description Reruns the named jobs, or those that the filters select, in the background and no faster
          *     than `rate_per_second`. The filters select jobs that ended in `state` and have no rerun
-         *     other than cancelled ones, newest first. The set of jobs is fixed when the operation is
+         *     other than cancelled ones, newest first; without `created_after`, those of three months, the last
+         *     ones or those until `created_before`. The set of jobs is fixed when the operation is
          *     created; one with the same filters and `after` takes the jobs that follow. A repeat with
          *     the same `Idempotency-Key` returns the same operation, and a job gets at most one rerun
          *     per starting point and set of corrections, however often it is requested. A selected job
