@@ -123,6 +123,42 @@ func TestCreate_ContinuesAfterTheRowsThatItExamined(t *testing.T) {
 	})
 }
 
+// halting is a ledger whose first page of tenants is shorter than the following ones, as a store may
+// answer.
+type halting struct {
+	*sketch
+	asked int
+}
+
+func (h *halting) Tenants(ctx context.Context, after string, limit int) ([]string, error) {
+	if h.asked++; h.asked == 1 {
+		limit = 1
+	}
+	return h.sketch.Tenants(ctx, after, limit)
+}
+
+// An operation that continues another one misses no job, although it reads the tenants in other pages.
+func TestCreate_ContinuesOverTenantsThatComeInOtherPages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		time.Sleep(24 * time.Hour) // The fake clock begins with a month, and the first job is older.
+		jobs := newSketch(0)
+		old := jobs.fail("a", 3, "x")
+		time.Sleep(time.Hour)
+		later := jobs.fail("b", 2, "x")
+		service := serve(t, &halting{sketch: jobs}, ledgertest.Split())
+		request := background.BulkRequest{Limit: 2}
+		var all []string
+		for range 3 {
+			op := create(t, service, "", request)
+			request.After, all = op.ID, append(all, ids(get(t, service, op.ID))...)
+		}
+		if want := slices.Concat(old, later); !slices.Equal(all, want) {
+			t.Errorf("the operations have %v, want %v", all, want)
+		}
+	})
+}
+
 func TestBulk_SkipsAJobThatThePatchDoesNotSuit(t *testing.T) {
 	t.Parallel()
 	w := open(t, ledgertest.Atomic())

@@ -41,7 +41,7 @@ type Finder struct {
 	MaxLive int
 }
 
-// Found is a job as a [Finder] finds it: a failed one as the index lists it, a live one as its
+// Found is a job as a [Finder] finds it: an ended one as the index lists it, a live one as its
 // rows hold it.
 type Found struct {
 	Hint
@@ -269,49 +269,58 @@ func (x *Finder) checkRecent(ctx context.Context, state statemachine.JobState, p
 // entries yields the index entries of the ended jobs that may match, after [Filter.After].
 func (x *Finder) entries(ctx context.Context, f *Filter) iter.Seq2[*Found, error] {
 	return sequence(func(yield func(*Found) bool) error {
-		left, last := maxExamined, f.After
-		tenant, after, _ := strings.Cut(f.After, afterMark)
-		for tenants, err := range x.tenants(ctx, f, tenant) {
-			if err != nil {
+		left := maxExamined
+		at := cursorOf(f.After)
+		for {
+			tenants, err := x.tenants(ctx, f, at.tenant)
+			if at.last != "" { // The page may have grown since.
+				tenants = slices.DeleteFunc(tenants, func(tenant string) bool { return tenant > at.last })
+			}
+			if err != nil || len(tenants) == 0 {
 				return err
 			}
-			q := HintQuery{Tenants: tenants, States: []statemachine.JobState{f.State}, Page: entryPage, After: after, Reruns: true}
+			q := HintQuery{Tenants: tenants, States: []statemachine.JobState{f.State}, Page: entryPage, After: at.job, Reruns: true}
+			at.last = tenants[len(tenants)-1]
 			for hint, err := range f.Hints(ctx, x.Source, q) {
 				if err != nil {
 					return err
 				}
 				if left--; left < 0 {
-					return &MoreError{After: last}
+					return &MoreError{After: at.String()}
 				}
-				last = tenant + afterMark + hint.JobID
+				at.job = hint.JobID
 				if f.mayMatch(&hint.IndexRow) && within(ledger.IDTime(hint.JobID), f.CreatedAfter, f.CreatedBefore) &&
-					!yield(&Found{Hint: hint, After: last}) {
+					!yield(&Found{Hint: hint, After: at.String()}) {
 					return nil
 				}
 			}
-			tenant, after = tenants[len(tenants)-1], ""
+			at = cursor{tenant: at.last}
 		}
-		return nil
 	})
 }
 
-// afterMark stands in a [Filter.After] between the tenant after which a page of tenants begins, and
-// the last job of that page. No tenant's name has it.
-const afterMark = "\x00"
+// cursor is a place among the entries: after the job, in the list of the tenants after tenant, up to
+// and with last. Without a job it is before the first one of the list.
+type cursor struct{ tenant, last, job string }
 
-// tenants yields the tenants that the filter selects after one of them, page by page.
-func (x *Finder) tenants(ctx context.Context, f *Filter, after string) iter.Seq2[[]string, error] {
-	return sequence(func(yield func([]string) bool) error {
-		if f.TenantID != "" {
-			yield([]string{f.TenantID})
-			return nil
-		}
-		page, err := x.Source.Tenants(ctx, after, tenantPage)
-		for err == nil && len(page) > 0 && yield(page) {
-			page, err = x.Source.Tenants(ctx, page[len(page)-1], tenantPage)
-		}
-		return err
-	})
+// String is [Filter.After]. No name has the separator.
+func (c cursor) String() string { return strings.Join([]string{c.tenant, c.last, c.job}, "\x00") }
+
+func cursorOf(text string) (c cursor) {
+	c.tenant, text, _ = strings.Cut(text, "\x00")
+	c.last, c.job, _ = strings.Cut(text, "\x00")
+	return c
+}
+
+// tenants returns the next of the tenants that the filter selects, none at their end.
+func (x *Finder) tenants(ctx context.Context, f *Filter, after string) ([]string, error) {
+	switch {
+	case f.TenantID == "":
+		return x.Source.Tenants(ctx, after, tenantPage)
+	case after == "":
+		return []string{f.TenantID}, nil
+	}
+	return nil, nil
 }
 
 // check reads those ended jobs that have not been read. It marks the jobs that did not end in the
